@@ -27,20 +27,20 @@ _KINDS = {
 def timing_table(shown: Sequence[Answer]) -> Table:
     """Return a table with a row per method; `base` comes first, and LLM prefill is compared with it."""
     rows, base = [], shown[0].generation.stages.llm_prefill
-    for one in shown:
-        call, stages = one.generation, one.generation.stages
+    for answer in shown:
+        call, stages = answer.generation, answer.generation.stages
         (kept,) = call.kept_audio_tokens
         rows.append(
             {
-                "method": one.method,
-                "audio tokens": f"{NONE if kept is None else kept} of {one.audio_tokens}",
+                "method": answer.method,
+                "audio tokens": f"{NONE if kept is None else kept} of {answer.audio_tokens}",
                 "KV MB": call.kv_bytes,
                 "encoder": stages.encoder,
                 "LLM prefill": stages.llm_prefill,
                 "vs base": base / stages.llm_prefill,
                 "of it scoring": call.scoring,
                 "decode": stages.decode,
-                "a token": one.decode_per_token,
+                "a token": answer.decode_per_token,
             }
         )
     title = f"{shown[0].audio_seconds:.1f} s of audio; times in ms; the encoder runs once for all methods"
@@ -75,14 +75,14 @@ def pipeline(
     PRUNE_RATIO.
     """
     read = own_settings(ratio=ratio, **settings)
-    methods = ["base:0", *(one for one in press if one != "base")]
+    methods = ["base:0", *(method for method in press if method != "base")]
     out, shown = console(), list[Answer]()
     with warnings.catch_warnings():
         warnings.filterwarnings("once", category=UserWarning)
-        for one in answers(audio, prompt, methods, model=model, settings=read):
-            cut = " (cut by the token limit)" if one.generation.replies[0].finish == "length" else ""
-            out.print(f"{one.method}: {one.text.strip()}{cut}", markup=False, soft_wrap=True)
-            shown.append(one)
+        for answer in answers(audio, prompt, methods, model=model, settings=read):
+            cut = " (cut by the token limit)" if answer.generation.replies[0].finish == "length" else ""
+            out.print(f"{answer.method}: {answer.text.strip()}{cut}", markup=False, soft_wrap=True)
+            shown.append(answer)
     show(timing_table(shown))
 
 

@@ -60,14 +60,14 @@ def machine() -> None:
 
 def replies(local: Path, ray: Path, output: Path) -> int:
     """Compare two folders of runs sample by sample, and write the differences; return 1 if there are any."""
-    here, there = ({one.method: one for one in read_runs([folder])} for folder in (local, ray))
+    here, there = ({run.method: run for run in read_runs([folder])} for folder in (local, ray))
     if here.keys() != there.keys():
         raise RecordError(f"{local} and {ray} hold different settings: {', '.join(here)}; {', '.join(there)}")
     ours, theirs = (
-        {f"{name} {id_}": one for name in runs for id_, one in answers(runs[name])} for runs in (here, there)
+        {f"{name} {id_}": answer for name in runs for id_, answer in answers(runs[name])} for runs in (here, there)
     )
     different = sorted(name for name in ours.keys() | theirs.keys() if ours.get(name) != theirs.get(name))
-    (facts, *_) = (one.facts for one in there.values())
+    (facts, *_) = (run.facts for run in there.values())
     counts = {name: facts.get(name) for name in ("workers", "workers_sharing")}
     write_json(output, {"replies": len(ours), "settings": list(here), "different": different, **counts})
     if different:
@@ -77,8 +77,8 @@ def replies(local: Path, ray: Path, output: Path) -> int:
 
 def answers(run: Run) -> Iterator[tuple[str, Any]]:
     """Yield for each sample the facts that must not depend on workers: reply, kept tokens, cache lengths."""
-    for id_, one in run.records.items():
-        yield id_, (one.reply, one.clips, one.kept_audio_tokens, one.kv_lengths, one.new_tokens)
+    for id_, record in run.records.items():
+        yield id_, (record.reply, record.clips, record.kept_audio_tokens, record.kv_lengths, record.new_tokens)
 
 
 def table(out: Path, *, dry: bool) -> None:
@@ -87,10 +87,12 @@ def table(out: Path, *, dry: bool) -> None:
     parts = [f"**First GPU hour**{' (dry run on the CPU: its figures say nothing)' * dry}: {where(out)}"]
     parts.append(markdown(Table.of([state(out / step) for step in STEPS])))
     if certificate:
-        found = [f"{name} {one['verdict']}" for name, one in certificate["checks"].items() if one["verdict"] != "pass"]
+        failed = [
+            f"{name} {check['verdict']}" for name, check in certificate["checks"].items() if check["verdict"] != "pass"
+        ]
         what = ", ".join([certificate["model"], *(certificate["about"][name] for name in ("dtype", "attention"))])
         parts.append(
-            f"Certificate ({what}): **{certificate['verdict']}**; without a pass: {', '.join(found) or 'none'}."
+            f"Certificate ({what}): **{certificate['verdict']}**; without a pass: {', '.join(failed) or 'none'}."
         )
     if equal:
         same, share = equal["replies"] - len(equal["different"]), equal["workers_sharing"]

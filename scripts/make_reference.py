@@ -31,9 +31,9 @@ _ELSEWHERE = {
 def settings() -> str:
     """Return the table of env vars, with flag, default and meaning."""
     rows = ["| env var | flag | default | what |", "|---|---|---|---|"]
-    for one in settings_fields():
-        told = {True: "1", False: "0", "": "–", (): "–", None: "–"}.get(one.default, str(one.default))
-        rows.append(f"| `{one.metadata['env']}` | `{flag_of(one)}` | {told} | {described(one)} |")
+    for setting in settings_fields():
+        told = {True: "1", False: "0", "": "–", (): "–", None: "–"}.get(setting.default, str(setting.default))
+        rows.append(f"| `{setting.metadata['env']}` | `{flag_of(setting)}` | {told} | {described(setting)} |")
     rows += [f"| `{name}` | – | {default} | {what} |" for name, (default, what) in _ELSEWHERE.items()]
     return "\n".join(rows)
 
@@ -41,7 +41,7 @@ def settings() -> str:
 def commands() -> str:
     """Return the table of commands by heading: what each does, and its options besides the settings."""
     made, lines = get_command(app), list[str]()
-    of_settings = {flag_of(one) for one in settings_fields()}
+    of_settings = {flag_of(setting) for setting in settings_fields()}
     for heading, names in COMMANDS.items():
         lines += [f"### {heading}", "", "| command | what it does | options of its own |", "|---|---|---|"]
         for name in names:
@@ -52,12 +52,19 @@ def commands() -> str:
 
 def _rows(name: str, command: Any, of_settings: set[str]) -> list[str]:
     if hasattr(command, "commands"):
-        return [row for sub, one in command.commands.items() for row in _rows(f"{name} {sub}", one, of_settings)]
+        return [
+            row
+            for sub, subcommand in command.commands.items()
+            for row in _rows(f"{name} {sub}", subcommand, of_settings)
+        ]
     first = (command.help or "").replace("\b", "").strip().split("\n\n")[0].split("\n")
     flags = [
-        max(one.opts, key=len)
-        for one in command.params
-        if one.param_type_name == "option" and not {*one.opts} & of_settings and one.name != "help" and not one.hidden
+        max(option.opts, key=len)
+        for option in command.params
+        if option.param_type_name == "option"
+        and not {*option.opts} & of_settings
+        and option.name != "help"
+        and not option.hidden
     ]
     words = " ".join(line.strip() for line in first).replace("|", "\\|")
     return [f"| `{name}` | {words} | {' '.join(f'`{flag}`' for flag in flags)} |"]

@@ -48,8 +48,8 @@ class Fault:
     def planted(self, root: Path) -> str:
         """Return the file's text with the fault in it, or raise ValueError unless the old text occurs exactly once."""
         text = (root / SOURCES / self.file).read_text(encoding="utf-8")
-        if (found := text.count(self.old)) != 1:
-            raise ValueError(f"{self.name}: {self.file} holds {self.old!r} {found} times; allowed: exactly once")
+        if (count := text.count(self.old)) != 1:
+            raise ValueError(f"{self.name}: {self.file} holds {self.old!r} {count} times; allowed: exactly once")
         return text.replace(self.old, self.new)
 
 

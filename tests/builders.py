@@ -65,11 +65,11 @@ def a_verdict(answer: str, labels: Sequence[str], *, right: bool) -> dict[str, A
 
 def a_timed_choice(number: int, *, right: bool, prefill: float = 1.0, **changes: Any) -> dict[str, Any]:
     """The timed record of `clip<number>`, a scene of four; true answers take turns."""
-    own = {
+    fields = {
         "clip_seconds": 95.0, "kv_lengths": [120], "kv_bytes": 1000, "session": "s", "encoder_shared": True,
         "forced_decode": None, "time": STAGES | {"llm_prefill": prefill, "prefill": prefill + 0.1},
     }  # fmt: skip
-    return a_record(f"clip{number}", **a_verdict("ABCD"[number % 4], CLASSES, right=right), **own) | changes
+    return a_record(f"clip{number}", **a_verdict("ABCD"[number % 4], CLASSES, right=right), **fields) | changes
 
 
 def steady(record: dict[str, Any]) -> dict[str, Any]:
@@ -93,8 +93,8 @@ def records_in(folder: Path) -> list[dict[str, Any]]:
     verdicts: dict[str, dict[str, Any]] = {}
     for file in folder.glob("verdicts-*.jsonl"):
         for line in lines_of(file):
-            own = {name: value for name, value in line.items() if name not in ("id", "stamp", "crc")}
-            verdicts.setdefault(line["id"], {}).update(own)
+            verdict_fields = {name: value for name, value in line.items() if name not in ("id", "stamp", "crc")}
+            verdicts.setdefault(line["id"], {}).update(verdict_fields)
     return [line | verdicts.get(line["id"], {}) for line in lines_of(folder / "samples.jsonl")]
 
 
@@ -143,8 +143,8 @@ def changed_records(folder: Path, **changes: Any) -> Path:
 def timed_as(folder: Path, seconds: Sequence[float]) -> Path:
     """Change a run's seconds of LLM prefill, sample by sample; the first token comes as soon."""
     records = lines_of(folder / "samples.jsonl")
-    for record, own in zip(records, seconds, strict=True):
-        record["time"] |= {"llm_prefill": own, "prefill": own}
+    for record, prefill_s in zip(records, seconds, strict=True):
+        record["time"] |= {"llm_prefill": prefill_s, "prefill": prefill_s}
     write_records(folder, records)
     return folder
 
@@ -176,8 +176,14 @@ def a_run(
     same = {"session": session} | ({"cluster": cluster} if cluster else {})
     records = [a_timed_choice(n, right=right, prefill=prefill, **same) for n, right in enumerate(rights, first)]
     method, ratio = label.split("-")[:2]
-    own = IDENTITY | {"method": method, "ratio": float(ratio)} | identity
-    facts = {"schema_version": 2, "task": task, "method": label, "checkpoint": f"/m/{checkpoint}", "identity": own}
+    run_identity = IDENTITY | {"method": method, "ratio": float(ratio)} | identity
+    facts = {
+        "schema_version": 2,
+        "task": task,
+        "method": label,
+        "checkpoint": f"/m/{checkpoint}",
+        "identity": run_identity,
+    }
     return write_run(root / task / checkpoint / label, facts, records)
 
 
@@ -196,7 +202,7 @@ def summarise_choices(
     truth: Sequence[str], chosen: Sequence[str | None], strict: Sequence[bool], clusters: Sequence[str], *, seed: int
 ) -> dict[str, Any]:
     """The metrics of choices, whose classes are told."""
-    labels = sorted({*truth, *(one for one in chosen if one)})
+    labels = sorted({*truth, *(choice for choice in chosen if choice)})
     letters = dict(zip(labels, LETTERS, strict=False))
     verdicts = []
     for number, (right, guess, exact, cluster) in enumerate(zip(truth, chosen, strict, clusters, strict=True)):
@@ -209,7 +215,7 @@ def summarise_choices(
 def summarise_transcripts(errors: Sequence[TranscriptErrors], clusters: Sequence[str], *, seed: int) -> dict[str, Any]:
     """The metrics of transcripts, whose errors are told."""
     records = [Record(str(number), cluster) for number, cluster in enumerate(clusters)]
-    verdicts = [Verdict(record, asdict(one)) for record, one in zip(records, errors, strict=True)]
+    verdicts = [Verdict(record, asdict(counts)) for record, counts in zip(records, errors, strict=True)]
     return figures_of(Transcript(), verdicts, seed=seed)
 
 

@@ -300,19 +300,19 @@ def succeed(*arguments: object) -> str:
 
 def content_of(html: str) -> dict[str, Any]:
     """The data that a report's page carries."""
-    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', html, re.S)
-    assert found
-    content: dict[str, Any] = json.loads(found[1])
+    match = re.search(r'<script type="application/json" id="data">(.*?)</script>', html, re.S)
+    assert match
+    content: dict[str, Any] = json.loads(match[1])
     for sample in content["samples"]:  # as report.js reads them
-        sample["replies"] = [one | one.pop("said") for one in rows_of(content, sample["replies"])]
+        sample["replies"] = [reply | reply.pop("said") for reply in rows_of(content, sample["replies"])]
     return content
 
 
 def rows_of(content: dict[str, Any], columns: dict[str, Any]) -> list[dict[str, Any]]:
     """Rows of which a page holds each different value once."""
-    found = [dict[str, Any]() for _ in range(columns["n"])]
+    rows = [dict[str, Any]() for _ in range(columns["n"])]
     for name, places in columns["places"].items():
-        for row, place in enumerate(places if isinstance(places, list) else [places] * len(found)):
+        for row, place in enumerate(places if isinstance(places, list) else [places] * len(rows)):
             if place >= 0:
-                found[row][name] = content["values"][place]
-    return found
+                rows[row][name] = content["values"][place]
+    return rows

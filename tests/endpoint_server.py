@@ -291,8 +291,8 @@ class Handler(BaseHTTPRequestHandler):
     def _json(self, status: int, content: dict[str, Any], headers: dict[str, str] | None = None) -> None:
         body = json.dumps(content).encode()
         self.send_response(status)
-        own = {"Content-Type": "application/json", "Content-Length": str(len(body))}
-        for name, value in (own | (headers or {})).items():
+        usual = {"Content-Type": "application/json", "Content-Length": str(len(body))}
+        for name, value in (usual | (headers or {})).items():
             self.send_header(name, value)
         self.end_headers()
         self._leave()

@@ -18,7 +18,7 @@ TIME = "20261127_120000"
 def tau_samples(data: Path) -> list[Sample]:
     """TAU's samples in the order of its file of rows."""
     task = get_task("tau")
-    return sorted(task.load(task.find(data)).samples, key=lambda one: one.row)
+    return sorted(task.load(task.find(data)).samples, key=lambda sample: sample.row)
 
 
 def asked(samples: Iterable[Sample], replies: str) -> list[dict[str, Any]]:

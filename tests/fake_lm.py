@@ -68,7 +68,7 @@ class FakeLM:
 
     def generate(self, inputs: Inputs, applied: Any, *, max_new_tokens: int, **_more: object) -> Generation:
         method: Method = applied.args[0]  # a method's `applied_to` is a generator's context manager, made of the method
-        ids = tuple(next(id_ for id_, own in self.seeds.items() if own == seed) for seed in inputs.seeds)
+        ids = tuple(next(id_ for id_, own_seed in self.seeds.items() if own_seed == seed) for seed in inputs.seeds)
         self.on_generate()
         self.calls.append((method.label, ids))
         before = self.audio_tower.runs

@@ -105,5 +105,5 @@ def replies_table(
     """Return the table of `predictions.parquet`; a row that `replies` does not name has its answer as reply."""
     told = ({column: replies.get(row["id"], row.get("answer", "None"))} for row in rows)
     clips = ({"audio_path": ["a.wav"] * row.get("clips", 1)} for row in rows)
-    own = [{**row, **one, **other} for row, one, other in zip(rows, told, clips, strict=True)]
-    return pa.Table.from_pylist(own, SCHEMA.append(pa.field(column, pa.string())))
+    merged = [{**row, **reply, **other} for row, reply, other in zip(rows, told, clips, strict=True)]
+    return pa.Table.from_pylist(merged, SCHEMA.append(pa.field(column, pa.string())))

@@ -12,7 +12,7 @@ def greedy_logits(lm: AudioLM, states: torch.Tensor, steps: int) -> torch.Tensor
 
     `states` has shape (1, S, D).
     """
-    found = []
+    logits = []
     with torch.inference_mode():
         for _ in range(steps):
             length = states.shape[1]
@@ -22,7 +22,7 @@ def greedy_logits(lm: AudioLM, states: torch.Tensor, steps: int) -> torch.Tensor
             for layer in lm.decoder_layers:
                 x = layer(x, attention_mask=mask, position_ids=torch.arange(length)[None], position_embeddings=turn)
                 x = x[0] if isinstance(x, tuple) else x
-            found.append(lm.lm_head(lm.decoder.norm(x)[:, -1])[0])  # type: ignore[operator]
-            said = lm.decoder.embed_tokens(found[-1].argmax(-1))[None, None]  # type: ignore[operator]
+            logits.append(lm.lm_head(lm.decoder.norm(x)[:, -1])[0])  # type: ignore[operator]
+            said = lm.decoder.embed_tokens(logits[-1].argmax(-1))[None, None]  # type: ignore[operator]
             states = torch.cat([states, said], dim=1)
-    return torch.stack(found)
+    return torch.stack(logits)

@@ -63,8 +63,8 @@ def language() -> Iterator[Found]:
 
 def same_speaker() -> Iterator[Found]:
     """English or Spanish, by one speaker: letters are left out."""
-    found = (one for one in _prompts(1) if one[1] in ("en", "es"))
-    return (one for one in found if not re.search("^(letters|phonetic|digits)", one[2]))
+    spoken = (prompt for prompt in _prompts(1) if prompt[1] in ("en", "es"))
+    return (prompt for prompt in spoken if not re.search("^(letters|phonetic|digits)", prompt[2]))
 
 
 def alphabets() -> Iterator[Found]:
@@ -119,16 +119,16 @@ def build(root: Path, name: str) -> EncoderTask:
     clips, most = TASKS[name]
     (work := root / "work").mkdir(parents=True, exist_ok=True)
     try:
-        found = list(clips(work) if name == "digits" else clips())  # type: ignore[call-arg,operator]
+        recordings = list(clips(work) if name == "digits" else clips())  # type: ignore[call-arg,operator]
     except FileNotFoundError:
-        found = []
-    if len(found) < 100:
+        recordings = []
+    if len(recordings) < 100:
         pytest.skip(f"no recordings for {name}: apt-get install {PACKAGES}")
-    found.sort(key=lambda one: hashlib.sha256(str(one[0]).encode()).hexdigest())
+    recordings.sort(key=lambda clip: hashlib.sha256(str(clip[0]).encode()).hexdigest())
     folds: dict[int, list[tuple[str, bytes]]] = {}
     taken: dict[str, int] = {}
     seen: set[bytes] = set()  # some of espeak's voices say a word alike: the same audio in two folds tells its label
-    for file, label, cluster in found:
+    for file, label, cluster in recordings:
         content = hashlib.sha256(file.read_bytes()).digest()
         if taken.get(label, 0) < most and content not in seen and _usable(file):
             seen.add(content)
@@ -137,8 +137,8 @@ def build(root: Path, name: str) -> EncoderTask:
             key = re.sub(r"[^\w-]", "_", str(file))
             meta = json.dumps({"label": label, "cluster": cluster}).encode()
             folds.setdefault(fold, []).extend([(f"{key}{file.suffix}", file.read_bytes()), (f"{key}.json", meta)])
-    for fold, own in folds.items():
-        write_tar(root / name / f"wds-audio-fold-{fold}-000000.tar", own)
+    for fold, members in folds.items():
+        write_tar(root / name / f"wds-audio-fold-{fold}-000000.tar", members)
     return EncoderTask(
         key=f"own/{name}", formal_name=name, title=clips.__doc__ or "", domain="own", label="label",
         globs={str(fold): f"wds-audio-fold-{fold}-*.tar" for fold in sorted(folds)}, folds=True,
@@ -151,12 +151,12 @@ def build_speech(root: Path, *, most: int, seconds: float) -> SpokenTask:
 
     All are of one voice, so each prompt is a cluster: texts of test are not in train.
     """
-    found = [file for file in prompts(1) if probe(file).seconds <= seconds]
-    if len(found) < most:
-        pytest.skip(f"{len(found)} prompts; apt-get install {PROMPT_PACKAGES}")
-    found.sort(key=lambda file: hashlib.sha256(file.name.encode()).hexdigest())
+    files = [file for file in prompts(1) if probe(file).seconds <= seconds]
+    if len(files) < most:
+        pytest.skip(f"{len(files)} prompts; apt-get install {PROMPT_PACKAGES}")
+    files.sort(key=lambda file: hashlib.sha256(file.name.encode()).hexdigest())
     parts: dict[str, list[tuple[str, bytes]]] = {"train-clean-100": [], "dev-clean": [], "test-clean": []}
-    for place, file in enumerate(found[:most]):
+    for place, file in enumerate(files[:most]):
         part = {0: "test-clean", 1: "dev-clean"}.get(place % 6, "train-clean-100")
         meta = json.dumps({"trans": librispeech_text(prompts(1)[file])}).encode()
         parts[part] += [(f"{file.stem}.wav", file.read_bytes()), (f"{file.stem}.json", meta)]

@@ -74,15 +74,15 @@ def prompts(fewest: int = 7) -> Mapping[Path, str]:
 
 def chapters() -> list[list[Path]]:
     """Return the first prompts in two chapters of 90 s and more; skip the test where there are none."""
-    found: list[list[Path]] = [[], []]
+    chapter_files: list[list[Path]] = [[], []]
     parts = iter(prompts())
-    for chapter in found:
+    for chapter in chapter_files:
         while not chapter or joined_seconds(chapter) < CHAPTER_S:
             part = next(parts, None)
             if part is None:
                 pytest.skip(f"no voice prompts for clips of {CHAPTER_S} s: apt-get install {PROMPT_PACKAGES}")
             chapter.append(part)
-    return found
+    return chapter_files
 
 
 def librispeech_text(text: str) -> str:

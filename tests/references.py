@@ -48,26 +48,28 @@ def layers_of(lm: Any, inputs: Any, around: AbstractContextManager[Any] | None =
     """Run the plain model, which must attend eagerly, over one prompt."""
     with around or nullcontext(), lm.generating(inputs, 1), torch.inference_mode():
         output = lm.model(**inputs.tensors, output_attentions=True, output_hidden_states=True, use_cache=True)
-    found = []
+    layers = []
     config = lm.decoder.config
     for index, module in enumerate(lm.decoder.layers):
         entering = output.hidden_states[index][0].double().numpy()
         x = rms_norm(entering, module.input_layernorm.weight, config.rms_norm_eps)
         attention = module.self_attn
-        query, key, value = (heads(x, one) for one in (attention.q_proj, attention.k_proj, attention.v_proj))
+        query, key, value = (
+            heads(x, projection) for projection in (attention.q_proj, attention.k_proj, attention.v_proj)
+        )
         layer = Layer(
             entering=entering,
             normed=rms_norm(entering, lm.decoder.norm.weight, config.rms_norm_eps),
             raw_query=query,
-            key=np.stack([rotated(one, range(len(x))) for one in key]),
+            key=np.stack([rotated(head, range(len(x))) for head in key]),
             value=value,
             attention=output.attentions[index][0].double().numpy(),
         )
         cached = output.past_key_values.layers[index]
         np.testing.assert_allclose(layer.key, cached.keys[0], atol=1e-4)  # the reference itself is right
         np.testing.assert_allclose(layer.value, cached.values[0], atol=1e-4)
-        found.append(layer)
-    return found
+        layers.append(layer)
+    return layers
 
 
 def rms_norm(x: np.ndarray, weight: Any, eps: float) -> np.ndarray:
@@ -109,11 +111,11 @@ def segment_shares(total: int, k: int, segments: int = 10) -> list[tuple[int, in
     bounds = [total * i // segments for i in range(segments + 1)]
     spans = list(pairwise(bounds))
     exact = [Fraction((end - start) * k, total) for start, end in spans]
-    share = [math.floor(one) for one in exact]
+    share = [math.floor(share_exact) for share_exact in exact]
     while sum(share) < k:
-        remainders = [one - whole for one, whole in zip(exact, share, strict=True)]
+        remainders = [portion - whole for portion, whole in zip(exact, share, strict=True)]
         share[remainders.index(max(remainders))] += 1
-    return [(start, end, own) for (start, end), own in zip(spans, share, strict=True)]
+    return [(start, end, count) for (start, end), count in zip(spans, share, strict=True)]
 
 
 def dart(below: Layer, at: Layer, audio: list[int], k: int) -> set[int]:
@@ -149,7 +151,7 @@ def fastadasp(below: Layer, audio: list[int], k: int) -> tuple[list[list[int]], 
     """The runs, and each token's weight in its run: the attention it receives from every query, over the run's."""
     runs = runs_of_similar([np.concatenate([head[place] for head in below.key]) for place in audio], audio, k)
     received = [sum(float(row[place]) for head in below.attention for row in head) for place in audio]
-    return runs, [received[one] / sum(received[other] for other in run) for run in runs for one in run]
+    return runs, [received[place] / sum(received[other] for other in run) for run in runs for place in run]
 
 
 def speechprune(below: Layer, at: Layer, audio: list[int], k: int) -> set[int]:

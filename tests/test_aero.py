@@ -30,7 +30,7 @@ def load(folder: Path, family: type[Qwen2Audio] = Aero) -> Qwen2Audio:
 
 class TestLoading:
     @pytest.mark.parametrize("tied", [True, False])
-    def test_the_hubs_layout_gives_the_native_layouts_logits(self, tmp_path: Path, tied: bool) -> None:
+    def test_a_hub_layout_checkpoint_gives_the_native_layouts_logits(self, tmp_path: Path, tied: bool) -> None:
         folder = tiny_aero.checkpoint(tmp_path / "aero", tied=tied)
         lm, native = load(folder), tiny_aero.native(folder)
         theirs = native.state_dict()
@@ -41,7 +41,7 @@ class TestLoading:
         with torch.no_grad():
             assert torch.equal(lm.model(**tensors).logits, native(**tensors).logits)
 
-    def test_a_tied_head_takes_no_memory_of_its_own(self, folder: Path) -> None:
+    def test_a_tied_lm_head_shares_memory_with_the_embeddings(self, folder: Path) -> None:
         lm = load(folder)
         assert lm.lm_head.weight.data_ptr() == lm.decoder.embed_tokens.weight.data_ptr()
 
@@ -58,7 +58,7 @@ class TestLoading:
         with pytest.raises(ModelError, match="'aero', not 'qwen2_audio'"):
             load(folder, Qwen2Audio)
 
-    def test_the_model_of_an_old_readme_is_refused_before_any_network(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_an_outdated_checkpoint_name_is_refused_before_any_download(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("huggingface_hub.snapshot_download", lambda *_a, **_k: pytest.fail("asked the hub"))
         with pytest.raises(ModelError, match="lmms-lab/Aero-1-Audio"):
             find_checkpoint("Aero-1/Aero-1-7B")
@@ -66,7 +66,7 @@ class TestLoading:
 
 class TestPrompt:
     @pytest.mark.parametrize("in_a_file", [True, False])
-    def test_has_a_placeholder_and_a_line_for_each_window(self, tmp_path: Path, in_a_file: bool) -> None:
+    def test_has_audio_placeholders_on_a_separate_line_for_each_window(self, tmp_path: Path, in_a_file: bool) -> None:
         """From the checkpoint's template or, as the processor does without one, from the one built in."""
         folder = tiny_aero.checkpoint(tmp_path / "aero")
         if not in_a_file:

@@ -25,7 +25,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("name", [*METHODS, *PACKERS])
-def test_every_kind_of_archive_is_read_and_damage_to_it_is_one_line(name: str, source: Path, tmp_path: Path) -> None:
+def test_every_archive_kind_is_read_and_a_damaged_one_is_refused(name: str, source: Path, tmp_path: Path) -> None:
     taken = archive_of(source, name, tmp_path / "archive")
     fetch_vesus(taken, tmp_path / "root")
     assert tree(tmp_path / "root", manifest=False) == tree(source)
@@ -40,7 +40,7 @@ def test_every_kind_of_archive_is_read_and_damage_to_it_is_one_line(name: str, s
 
 
 @pytest.mark.parametrize("place", [-8, -1])  # CRC-32 and length, RFC 1952, section 2.3
-def test_the_end_of_gzip_is_checked_before_anything_is_in_place(place: int, source: Path, tmp_path: Path) -> None:
+def test_the_gzip_trailer_is_checked_before_any_file_is_placed(place: int, source: Path, tmp_path: Path) -> None:
     taken = archive_of(source, "a.tar.gz", tmp_path / "archive")
     content = bytearray(taken.read_bytes())
     content[place] ^= 1
@@ -53,7 +53,7 @@ def test_the_end_of_gzip_is_checked_before_anything_is_in_place(place: int, sour
 # Archives without end: each is one that no bound but its own stops; what follows the bomb is not read -------------
 
 
-def test_a_zip_whose_directory_names_another_file_is_refused(source: Path, tmp_path: Path) -> None:
+def test_a_zip_whose_directory_renames_a_file_is_refused(source: Path, tmp_path: Path) -> None:
     """No checksum covers the directory's names: a renamed clip would be left out in silence."""
     archive = archive_of(source, "stored.zip", tmp_path / "archive")
     content = archive.read_bytes()
@@ -80,9 +80,9 @@ def pax(count: int, comment: str, *, shared: bool = False) -> bytes:
     common = {"comment": comment} if shared else {}
     with tarfile.open(fileobj=stream, mode="w", format=tarfile.PAX_FORMAT, pax_headers=common) as tar:
         for number in range(count):
-            one = member(f"{number}.wav")
-            one.pax_headers = {} if shared else {"comment": comment}
-            tar.addfile(one)
+            header = member(f"{number}.wav")
+            header.pax_headers = {} if shared else {"comment": comment}
+            tar.addfile(header)
     return stream.getvalue()
 
 

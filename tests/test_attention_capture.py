@@ -73,36 +73,42 @@ class TestAgainstTransformers:
     """Chunks of 128 rows, in any family, are the maps of its own eager attention."""
 
     def test_maps_blocks_and_rows(self, family: Family, family_lm: AudioLM, eager: AudioLM, prompt: Prompt) -> None:
-        inputs, found, maps = whole(eager, prompt)
+        inputs, captured, maps = whole(eager, prompt)
         true = eager_maps(eager, inputs)
         assert np.abs(maps - true.mean(1)).max() < 1e-5
         assert maps.shape[-1] > 128
 
         audio = inputs.audio_mask[0].numpy()
-        edges = found.edges
+        edges = captured.edges
         for block, (start, end) in enumerate(pairwise(edges)):
             wanted = np.add.reduceat(true.mean(1)[:, start:end].mean(1), edges[:-1], 1)
-            assert np.abs(found.blocks[:, block] - wanted).max() < 1e-3  # float16
+            assert np.abs(captured.blocks[:, block] - wanted).max() < 1e-3  # float16
         last = true[:, :, -1]
-        assert np.abs(found.mass[0] @ np.ones(found.mass.shape[-1]) - 1).max() < 1e-6
-        assert np.abs(found.profile[0] - last.mean(1)[:, audio] * audio.sum()).max() < 2e-3 * found.profile[0].max()
+        assert np.abs(captured.mass[0] @ np.ones(captured.mass.shape[-1]) - 1).max() < 1e-6
+        assert (
+            np.abs(captured.profile[0] - last.mean(1)[:, audio] * audio.sum()).max() < 2e-3 * captured.profile[0].max()
+        )
         asking = parts_of(eager, inputs, prompt).question.numpy()
-        clips = [place for place, name in enumerate(found.meta["groups"]) if name.startswith("clip")]
-        assert np.abs(found.mass[1][..., clips].sum(-1) - true[:, :, asking][..., audio].sum(-1).mean(-1)).max() < 1e-5
+        clips = [place for place, name in enumerate(captured.meta["groups"]) if name.startswith("clip")]
+        assert (
+            np.abs(captured.mass[1][..., clips].sum(-1) - true[:, :, asking][..., audio].sum(-1).mean(-1)).max() < 1e-5
+        )
         share = last[:, :, audio] / last[:, :, audio].sum(-1, keepdims=True)
-        assert np.abs(found.entropy[0] + (share * np.log(np.maximum(share, 1e-30))).sum(-1)).max() < 1e-3
+        assert np.abs(captured.entropy[0] + (share * np.log(np.maximum(share, 1e-30))).sum(-1)).max() < 1e-3
         best = np.sort(last[:, :, audio], -1)[..., :-17:-1]
-        assert np.abs(found.top_mass[0] - best).max() < 1e-3
-        assert np.abs(np.take_along_axis(last[:, :, audio], found.top_index[0], -1) - best).max() < 1e-6
+        assert np.abs(captured.top_mass[0] - best).max() < 1e-3
+        assert np.abs(np.take_along_axis(last[:, :, audio], captured.top_index[0], -1) - best).max() < 1e-6
 
         _, under_sdpa = seen(family_lm, prompt)
-        assert np.nanmax(np.abs(under_sdpa.mass - found.mass)) < 1e-5
+        assert np.nanmax(np.abs(under_sdpa.mass - captured.mass)) < 1e-5
 
-    def test_rows_of_the_reply(self, family: Family, eager: AudioLM, prompt: Prompt) -> None:
+    def test_reply_rows_equal_one_pass_over_prompt_and_reply(
+        self, family: Family, eager: AudioLM, prompt: Prompt
+    ) -> None:
         """Decode rows, windows and shared caches included, are those of one pass over prompt and reply."""
         for text in (prompt.text, "And now?", "Say it", "Who?", "Tell me more of this"):
             given = Prompt(text, prompt.clips)
-            inputs, found = seen(eager, given)
+            inputs, captured = seen(eager, given)
             (reply,) = Base().generate(eager, inputs, max_new_tokens=NEW).replies
             if reply.new_tokens == NEW and eager.audio_token not in reply.token_ids:
                 break  # a random model may end its reply, or say an audio token
@@ -111,63 +117,72 @@ class TestAgainstTransformers:
         rows = eager_maps(eager, inputs, reply=reply.token_ids[:-1])[:, :, -(NEW - 1) :].mean(2)
         groups = parts_of(eager, inputs, given).group_of.numpy()
         wanted = np.stack(
-            [rows[..., np.flatnonzero(np.append(groups[:-1], [groups[-1]] * (NEW - 1)) == one)].sum(-1)
-             for one in range(len(found.meta["groups"]))], -1
+            [rows[..., np.flatnonzero(np.append(groups[:-1], [groups[-1]] * (NEW - 1)) == group)].sum(-1)
+             for group in range(len(captured.meta["groups"]))], -1
         )  # fmt: skip
-        assert np.abs(found.mass[ROWS.index("generated")] - wanted).max() < 1e-5
+        assert np.abs(captured.mass[ROWS.index("generated")] - wanted).max() < 1e-5
 
 
 class TestUnderMethods:
     @pytest.mark.parametrize("method", ["fast_v:0.5", "frame:0.7", "snapkv:0.5", "frame:0.5+snapkv:0.3"])
-    def test_masses_sum_to_1_and_the_reply_stays(self, any_lm: AudioLM, prompt: Prompt, method: str) -> None:
+    def test_attention_masses_sum_to_1_and_capture_does_not_change_the_reply(
+        self, any_lm: AudioLM, prompt: Prompt, method: str
+    ) -> None:
         skip_unless_carried(any_lm, get_method(method))
         given = Prompt(prompt.text, prompt.clips[:1], prompt.seed)
-        inputs, found = seen(any_lm, given, method)
-        sums = found.mass.sum(-1)
+        inputs, captured = seen(any_lm, given, method)
+        sums = captured.mass.sum(-1)
         assert np.abs(sums[np.isfinite(sums)] - 1).max() < 1e-6
         assert np.isfinite(sums[:2]).all()
         done = get_method(method).generate(any_lm, inputs, max_new_tokens=NEW)
-        assert (found.meta["reply"], found.meta["new_tokens"]) == (done.replies[0].text, done.replies[0].new_tokens)
+        assert (captured.meta["reply"], captured.meta["new_tokens"]) == (
+            done.replies[0].text,
+            done.replies[0].new_tokens,
+        )
 
-    def test_what_a_pruner_dropped_gets_nothing_from_its_layer_on(self, either_lm: AudioLM, prompt: Prompt) -> None:
-        inputs, found, maps = whole(either_lm, prompt, "frame:0.5")
-        kept = unpack(found.meta["kept_audio_bits"], inputs.audio_tokens[0])
+    def test_tokens_dropped_by_a_pruner_get_no_attention_from_its_layer_on(
+        self, either_lm: AudioLM, prompt: Prompt
+    ) -> None:
+        inputs, captured, maps = whole(either_lm, prompt, "frame:0.5")
+        kept = unpack(captured.meta["kept_audio_bits"], inputs.audio_tokens[0])
         assert kept.sum() * 2 == len(kept)
-        assert (found.profile[:, 2:][..., ~kept] == 0).all()
-        assert (found.profile[:, :2] > 0).all()
-        assert (found.profile[:, 2:][..., kept] > 0).all()
-        assert kept[found.top_index[:, 2:]].all()
+        assert (captured.profile[:, 2:][..., ~kept] == 0).all()
+        assert (captured.profile[:, :2] > 0).all()
+        assert (captured.profile[:, 2:][..., kept] > 0).all()
+        assert kept[captured.top_index[:, 2:]].all()
         places = np.flatnonzero(inputs.audio_mask[0].numpy())[~kept]
         assert (maps[2:, places] == 0).all()
         assert (maps[2:, :, places] == 0).all()
         assert np.abs(maps.sum(-1)[:2] - 1).max() < 1e-5
 
     @pytest.mark.parametrize("method", ["streaming_llm:0.5", "frame:0.5+streaming_llm:0.5"])
-    def test_what_a_press_dropped_gets_nothing_in_decode(self, lm: AudioLM, prompt: Prompt, method: str) -> None:
-        inputs, found = seen(lm, prompt, method)
+    def test_entries_dropped_by_a_press_get_no_attention_in_decode(
+        self, lm: AudioLM, prompt: Prompt, method: str
+    ) -> None:
+        inputs, captured = seen(lm, prompt, method)
         total = inputs.audio_tokens[0]
-        alive = found.profile[ROWS.index("generated"), 0] > 0
+        alive = captured.profile[ROWS.index("generated"), 0] > 0
         assert alive.sum() == total // 2
         assert alive[:4].all()  # where streaming_llm begins; the rest are the last ones
         assert alive[-(total // 2 - 4) :].all()
-        assert (found.profile[ROWS.index("last"), 0] > 0).all()  # prefill saw everything
+        assert (captured.profile[ROWS.index("last"), 0] > 0).all()  # prefill saw everything
         if "+" in method:
-            kept = unpack(found.meta["kept_audio_bits"], total)
-            later = found.profile[ROWS.index("generated"), 3] > 0
+            kept = unpack(captured.meta["kept_audio_bits"], total)
+            later = captured.profile[ROWS.index("generated"), 3] > 0
             assert not later[~kept].any()
             assert later.sum() == kept.sum() // 2
 
-    def test_each_head_looks_at_what_its_own_cache_kept(self, lm: AudioLM, prompt: Prompt) -> None:
+    def test_each_head_attends_only_to_the_entries_its_cache_kept(self, lm: AudioLM, prompt: Prompt) -> None:
         """Query heads share a cache in groups, and knorm keeps other entries in each."""
-        inputs, found = seen(lm, prompt, "knorm:0.7")
+        inputs, captured = seen(lm, prompt, "knorm:0.7")
         done = get_method("knorm:0.7").generate(lm, inputs, max_new_tokens=1, keep_entries=True)
         audio = inputs.audio_mask[0].numpy()
         assert done.kept_entries is not None
         for layer, entries in enumerate(done.kept_entries):
             kept = entries.numpy()[:, audio]
             assert (kept[0] != kept[1]).any()
-            for head, top in enumerate(found.top_index[ROWS.index("generated"), layer]):
-                assert kept[head * len(kept) // found.mass.shape[2]][top].all()
+            for head, top in enumerate(captured.top_index[ROWS.index("generated"), layer]):
+                assert kept[head * len(kept) // captured.mass.shape[2]][top].all()
 
     @pytest.mark.parametrize("first", ["", "frame:0.5+"])
     def test_heads_of_different_lengths_see_their_entries(self, either_lm: AudioLM, prompt: Prompt, first: str) -> None:
@@ -176,19 +191,19 @@ class TestUnderMethods:
         done = method.generate(either_lm, inputs, max_new_tokens=1, keep_entries=True)
         assert done.kept_entries is not None
         assert any(len({*kept.sum(1).tolist()}) > 1 for kept in done.kept_entries)
-        found = capture(either_lm, inputs, method, prompt, max_new_tokens=NEW).profile[ROWS.index("generated")]
+        profile = capture(either_lm, inputs, method, prompt, max_new_tokens=NEW).profile[ROWS.index("generated")]
         audio = inputs.audio_mask[0].nonzero().flatten()
         for layer, kept in enumerate(done.kept_entries):
-            own = torch.arange(inputs.audio_mask.shape[1])
-            own = own if kept.shape[1] == len(own) else done.kept_positions[0]
-            alive = torch.isin(audio, own[kept.any(0)]).numpy()
-            assert (found[layer, alive] > 0).all()
-            assert (found[layer, ~alive] == 0).all()
+            positions = torch.arange(inputs.audio_mask.shape[1])
+            positions = positions if kept.shape[1] == len(positions) else done.kept_positions[0]
+            alive = torch.isin(audio, positions[kept.any(0)]).numpy()
+            assert (profile[layer, alive] > 0).all()
+            assert (profile[layer, ~alive] == 0).all()
         if not first:
             hidden = capture(either_lm, inputs, HiddenEntries(kept=done.kept_entries), prompt, max_new_tokens=NEW)
-            np.testing.assert_allclose(found, hidden.profile[ROWS.index("generated")], rtol=2e-3)
+            np.testing.assert_allclose(profile, hidden.profile[ROWS.index("generated")], rtol=2e-3)
 
-    def test_a_method_that_does_not_say_what_it_kept_is_refused(self, lm: AudioLM, prompt: Prompt) -> None:
+    def test_a_method_that_does_not_report_its_kept_tokens_is_refused(self, lm: AudioLM, prompt: Prompt) -> None:
         """Its columns cannot be told, where the cache is shorter than the prompt."""
 
         @contextmanager
@@ -204,12 +219,12 @@ class TestUnderMethods:
         with pytest.raises(MethodError, match="does not say which entries it kept"):
             capture(lm, lm.prepare([prompt]), Foreign(press=half, name="half"), prompt, max_new_tokens=NEW)
 
-    def test_a_reply_of_one_token_has_no_row(self, lm: AudioLM, prompt: Prompt) -> None:
-        _, found = seen(lm, prompt, max_new_tokens=1)
-        assert np.isnan(found.mass[ROWS.index("generated")]).all()
-        assert np.isfinite(found.mass[:2]).all()
+    def test_a_one_token_reply_has_no_generated_row(self, lm: AudioLM, prompt: Prompt) -> None:
+        _, captured = seen(lm, prompt, max_new_tokens=1)
+        assert np.isnan(captured.mass[ROWS.index("generated")]).all()
+        assert np.isfinite(captured.mass[:2]).all()
 
-    def test_chosen_layers_only(self, lm: AudioLM, prompt: Prompt) -> None:
+    def test_only_chosen_layers_are_captured_and_an_unknown_layer_is_refused(self, lm: AudioLM, prompt: Prompt) -> None:
         _, everything = seen(lm, prompt)
         _, some = seen(lm, prompt, layers=(3, 1))
         assert some.meta["layers"] == [1, 3]
@@ -231,7 +246,7 @@ class TestParts:
         for place in inputs.audio_mask[0].nonzero().flatten()[1:].tolist():
             assert parts.groups[parts.group_of[place]].startswith("clip")
 
-    def test_clips_swapped_swap_their_masses(self, lm: AudioLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_swapping_clips_swaps_their_attention_masses(self, lm: AudioLM, monkeypatch: pytest.MonkeyPatch) -> None:
         """Without positions the first layer's attention is to what is heard, wherever it stands."""
         rotate = lm.decoder.rotary_emb.forward
 
@@ -241,18 +256,18 @@ class TestParts:
 
         monkeypatch.setattr(lm.decoder.rotary_emb, "forward", unrotated)
         loud, quiet = noise(3.0, 1), noise(3.0, 2) * 0.01
-        _, one = seen(lm, Prompt("Which is louder?", (loud, quiet)), layers=(0,))
+        _, straight = seen(lm, Prompt("Which is louder?", (loud, quiet)), layers=(0,))
         _, other = seen(lm, Prompt("Which is louder?", (quiet, loud)), layers=(0,))
-        first, second = one.meta["groups"].index("clip 1"), one.meta["groups"].index("clip 2")
-        assert np.abs(one.mass[:2, ..., first] - other.mass[:2, ..., second]).max() < 1e-5
-        assert np.abs(one.mass[:2, ..., first] - one.mass[:2, ..., second]).max() > 1e-3
+        first, second = straight.meta["groups"].index("clip 1"), straight.meta["groups"].index("clip 2")
+        assert np.abs(straight.mass[:2, ..., first] - other.mass[:2, ..., second]).max() < 1e-5
+        assert np.abs(straight.mass[:2, ..., first] - straight.mass[:2, ..., second]).max() > 1e-3
 
-    def test_a_prompt_of_text_alone(self, lm: AudioLM) -> None:
-        _, found = seen(lm, Prompt("Say something.", ()))
-        assert found.profile.shape[-1] == 0
+    def test_a_prompt_without_audio_has_text_groups_and_an_empty_profile(self, lm: AudioLM) -> None:
+        _, captured = seen(lm, Prompt("Say something.", ()))
+        assert captured.profile.shape[-1] == 0
         groups = "first token, template before, question, rest of the template, generated"
-        assert ", ".join(found.meta["groups"]) == groups
-        assert np.abs(np.nansum(found.mass[0], -1) - 1).max() < 1e-6
+        assert ", ".join(captured.meta["groups"]) == groups
+        assert np.abs(np.nansum(captured.mass[0], -1) - 1).max() < 1e-6
 
 
 class _Live(TorchDispatchMode):
@@ -265,8 +280,8 @@ class _Live(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
-        for one in out if isinstance(out, tuple | list) else (out,):
-            if isinstance(one, torch.Tensor) and (storage := one.untyped_storage())._cdata not in self.known:
+        for tensor in out if isinstance(out, tuple | list) else (out,):
+            if isinstance(tensor, torch.Tensor) and (storage := tensor.untyped_storage())._cdata not in self.known:
                 self.known.add(storage._cdata)
                 self.now += storage.nbytes()
                 self.most = max(self.most, self.now)
@@ -299,7 +314,7 @@ def test_memory_grows_with_the_prompt_and_not_with_its_square(lm: AudioLM) -> No
     assert np.abs(recorder.rows["last", 0]["mass"].sum(-1) - 1).max() < 1e-6
 
 
-def test_a_soft_cap_bends_the_logits() -> None:
+def test_a_soft_cap_is_applied_to_the_attention_logits() -> None:
     torch.manual_seed(0)
     query, key = torch.randn(1, 2, 3, 4), torch.randn(1, 1, 3, 4)
     capped = Given(query, key, key, None, 2.0, softcap=1.5).of_queries(1, 2)[0]
@@ -309,16 +324,18 @@ def test_a_soft_cap_bends_the_logits() -> None:
 
 
 class TestFiles:
-    def test_a_file_reads_back(self, lm: AudioLM, prompt: Prompt, tmp_path: Path) -> None:
-        _, found = seen(lm, prompt)
-        size = found.save(tmp_path / "a.npz")
+    def test_a_saved_attention_file_reads_back_equal(self, lm: AudioLM, prompt: Prompt, tmp_path: Path) -> None:
+        _, captured = seen(lm, prompt)
+        size = captured.save(tmp_path / "a.npz")
         again = Attention.read(tmp_path / "a.npz")
         assert (tmp_path / "a.npz").stat().st_size == size
-        assert (again.tokens, again.meta) == (found.tokens, found.meta)
+        assert (again.tokens, again.meta) == (captured.tokens, captured.meta)
         for name in ("mass", "profile", "top_index", "top_mass", "entropy", "blocks", "edges"):
-            assert np.array_equal(getattr(again, name), getattr(found, name), equal_nan=True)
+            assert np.array_equal(getattr(again, name), getattr(captured, name), equal_nan=True)
 
-    def test_whole_maps_are_the_originals_three_files(self, lm: AudioLM, prompt: Prompt, tmp_path: Path) -> None:
+    def test_whole_maps_are_written_as_the_original_scripts_three_files(
+        self, lm: AudioLM, prompt: Prompt, tmp_path: Path
+    ) -> None:
         import json
 
         inputs, _, maps = whole(lm, prompt)
@@ -339,7 +356,7 @@ class TestFiles:
             capture_whole(lm, inputs, Base(), prompt, tmp_path / "one", longest=100, facts={"sample_id": "one"})
         assert not (tmp_path / "one").exists()
 
-    def test_a_call_that_fails_leaves_no_half_map(
+    def test_a_failed_capture_leaves_no_partial_map_folder(
         self, lm: AudioLM, prompt: Prompt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def fails(*_given: Any, **_more: Any) -> None:

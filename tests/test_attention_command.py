@@ -65,22 +65,28 @@ def sketched(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class TestBesideARun:
-    def test_a_file_a_sample_and_a_line_each(self, asked: Asked, captured: Path) -> None:
+    def test_saves_an_attention_file_and_an_index_line_for_each_sample(self, asked: Asked, captured: Path) -> None:
         records, rows = read_records(captured / RUN), lines_of(captured / RUN / "attention" / "index.jsonl")
         assert {row["id"] for row in rows} == set(records)
         for row in rows:
-            one = Attention.read(captured / RUN / "attention" / row["file"])
+            attention = Attention.read(captured / RUN / "attention" / row["file"])
             record = records[row["id"]]
             assert (row["prompt_tokens"], row["audio_tokens"]) == (record.prompt_tokens, record.audio_tokens)
-            assert (one.meta["reply"], one.meta["sample_id"], one.meta["method"]) == (record.reply, row["id"], "base-0")
-            assert one.profile.shape == (len(ROWS), 4, record.audio_tokens)
+            assert (attention.meta["reply"], attention.meta["sample_id"], attention.meta["method"]) == (
+                record.reply,
+                row["id"],
+                "base-0",
+            )
+            assert attention.profile.shape == (len(ROWS), 4, record.audio_tokens)
             assert row["bytes"] == (captured / RUN / "attention" / row["file"]).stat().st_size
 
     def test_missing_files_are_captured(self, asked: Asked, captured: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         again = ("run", *asked, "--limit", 3, "--save-attn", "--results", captured)
         calls: list[str] = []
-        one = attention_capture._capture_one
-        monkeypatch.setattr(attention_capture, "_capture_one", lambda *given: calls.append(given[3].id) or one(*given))
+        capture_one = attention_capture._capture_one
+        monkeypatch.setattr(
+            attention_capture, "_capture_one", lambda *given: calls.append(given[3].id) or capture_one(*given)
+        )
         assert call(*again)[0] == 0
         assert calls == []
         rows = index_of(captured / RUN)
@@ -91,14 +97,14 @@ class TestBesideARun:
 
     def test_a_failed_sample_is_retried(self, asked: Asked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         command = ("run", *asked, "--limit", 2, "--save-attn", "--results", tmp_path)
-        one = attention_capture._capture_one
+        capture_one = attention_capture._capture_one
         failing: list[str] = []
 
         def once(*given: Any) -> bool:
             if not failing:
                 failing.append(given[3].id)
                 raise MemoryError("none left")
-            return one(*given)
+            return capture_one(*given)
 
         monkeypatch.setattr(attention_capture, "_capture_one", once)
         code, said = call(*command)
@@ -108,22 +114,22 @@ class TestBesideARun:
         assert call(*command)[0] == 0
         assert len(index_of(tmp_path / RUN)) == 2
 
-    def test_captured_layers_and_whole_maps_stay(self, asked: Asked, tmp_path: Path) -> None:
+    def test_a_later_capture_adds_layers_and_a_changed_clip_starts_over(self, asked: Asked, tmp_path: Path) -> None:
         """A later request adds to what was captured; of other audio it is made anew."""
-        one = ("attention", "capture", *asked, "--limit", 1, "--results", tmp_path)
-        assert call(*one, "--attn-layers", "0", "--attn-full")[0] == 0
-        assert call(*one, "--attn-layers", "2")[0] == 0
+        arguments = ("attention", "capture", *asked, "--limit", 1, "--results", tmp_path)
+        assert call(*arguments, "--attn-layers", "0", "--attn-full")[0] == 0
+        assert call(*arguments, "--attn-layers", "2")[0] == 0
         (row,) = index_of(tmp_path / RUN).values()
         assert (row["layers"], row["all"], row["full"]) == ([0, 2], False, True)
         whole = (tmp_path / RUN / "attention" / row["file"]).with_suffix(".whole")
         assert np.load(whole / "attn.npy", mmap_mode="r").shape[0] == 2
         index = tmp_path / RUN / "attention" / "index.jsonl"
         index.write_text(json.dumps({**row, "clips": "others"}) + "\n")
-        assert call(*one, "--attn-layers", "0")[0] == 0
+        assert call(*arguments, "--attn-layers", "0")[0] == 0
         assert next(iter(index_of(tmp_path / RUN).values()))["layers"] == [0]
         assert not whole.exists()
 
-    def test_a_damaged_file_or_line_counts_as_missing(self, captured: Path, tmp_path: Path) -> None:
+    def test_a_damaged_attention_file_or_index_line_counts_as_missing(self, captured: Path, tmp_path: Path) -> None:
         shutil.copytree(captured / RUN / "attention", tmp_path / "attention")
         rows = index_of(tmp_path)
         cut, kept, other = (tmp_path / "attention" / row["file"] for row in rows.values())
@@ -134,14 +140,14 @@ class TestBesideARun:
         assert {row["file"] for row in index_of(tmp_path).values()} == {kept.name, other.name}
 
     def test_a_different_reply_is_reported(self, asked: Asked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        one = ("run", *asked, "--limit", 1, "--save-attn", "--results", tmp_path)
-        assert "differ from the recorded" not in call(*one)[1]
+        arguments = ("run", *asked, "--limit", 1, "--save-attn", "--results", tmp_path)
+        assert "differ from the recorded" not in call(*arguments)[1]
         record = next(iter(read_records(tmp_path / RUN).values()))
         (tmp_path / RUN / "samples.jsonl").write_bytes(to_line(replace(record, reply="another")))
         shutil.rmtree(tmp_path / RUN / "attention")
-        assert "when generated again to capture attention: 1" in call(*one)[1]
+        assert "when generated again to capture attention: 1" in call(*arguments)[1]
 
-    def test_a_full_disk_ends_it(self, asked: Asked, tmp_path: Path) -> None:
+    def test_an_unwritable_attention_folder_is_one_error_and_records_stay(self, asked: Asked, tmp_path: Path) -> None:
         (tmp_path / RUN).mkdir(parents=True)
         (tmp_path / RUN / "attention").write_text("in the way")
         code, said = call("run", *asked, "--limit", 2, "--save-attn", "--results", tmp_path)
@@ -168,14 +174,16 @@ class TestBesideARun:
             (["--no-save-attn", "--attn-layers", "1"], "ATTN_LAYERS=1: attention is not saved; add --save-attn"),
         ],
     )
-    def test_refusals(self, asked: Asked, tmp_path: Path, given: list[str], said: str) -> None:
+    def test_unusable_capture_options_are_refused(
+        self, asked: Asked, tmp_path: Path, given: list[str], said: str
+    ) -> None:
         code, output = call("run", *asked, "--limit", 1, "--save-attn", "--results", tmp_path, *given)
         assert (code, said in output) == (2, True)
         assert not any(file.read_bytes() for file in tmp_path.rglob("samples.jsonl")), "refused before the first sample"
 
 
 class TestCapture:
-    def test_a_longer_run_stays_as_it_is(self, asked: Asked, captured: Path) -> None:
+    def test_capturing_one_sample_leaves_the_longer_runs_files_unchanged(self, asked: Asked, captured: Path) -> None:
         before = {name: (captured / RUN / name).read_bytes() for name in ("run.json", "samples.jsonl", "summary.json")}
         sample = sorted(index_of(captured / RUN))[0]
         (captured / RUN / "attention" / index_of(captured / RUN)[sample]["file"]).unlink()
@@ -183,18 +191,18 @@ class TestCapture:
         assert before == {name: (captured / RUN / name).read_bytes() for name in before}
         assert sample in index_of(captured / RUN)
 
-    def test_whole_maps(self, asked: Asked, captured: Path) -> None:
+    def test_whole_maps_of_a_sample_agree_with_its_captured_blocks(self, asked: Asked, captured: Path) -> None:
         sample = sorted(index_of(captured / RUN))[0]
         full = ("attention", "capture", *asked, "--results", captured, "--sample", sample, "--attn-full")
         succeed(*full, "--attn-layers", "0")
         file = captured / RUN / "attention" / index_of(captured / RUN)[sample]["file"]
-        place, found = file.with_suffix(".whole"), Attention.read(file)
+        place, attention = file.with_suffix(".whole"), Attention.read(file)
         maps = np.load(place / "attn.npy", mmap_mode="r")
-        assert maps.shape == (4, *[len(found.tokens)] * 2), "layers that were there stay"
-        assert np.abs(in_blocks(maps, 64) - found.blocks).max() < 1e-3
+        assert maps.shape == (4, *[len(attention.tokens)] * 2), "layers that were there stay"
+        assert np.abs(in_blocks(maps, 64) - attention.blocks).max() < 1e-3
         assert json.loads((place / "meta.json").read_text())["benchmark"] == "tau"
 
-    def test_an_unknown_sample(self, asked: Asked, tmp_path: Path) -> None:
+    def test_an_unknown_sample_id_is_refused(self, asked: Asked, tmp_path: Path) -> None:
         code, said = call("attention", "capture", *asked, "--sample", "nobody", "--results", tmp_path)
         assert (code, "sample id 'nobody'" in said) == (2, True)
 
@@ -207,9 +215,9 @@ def made(folder: Path, profile: np.ndarray, first: int = 0) -> Run:
     meta |= {"model_layers": first + layers, "parts": [["first token", 0, 1], ["clip 1", 1, 6], ["question", 6, 8]]}
     entropy, top = np.zeros((3, layers, 1)), np.zeros((3, layers, 1, 5))
     blocks, edges = np.full((layers, 8, 8), 1 / 8), np.arange(9)
-    one = Attention(mass, profile, top, top, entropy, blocks, edges, ("t",) * 8, meta)
+    attention = Attention(mass, profile, top, top, entropy, blocks, edges, ("t",) * 8, meta)
     row = {"id": "a", "file": "a.npz", "layers": meta["layers"], "all": True, "full": False, "clips": None}
-    row |= {"bytes": one.save(folder / "attention" / "a.npz")}
+    row |= {"bytes": attention.save(folder / "attention" / "a.npz")}
     (folder / "attention" / "index.jsonl").write_text(json.dumps(row) + "\n")
     facts = {"task": "tau", "method": "base-0", "checkpoint": "c", "model": "embedded"}
     (folder / "run.json").write_text(json.dumps(facts))
@@ -253,7 +261,7 @@ class TestDamagedFiles:
             *(("meta", npy(np.frombuffer(text, np.uint8))) for text in (b"[" * 100_000, b"[1]", bytes(17 << 20))),
         ],
     )
-    def test_a_member_of_the_archive(self, tmp_path: Path, name: str, content: bytes) -> None:
+    def test_a_damaged_array_in_the_archive_is_refused(self, tmp_path: Path, name: str, content: bytes) -> None:
         made(tmp_path, np.ones((3, 4, 5), np.float16))
         self.change(tmp_path, **{name: content})
         code, said = self.plot(tmp_path, tmp_path)
@@ -267,30 +275,32 @@ class TestDamagedFiles:
             {"parts": [["clip 1", 0, 10**9]]}, {"kept_audio_bits": "?"}, {"kept_audio_bits": [1]},
         ],
     )  # fmt: skip
-    def test_a_field_of_the_wrong_type(self, tmp_path: Path, change: dict[str, Any]) -> None:
+    def test_a_metadata_field_of_the_wrong_type_is_refused(self, tmp_path: Path, change: dict[str, Any]) -> None:
         run = made(tmp_path, np.ones((3, 4, 5), np.float16))
-        one = Attention.read(tmp_path / "attention" / "a.npz")
-        replace(one, meta={**one.meta, **change}).save(tmp_path / "attention" / "a.npz")
+        attention = Attention.read(tmp_path / "attention" / "a.npz")
+        replace(attention, meta={**attention.meta, **change}).save(tmp_path / "attention" / "a.npz")
         self.index(tmp_path, bytes=(tmp_path / "attention" / "a.npz").stat().st_size)
         with pytest.raises(RecordError, match=r"a\.npz: not a valid attention file"):
             read_seen(run, "made", 0)
 
     @pytest.mark.parametrize("content", [npy(np.ones(3)), b"", b"PK\5\6" + bytes(18), b"text", b"PK\3\4" + bytes(100)])
-    def test_another_kind_of_file(self, tmp_path: Path, content: bytes) -> None:
+    def test_a_file_that_is_no_attention_archive_is_refused(self, tmp_path: Path, content: bytes) -> None:
         made(tmp_path, np.ones((3, 4, 5), np.float16))
         (tmp_path / "attention" / "a.npz").write_bytes(content)
         self.index(tmp_path, bytes=len(content))
         code, said = self.plot(tmp_path, tmp_path)
         assert (code, said.count("\n"), "a.npz" in said) == (2, 1, True), said
 
-    def test_what_unpacks_to_much_more_is_not_unpacked(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_an_array_that_unpacks_beyond_the_size_limit_is_refused(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr("audiomarathon.untrusted.MAX_METADATA_BYTES", 1 << 16)
         made(tmp_path, np.ones((3, 4, 5), np.float16))
         self.change(tmp_path, mass=npy(np.zeros((3, 4, 1, 6000))))
         assert "more than 65,536 bytes to unpack" in self.plot(tmp_path, tmp_path)[1]
 
     @pytest.mark.usefixtures("undrawn")
-    def test_lines_of_the_index(self, tmp_path: Path) -> None:
+    def test_bad_index_lines_are_left_out_and_lead_to_no_outside_file(self, tmp_path: Path) -> None:
         """Bad lines are left out; a name in a line leads to no other file."""
         made(tmp_path, np.ones((3, 4, 5), np.float16))
         (tmp_path / "secret").write_text("not yours")
@@ -302,7 +312,7 @@ class TestDamagedFiles:
         assert list(index_of(tmp_path)) == ["a"]
         assert self.plot(tmp_path, tmp_path)[0] == 0
 
-    def test_an_unreadable_index(self, tmp_path: Path) -> None:
+    def test_an_index_that_is_a_fifo_is_refused(self, tmp_path: Path) -> None:
         made(tmp_path, np.ones((3, 4, 5), np.float16))
         (tmp_path / "attention" / "index.jsonl").unlink()
         os.mkfifo(tmp_path / "attention" / "index.jsonl")
@@ -310,10 +320,12 @@ class TestDamagedFiles:
         assert (code, "index.jsonl: cannot be read: a FIFO" in said) == (2, True)
 
     @pytest.mark.usefixtures("undrawn")
-    def test_clips_are_those_of_the_data_not_of_the_file(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_clip_paths_in_an_attention_file_are_not_opened(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         made(tmp_path, np.ones((3, 4, 5), np.float16))
-        one = Attention.read(tmp_path / "attention" / "a.npz")
-        replace(one, meta={**one.meta, "audio": ["/etc/passwd"]}).save(tmp_path / "attention" / "a.npz")
+        attention = Attention.read(tmp_path / "attention" / "a.npz")
+        replace(attention, meta={**attention.meta, "audio": ["/etc/passwd"]}).save(tmp_path / "attention" / "a.npz")
         self.index(tmp_path, bytes=(tmp_path / "attention" / "a.npz").stat().st_size)
         opened: list[object] = []
         monkeypatch.setattr(
@@ -325,39 +337,43 @@ class TestDamagedFiles:
 
 class TestPictures:
     @pytest.mark.usefixtures("sketched")
-    def test_every_picture_and_its_figures(self, asked: Asked, captured: Path, tmp_path: Path) -> None:
+    def test_draws_every_picture_and_writes_its_figures_as_json(
+        self, asked: Asked, captured: Path, tmp_path: Path
+    ) -> None:
         succeed("attention", "plot", captured, "-o", tmp_path / "new")
         names = ("heads.png", "layers.png", "blocks.png", "foresight.png", "time.png")
         for name in names:
             assert (tmp_path / "new" / name).read_bytes().startswith(b"\x89PNG")
         told = json.loads((tmp_path / "new" / "attention.json").read_text())
         assert set(told) == {"base-0", "fast_v-0.5-layer2"}
-        own = told["base-0"]
+        figures = told["base-0"]
         ones = [Attention.read(captured / RUN / "attention" / row["file"]) for row in index_of(captured / RUN).values()]
         clip = ones[0].meta["groups"].index("clip 1")
-        wanted = np.mean([one.mass[0, :, :, clip].mean(1) for one in ones], 0)
-        assert own["mass"]["last"]["audio"] == pytest.approx(wanted.tolist(), rel=1e-5)
+        wanted = np.mean([attention.mass[0, :, :, clip].mean(1) for attention in ones], 0)
+        assert figures["mass"]["last"]["audio"] == pytest.approx(wanted.tolist(), rel=1e-5)
         for row in ROWS:
-            shares = list(own["mass"][row].values())
+            shares = list(figures["mass"][row].values())
             assert np.sum(shares, 0) == pytest.approx(np.ones(4), abs=1e-4)
-        assert own["foresight"]["by_layer"][1] is None, "layer 1 with itself"
-        assert own["foresight"]["last_layers"] == [3]
-        assert own["foresight"]["mean_of_last_layers"] == pytest.approx(own["foresight"]["by_layer"][3], abs=1e-5)
+        assert figures["foresight"]["by_layer"][1] is None, "layer 1 with itself"
+        assert figures["foresight"]["last_layers"] == [3]
+        assert figures["foresight"]["mean_of_last_layers"] == pytest.approx(
+            figures["foresight"]["by_layer"][3], abs=1e-5
+        )
         assert [told[name]["foresight"]["over"] for name in told] == ["all audio tokens", "kept audio tokens"]
-        assert own["samples"] == len(ones)
+        assert figures["samples"] == len(ones)
         run = Run.read(captured / RUN)
         assert _clip(run, next(iter(run.records)), [0.5]).seconds == 0.5, "the clip of the task's data"
 
-    def test_foresight_is_the_rank_correlation_over_what_is_left(self, tmp_path: Path) -> None:
+    def test_foresight_is_the_rank_correlation_over_the_remaining_tokens(self, tmp_path: Path) -> None:
         """Layer 1 ranks four tokens 1-2-3-4; layer 2 the same way, layer 3 the other, and a fifth is dropped there."""
         profile = np.zeros((3, 4, 5), np.float16)
         profile[:, :2] = [1, 2, 3, 4, 5]
         profile[:, 2] = [10, 20, 30, 40, 0]
         profile[:, 3] = [4, 3, 2, 1, 0]
         run = made(tmp_path, profile)
-        one = read_seen(run, "made", 2)
-        assert one.foresight[0] == pytest.approx([1, np.nan, 1, -1], nan_ok=True)
-        assert one.last_layers().value == pytest.approx(-1)
+        seen = read_seen(run, "made", 2)
+        assert seen.foresight[0] == pytest.approx([1, np.nan, 1, -1], nan_ok=True)
+        assert seen.last_layers().value == pytest.approx(-1)
         none = read_seen(run, "made", 0)
         assert np.isnan(none.foresight).all()
         assert np.isnan(none.last_layers().value)
@@ -379,13 +395,13 @@ class TestPictures:
             draw(runs, tmp_path / "nine")
 
     @pytest.mark.usefixtures("undrawn")
-    def test_layers_of_all_runs_say_what_can_be_foretold(self, tmp_path: Path) -> None:
+    def test_foresight_uses_a_layer_with_a_later_one_in_every_run(self, tmp_path: Path) -> None:
         rising = np.tile(np.arange(1, 6, dtype=np.float16), (3, 8, 1))
-        one, other = made(tmp_path / "a", rising), made(tmp_path / "b", rising[:, :4], first=4)
-        draw([one, other], tmp_path)
+        first_run, other = made(tmp_path / "a", rising), made(tmp_path / "b", rising[:, :4], first=4)
+        draw([first_run, other], tmp_path)
         told = json.loads((tmp_path / "attention.json").read_text())
-        assert {own["foresight"]["layer"] for own in told.values()} == {5}
-        late = read_seen(one, "late", 7)
+        assert {figures["foresight"]["layer"] for figures in told.values()} == {5}
+        late = read_seen(first_run, "late", 7)
         assert (late.later, late.last_layers().value) == ([7], pytest.approx(1)), "not of layer 6 with itself"
 
     def test_samples_are_drawn_by_the_layers_that_all_have(self, tmp_path: Path) -> None:
@@ -403,7 +419,7 @@ class TestPictures:
             read_seen(run, "made", 3)
 
     @pytest.mark.usefixtures("undrawn")
-    def test_one_layer_alone_foretells_nothing(self, tmp_path: Path) -> None:
+    def test_a_single_layer_gets_no_foresight_picture(self, tmp_path: Path) -> None:
         run = made(tmp_path, np.ones((3, 1, 5), np.float16))
         (tmp_path / "pictures").mkdir()
         (tmp_path / "pictures" / "foresight.png").write_text("of other runs")
@@ -418,7 +434,9 @@ class TestPictures:
             (["--sample", "nobody"], r"no attention of 'nobody' in \S+( and \d+ more runs?)?; run"),
         ],
     )
-    def test_refusals(self, asked: Asked, captured: Path, tmp_path: Path, given: list[str], said: str) -> None:
+    def test_an_unusable_layer_or_sample_is_refused(
+        self, asked: Asked, captured: Path, tmp_path: Path, given: list[str], said: str
+    ) -> None:
         code, output = call("attention", "plot", captured, "-o", tmp_path / "new", *given)
         assert (code, (tmp_path / "new").exists()) == (2, False)
         assert re.search(said, output)
@@ -433,7 +451,9 @@ class TestTheOriginalsScript:
         return lambda *words: script(SCRIPT, *words)
 
     @pytest.mark.usefixtures("sketched")
-    def test_the_call_of_its_readme(self, run: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:
+    def test_the_readme_command_writes_the_originals_files(
+        self, run: Callable[..., tuple[int, str, str]], tmp_path: Path
+    ) -> None:
         code, _out, said = run("--prompt", "Test", "--layers", "0", "1", "--limit-samples", "1", "--output-dir",
                          "outputs/attn/smoke", "--run-name", "r", "--model", "embedded")  # fmt: skip
         assert code == 0, said
@@ -448,7 +468,7 @@ class TestTheOriginalsScript:
         assert np.allclose(np.load(place / "global_mean.npy"), maps.mean(0))
 
     @pytest.mark.usefixtures("undrawn")
-    def test_prompts_from_a_file(self, run: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:
+    def test_prompts_are_read_from_a_jsonl_file(self, run: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:
         turn = {"role": "user", "content": "Hello you"}
         rows = ["Test", {"prompt": "A longer prompt"}, {"id": "mine", "messages": [turn]}]
         (tmp_path / "p.jsonl").write_text("\n".join(map(json.dumps, rows)))
@@ -480,22 +500,24 @@ class TestTheOriginalsScript:
         assert (code, f"p.jsonl, line {line}" in said) == (2, True)
 
     @pytest.mark.usefixtures("undrawn")
-    def test_results_stay_in_their_folder(self, run: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:
+    def test_a_run_name_with_dots_cannot_leave_the_output_folder(
+        self, run: Callable[..., tuple[int, str, str]], tmp_path: Path
+    ) -> None:
         assert run("--prompt", "a", "--model", "embedded", "--run-name", "../../away", "--layers", "0")[0] == 0
         (place,) = (tmp_path / "outputs" / "attn").iterdir()
         assert (place / "stats.json").is_file()
 
     @pytest.mark.usefixtures("undrawn")
-    def test_means_of_unequal_prompts(self, tmp_path: Path) -> None:
+    def test_maps_of_unequal_prompts_are_averaged_in_relative_blocks_or_cut(self, tmp_path: Path) -> None:
         """In blocks of relative positions, where rows still sum to 1; as the original does: cut, where they do not."""
         ones = []
         for length in (8, 16):
             maps = np.tril(np.ones((1, length, length)))
             ones.append(Whole(str(length), maps / maps.sum(-1, keepdims=True), ["t"] * length, [0]))
         draw_mean(ones, tmp_path, run="r", faithful=False)
-        found = np.load(tmp_path / "global_mean.npy")
-        assert np.allclose(found, (ones[0].maps[0] + in_blocks(ones[1].maps, 8)[0]) / 2)
-        assert np.allclose(found.sum(-1), 1)
+        mean = np.load(tmp_path / "global_mean.npy")
+        assert np.allclose(mean, (ones[0].maps[0] + in_blocks(ones[1].maps, 8)[0]) / 2)
+        assert np.allclose(mean.sum(-1), 1)
         draw_mean(ones, tmp_path, run="r", faithful=True)
         assert np.allclose(np.load(tmp_path / "global_mean.npy"), (ones[0].maps[0] + ones[1].maps[0, :8, :8]) / 2)
 
@@ -519,5 +541,5 @@ def test_captured_is_what_was_asked(tmp_path: Path, row: dict[str, Any], asked: 
     usual = {"id": "a", "file": "a.npz", "bytes": 5, "layers": [0], "all": True, "full": False, "clips": "c"}
     (tmp_path / "attention" / "index.jsonl").write_text(json.dumps(usual | row) + "\n")
     settings = SimpleNamespace(**{"attn_layers": (), "attn_full": False} | asked)
-    found = stored.captured(SimpleNamespace(path=tmp_path), {"a": "c"}, settings)  # type: ignore[arg-type]
-    assert found == ({"a"} if there else set())
+    ids = stored.captured(SimpleNamespace(path=tmp_path), {"a": "c"}, settings)  # type: ignore[arg-type]
+    assert ids == ({"a"} if there else set())

@@ -62,7 +62,7 @@ def without_xing_header(path: Path) -> Path:
 # --- decoding ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_wav_at_its_own_rate_is_returned_sample_for_sample(tmp_path: Path) -> None:
+def test_a_wav_decoded_at_its_native_rate_keeps_every_sample(tmp_path: Path) -> None:
     samples = np.array([0.0, 0.5, -0.25, 1.0, -1.0], np.float32)
     decoded = decode(write(tmp_path / "a.wav", samples, 16_000, subtype="FLOAT"), 16_000)
     assert decoded.dtype == np.float32
@@ -76,7 +76,7 @@ def test_channels_are_averaged(tmp_path: Path) -> None:
     assert decode(write(tmp_path / "2.wav", two, 8_000, subtype="FLOAT"), 8_000) == pytest.approx([0.125, 0.5])
 
 
-def test_resampling_keeps_a_tone_and_drops_what_the_new_rate_cannot_hold(tmp_path: Path) -> None:
+def test_resampling_keeps_a_tone_and_removes_one_above_the_nyquist_limit(tmp_path: Path) -> None:
     time = np.arange(44_100) / 44_100
     kept, dropped = np.sin(2 * np.pi * 1_000 * time), np.sin(2 * np.pi * 12_000 * time)
     decoded = decode(write(tmp_path / "a.wav", 0.4 * kept + 0.4 * dropped, 44_100), 16_000)
@@ -105,7 +105,7 @@ def test_decodes_as_librosa(tmp_path: Path, ending: str, options: dict[str, str]
     channels=st.integers(1, 8),
     frames=st.integers(1, 80_000),
 )
-def test_any_rate_and_channel_count_keeps_the_duration_within_a_sample(
+def test_decode_keeps_the_duration_within_a_sample_at_any_rate(
     tmp_path: Path, rate: int, wanted: int, channels: int, frames: int
 ) -> None:
     path = write(tmp_path / "a.wav", np.full((frames, channels), 0.25, np.float32), rate)
@@ -128,7 +128,7 @@ def test_memory_follows_the_mono_output_not_the_source(tmp_path: Path) -> None:
     assert peak < 15_000_000
 
 
-def test_librosa_and_torch_stay_out() -> None:
+def test_decode_imports_neither_librosa_nor_torch() -> None:
     program = "import sys, audiomarathon.audio.decode; print({'librosa', 'numba', 'torch'} & set(sys.modules))"
     answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert answer.stdout.strip() == "set()"
@@ -138,7 +138,7 @@ def test_librosa_and_torch_stay_out() -> None:
 
 
 @pytest.mark.parametrize(("ending", "options"), FORMATS)
-def test_probe_and_decode_agree(tmp_path: Path, ending: str, options: dict[str, str]) -> None:
+def test_probe_and_decode_agree_on_the_length(tmp_path: Path, ending: str, options: dict[str, str]) -> None:
     path = write(tmp_path / f"a.{ending}", sweep(2.5, 48_000, 2), 48_000, **options)
     floats = options.get("subtype") in ("FLOAT", "DOUBLE")
     assert probe(path) == ClipInfo(2.5, 48_000, 2, 120_000, ending.upper(), floats)
@@ -160,7 +160,7 @@ def test_tags_around_an_mp3_do_not_change_it(tmp_path: Path) -> None:
     np.testing.assert_array_equal(decode(path, 16_000), plain)
 
 
-def test_an_mp3_of_constant_rate_without_a_length_header_is_probed_within_its_padding(tmp_path: Path) -> None:
+def test_a_constant_rate_mp3_without_a_xing_header_is_probed_within_0_2_s(tmp_path: Path) -> None:
     path = tmp_path / "a.mp3"
     options = {"bitrate_mode": "CONSTANT", "compression_level": 0.6}
     without_xing_header(write(path, sweep(4.0, 44_100, 2), 44_100, **options))
@@ -168,7 +168,7 @@ def test_an_mp3_of_constant_rate_without_a_length_header_is_probed_within_its_pa
     assert len(decode(path, 16_000)) / 16_000 == pytest.approx(4.0, abs=0.2)
 
 
-def test_an_mp3_of_variable_rate_without_a_length_header_is_never_cut_short(tmp_path: Path) -> None:
+def test_a_variable_rate_mp3_without_a_xing_header_is_refused(tmp_path: Path) -> None:
     """libsndfile takes the first frames' bit rate for all, so that silence after noise is lost without a word."""
     path = tmp_path / "a.mp3"
     noise = 0.2 * np.random.default_rng(0).standard_normal((44_100, 2))
@@ -179,14 +179,14 @@ def test_an_mp3_of_variable_rate_without_a_length_header_is_never_cut_short(tmp_
         decode(path, 16_000)
 
 
-def test_mp3_files_joined_end_to_end_are_not_cut_to_the_first(tmp_path: Path) -> None:
+def test_mp3_files_joined_end_to_end_are_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "a.mp3", sweep(2.0, 44_100), 44_100)
     path.write_bytes(path.read_bytes() * 2)
     assert soundfile.info(path).duration == 2.0
     assert_refused(path, "joined from several files")
 
 
-def test_chained_ogg_streams_are_not_cut_to_the_first(tmp_path: Path) -> None:
+def test_chained_ogg_streams_are_refused(tmp_path: Path) -> None:
     first = write(tmp_path / "a.ogg", sweep(2.0, 44_100), 44_100)
     second = write(tmp_path / "b.ogg", sweep(1.0, 44_100), 44_100)
     first.write_bytes(first.read_bytes() + second.read_bytes())
@@ -197,12 +197,14 @@ def test_chained_ogg_streams_are_not_cut_to_the_first(tmp_path: Path) -> None:
 @pytest.mark.parametrize("seconds", [0.01, 0.3, 2.77])
 @pytest.mark.parametrize("mode", ["CONSTANT", "VARIABLE", "AVERAGE"])
 @pytest.mark.parametrize("rate", [16_000, 44_100])
-def test_an_mp3_of_any_mode_and_length_is_whole(tmp_path: Path, rate: int, mode: str, seconds: float) -> None:
+def test_an_mp3_of_any_bitrate_mode_decodes_to_full_length(
+    tmp_path: Path, rate: int, mode: str, seconds: float
+) -> None:
     path = write(tmp_path / "a.mp3", sweep(seconds, rate), rate, bitrate_mode=mode, compression_level=0.5)
     assert probe(path).frames == len(decode(path, rate)) == round(seconds * rate)
 
 
-def test_a_flac_stream_of_unknown_length_is_counted(tmp_path: Path) -> None:
+def test_a_flac_stream_of_unknown_length_is_read_whole(tmp_path: Path) -> None:
     path = write(tmp_path / "a.flac", sweep(2.0, 44_100, 2), 44_100)
     whole = decode(path, 44_100)
     # STREAMINFO starts at byte 8; its total-samples field is 36 bits wide and starts in the low half of byte 21.
@@ -231,7 +233,7 @@ def assert_refused(path: Path, reason: str, also_by_probe: bool = True) -> None:
             probe(path)
 
 
-def test_missing_folder_and_empty(tmp_path: Path) -> None:
+def test_a_missing_file_a_folder_and_an_empty_file_are_refused(tmp_path: Path) -> None:
     assert_refused(tmp_path / "none.wav", "does not exist")
     assert_refused(tmp_path, "is a folder")
     (tmp_path / "empty.wav").touch()
@@ -239,7 +241,7 @@ def test_missing_folder_and_empty(tmp_path: Path) -> None:
     assert_refused(tmp_path / "empty.wav" / "below.wav", "cannot be read")
 
 
-def test_permission_denied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_clip_without_read_permission_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write(tmp_path / "a.wav", sweep(0.1, 16_000), 16_000)
     if os.geteuid() == 0:  # root reads everything
 
@@ -257,7 +259,7 @@ def test_permission_denied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.parametrize("name", ["a.wav", "a.flac", "a.mp3", "a.ogg", "a.raw", "a", "a.json"])
-def test_text_is_not_audio(tmp_path: Path, name: str) -> None:
+def test_a_text_file_is_refused_as_not_audio(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     path.write_text("RIFF" + "this is not audio " * 500)
     assert_refused(path, "not audio")
@@ -265,7 +267,7 @@ def test_text_is_not_audio(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize("keep", [0.3, 0.9, 0.999])
 @pytest.mark.parametrize(("ending", "options"), [*FORMATS, ("aiff", {})])
-def test_truncated(tmp_path: Path, ending: str, options: dict[str, str], keep: float) -> None:
+def test_a_truncated_clip_is_refused(tmp_path: Path, ending: str, options: dict[str, str], keep: float) -> None:
     path = cut(write(tmp_path / f"a.{ending}", sweep(2.0, 48_000, 2), 48_000, **options), keep)
     assert_refused(path, "truncated", also_by_probe=ending not in ("flac", "mp3"))  # whose header does not show it
 
@@ -285,28 +287,28 @@ def test_a_flac_damaged_in_the_middle_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("ending", ["wav", "aiff", "au"])
 @pytest.mark.parametrize("subtype", ["FLOAT", "DOUBLE"])
 @pytest.mark.parametrize("channels", [1, 2])
-def test_integers_written_as_floats_are_refused(tmp_path: Path, ending: str, subtype: str, channels: int) -> None:
+def test_16_bit_integers_stored_as_floats_are_refused(tmp_path: Path, ending: str, subtype: str, channels: int) -> None:
     samples = 32_768 * sweep(1.0, 16_000) * np.array([1, -1])[:channels]  # two channels cancel each other
     path = write(tmp_path / f"a.{ending}", samples, 16_000, subtype=subtype)
     assert_refused(path, "samples far outside −1…1.* divide 16-bit samples by 32,768", also_by_probe=False)
 
 
 @pytest.mark.parametrize("peak", [1.5, 4.0])
-def test_a_click_or_a_loud_mix_is_read(tmp_path: Path, peak: float) -> None:
+def test_a_loud_peak_is_decoded_unchanged(tmp_path: Path, peak: float) -> None:
     samples = sweep(1.0, 16_000).copy()
     samples[5000] = peak
     assert decode(write(tmp_path / "a.wav", samples, 16_000, subtype="FLOAT"), 16_000)[5000] == peak
 
 
 @pytest.mark.parametrize(("factor", "named"), [(1 / 32_768, "as if it was scaled twice"), (30, "above loud mixes")])
-def test_a_clip_of_doubtful_scale_is_read_with_a_warning(tmp_path: Path, factor: float, named: str) -> None:
+def test_a_clip_of_suspicious_scale_is_decoded_with_a_warning(tmp_path: Path, factor: float, named: str) -> None:
     path = write(tmp_path / "a.wav", factor * sweep(1.0, 16_000), 16_000, subtype="FLOAT")
     with pytest.warns(UserWarning, match=rf"a\.wav: its loudest sample is .* {named}"):
         assert len(decode(path, 16_000)) == 16_000
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_nan_and_infinity_are_refused_and_located(tmp_path: Path, value: float) -> None:
+def test_a_nan_or_infinite_sample_is_refused_with_its_time(tmp_path: Path, value: float) -> None:
     samples = sweep(10.0, 16_000, 2).copy()
     samples[136_000, 1] = value
     path = write(tmp_path / "a.wav", samples, 16_000, subtype="FLOAT")
@@ -314,12 +316,12 @@ def test_nan_and_infinity_are_refused_and_located(tmp_path: Path, value: float) 
 
 
 @pytest.mark.parametrize("ending", ["wav", "ogg"])
-def test_no_samples(tmp_path: Path, ending: str) -> None:
+def test_a_clip_without_samples_is_refused(tmp_path: Path, ending: str) -> None:
     assert_refused(write(tmp_path / f"a.{ending}", np.zeros((0, 1)), 16_000), "holds no samples")
 
 
 @pytest.mark.parametrize("rate", [1, 999, 2**31 - 1])
-def test_absurd_rates(tmp_path: Path, rate: int) -> None:
+def test_an_absurd_sampling_rate_is_refused(tmp_path: Path, rate: int) -> None:
     path = patch(write(tmp_path / "a.wav", sweep(0.5, 16_000), 16_000), 24, struct.pack("<I", rate))
     assert_refused(path, f"absurd sampling rate of {rate} Hz")
 
@@ -366,7 +368,7 @@ def test_a_damaged_clip_is_an_audio_error_or_as_long(tmp_path: Path, ending: str
     assert np.isfinite(decoded).all()
 
 
-def test_16_bits_are_rounded_to_nearest_and_limited() -> None:
+def test_pcm_conversion_rounds_to_nearest_and_clips() -> None:
     samples = np.array([1.6, -1.6, 0.4, 32_768, -32_768, 70_000, -70_000], np.float32) / 32_768
     assert as_pcm(samples).tolist() == [2, -2, 0, 32_767, -32_768, 32_767, -32_768]
 
@@ -381,7 +383,7 @@ def test_a_clip_is_opened_once_to_be_decoded(tmp_path: Path, ending: str, option
     assert opened == {str(clip): 1}
 
 
-def test_tags_added_after_the_length_was_read_are_taken_off(tmp_path: Path) -> None:
+def test_tags_added_after_probe_are_removed(tmp_path: Path) -> None:
     clip = write(tmp_path / "clip.wav", sweep(1.0, 16_000), 16_000)
     probe(clip)
     with clip.open("ab") as file:

@@ -43,30 +43,30 @@ def lm(folder: Path) -> AudioLM:
 
 
 class TestPrompt:
-    def test_has_the_windows_of_a_clip_in_one_run(self, lm: AudioLM) -> None:
+    def test_has_the_windows_of_a_long_clip_on_one_line(self, lm: AudioLM) -> None:
         inputs = lm.prepare([Prompt("Who?", (noise(31.0),))])
         assert lm.tokenizer.decode(inputs.tensors["input_ids"][0]).startswith(
             HEAD + "<sound>" * 775 + "Who?<|im_end|>\n<|im_start|>assistant"
         )
 
-    def test_has_several_clips_on_a_line_each(self, lm: AudioLM, folder: Path) -> None:
+    def test_has_each_clip_on_a_separate_line(self, lm: AudioLM, folder: Path) -> None:
         prompt = Prompt("Who?", (noise(1.0), noise(2.0)))
         text = lm.tokenizer.decode(lm.prepare([prompt]).tensors["input_ids"][0])
         assert text.startswith(HEAD + "<sound>" * 25 + "\n" + "<sound>" * 50 + "Who?")
         assert lm.documented_inputs(folder, prompt) is None
 
     @pytest.mark.parametrize("samples", [321, 16001, 480160, 480641])
-    def test_is_the_processors_own_at_any_length(self, lm: AudioLM, folder: Path, samples: int) -> None:
+    def test_equals_the_processors_output_at_any_clip_length(self, lm: AudioLM, folder: Path, samples: int) -> None:
         prompt = Prompt("Who?", (noise(31.0)[:samples],))
         ours, theirs = lm.prepare([prompt]).tensors, lm.documented_inputs(folder, prompt)
         assert set(ours) == set(theirs)
         assert all(torch.equal(ours[name], theirs[name]) for name in ours)
 
-    def test_refuses_a_placeholder_in_a_question_even_where_it_is_no_special_token(self) -> None:
+    def test_refuses_an_audio_placeholder_inside_a_question(self) -> None:
         with pytest.raises(ModelError, match=r"<sound>.*control token"):
             with_audio_tokens("<sound>What is <sound>?", "<sound>", [25])
 
-    def test_without_the_processors_template_is_refused(self, folder: Path, tmp_path: Path) -> None:
+    def test_of_a_checkpoint_without_a_chat_template_is_refused(self, folder: Path, tmp_path: Path) -> None:
         copy = Path(shutil.copytree(folder, tmp_path / "copy"))
         (copy / "chat_template.jinja").unlink()
         with pytest.raises(ModelError, match="chat template"):
@@ -74,7 +74,7 @@ class TestPrompt:
 
 
 class TestLength:
-    def test_the_tower_hears_all_windows_of_a_batch_at_once(self, lm: AudioLM, prompts: list[Prompt]) -> None:
+    def test_the_encoder_gets_all_windows_of_a_batch_in_one_call(self, lm: AudioLM, prompts: list[Prompt]) -> None:
         calls: list[int] = []
         handle = lm.audio_tower.register_forward_pre_hook(lambda _m, args: calls.append(len(args[0])))
         Base().generate(lm, lm.prepare([*prompts, Prompt("?", (noise(61.0),))]), max_new_tokens=3)
@@ -86,16 +86,18 @@ class TestLength:
         assert inputs.audio_tokens == [750]
         assert Base().generate(lm, inputs, max_new_tokens=2, keep_logits=True).logits.isfinite().all()
 
-    def test_too_short_for_a_single_token_is_refused(self, lm: AudioLM) -> None:
+    def test_a_clip_too_short_for_one_token_is_refused(self, lm: AudioLM) -> None:
         assert lm.prepare([Prompt("?", (noise(0.0201),))]).audio_tokens == [1]
         with pytest.raises(ModelError, match="too short"):
             lm.prepare([Prompt("?", (noise(0.02),))])
 
-    def test_over_ten_minutes_is_refused_and_not_cut(self, lm: AudioLM) -> None:
+    def test_a_clip_over_ten_minutes_is_refused_and_not_cut(self, lm: AudioLM) -> None:
         with pytest.raises(ModelError, match=r"601\.0 s: .*600 s at most"):
             lm.prepare([Prompt("?", (noise(4.0), noise(601.0)))])
 
-    def test_a_clip_too_long_costs_only_its_sample(self, folder: Path, tmp_path: Path, no_env) -> None:
+    def test_with_beyond_limits_a_too_long_clip_fails_only_its_sample(
+        self, folder: Path, tmp_path: Path, no_env
+    ) -> None:
         task_folders.build_tau(tmp_path / "data" / "TAU")
         first, *_ = sorted((tmp_path / "data" / "TAU").rglob("*.wav"))
         task_folders.write_clip(first, seconds=600.5)
@@ -104,7 +106,7 @@ class TestLength:
             list(run(["tau"], KEY, RunSettings.read({}, **flags), None, progress=False))
         with pytest.warns(UserWarning, match="over 600 s") as warned:
             (result,) = run(["tau"], KEY, RunSettings.read({}, **flags, beyond_limits=True), None, progress=False)
-        (warning,) = {str(one.message) for one in warned if "over 600 s" in str(one.message)}
+        (warning,) = {str(caught.message) for caught in warned if "over 600 s" in str(caught.message)}
         plan = plan_memory(get_model(KEY), RunSettings.read({}, **flags))
         assert plan.limits[0].startswith(KEY)
         assert "600 s" in plan.limits[0]
@@ -126,7 +128,7 @@ class TestTranscripts:
         reply = lm._reply([*lm.tokenizer(text)["input_ids"], lm.tokenizer.eos_token_id], ignore_end=False)
         assert (reply.text, reply.transcript) == (text, transcript)
 
-    def test_count_without_it_and_are_kept_with_it(
+    def test_are_scored_without_the_surrounding_sentence_which_the_record_keeps(
         self, folder: Path, tmp_path: Path, no_env, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         task_folders.build_librispeech(tmp_path / "data" / "librispeech-long")
@@ -142,7 +144,9 @@ class TestTranscripts:
         assert score(result.folder).summary["wer"] == result.summary["wer"]
 
 
-def test_cost_from_the_config_alone_is_what_is_counted(lm: AudioLM, folder: Path, tmp_path: Path) -> None:
+def test_cost_from_the_config_equals_the_counted_parameters_within_5_percent(
+    lm: AudioLM, folder: Path, tmp_path: Path
+) -> None:
     """All but norms and biases."""
     shutil.copy(folder / "config.json", tmp_path)
     counted, told = count_cost(lm).flops_per_token_per_layer, model_facts(tmp_path, 4)

@@ -52,24 +52,24 @@ ODD_SUMMARIES = (b'{"score": "0.5"}', b'{"kv_bytes": {}}', b'{"timing": 1}', b'{
         *((content, "its .* (has a value|must hold)") for content in ODD_SUMMARIES),
     ],
 )
-def test_a_summary_that_cannot_be_read_is_a_run_that_is_not_finished(runs: Path, content: bytes, said: str) -> None:
+def test_a_run_with_an_unreadable_summary_counts_as_unfinished(runs: Path, content: bytes, said: str) -> None:
     (runs / "tau" / "M" / "dart-0.5-layer2" / "summary.json").write_bytes(content)
     with pytest.warns(UserWarning, match=rf"summary\.json: {said}"):
         (panel,) = read_panels([runs])
-    assert [one.label for one in panel.settings] == ["base-0", "random-0.5-layer2"]
+    assert [setting.label for setting in panel.settings] == ["base-0", "random-0.5-layer2"]
 
 
-def test_records_without_their_run_json_are_named(runs: Path) -> None:
+def test_a_folder_with_records_but_no_run_json_is_reported(runs: Path) -> None:
     (runs / "tau" / "M" / "dart-0.5-layer2" / "run.json").unlink()
     with pytest.warns(UserWarning, match=r"left out: .*dart-0\.5-layer2: .*no run\.json"):
         assert [system.method for system in read_systems([runs])] == ["base-0", "random-0.5-layer2"]
-    assert [one.state for one in read_status([runs])] == ["complete", "unreadable", "complete"]
+    assert [status.state for status in read_status([runs])] == ["complete", "unreadable", "complete"]
 
 
 def test_score_continues_after_a_bad_folder(runs: Path) -> None:
     for file in runs.rglob("run.json"):
-        own = dict.fromkeys(("data_samples", "data_expected", "left_out"))
-        changed(file.parent, settings={"seed": 1}, sessions=[], bad_rows=[], **own)
+        missing = dict.fromkeys(("data_samples", "data_expected", "left_out"))
+        changed(file.parent, settings={"seed": 1}, sessions=[], bad_rows=[], **missing)
     (runs / "tau" / "M" / "base-0" / "run.json").write_text("{")
     done = CliRunner().invoke(app, ["score", str(runs)])
     assert done.exit_code == 2
@@ -93,7 +93,7 @@ def test_judge_names_a_sample_whose_reference_lacks_a_field(tmp_path: Path) -> N
     assert "sample 1-p1" in one_error(said)
 
 
-def test_a_name_never_makes_a_path(runs: Path, tmp_path: Path) -> None:
+def test_file_names_made_from_labels_never_leave_the_output_folder(runs: Path, tmp_path: Path) -> None:
     for name in ("../../out", "/etc/out", ".bashrc", "a\0b", "x" * 300, "..", ""):
         assert Path(file_name(name)).name == file_name(name)
         assert not file_name(name).startswith(".")
@@ -109,7 +109,7 @@ def test_a_name_never_makes_a_path(runs: Path, tmp_path: Path) -> None:
     assert all(path.parent == tmp_path / "x" / "y" for path in made)
 
 
-def test_a_joined_method_and_settings_that_are_lists_are_read(runs: Path) -> None:
+def test_joined_methods_and_list_settings_in_run_json_are_read(runs: Path) -> None:
     folder = runs / "tau" / "M" / "dart-0.5-layer2"
     more = {"first": {"method": "fast_v", "ratio": 0.5}, "second": {"method": "snapkv"}, "widths": [1, 2]}
     identity = read_run(folder)["identity"] | more
@@ -121,7 +121,7 @@ def test_a_joined_method_and_settings_that_are_lists_are_read(runs: Path) -> Non
 
 
 @pytest.mark.parametrize("name", ["samples.jsonl", "run.json", "summary.json", ".lock"])
-def test_a_fifo_is_not_waited_for(runs: Path, name: str) -> None:
+def test_a_fifo_in_a_run_folder_is_refused_and_does_not_block(runs: Path, name: str) -> None:
     folder = runs / "tau" / "M" / "dart-0.5-layer2"
     identity = read_run(folder)["identity"]
     (folder / name).unlink(missing_ok=True)
@@ -139,7 +139,7 @@ def test_a_fifo_is_not_waited_for(runs: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["samples.jsonl", "run.json", "summary.json"])
-def test_a_file_that_would_fill_the_memory_is_not_read(runs: Path, name: str) -> None:
+def test_a_file_too_large_for_memory_is_refused(runs: Path, name: str) -> None:
     """A sparse file takes no room on the disk."""
     with (runs / "tau" / "M" / "dart-0.5-layer2" / name).open("r+b") as file:
         file.truncate(5 << 40)
@@ -149,7 +149,7 @@ def test_a_file_that_would_fill_the_memory_is_not_read(runs: Path, name: str) ->
 
 
 @pytest.mark.parametrize("name", [".lock", "samples.jsonl", "samples.rejected"])
-def test_a_link_is_not_written_through(tmp_path: Path, name: str) -> None:
+def test_a_symbolic_link_in_a_run_folder_is_not_written_through(tmp_path: Path, name: str) -> None:
     target, folder = tmp_path / "precious", a_run(tmp_path, "base-0", [True])
     target.write_text("precious, without a line break")
     (folder / name).unlink(missing_ok=True)
@@ -161,7 +161,7 @@ def test_a_link_is_not_written_through(tmp_path: Path, name: str) -> None:
     assert target.read_text() == "precious, without a line break"
 
 
-def test_a_planted_temporary_file_is_not_written_through(tmp_path: Path) -> None:
+def test_a_planted_link_as_temporary_file_is_not_written_through(tmp_path: Path) -> None:
     (tmp_path / ".run.json.new").symlink_to(tmp_path / "precious")
     (tmp_path / "precious").write_text("x")
     write_json(tmp_path / "run.json", {})
@@ -171,13 +171,13 @@ def test_a_planted_temporary_file_is_not_written_through(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("cell", ["=1", "\n=1", " +1", "\t=1", "\u00a0@x", "\r\n-1"])
-def test_a_formula_behind_a_break_is_text(cell: str) -> None:
+def test_a_spreadsheet_formula_in_a_cell_is_escaped(cell: str) -> None:
     shown = str(spreadsheet(cell))
     assert shown.startswith(("'", "\\x"))
     assert spreadsheet("a = b") == "a = b"
 
 
-def test_formulas_in_names_of_settings_are_text(runs: Path, tmp_path: Path) -> None:
+def test_a_spreadsheet_formula_in_a_setting_name_is_escaped(runs: Path, tmp_path: Path) -> None:
     for file in runs.rglob("dart*/run.json"):
         file.write_text(file.read_text().replace('"dart', '"=HYPERLINK(1)'))
     write_paper(PageData(read_systems([runs])), tmp_path / "figures")
@@ -186,7 +186,7 @@ def test_formulas_in_names_of_settings_are_text(runs: Path, tmp_path: Path) -> N
     assert not [line for line in lines if line.startswith("=H")]
 
 
-def test_reading_names_a_folder_in_a_files_place(runs: Path) -> None:
+def test_a_folder_in_place_of_samples_jsonl_is_refused(runs: Path) -> None:
     folder = runs / "tau" / "M" / "base-0"
     (folder / "samples.jsonl").unlink()
     (folder / "samples.jsonl").mkdir()
@@ -198,10 +198,10 @@ def test_reading_names_a_folder_in_a_files_place(runs: Path) -> None:
     ("name", "value"),
     [("identity", ["x"]), ("identity", {"checkpoint": {"a": 1}}), ("sessions", ["x"]), ("control", "x"), ("cost", 1)],
 )
-def test_a_run_json_of_other_types_is_named_and_hides_no_other_run(runs: Path, name: str, value: object) -> None:
+def test_a_run_json_with_wrong_types_is_reported_and_hides_no_other_run(runs: Path, name: str, value: object) -> None:
     folder = changed(runs / "tau" / "M" / "dart-0.5-layer2", **{name: value})
     with pytest.warns(UserWarning, match=rf"left out: .*run\.json: .*'({name}|checkpoint)' (has a value|must)"):
         assert [system.method for system in read_systems([runs])] == ["base-0", "random-0.5-layer2"]
-    assert [one.state for one in read_status([runs])] == ["complete", "unreadable", "complete"]
+    assert [status.state for status in read_status([runs])] == ["complete", "unreadable", "complete"]
     with pytest.raises(RecordError, match=f"'({name}|checkpoint)' (has a value|must)"), RunFolder(folder, {}):
         pass

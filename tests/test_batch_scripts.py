@@ -42,14 +42,14 @@ def data(tmp_path: Path) -> Path:
     return tmp_path / "data"
 
 
-def test_the_doors_are_the_same_everywhere() -> None:
+def test_the_batch_test_scripts_of_all_model_folders_are_identical() -> None:
     doors = {(ROOT / folder / "batch_test.sh").read_text() for folder in FOLDERS}
     assert len(doors) == 1
     assert all(os.access(ROOT / folder / "batch_test.sh", os.X_OK) for folder in (*FOLDERS, "scripts"))
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
-def test_a_door_hands_all_it_is_given_to_python(folder: str, tmp_path: Path) -> None:
+def test_a_batch_script_passes_every_argument_to_python_unchanged(folder: str, tmp_path: Path) -> None:
     here = tmp_path / "my work"
     here.mkdir()
     python = tmp_path / "python"
@@ -82,7 +82,7 @@ def door(
     return door
 
 
-def test_a_door_runs_what_can_run_and_says_what_could_not(
+def test_a_batch_script_runs_tasks_with_data_and_reports_the_others(
     door: Callable[..., subprocess.CompletedProcess[str]], data: Path, tiny_checkpoint: Path, tmp_path: Path
 ) -> None:
     """From a folder with spaces, tasks in any case, options before and after them, one task without data."""
@@ -111,7 +111,7 @@ def test_a_door_runs_what_can_run_and_says_what_could_not(
     assert "Traceback" not in done.stderr
 
 
-def test_without_data_a_door_prints_an_error_and_no_tables(
+def test_without_data_a_batch_script_prints_an_error_and_no_tables(
     door: Callable[..., subprocess.CompletedProcess[str]], data: Path, tmp_path: Path
 ) -> None:
     done = door("Qwen_2.5_Omni", "had", "-o", "out", cwd=tmp_path, AUDIOMARATHON_DATA=str(data), DEVICE="cpu")
@@ -120,7 +120,7 @@ def test_without_data_a_door_prints_an_error_and_no_tables(
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["logs"]
 
 
-def test_env_vars_fill_what_options_leave_open(
+def test_environment_variables_fill_options_left_out(
     data: Path, tiny_checkpoint: Path, tmp_path: Path, no_env, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -166,7 +166,7 @@ def test_a_wrong_command_is_one_line(arguments: list[str], message: str, no_env,
     ("python", "reason"),
     [("false", ""), ("/nowhere/python", " (*No such file*)"), (sys.executable, " (*no numpy here)")],
 )
-def test_a_python_without_a_package_that_works_is_named(tmp_path: Path, python: str, reason: str) -> None:
+def test_a_python_that_cannot_import_audiomarathon_is_reported(tmp_path: Path, python: str, reason: str) -> None:
     broken = tmp_path / "broken" / "audiomarathon" / "__init__.py"
     broken.parent.mkdir(parents=True)
     broken.write_text("raise ImportError('no numpy here')")
@@ -193,7 +193,7 @@ class TestDefaults:
         monkeypatch.setattr(os, "environ", os.environ.copy())
         return run
 
-    def test_of_a_model_folder(self, seen) -> None:
+    def test_for_a_model_folder(self, seen) -> None:
         tasks, model, settings, methods, ratios, named = seen("Qwen_2.5_Omni")
         assert tasks == ["all"]
         assert (model, methods, ratios) == ("qwen2.5-omni-7b", "dart", None)
@@ -201,48 +201,52 @@ class TestDefaults:
         assert named == {"base": True, "plan": False, "logs": True, "ray": None}
         assert os.environ["CUDA_VISIBLE_DEVICES"] == "0"
 
-    def test_of_the_presses(self, seen) -> None:
+    def test_for_the_kvpress_folder(self, seen) -> None:
         _tasks, model, settings, methods, _ratios, _named = seen("kvpress")
         assert model == "qwen2.5-omni"
         assert "snapkv" in methods.split(",")
         assert "fast_v" not in methods.split(",")
         assert str(settings.results) == "kvpress_Results"
 
-    def test_g_sets_the_gpu(self, seen, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_gpu_id_option_sets_cuda_visible_devices(self, seen, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(cli_batch, "_has_gpu", lambda: True)
         monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
         seen("Qwen_2.5_Omni", "-g", "3")
         assert os.environ["CUDA_VISIBLE_DEVICES"] == "3"
 
-    @pytest.mark.parametrize(("gpus", "there", "found"), [("7", 0, "none"), ("0,1", 0, "none"), ("0,1,9", 2, "only 2")])
-    def test_g_without_these_gpus_does_not_turn_to_the_cpu(self, seen, monkeypatch, capsys, gpus, there, found) -> None:
+    @pytest.mark.parametrize(
+        ("gpus", "there", "visible"), [("7", 0, "none"), ("0,1", 0, "none"), ("0,1,9", 2, "only 2")]
+    )
+    def test_missing_gpus_in_gpu_id_are_refused_rather_than_run_on_the_cpu(
+        self, seen, monkeypatch, capsys, gpus, there, visible
+    ) -> None:
         monkeypatch.setattr(cli_batch, "_has_gpu", lambda: True)
         monkeypatch.setattr("torch.cuda.device_count", lambda: there)
         with pytest.raises(SystemExit):
             seen("Qwen_2.5_Omni", "-g", gpus)
-        assert f"error: --gpu-id={gpus}: PyTorch sees {found} of these GPUs" in capsys.readouterr().err
+        assert f"error: --gpu-id={gpus}: PyTorch sees {visible} of these GPUs" in capsys.readouterr().err
         assert seen("Qwen_2.5_Omni", "-g", "7", "--plan")[-1]["plan"]
         assert seen("Qwen_2.5_Omni", "-g", "7", DEVICE="cpu")[2].device == "cpu"
 
     @pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed")
-    def test_g_with_several_gpus_takes_a_worker_each(self, seen, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_several_gpu_ids_start_one_worker_each(self, seen, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(cli_batch, "_has_gpu", lambda: True)
         monkeypatch.setattr("torch.cuda.device_count", lambda: 3)
         *_given, named = seen("Qwen_2.5_Omni", "-g", "0,2,3")
         assert os.environ["CUDA_VISIBLE_DEVICES"] == "0,2,3"
         assert named["ray"] == Ray(workers=3)
 
-    def test_g_on_a_machine_without_a_gpu_runs_on_the_cpu(self, seen, monkeypatch, capsys) -> None:
+    def test_gpu_id_on_a_machine_without_a_gpu_runs_on_the_cpu(self, seen, monkeypatch, capsys) -> None:
         monkeypatch.setattr(cli_batch, "_has_gpu", lambda: False)
         assert seen("Qwen_2.5_Omni", "-g", "0")[-1]["ray"] is None
         assert seen("Qwen_2.5_Omni", "-g", "0,1")[-1]["ray"] is None
         assert "--gpu-id=0: this machine has no GPU, so the sweep runs on the CPU" in capsys.readouterr().err
 
-    def test_a_schedulers_gpu_is_left_alone(self, seen) -> None:
+    def test_cuda_visible_devices_set_by_a_scheduler_is_kept(self, seen) -> None:
         os.environ["CUDA_VISIBLE_DEVICES"] = "5"
         seen("Qwen_2.5_Omni")
         assert os.environ["CUDA_VISIBLE_DEVICES"] == "5"
 
-    def test_of_a_folder_that_no_model_has(self) -> None:
+    def test_a_folder_that_belongs_to_no_model_is_refused(self) -> None:
         with pytest.raises(SettingsError, match=r"not a model's folder"):
             cli_batch._model_of("Elsewhere")

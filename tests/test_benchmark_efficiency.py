@@ -29,16 +29,18 @@ def toy() -> AudioLM:
     return random_model("tiny", "cpu", "float32")
 
 
-def test_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_efficiency_script_measures_base_pruner_and_press_end_to_end(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = tmp_path / "out.json"
     benchmark_efficiency.main(
         ["--config", "tiny", "--durations", "4", "--methods", "fast_v,snapkv", "--ratios", "0.5", "--repeats", "1",
          "--decode-tokens", "3", "--cpu-time", "-o", str(out)]
     )  # fmt: skip
-    found = json.loads(out.read_text())
-    base, pruned, pressed = found["rows"]
-    assert [row["setting"] for row in found["rows"]] == ["base-0", "fast_v-0.5-layer2", "snapkv-0.5"]
-    assert [row["kept"] for row in found["rows"]] == [100, 50, 50]
+    report = json.loads(out.read_text())
+    base, pruned, pressed = report["rows"]
+    assert [row["setting"] for row in report["rows"]] == ["base-0", "fast_v-0.5-layer2", "snapkv-0.5"]
+    assert [row["kept"] for row in report["rows"]] == [100, 50, 50]
     assert base["prefill_speed_up"] == base["prefill_ideal"] == base["first_token_ideal"] == 1
     assert pressed["prefill_ideal"] == 1
     assert pressed["kv_bytes"] < pruned["kv_bytes"] < base["kv_bytes"]
@@ -46,11 +48,11 @@ def test_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert 1 < pruned["first_token_ideal"] < pruned["prefill_ideal"]
     assert pruned["prefill_control"] is not None
     for name in ("fast_v", "snapkv"):
-        assert found["overhead"]["choosing_and_gathering_share_of_base_prefill"][name] > 0
-        decode = found["overhead"]["decode_against_control"][name]
+        assert report["overhead"]["choosing_and_gathering_share_of_base_prefill"][name] > 0
+        decode = report["overhead"]["decode_against_control"][name]
         assert decode["lowest"] <= decode["median"] <= decode["highest"]
         assert len(decode["each"]) == 5
-    assert found["time"] == "CPU seconds"
+    assert report["time"] == "CPU seconds"
     printed = capsys.readouterr().out
     assert "50 of 100" in printed
     assert "decode a token ÷ control's: " in printed
@@ -82,7 +84,7 @@ def test_every_memory_peak_counts_the_tower(tower: int, llm: int, peak: int, mon
     assert [row.peak_memory_bytes for row in rows] == [peak, peak]
 
 
-def test_the_ideal_by_hand(toy: AudioLM) -> None:
+def test_flops_per_token_by_hand(toy: AudioLM) -> None:
     cost = count_cost(toy)
     size = SIZES["tiny"]
     head = size.width // size.heads
@@ -93,7 +95,7 @@ def test_the_ideal_by_hand(toy: AudioLM) -> None:
     assert cost.attention_flops_coefficient == (2.0 * size.width,) * size.layers
 
 
-def test_gathering_is_seen_and_the_patch_is_gone(toy: AudioLM) -> None:
+def test_token_gathering_is_timed_and_the_patch_is_removed(toy: AudioLM) -> None:
     rows = Drop.rows
     inputs = prepare(toy, 50)
     with gathering_timed(toy) as spans:

@@ -36,7 +36,7 @@ def corpora(voice: type[Noise], tmp_path_factory: pytest.TempPathFactory) -> dic
 
 
 @pytest.mark.parametrize("task", MAKERS)
-def test_what_is_built_loads_as_its_task(task: str, corpora: dict[str, tuple[list[str], Path]]) -> None:
+def test_a_built_corpus_loads_as_its_task(task: str, corpora: dict[str, tuple[list[str], Path]]) -> None:
     folder = corpora[task][1]
     loaded = get_task(task).load(get_task(task).find(folder))
     assert loaded.bad_rows == ()
@@ -50,7 +50,9 @@ def test_what_is_built_loads_as_its_task(task: str, corpora: dict[str, tuple[lis
 
 
 @pytest.mark.parametrize("task", sorted(MAKERS.keys() - SPOKEN))
-def test_the_manifests_offsets_cut_back_the_source_clips(task: str, corpora: dict[str, tuple[list[str], Path]]) -> None:
+def test_manifest_offsets_cut_the_source_clips_out_of_the_built_clips(
+    task: str, corpora: dict[str, tuple[list[str], Path]]
+) -> None:
     (raw, *_), folder = corpora[task]
     for row in manifest(folder):
         joined, rate = soundfile.read(folder / row["path"], dtype="int16")
@@ -64,7 +66,9 @@ def test_the_manifests_offsets_cut_back_the_source_clips(task: str, corpora: dic
 
 
 @pytest.mark.parametrize("task", MAKERS)
-def test_no_source_clip_is_used_twice_and_none_is_lost(task: str, corpora: dict[str, tuple[list[str], Path]]) -> None:
+def test_every_source_clip_is_used_once_or_listed_as_left_out(
+    task: str, corpora: dict[str, tuple[list[str], Path]]
+) -> None:
     (raw, *_), folder = corpora[task]
     used = [source["path"] for row in manifest(folder) for source in row["sources"]]
     assert len(used) == len(set(used))
@@ -84,7 +88,7 @@ def test_two_builds_are_the_same_bytes(task: str, corpora: dict[str, tuple[list[
     assert tree(built(task, raw, folder)) == tree(again)
 
 
-def test_with_a_crossfade_the_offsets_cut_back_all_but_the_fades(tmp_path: Path) -> None:
+def test_with_a_crossfade_manifest_offsets_recover_all_but_the_fades(tmp_path: Path) -> None:
     raw = MAKERS["vox"](tmp_path / "raw", Noise())
     folder = built("vox", raw, tmp_path / "vox", "--crossfade", "0.1")
     fade = 1600
@@ -192,7 +196,7 @@ def test_other_settings_are_named(change: tuple[str, str], tau: list[str], folde
     assert tree(folder) == before
 
 
-def test_a_folder_that_holds_other_files_is_refused(tau: list[str], tmp_path: Path, capsys: Any) -> None:
+def test_an_output_folder_with_unrelated_files_is_refused(tau: list[str], tmp_path: Path, capsys: Any) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("years of work")
     built("tau", tau, tmp_path / "mine", code=2)
@@ -200,7 +204,7 @@ def test_a_folder_that_holds_other_files_is_refused(tau: list[str], tmp_path: Pa
     assert [file.name for file in (tmp_path / "mine").iterdir()] == ["thesis.txt"]
 
 
-def test_a_limit_is_spread_over_groups_and_can_be_raised(tau: list[str], whole: Path, tmp_path: Path) -> None:
+def test_a_limit_is_spread_over_groups_and_can_only_be_raised(tau: list[str], whole: Path, tmp_path: Path) -> None:
     folder = built("tau", tau, tmp_path / "few", "--limit", "3")
     assert len({row["group"] for row in manifest(folder)}) == 3
     built("tau", tau, folder, "--limit", "2", code=2)
@@ -282,25 +286,25 @@ def test_an_output_folder_within_the_raw_corpus_is_refused(tau: list[str], capsy
     assert not (Path(tau[0]) / "out").exists()
 
 
-def test_a_corpus_without_one_clip_long_enough_is_an_error(tau: list[str], tmp_path: Path, capsys: Any) -> None:
+def test_a_corpus_too_short_for_any_clip_is_an_error(tau: list[str], tmp_path: Path, capsys: Any) -> None:
     built("tau", tau, tmp_path / "tau", "--min", "100", "--max", "200", code=2)
     assert "no clip could be made; 28 sources left out" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("wrong", ["--gap=nan", "--gap=inf", "--crossfade=nan", "--max=inf", "--min=nan"])
-def test_lengths_that_are_no_numbers_are_refused(wrong: str, tau: list[str], tmp_path: Path, capsys: Any) -> None:
+def test_clip_lengths_that_are_not_numbers_are_refused(wrong: str, tau: list[str], tmp_path: Path, capsys: Any) -> None:
     built("tau", tau, tmp_path / "tau", wrong, code=2)
     assert wrong.replace("=", " ") in capsys.readouterr().err
 
 
-def test_a_link_that_leads_back_uses_no_clip_twice(tmp_path: Path) -> None:
+def test_a_link_loop_in_the_corpus_uses_no_clip_twice(tmp_path: Path) -> None:
     raw = MAKERS["vox"](tmp_path / "raw", Noise())
     before = built("vox", raw, tmp_path / "before")
     (Path(raw[0]) / "id00012" / "again").symlink_to("..")
     assert manifest(built("vox", raw, tmp_path / "after")) == manifest(before)
 
 
-def test_a_file_name_that_is_not_utf8_is_refused_by_name(own_tau: list[str], tmp_path: Path, capsys: Any) -> None:
+def test_a_file_name_that_is_not_utf8_is_refused(own_tau: list[str], tmp_path: Path, capsys: Any) -> None:
     try:
         (Path(own_tau[0]) / "meta.csv").rename(os.fsdecode(os.fsencode(own_tau[0]) + b"/\xffmeta.csv"))
     except OSError:
@@ -316,7 +320,7 @@ def test_settings_that_gave_no_clip_may_be_changed_in_place(tau: list[str], whol
 
 @pytest.mark.parametrize("file", ["manifest.jsonl", "left_out.jsonl"])
 @pytest.mark.parametrize("damage", ["[]\n", '{"path"\n', "{}\n"])
-def test_a_damaged_build_log_is_made_again(file: str, damage: str, tau: list[str], folder: Path) -> None:
+def test_a_damaged_build_log_is_rebuilt(file: str, damage: str, tau: list[str], folder: Path) -> None:
     before = tree(folder)
     (folder / file).write_text(damage + (folder / file).read_text())
     assert tree(built("tau", tau, folder)) == before

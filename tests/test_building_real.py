@@ -23,7 +23,7 @@ def built(task: str, raw: Path, folder: Path) -> Path:
     return folder
 
 
-def test_what_is_built_of_real_ambience_runs_on_the_embedded_model(tmp_path: Path) -> None:
+def test_a_corpus_built_of_real_ambience_runs_on_the_embedded_model(tmp_path: Path) -> None:
     """44.1 kHz stereo; the recordings are of no urban scene, so the label means nothing."""
     (tmp_path / "raw" / "audio").mkdir(parents=True)
     lines = ["filename\tscene_label\tidentifier\tsource_label"]
@@ -41,7 +41,7 @@ def test_what_is_built_of_real_ambience_runs_on_the_embedded_model(tmp_path: Pat
     assert result.summary["audio_seconds"] == pytest.approx(clip["seconds"])
 
 
-def test_real_speech_with_its_texts_becomes_long_clips_with_theirs(tmp_path: Path) -> None:
+def test_real_speech_is_joined_to_long_clips_with_its_transcripts(tmp_path: Path) -> None:
     if not prompts():
         pytest.skip(f"no voice prompts: apt-get install {PROMPT_PACKAGES}")
     chapter = tmp_path / "LibriSpeech" / "dev-clean" / "1" / "10"

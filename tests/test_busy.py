@@ -36,29 +36,29 @@ def test_busy_time_is_the_union_of_the_kernels(kernels: list[tuple[str, float, f
     assert busy_until(kernels, [1, 4, 10]) == until
 
 
-def test_marks_cut_the_time_and_are_no_work() -> None:
+def test_marks_split_busy_time_and_do_not_count_as_work() -> None:
     kernels = [("a", 0.0, 2.0), (MARK, 2.0, 2.1), ("b", 3.0, 5.0), (MARK, 6.0, 6.1), ("c", 6.1, 7.0), (MARK, 8.0, 8.5)]
     assert busy_at_marks(kernels) == pytest.approx([2.0, 4.0, 4.9])
 
 
-def test_a_kernel_that_another_stream_runs_across_a_mark_is_cut() -> None:
+def test_a_kernel_that_overlaps_a_mark_is_split_there() -> None:
     assert busy_at_marks([("a", 0.0, 4.0), (MARK, 1.0, 1.5), (MARK, 3.0, 3.5)]) == [1.0, 3.0]
 
 
-def test_kernels_are_read_from_a_trace_as_the_profiler_reads_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernels_read_from_a_raw_trace_equal_the_profilers_events(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a CPU the operations stand for kernels."""
     monkeypatch.setattr(busy, "DeviceType", SimpleNamespace(CUDA=DeviceType.CPU))
     with profile(activities=[ProfilerActivity.CPU]) as traced:
         torch.ones(3).add(1).sum()
     ours = busy.kernels_of(traced.profiler.kineto_results)
-    theirs = [(one.name, one.time_range.start / 1e6, one.time_range.end / 1e6) for one in traced.events()]
+    theirs = [(event.name, event.time_range.start / 1e6, event.time_range.end / 1e6) for event in traced.events()]
     for name in ("aten::ones", "aten::add", "aten::sum"):
-        assert next(one[1:] for one in ours if one[0] == name) == pytest.approx(
-            next(one[1:] for one in theirs if one[0] == name)
+        assert next(kernel[1:] for kernel in ours if kernel[0] == name) == pytest.approx(
+            next(kernel[1:] for kernel in theirs if kernel[0] == name)
         )
 
 
-def test_a_clock_gives_the_busy_time_between_two_of_its_marks() -> None:
+def test_busy_clock_gives_the_busy_time_between_two_marks() -> None:
     clock = BusyClock(())
     clock._busy = [1.0, 1.5, 4.0]
     assert clock.seconds(0, 2) == 3.0
@@ -69,8 +69,8 @@ def test_marks_run_on_the_models_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     current, marked = [0], list[int]()
 
     @contextmanager
-    def device(one: torch.device) -> Iterator[None]:
-        current.append(one.index)
+    def device(gpu: torch.device) -> Iterator[None]:
+        current.append(gpu.index)
         yield
         current.pop()
 
@@ -96,6 +96,6 @@ def test_a_profiler_that_cannot_start_is_named(monkeypatch: pytest.MonkeyPatch) 
         lm.clock.synchronize()
 
 
-def test_a_model_on_a_cpu_has_no_busy_seconds(lm: AudioLM) -> None:
+def test_busy_seconds_of_a_cpu_model_are_refused(lm: AudioLM) -> None:
     with pytest.raises(ModelError, match="on one GPU"), busy_seconds(lm):
         pass

@@ -106,7 +106,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("text", "expected"), CASES)
-def test_tokens_are_those_of_the_jar(text: str, expected: str) -> None:
+def test_tokens_equal_those_of_the_stanford_tokenizer(text: str, expected: str) -> None:
     assert " ".join(tokens(text)) == expected
 
 
@@ -126,10 +126,10 @@ PUNCTUATION = {"''", "'", "``", "`", "-LRB-", "-RRB-", "-LCB-", "-RCB-", *".?!,:
 
 
 @given(st.text(st.characters(max_codepoint=0x2FFF, exclude_categories=("Cs",)), max_size=40))
-def test_any_text_has_tokens_without_spaces_and_punctuation(text: str) -> None:
-    found = tokens(text)
-    assert not PUNCTUATION & set(found)
-    assert all(token and " " not in token for token in found)
+def test_no_token_of_any_text_is_punctuation_or_holds_a_space(text: str) -> None:
+    words = tokens(text)
+    assert not PUNCTUATION & set(words)
+    assert all(token and " " not in token for token in words)
 
 
 def plain_cider_d(candidates: Sequence[str], references: Sequence[Sequence[str]]) -> list[float]:
@@ -140,20 +140,20 @@ def plain_cider_d(candidates: Sequence[str], references: Sequence[Sequence[str]]
         return [tuple(words[i : i + n]) for i in range(len(words) - n + 1)]
 
     def weight(gram: tuple[str, ...], text: str) -> float:
-        holding = sum(any(gram in grams(one, len(gram)) for one in texts) for texts in references)
+        holding = sum(any(gram in grams(text, len(gram)) for text in texts) for texts in references)
         return grams(text, len(gram)).count(gram) * math.log(len(references) / max(1, holding))
 
     def similarity(candidate: str, reference: str, n: int) -> float:
         both = {*grams(candidate, n), *grams(reference, n)}
-        own, other = ({gram: weight(gram, text) for gram in both} for text in (candidate, reference))
-        norms = math.hypot(*own.values()) * math.hypot(*other.values())
-        shared = sum(min(own[gram], other[gram]) * other[gram] for gram in both)
+        weights, other = ({gram: weight(gram, text) for gram in both} for text in (candidate, reference))
+        norms = math.hypot(*weights.values()) * math.hypot(*other.values())
+        shared = sum(min(weights[gram], other[gram]) * other[gram] for gram in both)
         difference = len(grams(candidate, 2)) - len(grams(reference, 2))
         return shared / norms * math.exp(-(difference**2) / 72) if norms else 0.0
 
     return [
-        10 * sum(similarity(own, text, n) / 4 for text in texts for n in (1, 2, 3, 4)) / len(texts)
-        for own, texts in zip(candidates, references, strict=True)
+        10 * sum(similarity(candidate, text, n) / 4 for text in texts for n in (1, 2, 3, 4)) / len(texts)
+        for candidate, texts in zip(candidates, references, strict=True)
     ]
 
 
@@ -163,20 +163,20 @@ items = st.lists(st.tuples(captions, st.lists(captions, min_size=1, max_size=3))
 
 @settings(max_examples=50)
 @given(items)
-def test_cider_d_is_its_definition(found: list[tuple[str, list[str]]]) -> None:
-    candidates, references = [one for one, _ in found], [texts for _, texts in found]
+def test_cider_d_equals_a_plain_implementation(cases: list[tuple[str, list[str]]]) -> None:
+    candidates, references = [candidate for candidate, _ in cases], [texts for _, texts in cases]
     scores = cider_d(candidates, references, Frequencies.of(references))
     assert scores == pytest.approx(plain_cider_d(candidates, references), abs=1e-12)
     assert ((scores >= 0) & (scores < 10 + 1e-9)).all()
 
 
-def test_cider_d_of_the_golden_pair() -> None:
+def test_cider_d_of_a_pair_equals_golden_values() -> None:
     scores = cider_d(PAIR, PAIR_REFERENCES, Frequencies.of(PAIR_REFERENCES))
     assert scores == pytest.approx([1.36405492, 0.55865452], abs=1e-8)
     assert scores.mean() == pytest.approx(0.9613547163493906, abs=1e-14)
 
 
-def test_cider_d_of_the_only_reference_is_ten_and_of_nothing_is_zero() -> None:
+def test_cider_d_of_the_reference_is_ten_and_of_an_empty_caption_zero() -> None:
     references = [["rain falls on a roof"], ["two dogs bark loudly outside"], ["one man speaks to another"]]
     frequencies = Frequencies.of(references)
     assert cider_d([texts[0] for texts in references], references, frequencies) == pytest.approx([10, 10, 10])
@@ -191,7 +191,7 @@ def test_frequencies_count_items_and_their_hash_follows_the_references() -> None
     assert Frequencies.of([["a dog"], ["a cat"]]).hash != frequencies.hash
 
 
-def test_scores_do_not_depend_on_which_items_are_scored_but_on_the_frequencies() -> None:
+def test_cider_d_depends_on_the_frequencies_not_on_the_other_scored_items() -> None:
     references = [["a cat runs"], ["a dog barks"], ["a dog naps"], ["rain falls"], ["a dog eats"]]
     candidates = ["a cat barks", "a dog runs", "a cat naps", "a dog falls", "rain eats"]
     whole, part = Frequencies.of(references), Frequencies.of(references[:2])
@@ -202,7 +202,7 @@ def test_scores_do_not_depend_on_which_items_are_scored_but_on_the_frequencies()
 
 
 @pytest.mark.parametrize("references", [[], [["a dog"]]])
-def test_fewer_than_two_items_have_no_frequencies(references: list[list[str]]) -> None:
+def test_frequencies_of_fewer_than_two_items_are_refused(references: list[list[str]]) -> None:
     with pytest.raises(DataError, match="at least 2 items"):
         Frequencies.of(references)
 
@@ -229,18 +229,18 @@ class Flags:
 
 
 def test_fense_by_hand() -> None:
-    found = fense(["ab", "ab", "c", ""], [["ab", "cd"], ["a"], ["c"], ["a"]], Bags(), Flags("c"))
-    assert found.sbert_sim == pytest.approx([0.5, math.sqrt(0.5), 1, 0])
-    assert found.fer.tolist() == [0, 0, 1, 0]
-    assert found.fense == pytest.approx([0.5, math.sqrt(0.5), 0.1, 0])
+    scores = fense(["ab", "ab", "c", ""], [["ab", "cd"], ["a"], ["c"], ["a"]], Bags(), Flags("c"))
+    assert scores.sbert_sim == pytest.approx([0.5, math.sqrt(0.5), 1, 0])
+    assert scores.fer.tolist() == [0, 0, 1, 0]
+    assert scores.fense == pytest.approx([0.5, math.sqrt(0.5), 0.1, 0])
 
 
 @pytest.mark.parametrize(("probability", "fer"), [(0.9, 0), (0.91, 1)])
-def test_the_checker_must_be_over_ninety_percent_sure(probability: float, fer: int) -> None:
+def test_a_fluency_error_needs_a_checker_probability_above_0_9(probability: float, fer: int) -> None:
     assert fense(["a"], [["a"]], Bags(), Flags("a", probability)).fer.tolist() == [fer]
 
 
-def test_each_text_is_encoded_once_and_no_items_are_fine() -> None:
+def test_fense_encodes_each_text_once_and_accepts_an_empty_list() -> None:
     encoder = Bags()
     fense(["a", "a", "b"], [["b", "c"], ["a"], ["b"]], encoder, Flags("x"))
     assert sorted(encoder.asked) == ["a", "b", "c"]
@@ -262,30 +262,30 @@ def test_each_text_is_encoded_once_and_no_items_are_fine() -> None:
         ("", ""),
     ],
 )
-def test_first_sentences(text: str, first: str) -> None:
+def test_first_sentence_is_cut_at_a_sentence_end_and_not_at_an_abbreviation(text: str, first: str) -> None:
     assert first_sentence(text) == first
 
 
-def test_lengths_by_hand() -> None:
+def test_caption_lengths_by_hand() -> None:
     texts = ["a dog barks.", "a"]
-    found = lengths(texts, lambda given: [65 if text == "a" else 129 for text in given])
+    figures = lengths(texts, lambda given: [65 if text == "a" else 129 for text in given])
     words = {"mean": 2, "p5": pytest.approx(1.1), "p95": pytest.approx(2.9)}
-    assert found == {"words": words, "beyond_64": 1, "beyond_128": 0.5}
+    assert figures == {"words": words, "beyond_64": 1, "beyond_128": 0.5}
     assert lengths(["a"], None)["beyond_64"] is None
     assert lengths([], None)["words"] == {"mean": None, "p5": None, "p95": None}
 
 
-def test_each_reference_is_weighed_once_for_the_human_ceiling(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_human_ceiling_computes_each_references_vector_once(monkeypatch: pytest.MonkeyPatch) -> None:
     texts = [f"a dog barks {number} times" for number in range(20)]
     frequencies, weighed = Frequencies.of([texts, ["rain"]]), list[str]()
     weigh = cider._vectors
-    kept = lru_cache(1 << 10)(lambda own, text: weighed.append(text) or weigh(own, text))
+    kept = lru_cache(1 << 10)(lambda corpus, text: weighed.append(text) or weigh(corpus, text))
     monkeypatch.setattr(cider, "_kept", kept)
-    human_ceiling([texts], lambda own, others: cider_d(own, others, frequencies))
+    human_ceiling([texts], lambda corpus, others: cider_d(corpus, others, frequencies))
     assert sorted(weighed) == sorted(texts)
 
 
-def test_a_thousand_long_replies_are_not_kept_in_memory() -> None:
+def test_long_texts_are_not_cached() -> None:
     read = list[str]()
     length = remembered(10)(lambda text: read.append(text) or len(text))
     short, long = [str(number) for number in range(100)], ["word " * number for number in range(3, 100)]
@@ -294,9 +294,9 @@ def test_a_thousand_long_replies_are_not_kept_in_memory() -> None:
     assert len(read) == len(short) + 3 * len(long)
 
 
-def test_the_human_ceiling_leaves_one_reference_out() -> None:
+def test_human_ceiling_scores_each_reference_against_the_others() -> None:
     def shared(candidates: Sequence[str], references: Sequence[Sequence[str]]) -> np.ndarray:
-        return np.array([float(own in texts) for own, texts in zip(candidates, references, strict=True)])
+        return np.array([float(candidate in texts) for candidate, texts in zip(candidates, references, strict=True)])
 
     ceiling = human_ceiling([["a", "a", "b"], ["c", "c"], ["d"]], shared)
     assert ceiling[:2].tolist() == [pytest.approx(2 / 3), 1]
@@ -329,22 +329,26 @@ def examples(tmp_path_factory: pytest.TempPathFactory) -> list[list[dict[str, st
 
 @pytest.mark.real
 @pytest.mark.parametrize(("number", "score"), [(0, 0.40172373459481686), (1, 0.6342852251812825)])
-def test_cider_d_of_aac_metrics_examples(examples: list[list[dict[str, str]]], number: int, score: float) -> None:
+def test_cider_d_of_the_aac_metrics_examples_equals_golden_values(
+    examples: list[list[dict[str, str]]], number: int, score: float
+) -> None:
     rows = examples[number]
     references = [[row[f"caption_{k}"] for k in range(1, 6)] for row in rows]
     candidates = [row["caption_predicted"] for row in rows]
     frequencies = Frequencies.of(references)
     assert cider_d(candidates, references, frequencies).mean() == pytest.approx(score, abs=1e-12)
     if number:
-        own = human_ceiling(references, lambda texts, others: cider_d(texts, others, Frequencies.of(others)))
-        assert own.mean() == pytest.approx(0.909, abs=5e-4)  # as published; of all references: .920
+        ceiling = human_ceiling(references, lambda texts, others: cider_d(texts, others, Frequencies.of(others)))
+        assert ceiling.mean() == pytest.approx(0.909, abs=5e-4)  # as published; of all references: .920
         assert human_ceiling(references, lambda *two: cider_d(*two, frequencies)).mean() == pytest.approx(
             0.920, abs=5e-4
         )
 
 
 @pytest.mark.real
-def test_tokens_of_all_captions_are_those_of_the_jar(examples: list[list[dict[str, str]]], tmp_path: Path) -> None:
+def test_tokens_of_all_example_captions_equal_those_of_the_stanford_jar(
+    examples: list[list[dict[str, str]]], tmp_path: Path
+) -> None:
     if not shutil.which("java"):
         pytest.skip("no Java here")
     wheel = next(fetched(tmp_path, "pycocoevalcap==1.2").glob("*.whl"))
@@ -362,11 +366,11 @@ def test_tokens_of_all_captions_are_those_of_the_jar(examples: list[list[dict[st
 
 
 @pytest.mark.real
-def test_fense_of_the_golden_pair() -> None:
+def test_fense_of_a_pair_equals_golden_values() -> None:
     encoder = SentenceEncoder(str(real_weights("all-minilm-l6-v2")))
-    found = fense(PAIR, PAIR_REFERENCES, encoder, Flags(""))
-    assert found.sbert_sim == pytest.approx([0.7738, 0.6952], abs=5e-5)
-    assert found.sbert_sim.mean() == pytest.approx(0.7345, abs=5e-5)
-    assert found.fense == pytest.approx([0.0774, 0.0695], abs=5e-5)
+    scores = fense(PAIR, PAIR_REFERENCES, encoder, Flags(""))
+    assert scores.sbert_sim == pytest.approx([0.7738, 0.6952], abs=5e-5)
+    assert scores.sbert_sim.mean() == pytest.approx(0.7345, abs=5e-5)
+    assert scores.fense == pytest.approx([0.0774, 0.0695], abs=5e-5)
     assert fense(PAIR, PAIR_REFERENCES, encoder, Flags("x")).fense.mean() == pytest.approx(0.7345, abs=5e-5)
     assert encoder.count_pieces(PAIR) == [6, 4]

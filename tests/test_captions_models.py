@@ -32,7 +32,7 @@ def hidden(bert: Path, ids: list[int]) -> torch.Tensor:
         return BertModel.from_pretrained(bert).eval()(torch.tensor([ids])).last_hidden_state[0]
 
 
-def test_a_text_is_the_mean_of_its_pieces_normalised(bert: Path) -> None:
+def test_sentence_embedding_is_the_normalised_mean_of_token_states(bert: Path) -> None:
     mean = hidden(bert, [2, 4, 5, 6, 3]).mean(0)
     assert SentenceEncoder(str(bert)).encode(["a dog barks"])[0] == pytest.approx(
         (mean / mean.norm()).numpy(), abs=1e-5
@@ -49,25 +49,25 @@ def told(bert: Path, place: Path, file: str, content: dict[str, Any]) -> Sentenc
 @pytest.mark.parametrize("config", [
     {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False}, {"pooling_mode": "cls"},
 ])  # fmt: skip
-def test_a_folder_says_that_the_first_state_counts(bert: Path, tmp_path: Path, config: dict[str, Any]) -> None:
+def test_a_pooling_config_of_cls_uses_the_first_state(bert: Path, tmp_path: Path, config: dict[str, Any]) -> None:
     encoder, first = told(bert, tmp_path, "1_Pooling/config.json", config), hidden(bert, [2, 4, 5, 6, 3])[0]
     assert encoder.encode(["a dog barks"])[0] == pytest.approx((first / first.norm()).numpy(), abs=1e-5)
     assert encoder.hash == SentenceEncoder(str(bert)).hash + "-cls"  # verdicts of the mean are made anew
 
 
-def test_another_pooling_is_refused(bert: Path, tmp_path: Path) -> None:
+def test_an_unsupported_pooling_is_refused(bert: Path, tmp_path: Path) -> None:
     encoder = told(bert, tmp_path, "1_Pooling/config.json", {"pooling_mode_max_tokens": True})
     with pytest.raises(ModelError, match="1_Pooling is max; allowed: mean, cls"):
         encoder.encode(["rain"])
 
 
-def test_a_folder_says_how_much_is_read(bert: Path, tmp_path: Path) -> None:
+def test_max_seq_length_of_the_encoder_folder_cuts_the_text(bert: Path, tmp_path: Path) -> None:
     short = told(bert, tmp_path, "sentence_bert_config.json", {"max_seq_length": 6})
     same, other = short.encode(["a a a a falls", "a a a a rain"])
     assert same == pytest.approx(other, abs=1e-6)
 
 
-def test_batches_do_not_change_vectors(bert: Path) -> None:
+def test_batch_size_does_not_change_embeddings(bert: Path) -> None:
     alone, together = (SentenceEncoder(str(bert), batch_size=size).encode(TEXTS) for size in (1, 64))
     assert alone.shape == (5, 16)
     assert alone.dtype == np.float32
@@ -75,7 +75,7 @@ def test_batches_do_not_change_vectors(bert: Path) -> None:
     assert np.linalg.norm(alone, axis=1) == pytest.approx(np.ones(5), abs=1e-5)
 
 
-def test_an_encoder_reads_its_window_but_counts_all_pieces(bert: Path) -> None:
+def test_encoder_reads_only_its_window_but_counts_all_word_pieces(bert: Path) -> None:
     encoder = SentenceEncoder(str(bert), window=6)
     same, other = encoder.encode(["a a a a falls", "a a a a rain"])
     assert same == pytest.approx(other, abs=1e-6)
@@ -94,7 +94,7 @@ def checkpoint(bert: Path, place: Path, **more: Any) -> Echecker:
     return Echecker(file, sha256=hashlib.sha256(file.read_bytes()).hexdigest())
 
 
-def test_the_checker_gives_the_last_of_six_outputs(bert: Path, tmp_path: Path) -> None:
+def test_fluency_checker_returns_the_last_of_six_outputs(bert: Path, tmp_path: Path) -> None:
     checker = checkpoint(bert, tmp_path)
     state = torch.load(checker.checkpoint, weights_only=True)["state_dict"]
     logits = state["clf.weight"] @ hidden(bert, [2, 4, 5, 6, 3])[0] + state["clf.bias"]
@@ -103,13 +103,15 @@ def test_the_checker_gives_the_last_of_six_outputs(bert: Path, tmp_path: Path) -
     assert checker.error([]).shape == (0,)
 
 
-def test_the_checker_reads_64_word_pieces(bert: Path, tmp_path: Path) -> None:
-    one, other, shorter = checkpoint(bert, tmp_path).error([f"{'a ' * 62}dog", f"{'a ' * 62}rain", f"{'a ' * 61}rain"])
-    assert one == pytest.approx(other, abs=1e-6)
-    assert abs(one - shorter) > 1e-6
+def test_fluency_checker_reads_64_word_pieces(bert: Path, tmp_path: Path) -> None:
+    longest, other, shorter = checkpoint(bert, tmp_path).error(
+        [f"{'a ' * 62}dog", f"{'a ' * 62}rain", f"{'a ' * 61}rain"]
+    )
+    assert longest == pytest.approx(other, abs=1e-6)
+    assert abs(longest - shorter) > 1e-6
 
 
-def test_a_missing_model_is_one_error(bert: Path, tmp_path: Path) -> None:
+def test_a_missing_or_altered_encoder_or_checker_is_a_model_error(bert: Path, tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="no such folder"):
         SentenceEncoder(str(tmp_path / "nowhere")).encode(["a"])
     with pytest.raises(ModelError, match="no such file; fetch it from https"):
@@ -129,7 +131,7 @@ class Evil:
         return Path.touch, (self.place,)
 
 
-def test_a_pickle_that_runs_code_is_refused(bert: Path, tmp_path: Path) -> None:
+def test_a_checker_pickle_that_runs_code_is_refused(bert: Path, tmp_path: Path) -> None:
     touched = tmp_path / "touched"
     checker = checkpoint(bert, tmp_path, num_classes=Evil(touched))
     with pytest.raises(ModelError, match=r"checker\.ckpt: cannot be loaded as FENSE"):
@@ -139,20 +141,22 @@ def test_a_pickle_that_runs_code_is_refused(bert: Path, tmp_path: Path) -> None:
     assert touched.exists()
 
 
-def test_weights_of_another_shape_are_refused(bert: Path, tmp_path: Path) -> None:
+def test_checker_weights_of_another_shape_are_refused(bert: Path, tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="cannot be loaded as FENSE"):
         checkpoint(bert, tmp_path, num_classes=5).error(["a"])
 
 
-def test_scorers_take_what_is_on_the_machine(bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scorers_find_a_local_text_encoder_without_downloading(
+    bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("AUDIOMARATHON_CACHE", str(tmp_path))
     monkeypatch.delenv("TEXT_ENCODER", raising=False)
     assert text_encoder() is None
     assert text_encoder(str(tmp_path / "none")) is None
-    assert (one := text_encoder(str(bert))) is not None
-    assert (one.name, one.download) == (bert.name, False)
+    assert (encoder := text_encoder(str(bert))) is not None
+    assert (encoder.name, encoder.download) == (bert.name, False)
     monkeypatch.setenv("TEXT_ENCODER", str(bert))
-    assert text_encoder() is one
+    assert text_encoder() is encoder
     assert fluency_checker() is None
     checker_file().parent.mkdir()
     checker_file().write_bytes(b"x")

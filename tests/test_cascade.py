@@ -62,15 +62,15 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def loaded(task: str, root: Path) -> Loaded:
-    found = get_task(task)
-    return found.load(found.find(root))
+    benchmark_task = get_task(task)
+    return benchmark_task.load(benchmark_task.find(root))
 
 
 def a_transcript(clips: str, text: str, **changes: Any) -> dict[str, Any]:
     """The timed record of a transcript: 0.4 s for tower, prefill and decode together, 0.1 s to read the clip."""
     times = STAGES | {"encoder": 0.1, "llm_prefill": 0.1, "prefill": 0.2, "decode": 0.2}
-    own = {"reply": text, "reference": {}, "clips": clips, "time": times, "session": "asr 1", "clip_seconds": 2.0}
-    return a_record(clips, **own | {"audio_tokens": 100, "kept_audio_tokens": 50} | changes)
+    fields = {"reply": text, "reference": {}, "clips": clips, "time": times, "session": "asr 1", "clip_seconds": 2.0}
+    return a_record(clips, **fields | {"audio_tokens": 100, "kept_audio_tokens": 50} | changes)
 
 
 def transcribed(
@@ -79,14 +79,21 @@ def transcribed(
     """Write a run as `transcribe` does, with made-up transcripts by clip; the last `without` clips are left out."""
     samples = loaded(f"transcripts/{task}", root).samples
     hashes = clip_hashes(samples)
-    said = {one.id: texts if isinstance(texts, str) else texts.get(one.id, "a bell rings") for one in samples}
+    said = {sample.id: texts if isinstance(texts, str) else texts.get(sample.id, "a bell rings") for sample in samples}
     records = [a_transcript(hashes[id_], text) for id_, text in said.items()][: len(samples) - without]
-    own = {"checkpoint": "asr", "dtype": "float32", "seed": 42, "device": "a cpu", "method": "base", "ratio": 0.0}
-    own |= {"data": task, "prompts": "p", **identity}
-    ratio = own["ratio"]
-    label = f"{own['method']}-{ratio:g}" + "-input" * ("at" in own)
+    run_identity = {
+        "checkpoint": "asr",
+        "dtype": "float32",
+        "seed": 42,
+        "device": "a cpu",
+        "method": "base",
+        "ratio": 0.0,
+    }
+    run_identity |= {"data": task, "prompts": "p", **identity}
+    ratio = run_identity["ratio"]
+    label = f"{run_identity['method']}-{ratio:g}" + "-input" * ("at" in run_identity)
     facts = {"schema_version": 2, "task": f"transcripts/{task}", "method": label, "model": "whisper-base"}
-    facts |= {"checkpoint": "/m/asr", "checkpoint_name": "asr", "identity": own, "settings": {"seed": 42}}
+    facts |= {"checkpoint": "/m/asr", "checkpoint_name": "asr", "identity": run_identity, "settings": {"seed": 42}}
     return write_run(folder / "transcripts" / task / "asr" / label, facts, records)
 
 
@@ -123,20 +130,20 @@ class TestTranscripts:
         assert [len(records_of(run)) for run in runs.values()] == [2, 2]  # of three questions, two on one clip
         assert cascade(tmp_path, data, llm, "race", "tau", limit=2)[0] == 0
         for label, transcripts in runs.items():
-            own = records_of(tmp_path / "race/tiny-whisper+tiny-llm" / label)
-            by_clip = {one["clips"]: one["reply"] for one in records_of(transcripts).values()}
-            assert {tuple(one["transcripts_read"]) for one in own.values()} == {
-                (by_clip[one["clips"]].strip(),) for one in own.values()
+            records = records_of(tmp_path / "race/tiny-whisper+tiny-llm" / label)
+            by_clip = {record["clips"]: record["reply"] for record in records_of(transcripts).values()}
+            assert {tuple(record["transcripts_read"]) for record in records.values()} == {
+                (by_clip[record["clips"]].strip(),) for record in records.values()
             }
         assert call("score", tmp_path / "transcripts")[0] == 0
 
-    def test_of_a_limited_run_are_those_of_the_tasks_own_limited_run(self, data: Path) -> None:
+    def test_of_a_limited_run_cover_the_clips_of_the_tasks_limited_run(self, data: Path) -> None:
         task, settings = get_task("tau"), RunSettings(limit=3)
         samples = selected(task.load(task.find(data)), settings)
         clips = selected(loaded("transcripts/tau", data), settings)
-        assert {one.clips for one in clips} == {one.clips for one in samples}
+        assert {sample.clips for sample in clips} == {sample.clips for sample in samples}
 
-    def test_have_a_figure_without_a_reference(self, data: Path, tmp_path: Path) -> None:
+    def test_without_a_reference_are_scored_by_words_heard(self, data: Path, tmp_path: Path) -> None:
         first = loaded("transcripts/tau", data).samples[0].id
         run = transcribed(tmp_path, "tau", data, {first: " ♪ ... "})
         assert call("score", run)[0] == 0
@@ -161,7 +168,7 @@ class TestTranscripts:
         assert get_task("transcripts/q.toml").key == "transcripts/own-transcript/q"
 
     @pytest.mark.parametrize("name", ["transcripts/transcripts/tau", "transcripts/xares/esc50", "transcripts/tua"])
-    def test_need_a_task_that_asks_about_clips(self, name: str) -> None:
+    def test_of_an_unsuitable_task_are_refused(self, name: str) -> None:
         with pytest.raises(SettingsError):
             get_task(name)
 
@@ -170,24 +177,24 @@ class TestWordings:
     """The request for a transcript belongs to what made it, if the model is told it."""
 
     def made(self, root: Path, data: Path, key: str, model: str = "embedded", **more: object) -> Run:
-        clips = [one.id for one in loaded("transcripts/race", data).samples]
+        clips = [sample.id for sample in loaded("transcripts/race", data).samples]
         shutil.copytree(data / "RACE", root, dirs_exist_ok=True)
-        (root / "q.jsonl").write_text("".join(json.dumps({"audio": one, "a": "x"}) + "\n" for one in clips))
+        (root / "q.jsonl").write_text("".join(json.dumps({"audio": clip, "a": "x"}) + "\n" for clip in clips))
         toml = f'key = "{key}"\nrows = "q.jsonl"\nclips = "audio"\ntranscript = "a"\n'
         (root / f"{key}.toml").write_text(toml)
         flags = flags_of(model=model, data=root, results=root, max_new_tokens=2, **more)
         succeed("run", root / f"{key}.toml", *flags)
         return Run.read(next((root / "own-transcript" / key).glob("*/base-0")))
 
-    def test_that_differ_do_not_merge(self, data: Path, tmp_path: Path) -> None:
+    def test_that_differ_make_different_transcriber_identities(self, data: Path, tmp_path: Path) -> None:
         asked = {"plain": {}, "german": {"prompt": "Translate into German."}, "less": {"limit": 1}}
         runs = [self.made(tmp_path, data, key, **more) for key, more in asked.items()]
         plain, german, less = (made_by(run) for run in runs)
         assert plain == less
         assert plain != german
-        own = [Transcriber(made_by=one).parameters() for one in (plain, german)]
-        assert own[0]["transcripts"] != own[1]["transcripts"]
-        assert own[0]["transcriber's wording"] != own[1]["transcriber's wording"]
+        parameters = [Transcriber(made_by=wording).parameters() for wording in (plain, german)]
+        assert parameters[0]["transcripts"] != parameters[1]["transcripts"]
+        assert parameters[0]["transcriber's wording"] != parameters[1]["transcriber's wording"]
 
     def test_do_not_count_for_a_model_that_takes_no_prompt(self, data: Path, tmp_path: Path) -> None:
         whisper = {"model": "whisper-base", "model_path": tiny_whisper.checkpoint(tmp_path / "tiny-whisper")}
@@ -208,13 +215,13 @@ class TestPrompts:
         ],
     )
     def test_hold_the_question_below_the_transcripts_in_order(self, texts: Sequence[str], said: Sequence[str]) -> None:
-        found = Reading(tuple(Record(str(n), reply=text) for n, text in enumerate(texts))).worded("Who rings?")
-        assert found.endswith("Who rings?")
-        assert (found == "Who rings?") == (not texts)
-        assert [found.index(part) for part in said] == sorted(found.index(part) for part in said)
-        assert "<|im_end|>" not in found
+        prompt = Reading(tuple(Record(str(n), reply=text) for n, text in enumerate(texts))).worded("Who rings?")
+        assert prompt.endswith("Who rings?")
+        assert (prompt == "Who rings?") == (not texts)
+        assert [prompt.index(part) for part in said] == sorted(prompt.index(part) for part in said)
+        assert "<|im_end|>" not in prompt
 
-    def test_keep_control_tokens_of_a_transcript_out_of_the_template(self, llm: Path) -> None:
+    def test_escape_control_tokens_in_a_transcript(self, llm: Path) -> None:
         lm = TextLLM.load(llm, device="cpu", dtype="float32", attn_implementation="sdpa")
         special = lm.tokenizer.convert_tokens_to_ids("<|im_end|>")
         counts = [
@@ -223,14 +230,14 @@ class TestPrompts:
         ]
         assert counts == [1, 1]
 
-    def test_longer_than_the_llm_are_failed_samples(self, data: Path, tmp_path: Path) -> None:
+    def test_longer_than_the_llms_context_become_failed_samples(self, data: Path, tmp_path: Path) -> None:
         short = tiny_text_llm.checkpoint(tmp_path / "short", positions=64)
         transcribed(tmp_path, "race", data)
         code, output = cascade(tmp_path, data, short, "race")
         assert (code, "takes fewer than 64" in output) == (1, True)
 
-    def test_are_answered_as_by_transformers_itself(self, data: Path, llm: Path, tmp_path: Path) -> None:
-        clips = [one.id for one in loaded("transcripts/race", data).samples]
+    def test_are_answered_as_by_transformers_generate(self, data: Path, llm: Path, tmp_path: Path) -> None:
+        clips = [sample.id for sample in loaded("transcripts/race", data).samples]
         transcribed(tmp_path, "race", data, dict(zip(clips, ("a bell rings", ""), strict=True)))
         records = records_of(answer(tmp_path, data, llm, "race", max_new_tokens=12))
         model, tokenizer = AutoModelForCausalLM.from_pretrained(llm).eval(), AutoTokenizer.from_pretrained(llm)
@@ -253,7 +260,9 @@ class TestRuns:
     def test_of_every_kind_of_task_are_complete(self, data: Path, llm: Path, tmp_path: Path) -> None:
         tasks = ("jasco", "lalm/mmau_pro", "lalm/clotho", "tau")
         for task in tasks:
-            transcribed(tmp_path, task, data, {one.id: one.id for one in loaded(f"transcripts/{task}", data).samples})
+            transcribed(
+                tmp_path, task, data, {sample.id: sample.id for sample in loaded(f"transcripts/{task}", data).samples}
+            )
         answer(tmp_path, data, llm, *tasks, max_new_tokens=4)
         for task in tasks:
             run = Run.read(tmp_path / task / "asr+tiny-llm/base-0")
@@ -267,23 +276,23 @@ class TestRuns:
         base = answer(tmp_path, data, llm, "race")
         pruned = Run.read(base.parent / "frame-0.5-input")
         assert (pruned.method, pruned.checkpoint) == ("frame-0.5-input", "asr+tiny-llm")
-        own = pruned.identity
-        assert (own["origin"], own["method"], own["ratio"]) == ("cascade", "frame", 0.5)
-        assert (own["transcriber's checkpoint"], own["transcriber's language"]) == ("asr", "de")
-        assert "{transcripts}" in own["frame"]
-        assert own["checkpoint"] == Run.read(base).identity["checkpoint"]
+        identity = pruned.identity
+        assert (identity["origin"], identity["method"], identity["ratio"]) == ("cascade", "frame", 0.5)
+        assert (identity["transcriber's checkpoint"], identity["transcriber's language"]) == ("asr", "de")
+        assert "{transcripts}" in identity["frame"]
+        assert identity["checkpoint"] == Run.read(base).identity["checkpoint"]
         assert [system.method for system in read_systems([tmp_path / "race"])] == ["base-0", "frame-0.5-input"]
 
     def test_answer_again_only_where_a_transcript_has_changed(self, data: Path, llm: Path, tmp_path: Path) -> None:
-        clips = [one.id for one in loaded("transcripts/tau", data).samples]
+        clips = [sample.id for sample in loaded("transcripts/tau", data).samples]
         transcribed(tmp_path, "tau", data)
         before = lines_of(answer(tmp_path, data, llm, "tau") / "samples.jsonl")
         assert len(lines_of(answer(tmp_path, data, llm, "tau") / "samples.jsonl")) == len(before)
         transcribed(tmp_path, "tau", data, {clips[3]: "a dog barks"})
         after = lines_of(answer(tmp_path, data, llm, "tau") / "samples.jsonl")
-        assert [one["transcripts_read"] for one in after[len(before) :]] == [["a dog barks"]]
+        assert [record["transcripts_read"] for record in after[len(before) :]] == [["a dog barks"]]
 
-    def test_read_transcripts_of_any_task_with_these_clips(self, data: Path, llm: Path, tmp_path: Path) -> None:
+    def test_read_transcripts_of_another_task_with_the_same_clips(self, data: Path, llm: Path, tmp_path: Path) -> None:
         toml = 'key = "q"\nrows = "q.jsonl"\nclips = "audio"\nquestion = "q"\nanswer = "a"\nanswer_is = "open"\n'
         clip = loaded("librispeech", data).samples[0].clips[0]
         shutil.copy(clip, tmp_path / f"copy{clip.suffix}")
@@ -295,25 +304,25 @@ class TestRuns:
         cascade(tmp_path, tmp_path, llm, tmp_path / "q.toml", max_new_tokens=2)
         assert len(records_of(tmp_path / "own-open/q/asr+tiny-llm/base-0")) == 1
 
-    def test_tell_of_cut_and_wordless_transcripts(self, data: Path, llm: Path, tmp_path: Path) -> None:
+    def test_report_cut_and_wordless_transcripts(self, data: Path, llm: Path, tmp_path: Path) -> None:
         run = transcribed(tmp_path, "race", data, {loaded("transcripts/race", data).samples[1].id: " ♪"})
         first, *others = lines_of(run / "samples.jsonl")
         write_records(run, [first | {"finish": "length"}, *others])
-        found = "of 2 transcripts, 1 cut by the token limit and 1 without words"
+        flaws = "of 2 transcripts, 1 cut by the token limit and 1 without words"
         _code, output = cascade(tmp_path, data, llm, "race", no_timing=True)
-        assert output.count(f"race: asr base-0: {found}") == 1
+        assert output.count(f"race: asr base-0: {flaws}") == 1
         (note,) = json.loads((tmp_path / "race/asr+tiny-llm/base-0/summary.json").read_text())["notes"]
-        assert note == found  # and nothing of times
+        assert note == flaws  # and nothing of times
 
     def test_of_control_audio_are_marked(self, data: Path, llm: Path, tmp_path: Path) -> None:
         assert call("data", "controls", "tau", "--control", "silence", "--data", data, "-o", tmp_path)[0] == 0
         transcribed(tmp_path, "tau", tmp_path / "silence", "", control={"kind": "silence"})
         run = Run.read(answer(tmp_path, tmp_path / "silence", llm, "tau"))
         assert run.control == "silence"
-        assert {one.control for one in run.records.values()} == {"silence"}
-        assert all(list(one.transcripts_read or ()) == [""] for one in run.records.values())
+        assert {record.control for record in run.records.values()} == {"silence"}
+        assert all(list(record.transcripts_read or ()) == [""] for record in run.records.values())
 
-    def test_ask_an_endpoint_too(self, data: Path, tmp_path: Path, no_env: Any) -> None:
+    def test_can_use_an_llm_behind_an_endpoint(self, data: Path, tmp_path: Path, no_env: Any) -> None:
         server = Server()
         server.set("keyless=1")  # it says what it is asked
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -336,7 +345,7 @@ class TestCosts:
     LLM = Record("q", time={"load": 0.0, "preprocess": 0.1, "encoder": 0.0, "llm_prefill": 1.0, "prefill": 1.0,
                             "decode": 2.0, "scoring": 0.0}, session="llm 2", prompt_tokens=9, new_tokens=3)  # fmt: skip
 
-    def test_of_both_parts_add_up(self) -> None:
+    def test_of_transcriber_and_llm_add_up(self) -> None:
         parts = tuple(Record.from_json(a_transcript(clip, "a bell")) for clip in "ab")
         both = Reading(parts).added_to(self.LLM)
         assert both.time == pytest.approx(
@@ -346,18 +355,18 @@ class TestCosts:
         assert (both.audio_tokens, both.kept_audio_tokens, both.clip_seconds) == (200, 100, 4.0)
         assert both.session == "llm 2 + asr 1"
 
-    def test_are_absent_where_a_part_was_not_timed(self) -> None:
+    def test_have_no_time_where_a_part_was_not_timed(self) -> None:
         untimed = Record.from_json(a_transcript("a", "a bell", time=None))
         assert Reading((untimed,)).added_to(self.LLM).time is None
 
-    def test_count_calls_of_endpoints_and_nothing_for_a_local_part(self) -> None:
+    def test_add_up_for_endpoints_and_are_zero_for_a_local_part(self) -> None:
         local, billed = (Record.from_json(a_transcript("a", "a bell", **more)) for more in ({}, {"cost": 0.5}))
         llm = replace(self.LLM, cost=1.0, attempts=1)
         assert Reading((local,)).added_to(llm).cost == 1.0
         assert Reading((replace(billed, attempts=1),)).added_to(llm).cost == 1.5
         assert Reading((replace(billed, attempts=1, cost=None),)).added_to(llm).cost is None
 
-    def test_stand_beside_an_audio_llms_without_a_speed_up(self, data: Path, llm: Path, tmp_path: Path) -> None:
+    def test_of_a_cascade_beside_an_audio_llm_get_no_speed_up(self, data: Path, llm: Path, tmp_path: Path) -> None:
         for setting in ({}, FRAME):
             transcribed(tmp_path, "race", data, **setting)
         answer(tmp_path, data, llm, "race")
@@ -373,7 +382,7 @@ class TestCosts:
         assert any("transcription by asr (on a cpu)" in note for note in summary["notes"])
         assert call("report", tmp_path / "race", "-o", tmp_path / "page.html")[0] == 0
 
-    def test_are_those_of_the_samples_that_both_answered(self) -> None:
+    def test_compare_only_samples_answered_by_both_systems(self) -> None:
         def at(seconds: float, **more: Any) -> Record:
             return Record("q", time={"prefill": seconds}, **more)
 
@@ -387,7 +396,7 @@ class TestCosts:
         assert "unknown of memory at the peak, the reference 2 GB" in why
         assert "cost 0.5, the reference none" in why
 
-    def test_of_a_batched_llm_claim_no_rate(self, data: Path, llm: Path, tmp_path: Path) -> None:
+    def test_of_a_batched_llm_claim_no_throughput(self, data: Path, llm: Path, tmp_path: Path) -> None:
         transcribed(tmp_path, "race", data)
         run = answer(tmp_path, data, llm, "race", no_timing=True, batch_size=2)
         summary = json.loads((run / "summary.json").read_text())
@@ -414,13 +423,13 @@ class TestRefusals:
         (line,) = (line for line in output.splitlines() if line.startswith("error: "))
         return line
 
-    def test_missing_transcripts_are_counted_and_the_command_is_named(self, data: Path, tmp_path: Path) -> None:
+    def test_missing_transcripts_are_counted_with_the_command_to_make_them(self, data: Path, tmp_path: Path) -> None:
         transcribed(tmp_path, "tau", data, without=3, **FRAME)
         line = self.refused(tmp_path / "transcripts", "tau", data=data)
         assert "3 of 10 clips have no transcript by asr frame-0.5-input" in line
         assert "audiomarathon transcribe tau --model whisper-base --methods frame:0.5 --at input" in line
 
-    def test_the_command_has_the_settings_of_the_run(self, data: Path, tmp_path: Path) -> None:
+    def test_the_suggested_transcribe_command_repeats_the_runs_settings(self, data: Path, tmp_path: Path) -> None:
         run = transcribed(tmp_path, "tau", data, without=3)
         facts = json.loads((run / "run.json").read_text())
         its = {"seed": 7, "language": "de", "max_new_tokens": 99, "dtype": "float16", "timing": False, "batch_size": 4}
@@ -453,12 +462,12 @@ class TestRefusals:
         task_folders.write_clip(loaded("race", root).samples[0].clips[0], hertz=999)
         assert "1 of 2 clips" in self.refused(tmp_path / "transcripts", "race", data=root)
 
-    def test_a_task_of_transcripts_is_refused_for_an_llm(self, data: Path, tmp_path: Path) -> None:
+    def test_a_transcription_task_is_refused_for_an_llm(self, data: Path, tmp_path: Path) -> None:
         transcribed(tmp_path, "librispeech", data)
         assert "only asks for a transcript" in self.refused(tmp_path / "transcripts", "librispeech", data=data)
 
     @pytest.mark.parametrize("plan", [(), ("--plan",)])
-    def test_all_leaves_out_tasks_of_transcripts(self, data: Path, tmp_path: Path, plan: Sequence[str]) -> None:
+    def test_all_leaves_out_transcription_tasks(self, data: Path, tmp_path: Path, plan: Sequence[str]) -> None:
         transcribed(tmp_path, "tau", data)
         code, output = call("cascade", tmp_path / "transcripts", "all", "--with", "no/such", "--data", data, *plan)
         assert (code, "librispeech: left out of all" in output) == (2, True)
@@ -487,7 +496,7 @@ class TestRefusals:
         assert "1 of 2 clips" in self.refused("transcripts", "race", data=data)
         assert "1 of 2 clips" in self.refused("transcripts/race", "race", data=data)
 
-    def test_folders_and_tasks_are_both_needed(self, data: Path, tmp_path: Path) -> None:
+    def test_a_transcript_folder_and_a_task_are_both_required(self, data: Path, tmp_path: Path) -> None:
         transcribed(tmp_path, "race", data)
         assert "names no folder with runs of transcripts" in self.refused("race", data=data)
         assert "names no task" in self.refused(tmp_path / "transcripts", data=data)
@@ -495,28 +504,28 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("text", "identity"), [("a bell rings", {"dtype": "bfloat16"}), ("eine Glocke", {"prompts": "another"})]
     )
-    def test_two_transcripts_of_one_clip_are_not_merged(
+    def test_two_different_transcripts_of_one_clip_are_refused(
         self, data: Path, tmp_path: Path, text: str, identity: dict[str, Any]
     ) -> None:
         transcribed(tmp_path / "a", "race", data)
         transcribed(tmp_path / "b", "race", data, text, **identity)
         assert "name only one of them" in self.refused(tmp_path, "race", data=data)
 
-    def test_a_system_without_any_transcript_of_a_task_is_left_out(self, data: Path, tmp_path: Path) -> None:
+    def test_a_transcriber_without_transcripts_for_a_task_is_left_out(self, data: Path, tmp_path: Path) -> None:
         transcribed(tmp_path, "tau", data)
         transcribed(tmp_path, "race", data, **FRAME)
         said: list[str] = []
         tasks = {"race": (get_task("race"), loaded("race", data))}
-        (found,) = find_transcribers([tmp_path], tasks, RunSettings(), said.append)
-        assert found.label == "frame-0.5-input"
+        (transcriber,) = find_transcribers([tmp_path], tasks, RunSettings(), said.append)
+        assert transcriber.label == "frame-0.5-input"
         assert "left out asr base-0" in said[0]
 
-    def test_a_text_llm_hears_nothing(self, data: Path, llm: Path, tmp_path: Path) -> None:
+    def test_a_text_llm_is_refused_for_an_audio_run(self, data: Path, llm: Path, tmp_path: Path) -> None:
         flags = ("--model", "text-llm", "--model-path", llm, "--data", data, "--results", tmp_path)
         code, output = call("run", "tau", *flags)
         assert (code, "hears nothing" in output) == (2, True)
 
-    def test_an_llm_needs_a_chat_template(self, data: Path, tmp_path: Path) -> None:
+    def test_an_llm_without_a_chat_template_is_refused(self, data: Path, tmp_path: Path) -> None:
         plain = tiny_text_llm.checkpoint(tmp_path / "plain", template=None)
         transcribed(tmp_path, "race", data)
         code, output = cascade(tmp_path, data, plain, "race")

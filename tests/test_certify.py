@@ -82,7 +82,9 @@ OFTEN = (HOME, "phi4mm")  # one without an adapter, one with
 @pytest.mark.parametrize(
     "key", [*OFTEN, *(pytest.param(key, marks=pytest.mark.long) for key in sorted({*FAMILIES} - {*OFTEN}))]
 )
-def test_a_family_passes(key: str, family_checkpoint: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_model_family_passes_certification(
+    key: str, family_checkpoint: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The home family with every method, each other one with a method of each kind."""
     family_session = session_of(key, family_checkpoint(key))
     some = [method for method in all_methods() if method.key in (*KINDS, "dart")]
@@ -111,12 +113,12 @@ def test_one_step_of_other_experts_passes_all_steps_fail(moved: Iterable[int], v
     logits = torch.randn(8, 50, generator=torch.Generator().manual_seed(0))
     other = logits.clone()
     other[list(moved)] += 0.2 * torch.randn(50, generator=torch.Generator().manual_seed(1))
-    one, two = Replied(tuple(range(8)), other), Replied(tuple(range(8)), logits)
-    assert tuple(match(one, two, jumps=jumps).within(0.03) for jumps in (False, True)) == verdicts
+    reply, two = Replied(tuple(range(8)), other), Replied(tuple(range(8)), logits)
+    assert tuple(match(reply, two, jumps=jumps).within(0.03) for jumps in (False, True)) == verdicts
 
 
 @pytest.mark.parametrize("jumped", [True, False])
-def test_another_token_is_no_fault_where_its_step_jumped_alone(jumped: bool) -> None:
+def test_a_different_token_is_tolerated_only_where_its_steps_logits_jumped(jumped: bool) -> None:
     logits = torch.randn(8, 50, generator=torch.Generator().manual_seed(0))
     other = logits.clone()
     other[5] *= -1 if jumped else 1
@@ -126,14 +128,14 @@ def test_another_token_is_no_fault_where_its_step_jumped_alone(jumped: bool) -> 
 
 
 @pytest.mark.long
-def test_experts_pass_in_half_precision(family_checkpoint: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mixture_of_experts_model_passes_in_bfloat16(family_checkpoint: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(certificates, "all_methods", lambda: SOME)
     path = str(family_checkpoint("qwen3-omni"))
     session = open_local("qwen3-omni", RunSettings.read({}, model_path=path, device="cpu", dtype="bfloat16"), ())
     assert failed(session) == set()
 
 
-def test_masks_stand_in_for_flash_attention_in_the_llm_alone(family_checkpoint: Any) -> None:
+def test_flash_attention_is_replaced_by_sdpa_in_the_llm_alone(family_checkpoint: Any) -> None:
     lm = session_of("phi4mm", family_checkpoint("phi4mm")).lm
     config, inputs = lm.decoder.config, lm.prepare([Prompt("?", (speech_like(1, 1.0, 16000),))])
     config._attn_implementation = {"": "flash_attention_2", "audio_config": "eager"}
@@ -142,7 +144,7 @@ def test_masks_stand_in_for_flash_attention_in_the_llm_alone(family_checkpoint: 
     assert (config._attn_implementation, config.audio_config._attn_implementation) == ("flash_attention_2", "eager")
 
 
-def test_a_text_token_that_is_missing_is_reported(session: LocalEngine) -> None:
+def test_a_missing_text_token_or_wrong_audio_count_is_reported(session: LocalEngine) -> None:
     inputs = session.lm.prepare([Prompt("?", (speech_like(1, 1.0, 16000),))])
     text, audio = ((mask[0].nonzero().flatten()) for mask in (~inputs.audio_mask, inputs.audio_mask))
     kept = audio[: kept_count(len(audio), RATIO)]
@@ -170,14 +172,14 @@ def test_impossible_times_are_reported(monkeypatch: pytest.MonkeyPatch, wall: fl
         return timing_checks._Timed(stages, wall * (stages.prefill + stages.decode))
 
     monkeypatch.setattr(timing_checks, "_timed", timed)
-    found = timing_checks.timing(None)  # type: ignore[arg-type]
-    assert (found.verdict, said in found.figure) == ("fail" if said else "pass", True)
+    finding = timing_checks.timing(None)  # type: ignore[arg-type]
+    assert (finding.verdict, said in finding.figure) == ("fail" if said else "pass", True)
 
 
 @pytest.mark.parametrize(
     ("slow_lengths", "verdict"), [(0, "pass"), (3, "pass"), (4, "fail")], ids=["none", "by chance", "always"]
 )
-def test_a_new_length_that_is_slow_once_is_reported(
+def test_slow_first_calls_at_every_new_length_fail_the_timing_check(
     session: LocalEngine, monkeypatch: pytest.MonkeyPatch, slow_lengths: int, verdict: str
 ) -> None:
     """Each length is tried in one attempt; an attempt passes if its first call is as fast as later ones."""
@@ -191,9 +193,9 @@ def test_a_new_length_that_is_slow_once_is_reported(
 
     monkeypatch.setattr(timing_checks, "run_uncounted", lambda *_, **__: None)
     monkeypatch.setattr(Base, "generate", generate)
-    found = fresh_lengths(Bench(session.lm, session.setup.checkpoint.path, SECONDS))
-    assert found.verdict == verdict
-    assert f"llm_prefill {'1.20' if verdict == 'fail' else '1.00'}" in found.figure
+    finding = fresh_lengths(Bench(session.lm, session.setup.checkpoint.path, SECONDS))
+    assert finding.verdict == verdict
+    assert f"llm_prefill {'1.20' if verdict == 'fail' else '1.00'}" in finding.figure
     assert len(met) == min(slow_lengths + 1, 4)
 
 
@@ -205,7 +207,7 @@ def test_a_model_deaf_to_the_end_of_long_clips_fails(session: LocalEngine, monke
     def deaf(prompts: Any) -> Any:
         """Silence what comes after 4 s: only the longer clip has that much."""
         return prepare(
-            [replace(one, clips=tuple(_silent_from(clip, 4 * rate) for clip in one.clips)) for one in prompts]
+            [replace(prompt, clips=tuple(_silent_from(clip, 4 * rate) for clip in prompt.clips)) for prompt in prompts]
         )
 
     monkeypatch.setattr(session.lm, "prepare", deaf)
@@ -225,16 +227,20 @@ class TestPlantedFaults:
         monkeypatch.setattr(certificates, "all_methods", lambda: SOME)
         monkeypatch.setattr(timing_checks, "timing", lambda _bench: Finding.ok(""))
 
-    def test_an_audio_mask_shifted_by_one(self, session: LocalEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_an_audio_mask_shifted_by_one_fails(self, session: LocalEngine, monkeypatch: pytest.MonkeyPatch) -> None:
         def shifted(inputs: Any) -> Any:
             return replace(inputs, audio_mask=inputs.audio_mask.roll(1, dims=-1))
 
         changed_inputs(session, monkeypatch, shifted)
-        found = failed(session)  # every method then drops, exactly, what the mask names; only a shorter prompt differs
-        assert "audio mask" in found
-        assert all(name.endswith((" at input", " at tower")) for name in found - {"audio mask"})
+        failures = failed(
+            session
+        )  # every method then drops, exactly, what the mask names; only a shorter prompt differs
+        assert "audio mask" in failures
+        assert all(name.endswith((" at input", " at tower")) for name in failures - {"audio mask"})
 
-    def test_features_that_are_not_the_processors(self, session: LocalEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_features_that_differ_from_the_processors_fail(
+        self, session: LocalEngine, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         def louder(inputs: Inputs) -> Inputs:
             tensors = {**inputs.tensors, "input_features": inputs.tensors["input_features"] + 0.05}
             return replace(inputs, tensors=tensors)
@@ -243,7 +249,7 @@ class TestPlantedFaults:
         assert failed(session) == {"documented"}
 
     @pytest.mark.long
-    def test_long_audio_heard_in_another_order(self, session: LocalEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_long_audio_in_a_shuffled_order_fails(self, session: LocalEngine, monkeypatch: pytest.MonkeyPatch) -> None:
         """All of it is heard, alone and in batches alike: only the longer documented reply tells."""
 
         def rolled(inputs: Inputs) -> Inputs:
@@ -256,7 +262,9 @@ class TestPlantedFaults:
         changed_inputs(session, monkeypatch, rolled)
         assert failed(session) == {"documented"}
 
-    def test_other_tokens_dropped_than_said(self, session: LocalEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_dropping_other_tokens_than_reported_fails(
+        self, session: LocalEngine, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         keep = Drop.keep
 
         def off_by_one(drop: Drop, chosen: Any) -> None:
@@ -266,19 +274,19 @@ class TestPlantedFaults:
             drop.kept_positions = lambda: tuple(row.roll(-1) for row in right())  # type: ignore[method-assign]
 
         monkeypatch.setattr(Drop, "keep", off_by_one)
-        found = failed(session)
-        assert {"dropping random", "dropping fast_v"} <= found
-        assert not {"audio mask", "ratio 0", "greedy", "documented", "leftovers"} & found
+        failures = failed(session)
+        assert {"dropping random", "dropping fast_v"} <= failures
+        assert not {"audio mask", "ratio 0", "greedy", "documented", "leftovers"} & failures
 
     def test_states_not_quite_those_of_kept_tokens(self, session: LocalEngine, monkeypatch: pytest.MonkeyPatch) -> None:
         """The reply is as near as rounding: only what enters the layer tells."""
         states, bench = Drop.states, Bench(session.lm, session.setup.checkpoint.path, SECONDS)
         monkeypatch.setattr(Drop, "states", lambda drop, hidden: states(drop, hidden) * (1 + 5e-7))
-        found = dropping(bench, Random())
-        assert (found.verdict, "hidden states that enter layer" in found.figure) == ("fail", True)
+        finding = dropping(bench, Random())
+        assert (finding.verdict, "hidden states that enter layer" in finding.figure) == ("fail", True)
 
     @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-    def test_merges_pass_in_every_precision_and_one_without_a_weight_fails(
+    def test_merges_pass_in_every_precision_and_a_merge_without_a_weight_fails(
         self, tiny_checkpoint: Path, dtype: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         settings = RunSettings.read({}, model_path=str(tiny_checkpoint), dtype=dtype)
@@ -293,11 +301,13 @@ class TestPlantedFaults:
             return of(replace(merge, weight=weight), states)
 
         monkeypatch.setattr(Merge, "of", without_one)
-        found = dropping(bench, get_method("merge_adjacent", 0.5))
-        assert (found.verdict, "hidden states that enter layer" in found.figure) == ("fail", True)
+        finding = dropping(bench, get_method("merge_adjacent", 0.5))
+        assert (finding.verdict, "hidden states that enter layer" in finding.figure) == ("fail", True)
 
     @pytest.mark.long
-    def test_dropped_tokens_seen_in_decode(self, session: LocalEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_dropped_tokens_that_decode_still_sees_fail(
+        self, session: LocalEngine, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         attach = Drop.attach
 
         def but_the_last(drop: Drop, layers: Any, first: int, decide: Any) -> list[Any]:
@@ -318,7 +328,7 @@ class TestPlantedFaults:
         monkeypatch.setattr(press._Squeeze, "_compress", other_values)
         assert failed(session) == {"pressing snapkv"}
 
-    def test_a_hook_left_behind(self, session: LocalEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_hook_left_behind_fails(self, session: LocalEngine, monkeypatch: pytest.MonkeyPatch) -> None:
         applied_to, handles = FastV.applied_to, []
 
         @contextmanager
@@ -334,31 +344,35 @@ class TestPlantedFaults:
             for handle in handles:
                 handle.remove()
 
-    def test_an_adapter_that_is_off(self, session: LocalEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_an_adapter_switch_without_effect_fails(
+        self, session: LocalEngine, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """Switching off what is not on changes nothing."""
         monkeypatch.setattr(session.lm, "without_adapter", nullcontext)
         assert failed(session) == {"adapter"}
 
     @pytest.mark.long
-    def test_a_real_adapter_switched_off(self, family_checkpoint: Any) -> None:
+    def test_a_real_adapter_that_is_switched_off_fails(self, family_checkpoint: Any) -> None:
         session = session_of("phi4mm", family_checkpoint("phi4mm"))
         session.lm.model.disable_adapters()
         assert "adapter" in failed(session)
 
-    def test_sampling_on(self, session: LocalEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_sampling_during_generation_fails(self, session: LocalEngine, monkeypatch: pytest.MonkeyPatch) -> None:
         def sampling(**options: Any) -> Any:
             return GenerationConfig(**options | {"do_sample": True, "temperature": 100.0})
 
         monkeypatch.setattr(audio_lm, "GenerationConfig", sampling)
-        found = failed(session)
-        assert {"greedy", "documented"} <= found
+        failures = failed(session)
+        assert {"greedy", "documented"} <= failures
 
     @pytest.mark.long
-    def test_a_shipped_sampling_config_left_on(self, session: LocalEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_shipped_sampling_config_left_on_fails(
+        self, session: LocalEngine, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr(session.lm.model, "generation_config", GenerationConfig(do_sample=True, top_p=0.5))
         assert failed(session) == {"leftovers"}
 
-    def test_a_stale_encoder_cache(self, session: LocalEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_stale_encoder_cache_fails(self, session: LocalEngine, monkeypatch: pytest.MonkeyPatch) -> None:
         shared, stale = encoder_cache.encoder_shared, []
 
         @contextmanager
@@ -371,7 +385,7 @@ class TestPlantedFaults:
         monkeypatch.setattr(encoder_cache, "encoder_shared", remembering)
         assert failed(session) == {"shared encoder"}
 
-    def test_a_memory_that_outlives_its_block(self, session: LocalEngine) -> None:
+    def test_an_encoder_output_reused_for_later_clips_fails(self, session: LocalEngine) -> None:
         """The first clip's encoding answers for every later one."""
         tower = session.lm.audio_tower
         forward, memory = tower.forward, []
@@ -399,7 +413,7 @@ class TestStamp:
         row = (check, Finding(verdict, "0 of 0"))
         return Certificate(stamps.about(setup), "tiny", "abc", "2026-01-01T00:00:00+00:00", 4.0, 1.0, (row,))
 
-    def test_a_matching_session_gets_it(self, session: LocalEngine) -> None:
+    def test_a_session_with_a_matching_certificate_gets_it(self, session: LocalEngine) -> None:
         assert stamps.stamp(session.setup) is None
         certificates.store(self.certificate(session.setup))
         when = {"date": "2026-01-01T00:00:00+00:00", "version": audiomarathon.__version__, "commit": "abc"}
@@ -416,11 +430,13 @@ class TestStamp:
         ],
         ids=["checkpoint", "device", "dtype", "attention"],
     )
-    def test_another_sessions_does_not_count(self, session: LocalEngine, other: Any) -> None:
+    def test_a_certificate_of_another_session_does_not_count(self, session: LocalEngine, other: Any) -> None:
         certificates.store(self.certificate(session.setup))
         assert stamps.stamp(other(session.setup)) is None
 
-    def test_another_version_does_not_count(self, session: LocalEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_certificate_of_another_version_does_not_count(
+        self, session: LocalEngine, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         certificates.store(self.certificate(session.setup))
         monkeypatch.setattr(stamps, "__version__", "99")
         assert stamps.stamp(session.setup) is None
@@ -432,7 +448,7 @@ class TestStamp:
         monkeypatch.setattr(importlib.metadata, "version", lambda name: "0" if name == package else version(name))
         assert stamps.stamp(session.setup) is None
 
-    def test_one_made_under_rule_1_counts_and_is_called_weak(self, session: LocalEngine) -> None:
+    def test_a_certificate_with_an_old_checkpoint_hash_counts_as_weak(self, session: LocalEngine) -> None:
         strong = "2:0123456789abcdef:fedcba9876543210"
         certificates.store(self.certificate(replace(session.setup, checkpoint_hash="0123456789abcdef")))
         with pytest.warns(UserWarning, match="weak fingerprint"):
@@ -440,19 +456,19 @@ class TestStamp:
         certificates.store(self.certificate(replace(session.setup, checkpoint_hash=strong)))
         assert "weak_fingerprint" not in stamps.stamp(replace(session.setup, checkpoint_hash=strong))
 
-    def test_one_that_failed_warns(self, session: LocalEngine) -> None:
+    def test_a_failed_certificate_warns(self, session: LocalEngine) -> None:
         certificates.store(self.certificate(session.setup, "fail"))
         with pytest.warns(UserWarning, match=r"FAILED .*documented"):
             stamp = stamps.stamp(session.setup)
         assert stamp["verdict"] == "fail"
 
-    def test_a_damaged_file_is_no_certificate(self, session: LocalEngine) -> None:
+    def test_a_damaged_certificate_file_does_not_count(self, session: LocalEngine) -> None:
         file = certificates.store(self.certificate(session.setup))
         file.write_text(file.read_text()[:40])
         assert stamps.stamp(session.setup) is None
 
 
-def test_the_command_writes_table_json_and_the_stamp_that_a_run_then_carries(
+def test_certify_prints_a_table_and_writes_json_that_later_runs_record(
     tiny_checkpoint: Path, tmp_path: Path, no_env: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     no_env("AUDIOMARATHON_CACHE", str(tmp_path / "cache"))
@@ -474,6 +490,6 @@ def test_the_command_writes_table_json_and_the_stamp_that_a_run_then_carries(
     assert held["checks"] == {name: finding["verdict"] for name, finding in content["checks"].items()}
 
 
-def test_clips_too_short_to_say_anything_are_refused(no_env: Any) -> None:
+def test_certify_refuses_clips_too_short_to_check(no_env: Any) -> None:
     code, said = call("certify", "--seconds", "0.2")
     assert (code, "--seconds 0.2: not allowed" in said) == (2, True)

@@ -48,13 +48,13 @@ def refused(folder: Path, kind: type[ModelError], *said: str) -> None:
         assert words in str(caught.value)
 
 
-def test_a_sound_folder_passes(folder: Path) -> None:
+def test_a_valid_checkpoint_folder_is_accepted(folder: Path) -> None:
     assert find_checkpoint(str(folder)).path == folder
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", NAMES)
-def test_what_is_no_plain_file(folder: Path, name: str, kind: str) -> None:
+def test_a_checkpoint_file_that_is_no_plain_file_is_refused(folder: Path, name: str, kind: str) -> None:
     (folder / name).unlink(missing_ok=True)
     KINDS[kind](folder / name)
     refused(folder, WeightsError if name.endswith("safetensors") else ConfigError, name, kind)
@@ -62,7 +62,7 @@ def test_what_is_no_plain_file(folder: Path, name: str, kind: str) -> None:
 
 @pytest.mark.parametrize("content", ["[1]", '"x"', "null", "", "{", DEEP, '{"a":' * 3000 + "1" + "}" * 3000, "\ufeff"])
 @pytest.mark.parametrize("name", ["config.json", "generation_config.json", "tokenizer_config.json", "tokenizer.json"])
-def test_json_that_is_no_object(folder: Path, name: str, content: str) -> None:
+def test_a_json_file_that_holds_no_object_is_refused(folder: Path, name: str, content: str) -> None:
     (folder / name).write_text(content)
     refused(folder, ConfigError, name)
 
@@ -79,7 +79,7 @@ def config_with(folder: Path, part: str, name: str, value: object) -> None:
     [f"text.{name}" for name in ("num_hidden_layers", "hidden_size", "num_attention_heads")]
     + ["audio.encoder_layers", "audio.d_model", "vision.depth"],
 )
-def test_sizes_that_no_model_has(folder: Path, size: str, value: object) -> None:
+def test_impossible_sizes_in_the_config_are_refused(folder: Path, size: str, value: object) -> None:
     part, name = size.replace(".", "_config.").split(".")
     config_with(folder, part, name, value)
     refused(folder, ConfigError, "config.json", f"{name} is ")
@@ -88,7 +88,7 @@ def test_sizes_that_no_model_has(folder: Path, size: str, value: object) -> None
 @pytest.mark.parametrize(
     ("name", "value"), [("vocab_size", 10**8), ("intermediate_size", 10**6), ("hidden_size", 10**6)]
 )
-def test_sizes_that_the_weights_cannot_fill(folder: Path, name: str, value: int) -> None:
+def test_config_sizes_larger_than_the_weights_are_refused(folder: Path, name: str, value: int) -> None:
     """They would fill the memory instead, with random numbers."""
     config_with(folder, "text_config", name, value)
     refused(folder, ConfigError, "config.json", "parameters")
@@ -96,7 +96,7 @@ def test_sizes_that_the_weights_cannot_fill(folder: Path, name: str, value: int)
 
 @pytest.mark.parametrize("value", [[], "x", 5, None])
 @pytest.mark.parametrize("name", ["text_config", "audio_config"])
-def test_a_part_that_is_no_object(folder: Path, name: str, value: object) -> None:
+def test_a_config_section_that_is_no_object_is_refused(folder: Path, name: str, value: object) -> None:
     config_with(folder, "", name, value)
     refused(folder, ConfigError, "config.json", name)
 
@@ -111,12 +111,12 @@ def test_the_sizes_of_published_models_pass() -> None:
 @pytest.mark.parametrize(
     "shards", [["x"], None, {"a": 5}, {"a": "../spoilt/model.safetensors"}, {"a": "/etc/passwd"}, {"a": "sub/x"}]
 )
-def test_an_index_that_leads_out_of_the_folder(folder: Path, shards: object) -> None:
+def test_a_weights_index_that_leads_out_of_the_folder_is_refused(folder: Path, shards: object) -> None:
     (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": shards}))
     refused(folder, WeightsError, "model.safetensors.index.json")
 
 
-def test_weights_that_are_pickled_only(folder: Path) -> None:
+def test_weights_stored_only_as_pickle_are_refused(folder: Path) -> None:
     torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
     find_checkpoint(str(folder))  # beside safetensors they are never opened
     (folder / "model.safetensors").unlink()
@@ -124,14 +124,14 @@ def test_weights_that_are_pickled_only(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("value", [None, 10**8])
-def test_whatever_the_libraries_raise_is_one_line(folder: Path, value: object) -> None:
+def test_any_library_error_on_load_is_one_line(folder: Path, value: object) -> None:
     config_with(folder, "text_config", "num_key_value_heads" if value else "hidden_act", value)
     with pytest.raises(ModelError, match=r"^[^\n]*$"):
         open_local("qwen2.5-omni-3b", own_settings(model_path=str(folder)))
 
 
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])
-def test_weights_that_are_not_finite(folder: Path, value: float) -> None:
+def test_weights_with_nan_or_infinity_are_refused(folder: Path, value: float) -> None:
     weights = load_file(folder / "model.safetensors")
     weights["thinker.model.layers.2.mlp.up_proj.weight"][3, 4] = value
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
@@ -148,7 +148,7 @@ def test_finite_weights_of_every_precision_pass() -> None:
 
 
 @pytest.mark.parametrize("content", [b"\xff" * 8, b"\x10" + bytes(7) + b"[" * 16, b"\2" + bytes(7) + b"[]", b""])
-def test_weights_whose_header_cannot_be_read_are_named(tmp_path: Path, content: bytes) -> None:
+def test_a_safetensors_file_with_an_unreadable_header_is_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "model.safetensors").write_bytes(content)
     with pytest.raises(WeightsError, match=r"model\.safetensors: not a safetensors file, or cut short"):
         header_of(tmp_path / "model.safetensors")

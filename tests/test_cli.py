@@ -97,7 +97,7 @@ class TestFaultsBeforeAnyModelIsLoaded:
             ("doctor --model nope", "unknown model 'nope'; allowed: embedded, "),
         ],
     )
-    def test_is_one_line_and_exit_2(self, command, words: str, message: str) -> None:
+    def test_a_wrong_argument_is_one_error_line_and_exit_2(self, command, words: str, message: str) -> None:
         code, _out, err = command(*words.split())
         assert code == 2
         assert re.search(message, one_error(err)), err
@@ -111,7 +111,7 @@ class TestFaultsBeforeAnyModelIsLoaded:
             ("--results data/TAU/info.txt/out", "info.txt/out: cannot be written: Not a directory"),
         ],
     )
-    def test_what_the_config_and_the_disk_tell(
+    def test_faults_that_the_config_or_disk_reveals_are_one_error_line(
         self, command, tau: Path, tiny_checkpoint: Path, monkeypatch, words: str, message: str
     ) -> None:
         (tau / "info.txt").touch()
@@ -120,7 +120,7 @@ class TestFaultsBeforeAnyModelIsLoaded:
         assert code == 2
         assert message in one_error(err)
 
-    def test_metadata_that_is_no_json(self, command, tau: Path) -> None:
+    def test_a_metadata_file_that_is_not_json_is_named(self, command, tau: Path) -> None:
         next(tau.rglob("*.json")).write_text("[{]")
         code, _out, err = command("run", "tau", "--data", tau, *REAL.split())
         assert (code, "acoustic_scene_task_meta.json" in one_error(err)) == (2, True)
@@ -133,7 +133,7 @@ class TestFaultsBeforeAnyModelIsLoaded:
 
 
 class TestRun:
-    def test_a_run_prints_a_table_and_leaves_records(self, command, tau: Path, tiny_checkpoint: Path) -> None:
+    def test_prints_a_table_and_writes_the_run_folder(self, command, tau: Path, tiny_checkpoint: Path) -> None:
         code, out, err = command(
             "run", "ASC", "--data", tau, "--model", "qwen2.5-omni", "--model-path", tiny_checkpoint,
             "--method", "frame", "--ratio", "0.5", "--limit", "2", "--max-new-tokens", "4",
@@ -177,7 +177,7 @@ class TestRun:
         assert after["sessions"] == before["sessions"]
         assert len(after["samples"]) == summary["n"] == summary["expected"] == int(limit)
 
-    def test_nothing_to_do_is_said_before_pytorch_is_imported(self, command, tau: Path, no_env) -> None:
+    def test_a_complete_run_is_reported_before_pytorch_is_imported(self, command, tau: Path, no_env) -> None:
         told = ("tau", "--model", "embedded", "--data", str(tau), "--limit", "1", "--max-new-tokens", "1")
         sweep, run = ("sweep", "--methods", "frame", "--ratios", "0.5"), ("run", "--method", "frame", "--ratio", "0.5")
         commands = [shlex.join([*words, *told]) for words in (sweep, run)]
@@ -190,7 +190,7 @@ class TestRun:
             assert (code, imported) == (0, []), stderr
             assert stderr.count("complete; nothing to do") == settings
 
-    def test_a_smaller_limit_says_what_its_summary_leaves_out(self, run_tau) -> None:
+    def test_a_smaller_limit_reports_the_recorded_samples_left_out(self, run_tau) -> None:
         assert "not selected by this run" not in run_tau("--limit", "3")[2]
         said = run_tau("--limit", "1")[2]
         assert "2 more recorded samples" in said
@@ -198,7 +198,7 @@ class TestRun:
         changed(next(Path("results").rglob("run.json")).parent, environment={"audiomarathon": "0.0.7"})
         assert "last written by audiomarathon 0.0.7" in run_tau("--limit", "1")[2]
 
-    def test_a_failed_clip_gives_exit_1_and_says_where(self, run_tau, tau: Path) -> None:
+    def test_a_failed_clip_gives_exit_1_and_is_named(self, run_tau, tau: Path) -> None:
         clip = sorted((tau / "concatenated_resampled").iterdir())[0]
         clip.write_bytes(clip.read_bytes()[:100])
         code, out, err = run_tau()
@@ -244,7 +244,7 @@ def test_lists_name_what_there_is(command, words: str, named: str) -> None:
 
 
 @pytest.mark.parametrize("arguments", [("demo",), ("certify",), ("certify", "-o", "no folder/c.json")])
-def test_what_cannot_be_written_is_said_before_the_work(command, monkeypatch, tmp_path: Path, arguments) -> None:
+def test_an_unwritable_output_is_refused_before_the_work(command, monkeypatch, tmp_path: Path, arguments) -> None:
     (tmp_path / "no folder").touch()
     if "-o" not in arguments:
         monkeypatch.setenv("AUDIOMARATHON_CACHE", str(tmp_path / "no folder" / "cache"))
@@ -266,7 +266,7 @@ def test_the_demo_says_at_its_start_that_it_cannot_draw(monkeypatch: pytest.Monk
     assert "no picture will be drawn: pictures need vl-convert: pip install" in done.output
 
 
-def test_the_demo_explains_its_two_odd_numbers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_demo_explains_two_surprising_scores(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("audiomarathon.embedded.mini_benchmark.mini_benchmark", lambda: tmp_path)
     monkeypatch.setattr("audiomarathon.engine.run.run", lambda *_given, **_more: iter(()))
     monkeypatch.setattr("audiomarathon.cli.demo.show", lambda *_given, **_more: 0)
@@ -333,14 +333,14 @@ def refused(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, st
 
 
 @pytest.mark.parametrize("words", WRONG)
-def test_a_wrong_word_is_refused_before_pytorch_is_imported(refused, words: str) -> None:
+def test_an_unknown_word_is_refused_before_pytorch_is_imported(refused, words: str) -> None:
     code, stderr, imported = refused[words]
     assert code != 0
     assert WRONG[words] in one_error(stderr)
     assert imported == []
 
 
-def test_a_folder_for_output_gets_a_file_of_the_usual_name(command, tmp_path: Path) -> None:
+def test_an_output_path_that_is_a_folder_gets_a_file_of_the_default_name(command, tmp_path: Path) -> None:
     code, _out, err = command("run", "tau", "--data", "mini", "--save-config", ".")
     assert code == 0, err
     assert (tmp_path / "audiomarathon.yaml").is_file()
@@ -359,7 +359,9 @@ class TestDoctor:
         assert out.count("data download vesus") == 1
         assert "audiomarathon models download qwen2.5-omni-3b" in out
 
-    def test_takes_paths_as_they_are(self, command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def test_prints_paths_with_markup_characters_unchanged(
+        self, command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
         folder = task_folders.build_tau(tmp_path / "[" / "b] [red]:b:" / "TAU")  # "[/b]" closes nothing
         monkeypatch.setenv("HOME", str(tmp_path))
         monkeypatch.setenv("AUDIOMARATHON_DATA", "~/[")
@@ -378,7 +380,7 @@ class TestDoctor:
             (("config.json", "a.safetensors", "b.safetensors", "an index"), "", ""),
         ],
     )
-    def test_tells_half_a_download_from_a_whole_one(
+    def test_tells_an_incomplete_checkpoint_download_from_a_complete_one(
         self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, no_env, files: tuple[str, ...], damage: str, remedy: str
     ) -> None:
         hub = tmp_path / "hub" / "models--Qwen--Qwen2.5-Omni-3B"
@@ -424,7 +426,9 @@ class TestHub:
             (lambda: ConnectionResetError("reset by peer"), "download failed"),
         ],
     )
-    def test_refusals_name_the_remedy(self, monkeypatch: pytest.MonkeyPatch, failure, message: str) -> None:
+    def test_a_hub_error_is_one_line_with_the_remedy(
+        self, monkeypatch: pytest.MonkeyPatch, failure, message: str
+    ) -> None:
         def refuse(*_args, **_kwargs) -> None:
             raise failure()
 
@@ -444,7 +448,7 @@ class TestHub:
             (tuple(f"{letter}.json" for letter in "abcdefg"), "lacks a.json, b.json, .*, e.json and 2 more"),
         ],
     )
-    def test_offline_only_files_that_are_loaded_must_be_there(
+    def test_offline_only_the_checkpoint_files_that_are_loaded_must_exist(
         self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, absent: tuple[str, ...], named: str, revision: str
     ) -> None:
         hub = tmp_path / "models--lab--tiny"

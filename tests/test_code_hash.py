@@ -48,27 +48,27 @@ OTHER = {
 }
 
 
-def test_a_docstring_that_is_read_counts() -> None:
+def test_a_docstring_used_through_doc_changes_the_hash() -> None:
     first, second = (f'"""{text}"""\nPROMPT = __doc__\n'.encode() for text in ("one", "two"))
     assert code_of(first) != code_of(second)
 
 
 @pytest.mark.parametrize("text", SAME.values(), ids=SAME)
-def test_it_stays(text: str) -> None:
+def test_hash_ignores_docstrings_comments_and_moved_modules(text: str) -> None:
     assert code_of(text.encode()) == code_of(CODE.encode())
 
 
 @pytest.mark.parametrize("text", OTHER.values(), ids=OTHER)
-def test_it_changes(text: str) -> None:
+def test_hash_changes_with_strings_names_libraries_and_indents(text: str) -> None:
     assert code_of(text.encode()) != code_of(CODE.encode())
 
 
-def test_what_is_no_python_counts_as_it_is() -> None:
+def test_source_that_is_not_python_is_hashed_byte_for_byte() -> None:
     assert code_of(b"def (") == b"def ("
     assert code_of(b"\xff") == b"\xff"
 
 
-def test_names_and_order_of_files_do_not_count(tmp_path: Path) -> None:
+def test_file_names_and_order_do_not_change_the_hash(tmp_path: Path) -> None:
     files = [tmp_path / name for name in "abc"]
     for file, text in zip(files, ("x = 1", "y = 2", "x = 1"), strict=True):
         file.write_text(text)
@@ -86,10 +86,10 @@ MADE = {
 
 
 @pytest.mark.parametrize("name", MADE)
-def test_embeddings_of_older_versions_are_found_and_are_what_would_be_made(name: str) -> None:
+def test_control_encoders_keep_the_cache_folder_and_embeddings_of_older_versions(name: str) -> None:
     folder, embedding = MADE[name]
     encoder = load_encoder(f"control:{name}")
     assert Store(Path("cache"), encoder.identity).folder.name == folder
     chirp = torch.sin(torch.arange(16000) / 7.0)[None] * torch.linspace(0, 1, 16000)
-    found = encoder.encode(chirp)[0].mean(0)[:3]
-    assert found.tolist() == pytest.approx(embedding, abs=1e-3)
+    mean = encoder.encode(chirp)[0].mean(0)[:3]
+    assert mean.tolist() == pytest.approx(embedding, abs=1e-3)

@@ -113,7 +113,7 @@ class TestRows:
         (left,) = lines_by_reason(compared(tmp_path).left_out)
         assert left.startswith("dart-0.5-layer2 in tau: 1 of 4 samples")
 
-    def test_groups_and_overall_weigh_tasks_alike(self, tmp_path: Path) -> None:
+    def test_group_and_overall_rows_weigh_tasks_equally(self, tmp_path: Path) -> None:
         for task, count in (("tau", 4), ("desed", 12), ("vesus", 4)):
             a_run(tmp_path, "base-0", [True] * count, task=task)
             a_run(tmp_path, "dart-0.5-layer2", [task != "tau"] * count, task=task)
@@ -125,7 +125,7 @@ class TestRows:
             assert rows[scope, "dart-0.5-layer2"].p_adjusted == rows[scope, "dart-0.5-layer2"].verdict.p < 0.2
             assert rows[scope, "dart-0.5-layer2"].clusters == 4  # of the task with the fewest
 
-    def test_p_is_corrected_for_rows_of_the_same_kind(self, tmp_path: Path) -> None:
+    def test_holms_correction_counts_rows_of_the_same_kind(self, tmp_path: Path) -> None:
         a_run(tmp_path, "base-0", [True] * 12)
         for method in ("dart-0.5-layer2", "fast_v-0.5-layer2", "random-0.5-layer2"):
             a_run(tmp_path, method, [False] * 12)
@@ -145,7 +145,7 @@ class TestRows:
         seen: list[int] = []
         inner = Pair._swapped
         monkeypatch.setattr(
-            Pair, "_swapped", lambda own, swaps, moved: seen.append(len(swaps)) or inner(own, swaps, moved)
+            Pair, "_swapped", lambda pair, swaps, moved: seen.append(len(swaps)) or inner(pair, swaps, moved)
         )
         swaps = {}
         for rows in (8, 16):
@@ -157,7 +157,7 @@ class TestRows:
             swaps[rows] = sum(seen)
         assert swaps[16] == 2 * swaps[8]
 
-    def test_installed_packages_are_searched_once(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_installed_plug_ins_are_searched_once(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """It took three quarters of `status` of a thousand runs."""
         searched: list[str] = []
         monkeypatch.setattr("importlib.metadata.entry_points", lambda group: searched.append(group) or [])
@@ -175,7 +175,7 @@ class TestRows:
         alone, beside = (rows_of(path)["tau", "dart-0.5-layer2"] for path in (tmp_path / "tau", tmp_path))
         assert alone.verdict == beside.verdict == field.row(field.candidates[1]).verdict
 
-    def test_mcnemar_only_where_samples_are_independent(self, tmp_path: Path) -> None:
+    def test_mcnemar_is_given_only_for_independent_samples(self, tmp_path: Path) -> None:
         a_run(tmp_path, "base-0", [True] * 6, cluster="one speaker")
         a_run(tmp_path, "dart-0.5-layer2", [False] * 6, cluster="one speaker")
         row = rows_of(tmp_path)["tau", "dart-0.5-layer2"]
@@ -183,7 +183,7 @@ class TestRows:
         assert row.verdict.interval is None
         assert row.verdict.p == 1.0
 
-    def test_two_models(self, tmp_path: Path) -> None:
+    def test_two_models_can_be_compared_with_either_as_reference(self, tmp_path: Path) -> None:
         a_run(tmp_path, "base-0", [True] * 8, checkpoint="Big")
         a_run(tmp_path, "base-0", [True, False] * 4, checkpoint="Small")
         assert rows_of(tmp_path)["tau", "Small base-0"].verdict.difference < 0
@@ -205,22 +205,24 @@ class TestTimes:
             ({"device": None}, "untimed runs"),
         ],
     )
-    def test_withheld(self, base: Path, tmp_path: Path, options: dict[str, Any], why: str) -> None:
+    def test_of_another_session_or_device_or_an_untimed_run_are_withheld(
+        self, base: Path, tmp_path: Path, options: dict[str, Any], why: str
+    ) -> None:
         a_run(tmp_path, "dart-0.5-layer2", [True] * 4, **options)
         row = rows_of(tmp_path)["tau", "dart-0.5-layer2"]
         assert set(row.speed_ups.values()) == {None}
         assert (row.timed, row.untimed) == (0, why)
         assert f"no speed-ups for dart-0.5-layer2 in tau: {why}" in notes(compared(tmp_path), {})
 
-    def test_of_other_sessions_where_machine_precision_and_load_agree(self, base: Path, tmp_path: Path) -> None:
+    def test_of_two_sessions_are_compared_if_machine_precision_and_load_agree(self, base: Path, tmp_path: Path) -> None:
         """As the scripts leave them, a process a setting; it is said wherever the times stand."""
-        own = changed(a_run(tmp_path, "dart-0.5-layer2", [True] * 4, session="t"), sessions=[a_session("t")])
+        folder = changed(a_run(tmp_path, "dart-0.5-layer2", [True] * 4, session="t"), sessions=[a_session("t")])
         changed(base, sessions=[a_session("s")])
         row = rows_of(tmp_path)["tau", "dart-0.5-layer2"]
         assert row.speed_ups["llm_prefill"]["measured"] == pytest.approx(2.0)
         assert (row.untimed, row.across, row.timed) == ("", True, 4)
         assert f"dart-0.5-layer2 in tau: {ACROSS}" in notes(compared(tmp_path), {})
-        saved = savings(Run.read(own), Pairs.of(Run.read(own), Run.read(base)))
+        saved = savings(Run.read(folder), Pairs.of(Run.read(folder), Run.read(base)))
         assert (saved["llm_prefill"]["measured"], saved["across_sessions"]) == (pytest.approx(2.0), True)
 
     @pytest.mark.parametrize(
@@ -235,12 +237,12 @@ class TestTimes:
             ({**a_session("t"), "workers_sharing": 2}, {}, "shared a GPU"),
         ],
     )
-    def test_of_other_sessions_are_withheld(
+    def test_of_two_sessions_are_withheld_if_machine_precision_or_load_differ(
         self, base: Path, tmp_path: Path, session: dict[str, Any], identity: dict[str, Any], why: str
     ) -> None:
         changed(base, sessions=[a_session("s")])
-        own = changed(a_run(tmp_path, "dart-0.5-layer2", [True] * 4, session="t", **identity), sessions=[session])
-        assert why in Pairs.of(Run.read(own), Run.read(base)).untimed
+        folder = changed(a_run(tmp_path, "dart-0.5-layer2", [True] * 4, session="t", **identity), sessions=[session])
+        assert why in Pairs.of(Run.read(folder), Run.read(base)).untimed
 
     def test_of_a_busy_machine_are_marked(self, base: Path, tmp_path: Path) -> None:
         changed(base, sessions=[a_session("s")])
@@ -255,7 +257,7 @@ class TestTimes:
     @pytest.mark.parametrize(
         ("device", "threads", "busy"), [("a cpu", 2, True), ("a cpu", 1, False), ("gpu", 2, False)]
     )
-    def test_one_process_of_others_takes_a_core_only_from_a_run_that_needs_all(
+    def test_one_foreign_process_marks_a_run_busy_only_if_it_uses_all_cores(
         self, tmp_path: Path, device: str, threads: int, busy: bool
     ) -> None:
         """Measured on two cores: two threads take two to five times as long beside it, one thread does not."""
@@ -265,7 +267,7 @@ class TestTimes:
         row = rows_of(tmp_path)["tau", "dart-0.5-layer2"]
         assert (row.timed, row.busy) == (4, busy)
 
-    def test_of_the_samples_of_one_session(self, base: Path, tmp_path: Path) -> None:
+    def test_only_samples_of_a_shared_session_are_timed(self, base: Path, tmp_path: Path) -> None:
         """As a resumed run has them; `savings` of the same runs says the same."""
         folder = a_run(tmp_path, "dart-0.5-layer2", [True] * 4)
         added(folder, a_timed_choice(3, right=True, prefill=0.1, session="later"))
@@ -285,12 +287,12 @@ class TestTimes:
             return Pairs.of(*(Run.read(a_run(tmp_path, label, [True] * 4, task=task)) for label in labels))
 
         both = [pairs_of("tau"), pairs_of("gtzan")]
-        found = speed_up(both, "llm_prefill", 42)
-        assert found.clusters == 8
-        one, other = (pairs._stream(42).random() for pairs in both)
-        assert one != other
+        gain = speed_up(both, "llm_prefill", 42)
+        assert gain.clusters == 8
+        first_draw, other = (pairs._stream(42).random() for pairs in both)
+        assert first_draw != other
 
-    def test_decode_of_another_length_is_withheld(self, tmp_path: Path) -> None:
+    def test_decode_speed_up_is_withheld_if_forced_decode_lengths_differ(self, tmp_path: Path) -> None:
         for label, tokens in (("base-0", 64), ("dart-0.5-layer2", 16)):
             folder = a_run(tmp_path, label, [True] * 4, decode_tokens=tokens)
             changed_records(folder, forced_decode={"per_token": 0.1})
@@ -301,7 +303,9 @@ class TestTimes:
         assert told in notes(compared(tmp_path), {})
 
     @pytest.mark.parametrize(("setup", "shown"), [({}, True), ({"decode_setup": 0.04}, False)])
-    def test_samples_a_second_are_said_in_words(self, tmp_path: Path, setup: dict[str, float], shown: bool) -> None:
+    def test_samples_per_second_are_compared_unless_only_one_side_used_a_graph(
+        self, tmp_path: Path, setup: dict[str, float], shown: bool
+    ) -> None:
         """And they are not compared if decode was a graph on one side only."""
         for label, size, more in (("base-0", 4, setup), ("dart-0.5-layer2", 8, {})):
             batch = {"samples": size, "planned": size, "encoder": 1, "llm_prefill": 1, "decode": 2, "padding": 0}
@@ -327,34 +331,34 @@ class TestTimes:
 class TestConclusion:
     """The line that says what the table shows."""
 
-    def test_names_what_is_clear(self, tmp_path: Path) -> None:
+    def test_names_the_significant_differences(self, tmp_path: Path) -> None:
         base_and_dart(tmp_path, [True] * 24, [False] * 24)
         a_run(tmp_path, "frame-0.5-layer2", [True] * 23 + [False])
         assert (
             notes(compared(tmp_path), {})[-1] == "significant after Holm's correction: dart-0.5-layer2 in tau (-1.000)"
         )
 
-    def test_says_how_small_a_difference_could_have_been_seen(self, tmp_path: Path) -> None:
+    def test_without_a_clear_difference_reports_the_interval_width(self, tmp_path: Path) -> None:
         for task, count in (("tau", 12), ("desed", 18)):
             a_run(tmp_path, "base-0", [True] * count, task=task)
             a_run(tmp_path, "dart-0.5-layer2", [True] * (count - 1) + [False], task=task)
-        found = compared(tmp_path)
-        (low, high) = next(row.verdict.interval for row in found.rows if row.scope == "overall")
+        outcome = compared(tmp_path)
+        (low, high) = next(row.verdict.interval for row in outcome.rows if row.scope == "overall")
         told = f"; 12–18 samples a task, overall ±{(high - low) / 2:.2f}"
-        assert notes(found, {})[-1] == f"no clear difference: none has p (Holm) under 0.05{told}"
+        assert notes(outcome, {})[-1] == f"no clear difference: none has p (Holm) under 0.05{told}"
 
-    def test_the_widest_of_several_tasks_is_named_and_none_without_width(self, tmp_path: Path) -> None:
+    def test_reports_the_widest_interval_of_several_tasks_and_no_zero_width(self, tmp_path: Path) -> None:
         for task, lost in (("tau", 1), ("lalm/mmar", 2)):
             a_run(tmp_path / "a", "base-0", [True] * 12, task=task)
             a_run(tmp_path / "a", "dart-0.5-layer2", [True] * (12 - lost) + [False] * lost, task=task)
-        found = compared(tmp_path / "a")
-        (low, high) = next(row.verdict.interval for row in found.rows if row.scope == "lalm/mmar")
-        assert notes(found, {})[-1].endswith(f"; 12 samples a task, at most ±{(high - low) / 2:.2f} (in lalm/mmar)")
+        outcome = compared(tmp_path / "a")
+        (low, high) = next(row.verdict.interval for row in outcome.rows if row.scope == "lalm/mmar")
+        assert notes(outcome, {})[-1].endswith(f"; 12 samples a task, at most ±{(high - low) / 2:.2f} (in lalm/mmar)")
         a_run(tmp_path / "b", "base-0", [True] * 2)
         a_run(tmp_path / "b", "dart-0.5-layer2", [True] * 2)
         assert "±" not in "".join(notes(compared(tmp_path / "b"), {}))
 
-    def test_says_which_tasks_have_few_clusters(self, tmp_path: Path) -> None:
+    def test_names_tasks_with_fewer_than_ten_clusters(self, tmp_path: Path) -> None:
         for task, count in (("tau", 9), ("desed", 10)):
             a_run(tmp_path, "base-0", [True] * count, task=task)
             a_run(tmp_path, "dart-0.5-layer2", [True, False] * (count // 2), task=task)
@@ -378,11 +382,11 @@ class TestAlike:
     def test_is_beside_the_difference(self, tmp_path: Path, label: str, tokens: int, wrong: int, told: str) -> None:
         a_run(tmp_path, "base-0", [True] * 4)
         changed_records(a_run(tmp_path, label, [True] * (4 - wrong) + [False] * wrong), new_tokens=tokens)
-        found = comparison(compared(tmp_path)).frame.iloc[0]
-        assert found["difference_said"] == told
-        assert (found["p"] is None) == (found["p_holm"] is None) == (told == "= base")
+        row = comparison(compared(tmp_path)).frame.iloc[0]
+        assert row["difference_said"] == told
+        assert (row["p"] is None) == (row["p_holm"] is None) == (told == "= base")
 
-    def test_a_mean_is_only_as_alike_as_its_tasks(self, tmp_path: Path) -> None:
+    def test_a_mean_is_marked_no_more_alike_than_its_least_alike_task(self, tmp_path: Path) -> None:
         for task, tokens in (("tau", 2), ("desed", 3)):
             a_run(tmp_path, "base-0", [True] * 4, task=task)
             changed_records(a_run(tmp_path, "snapkv-0.5", [True] * 4, task=task), new_tokens=tokens)
@@ -405,20 +409,20 @@ class TestRefusals:
         with pytest.raises(RecordError, match=reason):
             rows_of(tmp_path)
 
-    def test_what_cannot_be_compared_is_left_out_of_what_can(self, tmp_path: Path) -> None:
+    def test_incomparable_runs_are_left_out_and_the_others_compared(self, tmp_path: Path) -> None:
         for task in ("tau", "desed"):
             a_run(tmp_path, "base-0", [True] * 4, task=task)
             a_run(tmp_path, "dart-0.5-layer2", [True] * 4, task=task, prompts="p" if task == "tau" else "q")
         for method in ("fast_v", "random"):
             a_run(tmp_path, f"{method}-0.5-layer2", [True] * 4, task="gtzan")
-        found = compared(tmp_path)
-        assert [(row.scope, row.side) for row in found.rows] == [("tau", "dart-0.5-layer2")]
-        asked, ran = lines_by_reason(found.left_out)
+        outcome = compared(tmp_path)
+        assert [(row.scope, row.side) for row in outcome.rows] == [("tau", "dart-0.5-layer2")]
+        asked, ran = lines_by_reason(outcome.left_out)
         assert asked.startswith("dart-0.5-layer2 in desed: ")
         assert "prompts q and p" in asked
         assert ran.startswith("fast_v-0.5-layer2, random-0.5-layer2 in gtzan: base-0 was not run")
 
-    def test_a_record_that_cannot_be_scored_again_is_one_line(self, tmp_path: Path) -> None:
+    def test_records_that_cannot_be_scored_again_are_left_out_with_a_warning(self, tmp_path: Path) -> None:
         for label in ("base-0", "dart-0.5-layer2"):
             a_run(tmp_path, label, [True] * 4, task="librispeech")  # a choice's records
         for label in ("base-0", "dart-0.5-layer2"):
@@ -433,9 +437,9 @@ class TestRefusals:
         for task in ("tau", "theirs"):
             a_run(tmp_path, "base-0", [True] * 4, task=task)
             a_run(tmp_path, "dart-0.5-layer2", [True] * 4, task=task)
-        found = compared(tmp_path)
-        assert [row.scope for row in found.rows] == ["tau"]
-        assert "dart-0.5-layer2 in theirs" in lines_by_reason(found.left_out)[0]
+        outcome = compared(tmp_path)
+        assert [row.scope for row in outcome.rows] == ["tau"]
+        assert "dart-0.5-layer2 in theirs" in lines_by_reason(outcome.left_out)[0]
 
     @pytest.mark.parametrize(
         ("facts", "message"),
@@ -445,7 +449,9 @@ class TestRefusals:
             ({"samples": [{}]}, "'samples' must be a list"),
         ],
     )
-    def test_a_damaged_run_json(self, tmp_path: Path, facts: dict[str, Any], message: str) -> None:
+    def test_a_damaged_run_json_is_refused_alone_and_left_out_of_a_folder(
+        self, tmp_path: Path, facts: dict[str, Any], message: str
+    ) -> None:
         folder = a_run(tmp_path, "base-0", [True])
         file = folder / "run.json"
         content = {key: value for key, value in json.loads(file.read_text()).items() if key not in facts}
@@ -459,7 +465,7 @@ class TestRefusals:
     @pytest.mark.parametrize(
         "time", [{"prefill": 1.0}, "soon", {"llm_prefill": "1 s", "prefill": 1}, {"llm_prefill": math.nan}]
     )
-    def test_times_that_cannot_be_read_are_left_out(self, tmp_path: Path, time: object) -> None:
+    def test_records_with_unreadable_times_are_left_out(self, tmp_path: Path, time: object) -> None:
         folder = base_and_dart(tmp_path, [True], [True])
         changed_records(folder, time=time)
         with (
@@ -468,7 +474,7 @@ class TestRefusals:
         ):
             rows_of(tmp_path)
 
-    def test_a_link_is_followed_and_names_no_second_run(self, tmp_path: Path) -> None:
+    def test_a_linked_folder_is_followed_without_counting_its_runs_twice(self, tmp_path: Path) -> None:
         for label in ("base-0", "dart-0.5-layer2"):
             a_run(tmp_path / "disk", label, [True] * 4)
         (tmp_path / "results").mkdir()
@@ -476,12 +482,12 @@ class TestRefusals:
         assert len(rows_of(tmp_path / "results")) == 1
         assert len(rows_of(tmp_path / "results", tmp_path / "disk", tmp_path / "disk" / ".." / "disk")) == 1
 
-    def test_a_reference_that_is_not_there(self, tmp_path: Path) -> None:
+    def test_an_unknown_reference_setting_is_refused_with_a_suggestion(self, tmp_path: Path) -> None:
         a_run(tmp_path, "base-0", [True] * 4)
         with pytest.raises(SettingsError, match="did you mean 'base-0'"):
             find_reference(read_systems([tmp_path]), "bas-0")
 
-    def test_a_method_names_its_only_setting(self, tmp_path: Path) -> None:
+    def test_a_method_name_selects_its_only_setting_as_reference(self, tmp_path: Path) -> None:
         a_run(tmp_path, "base-0", [True] * 4)
         a_run(tmp_path, "random-0.9-layer2", [True] * 4)
         as_control(a_run(tmp_path / "silence", "random-0.9-layer2", [True] * 4))
@@ -503,7 +509,7 @@ class TestNames:
         ("field", "value", "name"),
         [("dtype", "bfloat16", "bfloat16"), ("attention", "eager", "eager"), ("seed", 7, "seed 7")],
     )
-    def test_show_what_is_unusual(self, tmp_path: Path, field: str, value: object, name: str) -> None:
+    def test_of_settings_show_unusual_options(self, tmp_path: Path, field: str, value: object, name: str) -> None:
         for label in ("base-0", "random-0.5-layer2"):
             a_run(tmp_path / "one", label, [True] * 4, dtype="float32", attention="sdpa", seed=42)
         two = {"dtype": "float32", "attention": "sdpa", "seed": 42, field: value}
@@ -512,14 +518,14 @@ class TestNames:
         assert self.names(tmp_path / "one", tmp_path / "two") == names
         assert set(rows_of(tmp_path)) == {("tau", name) for name in names[1:]}
 
-    def test_of_two_checkpoints_of_one_name_show_their_content(self, tmp_path: Path) -> None:
+    def test_of_two_checkpoints_with_one_name_show_their_hashes(self, tmp_path: Path) -> None:
         for folder, content in (("one", "aaaaaaaa"), ("two", "bbbbbbbb")):
             run = a_run(tmp_path / folder, "base-0", [True] * 4, checkpoint=content)
             changed(run, checkpoint_name="M", identity=IDENTITY | {"checkpoint": content})
         assert self.names(tmp_path) == ["M aaaaaa base-0", "M bbbbbb base-0"]
         assert set(rows_of(tmp_path)) == {("tau", "M bbbbbb base-0")}
 
-    def test_of_a_control_show_what_it_heard_and_its_times_are_withheld(self, tmp_path: Path) -> None:
+    def test_of_control_runs_show_the_control_and_their_times_are_withheld(self, tmp_path: Path) -> None:
         """Silence beside the clips that it was made of: paired by the samples' names, though clips differ."""
         a_run(tmp_path / "heard", "base-0", [True] * 4)
         folder = a_run(tmp_path / "silence", "base-0", [True, False] * 2, data="names of its own")
@@ -527,7 +533,7 @@ class TestNames:
         row = rows_of(tmp_path)["tau", "base-0 [silence]"]
         assert (row.samples, row.mcnemar, row.untimed) == (4, 0.5, "times of different audio")
 
-    def test_decode_as_a_graph_stands_beside_eager_decode(self, tmp_path: Path) -> None:
+    def test_of_graph_decode_settings_are_marked_beside_eager_ones(self, tmp_path: Path) -> None:
         """Each setting of a folder is compared with base, and has a name of its own."""
         for how, more in (("graph", {"decode": "graph"}), ("eager", {})):
             for label in ("base-0", "dart-0.5-layer2"):
@@ -535,7 +541,7 @@ class TestNames:
                 folder = a_run(tmp_path / how, label, [True] * 4, **more)
                 changed_records(finished(folder), forced_decode={"per_token": 0.1, **setup})
         systems = read_systems([tmp_path])
-        names = {one.name(with_checkpoint=False): one for one in systems}
+        names = {system.name(with_checkpoint=False): system for system in systems}
         assert {*names} == {"base-0", "dart-0.5-layer2", "base-0 as a graph", "dart-0.5-layer2 as a graph"}
         assert base_of(names["dart-0.5-layer2 as a graph"], systems) is names["base-0 as a graph"]
         run, base = (names[f"{label} as a graph"].runs["tau"] for label in ("dart-0.5-layer2", "base-0"))
@@ -545,15 +551,15 @@ class TestNames:
         timed = {name: bool(row.speed_ups["decode_per_token"]) for (scope, name), row in rows.items() if scope == "tau"}
         assert timed == {"dart-0.5-layer2": True, "base-0 as a graph": False, "dart-0.5-layer2 as a graph": False}
         (panel,) = read_panels([tmp_path])
-        assert {(one.method, one.conditions) for one in panel.settings} == {
+        assert {(setting.method, setting.conditions) for setting in panel.settings} == {
             (method, conditions) for method in ("base", "dart") for conditions in ("", "as a graph")
         }
 
-    def test_a_method_that_stays_eager_has_the_base_of_its_sweep(self, tmp_path: Path) -> None:
+    def test_a_method_that_stays_eager_is_compared_with_its_sweeps_base(self, tmp_path: Path) -> None:
         a_run(tmp_path, "base-0", [True] * 4, decode="graph")
         a_run(tmp_path, "dart-0.5-layer2", [True] * 4)
-        one, other = read_systems([tmp_path])
-        assert (base_of(other, [one, other]), one.marks) == (one, ())
+        base, other = read_systems([tmp_path])
+        assert (base_of(other, [base, other]), base.marks) == (base, ())
 
     def test_two_runs_of_one_name_are_refused_with_their_difference(self, tmp_path: Path) -> None:
         for device in ("gpu", "other"):
@@ -572,16 +578,16 @@ class TestControl:
             ("fast_v-0.5-layer2+snapkv-0.3", ""),
         ],
     )
-    def test_is_random_at_the_same_ratio_and_place(self, label: str, control: str) -> None:
+    def test_is_random_at_the_same_ratio_and_layer(self, label: str, control: str) -> None:
         assert control_of(label) == control
 
-    def test_is_fetched_when_it_lies_beside_a_run_that_was_named(self, tmp_path: Path) -> None:
+    def test_is_read_if_it_lies_beside_a_given_run(self, tmp_path: Path) -> None:
         base, dart, _ = (
             a_run(tmp_path, method, [True] * 4) for method in ("base-0", "dart-0.5-layer2", "random-0.5-layer2")
         )
         assert ("tau", "random-0.5-layer2") in rows_of(base, dart)
 
-    def test_is_missed_when_it_was_not_run(self, tmp_path: Path) -> None:
+    def test_is_reported_missing_if_it_was_not_run(self, tmp_path: Path) -> None:
         base_and_dart(tmp_path, [True] * 4, [True] * 4)
         assert missing_controls(read_systems([tmp_path])) == {"random-0.5-layer2": "random-0.5-layer2"}
 
@@ -619,27 +625,29 @@ class TestAnswers:
             ({"score": 1.1}, None),
         ],
     )
-    def test_best(self, field: Ranking, asked: dict[str, float], best: str | None) -> None:
-        found = field.best(**asked)
-        assert (found.name if found else None) == best
+    def test_best_setting_within_a_latency_or_score_limit(
+        self, field: Ranking, asked: dict[str, float], best: str | None
+    ) -> None:
+        winner = field.best(**asked)
+        assert (winner.name if winner else None) == best
 
     def test_is_the_tables_row_if_no_sample_is_left_out(self, field: Ranking, monkeypatch: pytest.MonkeyPatch) -> None:
         chosen = field.candidates[3]
-        (row,) = (one for one in field._compared.rows if one.side == chosen.name)
+        (row,) = (candidate for candidate in field._compared.rows if candidate.side == chosen.name)
         part = replace(field, ids={"tau": field.ids["tau"] - {"clip0"}})
         assert part.row(chosen).samples == 7
         monkeypatch.setattr("audiomarathon.results.best.row_of", None)
-        found = field.row(chosen)
-        assert found.verdict is row.verdict
-        assert found.p_adjusted == row.verdict.p  # a question of its own: not one of the table's tests
+        answered = field.row(chosen)
+        assert answered.verdict is row.verdict
+        assert answered.p_adjusted == row.verdict.p  # a question of its own: not one of the table's tests
         assert row.p_adjusted > row.verdict.p
 
     def test_the_reference_may_win(self, tmp_path: Path) -> None:
         a_run(tmp_path, "base-0", [True] * 8, checkpoint="Big")
         a_run(tmp_path, "dart-0.3-layer2", [False] * 8, prefill=0.5, checkpoint="Big")
         a_run(tmp_path, "base-0", [False] * 8, checkpoint="Small", prefill=0.4)
-        found = answer(ranking_of(compared(tmp_path)), score=0.95)
-        assert re.search(r"0\.95 .*Big base-0's score: Big base-0 itself .*1\.000", found["text"])
+        answered = answer(ranking_of(compared(tmp_path)), score=0.95)
+        assert re.search(r"0\.95 .*Big base-0's score: Big base-0 itself .*1\.000", answered["text"])
 
     def test_random_may_win_and_is_called_the_control(self, tmp_path: Path) -> None:
         base_and_dart(tmp_path, [True] * 8, [True] * 8, prefill=0.6)
@@ -648,14 +656,14 @@ class TestAnswers:
         assert "time to first token: random-0.5-layer2 (score 1.000, +0.000" in text
         assert re.search(r"control.*dart-0\.5-layer2$", text)
 
-    def test_doubts_about_the_score_are_named_where_a_score_is_asked_for(self, tmp_path: Path) -> None:
+    def test_a_wide_score_interval_is_mentioned_only_for_a_high_score_limit(self, tmp_path: Path) -> None:
         base_and_dart(tmp_path, [True] * 20, [True] * 19 + [False], prefill=0.5)
         field = ranking_of(compared(tmp_path))
         doubt = "but the score's interval allows a larger loss: more samples, .* quiet machine"
         assert re.search(doubt, answer(field, score=0.94)["text"])
         assert "larger loss" not in answer(field, score=0.1)["text"] + answer(field, latency=0.9)["text"]
 
-    def test_sides_are_ranked_on_tasks_that_all_have(self, tmp_path: Path) -> None:
+    def test_settings_are_ranked_on_tasks_that_all_of_them_ran(self, tmp_path: Path) -> None:
         """dart is quicker and better on tau, where alone it was run to the end; on both tasks fast_v is the best."""
         for task, right in (("tau", True), ("desed", False)):
             a_run(tmp_path, "base-0", [True] * 4, task=task)
@@ -672,7 +680,7 @@ class TestAnswers:
         assert "left out dart-0.5-layer2 in desed: not run" in text
         assert "left out task gtzan: not timed" in text
 
-    def test_sides_are_ranked_on_samples_that_all_answered(self, tmp_path: Path) -> None:
+    def test_settings_are_ranked_on_samples_that_all_of_them_answered(self, tmp_path: Path) -> None:
         """dart answered the easy half only."""
         a_run(tmp_path, "base-0", [True] * 8)
         a_run(tmp_path, "fast_v-0.5-layer2", [True] * 4 + [False] * 4, prefill=0.4)
@@ -681,7 +689,7 @@ class TestAnswers:
         assert field.samples == 4
         assert field.best(score=0.95).name == "fast_v-0.5-layer2"
 
-    def test_sides_without_comparable_times_and_controls_are_not_ranked(self, tmp_path: Path) -> None:
+    def test_control_runs_and_settings_without_comparable_times_are_not_ranked(self, tmp_path: Path) -> None:
         base_and_dart(tmp_path, [True] * 4, [True] * 4, session="another")
         changed(a_run(tmp_path / "silence", "base-0", [True] * 4), control={"kind": "silence"})
         field = ranking_of(compared(tmp_path))
@@ -691,15 +699,15 @@ class TestAnswers:
         assert "base-0 [silence]: heard control audio" in told
         assert re.search("no setting.* base-0", answer(field, latency=0.5)["text"])
 
-    def test_one_that_shares_no_sample_with_the_others_is_left_out(self, tmp_path: Path) -> None:
+    def test_a_setting_without_samples_shared_by_the_others_is_left_out(self, tmp_path: Path) -> None:
         base_and_dart(tmp_path, [True] * 11, [True] * 6)
         a_run(tmp_path, "fast_v-0.5-layer2", [True] * 5, first=6)
         a_run(tmp_path, "frame-0.5-layer2", [True] * 4)
         field = ranking_of(compared(tmp_path))
-        assert [one.name for one in field.candidates] == ["base-0", "dart-0.5-layer2", "frame-0.5-layer2"]
+        assert [candidate.name for candidate in field.candidates] == ["base-0", "dart-0.5-layer2", "frame-0.5-layer2"]
         assert "fast_v-0.5-layer2: few or no timed samples shared with the others" in ranked(field)
 
-    def test_one_that_has_hardly_begun_does_not_shrink_the_field(self, tmp_path: Path) -> None:
+    def test_a_setting_with_very_few_samples_is_left_out_of_the_ranking(self, tmp_path: Path) -> None:
         base_and_dart(tmp_path, [True] * 20, [True], prefill=0.1)
         for method in ("fast_v", "random"):
             a_run(tmp_path, f"{method}-0.5-layer2", [True] * 20, prefill=0.5)
@@ -722,28 +730,28 @@ class TestMargin:
         rows = rows_of(folder, margins={"gtzan": 0.02})
         assert {place for place, row in rows.items() if row.decision} == {("gtzan", "dart-0.5-layer2")}
 
-    def test_each_setting_and_task_has_a_verdict(self, folder: Path) -> None:
-        found = {place: row.decision for place, row in rows_of(folder, margins={"": 0.05, "gtzan": 0.02}).items()}
-        assert found["tau", "dart-0.5-layer2"].verdict == "no worse"
-        assert found["tau", "random-0.5-layer2"].verdict == "worse"
-        assert found["gtzan", "dart-0.5-layer2"].verdict == "not decided"
-        assert found["overall", "dart-0.5-layer2"] is None
-        assert {one.tests for one in found.values() if one} == {3}
+    def test_each_setting_and_task_gets_a_non_inferiority_verdict(self, folder: Path) -> None:
+        decisions = {place: row.decision for place, row in rows_of(folder, margins={"": 0.05, "gtzan": 0.02}).items()}
+        assert decisions["tau", "dart-0.5-layer2"].verdict == "no worse"
+        assert decisions["tau", "random-0.5-layer2"].verdict == "worse"
+        assert decisions["gtzan", "dart-0.5-layer2"].verdict == "not decided"
+        assert decisions["overall", "dart-0.5-layer2"] is None
+        assert {decision.tests for decision in decisions.values() if decision} == {3}
 
-    def test_is_of_accuracy_not_of_macro_f1(self, tmp_path: Path) -> None:
+    def test_applies_to_accuracy_rather_than_macro_f1(self, tmp_path: Path) -> None:
         """One class of four is lost as a whole: macro-F1 falls by another number."""
         base_and_dart(tmp_path, [True] * 8, [True, True, True, False] * 2)
         row = rows_of(tmp_path, margins={"": 0.02})["tau", "dart-0.5-layer2"]
         assert (row.decision.figure, row.decision.difference) == ("accuracy", -0.25)
         assert row.verdict.difference != pytest.approx(-0.25)
 
-    def test_clusters_count_as_wholes(self, tmp_path: Path) -> None:
+    def test_samples_of_a_cluster_do_not_count_as_independent(self, tmp_path: Path) -> None:
         for label in ("base-0", "dart-0.5-layer2"):
             folder = a_run(tmp_path, label, [True] * 200)
             records = [record | {"cluster": f"c{place // 5}"} for place, record in enumerate(records_in(folder))]
             write_records(folder, records)
-        found = rows_of(tmp_path, margins={"": 0.05})["tau", "dart-0.5-layer2"].decision
-        assert (found.samples, found.clusters, found.verdict, found.needed) == (200, 40, "not decided", 73)
+        decision = rows_of(tmp_path, margins={"": 0.05})["tau", "dart-0.5-layer2"].decision
+        assert (decision.samples, decision.clusters, decision.verdict, decision.needed) == (200, 40, "not decided", 73)
 
     def test_failed_samples_count_for_the_largest_cluster(self, tmp_path: Path) -> None:
         """A cluster may have three samples, although only one of them was answered."""
@@ -754,54 +762,60 @@ class TestMargin:
         pairs = compared(tmp_path).shared["dart-0.5-layer2"]["tau"]
         assert (pairs.clustered.largest, len(pairs.clustered.sizes)) == (3, 9)
 
-    def test_of_transcripts_caps_a_sample_and_shows_insertions(self, tmp_path: Path) -> None:
+    def test_of_transcripts_caps_the_errors_per_sample_and_reports_insertions(self, tmp_path: Path) -> None:
         for label, said in (("base-0", "a dog"), ("dart-0.5-layer2", "a dog barks barks barks barks barks")):
             changed_records(
                 a_run(tmp_path, label, [True] * 3, task="librispeech"), reply=said, reference={"answer": "a dog"}
             )
-        found = rows_of(tmp_path, margins={"": 0.02})["librispeech", "dart-0.5-layer2"].decision
-        assert found.difference == -1.0
-        assert found.figure == "1 − errors per word, capped at 1 a sample"
-        assert found.beside == "insertions per word 2.500, reference's 0.000"
+        decision = rows_of(tmp_path, margins={"": 0.02})["librispeech", "dart-0.5-layer2"].decision
+        assert decision.difference == -1.0
+        assert decision.figure == "1 − errors per word, capped at 1 a sample"
+        assert decision.beside == "insertions per word 2.500, reference's 0.000"
 
-    def test_a_control_claims_nothing(self, tmp_path: Path) -> None:
+    def test_a_control_run_gets_no_verdict(self, tmp_path: Path) -> None:
         base_and_dart(tmp_path, [True] * 200, [True] * 200)
         as_control(a_run(tmp_path / "silent", "base-0", [False] * 200))
-        found = {place[1]: row.decision for place, row in rows_of(tmp_path, margins={"": 0.02}).items()}
-        assert (found["base-0 [silence]"], found["dart-0.5-layer2"].tests) == (None, 1)
+        decisions = {place[1]: row.decision for place, row in rows_of(tmp_path, margins={"": 0.02}).items()}
+        assert (decisions["base-0 [silence]"], decisions["dart-0.5-layer2"].tests) == (None, 1)
 
     @pytest.mark.parametrize(("most", "verdict"), [(16, "not decided"), (1, "no worse")])
-    def test_replies_that_happen_to_be_one_token_prove_nothing(self, most: int, verdict: str, tmp_path: Path) -> None:
+    def test_one_token_replies_prove_equality_only_if_the_token_limit_was_1(
+        self, most: int, verdict: str, tmp_path: Path
+    ) -> None:
         for label in ("base-0", "snapkv-0.5"):
             run = changed(a_run(tmp_path, label, [True] * 8, max_new_tokens=most), note=ONE_TOKEN)
             changed_records(run, new_tokens=1)
-        found = rows_of(tmp_path, margins={"": 0.02})["tau", "snapkv-0.5"].decision
-        assert (found.verdict, found.by_construction) == (verdict, most == 1)
+        decision = rows_of(tmp_path, margins={"": 0.02})["tau", "snapkv-0.5"].decision
+        assert (decision.verdict, decision.by_construction) == (verdict, most == 1)
 
     def test_a_sample_that_failed_counts_as_lost(self, tmp_path: Path) -> None:
         run = base_and_dart(tmp_path, [True] * 300, [True] * 300)
-        found = rows_of(tmp_path, margins={"": 0.02})["tau", "dart-0.5-layer2"].decision
-        assert (found.verdict, found.beside) == ("no worse", "")
+        decision = rows_of(tmp_path, margins={"": 0.02})["tau", "dart-0.5-layer2"].decision
+        assert (decision.verdict, decision.beside) == ("no worse", "")
         records = lines_of(run / "samples.jsonl")
-        failed = [a_failed_record(one["id"], cluster=one["cluster"], clips=one["clips"]) for one in records[:60]]
+        failed = [
+            a_failed_record(record["id"], cluster=record["cluster"], clips=record["clips"]) for record in records[:60]
+        ]
         write_records(run, [*failed, *records[60:]])
-        found = rows_of(tmp_path, margins={"": 0.02})["tau", "dart-0.5-layer2"].decision
-        assert found.verdict != "no worse"
-        assert found.beside == "60 without a score count as lost"
+        decision = rows_of(tmp_path, margins={"": 0.02})["tau", "dart-0.5-layer2"].decision
+        assert decision.verdict != "no worse"
+        assert decision.beside == "60 without a score count as lost"
 
-    def test_a_sample_that_the_setting_was_not_to_run_does_not_count(self, tmp_path: Path) -> None:
+    def test_a_sample_not_selected_for_the_setting_does_not_count(self, tmp_path: Path) -> None:
         base, run = (a_run(tmp_path, label, [True] * 9) for label in ("base-0", "dart-0.5-layer2"))
         records = lines_of(run / "samples.jsonl")
-        changed(run, samples=[one["id"] for one in records[1:]])
+        changed(run, samples=[record["id"] for record in records[1:]])
         write_records(base, [a_failed_record(records[0]["id"], cluster=records[0]["cluster"]), *records[1:]])
         assert rows_of(tmp_path, margins={"": 0.02})["tau", "dart-0.5-layer2"].decision.beside == ""
 
-    def test_the_largest_cluster_is_that_of_the_task(self, tmp_path: Path) -> None:
+    def test_the_tasks_recorded_largest_cluster_limits_the_verdict(self, tmp_path: Path) -> None:
         for label in ("base-0", "dart-0.5-layer2"):
             changed(a_run(tmp_path, label, [True] * 300), largest_cluster=4)
         assert rows_of(tmp_path, margins={"": 0.02})["tau", "dart-0.5-layer2"].decision.verdict == "not decided"
 
-    def test_a_task_without_scores_is_no_test(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_task_without_sample_scores_gets_no_verdict(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         base_and_dart(tmp_path, [True] * 8, [True] * 8)
         monkeypatch.setattr("audiomarathon.scoring.choice.Choice.own_score", lambda *_given: None)
         assert rows_of(tmp_path, margins={"": 0.02})["tau", "dart-0.5-layer2"].decision is None
@@ -812,7 +826,7 @@ class TestMargin:
         with pytest.raises(RecordError, match=r"clip0 is 5; a margin needs scores in \[0, 1\]"):
             rows_of(tmp_path, margins={"": 0.02})
 
-    def test_the_command_writes_it_everywhere(self, folder: Path) -> None:
+    def test_compare_writes_the_verdicts_to_json_csv_markdown_and_latex(self, folder: Path) -> None:
         for end in ("json", "csv", "md", "tex"):
             said = succeed("compare", folder, "--margin", "0.05,gtzan=0.02", "-o", f"{folder}/c.{end}")
         assert "margin 0.05 of accuracy: tau" in said
@@ -825,7 +839,7 @@ class TestMargin:
             assert "needs at least 186 clusters, any test 149" in (folder / f"c.{end}").read_text()
 
     @pytest.mark.parametrize("margin", ["0", "1", "nan", "x", "tau=0.1,tau=0.2", ",", "race=0.02"])
-    def test_one_line_for_a_wrong_margin(self, folder: Path, margin: str) -> None:
+    def test_a_wrong_margin_is_refused_with_the_allowed_values(self, folder: Path, margin: str) -> None:
         code, said = call("compare", folder, "--margin", margin)
         assert (code, "--margin" in said, "allowed: " in said) == (2, True, True)
 
@@ -836,7 +850,7 @@ class TestMargin:
 
 
 class TestPower:
-    def test_says_how_many_samples_like_these_decide(self, tmp_path: Path) -> None:
+    def test_reports_how_many_clusters_would_be_needed_for_a_verdict(self, tmp_path: Path) -> None:
         base_and_dart(tmp_path, [True] * 100, [False] * 2 + [True] * 98)
         said = succeed("compare", tmp_path, "--margin", "0.1", "--power")
         clusters = re.search(r"2 of 100 clusters differ from base; ([\d,]+) such clusters", said)
@@ -845,7 +859,7 @@ class TestPower:
 
 
 class TestKept:
-    def test_by_hand(self, tmp_path: Path) -> None:
+    def test_share_of_base_answers_kept_by_hand(self, tmp_path: Path) -> None:
         """Of 10 samples base has 8 right and silence 2 of these: 6 are left, of which dart keeps 3."""
         base_and_dart(tmp_path, [True] * 8 + [False] * 2, [True] * 5 + [False] * 3 + [True] * 2)
         as_control(a_run(tmp_path / "silent", "base-0", [True] * 2 + [False] * 6 + [True] * 2))
@@ -856,7 +870,9 @@ class TestKept:
         assert "between methods only" in said
 
     @pytest.mark.parametrize("silent", [None, [True] * 4])
-    def test_without_a_control_or_a_sample_it_is_refused(self, tmp_path: Path, silent: list[bool] | None) -> None:
+    def test_without_a_control_run_or_a_remaining_sample_is_refused(
+        self, tmp_path: Path, silent: list[bool] | None
+    ) -> None:
         base_and_dart(tmp_path, [True] * 4, [True] * 4)
         if silent:
             as_control(a_run(tmp_path / "silent", "base-0", silent))
@@ -865,7 +881,7 @@ class TestKept:
 
 
 class TestCommand:
-    def test_prints_and_writes(self, tmp_path: Path) -> None:
+    def test_prints_the_comparison_and_writes_json_csv_and_markdown(self, tmp_path: Path) -> None:
         base_and_dart(tmp_path, [True] * 8, [True] * 6 + [False] * 2, prefill=0.5)
         a_run(tmp_path, "dart-0.7-layer2", [True] * 8, prefill=0.5, prompts="other")
         for end in ("json", "csv", "md"):
@@ -881,7 +897,7 @@ class TestCommand:
         assert (row["setting"], row["samples"], float(row["llm_prefill_speedup"])) == ("dart-0.5-layer2", "8", 2.0)
         assert told in (tmp_path / "c.md").read_text()
 
-    def test_a_score_without_a_value_is_a_dash_and_null(self, tmp_path: Path) -> None:
+    def test_an_undefined_score_is_reported_and_null_in_json(self, tmp_path: Path) -> None:
         """All words of the references are such as the normaliser drops: no rate can be made."""
         for label in ("base-0", "dart-0.5-layer2"):
             folder = a_run(tmp_path, label, [True] * 3, task="librispeech")
@@ -892,7 +908,7 @@ class TestCommand:
         assert "dart-0.5-layer2 in librispeech: the score has no value" in said
         assert json.loads((tmp_path / "c.json").read_text())["rows"][0]["verdict"]["p"] is None
 
-    def test_is_read_at_80_columns(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_output_fits_80_columns(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("COLUMNS", "80")
         a_run(tmp_path, "base-0", [True] * 8)
         for method in ("dart", "random"):
@@ -913,7 +929,9 @@ class TestCommand:
             ([], "at least two"),
         ],
     )
-    def test_one_line_for_what_is_wrong(self, tmp_path: Path, arguments: list[str], message: str) -> None:
+    def test_a_wrong_option_or_too_few_runs_are_refused(
+        self, tmp_path: Path, arguments: list[str], message: str
+    ) -> None:
         a_run(tmp_path, "base-0", [True] * 4)
         code, said = call("compare", tmp_path, *arguments)
         assert (code, message in said) == (2, True)
@@ -931,17 +949,17 @@ def test_the_table_is_richs_without_measuring_its_cells(tmp_path: Path, monkeypa
     console = Console(width=200)
     printed = []
     missing = ["random-0.5-layer2"]
-    found = comparison(compared, missing)
-    for table in (for_width(found, 200), rich_table(found)):
+    shown_table = comparison(compared, missing)
+    for table in (for_width(shown_table, 200), rich_table(shown_table)):
         with console.capture() as text:
             console.print(table)
         printed.append((text.get(), len(cells)))
-    (own, measured), (of_rich, _) = printed
-    assert own == of_rich
+    (printed_text, measured), (of_rich, _) = printed
+    assert printed_text == of_rich
     assert measured == 0
 
 
-def test_a_remark_about_every_setting_does_not_list_them() -> None:
+def test_a_reason_shared_by_every_setting_does_not_list_them() -> None:
     names = [f"frame-0.{n}" for n in range(1, 6)]
     left = [LeftOut(name, "tau", "why") for name in names]
     assert lines_by_reason(left, names) == ["all 5 settings in tau: why"]

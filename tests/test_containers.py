@@ -72,7 +72,7 @@ ENCODINGS = {
 
 
 @pytest.mark.parametrize("ending", ENCODINGS)
-def test_tags_behind_the_audio_change_nothing(ending: str, tmp_path: Path) -> None:
+def test_tags_after_the_audio_do_not_change_the_samples(ending: str, tmp_path: Path) -> None:
     data = encoded(path := tmp_path / f"a.{ending}", **ENCODINGS[ending])
     plain = audio.decode(path, RATE)
     for name, tag in TAGS.items():
@@ -81,7 +81,7 @@ def test_tags_behind_the_audio_change_nothing(ending: str, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("ending", ["flac", "wav", "ogg"])
-def test_a_tag_does_not_hide_that_audio_is_cut_off(ending: str, tmp_path: Path) -> None:
+def test_a_tag_after_truncated_audio_does_not_hide_the_truncation(ending: str, tmp_path: Path) -> None:
     data = encoded(path := tmp_path / f"a.{ending}")
     for tag in TAGS.values():
         refused(path, data[:-200] + tag, "truncated|more bytes follow")
@@ -89,13 +89,13 @@ def test_a_tag_does_not_hide_that_audio_is_cut_off(ending: str, tmp_path: Path) 
     refused(path, data + too_long, "damaged|truncated")
 
 
-def test_a_wavs_own_chunk_may_end_like_a_tag(tmp_path: Path) -> None:
+def test_a_wav_chunk_that_ends_like_a_tag_is_allowed(tmp_path: Path) -> None:
     data = encoded(path := tmp_path / "a.wav")
     data += b"id3 " + struct.pack("<I", len(TAGS["ID3v2.4"])) + TAGS["ID3v2.4"]
     whole(path, patched(data, 4, struct.pack("<I", len(data) - 8)))
 
 
-def test_a_wav_may_count_its_tag_into_its_size(tmp_path: Path) -> None:
+def test_a_wav_size_that_includes_its_tag_is_allowed(tmp_path: Path) -> None:
     data = encoded(path := tmp_path / "a.wav") + ID3V1
     whole(path, patched(data, 4, struct.pack("<I", len(data) - 8)))
 
@@ -107,7 +107,7 @@ def with_size(data: bytes, size: int) -> bytes:
     return patched(data, data.index(b"data") + 4, struct.pack("<I", size))
 
 
-def test_a_wav_whose_data_chunk_ends_before_its_audio_is_refused(tmp_path: Path) -> None:
+def test_a_wav_with_audio_beyond_its_data_chunk_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.wav"
     data = encoded(path)
     refused(path, with_size(data, 64), "more bytes follow")
@@ -117,21 +117,21 @@ def test_a_wav_whose_data_chunk_ends_before_its_audio_is_refused(tmp_path: Path)
 
 
 @pytest.mark.parametrize("subtype", ["MS_ADPCM", "GSM610"])
-def test_a_wav_of_two_compressed_audio_chunks_is_refused(tmp_path: Path, subtype: str) -> None:
+def test_a_compressed_wav_with_two_data_chunks_is_refused(tmp_path: Path, subtype: str) -> None:
     data = encoded(path := tmp_path / "a.wav", subtype=subtype)
     audio.decode(path, RATE)
     refused(path, data + data[data.index(b"data") :], "two chunks of audio")
 
 
 @pytest.mark.parametrize("size", [0x7FFFF000, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF])
-def test_a_streamed_wav_is_taken_to_its_end_which_must_be_a_whole_sample(tmp_path: Path, size: int) -> None:
+def test_a_streamed_wav_is_read_to_its_end_and_refused_on_a_partial_sample(tmp_path: Path, size: int) -> None:
     path = tmp_path / "a.wav"
     data = with_size(encoded(path), size)
     whole(path, data)
     refused(path, data[:-1], "samples would be decoded")
 
 
-def test_chunks_around_a_wavs_audio_are_allowed_padded_or_not(tmp_path: Path) -> None:
+def test_other_wav_chunks_are_allowed_with_or_without_padding(tmp_path: Path) -> None:
     path = tmp_path / "a.wav"
     data = encoded(path, subtype="PCM_U8")
     odd, tags = with_size(data[:-1], FRAMES - 1), b"LIST\x05\0\0\0INFO!"
@@ -150,7 +150,7 @@ def test_a_wav_header_that_contradicts_itself_is_refused(tmp_path: Path, place: 
     refused(path, patched(data, place, bytes([data[place] ^ 8])), "contradicts itself|not audio")
 
 
-def test_an_aiff_or_au_header_that_promises_less_than_its_audio_is_refused(tmp_path: Path) -> None:
+def test_an_aiff_or_au_header_shorter_than_its_audio_is_refused(tmp_path: Path) -> None:
     aiff, au = tmp_path / "a.aiff", tmp_path / "a.au"
     data = encoded(aiff)
     refused(aiff, patched(data, data.index(b"COMM") + 10, struct.pack(">I", 500)), "promises 500 samples")
@@ -178,7 +178,7 @@ def with_total(data: bytes, total: int) -> bytes:
     return patched(data, 21, bytes([data[21] & 0xF0]) + struct.pack(">I", total))
 
 
-def test_a_flac_that_holds_more_or_less_than_its_header_promises_is_refused(tmp_path: Path) -> None:
+def test_a_flac_whose_length_differs_from_its_header_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.flac"
     data = encoded(path)
     refused(path, with_total(data, 20_000), "not all of it would be decoded")
@@ -236,17 +236,17 @@ def test_an_ogg_whose_last_page_is_damaged_is_refused(ogg: tuple[Path, list[byte
         refused(path, b"".join([*parts[:-1], last]), "no whole OGG page|not audio")
 
 
-def test_an_ogg_with_a_hole_is_refused(ogg: tuple[Path, list[bytes]]) -> None:
+def test_an_ogg_with_a_missing_page_is_refused(ogg: tuple[Path, list[bytes]]) -> None:
     path, parts = ogg
     refused(path, b"".join(parts[:2] + parts[3:]), "missing or out of order")
 
 
-def test_an_ogg_whose_end_lies_before_what_it_holds_is_refused(ogg: tuple[Path, list[bytes]]) -> None:
+def test_an_ogg_whose_end_position_is_too_small_is_refused(ogg: tuple[Path, list[bytes]]) -> None:
     path, parts = ogg
     refused(path, b"".join([*parts[:-1], page(parts[-1], granule=5_000)]), "missing or out of order")
 
 
-def test_a_vorbis_stream_may_end_in_an_empty_page_but_not_without_an_end(tmp_path: Path) -> None:
+def test_a_vorbis_stream_needs_a_last_page_which_can_be_empty(tmp_path: Path) -> None:
     path = tmp_path / "a.ogg"
     parts = pages(encoded(path))
     open_end = b"".join([*parts[:-1], page(parts[-1], flags=parts[-1][5] & ~4)])

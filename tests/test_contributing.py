@@ -61,7 +61,9 @@ def test_each_example_takes_less_than_forty_lines() -> None:
         assert len([line for line in code.splitlines() if line.strip()]) < 40, name
 
 
-def test_the_press_runs_as_the_page_says(written: Path, tiny_checkpoint: Path, tmp_path: Path, no_env) -> None:
+def test_the_example_press_runs_installed_and_from_its_file(
+    written: Path, tiny_checkpoint: Path, tmp_path: Path, no_env
+) -> None:
     data = task_folders.build_tau(tmp_path / "data")
     settings = {"data": str(data), "model_path": str(tiny_checkpoint), "results": tmp_path / "out", "max_new_tokens": 4}
     press = importlib.import_module("large_values").LargeValues(0.5)
@@ -69,29 +71,29 @@ def test_the_press_runs_as_the_page_says(written: Path, tiny_checkpoint: Path, t
     by_file = f"{written}/large_values.py:LargeValues:0.5"
     (second,) = evaluate("tau", model="embedded", method=by_file, limit=2, **settings | {"results": tmp_path / "again"})
     pressed = [first, second]
-    assert [one.method for one in pressed] == ["large_values-0.5"] * 2  # one label, installed or by its file
-    for whole, *cut in zip(*(records_in(one.folder) for one in (base, *pressed)), strict=True):
+    assert [result.method for result in pressed] == ["large_values-0.5"] * 2  # one label, installed or by its file
+    for whole, *cut in zip(*(records_in(result.folder) for result in (base, *pressed)), strict=True):
         dropped = whole["audio_tokens"] - kept_count(whole["audio_tokens"], 0.5)
-        assert [one["kv_lengths"] for one in cut] == [[length - dropped for length in whole["kv_lengths"]]] * 2
+        assert [record["kv_lengths"] for record in cut] == [[length - dropped for length in whole["kv_lengths"]]] * 2
 
 
 @pytest.mark.usefixtures("written")
-def test_the_scorer_judges() -> None:
+def test_the_example_scorer_computes_a_score() -> None:
     scorer = importlib.import_module("counting").Counting()
     records = [
         Record(str(place), f"c{place}", reply=reply, reference={"count": 3})
         for place, reply in enumerate(("3", "I hear 4 calls.", "many"))
     ]
-    found = figures_of(scorer, list(scorer.verdicts(records)), seed=1)
-    assert (found["score"], found["n"]) == (0.5, 3)
+    figures = figures_of(scorer, list(scorer.verdicts(records)), seed=1)
+    assert (figures["score"], figures["n"]) == (0.5, 3)
 
 
 @pytest.mark.usefixtures("written")
-def test_the_judge_judges_by_the_protocol(tmp_path: Path) -> None:
+def test_the_example_judge_protocol_yields_a_score(tmp_path: Path) -> None:
     scorer, judge = importlib.import_module("politeness").Politeness(), Shouting()
     facts = {"task": "polite", "method": "base-0"}
     folder = write_run(tmp_path, facts, [a_record(str(place), reply="Hey!" * place) for place in range(4)])
     judge_run(Case(folder, list(read_records(folder).values()), scorer.protocol), Bench("shouting", judge))
-    found = figures_of(scorer, list(scorer.verdicts(list(read_records(folder).values()))), seed=1)
-    assert found["score"] == 0.5
-    assert found["judged"]["judges"]["shouting"]["weak"] == ["rude"]
+    figures = figures_of(scorer, list(scorer.verdicts(list(read_records(folder).values()))), seed=1)
+    assert figures["score"] == 0.5
+    assert figures["judged"]["judges"]["shouting"]["weak"] == ["rude"]

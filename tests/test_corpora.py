@@ -40,7 +40,7 @@ def answer(sample: Any) -> str:
 # --- TAU --------------------------------------------------------------------------------------------------------------
 
 
-def test_tau_scenes_come_from_the_label_column_and_stay_apart(raw: list[str], tmp_path: Path) -> None:
+def test_tau_scenes_come_from_the_label_column_and_are_not_mixed(raw: list[str], tmp_path: Path) -> None:
     """`metro_station-…` begins with `metro`; the release took the first word."""
     meta = Path(raw[0]) / "meta.csv"
     # A label that contradicts the file name: the column counts.
@@ -60,7 +60,7 @@ def test_tau_clips_of_one_place_are_one_cluster(raw: list[str], tmp_path: Path) 
     assert clusters == {f"{s}-{p}" for s in ("metro", "metro_station") for p in ("lisbon-1000", "lyon-1001")}
 
 
-def test_tau_devices_that_recorded_side_by_side_are_not_joined(raw: list[str], tmp_path: Path) -> None:
+def test_tau_clips_of_different_devices_are_not_joined(raw: list[str], tmp_path: Path) -> None:
     meta = Path(raw[0]) / "meta.csv"
     for name in meta.read_text().splitlines()[1:5]:
         clip = name.split("\t")[0]
@@ -71,13 +71,13 @@ def test_tau_devices_that_recorded_side_by_side_are_not_joined(raw: list[str], t
     assert all(source["path"][-5] == row["facts"]["device"] for row in rows for source in row["sources"])
 
 
-def test_tau_with_a_quoted_table_is_the_same(raw: list[str], tmp_path: Path) -> None:
+def test_tau_metadata_with_quoted_fields_is_read_the_same(raw: list[str], tmp_path: Path) -> None:
     expected = samples("tau", built("tau", raw, tmp_path / "plain"))
     meta = Path(raw[0]) / "meta.csv"
     rows = [line.split("\t") for line in meta.read_text().splitlines()]
     meta.write_text("".join("\t".join(f'"{field}"' for field in row) + "\n" for row in rows))
-    found = samples("tau", built("tau", raw, tmp_path / "quoted"))
-    assert [answer(sample) for sample in found] == [answer(sample) for sample in expected]
+    quoted_samples = samples("tau", built("tau", raw, tmp_path / "quoted"))
+    assert [answer(sample) for sample in quoted_samples] == [answer(sample) for sample in expected]
 
 
 def test_tau_joins_clips_by_name_in_any_order_of_the_table(raw: list[str], tmp_path: Path) -> None:
@@ -89,7 +89,7 @@ def test_tau_joins_clips_by_name_in_any_order_of_the_table(raw: list[str], tmp_p
     assert [file.read_bytes() for file in sorted(again.rglob("*.wav"))] == first != []
 
 
-def test_tau_with_a_pipe_for_a_table_does_not_wait(raw: list[str], tmp_path: Path, capsys: Any) -> None:
+def test_tau_metadata_that_is_a_fifo_is_refused_and_does_not_block(raw: list[str], tmp_path: Path, capsys: Any) -> None:
     meta = Path(raw[0]) / "meta.csv"
     meta.unlink()
     os.mkfifo(meta)
@@ -132,7 +132,7 @@ def test_had_fake_clips_hold_fake_segments_and_real_ones_none(raw: list[str], tm
     assert (event["event_onset"], event["event_seconds"]) == (pytest.approx(0.3), pytest.approx(0.25))
 
 
-def test_had_a_label_that_contradicts_itself_is_left_out(raw: list[str], tmp_path: Path) -> None:
+def test_had_a_clip_with_a_contradictory_label_is_left_out(raw: list[str], tmp_path: Path) -> None:
     file = Path(raw[0]) / "HAD_train_label.txt"
     lines = file.read_text().splitlines()
     file.write_text("\n".join([lines[0][:-1] + "0", *lines[1:]]) + "\n")
@@ -155,7 +155,7 @@ def test_had_splits_under_one_folder_are_read_together(raw: list[str], tmp_path:
     assert len(used) == 24
 
 
-def test_vesus_neutral_is_monotone_and_persons_stay_apart(raw: list[str], tmp_path: Path) -> None:
+def test_vesus_neutral_becomes_monotone_and_speakers_are_not_mixed(raw: list[str], tmp_path: Path) -> None:
     folder = built("vesus", raw, tmp_path / "vesus")
     assert {(s.meta["person"], s.meta["emotion"]) for s in samples("vesus", folder)} == {
         (person, emotion) for person in ("1", "10") for emotion in ("happy", "monotone")
@@ -182,14 +182,14 @@ def test_vox_reads_the_table_of_voxceleb1_too(raw: list[str], tmp_path: Path) ->
     assert {(s.cluster, answer(s)) for s in samples("vox", folder)} == {(f"id000{n}", "Female") for n in (12, 15, 16)}
 
 
-def test_vox_in_its_own_format_says_how_to_convert_it(raw: list[str], tmp_path: Path, capsys: Any) -> None:
+def test_vox_of_m4a_files_is_refused_with_the_conversion_command(raw: list[str], tmp_path: Path, capsys: Any) -> None:
     for clip in Path(raw[0]).rglob("*.wav"):
         clip.rename(clip.with_suffix(".m4a"))
     built("vox", raw, tmp_path / "vox", code=2)
     assert "ffmpeg -i" in capsys.readouterr().err
 
 
-def test_vox_clips_that_were_not_converted_are_named(raw: list[str], tmp_path: Path) -> None:
+def test_vox_m4a_clips_without_a_converted_file_are_listed_as_left_out(raw: list[str], tmp_path: Path) -> None:
     first, second, *_ = sorted((Path(raw[0]) / "id00012").rglob("*.wav"))
     first.unlink()
     first.with_suffix(".m4a").write_bytes(b"AAC")
@@ -198,7 +198,7 @@ def test_vox_clips_that_were_not_converted_are_named(raw: list[str], tmp_path: P
     assert [name for name in left_out(folder) if name.endswith(".m4a")] == ["id00012/21Uxsk56VDQ/00001.m4a"]
 
 
-def test_vox_age_groups_have_their_edges_and_children_belong_to_none(raw: list[str], tmp_path: Path) -> None:
+def test_vox_age_groups_are_split_at_30_and_children_are_left_out(raw: list[str], tmp_path: Path) -> None:
     folder = built("vox_age", raw, tmp_path / "age")
     groups = {(s.cluster, answer(s), s.meta["speaker_age"]) for s in samples("vox_age", folder)}
     assert groups == {("id00012", "Young Adult (18-30)", 30), ("id00015", "Early Career (31-40)", 31)}
@@ -208,7 +208,7 @@ def test_vox_age_groups_have_their_edges_and_children_belong_to_none(raw: list[s
 # --- LibriSpeech, DESED, SLUE -----------------------------------------------------------------------------------------
 
 
-def test_librispeech_transcripts_are_joined_as_the_audio_is(raw: list[str], tmp_path: Path) -> None:
+def test_librispeech_transcripts_are_joined_in_the_order_of_the_audio(raw: list[str], tmp_path: Path) -> None:
     folder = built("librispeech", raw, tmp_path / "ls")
     texts = {row["path"]: " ".join(source["facts"]["text"] for source in row["sources"]) for row in manifest(folder)}
     for sample in samples("librispeech", folder):
@@ -219,7 +219,7 @@ def test_librispeech_transcripts_are_joined_as_the_audio_is(raw: list[str], tmp_
         assert len({Path(source["path"]).parent for source in row["sources"]}) == 1
 
 
-def test_desed_asks_for_an_event_that_occurs_among_three_that_do_not(raw: list[str], tmp_path: Path) -> None:
+def test_desed_options_are_one_event_in_the_clip_and_three_not_in_it(raw: list[str], tmp_path: Path) -> None:
     folder = built("desed", raw, tmp_path / "desed")
     table = (Path(raw[0]) / "metadata" / "validation" / "validation.tsv").read_text().splitlines()[1:]
     occur: dict[str, set[str]] = {}
@@ -243,7 +243,7 @@ def test_desed_soundscapes_that_hold_nearly_every_event_are_left_out(raw: list[s
     assert "too many kinds of event" in reason
 
 
-def test_desed_onsets_are_shifted_to_where_the_soundscape_lies(raw: list[str], tmp_path: Path) -> None:
+def test_desed_onsets_are_shifted_by_the_soundscapes_offset_in_the_clip(raw: list[str], tmp_path: Path) -> None:
     folder = built("desed", raw, tmp_path / "desed")
     rows = {row["path"]: row for row in manifest(folder)}
     for sample in samples("desed", folder):
@@ -256,7 +256,7 @@ def test_desed_onsets_are_shifted_to_where_the_soundscape_lies(raw: list[str], t
         assert (asked, round(sample.meta["event_onset"], 6), round(sample.meta["event_seconds"], 6)) in events
 
 
-def test_slue_asks_for_an_entity_that_is_named_among_three_that_are_not(raw: list[str], tmp_path: Path) -> None:
+def test_slue_options_are_one_named_entity_and_three_not_named(raw: list[str], tmp_path: Path) -> None:
     folder = built("slue", raw, tmp_path / "slue")
     rows = {row["path"]: row for row in manifest(folder)}
     assert rows
@@ -271,17 +271,17 @@ def test_slue_asks_for_an_entity_that_is_named_among_three_that_are_not(raw: lis
 # --- RACE -------------------------------------------------------------------------------------------------------------
 
 
-def test_race_questions_are_the_exams_own_and_share_their_passage(raw: list[str], tmp_path: Path) -> None:
+def test_race_samples_keep_the_exams_questions_and_share_a_passage_clip(raw: list[str], tmp_path: Path) -> None:
     folder = built("race", raw, tmp_path / "race")
-    found = samples("race", folder)
-    assert [sample.id for sample in found] == [
+    questions = samples("race", folder)
+    assert [sample.id for sample in questions] == [
         f"{passage}.wav#{number}" for passage in ("high/0", "high/1", "middle/2") for number in (0, 1)
     ]
-    assert [answer(sample) for sample in found[:2]] == ["It.", "Neither."]
-    assert {sample.meta["difficulty"] for sample in found} == {"high", "middle"}
+    assert [answer(sample) for sample in questions[:2]] == ["It.", "Neither."]
+    assert {sample.meta["difficulty"] for sample in questions} == {"high", "middle"}
 
 
-def test_race_passages_too_long_are_counted_and_not_spoken_again(raw: list[str], tmp_path: Path) -> None:
+def test_race_a_passage_that_is_too_long_is_synthesised_once_and_left_out(raw: list[str], tmp_path: Path) -> None:
     log = tmp_path / "log"
     raw[2] = raw[2].replace("sh -c '", f"sh -c 'echo >> {log}; ")
     for _ in range(2):
@@ -295,7 +295,7 @@ def test_race_passages_too_long_are_counted_and_not_spoken_again(raw: list[str],
     assert len(log.read_text().splitlines()) == 4
 
 
-def test_race_passages_already_spoken_are_not_spoken_again(raw: list[str], tmp_path: Path) -> None:
+def test_race_passages_already_synthesised_are_not_synthesised_again(raw: list[str], tmp_path: Path) -> None:
     folder = built("race", raw, tmp_path / "race")
     (tmp_path / "raw" / "spoken.wav").unlink()  # the command would fail
     built("race", raw, folder)
@@ -326,14 +326,14 @@ def door(script: Callable[..., tuple[int, str, str]], tmp_path: Path, monkeypatc
     return lambda name, *arguments: script(ROOT / "Segment" / f"{name}.py", *arguments)
 
 
-def test_there_is_a_door_to_each_corpus_and_to_the_cutter() -> None:
+def test_segment_has_a_script_for_each_corpus_and_for_cutting() -> None:
     files = [file for file in (ROOT / "Segment").glob("*.py") if file.stem != "cut"]
     opened = [re.findall(r'door\("(\w+)"\)', file.read_text()) for file in files]
     assert sorted(opened) == [[task] for task in sorted(CORPORA)]
 
 
 @pytest.mark.parametrize("name", ["cut", "TAU_task", "RACE_task"])
-def test_a_door_without_arguments_says_what_it_needs_and_shows_an_example(
+def test_a_segment_script_without_arguments_prints_usage_with_an_example(
     name: str, door: Callable[..., tuple[int, str, str]], tmp_path: Path
 ) -> None:
     code, out, err = door(name)
@@ -354,7 +354,7 @@ def test_a_folder_without_corpus_shows_the_layout(door: Callable[..., tuple[int,
 # --- sources that contradict themselves, or are something else ------------------------------------------------------
 
 
-def test_had_a_clip_of_both_classes_is_left_out(raw: list[str], tmp_path: Path) -> None:
+def test_had_a_clip_labelled_real_and_fake_is_left_out(raw: list[str], tmp_path: Path) -> None:
     labels = next(Path(raw[0]).rglob("*label.txt"))
     labels.write_text(labels.read_text() + "HAD_train_real_00000000 0-0.3-T/0.3-0.5-F 0\n")
     folder = built("had", raw, tmp_path / "had")
@@ -409,7 +409,9 @@ def test_race_with_a_wrong_command_fails(command: str, told: str, raw: list[str]
 
 
 @pytest.mark.parametrize("change", [{"article": 5}, {"questions": [5, 6]}, {"answers": ["AB", ""]}, {"options": 5}])
-def test_race_what_is_no_passage_is_left_out(change: dict[str, Any], raw: list[str], tmp_path: Path) -> None:
+def test_race_a_file_that_is_no_valid_passage_is_left_out(
+    change: dict[str, Any], raw: list[str], tmp_path: Path
+) -> None:
     passage = sorted(Path(raw[0]).rglob("*.txt"))[0]
     passage.write_text(json.dumps(json.loads(passage.read_text()) | change))
     passage.with_name("dangling.txt").symlink_to("nowhere")

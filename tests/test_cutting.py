@@ -35,7 +35,7 @@ def run(*arguments: object, code: int = 0) -> None:
     assert ended.value.code == code
 
 
-def test_clips_end_in_the_longest_silence_and_cut_back_to_the_recording(tmp_path: Path) -> None:
+def test_cuts_fall_in_the_longest_silence_and_clips_rejoin_to_the_recording(tmp_path: Path) -> None:
     spans = zip(["noise", "quiet"] * 4, (3.2, 0.2, 1.0, 0.6, 4.5, 0.4, 3.0), strict=False)
     samples = recording(tmp_path / "raw" / "talk.wav", *spans)
     run(tmp_path / "raw", "-o", tmp_path / "cut", "--min", 3, "--max", 6)
@@ -47,14 +47,14 @@ def test_clips_end_in_the_longest_silence_and_cut_back_to_the_recording(tmp_path
     np.testing.assert_array_equal(np.concatenate(written), samples)
 
 
-def test_a_place_that_does_not_exist_cuts_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_input_path_is_refused_before_any_cut(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     recording(tmp_path / "talk.wav", ("noise", 5))
     run(tmp_path / "talk.wav", tmp_path / "nosuch.wav", "-o", tmp_path / "cut", "--min", 2, "--max", 3, code=2)
     assert "nosuch.wav is not a folder" in capsys.readouterr().err
     assert not (tmp_path / "cut" / "manifest.jsonl").exists()
 
 
-def test_where_there_is_no_silence_the_longest_length_cuts(tmp_path: Path) -> None:
+def test_without_silence_clips_are_cut_at_the_maximum_length(tmp_path: Path) -> None:
     recording(tmp_path / "talk.wav", ("noise", 13))
     run(tmp_path / "talk.wav", "-o", tmp_path / "cut", "--min", 2, "--max", 5)
     clips = [(row["seconds"], row["ends_at"]) for row in manifest(tmp_path / "cut")]
@@ -69,7 +69,7 @@ def test_a_tail_too_short_is_left_out_and_counted(tmp_path: Path, capsys: pytest
     assert "left out: 2 x a tail too short for a clip" in capsys.readouterr().out
 
 
-def test_a_folder_with_a_broken_recording_is_cut_and_continued(tmp_path: Path) -> None:
+def test_a_folder_with_a_broken_recording_is_cut_and_can_be_resumed(tmp_path: Path) -> None:
     for number in range(3):
         recording(tmp_path / "raw" / "talks" / f"{number}.wav", ("noise", 5 + number))
     (tmp_path / "raw" / "talks" / "1.wav").write_text("no audio")
@@ -89,25 +89,25 @@ def test_a_folder_with_a_broken_recording_is_cut_and_continued(tmp_path: Path) -
     st.integers(1, 4),
     st.integers(0, 4),
 )
-def test_clips_follow_each_other_within_the_range(runs: list[tuple[bool, int]], low: int, more: int) -> None:
+def test_clips_are_contiguous_and_within_the_length_range(runs: list[tuple[bool, int]], low: int, more: int) -> None:
     level = np.concatenate([np.full(length, 1000.0 if loud else 1.0) for loud, length in runs])
     frames, cutting = len(level) * 160, Cutting(low, low + more)
-    found = stretches(level, frames, cutting)
-    assert [stretch.start for stretch in found] == [0, *(stretch.stop for stretch in found)][: len(found)]
-    assert all(low * RATE <= stretch.stop - stretch.start <= (low + more) * RATE for stretch in found)
-    assert frames - (found[-1].stop if found else 0) < low * RATE
+    clips = stretches(level, frames, cutting)
+    assert [stretch.start for stretch in clips] == [0, *(stretch.stop for stretch in clips)][: len(clips)]
+    assert all(low * RATE <= stretch.stop - stretch.start <= (low + more) * RATE for stretch in clips)
+    assert frames - (clips[-1].stop if clips else 0) < low * RATE
 
 
 @pytest.mark.parametrize(
     ("seconds", "stops"),
     [(310, [220, 310]), (379, [289, 379]), (400, [300, 400]), (179, [179]), (320 + 280, [300, 600])],
 )
-def test_a_cut_leaves_enough_for_another_clip_where_it_can(seconds: int, stops: list[int]) -> None:
-    found = stretches(np.full(100 * seconds, 1000.0), seconds * 1000, Cutting(90, 300, rate=1000))
-    assert [stretch.stop / 1000 for stretch in found] == stops
+def test_a_cut_leaves_enough_audio_for_another_clip_where_possible(seconds: int, stops: list[int]) -> None:
+    clips = stretches(np.full(100 * seconds, 1000.0), seconds * 1000, Cutting(90, 300, rate=1000))
+    assert [stretch.stop / 1000 for stretch in clips] == stops
 
 
-def test_silence_is_measured_against_the_loud_passages_of_a_quiet_recording() -> None:
+def test_silence_threshold_follows_the_loud_passages_of_a_recording() -> None:
     level = np.full(12 * 100, 2.0)
     level[::10] = 1000.0  # a tenth of it is loud
     level[450:480] = 2.0

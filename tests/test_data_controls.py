@@ -36,12 +36,14 @@ from audiomarathon.report.controls import control_runs
         (90, 30, [(10, 12), (70, 72)], None),
     ],
 )
-def test_a_window_holds_what_decides(length: float, seconds: float, events: list, start: float | None) -> None:
-    found = window(length, seconds, events)
-    assert found == (None if start is None else pytest.approx(start))
-    if found is not None and events:
-        assert found <= events[0][0]
-        assert events[-1][1] <= found + seconds
+def test_window_contains_all_events_or_is_none(
+    length: float, seconds: float, events: list, start: float | None
+) -> None:
+    begin = window(length, seconds, events)
+    assert begin == (None if start is None else pytest.approx(start))
+    if begin is not None and events:
+        assert begin <= events[0][0]
+        assert events[-1][1] <= begin + seconds
 
 
 def test_background_has_the_level_and_the_spectrum_of_the_quiet_parts() -> None:
@@ -66,7 +68,7 @@ def root(tmp_path: Path) -> Path:
     return tmp_path / "root"
 
 
-def test_a_cut_keeps_the_samples_and_moves_the_event(root: Path, tmp_path: Path) -> None:
+def test_a_changed_duration_keeps_the_clips_samples_and_moves_its_event(root: Path, tmp_path: Path) -> None:
     source = decode(root / "DESED" / "audio" / "0.wav", 16000)
     assert call("data", "controls", "desed", "--durations", "1", "--data", root, "-o", tmp_path / "same")[0] == 0
     assert np.array_equal(decode(tmp_path / "same" / "1s" / "desed" / "audio" / "0.wav", 16000), source)
@@ -90,8 +92,8 @@ def test_every_task_loads_under_every_control(control: str, root: Path, tmp_path
         task = get_task(key)
         old, new = (task.load(task.find(place)) for place in (root, tmp_path / "out" / control))
         assert [(s.id, s.answer, s.labels) for s in new.samples] == [(s.id, s.answer, s.labels) for s in old.samples]
-        for one, other in zip(old.samples, new.samples, strict=True):
-            heard, replaced = decode(one.clips[0], 16000), decode(other.clips[0], 16000)
+        for sample, other in zip(old.samples, new.samples, strict=True):
+            heard, replaced = decode(sample.clips[0], 16000), decode(other.clips[0], 16000)
             assert len(heard) == len(replaced)
             if key != "had":  # whose real and fake clips here are the same tones
                 assert not np.array_equal(heard, replaced)
@@ -100,7 +102,7 @@ def test_every_task_loads_under_every_control(control: str, root: Path, tmp_path
     assert dict(manifest.control or {}) == {"kind": control, "seconds": None, "seed": 42}
 
 
-def test_controls_are_the_same_bytes_again(root: Path, tmp_path: Path) -> None:
+def test_the_same_control_is_generated_byte_for_byte_again(root: Path, tmp_path: Path) -> None:
     for place in ("first", "second"):
         arguments = ["--control", "noise,mismatched", "--durations", "2", "--data", root, "-o", tmp_path / place]
         assert call("data", "controls", "tau", *arguments)[0] == 0
@@ -129,7 +131,7 @@ def test_each_clip_has_separate_noise(root: Path, tmp_path: Path) -> None:
     assert len({*made}) == len(made) == len(others) + 1
 
 
-def test_questions_too_far_apart_get_a_clip_each(root: Path, tmp_path: Path) -> None:
+def test_questions_too_far_apart_for_one_window_get_separate_clips(root: Path, tmp_path: Path) -> None:
     clip = root / "RACE" / "high" / "p1.wav"
     soundfile.write(clip, np.random.default_rng(0).uniform(-0.1, 0.1, 16000 * 20), 16000)
     edit_rows(
@@ -145,7 +147,7 @@ def test_questions_too_far_apart_get_a_clip_each(root: Path, tmp_path: Path) -> 
     assert np.array_equal(heard[1][onset : onset + 16000], whole[15 * 16000 : 16 * 16000])
 
 
-def test_a_transcript_is_not_cut_with_its_clip(root: Path, tmp_path: Path) -> None:
+def test_a_transcribed_clip_too_long_for_the_duration_is_left_out(root: Path, tmp_path: Path) -> None:
     succeed("data", "controls", "librispeech", "--durations", "1", "--data", root, "-o", tmp_path)
     first = next((root / "LIBRISPEECH").rglob("84-*.flac"))
     soundfile.write(first, np.ones(32000) * 0.1, 16000)
@@ -166,12 +168,14 @@ def test_a_transcript_is_not_cut_with_its_clip(root: Path, tmp_path: Path) -> No
         ([], "--durations"),
     ],
 )
-def test_what_is_wrong_with_the_command_is_one_line(arguments: list, message: str, root: Path, tmp_path: Path) -> None:
+def test_a_wrong_option_is_refused_with_the_allowed_values(
+    arguments: list, message: str, root: Path, tmp_path: Path
+) -> None:
     code, output = call("data", "controls", "tau", *arguments, "--data", root, "-o", tmp_path / "out")
     assert (code, message in output) == (2, True)
 
 
-def test_a_variant_is_not_written_over_and_half_a_one_is_not_kept(root: Path, tmp_path: Path) -> None:
+def test_an_existing_control_is_not_overwritten_and_a_partial_one_not_kept(root: Path, tmp_path: Path) -> None:
     noise = ("data", "controls", "had", "--control", "noise", "--data", root, "-o", tmp_path / "out")
     succeed(*noise)
     code, output = call(*noise)
@@ -182,7 +186,7 @@ def test_a_variant_is_not_written_over_and_half_a_one_is_not_kept(root: Path, tm
     assert not (tmp_path / "out" / "silence").exists()
 
 
-def test_the_embedded_model_needs_the_needle(tmp_path: Path) -> None:
+def test_the_embedded_model_scores_on_the_event_and_not_on_silence(tmp_path: Path) -> None:
     """Cut to 30 s around the event its score stays; on silence it falls to chance or below."""
     root = generate(tmp_path / "mini", tasks=["desed"], progress=False, limit=4)
     arguments = ["--durations", "30", "--control", "audio,silence", "--data", root, "-o", tmp_path / "controls"]
@@ -210,7 +214,7 @@ def test_the_embedded_model_needs_the_needle(tmp_path: Path) -> None:
     assert probe(next((tmp_path / "controls" / "30s").rglob("*.wav"))).seconds == 30
 
 
-def test_two_at_once_do_not_write_the_same_variant(root: Path, tmp_path: Path) -> None:
+def test_a_control_being_written_by_another_process_is_refused(root: Path, tmp_path: Path) -> None:
     with (tmp_path / ".silence.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         code, output = call("data", "controls", "had", "--control", "silence", "--data", root, "-o", tmp_path)

@@ -46,7 +46,7 @@ def fetch(source: Path, root: Path, *keys: str, **more: object) -> list[download
 
 
 @pytest.mark.parametrize("name", ["folder", "a.zip", "a.tar", "a.tar.gz"])
-def test_all_tasks_come_from_folders_and_archives(name: str, source: Path, tmp_path: Path) -> None:
+def test_all_tasks_can_be_copied_from_a_folder_or_an_archive(name: str, source: Path, tmp_path: Path) -> None:
     taken = source if name == "folder" else packed(source, tmp_path / name)
     output = succeed("data", "download", "all", "--from", taken, "--data", tmp_path / "root")
     assert "licence: CC0-1.0" in output
@@ -56,7 +56,7 @@ def test_all_tasks_come_from_folders_and_archives(name: str, source: Path, tmp_p
     assert call("data", "verify", "all", "--data", tmp_path / "root")[0] == 0
 
 
-def test_a_limit_brings_the_samples_of_such_a_run_and_nothing_else(source: Path, tmp_path: Path) -> None:
+def test_a_limit_fetches_only_the_samples_of_a_run_with_that_limit(source: Path, tmp_path: Path) -> None:
     root = tmp_path / "root"
     fetch(source, root, limit=2)
     for task in AUDIOMARATHON.tasks:
@@ -77,7 +77,7 @@ def test_a_limit_brings_the_samples_of_such_a_run_and_nothing_else(source: Path,
     assert call("data", "verify", "all", "--data", root)[0] == 0
 
 
-def test_a_smaller_limit_removes_nothing_and_another_seed_adds(source: Path, tmp_path: Path) -> None:
+def test_a_smaller_limit_removes_no_clip_and_another_seed_adds_clips(source: Path, tmp_path: Path) -> None:
     keys = ("had", "librispeech", "tau")
     fetch(source, tmp_path, *keys, limit=3)
     before = tree(tmp_path, manifest=False)
@@ -100,7 +100,7 @@ def test_a_second_call_fetches_only_what_is_missing(source: Path, tmp_path: Path
     assert clip.is_file()
 
 
-def test_a_temporary_folder_and_a_linked_task_may_lie_on_other_file_systems(
+def test_a_download_can_move_files_across_file_systems(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scratch, root, elsewhere = (tmp_path / name for name in ("scratch", "root", "elsewhere"))
@@ -124,7 +124,7 @@ def test_a_temporary_folder_and_a_linked_task_may_lie_on_other_file_systems(
     assert call("data", "verify", "vesus", "--data", root)[0] == 0
 
 
-def test_what_stands_in_a_files_place_is_one_line(source: Path, tmp_path: Path) -> None:
+def test_a_folder_in_place_of_a_data_file_is_one_error_line(source: Path, tmp_path: Path) -> None:
     (tmp_path / "set" / "VESUS" / "wav" / "1_sad.wav" / "folder").mkdir(parents=True)
     code, output = call("data", "download", "vesus", "--from", source, "--data", tmp_path)
     assert (code, output.count("cannot be written")) == (2, 1)
@@ -136,7 +136,7 @@ def test_a_dry_run_writes_nothing(source: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["a.zip", "a.tar.gz"])
-def test_a_download_killed_at_any_byte_is_finished_by_the_next(name: str, source: Path, tmp_path: Path) -> None:
+def test_a_download_killed_midway_is_finished_by_the_next_call(name: str, source: Path, tmp_path: Path) -> None:
     taken = packed(source, tmp_path / name)
     fetch(taken, tmp_path / "whole", "vesus", "gtzan")
     for chunks in (1, 2, 5, 9, 14):
@@ -189,7 +189,7 @@ def test_a_hostile_archive_is_refused_before_anything_is_written(name: str, tmp_
     assert tree(tmp_path / "deep").keys() <= {"root/.download/lock"}
 
 
-def test_a_zip_that_lies_about_a_size_is_refused(source: Path, tmp_path: Path) -> None:
+def test_a_zip_that_understates_a_file_size_is_refused(source: Path, tmp_path: Path) -> None:
     """A bomb's file announces a few bytes and unpacks to many."""
     taken = packed(source, tmp_path / "a.zip")
     lying = open_source(taken)
@@ -216,13 +216,13 @@ def test_too_little_space_stops_a_download(source: Path, tmp_path: Path, monkeyp
     assert not list((tmp_path / "root").rglob("*.wav"))
 
 
-def test_a_task_that_lies_elsewhere_in_the_root_is_not_doubled(source: Path, tmp_path: Path) -> None:
+def test_a_task_already_elsewhere_under_the_root_is_not_duplicated(source: Path, tmp_path: Path) -> None:
     BUILDERS["vesus"](tmp_path / "root" / "mine")
     with pytest.raises(DataError, match=r"vesus: is already in .*mine"):
         fetch(source, tmp_path / "root", "vesus")
 
 
-def test_a_task_that_the_source_lacks(tmp_path: Path) -> None:
+def test_a_task_missing_from_the_source_is_refused(tmp_path: Path) -> None:
     BUILDERS["vesus"](tmp_path / "set")
     with pytest.raises(DataError, match=r"tau: is not in .*set$"):
         fetch(tmp_path / "set", tmp_path / "root", "tau")
@@ -236,7 +236,7 @@ def test_a_task_that_the_source_lacks(tmp_path: Path) -> None:
         ([], "at least one task"),
     ],
 )
-def test_what_is_wrong_with_the_command_is_one_line(arguments: list[str], message: str, tmp_path: Path) -> None:
+def test_an_unknown_source_or_task_is_refused(arguments: list[str], message: str, tmp_path: Path) -> None:
     code, output = call("data", "download", *arguments, "--data", tmp_path)
     assert (code, message in output) == (2, True)
 
@@ -255,15 +255,15 @@ class Hub:
 
     def list_repo_tree(self, name: str, *, recursive: bool, repo_type: str, revision: str) -> list:
         assert (recursive, repo_type, revision) == (True, "dataset", "abc123")
-        found: list = [RepoFolder(path="set", oid="0", type="directory")]
+        entries: list = [RepoFolder(path="set", oid="0", type="directory")]
         for path in sorted(path for path in self.folder.rglob("*") if path.is_file()):
             content = path.read_bytes()
             oid = hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
             facts = {"path": path.relative_to(self.folder).as_posix(), "size": len(content), "oid": oid}
             if path.suffix == ".wav":
                 facts["lfs"] = {"size": len(content), "oid": hashlib.sha256(content).hexdigest(), "pointerSize": 1}
-            found.append(RepoFile(**facts))
-        return found
+            entries.append(RepoFile(**facts))
+        return entries
 
     def hf_hub_download(self, name: str, path: str, *, repo_type: str, revision: str, local_dir: Path) -> str:
         assert (repo_type, revision) == ("dataset", "abc123")
@@ -275,7 +275,7 @@ class Hub:
         return str(target)
 
 
-def test_the_hub_gives_what_is_asked_for_and_no_more(source: Path, tmp_path: Path) -> None:
+def test_only_the_requested_files_are_downloaded_from_the_hub(source: Path, tmp_path: Path) -> None:
     hub = Hub(source)
     download.download([get_task("tau")], HubSource(api=hub), tmp_path, limit=3)
     assert len([path for path in hub.fetched if path.endswith(".wav")]) == 3
@@ -297,7 +297,7 @@ def answered(kind: type[HfHubHTTPError], status: int) -> HfHubHTTPError:
     return error
 
 
-def test_a_hub_that_fails_is_one_line(source: Path, tmp_path: Path) -> None:
+def test_a_hub_failure_is_one_error_line(source: Path, tmp_path: Path) -> None:
     def fails(*_: object, **__: object) -> str:
         raise answered(HfHubHTTPError, 429)
 
@@ -309,7 +309,7 @@ def test_a_hub_that_fails_is_one_line(source: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("names", [("m/a", "m/a/b"), ("m/" + "x" * 300,)])
-def test_names_that_no_folder_can_hold_are_one_line(names: tuple[str, ...], tmp_path: Path) -> None:
+def test_archive_names_that_cannot_be_paths_are_refused(names: tuple[str, ...], tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "odd.zip", "w") as archive:
         for name in ("m/audio_emotion_dataset.json", *names):
             archive.writestr(name, "[]")

@@ -48,17 +48,19 @@ def test_verdicts_are_stored_and_a_review_resumes(tau: Path) -> None:
     assert [row[0] for row in verdicts(tau)] == chosen
 
 
-def test_a_tenth_is_reviewed_and_the_end_of_input_ends_it(tau: Path) -> None:
+def test_a_tenth_of_the_samples_is_reviewed_until_the_input_ends(tau: Path) -> None:
     assert "0 accepted, 0 rejected, 1 left" in judge(tau, "")[1]
     assert not (tau / "verdicts.jsonl").exists()
 
 
-def test_the_right_option_is_marked(tau: Path) -> None:
+def test_the_reference_option_is_marked(tau: Path) -> None:
     sample = select(get_task("tau").load(tau).samples, 1, 42)[0]
     assert f"* {sample.answer}. " in judge(tau, "q\n")[1]
 
 
-def test_the_clip_is_played_and_stopped(tau: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_clip_is_played_until_the_reviewer_answers(
+    tau: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     player = tmp_path / "bin" / "aplay"
     player.parent.mkdir()
     player.write_text(f"#!/bin/sh\necho $2 > {tmp_path}/played\nexec sleep 30\n")
@@ -77,13 +79,13 @@ def test_the_clip_is_played_and_stopped(tau: Path, tmp_path: Path, monkeypatch: 
     assert count["accept"] == 1
 
 
-def test_without_a_player_the_path_has_to_do(tau: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_an_audio_player_one_to_install_is_suggested(tau: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.which", lambda _: None)
     command = ["data", "review", "tau", "--data", str(tau), "-o", str(tau / "v.jsonl")]
     assert "(no player: install one of ffplay" in CliRunner().invoke(app, command, input="q\n").output
 
 
-def test_a_file_that_holds_no_verdicts_is_refused(tau: Path) -> None:
+def test_a_verdicts_file_with_other_content_is_refused(tau: Path) -> None:
     (tau / "verdicts.jsonl").write_text("[1]\n")
     code, output = judge(tau, "y\n")
     assert (code, "not a file of verdicts" in output) == (2, True)
@@ -106,7 +108,7 @@ class Page(HTMLParser):
         self.sources += [value for name, value in attrs if name == "src"]
 
 
-def test_a_card_tells_what_is_there(tmp_path: Path) -> None:
+def test_a_data_card_shows_counts_classes_licence_and_audio(tmp_path: Path) -> None:
     root, out = build_all(tmp_path / "root"), tmp_path / "card"
     succeed("data", "card", "--data", root, "-o", out)
     page, text = Page((out / "card.html").read_text()), (out / "card.md").read_text()
@@ -118,7 +120,7 @@ def test_a_card_tells_what_is_there(tmp_path: Path) -> None:
     assert len(re.findall(r"\]\(audio/", text)) == 10
 
 
-def test_nothing_in_the_data_becomes_mark_up(tau: Path, tmp_path: Path) -> None:
+def test_markup_in_the_data_is_escaped_in_the_card(tau: Path, tmp_path: Path) -> None:
     evil = "<script>alert(1)</script> | [x](javascript:alert(1)) \"' ```"
     edit_rows(
         tau / "acoustic_scene_task_meta.json",
@@ -132,7 +134,7 @@ def test_nothing_in_the_data_becomes_mark_up(tau: Path, tmp_path: Path) -> None:
     assert markdown("a\nb|c") == "a b\\|c"
 
 
-def test_a_clip_that_cannot_be_read_is_counted_and_another_heard(tau: Path, tmp_path: Path) -> None:
+def test_an_unreadable_clip_is_counted_and_a_readable_one_shown(tau: Path, tmp_path: Path) -> None:
     for clip in sorted(tau.rglob("*.wav"))[:6]:
         clip.write_bytes(b"RIFF")
     call("data", "card", "--data", tau, "-o", tmp_path / "card")

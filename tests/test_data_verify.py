@@ -41,7 +41,7 @@ def root(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_whole_root_is_in_order(root: Path) -> None:
+def test_intact_data_of_every_task_verifies(root: Path) -> None:
     for task in AUDIOMARATHON.tasks:
         report = verify(task, root, {}, deep=True, tolerance=0)
         assert (report.state, report.samples, report.problems) == ("ok", COUNTS[task.key], ())
@@ -86,19 +86,19 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str, str]] = {
 
 
 @pytest.mark.parametrize("name", DAMAGE)
-def test_each_damage_is_named_and_fails(root: Path, name: str, tmp_path: Path) -> None:
+def test_each_kind_of_damage_is_reported_and_fails(root: Path, name: str, tmp_path: Path) -> None:
     damage, kind, text = DAMAGE[name]
     damage(root)
     code, _ = call("data", "verify", "tau", "vesus", "--data", root, "--json", tmp_path / "out" / "report.json")
     report = json.loads((tmp_path / "out" / "report.json").read_text())
     assert (code, report["good"]) == (1, False)
-    found = {task["task"]: task for task in report["tasks"]}
-    assert (found["tau"]["state"], found["vesus"]["state"]) == ("wrong", "ok")
-    problem = next(problem for problem in found["tau"]["problems"] if problem["kind"] == kind)
+    by_task = {task["task"]: task for task in report["tasks"]}
+    assert (by_task["tau"]["state"], by_task["vesus"]["state"]) == ("wrong", "ok")
+    problem = next(problem for problem in by_task["tau"]["problems"] if problem["kind"] == kind)
     assert re.search(text, problem["text"]), problem
 
 
-def test_damage_inside_a_clip_shows_only_when_it_is_decoded(root: Path) -> None:
+def test_damage_inside_a_clip_is_found_only_with_deep(root: Path) -> None:
     clip = next((root / "LIBRISPEECH").rglob("*.flac"))
     data = clip.read_bytes()
     place = data.index(b"\xff\xf8") + 20  # within the first frame
@@ -120,13 +120,13 @@ def test_missing_tasks_fail_only_when_they_were_named(tmp_path: Path) -> None:
     assert call("data", "verify", "--data", tmp_path / "nothing")[0] == 1
 
 
-def test_a_data_flag_wins_over_a_tasks_own_variable(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_data_option_overrides_a_tasks_environment_variable(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VESUS_DATA_PATH", str(root / "nowhere"))
     assert call("data", "verify", "vesus", "--data", root)[0] == 0
     assert call("data", "verify", "vesus")[0] == 1
 
 
-def test_mini_is_the_mini_benchmark(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mini_means_the_mini_benchmark(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mini, "mini_benchmark", lambda: root)
     assert call("data", "verify", "vesus", "--data", "mini")[0] == 0
     assert call("data", "durations", "vesus", "--data", "mini")[0] == 0
@@ -137,18 +137,18 @@ def test_mini_is_the_mini_benchmark(root: Path, monkeypatch: pytest.MonkeyPatch)
 # Durations -----------------------------------------------------------------------------------------------------------
 
 
-def test_statistics_are_those_of_numpy() -> None:
+def test_duration_statistics_equal_numpys() -> None:
     seconds = np.random.default_rng(0).uniform(90, 300, 37)
-    found = Durations(get_task("tau"), tuple(seconds.tolist()), 40)
-    figures = found.statistics()
+    durations_ = Durations(get_task("tau"), tuple(seconds.tolist()), 40)
+    figures = durations_.statistics()
     assert figures["clips"] == 37
     assert figures["samples"] == 40
     assert figures["total_hours"] == pytest.approx(seconds.sum() / 3600, abs=1e-4)
     assert figures["p95"] == pytest.approx(np.percentile(seconds, 95), abs=1e-3)
-    assert sum(found.histogram()["counts"]) == 37
-    assert found.histogram()["edges"][0] == figures["min"]
-    assert found.tokens()["25"]["max"] == round(seconds.max() * 25)
-    assert "qwen2.5-omni-7b" in found.tokens()["25"]["models"]
+    assert sum(durations_.histogram()["counts"]) == 37
+    assert durations_.histogram()["edges"][0] == figures["min"]
+    assert durations_.tokens()["25"]["max"] == round(seconds.max() * 25)
+    assert "qwen2.5-omni-7b" in durations_.tokens()["25"]["models"]
     none = Durations(get_task("tau"), (), 0)
     assert [none.tokens()["25"][name] for name in ("median", "max", "total")] == [0, 0, 0]
 
@@ -168,7 +168,7 @@ def test_broken_clips_are_listed_and_the_rest_is_measured(root: Path, tmp_path: 
         assert (out / name).read_bytes().startswith(b"\x89PNG")
 
 
-def test_every_clip_of_a_task_may_be_broken(root: Path, tmp_path: Path) -> None:
+def test_a_task_with_only_broken_clips_has_zero_hours(root: Path, tmp_path: Path) -> None:
     for clip in (root / "GTZAN").rglob("*.wav"):
         clip.write_bytes(b"RIFF")
     assert call("data", "durations", "gtzan", "--data", root, "-o", tmp_path / "out")[0] == 1
@@ -176,7 +176,7 @@ def test_every_clip_of_a_task_may_be_broken(root: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("file", "key"), [("Vox_age.py", "vox_age"), ("analyse_all.py", "librispeech")])
-def test_the_scripts_measure_their_task(
+def test_each_duration_script_measures_its_task(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: Any, file: str, key: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -188,7 +188,7 @@ def test_the_scripts_measure_their_task(
     assert tasks == ([key] if file != "analyse_all.py" else [task.key for task in AUDIOMARATHON.tasks])
 
 
-def test_the_page_on_data_names_every_field_that_a_task_reads(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_data_docs_list_every_metadata_field_that_a_task_reads(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = (ROOT / "docs" / "data.md").read_text()
     rows = {line.split("`")[1]: line for line in page.splitlines() if line.startswith("| `")}
     common = page.partition("Rows of metadata files")[2].partition("## Verify")[0]
@@ -211,13 +211,13 @@ def test_the_page_on_data_names_every_field_that_a_task_reads(root: Path, monkey
     assert {"question_idx", "answer"} <= read["race"]
 
 
-def test_there_is_a_script_a_task() -> None:
+def test_every_task_has_a_duration_script() -> None:
     scripts = {path.stem for path in (ROOT / "analyse_audio_duration").glob("*.py")} - {"analyse_all"}
     tasks = {task.key for task in AUDIOMARATHON.tasks} | {"jasco", "lalm/clotho", "lalm/mmau_pro"}
     assert {get_task(name).key for name in scripts} == tasks
 
 
-def test_a_clip_counts_once_and_a_sample_may_have_several(tmp_path: Path) -> None:
+def test_a_clip_shared_by_samples_is_measured_once(tmp_path: Path) -> None:
     mmau_pro_folder(tmp_path / "data")
     edit_table(tmp_path / "data", lambda rows: rows[1].update(audio_path=rows[0]["audio_path"]))
     succeed("data", "durations", "mmau_pro", "--data", tmp_path / "data", "-o", tmp_path / "out")

@@ -128,7 +128,7 @@ SHAPES: dict[str, tuple[list[dict[str, Any]], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_options_and_answers_may_be_written_in_many_ways(shape: str, tmp_path: Path) -> None:
+def test_options_and_answers_are_read_from_every_supported_shape(shape: str, tmp_path: Path) -> None:
     rows, more = SHAPES[shape]
     task, data = loaded(declared(tmp_path, rows, **more))
     assert (data.bad_rows, task.key) == ((), "own-choice/sounds")
@@ -153,7 +153,7 @@ def test_a_row_may_have_26_options_several_clips_and_no_id(tmp_path: Path) -> No
     assert task.prompt(last).startswith("A. yes\nB. no\n\nListen to the audio")
 
     clips = (("clips/0.wav", "clips/1.wav"), ("clips/2.wav", ""))
-    pairs = [{"one": one, "two": two, "says": "go"} for one, two in clips]
+    pairs = [{"one": first, "two": two, "says": "go"} for first, two in clips]
     more = {"id": None, "options": None, "question": None, "answer": None, "transcript": "says"}
     _task, data = loaded(declared(tmp_path / "b", pairs, clips=["one", "two"], **more))
     assert [len(sample.clips) for sample in data.samples] == [2]
@@ -161,14 +161,14 @@ def test_a_row_may_have_26_options_several_clips_and_no_id(tmp_path: Path) -> No
     assert (bad.row, bad.reason) == (2, "field 'two' is empty")
 
 
-def test_audio_in_a_table_is_written_once_into_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_audio_embedded_in_a_table_is_cached_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AUDIOMARATHON_CACHE", str(tmp_path / "cache"))
     declared(tmp_path)
     content = [(tmp_path / "data" / row["audio"]).read_bytes() for row in ROWS]
-    forms: list[list[Any]] = [content, [{"bytes": one, "path": "x.WAV"} for one in content]]
-    forms.append([[{"bytes": one, "path": None}] for one in content])
+    forms: list[list[Any]] = [content, [{"bytes": audio_bytes, "path": "x.WAV"} for audio_bytes in content]]
+    forms.append([[{"bytes": audio_bytes, "path": None}] for audio_bytes in content])
     for number, audio in enumerate(forms):
-        rows = [{**row, "audio": one} for row, one in zip(ROWS, audio, strict=True)]
+        rows = [{**row, "audio": audio_cell} for row, audio_cell in zip(ROWS, audio, strict=True)]
         task, data = loaded(declared(tmp_path / f"{number}", rows, rows="sounds.parquet"))
         assert data.bad_rows == ()
         assert data.folder == cache_folder() / "clips"
@@ -179,7 +179,7 @@ def test_audio_in_a_table_is_written_once_into_the_cache(tmp_path: Path, monkeyp
     assert {file: file.stat().st_mtime_ns for file in data.folder.iterdir()} == there
 
 
-def test_clips_are_found_by_names_with_any_white_space_and_form_of_accents(tmp_path: Path) -> None:
+def test_clip_names_match_despite_white_space_and_unicode_form(tmp_path: Path) -> None:
     """The last two names are written in the other form of accents than the files'."""
     files = [" in front.wav", "odd/ in front.wav", "odd/a  b.wav", "odd/no\u00a0break.wav", "odd/cafe\u0301.wav",
              "odd/caf\u00e8.wav"]  # fmt: skip
@@ -233,12 +233,12 @@ def test_equal_options_count_as_one_and_are_reported(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("reply", "letter"), [("E", "B"), ("B", "B"), ("B. E", "B"), ("(B) E", "B"), ("c", "C"), ("D", "D")]
 )
-def test_options_that_look_like_letters_are_read_from_the_whole_reply(reply: str, letter: str) -> None:
+def test_options_that_are_single_letters_are_matched_to_the_whole_reply(reply: str, letter: str) -> None:
     told = {"answer": "B", "options": ["A", "E", "c", "D"], "labels": list("ABCD"), "published": "mmau-tokens"}
     assert Questions().judge(Record("a", reply=reply, reference=told))["parsed"] == letter
 
 
-def test_classes_have_macro_f1(tmp_path: Path) -> None:
+def test_class_tasks_are_scored_by_macro_f1(tmp_path: Path) -> None:
     rows = with_rows(options=lambda row: ["a dog", "a bell"][:: 1 - 2 * place(row)])
     task, data = loaded(declared(tmp_path, rows, classes=True))
     assert (task.key, task.scorer.figure.name) == ("own-classes/sounds", "macro_f1")
@@ -246,24 +246,27 @@ def test_classes_have_macro_f1(tmp_path: Path) -> None:
     assert {sample.stratum for sample in data.samples} == {"a dog", "a bell"}
 
 
-def test_classes_are_distinguished(tmp_path: Path) -> None:
+def test_classes_must_be_distinct_and_the_same_in_every_row(tmp_path: Path) -> None:
     _task, data = loaded(declared(tmp_path, [{**ROWS[0], "options": ["a bell", "a bell"]}], classes=True))
     assert "are the same" in data.bad_rows[0].reason
     with pytest.raises(DataError, match=r"differ in their options, \[\('a bell', 'a dog'\), .*leave out 'classes'"):
         loaded(declared(tmp_path / "b", classes=True))
 
 
-def test_figures_are_by_all_groups_on_record_and_not_by_letter() -> None:
+def test_figures_cover_every_recorded_group_and_not_answer_letters() -> None:
     told = {"answer": "A", "options": ["a bell", "a dog"], "labels": ["A", "B"]}
     task, groups = get_task("own-choice/sounds"), ({"topic": "thing"}, {"level": "hard"}, None)
-    records = [Record(f"q{n}", f"q{n}", reply="A", reference=told, groups=own) for n, own in enumerate(groups)]
+    records = [
+        Record(f"q{n}", f"q{n}", reply="A", reference=told, groups=record_groups)
+        for n, record_groups in enumerate(groups)
+    ]
     records.append(Record("q3", "q3", reply="B", reference={**told, "answer": "B"}))
     frames = task.frames({"base": list(task.scorer.verdicts(records))})
     assert [*frames] == ["accuracy by topic", "accuracy by level"]
     assert frames["accuracy by level"][["hard", "none_said"]].values.tolist() == [[1.0, "n 3"]]
 
 
-def test_the_named_rows_win_over_lines_of_the_same_name(tmp_path: Path) -> None:
+def test_the_declared_rows_file_is_preferred_to_jsonl_of_the_same_name(tmp_path: Path) -> None:
     declared(tmp_path, ROWS, rows="sounds.jsonl")
     file = declared(tmp_path, ROWS[:2])
     assert len(loaded(file)[1].samples) == 2
@@ -271,7 +274,7 @@ def test_the_named_rows_win_over_lines_of_the_same_name(tmp_path: Path) -> None:
     assert len(loaded(file)[1].samples) == 4
 
 
-def test_open_questions_are_put_to_the_judges_of_mmau_pro(tmp_path: Path) -> None:
+def test_open_questions_use_the_mmau_pro_judge_prompt(tmp_path: Path) -> None:
     task, data = loaded(declared(tmp_path, options=None, answer_is="open", judge="mmau-pro-open"))
     sample = data.samples[0]
     assert (task.key, task.prompt(sample), sample.answer) == ("own-open/sounds", "What is it?", "a bell")
@@ -295,7 +298,7 @@ def test_open_questions_are_put_to_the_judges_of_mmau_pro(tmp_path: Path) -> Non
         ({"transcript": "first"}, "own-transcript/sounds", "score"),
     ],
 )
-def test_captions_and_transcripts_run(more: dict[str, Any], key: str, figure: str, tmp_path: Path) -> None:
+def test_caption_and_transcript_tasks_run(more: dict[str, Any], key: str, figure: str, tmp_path: Path) -> None:
     def said(row: dict[str, Any]) -> str:
         return f"{row['answer']} sounds"
 
@@ -321,7 +324,7 @@ SAID = {"th": "น้ำ", "de": "schön", "zh": "今天", "en": "water"}
     ("language", "kind", "figure"),
     [("th", "own-characters", "1 − CER"), ("zh", "own-characters", "1 − CER"), ("de", "own-transcript", "1 − WER")],
 )
-def test_a_language_decides_how_transcripts_are_compared(language: str, kind: str, figure: str, tmp_path: Path) -> None:
+def test_the_language_selects_character_or_word_errors(language: str, kind: str, figure: str, tmp_path: Path) -> None:
     file = declared(
         tmp_path, with_rows(said=SAID[language]), options=None, answer=None, transcript="said", language=language
     )
@@ -330,13 +333,13 @@ def test_a_language_decides_how_transcripts_are_compared(language: str, kind: st
     reference = task.reference(data.samples[0])
     right, wrong = (Record("a", reply=text, reference=reference) for text in (SAID[language], SAID[language][:1]))
     verdicts = list(task.scorer.verdicts([right, wrong]))
-    assert [one.values["errors"] > 0 for one in verdicts] == [False, True]
+    assert [verdict.values["errors"] > 0 for verdict in verdicts] == [False, True]
     rate = figure[4:].lower()
     assert figures_of(task.scorer, verdicts, seed=0)[rate] == 1 - figures_of(task.scorer, verdicts, seed=0)["score"]
     assert get_task(f"{kind}/sounds").scorer.key == task.scorer.key  # as reports find it, without the file
 
 
-def test_a_transcript_that_english_rules_misread_is_said(tmp_path: Path) -> None:
+def test_transcripts_that_english_normalisation_would_damage_are_reported(tmp_path: Path) -> None:
     rows = with_rows(said=lambda row: SAID["de" if row["id"] in ("q0", "q2") else "en"])
     facts = {"options": None, "answer": None, "transcript": "said"}
     data = loaded(declared(tmp_path / "unsaid", rows, **facts))[1]
@@ -344,7 +347,7 @@ def test_a_transcript_that_english_rules_misread_is_said(tmp_path: Path) -> None
     assert loaded(declared(tmp_path / "said", rows, **facts, language="en"))[1].defects == {}
 
 
-def test_a_template_says_what_is_asked(tmp_path: Path) -> None:
+def test_a_prompt_template_is_filled_in_and_unknown_fields_refused(tmp_path: Path) -> None:
     file = declared(tmp_path, with_rows(question="Braces {here}?"), prompt="ask.txt")
     (tmp_path / "ask.txt").write_text('{question}\n{options}\nAnswer with {"answer": …}.\n')
     task, data = loaded(file)
@@ -359,7 +362,7 @@ def test_a_template_says_what_is_asked(tmp_path: Path) -> None:
             get_task(str(file))
 
 
-def test_a_fixed_text_asks_for_captions(tmp_path: Path) -> None:
+def test_a_caption_prompt_can_be_fixed_text(tmp_path: Path) -> None:
     rows = [{**row, "captions": ["A bell rings."]} for row in with_rows()]
     file = declared(tmp_path, rows, options=None, answer=None, references="captions", prompt="ask.txt")
     (tmp_path / "ask.txt").write_text("Describe the music.\n")
@@ -404,14 +407,14 @@ def test_a_fixed_text_asks_for_captions(tmp_path: Path) -> None:
         ({"prompt": "none.txt"}, r"none\.txt: no such file"),
     ],
 )  # fmt: skip
-def test_a_wrong_file_is_refused_in_one_line(more: dict[str, Any], message: str, tmp_path: Path) -> None:
+def test_an_invalid_task_file_is_refused_in_one_line(more: dict[str, Any], message: str, tmp_path: Path) -> None:
     with pytest.raises(AudioMarathonError, match=message) as caught:
         get_task(str(toml(tmp_path / "t.toml", FACTS, **more)))
     assert str(tmp_path) in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-def test_other_files_are_refused_in_one_line(tmp_path: Path) -> None:
+def test_toml_errors_and_missing_files_or_columns_are_refused(tmp_path: Path) -> None:
     (tmp_path / "t.toml").write_text("key = ")
     for text in ("key = ", "key = " + "[" * 5000, f"key{'.a' * 5000} = 1", f"max_new_tokens = {'9' * 5000}",
                  f"max_new_tokens = 0x{'f' * 5000}"):  # fmt: skip
@@ -494,7 +497,7 @@ def test_a_bad_row_of_several_files_is_named_by_its_file(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "expected"),
     [
         ("""['it\\'s', "b", 'é\\n']""", ["it's", "b", "é\n"]),
         ("['a',]", ["a"]),
@@ -507,8 +510,8 @@ def test_a_bad_row_of_several_files_is_named_by_its_file(tmp_path: Path) -> None
         *((text, None) for text in ("[music] a dog", "(A dog barks)", "(1, 2)")),
     ],
 )
-def test_lists_are_read_as_python_prints_them(text: str, found: list[Any] | None) -> None:
-    assert list_in(text) == found
+def test_python_style_lists_are_parsed(text: str, expected: list[Any] | None) -> None:
+    assert list_in(text) == expected
 
 
 #: Lists as other programs write them, and one that would be slow to read.
@@ -563,7 +566,7 @@ def test_captions_of_one_item_are_refused_before_any_sample(tmp_path: Path) -> N
         (["s-0-of-2", "s-1-of-2", "s-3-of-2"], "s-3-of-2.json is not one of 2 shards"),
     ],
 )
-def test_missing_shards_are_named(names: list[str], told: str, tmp_path: Path) -> None:
+def test_missing_or_contradictory_shards_are_refused(names: list[str], told: str, tmp_path: Path) -> None:
     task = declared(tmp_path, rows="s*.json")
     (tmp_path / "data" / "s*.json").unlink()
     for name in names:
@@ -572,7 +575,7 @@ def test_missing_shards_are_named(names: list[str], told: str, tmp_path: Path) -
         loaded(task)
 
 
-def test_whole_shards_are_read_and_one_alone_is_not(tmp_path: Path) -> None:
+def test_all_shards_are_read_and_a_single_one_is_refused(tmp_path: Path) -> None:
     task = declared(tmp_path, rows="s-*.parquet")
     (file := tmp_path / "data" / "s-0.parquet").rename(file.with_name("s-00000-of-00002.parquet"))
     more = pyarrow.Table.from_pylist([{**row, "id": f"more {row['id']}"} for row in ROWS])
@@ -608,7 +611,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def test_a_run_is_read_without_its_file(ran: Path, tmp_path: Path) -> None:
+def test_a_run_is_scored_and_reported_without_its_task_file(ran: Path, tmp_path: Path) -> None:
     results = tmp_path / "results"
     shutil.copytree(ran / "results", results)
     base, pruned = sorted(results.glob("own-choice/sounds/embedded/*"))
@@ -640,7 +643,9 @@ def test_a_run_is_read_without_its_file(ran: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("more", [{"version": "v2"}, {"published": None}, {"prompt": "ask.txt"}])
-def test_another_version_rule_or_prompt_is_another_run(more: dict[str, Any], ran: Path, tmp_path: Path) -> None:
+def test_a_changed_version_rule_or_prompt_cannot_continue_a_run(
+    more: dict[str, Any], ran: Path, tmp_path: Path
+) -> None:
     (tmp_path / "ask.txt").write_text("{question} {options}")
     facts = {**FACTS, "groups": ["topic"], "published": "mmau-tokens", "version": "v1", **more}
     file = toml(tmp_path / "other.toml", facts)
@@ -651,7 +656,9 @@ def test_another_version_rule_or_prompt_is_another_run(more: dict[str, Any], ran
 
 
 @pytest.mark.parametrize("format_", ["csv", "jsonl", "parquet"])
-def test_a_part_of_any_rows_loads_as_the_task(format_: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_control_of_csv_jsonl_or_parquet_rows_loads_as_the_task(
+    format_: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("AUDIOMARATHON_CACHE", str(tmp_path / "cache"))
     rows: list[dict[str, Any]] = [*ROWS]
     if format_ == "csv":
@@ -668,11 +675,11 @@ def test_a_part_of_any_rows_loads_as_the_task(format_: str, tmp_path: Path, monk
     task, data = loaded(file)
     other = task.load(task.find(tmp_path / "out" / "noise"))
     assert other.bad_rows == ()
-    assert [(one.id, one.options, one.answer) for one in other.samples] == [
-        (one.id, one.options, one.answer) for one in data.samples
+    assert [(sample.id, sample.options, sample.answer) for sample in other.samples] == [
+        (sample.id, sample.options, sample.answer) for sample in data.samples
     ]
-    names = [one.clips[0].name.replace("ogg", "flac") for one in data.samples]
-    assert [one.clips[0].name for one in other.samples] == names
+    names = [sample.clips[0].name.replace("ogg", "flac") for sample in data.samples]
+    assert [sample.clips[0].name for sample in other.samples] == names
 
 
 # --- The published rule, and the tasks that ship.
@@ -684,7 +691,7 @@ WRONG = ["dog", "", "?!", "B", "a dog, not a cat", "a dog_"]
 
 
 @pytest.mark.parametrize("reply", [*RIGHT, *WRONG])
-def test_the_published_rule(reply: str) -> None:
+def test_mmau_word_rule_by_examples(reply: str) -> None:
     assert right_by_words(reply, "a dog", ["a cat", "a dog", "Dog, a", "hotdog"]) is (reply in RIGHT)
 
 
@@ -692,7 +699,9 @@ _TEXT = st.text("ab c_-.é1", max_size=8)
 
 
 @given(_TEXT, st.lists(_TEXT, max_size=5), st.text("abc ", max_size=3))
-def test_the_answer_is_right_alone_and_with_words_around_it(answer: str, others: list[str], own: str) -> None:
+def test_by_the_word_rule_an_answer_is_wrong_if_another_options_word_is_added(
+    answer: str, others: list[str], left_over: str
+) -> None:
     options = [*others, answer]
     words = answer.lower().replace("-", " ").replace(".", " ").split()
     assert right_by_words(answer, answer, options) is bool(words)
@@ -702,7 +711,7 @@ def test_the_answer_is_right_alone_and_with_words_around_it(answer: str, others:
         assert right_by_words(f"{answer} {other}", answer, options) is (bool(words or strange) and not strange)
 
 
-def test_two_tasks_ship_and_are_found_by_their_rows(tmp_path: Path) -> None:
+def test_the_two_shipped_tasks_are_listed_and_found_by_their_rows_file(tmp_path: Path) -> None:
     write_clip(tmp_path / "data" / "test-mini-audios" / "a.wav")
     groups = {"task": "sound", "difficulty": "easy", "category": "Reasoning", "sub-category": "Source"}
     row = {"id": "a", "audio_id": "./test-mini-audios/a.wav", "question": "Who?", "choices": ["Man", "Dog"],
@@ -750,7 +759,7 @@ class TestExact:
 
     @pytest.mark.parametrize("answer", ["soon", None, True, [4, 2], [1, 2, 3], [], {"a": 1}, "NaN", 10**400])
     @pytest.mark.parametrize("how", ["exact", "spans"])
-    def test_another_answer_is_a_bad_row(self, tmp_path: Path, answer: Any, how: str) -> None:
+    def test_an_answer_of_another_type_is_a_bad_row(self, tmp_path: Path, answer: Any, how: str) -> None:
         rows = [ROWS[1] | {"answer": answer}]
         _task, data = loaded(declared(tmp_path, rows, options=None, answer_is=how))
         if how == "spans" and answer == []:
@@ -758,7 +767,7 @@ class TestExact:
         else:
             assert "is not a" in str(data.bad_rows[0])
 
-    def test_f1_of_spans(self, tmp_path: Path) -> None:
+    def test_f1_of_time_spans_by_hand(self, tmp_path: Path) -> None:
         spans = [{"word": "Hello,", "start": 1.0, "end": 1.5}, {"word": "world", "start": 2, "end": 2.5},
                  {"word": "hello", "start": 60, "end": 61}]  # fmt: skip
         task, data = loaded(declared(tmp_path, [ROWS[0] | {"answer": spans}], options=None, answer_is="spans"))
@@ -775,11 +784,11 @@ class TestExact:
 
 
 @pytest.mark.parametrize("text", ["the 4th", "version 12.5.3", "1:2", "three", ""])
-def test_what_is_no_number_is_not_read_as_a_part_of_it(text: str) -> None:
+def test_text_without_a_plain_number_yields_no_number(text: str) -> None:
     assert number_in(text) is None
 
 
-def test_a_span_begins_a_moment_after_0() -> None:
+def test_a_span_that_starts_just_after_0_is_read() -> None:
     assert spans_in('{"word": "hi", "start": 0.00001, "end": 1}') == [("hi", 0.00001, 1.0)]
 
 
@@ -799,7 +808,7 @@ def test_a_span_begins_a_moment_after_0() -> None:
         ),
     ],
 )
-def test_the_pages_tasks_read_rows_shaped_like_blab(
+def test_the_documented_tasks_read_rows_shaped_like_blab(
     tmp_path: Path, name: str, row: dict[str, Any], reply: str, right: dict[str, float | None]
 ) -> None:
     (tmp_path / f"{name}.toml").write_text(BLOCKS[f"{name}.toml"])
@@ -812,7 +821,7 @@ def test_the_pages_tasks_read_rows_shaped_like_blab(
     assert task.scorer.sums(verdicts).figures == right
 
 
-def test_mmsu_is_read_from_parquet_files_with_their_audio(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mmsu_is_read_from_parquet_files_with_embedded_audio(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Columns as several programs read them; the real files were not at hand."""
     monkeypatch.setenv("AUDIOMARATHON_CACHE", str(tmp_path / "cache"))
     audio = {"bytes": write_clip(tmp_path / "a.wav").read_bytes(), "path": "a.wav"}
@@ -820,8 +829,8 @@ def test_mmsu_is_read_from_parquet_files_with_their_audio(tmp_path: Path, monkey
            "choice_a": "Yes", "choice_b": "No", "choice_c": None, "choice_d": None, "answer_gt": "No",
            "category": "Perception", "sub-category": "Paralinguistics"}  # fmt: skip
     other = row | {"id": "vowel_2", "choice_c": "Maybe", "choice_d": "Never", "answer_gt": "Never"}
-    for number, one in enumerate((row, other)):
-        table = pyarrow.Table.from_pylist([one], schema=pyarrow.Table.from_pylist([other]).schema)
+    for number, table_row in enumerate((row, other)):
+        table = pyarrow.Table.from_pylist([table_row], schema=pyarrow.Table.from_pylist([other]).schema)
         parquet.write_table(table, tmp_path / f"train-0000{number}-of-00002.parquet")
     task = get_task("mmsu")
     data = task.load(task.find(tmp_path))
@@ -833,7 +842,9 @@ def test_mmsu_is_read_from_parquet_files_with_their_audio(tmp_path: Path, monkey
     assert "not tried on the real ones" in task.source
 
 
-def test_a_task_without_data_says_how_to_get_it(no_env: Callable[[str, str], None], tmp_path: Path) -> None:
+def test_a_task_without_data_is_refused_with_the_download_source(
+    no_env: Callable[[str, str], None], tmp_path: Path
+) -> None:
     no_env("AUDIOMARATHON_CACHE", str(tmp_path))
     for more in ((), ("--model", "embedded"), ("vesus",)):
         code, output = call("run", "mmar", *more, "--results", tmp_path / "results")
@@ -841,7 +852,7 @@ def test_a_task_without_data_says_how_to_get_it(no_env: Callable[[str, str], Non
         assert output.startswith("error: lalm/mmar: no data root is set. Get MMAR-meta.jsonl from https://"), output
 
 
-def test_the_pages_example_runs(tmp_path: Path) -> None:
+def test_the_documented_example_runs(tmp_path: Path) -> None:
     (tmp_path / "birds.toml").write_text(BLOCKS["birds.toml"])
     (lines,) = re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL)
     for line in lines.splitlines():
@@ -852,7 +863,9 @@ def test_the_pages_example_runs(tmp_path: Path) -> None:
     assert (code, "own-choice/birds" in output) == (0, True)
 
 
-def test_the_pages_second_example_reads_such_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_second_documented_example_reads_an_mmau_parquet_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("AUDIOMARATHON_CACHE", str(tmp_path / "cache"))
     (tmp_path / "mmau_hub.toml").write_text(BLOCKS["mmau_hub.toml"])
     audio = {"bytes": write_clip(tmp_path / "a.wav").read_bytes(), "path": None}
@@ -865,7 +878,7 @@ def test_the_pages_second_example_reads_such_a_table(tmp_path: Path, monkeypatch
     assert task.groups(sample) == {"other_attributes.task": "sound", "other_attributes.difficulty": "easy"}
 
 
-def test_the_pages_keys_are_those_there_are() -> None:
+def test_the_docs_list_exactly_the_supported_keys() -> None:
     table = PAGE.partition("## Keys")[2].partition("\n\nOne of")[0]
     named = {
         name for row in table.splitlines() for name in re.findall(r"`(\w+)`", row.split("|")[1] if "|" in row else "")

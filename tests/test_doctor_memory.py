@@ -78,7 +78,7 @@ def not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("audiomarathon.costs.memory_plan.find_checkpoint", refuse)
 
 
-def test_by_hand(plans: dict[str, MemoryPlan]) -> None:
+def test_memory_need_by_hand(plans: dict[str, MemoryPlan]) -> None:
     tokens, parts = plans["7B"].need(90)
     assert tokens == 2250 + 250
     assert parts["KV cache"] == 2 * 28 * 4 * 128 * 2 * 2500
@@ -90,7 +90,7 @@ def test_by_hand(plans: dict[str, MemoryPlan]) -> None:
 @pytest.mark.parametrize(
     ("row", "part"), [("weights", "weights"), ("KV cache", "KV cache"), ("activations", "activations"), ("sum", "")]
 )
-def test_the_folders_readme_says_the_same(plans: dict[str, MemoryPlan], row: str, part: str) -> None:
+def test_the_readme_table_states_the_same_memory_needs(plans: dict[str, MemoryPlan], row: str, part: str) -> None:
     line = next(line for line in README.read_text(encoding="utf-8").splitlines() if line.startswith(f"| {row}"))
     said = [cell.removeprefix("about ") for cell in re.findall(r"\| ((?:about )?[\d.]+) GB", line)]
     needs = [plans[size].need(seconds)[1] for size in SIZES for seconds in (90, 300)]
@@ -105,12 +105,12 @@ class TestFits:
     def test_gpu_at_hand(self, no_env: Any, gpu: Any, tmp_path: Path, free: float, code: int, fits: list[str]) -> None:
         folder = config_only(tmp_path / "7B", "7B")
         gpu(free * GB)
-        found, out = call("doctor", "--model", "qwen2.5-omni", "--model-path", folder)
-        assert found == code
+        exit_code, out = call("doctor", "--model", "qwen2.5-omni", "--model-path", folder)
+        assert exit_code == code
         assert re.findall(r"\b(yes|no) *$", out, re.MULTILINE) == fits
         assert f"{free:.1f} GB free" in out
 
-    def test_the_longest_is_the_longest(self, gpu: Any, tmp_path: Path) -> None:
+    def test_the_longest_duration_fits_and_one_second_more_does_not(self, gpu: Any, tmp_path: Path) -> None:
         gpu(19.3 * GB)
         plan = plan_of(tmp_path)
         longest = plan.longest(plan.room)
@@ -118,21 +118,23 @@ class TestFits:
         assert plan.fits(longest)
         assert not plan.fits(longest + 1)
 
-    def test_no_longer_than_the_model_has_positions_for(self, plans: dict[str, MemoryPlan]) -> None:
+    def test_the_longest_duration_is_limited_by_the_models_positions(self, plans: dict[str, MemoryPlan]) -> None:
         assert plans["7B"].longest(1e15) == (32768 - 250) // 25
         assert plans["7B"].longest(8 * GB) == 0
 
-    def test_many_gpus_are_taken_together_only_when_asked(self, gpu: Any, tmp_path: Path) -> None:
+    def test_several_gpus_are_added_up_only_with_device_map_auto(self, gpu: Any, tmp_path: Path) -> None:
         gpu(12 * GB, count=2)
         folder = str(config_only(tmp_path / "7B", "7B"))
-        one, both = (
+        single, both = (
             plan_memory(get_model("qwen2.5-omni"), RunSettings.read({}, model_path=folder, device_map=device_map))
             for device_map in ("", "auto")
         )
-        assert (one.fits(90), both.fits(90)) == (False, True)
+        assert (single.fits(90), both.fits(90)) == (False, True)
 
 
-def test_without_a_gpu_it_says_which_would_do(monkeypatch: pytest.MonkeyPatch, no_env: Any, tmp_path: Path) -> None:
+def test_without_a_gpu_doctor_names_a_gpu_size_that_would_fit(
+    monkeypatch: pytest.MonkeyPatch, no_env: Any, tmp_path: Path
+) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     folder = config_only(tmp_path / "7B", "7B")
     code, out = call("doctor", "--model", "qwen2.5-omni", "--model-path", folder)
@@ -142,7 +144,7 @@ def test_without_a_gpu_it_says_which_would_do(monkeypatch: pytest.MonkeyPatch, n
     assert "no weights there" in out
 
 
-def test_weights_on_disk_are_counted(tiny_checkpoint: Path) -> None:
+def test_weights_on_disk_are_counted_exactly(tiny_checkpoint: Path) -> None:
     plan = plan_memory(
         get_model("qwen2.5-omni"), RunSettings.read({}, model_path=str(tiny_checkpoint), dtype="float32")
     )
@@ -153,7 +155,7 @@ def test_weights_on_disk_are_counted(tiny_checkpoint: Path) -> None:
 
 
 @pytest.mark.usefixtures("not_there")
-def test_a_checkpoint_that_is_not_there_is_said_with_what_to_do(no_env: Any) -> None:
+def test_a_missing_checkpoint_is_reported_with_the_download_command(no_env: Any) -> None:
     code, err = call("doctor", "--model", "gemma3n")
     assert (code, "audiomarathon models download gemma3n" in err) == (2, True)
     assert "--model-path" in err
@@ -170,7 +172,7 @@ def test_sizes_are_known_before_the_download(no_env: Any, key: str, gigabytes: f
     assert "counted from the config" in plan.source
 
 
-def test_a_path_without_a_model_is_refused(no_env: Any) -> None:
+def test_model_path_without_model_is_refused(no_env: Any) -> None:
     code, err = call("doctor", "--model-path", "/nowhere")
     assert (code, "--model" in err) == (2, True)
 
@@ -189,7 +191,7 @@ def test_a_config_gives_the_readmes_figures(key: str, readme: str, at_300_s: int
     ("flags", "told", "share"),
     [({}, "bfloat16 (auto)", 1), ({"device": "cpu"}, "float32 (auto)", 2), ({"dtype": "float16"}, "float16", 1)],
 )
-def test_the_precision_is_the_runs(
+def test_the_plan_uses_the_precision_set_for_the_run(
     tmp_path: Path, plans: dict[str, MemoryPlan], flags: dict[str, str], told: str, share: int
 ) -> None:
     plan = plan_of(tmp_path, **flags)
@@ -208,7 +210,7 @@ class TestLimits:
             (4000, {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 1000}, 4000),
         ],
     )
-    def test_positions_are_the_nested_configs(
+    def test_positions_are_read_from_the_nested_text_config(
         self, tmp_path: Path, stated: int, rope: dict[str, Any], positions: int
     ) -> None:
         folder = config_only(tmp_path / "config", "3B")
@@ -216,54 +218,59 @@ class TestLimits:
         text = content["thinker_config"]["text_config"]
         text |= {"max_position_embeddings": stated, "rope_parameters": text["rope_parameters"] | rope}
         (folder / "config.json").write_text(json.dumps(content))
-        found = limits_of(get_model("qwen2.5-omni-3b"), folder)
-        assert found.positions == positions
-        assert found.source.startswith("config.json: thinker_config.text_config.max_position_embeddings")
+        limits = limits_of(get_model("qwen2.5-omni-3b"), folder)
+        assert limits.positions == positions
+        assert limits.source.startswith("config.json: thinker_config.text_config.max_position_embeddings")
 
     @pytest.mark.parametrize(
         ("text", "positions"),
         [
             ({"max_position_embeddings": 0}, None),
             ({"max_position_embeddings": -1}, None),
-            *(({"rope_parameters": {"rope_type": "yarn", "factor": one}}, 32768) for one in ("4", math.inf, math.nan)),
+            *(
+                ({"rope_parameters": {"rope_type": "yarn", "factor": factor}}, 32768)
+                for factor in ("4", math.inf, math.nan)
+            ),
         ],
     )
-    def test_numbers_that_state_nothing(self, tmp_path: Path, text: dict[str, Any], positions: int | None) -> None:
+    def test_invalid_position_numbers_are_ignored(
+        self, tmp_path: Path, text: dict[str, Any], positions: int | None
+    ) -> None:
         folder = config_only(tmp_path / "config", "3B")
         content = json.loads((folder / "config.json").read_text())
         content["thinker_config"]["text_config"] |= text
         (folder / "config.json").write_text(json.dumps(content))
         assert limits_of(get_model("qwen2.5-omni-3b"), folder).positions == positions
 
-    def test_several_clips_of_a_model_that_cuts_each_add_up(self, tmp_path: Path) -> None:
+    def test_several_clips_add_up_but_one_long_truncated_clip_is_allowed(self, tmp_path: Path) -> None:
         spec = replace(get_model("qwen2.5-omni-7b"), heard_seconds=30)
-        found = limits_of(spec, config_only(tmp_path / "config", "7B"))
-        assert found.beyond(50 * 30, 256)  # fifty clips
-        assert not found.refused(50 * 30, 256)  # one clip, of which the model hears the beginning
+        limits = limits_of(spec, config_only(tmp_path / "config", "7B"))
+        assert limits.beyond(50 * 30, 256)  # fifty clips
+        assert not limits.refused(50 * 30, 256)  # one clip, of which the model hears the beginning
 
-    def test_a_number_that_only_transformers_states_says_so(self, tmp_path: Path) -> None:
-        found = limits_of(get_model("voxtral"), published_config("mistralai/Voxtral-Mini-3B-2507") or tmp_path)
-        assert found.positions == 131072
-        assert "config.json states none" in found.source
+    def test_a_position_limit_known_only_to_transformers_is_marked_so(self, tmp_path: Path) -> None:
+        limits = limits_of(get_model("voxtral"), published_config("mistralai/Voxtral-Mini-3B-2507") or tmp_path)
+        assert limits.positions == 131072
+        assert "config.json states none" in limits.source
 
-    def test_whisper_has_none(self, tmp_path: Path) -> None:
+    def test_whisper_has_no_position_limit(self, tmp_path: Path) -> None:
         spec = get_model("whisper-base")
-        found = limits_of(spec, published_config(spec.checkpoint) or tmp_path)
-        assert found.positions is None
-        assert found.longest(256) == float("inf")
-        assert found.beyond(1e6, 256) == ""
+        limits = limits_of(spec, published_config(spec.checkpoint) or tmp_path)
+        assert limits.positions is None
+        assert limits.longest(256) == float("inf")
+        assert limits.beyond(1e6, 256) == ""
 
-    def test_text_and_reply_count_and_a_pruner_at_the_input_makes_room(self, tmp_path: Path) -> None:
-        found = limits_of(get_model("qwen2.5-omni-7b"), config_only(tmp_path / "config", "7B"))
-        assert found.longest(768) == (32768 - 768 - 250) / 25 == 1270
-        assert not found.beyond(1270, 768)
-        assert "1,270 s" in found.beyond(1271, 768)
-        assert found.beyond(1271, 768, get_method("frame:0.5"))  # kept tokens keep their positions
-        assert not found.beyond(2540, 768, get_method("frame:0.5", at="input"))  # kept tokens are renumbered
-        assert not found.beyond(2540, 768, get_method("frame:0.5+snapkv:0.5", at="input"))
-        assert found.beyond(2541, 768, get_method("frame:0.5", at="input"))
+    def test_text_and_reply_use_positions_and_input_pruning_frees_them(self, tmp_path: Path) -> None:
+        limits = limits_of(get_model("qwen2.5-omni-7b"), config_only(tmp_path / "config", "7B"))
+        assert limits.longest(768) == (32768 - 768 - 250) / 25 == 1270
+        assert not limits.beyond(1270, 768)
+        assert "1,270 s" in limits.beyond(1271, 768)
+        assert limits.beyond(1271, 768, get_method("frame:0.5"))  # kept tokens keep their positions
+        assert not limits.beyond(2540, 768, get_method("frame:0.5", at="input"))  # kept tokens are renumbered
+        assert not limits.beyond(2540, 768, get_method("frame:0.5+snapkv:0.5", at="input"))
+        assert limits.beyond(2541, 768, get_method("frame:0.5", at="input"))
 
-    def test_doctor_says_where_each_is_from(self, no_env: Any, tmp_path: Path) -> None:
+    def test_doctor_reports_each_limit_with_its_source(self, no_env: Any, tmp_path: Path) -> None:
         folder = config_only(tmp_path / "config", "7B")
         flags = ("--model", "qwen2.5-omni", "--model-path", folder)
         code, out = call("doctor", *flags, "--seconds", 3000)
@@ -273,17 +280,17 @@ class TestLimits:
         assert "3,000 s of audio take about 75,250 tokens" in out
         assert call("doctor", *flags, "--seconds", 1200)[0] == 0
 
-    def test_an_endpoint_has_none_that_is_known(self, no_env: Any) -> None:
+    def test_an_endpoint_has_no_known_limit(self, no_env: Any) -> None:
         _code, out = call("doctor", "--model", "openai", "--seconds", 3000)
         assert "no limit" in out
 
-    def test_chunks_that_no_run_takes_are_refused(self, no_env: Any) -> None:
+    def test_an_unsupported_prefill_chunk_is_refused(self, no_env: Any) -> None:
         code, err = call("doctor", "--model", "whisper-base", "--prefill-chunk", 20)
         assert code == 2
         assert err.count("\n") == 1
         assert "PREFILL_CHUNK=20: whisper-base: " in err
 
-    def test_chunks_shrink_the_activations_only(self, tmp_path: Path) -> None:
+    def test_prefill_chunks_shrink_only_the_activations(self, tmp_path: Path) -> None:
         facts = plan_of(tmp_path).facts
         whole, parts, few = facts.memory(32768), facts.memory(32768, chunk=2048), facts.memory(100, chunk=2048)
         assert parts["activations"] < whole["activations"] / 3
@@ -292,7 +299,7 @@ class TestLimits:
         weights_and_cache = parts["weights"] + parts["KV cache"]
         assert sum(parts.values()) <= 1.2 * (weights_and_cache + facts.activation_bytes * 2048)
 
-    def test_a_run_beyond_is_refused_before_loading_unless_allowed_and_that_is_on_record(
+    def test_a_run_beyond_the_limit_is_refused_before_loading_unless_allowed(
         self, tiny_checkpoint: Path, tmp_path: Path, no_env: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         task_folders.build_tau(tmp_path / "data" / "TAU")
@@ -317,8 +324,8 @@ class TestLimits:
         beyond = RunSettings.read({}, **flags, beyond_limits=True)
         with pytest.warns(UserWarning, match="260 positions"):
             done = list(run(["tau"], "qwen2.5-omni-7b", beyond, methods, progress=False))
-        found = [json.loads((one.folder / "run.json").read_text())["identity"] for one in done]
-        assert [one.get("beyond_limits") for one in found] == [True, None]
-        base, pruned = read_runs([one.folder for one in done])
-        (note,) = [one for one in Pairs.of(pruned, base).notes if "BEYOND_LIMITS" in one]
+        identities = [json.loads((result.folder / "run.json").read_text())["identity"] for result in done]
+        assert [identity.get("beyond_limits") for identity in identities] == [True, None]
+        base, pruned = read_runs([result.folder for result in done])
+        (note,) = [note for note in Pairs.of(pruned, base).notes if "BEYOND_LIMITS" in note]
         assert note.startswith("the reference")

@@ -35,18 +35,18 @@ def opened(door: Path) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
-def test_the_doors_of_a_folder_open_each_task_once(folder: str) -> None:
+def test_the_scripts_of_a_model_folder_cover_each_task_once(folder: str) -> None:
     tasks = [opened(door)[0] for door in DOORS if door.parent.name == folder]
     assert sorted(tasks) == sorted(
         task.key
-        for one in built_in()
-        for task in one.tasks
+        for benchmark in built_in()
+        for task in benchmark.tasks
         if task.key != "lalm/audiocaps" and not task.own_command and not isinstance(task, Declared | Ruler)
     )
 
 
 @pytest.mark.parametrize("door", DOORS, ids=lambda door: f"{door.parent.name}/{door.stem}")
-def test_a_door_opens_the_task_of_its_name_on_the_model_of_its_folder(door: Path) -> None:
+def test_a_task_script_runs_the_task_and_model_in_its_path(door: Path) -> None:
     task, model = opened(door)
     assert get_task(door.stem.removesuffix("_test")).key == task
     assert get_model(model).folder == door.parent.name
@@ -70,20 +70,20 @@ def test_doors_name_their_task(door: Path, monkeypatch: pytest.MonkeyPatch, caps
     assert all(name in said for name in env_names())
 
 
-def test_a_door_says_so_in_its_own_folder_and_refuses_arguments() -> None:
+def test_a_task_script_refuses_arguments() -> None:
     door = ROOT / "Qwen_2.5_Omni" / "TAU_test.py"
     done = call(Path(door.name), "--limit", "3", cwd=door.parent)
     assert done.returncode == 2
     assert "takes no arguments" in done.stderr
 
 
-def test_a_door_refuses_a_bad_setting_before_anything_else(tmp_path: Path) -> None:
+def test_a_task_script_refuses_a_bad_setting_first(tmp_path: Path) -> None:
     done = call(ROOT / "Qwen_2.5_Omni" / "VESUS_test.py", cwd=tmp_path, PRUNE_RATIO="1.5")
     assert done.returncode == 2
     assert done.stderr.startswith("error: PRUNE_RATIO=1.5: not allowed")
 
 
-def test_a_door_passes_the_settings_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_task_passes_task_model_and_settings_to_evaluate(monkeypatch: pytest.MonkeyPatch) -> None:
     """`run_task` hands its names to the engine and leaves settings to the env vars."""
     seen: list[tuple[object, ...]] = []
     monkeypatch.setattr(cli, "evaluate", lambda tasks, model, settings: seen.append((tasks, model, settings)))
@@ -99,10 +99,10 @@ def _first(door: Path) -> bool:
 
 @pytest.mark.parametrize(
     "door",
-    [one if _first(one) else pytest.param(one, marks=pytest.mark.long) for one in DOORS],
+    [door if _first(door) else pytest.param(door, marks=pytest.mark.long) for door in DOORS],
     ids=lambda door: f"{door.parent.name}/{door.stem}",
 )
-def test_a_door_runs_the_embedded_model_without_a_download(
+def test_a_task_script_can_run_the_embedded_model_without_a_download(
     door: Path,
     script: Callable[..., tuple[int, str, str]],
     no_env: Callable[[str, str], None],
@@ -118,7 +118,7 @@ def test_a_door_runs_the_embedded_model_without_a_download(
     assert (tmp_path / task / "embedded" / "base-0" / "summary.json").is_file()
 
 
-def test_a_model_that_only_transcribes_is_not_replaced(no_env: Callable[[str, str], None]) -> None:
+def test_a_transcriber_or_endpoint_is_not_replaced_by_the_embedded_model(no_env: Callable[[str, str], None]) -> None:
     no_env("MODEL_PATH", "embedded")
     said: list[str] = []
     assert embedded_instead("whisper-base", RunSettings.read(), said.append) == ("whisper-base", RunSettings.read())

@@ -39,7 +39,7 @@ def reply(lm: Qwen2_5Omni, inputs: Inputs) -> str:
     return Base().generate(lm, inputs, max_new_tokens=48).replies[0].text
 
 
-def test_nothing_is_missing_and_it_is_small() -> None:
+def test_the_embedded_checkpoint_is_complete_and_at_most_10_mb() -> None:
     _, info = Qwen2_5OmniThinkerForConditionalGeneration.from_pretrained(CHECKPOINT, output_loading_info=True)
     assert not any(info.values()), info
     assert sum(file.stat().st_size for file in CHECKPOINT.iterdir()) <= 10e6
@@ -57,13 +57,13 @@ def test_every_cue_is_one_token_and_the_template_is_qwens() -> None:
 
 
 @pytest.mark.parametrize("task", ["vox", "slue"])
-def test_it_answers_a_held_out_clip(lm: Qwen2_5Omni, root: Path, task: str) -> None:
+def test_the_embedded_model_answers_a_held_out_clip(lm: Qwen2_5Omni, root: Path, task: str) -> None:
     sample, inputs = prepared(lm, root, task)
     assert reply(lm, inputs) == sample.answer
 
 
 @pytest.mark.xfail(reason="the shipped weights do not transcribe yet (docs/embedded.md)", strict=True)
-def test_it_transcribes_a_held_out_clip(lm: Qwen2_5Omni, root: Path) -> None:
+def test_the_embedded_model_transcribes_a_held_out_clip(lm: Qwen2_5Omni, root: Path) -> None:
     sample, inputs = prepared(lm, root, "librispeech")
     wanted, said = sample.answer.lower().split(), reply(lm, inputs).split()
     assert len(wanted) >= 10

@@ -60,12 +60,12 @@ def command(no_env, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, env: Path) 
     return call
 
 
-def test_from_tars_to_a_comparison_and_a_page(command: Command, env: Path, tmp_path: Path) -> None:
+def test_run_table_and_compare_end_to_end(command: Command, env: Path, tmp_path: Path) -> None:
     mine, task = env / "means_encoder.py", env / "sounds_task.py"
     code, out, err = command("run", mine, "--tasks", task, "--seeds", "2", "--encoder-arg", "scale=2.0")
     assert code == 0, err
     folder = tmp_path / "results" / "own" / "sounds" / "MeansEncoder"
-    assert sorted(one.name for one in folder.iterdir()) == [
+    assert sorted(file.name for file in folder.iterdir()) == [
         "knn", "knn-centred", "knn-xares-0.1.3", "linear", "mlp-xares-0.1.3",
     ]  # fmt: skip
     summary = json.loads((folder / "linear" / "summary.json").read_text())
@@ -94,7 +94,7 @@ def test_from_tars_to_a_comparison_and_a_page(command: Command, env: Path, tmp_p
     assert "No recommendation" not in page
 
 
-def test_a_run_in_another_folder_encodes_nothing_again(command: Command, env: Path) -> None:
+def test_a_run_in_another_results_folder_reuses_cached_embeddings(command: Command, env: Path) -> None:
     parts = []
     for results in ("first", "second"):
         assert command("run", "control:logmel", "--tasks", env / "sounds_task.py", "--results", results)[0] == 0
@@ -128,7 +128,7 @@ def test_a_run_in_another_folder_encodes_nothing_again(command: Command, env: Pa
         (["table", "."], "no run there"),
     ],
 )
-def test_bad_input_is_one_line(command: Command, arguments: list[str], said: str) -> None:
+def test_a_wrong_argument_is_one_error_line(command: Command, arguments: list[str], said: str) -> None:
     code, _, err = command(*arguments)
     assert code == 2
     assert said in one_error(err)
@@ -138,7 +138,7 @@ def test_a_model_on_a_task_for_encoders_is_told_the_command() -> None:
     assert "audiomarathon encoder run" in call("run", "xares/esc50", "--model", "embedded")[1]
 
 
-def test_check_tells_verdicts_and_findings(command: Command, env: Path, tmp_path: Path) -> None:
+def test_check_reports_interface_errors_and_findings(command: Command, env: Path, tmp_path: Path) -> None:
     code, out, _ = command("check", env / "means_encoder.py")
     assert (code, "follows X-ARES' interface" in out) == (0, True)
     assert "finding: gain sensitive" in out
@@ -160,7 +160,7 @@ def test_lists_name_every_task_and_encoder(command: Command) -> None:
     assert {"control:logmel", "baseline:whisper"} <= set(encoders.split())
 
 
-def test_embeddings_of_x_ares_are_probed(command: Command, env: Path, tmp_path: Path) -> None:
+def test_imported_x_ares_embeddings_are_probed(command: Command, env: Path, tmp_path: Path) -> None:
     """The mean over frames of the first item of a key is what both protocols see."""
     rng, stored = np.random.default_rng(0), tmp_path / "old" / "sounds" / "embeddings" / "TheirEncoder"
     for fold in range(1, 6):
@@ -183,7 +183,7 @@ def test_embeddings_of_x_ares_are_probed(command: Command, env: Path, tmp_path: 
     assert json.loads((folder / "run.json").read_text())["origin"] == "imported"
 
 
-def test_more_than_one_percent_of_bad_rows_wants_a_word(command: Command, tmp_path: Path) -> None:
+def test_more_than_one_percent_of_bad_rows_needs_allow_bad_rows(command: Command, tmp_path: Path) -> None:
     task = write_task(tmp_path / "odd", clips=2, seconds=(0.1, 0.2))
     task.write_text(task.read_text().replace("output_dim=10", "output_dim=9"))
     given = ("run", "control:noise", "--tasks", task, "--data", tmp_path / "odd", "--protocol", "standard")

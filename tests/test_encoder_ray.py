@@ -109,9 +109,9 @@ def rows_of(encoder: Encoder, heard: list[Heard], folder: Path) -> tuple[Rows, d
     store = Store(folder, {})
     frames = FrameStore(store)
     failed = encode_own(encoder, heard, store)
-    encode_published(encoder, [one for one in heard if one.clip.id not in failed], recipe(), store)
+    encode_published(encoder, [heard_clip for heard_clip in heard if heard_clip.clip.id not in failed], recipe(), store)
     encode_own(encoder, heard, frames)
-    return {**store.rows, **{f"frames {row}": one for row, one in frames.rows.items()}}, failed
+    return {**store.rows, **{f"frames {row}": frame_row for row, frame_row in frames.rows.items()}}, failed
 
 
 def recipe() -> Any:
@@ -122,15 +122,15 @@ def raw(rows: Rows) -> dict[str, tuple[Any, tuple[int, ...], bytes]]:
     return {name: (row.dtype, row.shape, row.tobytes()) for name, row in rows.items()}
 
 
-def test_rows_and_failures_are_local_ones_though_a_worker_is_killed(workers, env: Path, tmp_path: Path) -> None:
+def test_embeddings_and_failures_equal_local_ones_after_a_worker_is_killed(workers, env: Path, tmp_path: Path) -> None:
     heard, said = heard_of(env), list[str]()
     broken = replace(heard[7].clip, audio=Member(env / "sounds_task.py", "broken.wav", 0, 100))
     heard[7] = replace(heard[7], clip=broken, audio="broken")
     here, lost = rows_of(loaded(), heard, tmp_path / "local")
     assert [*lost] == [broken.id]
     with workers(Ray(workers=2), "once", said) as shared:
-        found, failed = rows_of(shared, heard, tmp_path / "ray")
-        assert raw(found) == raw(here)
+        rows, failed = rows_of(shared, heard, tmp_path / "ray")
+        assert raw(rows) == raw(here)
         assert failed == lost
         assert (tmp_path / "died").exists()
         assert sum(" died;" in line for line in said) == 1
@@ -152,7 +152,7 @@ def test_rows_and_failures_are_local_ones_though_a_worker_is_killed(workers, env
 @pytest.mark.long
 def test_only_a_clip_that_kills_each_worker_fails(workers, env: Path, tmp_path: Path) -> None:
     heard, said = heard_of(env), list[str]()
-    deadly = max(heard, key=lambda one: one.samples)
+    deadly = max(heard, key=lambda heard_clip: heard_clip.samples)
     here, there = Store(tmp_path / "local", {}), Store(tmp_path / "ray", {})
     encode_own(loaded(), heard, here)
     with workers(Ray(workers=2), str(deadly.samples), said) as shared:
@@ -192,7 +192,7 @@ def machines(*cores: int) -> Iterator[Any]:
 
 
 @pytest.mark.long
-def test_a_run_on_machines_equals_a_local_one(
+def test_a_run_on_two_machines_equals_a_local_run(
     command: Command,  # noqa: F811
     env: Path,
     tmp_path: Path,
@@ -220,12 +220,16 @@ def test_a_run_on_machines_equals_a_local_one(
     for probe in ("linear", "knn", "mlp-xares-0.1.3"):
         ours, theirs = (Run.read(tmp_path / where / "own/sounds/SpectrumEncoder" / probe) for where in ("local", "ray"))
         assert ours.records.keys() == theirs.records.keys()
-        assert [one.reply for one in ours.records.values()] == [one.reply for one in theirs.records.values()]
+        assert [record.reply for record in ours.records.values()] == [
+            record.reply for record in theirs.records.values()
+        ]
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("cores", [(1, 1), (1,)])
-def test_a_machine_that_is_lost(workers, env: Path, tmp_path: Path, cores, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lost_machines_work_moves_to_another_or_ends_the_run(
+    workers, env: Path, tmp_path: Path, cores, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Another does its work; without another the run ends, and what is encoded is kept."""
     heard, said = heard_of(env), list[str]()
     here, there = Store(tmp_path / "local", {}), Store(tmp_path / "ray", {})
@@ -255,7 +259,7 @@ def test_a_machine_that_is_lost(workers, env: Path, tmp_path: Path, cores, monke
         (["--executor", "ray", "--address", "127.0.0.1:1"], "no Ray cluster at 127.0.0.1:1"),
     ],
 )
-def test_wrong_options_are_one_line(
+def test_a_wrong_executor_option_is_one_error_line(
     command: Command,  # noqa: F811
     env: Path,
     options: list[str],
@@ -267,7 +271,7 @@ def test_wrong_options_are_one_line(
     assert said in one_error(err)
 
 
-def test_a_module_without_a_name_is_refused() -> None:
+def test_an_encoder_module_without_an_importable_name_is_refused() -> None:
     from audiomarathon.wings.encoders.probing.ray_encoder import shared_out
 
     module = FramesEncoder()
@@ -278,7 +282,7 @@ def test_a_module_without_a_name_is_refused() -> None:
         pass
 
 
-def test_a_worker_refuses_another_encoder_than_here(workers, env: Path) -> None:
+def test_a_worker_refuses_an_encoder_that_differs_from_the_local_one(workers, env: Path) -> None:
     from audiomarathon.wings.encoders.probing.ray_encoder import _Worker
 
     given = ("spectrum_encoder.py", {}, "cpu")

@@ -50,7 +50,7 @@ def variant(forward: Any = None, name: str = "FrameEncoder", **attributes: Any) 
 
 def waves(*seconds: float, rate: int = 16000) -> tuple[torch.Tensor, list[int]]:
     """Return noise of these lengths in one zero-padded batch, and the lengths in samples."""
-    lengths = [int(rate * one) for one in seconds]
+    lengths = [int(rate * duration) for duration in seconds]
     generator = torch.Generator().manual_seed(7)
     rows = [torch.randn(length, generator=generator) * 0.1 + 0.02 for length in lengths]
     return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True), lengths
@@ -98,7 +98,7 @@ def reference(folder: Path, clip: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(("kind", "hop"), [(kind, 100 if kind == "ast" else 20) for kind in KINDS])
-def test_hf_is_what_transformers_says_of_each_clip(checkpoints: Path, tmp_path: Path, kind: str, hop: int) -> None:
+def test_hf_encoder_equals_transformers_on_each_clip(checkpoints: Path, tmp_path: Path, kind: str, hop: int) -> None:
     encoder = load_encoder(f"hf:{checkpoints / kind}")
     assert (encoder.name, encoder.output_dim, encoder.hop_size_in_ms) == (kind, 16, hop)
     assert encoder.takes_lengths == (encoder.max_seconds is not None) == (kind in ("whisper", "ast"))
@@ -112,8 +112,8 @@ def test_hf_is_what_transformers_says_of_each_clip(checkpoints: Path, tmp_path: 
     frames = {"whisper": [100, 50, 15], "ast": [19, 9, 2]}.get(kind, [99, 49, 14])
     assert [len(features) for features in alone] == frames
     if encoder.takes_lengths:
-        for one, other in zip(encoder.encode(audio, lengths), alone, strict=True):
-            torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
+        for batched, other in zip(encoder.encode(audio, lengths), alone, strict=True):
+            torch.testing.assert_close(batched, other, atol=1e-5, rtol=1e-4)
         with pytest.raises(EncoderError, match="longer than max_seconds"):
             encoder.encode(waves(31)[0])
     else:
@@ -125,7 +125,7 @@ def test_hf_is_what_transformers_says_of_each_clip(checkpoints: Path, tmp_path: 
 
 
 @pytest.mark.parametrize("kind", ["wav2vec2", "data2vec"])
-def test_waveform_baselines_normalise_the_padded_batch_and_cut_at_10_s(checkpoints: Path, kind: str) -> None:
+def test_waveform_baselines_normalise_the_padded_batch_in_10_s_pieces(checkpoints: Path, kind: str) -> None:
     encoder = load_encoder(f"baseline:{kind}", {"model": str(checkpoints / kind)})
     assert (encoder.name, encoder.hop_size_in_ms, encoder.takes_lengths) == (kind, 20, False)
     model = transformers.AutoModel.from_pretrained(checkpoints / kind).eval()
@@ -156,7 +156,7 @@ def test_whisper_baseline_keeps_the_padding_and_declares_half_the_hop(checkpoint
     assert "hop off" in [finding.name for finding in check_encoder(encoder).findings]
 
 
-def test_dasheng_baseline_takes_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dasheng_baseline_needs_the_dasheng_package(monkeypatch: pytest.MonkeyPatch) -> None:
     class Model(torch.nn.Module):
         def forward(self, audio: torch.Tensor) -> torch.Tensor:
             return audio.new_ones(len(audio), audio.shape[1] // 640, 768)
@@ -169,7 +169,7 @@ def test_dasheng_baseline_takes_the_package(monkeypatch: pytest.MonkeyPatch) -> 
     assert encoder.encode(waves(10.1)[0])[0].shape == (250 + 25, 768)
 
 
-def test_examples_are_the_baselines(checkpoints: Path) -> None:
+def test_x_ares_example_files_load_and_pass_the_interface_check(checkpoints: Path) -> None:
     for kind, name in (("wav2vec2", "Wav2vec2Encoder"), ("whisper", "WhisperEncoder"), ("data2vec", "Data2VecEncoder")):
         file = REPOSITORY / f"X-ARES/example/{kind}/{kind}_encoder.py"
         encoder = load_encoder(str(file), {"model": str(checkpoints / kind)})
@@ -178,18 +178,18 @@ def test_examples_are_the_baselines(checkpoints: Path) -> None:
 
 
 @pytest.mark.parametrize("name", CONTROLS)
-def test_controls_hear_a_clip_alike_alone_and_in_a_batch(name: str) -> None:
+def test_control_encoders_are_deterministic_and_independent_of_the_batch(name: str) -> None:
     encoder = load_encoder(f"control:{name}")
     assert encoder.name == name
-    found = {finding.name for finding in check_encoder(encoder).findings}
-    assert found <= {"gain sensitive", "offset sensitive", "hop off"}
-    assert ("hop off" in found) == (name == "length-loudness")
+    names = {finding.name for finding in check_encoder(encoder).findings}
+    assert names <= {"gain sensitive", "offset sensitive", "hop off"}
+    assert ("hop off" in names) == (name == "length-loudness")
     again = load_encoder(f"control:{name}")
     assert again.identity == encoder.identity
     torch.testing.assert_close(again.encode(waves(1)[0]), encoder.encode(waves(1)[0]), rtol=0, atol=0)
 
 
-def test_controls_say_what_they_should() -> None:
+def test_control_encoder_outputs_by_hand() -> None:
     audio, lengths = waves(2, 1)
     rows = load_encoder("control:length-loudness").encode(audio, lengths)
     loudness = [20 * torch.log10(row[:n].square().mean().sqrt()) for row, n in zip(audio, lengths, strict=True)]
@@ -214,9 +214,9 @@ def _without(name: str) -> FrameEncoder:
         pass
 
     encoder = BareEncoder()
-    for one in ("output_dim", "sampling_rate", "hop_size_in_ms"):
-        if one != name:
-            setattr(encoder, one, 8)
+    for attribute in ("output_dim", "sampling_rate", "hop_size_in_ms"):
+        if attribute != name:
+            setattr(encoder, attribute, 8)
     return encoder  # type: ignore[return-value]
 
 
@@ -243,7 +243,7 @@ class NoModuleEncoder:
         (variant(output_dim=9), "output_dim=9"),
     ],
 )
-def test_ten_verdicts(encoder: Any, said: str) -> None:
+def test_each_interface_error_is_reported(encoder: Any, said: str) -> None:
     with TestCase().assertLogs(level="ERROR") as logged:
         assert not check_audio_encoder(encoder)
     (error,) = check_encoder(encoder).errors
@@ -276,7 +276,7 @@ FINDINGS: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize("name", FINDINGS)
-def test_each_finding(name: str) -> None:
+def test_each_finding_is_reported(name: str) -> None:
     encoder, said = FINDINGS[name]
     checked = check_encoder(encoder)
     if name == "not finite":
@@ -287,7 +287,7 @@ def test_each_finding(name: str) -> None:
     assert not encoder.training
 
 
-def test_a_sound_encoder_has_no_findings_and_long_is_heard() -> None:
+def test_a_valid_encoder_has_no_findings_and_long_audio_is_checked_if_asked() -> None:
     assert check_encoder(FrameEncoder()) == Checked()
     assert check_audio_encoder(FrameEncoder())
     tired = variant(lambda features, audio: features / (audio.shape[-1] < 100 * 16000))
@@ -324,7 +324,7 @@ def some(tmp_path: Path) -> Path:
     return file
 
 
-def test_a_file_is_loaded_by_its_place(some: Path) -> None:
+def test_an_encoder_file_is_loaded_by_path_with_its_arguments(some: Path) -> None:
     path = list(sys.path)
     encoder = load_encoder(str(some), {"scale": "1e-3", "flip": "True", "word": "a", "layer": "3"})
     assert (encoder.name, encoder.module.got, encoder.module.layer) == ("SomeEncoder", (1e-3, True, "a"), 3)
@@ -353,13 +353,13 @@ def test_identity_changes_with_all_that_changes_embeddings(some: Path) -> None:
     (some.parent / "helper.py").write_text(f'"""Helps."""\n{HELPER}MORE = 1  # more')
     assert load_encoder(str(some)).identity == seen[-1]  # only a docstring and a comment are new
     assert len({str(identity) for identity in seen}) == len(seen)
-    one, other = FrameEncoder(), FrameEncoder()
-    assert from_module(one).identity == from_module(other).identity
+    encoder, other = FrameEncoder(), FrameEncoder()
+    assert from_module(encoder).identity == from_module(other).identity
     other.layer = 3
-    assert from_module(one).identity != from_module(other).identity
+    assert from_module(encoder).identity != from_module(other).identity
     other = FrameEncoder()
     other.matrix[5, 5] += 1e-6
-    assert from_module(one).identity != from_module(other).identity
+    assert from_module(encoder).identity != from_module(other).identity
 
 
 @pytest.mark.parametrize(
@@ -376,7 +376,7 @@ def test_identity_changes_with_all_that_changes_embeddings(some: Path) -> None:
         (SOURCE.replace("=1.0,", ","), "", "scale"),
     ],
 )
-def test_a_file_that_cannot_be_used_is_one_line(some: Path, source: str, name: str, said: str) -> None:
+def test_an_unusable_encoder_file_is_one_error_line(some: Path, source: str, name: str, said: str) -> None:
     some.write_text(source)
     with pytest.raises(EncoderError) as raised:
         load_encoder(f"{some}{name}")
@@ -394,12 +394,12 @@ def test_a_file_that_cannot_be_used_is_one_line(some: Path, source: str, name: s
         ("hf:org/gone", "copy the cache, or name a folder that holds the checkpoint: hf:FOLDER"),
     ],
 )
-def test_unknown_names(name: str, said: str) -> None:
+def test_an_unknown_encoder_name_is_refused(name: str, said: str) -> None:
     with pytest.raises(AudioMarathonError, match=said.replace("[", r"\[")):
         load_encoder(name)
 
 
-def test_hf_refuses_other_models(checkpoints: Path, tmp_path: Path) -> None:
+def test_hf_refuses_a_model_type_without_audio(checkpoints: Path, tmp_path: Path) -> None:
     transformers.BertModel(transformers.BertConfig(**SMALL, vocab_size=9)).save_pretrained(tmp_path)
     with pytest.raises(AudioMarathonError, match=r"model type 'bert'; allowed: wav2vec2"):
         load_encoder(f"hf:{tmp_path}")
@@ -433,13 +433,13 @@ def test_a_plug_in_is_found_by_key_and_alias(monkeypatch: pytest.MonkeyPatch) ->
         (lambda features, audio: features * float("nan"), "not finite"),
     ],
 )
-def test_encode_refuses_what_is_not_declared(forward: Any, said: str) -> None:
+def test_encode_refuses_output_that_breaks_the_interface(forward: Any, said: str) -> None:
     with pytest.raises(EncoderError, match=f"FrameEncoder: .*{said}"):
         from_module(variant(forward)).encode(waves(1)[0])
 
 
 @pytest.mark.parametrize("exit_code", [None, 0, 3, "bye"])
-def test_an_encoder_that_ends_the_program_is_named(tmp_path: Path, exit_code: Any) -> None:
+def test_an_encoder_that_calls_sys_exit_is_reported(tmp_path: Path, exit_code: Any) -> None:
     facts = "    sampling_rate, output_dim, hop_size_in_ms = 16000, 8, 40"
     method = f"    def forward(self, audio):\n        sys.exit({exit_code!r})"
     (tmp_path / "gone.py").write_text(f"import sys, torch\nclass GoneEncoder(torch.nn.Module):\n{facts}\n{method}\n")
@@ -449,24 +449,24 @@ def test_an_encoder_that_ends_the_program_is_named(tmp_path: Path, exit_code: An
         load_encoder(str(tmp_path / "gone.py")).encode(waves(1)[0])
 
 
-def test_gradients_that_a_forward_switches_on_are_dropped() -> None:
+def test_encode_drops_gradients_that_forward_switched_on() -> None:
     def forward(features: torch.Tensor, audio: torch.Tensor) -> torch.Tensor:
         torch.set_grad_enabled(True)
         return features * torch.ones(8, requires_grad=True)
 
-    (found,) = from_module(variant(forward)).encode(waves(1)[0])
+    (embedding,) = from_module(variant(forward)).encode(waves(1)[0])
     (wanted,) = from_module(variant()).encode(waves(1)[0])
-    assert not found.requires_grad
-    assert torch.equal(found, wanted)
+    assert not embedding.requires_grad
+    assert torch.equal(embedding, wanted)
 
 
 @pytest.mark.parametrize("fact", [{"sampling_rate": True}, {"hop_size_in_ms": float("inf")}, {"max_seconds": "1"}])
-def test_facts_that_are_no_numbers_are_refused(fact: dict[str, Any]) -> None:
+def test_encoder_attributes_that_are_not_numbers_are_refused(fact: dict[str, Any]) -> None:
     with pytest.raises(EncoderError, match=f"attribute {next(iter(fact))} must be a positive"):
         from_module(variant(**fact))
 
 
-def test_frames_beyond_the_features_are_refused() -> None:
+def test_reported_frame_counts_beyond_the_features_are_refused() -> None:
     class LongEncoder(FrameEncoder):
         def forward(self, audio: torch.Tensor, lengths: torch.Tensor | None = None) -> Any:
             features = super().forward(audio)

@@ -30,12 +30,12 @@ def processes(proc: Path, running: int, *ours: tuple[int, int, Sequence[str]]) -
     return proc
 
 
-def test_own_threads_and_descendants_are_not_foreign(tmp_path: Path) -> None:
+def test_threads_and_child_processes_of_the_run_are_not_foreign(tmp_path: Path) -> None:
     tree = [(10, 1, "RS"), (20, 10, "R"), (30, 20, "RR"), (40, 1, "R")]
     assert environment.load(10, processes(tmp_path / "proc", 9, *tree))["foreign_processes"] == 5
 
 
-def test_without_proc_the_load_average_stands_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_proc_the_load_average_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.getloadavg", lambda: (3.5, 2.0, 1.0))
     load = environment.load(10, tmp_path / "none")
     assert (load["average"], load["foreign_processes"]) == ([3.5, 2.0, 1.0], 3.5)
@@ -54,7 +54,7 @@ def test_a_timed_run_on_a_busy_machine_warns_and_has_the_load_on_record(
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         (result,) = run(["tau"], "qwen2.5-omni", settings, progress=False)
-    assert any("2 busy processes" in str(one.message) for one in told) is warned
+    assert any("2 busy processes" in str(caught.message) for caught in told) is warned
     (session,) = json.loads((result.folder / "run.json").read_text())["sessions"]
     assert [session["load_before"], session["load_after"]] == loads
     assert session["cpu_s"] == 3.5  # what the session took, not the process since its start

@@ -69,11 +69,11 @@ def records(result: Result) -> list[dict]:
 def answered_in_sessions(result: Result) -> list[tuple[int, int, float]]:
     """What each session found answered, and the replies and seconds of audio that it added."""
     sessions = json.loads((result.folder / "run.json").read_text())["sessions"]
-    return [(one["answered_before"], one["samples"], one["audio_s"]) for one in sessions]
+    return [(session["answered_before"], session["samples"], session["audio_s"]) for session in sessions]
 
 
 class TestRecords:
-    def test_hold_what_happened(self, go) -> None:
+    def test_hold_token_counts_cache_lengths_and_stage_times(self, go) -> None:
         (result,) = go("tau", method="frame", ratio=0.5, limit=3)
         assert result.folder.parts[-3:] == ("tau", "tiny-omni", "frame-0.5-layer2")
         assert len(records(result)) == 3
@@ -93,7 +93,7 @@ class TestRecords:
             assert stages.pop("scoring") == 0
             assert min(stages.values()) > 0
 
-    def test_run_json_names_everything_that_matters(self, go, tiny_checkpoint: Path) -> None:
+    def test_run_json_holds_identity_settings_environment_samples_and_sessions(self, go, tiny_checkpoint: Path) -> None:
         (result,) = go("tau", limit=2)
         facts = json.loads((result.folder / "run.json").read_text())
         assert facts["identity"]["method"] == "base"
@@ -103,7 +103,7 @@ class TestRecords:
         assert len(facts["samples"]) == 2
         assert facts["sessions"][0]["samples"] == 2
 
-    def test_summary_is_made_of_the_records(self, go) -> None:
+    def test_summary_equals_the_figures_computed_from_the_records(self, go) -> None:
         (result,) = go("tau", limit=5)
         rows = records(result)
         assert result.summary == json.loads((result.folder / "summary.json").read_text())
@@ -114,12 +114,12 @@ class TestRecords:
         prefill = [row["time"]["prefill"] for row in rows]
         assert result.summary["timing"]["prefill_s"]["mean"] == pytest.approx(sum(prefill) / 5)
 
-    def test_transcripts(self, go) -> None:
+    def test_of_a_transcription_task_count_words_and_are_scored_by_wer(self, go) -> None:
         (result,) = go("librispeech")
         assert result.summary["figure"]["title"] == "1 − WER"
         assert all(record["words"] > 0 for record in records(result))
 
-    def test_forced_decode_is_kept_apart(self, go) -> None:
+    def test_forced_decode_is_recorded_apart_from_the_reply(self, go) -> None:
         (result,) = go("tau", limit=2, decode_tokens=9)
         for record in records(result):
             assert record["forced_decode"]["tokens"] == 9
@@ -128,7 +128,7 @@ class TestRecords:
 
 
 class TestSettingsSideBySide:
-    def test_equal_separate_runs(self, go, tmp_path: Path) -> None:
+    def test_give_the_same_records_as_separate_runs(self, go, tmp_path: Path) -> None:
         methods = [get_method("base"), get_method("frame", 0.5), get_method("random", 0.9)]
         together = go("tau", methods=methods, limit=2)
         for method, result in zip(methods, together, strict=True):
@@ -154,19 +154,19 @@ class TestThroughputMode:
             assert set(batched.summary["timing"]) == {"audio_seconds_per_second"} | rate
             assert batched.summary["timing"]["audio_seconds_per_second"] > 0
 
-    def test_auto_gives_the_same_replies_and_says_what_pruning_buys(self, go, tmp_path: Path) -> None:
-        methods = [get_method(*one) for one in (("base",), ("frame", 0.5), ("snapkv", 0.5))]
+    def test_auto_batch_size_keeps_the_replies_and_gives_the_throughput_of_pruning(self, go, tmp_path: Path) -> None:
+        methods = [get_method(*form) for form in (("base",), ("frame", 0.5), ("snapkv", 0.5))]
         timed = go("tau", methods=methods, limit=4)
         batched = go("tau", methods=methods, timing=False, batch_size="auto", limit=4, results=tmp_path / "auto")
-        for one, other in zip(timed, batched, strict=True):
-            assert [row["reply"] for row in records(one)] == [row["reply"] for row in records(other)]
+        for result, other in zip(timed, batched, strict=True):
+            assert [row["reply"] for row in records(result)] == [row["reply"] for row in records(other)]
             assert {row["batch"]["samples"] for row in records(other)} == {4}
         base, *others = read_runs([tmp_path / "auto"])
         for run_ in others:
-            found = throughput([Pairs.of(run_, base)])
-            assert found["measured"] == pytest.approx(found["samples_per_second"] / found["base_samples_per_second"])
-            assert (found["batch"], found["base_batch"]) == (4, 4)
-            self.shown_alike(tmp_path / "auto", run_.method, found["measured"])
+            rates = throughput([Pairs.of(run_, base)])
+            assert rates["measured"] == pytest.approx(rates["samples_per_second"] / rates["base_samples_per_second"])
+            assert (rates["batch"], rates["base_batch"]) == (4, 4)
+            self.shown_alike(tmp_path / "auto", run_.method, rates["measured"])
 
     def shown_alike(self, folder: Path, setting: str, measured: float) -> None:
         """The summary of a sweep, `compare` and the page show one figure."""
@@ -174,14 +174,18 @@ class TestThroughputMode:
         for row in compare_with(systems, None).rows:
             assert row.side != setting or row.throughput["measured"] == pytest.approx(measured)
         (group,) = read_outcome(folder, seed=42).groups.values()
-        (saved,) = (one.savings for one in group if one.result.method == setting)
+        (saved,) = (setting_result.savings for setting_result in group if setting_result.result.method == setting)
         assert saved["throughput"]["measured"] == pytest.approx(measured)
         assert "throughput_speedup" in sweep(group)[1].columns
         data = PageData(systems)
-        (place,) = (place for place, one in enumerate(data.settings) if one.method == setting.split("-", maxsplit=1)[0])
+        (place,) = (
+            place
+            for place, candidate in enumerate(data.settings)
+            if candidate.method == setting.split("-", maxsplit=1)[0]
+        )
         assert data.figures["tau", place]["throughput_speedup"] == pytest.approx(measured)
 
-    def test_throughput_is_a_settings_own(self, go, tmp_path: Path) -> None:
+    def test_throughput_is_known_only_for_settings_that_ran_alone(self, go, tmp_path: Path) -> None:
         """A setting's wall time is known if it ran alone, also after another one was done; side by side it is not."""
         methods = [get_method("base"), get_method("frame", 0.5)]
         for result in go("tau", methods=methods, timing=False, limit=2):
@@ -195,7 +199,9 @@ class TestThroughputMode:
 
 
 class TestWhereDataIs:
-    def test_what_is_missing_of_a_task_is_said(self, tiny_checkpoint: Path, data: Path, tmp_path: Path) -> None:
+    def test_a_folder_with_part_of_a_task_is_noted_with_both_counts(
+        self, tiny_checkpoint: Path, data: Path, tmp_path: Path
+    ) -> None:
         said: list[str] = []
         settings = RunSettings.read(
             {}, data=str(data), model_path=str(tiny_checkpoint), results=tmp_path, limit=1, max_new_tokens=1
@@ -206,14 +212,14 @@ class TestWhereDataIs:
 
 
 class TestLabelsAreFacts:
-    def test_a_method_whose_hooks_do_not_fire_is_an_error_not_a_label(self, go, monkeypatch) -> None:
+    def test_a_method_whose_hooks_do_not_fire_gives_error_records(self, go, monkeypatch) -> None:
         from audiomarathon.compression.dropping import Drop
 
         monkeypatch.setattr(Drop, "attach", lambda *_args: [])
         (result,) = go("tau", method="frame", ratio=0.5, limit=2)
         assert all("cache" in record["error"] for record in records(result))
 
-    def test_among_all_entries_no_number_of_audio_tokens_is_claimed(self, go) -> None:
+    def test_scope_all_records_no_count_of_kept_audio_tokens(self, go) -> None:
         (result,) = go("tau", method="knorm", ratio=0.5, scope="all", limit=1)
         (record,) = records(result)
         assert record["kept_audio_tokens"] is None
@@ -255,18 +261,18 @@ class TestClips:
         assert known == [True, False, True]
 
     @pytest.mark.parametrize("tick_ns", [0, files._TICK_NS], ids=["kept", "too new to keep"])
-    def test_a_hash_is_made_anew_for_a_changed_clip_of_the_same_time(
+    def test_a_changed_clip_with_the_same_mtime_is_hashed_again(
         self, tmp_path: Path, tick_ns: int, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(files, "_TICK_NS", tick_ns)
         clip = tmp_path / "a.wav"
-        found = []
+        hashes = []
         for content in (b"one", b"two"):
             clip.write_bytes(content)
             os.utime(clip, (0, 0))
-            found.append(clip_hashes([Sample("a", (clip,), "?", "", "a")]))
+            hashes.append(clip_hashes([Sample("a", (clip,), "?", "", "a")]))
             time.sleep(0.02 if tick_ns == 0 else 0)  # a file system's clock may have ticks of 10 ms
-        assert found[0] != found[1]
+        assert hashes[0] != hashes[1]
 
 
 class TestSelection:
@@ -296,7 +302,7 @@ class TestFailures:
         assert len(records(result)) == 6  # the error, four replies, and the reply that took the error's place
         assert answered_in_sessions(result) == [(0, 4, 4.0), (4, 1, 1.0)]
 
-    def test_a_clip_that_changed_costs_its_sample_not_the_run(self, go, tmp_path: Path) -> None:
+    def test_a_changed_clip_reruns_only_its_sample(self, go, tmp_path: Path) -> None:
         root = tmp_path / "data"
         task_folders.build_had(root)
         (result,) = go("had", data=str(root))
@@ -308,7 +314,7 @@ class TestFailures:
         assert result.summary["audio_seconds"] == 6
         assert answered_in_sessions(result) == [(0, 5, 5.0), (4, 1, 2.0)]
 
-    def test_bad_rows_refuse_the_run_or_are_left_out_and_counted(self, go, tmp_path: Path) -> None:
+    def test_bad_rows_stop_the_run_unless_allowed_and_are_then_counted(self, go, tmp_path: Path) -> None:
         root = tmp_path / "data"
         task_folders.build_tau(root)
         (file,) = root.rglob("acoustic_scene_task_meta.json")
@@ -323,7 +329,7 @@ class TestFailures:
 
 
 class TestScoringAgain:
-    def test_mends_a_wrong_verdict(self, go) -> None:
+    def test_corrects_a_wrong_verdict(self, go) -> None:
         (result,) = go("tau", limit=2)
         file = result.folder / "samples.jsonl"
         rows = lines_of(file)
@@ -337,7 +343,9 @@ class TestScoringAgain:
 
 
 class TestKilled:
-    def test_kills_change_nothing(self, go, tmp_path: Path, times, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_runs_killed_at_random_moments_resume_to_the_same_records(
+        self, go, tmp_path: Path, times, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """kill -9 at random moments; the records equal an undisturbed run's, except times and memory.
 
         Each run is a fork of this process: a start of Python takes seconds, and so does one of the process that renders
@@ -394,7 +402,7 @@ def ended(child: int) -> bool:
     return os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
-def test_clips_far_below_the_tasks_length_are_noted(data: Path, tmp_path: Path) -> None:
+def test_clips_much_shorter_than_the_task_states_are_noted(data: Path, tmp_path: Path) -> None:
     tau = get_task("tau")
     loaded = tau.load(tau.find(data))
     said = too_short(tau, loaded, loaded.samples)

@@ -92,7 +92,7 @@ def test_replies_are_not_judged_inside_the_loop(plan, jobs, monkeypatch) -> None
 
 
 @pytest.mark.parametrize("size", [None, 3])
-def test_a_sample_for_which_a_method_chooses_nonsense_is_an_error_record(lm: AudioLM, plan, jobs, size) -> None:
+def test_an_invalid_token_selection_is_an_error_record_of_its_sample(lm: AudioLM, plan, jobs, size) -> None:
     class Repeats(Frame):
         def select(self, evidence: Evidence) -> torch.Tensor:
             sound = super().select(evidence)
@@ -128,7 +128,7 @@ def test_ctrl_c_while_a_record_is_stored_keeps_the_replies_that_have_arrived(pla
     assert [line["id"] for line in lines(job)] == ["b", "c"]
 
 
-def test_settings_take_turns_at_going_first(plan, jobs) -> None:
+def test_settings_take_turns_at_running_first_on_a_sample(plan, jobs) -> None:
     lm = FakeLM()
     evaluate(lm, plan(["a", "b", "c", "d"]), jobs(*METHODS))
     first = [BASE, FRAME, RANDOM]
@@ -144,21 +144,21 @@ class TestWarmPass:
         assert lm.labels("a") == [BASE, BASE, FRAME, FRAME]
         assert lm.labels("b") == [FRAME, FRAME, BASE, BASE]
 
-    def test_the_tower_is_timed_in_the_first_recorded_call(self, plan, jobs) -> None:
+    def test_the_audio_tower_is_timed_in_the_first_recorded_call(self, plan, jobs) -> None:
         """The fake tower takes 100 s plus its number of runs: it runs warm, then once for the records."""
         lm, both = FakeLM(), jobs(*METHODS[:2])
         evaluate(lm, plan(["a", "b"], warm=True), both)
-        found = [(line["time"]["encoder"], line["encoder_shared"]) for job in both for line in lines(job)]
-        assert found == [(102.0, True), (104.0, True)] * 2
+        times = [(line["time"]["encoder"], line["encoder_shared"]) for job in both for line in lines(job)]
+        assert times == [(102.0, True), (104.0, True)] * 2
         assert all(line["warmed"] > 0 for job in both for line in lines(job))
 
-    def test_a_warm_call_that_fails_leaves_the_reason_to_the_recorded_one(self, plan, jobs) -> None:
+    def test_a_failed_warm_call_leaves_the_error_to_the_recorded_call(self, plan, jobs) -> None:
         lm, both = FakeLM(fails=lambda label, _ids: label == BASE), jobs(*METHODS[:2])
         evaluate(lm, plan(["a"], warm=True), both)
         assert [[line["error"] for line in lines(job)] for job in both] == [["RuntimeError: no"], [None]]
         assert lines(both[1])[0]["time"]["encoder"] == 100.0 + lm.audio_tower.runs
 
-    def test_without_it_records_say_nothing(self, plan, jobs) -> None:
+    def test_records_of_a_run_without_a_warm_pass_hold_no_warm_seconds(self, plan, jobs) -> None:
         (job,) = jobs(METHODS[0])
         evaluate(FakeLM(), plan(["a"]), [job])
         assert not {"warmed", "busy"} & {*lines(job)[0]}
@@ -171,7 +171,7 @@ class TestBusySeconds:
     def no_gpu(self, monkeypatch) -> None:
         monkeypatch.setattr(loop, "busy_seconds", lambda _lm: nullcontext())
 
-    def test_the_first_samples_have_them(self, plan, jobs) -> None:
+    def test_are_recorded_only_for_the_profiled_samples(self, plan, jobs) -> None:
         lm, both = FakeLM(), jobs(*METHODS[:2])
         evaluate(lm, plan(["a", "b"], profiled=frozenset("a")), both)
         assert lm.labels("a") == [BASE, FRAME, BASE, FRAME]
@@ -181,7 +181,7 @@ class TestBusySeconds:
             assert first["time"]["encoder"] == 101.0
             assert "busy" not in second
 
-    def test_a_failure_leaves_them_out_and_is_said_once(self, plan, jobs) -> None:
+    def test_are_left_out_of_a_record_if_profiling_fails_which_is_said_once(self, plan, jobs) -> None:
         said, calls = list[str](), Counter[str]()
 
         def fails(label: str, _ids: tuple[str, ...]) -> bool:
@@ -194,7 +194,7 @@ class TestBusySeconds:
         assert [line["reply"] for job in both for line in lines(job)] == ["A"] * 4
         assert said == ["tau: busy seconds of the GPU are missing: RuntimeError: no"]
 
-    def test_of_a_long_reply_only_the_beginning_is_measured(self, plan, jobs) -> None:
+    def test_cover_only_the_beginning_of_a_long_reply(self, plan, jobs) -> None:
         """The profiler keeps a limited number of kernels."""
         limits = list[int]()
 
@@ -207,7 +207,7 @@ class TestBusySeconds:
         assert limits == [500, 64]
 
     @pytest.mark.parametrize("calls", [1, 2], ids=["while another setting runs", "while they are measured"])
-    def test_ctrl_c_loses_no_record(self, plan, jobs, calls: int) -> None:
+    def test_ctrl_c_during_profiling_loses_no_record(self, plan, jobs, calls: int) -> None:
         lm, both = FakeLM(), jobs(*METHODS[:2])
 
         def interrupt() -> None:
@@ -237,16 +237,16 @@ class TestRecords:
             replies = tuple(replace(reply, transcript="so") for reply in done.replies)
             return replace(done, replies=replies, kept_positions=kept, kept_audio_tokens=(2, 3)[: len(kept)])
 
-    def test_each_sample_has_its_own_row_of_a_batch(self, plan, jobs) -> None:
+    def test_each_sample_gets_the_values_of_its_row_of_the_batch(self, plan, jobs) -> None:
         (job,) = jobs(METHODS[0])
         evaluate(self.Telling(), plan(["a", "b"], batch_size=2), [job])
-        found = lines(job)
-        facts = [(line["truncated"], line["clip_seconds"], line["kept_audio_tokens"]) for line in found]
+        records = lines(job)
+        facts = [(line["truncated"], line["clip_seconds"], line["kept_audio_tokens"]) for line in records]
         assert facts == [(False, 1.0, 2), (True, 2.0, 3)]
-        assert [unpack(line["kept_audio_bits"], 4).tolist() for line in found] == [[1, 1, 0, 0], [0, 0, 1, 1]]
+        assert [unpack(line["kept_audio_bits"], 4).tolist() for line in records] == [[1, 1, 0, 0], [0, 0, 1, 1]]
 
     @pytest.mark.parametrize("size", [None, 1, 2])
-    def test_sizes_are_of_a_sample_alone_and_times_of_a_timed_run(self, plan, jobs, size: int | None) -> None:
+    def test_sizes_are_recorded_for_single_samples_and_times_for_timed_runs(self, plan, jobs, size: int | None) -> None:
         (job,) = jobs(METHODS[0])
         evaluate(FakeLM(peaks={BASE: 80}), plan(["a", "b"], batch_size=size, session="s"), [job])
         sizes = (None, None, None) if size == 2 else ([4], 8, 80)
@@ -263,20 +263,20 @@ class TestRecords:
         evaluate(self.Telling(), plan(["a"]), [job])
         assert lines(job)[0].get("transcript") == ("so" if transcribes else None)
 
-    def test_a_failure_states_its_session_and_a_reply_its_control_too(self, plan, jobs) -> None:
+    def test_failures_and_replies_name_the_session_and_replies_the_control(self, plan, jobs) -> None:
         lm, (job,) = FakeLM(fails=lambda _label, ids: ids == ("a",)), jobs(METHODS[0])
         evaluate(lm, plan(["a", "b"], session="now 1", control="silence"), [job])
         assert [bool(line["error"]) for line in lines(job)] == [True, False]
         assert [line["session"] for line in lines(job)] == ["now 1"] * 2
         assert lines(job)[1]["control"] == "silence"
 
-    def test_seconds_are_of_all_clips_of_a_sample(self, plan, jobs) -> None:
+    def test_clip_seconds_sum_over_all_clips_of_a_sample(self, plan, jobs) -> None:
         asked, (job,) = plan(["a"]), jobs(METHODS[0])
         (sample,) = asked.samples
         evaluate(FakeLM(), replace(asked, samples=(replace(sample, clips=sample.clips * 3),)), [job])
         assert lines(job)[0]["clip_seconds"] == 1.5
 
-    def test_a_tower_that_ran_for_the_sample_before_is_shared(self, plan, jobs) -> None:
+    def test_samples_of_a_bundle_share_one_run_of_the_audio_tower(self, plan, jobs) -> None:
         """By the samples of a bundle about one clip, though there is a single setting."""
         lm, asked, (job,) = FakeLM(), plan(["a", "b"]), jobs(METHODS[0])
         bundled = tuple(replace(sample, bundle="one") for sample in asked.samples)
@@ -287,19 +287,19 @@ class TestRecords:
 
 
 class TestSharedEncoder:
-    def test_the_tower_runs_once_a_sample_and_its_time_is_everybodys(self, plan, jobs) -> None:
+    def test_runs_once_a_sample_and_every_setting_records_its_time(self, plan, jobs) -> None:
         lm, made = FakeLM(), jobs(*METHODS)
         evaluate(lm, plan(["a", "b"]), made)
         assert lm.audio_tower.runs == 2
         assert [[line["time"]["encoder"] for line in lines(job)] for job in made] == [[101.0, 102.0]] * 3
 
-    def test_the_towers_peak_of_memory_is_everybodys_and_the_llms_its_own(self, plan, jobs) -> None:
+    def test_peak_memory_of_the_encoder_counts_for_every_setting(self, plan, jobs) -> None:
         lm, made = FakeLM(peaks={BASE: 80, FRAME: 60, RANDOM: 20}), jobs(*METHODS)
         evaluate(lm, plan(["a", "b", "c"]), made)
-        found = [[line["peak_memory_bytes"] for line in lines(job)] for job in made]
-        assert found == [[80] * 3, [60] * 3, [50] * 3]  # whoever went first
+        peaks = [[line["peak_memory_bytes"] for line in lines(job)] for job in made]
+        assert peaks == [[80] * 3, [60] * 3, [50] * 3]  # whoever went first
 
-    def test_a_first_setting_that_fails_leaves_no_output_without_a_time(self, plan, jobs) -> None:
+    def test_runs_again_if_the_first_setting_fails(self, plan, jobs) -> None:
         lm = FakeLM(fails=lambda label, _ids: label == BASE)
         base, *others = jobs(*METHODS)
         evaluate(lm, plan(["a"]), [base, *others])
@@ -307,7 +307,7 @@ class TestSharedEncoder:
         assert [line["error"] for line in lines(base)] == ["RuntimeError: no"]
         assert [line["time"]["encoder"] for job in others for line in lines(job)] == [102.0, 102.0]
 
-    def test_a_later_setting_that_fails_costs_no_second_run(self, plan, jobs) -> None:
+    def test_does_not_run_again_if_a_later_setting_fails(self, plan, jobs) -> None:
         lm, made = FakeLM(fails=lambda label, _ids: label == FRAME), jobs(*METHODS)
         evaluate(lm, plan(["a"]), made)
         assert lm.audio_tower.runs == 1
@@ -326,7 +326,7 @@ class TestWarmUp:
         # The tower ran once a setting to warm up, then once a sample, which alone is recorded.
         assert [line["time"]["encoder"] for line in lines(made[0])] == [104.0, 105.0, 106.0]
 
-    def test_of_a_killed_sweep_warms_up_what_its_first_sample_no_longer_lacks(self, plan, jobs) -> None:
+    def test_of_a_resumed_sweep_covers_settings_already_done_on_the_first_sample(self, plan, jobs) -> None:
         made = jobs(*METHODS[:2])
         evaluate(FakeLM(), plan(["a"]), made[:1])
         evaluate(lm := FakeLM(), plan(["a", "b"], warm_up=True), made)
@@ -339,12 +339,12 @@ class TestWarmUp:
         assert [lm.labels(id_) for id_ in "abc"] == [[], [BASE, BASE], [BASE]]
         assert [bool(line["error"]) for line in lines(job)] == [True, False, False]
 
-    def test_is_for_times_only(self, plan, jobs) -> None:
+    def test_is_skipped_in_untimed_runs(self, plan, jobs) -> None:
         lm = FakeLM()
         evaluate(lm, plan(["a", "b"], warm_up=True, batch_size=1), jobs(METHODS[0]))
         assert lm.calls == [(BASE, ("a",)), (BASE, ("b",))]
 
-    def test_that_fails_leaves_the_record_to_the_counted_run(self, plan, jobs) -> None:
+    def test_failure_leaves_the_record_to_the_counted_run(self, plan, jobs) -> None:
         lm, (job,) = FakeLM(fails=lambda _label, _ids: len(lm.calls) == 1), jobs(METHODS[0])
         evaluate(lm, plan(["a", "b"], warm_up=True), [job])
         assert lm.labels("a") == [BASE, BASE]
@@ -352,7 +352,7 @@ class TestWarmUp:
 
 
 class TestPrefetching:
-    def test_works_while_the_model_does_and_no_further_than_two_batches_ahead(self, plan, jobs) -> None:
+    def test_prepares_at_most_two_batches_ahead_while_the_model_runs(self, plan, jobs) -> None:
         begun = threading.Event()
         ahead: list[int] = []
 
@@ -365,10 +365,10 @@ class TestPrefetching:
         @dataclass
         class Watched(FakeLM):
             def prepare(self, prompts: Sequence[Prompt]) -> Inputs:
-                found = super().prepare(prompts)
+                prepared = super().prepare(prompts)
                 if len(self.prepared) > 1:
                     begun.set()
-                return found
+                return prepared
 
         lm = Watched(on_generate=watch)
         ids = [f"{number:02}" for number in range(24)]
@@ -397,7 +397,7 @@ class TestReplacedClips:
         return tuple(a_sample(id_, clip) for id_, clip in clips.items())
 
     @pytest.mark.parametrize("size", [None, 1], ids=["timed", "prefetched"])
-    def test_while_a_run_is_on(self, samples: tuple[Sample, ...], jobs, size: int | None) -> None:
+    def test_during_a_run_give_an_error_record(self, samples: tuple[Sample, ...], jobs, size: int | None) -> None:
         def replace_last() -> None:
             task_folders.write_clip(samples[2].clips[0], seconds=0.1, hertz=880.0)
 
@@ -433,13 +433,13 @@ class TestReplacedClips:
 
 
 class TestResumedBatches:
-    def test_samples_with_the_same_settings_to_do_are_one_batch(self, plan, jobs) -> None:
+    def test_samples_with_the_same_missing_settings_are_one_batch(self, plan, jobs) -> None:
         lm = FakeLM()
         evaluate(lm, plan(["a", "b"], batch_size=2), jobs(METHODS[0], METHODS[1]))
         assert lm.calls == [(BASE, ("a", "b")), (FRAME, ("a", "b"))]
 
     @pytest.mark.parametrize("recorded", ["a", "b"])
-    def test_samples_with_different_settings_to_do_are_not(self, plan, jobs, recorded: str) -> None:
+    def test_samples_with_different_missing_settings_are_batched_apart(self, plan, jobs, recorded: str) -> None:
         lm, made = FakeLM(), jobs(METHODS[0], METHODS[1])
         made[0].folder.append(typed(a_record(recorded, reply="kept")))
         evaluate(lm, plan(["a", "b"], batch_size=2), made)
@@ -467,7 +467,7 @@ class TestOutOfMemory:
 
         return fails
 
-    def test_a_batch_is_halved(self, plan, jobs) -> None:
+    def test_halves_the_batch_until_it_fits(self, plan, jobs) -> None:
         lm, said, (job,) = FakeLM(fails=self.full(2)), [], jobs(METHODS[0])
         evaluate(lm, plan(list("abcdefghi"), batch_size=8), [job], say=said.append)
         assert [ids for _, ids in lm.calls] == [
@@ -478,7 +478,7 @@ class TestOutOfMemory:
         assert line.startswith("tau: BATCH_SIZE=8 ")
         assert "halved" in line
 
-    def test_what_other_settings_recorded_stays(self, plan, jobs) -> None:
+    def test_records_of_other_settings_are_kept_when_a_batch_is_halved(self, plan, jobs) -> None:
         lm = FakeLM(fails=lambda label, ids: label == FRAME and self.full(2)(label, ids))
         both = jobs(*METHODS[:2])
         evaluate(lm, plan("abcd", batch_size=4), both)
@@ -487,7 +487,9 @@ class TestOutOfMemory:
 
     @pytest.mark.parametrize("error", [torch.OutOfMemoryError, MemoryError])
     @pytest.mark.parametrize("size", [None, 4])
-    def test_of_one_sample_names_what_helps(self, plan, jobs, size: int | None, error: type[Exception]) -> None:
+    def test_of_a_single_sample_names_the_settings_that_help(
+        self, plan, jobs, size: int | None, error: type[Exception]
+    ) -> None:
         (job,) = jobs(METHODS[0])
         evaluate(FakeLM(fails=self.full(4, error)), plan(["a", "big", "c"], batch_size=size), [job])
         failed = {line["id"]: line["error"] for line in lines(job) if line["error"]}
@@ -498,7 +500,7 @@ class TestOutOfMemory:
 
 
 class TestSeeds:
-    def test_come_from_the_run_and_the_sample_alone(self, plan, jobs) -> None:
+    def test_depend_only_on_the_run_seed_and_the_sample_id(self, plan, jobs) -> None:
         (job,) = jobs(METHODS[0])
 
         def seeds(ids: str, **settings: Any) -> dict[str, int]:
@@ -507,17 +509,17 @@ class TestSeeds:
             evaluate(lm, plan(list(ids), **settings), [job])
             return lm.seeds
 
-        found = seeds("abc")
-        assert len(set(found.values())) == 3
-        assert found["a"] == 0x97134479  # printf 42:a | sha256sum: the same on every machine
-        assert seeds("cba", batch_size=2) == found
-        assert seeds("b") == {"b": found["b"]}
+        by_sample = seeds("abc")
+        assert len(set(by_sample.values())) == 3
+        assert by_sample["a"] == 0x97134479  # printf 42:a | sha256sum: the same on every machine
+        assert seeds("cba", batch_size=2) == by_sample
+        assert seeds("b") == {"b": by_sample["b"]}
         other = seeds("abc", seed=43)
-        assert not set(other.values()) & set(found.values())
+        assert not set(other.values()) & set(by_sample.values())
 
 
 class TestScoringTime:
-    def test_is_what_the_model_reports(self, plan, jobs) -> None:
+    def test_is_the_time_that_the_model_reports(self, plan, jobs) -> None:
         (job,) = jobs(METHODS[1])
         evaluate(FakeLM(), plan(["a"]), [job])
         assert lines(job)[0]["time"]["scoring"] == 0.25
@@ -537,23 +539,26 @@ class TestLengths:
     @pytest.fixture
     def samples(self, tmp_path: Path) -> tuple[Sample, ...]:
         seconds = {"a": 0.1, "b": 0.4, "c": 0.2, "d": 0.3, "e": 0.4}
-        clips = {id_: task_folders.write_clip(tmp_path / f"{id_}.wav", seconds=own) for id_, own in seconds.items()}
+        clips = {
+            id_: task_folders.write_clip(tmp_path / f"{id_}.wav", seconds=clip_seconds)
+            for id_, clip_seconds in seconds.items()
+        }
         return tuple(a_sample(id_, clip, bundle="x" if id_ in "ce" else "") for id_, clip in clips.items())
 
-    def test_the_longest_come_first(self, samples: tuple[Sample, ...]) -> None:
-        found = by_length(Plan(IdTask(), samples, 8, batch_size=2), samples)
-        assert [one.id for one in found] == ["b", "c", "e", "d", "a"]
+    def test_the_longest_samples_come_first_in_batched_runs(self, samples: tuple[Sample, ...]) -> None:
+        ordered = by_length(Plan(IdTask(), samples, 8, batch_size=2), samples)
+        assert [sample.id for sample in ordered] == ["b", "c", "e", "d", "a"]
         assert by_length(Plan(IdTask(), samples, 8, batch_size=1), samples) == list(samples)
 
-    def test_a_bundle_that_fits_into_a_batch_is_not_cut(self, samples: tuple[Sample, ...]) -> None:
-        found = by_length(Plan(IdTask(), samples, 8, batch_size=2), samples)
+    def test_a_bundle_that_fits_into_a_batch_is_not_split(self, samples: tuple[Sample, ...]) -> None:
+        ordered = by_length(Plan(IdTask(), samples, 8, batch_size=2), samples)
         for size, ids in ((2, ["b", "ce", "da"]), (3, ["bce", "da"]), (1, ["b", "c", "e", "d", "a"])):
-            assert ["".join(one.id for one in batch) for batch in in_batches(found, size)] == ids
+            assert ["".join(sample.id for sample in batch) for batch in in_batches(ordered, size)] == ids
 
-    def test_the_summary_has_the_order_of_the_run(self, samples: tuple[Sample, ...], jobs) -> None:
+    def test_every_sample_is_recorded_when_batched_by_length(self, samples: tuple[Sample, ...], jobs) -> None:
         (job,) = jobs(METHODS[0])
         evaluate(FakeLM(), Plan(IdTask(), samples, 8, batch_size=2), [job])
-        assert sorted(job.folder.records) == [one.id for one in samples]
+        assert sorted(job.folder.records) == [sample.id for sample in samples]
 
 
 class TestAuto:
@@ -566,7 +571,7 @@ class TestAuto:
         for job, planned in zip(made, (2, 3), strict=True):
             assert [line["batch"]["planned"] for line in lines(job)] == [planned] * 5
 
-    def test_after_a_batch_that_does_not_fit_the_next_are_as_small(self, plan, jobs) -> None:
+    def test_after_out_of_memory_the_next_batches_stay_small(self, plan, jobs) -> None:
         lm, said, (job,) = FakeLM(fails=TestOutOfMemory().full(3)), list[str](), jobs(METHODS[0])
         evaluate(lm, plan("abcdefghijkl", batch_size=8, sizes={BASE: 8}), [job], say=said.append)
         assert [len(ids) for _, ids in lm.calls] == [8, 4, 2, 2, 4, 2, 2, 2, 2]
@@ -574,7 +579,7 @@ class TestAuto:
         assert all(line["error"] is None for line in lines(job))
         assert any("halved" in line for line in said)
 
-    def test_the_records_of_a_batch_hold_its_times(self, plan, jobs) -> None:
+    def test_records_of_a_batch_hold_its_stage_times(self, plan, jobs) -> None:
         (job,) = jobs(METHODS[0])
         evaluate(FakeLM(peaks={BASE: 80}), plan("abc", batch_size=2), [job])
         first, second, third = (line["batch"] for line in lines(job))

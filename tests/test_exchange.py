@@ -73,15 +73,15 @@ def test_a_log_of_lmms_eval_is_matched_to_the_task(data: Path, tmp_path: Path) -
     run = imported("lmms-eval", lmms_folder(tmp_path / "log", rows), tmp_path / "out", "--task", "tau", "--data", data)
     assert (run.key, run.checkpoint) == ("tau", "lmms-lab/a-model")
     assert run.summary["accuracy"] == 0.3
-    by_id = {one.id: one for one in tau_samples(data)}
+    by_id = {sample.id: sample for sample in tau_samples(data)}
     for id_, record in run.records.items():
         assert record.reference["labels"] == list(by_id[id_].labels)
         assert record.cluster == by_id[id_].cluster
 
 
 @pytest.mark.parametrize("by", ["the data", "sorted ids"])
-def test_alike_questions_are_matched_by_an_order_that_is_checked(by: str, alike: Path, tmp_path: Path) -> None:
-    samples = tau_samples(alike) if by == "the data" else sorted(tau_samples(alike), key=lambda one: one.id)
+def test_identical_questions_are_matched_by_an_order_that_is_checked(by: str, alike: Path, tmp_path: Path) -> None:
+    samples = tau_samples(alike) if by == "the data" else sorted(tau_samples(alike), key=lambda sample: sample.id)
     log = lmms_folder(tmp_path / "log", asked(samples, "BBBBBCCCCC"))
     said = succeed("import", "lmms-eval", log, "--task", "tau", "--data", alike, "--results", tmp_path / "out")
     assert f"by the order of {by}" in said
@@ -107,11 +107,11 @@ def test_a_doubtful_order_fails(answers: str, order: Sequence[int], reason: str,
     assert reason in refused("lmms-eval", log, "--task", "tau", "--data", alike)
 
 
-def test_a_part_of_the_data_is_matched_by_place(data: Path, tmp_path: Path) -> None:
+def test_a_log_of_part_of_the_data_is_matched_by_position(data: Path, tmp_path: Path) -> None:
     rows = asked(tau_samples(data)[:4], "ABCA")
     log = lmms_folder(tmp_path / "log", [{**row, "doc_id": place} for place, row in enumerate(rows)])
     run = imported("lmms-eval", log, tmp_path / "out", "--task", "tau", "--data", data)
-    assert sorted(run.records) == sorted(one.id for one in tau_samples(data)[:4])
+    assert sorted(run.records) == sorted(sample.id for sample in tau_samples(data)[:4])
 
 
 def test_choices_are_read_from_the_prompts(data: Path, tmp_path: Path) -> None:
@@ -145,7 +145,7 @@ def test_a_target_is_a_letter_a_text_or_a_number() -> None:
             letter_of(wrong, options)
 
 
-def test_the_logs_own_score_is_the_verdict_and_is_named_so(data: Path, tmp_path: Path) -> None:
+def test_the_score_in_the_log_becomes_the_verdict_named_reported(data: Path, tmp_path: Path) -> None:
     rows = asked(tau_samples(data), "AACDABCDAB")
     log = lmms_folder(tmp_path / "log", [{**row, "target": "what the log says"} for row in rows])
     run = imported("lmms-eval", log, tmp_path / "out")
@@ -158,7 +158,7 @@ def test_the_logs_own_score_is_the_verdict_and_is_named_so(data: Path, tmp_path:
     assert "0.900" in succeed("score", tmp_path / "out")
 
 
-def test_a_reported_score_that_was_changed_is_scored_again(data: Path, tmp_path: Path) -> None:
+def test_an_edited_reported_score_is_restored_by_scoring_again(data: Path, tmp_path: Path) -> None:
     run = imported("lmms-eval", lmms_folder(tmp_path / "log", asked(tau_samples(data), TAU)), tmp_path / "out")
     lines = lines_of(run.folder / "samples.jsonl")
     lines[0]["extra"]["reported"] = 0.0
@@ -192,22 +192,22 @@ def test_samples_with_a_score_under_one_setting_only_are_not_compared(tmp_path: 
     assert "4 without a score count as lost" in said
 
 
-def test_the_log_scores_samples_of_a_task_if_asked(data: Path, tmp_path: Path) -> None:
+def test_score_option_takes_the_score_of_the_log_for_samples_of_a_task(data: Path, tmp_path: Path) -> None:
     log = lmms_folder(tmp_path / "log", asked(tau_samples(data), TAU))
     run = imported("lmms-eval", log, tmp_path / "out", "--task", "tau", "--data", data, "--score", "accuracy")
     assert run.key == "reported/tau"
-    assert {one.cluster for one in run.records.values()} == {one.cluster for one in tau_samples(data)}
+    assert {record.cluster for record in run.records.values()} == {sample.cluster for sample in tau_samples(data)}
 
 
-def test_scores_inside_objects_and_with_another_best_are_taken(tmp_path: Path) -> None:
+def test_scores_inside_objects_and_out_of_another_maximum_are_read(tmp_path: Path) -> None:
     rows = [
         {"input": "?", "target": "t", "reply": "r", "scores": {"gpt_eval": {"score": n, "id": "x"}}} for n in (5, 2)
     ]
     run = imported("lmms-eval", lmms_folder(tmp_path / "log", rows), tmp_path / "out", "--out-of", 5)
-    assert [one.extra["reported"] for one in run.records.values()] == [1.0, 0.4]  # type: ignore[index]
+    assert [record.extra["reported"] for record in run.records.values()] == [1.0, 0.4]  # type: ignore[index]
 
 
-def test_several_scores_need_a_name(tmp_path: Path) -> None:
+def test_a_log_with_several_scores_needs_the_name_of_one(tmp_path: Path) -> None:
     scores = {"wer": 0.5, "accuracy": 1, "points": 7, "note": "fine", "nothing": None}
     log = lmms_folder(tmp_path / "log", [{"input": "?", "target": "t", "reply": "r", "scores": scores}])
     assert refused("lmms-eval", log).endswith("allowed: wer, accuracy\n")
@@ -228,12 +228,12 @@ def test_scores_are_read_as_inspect_reads_them(value: object, score: float | Non
 
 
 @pytest.mark.parametrize("value", ["good", -0.1, 1.5, math.nan, math.inf, "Infinity", [1], {"a": 1}, 10**400])
-def test_what_is_no_score_is_refused(value: object) -> None:
+def test_values_that_are_no_score_are_refused(value: object) -> None:
     with pytest.raises(ValueError, match="is not a score from 0 to 1"):
         score_of(value, 1.0)
 
 
-def test_an_import_is_repeated_but_never_overwrites(data: Path, tmp_path: Path) -> None:
+def test_the_same_log_may_be_imported_again_but_a_changed_one_is_refused(data: Path, tmp_path: Path) -> None:
     def again(replies: str, right: float) -> tuple[int, str]:
         rows = [{**row, "scores": {"accuracy": right}} for row in asked(tau_samples(data), replies)]
         log = lmms_folder(tmp_path / "log", rows)
@@ -265,13 +265,13 @@ HOSTILE_LINES = {
 
 
 @pytest.mark.parametrize("line", HOSTILE_LINES.values(), ids=HOSTILE_LINES)
-def test_hostile_lines_are_one_line_and_leave_no_run(line: str, tmp_path: Path) -> None:
+def test_hostile_lmms_eval_lines_give_a_one_line_error_and_no_run(line: str, tmp_path: Path) -> None:
     (tmp_path / "x_samples_t.jsonl").write_text(line)
     refused("lmms-eval", tmp_path / "x_samples_t.jsonl", "--score", "accuracy")
 
 
 @pytest.mark.parametrize("name", ["../../../tmp/x", "/etc/x", "a.py", "a.toml", "a:b", "..", "\n", "\x1b[31m"])
-def test_names_in_a_log_are_no_paths(name: str, tmp_path: Path) -> None:
+def test_names_in_a_log_cannot_write_outside_the_results_folder(name: str, tmp_path: Path) -> None:
     rows = [{"input": "?", "target": "t", "reply": "r", "scores": {"ok": 1}}]
     content = inspect_content(rows, task=name)
     content["eval"]["model"] = name
@@ -298,7 +298,7 @@ def test_a_folder_of_several_logs_is_refused(data: Path, tmp_path: Path) -> None
 # Inspect
 
 
-def test_a_log_of_inspect_keeps_epochs_times_and_unknown_fields(data: Path, tmp_path: Path) -> None:
+def test_an_imported_inspect_log_keeps_epochs_times_and_unknown_fields(data: Path, tmp_path: Path) -> None:
     content = inspect_content(asked(tau_samples(data), TAU), epochs=2)
     content["samples"][0] |= {"unheard_of": {"a": [1, None, math.nan, 7777]}}
     log = inspect_json(tmp_path / "a.json", json.dumps(content).replace("7777", "1e999"))
@@ -326,8 +326,8 @@ def test_failed_and_unscored_samples_stay_failed_and_unscored(tmp_path: Path) ->
     log = inspect_json(tmp_path / "a.json", inspect_content(rows))
     assert call("import", "inspect", log, "--results", tmp_path / "out")[0] == 1  # as of any run with failed samples
     run = only_run(tmp_path / "out")
-    assert [one.error for one in run.failed.values()] == ["it broke"]
-    assert [one.values["reported"] for one in run.verdicts.values()] == [1.0, None]
+    assert [record.error for record in run.failed.values()] == ["it broke"]
+    assert [verdict.values["reported"] for verdict in run.verdicts.values()] == [1.0, None]
     assert run.summary["score"] == 1.0
 
 
@@ -343,32 +343,35 @@ def test_samples_of_a_stopped_evaluation_count_as_not_run(options: tuple[str, ..
     assert (summary["n"], summary["expected"], summary["complete"]) == (15, 20, False)
 
 
-def test_the_number_of_a_hostile_epoch_costs_nothing(tmp_path: Path) -> None:
+def test_a_huge_epoch_number_in_a_log_is_imported_without_cost(tmp_path: Path) -> None:
     run = imported("inspect", inspect_json(tmp_path / "a.json", content_with(epoch=10**15)), tmp_path / "out")
     assert list(run.records) == [f"clip0#{10**15}"]
 
 
-def test_choices_of_inspect_are_its_own_list(data: Path, tmp_path: Path) -> None:
+def test_choices_of_an_inspect_log_come_from_its_choices_field(data: Path, tmp_path: Path) -> None:
     rows = [{**row, "input": "Where?", "fields": {"choices": list(sample.options)}}
             for row, sample in zip(asked(tau_samples(data), TAU), tau_samples(data), strict=True)]  # fmt: skip
     run = imported("inspect", inspect_json(tmp_path / "a.json", inspect_content(rows)), tmp_path / "out", "--choices")
     assert run.summary["accuracy"] == 1.0
 
 
-def test_ids_of_samples_are_matched_whatever_their_order(data: Path, tmp_path: Path) -> None:
+def test_sample_ids_of_a_log_are_matched_in_any_order(data: Path, tmp_path: Path) -> None:
     samples = tau_samples(data)[::-1]
-    rows = [{**row, "id": one.id, "input": row["input"]} for row, one in zip(asked(samples, TAU), samples, strict=True)]
+    rows = [
+        {**row, "id": sample.id, "input": row["input"]}
+        for row, sample in zip(asked(samples, TAU), samples, strict=True)
+    ]
     log = inspect_json(tmp_path / "a.json", inspect_content(rows))
     run = imported("inspect", log, tmp_path / "out", "--task", "tau", "--data", data)
     assert {id_: record.reply for id_, record in run.records.items()} == {
-        one.id: letter for one, letter in zip(samples, TAU, strict=True)
+        sample.id: letter for sample, letter in zip(samples, TAU, strict=True)
     }
     wrong = [{**row, "target": "A"} for row in rows]
     log = inspect_json(tmp_path / "b.json", inspect_content(wrong))
     assert "by id, sample 1 has another target" in refused("inspect", log, "--task", "tau", "--data", data)
 
 
-def test_an_eval_file_is_read_as_its_json(data: Path, tmp_path: Path) -> None:
+def test_an_eval_file_gives_the_same_run_as_its_json(data: Path, tmp_path: Path) -> None:
     content = inspect_content(asked(tau_samples(data), "AACDABCDAB"))
     as_json = imported("inspect", inspect_json(tmp_path / "a.json", content), tmp_path / "a")
     as_eval = imported("inspect", inspect_eval(tmp_path / "b.eval", content), tmp_path / "b")
@@ -403,11 +406,13 @@ HOSTILE_LOGS: Mapping[str, object] = {
 
 
 @pytest.mark.parametrize("content", HOSTILE_LOGS.values(), ids=HOSTILE_LOGS)
-def test_hostile_logs_are_one_line_and_leave_no_run(content: object, tmp_path: Path) -> None:
+def test_hostile_inspect_logs_give_a_one_line_error_and_no_run(content: object, tmp_path: Path) -> None:
     refused("inspect", inspect_json(tmp_path / "a.json", content), "--score", "ok")
 
 
-def test_hostile_archives_are_one_line_and_leave_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hostile_eval_archives_give_a_one_line_error_and_no_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file = inspect_eval(tmp_path / "a.eval", content_with(), **{"samples/../../b.json": b"{"})
     assert "not JSON" in refused("inspect", file, "--score", "ok")
     with pytest.warns(UserWarning, match="Duplicate name"):
@@ -444,12 +449,12 @@ def exported(runs: Path, place: Path) -> list[Path]:
     return sorted((place / "logs").iterdir())
 
 
-def test_our_runs_come_back_from_inspects_log_with_the_same_figures(ours: Path, tmp_path: Path) -> None:
+def test_runs_exported_as_inspect_logs_import_back_with_equal_figures(ours: Path, tmp_path: Path) -> None:
     for log in exported(ours, tmp_path):
         assert call("import", "inspect", log, "--results", tmp_path / "back")[0] in (0, 1)
     for folder in (path.parent for path in ours.rglob("run.json")):
         back = tmp_path / "back" / folder.relative_to(ours)
-        before, after = (json.loads((one / "summary.json").read_text()) for one in (folder, back))
+        before, after = (json.loads((run_folder / "summary.json").read_text()) for run_folder in (folder, back))
         for name in ("score", "accuracy", "macro_f1", "intervals", "per_class", "n", "errors", "timing", "kv_bytes"):
             assert before[name] == after[name]
         assert Run.read(back).records == Run.read(folder).records
@@ -458,7 +463,7 @@ def test_our_runs_come_back_from_inspects_log_with_the_same_figures(ours: Path, 
     assert before == after  # though one setting has a sample more
 
 
-def test_caveats_of_our_runs_come_back(ours: Path, tmp_path: Path) -> None:
+def test_caveats_of_a_run_survive_export_and_import(ours: Path, tmp_path: Path) -> None:
     folder = ours / "tau" / "M" / "dart-0.5-layer2"
     order = [f"clip{n}" for n in range(9)]
     stop = {"verdict": "no worse", "margin": 0.1, "order": order, "stopped_after": 8, "largest": 3}
@@ -474,7 +479,7 @@ def test_caveats_of_our_runs_come_back(ours: Path, tmp_path: Path) -> None:
         assert before.facts[name] == after.facts[name]
 
 
-def test_times_of_runs_that_come_back_are_not_compared(ours: Path, tmp_path: Path) -> None:
+def test_times_of_runs_that_were_exported_and_imported_are_not_compared(ours: Path, tmp_path: Path) -> None:
     for log in exported(ours, tmp_path):
         call("import", "inspect", log, "--results", tmp_path / "back")
     said = call("compare", tmp_path / "back")[1]
@@ -482,7 +487,7 @@ def test_times_of_runs_that_come_back_are_not_compared(ours: Path, tmp_path: Pat
     assert "times of an imported run" not in call("compare", ours)[1]
 
 
-def test_judges_answers_come_back_and_later_ones_stay(ours: Path, tmp_path: Path) -> None:
+def test_judge_answers_survive_export_and_import_and_later_ones_are_kept(ours: Path, tmp_path: Path) -> None:
     folder = ours / "tau" / "M" / "base-0"
     said = Judgement("a-judge", "p", "1", "clip0", "hash", text="Rating: 4 – gut", messages=[{"role": "user"}])
     (folder / "judgements-a-judge.jsonl").write_bytes(said.to_line())
@@ -495,7 +500,7 @@ def test_judges_answers_come_back_and_later_ones_stay(ours: Path, tmp_path: Path
     assert [line["sample"] for line in lines_of(file)] == ["clip0", "clip1"]
 
 
-def test_an_exported_log_says_what_was_kept(ours: Path, tmp_path: Path) -> None:
+def test_an_exported_log_holds_kept_tokens_scores_and_completions(ours: Path, tmp_path: Path) -> None:
     (log,) = exported(ours / "tau" / "M" / "dart-0.5-layer2", tmp_path)
     content = json.loads(log.read_text())
     sample = content["samples"][1]
@@ -504,10 +509,12 @@ def test_an_exported_log_says_what_was_kept(ours: Path, tmp_path: Path) -> None:
     assert sample["scores"]["choice"]["value"] == 0.0
     assert sample["output"]["completion"] == sample["messages"][-1]["content"]
     assert content["results"]["scores"][0]["metrics"]["accuracy"]["value"] == 0.5
-    assert [one["error"]["message"] for one in content["samples"] if "error" in one] == ["AudioError: no sound"]
+    assert [sample["error"]["message"] for sample in content["samples"] if "error" in sample] == [
+        "AudioError: no sound"
+    ]
 
 
-def test_clips_and_prompts_are_in_a_log_if_the_data_are_there(data: Path, tmp_path: Path) -> None:
+def test_an_exported_log_holds_clips_and_prompts_if_the_data_are_there(data: Path, tmp_path: Path) -> None:
     log = lmms_folder(tmp_path / "log", asked(tau_samples(data), TAU))
     imported("lmms-eval", log, tmp_path / "out", "--task", "tau", "--data", data)
     assert call("export", "inspect", tmp_path / "out", "-o", tmp_path / "logs", "--data", data)[0] == 0
@@ -545,7 +552,7 @@ def test_a_changed_log_is_one_line_and_runs_no_code(change: Mapping[str, Any], o
 
 
 @pytest.mark.parametrize("change", [{"kv_bytes": -1}, {"reference": {}}, {"reply": 3}, {"id": "clip1"}], ids=str)
-def test_a_damaged_record_in_a_log_of_ours_is_refused(change: Mapping[str, Any], ours: Path, tmp_path: Path) -> None:
+def test_a_damaged_record_in_an_exported_log_is_refused(change: Mapping[str, Any], ours: Path, tmp_path: Path) -> None:
     (log,) = exported(ours / "tau" / "M" / "base-0", tmp_path)
     content = json.loads(log.read_text())
     content["samples"][0]["metadata"]["audiomarathon"]["record"] |= change
@@ -571,16 +578,18 @@ COLUMNS = {
 }  # fmt: skip
 
 
-def test_the_frame_of_records_is_what_the_docs_promise(ours: Path, tmp_path: Path) -> None:
+def test_the_records_data_frame_has_the_documented_columns(ours: Path, tmp_path: Path) -> None:
     for root in (ours, ours / "tau" / "M" / "base-0"):
         frame = load_runs(root).records
         assert list(frame)[: len(COLUMNS)] == list(COLUMNS)
-        assert {name: str(frame[name].dtype) for name in COLUMNS} == {name: str(one) for name, one in COLUMNS.items()}
+        assert {name: str(frame[name].dtype) for name in COLUMNS} == {
+            name: str(dtype) for name, dtype in COLUMNS.items()
+        }
     page = (Path(__file__).parent.parent / "docs" / "exchange.md").read_text(encoding="utf-8")
     assert [name for name in COLUMNS if f"`{name}`" not in page] == []
 
 
-def test_the_frame_of_records_goes_to_parquet_and_back(ours: Path, tmp_path: Path) -> None:
+def test_the_records_data_frame_survives_parquet(ours: Path, tmp_path: Path) -> None:
     other = a_run(ours, "base-0", [True], task="gtzan")
     added(other, a_timed_choice(0, right=True, groups={"parsed": "a group", "task": "another"}))
     frame = load_runs(ours).records
@@ -589,12 +598,12 @@ def test_the_frame_of_records_goes_to_parquet_and_back(ours: Path, tmp_path: Pat
     assert set(frame["task"]) == {"tau", "gtzan"}
 
 
-def test_a_dataset_for_the_hub_has_a_card_and_both_frames(ours: Path, tmp_path: Path) -> None:
+def test_a_hub_dataset_has_a_card_and_both_data_frames(ours: Path, tmp_path: Path) -> None:
     import yaml
 
     assert call("export", "hub", ours, "-o", tmp_path / "set")[0] == 0
     _, facts, text = (tmp_path / "set" / "README.md").read_text().split("---\n", 2)
-    files = {one["config_name"]: one["data_files"] for one in yaml.safe_load(facts)["configs"]}
+    files = {config["config_name"]: config["data_files"] for config in yaml.safe_load(facts)["configs"]}
     sizes = {name: len(pd.read_parquet(tmp_path / "set" / file)) for name, file in files.items()}
     assert sizes == {"records": 17, "summaries": 2}
     assert "dart-0.5-layer2" in text
@@ -603,7 +612,9 @@ def test_a_dataset_for_the_hub_has_a_card_and_both_frames(ours: Path, tmp_path: 
     assert (code, "is not empty" in said) == (2, True)
 
 
-def test_without_pyarrow_a_dataset_is_one_line(ours: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hub_export_without_pyarrow_is_a_one_line_error(
+    ours: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(__import__("sys").modules, "pyarrow.parquet", None)
     code, said = call("export", "hub", ours, "-o", tmp_path / "set")
     assert (code, (tmp_path / "set").exists(), "pip install 'audiomarathon[lalm]'" in said) == (2, False, True)
@@ -627,7 +638,7 @@ def test_inspect_reads_our_logs_and_gives_back_our_figures(ours: Path, tmp_path:
         assert header.results == read.results
         run = Run.read(next(ours.rglob(read.eval.task_args["method"])))
         assert read.results.scores[0].metrics["macro_f1"].value == run.summary["score"]
-        assert {one.id: one.output.completion for one in read.samples if not one.error} == {
+        assert {sample.id: sample.output.completion for sample in read.samples if not sample.error} == {
             id_: record.reply for id_, record in run.records.items()
         }
         packed = tmp_path / f"{log.stem}.eval"  # zstd
@@ -641,7 +652,7 @@ def test_inspect_reads_our_logs_and_gives_back_our_figures(ours: Path, tmp_path:
 
 
 @pytest.mark.real
-def test_a_log_that_inspect_wrote_is_read_by_its_reader(data: Path, tmp_path: Path, inspect_ai: Any) -> None:
+def test_logs_rewritten_by_the_inspect_library_are_imported(data: Path, tmp_path: Path, inspect_ai: Any) -> None:
     content = inspect_content(asked(tau_samples(data), "AACDABCDAB"), epochs=2)
     read = inspect_ai.read_eval_log(str(inspect_json(tmp_path / "a.json", content)))
     for name in ("b.eval", "c.json"):
@@ -651,13 +662,15 @@ def test_a_log_that_inspect_wrote_is_read_by_its_reader(data: Path, tmp_path: Pa
 
 
 @pytest.mark.real
-@pytest.mark.parametrize("content", [one for name, one in HOSTILE_LOGS.items() if name != "epoch of another type"])
-def test_hostile_logs_are_one_line_with_inspects_reader(content: object, tmp_path: Path, inspect_ai: Any) -> None:
+@pytest.mark.parametrize("content", [log for name, log in HOSTILE_LOGS.items() if name != "epoch of another type"])
+def test_hostile_logs_give_a_one_line_error_with_the_reader_of_inspect(
+    content: object, tmp_path: Path, inspect_ai: Any
+) -> None:
     refused("inspect", inspect_json(tmp_path / "a.json", content), "--score", "ok")
 
 
 @pytest.mark.real
-def test_the_hubs_library_loads_our_dataset(ours: Path, tmp_path: Path) -> None:
+def test_the_datasets_library_loads_the_exported_hub_dataset(ours: Path, tmp_path: Path) -> None:
     datasets = pytest.importorskip("datasets")
     assert call("export", "hub", ours, "-o", tmp_path / "set")[0] == 0
     for name, rows in (("records", 17), ("summaries", 2)):

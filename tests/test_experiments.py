@@ -65,7 +65,9 @@ def a_run(replies: Mapping[str, str | None], task: str = "tau", options: Sequenc
         id_: Record(id_, id_, reply=reply, reference=told, groups={"category": id_[0]}, error=None if reply else "lost")
         for id_, reply in replies.items()
     }
-    answered, failed = ({id_: one for id_, one in records.items() if one.answered is fine} for fine in (True, False))
+    answered, failed = (
+        {id_: record for id_, record in records.items() if record.answered is fine} for fine in (True, False)
+    )
     return Run({"task": task}, answered, failed)
 
 
@@ -94,37 +96,39 @@ def test_similarity_by_hand() -> None:
     }
 
 
-def test_a_category_may_be_called_overall() -> None:
-    runs = [a_run(own) for own in (FIRST, SECOND)]
-    for own in (runs[0].records, runs[1].records):
-        own |= {id_: replace(one, groups={"category": "overall"}) for id_, one in own.items() if id_[0] == "x"}
+def test_a_category_may_be_named_overall() -> None:
+    runs = [a_run(half) for half in (FIRST, SECOND)]
+    for records in (runs[0].records, runs[1].records):
+        records |= {
+            id_: replace(record, groups={"category": "overall"}) for id_, record in records.items() if id_[0] == "x"
+        }
     frame, rows = similarity(*runs, LETTERS)
     published = as_published(frame, rows)
     assert [*published["by_category"]] == ["overall", "y"]
     assert (published["by_category"]["overall"]["count"], published["overall"]["count"]) == (3, 4)
 
 
-def test_the_floor_is_the_mean_over_all_derangements() -> None:
+def test_the_similarity_floor_is_the_mean_over_all_derangements() -> None:
     random = np.random.default_rng(0)
     texts = [f"t{number}" for number in range(8)]
     encoder = Planted({text: random.normal(size=3) for text in texts})
-    halves = [{f"x{n}": text for n, text in enumerate(own)} for own in (texts[:4], texts[4:])]
+    halves = [{f"x{n}": text for n, text in enumerate(half)} for half in (texts[:4], texts[4:])]
     _frame, rows = similarity(*map(a_run, halves), encoder)
-    first, second = (encoder.encode(own) for own in (texts[:4], texts[4:]))
+    first, second = (encoder.encode(half) for half in (texts[:4], texts[4:]))
     cosines = first @ second.T / np.outer(np.linalg.norm(first, axis=1), np.linalg.norm(second, axis=1))
     shuffled = [order for order in itertools.permutations(range(4)) if all(a != b for a, b in enumerate(order))]
     assert rows[0]["floor"] == pytest.approx(np.mean([cosines[range(4), order].mean() for order in shuffled]))
 
 
 def test_agreement_on_options_by_hand() -> None:
-    first, second = (dict(zip(["x1", "x2", "x3", "x4"], own, strict=True)) for own in ("AABB", "AABA"))
+    first, second = (dict(zip(["x1", "x2", "x3", "x4"], letters, strict=True)) for letters in ("AABB", "AABA"))
     row = similarity(a_run(first), a_run(second), LETTERS)[1][0]
     assert (row["n_chosen"], row["agree"], row["kappa"]) == (4, 0.75, pytest.approx(0.5))
     other = similarity(a_run(first), a_run(second, options=("y", "x", "z")), LETTERS)[1][0]
     assert (other["n_chosen"], other["kappa"]) == (0, None)  # the same letter is another option
 
 
-def test_only_the_same_samples_are_compared() -> None:
+def test_runs_without_common_samples_or_of_other_tasks_are_refused() -> None:
     with pytest.raises(DataError, match="share no sample"):
         similarity(a_run({"x1": "A"}), a_run({"x2": "A"}), LETTERS)
     with pytest.raises(DataError, match="these runs are of tau and vox"):
@@ -137,42 +141,44 @@ CLIPS = [("a.wav", APART), ("b.wav", [f"b{n}" for n in range(5)])]
 ENCODER = Planted({text: (0, 1) if text == "odd" else (1, 0) for _name, texts in CLIPS for text in texts})
 
 
-def test_outliers_by_hand() -> None:
+def test_caption_outliers_by_hand() -> None:
     pairs, captions = compare_captions(CLIPS, ENCODER)
-    assert [(one["i"], one["j"]) for one in pairs[:10]] == list(itertools.combinations(range(1, 6), 2))
-    assert [one["similarity"] for one in pairs[:10]] == [1, 1, 1, 0, 1, 1, 0, 1, 0, 0]
-    assert [one["mean_similarity"] for one in captions] == [0.75] * 4 + [0.0] + [1.0] * 5
+    assert [(pair["i"], pair["j"]) for pair in pairs[:10]] == list(itertools.combinations(range(1, 6), 2))
+    assert [pair["similarity"] for pair in pairs[:10]] == [1, 1, 1, 0, 1, 1, 0, 1, 0, 0]
+    assert [caption["mean_similarity"] for caption in captions] == [0.75] * 4 + [0.0] + [1.0] * 5
     spread = 0.085**0.5  # of the ten means about .8
-    assert [one["z"] for one in captions] == pytest.approx([-0.05 / spread] * 4 + [-0.8 / spread] + [0.2 / spread] * 5)
-    (odd,) = [one for one in captions if abs(one["z"]) >= 2]
+    assert [caption["z"] for caption in captions] == pytest.approx(
+        [-0.05 / spread] * 4 + [-0.8 / spread] + [0.2 / spread] * 5
+    )
+    (odd,) = [caption for caption in captions if abs(caption["z"]) >= 2]
     assert (odd["file_name"], odd["caption_index"], odd["caption"]) == ("a.wav", 5, "odd")
 
 
-def test_captions_that_are_all_alike_have_no_outlier() -> None:
-    assert {one["z"] for one in compare_captions(CLIPS[1:], ENCODER)[1]} == {0.0}
+def test_alike_captions_have_no_outlier() -> None:
+    assert {caption["z"] for caption in compare_captions(CLIPS[1:], ENCODER)[1]} == {0.0}
     with pytest.raises(DataError, match="no clip has two captions"):
         compare_captions([("a", ["a0"]), ("b", [])], ENCODER)
 
 
-def test_duplicates_are_not_confused_with_near_ones() -> None:
+def test_duplicate_captions_are_told_apart_from_near_duplicates() -> None:
     texts = ["Rain falls.", "rain falls", "RAIN FALLS.", "It pours", "Snow"]
     near = Planted(dict(zip(texts, [(1, 0), (1, 0), (1, 0), (0.96, 0.28), (0.6, 0.8)], strict=True)))
-    same = {(one["i"], one["j"]): one["same"] for one in compare_captions([("a", texts)], near)[0]}
+    same = {(pair["i"], pair["j"]): pair["same"] for pair in compare_captions([("a", texts)], near)[0]}
     assert {pair for pair, kind in same.items() if kind == "duplicate"} == {(1, 2), (1, 3), (2, 3)}
     assert {pair for pair, kind in same.items() if kind == "near_duplicate"} == {(1, 4), (2, 4), (3, 4)}
 
 
 def test_scores_without_outliers_by_hand() -> None:
-    (odd,) = [one for one in compare_captions(CLIPS, ENCODER)[1] if abs(one["z"]) >= 2]
+    (odd,) = [caption for caption in compare_captions(CLIPS, ENCODER)[1] if abs(caption["z"]) >= 2]
     replies = {"a.wav": "a0", "elsewhere.wav": "b0"}
-    found = scores_without([odd], CLIPS, replies, ENCODER, "sim")
+    scores = scores_without([odd], CLIPS, replies, ENCODER, "sim")
 
     def values(figure: str) -> list[float]:
-        return [found[figure][column].value for column in ("all", "cleaned", "difference")]
+        return [scores[figure][column].value for column in ("all", "cleaned", "difference")]
 
     assert values("people: sim") == pytest.approx([(0.6 + 1) / 2, 1.0, 0.2])
     assert values("replies: sim") == pytest.approx([0.8, 1.0, 0.2])
-    assert found["replies: sim"]["all"].clusters == 1
+    assert scores["replies: sim"]["all"].clusters == 1
     frequencies = Frequencies.of([texts for _name, texts in CLIPS])  # of all captions in both columns
     each = [float(cider_d(["a0"], [texts], frequencies)[0]) for texts in (APART, APART[:4])]
     assert values("replies: cider_d") == pytest.approx([*each, each[1] - each[0]])
@@ -200,7 +206,9 @@ def rows_of(file: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(lines))
 
 
-def test_references_of_clotho_need_no_audio(planted: None, no_env: Callable[[str, str], None], tmp_path: Path) -> None:
+def test_the_references_experiment_on_clotho_needs_no_audio(
+    planted: None, no_env: Callable[[str, str], None], tmp_path: Path
+) -> None:
     data = clotho_folder(tmp_path / "data")
     for clip in data.glob("*/*.wav"):
         clip.unlink()
@@ -229,7 +237,7 @@ def test_references_of_clotho_need_no_audio(planted: None, no_env: Callable[[str
         assert (code, told in said) == (2, True)
 
 
-def test_a_table_of_aac_metrics_brings_its_replies(planted: None, tmp_path: Path) -> None:
+def test_an_aac_metrics_table_provides_captions_and_replies(planted: None, tmp_path: Path) -> None:
     file = tmp_path / "example.csv"
     table(file, ("caption_predicted", "caption_1", "caption_2"), [("a dog", "A dog barks.", "Dog"), ("", "Rain", "")])
     assert read_captions_table(file) == ([("1", ["A dog barks.", "Dog"]), ("2", ["Rain", ""])], {"1": "a dog", "2": ""})
@@ -244,21 +252,21 @@ def test_a_table_of_aac_metrics_brings_its_replies(planted: None, tmp_path: Path
     assert (code, "holds no rows" in said) == (2, True)
 
 
-def test_captions_are_called_by_the_numbers_of_their_columns(planted: None, tmp_path: Path) -> None:
+def test_captions_are_numbered_by_their_table_columns(planted: None, tmp_path: Path) -> None:
     file = tmp_path / "c.csv"
     table(file, ("caption_10", "caption_2", "caption_1"), [("a dog", "Rain", ""), ("a car", " ", "cafe")])
     clips, _replies = read_captions_table(file)
     assert clips == [("1", ["", "Rain", *[""] * 7, "a dog"]), ("2", ["cafe", *[""] * 8, "a car"])]
     pairs, captions = compare_captions(clips, caption_models.SentenceEncoder())
-    assert [(one["file_name"], one["i"], one["j"]) for one in pairs] == [("1", 2, 10), ("2", 1, 10)]
-    told = {(one["file_name"], one["caption_index"]): one["caption"] for one in captions}
+    assert [(pair["file_name"], pair["i"], pair["j"]) for pair in pairs] == [("1", 2, 10), ("2", 1, 10)]
+    told = {(caption["file_name"], caption["caption_index"]): caption["caption"] for caption in captions}
     assert told == {("1", 2): "Rain", ("1", 10): "a dog", ("2", 1): "cafe", ("2", 10): "a car"}
-    found = scores_without([captions[0]], clips, {"1": "Rain"}, Planted({"Rain": (1, 0), "a dog": (0, 1),
+    scores = scores_without([captions[0]], clips, {"1": "Rain"}, Planted({"Rain": (1, 0), "a dog": (0, 1),
                            "cafe": (1, 0), "a car": (1, 0)}), "sim")["replies: sim"]  # fmt: skip
-    assert (found["all"].value, found["cleaned"].value) == (0.5, 0.0)  # without "Rain", not without "a dog"
+    assert (scores["all"].value, scores["cleaned"].value) == (0.5, 0.0)  # without "Rain", not without "a dog"
 
 
-def test_a_folder_of_several_runs_is_no_run(planted: None, tmp_path: Path) -> None:
+def test_a_folder_of_several_runs_is_refused_where_one_run_is_needed(planted: None, tmp_path: Path) -> None:
     results, file = tmp_path / "results", replies_of(tmp_path, {"a.wav": "rain on a roof", "b.wav": "a dog"})
     for name in ("m", "n"):
         assert call("import", "lalm", file, "--model-name", name, "--results", results)[0] == 0
@@ -278,7 +286,9 @@ def test_a_folder_of_several_runs_is_no_run(planted: None, tmp_path: Path) -> No
 SIMILARITY = FOLDER / "similarity/audio_similarity/calculate_similarity.py"
 
 
-def test_calculate_similarity_with_a_real_encoder(script: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:
+def test_the_similarity_script_runs_with_a_real_encoder(
+    script: Callable[..., tuple[int, str, str]], tmp_path: Path
+) -> None:
     said = {"noise": {row["id"]: "rain falls" for row in ROWS}, "audio": {ROWS[0]["id"]: "a dog barks"}}
     for name, replies in said.items():
         parquet.write_table(replies_table(replies), tmp_path / f"{name}.parquet")
@@ -289,7 +299,7 @@ def test_calculate_similarity_with_a_real_encoder(script: Callable[..., tuple[in
     assert [*content] == ["overall", "by_category", "detailed", "audiomarathon"]
     assert content["overall"]["count"] == len(content["detailed"]) == len(ROWS)
     pair = caption_models.SentenceEncoder(str(encoder)).encode(["rain falls", "a dog barks"])
-    (first,) = [one for one in content["detailed"] if one["id"] == ROWS[0]["id"]]
+    (first,) = [row for row in content["detailed"] if row["id"] == ROWS[0]["id"]]
     assert first["similarity"] == pytest.approx(float(pair[0] @ pair[1]), abs=1e-4)
     assert len(rows_of(out.with_suffix(".csv"))) == len(ROWS)
     assert content["audiomarathon"]["encoder"] == "bert"
@@ -315,7 +325,9 @@ def test_calculate_similarity_with_a_real_encoder(script: Callable[..., tuple[in
     ('```json\n{"a": 1}\n``` ```json\n{"a": 2}\n```', None),
     ("{'a': 1}", None), ('{"a": 1', None), ('{"a": 1,,}', None), ("[1]", None), ("", None), ("{" * 10_000, None),
 ])  # fmt: skip
-def test_only_fences_and_trailing_commas_are_mended(answer: str, read: dict[str, Any] | None) -> None:
+def test_json_answers_are_repaired_only_for_fences_and_trailing_commas(
+    answer: str, read: dict[str, Any] | None
+) -> None:
     assert json_answer(answer) == read
 
 
@@ -329,15 +341,15 @@ JSON = st.recursive(
 def untidy(value: Any, comma: str) -> str:
     """Write JSON with a comma after each last element."""
     if isinstance(value, list):
-        return f"[{','.join(untidy(one, comma) for one in value)}{comma if value else ''}]"
+        return f"[{','.join(untidy(member, comma) for member in value)}{comma if value else ''}]"
     if isinstance(value, dict):
-        rows = ",".join(f"{json.dumps(key)}: {untidy(one, comma)}" for key, one in value.items())
+        rows = ",".join(f"{json.dumps(key)}: {untidy(member, comma)}" for key, member in value.items())
         return f"{{{rows}{comma if value else ''}}}"
     return json.dumps(value)
 
 
 @given(st.dictionaries(st.text(), JSON, max_size=3), st.sampled_from(["", ",", " ,\n "]), st.booleans())
-def test_what_an_answer_says_is_never_changed(value: dict[str, Any], comma: str, fenced: bool) -> None:
+def test_repairing_a_json_answer_never_changes_its_content(value: dict[str, Any], comma: str, fenced: bool) -> None:
     text = untidy(value, comma)
     assert json_answer(f"```json\n{text}\n```" if fenced else text) == value
 
@@ -346,7 +358,7 @@ def test_what_an_answer_says_is_never_changed(value: dict[str, Any], comma: str,
     [], "Rain", ["Rain"], [{"criterion": "Rain"}], [{"criterion": " ", "weight": 1}], [{"criterion": 1, "weight": 1}],
     *([{"criterion": "Rain", "weight": weight}] for weight in (0, -1, "2", True, None, float("nan"), 1e9)),
 ])  # fmt: skip
-def test_what_is_no_criterion(criteria: Any) -> None:
+def test_malformed_criteria_are_refused(criteria: Any) -> None:
     assert criteria_of(criteria) is None
 
 
@@ -354,7 +366,7 @@ def a_clip(id_: str = "a", *texts: str, **more: Any) -> Record:
     return Record(id_, id_, reply="\n".join(texts), reference={"references": list(texts), **more})
 
 
-def test_a_criterion_without_a_true_quote_is_dropped() -> None:
+def test_a_criterion_whose_quote_is_not_in_the_captions_is_dropped() -> None:
     quotes = {"Rain": "Heavy RAIN", "Wind": "wind howls", "Roof": "", "Tin": "in", "Cars": 3}
     told = [{"criterion": name, "weight": 2, "quote": quote} for name, quote in quotes.items()]
     clip = a_clip("a", "Heavy rain, on tin.", "A storm")
@@ -362,7 +374,7 @@ def test_a_criterion_without_a_true_quote_is_dropped() -> None:
     assert read == {"criteria": [{"criterion": "Rain", "weight": 2}], "dropped": 4}
 
 
-def test_merging_adds_no_criterion_and_leaves_one_alone() -> None:
+def test_merging_a_rubric_adds_no_criterion_and_skips_a_single_one() -> None:
     two = [{"criterion": name, "weight": 1} for name in "ab"]
     read = MergeRubric().read
     assert read(json.dumps({"final_criteria": two[:1]}), a_clip(criteria=two)) == {"criteria": two[:1]}
@@ -379,7 +391,7 @@ WEIGHED = [{"criterion": "rain", "weight": 3}, {"criterion": "wind", "weight": 1
     ({"1": "PRESENT"}, None), ({"1": "PRESENT", "2": "NOT PRESENT"}, None), ({"1": "PRESENT", "2": ["PRESENT"]}, None),
     ({"1": "PRESENT", "2": "PRESENT", "3": "PRESENT"}, None),
 ])  # fmt: skip
-def test_a_score_is_the_share_of_the_weight(answer: dict[str, Any], score: float | None) -> None:
+def test_a_rubric_score_is_the_share_of_the_weight_of_met_criteria(answer: dict[str, Any], score: float | None) -> None:
     read = ApplyRubric().read(json.dumps(answer), Record("a", reply="rain", reference={"criteria": WEIGHED}))
     assert (read and read["score"]) == score
 
@@ -396,7 +408,10 @@ def knowing(messages: Messages) -> str:
     criteria = re.findall(r"^\d+\. (.*)$", question, re.M)
     reply = json.loads(question.splitlines()[-3]).casefold()
     return json.dumps(
-        {str(n): "PRESENT" if one.casefold() in reply else "NOT_PRESENT" for n, one in enumerate(criteria, 1)}
+        {
+            str(n): "PRESENT" if criterion.casefold() in reply else "NOT_PRESENT"
+            for n, criterion in enumerate(criteria, 1)
+        }
     )
 
 
@@ -406,7 +421,8 @@ def judges(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Scr
     known: dict[str, Scripted] = {}
     monkeypatch.setenv("AUDIOMARATHON_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(
-        "audiomarathon.judges.registry.open_judges", lambda told, **_how: {one: known[one] for one in told.split(",")}
+        "audiomarathon.judges.registry.open_judges",
+        lambda told, **_how: {name: known[name] for name in told.split(",")},
     )
 
     def make(answer: Callable[[Messages], str] = knowing, name: str = "j") -> Scripted:
@@ -429,7 +445,7 @@ def wrote(place: Path, *more: object) -> tuple[int, str]:
     return call("experiment", "rubrics", "write", captions_file(place), "--with", "j", "-o", out, *more)
 
 
-def test_rubrics_are_written_once(judges: Callable[..., Scripted], tmp_path: Path) -> None:
+def test_rubrics_are_written_once_a_clip_across_calls(judges: Callable[..., Scripted], tmp_path: Path) -> None:
     judge = judges()
     code, said = wrote(tmp_path, "--plan")
     assert (code, len(judge.calls), "2 calls" in said) == (0, 0, True)
@@ -438,7 +454,7 @@ def test_rubrics_are_written_once(judges: Callable[..., Scripted], tmp_path: Pat
     assert len(judge.calls) == 2
     code, said = wrote(tmp_path)
     assert (code, len(judge.calls)) == (0, 4), said  # the other clip's alone
-    criteria = [{"criterion": one, "weight": 2} for one in ("rain", "wind")]
+    criteria = [{"criterion": criterion, "weight": 2} for criterion in ("rain", "wind")]
     lines = lines_of(tmp_path / "rubrics.jsonl")
     assert [line["id"] for line in lines] == ["a.wav", "b.wav"]
     assert lines[0] == {"id": "a.wav", "criteria": criteria, "judge": "j"}
@@ -462,7 +478,7 @@ def test_a_failed_model_is_asked_again_and_never_guessed(judges: Callable[..., S
     assert [*read_rubrics(tmp_path / "rubrics.jsonl")] == ["a.wav", "b.wav"]
 
 
-def test_an_unreadable_answer_is_asked_for_once_more(judges: Callable[..., Scripted], tmp_path: Path) -> None:
+def test_an_unreadable_rubric_answer_is_asked_for_once_more(judges: Callable[..., Scripted], tmp_path: Path) -> None:
     chatty = judges(lambda messages: "Sure! " + knowing(messages))
     code, said = wrote(tmp_path)
     assert (code, len(chatty.calls)) == (1, 4)  # twice a clip
@@ -504,9 +520,9 @@ def test_replies_are_judged_once_by_each_judge(judges: Callable[..., Scripted], 
         "j": (0.5, 2, 0), "yes": (0.5, 2, 0),
     }  # fmt: skip
     assert (content["without_rubric"], content["failed"]) == (1, 1)
-    own = {one["id"]: one["readings"]["j"] for one in content["detailed"]}
-    assert own["a.wav"] == {"present": [True, True], "score": 1.0}
-    assert own["b.wav"]["score"] == 0.0  # without asking
+    readings = {row["id"]: row["readings"]["j"] for row in content["detailed"]}
+    assert readings["a.wav"] == {"present": [True, True], "score": 1.0}
+    assert readings["b.wav"]["score"] == 0.0  # without asking
     first = sum("Check the description" in messages[0]["content"] for messages in judge.calls[asked:])
     assert (first, len(judge.calls) - asked) == (1, 1)
     before = (tmp_path / "scores.json").read_bytes()
@@ -570,22 +586,22 @@ def test_judges_are_certified_on_replies_whose_score_is_known(
     judges(answer)
     code, said = judged(tmp_path, run)
     assert code == 0, said
-    own = json.loads((tmp_path / "scores.json").read_text())["judges"]["j"]
-    assert {kind for kind, row in own["anchors"].items() if row["right"] == row["n"]} == right
+    certificate = json.loads((tmp_path / "scores.json").read_text())["judges"]["j"]
+    assert {kind for kind, row in certificate["anchors"].items() if row["right"] == row["n"]} == right
     assert ("weak, since it misreads known answers" in said) is (len(right) < 3)
 
 
-def test_a_run_keeps_its_own_figures(judges: Callable[..., Scripted], tmp_path: Path) -> None:
+def test_judging_rubrics_leaves_the_figures_of_a_run_unchanged(judges: Callable[..., Scripted], tmp_path: Path) -> None:
     judges()
     assert wrote(tmp_path)[0] == 0
     file = replies_of(tmp_path, {"a.wav": "rain", "b.wav": "a car"})
     succeed("import", "lalm", file, "--model-name", "m", "--results", tmp_path / "results")
-    (folder,) = (one.parent for one in (tmp_path / "results").rglob("run.json"))
-    before = {one.name: one.read_bytes() for one in folder.iterdir() if one.is_file()}
+    (folder,) = (file.parent for file in (tmp_path / "results").rglob("run.json"))
+    before = {file.name: file.read_bytes() for file in folder.iterdir() if file.is_file()}
     rubrics = ("--rubrics", tmp_path / "rubrics.jsonl", "--with", "j")
     succeed("experiment", "rubrics", "judge", tmp_path / "results", *rubrics)
     assert json.loads((folder / "rubrics" / "rubrics.json").read_text())["rubric_score"] == 0.25
-    assert {one.name: one.read_bytes() for one in folder.iterdir() if one.is_file()} == before
+    assert {file.name: file.read_bytes() for file in folder.iterdir() if file.is_file()} == before
     assert call("score", folder)[0] == 0
 
 
@@ -599,7 +615,7 @@ def test_a_broken_rubric_is_named_by_its_line(line: str, tmp_path: Path) -> None
         read_rubrics(file)
 
 
-def test_an_empty_file_holds_no_rubric(tmp_path: Path) -> None:
+def test_a_rubric_file_without_rows_is_refused(tmp_path: Path) -> None:
     (file := tmp_path / "r.jsonl").write_text("\n")
     with pytest.raises(DataError, match=r"r\.jsonl: holds no rubric$"):
         read_rubrics(file)
@@ -615,7 +631,7 @@ def test_a_missing_encoder_is_named_with_its_settings(monkeypatch: pytest.Monkey
     assert "MODEL_PATH" not in str(caught.value)
 
 
-def test_a_rubric_has_one_author(judges: Callable[..., Scripted], tmp_path: Path) -> None:
+def test_writing_rubrics_with_two_models_is_refused(judges: Callable[..., Scripted], tmp_path: Path) -> None:
     judges()
     judges(name="k")
     code, said = wrote(tmp_path, "--with", "j,k")

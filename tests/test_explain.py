@@ -54,7 +54,7 @@ def shares(lm: AudioLM, prompts: list[Prompt], method: str) -> tuple[Inputs, np.
 
 
 class TestShares:
-    def test_pruning_keeps_what_its_positions_say(self, lm: AudioLM, prompts: list[Prompt]) -> None:
+    def test_pruning_keeps_the_tokens_at_the_recorded_kept_positions(self, lm: AudioLM, prompts: list[Prompt]) -> None:
         inputs, kept = shares(lm, prompts, "frame:0.75")
         total = inputs.audio_tokens[0]
         budget = int(kept.sum())
@@ -98,13 +98,13 @@ class TestShares:
 
 
 class TestTime:
-    def test_each_span_of_the_prompt_is_a_clip(self, lm: AudioLM, prompts: list[Prompt]) -> None:
+    def test_each_audio_span_of_the_prompt_is_assigned_to_a_clip(self, lm: AudioLM, prompts: list[Prompt]) -> None:
         inputs = lm.prepare(prompts[:1])  # clips of 5.3 and 3.05 s, 25 tokens a second
         parts = by_clip(np.arange(inputs.audio_tokens[0], dtype=float), inputs, [5.3, 3.05])
         assert [len(part) for part in parts] == [int(5.3 * 25), int(3.05 * 25)]
         assert parts[1][0] == len(parts[0])
 
-    def test_more_spans_than_clips_are_shared_out_by_length(self) -> None:
+    def test_more_spans_than_clips_are_divided_by_clip_length(self) -> None:
         mask = torch.tensor([[1, 1, 0, 1, 1, 0, 1, 1]], dtype=torch.bool)
         inputs = Inputs({"attention_mask": torch.ones(1, 8)}, mask, (0,))
         assert [len(part) for part in by_clip(np.arange(6.0), inputs, [10.0, 5.0])] == [4, 2]
@@ -122,7 +122,7 @@ class TestTime:
         kept[[1, 2, 6]] = 1
         assert event_share([clip], Strip("frame", "frame", (kept,), "A"), 2.0) == 0.25
 
-    def test_no_event_no_share(self) -> None:
+    def test_a_clip_without_events_has_no_event_share(self) -> None:
         clip = Clip("a.wav", noise(1.0), 16000)
         assert event_share([clip], Strip("frame", "frame", (np.ones(2),), "A"), 2.0) is None
 
@@ -136,7 +136,9 @@ class TestPicture:
         monkeypatch.setattr(explain, "draw", lambda *given: calls.append(given) or draw(*given))
         return calls
 
-    def test_own_files_side_by_side(self, no_env, tiny_checkpoint: Path, tmp_path: Path, drawn: list[tuple]) -> None:
+    def test_audio_files_given_by_path_are_drawn_side_by_side(
+        self, no_env, tiny_checkpoint: Path, tmp_path: Path, drawn: list[tuple]
+    ) -> None:
         for name, seconds in (("a.wav", 2.0), ("b.wav", 1.0)):
             soundfile.write(tmp_path / name, noise(seconds), 16000)
         code, err = call(
@@ -150,10 +152,12 @@ class TestPicture:
         assert title == "a.wav, b.wav\nWhich is louder?"
         assert ([clip.name for clip in clips], rate) == (["a.wav", "b.wav"], 25)
         assert [strip.method for strip in strips] == ["evidence", "base", "fast_v", "fast_v+knorm"]
-        assert [len(own) for own in strips[0].shares] == [len(own) for own in strips[1].shares]
+        assert [len(clip_shares) for clip_shares in strips[0].shares] == [
+            len(clip_shares) for clip_shares in strips[1].shares
+        ]
         assert {strip.right for strip in strips} == {None}
 
-    def test_an_external_press_is_drawn_only_if_its_choice_is_known(
+    def test_an_external_press_is_drawn_only_if_its_kept_entries_are_known(
         self, no_env, tiny_checkpoint: Path, tmp_path: Path, drawn: list[tuple], monkeypatch
     ) -> None:
         monkeypatch.chdir(tmp_path)
@@ -168,7 +172,9 @@ class TestPicture:
         code, said = call(*asked, "theirs.py:Shift:0.5")
         assert (code, "the entries that Shift-0.5 keeps are unknown" in said) == (2, True)
 
-    def test_a_sample_of_a_task(self, no_env, tiny_checkpoint: Path, tmp_path: Path, drawn: list[tuple]) -> None:
+    def test_a_sample_of_a_task_is_drawn_with_question_and_right_answer(
+        self, no_env, tiny_checkpoint: Path, tmp_path: Path, drawn: list[tuple]
+    ) -> None:
         root = task_folders.build_tau(tmp_path / "data" / "TAU")
         from audiomarathon.benchmarks import get_task
 
@@ -192,7 +198,9 @@ class TestPicture:
             (["a", "b", "--task", "tau"], "one sample; found 2 names"),
         ],
     )
-    def test_faults_are_one_line(self, no_env, tmp_path: Path, monkeypatch, arguments: list[str], message: str) -> None:
+    def test_wrong_arguments_give_a_one_line_error(
+        self, no_env, tmp_path: Path, monkeypatch, arguments: list[str], message: str
+    ) -> None:
         monkeypatch.chdir(tmp_path)
         code, err = call("explain", *arguments)
         assert code == 2
@@ -210,7 +218,7 @@ class TestPalette:
 
 
 class TestEvidence:
-    def test_the_replys_probability_is_that_of_its_generation(self, family: Family, family_lm: AudioLM) -> None:
+    def test_log_probability_of_a_reply_equals_that_of_its_generation(self, family: Family, family_lm: AudioLM) -> None:
         prompt = Prompt("Which?", (noise(3.0, 1), noise(2.0, 2)))
         done = Base().generate(
             family_lm, family_lm.prepare([prompt]), max_new_tokens=4, ignore_end=True, keep_logits=True
@@ -219,37 +227,37 @@ class TestEvidence:
         told = done.logits[:, 0].double().log_softmax(-1).gather(-1, torch.tensor(tokens)[:, None]).sum()
         assert log_probability(family_lm, prompt, tokens) == pytest.approx(float(told), abs=1e-3)
 
-    def test_a_loss_is_what_silence_in_place_of_a_moment_costs(self, lm: AudioLM) -> None:
+    def test_loss_of_a_moment_is_the_drop_in_log_probability_when_silenced(self, lm: AudioLM) -> None:
         """Of two clips; the last moment of each is shorter."""
         clips = noise(2.5, 1), noise(1.2, 2)
         prompt, tokens, steps = Prompt("Which?", clips), [5, 9], list[int]()
         losses = losses_when_hidden(lm, prompt, tokens, 1.0, steps.append)
-        assert ([len(own) for own in losses], steps) == ([3, 2], [1] * 5)
+        assert ([len(loss) for loss in losses], steps) == ([3, 2], [1] * 5)
         whole = log_probability(lm, prompt, tokens)
         for clip, moment in ((0, 1), (1, 1)):
-            quiet = [own.copy() for own in clips]
+            quiet = [clip.copy() for clip in clips]
             quiet[clip][16000 * moment : 16000 * (moment + 1)] = 0
             left = log_probability(lm, Prompt("Which?", tuple(quiet)), tokens)
             assert losses[clip][moment] == pytest.approx(whole - left)
 
-    def test_of_the_evidence_a_method_keeps_what_its_tokens_hold(self) -> None:
+    def test_kept_share_of_the_evidence_is_that_of_the_kept_tokens(self) -> None:
         """Four tokens, two moments: the first supports the reply, the second speaks against it."""
         strips = [Strip("base", "base", (np.ones(4),), ""), Strip("frame", "frame", (np.array([1.0, 0, 1, 0]),), "")]
         evidence, told = evidence_strip([np.array([0.5, -2.0])], 1.0, strips)
         assert evidence.shares[0].tolist() == [1, 1, 0, 0]
         assert [strip.facts for strip in told] == ["evidence 100%", "evidence 50%"]
 
-    def test_losses_next_to_nothing_are_no_evidence(self) -> None:
+    def test_losses_close_to_zero_are_no_evidence(self) -> None:
         strips = [Strip("base", "base", (np.ones(4),), "")]
         evidence, told = evidence_strip([np.array([0.0001, 0.009])], 1.0, strips)
         assert (evidence.shares[0].tolist(), evidence.reply) == ([0] * 4, "depends on no single moment")
         assert told[0].facts == ""
 
-    def test_nothing_to_follow_is_one_line(self, lm: AudioLM) -> None:
+    def test_an_empty_reply_is_refused(self, lm: AudioLM) -> None:
         with pytest.raises(ModelError, match="reply is empty"):
             losses_when_hidden(lm, Prompt("Which?", (noise(1.0, 1),)), [], 1.0)
 
     @pytest.mark.parametrize("odd", ["-1", "1e-05"])  # 1e-05 s hold no sample
-    def test_a_moment_has_a_length(self, odd: str) -> None:
+    def test_occlude_refuses_negative_and_too_short_moments(self, odd: str) -> None:
         code, said = call("explain", "desed:mini_desed_03", "--occlude", odd)
         assert (code, f"--occlude {odd}: allowed" in said) == (2, True)

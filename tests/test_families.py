@@ -38,9 +38,11 @@ def copy_of(family: Family, family_checkpoint: Callable[[str], Path], tmp_path: 
 
 class TestPrompt:
     @pytest.mark.parametrize(
-        "seconds", [(1.3, 30.2), *(pytest.param(one, marks=LONG) for one in ((29.9,), (2.2, 33.0), (300.0,)))], ids=str
+        "seconds",
+        [(1.3, 30.2), *(pytest.param(lengths, marks=LONG) for lengths in ((29.9,), (2.2, 33.0), (300.0,)))],
+        ids=str,
     )
-    def test_tokens_are_the_processors_own(
+    def test_tokens_equal_those_of_the_documented_processor(
         self,
         family: Family,
         family_lm: AudioLM,
@@ -58,7 +60,7 @@ class TestPrompt:
             assert row[mask.bool()].tolist() == family_lm.prepare([prompt]).tensors["input_ids"][0].tolist()
 
     @pytest.mark.parametrize(
-        "seconds", [1, 31, *(pytest.param(one, marks=LONG) for one in (29.99, 30, 30.01, 90, 300, 600))]
+        "seconds", [1, 31, *(pytest.param(length, marks=LONG) for length in (29.99, 30, 30.01, 90, 300, 600))]
     )
     def test_audio_tokens_follow_the_familys_formula(self, family: Family, family_lm: AudioLM, seconds: float) -> None:
         clip = noise(seconds)
@@ -116,7 +118,7 @@ class TestReplies:
         ]
         assert (logits[0] - logits[1]).abs().max() > change
 
-    def test_only_the_last_position_meets_the_head(self, family_lm: AudioLM, prompts: list[Prompt]) -> None:
+    def test_only_the_last_position_goes_through_the_lm_head(self, family_lm: AudioLM, prompts: list[Prompt]) -> None:
         positions: list[int] = []
         handle = family_lm.lm_head.register_forward_hook(lambda _m, args, _output: positions.append(args[0].shape[1]))
         Base().generate(family_lm, family_lm.prepare(prompts[2:]), max_new_tokens=2, ignore_end=True)
@@ -128,7 +130,7 @@ class TestReplies:
         assert min(stages.encoder, stages.llm_prefill, stages.decode) > 0
 
 
-def test_rotations_of_the_future_are_those_of_decode(family_lm: AudioLM, prompts: list[Prompt]) -> None:
+def test_rotary_embeddings_of_future_positions_equal_those_of_decode(family_lm: AudioLM, prompts: list[Prompt]) -> None:
     """Presses ask `rotation` for the positions that follow the prompt."""
     layer = family_lm.decoder_layers[0]
     signature, seen = inspect.signature(layer.forward), []
@@ -143,18 +145,18 @@ def test_rotations_of_the_future_are_those_of_decode(family_lm: AudioLM, prompts
 
 
 class TestLoading:
-    def test_through_accelerate_is_the_same_model(
+    def test_through_accelerate_gives_the_same_logits(
         self, family: Family, family_lm: AudioLM, family_checkpoint: Callable[[str], Path], prompts: list[Prompt]
     ) -> None:
         spread = get_model(family.key).load_family()
         lm = spread.load(
             family_checkpoint(family.key), device="cuda", dtype="float32", attn_implementation="sdpa", device_map="auto"
         )
-        own, other = (
-            Random(0.5).generate(one, one.prepare(prompts[2:]), max_new_tokens=2, keep_logits=True).logits
-            for one in (family_lm, lm)
+        logits, other = (
+            Random(0.5).generate(lm, lm.prepare(prompts[2:]), max_new_tokens=2, keep_logits=True).logits
+            for lm in (family_lm, lm)
         )
-        assert torch.equal(own, other)
+        assert torch.equal(logits, other)
 
     @pytest.mark.parametrize(
         ("renamed", "said"), [("", r"missing keys.*layers\.1\.self_attn\.o_proj"), ("extra", "unexpected keys.*extra")]
@@ -176,7 +178,7 @@ class TestLoading:
     [({"model": 0, "lm_head": "cpu"}, "1 of 2 parts on cpu"), ({"a": 1, "b": "disk", "c": "cpu"}, "cpu and disk")],
     ids=["cpu", "disk"],
 )
-def test_a_model_that_the_gpus_do_not_hold_is_refused(places: dict[str, int | str], what: str) -> None:
+def test_a_model_that_does_not_fit_into_gpu_memory_is_refused(places: dict[str, int | str], what: str) -> None:
     """accelerate would copy the rest in at every step."""
     native = SimpleNamespace(from_pretrained=lambda *_, **__: (SimpleNamespace(hf_device_map=places), {}))
     with pytest.raises(ModelError, match=f"memory.*DEVICE_MAP=auto .*{what}"):

@@ -22,7 +22,7 @@ def sound(file: str) -> tuple[str, list[Any]]:
     """Return a source and its statements, the parts of classes one by one."""
     text = (ROOT / mutate.SOURCES / file).read_text(encoding="utf-8")
     body = ast.parse(text).body
-    return text, [part for one in body for part in (one.body if isinstance(one, ast.ClassDef) else [one])]
+    return text, [part for node in body for part in (node.body if isinstance(node, ast.ClassDef) else [node])]
 
 
 def around(file: str, begin: int, end: int) -> tuple[int, int]:
@@ -31,13 +31,13 @@ def around(file: str, begin: int, end: int) -> tuple[int, int]:
     A fault is parsed within these alone: to parse each of three hundred whole files would take seconds.
     """
     _, statements = sound(file)
-    lines = [(min(part.lineno for part in (one, *getattr(one, "decorator_list", ()))), one.end_lineno)
-             for one in statements]  # fmt: skip
+    lines = [(min(part.lineno for part in (node, *getattr(node, "decorator_list", ()))), node.end_lineno)
+             for node in statements]  # fmt: skip
     hit = [(first, last) for first, last in lines if first <= end and last >= begin]
     return min((begin, *(first for first, _ in hit))), max((end, *(last for _, last in hit)))
 
 
-def test_each_applies_once_changes_code_and_names_tests() -> None:
+def test_each_fault_applies_once_changes_code_and_names_tests() -> None:
     faults = mutate.read_faults()
     assert len({fault.name for fault in faults}) == len(faults) >= 40
     for fault in faults:

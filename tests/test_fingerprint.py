@@ -56,14 +56,14 @@ def change(checkpoint: Path, name: str, where: float) -> None:
 
 @pytest.mark.parametrize("where", [0.0, 0.5, 1.0])
 @pytest.mark.parametrize("name", TENSORS)
-def test_a_change_of_one_byte_of_any_tensor_is_seen(checkpoint: Path, name: str, where: float) -> None:
+def test_a_one_byte_change_in_any_tensor_changes_the_fingerprint(checkpoint: Path, name: str, where: float) -> None:
     before = find_checkpoint(str(checkpoint)).fingerprint()
     change(checkpoint, name, where)
     after = find_checkpoint(str(checkpoint)).fingerprint()
     assert not same(before, after)
 
 
-def test_rule_1_is_as_it_was(checkpoint: Path) -> None:
+def test_rule_1_still_gives_the_fingerprint_on_record(checkpoint: Path) -> None:
     """It sees almost nothing of a large file, but what it wrote must match."""
     before = find_checkpoint(str(checkpoint)).fingerprint()
     assert by_rule_1(before) == RULE_1
@@ -74,13 +74,13 @@ def test_rule_1_is_as_it_was(checkpoint: Path) -> None:
     assert not same(before, after)
 
 
-def test_rule_2_is_as_it_was(checkpoint: Path) -> None:
+def test_rule_2_still_gives_the_fingerprint_on_record(checkpoint: Path) -> None:
     """Another hash of the same checkpoint would refuse to go on in every results folder."""
     assert find_checkpoint(str(checkpoint)).fingerprint() == f"2:{RULE_1}:{RULE_2}"
 
 
 @pytest.mark.parametrize("name", ["chat_template.jinja", "merges.txt", "speech-lora/adapter_model.safetensors"])
-def test_small_files_and_adapters_count(checkpoint: Path, name: str) -> None:
+def test_small_files_and_adapters_change_the_fingerprint(checkpoint: Path, name: str) -> None:
     file = checkpoint / name
     file.parent.mkdir(exist_ok=True)
     prints = set()
@@ -90,7 +90,7 @@ def test_small_files_and_adapters_count(checkpoint: Path, name: str) -> None:
     assert len(prints) == 2
 
 
-def test_files_that_are_never_downloaded_do_not_count(checkpoint: Path) -> None:
+def test_files_that_are_never_downloaded_do_not_change_the_fingerprint(checkpoint: Path) -> None:
     before = find_checkpoint(str(checkpoint)).fingerprint()
     for name in ("params.json", "consolidated.safetensors"):
         (checkpoint / name).write_text("{}")
@@ -98,12 +98,12 @@ def test_files_that_are_never_downloaded_do_not_count(checkpoint: Path) -> None:
 
 
 def test_variants_of_one_checkpoint_are_distinguished(checkpoint: Path) -> None:
-    one = find_checkpoint(str(checkpoint))
-    assert not same(one.fingerprint(), replace(one, variant="30s").fingerprint())
+    found_checkpoint = find_checkpoint(str(checkpoint))
+    assert not same(found_checkpoint.fingerprint(), replace(found_checkpoint, variant="30s").fingerprint())
 
 
 @pytest.mark.parametrize("damage", [b"", b"\xff" * 8, b"\x05\0\0\0\0\0\0\0[[1]]", b'\2\0\0\0\0\0\0\0{"'])
-def test_a_damaged_file_has_one_too(tmp_path: Path, damage: bytes) -> None:
+def test_a_damaged_weight_file_has_a_fingerprint_too(tmp_path: Path, damage: bytes) -> None:
     (tmp_path / "config.json").write_text("{}")
     file = tmp_path / "model.safetensors"
     file.write_bytes(damage)
@@ -114,7 +114,7 @@ def test_a_damaged_file_has_one_too(tmp_path: Path, damage: bytes) -> None:
     assert len(prints) == 2
 
 
-def test_blocks_of_a_long_stretch_are_few_and_hold_its_ends_and_middle() -> None:
+def test_hashed_blocks_of_a_large_range_are_few_with_both_ends_and_the_middle() -> None:
     first, last = 1000, 1000 + (1 << 33)
     spans = list(blocks(first, last, MB))
     middle = (first + last) // 2
@@ -125,7 +125,7 @@ def test_blocks_of_a_long_stretch_are_few_and_hold_its_ends_and_middle() -> None
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "equal"),
+    ("fingerprint", "other", "equal"),
     [
         ("0123456789abcdef", "0123456789abcdef", True),
         ("0123456789abcdef", "2:0123456789abcdef:fedcba9876543210", True),
@@ -136,18 +136,24 @@ def test_blocks_of_a_long_stretch_are_few_and_hold_its_ends_and_middle() -> None
         (None, "0123456789abcdef", False),
     ],
 )
-def test_fingerprints_compare_by_the_weaker_rule(one: str | None, other: str | None, equal: bool) -> None:
-    assert same(one, other) is same(other, one) is equal
+def test_fingerprints_of_two_rules_are_compared_by_the_weaker_rule(
+    fingerprint: str | None, other: str | None, equal: bool
+) -> None:
+    assert same(fingerprint, other) is same(other, fingerprint) is equal
 
 
-def test_a_weak_one_is_known_and_a_short_one_tells_two_apart() -> None:
+def test_weak_fingerprints_are_recognised_and_short_forms_differ() -> None:
     assert is_weak("0123456789abcdef")
     assert not is_weak("2:0123456789abcdef:fedcba9876543210")
     assert (short("0123456789abcdef"), short("2:0123456789abcdef:fedcba9876543210")) == ("012345", "fedcba")
 
 
 def test_a_weak_fingerprint_becomes_the_only_strong_one_that_it_matches() -> None:
-    weak, one, other = "0123456789abcdef", "2:0123456789abcdef:fedcba9876543210", "2:0123456789abcdef:0000000000000000"
-    assert stronger(weak, [weak, one]) == one
-    assert stronger(weak, [weak, one, other]) == weak
-    assert stronger(one, [weak, one, other]) == one
+    weak, strong, other = (
+        "0123456789abcdef",
+        "2:0123456789abcdef:fedcba9876543210",
+        "2:0123456789abcdef:0000000000000000",
+    )
+    assert stronger(weak, [weak, strong]) == strong
+    assert stronger(weak, [weak, strong, other]) == weak
+    assert stronger(strong, [weak, strong, other]) == strong

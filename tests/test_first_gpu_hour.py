@@ -77,7 +77,7 @@ ALL = ["doctor", "certify", "measure/benchmark_efficiency.py", "sweep", "sweep",
 
 
 class TestOnAGpu:
-    def test_what_is_called(self, hour: Hour) -> None:
+    def test_every_step_calls_its_command_in_order(self, hour: Hour) -> None:
         done, calls = hour("voxtral", "--data", "data")
         assert done.returncode == 0, done.stderr
         on = "sweep tau --model voxtral --data data --limit 20"
@@ -104,7 +104,7 @@ class TestOnAGpu:
         address = f" --address {env['RAY_ADDRESS']}" if "RAY_ADDRESS" in env else ""
         assert [line for line in calls if line.endswith(f"/ray --executor ray --workers 2{address}")]
 
-    def test_nothing_is_done_twice_until_its_inputs_change(self, hour: Hour, tmp_path: Path) -> None:
+    def test_finished_steps_are_skipped_until_their_inputs_change(self, hour: Hour, tmp_path: Path) -> None:
         first, calls = hour("voxtral", "--data", "data")
         (archive,) = tmp_path.glob("first_gpu_hour/*.tar.gz")
         assert steps(calls) == ALL
@@ -129,7 +129,7 @@ class TestOnAGpu:
         done, calls = hour("voxtral")
         assert (done.returncode, steps(calls)) == (0, ["certify"])
 
-    def test_ctrl_c_ends_the_hour(self, hour: Hour, tmp_path: Path) -> None:
+    def test_ctrl_c_stops_the_script_without_an_archive(self, hour: Hour, tmp_path: Path) -> None:
         done, calls = hour("voxtral", FAILS="random,fast_v", CODE="130")
         assert done.returncode == 130
         assert "random,fast_v" in calls[-1]
@@ -145,7 +145,9 @@ class TestOnAGpu:
             (["voxtral", "aero-1"], "two models, voxtral and aero-1; allowed: one a call"),
         ],
     )
-    def test_a_wrong_command_is_one_line(self, hour: Hour, tmp_path: Path, arguments: list[str], said: str) -> None:
+    def test_a_wrong_command_is_a_one_line_error_before_any_step(
+        self, hour: Hour, tmp_path: Path, arguments: list[str], said: str
+    ) -> None:
         done, calls = hour(*arguments)
         assert (done.returncode, done.stdout, calls) == (2, "", [])
         (line,) = done.stderr.splitlines()
@@ -160,16 +162,16 @@ class TestOnAGpu:
 
 
 @pytest.mark.parametrize("changes", [{}, {"reply": "other"}, {"kept_audio_tokens": 7}])
-def test_replies_of_workers_are_held_against_local_ones(tmp_path: Path, changes: dict[str, object]) -> None:
+def test_replies_of_ray_workers_are_compared_with_local_ones(tmp_path: Path, changes: dict[str, object]) -> None:
     local, ray = tmp_path / "local", tmp_path / "ray"
     a_run(local, "base-0", [True, True])
     shutil.copytree(local, ray)
     (folder,) = (file.parent for file in ray.rglob("run.json"))
     changed_records(folder, **changes)
     assert first_gpu_hour.replies(local, ray, tmp_path / "out.json") == int(bool(changes))
-    found = json.loads((tmp_path / "out.json").read_text())
-    assert found["replies"] == 2
-    assert len(found["different"]) == (2 if changes else 0)
+    report = json.loads((tmp_path / "out.json").read_text())
+    assert report["replies"] == 2
+    assert len(report["different"]) == (2 if changes else 0)
 
 
 def state_of(out: Path) -> dict[str, tuple[int, int]]:

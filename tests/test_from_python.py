@@ -43,11 +43,11 @@ class KeepLast:
             handle.remove()
 
 
-def test_a_warning_is_of_the_line_that_called(no_env) -> None:
+def test_a_warning_points_at_the_line_of_the_caller(no_env) -> None:
     """A notebook showed a line of the engine's code."""
     with pytest.warns(UserWarning, match="the mini benchmark") as told:
         toy_or_real(None, ["desed"], RunSettings.read({}), warn)
-    assert [one.filename for one in told] == [__file__]
+    assert [notice.filename for notice in told] == [__file__]
 
 
 @pytest.fixture
@@ -56,13 +56,13 @@ def settings(tmp_path: Path, tiny_checkpoint: Path, no_env) -> dict:
     return {"data": str(data), "model_path": str(tiny_checkpoint), "results": str(tmp_path / "out"), "limit": 2}
 
 
-def test_a_press_of_ones_own_is_recorded_by_what_the_cache_holds(settings: dict) -> None:
-    base, own = evaluate("tau", method=["base", KeepLast(7)], max_new_tokens=3, **settings)
-    assert own.method == "KeepLast-entries=7"
-    for record in records_in(own.folder):
+def test_a_custom_press_is_recorded_without_a_count_of_kept_audio_tokens(settings: dict) -> None:
+    base, kept_last = evaluate("tau", method=["base", KeepLast(7)], max_new_tokens=3, **settings)
+    assert kept_last.method == "KeepLast-entries=7"
+    for record in records_in(kept_last.folder):
         assert record["kept_audio_tokens"] is None
         assert record["error"] is None
-    assert own.summary["complete"] is True
+    assert kept_last.summary["complete"] is True
     assert base.summary["kept_audio_tokens"] == 25
 
 
@@ -88,9 +88,9 @@ class FirstAndEverySecond:
             yield
 
 
-def test_what_a_press_of_ones_own_kept_is_on_record(settings: dict) -> None:
-    (own,) = evaluate("tau", method=FirstAndEverySecond(), max_new_tokens=3, timing=False, **settings)
-    for record in Run.read(own.folder).records.values():
+def test_tokens_kept_by_a_custom_press_are_on_record(settings: dict) -> None:
+    (result,) = evaluate("tau", method=FirstAndEverySecond(), max_new_tokens=3, timing=False, **settings)
+    for record in Run.read(result.folder).records.values():
         shares = heard_tokens(record)
         assert len(shares) == record.audio_tokens == 25
         assert {*shares.round(1)} == {0.5, 1.0}  # all audio lies in the first half of the prompt
@@ -98,16 +98,16 @@ def test_what_a_press_of_ones_own_kept_is_on_record(settings: dict) -> None:
         assert strip(record) is not None
 
 
-def test_how_alike_neighbouring_tokens_are_is_on_bases_record_and_on_the_page(settings: dict) -> None:
+def test_redundancy_of_neighbouring_tokens_is_on_base_records_and_the_page(settings: dict) -> None:
     from audiomarathon.report.page_data import PageData
     from audiomarathon.report.sections import facts
     from audiomarathon.results.systems import read_systems
 
-    base, own = evaluate("tau", method=["base", "frame:0.5"], max_new_tokens=1, timing=False, **settings)
+    base, pruned = evaluate("tau", method=["base", "frame:0.5"], max_new_tokens=1, timing=False, **settings)
     values = [record["redundancy"] for record in records_in(base.folder)]
     assert all(0 < value < 1 for value in values)
-    assert not any("redundancy" in record for record in records_in(own.folder))
-    data = PageData(read_systems([base.folder, own.folder]))
+    assert not any("redundancy" in record for record in records_in(pruned.folder))
+    data = PageData(read_systems([base.folder, pruned.folder]))
     assert f"tau {sum(values) / len(values):.2f}" in facts(data, 2)[-1]
 
 
@@ -122,17 +122,17 @@ class Addressed:
 
 
 @pytest.mark.parametrize("press", [Addressed(7), lambda _model: nullcontext()], ids=["object", "lambda"])
-def test_a_press_that_prints_its_address_must_be_named(press, settings: dict) -> None:
+def test_a_press_whose_repr_shows_an_address_must_be_named(press, settings: dict) -> None:
     with pytest.raises(SettingsError, match="name it"):
         evaluate("tau", method=press, **settings)
-    (own,) = evaluate("tau", method=("mine-0.3", press), max_new_tokens=1, **settings)
-    assert own.method == own.folder.name == "mine-0.3"
-    identity = json.loads((own.folder / "run.json").read_text())["identity"]
+    (result,) = evaluate("tau", method=("mine-0.3", press), max_new_tokens=1, **settings)
+    assert result.method == result.folder.name == "mine-0.3"
+    identity = json.loads((result.folder / "run.json").read_text())["identity"]
     assert identity["press"] == "mine-0.3"
     assert "code of method mine-0.3" in identity
 
 
-def test_two_presses_of_one_kind_have_two_folders(settings: dict) -> None:
+def test_two_named_presses_of_one_class_have_separate_folders(settings: dict) -> None:
     presses = [("mine-7", Addressed(7)), ("mine-9", Addressed(9))]
     folders = {result.folder for result in evaluate("tau", method=presses, max_new_tokens=1, **settings)}
     assert len(folders) == 2
@@ -140,26 +140,26 @@ def test_two_presses_of_one_kind_have_two_folders(settings: dict) -> None:
         evaluate("tau", method=[("mine", Addressed(7)), ("mine", Addressed(9))], **settings)
 
 
-def test_a_press_that_leaves_python_is_an_error_record(settings: dict) -> None:
-    (own,) = evaluate("tau", method=("leaver", lambda _model: sys.exit(0)), max_new_tokens=1, **settings)
-    assert (own.summary["n"], own.summary["errors"]) == (0, 2)
-    assert '"error": "SystemExit: 0"' in (own.folder / "samples.jsonl").read_text()
+def test_a_press_that_calls_sys_exit_gives_an_error_record(settings: dict) -> None:
+    (result,) = evaluate("tau", method=("leaver", lambda _model: sys.exit(0)), max_new_tokens=1, **settings)
+    assert (result.summary["n"], result.summary["errors"]) == (0, 2)
+    assert '"error": "SystemExit: 0"' in (result.folder / "samples.jsonl").read_text()
 
 
 @pytest.mark.parametrize("name", ["..", "a/b", "-", "a\n"])
-def test_a_name_that_is_no_folders_is_refused(name: str, settings: dict) -> None:
+def test_a_method_name_that_is_no_folder_name_is_refused(name: str, settings: dict) -> None:
     with pytest.raises(SettingsError, match="not allowed"):
         evaluate("tau", method=(name, KeepLast(7)), **settings)
 
 
-def test_methods_and_names(settings: dict) -> None:
+def test_method_objects_and_method_names_are_accepted(settings: dict) -> None:
     results = evaluate("tau", method=[FastV(0.5), "random:0.3"], max_new_tokens=3, **settings)
     assert [result.method for result in results] == ["fast_v-0.5-layer2", "random-0.3-layer2"]
     (result,) = evaluate("tau", method="frame", ratio=0.5, layer=3, max_new_tokens=1, **settings)
     assert result.method == "frame-0.5-layer3"
 
 
-def test_anything_else_is_refused(settings: dict) -> None:
+def test_a_method_of_another_type_is_refused(settings: dict) -> None:
     with pytest.raises(SettingsError, match=r"^3 is not a method"):
         evaluate("tau", method=3, **settings)
 
@@ -169,17 +169,17 @@ def test_a_schedule_is_resumed_and_tables_show_its_mean_over_layers(settings: di
 
     asked = {"schedule": "1:0.2,3:0.6", "max_new_tokens": 1, "timing": False, **settings}
     for _call in range(2):
-        (own,) = evaluate("tau", method="frame:0.6", **asked)
-    assert own.method == "frame-0.6-layer1=0.2-3=0.6"
-    run = Run.read(own.folder)
+        (result,) = evaluate("tau", method="frame:0.6", **asked)
+    assert result.method == "frame-0.6-layer1=0.2-3=0.6"
+    run = Run.read(result.folder)
     assert len(run.facts["sessions"]) == 1
-    assert {one.kept_audio_tokens for one in run.records.values()} == {10}
-    assert own.summary["kept_over_layers"] == (25 + 20 + 20 + 10) / 4
-    (row,) = tables.results([own]).frame.to_dict("records")
+    assert {record.kept_audio_tokens for record in run.records.values()} == {10}
+    assert result.summary["kept_over_layers"] == (25 + 20 + 20 + 10) / 4
+    (row,) = tables.results([result]).frame.to_dict("records")
     assert row["_tokens"] == "10 of 25, 19 on average over layers"
 
 
-def test_tables_and_savings_do_without_a_count_of_audio_tokens(settings: dict) -> None:
+def test_tables_and_savings_accept_runs_without_an_audio_token_count(settings: dict) -> None:
     from audiomarathon.report import tables
     from audiomarathon.results.pairs import Pairs
     from audiomarathon.results.savings import savings

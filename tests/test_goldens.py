@@ -60,7 +60,7 @@ def views(name: str, work: Path) -> dict[str, Any]:
 def _plain(row: dict[str, Any]) -> dict[str, Any]:
     kept = {name: value for name, value in row.items() if name not in ("mean_of", "own_scores")}  # draws, samples
     bins = by_duration(row["own_scores"])
-    return kept | {"durations": [dict(zip(("from", "n", "score"), one, strict=True)) for one in bins]}
+    return kept | {"durations": [dict(zip(("from", "n", "score"), cells, strict=True)) for cells in bins]}
 
 
 def differences(golden: Any, now: Any, where: str = "") -> list[str]:
@@ -80,7 +80,7 @@ def differences(golden: Any, now: Any, where: str = "") -> list[str]:
 
 
 @pytest.mark.parametrize("name", FOLDERS)
-def test_figures_are_what_they_were(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_figures_equal_the_golden_files(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("audiomarathon.report.charts.save", lambda _chart, file: file)  # pictures are not looked at
     golden = json.loads((FIXTURE / f"{name}.golden.json").read_text())
     assert differences(golden, json.loads(json.dumps(views(name, tmp_path)))) == []

@@ -26,13 +26,13 @@ SETTINGS, SAMPLES = [(5, 3), (10, 3), (20, 3)], [(1, 12), (1, 24), (1, 48)]
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[int, int], Path]:
     """A results folder for each number of settings and samples."""
-    found = {}
+    folders = {}
     for settings, samples in [WARM_UP, *SETTINGS, *SAMPLES]:
-        root = found[settings, samples] = tmp_path_factory.mktemp("results")
+        root = folders[settings, samples] = tmp_path_factory.mktemp("results")
         for place in range(settings + 1):
             label = f"dart-0.{100 + place}-layer2" if place else "base-0"
             changed(a_run(root, label, [(number + place) % 3 > 0 for number in range(samples)]), settings={"seed": 42})
-    return found
+    return folders
 
 
 def calls(command: list[str], folder: Path, output: Path) -> int:
@@ -47,7 +47,7 @@ def calls(command: list[str], folder: Path, output: Path) -> int:
 
 @pytest.mark.parametrize("sizes", [SETTINGS, SAMPLES], ids=["settings", "samples"])
 @pytest.mark.parametrize("command", COMMANDS)
-def test_twice_as_many_cost_at_most_twice_as_much(
+def test_twice_as_many_settings_or_samples_cost_at_most_twice_the_calls(
     command: str, sizes: list[tuple[int, int]], results: dict[tuple[int, int], Path], tmp_path: Path
 ) -> None:
     calls(COMMANDS[command], results[WARM_UP], tmp_path)  # imports, and what is remembered
@@ -69,7 +69,7 @@ def exported(count: int) -> int:
     return sum(calls for _, calls, *_ in pstats.Stats(profile).stats.values())
 
 
-def test_twice_as_many_records_are_exported_at_twice_the_cost() -> None:
+def test_exporting_twice_as_many_records_costs_at_most_twice_the_calls() -> None:
     exported(2)
     once, twice, fourfold = map(exported, (40, 80, 160))
     assert fourfold - twice <= 2.3 * (twice - once)

@@ -57,8 +57,8 @@ def place(first: Path, tmp_path: Path, no_env) -> Path:
 
 def rename(place: Path, old: str, new: str) -> None:
     """Give a run's folder the name under which another setting looks for its own."""
-    (found,) = (place / "out").rglob(old)
-    found.rename(found.with_name(new))
+    (path,) = (place / "out").rglob(old)
+    path.rename(path.with_name(new))
 
 
 def other_prompts(place: Path, patch: pytest.MonkeyPatch) -> None:
@@ -167,7 +167,7 @@ def finished(place: Path, checkpoint: Path, method: tuple = ("frame", 0.5), **fl
     return known_as_finished([(tau, data)], "qwen2.5-omni", settings, [get_method(*method)]) is not None
 
 
-def test_a_finished_run_is_known_by_its_record(place: Path, tiny_checkpoint: Path) -> None:
+def test_a_finished_run_is_recognised_by_its_record(place: Path, tiny_checkpoint: Path) -> None:
     assert finished(place, tiny_checkpoint)
     assert finished(place, tiny_checkpoint, ("knorm", 0.5))
 
@@ -185,7 +185,9 @@ def test_a_fact_not_on_record_is_a_doubt(place: Path, tiny_checkpoint: Path, mon
     assert not finished(place, tiny_checkpoint)
 
 
-def test_other_weights_in_the_same_place_are_not_called_finished(place: Path, tiny_checkpoint: Path) -> None:
+def test_other_weights_in_the_same_folder_keep_a_run_from_counting_as_finished(
+    place: Path, tiny_checkpoint: Path
+) -> None:
     checkpoint = shutil.copytree(tiny_checkpoint, place / "model")
     go(place, checkpoint)
     assert finished(place, checkpoint)
@@ -200,7 +202,7 @@ def test_another_checkpoint_of_the_same_name_is_refused(place: Path, tiny_checkp
     assert differing(str(caught.value)) == ["checkpoint"]
 
 
-def test_sample_limit_and_places_are_no_part_of_it(place: Path, tiny_checkpoint: Path) -> None:
+def test_limit_and_folder_locations_are_not_part_of_the_identity(place: Path, tiny_checkpoint: Path) -> None:
     """A larger limit, moved data and results, and a moved checkpoint go on from what is there."""
     (file,) = (place / "out").rglob("frame*/samples.jsonl")
     before = file.read_text()
@@ -276,7 +278,7 @@ SPEC = ModelSpec("mine", "mine_model:Mine", "Qwen/Qwen2.5-Omni-3B", 25, "mine")
     @pytest.mark.parametrize(
         ("module", "name"), [("mine_method", "method mine"), ("mine_task", "task tau"), ("mine_model", "model mine")]
     )
-    def test_an_edit_is_refused_by_its_name(self, module: str, name: str, site: Path, again: Any) -> None:
+    def test_an_edited_module_is_refused_by_name(self, module: str, name: str, site: Path, again: Any) -> None:
         again(1)
         assert again(2).summary["n"] == 2
         (site / f"{module}.py").write_text(self.MODULES[module] + "\nEDITED = True\n")
@@ -284,7 +286,7 @@ SPEC = ModelSpec("mine", "mine_model:Mine", "Qwen/Qwen2.5-Omni-3B", 25, "mine")
             again(1)
         assert differing(str(caught.value)) == [f"code of {name}"]
 
-    def test_a_folder_that_does_not_name_it_is_resumed(self, site: Path, again: Any) -> None:
+    def test_a_run_folder_without_a_hash_of_their_code_is_resumed(self, site: Path, again: Any) -> None:
         """As earlier versions wrote it."""
         file = again(1).folder / "run.json"
         facts = json.loads(file.read_text())
@@ -299,7 +301,7 @@ SPEC = ModelSpec("mine", "mine_model:Mine", "Qwen/Qwen2.5-Omni-3B", 25, "mine")
             again(1)
 
 
-def test_a_version_of_ours_is_noted_and_not_refused(place: Path, tiny_checkpoint: Path) -> None:
+def test_another_audiomarathon_version_is_noted_and_not_refused(place: Path, tiny_checkpoint: Path) -> None:
     (file,) = (place / "out").rglob("frame*/run.json")
     facts = json.loads(file.read_text())
     facts["environment"] |= {"audiomarathon": "0.0.9", "commit": "0123456789"}
@@ -312,7 +314,7 @@ def test_a_version_of_ours_is_noted_and_not_refused(place: Path, tiny_checkpoint
     assert not any("0.0.9" in line for line in said)
 
 
-def test_fresh_gives_an_edited_method_a_separate_folder(tmp_path: Path) -> None:
+def test_fresh_option_gives_an_edited_method_a_separate_results_folder(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(
         "from audiomarathon.compression.pruners.frame import Frame\n\nclass Mine(Frame):\n    pass\n"
     )
@@ -321,13 +323,13 @@ def test_fresh_gives_an_edited_method_a_separate_folder(tmp_path: Path) -> None:
     assert fresh_results([tau], spec, settings, [method]) is settings
     held = {"schema_version": 2, "identity": {f"code of method {method.key}": "0" * 16}}
     write_run(tmp_path / "out" / "tau" / "embedded" / method.label, held, [a_record("a")])
-    found = fresh_results([tau], spec, settings, [method])
-    assert found.results.parent == tmp_path
-    assert found.results.name.startswith("out-")
-    assert fresh_results([tau], spec, settings, [method]) == found
+    fresh = fresh_results([tau], spec, settings, [method])
+    assert fresh.results.parent == tmp_path
+    assert fresh.results.name.startswith("out-")
+    assert fresh_results([tau], spec, settings, [method]) == fresh
 
 
-def test_a_fresh_run_and_a_fresh_sweep_of_the_same_edit_share_a_folder(tmp_path: Path) -> None:
+def test_fresh_run_and_fresh_sweep_of_the_same_edit_share_a_results_folder(tmp_path: Path) -> None:
     for name in ("Mine", "Other"):
         source = f"from audiomarathon.compression.pruners.frame import Frame\n\nclass {name}(Frame):\n    pass\n"
         (tmp_path / f"{name.lower()}.py").write_text(source)

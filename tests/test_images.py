@@ -21,20 +21,20 @@ def instructions(name: str) -> list[str]:
     return re.findall(rf"^{name} +(.*)$", DOCKERFILE, re.MULTILINE)
 
 
-def test_what_is_copied_is_there_and_not_ignored() -> None:
+def test_copied_files_exist_and_are_not_ignored_by_docker() -> None:
     for line in instructions("COPY"):
         for source in line.split()[:-1]:
             assert (ROOT / source).exists(), source
             assert not any(fnmatch(source, pattern) for pattern in IGNORED), source
 
 
-def test_the_editable_install_has_what_it_reads_before_it_runs() -> None:
+def test_files_that_the_editable_install_needs_are_copied_before_it() -> None:
     before = DOCKERFILE.partition("pip install")[0]
     for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE", "src"):
         assert re.search(rf"^COPY .*\b{re.escape(name)}\b", before, re.MULTILINE), name
 
 
-def test_pip_is_called_as_the_makefile_and_the_readme_do() -> None:
+def test_pip_calls_match_those_of_the_makefile_and_the_readme() -> None:
     calls = [re.sub(r"^PIP_\S+ ", "", line) for line in instructions("RUN") if "pip install" in line]
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8").replace("$$", "$")
     made = re.findall(r"-m (pip install) --disable-pip-version-check -q (.*)", makefile.partition("$(STAMP): ")[2])
@@ -47,7 +47,7 @@ def test_pip_is_called_as_the_makefile_and_the_readme_do() -> None:
     assert f"RUN {index} pip install" in DOCKERFILE
 
 
-def test_nothing_that_git_ignores_or_keeps_to_itself_goes_into_an_image() -> None:
+def test_tracked_files_are_in_the_image_and_ignored_ones_are_not() -> None:
     try:
         files = subprocess.run(["git", "ls-files"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
     except (OSError, subprocess.CalledProcessError):

@@ -80,37 +80,37 @@ def test_bad_rows_are_reported_by_clip(root: Path, change: Callable[[list[list[s
     assert len(loaded.samples) == 16
 
 
-def test_a_table_of_other_columns_is_refused(root: Path) -> None:
+def test_a_table_without_a_needed_column_is_refused(root: Path) -> None:
     edit(root, lambda rows: rows[0].__setitem__(3, "Sound"))
     with pytest.raises(DataError, match="lacks the column 'Audio-Only Answer'"):
         TASK.load(TASK.find(root))
 
 
 @pytest.mark.parametrize("limit", [*range(1, 18), 24, 99])
-def test_limits_take_whole_clips_side_by_side_and_nest(tmp_path: Path, limit: int) -> None:
+def test_limits_select_whole_clips_and_nest(tmp_path: Path, limit: int) -> None:
     samples = TASK.load(TASK.find(build_jasco(tmp_path, (1, 2, 3, 4)))).samples
     chosen = select(samples, limit, 7)
     assert len(chosen) == min(32, -(-limit // 8) * 8)
     assert chosen == select(samples, 0, 7)[: len(chosen)]
-    clips = [one.bundle for one in chosen]
+    clips = [sample.bundle for sample in chosen]
     assert all(clips[start : start + 8] == [clips[start]] * 8 for start in range(0, len(clips), 8))
 
 
 @pytest.mark.parametrize("size", [None, 4, 8])
-def test_the_tower_runs_once_a_clip(root: Path, tmp_path: Path, size: int | None) -> None:
+def test_the_audio_tower_runs_once_a_clip(root: Path, tmp_path: Path, size: int | None) -> None:
     samples = select(TASK.load(TASK.find(root)).samples, 0, 42)
     methods = [get_method("base"), get_method("frame", 0.5)]
     lm = FakeLM()
     with ExitStack() as stack:
-        jobs = [Job(one, stack.enter_context(RunFolder(tmp_path / one.label, {}))) for one in methods]
+        jobs = [Job(method, stack.enter_context(RunFolder(tmp_path / method.label, {}))) for method in methods]
         evaluate(lm, Plan(Asked(), samples, 8, batch_size=size, warm_up=False), jobs)  # type: ignore[arg-type]
     assert lm.audio_tower.runs == 3
     assert len(lm.calls) == 2 * 24 // (size or 1)
     if size is None:  # the time of the one pass stands in the record of each
-        for clip in {one.cluster for one in samples}:
+        for clip in {sample.cluster for sample in samples}:
             times = {job.folder.records[f"{clip}-p{k}"].time["encoder"] for job in jobs for k in range(1, 9)}  # type: ignore[index]
             assert len(times) == 1
-        assert all(one.encoder_shared for one in jobs[0].folder.records.values())
+        assert all(record.encoder_shared for record in jobs[0].folder.records.values())
 
 
 real_clips = pytest.mark.skipif(
@@ -119,7 +119,7 @@ real_clips = pytest.mark.skipif(
 
 
 @real_clips
-def test_the_real_clips_agree_with_the_originals_example() -> None:
+def test_the_real_clips_agree_with_the_example_csv_of_the_original() -> None:
     loaded = TASK.load(TASK.find(Path(REAL)))
     assert (len(loaded.samples), loaded.bad_rows) == (640, ())
     rows = {
@@ -138,23 +138,25 @@ class Asked(type(TASK)):  # type: ignore[misc]
         return str(sample.id)
 
 
-def test_data_verify_knows_it(root: Path, tmp_path: Path) -> None:
+def test_data_verify_counts_samples_and_names_download_and_licence(root: Path, tmp_path: Path) -> None:
     code, output = call("data", "verify", "jasco", "--data", root)
     assert (code, "24 samples" in output, "expected 640" in output) == (1, True, True)
-    found = call("data", "verify", "jasco", "--data", tmp_path / "nowhere")[1]
-    assert "audiomarathon data download jasco" in found
-    assert "CC BY-NC" in found
+    printed = call("data", "verify", "jasco", "--data", tmp_path / "nowhere")[1]
+    assert "audiomarathon data download jasco" in printed
+    assert "CC BY-NC" in printed
 
 
-def test_is_brought_from_an_archive_and_controls_are_made_of_it(root: Path, tmp_path: Path) -> None:
+def test_download_from_a_local_folder_and_controls_keep_all_samples(root: Path, tmp_path: Path) -> None:
     assert call("data", "download", "jasco", "--from", root, "--data", tmp_path / "root")[0] == 0
     taken = TASK.load(TASK.find(tmp_path / "root"))
     assert (len(taken.samples), taken.bad_rows) == (24, ())
     for kind in ("silence", "mismatched"):
         assert call("data", "controls", "jasco", "--data", root, "--control", kind, "-o", tmp_path / "c")[0] == 0
         made = TASK.load(TASK.find(tmp_path / "c" / kind))
-        assert [one.id for one in made.samples] == [one.id for one in taken.samples]
-        assert [TASK.reference(one) for one in made.samples] == [TASK.reference(one) for one in taken.samples]
+        assert [sample.id for sample in made.samples] == [sample.id for sample in taken.samples]
+        assert [TASK.reference(sample) for sample in made.samples] == [
+            TASK.reference(sample) for sample in taken.samples
+        ]
 
 
 def test_the_licence_is_said_before_the_download(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,8 +166,8 @@ def test_the_licence_is_said_before_the_download(root: Path, tmp_path: Path, mon
         threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         address = f"http://127.0.0.1:{server.server_port}"
         for name, code in {"gone.zip": 2, "main.zip": 0}.items():
-            found = dataclasses.replace(JASCO, archive=f"{address}/{name}")
-            made = (registry.AUDIOMARATHON, found)
+            benchmark = dataclasses.replace(JASCO, archive=f"{address}/{name}")
+            made = (registry.AUDIOMARATHON, benchmark)
             monkeypatch.setattr(registry, "built_in", lambda made=made: made)
             done, output = call("data", "download", "jasco", "--data", tmp_path / "root")
             assert done == code, output
@@ -180,7 +182,7 @@ def test_the_doctor_names_the_licence(root: Path, no_env: Callable[[str, str], N
     assert "CC-BY-NC-4.0: not for commercial use" in finding.text
 
 
-def test_a_run_is_judged_and_seen_in_every_view(root: Path, tmp_path: Path, no_env: object) -> None:
+def test_a_run_is_scored_by_two_judges(root: Path, tmp_path: Path, no_env: object) -> None:
     out = tmp_path / "out"
     command = ("run", "jasco", "--model", "embedded", "--data", root, "--results", out, "--max-new-tokens", "4")
     assert call(*command, "--limit", "9")[0] == 0
@@ -189,14 +191,14 @@ def test_a_run_is_judged_and_seen_in_every_view(root: Path, tmp_path: Path, no_e
     summary = json.loads((folder / "summary.json").read_text())
     assert (summary["n"], summary["score"]) == (16, None)
     assert own_scores(Run.read(folder)) == []  # nobody has judged a reply: none of them is 0
-    records = [one for one in read_records(folder).values() if one.text.strip()]
+    records = [record for record in read_records(folder).values() if record.text.strip()]
     assert records
     texts = ("Rating: 2\nOrientation: Both", "Rating: 1\nOrientation: Speech-Oriented")
-    write_judgements(folder, "a", [(one, texts[one.cluster == records[0].cluster]) for one in records])
-    write_judgements(folder, "b", [(one, texts[0]) for one in records])
+    write_judgements(folder, "a", [(record, texts[record.cluster == records[0].cluster]) for record in records])
+    write_judgements(folder, "b", [(record, texts[0]) for record in records])
     succeed("score", folder)
     judged = json.loads((folder / "summary.json").read_text())
-    empty = {one.cluster for one in read_records(folder).values()} - {one.cluster for one in records}
+    empty = {record.cluster for record in read_records(folder).values()} - {record.cluster for record in records}
     assert (judged["best_mean: a"], judged["best_mean: b"]) == (1, 2 - len(empty))
     assert judged["score"] == pytest.approx((judged["best_mean: a"] + judged["best_mean: b"]) / 2)
     assert judged["as_published"]["best_mean"] == judged["score"]
@@ -216,8 +218,8 @@ def test_runs_of_other_judges_are_not_compared(root: Path, tmp_path: Path, no_en
     folders = {file.parent.name: file.parent for file in out.rglob("run.json")}
     for label, judges in {"base-0": "ab", "frame-0.5-layer2": "a"}.items():
         for judge in judges:
-            asked = [one for one in read_records(folders[label]).values() if one.text.strip()]
-            write_judgements(folders[label], judge, [(one, "Rating: 2\nOrientation: Both") for one in asked])
+            asked = [record for record in read_records(folders[label]).values() if record.text.strip()]
+            write_judgements(folders[label], judge, [(record, "Rating: 2\nOrientation: Both") for record in asked])
     assert call("score", out)[0] == 0
     code, output = call("compare", out)
     assert (code, "only one has best_mean: b" in output) == (2, True)

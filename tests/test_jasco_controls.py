@@ -71,21 +71,23 @@ class TestTexts:
         ("control", "told"),
         [("text-both", f"{SOUND} {SPOKEN}\n"), ("text-sound", f"{SOUND}\n"), ("text-speech", f"{SPOKEN}\n")],
     )
-    def test_stand_before_the_instruction_in_the_place_of_audio(self, root: Path, control: str, told: str) -> None:
+    def test_replace_the_audio_before_the_instruction(self, root: Path, control: str, told: str) -> None:
         loaded = varied(root, control)
-        own = [one for one in loaded.samples if one.cluster == "2"]
-        assert [TASK.prompt(one) for one in own] == [told + question for question in INSTRUCTIONS]
-        assert [TASK.reference(one)["prompt"] for one in own] == list(INSTRUCTIONS)
-        assert (len(loaded.samples), loaded.bad_rows, {one.clips for one in loaded.samples}) == (24, (), {()})
+        questions = [sample for sample in loaded.samples if sample.cluster == "2"]
+        assert [TASK.prompt(sample) for sample in questions] == [told + question for question in INSTRUCTIONS]
+        assert [TASK.reference(sample)["prompt"] for sample in questions] == list(INSTRUCTIONS)
+        assert (len(loaded.samples), loaded.bad_rows, {sample.clips for sample in loaded.samples}) == (24, (), {()})
         control_said = read_manifest(loaded.folder).control or {}
         assert dict(control_said) == {"kind": control, "seconds": None, "seed": 42}
 
-    def test_judges_are_shown_what_they_are_shown_of_the_task(self, root: Path) -> None:
+    def test_leave_the_reference_shown_to_judges_unchanged(self, root: Path) -> None:
         plain = TASK.load(TASK.find(root))
         told = varied(root, "text-both")
-        assert [TASK.reference(one) for one in told.samples] == [TASK.reference(one) for one in plain.samples]
+        assert [TASK.reference(sample) for sample in told.samples] == [
+            TASK.reference(sample) for sample in plain.samples
+        ]
 
-    def test_are_given_to_the_model_as_written(self, root: Path) -> None:
+    def test_are_given_to_the_model_exactly_as_written(self, root: Path) -> None:
         odd = 'a {bit}\n"of" %s\\n ' + "é"
         file = root / "dataset" / "v0" / "v0.csv"
         with file.open(encoding="utf-8", newline="") as stream:
@@ -96,7 +98,7 @@ class TestTexts:
         first = varied(root, "text-sound").samples[0]
         assert TASK.prompt(first) == f"The audio sound is: {odd}.\n{INSTRUCTIONS[0]}"
 
-    def test_are_run_verified_and_seen_in_every_view(self, root: Path, tmp_path: Path, no_env: object) -> None:
+    def test_data_can_be_run_verified_and_reported(self, root: Path, tmp_path: Path, no_env: object) -> None:
         data, out = varied(root, "text-both").folder.parent, tmp_path / "out"
         assert call("data", "verify", "jasco", "--data", data)[0] == 0
         options = ("--max-new-tokens", 2, "--limit", 9)
@@ -105,8 +107,10 @@ class TestTexts:
             succeed(*run, *options)
         folder = out / "told" / "jasco" / "embedded" / "base-0"
         records = records_in(folder)
-        assert {(one["control"], one["clip_seconds"], one["audio_tokens"]) for one in records} == {("text-both", 0, 0)}
-        assert {one["error"] for one in records} == {None}
+        assert {(record["control"], record["clip_seconds"], record["audio_tokens"]) for record in records} == {
+            ("text-both", 0, 0)
+        }
+        assert {record["error"] for record in records} == {None}
         summary = json.loads((folder / "summary.json").read_text())
         assert (summary["n"], summary["control"]["kind"]) == (16, "text-both")
         succeed("report", out, "-o", tmp_path / "report.html")
@@ -118,16 +122,16 @@ class TestTexts:
             code, output = call(*refused, "--data", data, "-o", tmp_path / "none.png")
             assert (code, "has no clip" in output) == (2, True)
 
-    def test_are_kept_where_a_part_is_downloaded(self, root: Path, tmp_path: Path) -> None:
+    def test_are_kept_in_a_partial_download(self, root: Path, tmp_path: Path) -> None:
         data = varied(root, "text-sound").folder.parent
         assert call("data", "download", "jasco", "--from", data, "--limit", 8, "--data", tmp_path / "part")[0] == 0
         part = TASK.load(TASK.find(tmp_path / "part"))
-        assert [TASK.prompt(one).count("The audio sound is: ") for one in part.samples] == [1] * 8
+        assert [TASK.prompt(sample).count("The audio sound is: ") for sample in part.samples] == [1] * 8
 
 
 class TestRotation:
     @pytest.mark.parametrize("shift", [1, 7, FADE, 3 * RATE, 6 * RATE - 1])
-    def test_changes_no_sample_but_at_the_seam(self, shift: int) -> None:
+    def test_changes_samples_only_around_the_seam(self, shift: int) -> None:
         samples = bursts(SPEECH)
         made, seam = rotate(samples, shift, FADE), len(samples) - shift
         same = made == np.roll(samples, -shift)
@@ -137,7 +141,7 @@ class TestRotation:
         assert np.array_equal(np.roll(samples, 1), rotate(samples, -1, 0))
 
     @pytest.mark.parametrize("shift", [0, 6 * RATE])
-    def test_by_nothing_is_the_clip(self, shift: int) -> None:
+    def test_by_nothing_leaves_the_clip_unchanged(self, shift: int) -> None:
         assert np.array_equal(rotate(bursts(SPEECH), shift, FADE), bursts(SPEECH))
 
     def test_the_seam_does_not_click_and_keeps_the_level(self) -> None:
@@ -155,7 +159,7 @@ class TestRotation:
         assert (heard[0][0] if control == FIRST else 6 - heard[-1][1]) == pytest.approx(0, abs=0.011)
         assert np.array(heard) == pytest.approx(np.array(turned(spans, 6.0, control)), abs=0.011)
 
-    def test_variants_hold_turned_clips_and_leave_those_without_speech(self, root: Path) -> None:
+    def test_variants_hold_rotated_clips_and_leave_clips_without_speech_alone(self, root: Path) -> None:
         clip = root / "dataset" / "v0" / "2.wav"
         soundfile.write(clip, bursts(SPEECH), RATE, subtype="PCM_16")
         write_speech(root, "2,3.000,4.500")
@@ -163,7 +167,7 @@ class TestRotation:
         plain = TASK.load(TASK.find(root)).samples
         for control in (FIRST, LAST):
             samples = varied(root, control).samples
-            assert [TASK.prompt(one) for one in samples] == [TASK.prompt(one) for one in plain]
+            assert [TASK.prompt(sample) for sample in samples] == [TASK.prompt(sample) for sample in plain]
             (heard,) = loud_parts(decode(samples[8].clips[0], RATE))
             assert heard == pytest.approx((0.0, 1.5) if control == FIRST else (4.5, 6.0), abs=0.011)
             for old, new in ((plain[0], samples[0]), (plain[16], samples[16])):
@@ -180,7 +184,9 @@ class TestRotation:
         (["1,500,1000"], "speech.csv has speech from 500 s on in a clip of 2.00 s"),
     ],
 )
-def test_speech_that_cannot_be_used_is_one_line(root: Path, tmp_path: Path, lines: list | None, message: str) -> None:
+def test_unusable_speech_times_give_a_one_line_error(
+    root: Path, tmp_path: Path, lines: list | None, message: str
+) -> None:
     if lines is not None:
         write_speech(root, *lines)
     code, output = call("data", "controls", "jasco", "--control", FIRST, "--data", root, "-o", tmp_path / "out")
@@ -202,7 +208,7 @@ def test_an_unknown_control_is_refused(root: Path, tmp_path: Path, arguments: tu
     assert not (tmp_path / "out").exists()
 
 
-def test_a_task_without_own_controls_has_none() -> None:
+def test_a_task_without_text_controls_refuses_them() -> None:
     with pytest.raises(DataError, match="tau: has no control 'text-both'"):
         get_task("tau").vary(Loaded(Path(), ()), "text-both")
 
@@ -219,7 +225,7 @@ class TestFinding:
         assert read_speech(file) == {id_: spans for id_, spans in lengths.items() if spans}
         assert "contains no clips" in call("jasco", "speech", "--data", varied(root, "text-both").folder)[1]
 
-    def test_what_is_not_installed_is_named(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_missing_vad_package_is_named(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, "silero_vad", None)
         voice_activity._detector.cache_clear()
         with pytest.raises(SettingsError, match=r"pip install 'audiomarathon\[vad\]'"):

@@ -48,7 +48,7 @@ def edited(file: Path, change: Callable[[list[dict[str, str]]], object]) -> Path
     return file
 
 
-def test_the_example_is_filled_in_and_imported(tmp_path: Path) -> None:
+def test_the_example_csv_is_filled_in_and_imported(tmp_path: Path) -> None:
     root, file = build_jasco(tmp_path / "clone"), tmp_path / "my.csv"
     assert call("jasco", "example", "-o", file, "--data", root)[0] == 0
     rows = rows_of(file)
@@ -70,14 +70,16 @@ def test_the_example_is_filled_in_and_imported(tmp_path: Path) -> None:
     assert call("jasco", "table", folder)[0] == 0
 
 
-def test_imports_of_the_same_questions_are_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_imported_runs_of_the_same_questions_are_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever their replies; a second import of other replies under one name is refused."""
     monkeypatch.chdir(tmp_path)
     files = [a_file(tmp_path / "a.csv"), a_file(tmp_path / "b.csv", allm_output="They sail.")]
     for name, file in zip("AB", files, strict=True):
         assert call("jasco", "import", file, "--model-name", name)[0] == 0
         folder = tmp_path / "results" / "jasco" / name / "imported"
-        write_judgements(folder, "j", [(one, "Rating: 2\nOrientation: Both") for one in read_records(folder).values()])
+        write_judgements(
+            folder, "j", [(record, "Rating: 2\nOrientation: Both") for record in read_records(folder).values()]
+        )
         assert call("score", folder)[0] == 0
     succeed("compare", "results")
     code, output = call("jasco", "import", files[1], "--model-name", "A")
@@ -99,14 +101,14 @@ def test_imports_of_the_same_questions_are_compared(tmp_path: Path, monkeypatch:
         (lambda rows: rows[1].__setitem__("allm_output", "x" * 100_001), "line 4: allm_output has 100,001 characters"),
     ],
 )
-def test_faults_are_reported_by_line_and_leave_the_clip_out(tmp_path: Path, change: Any, fault: str) -> None:
+def test_row_faults_are_reported_by_line_and_drop_their_clip(tmp_path: Path, change: Any, fault: str) -> None:
     file = edited(a_file(tmp_path / "a.csv"), change)
     with pytest.raises(DataError, match=fault):
         read_whole(file)
-    assert {one.cluster for one in read_whole(file, allow_missing=True)} == {"10"}
+    assert {record.cluster for record in read_whole(file, allow_missing=True)} == {"10"}
 
 
-def test_a_row_that_is_too_long_is_not_missed_and_equal_faults_are_one(tmp_path: Path) -> None:
+def test_an_overlong_row_is_not_called_missing_and_equal_faults_are_merged(tmp_path: Path) -> None:
     with pytest.raises(DataError) as raised:
         read_whole(edited(a_file(tmp_path / "a.csv"), lambda rows: rows[1].__setitem__("allm_output", "x" * 100_001)))
     assert "has no row" not in str(raised.value)
@@ -115,7 +117,7 @@ def test_a_row_that_is_too_long_is_not_missed_and_equal_faults_are_one(tmp_path:
     assert str(raised.value).count("not filled in") == 1
 
 
-def test_prompts_are_matched_with_any_white_space(tmp_path: Path) -> None:
+def test_prompts_are_matched_regardless_of_white_space(tmp_path: Path) -> None:
     file = edited(a_file(tmp_path / "a.csv"), lambda rows: rows[0].update(prompt=f" {INSTRUCTIONS[0]}\n"))
     assert len(read_whole(file)) == 16
 
@@ -123,7 +125,7 @@ def test_prompts_are_matched_with_any_white_space(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "text", ["id,prompt\n1,2\n", ",".join(NEEDED) + "\n" + "1," * 20, 'id,"prompt', ",".join([*NEEDED, "id"]) + "\n"]
 )
-def test_other_tables_are_refused(tmp_path: Path, text: str) -> None:
+def test_tables_of_another_format_are_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "a.csv").write_text(text)
     with pytest.raises(DataError, match=r"lacks the column|line 2 has more fields|not CSV|has 2 columns 'id'"):
         read_replies(tmp_path / "a.csv")
@@ -136,8 +138,8 @@ def stored(tmp_path: Path, file: Path, texts: list[tuple[str, str | None]]) -> P
         for protocol in (Strict(anchored=False), AsPublished()):
             answer = second if second is not None and protocol.second(text, record) else None
             lines += [
-                Judgement("j", protocol.name, "1", record.id, hashed, str(one)).to_line()
-                for hashed, one in said(protocol, record, text, answer).items()
+                Judgement("j", protocol.name, "1", record.id, hashed, str(answer_text)).to_line()
+                for hashed, answer_text in said(protocol, record, text, answer).items()
             ]
     place = tmp_path / "judgements-j.jsonl"
     place.write_bytes(b"".join(lines))
@@ -158,7 +160,9 @@ def five(tmp_path: Path) -> tuple[Path, Path]:
 PRINTED = "best-mean :  0.8\nAudio-Oriented % :  0.25\nBoth-Oriented % :  0.75\nSpeech-Oriented % :  0.0\n"
 
 
-def test_the_door_answers_the_originals_call(five: tuple[Path, Path], tmp_path: Path, script: Any) -> None:
+def test_the_eval_script_answers_the_command_of_the_original(
+    five: tuple[Path, Path], tmp_path: Path, script: Any
+) -> None:
     file, judgements = five
     out = tmp_path / "out.csv"
     code, printed, err = script(DOOR, f"replay:{judgements}", file, out)
@@ -172,7 +176,7 @@ def test_the_door_answers_the_originals_call(five: tuple[Path, Path], tmp_path: 
     assert [row["orientation"] for row in rows] == ["both", "both", "both", "audio", "?"]
 
 
-def test_a_judged_file_is_read_again_without_a_judge(five: tuple[Path, Path], tmp_path: Path) -> None:
+def test_a_judged_file_is_parsed_again_without_a_judge(five: tuple[Path, Path], tmp_path: Path) -> None:
     file, judgements = five
     out, again = tmp_path / "out.csv", tmp_path / "again.csv"
     assert call("jasco", "eval", f"replay:{judgements}", file, out)[0] == 0
@@ -181,7 +185,7 @@ def test_a_judged_file_is_read_again_without_a_judge(five: tuple[Path, Path], tm
     assert not again.with_name("again.csv.run").exists()
 
 
-def test_the_door_resumes_where_it_was(five: tuple[Path, Path], tmp_path: Path) -> None:
+def test_the_eval_command_resumes_missing_judgements(five: tuple[Path, Path], tmp_path: Path) -> None:
     file, judgements = five
     lines = judgements.read_bytes().splitlines(keepends=True)
     judgements.write_bytes(b"".join(lines[:4]))

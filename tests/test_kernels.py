@@ -46,7 +46,7 @@ def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
         (" cuDNN, flash", {"cudnn", "flash"}),
     ],
 )
-def test_a_call_and_its_tower_run_with_the_settings_kernels_only(
+def test_model_and_tower_run_only_with_the_sdpa_kernels_of_the_setting(
     tiny_checkpoint: Path, setting: str | None, names: set[str], as_on_a_gpu: None
 ) -> None:
     settings = RunSettings.read({}, model_path=str(tiny_checkpoint), sdpa_backends=setting)
@@ -56,12 +56,14 @@ def test_a_call_and_its_tower_run_with_the_settings_kernels_only(
         lm.lm_head.register_forward_pre_hook(lambda *_: seen.append(allowed())),
     ):
         Base().generate(lm, lm.prepare([Prompt("Which?", (noise(1.0),))]), max_new_tokens=3, ignore_end=True)
-    assert [{name for name, on in one.items() if on} for one in seen] == [names] * 4
+    assert [{name for name, on in backends.items() if on} for backends in seen] == [names] * 4
     assert allowed() == before
 
 
 @pytest.mark.parametrize("setting", ["cudnn", "efficient", "math"])
-def test_a_cpu_keeps_its_own_kernels(tiny_checkpoint: Path, setting: str, no_env: Callable[[str, str], None]) -> None:
+def test_on_a_cpu_the_sdpa_backends_setting_is_ignored(
+    tiny_checkpoint: Path, setting: str, no_env: Callable[[str, str], None]
+) -> None:
     """The setting is about GPUs: a CPU would have no kernel left, or another one, and its folders do not say which."""
     no_env("SDPA_BACKENDS", setting)
     settings = RunSettings.read(model_path=str(tiny_checkpoint))
@@ -70,7 +72,9 @@ def test_a_cpu_keeps_its_own_kernels(tiny_checkpoint: Path, setting: str, no_env
     assert open_local(HOME, settings).lm.sdpa_backends == SDPA_BACKENDS
 
 
-def test_an_encoder_runs_with_them(no_env: Callable[[str, str], None], as_on_a_gpu: None) -> None:
+def test_an_encoder_runs_with_the_sdpa_kernels_of_the_setting(
+    no_env: Callable[[str, str], None], as_on_a_gpu: None
+) -> None:
     class LoudEncoder(nn.Module):
         sampling_rate, output_dim, hop_size_in_ms = 16000, 1, 10
         seen: dict[str, bool]
@@ -88,7 +92,7 @@ def test_an_encoder_runs_with_them(no_env: Callable[[str, str], None], as_on_a_g
 
 
 @pytest.mark.parametrize("text", ["fast", "flash;math", "flash,,math", ",", "all"])
-def test_other_names_are_refused(text: str) -> None:
+def test_unknown_sdpa_backends_are_refused(text: str) -> None:
     with pytest.raises(SettingsError, match=r"SDPA_BACKENDS=.* allowed: flash, efficient, math, cudnn"):
         RunSettings.read({"SDPA_BACKENDS": text})
 
@@ -100,8 +104,8 @@ class TestIdentity:
     def identity(self, tiny_checkpoint: Path, tmp_path: Path, no_env: object) -> Callable[..., dict[str, Any]]:
         def of(device: str, **flags: str) -> dict[str, Any]:
             settings = RunSettings.read({}, data="mini", model_path=str(tiny_checkpoint), results=tmp_path, **flags)
-            found = find_setup(HOME, replace(settings, device_map=""), [Base()])
-            setup = replace(found, settings=settings, hardware=Hardware(device, "bfloat16", "H"))
+            found_setup = find_setup(HOME, replace(settings, device_map=""), [Base()])
+            setup = replace(found_setup, settings=settings, hardware=Hardware(device, "bfloat16", "H"))
             task = get_task("tau")
             ((_base, folder),) = run_folders(setup, task, load_task(task, settings, lambda _line: None))
             with folder:
@@ -111,13 +115,15 @@ class TestIdentity:
 
         return of
 
-    def test_of_a_timed_run_on_a_gpu(self, identity: Callable[..., dict[str, Any]]) -> None:
-        found = identity("cuda:0")
-        assert (found["sdpa_backends"], found["timing"]) == ("flash,efficient,math", "warm")
-        assert found["certificate"]["sdpa_backends"] == "flash,efficient,math"
+    def test_of_a_timed_gpu_run_holds_sdpa_backends_and_timing(self, identity: Callable[..., dict[str, Any]]) -> None:
+        facts = identity("cuda:0")
+        assert (facts["sdpa_backends"], facts["timing"]) == ("flash,efficient,math", "warm")
+        assert facts["certificate"]["sdpa_backends"] == "flash,efficient,math"
         assert identity("cuda", timing="cold", sdpa_backends="math")["timing"] == "cold"
 
-    def test_of_other_runs(self, identity: Callable[..., dict[str, Any]]) -> None:
+    def test_of_cpu_and_untimed_runs_holds_no_sdpa_backends_and_no_timing(
+        self, identity: Callable[..., dict[str, Any]]
+    ) -> None:
         for device, timing in (("cpu", "1"), ("cpu", "cold"), ("cuda", "0")):
             assert not {"sdpa_backends", "timing"} & {*identity(device, timing=timing)}
         assert "sdpa_backends" not in identity("cpu")["certificate"]
@@ -125,9 +131,9 @@ class TestIdentity:
     def test_graph_decode_is_part_of_it_and_eager_decode_is_not(self, identity: Callable[..., dict[str, Any]]) -> None:
         """So that folders of older versions, which decoded eagerly, can be resumed."""
         for flags in ({"device": "cuda:0"}, {"device": "cpu", "decode": "graph"}):
-            found = identity(**flags)
-            assert (found["decode"], found["certificate"]["decode"]) == ("graph", "graph")
+            facts = identity(**flags)
+            assert (facts["decode"], facts["certificate"]["decode"]) == ("graph", "graph")
         eager = ({"device": "cuda", "decode": "eager"}, {"device": "cuda", "device_map": "auto"}, {"device": "cpu"})
         for flags in eager:
-            found = identity(**flags)
-            assert "decode" not in {*found, *found["certificate"]}
+            facts = identity(**flags)
+            assert "decode" not in {*facts, *facts["certificate"]}

@@ -33,21 +33,21 @@ def talk(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 class TestAnswer:
     @pytest.mark.parametrize("method", ["base", "snapkv:0.5", "dart:0.3", "fast_v:0.5+knorm:0.3"])
-    def test_equals_a_plain_generate(self, lm: AudioLM, talk: Path, method: str) -> None:
+    def test_equals_that_of_a_plain_generate(self, lm: AudioLM, talk: Path, method: str) -> None:
         inputs = lm.prepare([Prompt("What is it?", (decode(talk, 16000),), SHORT.seed)])
         plain = get_method(method).generate(lm, inputs, max_new_tokens=6)
-        own = answer(talk, "What is it?", model=lm, method=method, settings=SHORT)
-        assert own.text == plain.replies[0].text
+        ours = answer(talk, "What is it?", model=lm, method=method, settings=SHORT)
+        assert ours.text == plain.replies[0].text
         for fact in ("kept_audio_tokens", "kv_lengths", "kv_bytes"):
-            assert getattr(own.generation, fact) == getattr(plain, fact)
-        assert own.audio_seconds == 4.0
-        assert own.audio_tokens == 100
+            assert getattr(ours.generation, fact) == getattr(plain, fact)
+        assert ours.audio_seconds == 4.0
+        assert ours.audio_tokens == 100
 
     def test_several_files_are_heard_in_order(self, lm: AudioLM, talk: Path) -> None:
-        one = answer([talk, talk], "Same?", model=lm, method="frame:0.5", settings=SHORT)
-        assert one.audio_seconds == 8.0
-        assert one.audio_tokens == 200
-        assert one.generation.kept_audio_tokens == (kept_count(200, 0.5),)
+        reply = answer([talk, talk], "Same?", model=lm, method="frame:0.5", settings=SHORT)
+        assert reply.audio_seconds == 8.0
+        assert reply.audio_tokens == 200
+        assert reply.generation.kept_audio_tokens == (kept_count(200, 0.5),)
 
     def test_the_audio_tower_runs_once_for_all_methods(self, lm: AudioLM, talk: Path) -> None:
         calls = []
@@ -55,14 +55,14 @@ class TestAnswer:
         tower.forward = lambda *args, **kwargs: calls.append(1) or forward(*args, **kwargs)
         try:
             methods = ["base", "frame:0.5", "knorm:0.5"]
-            found = list(answers(talk, "?", methods, model=lm, settings=SHORT, warm_up=False))
+            results = list(answers(talk, "?", methods, model=lm, settings=SHORT, warm_up=False))
         finally:
             del tower.forward
         assert len(calls) == 1
-        assert len({one.generation.stages.encoder for one in found}) == 1
-        assert all(one.generation.stages.encoder > 0 for one in found)
+        assert len({reply.generation.stages.encoder for reply in results}) == 1
+        assert all(reply.generation.stages.encoder > 0 for reply in results)
 
-    def test_time_a_token_comes_from_the_forced_run_when_there_is_one(self, lm: AudioLM, talk: Path) -> None:
+    def test_decode_time_a_token_comes_from_the_forced_decode_if_any(self, lm: AudioLM, talk: Path) -> None:
         one_token = answer(talk, "?", model=lm, settings=RunSettings(max_new_tokens=1))
         forced = answer(talk, "?", model=lm, settings=RunSettings(max_new_tokens=1, decode_tokens=4))
         assert one_token.decode_per_token is None
@@ -76,17 +76,21 @@ class TestAnswer:
             *((None, method, SettingsError) for method in ("snapkw:0.5", "base:0.5")),
         ],
     )
-    def test_faults(self, lm: AudioLM, talk: Path, paths: object, method: str, error: type[AudioMarathonError]) -> None:
+    def test_unusable_audio_and_methods_are_refused(
+        self, lm: AudioLM, talk: Path, paths: object, method: str, error: type[AudioMarathonError]
+    ) -> None:
         with pytest.raises(error):
             answer(talk if paths is None else paths, "?", model=lm, method=method, settings=SHORT)
 
-    def test_env_vars_fill_what_the_call_leaves_open(self, talk: Path, tiny_checkpoint: Path, no_env: Any) -> None:
+    def test_environment_variables_fill_settings_missing_in_the_call(
+        self, talk: Path, tiny_checkpoint: Path, no_env: Any
+    ) -> None:
         no_env("MODEL_PATH", str(tiny_checkpoint))
         no_env("MAX_NEW_TOKENS", "2")
         no_env("PRUNE_RATIO", "0.5")
-        one = answer(talk, "?", method="fast_v:0.3")
-        assert len(one.generation.kv_lengths) == 4  # the embedded model has five layers
-        assert one.generation.replies[0].new_tokens <= 2
+        reply = answer(talk, "?", method="fast_v:0.3")
+        assert len(reply.generation.kv_lengths) == 4  # the embedded model has five layers
+        assert reply.generation.replies[0].new_tokens <= 2
 
     def test_a_layer_the_model_lacks_is_refused(self, lm: AudioLM, talk: Path) -> None:
         with pytest.raises(MethodError, match="layer 9"):
@@ -100,7 +104,9 @@ class TestScript:
     def offline(self, no_env: Any) -> None:
         no_env("HF_HUB_OFFLINE", "1")
 
-    def test_answers_beside_base(self, talk: Path, tiny_checkpoint: Path, no_env: Any, script: Script) -> None:
+    def test_prints_the_answers_of_presses_beside_base(
+        self, talk: Path, tiny_checkpoint: Path, no_env: Any, script: Script
+    ) -> None:
         for name, value in {"MODEL_PATH": str(tiny_checkpoint), "DEVICE": "cuda:9", "PRUNE_RATIO": "0.1"}.items():
             no_env(name, value)
         code, out, err = script(
@@ -120,7 +126,9 @@ class TestScript:
             (["--model-path", "org/not-there"], "not-there"),
         ],
     )
-    def test_faults_are_one_line(self, talk: Path, flags: list[str], message: str, script: Script) -> None:
+    def test_wrong_arguments_give_a_one_line_error(
+        self, talk: Path, flags: list[str], message: str, script: Script
+    ) -> None:
         code, _out, err = script(PIPELINE, talk, "--prompt", "What?", *flags)
         assert code == 2
         (line,) = [line for line in err.splitlines() if line.startswith("error: ")]

@@ -42,8 +42,8 @@ def records(replies: tuple[str, ...] = REPLIES, corpus: Corpus = CORPUS) -> list
     ]
 
 
-def verdicts(own: list[Record] | None = None) -> list[Verdict]:
-    return list(Caption().verdicts(own or records()))
+def verdicts(given: list[Record] | None = None) -> list[Verdict]:
+    return list(Caption().verdicts(given or records()))
 
 
 class Encoder:
@@ -75,7 +75,7 @@ def models(monkeypatch: pytest.MonkeyPatch) -> Encoder:
     return encoder
 
 
-def test_a_split_is_read_with_names_of_every_kind(tmp_path: Path) -> None:
+def test_clotho_splits_are_read_in_every_layout_and_unicode_form(tmp_path: Path) -> None:
     decomposed = {unicodedata.normalize("NFD", name): texts for name, texts in CAPTIONS.items()}
     clotho_folder(tmp_path / "clotho", decomposed)
     clotho_folder(tmp_path / "clotho", {"x.wav": REFERENCES[0]}, split="validation", place="clotho_audio_{split}")
@@ -84,20 +84,20 @@ def test_a_split_is_read_with_names_of_every_kind(tmp_path: Path) -> None:
     composed = tmp_path / "clotho" / "clotho_captions_evaluation.csv"
     composed.write_text(unicodedata.normalize("NFC", composed.read_text(encoding="utf-8")), encoding="utf-8")
     loaded = load(tmp_path)
-    assert {one.id for one in loaded.samples} == set(CAPTIONS)
+    assert {sample.id for sample in loaded.samples} == set(CAPTIONS)
     assert not loaded.bad_rows
-    assert all(one.clips[0].is_file() and one.cluster == one.id for one in loaded.samples)
-    assert {one.id: one.meta["references"] for one in loaded.samples} == CAPTIONS
-    assert [one.id for one in load(tmp_path, split="validation").samples] == ["x.wav"]
-    assert [one.id for one in load(tmp_path, split="development").samples] == ["y.wav"]
+    assert all(sample.clips[0].is_file() and sample.cluster == sample.id for sample in loaded.samples)
+    assert {sample.id: sample.meta["references"] for sample in loaded.samples} == CAPTIONS
+    assert [sample.id for sample in load(tmp_path, split="validation").samples] == ["x.wav"]
+    assert [sample.id for sample in load(tmp_path, split="development").samples] == ["y.wav"]
 
 
-def test_prompts(tmp_path: Path) -> None:
+def test_task_prompt_is_a_named_prompt_or_free_text(tmp_path: Path) -> None:
     clotho_folder(tmp_path)
     task = get_task("clotho")
 
     def asked(prompt: str) -> set[str]:
-        return {task.prompt(one) for one in load(tmp_path, prompt=prompt).samples}
+        return {task.prompt(sample) for sample in load(tmp_path, prompt=prompt).samples}
 
     assert asked("") == asked("detail") == {"Describe the sound in detail."}
     assert asked("short") == {"Describe the sound in one sentence of 8 to 20 words."}
@@ -108,14 +108,14 @@ def test_prompts(tmp_path: Path) -> None:
         load(tmp_path, split="test")
 
 
-def test_a_split_that_is_not_there_is_named_with_how_to_get_it(tmp_path: Path) -> None:
+def test_a_missing_split_is_reported_with_its_download_command(tmp_path: Path) -> None:
     clotho_folder(tmp_path)
     told = "has no clotho_captions_validation.csv; it has clotho_captions_evaluation.csv; next: .* --split valid"
     with pytest.raises(DataError, match=told):
         load(tmp_path, split="validation")
 
 
-def test_bad_rows_are_named_and_count_in_the_corpus(tmp_path: Path) -> None:
+def test_bad_caption_rows_are_reported_and_still_count_in_the_corpus(tmp_path: Path) -> None:
     many = {**CAPTIONS, "gone.wav": ("Nothing.",) * 5, "mute.wav": ("", " ", "", "", "")}
     folder = clotho_folder(tmp_path, many)
     (folder / "evaluation" / "gone.wav").unlink()
@@ -126,7 +126,7 @@ def test_bad_rows_are_named_and_count_in_the_corpus(tmp_path: Path) -> None:
     assert [*map(tuple, corpus)] == [*REFERENCES, ("Nothing.",) * 5]
 
 
-def test_a_caption_that_spells_a_list_makes_a_bad_row(tmp_path: Path) -> None:
+def test_a_caption_that_looks_like_a_list_is_a_bad_row(tmp_path: Path) -> None:
     first, *others = CAPTIONS
     clotho_folder(tmp_path, {**CAPTIONS, first: (str(CAPTIONS[first]), "", "", "", "")})
     loaded = load(tmp_path)
@@ -134,7 +134,7 @@ def test_a_caption_that_spells_a_list_makes_a_bad_row(tmp_path: Path) -> None:
     assert "looks like a list" in loaded.bad_rows[0].reason
 
 
-def test_audiocaps_is_read_a_row_a_caption(tmp_path: Path) -> None:
+def test_audiocaps_is_read_with_one_caption_a_row(tmp_path: Path) -> None:
     rows = [
         (str(number), video, start, f"{text} {video}")
         for video, start in (("a_b-c", "30"), ("zz", "0"), ("q", "5"), ("lost", "1"))
@@ -148,7 +148,7 @@ def test_audiocaps_is_read_a_row_a_caption(tmp_path: Path) -> None:
     (tmp_path / "sub" / "lost_1.txt").touch()
     tone(tmp_path / "sub" / "audio" / "._lost_1.wav")  # macOS leaves such files beside real ones
     loaded = load(tmp_path, "audiocaps")
-    assert [(one.id, one.meta["references"]) for one in loaded.samples] == [
+    assert [(sample.id, sample.meta["references"]) for sample in loaded.samples] == [
         ("a_b-c_30", ("Rain on a_b-c", "A dog by a_b-c")),
         ("q_5", ("Rain on q", "A dog by q")),
         ("zz_0", ("Rain on zz", "A dog by zz")),
@@ -158,7 +158,7 @@ def test_audiocaps_is_read_a_row_a_caption(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("key", ["lalm/clotho", "lalm/audiocaps"])
-def test_a_part_of_the_data_keeps_the_whole_corpus(tmp_path: Path, key: str) -> None:
+def test_a_partial_copy_of_the_data_keeps_the_whole_corpus(tmp_path: Path, key: str) -> None:
     task = get_task(key)
     if key == "lalm/clotho":
         clotho_folder(tmp_path / "all")
@@ -174,14 +174,16 @@ def test_a_part_of_the_data_keeps_the_whole_corpus(tmp_path: Path, key: str) -> 
     clip = tmp_path / "part" / chosen.clips[0].relative_to(whole.folder)
     tone(clip)
     part = load(tmp_path / "part", key)
-    assert [(one.id, one.meta["references"]) for one in part.samples] == [(chosen.id, chosen.meta["references"])]
+    assert [(sample.id, sample.meta["references"]) for sample in part.samples] == [
+        (chosen.id, chosen.meta["references"])
+    ]
     assert task.corpus(part) == task.corpus(whole) == [*map(list, REFERENCES)]
     task.write_rows(Part(part, part.samples), tmp_path / "again")  # a part of a part
     tone(tmp_path / "again" / clip.relative_to(tmp_path / "part"))
     assert task.corpus(load(tmp_path / "again", key)) == task.corpus(whole)
 
 
-def test_all_splits_are_one_task_and_a_part_of_them_keeps_the_whole_corpus(tmp_path: Path) -> None:
+def test_split_all_is_one_task_and_a_partial_copy_keeps_the_whole_corpus(tmp_path: Path) -> None:
     clotho_folder(tmp_path / "all")
     clotho_folder(tmp_path / "all", {"x.wav": REFERENCES[0], "y.wav": REFERENCES[1]}, split="development")
     task, whole = get_task("clotho"), load(tmp_path / "all", split="all")
@@ -193,12 +195,12 @@ def test_all_splits_are_one_task_and_a_part_of_them_keeps_the_whole_corpus(tmp_p
     task.write_rows(Part(some, some.samples), tmp_path / "part")
     tone(tmp_path / "part" / "development" / "y.wav")
     part = load(tmp_path / "part", split="all")
-    assert [one.id for one in part.samples] == ["y.wav"]
+    assert [sample.id for sample in part.samples] == ["y.wav"]
     assert task.corpus(part) == corpus
 
 
 @pytest.mark.parametrize("key", ["lalm/clotho", "lalm/audiocaps"])
-def test_a_control_keeps_every_sample_with_its_own_clip(tmp_path: Path, key: str) -> None:
+def test_control_data_keep_every_sample_with_the_right_clip(tmp_path: Path, key: str) -> None:
     """Clips of another Unicode form or suffix than the table's, and clips that are called by a row's number."""
     task, seconds = get_task(key), {"a": 1.0, "b": 1.5, "c": 2.0}
     if key == "lalm/clotho":
@@ -221,7 +223,7 @@ def test_a_control_keeps_every_sample_with_its_own_clip(tmp_path: Path, key: str
     made = load(folder, key)
     assert not made.bad_rows
     facts, expected = (
-        [(one.id, one.meta["references"], probe(one.clips[0]).seconds) for one in data.samples]
+        [(sample.id, sample.meta["references"], probe(sample.clips[0]).seconds) for sample in data.samples]
         for data in (made, whole)
     )
     assert facts == expected
@@ -229,10 +231,10 @@ def test_a_control_keeps_every_sample_with_its_own_clip(tmp_path: Path, key: str
     assert Corpus(REFERENCES[::-1]).hash == CORPUS.hash != Corpus(REFERENCES[1:]).hash
 
 
-def test_cider_d_weighs_by_the_whole_split_and_as_published_by_what_was_run() -> None:
+def test_cider_d_weighs_words_by_the_split_and_as_published_by_the_replies_run() -> None:
     whole = verdicts()
     expected = cider_d(REPLIES, REFERENCES, Frequencies.of(REFERENCES))
-    assert [one.values["cider_d"] for one in whole] == expected.tolist()
+    assert [verdict.values["cider_d"] for verdict in whole] == expected.tolist()
     figures = figures_of(Caption(), whole, seed=0)
     assert figures["cider_d"] == figures["score"] == pytest.approx(expected.mean())
     assert figures["cider_d_as_published"] == figures["cider_d"]
@@ -250,18 +252,18 @@ def test_cider_d_weighs_by_the_whole_split_and_as_published_by_what_was_run() ->
     assert Caption().own_score(whole[0]) == pytest.approx(expected[0] / 10)
 
 
-def test_replies_that_all_score_nothing_have_no_interval() -> None:
-    own = figures_of(Caption(), verdicts(records(("x", "y", "z"))), seed=0)
-    assert (own["cider_d"], own["intervals"]["score"]) == (0, None)
+def test_replies_that_all_score_0_have_no_interval() -> None:
+    summary = figures_of(Caption(), verdicts(records(("x", "y", "z"))), seed=0)
+    assert (summary["cider_d"], summary["intervals"]["score"]) == (0, None)
 
 
-def test_runs_scored_with_other_models_are_compared(models: Encoder) -> None:
+def test_caption_runs_scored_with_other_models_are_still_compared(models: Encoder) -> None:
     with_models = Caption().sums(verdicts()).names
     models.name = caption_models.ENCODER
     assert Caption().sums(verdicts()).names == with_models == ("cider_d", "words")
 
 
-def test_people_are_scored_against_each_other() -> None:
+def test_human_captions_are_scored_against_each_other() -> None:
     frequencies = Frequencies.of(REFERENCES)
     left_out = [
         cider_d([text], [[*texts[:n], *texts[n + 1 :]]], frequencies)[0]
@@ -274,21 +276,21 @@ def test_people_are_scored_against_each_other() -> None:
     assert told in " ".join(Caption().notes(verdicts()))
 
 
-def test_without_models_fense_is_not_computed() -> None:
+def test_fense_is_left_out_without_its_models() -> None:
     whole = verdicts()
     figures = figures_of(Caption(), whole, seed=0)
     assert {figures[name] for name in ("sbert_sim", "fer", "fense", "fense_first_sentence")} == {None}
-    (note,) = [one for one in figures["notes"] if "FENSE" in one]
+    (note,) = [note for note in figures["notes"] if "FENSE" in note]
     assert note.startswith("FENSE not computed: the sentence encoder and the fluency checker missing on this machine")
     assert all(map(Caption().sound, whole))
 
 
-def test_with_models_fense_is_computed(models: Encoder) -> None:
+def test_fense_is_computed_with_its_models(models: Encoder) -> None:
     without_period = ("Rain falls on a metal roof", "", "A dog barks. and then")
     whole = verdicts(records(without_period))
     figures = figures_of(Caption(), whole, seed=0)
-    similarity = [one.values["sbert_sim"] for one in whole]
-    assert [one.values["fer"] for one in whole] == [1, 1, 1]
+    similarity = [verdict.values["sbert_sim"] for verdict in whole]
+    assert [verdict.values["fer"] for verdict in whole] == [1, 1, 1]
     assert figures["sbert_sim[bag]"] == pytest.approx(np.mean(similarity))
     assert figures["fense[bag]"] == pytest.approx(0.1 * np.mean(similarity))
     assert whole[2].values["fense_first_sentence"] > whole[2].values["fense"]  # "A dog barks." is sound
@@ -300,13 +302,15 @@ def test_with_models_fense_is_computed(models: Encoder) -> None:
     assert "fense" in figures_of(Caption(), verdicts(), seed=0)
 
 
-def test_verdicts_are_made_anew_when_models_appear_and_stay_when_they_go(
+def test_verdicts_are_redone_if_models_appear_and_kept_if_models_are_missing(
     models: Encoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with_models = verdicts()
     without = [
-        replace(one, values={**one.values, "encoder": None, "encoder_hash": None, "checker": None, "fense": None})
-        for one in with_models
+        replace(
+            verdict, values={**verdict.values, "encoder": None, "encoder_hash": None, "checker": None, "fense": None}
+        )
+        for verdict in with_models
     ]
     assert all(map(Caption().sound, with_models))
     assert not any(map(Caption().sound, without))
@@ -319,7 +323,7 @@ def test_verdicts_are_made_anew_when_models_appear_and_stay_when_they_go(
     assert Caption().stamp(other) != Caption().stamp(with_models[0].record)
 
 
-def test_a_limited_run_is_scored_by_the_whole_split(tmp_path: Path) -> None:
+def test_a_limited_run_is_scored_with_the_word_weights_of_the_whole_split(tmp_path: Path) -> None:
     data, results = clotho_folder(tmp_path / "data"), tmp_path / "results"
     arguments = ("run", "clotho", "--model", "embedded", "--data", data, "--results", results, "--no-timing")
     output = succeed(*arguments, "--limit", 2, "--max-new-tokens", 4)
@@ -327,10 +331,10 @@ def test_a_limited_run_is_scored_by_the_whole_split(tmp_path: Path) -> None:
     folder = results / "lalm" / "clotho" / "embedded" / "base-0"
     summary = json.loads((folder / "summary.json").read_text())
     assert (summary["n"], summary["corpus"]["items"]) == (2, 3)
-    assert {one.corpus.hash for one in read_records(folder).values() if one.corpus} == {CORPUS.hash}
+    assert {record.corpus.hash for record in read_records(folder).values() if record.corpus} == {CORPUS.hash}
     page = tmp_path / "page.html"
     assert call("report", results, "-o", page)[0] == 0
-    shown = {one["id"]: one["answer"] for one in content_of(page.read_text())["samples"]}
+    shown = {sample["id"]: sample["answer"] for sample in content_of(page.read_text())["samples"]}
     assert len(shown) == 2
     assert all(answer == "\n".join(CAPTIONS[id_]) for id_, answer in shown.items())
     assert read_manifest(data).licence_of(get_task("clotho")).startswith("captions not for commercial use")
@@ -350,12 +354,12 @@ def test_a_limited_run_is_scored_by_the_whole_split(tmp_path: Path) -> None:
     assert json.loads((folder / "summary.json").read_text())["n"] == 3
 
 
-def test_a_corpus_of_one_item_weighs_nothing() -> None:
+def test_a_corpus_of_one_item_is_refused() -> None:
     with pytest.raises(DataError, match="at least 2 items"):
         verdicts(records(corpus=Corpus(REFERENCES[:1])))
 
 
-def test_the_page_shows_captions_and_people(models: Encoder) -> None:
+def test_the_caption_table_shows_settings_and_people(models: Encoder) -> None:
     frame = Caption().frames({"base": verdicts(), "frame 0.5": verdicts()[:2]})["Captions"]
     assert [*frame["setting"]] == ["base", "frame 0.5", "people (one reference against the others)"]
     assert frame.loc[0, "cider_d_low"] <= frame.loc[0, "cider_d"] <= frame.loc[0, "cider_d_high"]

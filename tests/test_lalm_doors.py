@@ -56,7 +56,7 @@ def door(data: Path, tmp_path: Path, no_env: Any, monkeypatch: pytest.MonkeyPatc
     def run(*arguments: object) -> tuple[int, str, str]:
         code = 0
         try:
-            run_script(bench, [str(one) for one in arguments], name="cli.py")
+            run_script(bench, [str(argument) for argument in arguments], name="cli.py")
         except SystemExit as error:
             code = int(error.code or 0)
         return code, *capsys.readouterr()
@@ -66,15 +66,15 @@ def door(data: Path, tmp_path: Path, no_env: Any, monkeypatch: pytest.MonkeyPatc
 
 def files_of(folder: Path) -> list[str]:
     """The files of a folder, without those of its runs."""
-    found = [file.relative_to(folder).as_posix() for file in folder.rglob("*") if file.is_file()]
-    return sorted(file for file in found if "runs/" not in file)
+    files = [file.relative_to(folder).as_posix() for file in folder.rglob("*") if file.is_file()]
+    return sorted(file for file in files if "runs/" not in file)
 
 
 def read(file: Path) -> Any:
     return json.loads(file.read_text(encoding="utf-8"))
 
 
-def test_run_writes_the_originals_files_and_resumes_where_it_was(door: Call, tmp_path: Path) -> None:
+def test_run_writes_the_files_of_the_original_and_resumes(door: Call, tmp_path: Path) -> None:
     code, stdout, _ = door("run", "clotho", "-m", "embedded", "-t", "--output-root", "./out", "--no-save-attn")
     out = tmp_path / "out" / "embedded"
     assert code == 0, stdout
@@ -103,9 +103,9 @@ def test_run_writes_the_originals_files_and_resumes_where_it_was(door: Call, tmp
     assert f"CIDEr-D: {cider_d:.4f}\n" in stdout
     predictions = read(out / "clotho" / "predictions.json")
     records = read_records(run)
-    assert [one["audio_id"] for one in predictions] == NAMES
-    assert all(one["prediction"] == records[one["audio_id"]].reply for one in predictions)
-    assert [one["references"] for one in predictions] == [list(texts) for texts in CAPTIONS.values()]
+    assert [prediction["audio_id"] for prediction in predictions] == NAMES
+    assert all(prediction["prediction"] == records[prediction["audio_id"]].reply for prediction in predictions)
+    assert [prediction["references"] for prediction in predictions] == [list(texts) for texts in CAPTIONS.values()]
     assert "model embedded (embedded) on cpu" in (out / "clotho_infer.stderr.log").read_text()
     before = (run / "samples.jsonl").read_bytes()
     (run / "samples.jsonl").write_bytes(b"".join(before.splitlines(keepends=True)[:-1]))
@@ -120,7 +120,7 @@ def test_run_writes_the_originals_files_and_resumes_where_it_was(door: Call, tmp
     assert not (out / "clotho" / "scores.json").exists(), "scores of other predictions"
 
 
-def test_a_random_sample_is_the_originals_and_eval_scores_it(door: Call, tmp_path: Path) -> None:
+def test_sample_size_draws_the_samples_of_the_original_and_eval_scores_them(door: Call, tmp_path: Path) -> None:
     """Of all splits, whose tables are read in the original's order: development, validation, evaluation."""
     flags = ("-m", "embedded", "--batch-size", 4, "--output-root", tmp_path / "o")
     code, _, stderr = door("inference", "clotho", *flags, "--split", "all", "--sample_size", 4, "--verbose")
@@ -128,7 +128,7 @@ def test_a_random_sample_is_the_originals_and_eval_scores_it(door: Call, tmp_pat
     out = tmp_path / "o" / "embedded"
     names = random.Random(42).sample([*VALIDATION, *NAMES], 4)
     predictions = read(out / "clotho" / "predictions.json")
-    assert [one["audio_id"] for one in predictions] == names
+    assert [prediction["audio_id"] for prediction in predictions] == names
     assert stderr.count(f"{names[0]}: {predictions[0]['prediction']}") == 1
     assert files_of(out) == ["clotho/predictions.json", "clotho_infer.stderr.log", "result_clotho_inference.txt"]
     run = out / "runs/all-untimed/lalm/clotho/embedded/base-0"
@@ -145,13 +145,13 @@ def test_a_random_sample_is_the_originals_and_eval_scores_it(door: Call, tmp_pat
     assert text.endswith("\n=== Completed Clotho evaluation for embedded ===\n")
 
 
-def test_noise_is_heard_in_place_of_the_first_rows_under_every_setting(door: Call, tmp_path: Path) -> None:
+def test_white_noise_replaces_the_first_rows_under_every_setting(door: Call, tmp_path: Path) -> None:
     flags = ("-m", "embedded", "--batch-size", 8, "--use-white-noise", "--limit", 4)
     code, _, stderr = door("run", "mmau-pro", *flags, "--methods", "frame", "--ratios", "0.5", "--faithful")
     assert code == 0, stderr
     out = tmp_path / "outputs" / "embedded_with_noise"
     names = ("debug_info.json", "predictions.parquet", "predictions_comprehensive_results.json")
-    label = next(one.name for one in (out / "mmau-pro").iterdir() if one.is_dir())
+    label = next(folder.name for folder in (out / "mmau-pro").iterdir() if folder.is_dir())
     assert label.startswith("frame-0.5")
     logs = ["mmau-pro_eval.stderr.log", "mmau-pro_infer.stderr.log", "result_mmau_pro.txt"]
     both = sorted([*(f"mmau-pro/{name}" for name in names), *(f"mmau-pro/{label}/{name}" for name in names)])
@@ -170,7 +170,9 @@ def test_noise_is_heard_in_place_of_the_first_rows_under_every_setting(door: Cal
     assert f"\nRun: {run}\n" in text
 
 
-def test_one_models_failure_does_not_stop_others(door: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_of_one_model_does_not_stop_other_models(
+    door: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ran, run = [], engine.run
 
     def failing(tasks: Any, model: str, *others: Any, **more: Any) -> Any:
@@ -204,7 +206,7 @@ def test_one_models_failure_does_not_stop_others(door: Call, tmp_path: Path, mon
     assert "✅ evaluation completed" in texts["qwen3-omni"]
 
 
-def test_a_failed_sample_is_in_no_file_and_makes_the_exit_code_1(door: Call, data: Path, tmp_path: Path) -> None:
+def test_a_failed_sample_is_in_no_output_file_and_makes_the_exit_code_1(door: Call, data: Path, tmp_path: Path) -> None:
     clip = data / "clotho" / "evaluation" / NAMES[1]
     content = clip.read_bytes()
     try:
@@ -214,7 +216,7 @@ def test_a_failed_sample_is_in_no_file_and_makes_the_exit_code_1(door: Call, dat
         clip.write_bytes(content)
     assert (code, "1 sample failed" in stderr) == (1, True)
     out = tmp_path / "outputs" / "embedded" / "clotho"
-    assert [one["audio_id"] for one in read(out / "predictions.json")] == [NAMES[0], NAMES[2]]
+    assert [prediction["audio_id"] for prediction in read(out / "predictions.json")] == [NAMES[0], NAMES[2]]
     scores = read(out / "scores.json")
     assert (scores["evaluated_samples"], scores["total_samples"]) == (2, 3)
     code, _, _ = door("run", "clotho", "-m", "embedded")
@@ -231,7 +233,7 @@ def foreign(file: Path, replies: tuple[str, ...] = ("Rain.", "ERROR")) -> Path:
     return file
 
 
-def test_eval_scores_predictions_of_others(door: Call, tmp_path: Path) -> None:
+def test_eval_scores_predictions_made_elsewhere(door: Call, tmp_path: Path) -> None:
     code, stdout, _ = door("eval", "clotho", "-m", "gemma3n")
     assert code == 1
     assert "no predictions.json; run inference first" in stdout
@@ -247,7 +249,9 @@ def test_eval_scores_predictions_of_others(door: Call, tmp_path: Path) -> None:
     assert read(file.with_name("scores.json"))["evaluated_samples"] == 3
 
 
-def test_eval_of_a_file_weighs_words_by_a_folder_and_tells_noise_apart(door: Call, tmp_path: Path, data: Path) -> None:
+def test_eval_of_a_file_takes_word_weights_from_the_data_and_separates_noise(
+    door: Call, tmp_path: Path, data: Path
+) -> None:
     file = foreign(tmp_path / "predictions.json", ("Rain falls on a roof.", "People talk."))
     seen = {}
     for flags in ((), ("--use-white-noise",), ("--data", data / "clotho")):
@@ -256,13 +260,13 @@ def test_eval_of_a_file_weighs_words_by_a_folder_and_tells_noise_apart(door: Cal
         seen[flags[:1]] = read(tmp_path / "scores.json")["audiomarathon"]
         whose = f"3 clips of evaluation in {data / 'clotho'}" if "--data" in flags else "2 entries"
         assert f"word weights come from the captions of the {whose}" in stderr
-    assert len({one["run"] for one in seen.values()}) == 3
-    assert [one["summary"]["corpus"]["items"] for one in seen.values()] == [2, 2, 3]
-    assert [one["summary"]["control"] for one in seen.values()] == [None, {"kind": "noise"}, None]
+    assert len({content["run"] for content in seen.values()}) == 3
+    assert [content["summary"]["corpus"]["items"] for content in seen.values()] == [2, 2, 3]
+    assert [content["summary"]["control"] for content in seen.values()] == [None, {"kind": "noise"}, None]
 
 
 @pytest.mark.parametrize("benchmark", ["clotho", "mmau-pro"])
-def test_chosen_bad_rows_are_left_out_and_reported(
+def test_chosen_rows_that_are_bad_are_left_out_and_reported(
     door: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, benchmark: str
 ) -> None:
     root = tmp_path / "data"
@@ -287,7 +291,7 @@ def test_chosen_bad_rows_are_left_out_and_reported(
     assert [*read_records(run)] == [ids[2]]
 
 
-def test_noise_is_made_again_when_a_clips_content_has_changed(door: Call, tmp_path: Path) -> None:
+def test_noise_clips_are_made_again_when_a_clip_changes(door: Call, tmp_path: Path) -> None:
     root = clotho_folder(tmp_path / "data")
     flags = ("inference", "clotho", "-m", "embedded", "--data", root, "--use-white-noise", "--batch-size", 3)
     frames = []
@@ -299,12 +303,14 @@ def test_noise_is_made_again_when_a_clips_content_has_changed(door: Call, tmp_pa
     assert frames == [[16000], [16000], [16000, 48000]]
 
 
-def test_judges_are_asked_after_a_run(door: Call, tmp_path: Path) -> None:
+def test_judge_option_of_eval_judges_the_replies(door: Call, tmp_path: Path) -> None:
     file = tmp_path / "predictions.parquet"
     parquet.write_table(replies_table({"o1": "A bell.", "o2": ""}), file)
-    records = [one for one in read_answers(file) if one.reference["type"] == "open"]
+    records = [record for record in read_answers(file) if record.reference["type"] == "open"]
     protocol, lines = OpenEnded(), []
-    for subject in (one for record in records for one in (record, *(a.of(record) for a in protocol.anchors(record)))):
+    for subject in (
+        variant for record in records for variant in (record, *(a.of(record) for a in protocol.anchors(record)))
+    ):
         if request := request_of(protocol, subject):
             text = "CORRECTNESS: 4\nRELEVANCE: 4\nCOMPLETENESS: 4\nCLARITY: 4\nOVERALL: 4.0"
             lines.append(Judgement("j", protocol.name, "1", subject.id, request.hash, text).to_line())
@@ -316,24 +322,29 @@ def test_judges_are_asked_after_a_run(door: Call, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_attention_lies_where_the_original_puts_it(door: Call, tmp_path: Path) -> None:
+def test_attention_files_lie_where_the_original_writes_them(door: Call, tmp_path: Path) -> None:
     """`sample_0000` is the first row of the data; ids are sorted otherwise."""
     flags = ("-m", "embedded", "--output-root", "out", "--save-attn", "--attn-full", "--attn-run-name", "mine")
     code, _, stderr = door("inference", "clotho", *flags, "--attn-layers", 0, "--attn-layers", 2, "--attn-plot-now")
     assert code == 0, stderr
     place = tmp_path / "out" / "embedded" / "clotho" / "attn" / "mine"
     run = tmp_path / "out/embedded/runs/evaluation/lalm/clotho/embedded/base-0/attention"
-    assert sorted(one.name for one in place.glob("sample_*")) == ["sample_0000", "sample_0001", "sample_0002"]
+    assert sorted(folder.name for folder in place.glob("sample_*")) == ["sample_0000", "sample_0001", "sample_0002"]
     for number, name in enumerate(NAMES):
-        own = place / f"sample_{number:04d}"
-        assert sorted(one.name for one in own.iterdir()) == ["attention.npz", "attn.npy", "meta.json", "tokens.json"]
-        meta = read(own / "meta.json")
+        sample_folder = place / f"sample_{number:04d}"
+        assert sorted(file.name for file in sample_folder.iterdir()) == [
+            "attention.npz",
+            "attn.npy",
+            "meta.json",
+            "tokens.json",
+        ]
+        meta = read(sample_folder / "meta.json")
         told = ("sample_id", "attn_run_name", "benchmark", "layers", "head_mean")
-        assert [meta[one] for one in told] == [name, "mine", "lalm/clotho", [0, 2], True]
-        maps = np.load(own / "attn.npy", mmap_mode="r")
+        assert [meta[key] for key in told] == [name, "mine", "lalm/clotho", [0, 2], True]
+        maps = np.load(sample_folder / "attn.npy", mmap_mode="r")
         assert maps.shape == (2, meta["seq_len"], meta["seq_len"])
-        assert len(read(own / "tokens.json")) == meta["seq_len"]
-        assert (own / "attention.npz").read_bytes() == (run / f"{file_name(name)}.npz").read_bytes()
+        assert len(read(sample_folder / "tokens.json")) == meta["seq_len"]
+        assert (sample_folder / "attention.npz").read_bytes() == (run / f"{file_name(name)}.npz").read_bytes()
     assert (place / "heads.png").is_file()
 
 
@@ -362,7 +373,7 @@ def test_attention_lies_where_the_original_puts_it(door: Call, tmp_path: Path) -
         (("run", "mmau-pro", "--input", FOLDER / "README.md"), "README.md: must be the file test.parquet of MMAU-Pro"),
     ],
 )
-def test_wrong_commands_are_one_line_and_leave_nothing(
+def test_wrong_commands_give_a_one_line_error_and_write_nothing(
     door: Call, tmp_path: Path, arguments: tuple[str, ...], told: str
 ) -> None:
     code, _, stderr = door(*arguments)
@@ -375,7 +386,7 @@ SCRIPTS = [FOLDER / "cli.py", *sorted(FOLDER.glob("src/**/*.py"))]
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda file: file.relative_to(FOLDER).as_posix())
-def test_every_script_explains_itself_and_knows_its_folder(
+def test_every_script_shows_help_and_finds_the_benchmark_folder(
     script: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("LALM_BENCH_ROOT", "")
@@ -394,12 +405,14 @@ def script(name: str, monkeypatch: pytest.MonkeyPatch, *arguments: object) -> in
     return 0
 
 
-def test_the_originals_scripts(door: Call, tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scripts_take_the_options_of_the_original(
+    door: Call, tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each takes the original's options; the first of Clotho's splits is `all`."""
     out = tmp_path / "there"
     flags = ("--model", "embedded", "--batch-size", 8)
     assert script("clotho/inference.py", monkeypatch, *flags, "--limit", 4, "--output_json_path", out) == 0
-    assert [one["audio_id"] for one in read(out / "predictions.json")] == [*VALIDATION, NAMES[0]]
+    assert [prediction["audio_id"] for prediction in read(out / "predictions.json")] == [*VALIDATION, NAMES[0]]
     scores = tmp_path / "scores" / "mine.json"
     given = ("--input_json_path", out / "predictions.json", "--output_json_path", scores)
     assert script("clotho/evaluation.py", monkeypatch, *given) == 0
@@ -416,7 +429,7 @@ def test_the_originals_scripts(door: Call, tmp_path: Path, data: Path, monkeypat
     assert read(out / "debug_info.json")["n"] == 3
 
 
-def test_every_model_can_be_tried_with_the_embedded_one(
+def test_every_model_name_can_be_run_with_the_embedded_checkpoint(
     door: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("MODEL_PATH", "embedded")

@@ -71,7 +71,7 @@ def files(root: Path) -> set[str]:
     return {path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file()}
 
 
-def test_clotho_comes_from_archives_in_a_folder(clotho: Path, root: Path, tmp_path: Path) -> None:
+def test_clotho_is_unpacked_from_archives_in_a_folder(clotho: Path, root: Path, tmp_path: Path) -> None:
     output = succeed("data", "download", "clotho", "--from", clotho, "--data", root)
     assert "captions not for commercial use" in output
     table_name = "clotho/clotho_captions_evaluation.csv"
@@ -87,17 +87,20 @@ def test_clotho_comes_from_archives_in_a_folder(clotho: Path, root: Path, tmp_pa
     for limit in (0, 1):  # a limit takes nothing away
         flags = ("--from", clotho, "--data", root, "--split", "validation", "--limit", limit)
         succeed("data", "download", "clotho", *flags)
-        assert [one.id for one in task.load(task.find(root), Filters(split="validation")).samples] == ["x.wav", "y.wav"]
+        assert [sample.id for sample in task.load(task.find(root), Filters(split="validation")).samples] == [
+            "x.wav",
+            "y.wav",
+        ]
         assert (root / "clotho" / "audiomarathon.json").read_text() == manifest
 
 
-def test_a_limit_of_another_split_changes_nothing_that_is_expected(clotho: Path, root: Path) -> None:
+def test_limiting_another_split_leaves_the_expected_counts_unchanged(clotho: Path, root: Path) -> None:
     flags = ("--from", clotho, "--data", root, "--split", "validation", "--limit", 1)
     assert call("data", "download", "clotho", *flags)[0] == 0
     assert json.loads((root / "clotho" / "audiomarathon.json").read_text())["tasks"] == {}
 
 
-def test_a_limit_keeps_the_whole_corpus_from_copy_to_copy(clotho: Path, root: Path, tmp_path: Path) -> None:
+def test_a_limited_copy_and_its_copy_keep_the_whole_corpus(clotho: Path, root: Path, tmp_path: Path) -> None:
     again = tmp_path / "again"
     for source, place, limit in ((clotho, root, 2), (root / "clotho", again, 1)):
         succeed("data", "download", "clotho", "--from", source, "--data", place, "--limit", limit)
@@ -108,18 +111,18 @@ def test_a_limit_keeps_the_whole_corpus_from_copy_to_copy(clotho: Path, root: Pa
         assert call("data", "verify", "clotho", "--data", place, "--tolerance", 15)[0] == 0
 
 
-def test_archives_in_an_archive_count_as_their_files(clotho: Path, root: Path, tmp_path: Path) -> None:
+def test_archives_inside_an_archive_are_unpacked(clotho: Path, root: Path, tmp_path: Path) -> None:
     (tmp_path / "outer").mkdir()
     packed(clotho, tmp_path / "outer" / "clotho.zip")
     for source in (tmp_path / "outer", tmp_path / "outer" / "clotho.zip"):
         place = root / source.name
         assert call("data", "download", "clotho", "--from", source, "--data", place)[0] == 0
         assert {name for name in files(place) if name.endswith(".wav")} == {
-            f"clotho/evaluation/{one}" for one in CAPTIONS
+            f"clotho/evaluation/{name}" for name in CAPTIONS
         }
 
 
-def test_a_file_beside_its_archive_counts_and_an_archive_three_deep_does_not(tmp_path: Path) -> None:
+def test_archives_are_unpacked_two_levels_deep_beside_loose_files(tmp_path: Path) -> None:
     for number in range(3):
         (tmp_path / f"{number}").mkdir()
     (tmp_path / "0" / "x.wav").write_bytes(b"packed")
@@ -148,7 +151,7 @@ def test_a_7z_with_a_link_is_refused(clotho: Path, root: Path, tmp_path: Path) -
     assert (code, "'evaluation/link.wav' is a link" in output) == (2, True), output
 
 
-def test_audiocaps_comes_from_a_copy_alone(tmp_path: Path, root: Path) -> None:
+def test_audiocaps_is_only_taken_from_a_local_copy(tmp_path: Path, root: Path) -> None:
     table(tmp_path / "mine" / "test.csv", get_task("audiocaps").columns, [("1", "v", "30", "Rain.")])  # type: ignore[attr-defined]
     tone(tmp_path / "mine" / "v_30.wav")
     assert call("data", "download", "audiocaps", "--from", tmp_path / "mine", "--data", root)[0] == 0
@@ -165,12 +168,12 @@ def test_audiocaps_comes_from_a_copy_alone(tmp_path: Path, root: Path) -> None:
         (["clotho", "tau"], "audiomarathon and lalm are downloaded from different places"),
     ],
 )
-def test_what_is_wrong_with_the_command_is_one_line(arguments: list[str], message: str, root: Path) -> None:
+def test_wrong_download_arguments_give_a_one_line_error(arguments: list[str], message: str, root: Path) -> None:
     code, output = call("data", "download", *arguments, "--data", root)
     assert (code, message in output, output.count("\n")) == (2, True, 1)
 
 
-def test_without_py7zr_a_7z_says_what_to_install(tmp_path: Path, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_7z_without_py7zr_says_what_to_install(tmp_path: Path, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "clotho_audio_evaluation.7z").write_bytes(b"7z\xbc\xaf\x27\x1c")
     monkeypatch.setitem(sys.modules, "py7zr", None)
@@ -184,7 +187,7 @@ def test_without_py7zr_a_7z_says_what_to_install(tmp_path: Path, root: Path, mon
     [lambda content: content[:50] + b"?" * 20 + content[70:], lambda content: content[:-40], lambda _content: b"7z"],
     ids=["content", "end", "all"],
 )
-def test_a_damaged_7z_is_one_line(spoil: Callable[[bytes], bytes], clotho: Path, root: Path) -> None:
+def test_a_damaged_7z_gives_a_one_line_error(spoil: Callable[[bytes], bytes], clotho: Path, root: Path) -> None:
     file = clotho / "clotho_audio_evaluation.7z"
     file.write_bytes(spoil(file.read_bytes()))
     code, output = call("data", "download", "clotho", "--from", clotho, "--data", root)
@@ -207,12 +210,12 @@ class Hub:
         return SimpleNamespace(sha="abc")
 
     def list_repo_tree(self, name: str, **_more: Any) -> list[RepoFile]:
-        found = []
+        listed = []
         for path in sorted(self.folder.iterdir()):
             content = path.read_bytes()
             lfs = {"size": len(content), "oid": hashlib.sha256(content).hexdigest(), "pointerSize": 1}
-            found.append(RepoFile(path=path.name, size=len(content), oid="0", lfs=lfs))
-        return found
+            listed.append(RepoFile(path=path.name, size=len(content), oid="0", lfs=lfs))
+        return listed
 
     def hf_hub_download(self, name: str, path: str, *, local_dir: Path, **_more: Any) -> str:
         self.fetched.append(path)
@@ -241,7 +244,7 @@ def hub(mmau_pro: Path, monkeypatch: pytest.MonkeyPatch) -> Hub:
     return made
 
 
-def test_the_hub_is_read_in_parts(hub: Hub, root: Path) -> None:
+def test_only_the_needed_parts_of_a_hub_archive_are_downloaded(hub: Hub, root: Path) -> None:
     output = succeed("data", "download", "mmau_pro", "--data", root, "--dry-run")
     assert "23 clips to download" in output
     size = (hub.folder / "data.zip").stat().st_size
@@ -256,7 +259,7 @@ def test_the_hub_is_read_in_parts(hub: Hub, root: Path) -> None:
     succeed("data", "download", "mmau_pro", "--data", root)
     loaded = task.load(task.find(root))
     assert (len(loaded.samples), len(loaded.bad_rows)) == (len(ROWS), 0)
-    clips = {clip.relative_to(root / "mmau_pro").as_posix() for one in loaded.samples for clip in one.clips}
+    clips = {clip.relative_to(root / "mmau_pro").as_posix() for sample in loaded.samples for clip in sample.clips}
     assert tree(root / "mmau_pro", manifest=False).keys() == {"test.parquet", *clips}
     before = hub.read
     code, output = call("data", "download", "mmau_pro", "--data", root)
@@ -264,7 +267,7 @@ def test_the_hub_is_read_in_parts(hub: Hub, root: Path) -> None:
     assert hub.read - before < size / 20
 
 
-def test_what_the_hub_and_its_archive_do_wrong_is_one_line(hub: Hub, root: Path) -> None:
+def test_a_damaged_hub_archive_or_an_unreachable_hub_is_a_one_line_error(hub: Hub, root: Path) -> None:
     content = bytearray((hub.folder / "data.zip").read_bytes())
     content[5000] ^= 255
     (hub.folder / "data.zip").write_bytes(content)
@@ -276,7 +279,9 @@ def test_what_the_hub_and_its_archive_do_wrong_is_one_line(hub: Hub, root: Path)
 
 
 @pytest.mark.long
-def test_the_script_brings_both_and_fails_if_one_does(mmau_pro: Path, clotho: Path, root: Path, tmp_path: Path) -> None:
+def test_the_download_script_tries_both_tasks_and_fails_if_one_fails(
+    mmau_pro: Path, clotho: Path, root: Path, tmp_path: Path
+) -> None:
     env = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "PYTHONPATH": os.getenv("PYTHONPATH", "")}
     shutil.copytree(mmau_pro, tmp_path / "both")
     env |= {"AUDIOMARATHON_DATA": str(root), "FROM": str(tmp_path / "both"), "LIMIT": "1", "HF_HUB_OFFLINE": "1"}

@@ -61,7 +61,9 @@ COUNT = ("2", "1", "3")
         ("", MUSIC, None, "unparsed"),
     ],
 )
-def test_an_option_is_read(reply: str, options: Sequence[str], letter: str | None, rule: str) -> None:
+def test_an_option_letter_is_read_from_a_reply(
+    reply: str, options: Sequence[str], letter: str | None, rule: str
+) -> None:
     assert read_option(reply, options) == (letter, rule)
 
 
@@ -94,8 +96,8 @@ def scores(correctness: int, overall: float) -> str:
     return f"CORRECTNESS: {correctness} - so\n{rest}\nOVERALL: {overall} - so"
 
 
-def test_a_hand_table() -> None:
-    verdicts, own = scored(
+def test_figures_of_a_table_worked_by_hand() -> None:
+    verdicts, summary = scored(
         closed("a", "Blues"),
         closed("b", "Jazz"),
         closed("c", "no idea", answer="D", category="sound"),
@@ -109,33 +111,33 @@ def test_a_hand_table() -> None:
         following("l", "It barks, twice"),
     )
     # open: ((4-1)/4 + (5-1)/4) / 2, and 0 of the empty reply
-    assert [one.values["score"] for one in verdicts] == [1, 0, 0, 1, 1, None, None, 0.875, 0, 1, 0]
-    assert own["n"] == 11
-    assert own["accuracy"] == own["score"] == pytest.approx((2 + 0.875 + 1) / 8)
-    assert (own["closed"], own["open"], own["following"]) == (0.5, 0.4375, 0.5)
-    assert own["correctness"] == pytest.approx(((1 / 4 + 3 / 4) / 2 + 0) / 2)
-    assert own["spatial_in_mono"] == 1
-    each = {name.partition(": ")[2]: value for name, value in own.items() if name.startswith("accuracy: ")}
+    assert [verdict.values["score"] for verdict in verdicts] == [1, 0, 0, 1, 1, None, None, 0.875, 0, 1, 0]
+    assert summary["n"] == 11
+    assert summary["accuracy"] == summary["score"] == pytest.approx((2 + 0.875 + 1) / 8)
+    assert (summary["closed"], summary["open"], summary["following"]) == (0.5, 0.4375, 0.5)
+    assert summary["correctness"] == pytest.approx(((1 / 4 + 3 / 4) / 2 + 0) / 2)
+    assert summary["spatial_in_mono"] == 1
+    each = {name.partition(": ")[2]: value for name, value in summary.items() if name.startswith("accuracy: ")}
     assert each == {
         "music": 0.5, "sound": 0.5, "spatial_audio": 1, "open": 0.4375, "instruction following": 0.5,
     }  # fmt: skip
-    assert own["macro"] == pytest.approx(np.mean([0.5, 0.5, 1, 0.4375, 0.5]))
-    assert own["chance_corrected"] == pytest.approx((0.5 - 0.25) / 0.75)
-    assert own["always_last"] == 0.5  # two of the four that count stand last
-    assert own["longest_option"] == 0.5  # the longest is D
-    assert own["guessing"] == 0.25
-    assert own["chance"] == pytest.approx(4 * 0.25 / 8)
-    assert (own["unparsed"], own["not_answerable"], own["not_judged"]) == (1, 2, 0)
-    assert own["rules"] == {"unparsed": 1, "verbatim": 6}
-    low, high = own["intervals"]["accuracy"]
-    assert low < own["accuracy"] < high
-    assert (own["following_as_published"], own["open_as_published"]) == (0.5, pytest.approx((0.9 + 0.2) / 2))
-    assert own["closed_as_published"] is own["as_published"] is None
+    assert summary["macro"] == pytest.approx(np.mean([0.5, 0.5, 1, 0.4375, 0.5]))
+    assert summary["chance_corrected"] == pytest.approx((0.5 - 0.25) / 0.75)
+    assert summary["always_last"] == 0.5  # two of the four that count stand last
+    assert summary["longest_option"] == 0.5  # the longest is D
+    assert summary["guessing"] == 0.25
+    assert summary["chance"] == pytest.approx(4 * 0.25 / 8)
+    assert (summary["unparsed"], summary["not_answerable"], summary["not_judged"]) == (1, 2, 0)
+    assert summary["rules"] == {"unparsed": 1, "verbatim": 6}
+    low, high = summary["intervals"]["accuracy"]
+    assert low < summary["accuracy"] < high
+    assert (summary["following_as_published"], summary["open_as_published"]) == (0.5, pytest.approx((0.9 + 0.2) / 2))
+    assert summary["closed_as_published"] is summary["as_published"] is None
 
 
-def test_replies_without_a_judgement_enter_no_figure() -> None:
-    verdicts, own = scored(closed("a", "Blues"), opened("h"), opened("i"))
-    assert (own["accuracy"], own["open"], own["not_judged"]) == (1, None, 2)
+def test_replies_without_a_judgement_count_in_no_figure() -> None:
+    verdicts, summary = scored(closed("a", "Blues"), opened("h"), opened("i"))
+    assert (summary["accuracy"], summary["open"], summary["not_judged"]) == (1, None, 2)
     notes = QuestionTypes().notes(verdicts)
     assert any("2 open replies not judged, so in no figure" in note for note in notes)
     assert any("audiomarathon judge" in note for note in notes)
@@ -145,7 +147,7 @@ def test_replies_without_a_judgement_enter_no_figure() -> None:
     half, _ = scored(closed("a", "Blues"), opened("h", j=scores(2, 4.0)), opened("i"))
     (missing,) = [note for note in QuestionTypes().notes(half) if note.startswith("judge j: 1 of")]
     assert missing == "judge j: 1 of 2 judgements missing (not counted as 0)"
-    assert all(QuestionTypes().lacks(one, "j") == "" for one in half[:2])
+    assert all(QuestionTypes().lacks(verdict, "j") == "" for verdict in half[:2])
 
 
 class Encoder:
@@ -159,24 +161,24 @@ class Encoder:
         return np.array([[word in text.lower() for word in words] for text in texts], np.float32)
 
 
-def test_runs_of_other_judges_are_not_compared() -> None:
+def test_runs_of_different_judges_are_not_compared() -> None:
     names = [
         set(QuestionTypes().sums(scored(opened("h", **judges))[0]).names) for judges in ({}, {"j": scores(2, 4.0)})
     ]
     assert names[0] ^ names[1] == {"open: j"}
 
 
-def test_overall_as_published_wants_every_reply(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_overall_score_as_published_needs_every_reply_scored(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(figures, "text_encoder", Encoder)
     replies = [closed("a", "Blues"), opened("h", j=scores(2, 4.0)), following("k", ".")]
     assert scored(*replies)[1]["as_published"] == pytest.approx((1 + 0.8 + 1) / 3)
     assert scored(*replies, opened("i"))[1]["as_published"] is None
 
 
-def test_as_published_the_nearest_option_counts_for_any_reply(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_published_scoring_takes_the_nearest_option_for_any_reply(monkeypatch: pytest.MonkeyPatch) -> None:
     encoder = Encoder()
     monkeypatch.setattr(figures, "text_encoder", lambda: encoder)
-    verdicts, own = scored(
+    verdicts, summary = scored(
         closed("a", "Not jazz, I think blues, blues"),  # both are as near: the first counts
         closed("b", "The blues are what it is not"),
         closed("c", "Jazz", answer=""),
@@ -185,20 +187,20 @@ def test_as_published_the_nearest_option_counts_for_any_reply(monkeypatch: pytes
         closed("f", "blues", answer_text="Blues "),  # the string is compared
         following("g", ","),
     )
-    assert [one.values.get("matched") for one in verdicts] == ["A", "B", "A", None, "A", "B", None]
-    assert [one.values["as_published"] for one in verdicts] == [0, 1, 0, None, 1, 0, 0]
-    assert own["closed_as_published"] == pytest.approx(2 / 5)
-    assert own["as_published"] == pytest.approx(2 / 6)
-    assert own["encoder"] == "words"
-    assert any("matched by words; the paper used NV-Embed-v2" in note for note in own["notes"])
+    assert [verdict.values.get("matched") for verdict in verdicts] == ["A", "B", "A", None, "A", "B", None]
+    assert [verdict.values["as_published"] for verdict in verdicts] == [0, 1, 0, None, 1, 0, 0]
+    assert summary["closed_as_published"] == pytest.approx(2 / 5)
+    assert summary["as_published"] == pytest.approx(2 / 6)
+    assert summary["encoder"] == "words"
+    assert any("matched by words; the paper used NV-Embed-v2" in note for note in summary["notes"])
     assert all(map(QuestionTypes().sound, verdicts))
     encoder.hash = "2b"  # another of the same name
-    assert [QuestionTypes().sound(one) for one in verdicts] == [False, False, False, True, False, False, True]
+    assert [QuestionTypes().sound(verdict) for verdict in verdicts] == [False, False, False, True, False, False, True]
     monkeypatch.setattr(figures, "text_encoder", lambda: None)
     assert all(map(QuestionTypes().sound, verdicts))
 
 
-def test_tables_are_by_length_first_and_by_skill() -> None:
+def test_accuracy_tables_are_by_audio_length_and_by_reasoning_skill() -> None:
     verdicts, _ = scored(
         closed("a", "Blues"), closed("b", "Jazz", length="short"), closed("c", "Blues", reasoning_skills=["Order"])
     )
@@ -215,52 +217,54 @@ def test_tables_are_by_length_first_and_by_skill() -> None:
     assert len(frames) == 5
 
 
-def test_of_equally_long_options_each_counts_in_part() -> None:
-    _, own = scored(closed("a", "?", answer="B", options=["Rock", "Folk", "Rap"]), closed("b", "?", answer="D"))
-    assert own["longest_option"] == pytest.approx((0.5 + 1) / 2)
+def test_options_of_equal_length_share_the_longest_option_baseline() -> None:
+    _, summary = scored(closed("a", "?", answer="B", options=["Rock", "Folk", "Rap"]), closed("b", "?", answer="D"))
+    assert summary["longest_option"] == pytest.approx((0.5 + 1) / 2)
 
 
-def test_an_empty_reply_follows_nothing_though_officially_it_may() -> None:
+def test_an_empty_reply_follows_no_instruction_though_it_does_as_published() -> None:
     (verdict,), _ = scored(following("a", ""))
     assert (verdict.values["score"], verdict.values["as_published"]) == (0, 1)
 
 
-def test_the_spatial_row_says_that_it_is_heard_in_mono() -> None:
-    verdicts, own = scored(closed("a", "Jazz", answer="A", category="spatial_audio"), closed("b", "Jazz"))
-    assert own["accuracy"] == 0
+def test_spatial_audio_is_marked_as_heard_in_mono_and_left_out_of_accuracy() -> None:
+    verdicts, summary = scored(closed("a", "Jazz", answer="A", category="spatial_audio"), closed("b", "Jazz"))
+    assert summary["accuracy"] == 0
     frame = MmauPro().frames({"base": verdicts})["Accuracy by category"]
     assert dict(zip(frame["category"], frame["base"], strict=True)) == {"music": 0, "spatial_audio (heard in mono)": 1}
-    assert any(note.startswith("spatial_audio (heard in mono): 1.000, not part of") for note in own["notes"])
+    assert any(note.startswith("spatial_audio (heard in mono): 1.000, not part of") for note in summary["notes"])
 
 
-def test_views_of_a_sample() -> None:
+def test_a_sample_is_shown_as_right_wrong_unparsed_or_not_scored() -> None:
     verdicts, _ = scored(
         closed("a", "Blues"), closed("b", "?"), opened("h", j=scores(2, 4.0)), opened("i"), following("k", ","),
         closed("f", "Jazz", answer=""),
     )  # fmt: skip
     scorer = QuestionTypes()
-    assert [scorer.shown(one) for one in verdicts] == [
+    assert [scorer.shown(verdict) for verdict in verdicts] == [
         "right: B. Blues", "unparsed", "j: 4.0", "not scored", "wrong: No Commas", "not scored: A. Jazz",
     ]  # fmt: skip
-    assert [scorer.right(one) for one in verdicts] == [True, False, None, None, False, None]
-    assert [scorer.own_score(one) for one in verdicts] == [1, 0, 0.75, None, 0, None]
-    assert [scorer.unparsed(one) for one in verdicts] == [False, True, False, False, False, False]
+    assert [scorer.right(verdict) for verdict in verdicts] == [True, False, None, None, False, None]
+    assert [scorer.own_score(verdict) for verdict in verdicts] == [1, 0, 0.75, None, 0, None]
+    assert [scorer.unparsed(verdict) for verdict in verdicts] == [False, True, False, False, False, False]
 
 
 @pytest.mark.real
-def test_the_published_replies() -> None:
+def test_figures_of_the_published_replies() -> None:
     """The replies that the original's repository once held, by the corrected rules and by the official ones."""
     place = os.environ.get("LALM_REPLIES", "")
     if not place:
         pytest.skip("set LALM_REPLIES to a folder with predictions_with_{audio,noise}.parquet (docs/results.md)")
-    task, found = MmauPro(), {}
+    task, figures_by_kind = MmauPro(), {}
     for kind in ("audio", "noise"):
         asked, bad = read_questions(Path(place) / f"predictions_with_{kind}.parquet", "model_output")
         assert (len(asked), len(bad)) == (5305, 0)
         records = [Record(q.id, q.id, reply=row["model_output"], reference=task.reference(q)) for q, row in asked]
-        found[kind] = figures_of(task.scorer, list(task.scorer.verdicts(records)), seed=0)
+        figures_by_kind[kind] = figures_of(task.scorer, list(task.scorer.verdicts(records)), seed=0)
     names = ("following_as_published", "not_answerable", "not_judged")
-    assert [[round(one[name], 3) for name in names] for one in found.values()] == [[0.908, 34, 625]] * 2
-    assert found["audio"]["accuracy"] == pytest.approx(0.459, abs=0.001)
-    assert found["noise"]["accuracy"] == pytest.approx(0.360, abs=0.001)
-    assert json.dumps(found["audio"]["rules"])
+    assert [[round(summary[name], 3) for name in names] for summary in figures_by_kind.values()] == [
+        [0.908, 34, 625]
+    ] * 2
+    assert figures_by_kind["audio"]["accuracy"] == pytest.approx(0.459, abs=0.001)
+    assert figures_by_kind["noise"]["accuracy"] == pytest.approx(0.360, abs=0.001)
+    assert json.dumps(figures_by_kind["audio"]["rules"])

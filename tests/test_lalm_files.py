@@ -58,7 +58,7 @@ NAMES = (" in front.wav", "double  space.wav", "a\ttab.wav", "no\u00a0break.wav"
     [str, lambda name: unicodedata.normalize("NFC", name), lambda name: " ".join(name.split())],
     ids=["as in the table", "composed", "without odd white space"],
 )
-def test_a_run_and_an_import_give_a_name_the_same_id(written_as: Callable[[str], str], tmp_path: Path) -> None:
+def test_runs_and_imports_give_a_clip_name_the_same_id(written_as: Callable[[str], str], tmp_path: Path) -> None:
     clotho_folder(tmp_path, {name: next(iter(CAPTIONS.values())) for name in NAMES})
     task = get_task("clotho")
     ids = {sample.id for sample in task.load(task.find(tmp_path)).samples}
@@ -67,7 +67,7 @@ def test_a_run_and_an_import_give_a_name_the_same_id(written_as: Callable[[str],
     assert {record.id for record in read_captions(file, tmp_path)} == ids
 
 
-def test_names_that_differ_in_white_space_only_are_kept_apart(tmp_path: Path) -> None:
+def test_clip_names_that_differ_only_in_white_space_are_kept_apart(tmp_path: Path) -> None:
     clotho_folder(tmp_path, {name: next(iter(CAPTIONS.values())) for name in ("a b.wav", "a  b.wav")})
     file = written(tmp_path / "p.json", [{"audio_id": "a  b.wav", "prediction": "rain"}])
     assert [record.id for record in read_captions(file, tmp_path)] == ["a  b.wav"]
@@ -75,7 +75,9 @@ def test_names_that_differ_in_white_space_only_are_kept_apart(tmp_path: Path) ->
         read_captions(written(file, [{"audio_id": " a b.wav", "prediction": "rain"}]), tmp_path)
 
 
-def test_predictions_of_clotho_become_a_run_and_come_out_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clotho_predictions_are_imported_as_a_run_and_exported_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     file = written(tmp_path / "predictions.json", ENTRIES)
     code, output = call("import", "lalm", file, "--model-name", "A/b")
@@ -84,7 +86,7 @@ def test_predictions_of_clotho_become_a_run_and_come_out_again(tmp_path: Path, m
     assert "run the same command again once the cause is fixed" in output
     run = next(Path("results/lalm/clotho").glob("*/imported"))
     records, summary = read_records(run), read(run, "summary.json")
-    assert [records[one["audio_id"]].reply for one in ENTRIES] == ["Rain falls on tin.", None, ""]
+    assert [records[prediction["audio_id"]].reply for prediction in ENTRIES] == ["Rain falls on tin.", None, ""]
     assert (summary["n"], summary["errors"], summary["corpus"]["items"]) == (2, 1, 3)
     succeed("export", "lalm", "results", "-o", "out")
     (place,) = Path("out").glob("A_b-*/clotho")
@@ -98,8 +100,8 @@ def test_predictions_of_clotho_become_a_run_and_come_out_again(tmp_path: Path, m
     assert out["audiomarathon"]["run"] == str(run.absolute())
     assert call("import", "lalm", place / "predictions.json", "--model-name", "again")[0] == 0
     again = read_records(Path("results/lalm/clotho/again/imported"))
-    assert {id_: one.reply for id_, one in again.items()} == {
-        id_: one.reply for id_, one in records.items() if one.answered
+    assert {id_: record.reply for id_, record in again.items()} == {
+        id_: record.reply for id_, record in records.items() if record.answered
     }
     assert call("import", "lalm", file, "--model-name", "word", "--faithful")[0] == 0
     assert read_records(Path("results/lalm/clotho/word/imported"))["Café, evening.wav"].reply == "ERROR"
@@ -109,19 +111,19 @@ def test_predictions_of_clotho_become_a_run_and_come_out_again(tmp_path: Path, m
     assert "one import was --faithful" in output
 
 
-def test_references_may_come_from_the_data(tmp_path: Path) -> None:
+def test_references_of_predictions_may_come_from_the_data(tmp_path: Path) -> None:
     data = clotho_folder(tmp_path / "data")
-    bare = [{name: one[name] for name in ("audio_id", "prediction")} for one in ENTRIES]
+    bare = [{name: prediction[name] for name in ("audio_id", "prediction")} for prediction in ENTRIES]
     file = written(tmp_path / "predictions.json", bare)
     code, output = call("import", "lalm", file, "--model-name", "A", "--results", tmp_path / "out")
     assert code == 2
     assert "lacks 'references'; needed: audio_id, prediction, references (or --data" in output
     assert call("import", "lalm", file, "--model-name", "A", "--data", data, "--results", tmp_path / "out")[0] == 1
     records = read_records(tmp_path / "out" / "lalm" / "clotho" / "A" / "imported")
-    assert {id_: tuple(one.reference["references"]) for id_, one in records.items()} == CAPTIONS
+    assert {id_: tuple(record.reference["references"]) for id_, record in records.items()} == CAPTIONS
 
 
-def test_runs_whose_words_are_weighed_otherwise_are_not_compared(tmp_path: Path) -> None:
+def test_runs_with_word_weights_from_other_references_are_not_compared(tmp_path: Path) -> None:
     more = {**CAPTIONS, "More.wav": ("A bell rings.",) * 5}
     data, out = clotho_folder(tmp_path / "data", more), tmp_path / "out"
     file = written(tmp_path / "predictions.json", [ENTRIES[0], ENTRIES[2]])
@@ -132,10 +134,10 @@ def test_runs_whose_words_are_weighed_otherwise_are_not_compared(tmp_path: Path)
     assert "prompts of an imported run" in call("compare", out / "lalm" / "clotho")[1]
 
 
-def test_a_clotho_folder_weighs_words_by_the_split_that_has_the_clips(tmp_path: Path) -> None:
+def test_word_weights_come_from_the_clotho_split_that_has_the_clips(tmp_path: Path) -> None:
     part = [
-        one | {"audio_id": unicodedata.normalize("NFD", str(one["audio_id"])), "prediction": "a"}
-        for one in ENTRIES[1:2]
+        prediction | {"audio_id": unicodedata.normalize("NFD", str(prediction["audio_id"])), "prediction": "a"}
+        for prediction in ENTRIES[1:2]
     ]
     file = written(tmp_path / "predictions.json", part)
     folder = clotho_folder(tmp_path / "clotho")
@@ -232,7 +234,7 @@ def keywords(number: float) -> Callable[[int], pa.Array]:
         ("kwargs", keywords(np.nan), None),
     ],
 )
-def test_hostile_columns_are_one_line_and_leave_no_run(
+def test_hostile_parquet_columns_give_a_one_line_error_and_no_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, column: str, values: Any, fault: str | None
 ) -> None:
     table = replies_table({})
@@ -247,36 +249,38 @@ def test_hostile_columns_are_one_line_and_leave_no_run(
     assert not fault or (fault in output and output.count("\n") == 1), output
 
 
-def test_an_export_has_the_originals_columns_for_any_reply(tmp_path: Path) -> None:
+def test_exported_parquet_has_the_columns_of_the_original_for_any_reply(tmp_path: Path) -> None:
     columns = SCHEMA.append(pa.field("model_output", pa.string()))
     rows = following("q1", "No Commas", "Say no commas."), following("q2", "Title", "With title.")
     records = read_answers(replies_file(tmp_path / "p.parquet", {"q1": "a"}, *rows))
     failed = [Record("c1", "c1", error="no memory")]
-    for found, root, count in (records, None, 2), (failed, None, 0), (failed, mmau_pro_folder(tmp_path), 0):
-        parquet.write_table(answers(found, root), file := tmp_path / "out.parquet")
+    for chosen, root, count in (records, None, 2), (failed, None, 0), (failed, mmau_pro_folder(tmp_path), 0):
+        parquet.write_table(answers(chosen, root), file := tmp_path / "out.parquet")
         assert (parquet.read_schema(file), parquet.read_metadata(file).num_rows) == (columns, count)
     records[0].reference["kwargs"]["N"] = "three"
     with pytest.raises(DataError, match=r"the records do not fit the columns of test\.parquet: Arrow"):
         answers(records)
 
 
-def test_an_export_is_of_one_set_of_verdicts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_figures_of_an_export_come_from_one_set_of_verdicts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """An encoder that was not there when the run was scored matches replies in all figures or in none."""
     rows = [closed("s1", "sound", "rain", "rain", "wind"), closed("m1", "music", "bell", "drum", "bell")]
     file = replies_file(tmp_path / "p.parquet", {"m1": "drum"}, *rows)
     assert call("import", "lalm", file, "--model-name", "A", "--results", tmp_path / "r")[0] == 0
     monkeypatch.setattr(figures, "text_encoder", Letters)
     assert call("export", "lalm", tmp_path / "r", "-o", tmp_path / "out")[0] == 0
-    found = read(tmp_path / "out" / "A" / "mmau-pro", "predictions_comprehensive_results.json")
-    assert {name: one["performance_score"] for name, one in found["category_results"].items()} == {
+    results = read(tmp_path / "out" / "A" / "mmau-pro", "predictions_comprehensive_results.json")
+    assert {name: category["performance_score"] for name, category in results["category_results"].items()} == {
         "sound": 1.0,
         "music": 0.0,
     }
-    assert found["evaluation_summary"]["overall_weighted_performance"] == 0.5
+    assert results["evaluation_summary"]["overall_weighted_performance"] == 0.5
     assert read(tmp_path / "out" / "A" / "mmau-pro", "debug_info.json")["matched_by"] == "letters"
 
 
-def test_answers_become_runs_side_by_side_with_their_control(tmp_path: Path) -> None:
+def test_answers_are_imported_as_runs_beside_their_noise_control(tmp_path: Path) -> None:
     results, root = tmp_path / "r", mmau_pro_folder(tmp_path / "data")
     heard = replies_file(tmp_path / "a.parquet", {"c3": "Answer: no"}, column="said")
     noise = replies_file(tmp_path / "n.parquet", {"c1": "ERROR", "c3": "no"})
@@ -287,15 +291,15 @@ def test_answers_become_runs_side_by_side_with_their_control(tmp_path: Path) -> 
     run = results / "lalm/mmau_pro/A/imported-noise"
     facts = read(run, "run.json")
     assert (facts["control"], facts["identity"]["control"]) == ({"kind": "noise"}, {"kind": "noise"})
-    assert {one.control for one in read_records(run).values() if one.answered} == {"noise"}
+    assert {record.control for record in read_records(run).values() if record.answered} == {"noise"}
     code, output = call("compare", results)
     assert (code, "imported [noise]" in output) == (0, True), output
     assert call("export", "lalm", results, "-o", tmp_path / "out")[0] == 0
     out = tmp_path / "out" / "A" / "mmau-pro" / "predictions.parquet"
-    replies = {one["id"]: one["said"] for one in parquet.read_table(heard).to_pylist()}
-    assert {one["id"]: one["model_output"] for one in parquet.read_table(out).to_pylist()} == replies
+    replies = {row["id"]: row["said"] for row in parquet.read_table(heard).to_pylist()}
+    assert {row["id"]: row["model_output"] for row in parquet.read_table(out).to_pylist()} == replies
     before, after = (
-        [(one.id, one.reply, {**one.reference, "defects": None}) for one in read_answers(*which)]
+        [(record.id, record.reply, {**record.reference, "defects": None}) for record in read_answers(*which)]
         for which in ((heard, "said"), (out,))
     )
     assert before == after
@@ -308,7 +312,7 @@ def test_answers_become_runs_side_by_side_with_their_control(tmp_path: Path) -> 
     assert debug["defects"]["one option"] == 1
 
 
-def test_runs_whose_files_would_clash_or_are_of_other_tasks_are_refused(tmp_path: Path) -> None:
+def test_exporting_runs_that_clash_or_of_other_tasks_is_refused(tmp_path: Path) -> None:
     file = written(tmp_path / "predictions.json", ENTRIES[::2])
     for results in ("one", "two"):
         assert call("import", "lalm", file, "--model-name", "A", "--results", tmp_path / results)[0] == 0
@@ -327,7 +331,9 @@ class Letters:
     name, hash = "letters", "1a"
 
     def encode(self, texts: list[str]) -> np.ndarray:
-        counts = np.array([[text.lower().count(one) for one in "abcdefghijklmnopqrstuvwxyz"] for text in texts], float)
+        counts = np.array(
+            [[text.lower().count(letter) for letter in "abcdefghijklmnopqrstuvwxyz"] for text in texts], float
+        )
         return counts / np.maximum(1, np.linalg.norm(counts, axis=1))[:, None]
 
 
@@ -335,7 +341,9 @@ def judged(correctness: int, overall: str) -> str:
     return f"CORRECTNESS: {correctness}\nRELEVANCE: 4\nCOMPLETENESS: 2\nCLARITY: 5\nOVERALL: {overall}"
 
 
-def test_the_comprehensive_file_is_the_official_scripts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_comprehensive_file_equals_that_of_the_official_script(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Weighted averages as scikit-learn's over the texts of options; spread as numpy's."""
     monkeypatch.setattr(figures, "text_encoder", Letters)
     truth = ["rain", "rain", "rain", "bell", "wind"]
@@ -347,15 +355,15 @@ def test_the_comprehensive_file_is_the_official_scripts(tmp_path: Path, monkeypa
         following("AIF_0", "Include Keywords", "Include keywords sound.", keywords="sound"),
     ]
     file = replies_file(tmp_path / "p.parquet", {f"s{n}": text for n, text in enumerate(replies)}, *rows)
-    records = {one.id: one for one in read_answers(file)}
+    records = {record.id: record for record in read_answers(file)}
     for id_, text in {"o0": judged(5, "4.0"), "o1": judged(1, "3.0"), "o2": "no scores"}.items():
         request = request_of(OpenEnded(), records[id_])
         assert request
         object.__setattr__(records[id_], "judgements", {"j": {request.hash: text}})
     verdicts = list(figures.QuestionTypes().verdicts(list(records.values())))
     overall = figures.QuestionTypes().published(verdicts).figures["as_published"]
-    found = comprehensive(verdicts, 12, file, overall)
-    results, summary = found["category_results"], found["evaluation_summary"]
+    content = comprehensive(verdicts, 12, file, overall)
+    results, summary = content["category_results"], content["evaluation_summary"]
     precision, recall, f1, _ = precision_recall_fscore_support(truth, replies, average="weighted", zero_division=0)
     wanted = {"accuracy": accuracy_score(truth, replies), "precision": precision, "recall": recall, "f1_score": f1}
     assert results["sound"] == {
@@ -373,20 +381,20 @@ def test_the_comprehensive_file_is_the_official_scripts(tmp_path: Path, monkeypa
     assert results["instruction following"] == {
         "type": "aif", "count": 1, "performance_score": 0.0, "success_rate": 0.0
     }  # fmt: skip
-    weighted = sum(one["performance_score"] * one["count"] for one in results.values()) / 9
+    weighted = sum(category["performance_score"] * category["count"] for category in results.values()) / 9
     assert (summary["total_samples"], summary["evaluated_samples"]) == (12, 9)
     assert summary["overall_weighted_performance"] == pytest.approx(weighted)
     assert summary["parquet_file"] == str(file)
 
 
-def test_what_was_not_matched_or_judged_is_null_in_the_comprehensive_file(tmp_path: Path) -> None:
+def test_unmatched_and_unjudged_figures_are_null_in_the_comprehensive_file(tmp_path: Path) -> None:
     records = read_answers(replies_file(tmp_path / "p.parquet", {}))
     verdicts = list(figures.QuestionTypes().verdicts(records))
-    found = comprehensive(verdicts, len(records), tmp_path / "p.parquet", None)["category_results"]
+    categories = comprehensive(verdicts, len(records), tmp_path / "p.parquet", None)["category_results"]
     nothing = {"count": 0, "performance_score": None, "metrics": None}
-    assert found["music"] == {"type": "closed", **nothing}
-    assert found["open"] == {"type": "openended", **nothing}
-    assert [*found] == [
+    assert categories["music"] == {"type": "closed", **nothing}
+    assert categories["open"] == {"type": "openended", **nothing}
+    assert [*categories] == [
         "music", "sound", "speech", "multi", "spatial_audio", "voice_chat", "sound_speech", "sound_music",
         "music_speech", "sound_music_speech", "open", "instruction following",
     ]  # fmt: skip

@@ -117,13 +117,15 @@ ROWS = [
 ]
 
 
-def test_there_are_26_kinds() -> None:
+def test_there_are_26_kinds_of_instruction() -> None:
     assert len(KINDS) == 26
     assert set(KINDS) == set(CASES)
 
 
 @pytest.mark.parametrize(("kind", "fields", "reply", "official", "corrected"), ROWS)
-def test_readings(kind: str, fields: dict[str, Any], reply: str, official: bool, corrected: bool) -> None:
+def test_instructions_are_checked_by_official_and_corrected_rules(
+    kind: str, fields: dict[str, Any], reply: str, official: bool, corrected: bool
+) -> None:
     check(kind, fields)
     assert (follows(kind, fields, reply, corrected=False), follows(kind, fields, reply, corrected=True)) == (
         official, corrected,
@@ -133,7 +135,7 @@ def test_readings(kind: str, fields: dict[str, Any], reply: str, official: bool,
 @pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=100 if ALL else 20)
 @given(blank=st.text(alphabet=' \n\t\u00a0\u200b.*"', max_size=9), text=st.text(max_size=60))
-def test_blank_replies_follow_nothing_and_no_reply_is_too_odd(kind: str, blank: str, text: str) -> None:
+def test_blank_replies_follow_no_instruction_and_no_reply_raises(kind: str, blank: str, text: str) -> None:
     fields = CASES[kind][0]
     assert not follows(kind, fields, blank, corrected=True)
     for corrected in (False, True):
@@ -157,7 +159,7 @@ def test_instructions_that_cannot_be_checked_are_refused(kind: str, fields: dict
         check(kind, fields)
 
 
-def test_sentences_without_punkt(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sentence_counting_without_punkt_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "punkt", None)
     with pytest.raises(SettingsError, match=r"pip install 'audiomarathon\[lalm\]'"):
         follows("Number Sentences (at most)", {"N": 3.0}, "It hums.", corrected=True)

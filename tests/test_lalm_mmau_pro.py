@@ -53,32 +53,32 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> None:
 def samples(folder: Path, form: str = "") -> dict[str, Sample]:
     loaded = TASK.load(folder, Filters(prompt=form))
     assert not loaded.bad_rows, loaded.bad_rows
-    return {one.id: one for one in loaded.samples}
+    return {sample.id: sample for sample in loaded.samples}
 
 
 class TestTable:
     def test_every_row_is_a_sample_with_all_its_clips_in_order(self, folder: Path) -> None:
         assert TASK.find(folder.parent) == folder
-        found = samples(folder)
-        assert found.keys() == {row["id"] for row in ROWS}
-        assert [[clip.name for clip in found[id_].clips] for id_ in ("c1", "m2", "m3")] == [
+        by_id = samples(folder)
+        assert by_id.keys() == {row["id"] for row in ROWS}
+        assert [[clip.name for clip in by_id[id_].clips] for id_ in ("c1", "m2", "m3")] == [
             ["c1.wav"], ["m2_0.wav", "m2_1.wav"], ["m3_0.wav", "m3_1.wav", "m3_2.wav"]
         ]  # fmt: skip
-        assert {one.kind for one in found.values()} == set(CATEGORIES)
-        assert all(one.id == one.cluster and not one.labels for one in found.values())
-        assert [TASK.groups(found[id_]) for id_ in ("c3", "c4", "AIF_0")] == [
+        assert {sample.kind for sample in by_id.values()} == set(CATEGORIES)
+        assert all(sample.id == sample.cluster and not sample.labels for sample in by_id.values())
+        assert [TASK.groups(by_id[id_]) for id_ in ("c3", "c4", "AIF_0")] == [
             {"length": "ultra-long", "category": "speech"},
             {"length": "ultra-long", "category": "spatial_audio"},
             {"length": "none", "category": "instruction following"},
         ]
 
-    def test_answers_are_letters_texts_or_instructions(self, folder: Path) -> None:
-        found = samples(folder)
+    def test_answers_of_a_row_are_letters_texts_or_instructions(self, folder: Path) -> None:
+        by_id = samples(folder)
         said = {"c1": "A", "c2": "B", "m3": "C", "o1": "A bell rings.", "d1": "A", "d2": "", "d3": "A"}
-        assert {id_: found[id_].answer for id_ in said} == said
+        assert {id_: by_id[id_].answer for id_ in said} == said
         right = {"c2": "B. a bell", "d2": "none", "o2": "Two dogs bark.", "AIF_0": ROWS[13]["transcription"]}
-        assert {id_: found[id_].right for id_ in right} == right
-        assert found["o1"].options == found["o2"].options == ()
+        assert {id_: by_id[id_].right for id_ in right} == right
+        assert by_id["o1"].options == by_id["o2"].options == ()
 
     @pytest.mark.parametrize(
         ("id_", "expected"),
@@ -105,7 +105,7 @@ class TestTable:
             reference = TASK.reference(samples(folder, form)[id_])
             assert json.loads(json.dumps(reference)) == expected
 
-    def test_texts_stay_as_they_are_written(self, folder: Path) -> None:
+    def test_texts_keep_their_white_space(self, folder: Path) -> None:
         odd = {"question": " Q? ", "answer": "a harp ", "choices": ["a harp", " a lute"]}
         edit_table(folder, lambda rows: rows[1].update(odd))
         reference = TASK.reference(samples(folder)["c1"])
@@ -113,22 +113,26 @@ class TestTable:
             " Q? ", "A", "a harp ", ["a harp", " a lute"], ["answer spelt otherwise"]
         ]  # fmt: skip
 
-    def test_replies_of_others_are_read_without_clips_in_the_order_of_the_file(self, tmp_path: Path) -> None:
+    def test_imported_replies_are_read_without_clips_in_file_order(self, tmp_path: Path) -> None:
         table = parquet.read_table(mmau_pro_folder(tmp_path) / "test.parquet")
         replies = pa.array([f"reply {n}" for n in range(len(ROWS) + 1)])
         more = pa.concat_tables([table, table.slice(0, 1)]).append_column("model_output", replies)
         parquet.write_table(more, file := tmp_path / "predictions.parquet")
-        found, bad = read_questions(file, "model_output")
-        assert [(one.id, row["model_output"]) for one, row in found] == [
+        questions, bad = read_questions(file, "model_output")
+        assert [(sample.id, row["model_output"]) for sample, row in questions] == [
             (row["id"], f"reply {n}") for n, row in enumerate(ROWS)
         ]
-        assert [str(one).partition(": ")[2] for one in bad] == ["duplicate id 'c2', first used in row 1"]
+        assert [str(row).partition(": ")[2] for row in bad] == ["duplicate id 'c2', first used in row 1"]
         loaded = samples(tmp_path)
-        assert [TASK.reference(one) for one, _ in found] == [TASK.reference(loaded[one.id]) for one, _ in found]
+        assert [TASK.reference(sample) for sample, _ in questions] == [
+            TASK.reference(loaded[sample.id]) for sample, _ in questions
+        ]
 
 
 class TestDefects:
-    def test_are_counted_and_reported_by_a_run_its_folder_and_verify(self, folder: Path, registered: None) -> None:
+    def test_are_counted_in_the_output_of_a_run_in_run_json_and_by_data_verify(
+        self, folder: Path, registered: None
+    ) -> None:
         told: list[str] = []
         loaded = load_task(TASK, RunSettings(data=folder.parent), told.append)
         assert loaded.defects == DEFECTS
@@ -146,9 +150,9 @@ class TestDefects:
         output = call("data", "verify", "mmau-pro", "--data", folder.parent)[1]
         assert f"{TASK.key}: note: 1 sample: answer is none of the options" in output
 
-    def test_stand_by_their_samples(self, folder: Path) -> None:
-        found = {id_: one.meta["defects"] for id_, one in samples(folder).items() if one.meta["defects"]}
-        assert {id_: names[0] for id_, names in found.items()} == {
+    def test_are_recorded_with_their_samples(self, folder: Path) -> None:
+        defects = {id_: sample.meta["defects"] for id_, sample in samples(folder).items() if sample.meta["defects"]}
+        assert {id_: names[0] for id_, names in defects.items()} == {
             "c4": "empty skill",
             "d1": "answer spelt otherwise",
             "d2": "answer is none of the options",
@@ -160,10 +164,10 @@ class TestDefects:
         assert samples(folder)["c4"].meta["reasoning_skills"] == []
 
     @pytest.mark.skipif(not REAL, reason="MMAU_PRO_TABLE is not set")
-    def test_of_the_real_table(self) -> None:
-        found, bad = read_questions(Path(REAL))
-        names = [name for one, _ in found for name in one.meta["defects"]]
-        assert (len(found), bad) == (5305, [])
+    def test_of_the_real_table_are_counted(self) -> None:
+        questions, bad = read_questions(Path(REAL))
+        names = [name for sample, _ in questions for name in sample.meta["defects"]]
+        assert (len(questions), bad) == (5305, [])
         assert {name: names.count(name) for name in DEFECTS} == {
             "answer is none of the options": 33, "answer spelt otherwise": 9, "empty option": 1, "empty skill": 463,
             "one option": 1, "open question with an empty list of choices": 128, "open question with choices": 497,
@@ -184,7 +188,7 @@ class TestDefects:
         ("text", "AIF_0", "Describe the audio. Include keywords sound."),
     ],
 )
-def test_prompts(folder: Path, form: str, id_: str, prompt: str) -> None:
+def test_prompt_of_each_question_form(folder: Path, form: str, id_: str, prompt: str) -> None:
     assert TASK.prompt(samples(folder, form)[id_]) == prompt
 
 
@@ -221,7 +225,7 @@ class TestFaults:
         edit_table(folder, lambda rows: change(rows[9]))
         loaded = TASK.load(folder)
         assert len(loaded.samples) == len(ROWS) - 1
-        assert [(one.row, reason in one.reason) for one in loaded.bad_rows] == [(10, True)], loaded.bad_rows
+        assert [(row.row, reason in row.reason) for row in loaded.bad_rows] == [(10, True)], loaded.bad_rows
 
     @pytest.mark.parametrize(
         ("content", "reason"),
@@ -231,7 +235,7 @@ class TestFaults:
             (pa.table({"id": ["1"]}), "test.parquet: lacks the column 'audio_path'; expected id, audio_path, "),
         ],
     )
-    def test_of_the_file_are_one_line(self, tmp_path: Path, content: object, reason: str) -> None:
+    def test_of_the_file_give_a_one_line_error(self, tmp_path: Path, content: object, reason: str) -> None:
         file = tmp_path / "test.parquet"
         if isinstance(content, bytes):
             file.write_bytes(content)
@@ -242,7 +246,7 @@ class TestFaults:
         assert reason in str(caught.value)
         assert "\n" not in str(caught.value)
 
-    def test_of_settings_and_surroundings_say_what_is_allowed(
+    def test_of_settings_folders_and_packages_say_what_is_needed(
         self, folder: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         with pytest.raises(SettingsError, match=r"TASK_PROMPT=x: .*lalm/mmau_pro: as_published, text, or empty"):
@@ -267,9 +271,9 @@ def heard(sample: Sample) -> list[np.ndarray]:
 
 
 class TestSeveralClips:
-    def test_a_part_is_written_as_the_same_table(self, folder: Path, tmp_path: Path) -> None:
+    def test_a_partial_copy_is_written_as_the_same_table(self, folder: Path, tmp_path: Path) -> None:
         loaded = TASK.load(folder)
-        kept = [one for one in loaded.samples if one.id in ("m3", "c2", "c4", "AIF_1")]
+        kept = [sample for sample in loaded.samples if sample.id in ("m3", "c2", "c4", "AIF_1")]
         (tmp_path / "part").mkdir()
         (tmp_path / "part" / "data").symlink_to(folder / "data")
         TASK.write_rows(Part(loaded, kept, {"c4": {"length_type": None}}), tmp_path / "part")
@@ -278,17 +282,27 @@ class TestSeveralClips:
         expected = [original[id_] for id_ in ("c2", "c4", "m3", "AIF_1")]
         expected[1]["length_type"] = None
         assert (made.to_pylist(), made.schema) == (expected, SCHEMA)
-        assert [one.meta["length"] for one in TASK.load(tmp_path / "part").samples if one.id == "c4"] == ["none"]
+        assert [sample.meta["length"] for sample in TASK.load(tmp_path / "part").samples if sample.id == "c4"] == [
+            "none"
+        ]
 
     @pytest.mark.parametrize("control", ["silence", "noise", "mismatched"])
-    def test_each_clip_is_replaced_at_its_length(self, folder: Path, registered: None, control: str) -> None:
-        plain, made = samples(folder), {one.id: one for one in varied(folder, "--control", control, control).samples}
-        assert {id_: TASK.reference(one) for id_, one in made.items()} == {
-            id_: TASK.reference(one) for id_, one in plain.items()
+    def test_each_clip_is_replaced_by_a_control_of_equal_length(
+        self, folder: Path, registered: None, control: str
+    ) -> None:
+        plain, made = (
+            samples(folder),
+            {
+                varied_sample.id: varied_sample
+                for varied_sample in varied(folder, "--control", control, control).samples
+            },
+        )
+        assert {id_: TASK.reference(made_sample) for id_, made_sample in made.items()} == {
+            id_: TASK.reference(plain_sample) for id_, plain_sample in plain.items()
         }
-        for id_, one in made.items():
-            assert [clip.name for clip in one.clips] == [clip.name for clip in plain[id_].clips]
-            pairs = list(zip(heard(plain[id_]), heard(one), strict=True))
+        for id_, sample in made.items():
+            assert [clip.name for clip in sample.clips] == [clip.name for clip in plain[id_].clips]
+            pairs = list(zip(heard(plain[id_]), heard(sample), strict=True))
             assert [len(new) for _, new in pairs] == [len(old) for old, _ in pairs]
             assert not any(np.array_equal(old, new) for old, new in pairs)
             assert all(new.any() == (control != "silence") for _, new in pairs)
@@ -299,10 +313,10 @@ class TestSeveralClips:
             several = [(source, other) for source, other in partners.items() if "m" in source]
             assert not [source for source, other in several if source.split("_")[0] == other.split("_")[0]]
 
-    def test_clips_are_extended_and_a_sample_of_which_one_would_be_cut_is_left_out(
+    def test_clips_are_extended_and_a_sample_with_a_longer_clip_is_left_out(
         self, folder: Path, registered: None
     ) -> None:
-        made = {one.id: one for one in varied(folder, "--durations", "2", "2s").samples}
+        made = {sample.id: sample for sample in varied(folder, "--durations", "2", "2s").samples}
         assert made.keys() == {row["id"] for row in ROWS} - {"m3"}  # whose third clip is of 3 s
         assert [len(wave) for wave in heard(made["m2"])] == [32000, 32000]
         first, second = heard(samples(folder)["m2"])
@@ -310,36 +324,36 @@ class TestSeveralClips:
         assert np.array_equal(heard(made["m2"])[1], second)
         assert not (folder.parent.parent / "controls" / "2s" / TASK.key / "data" / "m3_0.wav").exists()
 
-    def test_the_deciding_part_is_looked_for_in_the_first_clip_alone(self, folder: Path, tmp_path: Path) -> None:
+    def test_cropping_looks_for_the_event_only_in_the_first_clip(self, folder: Path, tmp_path: Path) -> None:
         class Cuttable(MmauPro):
             cuttable = True
 
-        one = samples(folder)["m2"]
-        loaded = Loaded(folder, (replace(one, meta={**one.meta, "event_onset": 0.5, "event_seconds": 0.25}),))
+        sample = samples(folder)["m2"]
+        loaded = Loaded(folder, (replace(sample, meta={**sample.meta, "event_onset": 0.5, "event_seconds": 0.25}),))
         out, _ = build_controls([(Cuttable(), loaded)], tmp_path / "out", seconds=0.75)
         made = heard(TASK.load(TASK.find(out)).samples[0])
-        first, second = heard(one)
+        first, second = heard(sample)
         assert np.array_equal(made[0], first[2667:14667])  # which stays at two thirds of the rest
         assert np.array_equal(made[1], second[:12000])
 
-    def test_a_clip_of_two_samples_is_written_once(self, folder: Path, registered: None) -> None:
+    def test_a_clip_shared_by_two_samples_is_written_once(self, folder: Path, registered: None) -> None:
         edit_table(folder, lambda rows: rows[9]["audio_path"].__setitem__(1, rows[10]["audio_path"][0]))
-        made = {one.id: one for one in varied(folder, "--control", "noise", "noise").samples}
+        made = {sample.id: sample for sample in varied(folder, "--control", "noise", "noise").samples}
         assert made["m2"].clips[1] == made["m3"].clips[0]
 
     def test_a_compressed_clip_is_written_as_flac(self, folder: Path, registered: None) -> None:
         write_clip(folder / "data" / "m2_1.ogg", seconds=1)
         edit_table(folder, lambda rows: rows[9]["audio_path"].__setitem__(1, "data/m2_1.ogg"))
-        made = {one.id: one for one in varied(folder, "--control", "silence", "silence").samples}
+        made = {sample.id: sample for sample in varied(folder, "--control", "silence", "silence").samples}
         assert [clip.name for clip in made["m2"].clips] == ["m2_0.wav", "m2_1.flac"]
 
 
-def test_views_show_samples_without_a_right_option(
+def test_data_cards_accept_samples_without_a_right_option(
     folder: Path, registered: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = samples(folder)
-    assert [line[0] for line in described(found["d2"]).splitlines()[-2:]] == [" ", " "]
-    assert "\n* B. a bell" in described(found["c2"])
+    by_id = samples(folder)
+    assert [line[0] for line in described(by_id["d2"]).splitlines()[-2:]] == [" ", " "]
+    assert "\n* B. a bell" in described(by_id["c2"])
     edit_table(folder, lambda rows: rows.__delitem__(slice(0, 16)))
     for command in (("durations", "mmau-pro", "-o", tmp_path / "d"), ("card", "mmau-pro", "-o", tmp_path / "card")):
         succeed("data", *command, "--data", folder.parent)

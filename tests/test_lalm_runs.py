@@ -39,19 +39,19 @@ def test_all_clips_of_a_sample_are_heard_in_their_order(
     methods = [get_method("base"), *(get_method(name, 0.5) for name in (pruner, press))]
     base, pruned, pressed = run(["mmau_pro"], key, settings, methods, progress=False)
     alone = {second: family.audio_tokens(16000 * second) for second in (1, 2, 3)}
-    for whole, own, kept in zip(*(records_in(result.folder) for result in (base, pruned, pressed)), strict=True):
+    for whole, at_half, kept in zip(*(records_in(result.folder) for result in (base, pruned, pressed)), strict=True):
         clips = SEVERAL[whole["id"]]
         tokens = sum(alone[1 + place] for place in range(clips))
         assert (whole["clip_seconds"], whole["audio_tokens"]) == (sum(range(1, clips + 1)), tokens)
         assert whole["kept_audio_tokens"] == tokens
         half = tokens - int(tokens * 0.5 + 0.5)
-        assert own["kept_audio_tokens"] == kept["kept_audio_tokens"] == half
-        assert unpack(own["kept_audio_bits"], tokens).sum() == half
+        assert at_half["kept_audio_tokens"] == kept["kept_audio_tokens"] == half
+        assert unpack(at_half["kept_audio_bits"], tokens).sum() == half
         assert kept["kv_bytes"] < whole["kv_bytes"]
 
     lm = family.load(checkpoint)
     task = get_task("mmau_pro")
-    (sample,) = [one for one in task.load(task.find(root)).samples if one.id == "m3"]
+    (sample,) = [sample for sample in task.load(task.find(root)).samples if sample.id == "m3"]
     clips = tuple(decode(path, lm.sampling_rate) for path in sample.clips)
     straight, swapped = (lm.prepare([Prompt(task.prompt(sample), order)]) for order in (clips, clips[::-1]))
     assert not torch.equal(straight.tensors["input_features"], swapped.tensors["input_features"])

@@ -25,9 +25,12 @@ from audiomarathon.models.audio_lm import AudioLM
 from audiomarathon.models.generation import Generation
 from audiomarathon.models.prompt import Inputs, Prompt
 
-METHODS = [Base(), *(get_method(one.key, 0.5) for one in all_methods() if one.key not in ("base", "keep_speech"))]
+METHODS = [
+    Base(),
+    *(get_method(method.key, 0.5) for method in all_methods() if method.key not in ("base", "keep_speech")),
+]
 METHODS += [get_method("fast_v:0.5+snapkv:0.5"), get_method("random:0.5+knorm:0.5")]
-SOME_METHODS = [one if one.key in KINDS else pytest.param(one, marks=pytest.mark.long) for one in METHODS]
+SOME_METHODS = [method if method.key in KINDS else pytest.param(method, marks=pytest.mark.long) for method in METHODS]
 ELSEWHERE = ("merge_adjacent", "composed")
 PROMPT = Prompt("Which is it?", (noise(1.1, 1), noise(0.6, 2)), seed=11)
 
@@ -70,8 +73,8 @@ def followed(lm: AudioLM, inputs: Inputs) -> Iterator[dict[str, weakref.ref[Any]
             handle = layer.register_forward_pre_hook(entering(f"layer {index}"), with_kwargs=True)
             stack.callback(handle.remove)
             # Phi-4's layers project all three at once, Gemma 3n's last ones have queries only.
-            found = (getattr(layer.self_attn, name, None) for name in ("k_proj", "qkv_proj", "q_proj"))
-            watched = next(filter(None, found))
+            projections = (getattr(layer.self_attn, name, None) for name in ("k_proj", "qkv_proj", "q_proj"))
+            watched = next(filter(None, projections))
             handle = watched.register_forward_hook(
                 lambda _m, _a, output, name=f"projected keys {index}": references.update({name: weakref.ref(output)})
             )
@@ -147,14 +150,14 @@ class TestAfterARun:
         assert_clean(any_lm)
         assert len(result.logits) == 3  # a result that is kept, as in a run, keeps nothing of the sample alive
 
-    def test_decode_makes_not_one_call_more_than_base(self, lm: AudioLM, method: Method, calls_of_base: int) -> None:
+    def test_decode_makes_no_more_calls_than_base(self, lm: AudioLM, method: Method, calls_of_base: int) -> None:
         """Python and C functions called in two decode steps, counted: what a clock on a busy machine cannot show."""
         skip_heads_of_different_lengths(method)
         inputs = lm.prepare([PROMPT])
         assert calls_in_decode(lm, inputs, method) == calls_of_base > 1000
 
 
-def test_a_shared_encoder_changes_nothing(lm: AudioLM) -> None:
+def test_sharing_the_encoder_output_does_not_change_replies(lm: AudioLM) -> None:
     inputs = lm.prepare([PROMPT])
     apart = [generate(lm, inputs, method) for method in METHODS]
     runs = 0
@@ -170,11 +173,11 @@ def test_a_shared_encoder_changes_nothing(lm: AudioLM) -> None:
     handle.remove()
     assert runs == 1 + sum(method.changes_tower for method in METHODS)
     assert_clean(lm)
-    for method, one, other in zip(METHODS, apart, together, strict=True):
-        assert one.replies == other.replies, method.label
-        assert one.kv_lengths == other.kv_lengths, method.label
-        assert one.kept_audio_tokens == other.kept_audio_tokens, method.label
-        assert torch.equal(one.logits, other.logits), method.label
+    for method, lone, other in zip(METHODS, apart, together, strict=True):
+        assert lone.replies == other.replies, method.label
+        assert lone.kv_lengths == other.kv_lengths, method.label
+        assert lone.kept_audio_tokens == other.kept_audio_tokens, method.label
+        assert torch.equal(lone.logits, other.logits), method.label
 
 
 class Planted(Exception):  # noqa: N818 - what a test throws
@@ -227,7 +230,7 @@ class TestAfterAFailure:
         assert alive(references) == []
 
     @pytest.mark.parametrize("method", SOME_METHODS, ids=lambda method: method.label)
-    def test_the_model_is_clean_wherever_it_failed(self, any_lm: AudioLM, method: Method) -> None:
+    def test_the_model_is_clean_wherever_the_forward_pass_failed(self, any_lm: AudioLM, method: Method) -> None:
         skip_unless_carried(any_lm, method)
         layers = any_lm.decoder_layers
         before = generate(any_lm, any_lm.prepare([PROMPT]), Base())
@@ -254,7 +257,7 @@ class TestAfterAFailure:
             self.check(lm, get_method("fast_v:0.5+snapkv:0.5"), KeyboardInterrupt)
         assert_clean(lm)
 
-    def test_a_failure_inside_a_shared_encoder_spoils_no_later_setting(self, lm: AudioLM) -> None:
+    def test_a_failure_inside_a_shared_encoder_does_not_affect_later_settings(self, lm: AudioLM) -> None:
         inputs = lm.prepare([PROMPT])
         apart = generate(lm, inputs, FastV(0.5))
         with encoder_shared(lm):

@@ -78,7 +78,7 @@ def progress(task: str, records: Sequence[Record], expected: int, seed: int = 1)
 
 
 class TestProgress:
-    def test_score_and_interval_are_the_summarys(self) -> None:
+    def test_score_and_interval_equal_those_of_the_summary(self) -> None:
         rng = np.random.default_rng(0)
         records, truth, said = [], [], []
         for n in range(300):  # two true classes
@@ -86,39 +86,39 @@ class TestProgress:
             records.append(a_choice(str(n), right, answer="AB"[n % 2], cluster=str(n // 3)))
             truth.append(LABELS[n % 2])
             said.append(LABELS[n % 2 if right else 1 - n % 2])
-        whole = summarise_choices(truth, said, [True] * 300, [one.cluster for one in records], seed=1)
-        own = progress("tau", records, 300)
-        assert own.score == whole["score"]
-        assert own.interval == tuple(whole["intervals"]["score"])
+        whole = summarise_choices(truth, said, [True] * 300, [record.cluster for record in records], seed=1)
+        state = progress("tau", records, 300)
+        assert state.score == whole["score"]
+        assert state.interval == tuple(whole["intervals"]["score"])
         other = progress("tau", records, 300, seed=2)
-        assert other.score == own.score
-        assert other.interval == pytest.approx(own.interval, abs=0.02)
+        assert other.score == state.score
+        assert other.interval == pytest.approx(state.interval, abs=0.02)
 
-    def test_a_summary_is_read_unchanged(self) -> None:
+    def test_figures_of_a_stored_summary_are_shown_unchanged(self) -> None:
         summary = {"score": 0.25, "intervals": {"score": [0.1, 0.4]}, "unparsed": 1}
-        own = progress_of(get_task("tau").scorer, [a_choice("a")], {}, 1, seed=1, summary=summary)
-        assert (own.score, own.interval, own.unparsed, own.complete) == (0.25, (0.1, 0.4), 1, True)
+        state = progress_of(get_task("tau").scorer, [a_choice("a")], {}, 1, seed=1, summary=summary)
+        assert (state.score, state.interval, state.unparsed, state.complete) == (0.25, (0.1, 0.4), 1, True)
 
     def test_counts_errors_and_unparsed(self) -> None:
         records = [a_choice("a"), a_choice("b", reply="no idea", finish="length"), typed(a_failed_record("c"))]
-        own = progress("tau", records, 5)
-        assert (own.answered, own.errors, own.unparsed, own.cut, own.complete) == (2, 1, 1, 1, False)
+        state = progress("tau", records, 5)
+        assert (state.answered, state.errors, state.unparsed, state.cut, state.complete) == (2, 1, 1, 1, False)
 
-    def test_of_a_task_that_is_not_installed_there_are_counts(self) -> None:
-        own = progress_of(None, [a_choice("a"), typed(a_failed_record("c"))], {}, 5, seed=1)
-        assert (own.answered, own.errors, own.score, own.interval) == (1, 1, None, None)
+    def test_a_task_that_is_not_installed_has_counts_but_no_score(self) -> None:
+        state = progress_of(None, [a_choice("a"), typed(a_failed_record("c"))], {}, 5, seed=1)
+        assert (state.answered, state.errors, state.score, state.interval) == (1, 1, None, None)
 
     @pytest.mark.parametrize("spoil", [{"reference": None}, {"reference": {}}, {"reference": {"labels": 1}}])
-    def test_odd_records_have_no_score_and_end_nothing(self, spoil: dict[str, Any]) -> None:
-        own = progress("tau", [a_choice("a", **spoil)], 1)
-        assert (own.answered, own.score) == (1, None)
+    def test_malformed_records_have_no_score_and_raise_nothing(self, spoil: dict[str, Any]) -> None:
+        state = progress("tau", [a_choice("a", **spoil)], 1)
+        assert (state.answered, state.score) == (1, None)
 
     @pytest.mark.parametrize("spoil", [{"parsed": "Z"}, {"parsed": 7}])
-    def test_what_an_earlier_version_made_of_a_reply_is_not_asked(self, spoil: dict[str, Any]) -> None:
+    def test_stored_verdicts_of_earlier_versions_are_ignored(self, spoil: dict[str, Any]) -> None:
         assert progress("tau", [a_choice("a", **spoil)], 1).score == 1.0
 
 
-def test_the_last_line_of_a_log_comes_once(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_last_progress_line_of_a_log_comes_once(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live, "LINE_EVERY_S", 0.0)
     said: list[str] = []
     with watching(a_plan("a"), [job], said.append) as bar:
@@ -127,7 +127,7 @@ def test_the_last_line_of_a_log_comes_once(job: Job, monkeypatch: pytest.MonkeyP
     assert len(said) == 1
 
 
-def test_a_notebook_has_one_line_that_is_written_anew(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_notebook_shows_one_progress_line_that_is_overwritten(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     """`evaluate` was silent for minutes: a notebook's stderr is no terminal."""
     stream = type("OutStream", (io.StringIO,), {"__module__": "ipykernel.iostream"})()
     monkeypatch.setattr("sys.stderr", stream)
@@ -143,7 +143,7 @@ def test_a_notebook_has_one_line_that_is_written_anew(job: Job, monkeypatch: pyt
 
 
 class TestWatch:
-    def test_tells_rates_and_the_end_of_what_is_left(self, job: Job) -> None:
+    def test_tells_counts_and_the_seconds_left(self, job: Job) -> None:
         clock, shown = Clock(), []
         job.folder.append(a_choice("a"))
         watch = Watch(a_plan("abcde"), [job], shown.append, 10, clock)
@@ -156,7 +156,7 @@ class TestWatch:
         assert look.heading(NOON) == ("tau: 3 of 5 samples, 2 samples/min, 3 s of audio/s, ends in 1 min 0 s (12:01)")
         assert "base-0 0.8" in look.line(NOON)
 
-    def test_samples_to_repeat_do_not_count_until_they_are_repeated(self, job: Job) -> None:
+    def test_failed_and_changed_samples_count_only_once_repeated(self, job: Job) -> None:
         job.folder.append(typed(a_failed_record("a")))
         job.folder.append(a_choice("b", clips="old"))
         watch = Watch(a_plan("ab", clips={"a": "new", "b": "new"}), [job], lambda _look: None, 10, Clock())
@@ -177,14 +177,14 @@ class TestWatch:
         assert watch.look().settings["base-0"].score == pytest.approx(0.8)
         assert asked == ["a", "b", "c", "b"]
 
-    def test_a_scorer_that_takes_its_time_is_not_asked(self, job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_slow_scorer_is_not_called(self, job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(Choice, "instant", False)
         monkeypatch.setattr(Choice, "judge", lambda *_: pytest.fail("was asked"))
         job.folder.append(a_choice("a"))
-        own = Watch(a_plan("abc"), [job], lambda _look: None, 10, Clock()).look().settings["base-0"]
-        assert (own.answered, own.score) == (1, None)
+        state = Watch(a_plan("abc"), [job], lambda _look: None, 10, Clock()).look().settings["base-0"]
+        assert (state.answered, state.score) == (1, None)
 
-    def test_looks_seldom_enough_to_cost_no_sample_a_millisecond(self, job: Job) -> None:
+    def test_refreshes_rarely_enough_to_cost_under_a_millisecond_a_sample(self, job: Job) -> None:
         clock, shown = Clock(), []
 
         def slow(look: object) -> None:
@@ -199,7 +199,7 @@ class TestWatch:
         assert len(shown) > 3
 
     @pytest.mark.parametrize("back", [3600.0, 1e9])
-    def test_a_clock_that_goes_backwards_ends_nothing(self, job: Job, back: float) -> None:
+    def test_a_clock_that_goes_backwards_does_no_harm(self, job: Job, back: float) -> None:
         clock, shown = Clock(), []
         watch = Watch(a_plan("ab"), [job], shown.append, 0, clock)
         clock.now = -back
@@ -207,15 +207,15 @@ class TestWatch:
         watch.show()
         assert "tau: 1 of 2 samples" in shown[-1].heading(NOON)
 
-    def test_a_line_of_a_log_is_short_for_any_number_of_settings(self) -> None:
-        one = Progress(1145, 600, 2, 1, score=0.833, interval=(0.5, 1.0))
-        settings = {f"segment_fast_v-0.{n}-layer2": one for n in range(1, 10)}
+    def test_a_log_line_is_short_for_any_number_of_settings(self) -> None:
+        done = Progress(1145, 600, 2, 1, score=0.833, interval=(0.5, 1.0))
+        settings = {f"segment_fast_v-0.{n}-layer2": done for n in range(1, 10)}
         line = Look("librispeech", 600, 1145, 600, 36_000.0, 108_000.0, settings).line(NOON)
         assert line.startswith("librispeech: 600 of 1,145 samples, 1 samples/min, ends in 9 h 5 min")
         assert "18 errors" in line
         assert len(line) < 100
 
-    def test_lines_at_the_end_unless_quiet_or_nothing_was_done(self, job: Job) -> None:
+    def test_prints_a_line_at_the_end_unless_quiet_or_nothing_was_done(self, job: Job) -> None:
         for progress, samples, expected in [(None, 1, 1), (False, 1, 0), (None, 0, 0)]:
             said: list[str] = []
             with watching(a_plan("a"), [job], said.append, progress=progress) as watch:
@@ -225,10 +225,10 @@ class TestWatch:
     @pytest.mark.parametrize(
         ("seconds", "told"), [(0, "0 s"), (59.6, "1 min 0 s"), (3661, "1 h 1 min"), (-5, "0 s"), (90_000, "25 h 0 min")]
     )
-    def test_spans(self, seconds: float, told: str) -> None:
+    def test_durations_are_written_in_seconds_minutes_or_hours(self, seconds: float, told: str) -> None:
         assert span(seconds) == told
 
-    def test_the_end_names_the_day_where_it_is_another(self) -> None:
+    def test_the_expected_end_names_the_date_if_it_is_another_day(self) -> None:
         assert ending(86_400, NOON) == "ends in 24 h 0 min (2026-03-02 12:00)"
         assert ending(1e12, NOON) == "time left unknown"
 
@@ -258,40 +258,46 @@ def status(*arguments: object) -> tuple[int, str]:
 
 
 class TestStatus:
-    def test_counts_rate_and_state(self, a_run) -> None:
-        (one,) = read_status([a_run("base-0", 2, errors=1)])
-        assert (one.progress.answered, one.progress.errors, one.progress.expected) == (2, 1, 4)
-        assert (one.state, one.setting, one.checkpoint) == ("stopped", "base-0", "tiny")
-        assert one.samples_per_minute == pytest.approx(2, rel=0.2)
-        assert one.audio_s_per_s == pytest.approx(3, rel=0.2)
+    def test_shows_counts_rate_and_state(self, a_run) -> None:
+        (run_status,) = read_status([a_run("base-0", 2, errors=1)])
+        assert (run_status.progress.answered, run_status.progress.errors, run_status.progress.expected) == (2, 1, 4)
+        assert (run_status.state, run_status.setting, run_status.checkpoint) == ("stopped", "base-0", "tiny")
+        assert run_status.samples_per_minute == pytest.approx(2, rel=0.2)
+        assert run_status.audio_s_per_s == pytest.approx(3, rel=0.2)
 
     @pytest.mark.parametrize(("session", "left"), [("earlier", 2 / 2), ("this", 1 / 3)])
-    def test_what_failed_in_an_earlier_session_is_still_to_do(self, a_run, session: str, left: float) -> None:
+    def test_samples_that_failed_in_an_earlier_session_count_as_left_to_do(
+        self, a_run, session: str, left: float
+    ) -> None:
         """Of four samples two are answered in a minute and one has failed: minutes that are left."""
         path = a_run("base-0", 2, errors=1)
         started = json.loads((path / "run.json").read_text())["sessions"][-1]["started"]
         failed = a_failed_record("c", session=f"{started} 71" if session == "this" else "earlier")
         with RunFolder(path, {"method": "base-0"}) as folder:
             folder.append(typed(failed))
-            (one,) = read_status([path])
-        assert one.left_s == pytest.approx(60 * left, rel=0.2)
+            (run_status,) = read_status([path])
+        assert run_status.left_s == pytest.approx(60 * left, rel=0.2)
 
-    def test_says_when_only_errors_are_left_and_what_a_control_hears(self, a_run) -> None:
-        (one,) = read_status([a_run("base-0", 3, errors=1, control={"kind": "silence", "seconds": 30.0})])
-        assert (one.state, one.setting, one.complete) == ("done, but for errors", "base-0 [30s silence]", False)
+    def test_says_when_only_errors_are_left_and_names_the_control(self, a_run) -> None:
+        (run_status,) = read_status([a_run("base-0", 3, errors=1, control={"kind": "silence", "seconds": 30.0})])
+        assert (run_status.state, run_status.setting, run_status.complete) == (
+            "done, but for errors",
+            "base-0 [30s silence]",
+            False,
+        )
 
-    def test_a_held_lock_is_a_run_at_work_and_looking_leaves_no_lock(self, a_run) -> None:
+    def test_a_held_lock_means_running_and_reading_status_takes_no_lock(self, a_run) -> None:
         path = a_run("base-0", 2)
         with (path / ".lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            (one,) = read_status([path])
-            assert (one.alive, one.state) == (True, "running")
-            assert one.left_s == pytest.approx(60, rel=0.2)
+            (run_status,) = read_status([path])
+            assert (run_status.alive, run_status.state) == (True, "running")
+            assert run_status.left_s == pytest.approx(60, rel=0.2)
         assert is_held(path / ".lock") is False
         with RunFolder(path, {"method": "base-0"}):
             pass
 
-    def test_a_task_that_runs_has_one_line_that_says_when_it_ends(self, a_run, monkeypatch) -> None:
+    def test_a_running_task_has_one_line_with_its_expected_end(self, a_run, monkeypatch) -> None:
         monkeypatch.setenv("COLUMNS", "100")
         a_run("random-0.5-layer2", 4)
         with ExitStack() as held:
@@ -305,7 +311,7 @@ class TestStatus:
         assert re.search(r" [23](\.\d+)? .*\d+ s ago +ends in (1 min \d+|5\d|60) s \(\d\d:\d\d\)", line)
         assert [line.split()[-1] for line in table if line.startswith("  tau")] == ["running", "running", "complete"]
 
-    def test_a_command_that_loads_its_model_is_starting(self, tmp_path: Path) -> None:
+    def test_a_command_that_still_loads_its_model_is_starting(self, tmp_path: Path) -> None:
         """It was an error for minutes: a sweep has logs, or a lock, before its first run."""
         log = tmp_path / "results" / "logs" / "tau.log"
         log.parent.mkdir(parents=True)
@@ -316,10 +322,10 @@ class TestStatus:
         assert status(tmp_path / "results")[0] == 2
         with (tmp_path / "results" / ".lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            (one,) = read_status([tmp_path / "results"])
-        assert (one.state, one.complete) == ("starting", False)
+            (run_status,) = read_status([tmp_path / "results"])
+        assert (run_status.state, run_status.complete) == ("starting", False)
 
-    def test_a_run_enters_while_somebody_looks(self, a_run) -> None:
+    def test_a_run_can_start_while_status_looks_at_its_lock(self, a_run) -> None:
         path = a_run("base-0", 2)
         looking = (path / ".lock").open()
         fcntl.flock(looking, fcntl.LOCK_SH)
@@ -328,22 +334,22 @@ class TestStatus:
             assert folder.done() == {"a", "b"}
 
     @pytest.mark.parametrize(("records", "code"), [(4, 0), (3, 1)])
-    def test_exit_code_says_whether_all_is_complete(self, a_run, tmp_path: Path, records: int, code: int) -> None:
+    def test_exit_code_says_whether_all_runs_are_complete(self, a_run, tmp_path: Path, records: int, code: int) -> None:
         a_run("base-0", 4)
         a_run("frame-0.5-layer2", records)
-        found, text = status(tmp_path)
-        assert found == code
+        exit_code, text = status(tmp_path)
+        assert exit_code == code
         assert "4 of 4" in text
         assert ("stopped" in text) == bool(code)
 
-    def test_json(self, a_run, tmp_path: Path) -> None:
+    def test_json_output_has_one_line_a_refresh(self, a_run, tmp_path: Path) -> None:
         a_run("base-0", 4)
         code, text = status(tmp_path, "--json", "--watch", "--every", "0.1")
         lines = [json.loads(line) for line in text.splitlines()]
         assert (code, len(lines)) == (0, 2)  # two looks at nobody end the watch
         assert (lines[0][0]["state"], lines[0][0]["progress"]["score"]) == ("complete", 1.0)
 
-    def test_broken_folders_are_named_beside_the_others(self, a_run, tmp_path: Path) -> None:
+    def test_broken_run_folders_are_reported_beside_readable_ones(self, a_run, tmp_path: Path) -> None:
         a_run("base-0", 4)
         (a_run("frame-0.5-layer2", 4) / "run.json").write_text("{")
         (a_run("random-0.5-layer2", 4) / "run.json").write_text("{}")
@@ -352,14 +358,14 @@ class TestStatus:
         assert "4 of 4" in text
         assert text.count("unreadable:") == 2
 
-    def test_no_run(self, tmp_path: Path) -> None:
+    def test_a_folder_without_runs_is_an_error(self, tmp_path: Path) -> None:
         code, text = status(tmp_path)
         assert code == 2
         assert "no run there" in text
 
-    def test_records_of_the_future_give_no_rate(self, a_run) -> None:
-        (one,) = read_status([a_run("base-0", 2, sessions=[{"started": "2099-01-01T00:00:00+00:00"}])])
-        assert (one.samples_per_minute, one.progress.answered) == (None, 2)
+    def test_sessions_started_in_the_future_give_no_rate(self, a_run) -> None:
+        (run_status,) = read_status([a_run("base-0", 2, sessions=[{"started": "2099-01-01T00:00:00+00:00"}])])
+        assert (run_status.samples_per_minute, run_status.progress.answered) == (None, 2)
 
 
 @pytest.mark.parametrize(
@@ -372,16 +378,16 @@ class TestStatus:
         ("\ud83d", "\\ud83d"),
     ],
 )
-def test_control_characters_are_written_out(text: str, shown: str) -> None:
+def test_control_characters_are_shown_escaped(text: str, shown: str) -> None:
     assert plain(text) == shown
 
 
-def test_a_scorer_that_raises_ends_no_look(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_scorer_that_raises_leaves_the_progress_without_a_score(monkeypatch: pytest.MonkeyPatch) -> None:
     def sums(*_: object) -> None:
         raise ZeroDivisionError
 
     scorer = get_task("tau").scorer
     record = typed(a_record("a", **a_verdict("A", CLASSES, right=True)))
     monkeypatch.setattr(type(scorer), "sums", sums)
-    found = progress_of(scorer, [record], judged(scorer, [record]), 2, seed=1)
-    assert (found.answered, found.score) == (1, None)
+    state = progress_of(scorer, [record], judged(scorer, [record]), 2, seed=1)
+    assert (state.answered, state.score) == (1, None)

@@ -20,7 +20,7 @@ input()
 """
 
 
-def test_another_process_holds_it_until_it_is_killed(tmp_path: Path) -> None:
+def test_a_lock_is_held_by_another_process_until_killed(tmp_path: Path) -> None:
     file = tmp_path / "new" / "lock"
     assert is_held(file) is False
     command = [sys.executable, "-c", HOLDER, str(file)]
@@ -35,7 +35,7 @@ def test_another_process_holds_it_until_it_is_killed(tmp_path: Path) -> None:
     hold(file).close()
 
 
-def test_who_held_it_may_remove_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_holder_may_remove_the_lock_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file that was opened before, and locked after, its holder removed it locks nobody out."""
     file, real = tmp_path / "lock", lock.fcntl.flock
     first = hold(file)
@@ -51,7 +51,7 @@ def test_who_held_it_may_remove_it(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         assert is_held(file) is True
 
 
-def test_a_glance_at_it_is_waited_out(tmp_path: Path) -> None:
+def test_a_short_shared_lock_is_waited_for(tmp_path: Path) -> None:
     hold(tmp_path / "lock").close()
     glance = (tmp_path / "lock").open()
     lock.fcntl.flock(glance, lock.fcntl.LOCK_SH)
@@ -59,7 +59,7 @@ def test_a_glance_at_it_is_waited_out(tmp_path: Path) -> None:
     hold(tmp_path / "lock").close()
 
 
-def test_where_nothing_can_be_locked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_of_the_file_system_while_locking_are_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*_: object) -> None:
         raise OSError(37, "No locks available")
 

@@ -50,7 +50,7 @@ def go(results: Path, methods: Sequence[tuple[str, float]] = METHODS, **flags: A
     return list(run(["tau", "librispeech"], "embedded", settings, chosen, progress=False, **flags))
 
 
-def test_it_is_read(results: Path) -> None:
+def test_results_of_that_version_are_read_and_scored(results: Path) -> None:
     groups = read_outcome(results, seed=42).groups
     assert {key: len(group) for key, group in groups.items()} == {
         ("embedded", "tau"): 3,
@@ -64,7 +64,7 @@ def test_it_is_read(results: Path) -> None:
         }
 
 
-def test_it_is_resumed(results: Path) -> None:
+def test_results_of_that_version_are_resumed(results: Path) -> None:
     """Only the sample that failed is tried again, and fails again."""
     before = records(results)
     done = go(results)
@@ -79,7 +79,7 @@ def test_it_is_resumed(results: Path) -> None:
         )
 
 
-def test_its_fingerprints_are_called_weak_after_resuming(results: Path) -> None:
+def test_resumed_runs_are_noted_as_weak_but_store_a_strong_fingerprint(results: Path) -> None:
     """Its records do not become more certain by a new session, but rule 1 is not written again."""
     for _ in range(2):
         said: list[str] = []
@@ -96,7 +96,7 @@ def test_another_checkpoint_is_refused_by_rule_1(results: Path) -> None:
         go(results)
 
 
-def test_a_setting_of_today_is_compared_with_its_base(results: Path) -> None:
+def test_a_new_setting_is_compared_with_the_base_run_of_that_version(results: Path) -> None:
     go(results, [("random", 0.5)])
     sides = {side.method: side for side in read_systems([results])}
     assert {side.checkpoint for side in sides.values()} == {"embedded"}

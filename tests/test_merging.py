@@ -50,22 +50,22 @@ class OneHot(TokenPruner):
 
 class TestMerging:
     @pytest.mark.parametrize("method", MERGERS, ids=lambda m: m.label)
-    def test_equals_hiding_with_merged_states_put_in_alone_and_in_a_batch(
+    def test_equals_hiding_tokens_and_inserting_merged_states(
         self, any_lm: AudioLM, prompts: list[Prompt], method: Method
     ) -> None:
         skip_unless_carried(any_lm, method)
         together = generate(any_lm, prompts[:2], method)
         for row, prompt in enumerate(prompts[:2]):
-            found = generate(any_lm, [prompt], method)
+            generation = generate(any_lm, [prompt], method)
             (total,) = any_lm.prepare([prompt]).audio_tokens
-            assert found.kept_audio_tokens == (kept_count(total, method.ratio),)
-            ((merge,), (kept,)) = found.merges, found.kept_positions
+            assert generation.kept_audio_tokens == (kept_count(total, method.ratio),)
+            ((merge,), (kept,)) = generation.merges, generation.kept_positions
             oracle = generate(any_lm, [prompt], Hidden(kept=kept, first=method.layer, merge=merge))
-            torch.testing.assert_close(found.logits, oracle.logits, atol=5e-5, rtol=1e-4)
+            torch.testing.assert_close(generation.logits, oracle.logits, atol=5e-5, rtol=1e-4)
             torch.testing.assert_close(together.logits[:, row], oracle.logits[:, 0], atol=5e-5, rtol=1e-4)
 
     @pytest.mark.parametrize("layer", [0, 2])
-    def test_all_weight_on_one_token_is_dropping_to_the_bit(
+    def test_all_weight_on_one_token_equals_dropping_bit_by_bit(
         self, any_lm: AudioLM, prompts: list[Prompt], layer: int
     ) -> None:
         dropped, merged = (generate(any_lm, prompts[:2], kind(0.6, layer=layer)) for kind in (Frame, OneHot))
@@ -85,8 +85,8 @@ def shorter_prompt(lm: AudioLM, prompt: Prompt, kept: torch.Tensor, merge: Merge
     if merge is not None:
         audio, states = inputs.audio_mask[0].nonzero().flatten(), states.clone()
         for group, spot in enumerate(audio[merge.kept].tolist()):
-            own = merge.group == group
-            states[0, spot] = (caught[0][0, audio[own]].double() * merge.weight[own][:, None]).sum(0).float()
+            members = merge.group == group
+            states[0, spot] = (caught[0][0, audio[members]].double() * merge.weight[members][:, None]).sum(0).float()
     return greedy_logits(lm, states[:, kept], STEPS)
 
 
@@ -95,18 +95,18 @@ AT_INPUT = [kind(0.6, at="input") for kind in (Random, MergeAdjacent)]
 
 class TestInput:
     @pytest.mark.parametrize("method", AT_INPUT, ids=lambda m: m.label)
-    def test_equals_a_shorter_prompt(self, any_lm: AudioLM, prompts: list[Prompt], method: Method) -> None:
+    def test_pruning_equals_a_shorter_prompt(self, any_lm: AudioLM, prompts: list[Prompt], method: Method) -> None:
         skip_unless_carried(any_lm, method)
         together = generate(any_lm, prompts[:2], method)
         for row, prompt in enumerate(prompts[:2]):
-            found = generate(any_lm, [prompt], method)
-            ((merge,), (kept,)) = found.merges or (None,), found.kept_positions
-            assert set(found.kv_lengths) == {len(kept)}
+            generation = generate(any_lm, [prompt], method)
+            ((merge,), (kept,)) = generation.merges or (None,), generation.kept_positions
+            assert set(generation.kv_lengths) == {len(kept)}
             oracle = shorter_prompt(any_lm, prompt, kept, merge)
-            torch.testing.assert_close(found.logits[:, 0], oracle, atol=5e-5, rtol=1e-4)
+            torch.testing.assert_close(generation.logits[:, 0], oracle, atol=5e-5, rtol=1e-4)
             torch.testing.assert_close(together.logits[:, row], oracle, atol=5e-5, rtol=1e-4)
 
-    def test_a_press_on_top_sees_the_shorter_prompt(self, any_lm: AudioLM, prompts: list[Prompt]) -> None:
+    def test_a_press_after_input_pruning_sees_the_shorter_prompt(self, any_lm: AudioLM, prompts: list[Prompt]) -> None:
         """Expected attention rotates to the positions that follow the prompt: what those are, only the label tells."""
         pruned, joined = (get_method(name, at="input") for name in ("frame:0.5", "frame:0.5+expected_attention:0.5"))
         skip_unless_carried(any_lm, joined)
@@ -115,16 +115,16 @@ class TestInput:
         rotation = any_lm.rotation
         any_lm.rotation = lambda *asked: rotations.append((asked, rotation(*asked))) or rotations[-1][1]  # type: ignore[method-assign]
         try:
-            found = generate(any_lm, prompts[:1], joined)
+            generation = generate(any_lm, prompts[:1], joined)
         finally:
             del any_lm.rotation
         assert {asked for asked, _turned in rotations} == {(len(kept), 512)}
         assert all(map(torch.equal, rotations[0][1], any_lm.rotation(len(kept), 512)))
         (left,) = generate(any_lm, prompts[:1], pruned, 1).kept_audio_tokens
-        assert found.kept_audio_tokens == (kept_count(left, 0.5),)
-        assert set(found.kv_lengths) == {len(kept) - left + kept_count(left, 0.5)}
+        assert generation.kept_audio_tokens == (kept_count(left, 0.5),)
+        assert set(generation.kv_lengths) == {len(kept) - left + kept_count(left, 0.5)}
 
-    def test_labels_parameters_and_places(self) -> None:
+    def test_labels_and_parameters_name_the_input_or_the_layer(self) -> None:
         method = get_method("merge_frame", 0.5, 2, at="input")
         assert (method.label, method.parameters()) == ("merge_frame-0.5-input", {"ratio": 0.5, "at": "input"})
         at_layer = get_method("merge_frame", 0.5, 2)
@@ -134,11 +134,11 @@ class TestInput:
         assert drops_of(joined).layer == drops_of(method).layer == 0
 
     @pytest.mark.parametrize("name", ["fast_v:0.5", "dart:0.5"])
-    def test_what_goes_by_attention_is_refused(self, lm: AudioLM, name: str) -> None:
+    def test_methods_that_score_by_attention_are_refused_at_the_input(self, lm: AudioLM, name: str) -> None:
         with pytest.raises(MethodError, match=r"attention.*allowed: PRUNE_AT=layer"):
             get_method(name, at="input").check(lm)
 
-    def test_a_press_is_refused(self) -> None:
+    def test_a_press_alone_is_refused_at_the_input(self) -> None:
         with pytest.raises(SettingsError, match=r"PRUNE_AT=input .*snapkv .*allowed: layer"):
             get_method("snapkv:0.5", at="input")
 
@@ -151,7 +151,7 @@ def evidence_of(states: list[float], k: int, positions: list[int] | None = None)
 
 
 class TestSelection:
-    def test_the_most_similar_neighbours_are_joined_by_hand(self) -> None:
+    def test_merge_adjacent_merges_the_most_similar_neighbours_by_hand(self) -> None:
         #                 0-1: 1°, 1-2: 50°, 2-3: 2°, 3-4: 3°, 4-5: 90°
         angles = [0.0, 1.0, 51.0, 53.0, 56.0, 146.0]
         for k, starts in ((6, [0, 1, 2, 3, 4, 5]), (5, [0, 2, 3, 4, 5]), (3, [0, 2, 5]), (2, [0, 5]), (1, [0])):
@@ -159,15 +159,15 @@ class TestSelection:
             assert merge.kept.tolist() == starts
             assert merge.group.tolist() == [sum(place >= start for start in starts) - 1 for place in range(6)]
 
-    def test_equal_pairs_are_joined_from_the_beginning(self) -> None:
+    def test_merge_adjacent_merges_equal_pairs_from_the_beginning(self) -> None:
         assert MergeAdjacent(0.5).select(evidence_of([0.0] * 5, 3)).kept.tolist() == [0, 3, 4]
 
-    def test_two_clips_are_joined_last(self) -> None:
+    def test_merge_adjacent_merges_across_two_clips_last(self) -> None:
         apart = evidence_of([0.0, 80.0, 80.0, 160.0], 2, [3, 4, 9, 10])
         assert MergeAdjacent(0.5).select(apart).kept.tolist() == [0, 2]
 
     @given(st.integers(1, 400), st.floats(0.001, 0.999), st.integers(0, 99))
-    def test_groups_are_runs_and_weights_average(self, total: int, ratio: float, seed: int) -> None:
+    def test_merge_groups_are_contiguous_and_weights_average(self, total: int, ratio: float, seed: int) -> None:
         k = kept_count(total, ratio)
         generator = torch.Generator().manual_seed(seed)
         states = torch.randn(total, 4, generator=generator)
@@ -179,11 +179,11 @@ class TestSelection:
             assert (merge.group.diff() >= 0).all()
             torch.testing.assert_close(merge.of(states), torch.stack([run.mean(0) for run in runs]))
 
-    def test_merge_frame_stands_where_frame_keeps(self) -> None:
+    def test_merge_frame_merges_at_the_positions_that_frame_keeps(self) -> None:
         evidence = Evidence(torch.arange(10), 4, 0)
         assert MergeFrame(0.6).select(evidence).kept.tolist() == Frame(0.6).select(evidence).tolist() == [0, 2, 5, 7]
 
-    def test_any_groups_and_weights_are_summed(self) -> None:
+    def test_a_merge_is_the_weighted_sum_of_each_group(self) -> None:
         merge = Merge(torch.tensor([1, 2]), torch.tensor([1, 0, 1, 0]), torch.tensor([0.5, 2.0, -1.0, 0.25]))
         states = torch.randn(3, 4, 5)
         first, second = 2 * states[:, 1] + 0.25 * states[:, 3], 0.5 * states[:, 0] - states[:, 2]
@@ -208,7 +208,7 @@ def _spoilt(**parts: object) -> TokenPruner:
         ({"group": "k"}, "an index is out of range"),
     ],
 )
-def test_a_merge_that_makes_no_sense_is_refused(
+def test_an_invalid_merge_is_refused(
     lm: AudioLM, prompts: list[Prompt], parts: dict[str, object], message: str
 ) -> None:
     if isinstance(name := parts.get("group"), str):
@@ -218,21 +218,21 @@ def test_a_merge_that_makes_no_sense_is_refused(
         generate(lm, prompts[:1], _spoilt(**parts), 1)
 
 
-def test_shades_of_a_merge_sum_up_to_the_tokens_left(lm: AudioLM, prompts: list[Prompt]) -> None:
+def test_shares_of_a_merge_sum_to_the_number_of_kept_tokens(lm: AudioLM, prompts: list[Prompt]) -> None:
     inputs = lm.prepare(prompts[:1])
     for name in ("merge_frame:0.6", "merge_adjacent:0.6", "merge_frame:0.6+knorm:0.5"):
-        found = get_method(name).generate(lm, inputs, max_new_tokens=1, keep_entries=True)
-        shares = shares_kept(inputs, found)
+        generation = get_method(name).generate(lm, inputs, max_new_tokens=1, keep_entries=True)
+        shares = shares_kept(inputs, generation)
         assert len(shares) == inputs.audio_tokens[0]
         if "+" not in name:
-            assert shares.sum() == pytest.approx(found.kept_audio_tokens[0])
+            assert shares.sum() == pytest.approx(generation.kept_audio_tokens[0])
             assert (shares > 0).all()
         assert shares.max() <= 1
 
 
-def test_shades_of_any_weights_are_shares(lm: AudioLM, prompts: list[Prompt]) -> None:
+def test_shares_of_a_merge_with_negative_weights_sum_to_the_kept_tokens(lm: AudioLM, prompts: list[Prompt]) -> None:
     inputs = lm.prepare(prompts[:1])
     (total,) = inputs.audio_tokens
     signs = torch.tensor([1.0, -1.0]).repeat(total)[:total]
-    found = _spoilt(weight=signs).generate(lm, inputs, max_new_tokens=1, keep_entries=True)
-    assert shares_kept(inputs, found).sum() == pytest.approx(found.kept_audio_tokens[0])
+    generation = _spoilt(weight=signs).generate(lm, inputs, max_new_tokens=1, keep_entries=True)
+    assert shares_kept(inputs, generation).sum() == pytest.approx(generation.kept_audio_tokens[0])

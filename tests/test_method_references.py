@@ -88,14 +88,14 @@ def assert_highest(chosen: list[int], score: Any, places: list[int], k: int) -> 
 class TestTokenPruning:
     @pytest.mark.parametrize("layer", [1, 2, 3])
     @pytest.mark.parametrize("ratio", RATIOS)
-    def test_fast_v(self, either_lm: AudioLM, case: Any, ratio: float, layer: int) -> None:
+    def test_fast_v_equals_its_reference(self, either_lm: AudioLM, case: Any, ratio: float, layer: int) -> None:
         prompt, audio, layers = case
         chosen = kept_audio(either_lm, prompt, get_method("fast_v", ratio, layer), audio)
         assert_highest(chosen, references.last_attention(layers[layer - 1]), audio, kept_count(len(audio), ratio))
 
     @pytest.mark.parametrize("layer", [1, 2, 3])
     @pytest.mark.parametrize("ratio", RATIOS)
-    def test_segment_fast_v(self, either_lm: AudioLM, case: Any, ratio: float, layer: int) -> None:
+    def test_segment_fast_v_equals_its_reference(self, either_lm: AudioLM, case: Any, ratio: float, layer: int) -> None:
         prompt, audio, layers = case
         chosen = kept_audio(either_lm, prompt, get_method("segment_fast_v", ratio, layer), audio)
         score = references.last_attention(layers[layer - 1])
@@ -105,7 +105,7 @@ class TestTokenPruning:
 
     @pytest.mark.parametrize("layer", [1, 2, 3])
     @pytest.mark.parametrize("ratio", [*RATIOS, 0.985, 0.999])
-    def test_dart(self, either_lm: AudioLM, case: Any, ratio: float, layer: int) -> None:
+    def test_dart_equals_its_reference(self, either_lm: AudioLM, case: Any, ratio: float, layer: int) -> None:
         """At 0.985 fewer are kept than there are audio pivots."""
         prompt, audio, layers = case
         chosen = kept_audio(either_lm, prompt, get_method("dart", ratio, layer), audio)
@@ -118,7 +118,7 @@ class TestTokenPruning:
         prompt = PROMPTS["short question"]
         inputs = eager.prepare([prompt])
         audio = inputs.audio_mask[0].nonzero().flatten().tolist()
-        weights = [one.decoder.norm.weight.data for one in (lm, eager)]
+        weights = [model.decoder.norm.weight.data for model in (lm, eager)]
         drawn = torch.from_numpy(np.random.RandomState(0).standard_normal(32)).float()
         try:
             for weight in weights:
@@ -131,7 +131,7 @@ class TestTokenPruning:
         assert set(chosen) == references.dart(layers[1], layers[2], audio, len(chosen))
 
     @pytest.mark.parametrize("ratio", RATIOS)
-    def test_fastadasp_like(self, either_lm: AudioLM, case: Any, ratio: float) -> None:
+    def test_fastadasp_like_equals_its_reference(self, either_lm: AudioLM, case: Any, ratio: float) -> None:
         prompt, audio, layers = case
         result, _cache = run(either_lm, prompt, get_method("fastadasp_like", ratio, 2))
         (merge,) = result.merges
@@ -140,7 +140,7 @@ class TestTokenPruning:
         assert merge.group.tolist() == [index for index, run in enumerate(runs) for _ in run]
         np.testing.assert_allclose(merge.weight.numpy(), weight, rtol=1e-4)
 
-    def test_fastadasp_like_weighs_alike_alone_and_beside_a_longer_prompt(self, either_lm: AudioLM) -> None:
+    def test_fastadasp_like_gives_the_same_weights_alone_and_in_a_padded_batch(self, either_lm: AudioLM) -> None:
         """In the batch the shorter prompt stands after padding, whose queries count for nothing."""
         method, longer = get_method("fastadasp_like", 0.5, 2), PROMPTS["short question"]
         shorter = Prompt("Who?", (noise(2.2, 7),), seed=5)
@@ -150,13 +150,15 @@ class TestTokenPruning:
         torch.testing.assert_close(both[1].weight, alone.weight, atol=1e-5, rtol=1e-4)
 
     @pytest.mark.parametrize("ratio", RATIOS)
-    def test_speechprune_like(self, either_lm: AudioLM, case: Any, ratio: float) -> None:
+    def test_speechprune_like_equals_its_reference(self, either_lm: AudioLM, case: Any, ratio: float) -> None:
         prompt, audio, layers = case
         chosen = kept_audio(either_lm, prompt, get_method("speechprune_like", ratio, 2), audio)
         assert set(chosen) == references.speechprune(layers[1], layers[2], audio, kept_count(len(audio), ratio))
 
     @pytest.mark.parametrize("ratio", RATIOS[1:])
-    def test_divprune(self, lm: AudioLM, case: Any, ratio: float) -> None:
+    def test_divprune_equals_its_reference_at_a_layer_and_at_the_input(
+        self, lm: AudioLM, case: Any, ratio: float
+    ) -> None:
         """Also where it is published: at the LLM's input, whose states are those that enter layer 0."""
         prompt, audio, layers = case
         k = kept_count(len(audio), ratio)
@@ -166,13 +168,13 @@ class TestTokenPruning:
 
     @pytest.mark.parametrize("layer", [0, 2])
     @pytest.mark.parametrize("ratio", RATIOS)
-    def test_frame(self, lm: AudioLM, case: Any, ratio: float, layer: int) -> None:
+    def test_frame_keeps_evenly_spaced_tokens(self, lm: AudioLM, case: Any, ratio: float, layer: int) -> None:
         prompt, audio, _ = case
         k = kept_count(len(audio), ratio)
         expected = [audio[math.floor(i * len(audio) / k)] for i in range(k)]
         assert kept_audio(lm, prompt, get_method("frame", ratio, layer), audio) == expected
 
-    def test_random_is_one_permutation_a_seed(self, lm: AudioLM, case: Any) -> None:
+    def test_random_keeps_a_prefix_of_one_permutation_a_seed(self, lm: AudioLM, case: Any) -> None:
         prompt, audio, _ = case
         few, many = (set(kept_audio(lm, prompt, get_method("random", ratio, 0), audio)) for ratio in (0.9, 0.4))
         assert few < many
@@ -180,7 +182,7 @@ class TestTokenPruning:
         other = set(kept_audio(lm, replace(prompt, seed=99), get_method("random", 0.4, 0), audio))
         assert many == again != other
 
-    def test_random_favours_no_place(self) -> None:
+    def test_random_keeps_every_position_equally_often(self) -> None:
         times: Counter[int] = Counter()
         method, audio = get_method("random", 0.7), torch.arange(40)
         for seed in range(3000):
@@ -193,7 +195,9 @@ class TestTokenPruning:
 class TestPresses:
     @pytest.mark.parametrize("ratio", RATIOS)
     @pytest.mark.parametrize("name", references.PRESSES)
-    def test_press(self, either_lm: AudioLM, case: Any, name: str, ratio: float) -> None:
+    def test_press_keeps_the_entries_of_its_reference(
+        self, either_lm: AudioLM, case: Any, name: str, ratio: float
+    ) -> None:
         prompt, audio, layers = case
         length, k = layers[0].key.shape[1], kept_count(len(audio), ratio)
         _, cache = run(either_lm, prompt, get_method(name, ratio))
@@ -211,7 +215,9 @@ class TestPresses:
         assert sum(budgets) == 4 * k
 
     @pytest.mark.parametrize("scope", ["audio", "all"])
-    def test_snapkv_on_a_prompt_shorter_than_two_windows(self, lm: AudioLM, eager: AudioLM, scope: str) -> None:
+    def test_snapkv_equals_its_reference_on_a_prompt_shorter_than_two_windows(
+        self, lm: AudioLM, eager: AudioLM, scope: str
+    ) -> None:
         """64 positions watch, and those before them are ranked."""
         prompt = Prompt("Which?", (noise(1.3, 5), noise(0.9, 6)), seed=3)
         inputs = eager.prepare([prompt])
@@ -226,7 +232,7 @@ class TestPresses:
                 assert_highest(kept, score[head], watched, kept_count(len(watched), 0.2))
 
     @pytest.mark.parametrize("name", ["tova", "expected_attention", "snapkv", "streaming_llm", "audio_kv"])
-    def test_scope_all(self, either_lm: AudioLM, case: Any, name: str) -> None:
+    def test_scope_all_ranks_every_entry_of_the_prompt(self, either_lm: AudioLM, case: Any, name: str) -> None:
         prompt, _, layers = case
         length = layers[0].key.shape[1]
         everything, k = list(range(length)), kept_count(length, 0.5)
@@ -250,10 +256,10 @@ class TestPresses:
         few, many = kept(0.9, 5), kept(0.4, 5)
         assert all(less < more for less, more in zip(few, many, strict=True))
         assert many == kept(0.4, 5)
-        assert len({frozenset(one) for one in [*many, *kept(0.4, 6)]}) == 16
+        assert len({frozenset(chosen) for chosen in [*many, *kept(0.4, 6)]}) == 16
 
     @pytest.mark.parametrize("name", ["streaming_llm", "snapkv"])
-    def test_of_equals_the_earlier_stays(self, either_lm: AudioLM, eager: AudioLM, name: str) -> None:
+    def test_of_equal_scores_the_earlier_entry_is_kept(self, either_lm: AudioLM, eager: AudioLM, name: str) -> None:
         """With fewer to keep than are certain to stay: sinks, or the audio among the last 64 positions."""
         prompt = PROMPTS["short question"]
         inputs = eager.prepare([prompt])
@@ -272,7 +278,9 @@ class TestComposed:
     """A press on top of pruning: the reference hides what was pruned from all attention, and presses what is left."""
 
     @pytest.mark.parametrize("press", [name for name in references.PRESSES if name != "pyramidkv"])
-    def test_press_on_what_pruning_left(self, either_lm: AudioLM, eager: AudioLM, case: Any, press: str) -> None:
+    def test_press_after_pruning_equals_its_reference_on_the_kept_tokens(
+        self, either_lm: AudioLM, eager: AudioLM, case: Any, press: str
+    ) -> None:
         prompt, audio, layers = case
         length = layers[0].key.shape[1]
         (left,) = run(either_lm, prompt, get_method("fast_v", 0.5))[0].kept_positions
@@ -290,9 +298,9 @@ class TestComposed:
                 assert_highest(kept, score[head], places, len(kept))
 
     @pytest.mark.parametrize("name", ["fast_v:0.5+snapkv:0.9", "random:0.3+knorm:0.95", "dart:0.9+tova:0.5"])
-    def test_eager_and_sdpa_agree(self, lm: AudioLM, eager: AudioLM, name: str) -> None:
+    def test_eager_and_sdpa_attention_give_the_same_replies(self, lm: AudioLM, eager: AudioLM, name: str) -> None:
         """Eager attention is given masks in every decode step, sdpa none."""
-        results = [run(one, PROMPTS["short question"], get_method(name), steps=12)[0] for one in (lm, eager)]
+        results = [run(model, PROMPTS["short question"], get_method(name), steps=12)[0] for model in (lm, eager)]
         assert results[0].kv_lengths == results[1].kv_lengths
         assert results[0].replies[0].token_ids == results[1].replies[0].token_ids
         torch.testing.assert_close(results[0].logits, results[1].logits, atol=2e-5, rtol=1e-4)
@@ -300,15 +308,15 @@ class TestComposed:
 
 class TestShares:
     @given(st.integers(1, 3000), st.integers(1, 24), st.data())
-    def test_sum_to_the_budget_and_differ_from_the_exact_by_less_than_one(
+    def test_of_segments_sum_to_the_budget_and_differ_by_less_than_one_from_exact(
         self, total: int, segments: int, data: st.DataObject
     ) -> None:
         budget = data.draw(st.integers(1, total))
-        found = shares(total, budget, segments)
+        split = shares(total, budget, segments)
         expected = references.segment_shares(total, budget, segments)
-        assert found == [share for *_, share in expected]
-        assert sum(found) == budget
-        for share, (start, end, _) in zip(found, expected, strict=True):
+        assert split == [share for *_, share in expected]
+        assert sum(split) == budget
+        for share, (start, end, _) in zip(split, expected, strict=True):
             assert 0 <= share <= end - start
             assert abs(share - (end - start) * budget / total) < 1
 
@@ -316,7 +324,9 @@ class TestShares:
 class TestDart:
     @settings(max_examples=150)
     @given(st.integers(1, 40), st.integers(0, 6), st.sampled_from([0.1, 0.5, 0.9, 0.999]), st.integers(0, 10**6))
-    def test_exactly_k_and_the_reference(self, total: int, after: int, ratio: float, seed: int) -> None:
+    def test_keeps_exactly_k_tokens_and_equals_its_reference(
+        self, total: int, after: int, ratio: float, seed: int
+    ) -> None:
         """From one audio token on, with fewer than four kept, and with less text after the audio than pivots."""
         numbers = np.random.RandomState(seed)
         before, gaps = numbers.randint(0, 5), numbers.randint(0, 4)

@@ -27,37 +27,37 @@ def alone(*differences: float) -> Clusters:
     return Clusters.of(differences, [f"{number:05}" for number in range(len(differences))])
 
 
-def verdict(found: Clusters, margin: float = 0.02, **options: bool) -> str:
-    return decide(found, margin, figure="accuracy", **options).verdict
+def verdict(clusters: Clusters, margin: float = 0.02, **options: bool) -> str:
+    return decide(clusters, margin, figure="accuracy", **options).verdict
 
 
 class TestWealth:
     def test_by_hand(self) -> None:
         """A lost cluster of two and a cluster of one without a difference, at a margin of 0.1."""
-        found = Clusters.of([-1, -1, 0], ["a", "a", "b"])
+        clusters = Clusters.of([-1, -1, 0], ["a", "a", "b"])
         payoffs = np.array([(-2 + 0.2) / 2, 0.1 / 2]) / 0.9
         each = [weight * np.prod(1 + bet * payoffs) for bet, weight in zip(BETS, WEIGHTS, strict=True)]
-        assert np.exp(found.log_wealth(0.1))[-1] == pytest.approx(sum(each))
+        assert np.exp(clusters.log_wealth(0.1))[-1] == pytest.approx(sum(each))
 
     def test_starts_at_one(self) -> None:
         assert sum(WEIGHTS) == pytest.approx(1)
 
     @pytest.mark.parametrize("worse", [False, True])
-    def test_expects_no_growth_at_a_loss_of_the_margin(self, *, worse: bool) -> None:
+    def test_expects_no_growth_if_the_true_loss_equals_the_margin(self, *, worse: bool) -> None:
         """A single cluster, lost with the probability of the margin."""
-        lost, kept = (math.exp(alone(one).log_wealth(0.05, worse=worse)[-1]) for one in (-1, 0))
+        lost, kept = (math.exp(alone(change).log_wealth(0.05, worse=worse)[-1]) for change in (-1, 0))
         assert 0.05 * lost + 0.95 * kept == pytest.approx(1)
 
-    def test_survives_a_cluster_that_is_lost_as_a_whole(self) -> None:
+    def test_stays_finite_after_a_cluster_lost_as_a_whole(self) -> None:
         assert math.isfinite(alone(-1, *[0] * 9).log_wealth(0.02)[-1])
 
-    def test_is_the_same_in_every_order(self) -> None:
-        one, other = alone(-1, 0, 0, 1, 0.5), alone(0, 0.5, 1, 0, -1)
-        assert one.p(0.3) == pytest.approx(other.p(0.3))
+    def test_is_the_same_in_every_order_of_samples(self) -> None:
+        first, other = alone(-1, 0, 0, 1, 0.5), alone(0, 0.5, 1, 0, -1)
+        assert first.p(0.3) == pytest.approx(other.p(0.3))
 
-    def test_takes_the_drawn_order_for_looks_after_each_cluster(self) -> None:
-        found = Clusters.of([0, -1, 1], ["a", "b", "c"], order=["c", "a", "b"])
-        assert found.totals.tolist() == [1, 0, -1]
+    def test_takes_clusters_in_the_drawn_order(self) -> None:
+        clusters = Clusters.of([0, -1, 1], ["a", "b", "c"], order=["c", "a", "b"])
+        assert clusters.totals.tolist() == [1, 0, -1]
 
     def test_bets_less_on_clusters_smaller_than_the_largest(self) -> None:
         full, half = (Clusters.of([0.0] * 100, [str(n) for n in range(100)], largest) for largest in (1, 2))
@@ -66,12 +66,12 @@ class TestWealth:
 
 class TestVerdict:
     @pytest.mark.parametrize(("margin", "clusters"), [(0.02, 149), (0.05, 59), (0.01, 299)])
-    def test_no_test_can_do_with_fewer(self, margin: float, clusters: int) -> None:
+    def test_no_test_can_decide_with_fewer_clusters_than_the_stated_minimum(self, margin: float, clusters: int) -> None:
         assert fewest_of_any_test(margin) == clusters
         assert (1 - margin) ** clusters <= 0.05 < (1 - margin) ** (clusters - 1)
 
     @pytest.mark.parametrize(("margin", "clusters"), [(0.02, 186), (0.05, 73)])
-    def test_without_a_difference_needs_a_few_more(self, margin: float, clusters: int) -> None:
+    def test_of_equal_replies_needs_a_few_clusters_more_than_the_minimum(self, margin: float, clusters: int) -> None:
         assert fewest(margin) == clusters
         assert verdict(alone(*[0.0] * clusters), margin) == NO_WORSE
         few = decide(alone(*[0.0] * (clusters - 1)), margin, figure="accuracy")
@@ -79,64 +79,66 @@ class TestVerdict:
         assert few.missing.startswith(f"needs at least {clusters} clusters")
 
     def test_needs_more_clusters_if_they_are_smaller_than_the_largest(self) -> None:
-        found = Clusters.of([0.0] * 40, [str(number // 2) for number in range(40)], largest=4)
-        needed = decide(found, 0.05, figure="accuracy").needed
+        clusters = Clusters.of([0.0] * 40, [str(number // 2) for number in range(40)], largest=4)
+        needed = decide(clusters, 0.05, figure="accuracy").needed
         assert 2 * 70 < needed < 2 * 90
 
-    def test_worse(self) -> None:
+    def test_is_worse_after_many_losses(self) -> None:
         assert verdict(alone(*[-1] * 12, *[0] * 8)) == WORSE
 
-    def test_open(self) -> None:
+    def test_is_open_after_few_losses(self) -> None:
         assert verdict(alone(*[-1] * 2, *[0] * 98)) == OPEN
 
     def test_of_replies_that_cannot_differ_needs_no_test(self) -> None:
         assert verdict(alone(0, 0), by_construction=True) == NO_WORSE
 
-    def test_holm_over_settings_and_tasks(self) -> None:
-        found = [alone(*[0.0] * 190), alone(*[0.0] * 10), alone(*[0.0] * 300)]
-        single = [decide(one, 0.02, figure="accuracy") for one in found]
-        assert [one.verdict for one in single] == [NO_WORSE, OPEN, NO_WORSE]
-        first, _, third = corrected(single, found)
+    def test_holm_correction_covers_settings_and_tasks(self) -> None:
+        settings = [alone(*[0.0] * 190), alone(*[0.0] * 10), alone(*[0.0] * 300)]
+        single = [decide(setting, 0.02, figure="accuracy") for setting in settings]
+        assert [decision.verdict for decision in single] == [NO_WORSE, OPEN, NO_WORSE]
+        first, _, third = corrected(single, settings)
         assert third.holm_no_worse == pytest.approx(3 * third.p_no_worse)
         assert third.verdict == NO_WORSE
         assert (first.verdict, first.missing) == (OPEN, "no worse if tested alone")
 
-    def test_what_cannot_differ_is_no_test_to_correct_for(self) -> None:
-        found = [alone(*[0.0] * 190), alone(0.0)]
-        decisions = [decide(found[0], 0.02, figure=""), decide(found[1], 0.02, figure="", by_construction=True)]
-        assert [one.tests for one in corrected(decisions, found)] == [1, 1]
-        assert corrected(decisions, found)[0].verdict == NO_WORSE
+    def test_settings_that_cannot_differ_do_not_count_in_the_holm_correction(self) -> None:
+        settings = [alone(*[0.0] * 190), alone(0.0)]
+        decisions = [decide(settings[0], 0.02, figure=""), decide(settings[1], 0.02, figure="", by_construction=True)]
+        assert [decision.tests for decision in corrected(decisions, settings)] == [1, 1]
+        assert corrected(decisions, settings)[0].verdict == NO_WORSE
 
 
 class TestBounds:
-    def test_the_smallest_margin_is_where_the_verdict_turns(self) -> None:
-        found = alone(*[-1] * 3, *[0] * 197)
-        smallest = decide(found, 0.02, figure="accuracy").smallest
-        assert verdict(found, smallest + 1e-6) == NO_WORSE
-        assert verdict(found, smallest - 1e-6) == OPEN
+    def test_the_smallest_margin_is_where_the_verdict_changes(self) -> None:
+        clusters = alone(*[-1] * 3, *[0] * 197)
+        smallest = decide(clusters, 0.02, figure="accuracy").smallest
+        assert verdict(clusters, smallest + 1e-6) == NO_WORSE
+        assert verdict(clusters, smallest - 1e-6) == OPEN
 
-    def test_hold_the_difference_that_was_seen(self) -> None:
-        found = decide(alone(*[-1] * 30, *[1] * 10, *[0] * 160), 0.02, figure="accuracy")
-        assert found.bounds[0] < found.difference == -0.1 < found.bounds[1] < 0
+    def test_contain_the_observed_difference(self) -> None:
+        decision = decide(alone(*[-1] * 30, *[1] * 10, *[0] * 160), 0.02, figure="accuracy")
+        assert decision.bounds[0] < decision.difference == -0.1 < decision.bounds[1] < 0
 
-    def test_one_of_many_tests_supports_a_wider_margin(self) -> None:
-        found = [alone(*[0.0] * 200)] * 20
-        (first, *_) = corrected([decide(one, 0.02, figure="accuracy") for one in found], found)
+    def test_one_of_many_tests_supports_only_a_wider_margin(self) -> None:
+        settings = [alone(*[0.0] * 200)] * 20
+        (first, *_) = corrected([decide(setting, 0.02, figure="accuracy") for setting in settings], settings)
         assert first.smallest < 0.02 < first.smallest_of_all
 
-    def test_without_a_sample_support_nothing(self) -> None:
-        found = decide(alone(), 0.02, figure="accuracy")
-        assert (found.verdict, found.bounds) == (OPEN, (-1.0, 1.0))
+    def test_without_samples_cover_every_difference(self) -> None:
+        decision = decide(alone(), 0.02, figure="accuracy")
+        assert (decision.verdict, decision.bounds) == (OPEN, (-1.0, 1.0))
 
 
 class TestPower:
     def test_grows_with_the_discordance_and_shrinks_with_the_margin(self) -> None:
         quiet, loud = alone(*[0] * 390, *[1, -1] * 5), alone(*[0] * 320, *[1, -1] * 40)
-        counts = [clusters_for_power(one, margin) for one, margin in [(quiet, 0.05), (loud, 0.05), (loud, 0.1)]]
+        counts = [
+            clusters_for_power(clusters, margin) for clusters, margin in [(quiet, 0.05), (loud, 0.05), (loud, 0.1)]
+        ]
         assert None not in counts
         assert counts[0] < counts[1] > counts[2]
 
-    def test_four_in_five_samples_of_that_size_decide(self) -> None:
+    def test_the_planned_number_of_clusters_decides_in_four_of_five_cases(self) -> None:
         rng = np.random.default_rng(3)
         pilot = alone(*[0] * 900, *[1, -1] * 50)
         count = clusters_for_power(pilot, 0.05)
@@ -144,7 +146,7 @@ class TestPower:
         decided = np.mean(Clusters(drawn, np.ones_like(drawn), 1).p(0.05) <= 0.05)
         assert 0.72 < decided < 0.9
 
-    def test_says_none_where_no_planned_number_is_enough(self) -> None:
+    def test_is_none_if_no_planned_number_is_enough(self) -> None:
         assert clusters_for_power(alone(*[1, -1] * 20), 0.001) is None
 
 
@@ -163,17 +165,17 @@ def lossy(
 @pytest.mark.parametrize("clusters", [8, 40, 200])
 @pytest.mark.parametrize(("margin", "discordance"), [(0.02, 0.02), (0.05, 0.15)])
 @pytest.mark.parametrize("worse", [False, True])
-def test_is_wrong_in_at_most_5_percent_whenever_one_looks(
+def test_sequential_test_errs_in_at_most_5_percent_at_any_look(
     clusters: int, margin: float, discordance: float, *, worse: bool
 ) -> None:
     """At a true loss equal to the margin, in clusters of unequal sizes."""
-    found = lossy(np.random.default_rng(clusters), 1000, clusters, margin, discordance)
-    once, each = (np.mean(found.p(margin, worse=worse, each=one) <= 0.05) for one in (False, True))
+    simulated = lossy(np.random.default_rng(clusters), 1000, clusters, margin, discordance)
+    once, each = (np.mean(simulated.p(margin, worse=worse, each=stepwise) <= 0.05) for stepwise in (False, True))
     assert once <= each < 0.065  # 5 % and two standard errors
 
 
 @pytest.mark.parametrize(("margin", "discordance"), [(0.05, 0.05), (0.05, 0.3), (0.1, 0.1)])
-def test_stops_within_1_6_times_the_samples_of_a_fixed_test(margin: float, discordance: float) -> None:
+def test_sequential_test_stops_within_1_6_times_the_samples_of_a_fixed_test(margin: float, discordance: float) -> None:
     """A z test with known variance, at the same level and 80 % power; here no reply is lost on average."""
     fixed = (1.645 + 0.842) ** 2 * discordance / margin**2
     drawn = np.random.default_rng(0).choice(

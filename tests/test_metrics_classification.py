@@ -24,7 +24,7 @@ def test_golden_accuracy_and_macro_f1() -> None:
     assert macro_f1(TRUTH, CHOSEN) == pytest.approx((1 / 2 + 2 / 3 + 1 / 2) / 3)
 
 
-def test_golden_table() -> None:
+def test_golden_table_per_class() -> None:
     assert per_class(TRUTH, CHOSEN) == {
         "a": {"precision": 0.5, "recall": 0.5, "f1": 0.5, "support": 4, "unparsed": 1},
         "b": {"precision": 2 / 3, "recall": 2 / 3, "f1": 2 / 3, "support": 3, "unparsed": 1},
@@ -32,7 +32,7 @@ def test_golden_table() -> None:
     }
 
 
-def test_golden_figures_of_the_release() -> None:
+def test_golden_figures_as_published() -> None:
     """Without the two unparsed: a 2 hits of 3, chosen 4, F1 4/7; b 2 of 2, chosen 3, 4/5; c 1 of 3, chosen 1, 2/4."""
     published = as_published(TRUTH, CHOSEN)
     assert published == {
@@ -43,7 +43,7 @@ def test_golden_figures_of_the_release() -> None:
     }
 
 
-def test_two_classes_by_hand() -> None:
+def test_macro_f1_of_two_classes_by_hand() -> None:
     """Male: 1 hit of 2, chosen twice, F1 2/4. Female: 2 hits of 3, chosen twice, F1 4/5; one unparsed."""
     truth = ["male", "male", "female", "female", "female"]
     chosen = ["male", None, "female", "female", "male"]
@@ -98,7 +98,7 @@ def test_more_unparsed_replies_never_help(rows: list[tuple[str, str | None]]) ->
     assert macro_f1(truth, silenced) == 0 <= macro_f1(truth, chosen)
 
 
-def test_the_summary_holds_what_the_functions_say() -> None:
+def test_the_summary_equals_the_metric_functions() -> None:
     strict = [True] * 4 + [False] * 6
     summary = summarise_choices(TRUTH, CHOSEN, strict, [str(i) for i in range(10)], seed=1)
     assert {key: summary[key] for key in ("n", "unparsed", "accuracy", "strict_accuracy", "macro_f1", "score")} == {
@@ -138,9 +138,9 @@ def test_intervals_equal_those_of_resampled_samples() -> None:
         assert summary["intervals"][name] == pytest.approx(expected, abs=1e-6)
 
 
-def test_one_cluster_gives_no_interval_and_many_a_narrow_one() -> None:
-    one = summarise_choices(TRUTH, CHOSEN, [False] * 10, ["same"] * 10, seed=0)
-    assert set(one["intervals"].values()) == {None}
+def test_one_cluster_gives_no_interval_and_many_clusters_a_narrow_one() -> None:
+    single_cluster = summarise_choices(TRUTH, CHOSEN, [False] * 10, ["same"] * 10, seed=0)
+    assert set(single_cluster["intervals"].values()) == {None}
     repeated = summarise_choices(TRUTH * 50, CHOSEN * 50, [False] * 500, [str(i) for i in range(500)], seed=0)
     low, high = repeated["intervals"]["accuracy"]
     # A proportion of 1/2 among 500: 1.96 x sqrt(0.25 / 500) = 0.0438 to each side.
@@ -153,14 +153,14 @@ def test_a_run_without_samples_has_a_summary_without_figures() -> None:
     assert summary["score"] is None
 
 
-def test_lengths_must_agree() -> None:
+def test_unequal_lengths_and_no_samples_are_refused() -> None:
     with pytest.raises(ValueError, match="2 truths"):
         macro_f1(["a", "b"], ["a"])
     with pytest.raises(ValueError, match="no samples"):
         accuracy([], [])
 
 
-def test_torch_and_librosa_stay_out() -> None:
+def test_importing_the_metrics_imports_neither_torch_nor_librosa() -> None:
     program = (
         "import sys, audiomarathon.metrics.classification, audiomarathon.metrics.wer\n"
         "print({'librosa', 'numba', 'torch', 'transformers'} & set(sys.modules))"

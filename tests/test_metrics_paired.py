@@ -31,8 +31,8 @@ def share_sums(hits: list[int], counted: list[int]) -> Sums:
     return Sums(("share",), np.column_stack([hits, counted]).astype(float), share)
 
 
-def pair_of(own: Sums, other: Sums, clusters: Sequence[str], figure: str | None = None) -> Pair:
-    return Pair.of(replace(own, clusters=tuple(clusters), ends=dict.fromkeys(own.names, (0.0, 1.0))), other, figure)
+def pair_of(sums: Sums, other: Sums, clusters: Sequence[str], figure: str | None = None) -> Pair:
+    return Pair.of(replace(sums, clusters=tuple(clusters), ends=dict.fromkeys(sums.names, (0.0, 1.0))), other, figure)
 
 
 def resampled(pair: Pair, rng: np.random.Generator, draws: int) -> np.ndarray:
@@ -44,26 +44,26 @@ def verdict(pairs: Sequence[Pair], seed: int = 0, draws: int = DRAWS) -> PairedR
     return judge([Drawn.of(pair, rng, draws) for pair in pairs])
 
 
-def compared(own: np.ndarray, other: np.ndarray, clusters: np.ndarray | None = None, **options: int) -> PairedResult:
-    names = [str(name) for name in (range(len(own)) if clusters is None else clusters)]
-    return verdict([pair_of(mean_sums(own), mean_sums(other), names)], **{"seed": 1, **options})
+def compared(ours: np.ndarray, other: np.ndarray, clusters: np.ndarray | None = None, **options: int) -> PairedResult:
+    names = [str(name) for name in (range(len(ours)) if clusters is None else clusters)]
+    return verdict([pair_of(mean_sums(ours), mean_sums(other), names)], **{"seed": 1, **options})
 
 
-def test_p_is_not_taken_for_small_if_few_swaps_have_a_value() -> None:
+def test_p_is_not_small_if_few_swaps_have_a_value() -> None:
     """Only the observed labelling and its opposite have a score: two of 4,096."""
 
     def extreme(sums: np.ndarray) -> np.ndarray:
         return np.where((sums[:, :1] == 12) | (sums[:, :1] == 0), sums[:, :1] / sums[:, 1:], np.nan)
 
-    own, other = (Sums(("extreme",), np.column_stack([np.full(12, x), np.ones(12)]), extreme) for x in (1.0, 0.0))
+    ours, other = (Sums(("extreme",), np.column_stack([np.full(12, x), np.ones(12)]), extreme) for x in (1.0, 0.0))
     for seed in (0, 1, 2):
-        assert verdict([pair_of(own, other, list("abcdefghijkl"))], seed).p in (1.0, None)
+        assert verdict([pair_of(ours, other, list("abcdefghijkl"))], seed).p in (1.0, None)
 
 
-def test_draws_that_are_alike_are_worked_out_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_equal_draws_are_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Six clusters can be drawn in 462 ways, and swapped in 64."""
-    own, seen = mean_sums(np.array([0.1, 0.7, 0.2, 0.9, 1.0, 0.4])), list[int]()
-    counting = Sums(own.names, own.columns, lambda sums: seen.append(len(sums)) or own.statistic(sums))
+    ours, seen = mean_sums(np.array([0.1, 0.7, 0.2, 0.9, 1.0, 0.4])), list[int]()
+    counting = Sums(ours.names, ours.columns, lambda sums: seen.append(len(sums)) or ours.statistic(sums))
     pair = pair_of(counting, mean_sums(np.arange(6.0)), list("abcdef"))
     drawn = [draw(pair, np.random.default_rng(1), 5_000) for draw in (resampled, Pair.flipped)]
     assert max(seen[:3]) <= 462
@@ -82,12 +82,15 @@ def test_settings_with_the_same_reference_sum_its_resamples_once(monkeypatch: py
         paired, "drawn_sums", lambda drawn, totals: counted.append(totals.shape[1]) or sums(drawn, totals)
     )
     together = [
-        resampled(pair_of(mean_sums(own), mean_sums(right), clusters), np.random.default_rng(7), 50) for own in settings
+        resampled(pair_of(mean_sums(scores), mean_sums(right), clusters), np.random.default_rng(7), 50)
+        for scores in settings
     ]
     assert counted == [2, 1, 1, 1]  # the reference's rights and number, then the rights of each setting
-    for own, found in zip(settings, together, strict=True):  # halves are no counts, so all columns are summed
-        pair = pair_of(mean_sums(own / 2), mean_sums(right / 2), clusters)
-        assert resampled(pair, np.random.default_rng(7), 50) == pytest.approx(found / 2)
+    for setting, together_sums in zip(
+        settings, together, strict=True
+    ):  # halves are no counts, so all columns are summed
+        pair = pair_of(mean_sums(setting / 2), mean_sums(right / 2), clusters)
+        assert resampled(pair, np.random.default_rng(7), 50) == pytest.approx(together_sums / 2)
     assert counted[4:] == [4, 4, 4]
 
 
@@ -101,21 +104,21 @@ def test_each_block_of_draws_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class TestDifference:
-    def test_is_own_less_other(self) -> None:
+    def test_is_the_first_side_minus_the_second(self) -> None:
         assert compared(np.array([1.0, 1, 0, 1]), np.array([0.0, 1, 0, 0])).difference == pytest.approx(0.5)
 
-    def test_of_macro_f1_is_that_of_the_two_figures(self) -> None:
+    def test_of_macro_f1_is_that_of_the_two_scores(self) -> None:
         truth = ["a", "a", "b", "b", "c", "c"]
-        own, other = ["a", "b", "b", "b", None, "c"], ["a", "a", "a", "b", "c", "a"]
-        pair = pair_of(choice_sums(truth, own, [False] * 6), choice_sums(truth, other, [False] * 6), truth, "macro_f1")
-        assert pair.scores == pytest.approx((macro_f1(truth, own), macro_f1(truth, other)))
+        ours, other = ["a", "b", "b", "b", None, "c"], ["a", "a", "a", "b", "c", "a"]
+        pair = pair_of(choice_sums(truth, ours, [False] * 6), choice_sums(truth, other, [False] * 6), truth, "macro_f1")
+        assert pair.scores == pytest.approx((macro_f1(truth, ours), macro_f1(truth, other)))
 
-    def test_over_tasks_is_the_plain_mean_of_theirs(self) -> None:
+    def test_over_tasks_is_the_plain_mean_of_the_task_differences(self) -> None:
         small = pair_of(mean_sums(np.ones(4)), mean_sums(np.zeros(4)), list("abcd"), "mean")
         large = pair_of(mean_sums(np.zeros(40)), mean_sums(np.zeros(40)), [str(i) for i in range(40)], "mean")
         assert verdict([small, large]).difference == pytest.approx(0.5)
 
-    def test_sides_of_other_samples_are_refused(self) -> None:
+    def test_sides_with_different_samples_are_refused(self) -> None:
         with pytest.raises(ValueError, match="not the same samples"):
             pair_of(mean_sums(np.ones(3)), mean_sums(np.ones(4)), list("abc"), "mean")
 
@@ -123,67 +126,74 @@ class TestDifference:
 class TestDifferences:
     """Of all figures at once, as a sweep's summary has them."""
 
-    def found(self, own: np.ndarray, base: np.ndarray, names: list[str], seed: int = 0) -> Estimate:
-        (found,) = pair_of(mean_sums(own), mean_sums(base), names).differences(np.random.default_rng(seed)).values()
-        return found
+    def estimate_difference(self, scores: np.ndarray, base: np.ndarray, names: list[str], seed: int = 0) -> Estimate:
+        (estimate,) = (
+            pair_of(mean_sums(scores), mean_sums(base), names).differences(np.random.default_rng(seed)).values()
+        )
+        return estimate
 
-    def test_what_is_common_to_both_sides_cancels_out(self) -> None:
+    def test_effects_common_to_both_sides_cancel_out(self) -> None:
         """Samples differ wildly, but the second side is always one tenth better."""
         hard = np.random.default_rng(0).standard_normal(40) * 10
-        found = self.found(hard + 0.1, hard, [str(number // 4) for number in range(40)])
-        assert found.value == pytest.approx(0.1)
-        assert found.interval == pytest.approx((0.1, 0.1))
+        difference = self.estimate_difference(hard + 0.1, hard, [str(number // 4) for number in range(40)])
+        assert difference.value == pytest.approx(0.1)
+        assert difference.interval == pytest.approx((0.1, 0.1))
 
-    def test_is_the_interval_of_the_samples_own_differences(self) -> None:
+    def test_have_the_interval_of_the_per_sample_differences(self) -> None:
         rng = np.random.default_rng(1)
-        own, base, names = rng.random(40), rng.random(40), [str(n) for n in rng.integers(0, 10, 40)]
-        found, expected = self.found(own, base, names, seed=3), self.found(own - base, np.zeros(40), names, seed=3)
-        assert found.value == pytest.approx((own - base).mean())
-        assert found.interval == pytest.approx(expected.interval)
-        tail = expanded_tail(found.clusters)
-        assert found.interval == pytest.approx(tuple(np.quantile(found.drawn, [tail, 1 - tail])))
+        scores, base, names = rng.random(40), rng.random(40), [str(n) for n in rng.integers(0, 10, 40)]
+        difference, expected = (
+            self.estimate_difference(scores, base, names, seed=3),
+            self.estimate_difference(scores - base, np.zeros(40), names, seed=3),
+        )
+        assert difference.value == pytest.approx((scores - base).mean())
+        assert difference.interval == pytest.approx(expected.interval)
+        tail = expanded_tail(difference.clusters)
+        assert difference.interval == pytest.approx(tuple(np.quantile(difference.drawn, [tail, 1 - tail])))
 
-    def test_one_cluster_has_no_interval(self) -> None:
-        found = self.found(np.ones(2), np.array([0.0, 1.0]), ["a", "a"])
-        assert (found.value, found.interval) == (0.5, None)
+    def test_of_one_cluster_have_no_interval(self) -> None:
+        difference = self.estimate_difference(np.ones(2), np.array([0.0, 1.0]), ["a", "a"])
+        assert (difference.value, difference.interval) == (0.5, None)
 
-    def test_figures_without_a_value_have_no_difference(self) -> None:
+    def test_of_figures_without_a_value_are_undefined(self) -> None:
         pair = pair_of(share_sums([1, 0], [0, 0]), share_sums([0, 0], [0, 0]), ["a", "b"])
         assert np.isnan(pair.differences(np.random.default_rng(0))["share"].value)
 
-    @pytest.mark.parametrize(("own", "base", "reach"), [(1, 1, 1.0), (0, 0, 1.0), (1, 0, 2**0.5)])
-    def test_of_all_right_or_all_wrong_samples_is_newcombes(self, own: int, base: int, reach: float) -> None:
-        found = self.found(np.full(6, float(own)), np.full(6, float(base)), list("abcdef"))
+    @pytest.mark.parametrize(("right", "base", "reach"), [(1, 1, 1.0), (0, 0, 1.0), (1, 0, 2**0.5)])
+    def test_of_all_right_or_all_wrong_samples_have_newcombes_interval(
+        self, right: int, base: int, reach: float
+    ) -> None:
+        difference = self.estimate_difference(np.full(6, float(right)), np.full(6, float(base)), list("abcdef"))
         wide = reach * wilson_reach(6)
-        assert found.interval == pytest.approx((max(-1, own - base - wide), min(1, own - base + wide)))
-        assert self.found(np.full(2, float(own)), np.full(2, float(base)), list("ab")).interval is None
+        assert difference.interval == pytest.approx((max(-1, right - base - wide), min(1, right - base + wide)))
+        assert self.estimate_difference(np.full(2, float(right)), np.full(2, float(base)), list("ab")).interval is None
 
 
 class TestUndefined:
     """A figure that some samples, resamples or swaps have no value for."""
 
-    def test_score(self) -> None:
+    def test_score_gives_no_difference_interval_or_p(self) -> None:
         pair = pair_of(share_sums([1, 0], [0, 0]), share_sums([0, 0], [0, 0]), ["a", "b"], "share")
         assert verdict([pair]) == PairedResult(None, None, None)
 
     def test_resamples_are_left_out_and_counted(self) -> None:
         """Of four clusters one has all that is counted: (3/4)^4 = 32 % of resamples miss it."""
         pair = pair_of(share_sums([1, 0, 0, 0], [2, 0, 0, 0]), share_sums([2, 0, 0, 0], [2, 0, 0, 0]), list("abcd"))
-        found = verdict([pair], draws=4000)
-        assert found.undefined_resamples == pytest.approx(0.316 * 4000, abs=120)
-        assert found.interval == pytest.approx((-0.5, -0.5))
+        result = verdict([pair], draws=4000)
+        assert result.undefined_resamples == pytest.approx(0.316 * 4000, abs=120)
+        assert result.interval == pytest.approx((-0.5, -0.5))
 
-    def test_swaps_are_left_out_and_counted_not_taken_for_less_far(self) -> None:
+    def test_swaps_are_left_out_and_counted_and_not_taken_as_smaller(self) -> None:
         """Own counts in a and b, other in c and d: both sides have a value in 14 of 16 swaps, 1 apart in 2 or 4."""
-        own, other = share_sums([1, 1, 0, 0], [1, 1, 0, 0]), share_sums([0, 0, 0, 0], [0, 0, 1, 1])
+        sums, other = share_sums([1, 1, 0, 0], [1, 1, 0, 0]), share_sums([0, 0, 0, 0], [0, 0, 1, 1])
         labellings = list(itertools.product([0, 1], repeat=4))
         exact = [_apart(np.array(swap)) for swap in labellings]
-        valued = [one for one in exact if one is not None]
-        found = verdict([pair_of(own, other, list("abcd"))], draws=8000)
-        assert found.undefined_swaps == pytest.approx(8000 * (1 - len(valued) / 16), abs=250)
-        assert found.p == pytest.approx(np.mean([abs(one) >= 1 for one in valued]), abs=0.02)
+        valued = [difference for difference in exact if difference is not None]
+        result = verdict([pair_of(sums, other, list("abcd"))], draws=8000)
+        assert result.undefined_swaps == pytest.approx(8000 * (1 - len(valued) / 16), abs=250)
+        assert result.p == pytest.approx(np.mean([abs(difference) >= 1 for difference in valued]), abs=0.02)
 
-    def test_of_several_tasks_one_without_a_value_leaves_none(self) -> None:
+    def test_task_leaves_the_difference_over_tasks_undefined(self) -> None:
         none = pair_of(share_sums([1, 0], [0, 0]), share_sums([0, 0], [0, 0]), ["a", "b"])
         some = pair_of(mean_sums(np.ones(4)), mean_sums(np.zeros(4)), list("abcd"))
         assert verdict([none, some]).difference is None
@@ -192,45 +202,45 @@ class TestUndefined:
 def _apart(swap: np.ndarray) -> float | None:
     """Worked out with the sides swapped one cluster at a time, for the case above."""
     right, count = np.array([[1, 1, 0, 0], [0, 0, 0, 0]]), np.array([[1, 1, 0, 0], [0, 0, 1, 1]])
-    own = [(table[0] * (1 - swap) + table[1] * swap).sum() for table in (right, count)]
+    ours = [(table[0] * (1 - swap) + table[1] * swap).sum() for table in (right, count)]
     other = [(table[1] * (1 - swap) + table[0] * swap).sum() for table in (right, count)]
-    return own[0] / own[1] - other[0] / other[1] if own[1] and other[1] else None
+    return ours[0] / ours[1] - other[0] / other[1] if ours[1] and other[1] else None
 
 
 class TestSignFlip:
-    def test_p_is_that_of_all_swaps_counted_one_by_one(self) -> None:
-        own, other = np.array([3.0, 1, 2, 5, 0, 4, 2, 1]), np.array([1.0, 1, 0, 2, 1, 1, 2, 0])
-        observed = abs((own - other).mean())
+    def test_p_equals_that_of_all_swaps_enumerated(self) -> None:
+        ours, other = np.array([3.0, 1, 2, 5, 0, 4, 2, 1]), np.array([1.0, 1, 0, 2, 1, 1, 2, 0])
+        observed = abs((ours - other).mean())
         signs = list(itertools.product([1, -1], repeat=8))
-        exact = np.mean([abs(np.mean(s * (own - other))) >= observed - 1e-12 for s in signs])
-        assert compared(own, other, draws=40_000).p == pytest.approx(exact, abs=0.01)
+        exact = np.mean([abs(np.mean(s * (ours - other))) >= observed - 1e-12 for s in signs])
+        assert compared(ours, other, draws=40_000).p == pytest.approx(exact, abs=0.01)
 
     def test_agrees_with_scipys_permutation_test(self) -> None:
         rng = np.random.default_rng(3)
-        own, other = rng.normal(0.3, 1, 30), rng.normal(0, 1, 30)
+        ours, other = rng.normal(0.3, 1, 30), rng.normal(0, 1, 30)
         expected = stats.permutation_test(
-            (own, other), lambda a, b: np.mean(a - b), permutation_type="samples", n_resamples=20_000, rng=rng
+            (ours, other), lambda a, b: np.mean(a - b), permutation_type="samples", n_resamples=20_000, rng=rng
         ).pvalue
-        assert compared(own, other, draws=20_000).p == pytest.approx(expected, abs=0.015)
+        assert compared(ours, other, draws=20_000).p == pytest.approx(expected, abs=0.015)
 
-    def test_swaps_whole_clusters(self) -> None:
+    def test_swaps_whole_clusters_and_not_samples(self) -> None:
         """Four speakers of 50 equal samples are four facts: p cannot fall below 2 / 2^4."""
-        own, other = np.ones(200), np.zeros(200)
-        assert compared(own, other, np.repeat(range(4), 50)).p > 0.1
-        assert compared(own, other).p < 0.001
+        ours, other = np.ones(200), np.zeros(200)
+        assert compared(ours, other, np.repeat(range(4), 50)).p > 0.1
+        assert compared(ours, other).p < 0.001
 
     @pytest.mark.parametrize(("size", "gained"), [(40, 34), (100, 80), (1000, 600)])
-    def test_a_p_that_few_swaps_reach_is_the_binomial_one(self, size: int, gained: int) -> None:
+    def test_a_tiny_p_equals_the_binomial_one(self, size: int, gained: int) -> None:
         """From 8e-6 to 3e-10, of 10,000 swaps: no swap would reach the difference."""
-        own = np.array([1.0] * gained + [0.0] * (size - gained))
-        assert compared(own, 1 - own).p == pytest.approx(stats.binomtest(gained, size).pvalue, rel=0.15)
+        ours = np.array([1.0] * gained + [0.0] * (size - gained))
+        assert compared(ours, 1 - ours).p == pytest.approx(stats.binomtest(gained, size).pvalue, rel=0.15)
 
-    def test_a_small_p_of_macro_f1_over_two_tasks_is_that_of_all_swaps(self) -> None:
+    def test_a_small_p_of_macro_f1_over_two_tasks_equals_that_of_all_swaps(self) -> None:
         rng = np.random.default_rng(0)
         truths = rng.choice(list("abc"), (2, 11))
         sides = [[choice_sums(list(t), list(g), [False] * 11) for t, g in zip(truths, s, strict=True)]
                  for s in (truths, np.roll(truths, 4, axis=1))]  # fmt: skip
-        pairs = [pair_of(own, other, list("abcdefghijk"), "macro_f1") for own, other in zip(*sides, strict=True)]
+        pairs = [pair_of(sums, other, list("abcdefghijk"), "macro_f1") for sums, other in zip(*sides, strict=True)]
         each = [
             pair._swapped(np.array(list(itertools.product([0, 1], repeat=11)), np.int8), pair._moved) for pair in pairs
         ]
@@ -239,28 +249,28 @@ class TestSignFlip:
         assert exact < 1e-3
         assert verdict(pairs).p == pytest.approx(exact, rel=0.15)
 
-    def test_a_small_p_is_never_nothing(self) -> None:
+    def test_a_small_p_is_never_zero(self) -> None:
         """Also where no draw reaches the difference, the observed labelling counts."""
         drawn = Drawn.of(
-            pair_of(mean_sums(np.ones(30)), mean_sums(np.zeros(30)), [str(one) for one in range(30)]),
+            pair_of(mean_sums(np.ones(30)), mean_sums(np.zeros(30)), [str(number) for number in range(30)]),
             np.random.default_rng(0),
             10,
         )
         assert all(_small_p([drawn], 1.0, np.random.default_rng(seed), 1) > 0 for seed in range(30))
 
-    def test_no_difference_at_all(self) -> None:
+    def test_p_is_1_without_any_difference(self) -> None:
         same = np.array([1.0, 0, 1])
         assert compared(same, same).p == 1.0
 
     @pytest.mark.parametrize("size", [1, 5])
-    def test_keeps_its_level_under_the_null(self, size: int) -> None:
+    def test_keeps_its_level_under_the_null_hypothesis(self, size: int) -> None:
         """Clusters of `size` samples that share what a speaker does to one setting and not to the other."""
         rng, hits, naive, runs = np.random.default_rng(5), 0, 0, 250
         for _ in range(runs):
-            own = rng.normal(0, 1, 30 * size) + np.repeat(rng.normal(0, 1, 30), size)
+            ours = rng.normal(0, 1, 30 * size) + np.repeat(rng.normal(0, 1, 30), size)
             other = rng.normal(0, 1, 30 * size)
-            hits += compared(own, other, np.repeat(range(30), size), draws=300).p <= 0.05
-            naive += size > 1 and compared(own, other, draws=300).p <= 0.05
+            hits += compared(ours, other, np.repeat(range(30), size), draws=300).p <= 0.05
+            naive += size > 1 and compared(ours, other, draws=300).p <= 0.05
         assert 0.02 <= hits / runs <= 0.08
         assert size == 1 or naive / runs > 0.15  # as if samples were independent
 
@@ -272,7 +282,7 @@ class TestSignFlip:
             sides = [
                 [choice_sums(list(t), list(g), [False] * 36) for t, g in zip(truths, s, strict=True)] for s in guesses
             ]
-            pairs = [pair_of(own, other, names, "macro_f1") for own, other in zip(*sides, strict=True)]
+            pairs = [pair_of(sums, other, names, "macro_f1") for sums, other in zip(*sides, strict=True)]
             hits += verdict(pairs, draws=200).p <= 0.05
         assert 0.02 <= hits / 200 <= 0.085
 
@@ -281,28 +291,28 @@ class TestSignFlip:
         paired = unpaired = 0
         for _ in range(100):
             hardness = rng.normal(0, 2, 60)
-            own, other = hardness + rng.normal(0.3, 0.5, 60), hardness + rng.normal(0, 0.5, 60)
-            paired += compared(own, other, draws=300).p <= 0.05
-            unpaired += stats.ttest_ind(own, other).pvalue <= 0.05
+            ours, other = hardness + rng.normal(0.3, 0.5, 60), hardness + rng.normal(0, 0.5, 60)
+            paired += compared(ours, other, draws=300).p <= 0.05
+            unpaired += stats.ttest_ind(ours, other).pvalue <= 0.05
         assert paired > 80
         assert unpaired < 30
 
 
 class TestInterval:
-    def test_covers_the_truth_as_often_as_it_says(self) -> None:
+    def test_covers_the_true_accuracy_as_often_as_stated(self) -> None:
         """Accuracy of 250 samples in 50 clusters, 1,000 runs."""
         rng = np.random.default_rng(7)
         names = [str(name) for name in np.repeat(range(50), 5)]
         held = 0
         for _ in range(1000):
             skill = np.repeat(rng.beta(4, 2, 50), 5)  # mean 2/3
-            own = mean_sums((rng.random(250) < skill).astype(float))
-            drawn = resampled(pair_of(own, mean_sums(np.zeros(250)), names), rng, 400)
+            sums = mean_sums((rng.random(250) < skill).astype(float))
+            drawn = resampled(pair_of(sums, mean_sums(np.zeros(250)), names), rng, 400)
             low, high = interval_of_mean(drawn[None], [50])
             held += low <= 2 / 3 <= high
         assert 0.93 <= held / 1000 <= 0.97
 
-    def test_one_cluster_has_none(self) -> None:
+    def test_is_missing_for_one_cluster(self) -> None:
         assert compared(np.ones(3), np.zeros(3), np.array(["a", "a", "a"])).interval is None
 
 
@@ -318,12 +328,12 @@ class TestMcNemar:
             (3, 3, 1.0),
         ],
     )
-    def test_golden(self, gained: int, lost: int, expected: float) -> None:
-        own = [True] * gained + [False] * lost + [True, False] * 5
+    def test_golden_p_values(self, gained: int, lost: int, expected: float) -> None:
+        ours = [True] * gained + [False] * lost + [True, False] * 5
         other = [False] * gained + [True] * lost + [True, False] * 5
-        assert mcnemar(own, other) == pytest.approx(expected)
+        assert mcnemar(ours, other) == pytest.approx(expected)
 
-    def test_without_discordant_samples(self) -> None:
+    def test_p_is_1_without_discordant_samples(self) -> None:
         assert mcnemar([True, False], [True, False]) == 1.0
 
 
@@ -339,5 +349,5 @@ class TestHolm:
             ([], []),
         ],
     )
-    def test_golden(self, given: list[float], expected: list[float]) -> None:
+    def test_golden_adjusted_p_values(self, given: list[float], expected: list[float]) -> None:
         assert holm(given) == pytest.approx(expected)

@@ -30,19 +30,19 @@ def cluster_bootstrap(
     names = tuple(map(str, range(totals.shape[1] - 1)))
     clusters = tuple(f"{number:05}" for number in range(len(totals)))
     sums = Sums(names, totals, statistic, clusters, dict.fromkeys(names, (0.0, 1.0)))
-    return [one.interval for one in Resampler(seed, resamples).of_sums(sums).values()]
+    return [estimate.interval for estimate in Resampler(seed, resamples).of_sums(sums).values()]
 
 
 def totals_of(values: np.ndarray, clusters: np.ndarray) -> Floats:
     return cluster_totals(np.column_stack([values, np.ones(len(values))]), [str(cluster) for cluster in clusters])
 
 
-def test_totals_are_summed_within_clusters_in_the_order_of_their_names() -> None:
+def test_cluster_totals_are_sums_in_the_order_of_cluster_names() -> None:
     totals = cluster_totals([[1, 10], [2, 20], [4, 40]], ["zoe", "ann", "zoe"])
     assert totals.tolist() == [[2, 20], [5, 50]]
 
 
-def test_totals_refuse_samples_without_a_cluster() -> None:
+def test_cluster_totals_refuse_samples_without_a_cluster() -> None:
     with pytest.raises(ValueError, match="3 samples but 2 clusters"):
         cluster_totals([[1], [2], [3]], ["a", "b"])
 
@@ -57,18 +57,18 @@ def test_the_interval_depends_on_the_seed_and_not_on_the_order_of_samples() -> N
     assert first != other
 
 
-def test_the_median_takes_each_sample_with_its_own_cluster_in_any_order() -> None:
+def test_the_median_keeps_samples_with_their_clusters_in_any_order() -> None:
     rng = np.random.default_rng(0)
     values, names = np.repeat(np.arange(10.0), 6) + rng.random(60), np.repeat(list("abcdefghij"), 6)
     order = rng.permutation(60)
-    found, turned = (Resampler(1).median(values[places], names[places]) for places in (np.arange(60), order))
+    straight, turned = (Resampler(1).median(values[places], names[places]) for places in (np.arange(60), order))
     means = Resampler(1).mean(values.tolist(), names.tolist())
-    assert np.array_equal(found.drawn, turned.drawn)
-    assert np.corrcoef(found.drawn, means.drawn)[0, 1] > 0.7  # of the same resamples
+    assert np.array_equal(straight.drawn, turned.drawn)
+    assert np.corrcoef(straight.drawn, means.drawn)[0, 1] > 0.7  # of the same resamples
 
 
 @pytest.mark.parametrize(("size", "clusters"), [(2, 2), (7, 3), (60, 60), (200, 9), (900, 900)])
-def test_the_median_of_a_resample_is_that_of_its_samples_written_out(size: int, clusters: int) -> None:
+def test_the_median_of_a_resample_is_that_of_its_repeated_samples(size: int, clusters: int) -> None:
     rng = np.random.default_rng(size)
     values, codes = np.round(rng.random(size), 2), np.arange(size) % clusters  # some are equal
     (weights,) = Resampler(3, 50)._weights(clusters)
@@ -76,16 +76,16 @@ def test_the_median_of_a_resample_is_that_of_its_samples_written_out(size: int, 
     assert Resampler(3, 50).median(values, [f"{code:03}" for code in codes]).drawn == pytest.approx(expected)
 
 
-def test_the_median_is_found_far_from_the_middle_of_all_samples() -> None:
+def test_the_median_of_a_resample_may_lie_far_from_the_overall_median() -> None:
     values, codes = np.arange(900.0), np.arange(900) // 300  # three clusters, each with neighbours only
-    found = Resampler(3, 50).median(values, list(map(str, codes))).drawn
+    medians = Resampler(3, 50).median(values, list(map(str, codes))).drawn
     (weights,) = Resampler(3, 50)._weights(3)
-    assert found == pytest.approx([np.median(np.repeat(values, drawn[codes])) for drawn in weights])
+    assert medians == pytest.approx([np.median(np.repeat(values, drawn[codes])) for drawn in weights])
 
 
 @pytest.mark.parametrize("largest", [1, 255, 1 << 22])
 @pytest.mark.parametrize("whole", [True, False])
-def test_sums_of_draws_are_those_of_double_precision(largest: int, whole: bool) -> None:
+def test_drawn_sums_equal_a_double_precision_matrix_product(largest: int, whole: bool) -> None:
     rng = np.random.default_rng(largest)
     drawn, totals = rng.integers(0, 5, (40, 60)).astype(np.uint8), rng.random((60, 3)) * largest
     totals = np.ceil(totals) if whole else totals
@@ -96,19 +96,19 @@ def test_one_cluster_has_no_interval() -> None:
     assert cluster_bootstrap(totals_of(np.array([0.0, 1.0]), np.array([7, 7])), mean, seed=0) == [None]
 
 
-def test_two_clusters_give_the_whole_range() -> None:
+def test_two_clusters_give_an_interval_over_the_whole_range() -> None:
     """With 2 clusters 25 % of the resamples hold one of them twice, and the expanded tail reaches them."""
     (interval,) = cluster_bootstrap(totals_of(np.array([0.0, 1.0]), np.array([0, 1])), mean, seed=0)
     assert interval == (0.0, 1.0)
 
 
-def test_the_tail_widens_as_clusters_get_few() -> None:
+def test_the_expanded_tail_grows_as_clusters_get_fewer() -> None:
     """Φ(−√(C/(C−1)) t): t(0.975, 9) = 2.26216, √(10/9) = 1.05409, Φ(−2.38452) = 0.00855."""
     assert expanded_tail(10) == pytest.approx(0.00855, abs=5e-5)
     assert expanded_tail(100_000) == pytest.approx(0.025, abs=1e-5)
 
 
-def test_a_resample_without_a_value_is_left_out() -> None:
+def test_resamples_without_a_value_are_left_out_of_the_interval() -> None:
     totals = np.array([[0.0, 0.0], [1.0, 2.0], [2.0, 4.0]])
 
     def ratio(sums: Floats) -> Floats:
@@ -119,7 +119,7 @@ def test_a_resample_without_a_value_is_left_out() -> None:
     assert cluster_bootstrap(np.zeros((3, 2)), ratio, seed=0) == [None]
 
 
-def test_batches_do_not_change_the_result(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_computing_in_batches_does_not_change_the_interval(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(0)
     totals = totals_of(rng.random(90), rng.integers(0, 30, 90))
     whole = cluster_bootstrap(totals, mean, seed=5)
@@ -143,30 +143,30 @@ def coverage(clusters: int, per_cluster: int, runs: int, *, as_if_independent: b
 
 
 @pytest.mark.parametrize("clusters", [6, 20, 60])
-def test_intervals_hold_the_truth_about_as_often_as_they_say(clusters: int) -> None:
+def test_intervals_cover_the_true_mean_about_as_often_as_stated(clusters: int) -> None:
     assert 0.91 <= coverage(clusters, 8, runs=200) <= 0.985
 
 
-def test_without_clusters_they_would_not() -> None:
+def test_intervals_that_ignore_clusters_cover_the_true_mean_too_rarely() -> None:
     assert coverage(20, 8, runs=100, as_if_independent=True) < 0.75
 
 
 class TestMeansOfTasks:
-    def test_of_one_figure_it_is_the_expanded_percentile_interval(self) -> None:
+    def test_the_interval_for_one_task_is_the_expanded_percentile_interval(self) -> None:
         drawn, tail = np.random.default_rng(0).normal(size=(1, 4000)), expanded_tail(7)
         assert interval_of_mean(drawn, [7]) == pytest.approx(tuple(np.quantile(drawn[0], [tail, 1 - tail])))
 
-    def test_resamples_without_a_value_are_left_out(self) -> None:
+    def test_resamples_without_a_value_do_not_change_the_interval(self) -> None:
         drawn = np.random.default_rng(0).normal(size=(2, 4000))
         holed = np.hstack([drawn, [[np.nan], [0.0]]])
         assert interval_of_mean(holed, [5, 6]) == interval_of_mean(drawn, [5, 6])
         assert interval_of_mean(np.full((2, 9), np.nan), [5, 6]) is None
 
-    def test_without_spread_it_has_no_width(self) -> None:
+    def test_draws_without_spread_give_an_interval_of_zero_width(self) -> None:
         assert interval_of_mean(np.ones((2, 50)), [2, 9]) == (1.0, 1.0)
 
     @pytest.mark.parametrize("scales", [[1, 1, 1, 1, 1, 1], [1, 1, 1, 2, 1, 1]])
-    def test_tasks_of_few_clusters_do_not_pass_for_many(self, scales: list[int]) -> None:
+    def test_many_tasks_of_few_clusters_do_not_count_as_many_clusters(self, scales: list[int]) -> None:
         """Six tasks of four clusters are not 24 clusters: taken for those, intervals held 90 % and 88 %."""
         rng, held = np.random.default_rng(1), 0
         for _ in range(200):
@@ -183,7 +183,7 @@ class TestWhatDoesNotVary:
     @pytest.mark.parametrize(
         ("value", "expected"), [(1.0, (6 / (6 + 3.8415), 1.0)), (0.0, (0.0, 3.8415 / (6 + 3.8415)))]
     )
-    def test_has_wilsons_interval_of_as_many_trials_as_clusters(
+    def test_a_constant_share_has_wilsons_interval_over_its_clusters(
         self, value: float, expected: tuple[float, float]
     ) -> None:
         (interval,) = cluster_bootstrap(totals_of(np.full(12, value), np.arange(12) // 2), mean, seed=0)
@@ -196,7 +196,7 @@ class TestWhatDoesNotVary:
             (1.0, (0.0,), (1.0, 1.0)), (1.0, (1.0,), (0.6097, 1.0)), (1.0, (), None),
         ],
     )  # fmt: skip
-    def test_is_of_the_figures_own_ends(
+    def test_wilsons_interval_needs_a_constant_at_a_bound_of_the_figure(
         self, value: float, ends: tuple[float, ...], expected: tuple[float, float] | None
     ) -> None:
         """Of a share both ends; of a word error rate only 0, for there is no worst one; of CIDEr-D none."""
@@ -204,25 +204,25 @@ class TestWhatDoesNotVary:
         sums = Sums(("figure",), columns, mean, tuple("abcdef"), {"figure": ends})
         assert Resampler(0).of_sums(sums)["figure"].interval == (expected and pytest.approx(expected, abs=1e-3))
 
-    def test_rests_on_the_clusters_that_have_a_part_in_it(self) -> None:
+    def test_the_interval_counts_only_clusters_with_a_value_of_the_figure(self) -> None:
         """One sample of twenty has no interval, two all right ones have none, three Wilson's of three."""
         columns = {str(n): [1.0] * n + [None] * (20 - n) for n in (1, 2, 3, 20)}
         sums = means_of_items(columns, [str(n) for n in range(20)])
         sums = replace(sums, ends=dict.fromkeys(sums.names, (0.0, 1.0)))
-        found = Resampler(0).of_sums(sums)
-        assert [found[name].interval for name in ("1", "2")] == [None, None]
-        assert found["3"].interval == pytest.approx((1 - wilson_reach(3), 1))
-        assert found["20"].interval == pytest.approx((1 - wilson_reach(20), 1))
+        estimates = Resampler(0).of_sums(sums)
+        assert [estimates[name].interval for name in ("1", "2")] == [None, None]
+        assert estimates["3"].interval == pytest.approx((1 - wilson_reach(3), 1))
+        assert estimates["20"].interval == pytest.approx((1 - wilson_reach(20), 1))
         assert Resampler(0).of_sums(replace(sums, ends={}))["1"].interval is None
 
-    def test_below_three_clusters_has_none(self) -> None:
+    def test_below_three_clusters_there_is_no_interval(self) -> None:
         assert cluster_bootstrap(totals_of(np.ones(4), np.arange(4) // 2), mean, seed=0) == [None]
 
-    def test_of_figures_without_bounds_has_no_width(self) -> None:
+    def test_a_constant_figure_without_bounds_has_an_interval_of_zero_width(self) -> None:
         assert Resampler(0).mean([7.0] * 6, list("abcdef")).interval == (7.0, 7.0)
         assert Resampler(0).median([1.0] * 6, list("abcdef")).interval == (1.0, 1.0)
 
-    def test_holds_the_truth_where_no_width_never_would(self) -> None:
+    def test_wilsons_interval_covers_the_true_share_where_zero_width_cannot(self) -> None:
         """Six clusters, each right with 0.95: three runs of four see nothing but right ones."""
         rng, held = np.random.default_rng(3), 0
         for _ in range(400):
@@ -236,42 +236,42 @@ class TestWhatDoesNotVary:
 class TestMeanOver:
     def tasks(self, rng: np.random.Generator, clusters: int, spread: np.ndarray) -> list[Estimate]:
         """Tasks of as many clusters, whose truth is 0: the resampler draws them alike."""
-        each = [rng.normal(0, one, clusters) for one in spread]
+        each = [rng.normal(0, deviation, clusters) for deviation in spread]
         names = [str(number) for number in range(clusters)]
         return [Resampler(42, 500).mean(values.tolist(), names) for values in each]
 
     @pytest.mark.parametrize("clusters", [6, 30])
     @pytest.mark.parametrize("spread", [[1, 1, 1, 1], [1, 3, 1, 1]])
-    def test_holds_the_truth_about_as_often_as_it_says(self, clusters: int, spread: list[int]) -> None:
+    def test_interval_covers_the_true_mean_about_as_often_as_stated(self, clusters: int, spread: list[int]) -> None:
         rng, held = np.random.default_rng(5), 0
         for _ in range(200):
-            one = mean_over(self.tasks(rng, clusters, np.array(spread)))
-            held += one.low <= 0 <= one.high
+            estimate = mean_over(self.tasks(rng, clusters, np.array(spread)))
+            held += estimate.low <= 0 <= estimate.high
         assert 0.92 <= held / 200 <= 0.985
 
-    def test_of_tasks_drawn_alike_is_not_that_of_one_task_over_and_over(self) -> None:
+    def test_nine_equal_tasks_have_an_interval_a_third_as_wide_as_one(self) -> None:
         """Nine equal tasks: the mean's interval is a third as wide, though the draws of all are the same."""
         values = np.random.default_rng(0).normal(0, 1, 40)
-        one = Resampler(1).mean(values.tolist(), [str(number) for number in range(40)])
-        many = mean_over([one] * 9)
-        assert (many.high - many.low) / (one.high - one.low) == pytest.approx(1 / 3, abs=0.03)
+        single = Resampler(1).mean(values.tolist(), [str(number) for number in range(40)])
+        many = mean_over([single] * 9)
+        assert (many.high - many.low) / (single.high - single.low) == pytest.approx(1 / 3, abs=0.03)
 
     def test_weights_scale_figures_and_draws(self) -> None:
-        one, other = (Resampler(seed).mean([0.0, 1.0, 0.0, 0.5], list("abcd")) for seed in (1, 2))
-        found = mean_over([one, other], [2.0, 0.0])
-        assert found.value == one.value
-        assert found.interval == pytest.approx(one.interval)
-        assert np.array_equal(one.scaled(2.0).drawn, 2 * one.drawn)
+        first, other = (Resampler(seed).mean([0.0, 1.0, 0.0, 0.5], list("abcd")) for seed in (1, 2))
+        weighted = mean_over([first, other], [2.0, 0.0])
+        assert weighted.value == first.value
+        assert weighted.interval == pytest.approx(first.interval)
+        assert np.array_equal(first.scaled(2.0).drawn, 2 * first.drawn)
 
-    def test_of_one_task_is_its_own(self) -> None:
-        one = Resampler(1).mean([0.0, 1.0, 0.0], list("abc"))
-        assert mean_over([one]) is one
+    def test_mean_of_one_task_is_the_estimate_of_that_task(self) -> None:
+        single = Resampler(1).mean([0.0, 1.0, 0.0], list("abc"))
+        assert mean_over([single]) is single
 
-    def test_a_task_without_an_interval_leaves_none(self) -> None:
-        one = Resampler(1).mean([0.0, 1.0, 0.0], list("abc"))
-        assert mean_over([one, Resampler(1).mean([1.0, 1.0], ["a", "a"])]).interval is None
+    def test_mean_has_no_interval_if_a_task_has_none(self) -> None:
+        single = Resampler(1).mean([0.0, 1.0, 0.0], list("abc"))
+        assert mean_over([single, Resampler(1).mean([1.0, 1.0], ["a", "a"])]).interval is None
 
-    def test_a_task_that_is_all_right_still_widens_it(self) -> None:
+    def test_a_task_with_all_samples_right_still_widens_the_interval(self) -> None:
         columns = np.column_stack([np.ones(6), np.ones(6)])
         right = Resampler(1).of_sums(Sums(("a",), columns, mean, tuple("abcdef"), {"a": (0.0, 1.0)}))["a"]
         mixed = Resampler(1).mean([0.0, 1.0, 0.0, 1.0, 1.0, 0.0], list("abcdef"))

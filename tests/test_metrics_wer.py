@@ -38,7 +38,7 @@ MAT = "the cat sat on the mat"
         ("hello um world", "hello world", 2, (0, 0, 0)),
     ],
 )
-def test_errors_counted_by_hand(reference: str, hypothesis: str, words: int, edits: tuple[int, int, int]) -> None:
+def test_word_errors_counted_by_hand(reference: str, hypothesis: str, words: int, edits: tuple[int, int, int]) -> None:
     assert transcript_errors(reference, hypothesis) == TranscriptErrors(sum(edits), words, *edits, insertion_loop=False)
 
 
@@ -57,17 +57,17 @@ def test_errors_counted_by_hand(reference: str, hypothesis: str, words: int, edi
         (MAT, " ".join(f"word{i}" for i in range(100)), False),
     ],
 )
-def test_insertion_loops(reference: str, hypothesis: str, loop: bool) -> None:
+def test_insertion_loops_are_flagged(reference: str, hypothesis: str, loop: bool) -> None:
     assert transcript_errors(reference, hypothesis).insertion_loop is loop
 
 
 words = st.lists(st.sampled_from(["cat", "dog", "mat", "hat", "rat", "bat", "sun", "moon"]), max_size=12)
 
 
-def edit_distance(one: list[str], other: list[str]) -> int:
+def edit_distance(first: list[str], other: list[str]) -> int:
     """Wagner and Fischer's dynamic programme, apart from the library."""
     row = list(range(len(other) + 1))
-    for i, left in enumerate(one, 1):
+    for i, left in enumerate(first, 1):
         previous, row = row, [i]
         for j, right in enumerate(other, 1):
             row.append(min(previous[j] + 1, row[j - 1] + 1, previous[j - 1] + (left != right)))
@@ -75,11 +75,13 @@ def edit_distance(one: list[str], other: list[str]) -> int:
 
 
 @given(words, words)
-def test_errors_are_the_edit_distance_and_add_up(reference: list[str], hypothesis: list[str]) -> None:
-    found = transcript_errors(" ".join(reference), " ".join(hypothesis))
-    assert found.errors == edit_distance(reference, hypothesis)
-    assert found.errors == found.substitutions + found.deletions + found.insertions
-    assert len(reference) - found.deletions + found.insertions == len(hypothesis)
+def test_word_errors_equal_the_edit_distance_and_sum_over_the_kinds(
+    reference: list[str], hypothesis: list[str]
+) -> None:
+    errors = transcript_errors(" ".join(reference), " ".join(hypothesis))
+    assert errors.errors == edit_distance(reference, hypothesis)
+    assert errors.errors == errors.substitutions + errors.deletions + errors.insertions
+    assert len(reference) - errors.deletions + errors.insertions == len(hypothesis)
 
 
 @given(st.text())
@@ -105,13 +107,13 @@ def test_a_runaway_reply_is_scored_in_seconds(reply: str) -> None:
     assert transcript_errors(MAT, reply).errors >= 6
 
 
-def test_a_number_of_thousands_of_digits_costs_its_own_word_only() -> None:
-    found = transcript_errors(MAT, "The cat sat " + "7" * 5_000 + " on the mat.")
-    assert (found.substitutions, found.deletions) == (0, 0)
-    assert 1 <= found.insertions <= 3
+def test_a_number_of_thousands_of_digits_costs_at_most_three_insertions() -> None:
+    errors = transcript_errors(MAT, "The cat sat " + "7" * 5_000 + " on the mat.")
+    assert (errors.substitutions, errors.deletions) == (0, 0)
+    assert 1 <= errors.insertions <= 3
 
 
-def test_a_long_text_is_normalised_in_pieces_to_the_same_words() -> None:
+def test_a_long_text_normalises_to_the_same_words_as_its_sentences() -> None:
     sentence = "It's Mr. Brown's colour, he said; I won't go. "
     assert normalise(sentence * 600) == " ".join([normalise(sentence)] * 600)
 
@@ -124,7 +126,7 @@ SAMPLES = [
 ]
 
 
-def test_golden_summary() -> None:
+def test_golden_summary_of_transcripts() -> None:
     summary = summarise_transcripts(SAMPLES, ["x", "y", "z"], seed=0)
     intervals = summary.pop("intervals")
     assert summary.pop("mean_of_samples") == pytest.approx({"mean_wer": 4 / 9, "score": 5 / 9})
@@ -138,7 +140,7 @@ def test_golden_summary() -> None:
     assert intervals["score"] == [max(0.0, 1 - high), 1 - low]
 
 
-def test_a_reply_longer_than_its_reference_scores_zero_not_less() -> None:
+def test_a_reply_longer_than_its_reference_scores_0_and_not_less() -> None:
     summary = summarise_transcripts([TranscriptErrors(30, 10, 0, 0, 30, True)] * 2, ["x", "y"], seed=0)
     assert (summary["wer"], summary["score"]) == (3.0, 0.0)
     assert summary["intervals"]["score"] is None  # all wrong, in but two clusters
@@ -146,7 +148,7 @@ def test_a_reply_longer_than_its_reference_scores_zero_not_less() -> None:
     assert summary["mean_of_samples"]["score"] == -2.0
 
 
-def test_an_empty_reference_counts_its_insertions_and_at_most_one_whole_sample() -> None:
+def test_an_empty_reference_adds_its_insertions_and_a_sample_wer_of_at_most_1() -> None:
     samples = [TranscriptErrors(0, 8, 0, 0, 0, False), TranscriptErrors(4, 0, 0, 0, 4, False)]
     summary = summarise_transcripts(samples, ["x", "y"], seed=0)
     assert (summary["wer"], summary["mean_wer"], summary["empty_references"]) == (0.5, 0.5, 1)
@@ -154,14 +156,14 @@ def test_an_empty_reference_counts_its_insertions_and_at_most_one_whole_sample()
 
 
 @pytest.mark.parametrize("samples", [[], [TranscriptErrors(0, 0, 0, 0, 0, False)] * 2])
-def test_without_a_reference_word_there_are_no_figures(samples: list[TranscriptErrors]) -> None:
+def test_without_a_reference_word_wer_and_score_are_none(samples: list[TranscriptErrors]) -> None:
     summary = summarise_transcripts(samples, ["x", "y"][: len(samples)], seed=0)
     assert summary["n"] == len(samples)
     assert summary.get("wer") is summary["score"] is None
     json.dumps(summary, allow_nan=False)
 
 
-def test_the_interval_of_the_corpus_rate_is_that_of_a_ratio() -> None:
+def test_the_interval_of_the_corpus_wer_is_that_of_a_ratio() -> None:
     """200 equal samples of 10 words with 0 or 2 errors: WER 0.1 ± 1.96 x 0.1 / sqrt(200) = 0.0139."""
     errors = np.resize([0, 2], 200).tolist()
     samples = [TranscriptErrors(count, 10, count, 0, 0, False) for count in errors]
@@ -176,20 +178,20 @@ WAIT = "I DON'T KNOW WHY THE CAPTAIN'S SHIP WASN'T THERE BUT IT'S GONE AND WE'LL
     "mark",
     "'\u2018\u2019\u201b\u2032\u2035\u02b9\u02bb\u02bc\u02bd\u02c8\u02ca\u02cb\u00b4`\uff07\uff40\ua78c\u055a\u05f3\u0374\x92",
 )
-def test_every_apostrophe_is_one(mark: str) -> None:
-    found = transcript_errors(WAIT, WAIT.lower().replace("'", mark))
-    assert (found.errors, found.words) == (0, 20)
+def test_all_apostrophe_characters_count_as_equal(mark: str) -> None:
+    errors = transcript_errors(WAIT, WAIT.lower().replace("'", mark))
+    assert (errors.errors, errors.words) == (0, 20)
     assert transcript_errors(WAIT.replace("'", mark), WAIT).errors == 0
 
 
 @pytest.mark.parametrize(
     "mark", [*"\u00ad\u200b\u200c\u200d\u2060\ufeff\u200e\u202a\x00\x1b\ufe0f\u034f\u3164\U000e0100"]
 )
-def test_invisible_characters_cost_no_word(mark: str) -> None:
+def test_invisible_characters_add_no_word_error(mark: str) -> None:
     assert transcript_errors(MAT, f"{mark}the c{mark}at sat{mark} on the mat").errors == 0
 
 
-def test_a_text_of_all_settings_is_normalised_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_text_is_normalised_once_for_all_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     """The normaliser takes nine tenths of WER, and each text is read by our rules and by the released ones."""
     read = list[str]()
     monkeypatch.setattr("audiomarathon.metrics.normalise._normaliser", lambda: lambda text: read.append(text) or text)
@@ -202,17 +204,17 @@ def test_a_text_of_all_settings_is_normalised_once(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("mark", ["…", "...", "．", "․", "—", "“", "„", "¿", "、", "👩‍👧", "♪", "❤️"])
-def test_signs_between_words_cost_no_word(mark: str) -> None:
+def test_punctuation_and_symbols_between_words_add_no_word_error(mark: str) -> None:
     assert transcript_errors(MAT, f"the cat sat{mark} on the mat").errors == 0
     assert transcript_errors(MAT, f"the cat {mark} sat on the mat").errors == 0
 
 
 @pytest.mark.parametrize("text", ["half ½ a cup", "Sound™ is 5′ long", "ﬁve ﬁsh"])
-def test_other_signs_are_read_as_whisper_reads_them(text: str) -> None:
+def test_other_symbols_are_normalised_as_by_whisper(text: str) -> None:
     assert normalise(text) == released(text)
 
 
-def test_published_figures_know_one_apostrophe() -> None:
+def test_the_published_rules_count_a_curly_apostrophe_as_an_error() -> None:
     assert transcript_errors("it's gone", "it’s gone", released).errors == 1
     assert transcript_errors("it's gone", "it's gone", released).errors == 0
 
@@ -242,11 +244,11 @@ def test_published_figures_know_one_apostrophe() -> None:
         ("en", "I can't", "I can not", 0, 3),
     ],
 )
-def test_each_language_keeps_what_tells_its_words_apart(
+def test_units_of_each_language_keep_the_marks_that_distinguish_words(
     language: str, reference: str, hypothesis: str, errors: int, units: int
 ) -> None:
-    found = transcript_errors(reference, hypothesis, partial(units_of, language=language))
-    assert (found.errors, found.words) == (errors, units)
+    counted = transcript_errors(reference, hypothesis, partial(units_of, language=language))
+    assert (counted.errors, counted.words) == (errors, units)
 
 
 @pytest.mark.parametrize(
@@ -256,5 +258,5 @@ def test_each_language_keeps_what_tells_its_words_apart(
         *((text, False) for text in ("It’s 5 € – “yes” ½ ♪", "plain", "soft\u00adhyphen")),
     ],
 )
-def test_english_rules_misread_letters_with_marks_and_other_scripts(text: str, needs: bool) -> None:
+def test_texts_with_accents_or_other_scripts_need_rules_of_their_language(text: str, needs: bool) -> None:
     assert needs_language(text) is needs

@@ -33,7 +33,7 @@ def test_a_task_is_read_like_the_public_one(root: Path, key: str) -> None:
     assert (len(loaded.samples), loaded.bad_rows) == (6 if key == "race" else 2, ())
 
 
-def test_clips_last_90_to_120_seconds_and_the_whole_fits_250_mb(root: Path) -> None:
+def test_clips_last_90_to_120_seconds_and_all_files_fit_250_mb(root: Path) -> None:
     manifest = json.loads((root / "audiomarathon.json").read_text())
     assert list(manifest["tasks"]) == list(world.TASKS)
     assert all(count >= 6 for count in CLIPS.values())
@@ -51,7 +51,7 @@ def test_clips_last_90_to_120_seconds_and_the_whole_fits_250_mb(root: Path) -> N
     assert total * 1.05 <= 250e6
 
 
-def test_the_same_seed_writes_the_same_bytes(root: Path, tmp_path: Path) -> None:
+def test_the_same_seed_writes_the_same_bytes_for_any_workers_and_tasks(root: Path, tmp_path: Path) -> None:
     """Also from one thread and for fewer tasks: a clip depends on nothing but its own random stream."""
     again = mini.generate(tmp_path / "again", progress=False, workers=1, tasks=["desed"], limit=1)
     other = mini.generate(tmp_path / "other", progress=False, tasks=["desed"], limit=1, seed=7)
@@ -60,7 +60,7 @@ def test_the_same_seed_writes_the_same_bytes(root: Path, tmp_path: Path) -> None
     assert digests[0] == digests[1] != digests[2]
 
 
-def test_a_needle_lies_where_the_metadata_says(root: Path) -> None:
+def test_the_planted_event_lies_where_the_metadata_says(root: Path) -> None:
     row = json.loads((root / "desed" / "desed_sound_event_detection_task.json").read_text())["tasks"][0]
     samples, rate = soundfile.read(root / "desed" / row["path"])
     start = int(row["event_onset"] * rate)
@@ -69,13 +69,15 @@ def test_a_needle_lies_where_the_metadata_says(root: Path) -> None:
     assert samples[start:stop].std() > 5 * outside.std()
 
 
-def test_training_and_benchmark_share_no_random_stream() -> None:
+def test_training_and_benchmark_data_share_no_random_stream() -> None:
     """Even where seed and keys are equal."""
     drawn = [world.stream(42, split, 3, 0).random(8) for split in ("benchmark", "training")]
     assert not np.isin(drawn[0], drawn[1]).any()
 
 
-def test_the_cache_is_made_once_and_never_half(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cache_is_generated_once_and_never_left_half_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     calls = []
 
     def fake(folder: Path) -> Path:
@@ -98,14 +100,14 @@ def test_the_cache_is_made_once_and_never_half(tmp_path: Path, monkeypatch: pyte
     assert mini.mini_benchmark(tmp_path) != made
 
 
-def test_the_cache_follows_its_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_variable_sets_the_cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AUDIOMARATHON_CACHE", str(tmp_path / "here"))
     monkeypatch.setattr(mini, "generate", lambda folder: folder)
     monkeypatch.setattr(mini, "asked", lambda _hook: [])
     assert mini.mini_benchmark().parent == tmp_path / "here"
 
 
-def test_an_unknown_task_is_named() -> None:
+def test_the_error_for_an_unknown_task_names_the_task() -> None:
     with pytest.raises(ValueError, match=r"unknown task 'tua'.*librispeech"):
         mini.generate(Path("unused"), tasks=["tua"])
 
@@ -121,7 +123,7 @@ def wings() -> Path:
 
 
 @pytest.mark.parametrize("name", WINGS)
-def test_a_task_of_a_wing_is_read_like_real_data(wings: Path, name: str) -> None:
+def test_generated_data_of_added_benchmarks_load_like_real_data(wings: Path, name: str) -> None:
     task = get_task(name)
     loaded = task.load(task.find(wings))
     assert len(loaded.samples) >= 6
@@ -129,16 +131,16 @@ def test_a_task_of_a_wing_is_read_like_real_data(wings: Path, name: str) -> None
     assert not loaded.defects
 
 
-@pytest.mark.parametrize("task", [one for one in ENCODER_TASKS if not one.private], ids=lambda task: task.name)
-def test_an_encoder_task_has_every_class_and_no_bad_row(wings: Path, task: EncoderTask) -> None:
-    found = task.read(wings)
-    assert not found.bad_rows
-    counts = Counter(label for clip in found.clips for label in {*clip.labels})
-    clusters = {label: len({clip.cluster for clip in found.clips if label in clip.labels}) for label in counts}
+@pytest.mark.parametrize("task", [task for task in ENCODER_TASKS if not task.private], ids=lambda task: task.name)
+def test_encoder_task_classes_each_span_two_clusters_without_bad_rows(wings: Path, task: EncoderTask) -> None:
+    dataset = task.read(wings)
+    assert not dataset.bad_rows
+    counts = Counter(label for clip in dataset.clips for label in {*clip.labels})
+    clusters = {label: len({clip.cluster for clip in dataset.clips if label in clip.labels}) for label in counts}
     assert all(number > 1 for number in clusters.values())
 
 
-def test_the_wings_write_the_same_bytes_again(wings: Path, tmp_path: Path) -> None:
+def test_added_benchmarks_generate_the_same_bytes_again(wings: Path, tmp_path: Path) -> None:
     (jasco,) = [wing for wing in all_wings() if wing.key == "jasco"]
     jasco.mini(tmp_path)
     files = {file.relative_to(tmp_path) for file in tmp_path.rglob("*") if file.is_file()}

@@ -58,22 +58,22 @@ def kind(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.syspath_prepend(tmp_path / name / "tests")
     monkeypatch.chdir(tmp_path)  # a judge's name is not that of the folder here
     yield request.param
-    for module in [one for one in sys.modules if name in one]:
+    for module in [loaded for loaded in sys.modules if name in loaded]:
         del sys.modules[module]
 
 
 @pytest.mark.parametrize("kind", KINDS, indirect=True)
-def test_an_installed_package_passes_its_own_test(kind: str, tmp_path: Path) -> None:
+def test_a_new_package_passes_the_tests_it_comes_with(kind: str, tmp_path: Path) -> None:
     tests = vars(importlib.import_module(f"test_own_{kind}"))
-    own = [one for name, one in tests.items() if name.startswith("test_")]
-    assert own
-    for number, one in enumerate(own):
-        one(**{name: tmp_path / str(number) for name in inspect.signature(one).parameters})
+    test_functions = [check for name, check in tests.items() if name.startswith("test_")]
+    assert test_functions
+    for number, function in enumerate(test_functions):
+        function(**{name: tmp_path / str(number) for name in inspect.signature(function).parameters})
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("what", KINDS)
-def test_it_is_installed_by_pip_and_tested_by_pytest(what: str, tmp_path: Path) -> None:
+def test_a_new_package_installs_by_pip_and_passes_pytest(what: str, tmp_path: Path) -> None:
     name, site = f"own_{what}", tmp_path / "site"
     new(what, name, "--into", tmp_path)
     pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-build-isolation", "--no-index"]
@@ -84,7 +84,7 @@ def test_it_is_installed_by_pip_and_tested_by_pytest(what: str, tmp_path: Path) 
     assert done.returncode == 0, done.stdout
 
 
-def test_it_says_what_to_do_next(tmp_path: Path) -> None:
+def test_a_new_package_comes_with_the_commands_to_run_next(tmp_path: Path) -> None:
     folder = tmp_path / "my_pruner"
     run = "audiomarathon run tau --data mini --method my_pruner --ratio 0.5"
     assert new("method", "my_pruner", "--into", tmp_path) == [f"pip install -e {folder}", f"pytest {folder}", run]
@@ -118,7 +118,7 @@ def test_it_says_what_to_do_next(tmp_path: Path) -> None:
         (("judge", "here"), "already exists"),
     ],
 )
-def test_it_refuses_names_and_overwrites_nothing(tmp_path: Path, words: tuple[str, str], said: str) -> None:
+def test_new_refuses_invalid_names_and_overwrites_nothing(tmp_path: Path, words: tuple[str, str], said: str) -> None:
     (tmp_path / "here").mkdir()
     done = CliRunner().invoke(app, ["new", *words, "--into", str(tmp_path)])
     assert done.exit_code == 2

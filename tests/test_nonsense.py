@@ -66,14 +66,14 @@ class ScoredPruner(Pruner):
     ids=["twice", "beyond the end", "negative", "positions changed", "not integers"],
 )
 @pytest.mark.parametrize("count", [1, 3])
-def test_a_pruner_that_chooses_nonsense(
+def test_an_invalid_selection_by_a_pruner_is_an_error(
     lm: AudioLM, prompts: list[Prompt], kind: type[Pruner], choice: Callable[..., Any], said: str, count: int
 ) -> None:
     with pytest.raises(MethodError, match=f"^mine-0.5-layer2:? .*{said}"):
         generate(lm, prompts[:count], kind(0.5, choice=choice))
 
 
-def test_a_choice_in_any_order_is_sound(lm: AudioLM, prompts: list[Prompt]) -> None:
+def test_a_selection_in_any_order_gives_the_same_logits(lm: AudioLM, prompts: list[Prompt]) -> None:
     sound = generate(lm, prompts, Pruner(0.5, choice=lambda evidence: torch.arange(evidence.n_keep)), keep_logits=True)
     turned = Pruner(0.5, choice=lambda evidence: torch.arange(evidence.n_keep).flip(0).int())
     assert torch.equal(generate(lm, prompts, turned, keep_logits=True).logits, sound.logits)
@@ -116,20 +116,20 @@ class Press(KVPress):
     ids=["all NaN", "one NaN", "integers", "one head", "candidates changed"],
 )
 @pytest.mark.parametrize("scope", ["audio", "all"])
-def test_a_press_that_scores_nonsense(
+def test_invalid_scores_of_a_press_are_an_error(
     lm: AudioLM, prompts: list[Prompt], scoring: Callable[..., Any], said: str, scope: str
 ) -> None:
     with pytest.raises(MethodError, match=f"(?s)mine-0.5.*{said}"):
         generate(lm, prompts[:1], Press(0.5, scope=scope, scoring=scoring))
 
 
-def test_infinite_scores_are_sound(lm: AudioLM, prompts: list[Prompt]) -> None:
+def test_infinite_scores_of_a_press_are_allowed(lm: AudioLM, prompts: list[Prompt]) -> None:
     press = Press(0.5, scoring=lambda cached: torch.full(cached.key.shape[:2], -torch.inf))
     assert generate(lm, prompts[:1], press).kept_audio_tokens[0] < lm.prepare(prompts[:1]).audio_tokens[0]
 
 
 @pytest.mark.parametrize("budget", [-3, 10_000])
-def test_a_press_whose_budgets_are_nonsense(lm: AudioLM, prompts: list[Prompt], budget: int) -> None:
+def test_invalid_layer_budgets_of_a_press_are_an_error(lm: AudioLM, prompts: list[Prompt], budget: int) -> None:
     class Greedy(Knorm):
         def budgets(self, total: int, layers: int) -> list[int]:
             return [budget] * layers
@@ -139,7 +139,7 @@ def test_a_press_whose_budgets_are_nonsense(lm: AudioLM, prompts: list[Prompt], 
 
 
 @pytest.mark.parametrize("wrong", [1, -1])
-def test_a_cache_that_is_not_as_long_as_promised(lm: AudioLM, prompts: list[Prompt], wrong: int) -> None:
+def test_a_kv_cache_of_another_length_than_expected_is_an_error(lm: AudioLM, prompts: list[Prompt], wrong: int) -> None:
     class Boastful(Base):
         @contextmanager
         def applied_to(self, lm: AudioLM, inputs: Inputs) -> Iterator[Trace]:
@@ -174,12 +174,14 @@ def poisoned(lm: AudioLM, value: float, row: int, step: int) -> Iterator[None]:
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])
 @pytest.mark.parametrize("step", [1, 2, 3])
 @pytest.mark.parametrize("row", [0, 2])
-def test_logits_that_are_not_finite(lm: AudioLM, prompts: list[Prompt], value: float, step: int, row: int) -> None:
+def test_nan_or_infinite_logits_are_an_error(
+    lm: AudioLM, prompts: list[Prompt], value: float, step: int, row: int
+) -> None:
     with poisoned(lm, value, row, step), pytest.raises(ModelError, match=f"^frame-0.5-layer2: .*token {step} .*NaN"):
         generate(lm, prompts, Frame(0.5), ignore_end=True)
 
 
-def test_logits_after_a_reply_ended_are_no_concern(
+def test_invalid_logits_after_the_end_of_a_reply_are_ignored(
     lm: AudioLM, prompts: list[Prompt], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A batch goes on until its longest reply ends; what the others' padding gives is thrown away."""
@@ -192,6 +194,6 @@ def test_logits_after_a_reply_ended_are_no_concern(
         assert generate(lm, prompts, Base()).replies[0].finish == "stop"
 
 
-def test_a_masked_vocabulary_is_sound(lm: AudioLM, prompts: list[Prompt]) -> None:
+def test_logits_of_minus_infinity_for_part_of_the_vocabulary_are_allowed(lm: AudioLM, prompts: list[Prompt]) -> None:
     with poisoned(lm, -torch.inf, 0, 1):
         generate(lm, prompts, Base())

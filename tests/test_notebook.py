@@ -43,7 +43,7 @@ def results(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_summaries_have_a_row_a_run(results: Path) -> None:
+def test_the_summaries_frame_has_one_row_a_run(results: Path) -> None:
     frame = load_runs(results).summaries.set_index("setting")
     dart = frame.loc["dart-0.5-layer2"]
     assert (dart["checkpoint"], dart["task"], dart["method"], dart["ratio"]) == ("M", "tau", "dart", 0.5)
@@ -55,7 +55,7 @@ def test_summaries_have_a_row_a_run(results: Path) -> None:
     assert math.isnan(unfinished["score"])
 
 
-def test_records_have_a_row_a_sample(results: Path) -> None:
+def test_the_records_frame_has_one_row_a_sample(results: Path) -> None:
     frame = load_runs(results).records
     assert len(frame) == 19
     assert frame.groupby("setting")["own_score"].mean().to_dict() == {
@@ -65,7 +65,7 @@ def test_records_have_a_row_a_sample(results: Path) -> None:
     }
 
 
-def test_runs_are_named_by_folder_by_list_and_by_result(results: Path) -> None:
+def test_load_runs_takes_folders_lists_and_results(results: Path) -> None:
     base, dart = (results / "tau" / "M" / label for label in ("base-0", "dart-0.5-layer2"))
     finished = [Result(folder, folder.name, {}) for folder in (base, dart)]
     for source in (results, str(results), [base, str(dart)], finished, load_runs(results)):
@@ -73,14 +73,14 @@ def test_runs_are_named_by_folder_by_list_and_by_result(results: Path) -> None:
     assert list(load_runs(finished[0]).summaries["method"]) == ["base"]
 
 
-def test_the_comparison_is_that_of_the_command(results: Path, tmp_path: Path) -> None:
+def test_compare_runs_equals_the_compare_command(results: Path, tmp_path: Path) -> None:
     succeed("compare", results, "--against", "dart-0.5-layer2", "-o", tmp_path / "table.csv")
     frame = compare_runs(results, "dart-0.5-layer2")
     assert frame.set_index("setting").loc["base-0", "difference"] == 0.5
     pd.testing.assert_frame_equal(pd.DataFrame(frame), pd.read_csv(tmp_path / "table.csv"), check_dtype=False)
 
 
-def test_what_cannot_be_compared_is_refused(results: Path) -> None:
+def test_unknown_settings_and_sources_are_refused(results: Path) -> None:
     with pytest.raises(SettingsError, match=r"no setting is called bas-0 .did you mean 'base-0'"):
         compare_runs(results, "bas-0")
     for odd in (3, [3]):
@@ -92,7 +92,7 @@ def test_what_cannot_be_compared_is_refused(results: Path) -> None:
         load_runs(results / "nowhere")
 
 
-def test_frames_are_shown_as_the_commands_tables(results: Path) -> None:
+def test_frames_are_displayed_as_the_tables_of_the_commands(results: Path) -> None:
     runs, compared = load_runs(results), compare_runs(results)
     assert "0.500 [" in repr(runs)
     assert "<small> [" in runs._repr_html_()
@@ -100,7 +100,7 @@ def test_frames_are_shown_as_the_commands_tables(results: Path) -> None:
     assert ">-0.500<" in compared._repr_html_()
 
 
-def test_a_frame_that_was_changed_shows_the_change(results: Path) -> None:
+def test_a_changed_frame_displays_the_change(results: Path) -> None:
     frame = load_runs(results).summaries
     frame["mine"] = 7
     assert "mine" in repr(frame)
@@ -108,24 +108,24 @@ def test_a_frame_that_was_changed_shows_the_change(results: Path) -> None:
     assert type(frame.query("n == 8")) is pd.DataFrame
 
 
-def test_a_frame_is_copied_to_other_processes_with_its_figures(results: Path) -> None:
+def test_a_frame_can_be_pickled(results: Path) -> None:
     frame = load_runs(results).summaries
     pd.testing.assert_frame_equal(pd.DataFrame(pickle.loads(pickle.dumps(frame))), pd.DataFrame(frame))
 
 
-def test_titles_and_notes_are_text_never_markup() -> None:
+def test_markup_in_titles_and_notes_is_escaped() -> None:
     html = html_with_notes(Table.of([{"task": "<i>"}], title="<b>", notes=["<script>"]))
     assert not re.search(r"<(i|b|script)>", html)
 
 
-def test_charts_are_drawn_by_task(results: Path) -> None:
+def test_there_is_one_chart_a_task(results: Path) -> None:
     charts = load_runs(results).charts
     assert list(charts) == ["tau", "mean"]
     assert charts["mean"] is charts["tau"]  # as the docs' snippet asks for it, whose runs are of one task
     assert charts["tau"]._repr_svg_().startswith("<svg")
 
 
-def test_controls_and_failed_samples_have_rows(results: Path) -> None:
+def test_control_runs_and_failed_samples_have_rows_in_the_summaries(results: Path) -> None:
     heard = complete(as_control(a_run(results / "silent", "base-0", [True] * 4)))
     failing = complete(changed(added(a_run(results, "fast_v-0.5-layer2", [True] * 2)), samples=["clip0", "clip1", "x"]))
     frame = load_runs([heard, failing]).summaries.set_index("setting")
@@ -133,7 +133,7 @@ def test_controls_and_failed_samples_have_rows(results: Path) -> None:
     assert (frame.loc["fast_v-0.5-layer2", "n"], frame.loc["fast_v-0.5-layer2", "expected"]) == (2, 3)
 
 
-def test_the_page_is_that_of_the_command(results: Path, tmp_path: Path) -> None:
+def test_write_report_equals_the_report_command(results: Path, tmp_path: Path) -> None:
     written = write_report(results, tmp_path / "new" / "own.html", audio="none", spectrograms=False)
     succeed("report", results, "-o", tmp_path / "page.html", "--audio", "none", "--no-spectrograms")
     assert content_of(written.read_text()) == content_of((tmp_path / "page.html").read_text())
@@ -143,7 +143,7 @@ def test_the_page_is_that_of_the_command(results: Path, tmp_path: Path) -> None:
 
 @pytest.mark.long
 @pytest.mark.usefixtures("no_env")
-def test_the_snippet_of_the_docs_runs(
+def test_the_snippet_of_the_catalogue_page_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (snippet,) = re.findall(
@@ -157,7 +157,7 @@ def test_the_snippet_of_the_docs_runs(
     assert len(content_of((tmp_path / "report.html").read_text())["samples"]) == 4
 
 
-def test_the_notebook_was_executed_and_names_no_place_of_a_machine() -> None:
+def test_the_stored_notebook_was_executed_and_holds_no_local_path() -> None:
     cells = [cell for cell in json.loads(NOTEBOOK.read_text())["cells"] if cell["cell_type"] == "code"]
     assert [cell["execution_count"] for cell in cells] == list(range(1, len(cells) + 1))
     outputs = [output for cell in cells for output in cell["outputs"]]

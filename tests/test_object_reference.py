@@ -104,7 +104,7 @@ def settings(tmp_path: Path, tiny_checkpoint: Path, no_env: Callable[[str, str],
         ("presses:Press:0.5", "Press-0.5"),  # a module of the working folder
     ],
 )
-def test_the_label_is_the_name_of_the_class(mine: Path, name: str, label: str) -> None:
+def test_the_label_of_a_method_from_a_file_is_its_class_name(mine: Path, name: str, label: str) -> None:
     assert get_method(name).label == label
 
 
@@ -126,7 +126,7 @@ def test_the_label_is_the_name_of_the_class(mine: Path, name: str, label: str) -
         ("fsat_v:0.5", "did you mean 'fast_v'"),
     ],
 )
-def test_what_is_wrong_is_one_line(mine: Path, name: str, said: str) -> None:
+def test_a_wrong_reference_to_an_object_is_a_one_line_error(mine: Path, name: str, said: str) -> None:
     with pytest.raises(AudioMarathonError) as raised:
         get_method(name)
     assert said in str(raised.value)
@@ -134,13 +134,13 @@ def test_what_is_wrong_is_one_line(mine: Path, name: str, said: str) -> None:
 
 
 @pytest.mark.parametrize("code", ["import nowhere", "def (", "raise SystemExit(3)", "raise KeyError"])
-def test_whatever_a_file_raises_is_one_line(mine: Path, code: str) -> None:
+def test_any_exception_in_a_method_file_is_a_one_line_error(mine: Path, code: str) -> None:
     (mine / "pruner.py").write_text(code)
     with pytest.raises(PluginError, match=r"^method pruner\.py:Novelty: cannot be loaded: \w+[^\n]*$"):
         get_method("pruner.py:Novelty:0.5")
 
 
-def test_its_source_is_the_file_and_what_it_imports_wherever_they_lie(mine: Path) -> None:
+def test_the_source_hash_covers_the_file_and_its_imports_in_any_folder(mine: Path) -> None:
     def now(folder: Path = mine) -> str | None:
         return source_hash(get_method(f"{folder}/pruner.py:Novelty:0.5"))
 
@@ -155,17 +155,17 @@ def test_its_source_is_the_file_and_what_it_imports_wherever_they_lie(mine: Path
     assert now() != before
 
 
-def test_runs_of_it_are_read_without_the_file_and_refused_after_an_edit(
+def test_runs_of_a_method_file_are_read_without_it_and_refused_after_an_edit(
     mine: Path, settings: dict[str, object], no_env: Callable[[str, str], None]
 ) -> None:
     name = "pruner.py:Novelty"
-    _base, own, built_in = evaluate("tau", method=["base", f"{name}:0.5", "frame:0.5"], **settings)
-    assert (own.folder.name, own.summary["complete"]) == ("Novelty-0.5-layer2", True)
-    for record in records_in(own.folder):
+    _base, novelty, built_in = evaluate("tau", method=["base", f"{name}:0.5", "frame:0.5"], **settings)
+    assert (novelty.folder.name, novelty.summary["complete"]) == ("Novelty-0.5-layer2", True)
+    for record in records_in(novelty.folder):
         assert record["kept_audio_tokens"] < record["audio_tokens"]
     no_env("PRUNE_METHOD", name)  # from the environment, the same run
     no_env("PRUNE_RATIO", "0.5")
-    assert evaluate("tau", **settings)[0].folder == own.folder
+    assert evaluate("tau", **settings)[0].folder == novelty.folder
     (mine / "chooser.py").write_text(CHOOSER + "#")
     with pytest.raises(RecordError, match=r"holds another run \(code of method Novelty: "):
         evaluate("tau", **settings)
@@ -177,7 +177,7 @@ def test_runs_of_it_are_read_without_the_file_and_refused_after_an_edit(
     assert built_in.method in shown.output
 
 
-def test_a_sweep_takes_it_beside_others_and_refuses_two_of_one_name(mine: Path) -> None:
+def test_a_sweep_takes_a_method_file_and_refuses_two_of_the_same_name(mine: Path) -> None:
     name = f"{mine}/pruner.py:Novelty"
     labels = [method.label for method in grid([name, "frame", f"{name}:0.9", name], [0.0, 0.5])]
     assert labels == ["base-0", "Novelty-0.5-layer2", "frame-0.5-layer2", "Novelty-0.9-layer2"]
@@ -186,7 +186,7 @@ def test_a_sweep_takes_it_beside_others_and_refuses_two_of_one_name(mine: Path) 
         grid([name, f"{mine}/other.py:Novelty"], [0.5])
 
 
-def test_a_task_in_a_file_runs_and_is_read_without_it(mine: Path, settings: dict[str, object]) -> None:
+def test_a_task_from_a_file_runs_and_its_run_is_read_without_the_file(mine: Path, settings: dict[str, object]) -> None:
     (result,) = evaluate("./scenes.py:Scenes", method="base", **settings)
     assert (result.folder.parts[-4:-2], result.summary["complete"]) == (("own-classes", "scenes"), True)
     facts = json.loads((result.folder / "run.json").read_text())
@@ -197,7 +197,7 @@ def test_a_task_in_a_file_runs_and_is_read_without_it(mine: Path, settings: dict
     assert read.headline.value == result.summary["score"]
 
 
-def test_what_a_task_in_a_file_may_be(mine: Path) -> None:
+def test_a_reference_to_a_task_names_a_task_class_in_a_file_or_module(mine: Path) -> None:
     assert get_task("scenes:Scenes").key == "own-classes/scenes"  # a module of the working folder
     with pytest.warns(UserWarning, match="reports and comparisons find its scorer Mine only in an installed"):
         assert get_task("scenes.py:Odd").key == "odd"
@@ -210,7 +210,7 @@ def test_what_a_task_in_a_file_may_be(mine: Path) -> None:
             get_task(name)
 
 
-def test_an_encoder_of_a_module_is_found_by_its_name() -> None:
+def test_an_encoder_of_a_module_is_found_by_its_class_name() -> None:
     named = load_encoder("audiomarathon.wings.encoders.controls:LogMelEncoder")
     assert named.name == "LogMelEncoder"
     assert named.identity["source"] == load_encoder("control:logmel").identity["source"]

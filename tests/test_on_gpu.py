@@ -53,13 +53,19 @@ only_gpu = pytest.mark.skipif(not ON_GPU, reason="needs a GPU")
 
 MISSING = () if find_spec("silero_vad") else ("keep_speech",)
 AT_LAYER = [
-    get_method(one.key, 0.5, 2) for one in all_methods() if not isinstance(one, Base) and one.key not in MISSING
+    get_method(method.key, 0.5, 2)
+    for method in all_methods()
+    if not isinstance(method, Base) and method.key not in MISSING
 ]
 AT_LAYER.insert(0, Base())
 METHODS = [
     *AT_LAYER,
-    *(replace(one, at="input") for one in AT_LAYER if hasattr(one, "at") and one.key in ("random", "frame")),
-    *(replace(one, at="input") for one in AT_LAYER if one.key.startswith("merge")),
+    *(
+        replace(method, at="input")
+        for method in AT_LAYER
+        if hasattr(method, "at") and method.key in ("random", "frame")
+    ),
+    *(replace(method, at="input") for method in AT_LAYER if method.key.startswith("merge")),
     *(get_method(key, 0.5, at="tower") for key in ("random", "frame", "merge_frame")),
     get_method("fast_v:0.5+snapkv:0.3"),
 ]
@@ -96,7 +102,7 @@ def reply(lm: AudioLM, method: Method, prompts: Sequence[Prompt] = PROMPTS[:1]) 
 @contextmanager
 def choices() -> Iterator[list[tuple[torch.Tensor, torch.Tensor]]]:
     """Collect what methods rank inside the block: the scores, and the indices in their order."""
-    found: list[tuple[torch.Tensor, torch.Tensor]] = []
+    ranked_scores: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     def noting(rank: Any) -> Any:
         def call_(scores: torch.Tensor, *args: Any, **options: Any) -> Any:
@@ -104,7 +110,7 @@ def choices() -> Iterator[list[tuple[torch.Tensor, torch.Tensor]]]:
             if "compression" in sys._getframe(1).f_code.co_filename and scores.is_floating_point():
                 order = ranked.indices.cpu()
                 order = order if options.get("sorted", True) else torch.sort(order).values
-                found.append((scores.double().cpu(), order))
+                ranked_scores.append((scores.double().cpu(), order))
             return ranked
 
         return call_
@@ -112,7 +118,7 @@ def choices() -> Iterator[list[tuple[torch.Tensor, torch.Tensor]]]:
     with pytest.MonkeyPatch.context() as patch:
         for name in ("topk", "sort"):
             patch.setattr(torch.Tensor, name, noting(getattr(torch.Tensor, name)))
-        yield found
+        yield ranked_scores
 
 
 def is_tie(here: list[tuple[torch.Tensor, torch.Tensor]], there: list[tuple[torch.Tensor, torch.Tensor]]) -> bool:
@@ -124,26 +130,31 @@ def is_tie(here: list[tuple[torch.Tensor, torch.Tensor]], there: list[tuple[torc
     return False
 
 
-@pytest.mark.parametrize("method", METHODS, ids=lambda one: f"{one.label}")
+@pytest.mark.parametrize("method", METHODS, ids=lambda method: f"{method.label}")
 @pytest.mark.parametrize("key", FAMILIES)
-def test_a_gpu_replies_as_a_cpu_does(on: Callable[[str, str, str], AudioLM], key: str, method: Method) -> None:
+def test_replies_and_kept_tokens_on_a_gpu_equal_those_on_a_cpu(
+    on: Callable[[str, str, str], AudioLM], key: str, method: Method
+) -> None:
     cpu, gpu = on(key, "cpu", "float32"), on(key, DEVICE, "float32")
     skip_unless_carried(cpu, method)
     for prompts in (PROMPTS[:1], PROMPTS)[: 1 + method.batches]:
         with choices() as here:
             expected = reply(cpu, method, prompts)
         with choices() as there:
-            found = reply(gpu, method, prompts)
-        assert (found.kept_audio_tokens, found.kv_lengths) == (expected.kept_audio_tokens, expected.kv_lengths)
-        kept = [(one.kept_positions or (), one.merges or ()) for one in (found, expected)]
-        same = all(torch.equal(one, other) for one, other in zip(kept[0][0], kept[1][0], strict=True))
-        apart = (found.logits - expected.logits).abs().max() / expected.logits.abs().max()  # type: ignore[operator, union-attr]
+            generation = reply(gpu, method, prompts)
+        assert (generation.kept_audio_tokens, generation.kv_lengths) == (
+            expected.kept_audio_tokens,
+            expected.kv_lengths,
+        )
+        kept = [(side.kept_positions or (), side.merges or ()) for side in (generation, expected)]
+        same = all(torch.equal(positions, other) for positions, other in zip(kept[0][0], kept[1][0], strict=True))
+        apart = (generation.logits - expected.logits).abs().max() / expected.logits.abs().max()  # type: ignore[operator, union-attr]
         assert (same and apart <= 2e-3) or is_tie(here, there)
 
 
-@pytest.mark.parametrize("method", METHODS[1:], ids=lambda one: f"{one.label}")
+@pytest.mark.parametrize("method", METHODS[1:], ids=lambda method: f"{method.label}")
 @pytest.mark.parametrize("key", FAMILIES)
-def test_ratio_0_is_base_to_the_bit_in_bfloat16(
+def test_ratio_0_gives_the_same_bits_as_base_in_bfloat16(
     on: Callable[[str, str, str], AudioLM], key: str, method: Method
 ) -> None:
     lm = on(key, DEVICE, "bfloat16")
@@ -153,8 +164,10 @@ def test_ratio_0_is_base_to_the_bit_in_bfloat16(
     assert torch.equal(reply(lm, replace(method, ratio=0.0)).logits, reply(lm, Base()).logits)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("method", METHODS, ids=lambda one: f"{one.label}")
-def test_two_calls_are_equal_and_leave_no_memory(on: Callable[[str, str, str], AudioLM], method: Method) -> None:
+@pytest.mark.parametrize("method", METHODS, ids=lambda method: f"{method.label}")
+def test_two_calls_give_equal_logits_and_leave_no_memory_allocated(
+    on: Callable[[str, str, str], AudioLM], method: Method
+) -> None:
     lm = on(HOME, DEVICE, "bfloat16")
     first = reply(lm, method).logits
     level = torch.cuda.memory_allocated() if ON_GPU else 0
@@ -166,16 +179,16 @@ def test_two_calls_are_equal_and_leave_no_memory(on: Callable[[str, str, str], A
 
 
 @only_gpu
-@pytest.mark.parametrize("method", METHODS[1:], ids=lambda one: f"{one.label}")
+@pytest.mark.parametrize("method", METHODS[1:], ids=lambda method: f"{method.label}")
 @pytest.mark.parametrize("key", FAMILIES)
-def test_no_method_waits_more_often_than_base(
+def test_no_method_synchronizes_prefill_with_the_gpu_more_often_than_base(
     on: Callable[[str, str, str], AudioLM], key: str, method: Method, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lm = on(key, DEVICE, "bfloat16")
     skip_unless_carried(lm, method)
     marks: list[int] = []
 
-    def waits(one: Method) -> int:
+    def waits(method: Method) -> int:
         marks.clear()
         with warnings.catch_warnings(record=True) as seen, monkeypatch.context() as patch:
             warnings.simplefilter("always")
@@ -184,7 +197,7 @@ def test_no_method_waits_more_often_than_base(
                 patch.setattr(StageTimer, name, lambda timer, step=step: (step(timer), marks.append(len(seen))))
             torch.cuda.set_sync_debug_mode("warn")
             try:
-                reply(lm, one)
+                reply(lm, method)
             finally:
                 torch.cuda.set_sync_debug_mode("default")
         return marks[1] - marks[0]
@@ -211,9 +224,9 @@ def is_static(key: str) -> bool:
 STATIC = [key for key in FAMILIES if is_static(key)]
 
 
-@pytest.mark.parametrize("method", METHODS, ids=lambda one: f"{one.label}")
+@pytest.mark.parametrize("method", METHODS, ids=lambda method: f"{method.label}")
 @pytest.mark.parametrize("key", STATIC)
-def test_a_graph_replies_as_transformers_loop_does(
+def test_decode_as_a_cuda_graph_replies_as_the_loop_of_transformers(
     on: Callable[[str, str, str], AudioLM], key: str, method: Method
 ) -> None:
     lm = on(key, DEVICE, "float32")
@@ -227,8 +240,10 @@ def test_a_graph_replies_as_transformers_loop_does(
         torch.testing.assert_close(graph.logits, eager.logits, atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize("method", [*METHODS[1:], Base()], ids=lambda one: f"{one.label}")
-def test_ratio_0_is_base_to_the_bit_in_a_graph(on: Callable[[str, str, str], AudioLM], method: Method) -> None:
+@pytest.mark.parametrize("method", [*METHODS[1:], Base()], ids=lambda method: f"{method.label}")
+def test_ratio_0_gives_the_same_bits_as_base_in_a_cuda_graph(
+    on: Callable[[str, str, str], AudioLM], method: Method
+) -> None:
     lm = on(HOME, DEVICE, "bfloat16")
     if isinstance(method, Composed):
         method = replace(method, first=replace(method.first, ratio=0.0), second=replace(method.second, ratio=0.0))
@@ -237,31 +252,31 @@ def test_ratio_0_is_base_to_the_bit_in_a_graph(on: Callable[[str, str, str], Aud
 
 
 @pytest.mark.parametrize("tokens", [BLOCK, 2 * BLOCK + 3])
-def test_a_graph_has_room_for_long_replies_and_leaves_no_memory(
+def test_a_cuda_graph_holds_long_replies_and_leaves_no_memory_allocated(
     on: Callable[[str, str, str], AudioLM], tokens: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Other prefills in between use the memory that a graph gave back; and the allocator's cache stays as it is."""
-    lm, levels, found = on(HOME, DEVICE, "bfloat16"), list[int](), list[Any]()
+    lm, levels, logits = on(HOME, DEVICE, "bfloat16"), list[int](), list[Any]()
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: pytest.fail("the cache was emptied"))
     for prompts in (PROMPTS[:1], PROMPTS[1:], PROMPTS[:1]):
         with as_graph(lm):
             done = get_method("snapkv", 0.5).generate(
                 lm, lm.prepare(prompts), max_new_tokens=tokens, ignore_end=True, keep_logits=True
             )
-        found.append(done.logits)
+        logits.append(done.logits)
         levels.append(torch.cuda.memory_allocated() if ON_GPU else 0)
-    assert torch.equal(found[0], found[2])
+    assert torch.equal(logits[0], logits[2])
     assert levels[2] <= levels[1]
 
 
 @only_gpu
-def test_a_graph_is_faster_and_its_setup_is_not_part_of_decode(on: Callable[[str, str, str], AudioLM]) -> None:
+def test_a_cuda_graph_decodes_faster_and_its_setup_is_timed_apart(on: Callable[[str, str, str], AudioLM]) -> None:
     lm = on(HOME, DEVICE, "bfloat16")
     inputs = lm.prepare(PROMPTS[:1])
 
     def best() -> Any:
         calls = [Base().generate(lm, inputs, max_new_tokens=64, ignore_end=True).stages for _ in range(3)]
-        return min(calls, key=lambda one: one.decode)
+        return min(calls, key=lambda stages: stages.decode)
 
     eager = best()
     with as_graph(lm):
@@ -276,7 +291,7 @@ def test_a_graph_is_faster_and_its_setup_is_not_part_of_decode(on: Callable[[str
             best()
 
 
-def test_a_reply_that_ends_is_the_same_in_a_graph(on: Callable[[str, str, str], AudioLM]) -> None:
+def test_a_reply_that_ends_early_is_the_same_in_a_cuda_graph(on: Callable[[str, str, str], AudioLM]) -> None:
     lm = on(HOME, DEVICE, "float32")
     tokens = Base().generate(lm, lm.prepare(PROMPTS[:1]), max_new_tokens=12, ignore_end=True).replies[0].token_ids
     with patched_attribute(lm, "end_tokens", (tokens[-1],)):
@@ -285,7 +300,7 @@ def test_a_reply_that_ends_is_the_same_in_a_graph(on: Callable[[str, str, str], 
             assert Base().generate(lm, lm.prepare(PROMPTS), max_new_tokens=40).replies == eager.replies
 
 
-def test_attention_is_recomputed_in_half_precision_as_in_float32() -> None:
+def test_attention_recomputed_in_half_precision_is_close_to_float32() -> None:
     query, key = (torch.randn(2, heads, 300, 64, device=DEVICE).bfloat16() for heads in (8, 2))
     half = Attention(query, key, key, None, 0.125).of_last_queries(16)
     full = Attention(query.float(), key.float(), key.float(), None, 0.125).of_last_queries(16)
@@ -293,7 +308,9 @@ def test_attention_is_recomputed_in_half_precision_as_in_float32() -> None:
 
 
 @pytest.mark.parametrize("key", ["qwen2.5-omni-7b", "qwen3-omni"])
-def test_a_towers_windows_give_what_the_loop_gives(on: Callable[[str, str, str], AudioLM], key: str) -> None:
+def test_windowed_attention_of_the_audio_tower_equals_the_loop(
+    on: Callable[[str, str, str], AudioLM], key: str
+) -> None:
     lm = on(key, DEVICE, "bfloat16")
     inputs, seen = lm.prepare(PROMPTS), list[torch.Tensor]()
     with lm.audio_tower.register_forward_hook(lambda _m, _a, output: seen.append(output.last_hidden_state)):
@@ -304,7 +321,7 @@ def test_a_towers_windows_give_what_the_loop_gives(on: Callable[[str, str, str],
 
 @only_gpu
 @pytest.mark.parametrize("key", ["qwen2.5-omni-7b", "qwen3-omni"])
-def test_a_tower_never_waits(on: Callable[[str, str, str], AudioLM], key: str) -> None:
+def test_the_audio_tower_never_synchronizes_with_the_gpu(on: Callable[[str, str, str], AudioLM], key: str) -> None:
     lm = on(key, DEVICE, "bfloat16")
     inputs = lm.prepare(PROMPTS)
 
@@ -322,15 +339,17 @@ def test_a_tower_never_waits(on: Callable[[str, str, str], AudioLM], key: str) -
 
 
 @only_gpu
-def test_a_new_length_is_as_fast_as_a_known_one(on: Callable[[str, str, str], AudioLM], tiny_checkpoint: Path) -> None:
-    found = fresh_lengths(Bench(on(HOME, DEVICE, "bfloat16"), tiny_checkpoint, 30.0))
-    assert found.verdict == "pass", found.figure
+def test_a_prompt_of_a_new_length_is_as_fast_as_a_known_one(
+    on: Callable[[str, str, str], AudioLM], tiny_checkpoint: Path
+) -> None:
+    finding = fresh_lengths(Bench(on(HOME, DEVICE, "bfloat16"), tiny_checkpoint, 30.0))
+    assert finding.verdict == "pass", finding.figure
 
 
 @only_gpu
-def test_busy_seconds_are_part_of_wall_seconds(on: Callable[[str, str, str], AudioLM]) -> None:
+def test_busy_seconds_of_the_gpu_do_not_exceed_wall_seconds(on: Callable[[str, str, str], AudioLM]) -> None:
     lm = on(HOME, DEVICE, "bfloat16")
-    wall = min((reply(lm, Base()).stages for _ in range(5)), key=lambda one: one.llm_prefill)
+    wall = min((reply(lm, Base()).stages for _ in range(5)), key=lambda stages: stages.llm_prefill)
     with busy_seconds(lm):
         busy = reply(lm, Base()).stages
     for name in ("encoder", "llm_prefill", "decode"):
@@ -346,13 +365,13 @@ def go(tiny_checkpoint: Path, tmp_path: Path, no_env: Any) -> Callable[..., list
         given = {"data": str(tmp_path / "data"), "model_path": str(tiny_checkpoint), "results": tmp_path / "out"}
         settings = RunSettings.read({}, **{"device": DEVICE, "limit": 4, "max_new_tokens": 4, **given, **flags})
         methods = [get_method("base"), get_method("frame", 0.5)]
-        return [records_in(one.folder) for one in run(["tau"], HOME, settings, methods, progress=False)]
+        return [records_in(result.folder) for result in run(["tau"], HOME, settings, methods, progress=False)]
 
     return call_
 
 
 @only_gpu
-def test_records_say_how_they_were_timed(go: Callable[..., list[list[dict[str, Any]]]]) -> None:
+def test_only_warm_records_hold_busy_seconds_of_the_gpu(go: Callable[..., list[list[dict[str, Any]]]]) -> None:
     for rows in go():
         assert all(row["warmed"] > 0 and row["time"]["encoder"] > 0 for row in rows)
         assert ["busy" in row for row in rows] == [True, True, False, False]
@@ -361,7 +380,7 @@ def test_records_say_how_they_were_timed(go: Callable[..., list[list[dict[str, A
             assert row["busy"]["encoder"] > 0
 
 
-def test_batches_of_the_largest_size_are_on_record(go: Callable[..., list[list[dict[str, Any]]]]) -> None:
+def test_records_of_auto_batches_hold_their_size_and_peak_memory(go: Callable[..., list[list[dict[str, Any]]]]) -> None:
     for rows in go(timing=False, batch_size="auto"):
         for row in rows:
             assert row["batch"]["samples"] == len(rows)
@@ -377,7 +396,7 @@ def test_one_sample_out_of_memory_is_an_error_record(
     def hungry(lm: AudioLM, inputs: Any, *args: Any, **options: Any) -> Generation:
         key = str(inputs.seeds)
         calls.append(key)
-        if key == next((one for one in calls if one != calls[0]), None):  # the second sample
+        if key == next((call for call in calls if call != calls[0]), None):  # the second sample
             torch.empty(1 << 50, device=DEVICE)
         return generate(lm, inputs, *args, **options)
 
@@ -388,20 +407,20 @@ def test_one_sample_out_of_memory_is_an_error_record(
         assert "memory" in next(filter(None, errors))
 
 
-def test_certify_passes() -> None:
+def test_the_certify_command_passes() -> None:
     succeed("certify", "--model", "embedded", "--device", DEVICE)
 
 
 @pytest.mark.parametrize("name", ["control:logmel", f"tower:{HOME}"])
-def test_an_encoder_gives_the_cpus_features(name: str, tiny_checkpoint: Path) -> None:
+def test_an_encoder_gives_the_same_features_on_gpu_and_cpu(name: str, tiny_checkpoint: Path) -> None:
     arguments = {"checkpoint": str(tiny_checkpoint), "dtype": "float32"} if name.startswith("tower") else {}
     here, there = (load_encoder(name, arguments, device) for device in ("cpu", DEVICE))
     audio = torch.from_numpy(noise(3.0, 5))[None]
-    for one, other in zip(here.encode(audio), there.encode(audio), strict=True):
-        assert torch.allclose(one, other, rtol=1e-3, atol=1e-3)
+    for features, other in zip(here.encode(audio), there.encode(audio), strict=True):
+        assert torch.allclose(features, other, rtol=1e-3, atol=1e-3)
 
 
-def test_the_first_gpu_hour_ends_well_on_random_weights(tiny_checkpoint: Path, tmp_path: Path) -> None:
+def test_the_script_first_gpu_hour_succeeds_with_random_weights(tiny_checkpoint: Path, tmp_path: Path) -> None:
     env = {**os.environ, "MODEL_PATH": str(tiny_checkpoint), "SAMPLE_LIMIT": "2", "EFFICIENCY_SIZE": "tiny"}
     command = [Path(__file__).parent.parent / "scripts" / "first_gpu_hour.sh", HOME, "--out", tmp_path / "out"]
     command += [] if ON_GPU else ["--dry-run"]

@@ -92,19 +92,19 @@ def summaries(results: Path) -> Figures:
 def golden(summaries: Figures) -> Figures:
     """Score and interval of every run, up to the last digits."""
     assert len(summaries) == 30
-    return {key: (near(one["score"]), near(one["intervals"]["score"])) for key, one in summaries.items()}
+    return {key: (near(summary["score"]), near(summary["intervals"]["score"])) for key, summary in summaries.items()}
 
 
 @pytest.fixture(scope="module")
 def texts(summaries: Figures) -> dict[tuple[str, str], str]:
     """Score and interval of every run, as tables show them."""
-    return {key: worded(one["score"], one["intervals"]["score"]) for key, one in summaries.items()}
+    return {key: worded(summary["score"], summary["intervals"]["score"]) for key, summary in summaries.items()}
 
 
 @pytest.fixture(scope="module")
 def runs(results: Path, summaries: Figures) -> dict[tuple[str, str], Result]:
-    return {(task, label): Result(results / task / "embedded" / label, label, one)
-            for (task, label), one in summaries.items()}  # fmt: skip
+    return {(task, label): Result(results / task / "embedded" / label, label, summary)
+            for (task, label), summary in summaries.items()}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -133,11 +133,13 @@ def panels(results: Path) -> list[Panel]:
 
 
 class TestTheScoreOfARun:
-    def test_in_status(self, results: Path, golden: Figures) -> None:
+    def test_in_status_equals_the_summary(self, results: Path, golden: Figures) -> None:
         rows = read_status([results])
         assert {(row.task, row.setting): (row.progress.score, row.progress.interval) for row in rows} == golden
 
-    def test_in_status_while_it_runs(self, results: Path, golden: Figures, tmp_path: Path) -> None:
+    def test_in_status_is_computed_from_records_while_the_run_goes_on(
+        self, results: Path, golden: Figures, tmp_path: Path
+    ) -> None:
         """Without a summary it is worked out of the records, to the same figure."""
         copy = shutil.copytree(results / "race", tmp_path / "race")
         for file in copy.rglob("summary.json"):
@@ -145,26 +147,26 @@ class TestTheScoreOfARun:
         for row in read_status([copy]):
             assert (row.progress.score, row.progress.interval) == golden["race", row.setting]
 
-    def test_on_the_page(self, data: PageData, golden: Figures) -> None:
+    def test_on_the_report_page_equals_the_summary(self, data: PageData, golden: Figures) -> None:
         rows = {place: row for place, row in data.figures.items() if place[0] in data.tasks}
         assert {
             (scope, data.systems[place].method): (row["score"], interval_in(row))
             for (scope, place), row in rows.items()
         } == golden
 
-    def test_in_plots(self, panels: list[Panel], golden: Figures) -> None:
-        settings = [(panel.name, one) for panel in panels if panel.headline != MEAN for one in panel.settings]
-        figures = {(task, one.label): one.figures["score"] for task, one in settings}
+    def test_in_plots_equals_the_summary(self, panels: list[Panel], golden: Figures) -> None:
+        settings = [(panel.name, setting) for panel in panels if panel.headline != MEAN for setting in panel.settings]
+        figures = {(task, setting.label): setting.figures["score"] for task, setting in settings}
         assert {key: (score.value, score.interval) for key, score in figures.items()} == golden
 
-    def test_in_pictures_of_controls(self, results: Path, golden: Figures) -> None:
+    def test_in_charts_of_controls_equals_the_summary(self, results: Path, golden: Figures) -> None:
         rows = {tuple(row["task"].split(" · ")[::2]): row for row in control_runs([results]).frame.to_dict("records")}
         assert rows.keys() == golden.keys()
         for key, (value, interval) in golden.items():
             expected = (value, value) if interval is None else interval
             assert (rows[key]["score"], interval_in(rows[key])) == (value, expected)
 
-    def test_in_papers_files(
+    def test_in_the_files_for_a_paper_equals_the_summary(
         self, data: PageData, golden: Figures, texts: Figures, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("vl_convert.vegalite_to_pdf", lambda _spec: b"")  # test_report_page.py looks at a PDF
@@ -180,27 +182,32 @@ class TestTheScoreOfARun:
             assert (float(rows[key]["score"]), None if low == "" else (float(low), float(high))) == (value, interval)
             assert shown[key].replace("**", "") == texts[key]
 
-    def test_in_tables(self, runs: dict[tuple[str, str], Result], texts: Figures) -> None:
+    def test_in_the_results_table_equals_the_summary(self, runs: dict[tuple[str, str], Result], texts: Figures) -> None:
         table = {col.header: [*map(str, col.cells)] for col in rich_table(tables.results([*runs.values()])).columns}
         assert table["score [95 % interval]"] == [*texts.values()]
 
-    def test_in_the_summary_of_sweeps(self, results: Path, outcome: Outcome, golden: Figures) -> None:
+    def test_in_the_summary_of_a_sweep_equals_the_run_summary(
+        self, results: Path, outcome: Outcome, golden: Figures
+    ) -> None:
         write_outcome(outcome, results, "embedded")
         told = json.loads((results / "summary.json").read_text())["results"]
-        figures = {(one["task"], one["setting"]): one["summary"] for one in told}
-        assert {key: (one["score"], one["intervals"]["score"]) for key, one in figures.items()} == golden
+        figures = {(row["task"], row["setting"]): row["summary"] for row in told}
+        assert {
+            key: (figures_of_run["score"], figures_of_run["intervals"]["score"])
+            for key, figures_of_run in figures.items()
+        } == golden
         rows = csv.DictReader((results / "summary.csv").open())
         scores = {key: score for key, (score, _) in golden.items()}
         assert {(row["task"], row["setting"]): float(row["score"]) for row in rows} == scores
 
-    def test_in_comparisons(self, compared: Compared, golden: Figures) -> None:
+    def test_in_comparisons_equals_the_summary(self, compared: Compared, golden: Figures) -> None:
         for row in compared.rows:
             if len(row.tasks) == 1:
                 assert row.score == golden[row.scope, row.side][0]
                 assert row.reference_score == golden[row.scope, "base-0"][0]
 
-    def test_as_published(self, runs: dict[tuple[str, str], Result]) -> None:
-        bases = {task: one for (task, label), one in runs.items() if label == "base-0"}
+    def test_as_published_equals_the_summary(self, runs: dict[tuple[str, str], Result]) -> None:
+        bases = {task: run for (task, label), run in runs.items() if label == "base-0"}
         for row in reproduced([*bases.values()], ""):
             if row["scope"] in bases:
                 summary = bases[row["scope"]].summary
@@ -209,7 +216,7 @@ class TestTheScoreOfARun:
 
 
 class TestTheDifferenceFromBase:
-    def test_of_scores_and_times(
+    def test_is_equal_in_comparison_sweep_summary_and_report_page(
         self, systems: list[System], compared: Compared, data: PageData, outcome: Outcome
     ) -> None:
         """In the comparison, in a sweep's summary, and on the page."""
@@ -217,22 +224,26 @@ class TestTheDifferenceFromBase:
         figures = data.figures.items()
         shown = {(scope, systems[at].method): row for (scope, at), row in figures if not row.get("is_base")}
         swept = {
-            (task, one.result.method): one
+            (task, setting.result.method): setting
             for (_, task), group in outcome.groups.items()
-            for one in group
-            if one.result.method != "base-0"
+            for setting in group
+            if setting.result.method != "base-0"
         }
         tasks = {key for key, row in rows.items() if len(row.tasks) == 1}
         assert tasks == swept.keys()
         assert rows.keys() == shown.keys()
         for key, row in rows.items():
-            own, speed = shown[key], row.speed_ups["first_token"] or {}
-            assert own["difference"] == near(row.verdict.difference)
-            interval = None if own["difference_low"] is None else (own["difference_low"], own["difference_high"])
+            page_row, speed = shown[key], row.speed_ups["first_token"] or {}
+            assert page_row["difference"] == near(row.verdict.difference)
+            interval = (
+                None
+                if page_row["difference_low"] is None
+                else (page_row["difference_low"], page_row["difference_high"])
+            )
             assert interval == near(row.verdict.interval)
-            assert own["p_holm"] == near(row.p_adjusted)
-            assert own["first_token_speedup"] == near(speed.get("measured"))
-            assert (own["shared"], own["timed"]) == (row.samples, row.timed)
+            assert page_row["p_holm"] == near(row.p_adjusted)
+            assert page_row["first_token_speedup"] == near(speed.get("measured"))
+            assert (page_row["shared"], page_row["timed"]) == (row.samples, row.timed)
         for key in tasks:
             told, saved = swept[key].against_base, swept[key].savings
             assert told is not None
@@ -244,25 +255,27 @@ class TestTheDifferenceFromBase:
 
 
 class TestTheMeanOverTasks:
-    def test_and_its_interval(
+    def test_is_equal_with_its_interval_on_page_plots_paper_and_comparison(
         self, systems: list[System], data: PageData, compared: Compared, panels: list[Panel]
     ) -> None:
         """On the page, in plots, in the paper's table and in the comparison."""
-        own = {systems[place].method: row for (scope, place), row in data.figures.items() if scope == "overall"}
+        overall_rows = {
+            systems[place].method: row for (scope, place), row in data.figures.items() if scope == "overall"
+        }
         (panel,) = [panel for panel in panels if panel.headline == MEAN]
-        plots = {one.label: one.figures["score"] for one in panel.settings}
+        plots = {setting.label: setting.figures["score"] for setting in panel.settings}
         paper = {row["setting"]: row for row in scores_table(data).frame.to_dict("records")}
         overall = {row.side: row for row in compared.rows if row.scope == "overall"}
         for system in systems:
-            one = mean_over([run.headline for run in system.runs.values()])
-            label, interval = system.method, near(one.interval)
-            assert one.interval is None or one.low < one.value < one.high
-            for found, name in ((own[label], "score"), (paper[label], "overall")):
-                low_high = None if found[f"{name}_low"] is None else (found[f"{name}_low"], found[f"{name}_high"])
-                assert (found[name], low_high) == (near(one.value), interval)
-            assert (plots[label].value, plots[label].interval) == (near(one.value), interval)
+            mean = mean_over([run.headline for run in system.runs.values()])
+            label, interval = system.method, near(mean.interval)
+            assert mean.interval is None or mean.low < mean.value < mean.high
+            for figures, name in ((overall_rows[label], "score"), (paper[label], "overall")):
+                low_high = None if figures[f"{name}_low"] is None else (figures[f"{name}_low"], figures[f"{name}_high"])
+                assert (figures[name], low_high) == (near(mean.value), interval)
+            assert (plots[label].value, plots[label].interval) == (near(mean.value), interval)
             if label in overall:
-                assert overall[label].score == near(one.value)
+                assert overall[label].score == near(mean.value)
 
 
 class TestEveryFormatOfATable:
@@ -276,13 +289,13 @@ class TestEveryFormatOfATable:
         made: dict[str, Callable[[], Table]] = {
             "results": lambda: tables.results([*runs.values()]),
             "comparison": lambda: tables.comparison(compared),
-            "savings": lambda: tables.sweep([one for group in outcome.groups.values() for one in group])[1],
+            "savings": lambda: tables.sweep([setting for group in outcome.groups.values() for setting in group])[1],
             "scores": lambda: scores_table(data),
             "differences": lambda: scores_table(data, "difference"),
         }
         return made[request.param]()
 
-    def test_says_the_same(self, table: Table) -> None:
+    def test_shows_the_same_cells(self, table: Table) -> None:
         wanted = [[cell.text for cell in row] for row in cells(table)]
         assert wanted
         lines = [line.strip("| \n").split(" | ") for line in markdown(table).splitlines() if line.startswith("|")][2:]
@@ -297,15 +310,15 @@ class TestEveryFormatOfATable:
             columns = [list(map(str, column.cells)) for column in rich_table(table).columns]
             assert [list(row) for row in zip(*columns, strict=True)] == wanted
 
-    def test_csv_has_every_digit(self, table: Table) -> None:
+    def test_csv_holds_unrounded_values(self, table: Table) -> None:
         rows = list(csv.DictReader(as_csv(table).splitlines()))
-        for row, own in zip(rows, table.frame.to_dict("records"), strict=True):
-            for name, value in own.items():
+        for row, record in zip(rows, table.frame.to_dict("records"), strict=True):
+            for name, value in record.items():
                 if name in row and isinstance(value, float):
                     assert float(row[str(name)]) == value
 
 
-def test_the_page_shows_what_its_tables_hold(data: PageData) -> None:
+def test_the_report_page_contains_its_tables_as_html(data: PageData) -> None:
     text = page(data, PageOptions(spectrograms=False)).partition('<script type="application/json"')[0]
     for table in (scores_table(data, narrow=True), scores_table(data, "difference", narrow=True)):
         assert html(table) in text
@@ -327,16 +340,16 @@ class TestWhichRunIsTheBase:
     def looked_at(self, root: Path) -> SimpleNamespace:
         """What each view says of `dart`."""
         systems = read_systems([root])
-        (place,) = [at for at, one in enumerate(systems) if one.method.startswith("dart")]
+        (place,) = [at for at, system in enumerate(systems) if system.method.startswith("dart")]
         compared = compare(systems, find_reference(systems, None))
         (group,) = read_outcome(root, seed=42).groups.values()
         (panel,) = read_panels([root])
         return SimpleNamespace(
             row={row.side.split()[0]: row for row in compared.rows}.get("dart-0.5-layer2"),
-            ranked={one.name.split()[0] for one in ranking_of(compared).candidates},
-            swept=next(one for one in group if one.result.method.startswith("dart")),
+            ranked={candidate.name.split()[0] for candidate in ranking_of(compared).candidates},
+            swept=next(setting for setting in group if setting.result.method.startswith("dart")),
             figures=PageData(systems).figures["tau", place],
-            drawn=next(one for one in panel.settings if one.label.startswith("dart")),
+            drawn=next(setting for setting in panel.settings if setting.label.startswith("dart")),
         )
 
     def views(self, root: Path) -> dict[str, tuple[bool, bool]]:
@@ -350,11 +363,11 @@ class TestWhichRunIsTheBase:
             "plot": (see.drawn.pairs is not None, "prefill_ms" in see.drawn.figures),
         }
 
-    def test_if_nothing_differs(self, pruned: Path) -> None:
+    def test_a_run_that_differs_only_in_method_is_compared_in_every_view(self, pruned: Path) -> None:
         assert set(self.views(pruned.parents[2]).values()) == {(True, True)}
 
     @pytest.mark.parametrize("lost", ["failed", "clip replaced", "not selected again"])
-    def test_samples_that_only_one_side_has_are_left_out(self, pruned: Path, lost: str) -> None:
+    def test_samples_missing_on_one_side_are_left_out_in_every_view(self, pruned: Path, lost: str) -> None:
         """A later, smaller run of base takes no sample away."""
         if lost == "failed":
             added(pruned, a_failed_record("clip3"))
@@ -370,7 +383,7 @@ class TestWhichRunIsTheBase:
         assert {*scored, *timed} == {8 if lost == "not selected again" else 7}
 
     @pytest.mark.parametrize("name", ["prompts", "data", "max_new_tokens", "version", "origin", "corpus"])
-    def test_if_the_question_differs(self, pruned: Path, name: str) -> None:
+    def test_runs_with_other_data_or_prompts_are_not_compared(self, pruned: Path, name: str) -> None:
         with_identity(pruned, **{name: "other"})
         assert set(self.views(pruned.parents[2]).values()) == {(False, False)}
 
@@ -378,20 +391,24 @@ class TestWhichRunIsTheBase:
         ("identity", "said"),
         [({"dtype": "float32"}, "float32"), ({"attention": "eager"}, "eager"), ({"seed": 7}, "seed 7")],
     )
-    def test_if_the_conditions_differ(self, pruned: Path, identity: dict[str, Any], said: str) -> None:
+    def test_runs_with_other_conditions_are_compared_only_on_request(
+        self, pruned: Path, identity: dict[str, Any], said: str
+    ) -> None:
         """Only a comparison that was asked for sets it beside base, under a name that says so."""
         with_identity(pruned, **identity)
-        found = self.views(pruned.parents[2])
-        assert {name: each for name, each in found.items() if name not in ("compare", "ranking")} == dict.fromkeys(
+        by_view = self.views(pruned.parents[2])
+        assert {name: each for name, each in by_view.items() if name not in ("compare", "ranking")} == dict.fromkeys(
             ("sweep", "page", "plot"), (False, False)
         )
         systems = read_systems([pruned.parents[2]])
-        assert f"dart-0.5-layer2 {said}" in {one.name(with_checkpoint=False) for one in systems}
+        assert f"dart-0.5-layer2 {said}" in {system.name(with_checkpoint=False) for system in systems}
 
-    def test_if_the_code_of_a_model_differs(self, pruned: Path) -> None:
+    def test_runs_with_other_model_code_are_compared_only_on_request(self, pruned: Path) -> None:
         for folder in pruned.parent.iterdir():
             with_identity(folder, **{"code of model own": "1" * 16})
-        self.test_if_the_conditions_differ(pruned, {"code of model own": "2" * 16}, "model code 222222")
+        self.test_runs_with_other_conditions_are_compared_only_on_request(
+            pruned, {"code of model own": "2" * 16}, "model code 222222"
+        )
 
     @pytest.mark.parametrize(
         "identity",
@@ -407,24 +424,29 @@ class TestWhichRunIsTheBase:
         [a_session("t", cpu="other cpu"), a_session("t", threads=4), a_session("t", busy=3.0), {"started": "t"}],
         ids=["cpu", "threads", "busy", "unknown"],
     )
-    def test_if_another_session_is_not_known_to_be_alike(self, pruned: Path, session: dict[str, Any]) -> None:
+    def test_sessions_that_may_differ_in_load_have_only_scores_compared(
+        self, pruned: Path, session: dict[str, Any]
+    ) -> None:
         changed(changed_records(pruned, session="t"), sessions=[session])
         assert set(self.views(pruned.parents[2]).values()) == {(True, False)}
 
-    def test_if_workers_shared_the_machine(self, pruned: Path) -> None:
+    def test_runs_beside_other_workers_have_only_scores_compared(self, pruned: Path) -> None:
         changed(pruned, sessions=[a_session("s") | {"workers_sharing": 2}])
         assert set(self.views(pruned.parents[2]).values()) == {(True, False)}
 
-    def test_if_a_quiet_session_on_the_same_machine_is_another(self, pruned: Path) -> None:
+    def test_times_of_another_quiet_session_are_tabulated_but_not_plotted(self, pruned: Path) -> None:
         """Tables compare its times with a note; no picture draws them, and nothing is recommended from them."""
         changed(changed_records(pruned, session="t"), sessions=[a_session("t")])
         finished(pruned)
-        found = self.views(pruned.parents[2])
-        assert found.pop("plot") == (True, False)
-        assert set(found.values()) == {(True, True)}
+        by_view = self.views(pruned.parents[2])
+        assert by_view.pop("plot") == (True, False)
+        assert set(by_view.values()) == {(True, True)}
         data = PageData(read_systems([pruned.parents[2]]))
         specs = [
-            json.dumps(chart.vega_lite()) for one in sections(data) for own in one.charts.values() for chart in own
+            json.dumps(chart.vega_lite())
+            for section in sections(data)
+            for charts in section.charts.values()
+            for chart in charts
         ]
         assert any("dart" in spec for spec in specs)
         assert not any("dart" in spec for spec in specs if " ms" in spec or "ms," in spec or "×" in spec)
@@ -447,38 +469,39 @@ class TestWhichRuns:
         panels = [panel for panel in read_panels([folder]) if panel.headline != MEAN]
         groups = read_outcome(folder, seed=1).groups.values()
         return {
-            "status": {str(one.folder) for one in read_status([folder])},
+            "status": {str(status.folder) for status in read_status([folder])},
             "score": {str(path) for path in folder.rglob("run.json") if str(path.parent) in said},
             "compare": {str(run.folder) for system in read_systems([folder]) for run in system.runs.values()},
-            "plot": {one.label for panel in panels for one in panel.settings},
+            "plot": {setting.label for panel in panels for setting in panel.settings},
             "controls": set(control_runs([folder]).frame["task"]),
-            "sweep": {str(one.result.folder) for group in groups for one in group},
+            "sweep": {str(setting.result.folder) for group in groups for setting in group},
         }
 
-    def test_are_the_same_for_every_command(self, both: Path) -> None:
-        assert {name: len(found) for name, found in self.seen(both).items() if len(found) != 2} == {}
+    def test_every_command_finds_the_same_runs(self, both: Path) -> None:
+        assert {name: len(settings) for name, settings in self.seen(both).items() if len(settings) != 2} == {}
 
-    def test_of_reproduce_where_its_folder_is_named(self, both: Path) -> None:
-        found = self.seen(both / "reproduce-paper")
-        assert {name: len(each) for name, each in found.items()} == dict.fromkeys(found, 2)
-        assert all("reproduce-paper" in folder for folder in found["status"])
+    def test_runs_of_reproduce_are_found_if_their_folder_is_named(self, both: Path) -> None:
+        by_command = self.seen(both / "reproduce-paper")
+        assert {name: len(each) for name, each in by_command.items()} == dict.fromkeys(by_command, 2)
+        assert all("reproduce-paper" in folder for folder in by_command["status"])
 
 
-def test_weights_of_a_benchmark_are_those_of_every_mean(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_task_weights_of_a_benchmark_apply_to_every_mean(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     weights = {task.key: 1.0 + place for place, task in enumerate(AUDIOMARATHON.tasks)}
     made = (replace(AUDIOMARATHON, weights=weights),)
     monkeypatch.setattr(registry, "built_in", lambda: made)
     systems = read_systems([results])
     (base, frame, _random), data = systems, PageData(systems)
     each = {
-        label: {key: run.headline.value for key, run in one.runs.items()} for label, one in (("b", base), ("f", frame))
+        label: {key: run.headline.value for key, run in system.runs.items()}
+        for label, system in (("b", base), ("f", frame))
     }
-    own, other = (sum(weights[key] * each[label][key] for key in weights) / sum(weights.values()) for label in "fb")
+    ours, other = (sum(weights[key] * each[label][key] for key in weights) / sum(weights.values()) for label in "fb")
     mean = data.figures["overall", systems.index(frame)]
     (panel,) = [panel for panel in read_panels([results]) if panel.headline == MEAN]
-    (plot,) = [one.figures["score"] for one in panel.settings if one.label == frame.method]
+    (plot,) = [setting.figures["score"] for setting in panel.settings if setting.label == frame.method]
     (row,) = [row for row in compare(systems, base).rows if (row.scope, row.side) == ("overall", frame.method)]
-    assert mean["score"] == plot.value == row.score == near(own)
+    assert mean["score"] == plot.value == row.score == near(ours)
     assert (mean["score_low"], mean["score_high"]) == plot.interval
-    assert plot.low < own < plot.high
-    assert row.verdict.difference == mean["difference"] == near(own - other)
+    assert plot.low < ours < plot.high
+    assert row.verdict.difference == mean["difference"] == near(ours - other)

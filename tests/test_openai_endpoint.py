@@ -134,14 +134,14 @@ SetEnv = Callable[[str, str], None]
 
 
 class TestAsking:
-    def test_the_audio_arrives_and_the_reply_comes_back(self, url: str) -> None:
+    def test_sends_the_audio_and_returns_reply_counts_and_times(self, url: str) -> None:
         answer = ask(client(url), 3)
         assert answer.text == crc(_wav(noise(3)))
         assert (answer.finish, answer.attempts) == ("stop", 1)
         assert (answer.prompt_tokens, answer.audio_tokens, answer.new_tokens) == (100, 25, 8)
         assert 0 < answer.first_token <= answer.total
 
-    def test_first_token_comes_before_the_last(self, serve: Serve) -> None:
+    def test_first_token_time_is_before_the_end_of_a_slow_stream(self, serve: Serve) -> None:
         answer = ask(client(serve(slow=0.1)))
         assert 0.1 <= answer.first_token < answer.total - 0.07
 
@@ -155,14 +155,16 @@ class TestAsking:
             (("<think>", "A?"), 1),  # no text at all: the last piece
         ],
     )
-    def test_the_first_token_is_the_first_after_thinking(self, pieces: Sequence[str], first: int) -> None:
+    def test_first_token_time_is_that_of_the_first_token_after_thinking(
+        self, pieces: Sequence[str], first: int
+    ) -> None:
         reply = _Reply(100)
         for at, piece in enumerate(pieces):
             reply.take(json.dumps({"choices": [{"delta": {"content": piece}}]}), float(at))
         assert reply.first == first
 
     @pytest.mark.parametrize("wish", READ)
-    def test_every_way_to_stream_is_read(self, url: str, wish: str) -> None:
+    def test_every_variant_of_a_stream_is_read(self, url: str, wish: str) -> None:
         answer = ask(client(url, attempts=1), text=wish)
         assert (answer.text, answer.finish, answer.prompt_tokens, answer.new_tokens) == ("Bé", "stop", None, None)
         assert 0 < answer.first_token <= answer.total
@@ -176,7 +178,7 @@ class TestAsking:
             ("thinking cut", "", "length"),
         ],
     )
-    def test_an_empty_reply_is_a_reply(self, url: str, wish: str, text: str, finish: str) -> None:
+    def test_an_empty_reply_is_not_an_error(self, url: str, wish: str, text: str, finish: str) -> None:
         answer = ask(client(url, attempts=1), text=wish)
         assert (answer.text, answer.finish) == (text, finish)
 
@@ -192,9 +194,7 @@ class TestAsking:
             ("tokens without text", "empty, but 40 tokens were generated"),
         ],
     )
-    def test_a_reply_that_the_server_withheld_is_an_error_with_a_remedy(
-        self, url: str, wish: str, message: str
-    ) -> None:
+    def test_a_withheld_reply_is_an_error_with_a_remedy(self, url: str, wish: str, message: str) -> None:
         with pytest.raises(EndpointError, match=message):
             ask(client(url, attempts=1), text=wish)
 
@@ -209,7 +209,9 @@ class TestAsking:
             ("busy in json", "429 slow down"),
         ],
     )
-    def test_what_is_no_reply_is_tried_again_and_ends(self, url: str, wish: str, message: str) -> None:
+    def test_an_incomplete_or_failed_reply_is_retried_and_then_an_error(
+        self, url: str, wish: str, message: str
+    ) -> None:
         waits: list[float] = []
         limit = 0.1 if wish == "heartbeats" else 30.0
         with pytest.raises(EndpointError, match=rf"{message}.* \(2 attempts\)$"):
@@ -237,7 +239,9 @@ class TestAsking:
             ("no type", "no content type"),
         ],
     )
-    def test_an_answer_of_another_kind_is_named_at_once(self, url: str, wish: str, message: str) -> None:
+    def test_a_server_that_sends_no_chat_stream_is_reported_without_a_retry(
+        self, url: str, wish: str, message: str
+    ) -> None:
         """Unless the server has answered before: then it may be a gateway's page about a fault that will pass."""
         before = told(url)["posts"]
         with pytest.raises(ModelError, match=rf"^127.*{message}.*; expected chat completions as a stream.*[^\n]$"):
@@ -259,7 +263,7 @@ class TestAsking:
             ("bomb of events", "more than 131,072 bytes"),
         ],
     )
-    def test_a_reply_much_longer_than_asked_for_is_not_stored(
+    def test_a_reply_much_longer_than_max_tokens_is_an_error_without_a_retry(
         self, url: str, wish: str, message: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         if wish.startswith("bomb"):  # a small one, which takes less time
@@ -297,14 +301,14 @@ class TestAsking:
         with pytest.raises(ModelError, match="OPENAI_API_KEY is not set"):
             ask(client(url, ""))
 
-    def test_one_sample_may_be_forbidden_to_a_client_that_was_answered_before(self, url: str) -> None:
+    def test_a_403_after_an_answered_request_fails_only_its_sample(self, url: str) -> None:
         endpoint = client(url)
         ask(endpoint)
         with pytest.raises(EndpointError, match="403 flagged"):
             ask(endpoint, text="403 flagged")
 
     @pytest.mark.parametrize("wish", ["400 context_length_exceeded", "413 too large", "422 no"])
-    def test_a_request_that_is_refused_is_not_repeated(self, url: str, wish: str) -> None:
+    def test_a_refused_request_is_not_repeated(self, url: str, wish: str) -> None:
         before = told(url)["posts"]
         with pytest.raises(EndpointError, match=wish):
             ask(client(url), text=wish)
@@ -317,7 +321,7 @@ class TestAsking:
             ask(client(url), text=wish.format(elsewhere=elsewhere))
         assert told(elsewhere)["posts"] == 0
 
-    def test_the_first_request_loads_nothing_while_it_is_timed(self) -> None:
+    def test_the_first_request_imports_no_module_while_it_is_timed(self) -> None:
         script = """
 import sys, numpy
 from audiomarathon.endpoint.client import Endpoint, EndpointError
@@ -331,14 +335,14 @@ except EndpointError:
         told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
         assert told.stdout == "[]\n"
 
-    def test_nobody_there(self) -> None:
+    def test_an_endpoint_without_a_server_is_an_error_after_the_retries(self) -> None:
         waits: list[float] = []
         with pytest.raises(EndpointError, match="3 attempts"):
             ask(client("http://127.0.0.1:9/v1", attempts=3, waits=waits))
         assert len(waits) == 2
         assert 0.25 <= waits[0] <= 0.5 < waits[1] * 2 <= 2.0
 
-    def test_certificates_that_are_named_later_are_read(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def test_a_certificate_file_set_later_is_read_once(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         real, read = ssl.create_default_context, list[str]()
         monkeypatch.setattr("ssl.create_default_context", lambda: (read.append(os.environ["SSL_CERT_FILE"]), real())[1])
         for name in ("first", "second", "second"):
@@ -346,13 +350,13 @@ except EndpointError:
             client("http://127.0.0.1:9/v1")
         assert read == [str(tmp_path / name) for name in ("first", "second")]
 
-    def test_a_storm_is_sat_out(self, serve: Serve) -> None:
+    def test_retries_survive_a_server_that_fails_most_requests(self, serve: Serve) -> None:
         patient = client(serve(faults=0.7), attempts=60)
         answers = [ask(patient, seed) for seed in range(40)]
         assert [answer.text for answer in answers] == [crc(_wav(noise(seed))) for seed in range(40)]
         assert sum(answer.attempts for answer in answers) > 60
 
-    def test_a_closed_client_ends_its_requests_and_takes_no_others(self, url: str) -> None:
+    def test_a_closed_client_ends_its_requests_and_refuses_new_ones(self, url: str) -> None:
         endpoint = client(url)
         with ThreadPoolExecutor() as pool, endpoint:
             before = told(url)["posts"]
@@ -367,7 +371,7 @@ except EndpointError:
         with endpoint:
             assert ask(endpoint).attempts == 1
 
-    def test_all_threads_wait_when_the_server_asks_to(self, url: str) -> None:
+    def test_a_wait_that_the_server_asks_for_holds_all_threads(self, url: str) -> None:
         waits: list[float] = []
 
         async def sleep(seconds: float) -> None:
@@ -391,7 +395,7 @@ except EndpointError:
     @pytest.mark.parametrize(
         "asked", ["0", "-5", "nan", "soon", "Sun, 01 Nov 2020 00:00:00 GMT", f"Fri, 01 Jan {9**50} 00:00:00 GMT"]
     )
-    def test_a_server_that_asks_for_no_wait_is_not_stormed(self, url: str, asked: str) -> None:
+    def test_an_invalid_retry_after_still_waits_between_retries(self, url: str, asked: str) -> None:
         waits: list[float] = []
         with pytest.raises(EndpointError, match="429 slow down"):
             ask(client(url, attempts=4, waits=waits), text=f"wait {asked}")
@@ -399,7 +403,7 @@ except EndpointError:
         assert 1.0 <= waits[-1] <= 2.0
 
     @pytest.mark.parametrize("asked", ["Fri, 01 Jan 2100 00:00:00 GMT", f"1{'0' * 30}", "1e400"])
-    def test_a_wait_without_end_is_a_minute(self, url: str, asked: str) -> None:
+    def test_an_endless_retry_after_is_cut_to_about_a_minute(self, url: str, asked: str) -> None:
         assert _seconds(asked) > 1e9
         waits: list[float] = []
         with pytest.raises(EndpointError, match="429 slow down"):
@@ -408,7 +412,7 @@ except EndpointError:
 
 
 class TestText:
-    def test_it_reaches_the_server_as_given(self, url: str) -> None:
+    def test_request_fields_reach_the_server_as_given(self, url: str) -> None:
         form = {"type": "json_object"}
         sent = json.loads(say(client(url), "echo", seed=7, response_format=form, top_p=0.5).text)
         assert sent.pop("messages") == [{"role": "system", "content": "Judge."}, {"role": "user", "content": "echo"}]
@@ -417,13 +421,13 @@ class TestText:
             "stream": True, "stream_options": {"include_usage": True},
         }  # fmt: skip
 
-    def test_defaults_can_be_changed_and_left_out(self, url: str) -> None:
+    def test_default_request_fields_can_be_changed_and_left_out(self, url: str) -> None:
         fields = {"temperature": 0.7, "max_tokens": None, "max_completion_tokens": 16, "stream": False}
         sent = json.loads(say(client(url), "echo", **fields).text)
         assert (sent["temperature"], sent["max_completion_tokens"], sent["stream"]) == (0.7, 16, True)
         assert not {"max_tokens", "seed"} & sent.keys()
 
-    def test_its_price_is_known(self, url: str) -> None:
+    def test_cost_is_known_only_with_prices_and_token_counts(self, url: str) -> None:
         assert say(client(url, prices=Prices(2.5, 10, 40)), "Well?").cost == pytest.approx(1267.5e-6)
         assert say(client(url, prices=Prices(2.5, 10)), "crlf").cost is None
         assert say(client(url), "Well?").cost is None
@@ -444,7 +448,7 @@ class TestKey:
         assert not any(KEY[at : at + 6] in f"{caught.value} {endpoint.trouble}" for at in range(len(KEY) - 5))
         assert caught.value.__cause__ is None
 
-    def test_a_reply_that_repeats_it_is_blanked(self, url: str) -> None:
+    def test_the_api_key_in_a_reply_is_masked(self, url: str) -> None:
         answer = ask(client(url), text="the key")
         assert (answer.text, answer.masked, ask(client(url)).masked) == ("Bearer ***", True, False)
 
@@ -457,7 +461,7 @@ class TestKey:
             ("none", "", "none"),
         ],
     )
-    def test_blanking(self, text: str, key: str, left: str) -> None:
+    def test_without_key_removes_the_api_key_from_a_text(self, text: str, key: str, left: str) -> None:
         assert without_key(text, key) == left
 
     @pytest.mark.parametrize(
@@ -470,25 +474,29 @@ class TestKey:
         ],
         ids=["random", "random letters or digits", "short or known", "words or one letter"],
     )
-    def test_only_a_long_key_that_is_no_words_is_masked_in_replies(self, keys: Sequence[str], secret: bool) -> None:
+    def test_only_a_long_key_that_is_not_made_of_words_is_masked_in_replies(
+        self, keys: Sequence[str], secret: bool
+    ) -> None:
         assert [key for key in keys if is_secret(key) is not secret] == []
 
     @pytest.mark.parametrize("letters", [string.ascii_letters, string.ascii_letters + string.digits, string.digits])
-    def test_random_keys_are_masked(self, letters: str) -> None:
+    def test_random_keys_are_masked_in_replies(self, letters: str) -> None:
         rng = random.Random(1)
         assert sum(is_secret("".join(rng.choices(letters, k=20))) for _ in range(500)) > 490
 
     @pytest.mark.parametrize("key", ["lm-studio", "sk-no-key-required", "Bearer", "e", KEY])
-    def test_no_reply_finish_or_model_depends_on_the_key(self, serve: Serve, key: str) -> None:
+    def test_no_reply_finish_or_model_list_is_changed_by_any_key(self, serve: Serve, key: str) -> None:
         endpoint = client(serve(keyless=1), key)
         answer = say(endpoint, "Recording studio required, Bearer")
         assert (answer.text, answer.finish, answer.masked) == ("Recording studio required, Bearer", "stop", False)
         assert endpoint.models() == ["tiny", "other"]
 
-    def test_a_part_of_it_in_a_reply_stays(self, url: str) -> None:
+    def test_a_part_of_the_key_in_a_reply_is_not_masked(self, url: str) -> None:
         assert say(client(url), "a part of the key").text == f"it ends in {KEY[8:]}"
 
-    def test_one_that_is_not_masked_in_replies_is_warned_of_unseen(self, recwarn: pytest.WarningsRecorder) -> None:
+    def test_a_key_that_is_not_masked_gives_a_warning_that_does_not_show_it(
+        self, recwarn: pytest.WarningsRecorder
+    ) -> None:
         Endpoint.from_env("m", {"OPENAI_API_KEY": KEY})
         assert not recwarn
         Endpoint.from_env("m", {"OPENAI_API_KEY": "lm-studio"})
@@ -496,14 +504,14 @@ class TestKey:
         assert "OPENAI_API_KEY is short or made of plain words" in str(warning.message)
         assert "lm-studio" not in str(warning.message)
 
-    def test_an_error_without_words_is_named_once(self) -> None:
+    def test_an_error_without_a_message_is_shown_by_its_type_once(self) -> None:
         assert client("http://x/v1").clean(httpx2.ReadError("")) == "ReadError"
 
-    def test_it_is_nowhere_in_the_repr(self) -> None:
+    def test_the_repr_of_the_client_does_not_contain_the_key(self) -> None:
         assert KEY not in repr(client("http://x/v1"))
 
     @pytest.mark.parametrize("key", ["sk-se\ncret", "sk-sécret", "sk-se\x00cret"])
-    def test_one_that_no_header_can_hold_is_refused_unseen(self, key: str) -> None:
+    def test_a_key_invalid_in_a_header_is_refused_without_showing_it(self, key: str) -> None:
         with pytest.raises(SettingsError, match="OPENAI_API_KEY must be") as caught:
             Endpoint.from_env("m", {"OPENAI_API_KEY": key})
         assert "cret" not in str(caught.value)
@@ -513,11 +521,11 @@ class TestKey:
 
 
 class TestProxy:
-    def test_the_environments_is_used(self, url: str, no_env: SetEnv) -> None:
+    def test_the_proxy_of_the_environment_is_used(self, url: str, no_env: SetEnv) -> None:
         no_env("http_proxy", url.removesuffix("/v1").replace("//", "//me:word@"))
         assert ask(client("http://model.invalid/v1"), 5).text == crc(_wav(noise(5)))
 
-    def test_this_machine_is_asked_directly(self, url: str, no_env: SetEnv) -> None:
+    def test_an_endpoint_on_this_machine_is_asked_without_the_proxy(self, url: str, no_env: SetEnv) -> None:
         no_env("http_proxy", "http://127.0.0.1:9")
         assert ask(client(url, attempts=1), 5).text == crc(_wav(noise(5)))
         anywhere = url.replace("127.0.0.1", "0.0.0.0")
@@ -530,21 +538,26 @@ class TestProxy:
             "a.localhost",
         ],
     )  # fmt: skip
-    def test_this_machine_is_known_however_it_is_spelled(self, no_env: SetEnv, host: str) -> None:
+    def test_this_machine_is_recognised_in_every_spelling(self, no_env: SetEnv, host: str) -> None:
         no_env("http_proxy", "http://127.0.0.1:9")
         assert proxy_of(f"http://{host}:8000/v1") is None
 
-    def test_this_machine_is_known_by_its_own_addresses(self, no_env: SetEnv) -> None:
+    def test_this_machine_is_recognised_by_its_network_addresses(self, no_env: SetEnv) -> None:
         no_env("http_proxy", "http://127.0.0.1:9")
-        found = [one.address for card in psutil.net_if_addrs().values() for one in card if one.family == socket.AF_INET]
-        assert [one for one in (*found, socket.gethostname()) if proxy_of(f"http://{one}/v1")] == []
+        addresses = [
+            address.address
+            for card in psutil.net_if_addrs().values()
+            for address in card
+            if address.family == socket.AF_INET
+        ]
+        assert [host for host in (*addresses, socket.gethostname()) if proxy_of(f"http://{host}/v1")] == []
 
     @pytest.mark.parametrize("host", ["192.0.2.7", "model.invalid", "[2001:db8::7]", "127.1.invalid"])
-    def test_other_machines_are_asked_by_way_of_it(self, no_env: SetEnv, host: str) -> None:
+    def test_other_machines_are_asked_through_the_proxy(self, no_env: SetEnv, host: str) -> None:
         no_env("http_proxy", "http://127.0.0.1:9")
         assert proxy_of(f"http://{host}:8000/v1") is not None
 
-    def test_one_that_is_not_there_is_named_without_its_password(self, no_env: SetEnv) -> None:
+    def test_the_error_for_an_unreachable_proxy_hides_its_password(self, no_env: SetEnv) -> None:
         no_env("http_proxy", "http://me:password@127.0.0.1:9")
         with pytest.raises(EndpointError, match="proxy 127") as caught:
             ask(client("http://model.invalid/v1", attempts=1))
@@ -558,7 +571,7 @@ class TestProxy:
             ("http://[word", "https_proxy: set"),
         ],
     )
-    def test_one_of_another_kind_is_refused(self, no_env: SetEnv, proxy: str, message: str) -> None:
+    def test_a_proxy_of_an_unsupported_kind_is_refused(self, no_env: SetEnv, proxy: str, message: str) -> None:
         no_env("https_proxy", proxy)
         with pytest.raises(SettingsError, match=message) as caught:
             Endpoint.from_env("m", {"OPENAI_API_KEY": KEY})
@@ -585,18 +598,18 @@ class TestSettings:
             Endpoint.from_env(model, {"OPENAI_BASE_URL": url} if url else {})
         assert "secret" not in str(caught.value)
 
-    def test_an_endpoint_of_ones_own_needs_no_key(self) -> None:
+    def test_an_endpoint_at_another_address_needs_no_key(self) -> None:
         assert Endpoint.from_env("m", {"OPENAI_BASE_URL": "http://x/v1"}).host == "x"
 
     @pytest.mark.parametrize("url", ["http://x/v1", "http://x/v1/", " http://x/v1// "])
-    def test_the_address_is_the_same_with_a_slash_at_its_end(self, url: str) -> None:
+    def test_a_slash_at_the_end_of_the_address_is_dropped(self, url: str) -> None:
         assert Endpoint.from_env("m", {"OPENAI_BASE_URL": url}).url == "http://x/v1"
 
     @pytest.mark.parametrize(
         ("prices", "audio_tokens", "cost"),
         [(Prices(2.5, 10), None, 330e-6), (Prices(2.5, 10, 40), 25, 1267.5e-6), (Prices(2.5, 10, 40), None, None)],
     )
-    def test_cost(self, prices: Prices, audio_tokens: int | None, cost: float | None) -> None:
+    def test_cost_of_a_request_by_hand(self, prices: Prices, audio_tokens: int | None, cost: float | None) -> None:
         assert prices.cost(100, audio_tokens, 8) == (cost and pytest.approx(cost))
 
 
@@ -672,7 +685,9 @@ def peak_memory() -> Iterator[list[int]]:
 
 
 class TestRuns:
-    def test_a_timed_run_asks_one_by_one(self, go: Callable[..., Any], serve: Serve, no_env: SetEnv) -> None:
+    def test_a_timed_run_sends_one_request_at_a_time(
+        self, go: Callable[..., Any], serve: Serve, no_env: SetEnv
+    ) -> None:
         no_env("OPENAI_PRICE_IN", "2.5")
         no_env("OPENAI_PRICE_OUT", "10")
         address = serve(slow=0.02)
@@ -695,17 +710,17 @@ class TestRuns:
         html = page(PageData(read_systems([result.folder])), PageOptions(players="none", spectrograms=False))
         assert f"first token after {latency:.2f} s, whole reply after" in html
 
-    def test_a_clip_that_is_replaced_while_the_run_is_on_is_an_error(
+    def test_a_clip_replaced_during_the_run_is_an_error(
         self, go: Callable[..., Any], url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         a_task(tmp_path / "data", 2)
 
         def heard_and_replaced(plan: Plan, sample: Any, rate: int) -> Prompt:
-            found = heard(plan, sample, rate)
+            prompt = heard(plan, sample, rate)
             for clip in (tmp_path / "data").rglob("*.wav"):
                 if clip not in sample.clips:
                     clip.write_bytes(clip.read_bytes()[::-1])
-            return found
+            return prompt
 
         monkeypatch.setattr("audiomarathon.engine.remote.heard", heard_and_replaced)
         monkeypatch.setattr("audiomarathon.audio.decode.decode", lambda *_where: np.zeros(1600, np.float32))
@@ -714,7 +729,7 @@ class TestRuns:
         assert "changed since the run began" in second["error"]
 
     @pytest.mark.parametrize("timing", [True, False])
-    def test_requests_have_the_runs_seed_and_latencies_are_of_timed_runs(
+    def test_requests_carry_the_seed_and_only_timed_runs_record_latency(
         self, go: Callable[..., Any], url: str, timing: bool
     ) -> None:
         for record in records_in(go(url, samples=2, wishes=["echo"], timing=timing, seed=7).folder):
@@ -732,7 +747,7 @@ class TestRuns:
         assert all("***" in f"{record['reply']}{record['error']}" for record in records_in(folder))
         assert all(record.get("key_masked", False) == (record["error"] is None) for record in records_in(folder))
 
-    def test_odd_replies_are_counted_beside_the_score(self, go: Callable[..., Any], url: str) -> None:
+    def test_cut_empty_refused_and_filtered_replies_are_counted(self, go: Callable[..., Any], url: str) -> None:
         with pytest.warns(UserWarning, match=r"the token limit \(16\) cut replies before their text began"):
             summary = go(url, wishes=["thinking cut", "refusal", "filter later", "the key", "filter"]).summary
         assert flags_of(summary) == [
@@ -754,7 +769,7 @@ class TestRuns:
             flags = flags_of(go(url, samples=2, wishes=[wish]).summary)
         assert ("2 empty" in flags, "2 cut" in flags) == (True, cut)
 
-    def test_many_requests_under_faults_are_answered_once_each(
+    def test_many_requests_to_a_faulty_server_are_answered_once_each(
         self,
         go: Callable[..., Any],
         url: str,
@@ -781,7 +796,7 @@ class TestRuns:
         assert [line["id"] for line in lines] != sorted(line["id"] for line in lines)
         assert most[0] < 85e3 * count  # the requests together are twice as many
 
-    def test_a_key_that_is_revoked_ends_the_run_and_loses_nothing(
+    def test_a_revoked_key_ends_the_run_and_loses_no_record(
         self, go: Callable[..., Any], serve: Serve, tmp_path: Path
     ) -> None:
         address = serve(revoke=6)
@@ -795,7 +810,7 @@ class TestRuns:
         assert told(address)["answered"] == before + 20 - len(done)
         assert result.summary["n"] == 20
 
-    def test_what_is_on_its_way_when_the_run_ends_is_waited_for(
+    def test_requests_in_flight_when_the_run_ends_are_waited_for(
         self, go: Callable[..., Any], url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         asked = threading.Barrier(4)
@@ -811,7 +826,7 @@ class TestRuns:
             go(url, samples=4, timing=False, batch_size=4)
         assert [record["reply"] for record in stored(tmp_path)] == ["B"] * 3
 
-    def test_ctrl_c_ends_what_is_on_its_way(self, go: Callable[..., Any], serve: Serve, tmp_path: Path) -> None:
+    def test_ctrl_c_ends_requests_in_flight(self, go: Callable[..., Any], serve: Serve, tmp_path: Path) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
 
         def interrupt(address: str) -> None:
@@ -830,7 +845,7 @@ class TestRuns:
         assert len(stored(tmp_path)) >= 8
 
     @pytest.mark.parametrize("at_once", [1, 3])
-    def test_ctrl_c_while_a_reply_is_stored_loses_none(
+    def test_ctrl_c_while_a_reply_is_stored_loses_no_record(
         self, go: Callable[..., Any], serve: Serve, tmp_path: Path, monkeypatch, at_once: int
     ) -> None:
         append, calls = RunFolder.append, count(1)
@@ -845,12 +860,12 @@ class TestRuns:
             go(serve(), samples=6, timing=False, batch_size=at_once)
         assert len(stored(tmp_path)) >= 2
 
-    def test_a_server_that_is_gone_ends_the_run(self, go: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_an_unreachable_server_ends_the_run(self, go: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
         attempts(monkeypatch, 2)
         with pytest.raises(ModelError, match="run the same command again"):
             go("http://127.0.0.1:9/v1", samples=40)
 
-    def test_what_is_amiss_is_said_while_it_is_waited_for(
+    def test_the_reason_for_a_retry_is_printed_during_the_wait(
         self, go: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
     ) -> None:
         monkeypatch.setattr("audiomarathon.engine.remote._QUIET_S", 0.02)
@@ -876,7 +891,7 @@ class TestRuns:
         summary = go(url).summary
         assert (summary["n"], summary["errors"]) == (2, 1)
 
-    def test_pruning_is_refused(self, tmp_path: Path, no_env: SetEnv) -> None:
+    def test_pruning_methods_are_refused(self, tmp_path: Path, no_env: SetEnv) -> None:
         no_env("OPENAI_BASE_URL", "http://127.0.0.1:9/v1")
         settings = RunSettings.read({}, data=str(a_task(tmp_path, 1)), model_path="tiny", results=tmp_path / "r")
         with pytest.raises(MethodError, match="endpoint; allowed: base"):
@@ -885,13 +900,13 @@ class TestRuns:
     @pytest.mark.parametrize(
         "setting", ["decode_tokens=8", "device=cpu", "dtype=float16", "attn_implementation=eager", "device_map=auto"]
     )
-    def test_settings_of_a_model_that_runs_here_are_refused(self, go: Callable[..., Any], setting: str) -> None:
+    def test_settings_of_local_models_are_refused(self, go: Callable[..., Any], setting: str) -> None:
         name, value = setting.split("=")
         with pytest.raises(SettingsError, match=f"{name.upper()}={value}: "):
             go("http://127.0.0.1:9/v1", **{name: int(value) if value.isdigit() else value})
 
     @pytest.mark.parametrize("value", ["-1", "nan", "inf", "much", ""])
-    def test_wrong_prices_are_refused(self, go: Callable[..., Any], no_env: SetEnv, value: str) -> None:
+    def test_invalid_prices_are_refused(self, go: Callable[..., Any], no_env: SetEnv, value: str) -> None:
         no_env("OPENAI_PRICE_IN", "1")
         no_env("OPENAI_PRICE_OUT", value)
         with pytest.raises(SettingsError, match="million tokens"):
@@ -906,20 +921,20 @@ class TestRuns:
             ("a/", "-endpoint"),
         ],
     )
-    def test_the_models_name_makes_a_separate_folder(
+    def test_the_endpoint_model_name_gives_the_folder_name(
         self, go: Callable[..., Any], url: str, tmp_path: Path, model: str, folder: str
     ) -> None:
         with pytest.raises(ModelError, match="refuses"):
             go(url, samples=1, model_path=model)
-        assert [one.name for one in (tmp_path / "results" / "tau").iterdir()] == [folder]
+        assert [folder.name for folder in (tmp_path / "results" / "tau").iterdir()] == [folder]
 
 
 class TestDoctor:
     def examine(self, url: str, key: str = KEY, model: str = "tiny") -> tuple[str, bool]:
-        found = list(examine_endpoint(model, {"OPENAI_BASE_URL": url, "OPENAI_API_KEY": key}))
-        text = "\n".join(f"{one.text} {one.remedy}" for one in found)
+        findings = list(examine_endpoint(model, {"OPENAI_BASE_URL": url, "OPENAI_API_KEY": key}))
+        text = "\n".join(f"{finding.text} {finding.remedy}" for finding in findings)
         assert not key or key not in text
-        return text, any(one.fatal for one in found)
+        return text, any(finding.fatal for finding in findings)
 
     @pytest.mark.parametrize(
         ("key", "model", "message", "fatal"),
@@ -932,18 +947,22 @@ class TestDoctor:
             ("sk-\n1", "tiny", "must be printable ASCII", True),
         ],
     )
-    def test_what_it_says(self, url: str, key: str, model: str, message: str, fatal: bool) -> None:
+    def test_reports_the_listed_models_and_a_refused_key(
+        self, url: str, key: str, model: str, message: str, fatal: bool
+    ) -> None:
         text, bad = self.examine(url, key, model)
         assert message in text
         assert bad == fatal
 
     @pytest.mark.parametrize("address", ["http://127.0.0.1:9/v1", "http://x:secret@y/v1"])
-    def test_what_cannot_be_asked(self, address: str) -> None:
+    def test_an_unusable_address_is_fatal_and_its_password_not_shown(self, address: str) -> None:
         text, bad = self.examine(address)
         assert "secret" not in text
         assert bad
 
-    def test_the_command(self, url: str, no_env: SetEnv, capsys: pytest.CaptureFixture) -> None:
+    def test_the_doctor_command_examines_the_endpoint(
+        self, url: str, no_env: SetEnv, capsys: pytest.CaptureFixture
+    ) -> None:
         no_env("OPENAI_BASE_URL", url)
         no_env("OPENAI_API_KEY", KEY)
         with pytest.MonkeyPatch.context() as patch:

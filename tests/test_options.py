@@ -51,8 +51,8 @@ def call(no_env, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
 
 
 @pytest.mark.parametrize("command", ["run", "sweep"])
-def test_every_setting_is_an_option(command: str) -> None:
-    offered = {word for one in get_command(app).commands[command].params for word in one.opts}
+def test_every_setting_is_an_option_of_the_command(command: str) -> None:
+    offered = {word for option in get_command(app).commands[command].params for word in option.opts}
     assert {f"--{setting.name.replace('_', '-')}" for setting in settings_fields()} <= offered
 
 
@@ -85,7 +85,7 @@ def test_flag_over_env_var_over_file_over_default(
     assert given["tasks"] == ["vesus"]
 
 
-def test_a_sweeps_own_arguments_follow_the_same_order(call) -> None:
+def test_arguments_of_a_sweep_follow_the_same_precedence(call) -> None:
     Path("c.yaml").write_text("tasks: tau\nmethod: [dart, frame]\nratios: [0.1, 0.50]\nbase: false\ntflops:\n")
     assert call("sweep", "--config", "c.yaml")[2] == {
         "tasks": ["tau"], "model": None, "methods": "dart,frame", "ratios": "0.1,0.50", "base": False, "plan": False,
@@ -96,7 +96,7 @@ def test_a_sweeps_own_arguments_follow_the_same_order(call) -> None:
     assert (given["methods"], given["base"]) == ("tova", True)
 
 
-def test_a_single_tasks_folder_in_the_environment_wins_over_the_files_data(call) -> None:
+def test_a_task_folder_in_the_environment_wins_over_data_in_the_config_file(call) -> None:
     Path("c.yaml").write_text("tasks: tau\ndata: root\ndata_paths:\n  TAU_DATA_PATH: a\n  VOX_DATA_PATH: b\n")
     paths = {"TAU_DATA_PATH": "mine", "VOX_DATA_PATH": "b"}
     assert dict(call("run", "--config", "c.yaml", TAU_DATA_PATH="mine")[1].data_paths) == paths
@@ -115,7 +115,7 @@ def test_a_single_tasks_folder_in_the_environment_wins_over_the_files_data(call)
         (("sweep", "tau", "--methods", "fast_v:0.5+snapkv:0.3", "--ratios", "0.1:0.9:0.1"), {}),
     ],
 )
-def test_a_saved_file_gives_the_same_run_and_holds_no_secret(call, arguments: tuple[str, ...], env: dict) -> None:
+def test_a_saved_config_gives_the_same_run_and_holds_no_secret(call, arguments: tuple[str, ...], env: dict) -> None:
     secrets = {"HF_TOKEN": "hf_secret", "OPENAI_API_KEY": "sk-secret"}
     assert call(*arguments, "--save-config", "c.yaml", **env, **secrets)[:2] == (0, None)  # nothing is run
     text = Path("c.yaml").read_text(encoding="utf-8")
@@ -131,7 +131,7 @@ def test_a_saved_file_gives_the_same_run_and_holds_no_secret(call, arguments: tu
     assert {entry.name for entry in Path().iterdir()} == {"c.yaml"}
 
 
-def test_nothing_is_saved_where_the_settings_are_wrong(call) -> None:
+def test_a_config_is_not_saved_if_the_settings_are_wrong(call) -> None:
     Path("c.yaml").write_text("as it was")
     assert call("run", "tau", "--ratio", "2", "--save-config", "c.yaml")[0] == 2
     assert Path("c.yaml").read_text() == "as it was"
@@ -165,7 +165,7 @@ def test_nothing_is_saved_where_the_settings_are_wrong(call) -> None:
         (Path, "c.yaml: cannot be read: a folder"),
     ],
 )
-def test_a_bad_file_is_one_line_with_its_name_and_exit_2(call, content: Any, told: str) -> None:
+def test_a_bad_config_file_is_a_one_line_error_with_its_name_and_exit_code_2(call, content: Any, told: str) -> None:
     file = Path("c.yaml")
     if content is Path:
         file.mkdir()
@@ -176,7 +176,7 @@ def test_a_bad_file_is_one_line_with_its_name_and_exit_2(call, content: Any, tol
     assert re.fullmatch(f"error: {told}.*\n", err), err
 
 
-def test_a_config_runs_nothing_that_it_holds(call) -> None:
+def test_a_config_with_a_python_tag_runs_no_code(call) -> None:
     Path("c.yaml").write_text("tasks: tau\nmodel_path: !!python/object/apply:os.mkdir [oops]\n")
     call("run", "--config", "c.yaml")
     assert not Path("oops").exists()
@@ -184,18 +184,18 @@ def test_a_config_runs_nothing_that_it_holds(call) -> None:
 
 class TestHelp:
     @pytest.mark.parametrize("command", ["run", "sweep", "certify"])
-    def test_options_stand_under_their_groups(self, command: str) -> None:
+    def test_options_are_listed_under_their_groups(self, command: str) -> None:
         shown = CliRunner().invoke(app, [command, "--help"], terminal_width=80).stdout
         parts = re.split(r"(?m)^(\S.*):\n", shown.partition("Arguments:" if "Arguments:" in shown else "Options:")[2])
         groups = dict(zip(parts[1::2], parts[2::2], strict=True))
-        offered = {word for one in get_command(app).commands[command].params for word in one.opts}
+        offered = {word for option in get_command(app).commands[command].params for word in option.opts}
         for setting in settings_fields():
             flag = f"--{setting.name.replace('_', '-')}"
             if flag in offered and flag not in ("--method", "--ratio"):
                 assert re.search(rf"(?m)^  {flag} .*", groups[setting.metadata["group"]]), flag
         assert max(len(line) for part in groups.values() for line in part.splitlines()) <= 80
 
-    def test_it_says_what_a_setting_is_its_default_and_its_env_var(self) -> None:
+    def test_help_shows_description_default_and_variable_of_a_setting(self) -> None:
         shown = " ".join(CliRunner().invoke(app, ["run", "--help"]).stdout.split())
         for setting in settings_fields():
             assert setting.metadata["help"] in shown
@@ -227,16 +227,16 @@ class TestCompletion:
             ("run tau --save-c", ["--save-config"]),
         ],
     )
-    def test_of_names(self, words: str, offered: list[str]) -> None:
+    def test_completes_names_of_tasks_models_methods_and_options(self, words: str, offered: list[str]) -> None:
         assert self.complete(words) == offered
 
-    def test_can_be_shown(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_completion_script_can_be_shown(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION", "1")
         monkeypatch.setattr("typer.testing._get_command", get_command)  # built anew: it depends on that variable
         shown = CliRunner().invoke(app, ["--show-completion", "bash"], prog_name="audiomarathon")
         assert (shown.exit_code, "_AUDIOMARATHON_COMPLETE" in shown.stdout) == (0, True)
 
-    def test_loads_no_torch(self) -> None:
+    def test_completion_imports_no_torch(self) -> None:
         code = (
             "import atexit, os, sys; from audiomarathon.cli.app import main\n"
             "atexit.register(lambda: print('loaded:', *{'torch', 'transformers', 'numpy'} & set(sys.modules)))\n"
@@ -269,7 +269,9 @@ class TestCompletion:
         (["ruler", "x", "--gap", "nan"], "--gap nan: expected a finite number"),
     ],
 )
-def test_a_wrong_command_line_is_one_line(given: list[str], told: str, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+def test_a_wrong_command_line_is_a_one_line_error(
+    given: list[str], told: str, monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
     monkeypatch.setattr(sys, "argv", ["audiomarathon", *given])
     with pytest.raises(SystemExit) as ended:
         main()
@@ -278,14 +280,16 @@ def test_a_wrong_command_line_is_one_line(given: list[str], told: str, monkeypat
 
 
 @pytest.mark.parametrize("group", [[], ["experiment"]])
-def test_a_group_without_a_command_shows_its_help(group: list[str], monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+def test_a_command_group_without_a_command_shows_its_help(
+    group: list[str], monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
     monkeypatch.setattr(sys, "argv", ["audiomarathon", *group])
     with pytest.raises(SystemExit) as ended:
         main()
     assert (ended.value.code, capsys.readouterr().err[:7]) == (2, "Usage: ")
 
 
-def test_every_command_line_is_typers() -> None:
+def test_no_command_line_uses_argparse() -> None:
     folders = ("src", "kvpress", "Segment", "analyse_audio_duration", "Qwen_2.5_Omni")
     sources = [file for folder in folders for file in (ROOT / folder).rglob("*.py")]
     assert [file for file in sources if re.search(r"(?m)^\s*(import|from) argparse\b", file.read_text("utf-8"))] == []

@@ -31,8 +31,8 @@ from audiomarathon.judges.replay import ReplayJudge
 
 ROOT = Path(__file__).parent.parent
 ENTRIES = tomllib.loads((ROOT / "tests" / "original_commands.toml").read_text(encoding="utf-8"))
-COMMANDS = [one for entries in ENTRIES.values() for one in entries]
-TESTED = [one for one in COMMANDS if one.get("runs", "here") != "here"]
+COMMANDS = [entry for entries in ENTRIES.values() for entry in entries]
+TESTED = [entry for entry in COMMANDS if entry.get("runs", "here") != "here"]
 PAGE = (ROOT / "docs" / "coming-from.md").read_text(encoding="utf-8")
 #: What a command runs: a script or module, or of a line of Python what it imports or calls.
 SCRIPT = re.compile(
@@ -50,39 +50,41 @@ if sys.argv[1:3] != ["-P", "-c"]:
 """
 
 
-def test_the_list_has_every_release_and_each_entry_an_answer() -> None:
+def test_every_listed_command_has_a_test_or_a_replacement() -> None:
     assert {name: len(entries) for name, entries in ENTRIES.items()} == {
         "AudioMarathon": 34,
         "JASCO": 2,
         "LALM_Bench": 17,
         "X-ARES": 13,
     }
-    assert [one for one in COMMANDS if not {"runs", "replaced"} & {*one}] == []
-    assert {key for one in COMMANDS for key in one} == {"command", "runs", "folder", "leaves", "replaced"}
-    assert [one for one in COMMANDS if (one.get("runs") == "here") != ("folder" in one)] == []
+    assert [entry for entry in COMMANDS if not {"runs", "replaced"} & {*entry}] == []
+    assert {key for entry in COMMANDS for key in entry} == {"command", "runs", "folder", "leaves", "replaced"}
+    assert [entry for entry in COMMANDS if (entry.get("runs") == "here") != ("folder" in entry)] == []
 
 
-@pytest.mark.parametrize("entry", [one for one in COMMANDS if "replaced" in one], ids=lambda one: one["command"][:60])
-def test_what_is_replaced_has_a_row_with_what_to_type(entry: dict[str, str]) -> None:
+@pytest.mark.parametrize(
+    "entry", [entry for entry in COMMANDS if "replaced" in entry], ids=lambda entry: entry["command"][:60]
+)
+def test_a_replaced_command_has_a_row_with_its_replacement_in_the_docs(entry: dict[str, str]) -> None:
     (row,) = [line for line in PAGE.splitlines() if line.startswith(f"| `{entry['command']}` |")]
     assert entry["replaced"] in row.removeprefix(f"| `{entry['command']}` |").replace("`", "")
     for file in re.findall(r"-r (\S+)", entry["replaced"]):
         assert any((folder / file).is_file() for folder in (ROOT, ROOT / "LALM_Bench"))
 
 
-@pytest.mark.parametrize("entry", TESTED, ids=lambda one: one["command"][:60])
-def test_the_test_that_runs_a_command_is_there_and_names_its_script(entry: dict[str, str]) -> None:
+@pytest.mark.parametrize("entry", TESTED, ids=lambda entry: entry["command"][:60])
+def test_the_named_test_of_a_command_exists_and_names_its_script(entry: dict[str, str]) -> None:
     file, *names = entry["runs"].split("::")
     nodes = ast.parse((ROOT / file).read_text(encoding="utf-8")).body
     constants = [node for node in nodes if isinstance(node, ast.Assign)]
-    found: list[ast.stmt] = []
+    matched: list[ast.stmt] = []
     for name in names:  # a class, and its test
-        found += [node for node in nodes if getattr(node, "name", "") == name]
-        nodes = getattr(found[-1], "body", [])
-    assert len(found) == len(names)
+        matched += [node for node in nodes if getattr(node, "name", "") == name]
+        nodes = getattr(matched[-1], "body", [])
+    assert len(matched) == len(names)
     named = SCRIPT.search(entry["command"])
     assert named
-    assert named[0] in "".join(map(ast.unparse, [*constants, *found]))
+    assert named[0] in "".join(map(ast.unparse, [*constants, *matched]))
 
 
 @pytest.fixture
@@ -144,7 +146,7 @@ def standing_in(
             monkeypatch.setenv("LALM_BENCH_ROOT", str(clone))
             run = engine.run
             monkeypatch.setattr(
-                engine, "run", lambda tasks, _model, *given, **own: run(tasks, "embedded", *given, **own)
+                engine, "run", lambda tasks, _model, *given, **options: run(tasks, "embedded", *given, **options)
             )
         if folder == "JASCO":
             (clone / "evaluation").mkdir()
@@ -169,25 +171,25 @@ def called(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
             raise
 
 
-FOLDERS = list(dict.fromkeys(one["folder"] for one in COMMANDS if "folder" in one))
+FOLDERS = list(dict.fromkeys(entry["folder"] for entry in COMMANDS if "folder" in entry))
 LONG = ("Qwen_2.5_Omni", "LALM_Bench")  # whose doors other tests run too, with other options
 
 
 @pytest.mark.parametrize(
-    "folder", [pytest.param(one, marks=[pytest.mark.long] if one in LONG else []) for one in FOLDERS]
+    "folder", [pytest.param(folder, marks=[pytest.mark.long] if folder in LONG else []) for folder in FOLDERS]
 )
-def test_commands_run_in_the_folder_that_is_meant(
+def test_original_commands_run_in_their_folder_and_leave_their_results(
     folder: str,
     noted: Callable[[str, str], list[tuple[Path, dict[str, str], list[str]]]],
     standing_in: Callable[[str], None],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    entries = [one for one in COMMANDS if one.get("folder") == folder]
-    typed = [one.get("replaced", one["command"]) for one in entries]
+    entries = [entry for entry in COMMANDS if entry.get("folder") == folder]
+    typed = [entry.get("replaced", entry["command"]) for entry in entries]
     standing_in(folder)
     calls = noted(folder, "\n".join(line for line in typed if line != f"cd {folder}"))
-    left = [one["leaves"] for one in entries if "leaves" in one]
+    left = [entry["leaves"] for entry in entries if "leaves" in entry]
     assert len(calls) == len(left)
     for (place, settings, arguments), path in zip(calls, left, strict=True):
         monkeypatch.chdir(place)
@@ -201,7 +203,7 @@ def test_commands_run_in_the_folder_that_is_meant(
 
 
 @pytest.mark.skipif(find_spec("pip") is None or find_spec("setuptools") is None, reason="no pip that builds offline")
-def test_pip_finds_this_suite_in_jascos_requirements() -> None:
+def test_pip_resolves_jascos_requirements_to_this_project() -> None:
     offline = ("--dry-run", "--no-deps", "--no-index", "--no-build-isolation", "--disable-pip-version-check")
     command = [sys.executable, "-m", "pip", "install", *offline, "-r", "evaluation/requirements.txt"]
     done = subprocess.run(command, cwd=ROOT / "JASCO", capture_output=True, text=True, check=True)

@@ -46,8 +46,8 @@ def ran(root: Path, task: str, label: str, right: str, *, make: Any = choice, **
         for n, mark in enumerate(right)
     ]
     method, ratio = label.split("-")[:2]
-    own = {"method": method, "ratio": float(ratio), "seed": 42, "device": "gpu"} | identity
-    facts = {"schema_version": 2, "task": task, "method": label, "checkpoint": "/m/toy", "identity": own}
+    run_identity = {"method": method, "ratio": float(ratio), "seed": 42, "device": "gpu"} | identity
+    facts = {"schema_version": 2, "task": task, "method": label, "checkpoint": "/m/toy", "identity": run_identity}
     summary = {
         "task": task, "complete": True, "errors": right.count("-"), "n": len(right) - right.count("-"), "score": 0.5,
         "expected": len(right), "timing": {}, "audio_tokens": 10, "kept_audio_tokens": 5, "kv_bytes": 90,
@@ -61,7 +61,7 @@ def group(root: Path, task: str = "tau", seed: int = 42) -> list[Finished]:
 
 
 class TestAgainstBase:
-    def test_accuracy_by_hand(self, tmp_path: Path) -> None:
+    def test_accuracy_difference_by_hand(self, tmp_path: Path) -> None:
         ran(tmp_path, "tau", "base-0", "11110000")
         ran(tmp_path, "tau", "frame-0.5", "11111100")
         base, frame = group(tmp_path)
@@ -74,7 +74,7 @@ class TestAgainstBase:
         assert base.against_base is not None
         assert base.against_base["score"] == {"difference": 0.0, "interval": [0.0, 0.0]}
 
-    def test_transcripts_lose_score_as_they_gain_errors(self, tmp_path: Path) -> None:
+    def test_score_of_transcripts_falls_as_wer_rises(self, tmp_path: Path) -> None:
         ran(tmp_path, "librispeech", "base-0", "1111", make=transcript)
         ran(tmp_path, "librispeech", "frame-0.5", "1100", make=transcript)
         _base, frame = group(tmp_path, "librispeech")
@@ -83,7 +83,7 @@ class TestAgainstBase:
         assert frame.against_base["score"]["difference"] == pytest.approx(-0.25)
         assert "accuracy" not in frame.against_base
 
-    def test_over_how_many_samples_times_are_compared_is_shown(self, tmp_path: Path) -> None:
+    def test_the_number_of_samples_with_compared_times_is_shown(self, tmp_path: Path) -> None:
         for label in ("base-0", "frame-0.5"):
             ran(tmp_path, "tau", label, "1100")
             folder = changed_records(tmp_path / "tau" / "toy" / label, session="now", time=STAGES)
@@ -95,7 +95,7 @@ class TestAgainstBase:
         assert ("n 3" in base, "n 3" in frame) == (False, True)
 
 
-def test_is_shown_and_written(tmp_path: Path) -> None:
+def test_differences_from_base_are_printed_and_written(tmp_path: Path) -> None:
     for task, base, frame in (("tau", "1100", "1111"), ("gtzan", "11", "00")):
         ran(tmp_path, task, "base-0", base)
         ran(tmp_path, task, "frame-0.5", frame)
@@ -106,7 +106,7 @@ def test_is_shown_and_written(tmp_path: Path) -> None:
         assert words in shown
     write_outcome(outcome, tmp_path, "toy-model")
     results = json.loads((tmp_path / "summary.json").read_text())["results"]
-    assert {(one["task"], one["setting"]): one["against_base"]["samples"] for one in results} == {
+    assert {(result["task"], result["setting"]): result["against_base"]["samples"] for result in results} == {
         ("tau", "base-0"): 4, ("tau", "frame-0.5"): 4, ("gtzan", "base-0"): 2, ("gtzan", "frame-0.5"): 2,
     }  # fmt: skip
 

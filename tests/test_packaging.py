@@ -52,34 +52,34 @@ def lines(file: Path) -> list[str]:
 
 
 def pins(file: Path) -> dict[str, Requirement]:
-    found = [Requirement(line) for line in lines(file) if not line.startswith("-")]
-    return {canonicalize_name(requirement.name): requirement for requirement in found}
+    requirements = [Requirement(line) for line in lines(file) if not line.startswith("-")]
+    return {canonicalize_name(requirement.name): requirement for requirement in requirements}
 
 
 def declared(*extras: str) -> dict[str, Requirement]:
     """What pyproject.toml asks for, with some of its extras, without the project itself."""
     texts = [*PROJECT["dependencies"], *(text for extra in extras for text in PROJECT["optional-dependencies"][extra])]
-    found = {canonicalize_name(Requirement(text).name): Requirement(text) for text in texts}
-    return {name: requirement for name, requirement in found.items() if name != "audiomarathon"}
+    requirements = {canonicalize_name(Requirement(text).name): Requirement(text) for text in texts}
+    return {name: requirement for name, requirement in requirements.items() if name != "audiomarathon"}
 
 
 def admitted(requirement: Requirement) -> list[Version]:
     """Some versions that a pin admits: its bounds, and for `==1.2.*` the first and a late one."""
-    found = []
+    versions = []
     for clause in requirement.specifier:
         if clause.operator in ("==", ">="):
-            found += [Version(clause.version.replace("*", end)) for end in ("0", "999")]
-    return sorted(set(found))
+            versions += [Version(clause.version.replace("*", end)) for end in ("0", "999")]
+    return sorted(set(versions))
 
 
 @pytest.mark.parametrize("file", [CPU, *FAMILIES], ids=lambda file: file.stem)
-def test_a_requirements_file_pins_all_that_the_project_asks_for(file: Path) -> None:
+def test_requirements_file_pins_every_dependency_of_the_project(file: Path) -> None:
     extras = ("report", "dev", "lalm", *OF_FAMILIES) if file == CPU else own_extra(file)
     assert set(declared(*extras)) <= set(pins(file))
 
 
 @pytest.mark.parametrize("file", [CPU, *FAMILIES], ids=lambda file: file.stem)
-def test_pins_lie_within_what_the_project_allows(file: Path) -> None:
+def test_pins_lie_within_the_ranges_of_pyproject(file: Path) -> None:
     allowed = declared("report", "dev", "lalm", *OF_FAMILIES)
     for name, pin in pins(file).items():
         assert admitted(pin), f"{name} is not pinned"
@@ -89,7 +89,7 @@ def test_pins_lie_within_what_the_project_allows(file: Path) -> None:
         assert not outside, f"{pin} admits {outside}, pyproject.toml allows {allowed[name].specifier}"
 
 
-def test_all_requirements_files_agree_on_what_they_share() -> None:
+def test_requirements_files_agree_on_common_packages() -> None:
     for file in FAMILIES:
         for name, pin in pins(file).items():
             if name != "torch" and name in pins(CPU):
@@ -98,30 +98,30 @@ def test_all_requirements_files_agree_on_what_they_share() -> None:
 
 
 @pytest.mark.parametrize("file", FAMILIES, ids=lambda file: file.stem)
-def test_a_family_file_installs_the_project_too(file: Path) -> None:
+def test_requirements_file_of_a_family_installs_the_project_too(file: Path) -> None:
     assert lines(file)[-1] == f"-e .[{','.join(['report', *own_extra(file)])}]"
     assert "Run at the repository's root" in file.read_text(encoding="utf-8")
 
 
-def test_torch_comes_first_and_alone() -> None:
+def test_torch_is_pinned_first_and_installed_alone() -> None:
     """The Makefile installs this line in a pip call of its own."""
     assert lines(CPU)[0] == "torch==2.13.0"
     assert "'^torch=='" in (ROOT / "Makefile").read_text(encoding="utf-8")
 
 
-def test_the_installed_packages_are_those_that_are_pinned() -> None:
+def test_installed_packages_have_the_declared_versions() -> None:
     for name, requirement in declared().items():
         assert importlib.metadata.version(name) in requirement.specifier
 
 
-def test_the_version_is_said_once() -> None:
+def test_the_version_is_stated_in_one_place() -> None:
     assert "version" in PROJECT["dynamic"]
     assert "version" not in PROJECT
     assert Version(audiomarathon.__version__).release
     assert importlib.metadata.version("audiomarathon") == audiomarathon.__version__
 
 
-def test_the_command_says_its_version() -> None:
+def test_version_option_prints_the_version() -> None:
     shown = CliRunner().invoke(app, ["--version"])
     assert (shown.exit_code, shown.stdout) == (0, f"audiomarathon {audiomarathon.__version__}\n")
 
@@ -184,7 +184,7 @@ def test_the_wheel_ships_every_file_of_the_package(wheel: zipfile.ZipFile) -> No
     assert any(name.endswith("licenses/LICENSE") for name in wheel.namelist())
 
 
-def test_the_wheel_says_on_an_index_what_it_is(wheel: zipfile.ZipFile) -> None:
+def test_the_wheel_metadata_state_license_python_extras_and_classifiers(wheel: zipfile.ZipFile) -> None:
     told = metadata(wheel)
     assert (told["License-Expression"], told["Requires-Python"]) == ("MIT", ">=3.11")
     assert told["Description-Content-Type"] == "text/markdown"
@@ -193,7 +193,7 @@ def test_the_wheel_says_on_an_index_what_it_is(wheel: zipfile.ZipFile) -> None:
     assert versions <= set(told.get_all("Classifier"))
 
 
-def test_no_link_of_the_readme_is_broken_on_an_index(wheel: zipfile.ZipFile, tmp_path: Path) -> None:
+def test_readme_links_are_absolute_in_the_package_metadata(wheel: zipfile.ZipFile, tmp_path: Path) -> None:
     relative = re.compile(r"\]\((?!https?://|#)([^)]*)\)")
     assert "# AudioMarathon" in (plain := str(metadata(wheel).get_payload()))
     assert relative.findall(plain) == []
@@ -206,7 +206,7 @@ def test_no_link_of_the_readme_is_broken_on_an_index(wheel: zipfile.ZipFile, tmp
 
 
 @pytest.mark.long
-def test_the_wheel_runs_the_demo_where_there_is_no_repository(wheel: zipfile.ZipFile, tmp_path: Path) -> None:
+def test_the_installed_wheel_runs_the_demo_without_the_repository(wheel: zipfile.ZipFile, tmp_path: Path) -> None:
     """A .pth lends this environment's packages to a new one, and follows no .pth of theirs: not the editable one."""
     env = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     env["OMP_NUM_THREADS"] = "1"
@@ -243,24 +243,24 @@ def tracked() -> list[Path]:
     return [ROOT / name for name in done.stdout.split("\0") if name and (ROOT / name).is_file()]
 
 
-def test_no_file_names_a_place_on_somebodys_machine() -> None:
+def test_no_tracked_file_contains_a_path_of_a_users_machine() -> None:
     places = (ROOT, Path.home(), Path(sys.prefix), Path(sys.base_prefix))
     here = {f"{place}/" for place in places if place.parts[1:2] not in ((), ("usr",))}
     pattern = re.compile("|".join([*map(re.escape, here), r"/(?:home|Users)/[a-z]\w*/"]).encode())
-    found = {
+    matches = {
         str(file.relative_to(ROOT)): match[0].decode()
         for file in tracked()
         if (match := pattern.search(file.read_bytes()))
     }
-    assert found == {}
+    assert matches == {}
 
 
-def test_no_file_is_large() -> None:
+def test_no_tracked_file_exceeds_10_mb() -> None:
     large = {file.name: size for file in tracked() if (size := file.stat().st_size) > 10e6}
     assert large == {}
 
 
-def test_the_reference_is_what_the_code_says() -> None:
+def test_the_reference_page_is_up_to_date_with_the_code() -> None:
     """The generated parts of docs/reference.md are up to date: `python scripts/make_reference.py` makes them."""
     page = (ROOT / "docs" / "reference.md").read_text(encoding="utf-8")
     make = runpy.run_path(str(ROOT / "scripts" / "make_reference.py"))
@@ -280,7 +280,7 @@ def rows_of(heading: str) -> dict[str, str]:
     return {name: row for row in rows for name in re.findall(r"`([^`]+)`", row.split("|")[1])}
 
 
-def test_the_catalogue_tells_what_is_built() -> None:
+def test_the_catalogue_lists_the_methods_and_models_that_exist() -> None:
     models = set(rows_of("Models"))
     assert {name for name, row in rows_of("Methods").items() if "| built" in row} == {
         method.key for method in all_methods()
@@ -290,7 +290,7 @@ def test_the_catalogue_tells_what_is_built() -> None:
     assert {model.family for model in all_models()} == {get_model(name).family for name in models & names}
 
 
-def test_the_catalogue_gives_the_papers_numbers_of_samples() -> None:
+def test_the_catalogue_gives_the_sample_counts_of_the_paper() -> None:
     rows = rows_of("Tasks")
     assert set(rows) == {task.key for task in AUDIOMARATHON.tasks}
     for task in AUDIOMARATHON.tasks:
@@ -299,7 +299,7 @@ def test_the_catalogue_gives_the_papers_numbers_of_samples() -> None:
         assert f"| {facts.group} | {facts.count:,} |" in rows[task.key]
 
 
-def test_the_readme_is_one_page_that_names_every_task_model_family_and_method() -> None:
+def test_the_readme_has_at_most_140_lines_and_names_tasks_and_methods() -> None:
     page = (ROOT / "README.md").read_text(encoding="utf-8")
     assert len(page.splitlines()) <= 140
     named = {
@@ -312,7 +312,7 @@ def test_the_readme_is_one_page_that_names_every_task_model_family_and_method() 
     assert families == {model.family.partition(":")[0] for model in all_models()}
 
 
-def test_the_readme_says_how_to_test() -> None:
+def test_the_readme_names_existing_make_targets_for_tests_and_demo() -> None:
     page = (ROOT / "README.md").read_text(encoding="utf-8")
     assert "make test" in page
     assert "make demo" in page
@@ -323,13 +323,13 @@ def test_the_readme_says_how_to_test() -> None:
 @pytest.mark.parametrize(
     "name", ["README.md", "CONTRIBUTING.md", *sorted(str(p.relative_to(ROOT)) for p in ROOT.glob("docs/**/*.md"))]
 )
-def test_links_within_the_pages_lead_somewhere(name: str) -> None:
+def test_relative_links_in_the_pages_point_to_existing_files(name: str) -> None:
     page = ROOT / name
     for target in re.findall(r"\]\((?!https?://)([^)#]+)", page.read_text(encoding="utf-8")):
         assert (page.parent / target).exists(), target
 
 
-def test_who_wrote_the_software_and_who_wrote_the_paper() -> None:
+def test_license_and_citation_tell_software_authors_from_paper_authors() -> None:
     """The software is not the paper's authors', and the citation credits the paper to them alone."""
     texts = {name: (ROOT / name).read_text(encoding="utf-8") for name in ("LICENSE", "CITATION.cff", "pyproject.toml")}
     assert all(text.count("AudioMarathon contributors") == 1 for text in texts.values())
@@ -342,15 +342,17 @@ def test_who_wrote_the_software_and_who_wrote_the_paper() -> None:
     assert "Not yet run: any published audio LLM." in top
 
 
-def test_every_benchmark_can_be_cited() -> None:
+def test_the_citation_file_covers_every_benchmark() -> None:
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
-    cited = {one["url"] for one in (citation["preferred-citation"], *citation["references"])}
+    cited = {reference["url"] for reference in (citation["preferred-citation"], *citation["references"])}
     assert {f"https://arxiv.org/abs/{paper}" for paper in ("2510.07293", "2409.14526", "2505.16369")} <= cited
     assert "https://github.com/jemin7709/audio-llm-benchmark" in cited
-    assert all(one["authors"] and one["title"] and one["type"] for one in citation["references"])
+    assert all(
+        reference["authors"] and reference["title"] and reference["type"] for reference in citation["references"]
+    )
 
 
-def test_the_page_on_the_layout_names_every_folder_room_and_script() -> None:
+def test_the_layout_page_names_every_folder_package_and_script() -> None:
     page = (ROOT / "docs" / "layout.md").read_text(encoding="utf-8")
     names = {file.relative_to(ROOT).parts[0] for file in tracked()}
     names = {f"{name}/" if (ROOT / name).is_dir() else name for name in names}

@@ -46,7 +46,7 @@ def root(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_the_fastest_within_a_point_is_recommended_and_stands_first(root: Path) -> None:
+def test_the_fastest_setting_within_a_point_is_recommended_and_listed_first(root: Path) -> None:
     a_pruned(root)
     a_pruned(root, "fast_v-0.3-layer2", prefill=0.8)
     a_pruned(root, "dart-0.9-layer2", [True] * 4 + [False] * 4, prefill=0.1)
@@ -57,7 +57,7 @@ def test_the_fastest_within_a_point_is_recommended_and_stands_first(root: Path) 
     assert first_table(root)[0]["setting_said"] == "recommended"
 
 
-def test_a_press_that_cannot_change_a_reply_needs_no_interval_of_the_score(tmp_path: Path) -> None:
+def test_a_press_that_cannot_change_replies_needs_no_score_interval(tmp_path: Path) -> None:
     """Two samples give no interval."""
     finished(a_run(tmp_path, "base-0", [True] * 2))
     a_pruned(tmp_path, "snapkv-0.5", [True] * 2)
@@ -67,7 +67,7 @@ def test_a_press_that_cannot_change_a_reply_needs_no_interval_of_the_score(tmp_p
     assert "interval" not in line
 
 
-def test_what_could_not_be_ranked_is_named_and_does_not_lead(root: Path) -> None:
+def test_a_setting_that_is_not_ranked_is_named_in_a_note_and_not_first(root: Path) -> None:
     """It is faster still, but on two samples of eight."""
     a_pruned(root)
     a_pruned(root, "dart-0.9-layer2", [True] * 2, prefill=0.1)
@@ -78,7 +78,7 @@ def test_what_could_not_be_ranked_is_named_and_does_not_lead(root: Path) -> None
 
 
 @pytest.mark.parametrize("mark", [Certificate({}).mark, Certificate({"injection": (1, 10)}).mark])
-def test_a_recommendation_that_rests_on_weak_judges_says_so(root: Path, mark: str) -> None:
+def test_a_recommendation_based_on_weak_judges_has_a_warning(root: Path, mark: str) -> None:
     folder = a_pruned(root)
     assert len(said(root)) == 1
     finished(folder, notes=[f"judge A: {mark}"])
@@ -86,7 +86,7 @@ def test_a_recommendation_that_rests_on_weak_judges_says_so(root: Path, mark: st
     assert "scores alone" in warning
 
 
-def test_a_setting_without_figures_is_not_recommended(root: Path) -> None:
+def test_a_setting_without_comparable_figures_is_not_recommended(root: Path) -> None:
     a_run(root, "dart-0.5-layer2", [True] * 8, prefill=0.5)
     assert said(root) == ["M: no recommendation, because no setting can be compared with its base."]
 
@@ -114,10 +114,12 @@ def losing_one(root: Path) -> Path:
     ],
     ids=["loss", "slow", "busy", "session"],
 )
-def test_nothing_is_recommended_from_noise(root: Path, make: Callable[[Path], Path], why: str) -> None:
+def test_a_setting_with_an_uncertain_gain_is_not_recommended(
+    root: Path, make: Callable[[Path], Path], why: str
+) -> None:
     changed(root / "tau" / "M" / "base-0", sessions=[a_session("s")])
-    own = make(root)
-    finished(own if read_run(own).get("sessions") else changed(own, sessions=[a_session("s")]))
+    folder = make(root)
+    finished(folder if read_run(folder).get("sessions") else changed(folder, sessions=[a_session("s")]))
     (line,) = said(root)
     assert "no recommendation, because dart-0.5-layer2 was" in line
     assert why in line
@@ -125,26 +127,26 @@ def test_nothing_is_recommended_from_noise(root: Path, make: Callable[[Path], Pa
     assert all(row["setting_said"] != "recommended" for row in first_table(root))
 
 
-def test_what_is_settled_is_recommended_though_something_faster_is_not(root: Path) -> None:
+def test_a_certain_setting_is_recommended_before_a_faster_uncertain_one(root: Path) -> None:
     a_pruned(root)
     a_pruned(root, "fast_v-0.9-layer2", rights=[False] + [True] * 7, prefill=0.2)
     assert "M: dart-0.5-layer2 keeps the score" in said(root)[0]
 
 
-def test_without_an_interval_nothing_is_recommended(tmp_path: Path) -> None:
+def test_without_intervals_no_setting_is_recommended(tmp_path: Path) -> None:
     finished(a_run(tmp_path, "base-0", [True]))
     a_pruned(tmp_path, rights=[True])
     assert "the speed-up has no interval, the score has no interval" in said(tmp_path)[0]
 
 
-def test_random_is_called_the_control(root: Path) -> None:
+def test_a_recommended_random_setting_is_called_the_control(root: Path) -> None:
     a_pruned(root, "random-0.5-layer2")
     (line,) = said(root)
     assert "That is the control" in line
     assert "other setting is none" in line
 
 
-def test_every_checkpoint_has_its_line(root: Path) -> None:
+def test_every_checkpoint_has_its_line_of_advice(root: Path) -> None:
     a_pruned(root)
     other = a_pruned(root / "more")
     with_identity(changed(other, checkpoint="/m/N"), checkpoint="N")
@@ -153,13 +155,13 @@ def test_every_checkpoint_has_its_line(root: Path) -> None:
     assert any("these runs include no base of this checkpoint" in line for line in lines)
 
 
-def test_controls_alone_are_not_ranked(tmp_path: Path) -> None:
+def test_control_runs_are_not_ranked(tmp_path: Path) -> None:
     for label in ("base-0", "dart-0.5-layer2"):
         as_control(finished(a_run(tmp_path, label, [True] * 8)))
     assert said(tmp_path) == ["M: no recommendation, because control runs are not ranked."]
 
 
-def test_over_how_many_samples_is_said_where_it_is_not_all(tmp_path: Path) -> None:
+def test_the_number_of_common_samples_is_shown_if_some_are_missing(tmp_path: Path) -> None:
     finished(a_run(tmp_path, "base-0", [True] * 4 + [False] * 4))
     a_pruned(tmp_path, rights=[True] * 6)
     changed_records(tmp_path / "tau" / "M" / "base-0", session="s")
@@ -171,7 +173,7 @@ def test_over_how_many_samples_is_said_where_it_is_not_all(tmp_path: Path) -> No
 
 
 class TestOddRuns:
-    def test_a_task_that_is_not_installed_does_not_break_others(self, root: Path) -> None:
+    def test_a_run_of_an_uninstalled_task_does_not_break_others(self, root: Path) -> None:
         a_pruned(root)
         for label in ("base-0", "dart-0.5-layer2"):
             changed(finished(a_run(root / "x", label, [True] * 4)), task="alien")
@@ -182,27 +184,27 @@ class TestOddRuns:
         assert done.exit_code == 0, done.output
 
     @pytest.mark.parametrize("label", ["n", "score", "x_low", "setting_why", "<img src=x>", "_a"])
-    def test_a_class_of_any_name_is_shown(self, root: Path, label: str) -> None:
+    def test_a_class_label_with_markup_is_escaped(self, root: Path, label: str) -> None:
         folder = a_pruned(root)
-        for one in (folder, folder.parent / "base-0"):
-            changed_records(one, reference={"answer": "A", "options": ["a", "b"], "labels": [label, "other"]})
+        for run_folder in (folder, folder.parent / "base-0"):
+            changed_records(run_folder, reference={"answer": "A", "options": ["a", "b"], "labels": [label, "other"]})
         html = page(data_of(root), PageOptions(spectrograms=False)).partition('<script type="application/json"')[0]
         assert "<img" not in html
 
-    def test_nothing_to_draw_is_no_picture(self, tmp_path: Path) -> None:
+    def test_runs_without_score_and_times_do_not_break_plot(self, tmp_path: Path) -> None:
         folder = finished(a_run(tmp_path, "base-0", [True] * 4), score=None, intervals=None)
         changed_records(folder, time=None, kv_bytes=None)
         done = CliRunner().invoke(app, ["plot", str(tmp_path), "-o", str(tmp_path / "p")])
         assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
 
-    def test_a_quantity_of_nothing_is_drawn(self, root: Path) -> None:
-        for one in (a_pruned(root), root / "tau" / "M" / "base-0"):
-            changed_records(one, kv_bytes=0)
+    def test_a_kv_cache_of_zero_bytes_does_not_break_plot(self, root: Path) -> None:
+        for run_folder in (a_pruned(root), root / "tau" / "M" / "base-0"):
+            changed_records(run_folder, kv_bytes=0)
         done = CliRunner().invoke(app, ["plot", str(root), "-o", str(root / "p")])
         assert done.exit_code == 0, done.output
 
 
-def test_a_run_that_is_still_written_takes_no_mean_away(root: Path) -> None:
+def test_an_unfinished_task_is_left_out_of_the_mean(root: Path) -> None:
     """Of a sweep that is still running: the last task has records, and no summary yet."""
     finished(a_run(root, "base-0", MOST, task="gtzan"))
     a_run(root, "base-0", [True] * 3, task="desed")
@@ -215,7 +217,7 @@ def test_a_run_that_is_still_written_takes_no_mean_away(root: Path) -> None:
     assert "on 16 samples of 2 tasks" in said(root)[0]
 
 
-def test_a_point_is_a_hundredth_of_the_scores_range(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_point_is_a_hundredth_of_the_range_of_the_score(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Scores of 0 to 2 have points of 0.02."""
     assert data_of(root).point == 0.01
     monkeypatch.setattr(Choice, "figure", Figure("macro_f1", "macro-F1", 0.0, 2.0))
@@ -232,32 +234,32 @@ class TestMargin:
         (line,) = advice(PageData(read_systems([folder]), margins={"": margin}))
         return line
 
-    def test_what_is_decided_and_faster_is_recommended(self, tmp_path: Path) -> None:
+    def test_a_setting_decided_within_the_margin_and_faster_is_recommended(self, tmp_path: Path) -> None:
         rights = [True, True, True, False] * 30
         finished(a_run(tmp_path, "base-0", rights))
         a_pruned(tmp_path, rights=rights)
         a_pruned(tmp_path, "dart-0.9-layer2", [False] * 120, prefill=0.1)
         assert "dart-0.5-layer2 is decided to lose no more than 0.05 at 1.83×" in self.advised(tmp_path)
 
-    def test_what_is_open_says_how_many_samples_would_settle_it(self, root: Path) -> None:
+    def test_an_undecided_setting_shows_how_many_samples_would_decide(self, root: Path) -> None:
         a_pruned(root)
         assert "dart-0.5-layer2 keeps the score within 1 point" in said(root)[0]  # as without a margin
         line = self.advised(root)
         assert "no recommendation, because dart-0.5-layer2 was 1.83× as fast, but tau does not decide" in line
         assert "samples like these would settle it" in line
 
-    def test_what_is_decided_and_not_surely_faster_is_not_recommended(self, tmp_path: Path) -> None:
+    def test_a_decided_setting_that_is_not_surely_faster_is_not_recommended(self, tmp_path: Path) -> None:
         rights = [True, True, True, False] * 30
         changed(finished(a_run(tmp_path, "base-0", rights)), sessions=[a_session("s")])
         finished(changed(a_pruned(tmp_path, rights=rights), sessions=[a_session("s", busy=3.0)]))
         assert "but the machine was busy" in self.advised(tmp_path)
 
-    def test_what_is_worse_is_said_to_be(self, tmp_path: Path) -> None:
+    def test_a_setting_worse_than_the_margin_is_named_as_worse(self, tmp_path: Path) -> None:
         finished(a_run(tmp_path, "base-0", [True] * 40))
         a_pruned(tmp_path, rights=[False] * 40)
         assert "it is worse by more than 0.05 in tau" in self.advised(tmp_path)
 
-    def test_the_paper_gets_the_verdicts_as_latex(self, tmp_path: Path) -> None:
+    def test_verdicts_on_margins_are_written_as_latex(self, tmp_path: Path) -> None:
         finished(a_run(tmp_path, "base-0", [True] * 40))
         a_pruned(tmp_path, rights=[False] * 40)
         arguments = ["report", str(tmp_path), "--margin", "0.05", "--figures", f"{tmp_path}/f", "--audio", "none"]
@@ -266,7 +268,7 @@ class TestMargin:
         assert "worse by more than 0.05" in (tmp_path / "f" / "margins-1.tex").read_text()
         assert "lose no more" not in (tmp_path / "r.html").read_text()
 
-    def test_a_margin_of_a_task_that_was_not_run_is_refused(self, root: Path) -> None:
+    def test_a_margin_for_a_task_without_runs_is_refused(self, root: Path) -> None:
         a_pruned(root)
         result = CliRunner().invoke(app, ["report", str(root), "--margin", "race=0.05", "-o", f"{root}/r.html"])
         assert (result.exit_code, "no run of race here; allowed: tau" in result.output) == (2, True)

@@ -85,7 +85,7 @@ class TestAdapter:
         on = run(phi, [prompt], Base(), 1)
         assert (on - off).abs().max() > 1e-2
 
-    def test_is_the_one_in_the_file_on_every_layer(self, phi: Phi4MM, folder: Path) -> None:
+    def test_is_loaded_from_its_file_on_every_layer(self, phi: Phi4MM, folder: Path) -> None:
         stored = load_file(folder / ADAPTER)
         for index, layer in enumerate(phi.decoder_layers):
             for name in tiny_phi4mm.ADAPTED:
@@ -104,7 +104,7 @@ class TestAdapter:
             assert torch.equal(phi.model.get_parameter(key), stored[key])
 
     @pytest.mark.parametrize("name", ["adapter_config.json", "adapter_model.safetensors"])
-    def test_its_absence_is_refused(self, copy_of: Path, name: str) -> None:
+    def test_a_missing_adapter_file_is_refused(self, copy_of: Path, name: str) -> None:
         (copy_of / "speech-lora" / name).unlink()
         with pytest.raises(ModelError, match=rf"no speech-lora/{name}"):
             load(copy_of)
@@ -126,7 +126,7 @@ class TestAdapter:
         with pytest.raises(ModelError, match=message):
             load(copy_of)
 
-    def test_one_that_misses_a_layer_is_refused(self, copy_of: Path) -> None:
+    def test_an_adapter_without_a_layer_is_refused(self, copy_of: Path) -> None:
         weights = {name: tensor for name, tensor in load_file(copy_of / ADAPTER).items() if ".layers.3." not in name}
         save_file(weights, copy_of / ADAPTER, metadata={"format": "pt"})
         config = json.loads((copy_of / "speech-lora" / "adapter_config.json").read_text())
@@ -135,12 +135,12 @@ class TestAdapter:
         with pytest.raises(ModelError, match="decoder layer 3 has no"):
             load(copy_of)
 
-    def test_has_the_models_precision(self, folder: Path) -> None:
+    def test_has_the_precision_of_the_model(self, folder: Path) -> None:
         lm = load(folder, dtype="bfloat16")
         assert {parameter.dtype for parameter in lm.model.parameters()} == {torch.bfloat16}
         assert torch.isfinite(run(lm, [prompt_of(60, lm)], Base(), 3)).all()
 
-    def test_counts_in_the_cost_and_the_vision_adapter_does_not(self, phi: Phi4MM) -> None:
+    def test_speech_adapter_counts_in_the_flops_and_the_vision_adapter_does_not(self, phi: Phi4MM) -> None:
         from audiomarathon.costs.flops import count_cost
 
         layer = phi.decoder_layers[0]
@@ -154,7 +154,7 @@ class TestAdapter:
 class TestFacts:
     """What is told from the config and headers alone."""
 
-    def test_a_layer_costs_what_the_loaded_one_does(self, phi: Phi4MM, folder: Path) -> None:
+    def test_layer_cost_and_bytes_from_the_config_equal_the_loaded_ones(self, phi: Phi4MM, folder: Path) -> None:
         from audiomarathon.costs.config_facts import model_facts
         from audiomarathon.costs.flops import count_cost
 
@@ -165,7 +165,7 @@ class TestFacts:
         assert facts.weight_bytes == 4 * loaded
         assert facts.kv_bytes == 2 * 2 * 8 * 4 * 4  # keys and values, heads, numbers, layers, bytes
 
-    def test_the_towers_formula_agrees_with_pytorchs_counter_at_full_size(self) -> None:
+    def test_tower_flops_by_formula_equal_pytorchs_counter_at_full_size(self) -> None:
         from torch.utils.flop_counter import FlopCounterMode
         from transformers.models.phi4_multimodal.modeling_phi4_multimodal import Phi4MultimodalAudioEmbedding
 
@@ -182,18 +182,20 @@ class TestFacts:
 
 
 class TestCheckpoint:
-    def test_the_main_revision_is_refused_with_the_one_to_take(self, copy_of: Path) -> None:
+    def test_the_main_revision_is_refused_with_the_revision_to_use(self, copy_of: Path) -> None:
         config = json.loads((copy_of / "config.json").read_text()) | {"model_type": "phi4mm"}
         (copy_of / "config.json").write_text(json.dumps(config))
         with pytest.raises(ModelError, match=r"'phi4mm'.*@refs/pr/70"):
             load(copy_of)
 
-    def test_without_peft(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_loading_without_peft_names_the_package_to_install(
+        self, folder: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
         with pytest.raises(ModelError, match=r"peft.*pip install -r requirements/phi4mm\.txt"):
             load(folder)
 
-    def test_shards_load_like_one_file(self, copy_of: Path, phi: Phi4MM) -> None:
+    def test_a_sharded_checkpoint_loads_like_a_single_file(self, copy_of: Path, phi: Phi4MM) -> None:
         """The hub has the weights in several files with an index."""
         weights = load_file(copy_of / "model.safetensors")
         (copy_of / "model.safetensors").unlink()
@@ -208,14 +210,14 @@ class TestCheckpoint:
         assert all(torch.equal(tensor, others[name]) for name, tensor in ours.items())
 
     @pytest.mark.parametrize("file", [ADAPTER, "speech-lora/adapter_config.json"])
-    def test_the_fingerprint_sees_the_adapter(self, copy_of: Path, folder: Path, file: str) -> None:
+    def test_the_fingerprint_covers_the_adapter(self, copy_of: Path, folder: Path, file: str) -> None:
         assert find_checkpoint(str(copy_of)).fingerprint() == find_checkpoint(str(folder)).fingerprint()
         content = bytearray((copy_of / file).read_bytes())
         content[-3] ^= 1
         (copy_of / file).write_bytes(content)
         assert find_checkpoint(str(copy_of)).fingerprint() != find_checkpoint(str(folder)).fingerprint()
 
-    def test_a_template_for_strings_only_words_the_same_prompt(self, copy_of: Path, phi: Phi4MM) -> None:
+    def test_a_chat_template_for_strings_gives_the_same_prompt(self, copy_of: Path, phi: Phi4MM) -> None:
         """The template of the main revision joins strings; a list of contents is an error to it."""
         (copy_of / "chat_template.jinja").write_text(
             "{% for message in messages %}{{ '<|' + message['role'] + '|>' + message['content'] + '<|end|>' }}"
@@ -225,7 +227,7 @@ class TestCheckpoint:
         ours, other = (lm.prepare([prompt]).tensors["input_ids"] for lm in (phi, load(copy_of)))
         assert torch.equal(ours, other)
 
-    def test_a_revision_may_hold_slashes(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def test_the_name_of_a_revision_may_contain_slashes(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         asked = []
 
         def snapshot_download(name: str, **options: object) -> str:
@@ -233,30 +235,30 @@ class TestCheckpoint:
             return str(tmp_path)
 
         monkeypatch.setattr("huggingface_hub.snapshot_download", snapshot_download)
-        found = find_checkpoint(get_model("phi4mm").checkpoint)
+        checkpoint = find_checkpoint(get_model("phi4mm").checkpoint)
         assert asked == [("microsoft/Phi-4-multimodal-instruct", "refs/pr/70")]
-        assert (found.name, found.folder_name) == (asked[0][0], "Phi-4-multimodal-instruct")
+        assert (checkpoint.name, checkpoint.folder_name) == (asked[0][0], "Phi-4-multimodal-instruct")
         with pytest.raises(ModelError, match="not a hub id"):
             find_checkpoint("org/name/more@main")
 
 
 class TestPrompt:
-    def test_is_the_familys_format(self, phi: Phi4MM) -> None:
+    def test_has_the_format_of_the_family(self, phi: Phi4MM) -> None:
         inputs = phi.prepare([Prompt("Who?", (noise(1.0), noise(2.0)))])
         text = phi.tokenizer.decode(inputs.tensors["input_ids"][0])
         assert text == "<|user|>" + "<|audio|>" * (13 + 25) + "Who?<|end|><|assistant|>"
         assert inputs.audio_tokens == [38]
 
-    def test_explain_tells_clips_apart_that_stand_side_by_side(self, phi: Phi4MM) -> None:
+    def test_by_clip_separates_the_tokens_of_two_adjacent_clips(self, phi: Phi4MM) -> None:
         inputs = phi.prepare([Prompt("?", (noise(5.3), noise(3.05)))])
         parts = by_clip(np.arange(float(inputs.audio_tokens[0])), inputs, (5.3, 3.05))
         assert [len(part) for part in parts] == [tiny_phi4mm.audio_tokens(n) for n in (84800, 48800)] == [66, 38]
 
-    def test_a_clip_without_a_single_frame_is_refused(self, phi: Phi4MM) -> None:
+    def test_a_clip_shorter_than_one_frame_is_refused(self, phi: Phi4MM) -> None:
         with pytest.raises(ModelError, match="too short"):
             phi.prepare([Prompt("?", (noise(0.02),))])
 
-    def test_documented_inputs_are_the_processors(self, phi: Phi4MM, folder: Path) -> None:
+    def test_documented_inputs_equal_those_of_the_processor(self, phi: Phi4MM, folder: Path) -> None:
         prompt = Prompt("Who?", (noise(1.3),))
         ours, theirs = phi.documented_inputs(folder, prompt), tiny_phi4mm.documented(folder, prompt)[0]
         assert {name: tensor.tolist() for name, tensor in ours.items()} == {
@@ -265,7 +267,7 @@ class TestPrompt:
 
 
 class TestEncoder:
-    def test_a_clip_is_heard_as_if_alone(self, phi: Phi4MM) -> None:
+    def test_a_clip_beside_others_is_encoded_as_if_alone(self, phi: Phi4MM) -> None:
         """Beside a longer clip, in one prompt or in another sample of the batch; 45 s are two chunks of the encoder."""
         clips = noise(45.0, 1), noise(2.9, 2)
         heard: list[torch.Tensor] = []
@@ -283,7 +285,7 @@ class TestEncoder:
             assert torch.equal(both[:1], long)
             assert torch.equal(both[1:, : short.shape[1]], short)
 
-    def test_a_clip_of_several_chunks_gives_the_documented_reply(self, phi: Phi4MM, folder: Path) -> None:
+    def test_a_clip_of_several_chunks_gives_the_reply_of_the_documented_use(self, phi: Phi4MM, folder: Path) -> None:
         prompt = Prompt("Which is it?", (noise(85.0),))  # 1,063 tokens: two whole chunks and a short one
         inputs, model = tiny_phi4mm.documented(folder, prompt)
         with torch.no_grad():
@@ -291,7 +293,7 @@ class TestEncoder:
         ours = Base().generate(phi, phi.prepare([prompt]), max_new_tokens=8, ignore_end=True)
         assert list(ours.replies[0].token_ids) == plain[0, inputs["input_ids"].shape[1] :].tolist()
 
-    def test_nothing_stays_shadowed(self, phi: Phi4MM) -> None:
+    def test_patched_methods_and_buffers_are_restored_after_a_call(self, phi: Phi4MM) -> None:
         rotary = phi.decoder.rotary_emb
         buffers = {name: (id(tensor), tensor.shape) for name, tensor in rotary.named_buffers()}
         run(phi, [Prompt("?", (noise(1.0), noise(2.0)))], Base(), 2)
@@ -299,7 +301,7 @@ class TestEncoder:
         assert "forward" not in vars(phi.audio_tower.encoder)
         assert {name: (id(tensor), tensor.shape) for name, tensor in rotary.named_buffers()} == buffers
 
-    def test_a_made_up_audio_token_in_the_reply_is_just_a_token(self, phi: Phi4MM, monkeypatch) -> None:
+    def test_a_generated_audio_token_is_not_replaced_by_audio_features(self, phi: Phi4MM, monkeypatch) -> None:
         """transformers hands the features to every step, and would put all of them in place of that one token."""
         head = phi.lm_head.weight
         favoured = torch.zeros(len(head)).index_fill_(0, torch.tensor([phi.audio_token]), 1e4)
@@ -343,18 +345,18 @@ class TestSwitch:
         ("prompt", "limit", "long"),
         [(SWITCH - 10, 10, False), (SWITCH - 9, 10, True), (SWITCH - 8, 14, True), (SWITCH, 8, True), (80, 8, True)],
     )
-    def test_generation_equals_recomputing_without_a_cache(
+    def test_generation_on_either_side_equals_recomputing_without_a_cache(
         self, switching: Phi4MM, prompt: int, limit: int, long: bool
     ) -> None:
-        one = prompt_of(prompt, switching)
-        ours = run(switching, [one], Base(), limit)
-        plain = recomputed(switching, one, limit, factors_of(long=long))
+        long_prompt = prompt_of(prompt, switching)
+        ours = run(switching, [long_prompt], Base(), limit)
+        plain = recomputed(switching, long_prompt, limit, factors_of(long=long))
         torch.testing.assert_close(ours, plain, atol=2e-5, rtol=1e-4)
-        other = recomputed(switching, one, limit, factors_of(long=not long))
+        other = recomputed(switching, long_prompt, limit, factors_of(long=not long))
         assert (ours - other).abs().max() > 1e-3
 
-    @pytest.mark.parametrize("method", [Base(), get_method("snapkv", 0.5)], ids=lambda one: one.key)
-    def test_each_sample_keeps_its_factors_in_a_graph(
+    @pytest.mark.parametrize("method", [Base(), get_method("snapkv", 0.5)], ids=lambda method: method.key)
+    def test_samples_of_a_batch_keep_their_rotary_factors_in_a_cuda_graph(
         self, switching: Phi4MM, method: Method, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         inputs = switching.prepare([prompt_of(n, switching, seed) for seed, n in enumerate((30, SWITCH - 8, 100))])
@@ -367,7 +369,9 @@ class TestSwitch:
 
     @pytest.mark.parametrize("attention", ["sdpa", "eager"])
     @pytest.mark.parametrize("method", ["base", "fast_v:0.5", "random:0.5"])
-    def test_a_batch_of_short_and_long_equals_one_by_one(self, switching: Phi4MM, method: str, attention: str) -> None:
+    def test_a_batch_of_short_and_long_prompts_equals_single_prompts(
+        self, switching: Phi4MM, method: str, attention: str
+    ) -> None:
         switching.model.set_attn_implementation({"": attention})
         prompts = [prompt_of(n, switching, seed) for seed, n in enumerate((30, SWITCH - 8, 100))]
         how = get_method(method, layer=1)
@@ -380,25 +384,25 @@ class TestSwitch:
             switching.model.set_attn_implementation({"": "sdpa"})
 
     @pytest.mark.parametrize("method", ["random", "fast_v", "snapkv"])
-    def test_ratio_zero_is_base(self, switching: Phi4MM, method: str) -> None:
-        one = prompt_of(SWITCH - 8, switching)
+    def test_ratio_zero_equals_base(self, switching: Phi4MM, method: str) -> None:
+        long_prompt = prompt_of(SWITCH - 8, switching)
         zero = dataclasses.replace(get_method(method, 0.5), ratio=0.0)
-        assert torch.equal(run(switching, [one], zero, 12), run(switching, [one], Base(), 12))
+        assert torch.equal(run(switching, [long_prompt], zero, 12), run(switching, [long_prompt], Base(), 12))
 
     @pytest.mark.parametrize("method", ["random", "knorm"])
-    def test_what_is_pruned_below_the_switch_keeps_the_prompts_factors_and_its_cache(
+    def test_pruning_below_the_switch_keeps_the_rotary_factors_of_the_prompt(
         self, switching: Phi4MM, method: str
     ) -> None:
         """Layer 0's short cache looks like a short sequence to transformers, which then drops it at every step."""
-        one = prompt_of(100, switching)
+        short_prompt = prompt_of(100, switching)
         how = get_method(method, 0.9, **({"layer": 0} if method == "random" else {}))
-        inputs = switching.prepare([one])
+        inputs = switching.prepare([short_prompt])
         short = how.generate(switching, inputs, max_new_tokens=12, ignore_end=True, keep_logits=True)
         assert short.kv_lengths[0] < SWITCH
-        cosines = rotations_seen(switching, lambda: run(switching, [one], how, 12))
+        cosines = rotations_seen(switching, lambda: run(switching, [short_prompt], how, 12))
         assert all(torch.equal(cos[0, -1], expected_cos(99 + step)) for step, cos in enumerate(cosines))
 
-    def test_presses_look_ahead_with_the_factors_of_the_call(self, switching: Phi4MM) -> None:
+    def test_presses_that_look_ahead_use_the_rotary_factors_of_the_call(self, switching: Phi4MM) -> None:
         inputs = switching.prepare([prompt_of(30, switching)])
         for limit, long in ((8, False), (60, True)):
             with switching.generating(inputs, limit):
@@ -408,13 +412,13 @@ class TestSwitch:
             torch.testing.assert_close(cos, torch.cat([angle, angle], -1).cos() * scale, atol=1e-4, rtol=0)
             assert cos.shape == sin.shape == (512, 6)
 
-    def test_what_the_model_has_no_positions_for_is_refused(self, switching: Phi4MM) -> None:
+    def test_more_tokens_than_the_model_has_positions_are_refused(self, switching: Phi4MM) -> None:
         inputs = switching.prepare([prompt_of(30, switching)])
         with pytest.raises(ModelError, match=r"131073 tokens.*131072"):
             Base().generate(switching, inputs, max_new_tokens=131072 - 29)
 
 
-def test_the_internals_that_a_call_stands_in_for_are_where_they_were(phi: Phi4MM) -> None:
+def test_the_patched_internals_of_transformers_have_not_moved(phi: Phi4MM) -> None:
     """As test_canary.py: what moved in transformers is in the message."""
     rotary, native = phi.decoder.rotary_emb, Phi4MultimodalForCausalLM
     for name in ("inv_freq", "original_inv_freq", "long_inv_freq"):
@@ -431,7 +435,7 @@ def test_the_internals_that_a_call_stands_in_for_are_where_they_were(phi: Phi4MM
     (4096, ["full_attention"] * 4, False), (512, ["full_attention"] * 3 + ["sliding_attention"], True),
     (262144, ["sliding_attention"] * 4, False),
 ])  # fmt: skip
-def test_only_a_sliding_window_that_a_prompt_can_outgrow_is_refused_by_presses(
+def test_presses_refuse_only_a_sliding_window_shorter_than_the_context(
     method: str, window: int | None, types: list[str] | None, refused: bool
 ) -> None:
     config = SimpleNamespace(
@@ -442,7 +446,7 @@ def test_only_a_sliding_window_that_a_prompt_can_outgrow_is_refused_by_presses(
         how.check_config(config)
 
 
-def test_tokens_are_dropped_behind_a_shorter_window_too(folder: Path, tmp_path: Path) -> None:
+def test_dropping_tokens_equals_hiding_them_with_a_short_sliding_window(folder: Path, tmp_path: Path) -> None:
     copy = Path(shutil.copytree(folder, tmp_path / "copy"))
     config = json.loads((copy / "config.json").read_text())
     (copy / "config.json").write_text(json.dumps(config | {"sliding_window": 40}))
@@ -461,7 +465,7 @@ def test_tokens_are_dropped_behind_a_shorter_window_too(folder: Path, tmp_path: 
         FastV(0.5, layer=2).check(lm)
 
 
-def test_the_published_window_leaves_no_sliding_cache(phi: Phi4MM, folder: Path) -> None:
+def test_the_published_sliding_window_gives_no_sliding_cache(phi: Phi4MM, folder: Path) -> None:
     assert json.loads((folder / "config.json").read_text())["sliding_window"] == 262144
     get_method("snapkv", 0.5).check(phi)
     assert phi.model.config.sliding_window is None

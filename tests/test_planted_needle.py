@@ -80,7 +80,7 @@ def verdicts(lm: AudioLM, root: Path, name: str) -> Iterator[dict[str, bool]]:
         needle = int((onset - MARGIN) * 25), int((end + MARGIN) * 25) + 1
         alone = round((needle[1] - needle[0]) / total, 6)
         assert kept_count(total, alone) == total - (needle[1] - needle[0])
-        found = {}
+        answers = {}
         with encoder_shared(lm):
             for label, method in {
                 "base": Base(),
@@ -95,24 +95,24 @@ def verdicts(lm: AudioLM, root: Path, name: str) -> Iterator[dict[str, bool]]:
                     left = torch.isin(audio_tokens, done.kept_positions[0])
                     assert torch.equal(left.logical_not().nonzero().flatten(), torch.arange(*needle))
                 record = Record(sample.id, reply=done.replies[0].text, reference=task.reference(sample))
-                found[label] = task.scorer.judge(record)["correct"]
-        yield found
+                answers[label] = task.scorer.judge(record)["correct"]
+        yield answers
 
 
 @pytest.mark.parametrize("name", [TASKS[0], *(pytest.param(name, marks=pytest.mark.long) for name in TASKS[1:])])
-def test_the_answer_goes_and_stays_with_the_needle(lm: AudioLM, tmp_path: Path, name: str) -> None:
+def test_replies_are_right_only_if_the_tokens_of_the_needle_are_kept(lm: AudioLM, tmp_path: Path, name: str) -> None:
     root = mini_benchmark.generate(tmp_path, progress=False, tasks=[name], limit=8 if ALL else 3)
-    found = list(verdicts(lm, root, name))
-    right = {label: sum(one[label] for one in found) for label in found[0]}
-    assert right["base"] >= len(found) - 1, "there is little to lose"
+    answers = list(verdicts(lm, root, name))
+    right = {label: sum(answer[label] for answer in answers) for label in answers[0]}
+    assert right["base"] >= len(answers) - 1, "there is little to lose"
     assert right["kept"] == right["base"]
     assert right["kept of 0.9"] >= right["base"]
-    assert right["dropped"] <= len(found) / 3, "chance is a quarter; for had the absence of a needle is an answer"
-    assert right["dropped of 0.9"] <= len(found) / 3
+    assert right["dropped"] <= len(answers) / 3, "chance is a quarter; for had the absence of a needle is an answer"
+    assert right["dropped of 0.9"] <= len(answers) / 3
 
 
 @pytest.mark.long
-def test_what_the_demo_drops_costs_what_docs_embedded_says(tmp_path: Path) -> None:
+def test_pruning_the_embedded_model_costs_the_score_that_the_docs_state(tmp_path: Path) -> None:
     data = mini_benchmark.generate(tmp_path / "mini", progress=False, tasks=TASKS)
     settings = RunSettings(data=str(data), results=tmp_path / "results", timing=False, max_new_tokens=8)
     methods = [Base(), get_method("random", 0.9, at="input"), get_method("random", 0.9, layer=2)]

@@ -95,15 +95,15 @@ def panel_of(results: Path, name: str) -> Panel:
 
 
 class TestCurves:
-    def test_a_panel_a_task_and_the_mean(self, results: Path) -> None:
+    def test_there_is_one_panel_a_task_and_one_for_the_mean(self, results: Path) -> None:
         assert [panel.name for panel in read_panels([results])] == ["desed", "tau", "mean"]
 
-    def test_a_line_starts_at_base_and_rises_in_ratio(self, results: Path) -> None:
+    def test_a_line_starts_at_base_and_is_sorted_by_ratio(self, results: Path) -> None:
         (line,) = panel_of(results, "desed").lines().values()
-        assert [one.ratio for one in line] == [0.0, 0.5, 0.9]
-        assert [one.method for one in line] == ["base", "frame", "frame"]
+        assert [setting.ratio for setting in line] == [0.0, 0.5, 0.9]
+        assert [setting.method for setting in line] == ["base", "frame", "frame"]
 
-    def test_figures_are_the_runs_own(self, results: Path) -> None:
+    def test_figures_of_a_setting_are_those_of_its_run(self, results: Path) -> None:
         *_, half, _most = panel_of(results, "desed").lines()["frame"]
         assert (half.figures["score"].value, half.figures["score"].interval) == (0.5, (0.4, 0.7))
         assert half.figures["prefill_ms"].value == pytest.approx(1000 * 0.3 * 1.045)  # the median of 1.00 … 1.09
@@ -114,7 +114,7 @@ class TestCurves:
         assert half.ideal == pytest.approx(4 * 120 / (2 * 120 + 2 * 70))
 
     @pytest.mark.parametrize("name", ["tau", "mean"])
-    def test_a_settings_time_is_bases_divided_by_its_speed_up(self, results: Path, name: str) -> None:
+    def test_time_of_a_setting_is_that_of_base_divided_by_its_speed_up(self, results: Path, name: str) -> None:
         for task in ("desed", "tau"):
             for setting, seconds in zip(("base-0-", "frame-0.5-2"), DRIFTING, strict=True):
                 timed_as(results / task / setting, seconds)
@@ -129,7 +129,7 @@ class TestCurves:
         opening = chart.data["1-intervals"][0]
         assert opening["low"] == opening["high"] == pytest.approx(800)  # bands are of the ratio
 
-    def test_intervals_are_over_clusters(self, tmp_path: Path) -> None:
+    def test_intervals_of_times_and_memory_resample_clusters(self, tmp_path: Path) -> None:
         """One cluster has none, however many samples it holds."""
         plotted(tmp_path, "tau", {"method": "base"}, score=0.6, prefill=1.0)
         for one_cluster, band in ((False, True), (True, False)):
@@ -142,13 +142,13 @@ class TestCurves:
     @pytest.mark.parametrize(
         "ratios", [((0.5, 0.3), (0.3, 0.5)), ((0.12, 0.001), (0.12, 0.004))], ids=["equal in all", "close"]
     )
-    def test_settings_that_nearly_meet_stay_apart(self, results: Path, ratios: Any) -> None:
+    def test_joined_settings_with_close_ratios_are_not_merged(self, results: Path, ratios: Any) -> None:
         for task in ("desed", "tau"):
             for score, (first, second) in zip((0.4, 0.8), ratios, strict=True):
                 parts = {"first": {"method": "fast_v", "ratio": first}, "second": {"method": "snapkv", "ratio": second}}
                 plotted(results, task, {"method": "composed", **parts}, score=score, prefill=0.3)
         _base, *joined = panel_of(results, "mean").lines()["fast_v+snapkv"]
-        assert sorted(one.figures["score"].value for one in joined) == pytest.approx([0.4, 0.8])
+        assert sorted(setting.figures["score"].value for setting in joined) == pytest.approx([0.4, 0.8])
 
     def test_layers_of_joined_methods_are_separate_lines(self, results: Path) -> None:
         for layer in (1, 2):
@@ -158,13 +158,13 @@ class TestCurves:
             plotted(results, "tau", joined, score=0.5, prefill=0.3)
         assert {"fast_v+snapkv layer 1", "fast_v+snapkv layer 2"} < set(panel_of(results, "tau").lines())
 
-    def test_the_mean_leaves_out_what_a_task_lacks(self, results: Path) -> None:
+    def test_the_mean_leaves_out_settings_that_a_task_lacks(self, results: Path) -> None:
         plotted(results, "tau", {"method": "random", "ratio": 0.5, "layer": 2}, score=0.5, prefill=0.3)
         assert set(panel_of(results, "tau").lines()) == {"frame", "random"}
         assert set(panel_of(results, "mean").lines()) == {"frame"}
 
     @pytest.mark.parametrize(("other", "said"), [({"seed": 7}, "seed 7"), ({"prompts": "x"}, "other prompts")])
-    def test_what_ran_under_other_conditions_has_a_separate_line(
+    def test_runs_with_another_seed_or_prompt_are_a_separate_line(
         self, results: Path, tmp_path: Path, other: dict[str, Any], said: str
     ) -> None:
         for file in results.rglob("run.json"):
@@ -176,13 +176,13 @@ class TestCurves:
         speed_ups = [lines[name][1].figures["speed_up"].value for name in ("frame", f"frame {said}")]
         assert speed_ups == pytest.approx([4 / 3, 3])  # each over its own base
         for name, speed_up in zip(("frame", f"frame {said}"), speed_ups, strict=True):
-            base, pruned = (one.figures["prefill_ms"].value for one in lines[name][:2])
+            base, pruned = (setting.figures["prefill_ms"].value for setting in lines[name][:2])
             assert pruned == pytest.approx(base / speed_up)
-        scores = {name: [one.figures["score"].value for one in line] for name, line in lines.items()}
+        scores = {name: [setting.figures["score"].value for setting in line] for name, line in lines.items()}
         assert scores == {"frame": pytest.approx([0.8, 0.7, 0.7]), f"frame {said}": [0.1, 0.1]}
         assert panel_of(results, "tau").bases[said].line == f"base {said}"
 
-    def test_a_run_without_times_joins_the_line(self, results: Path) -> None:
+    def test_a_run_without_times_belongs_to_the_line_of_its_method(self, results: Path) -> None:
         pruned = {"method": "frame", "ratio": 0.7, "layer": 2, "device": None}
         plotted(results, "tau", pruned, score=0.5, prefill=0.3, timed=False)
         assert set(panel_of(results, "tau").lines()) == {"frame"}
@@ -198,9 +198,11 @@ class TestCurves:
         panels = {panel.name: panel for panel in read_panels([results])}
         assert list(panels) == ["desed", "tau", "mean", "tau-silence"]
         assert "control: silence" in panels["tau-silence"].title
-        assert [one.figures["score"].value for one in panels["tau"].settings if one.method == "base"] == [0.8]
+        assert [setting.figures["score"].value for setting in panels["tau"].settings if setting.method == "base"] == [
+            0.8
+        ]
 
-    def test_joined_methods_stand_where_they_really_are(self, results: Path) -> None:
+    def test_joined_methods_are_placed_at_the_measured_prune_ratio(self, results: Path) -> None:
         joined = {
             "method": "composed",
             "first": {"method": "fast_v", "ratio": 0.5},
@@ -209,46 +211,46 @@ class TestCurves:
         plotted(results, "tau", joined, score=0.5, prefill=0.3, kept=35)
         assert panel_of(results, "tau").lines()["fast_v+snapkv"][-1].ratio == pytest.approx(0.65)
 
-    def test_untimed_runs_have_scores_only(self, tmp_path: Path) -> None:
+    def test_untimed_runs_have_scores_and_memory_only(self, tmp_path: Path) -> None:
         plotted(tmp_path, "tau", {"method": "base"}, score=0.6, prefill=0.4, timed=False)
         (panel,) = read_panels([tmp_path])
         assert set(panel.settings[0].figures) == {"score", "kv_mb"}
 
-    def test_an_old_summary_is_not_drawn_over_other_records(self, results: Path) -> None:
+    def test_a_run_whose_summary_counts_fewer_samples_is_left_out(self, results: Path) -> None:
         """The summary counts four of base's ten samples: a longer run is going on, or was killed."""
         changed(results / "tau" / "base-0-", "summary.json", n=4, expected=4)
-        assert "base-0" not in {one.label for one in panel_of(results, "tau").settings}
+        assert "base-0" not in {setting.label for setting in panel_of(results, "tau").settings}
 
-    def test_unfinished_runs_are_left_out(self, results: Path) -> None:
+    def test_a_task_without_a_finished_run_has_no_panel(self, results: Path) -> None:
         for summary in (results / "tau").rglob("summary.json"):
             summary.unlink()
         assert [panel.name for panel in read_panels([results])] == ["desed"]
 
-    def test_nothing_in_common_has_no_mean(self, results: Path) -> None:
+    def test_panels_without_common_settings_have_no_mean(self, results: Path) -> None:
         panel = panel_of(results, "tau")
         other = Panel("x", "x · y", "wer", ())
         assert mean_panel([panel, other], "mean") is None
 
 
 class TestPictures:
-    def test_one_png_a_task_and_the_mean(self, results: Path, tmp_path: Path) -> None:
+    def test_plot_writes_one_png_a_task_and_one_for_the_mean(self, results: Path, tmp_path: Path) -> None:
         done = CliRunner().invoke(app, ["plot", str(results), "-o", str(tmp_path / "plots")])
         assert done.exit_code == 0, done.stderr
         pictures = sorted((tmp_path / "plots").iterdir())
         assert [path.name for path in pictures] == ["desed.png", "mean.png", "tau.png"]
         assert all(path.read_bytes().startswith(b"\x89PNG") for path in pictures)
 
-    def test_untimed_runs_are_drawn_too(self, tmp_path: Path) -> None:
+    def test_untimed_runs_are_plotted_too(self, tmp_path: Path) -> None:
         plotted(tmp_path, "tau", {"method": "frame", "ratio": 0.5, "layer": 2}, score=0.6, prefill=0.4, timed=False)
         assert [path.name for path in plot_runs([tmp_path], tmp_path)] == ["tau.png"]
 
-    def test_a_hostile_name_is_drawn_as_text(self, results: Path) -> None:
+    def test_a_model_name_with_control_characters_does_not_break_plots(self, results: Path) -> None:
         for file in results.rglob("run.json"):
             changed(file.parent, model="$\\x$ \ud83d\x00")
         assert plot_runs([results / "tau"], results)
 
     @given(st.lists(st.floats(0, 300), min_size=1, max_size=15).map(sorted))
-    def test_labels_never_overlap_nor_leave_the_panel(self, wanted: list[float]) -> None:
+    def test_labels_never_overlap_or_leave_the_panel(self, wanted: list[float]) -> None:
         places = spread(wanted, 10, 300)
         assert all(after - before >= 10 - 1e-6 for before, after in pairwise(places))
         assert places[0] >= 0
@@ -266,16 +268,16 @@ def a_chart(**options: Any) -> Chart:
 class TestCharts:
     """A chart's description holds everything that is drawn."""
 
-    def test_holds_every_figure_of_a_panel(self, results: Path) -> None:
+    def test_of_a_panel_holds_every_figure_of_the_panel(self, results: Path) -> None:
         panel = panel_of(results, "desed")
         chart = of_panel(panel)
         seen = {row["what"]: (row["y"], row["low"], row["high"]) for row in chart.data["0-points"]}
-        own = {one.label: one.figures["score"] for one in panel.settings}
-        assert seen == {label: (one.value, one.low, one.high) for label, one in own.items()}
+        estimates = {setting.label: setting.figures["score"] for setting in panel.settings}
+        assert seen == {label: (estimate.value, estimate.low, estimate.high) for label, estimate in estimates.items()}
         assert {row["text"] for row in chart.data["0-labels"]} == {"frame", "base"}
-        assert [row["y"] for row in chart.data["2-dotted"]] == [one.ideal for one in panel.lines()["frame"]]
+        assert [row["y"] for row in chart.data["2-dotted"]] == [setting.ideal for setting in panel.lines()["frame"]]
 
-    def test_equal_curves_are_drawn_once_under_all_their_names(self) -> None:
+    def test_equal_curves_are_drawn_once_with_all_their_names(self) -> None:
         def line(name: str, *ys: float) -> Line:
             return Line(name, name, [{"x": x, "y": y, "what": f"{name}-{x}"} for x, y in enumerate(ys)])
 
@@ -288,7 +290,7 @@ class TestCharts:
         many = line_chart([line(name * 5, 1, 1) for name in "abcde"], "ratio", "score")
         assert [row["text"] for row in many.data["labels"]] == ["aaaaa = 4 others"]
 
-    def test_times_of_a_busy_machine_are_hollow(self, results: Path) -> None:
+    def test_times_of_a_busy_machine_are_hollow_points(self, results: Path) -> None:
         quiet = of_panel(panel_of(results, "desed"))
         changed(results / "desed" / "frame-0.5-2", "summary.json", busy=True)
         chart = of_panel(panel_of(results, "desed"))
@@ -300,20 +302,20 @@ class TestCharts:
         assert series.HOLLOW not in quiet.spec["title"]["subtitle"]
         assert ('fill-opacity="0"' in chart._repr_svg_(), 'fill-opacity="0"' in quiet._repr_svg_()) == (True, False)
 
-    def test_lines_below_the_title_are_no_wider_than_the_pictures(self, results: Path) -> None:
+    def test_subtitle_lines_are_no_wider_than_the_charts(self, results: Path) -> None:
         """In a browser letters of their size are 6.5 pixels wide on average."""
         chart = of_panel(panel_of(results, "mean"))
         assert chart is not None
         assert max(map(len, chart.spec["title"]["subtitle"])) * 6.5 < 2 * (430 + 90)
 
-    def test_an_svg_has_room_for_wider_letters(self, results: Path) -> None:
+    def test_an_svg_has_room_for_the_wider_letters_of_browsers(self, results: Path) -> None:
         """A browser lays it out anew: its labels are some 15 % longer than vl-convert thinks."""
         svg = of_panel(panel_of(results, "desed"))._repr_svg_()
         width = float(re.search(r'<svg[^>]* width="([\d.]+)"', svg)[1])
         plain = of_panel(panel_of(results, "desed")).vega_lite()
         assert width >= float(re.search(r' width="([\d.]+)"', vl_convert.vegalite_to_svg(plain))[1]) + 15
 
-    def test_numbers_of_an_axis_stay_apart(self) -> None:
+    def test_tick_labels_of_an_axis_do_not_touch(self) -> None:
         """On a phone 400 stood beside 500 without a space."""
         rows = [{"name": "base-0", "part": "", "value": 497.0, "colour": "red"}]
         svg = bar_chart(rows, "ms", width=132)._repr_svg_()
@@ -327,7 +329,7 @@ class TestCharts:
         assert len(ends) > 1
         assert all(left + width + 3 < right for (left, width), (right, _) in pairwise(ends))
 
-    def test_every_description_is_vega_lite(self, results: Path) -> None:
+    def test_chart_specs_are_valid_vega_lite(self, results: Path) -> None:
         """The schema of Vega-Lite itself says so."""
         import altair
 
@@ -335,14 +337,14 @@ class TestCharts:
             whole = chart.vega_lite()
             altair.Chart.from_dict({name: value for name, value in whole.items() if name != "config"}, validate=True)
 
-    def test_all_that_is_drawn_lies_within_the_limits(self) -> None:
+    def test_points_and_labels_lie_within_the_axis_limits(self) -> None:
         chart = a_chart(span=(0, 1), range_=(0.3, 1.0))
         (low, high) = chart.data["frame"]
         for row in (*chart.data["points"], *chart.data["labels"]):
             assert low["x"] <= row.get("x", row.get("x_end")) <= high["x"]
             assert low["y"] <= row["y"] <= high["y"]
 
-    def test_a_band_begins_at_a_point_without_width(self) -> None:
+    def test_an_interval_band_starts_at_a_point_of_zero_width(self) -> None:
         """Base's speed-up is 1 and nothing else: the band of a line opens there."""
         base = {"x": 0.0, "y": 1.0, "low": 1.0, "high": 1.0}
         wide = {"x": 0.5, "y": 1.5, "low": 1.4, "high": 1.7}
@@ -352,20 +354,20 @@ class TestCharts:
         ]
         assert "intervals" not in line_chart([Line("frame", "frame", [base])], "x", "y").data
 
-    def test_a_flat_score_looks_flat(self) -> None:
+    def test_nearly_equal_scores_are_drawn_on_a_range_of_at_least_0_2(self) -> None:
         lines = [Line("frame", "frame", [{"x": 0.5, "y": 0.9}, {"x": 0.9, "y": 0.901}])]
         low, high = score_range(lines)
         assert high - low == pytest.approx(0.2)
 
-    def test_the_front_holds_settings_that_no_other_beats(self) -> None:
+    def test_the_pareto_front_holds_points_that_no_other_beats(self) -> None:
         points = [{"x": 1, "y": 0.5}, {"x": 2, "y": 0.4}, {"x": 3, "y": 0.9}, {"x": 3, "y": 0.8}]
         assert pareto_front(points) == [{"x": 1, "y": 0.5}, {"x": 3, "y": 0.9}]
 
     @pytest.mark.parametrize(("kind", "begin"), [("png", b"\x89PNG"), ("pdf", b"%PDF"), ("svg", b"<svg")])
-    def test_is_written_without_a_browser(self, tmp_path: Path, kind: str, begin: bytes) -> None:
+    def test_is_saved_without_a_browser_in_each_format(self, tmp_path: Path, kind: str, begin: bytes) -> None:
         assert save(a_chart(), tmp_path / f"a.{kind}").read_bytes().startswith(begin)
 
-    def test_of_another_kind_is_refused(self, tmp_path: Path) -> None:
+    def test_an_unknown_image_format_is_refused(self, tmp_path: Path) -> None:
         with pytest.raises(SettingsError, match="png, pdf, svg"):
             save(a_chart(), tmp_path / "a.gif")
         done = CliRunner().invoke(app, ["plot", str(tmp_path), "--format", "gif"])
@@ -378,16 +380,16 @@ class TestFilesThatCannotBeWritten:
 
     @pytest.fixture(params=["picture", "durations", "table"])
     def write(self, request: pytest.FixtureRequest) -> Callable[[Path], object]:
-        found = Durations(get_task("tau"), (90.0, 100.0), 2)
+        durations = Durations(get_task("tau"), (90.0, 100.0), 2)
         chart = a_chart()
         ways: dict[str, Callable[[Path], object]] = {
             "picture": lambda folder: save(chart, folder / "a.svg"),
-            "durations": lambda folder: plot_durations([found], folder),
-            "table": lambda folder: write_durations([found], folder),
+            "durations": lambda folder: plot_durations([durations], folder),
+            "table": lambda folder: write_durations([durations], folder),
         }
         return ways[request.param]
 
-    def test_a_disk_that_fills_leaves_what_was_there(
+    def test_a_full_disk_leaves_the_existing_file_unchanged(
         self, write: Callable[[Path], object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         write(tmp_path)
@@ -403,7 +405,9 @@ class TestFilesThatCannotBeWritten:
             write(tmp_path)
         assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
 
-    def test_a_file_in_the_folders_place(self, write: Callable[[Path], object], tmp_path: Path) -> None:
+    def test_a_file_at_the_path_of_the_folder_is_an_error(
+        self, write: Callable[[Path], object], tmp_path: Path
+    ) -> None:
         (tmp_path / "taken").write_text("")
         with pytest.raises(RecordError, match="cannot be written"):
             write(tmp_path / "taken")

@@ -25,7 +25,7 @@ from audiomarathon.judges.judgements import Request
 from audiomarathon.judges.registry import GROUP, plugged_in
 from audiomarathon.scoring.choice import Choice
 
-BUILT_IN = sum(not task.own_command for one in registry.built_in() for task in one.tasks)
+BUILT_IN = sum(not task.own_command for benchmark in registry.built_in() for task in benchmark.tasks)
 
 
 class Plugin(Tau):
@@ -45,7 +45,9 @@ class Thief(Tau):
 
 def plug_in(monkeypatch: pytest.MonkeyPatch, group: str = registry.TASKS, **values: str) -> None:
     entries = [EntryPoint(name, value, group) for name, value in values.items()]
-    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: [one for one in entries if one.group == group])
+    monkeypatch.setattr(
+        "importlib.metadata.entry_points", lambda group: [entry for entry in entries if entry.group == group]
+    )
 
 
 def plug_in_value(monkeypatch: pytest.MonkeyPatch, value: object, group: str = registry.TASKS) -> None:
@@ -54,13 +56,13 @@ def plug_in_value(monkeypatch: pytest.MonkeyPatch, value: object, group: str = r
     plug_in(monkeypatch, group, odd=f"{__name__}:BROKEN_NOW")
 
 
-def test_a_plugin_is_a_task_like_any_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_task_plugin_is_listed_and_found_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     plug_in(monkeypatch, birds=f"{__name__}:Plugin")
     assert [task.key for task in all_tasks()][-2:] == ["ruler/after", "birds"]
     assert isinstance(get_task("Birds"), Task)
 
 
-def test_a_key_may_hold_the_name_of_a_benchmark(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_task_key_may_begin_with_the_name_of_an_uninstalled_benchmark(monkeypatch: pytest.MonkeyPatch) -> None:
     plug_in(monkeypatch, birds=f"{__name__}:OfASuite")
     assert get_task("suite/Birds").key == "suite/birds"
     assert registry.benchmark_of("suite/birds") == registry.OTHER  # which is not installed
@@ -70,10 +72,10 @@ SUITE = Benchmark("suite", "Which bird sings?", (OfASuite(),), {"suite/birds": T
 STRANGE = Benchmark("strange", "What is it?", (OfASuite(),))
 
 
-def test_a_benchmark_is_a_plugin_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_benchmark_plugin_is_listed_with_its_tasks_and_facts(monkeypatch: pytest.MonkeyPatch) -> None:
     plug_in(monkeypatch, registry.BENCHMARKS, suite=f"{__name__}:SUITE")
-    own = ["audiomarathon", "xares", "long", "jasco", "lalm", "ruler"]
-    assert [one.key for one in registry.all_benchmarks()] == [*own, "suite"]
+    builtin = ["audiomarathon", "xares", "long", "jasco", "lalm", "ruler"]
+    assert [benchmark.key for benchmark in registry.all_benchmarks()] == [*builtin, "suite"]
     assert [task.key for task in all_tasks()][-2:] == ["ruler/after", "suite/birds"]
     assert (registry.benchmark_of("suite/birds"), registry.benchmark_of("tau")) == ("suite", "audiomarathon")
     facts = registry.facts_of("suite/birds")
@@ -81,20 +83,20 @@ def test_a_benchmark_is_a_plugin_too(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (facts.acronym, facts.count, registry.groups_of("suite")) == ("B", 7, ("wings",))
 
 
-def test_a_benchmark_of_tasks_that_are_not_its_own_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_benchmark_plugin_with_tasks_of_other_keys_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     plug_in(monkeypatch, registry.BENCHMARKS, strange=f"{__name__}:STRANGE")
     with pytest.warns(UserWarning, match=r"'strange' is left out: .* must begin with strange/, .* does not"):
         assert len(all_tasks()) == BUILT_IN
 
 
-def test_a_broken_plugin_is_named_and_hides_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broken_plugin_is_named_in_a_warning_and_hides_no_other_task(monkeypatch: pytest.MonkeyPatch) -> None:
     plug_in(monkeypatch, birds=f"{__name__}:Plugin", gone="no_such_module_anywhere:Task", wrong="json:JSONDecoder")
     with pytest.warns(UserWarning, match=r"'gone'.*No module|'wrong' .*no Task") as caught:
         assert len(all_tasks()) == BUILT_IN + 1
     assert len(caught) == 2
 
 
-def test_a_plugin_cannot_take_a_benchmark_tasks_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plugin_cannot_take_the_name_of_a_built_in_task(monkeypatch: pytest.MonkeyPatch) -> None:
     plug_in(monkeypatch, thief=f"{__name__}:Thief")
     with pytest.warns(UserWarning, match=r"'thief'.*'ASR' .*ignored.*'librispeech'"):
         assert get_task("asr").key == "librispeech"
@@ -152,7 +154,9 @@ BROKEN_NOW: object = None
 
 
 @pytest.mark.parametrize("case", BROKEN)
-def test_whatever_a_plugin_raises_is_one_line_with_its_name(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_any_exception_of_a_plugin_is_a_one_line_warning_with_its_name(
+    case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     value, told = BROKEN[case]
     plug_in_value(monkeypatch, value)
     done = CliRunner().invoke(app, ["list", "tasks"])
@@ -163,21 +167,21 @@ def test_whatever_a_plugin_raises_is_one_line_with_its_name(case: str, monkeypat
     assert told in line
 
 
-def test_titles_of_plugins_are_shown_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plugin_titles_are_shown_without_interpreting_markup(monkeypatch: pytest.MonkeyPatch) -> None:
     plug_in_value(monkeypatch, bad(title="[bold]x[/y]\x1b[2J\nz"))
     done = CliRunner().invoke(app, ["list", "tasks"])
     assert done.exit_code == 0, done.exception
     assert r"[bold]x[/y]\x1b[2J z" in done.stdout
 
 
-def test_a_fact_of_a_plugin_is_worked_out_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_attributes_of_a_plugin_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     told = iter(["birds", "birds"])
     plug_in_value(monkeypatch, bad(title=property(lambda _self: next(told))))
     assert [all_tasks()[-1].title for _ in range(4)] == ["birds"] * 4
 
 
 @pytest.mark.parametrize("error", [KeyError("row"), SystemExit(1), MuteError()], ids=repr)
-def test_a_method_of_a_plugin_that_raises_names_the_plugin(
+def test_the_error_of_a_task_method_names_the_plugin(
     error: BaseException, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     plug_in_value(monkeypatch, bad(load=raising(error), find=lambda _self, root: root))
@@ -191,7 +195,7 @@ def test_a_method_of_a_plugin_that_raises_names_the_plugin(
 
 @pytest.mark.parametrize("method", ["judge", "sums", "summary", "own_score"])
 @pytest.mark.parametrize("error", [KeyError("row"), SystemExit(1), MuteError()], ids=repr)
-def test_a_method_of_a_plugins_scorer_that_raises_names_it(
+def test_the_error_of_a_scorer_method_names_the_plugin(
     method: str, error: BaseException, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     scorer = type("Raising", (Choice,), {"key": "raising", method: raising(error)})()
@@ -207,9 +211,7 @@ def test_a_method_of_a_plugins_scorer_that_raises_names_it(
 
 
 @pytest.mark.parametrize("error", [KeyError("row"), SystemExit(0), MuteError()], ids=repr)
-def test_a_judge_of_a_plugin_that_raises_while_it_answers_is_named(
-    error: BaseException, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_error_of_a_judge_generator_names_the_plugin(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its `ask` is a generator, whose code runs after the call."""
 
     class Failing(Judge):
@@ -230,7 +232,7 @@ def test_a_judge_of_a_plugin_that_raises_while_it_answers_is_named(
         next(answers)
 
 
-def test_code_that_ends_the_program_unexpectedly_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+def test_code_that_calls_sys_exit_is_reported_with_file_and_line(capsys: pytest.CaptureFixture[str]) -> None:
     code = compile("import sys\nsys.exit(0)", "/theirs/code.py", "exec")
     with pytest.raises(SystemExit) as ended:
         reporting_errors(lambda: exec(code, {"__name__": "theirs"}))()

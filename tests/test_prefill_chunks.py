@@ -44,7 +44,7 @@ from audiomarathon.models.registry import get_model
 from audiomarathon.models.trace import Trace
 from audiomarathon.settings import EAGER, GRAPH, RunSettings
 
-AT_LAYER = [get_method(one.key, 0.6, 2) for one in all_methods() if not isinstance(one, Base)]
+AT_LAYER = [get_method(method.key, 0.6, 2) for method in all_methods() if not isinstance(method, Base)]
 JOINED = [get_method("frame:0.5+snapkv:0.4"), get_method("random:0.5+ada_snapkv:0.5", at="input")]
 AT_INPUT = [get_method(name, 0.6, at="input") for name in ("frame", "merge_adjacent")]
 METHODS = [Base(), *AT_LAYER, *AT_INPUT, *JOINED]
@@ -53,7 +53,7 @@ SIZES = 1, 7, 5000
 
 
 def prompts(count: int) -> list[Prompt]:
-    return [Prompt("Which is it?", (noise(0.6 + 0.3 * one, one),), seed=one) for one in range(count)]
+    return [Prompt("Which is it?", (noise(0.6 + 0.3 * number, number),), seed=number) for number in range(count)]
 
 
 def crossed() -> list[Any]:
@@ -61,19 +61,19 @@ def crossed() -> list[Any]:
 
     On other families than the first, it takes base and one kind; those that hear windows of 30 s have long prompts.
     """
-    found = []
+    pairs = []
     for family, key in enumerate(FAMILIES):
         long = key in ("voxtral", "gemma3n")
-        usual = [one for one in METHODS if one.key in KINDS and getattr(one, "at", "layer") == "layer"]
+        usual = [method for method in METHODS if method.key in KINDS and getattr(method, "at", "layer") == "layer"]
         chosen = [usual[0], usual[1 + (family + 1) % 4]] if family else usual
         for method, size, batch in product(METHODS, (*SIZES, *[50] * long), (1, 3)):
             turn = METHODS.index(method)
             fast = method in chosen and size == (50 if long else 7 if family else SIZES[turn % 3])
             marks = () if fast and batch == (1 if long or turn % 2 else 3) else pytest.mark.long
-            found.append(
+            pairs.append(
                 pytest.param(key, method, size, batch, marks=marks, id=f"{key}, {method.label}, {size}, {batch}")
             )
-    return found
+    return pairs
 
 
 @contextmanager
@@ -95,16 +95,20 @@ def reply(lm: AudioLM, given: Sequence[Prompt], method: Method, size: int, how: 
 
 
 def assert_same(lm: AudioLM, given: Sequence[Prompt], method: Method, size: int, how: str = EAGER) -> None:
-    whole, parts = (reply(lm, given, method, one, how) for one in (0, size))
+    whole, parts = (reply(lm, given, method, chunk, how) for chunk in (0, size))
     assert parts.kv_lengths == whole.kv_lengths
     assert parts.kv_bytes == whole.kv_bytes
     assert parts.kept_audio_tokens == whole.kept_audio_tokens
-    assert [one.tolist() for one in parts.kept_positions or ()] == [one.tolist() for one in whole.kept_positions or ()]
+    assert [positions.tolist() for positions in parts.kept_positions or ()] == [
+        positions.tolist() for positions in whole.kept_positions or ()
+    ]
     torch.testing.assert_close(parts.logits, whole.logits, atol=1e-4, rtol=0)
 
 
 @pytest.mark.parametrize(("key", "method", "size", "batch"), crossed())
-def test_equals_whole_prompts(loaded: Any, key: str, method: Method, size: int, batch: int) -> None:
+def test_chunked_prefill_gives_the_replies_of_whole_prompts(
+    loaded: Any, key: str, method: Method, size: int, batch: int
+) -> None:
     lm = loaded(key, "sdpa")
     try:
         method.check(lm)
@@ -115,7 +119,7 @@ def test_equals_whole_prompts(loaded: Any, key: str, method: Method, size: int, 
 
 @pytest.mark.parametrize("key", [HOME, pytest.param("gemma3n", marks=pytest.mark.long)])
 @pytest.mark.parametrize("method", [Base(), get_method("fast_v", 0.6), get_method("dart", 0.6)], ids=lambda m: m.key)
-def test_equals_whole_prompts_under_eager_attention(loaded: Any, key: str, method: Method) -> None:
+def test_chunked_prefill_equals_whole_prompts_under_eager_attention(loaded: Any, key: str, method: Method) -> None:
     lm = loaded(key, "eager")
     if key == "gemma3n" and method.key == "fast_v":
         method = replace(method, layer=1)
@@ -137,7 +141,7 @@ def windowed(family_checkpoint: Any, tmp_path_factory: pytest.TempPathFactory) -
 
 
 @pytest.mark.parametrize("attention", ["sdpa", pytest.param("eager", marks=pytest.mark.long)])
-def test_windows_count_positions_over_chunks_and_gaps(windowed: Path, attention: str) -> None:
+def test_sliding_windows_count_positions_across_chunks_and_removed_tokens(windowed: Path, attention: str) -> None:
     lm = FAMILIES["gemma3n"].load(windowed, attention)
     lm.model.double()  # so that no near-tie falls the other way
     for method, size, batch, how in (
@@ -157,23 +161,23 @@ class Received(Frame):
         return evidence.seen.received(evidence.positions).topk(evidence.n_keep).indices
 
 
-def test_a_window_has_the_queries_of_the_last_chunk_only(windowed: Path) -> None:
+def test_ranking_by_attention_over_a_sliding_window_refuses_chunks(windowed: Path) -> None:
     lm = FAMILIES["gemma3n"].load(windowed)
     with pytest.raises(MethodError, match=r"ranks_by_attention = True.*PREFILL_CHUNK=0"):
         reply(lm, prompts(2), Received(0.5, layer=1), 13)
 
 
 @pytest.mark.parametrize("name", ["base", "frame:0.5", "snapkv:0.5"])
-def test_a_static_step_continues_after_chunks(lm: AudioLM, name: str) -> None:
+def test_decode_as_a_graph_continues_after_chunked_prefill(lm: AudioLM, name: str) -> None:
     assert_same(lm, prompts(1), get_method(name), 9, GRAPH)
 
 
-def test_ratio_zero_equals_base(lm: AudioLM) -> None:
+def test_ratio_zero_equals_base_under_chunked_prefill(lm: AudioLM) -> None:
     done = [reply(lm, prompts(1), method, 7) for method in (Base(), Frame(0.0))]
-    assert torch.equal(*(one.logits for one in done))
+    assert torch.equal(*(generation.logits for generation in done))
 
 
-def test_no_layer_sees_more_than_a_chunk(lm: AudioLM) -> None:
+def test_no_layer_gets_more_tokens_than_a_chunk(lm: AudioLM) -> None:
     """Nor does the last norm, whose float32 copies would be larger than the states."""
     widths: list[int] = []
     parts = [layer.mlp for layer in lm.decoder_layers]
@@ -186,7 +190,7 @@ def test_no_layer_sees_more_than_a_chunk(lm: AudioLM) -> None:
     assert not ALL_ATTENTION_FUNCTIONS._local_mapping
 
 
-def test_all_stages_are_of_one_pass(lm: AudioLM) -> None:
+def test_stage_times_come_from_one_pass_of_the_audio_tower(lm: AudioLM) -> None:
     runs: list[int] = []
     handle = lm.audio_tower.register_forward_hook(lambda *_args: runs.append(1))
     stages = reply(lm, prompts(1), Base(), 7).stages
@@ -195,7 +199,7 @@ def test_all_stages_are_of_one_pass(lm: AudioLM) -> None:
     assert min(stages.encoder, stages.llm_prefill, stages.decode) > 0
 
 
-def test_a_watched_layer_on_another_gpu_gets_its_mask_there() -> None:
+def test_the_mask_of_a_watched_layer_is_on_the_device_of_the_layer() -> None:
     """With a device map, the first GPU makes the masks; `meta` stands for the second."""
     seen: list[Attention] = []
     module = torch.nn.Module()
@@ -221,7 +225,7 @@ class Hooked(Frame):
 
 class TestRefused:
     @pytest.mark.parametrize("method", [Hooked(0.5), Foreign(name="theirs")], ids=["hooked", "foreign"])
-    def test_a_method_that_does_not_declare_it_before_a_model_is_loaded(
+    def test_a_run_with_a_method_without_chunked_prefill_before_loading_a_model(
         self, method: Method, tiny_checkpoint: Path, tmp_path: Path, no_env: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         task_folders.build_tau(tmp_path / "data" / "TAU")
@@ -230,20 +234,22 @@ class TestRefused:
         with pytest.raises(SettingsError, match=r"PREFILL_CHUNK=8: .*chunked_prefill = True.*allowed: 0"):
             list(run(["tau"], HOME, settings, [method], progress=False))
 
-    def test_a_plan_of_them(self, tiny_checkpoint: Path, tmp_path: Path, no_env: Any) -> None:
+    def test_a_sweep_plan_with_a_method_without_chunked_prefill(
+        self, tiny_checkpoint: Path, tmp_path: Path, no_env: Any
+    ) -> None:
         settings = read(tmp_path, tiny_checkpoint, prefill_chunk=8)
         with pytest.raises(SettingsError, match=r"PREFILL_CHUNK=8: .*allowed: 0"):
             plan_sweep([get_task("tau")], get_model(HOME), settings, [Hooked(0.5)])
 
-    def test_such_a_method_from_python(self, lm: AudioLM) -> None:
+    def test_generate_with_a_method_without_chunked_prefill(self, lm: AudioLM) -> None:
         with pytest.raises(ModelError, match="PREFILL_CHUNK=7"):
             reply(lm, prompts(1), Hooked(0.5), 7)
 
-    def test_whisper_whose_prompt_has_a_few_tokens(self) -> None:
+    def test_chunked_prefill_of_whisper_whose_prompt_has_few_tokens(self) -> None:
         assert "cross-attention" in get_model("whisper-base").load_family().whole_because
 
     @pytest.mark.parametrize("value", ["-1", "1.5", "all"])
-    def test_what_is_no_number_of_tokens(self, value: str) -> None:
+    def test_a_value_that_is_not_a_number_of_tokens(self, value: str) -> None:
         with pytest.raises(SettingsError, match="PREFILL_CHUNK"):
             RunSettings.read({"PREFILL_CHUNK": value})
 
@@ -253,7 +259,9 @@ def read(tmp_path: Path, checkpoint: Path, **more: Any) -> RunSettings:
     return RunSettings.read({}, **flags, max_new_tokens=2, timing=False, **more)
 
 
-def test_chunks_are_on_record_and_no_chunks_are_as_before(tiny_checkpoint: Path, tmp_path: Path, no_env: Any) -> None:
+def test_the_run_identity_holds_prefill_chunk_only_if_chunked(
+    tiny_checkpoint: Path, tmp_path: Path, no_env: Any
+) -> None:
     """A folder of an earlier version says nothing of chunks, and resumes without them only."""
     task_folders.build_tau(tmp_path / "data" / "TAU")
     (result,) = run(["tau"], HOME, read(tmp_path, tiny_checkpoint), progress=False)
@@ -262,8 +270,8 @@ def test_chunks_are_on_record_and_no_chunks_are_as_before(tiny_checkpoint: Path,
         list(run(["tau"], HOME, read(tmp_path, tiny_checkpoint, prefill_chunk=64), progress=False))
     settings = read(tmp_path, tiny_checkpoint, prefill_chunk=64)
     (result,) = run(["tau"], HOME, replace(settings, results=tmp_path / "other"), progress=False)
-    found = json.loads((result.folder / "run.json").read_text())
-    assert found["identity"]["prefill_chunk"] == found["settings"]["prefill_chunk"] == 64
+    facts = json.loads((result.folder / "run.json").read_text())
+    assert facts["identity"]["prefill_chunk"] == facts["settings"]["prefill_chunk"] == 64
 
 
 # Peak memory, counted at the published shapes on the meta device, which computes nothing.
@@ -292,7 +300,7 @@ def decoder_of(key: str, layers: int) -> tuple[Any, Any, int]:
         config = LlamaConfig(**{name: getattr(config, name) for name in same}, **most)  # without its towers
     config._attn_implementation = "sdpa"
     with torch.device("meta"):
-        kind = next((one for one in (AutoModel,) if type(config) in one._model_mapping), None)
+        kind = next((auto_class for auto_class in (AutoModel,) if type(config) in auto_class._model_mapping), None)
         if kind is None:
             whole = getattr(whole, "thinker_config", whole)
             whole._attn_implementation = "sdpa"
@@ -325,14 +333,16 @@ def counted(decoder: Any, config: Any, tokens: int, size: int, monkeypatch: pyte
     return live.peak, sum(layer.keys.nbytes + layer.values.nbytes for layer in cache.layers)
 
 
-@pytest.mark.parametrize("key", [COUNTED[0], *(pytest.param(one, marks=pytest.mark.long) for one in COUNTED[1:])])
-def test_peak_memory_is_that_of_weights_cache_and_a_chunk(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "key", [COUNTED[0], *(pytest.param(model_key, marks=pytest.mark.long) for model_key in COUNTED[1:])]
+)
+def test_peak_memory_is_that_of_weights_kv_cache_and_one_chunk(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """At the longest prompt of each family: at most 1.2 times; the whole prompt takes more."""
     decoder, config, layers = decoder_of(key, 2)
     spec = get_model(key)
     most = config.max_position_embeddings
     tokens = min(most, round(spec.most_seconds * spec.tokens_per_second)) if spec.most_seconds else most
-    weights = sum(one.nbytes for layer in decoder.layers for one in layer.parameters()) / 2 * layers
+    weights = sum(parameter.nbytes for layer in decoder.layers for parameter in layer.parameters()) / 2 * layers
     weights += 2 * 2 * config.vocab_size * config.hidden_size  # embeddings, and the LM head
     (whole, cache), (parts, same) = (counted(decoder, config, tokens, size, monkeypatch) for size in (0, CHUNK))
     chunk, of_chunk = counted(decoder, config, CHUNK, 0, monkeypatch)

@@ -67,7 +67,7 @@ def full(text_lm: TextLM) -> DynamicCache:
     return cache
 
 
-def test_the_golden_file_is_whole() -> None:
+def test_the_golden_file_has_every_press_and_ratio() -> None:
     assert {case.rpartition("-")[0] for case in CASES} == {*PRESSES, *BY_HEAD}
     assert len(CASES) == (len(PRESSES) - 1) * len(RATIOS) + 1 + 2 + 3
     assert GOLDEN.stat().st_size < 300_000
@@ -75,7 +75,9 @@ def test_the_golden_file_is_whole() -> None:
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 @pytest.mark.parametrize("case", CASES)
-def test_same_entries_as_nvidia(text_lm: TextLM, full: DynamicCache, case: str, attention: str) -> None:
+def test_presses_keep_the_same_entries_as_nvidia_kvpress(
+    text_lm: TextLM, full: DynamicCache, case: str, attention: str
+) -> None:
     name, _, k = case.rpartition("-")
     press = get_method(name, RATIOS[int(k)], scope="all")
     if name == "pyramidkv":

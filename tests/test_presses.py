@@ -71,7 +71,7 @@ def test_ratio_zero_is_bit_identical_to_base(any_lm: AudioLM, prompts: list[Prom
 @pytest.mark.parametrize("press", PRESSES, ids=lambda press: press.key)
 class TestEveryPress:
     @pytest.mark.parametrize("ratio", [0.3, 0.95])
-    def test_keeps_exactly_k_in_order_and_all_text(
+    def test_keeps_exactly_k_audio_entries_in_order_and_all_text(
         self, lm: AudioLM, prompts: list[Prompt], full: tuple[Generation, Any], press: KVPress, ratio: float
     ) -> None:
         press = dataclasses.replace(press, ratio=ratio)
@@ -111,13 +111,13 @@ class TestEveryPress:
         assert hidden.replies == pressed.replies
         torch.testing.assert_close(hidden.logits, pressed.logits, atol=2e-5, rtol=1e-4)
 
-    def test_prefill_is_untouched(self, lm: AudioLM, prompts: list[Prompt], press: KVPress) -> None:
+    def test_leaves_the_prefill_logits_unchanged(self, lm: AudioLM, prompts: list[Prompt], press: KVPress) -> None:
         pressed = generate(lm, prompts[0], dataclasses.replace(press, ratio=0.8), 3)
         base = generate(lm, prompts[0], Base(), 3)
         assert torch.equal(pressed.logits[0], base.logits[0])
         assert pressed.scoring > 0
 
-    def test_scope_all_takes_text_too(self, lm: AudioLM, prompts: list[Prompt], press: KVPress) -> None:
+    def test_scope_all_removes_text_entries_too(self, lm: AudioLM, prompts: list[Prompt], press: KVPress) -> None:
         length = lm.prepare(prompts[:1]).prompt_tokens[0]
         pressed = generate(lm, prompts[0], dataclasses.replace(press, ratio=0.8, scope="all"), 1)
         assert sum(pressed.kv_lengths) == 4 * kept_count(length, 0.8)
@@ -158,16 +158,18 @@ class TestBatches:
         for row, prompt in enumerate(BATCH):
             alone = press.generate(lm, lm.prepare([prompt]), **given)
             assert together.kept_audio_tokens[row] == alone.kept_audio_tokens[0]
-            for many, one in zip(together.kept_entries, alone.kept_entries, strict=False):
-                assert torch.equal(many[row, :, many.shape[-1] - one.shape[-1] :], one)
-                assert not many[row, :, : many.shape[-1] - one.shape[-1]].any()
+            for many, single in zip(together.kept_entries, alone.kept_entries, strict=False):
+                assert torch.equal(many[row, :, many.shape[-1] - single.shape[-1] :], single)
+                assert not many[row, :, : many.shape[-1] - single.shape[-1]].any()
             torch.testing.assert_close(together.logits[:, row], alone.logits[:, 0], atol=1e-5, rtol=1e-5)
             longest = list(map(max, longest, alone.kv_lengths))
         assert list(together.kv_lengths) == longest
 
 
 @pytest.mark.parametrize("key", [key for key in FAMILIES if key not in ("gemma3n", HOME)])
-def test_a_batch_of_another_family_equals_its_samples(loaded: Callable[[str, str], AudioLM], key: str) -> None:
+def test_a_batch_of_another_model_family_equals_its_samples_alone(
+    loaded: Callable[[str, str], AudioLM], key: str
+) -> None:
     lm, press = loaded(key, "sdpa"), get_method("snapkv", 0.7)
     prompts = [BATCH[1], BATCH[3]]
     together = press.generate(lm, lm.prepare(prompts), max_new_tokens=4, ignore_end=True, keep_logits=True)
@@ -176,7 +178,7 @@ def test_a_batch_of_another_family_equals_its_samples(loaded: Callable[[str, str
         torch.testing.assert_close(together.logits[:, row], alone.logits[:, 0], atol=1e-4, rtol=1e-4)
 
 
-def test_prompts_of_one_length_with_other_audio_need_a_mask(lm: AudioLM) -> None:
+def test_prompts_of_equal_length_with_other_audio_equal_samples_alone(lm: AudioLM) -> None:
     """No sample has padding then, and the model gives no mask in prefill; but some keep fewer entries."""
     short = lm.prepare([Prompt("?", (noise(2.0, 5),))])
     (length,), press = short.prompt_tokens, get_method("snapkv", 0.8)
@@ -207,7 +209,7 @@ class TestByHead:
     """Heads of a layer share a budget, and the cache that holds them frees what they do not keep."""
 
     @pytest.mark.parametrize("ratio", [0.3, 0.9])
-    def test_keeps_k_on_average_all_text_and_as_many_bytes_as_entries(
+    def test_keeps_k_on_average_over_heads_and_all_text_in_as_many_bytes(
         self, lm: AudioLM, prompts: list[Prompt], full: tuple[Generation, Any], press: KVPress, ratio: float
     ) -> None:
         press = dataclasses.replace(press, ratio=ratio)
@@ -218,7 +220,7 @@ class TestByHead:
             pressed = press.generate(lm, inputs, max_new_tokens=1, keep_entries=True)
         text = length - total
         assert pressed.kv_lengths == (text + k,) * 4
-        held = [part.untyped_storage().nbytes() for one in caught[0].layers for part in (one.keys, one.values)]
+        held = [part.untyped_storage().nbytes() for layer in caught[0].layers for part in (layer.keys, layer.values)]
         assert pressed.kv_bytes == sum(held) == base.kv_bytes * (text + k) // length
         uneven = any(len(set(kept.sum(-1).tolist())) > 1 for kept in pressed.kept_entries)
         assert uneven or (press.key == "ada_snapkv" and k < press.window)  # all of its window must stay: a tie
@@ -240,7 +242,7 @@ class TestByHead:
         assert hidden.replies == done.replies
         torch.testing.assert_close(hidden.logits, done.logits, atol=2e-5, rtol=1e-4)
 
-    def test_a_head_may_keep_nothing(self, lm: AudioLM, prompts: list[Prompt], press: KVPress) -> None:
+    def test_a_head_may_keep_no_entry(self, lm: AudioLM, prompts: list[Prompt], press: KVPress) -> None:
         """With fewer than 5 entries a head a fifth is none, and all text may go."""
         uneven = type("Uneven", (type(press),), {"score": _first_head_first, "key": press.key})(0.99, scope="all")
         inputs = lm.prepare(prompts[:1])
@@ -255,7 +257,7 @@ class TestByHead:
             press.check(lm)
 
     @pytest.mark.parametrize("first", ["frame:0.5", "merge_adjacent:0.5"])
-    def test_it_works_on_what_pruning_left(
+    def test_a_press_after_pruning_keeps_its_ratio_of_the_remaining_tokens(
         self, lm: AudioLM, prompts: list[Prompt], press: KVPress, first: str
     ) -> None:
         (total,), (length,) = (lm.prepare(prompts[:1]).audio_tokens, lm.prepare(prompts[:1]).prompt_tokens)
@@ -266,7 +268,7 @@ class TestByHead:
 
 
 @given(st.integers(1, 4), st.integers(1, 30), st.integers(0, 99), st.data())
-def test_the_highest_scores_are_those_of_a_stable_sort(rows: int, length: int, seed: int, data: st.DataObject) -> None:
+def test_highest_selects_the_entries_of_a_stable_sort(rows: int, length: int, seed: int, data: st.DataObject) -> None:
     worth = torch.randint(0, 6, (rows, length), generator=torch.Generator().manual_seed(seed)).float()
     worth[worth == 5] = torch.inf
     worth[worth == 4] = -torch.inf
@@ -276,25 +278,25 @@ def test_the_highest_scores_are_those_of_a_stable_sort(rows: int, length: int, s
 
 
 @given(st.integers(1, 5), st.integers(1, 30), st.integers(0, 99), st.data())
-def test_heads_share_a_budget_as_a_plain_loop_does(heads: int, length: int, seed: int, data: st.DataObject) -> None:
+def test_heads_share_a_budget_as_in_a_plain_loop(heads: int, length: int, seed: int, data: st.DataObject) -> None:
     worth = torch.randint(0, 6, (heads, length), generator=torch.Generator().manual_seed(seed)).float()
     entries = data.draw(st.integers(0, length))
     certain = data.draw(st.integers(0, entries))
-    own = [sorted(range(length), key=lambda place, head=head: -float(worth[head, place])) for head in range(heads)]
-    kept = {(head, place) for head in range(heads) for place in own[head][:certain]}
+    order = [sorted(range(length), key=lambda place, head=head: -float(worth[head, place])) for head in range(heads)]
+    kept = {(head, place) for head in range(heads) for place in order[head][:certain]}
     while (
         len(kept) < entries * heads
     ):  # give the next entry to the head that needs it most, then to the one that has least
         offers = []
         for head in range(heads):
-            left = [place for place in own[head] if (head, place) not in kept]
+            left = [place for place in order[head] if (head, place) not in kept]
             if left:
                 offers.append((-float(worth[head, left[0]]), length - len(left), head, left[0]))
         kept.add(min(offers)[2:])
     assert {tuple(spot) for spot in across_heads(worth, entries, certain).nonzero().tolist()} == kept
 
 
-def test_heads_whose_entries_all_must_stay_share_the_budget_evenly() -> None:
+def test_heads_with_only_protected_entries_share_the_budget_evenly() -> None:
     """`ada_snapkv` with k below its window gave the first head everything."""
     kept = across_heads(torch.full((4, 64), torch.inf), 10, 2)
     assert kept.sum(-1).tolist() == [10] * 4
@@ -303,7 +305,9 @@ def test_heads_whose_entries_all_must_stay_share_the_budget_evenly() -> None:
 
 class TestComposed:
     @pytest.mark.parametrize("press", ["snapkv", "knorm", "expected_attention", "audio_kv"])
-    def test_the_press_works_on_what_pruning_left(self, lm: AudioLM, prompts: list[Prompt], press: str) -> None:
+    def test_the_press_keeps_its_ratio_of_the_tokens_left_by_pruning(
+        self, lm: AudioLM, prompts: list[Prompt], press: str
+    ) -> None:
         method = get_method(f"fast_v:0.5+{press}:0.3", layer=2)
         inputs = lm.prepare(prompts[:1])
         (total,), (length,) = inputs.audio_tokens, inputs.prompt_tokens
@@ -315,11 +319,11 @@ class TestComposed:
         assert method.label == f"fast_v-0.5-layer2+{press}-0.3"
 
     @pytest.mark.parametrize("name", ["snapkv:0.5+fast_v:0.5", "fast_v:0.5+dart:0.5", "knorm:0.5+snapkv:0.5"])
-    def test_other_orders_are_refused(self, name: str) -> None:
+    def test_only_a_pruner_followed_by_a_press_is_allowed(self, name: str) -> None:
         with pytest.raises(SettingsError, match=r"token pruner .*then a press"):
             get_method(name)
 
-    def test_three_are_refused(self) -> None:
+    def test_three_joined_methods_are_refused(self) -> None:
         with pytest.raises(SettingsError, match="two methods can be joined"):
             get_method("fast_v:0.5+snapkv:0.5+knorm:0.5")
 
@@ -332,11 +336,11 @@ class TestPyramid:
         assert all(1 <= budget <= total for budget in budgets)
         assert all(after <= before + 1 for before, after in pairwise(budgets))
 
-    def test_by_hand(self) -> None:
+    def test_budgets_by_hand(self) -> None:
         assert PyramidKV(0.5).budgets(400, 3) == [390, 200, 10]  # k = 200: from 2·200 − 10 down to 200 / 20
 
 
-def test_a_press_that_takes_no_batches_is_refused_before_anything_is_loaded() -> None:
+def test_a_press_without_batch_support_is_refused_before_loading_a_model() -> None:
     from audiomarathon.engine.run import run
     from audiomarathon.settings import RunSettings
 
@@ -346,7 +350,7 @@ def test_a_press_that_takes_no_batches_is_refused_before_anything_is_loaded() ->
 
 
 class TestJoinedEdges:
-    def test_a_press_still_works_below_k_when_pruning_left_too_little_for_it(
+    def test_a_press_still_presses_the_lower_layers_if_pruning_left_fewer_than_k(
         self, lm: AudioLM, prompts: list[Prompt]
     ) -> None:
         inputs = lm.prepare(prompts[:1])
@@ -355,7 +359,7 @@ class TestJoinedEdges:
         below, above = length - total + kept_count(total, 0.5), length - total + 1
         assert result.kv_lengths == (below, below, above, above)
 
-    def test_pyramidkv_is_joined_only_where_all_layers_hold_equally_many(
+    def test_pyramidkv_is_joined_only_if_all_layers_hold_equally_many_tokens(
         self, lm: AudioLM, prompts: list[Prompt]
     ) -> None:
         with pytest.raises(SettingsError, match="ratio on average"):
@@ -411,7 +415,9 @@ class Theirs:
 class TestKeptEntriesOfOtherLibraries:
     """Nobody tells which entries such a press kept: they are found in the cache."""
 
-    def test_hiding_what_was_found_gives_the_same_logits(self, lm: AudioLM, prompts: list[Prompt]) -> None:
+    def test_hiding_the_entries_found_as_removed_gives_the_same_logits(
+        self, lm: AudioLM, prompts: list[Prompt]
+    ) -> None:
         inputs = lm.prepare(prompts[:1])
         options = {"max_new_tokens": STEPS, "ignore_end": True, "keep_logits": True}
         theirs = Foreign(press=Theirs(), name="theirs").generate(lm, inputs, keep_entries=True, **options)
@@ -422,7 +428,7 @@ class TestKeptEntriesOfOtherLibraries:
         audio = torch.stack([layer[:, inputs.audio_mask[0]] for layer in theirs.kept_entries]).double()
         torch.testing.assert_close(theirs.kept_shares[0][inputs.audio_mask[0]], audio.mean((0, 1)))
 
-    def test_entries_hidden_in_single_heads_are_not_kept(self, lm: AudioLM, prompts: list[Prompt]) -> None:
+    def test_a_press_that_masks_single_heads_has_no_kept_token_count(self, lm: AudioLM, prompts: list[Prompt]) -> None:
         inputs = lm.prepare(prompts[:1])
         done = Foreign(press=Theirs(by_head=True), name="ada").generate(
             lm, inputs, max_new_tokens=3, keep_entries=True, ignore_end=True
@@ -436,7 +442,7 @@ class TestKeptEntriesOfOtherLibraries:
     @pytest.mark.parametrize(
         ("press", "why"), [(Theirs(turns=True), "changes keys"), (Theirs(doubles=True), "adds entries")]
     )
-    def test_a_press_that_does_more_than_gather_has_none(
+    def test_a_press_that_changes_or_adds_entries_has_no_kept_shares(
         self, lm: AudioLM, prompts: list[Prompt], press: Theirs, why: str
     ) -> None:
         with pytest.warns(UserWarning, match=why):
@@ -444,7 +450,9 @@ class TestKeptEntriesOfOtherLibraries:
         assert done.kept_shares is None
         assert done.kept_audio_tokens == (None,)
 
-    def test_a_press_that_replaces_what_is_watched_has_none(self, lm: AudioLM, prompts: list[Prompt]) -> None:
+    def test_a_press_that_replaces_attention_or_drops_states_has_no_kept_shares(
+        self, lm: AudioLM, prompts: list[Prompt]
+    ) -> None:
         """It drops states before a layer, or attends without the library's functions."""
 
         def own_attention(hidden_states: torch.Tensor, past_key_values: Any, **_more: Any) -> tuple[torch.Tensor, None]:
@@ -472,13 +480,13 @@ class TestKeptEntriesOfOtherLibraries:
                 )
             assert done.kept_shares is None
 
-    def test_of_a_batch_each_sample_has_its_own(self, lm: AudioLM, prompts: list[Prompt]) -> None:
+    def test_each_sample_of_a_batch_has_separate_kept_entries(self, lm: AudioLM, prompts: list[Prompt]) -> None:
         inputs = lm.prepare([prompts[0], Prompt("Long or short?", (noise(3.0),))])
         done = Foreign(press=Theirs(), name="theirs").generate(lm, inputs, max_new_tokens=3, keep_entries=True)
         assert {tuple(layer.sum(-1).flatten().tolist()) for layer in done.kept_entries} == {(40,) * 4}
         assert not torch.equal(*(shares[-60:] for shares in done.kept_shares))
 
-    def test_of_equal_entries_each_counts_once_and_the_first_first(self) -> None:
+    def test_equal_entries_are_matched_once_each_and_in_order(self) -> None:
         before, after = torch.tensor([[[5, 3, 5, 5, 9]]]), torch.tensor([[[5, 9, 5]]])
         live = torch.ones_like(after, dtype=torch.bool)
         assert matched(before, after, live).tolist() == [[[True, False, True, False, True]]]

@@ -41,7 +41,7 @@ def moments(clips: Clips, *parts: str) -> standard.Moments:
     return standard.moments(standard.standardised(clips.embeddings[rows]), clips.targets[rows], clips.classes)
 
 
-def test_standardised_is_layer_norm_without_gain_and_bias() -> None:
+def test_standardised_embeddings_equal_a_layer_norm_without_gain_and_bias() -> None:
     x = np.vstack([made().embeddings, np.full((1, 12), 3.0), 1e4 * np.arange(12.0)[None]])
     expected = torch.nn.functional.layer_norm(torch.tensor(x, dtype=torch.float64), (12,)).numpy()
     np.testing.assert_allclose(standard.standardised(x), expected, atol=1e-12)
@@ -49,7 +49,7 @@ def test_standardised_is_layer_norm_without_gain_and_bias() -> None:
 
 class TestClosedForms:
     @pytest.mark.parametrize("penalty", [1e-3, 0.3, 20.0])
-    def test_lda_is_the_log_of_the_posterior(self, penalty: float) -> None:
+    def test_lda_gives_the_log_of_the_posterior(self, penalty: float) -> None:
         clips = made()
         x, y = standard.standardised(clips.embeddings), clips.targets
         (head,) = standard.lda(moments(clips, *FOLDS), [penalty])
@@ -70,7 +70,9 @@ class TestClosedForms:
         np.testing.assert_allclose(head(x), theirs.predict(x), atol=1e-9)
 
     @pytest.mark.parametrize("clips", [made(), tagged()], ids=["classes", "labels"])
-    def test_moments_of_parts_add_up_to_those_of_all_clips(self, clips: Clips, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_moments_of_parts_sum_to_the_moments_of_all_clips(
+        self, clips: Clips, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr(standard, "_BLOCK", 7)
         summed = moments(clips, "a") + moments(clips, "b")
         for whole in (moments(clips, "a", "b"), standard._moments_of(clips, clips.rows("a", "b"))):
@@ -81,25 +83,25 @@ class TestClosedForms:
         clips = made()
         few = replace(clips, targets=np.where(clips.targets == 1, 3, clips.targets))
         for head in standard.lda(moments(few, *FOLDS), standard.LDA_PENALTIES):
-            found = head(standard.standardised(few.embeddings))
-            assert np.isneginf(found[:, 1]).all()
-            assert np.isfinite(found[:, [0, 2, 3]]).all()
+            logits = head(standard.standardised(few.embeddings))
+            assert np.isneginf(logits[:, 1]).all()
+            assert np.isfinite(logits[:, [0, 2, 3]]).all()
 
-    def test_more_dimensions_than_clips(self) -> None:
+    def test_linear_probe_separates_fewer_clips_than_dimensions(self) -> None:
         clips = made(40, dim=300, noise=0.5)
-        found = standard.linear_probe(clips, rotated(FOLDS))
-        assert scores.figure(found.scores, clips.targets[found.rows]) == 1.0
+        predictions = standard.linear_probe(clips, rotated(FOLDS))
+        assert scores.figure(predictions.scores, clips.targets[predictions.rows]) == 1.0
 
 
 class TestLinearProbe:
     @pytest.mark.parametrize("clips", [made(), tagged()], ids=["lda", "ridge"])
-    def test_chooses_on_validation_and_refits_on_both(self, clips: Clips) -> None:
+    def test_chooses_the_penalty_on_validation_and_refits_on_both_parts(self, clips: Clips) -> None:
         fit, grid = (
             (standard.ridge, standard.RIDGE_PENALTIES) if clips.multi_label else (standard.lda, standard.LDA_PENALTIES)
         )
-        found = standard.linear_probe(clips, rotated(FOLDS))
+        predictions = standard.linear_probe(clips, rotated(FOLDS))
         rows, expected = [], []
-        for split, chosen in zip(rotated(FOLDS), found.penalties, strict=True):
+        for split, chosen in zip(rotated(FOLDS), predictions.penalties, strict=True):
             x, y = standard.standardised(clips.embeddings), clips.targets
             valid, test = clips.rows(split.valid), clips.rows(split.test)
             figures = [scores.figure(head(x[valid]), y[valid]) for head in fit(moments(clips, *split.train), grid)]
@@ -108,27 +110,29 @@ class TestLinearProbe:
             rows += test.tolist()
             expected.append(head(x[test]))
         assert sorted(rows) == list(range(120))
-        assert found.rows.tolist() == rows
-        np.testing.assert_allclose(found.scores, np.concatenate(expected), atol=1e-8)
+        assert predictions.rows.tolist() == rows
+        np.testing.assert_allclose(predictions.scores, np.concatenate(expected), atol=1e-8)
 
-    def test_test_labels_change_nothing(self) -> None:
+    def test_labels_of_the_test_part_do_not_change_the_scores(self) -> None:
         clips, split = made(), Split(("a",), "b", "c")
         other = np.where(clips.parts == "c", 2 - clips.targets, clips.targets)
         for probe in (standard.linear_probe, standard.knn):
-            found = [probe(replace(clips, targets=y), [split]).scores for y in (clips.targets, other)]
-            np.testing.assert_array_equal(*found)
+            both = [probe(replace(clips, targets=y), [split]).scores for y in (clips.targets, other)]
+            np.testing.assert_array_equal(*both)
 
     @pytest.mark.parametrize("split", [Split(("a", "b"), "c", "c"), Split(("a", "b"), "b", "c"), Split((), "b", "c")])
-    def test_refuses_a_split_that_leaks(self, split: Split) -> None:
+    def test_refuses_a_split_with_a_part_in_two_roles(self, split: Split) -> None:
         for probe in (standard.linear_probe, standard.knn):
             with pytest.raises(DataError, match="must be different parts"):
                 probe(made(), [split])
 
 
-def test_probes_of_random_labels_are_at_chance() -> None:
+def test_probes_of_random_labels_score_at_chance_level() -> None:
     clips = made(600, noise=1e3)
-    for found in (standard.linear_probe(clips, rotated(FOLDS)), standard.knn(clips, rotated(FOLDS))):
-        assert abs(scores.figure(found.scores, clips.targets[found.rows]) - 1 / 3) < 3 * np.sqrt(2 / 9 / 600)
+    for predictions in (standard.linear_probe(clips, rotated(FOLDS)), standard.knn(clips, rotated(FOLDS))):
+        assert abs(scores.figure(predictions.scores, clips.targets[predictions.rows]) - 1 / 3) < 3 * np.sqrt(
+            2 / 9 / 600
+        )
 
 
 def cosine_votes(clips: Clips, known: np.ndarray, asked: np.ndarray, centred: bool) -> np.ndarray:
@@ -144,28 +148,28 @@ def cosine_votes(clips: Clips, known: np.ndarray, asked: np.ndarray, centred: bo
 
 class TestNeighbours:
     @pytest.mark.parametrize("centred", [False, True])
-    def test_is_a_loop_over_clips(self, centred: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_knn_equals_a_loop_over_clips(self, centred: bool, monkeypatch: pytest.MonkeyPatch) -> None:
         clips = made()
         monkeypatch.setattr(standard, "_SIMILARITIES", 500)
-        found = standard.knn(clips, rotated(FOLDS), centred=centred)
+        predictions = standard.knn(clips, rotated(FOLDS), centred=centred)
         at = 0
         for split in rotated(FOLDS):
             asked = clips.rows(split.test)
             expected = cosine_votes(clips, clips.rows(*split.train, split.valid), asked, centred)
-            np.testing.assert_allclose(found.scores[at : at + len(asked)], expected, atol=1e-9)
+            np.testing.assert_allclose(predictions.scores[at : at + len(asked)], expected, atol=1e-9)
             at += len(asked)
 
     @pytest.mark.parametrize("loudest", range(2, 10))
-    def test_clips_as_near_as_the_tenth_all_vote(self, loudest: int) -> None:
+    def test_all_clips_tied_with_the_tenth_neighbour_vote(self, loudest: int) -> None:
         """Twelve copies, some louder (their cosines differ by rounding), seven of class 1: all twelve vote."""
         copies = np.linspace(0.1, loudest, 12)[:, None] * [1.1, 2.3, 0.17]
         x = np.vstack([copies, -copies[:1], copies[4:5] / 3, -copies[:1]])
         targets = np.array([0] * 5 + [1] * 7 + [0, 0, 0])
         clips = Clips(x, targets, np.array(["train"] * 13 + ["test", "valid"]))
-        found = standard.knn(clips, [Split(("train",), "valid", "test")])
-        np.testing.assert_allclose(found.scores, [[5 / 12, 7 / 12]])
+        predictions = standard.knn(clips, [Split(("train",), "valid", "test")])
+        np.testing.assert_allclose(predictions.scores, [[5 / 12, 7 / 12]])
 
-    def test_hears_no_gain_and_centred_no_offset(self) -> None:
+    def test_knn_ignores_gain_and_centred_knn_ignores_an_offset(self) -> None:
         clips = made()
         louder = replace(clips, embeddings=clips.embeddings * np.linspace(0.1, 9, 120)[:, None])
         moved = replace(clips, embeddings=clips.embeddings.astype(float) + 50)
@@ -175,9 +179,9 @@ class TestNeighbours:
         centred = [standard.knn(each, rotated(FOLDS), centred=True).scores for each in (clips, moved)]
         np.testing.assert_allclose(*centred, atol=1e-6)
 
-    def test_as_published_scales_features_over_the_train_part_and_not_clips(self) -> None:
+    def test_published_knn_scales_train_embeddings_by_feature_instead_of_by_clip(self) -> None:
         clips = made()
-        found = published.knn(clips, rotated(FOLDS, as_published=True))
+        predictions = published.knn(clips, rotated(FOLDS, as_published=True))
         at = 0
         for fold in FOLDS:
             train, test = clips.embeddings[clips.parts != fold], clips.embeddings[clips.parts == fold]
@@ -190,15 +194,15 @@ class TestNeighbours:
                 nearest = np.argsort(similar)[-10:]
                 weights = np.exp(np.array(similar)[nearest] / 0.07)
                 expected = np.bincount(y[nearest], weights / weights.sum(), 3)
-                np.testing.assert_allclose(found.scores[at], expected, atol=1e-5)
+                np.testing.assert_allclose(predictions.scores[at], expected, atol=1e-5)
                 at += 1
 
-    def test_two_train_clips_are_enough(self) -> None:
+    def test_knn_works_with_two_train_clips(self) -> None:
         clips = Clips(np.eye(4), np.array([0, 1, 0, 1]), np.array(["a", "b", "c", "d"]))
         assert len(standard.knn(clips, rotated(FOLDS)).scores) == len(published.knn(clips, rotated(FOLDS)).scores) == 4
 
     @pytest.mark.parametrize("knn", [standard.knn, published.knn])
-    def test_refuses_several_labels(self, knn: Callable[..., Any]) -> None:
+    def test_knn_refuses_multi_label_tasks(self, knn: Callable[..., Any]) -> None:
         with pytest.raises(DataError, match="single-label"):
             knn(tagged(), rotated(FOLDS))
 
@@ -216,34 +220,34 @@ class TestEveryProbe:
     def test_does_not_depend_on_the_order_of_clips(self, name: str) -> None:
         clips, order = made(), np.random.default_rng(3).permutation(120)
         moved = Clips(clips.embeddings[order], clips.targets[order], clips.parts[order])
-        plain, found = PROBES[name](clips), PROBES[name](moved)
-        back = np.argsort(order[found.rows])
-        np.testing.assert_allclose(found.scores[back], plain.scores[np.argsort(plain.rows)], atol=1e-5)
+        plain, shuffled = PROBES[name](clips), PROBES[name](moved)
+        back = np.argsort(order[shuffled.rows])
+        np.testing.assert_allclose(shuffled.scores[back], plain.scores[np.argsort(plain.rows)], atol=1e-5)
 
     def test_does_not_depend_on_the_names_of_classes(self, name: str) -> None:
         clips, renamed = made(), np.array([2, 0, 1])
-        found = PROBES[name](replace(clips, targets=renamed[clips.targets]))
-        np.testing.assert_allclose(found.scores[:, renamed], PROBES[name](clips).scores, atol=1e-8)
+        predictions = PROBES[name](replace(clips, targets=renamed[clips.targets]))
+        np.testing.assert_allclose(predictions.scores[:, renamed], PROBES[name](clips).scores, atol=1e-8)
 
-    def test_gives_the_same_bytes_twice(self, name: str) -> None:
+    def test_gives_the_same_bytes_in_two_calls(self, name: str) -> None:
         assert PROBES[name](made()).scores.tobytes() == PROBES[name](made()).scores.tobytes()
 
-    def test_knows_one_class(self, name: str) -> None:
+    def test_predicts_the_only_class_if_there_is_one(self, name: str) -> None:
         assert not PROBES[name](replace(made(), targets=np.zeros(120, dtype=np.int64))).predicted.any()
 
     @pytest.mark.filterwarnings("error")
-    def test_of_constant_embeddings_says_the_majority(self, name: str) -> None:
+    def test_predicts_the_majority_class_for_constant_embeddings(self, name: str) -> None:
         targets = np.arange(120) % 5 // 2  # 0, 0, 1, 1, 2
         targets[:60] = 1
         clips = replace(made(), embeddings=np.zeros((120, 12)), targets=targets)
-        found = PROBES[name](clips)
-        assert found.scores.shape == (120, 3)
+        predictions = PROBES[name](clips)
+        assert predictions.scores.shape == (120, 3)
         if name != "published":  # ten clips of equal similarity vote there, whichever come first
-            assert (found.predicted == 1).all()
+            assert (predictions.predicted == 1).all()
 
 
 @pytest.mark.parametrize("probe", [*PROBES.values(), lambda c: published.linear_probe(c, rotated(FOLDS), epochs=1)])
-def test_half_precision_and_short_integers_are_read(probe: Callable[[Clips], Any]) -> None:
+def test_probes_accept_float16_embeddings_and_int32_targets(probe: Callable[[Clips], Any]) -> None:
     clips = made()
     probe(replace(clips, embeddings=clips.embeddings.astype(np.float16), targets=clips.targets.astype(np.int32)))
 
@@ -280,7 +284,7 @@ def written_out(
     return [best, last]
 
 
-def test_published_probes_take_one_thread_and_give_it_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_published_probes_use_one_torch_thread_and_restore_the_count(monkeypatch: pytest.MonkeyPatch) -> None:
     before, seen = torch.get_num_threads(), list[int]()
     real = published.Heads.step
     monkeypatch.setattr(published.Heads, "step", lambda *how: (seen.append(torch.get_num_threads()), real(*how))[1])
@@ -295,24 +299,24 @@ def test_published_probes_take_one_thread_and_give_it_back(monkeypatch: pytest.M
 class TestPublishedLinearProbe:
     @pytest.mark.parametrize("clips", [made(), tagged()], ids=["cross-entropy", "binary cross-entropy"])
     @pytest.mark.parametrize("as_published", [False, True], ids=["own validation", "validation is test"])
-    def test_is_the_loop_of_x_ares(self, clips: Clips, as_published: bool) -> None:
+    def test_equals_the_training_loop_of_x_ares(self, clips: Clips, as_published: bool) -> None:
         """Ragged folds, short last batches, two seeds, each with its head and order."""
         splits = rotated(FOLDS, as_published=as_published)
-        found = published.linear_probe(clips, splits, seeds=(42, 7), batch=32, epochs=3)
-        assert found.logits.shape == found.last_logits.shape == (2, 120, clips.classes)
+        trained = published.linear_probe(clips, splits, seeds=(42, 7), batch=32, epochs=3)
+        assert trained.logits.shape == trained.last_logits.shape == (2, 120, clips.classes)
         for place, seed in enumerate((42, 7)):
             heads, generator = published.initial_heads(12, clips.classes, 4, seed), torch.Generator().manual_seed(seed)
             at = 0
             for split, head in zip(splits, heads, strict=True):
                 best, last = written_out(clips, split, head, generator, 32, 3)
                 asked = clips.rows(split.test)
-                np.testing.assert_allclose(found.logits[place, at : at + len(asked)], best, atol=2e-6)
-                np.testing.assert_allclose(found.last_logits[place, at : at + len(asked)], last, atol=2e-6)
+                np.testing.assert_allclose(trained.logits[place, at : at + len(asked)], best, atol=2e-6)
+                np.testing.assert_allclose(trained.last_logits[place, at : at + len(asked)], last, atol=2e-6)
                 at += len(asked)
-        assert sorted(found.rows.tolist()) == list(range(120))
+        assert sorted(trained.rows.tolist()) == list(range(120))
 
     @pytest.mark.parametrize("clips", [made(), tagged()], ids=["cross-entropy", "binary cross-entropy"])
-    def test_gradients_are_torchs(self, clips: Clips) -> None:
+    def test_gradients_equal_those_of_torch(self, clips: Clips) -> None:
         """Adam hides a factor, so this looks at the gradients themselves."""
         heads = published.Heads(published.initial_heads(12, clips.classes, 2, 42))
         heads.gain.uniform_(0.5, 2)
@@ -332,13 +336,13 @@ class TestPublishedLinearProbe:
         for name, leaf in zip(names, leaves, strict=True):
             np.testing.assert_allclose(getattr(heads, name).grad, leaf.grad, atol=1e-6)
 
-    def test_heads_are_those_after_manual_seed_and_leave_the_generator(self) -> None:
+    def test_initial_heads_equal_those_after_manual_seed_and_keep_the_global_state(self) -> None:
         torch.manual_seed(1)
         before = torch.get_rng_state()
-        found = published.initial_heads(12, 3, 2, 42)
+        heads = published.initial_heads(12, 3, 2, 42)
         assert torch.equal(before, torch.get_rng_state())
         torch.manual_seed(42)
-        for layer in found:
+        for layer in heads:
             expected = torch.nn.Sequential(torch.nn.LayerNorm(12), torch.nn.Linear(12, 3))[1]
             assert torch.equal(layer.weight, expected.weight)
             assert torch.equal(layer.bias, expected.bias)
@@ -352,7 +356,7 @@ class TestPublishedLinearProbe:
         assert scores.published_figure(long.logits[0], easy.targets[long.rows]) == 1.0
         np.testing.assert_allclose(long.logits, first.logits, atol=1e-5)
 
-    def test_the_learning_rate_is_ignites_cosine(self) -> None:
+    def test_the_learning_rate_follows_the_cosine_of_ignite(self) -> None:
         assert [published.learning_rate(1.0, epoch, 2) for epoch in (0, 1)] == pytest.approx([1.0, 0.55])
         assert published.learning_rate(1.0, 0, 1) == 1.0
         ten = [published.learning_rate(1e-3, epoch, 10) for epoch in range(10)]
@@ -361,20 +365,20 @@ class TestPublishedLinearProbe:
 
 class TestAveragePrecision:
     @pytest.mark.parametrize("decimals", [1, 9], ids=["ties", "no ties"])
-    def test_it_is_scikit_learns(self, decimals: int) -> None:
+    def test_equals_that_of_scikit_learn(self, decimals: int) -> None:
         rng = np.random.default_rng(0)
         values, targets = rng.standard_normal((40, 5)).round(decimals), (rng.random((40, 5)) < 0.3).astype(np.int64)
         targets[:, 4] = 0
-        found = average_precisions(values, targets)
+        precisions = average_precisions(values, targets)
         expected = [average_precision_score(targets[:, label], values[:, label]) for label in range(4)]
-        np.testing.assert_allclose(found, [*expected, np.nan], atol=1e-12)
+        np.testing.assert_allclose(precisions, [*expected, np.nan], atol=1e-12)
         assert scores.figure(values, targets) == pytest.approx(np.mean(expected))
         assert scores.published_figure(values, targets) == pytest.approx(np.sum(expected) / 5)
         assert scores.figure(values, np.zeros_like(targets)) == 0.0
         assert np.isnan(parts_in_mean(values, np.zeros_like(targets))).all()
 
     @pytest.mark.parametrize("decimals", [1, 9], ids=["ties", "no ties"])
-    def test_the_parts_are_the_mean_and_its_slope(self, decimals: int) -> None:
+    def test_parts_of_clips_average_to_the_figure_and_deviate_by_its_slope(self, decimals: int) -> None:
         rng = np.random.default_rng(1)
         values, targets = rng.standard_normal((30, 3)).round(decimals), (rng.random((30, 3)) < 0.4).astype(np.int64)
         parts = parts_in_mean(values, targets)
@@ -395,7 +399,7 @@ class TestAveragePrecision:
 
 
 class TestSplits:
-    def test_rotation(self) -> None:
+    def test_rotation_of_folds_by_hand(self) -> None:
         assert rotated(["a", "b", "c"]) == [Split(("c",), "b", "a"), Split(("a",), "c", "b"), Split(("b",), "a", "c")]
         assert rotated(["a", "b"], as_published=True) == [Split(("b",), "a", "a"), Split(("a",), "b", "b")]
 
@@ -404,7 +408,7 @@ class TestSplits:
         with pytest.raises(DataError, match="or more, all different"):
             rotated(list(folds), as_published=as_published)
 
-    def test_whole_clusters_are_held_out_near_the_share_of_each_class(self) -> None:
+    def test_whole_clusters_are_held_out_near_the_wanted_share_of_each_class(self) -> None:
         rng = np.random.default_rng(0)
         targets, clusters = rng.integers(4, size=2000), [f"speaker {i}" for i in rng.integers(100, size=2000)]
         chosen = held_out(clusters, targets)
@@ -436,13 +440,13 @@ class TestSplits:
         ({"targets": np.array([[0, 1], [2, 0], [1, 1]])}, "from 0 to 2; allowed: integers, 0 or 1"),
     ],
 )
-def test_bad_input_is_refused_in_one_line(change: dict[str, Any], message: str) -> None:
+def test_invalid_clips_are_a_one_line_error(change: dict[str, Any], message: str) -> None:
     good = {"embeddings": np.eye(3), "targets": np.array([0, 1, 0]), "parts": np.array(["a", "b", "c"])}
     with pytest.raises(DataError, match=message) as refused:
         Clips(**(good | change))
     assert "\n" not in str(refused.value)
 
 
-def test_a_part_without_clips_is_named() -> None:
+def test_the_error_for_a_part_without_clips_names_the_part() -> None:
     with pytest.raises(DataError, match="no clips in z; parts with clips: a, b, c, d"):
         made().rows("a", "z")

@@ -43,7 +43,8 @@ def record(id_: str, answer: str, reply: str, **groups: str) -> Record:
 
 def run_of(*records: Record, checkpoint: str = "E") -> Run:
     return Run(
-        {"task": "own/tones", "method": "linear", "checkpoint_name": checkpoint}, {one.id: one for one in records}
+        {"task": "own/tones", "method": "linear", "checkpoint_name": checkpoint},
+        {answered.id: answered for answered in records},
     )
 
 
@@ -53,12 +54,12 @@ MISTAKEN = run_of(
 )  # fmt: skip
 
 
-def test_verdicts_of_labels() -> None:
+def test_label_verdicts_give_mean_and_sd_over_seeds_and_parts() -> None:
     scorer = Classified()
     seeds = record("a", "dog", "dog\t0.9\tcat\ncat\t0.8\tdog\ndog\t0.7\tdog", protocol="xares-0.1.3", part="1")
     other = record("b", "cat", "dog\t0.9\tdog\ndog\t0.8\tcat\ndog\t0.7\tcat", protocol="xares-0.1.3", part="2")
     third = record("c", "cat", "cat\t0.9\tcat\ncat\t0.8\tcat\ncat\t0.7\tcat", protocol="xares-0.1.3", part="2")
-    verdicts = [Verdict(one, scorer.judge(one)) for one in (seeds, other, third)]
+    verdicts = [Verdict(reply_record, scorer.judge(reply_record)) for reply_record in (seeds, other, third)]
     assert verdicts[0].values == {"right": [True, False, True], "last": [False, True, True]}
     summary = scorer.summary(verdicts)
     assert summary["seeds"] == [0.75, 0.25, 0.75]  # means over parts, not over clips
@@ -66,21 +67,21 @@ def test_verdicts_of_labels() -> None:
     assert summary["last_epoch"] == pytest.approx((2 / 3 + (2 / 3 + 1) / 2) / 2)
     assert summary["majority"] == pytest.approx(2 / 3)
     assert scorer.chance(verdicts) == 0.25
-    assert [scorer.right(one) for one in verdicts] == [None] * 3
+    assert [scorer.right(verdict) for verdict in verdicts] == [None] * 3
     assert "published tables only" in scorer.notes(verdicts)[0]
-    (plain,) = [Verdict(one, scorer.judge(one)) for one in [record("a", "dog", "cat\t0.6")]]
+    (plain,) = [Verdict(reply_record, scorer.judge(reply_record)) for reply_record in [record("a", "dog", "cat\t0.6")]]
     assert (scorer.right(plain), scorer.shown(plain), scorer.notes([plain])) == (False, "cat (0.6), not dog", [])
 
 
 @pytest.mark.parametrize(("groups", "of_all"), [({}, 1.0), ({"protocol": "xares-0.1.3"}, 2 / 3)])
-def test_a_label_without_clips_counts_0_for_a_published_probe_alone(groups: dict[str, str], of_all: float) -> None:
+def test_only_published_map_counts_0_for_a_label_without_clips(groups: dict[str, str], of_all: float) -> None:
     """Both clips rank their label first; a third label has no clip."""
     scorer = Tagged()
     replies = [[0.9, 0.2, 0.1], [0.1, 0.8, 0.3]]
     verdicts = [
-        Verdict(one, scorer.judge(one))
+        Verdict(reply_record, scorer.judge(reply_record))
         for place, scores in enumerate(replies)
-        for one in [
+        for reply_record in [
             Record(
                 str(place), str(place), reply=scores_to_reply(np.array([scores])), groups=groups or None,
                 reference={"answer": "", "positives": [place], "classes": 3},
@@ -93,10 +94,10 @@ def test_a_label_without_clips_counts_0_for_a_published_probe_alone(groups: dict
         assert scorer.published(verdicts).figures["map"] == pytest.approx(of_all)  # type: ignore[union-attr]
 
 
-def test_confusions_and_surest_mistakes() -> None:
+def test_confusion_chart_and_most_confident_mistakes_by_hand() -> None:
     ((name, (chart,)),) = confusions([MISTAKEN]).items()
     assert name == "tones, E"
-    shares = {(one["label"], one["taken"]): (one["clips"], round(one["share"], 3)) for one in chart.data["cells"]}
+    shares = {(cell["label"], cell["taken"]): (cell["clips"], round(cell["share"], 3)) for cell in chart.data["cells"]}
     assert shares == {
         ("dog", "dog"): (1, 0.333), ("dog", "cat"): (2, 0.667), ("cat", "cat"): (1, 1.0), ("cow", "dog"): (1, 1.0),
     }  # fmt: skip
@@ -106,7 +107,7 @@ def test_confusions_and_surest_mistakes() -> None:
     ]  # fmt: skip
 
 
-def test_numbers_of_classes_are_shown_by_their_names() -> None:
+def test_class_numbers_are_shown_as_class_names() -> None:
     known = run_of(record("a", "0", "49\t0.9"), record("b", "49", "49\t0.6"))
     known = replace(known, facts={**known.facts, "task": "xares/esc50"})
     ((chart,),) = confusions([known]).values()
@@ -116,8 +117,11 @@ def test_numbers_of_classes_are_shown_by_their_names() -> None:
 
 
 def score(encoder: str, task: str, linear: float, n: int = 10, data: str = "same", **more: float) -> Score:
-    found = {"linear": linear, **{{"mlp": PUBLISHED[0], "knn": PUBLISHED[1]}[name]: one for name, one in more.items()}}
-    ends = {name: Estimate(one, (one - 0.1, one + 0.1)) for name, one in found.items()}
+    by_probe = {
+        "linear": linear,
+        **{{"mlp": PUBLISHED[0], "knn": PUBLISHED[1]}[name]: number for name, number in more.items()},
+    }
+    ends = {name: Estimate(figure, (figure - 0.1, figure + 0.1)) for name, figure in by_probe.items()}
     return Score(encoder, task, "music", ends, n, 0.01, 0.25, data)
 
 
@@ -125,7 +129,7 @@ def text_of(table: object) -> list[list[str]]:
     return [[cell.text for cell in row] for row in cells(table)]  # type: ignore[arg-type]
 
 
-def test_tables_say_what_can_be_compared() -> None:
+def test_the_encoder_table_notes_rows_of_different_clips() -> None:
     scores = [
         score("A", "esc50", 0.5, mlp=0.857, knn=0.5), score("A", "cremad", 0.7, data="some"), score("B", "esc50", 0.6),
         score("B", "cremad", 0.4),
@@ -153,51 +157,51 @@ def test_tables_say_what_can_be_compared() -> None:
     assert weighed["ours"] == pytest.approx((400 * 0.8 + 1116 * 0.7) / 1516)
 
 
-def test_a_weighted_mean_has_every_task_that_x_ares_has_a_probe_for() -> None:
+def test_a_weighted_mean_needs_every_task_that_x_ares_probes() -> None:
     known = [score("A", "esc50", 0.5, mlp=0.8, knn=0.4), score("A", "librispeech", 0.2, mlp=0.1)]
     named = "weighted, public: 2"
-    (whole,) = (one for one in mean_scores(known) if one.task == named)
+    (whole,) = (mean for mean in mean_scores(known) if mean.task == named)
     assert whole.by_probe[PUBLISHED[0]].value == pytest.approx((400 * 0.8 + 10_000 * 0.1) / 10_400)
     assert whole.by_probe[PUBLISHED[1]].value == pytest.approx(0.4)  # X-ARES has no kNN of transcripts
-    (part,) = (one for one in mean_scores([known[0], score("A", "librispeech", 0.2)]) if one.task == named)
+    (part,) = (mean for mean in mean_scores([known[0], score("A", "librispeech", 0.2)]) if mean.task == named)
     assert {*part.by_probe} == {"linear", PUBLISHED[1]}
-    own = replace(score("A", "clotho", 0.9), domain="own")
-    assert not [one for one in mean_scores([known[0], own]) if one.task == named]
+    other_domain = replace(score("A", "clotho", 0.9), domain="own")
+    assert not [mean for mean in mean_scores([known[0], other_domain]) if mean.task == named]
 
 
-def test_means_of_published_tables_follow_from_their_rows() -> None:
+def test_means_in_the_published_tables_follow_from_their_rows() -> None:
     expected = {"readme": ([0.694, 0.484, 0.626, 0.593], [0.504, 0.262, 0.299, 0.387])}
     for table, stated in STATED.items():
         for probe, values in enumerate(stated):
-            found = [published_mean(table, encoder, probe) for encoder in ENCODERS]
+            means = [published_mean(table, encoder, probe) for encoder in ENCODERS]
             if table in expected:
-                assert found == pytest.approx(expected[table][probe], abs=6e-4)
+                assert means == pytest.approx(expected[table][probe], abs=6e-4)
             else:
                 odd = {(1, "wav2vec2"): 0.213}
-                known = [odd.get((probe, name), one) for one, name in zip(values, ENCODERS, strict=True)]
-                assert found == pytest.approx(known, abs=4e-3)
+                known = [odd.get((probe, name), mean) for mean, name in zip(values, ENCODERS, strict=True)]
+                assert means == pytest.approx(known, abs=4e-3)
     alike = [published_mean("readme", encoder, 0, weighted=False) for encoder in ENCODERS]
     assert alike == pytest.approx([0.697, 0.475, 0.540, 0.450], abs=5e-4)
     assert weight("readme", "librispeech") == 10_000
     assert weight("first", "esc50") == 13
 
 
-def test_a_radar_has_a_corner_for_each_of_three_tasks(tmp_path: Path) -> None:
+def test_the_radar_chart_has_a_corner_for_each_of_three_tasks(tmp_path: Path) -> None:
     runs = []
     for name in ("one", "two", "three"):
         root, task = made(tmp_path / name), task_of(key=f"own/{name}")
         (root / "tones").rename(root / name)
-        found = results_of(root, tmp_path / "results", from_module(FramesEncoder()), task, protocol="standard")
-        runs += [Run.read(one.folder) for one in found.values()]
+        results = results_of(root, tmp_path / "results", from_module(FramesEncoder()), task, protocol="standard")
+        runs += [Run.read(result.folder) for result in results.values()]
     (chart,) = radars(task_scores(runs))
     lines = chart.data["lines"]
-    assert [one["task"] for one in lines] == ["one", "three", "two", "one"]
-    for one in lines:
-        assert np.hypot(one["x"], one["y"]) == pytest.approx(one["score"])
+    assert [corner["task"] for corner in lines] == ["one", "three", "two", "one"]
+    for vertex in lines:
+        assert np.hypot(vertex["x"], vertex["y"]) == pytest.approx(vertex["score"])
     assert radars(task_scores(runs[:6])) == []
 
 
-def test_lengths_are_at_the_encoders_rate(tmp_path: Path) -> None:
+def test_clip_lengths_are_counted_at_the_sampling_rate_of_the_encoder(tmp_path: Path) -> None:
     stream = io.BytesIO()
     soundfile.write(stream, wave(601, 0.2, 0), 2 * RATE, format="WAV", subtype="FLOAT")
     tar = write_tar(tmp_path / "one.tar", [("a.wav", stream.getvalue())])
@@ -209,7 +213,7 @@ def test_lengths_are_at_the_encoders_rate(tmp_path: Path) -> None:
     assert encoder.module.calls[-1] == (1, 301)  # type: ignore[index,union-attr]
 
 
-def test_x_ares_validates_on_the_fold_that_it_tests() -> None:
+def test_published_splits_validate_on_the_test_fold_as_x_ares_does() -> None:
     assert published_splits(task_of()) == [
         Split(("2", "3"), "1", "1"), Split(("1", "3"), "2", "2"), Split(("1", "2"), "3", "3"),
     ]  # fmt: skip
@@ -229,14 +233,14 @@ def test_x_ares_validates_on_the_fold_that_it_tests() -> None:
         ("json", b"[" * 100_000, "nested too deeply"),
     ],
 )  # fmt: skip
-def test_stored_embeddings_that_are_damaged_or_made_to_hurt_are_bad_rows(
+def test_damaged_or_malicious_stored_embeddings_are_bad_rows(
     tmp_path: Path, kind: str, content: bytes, reason: str
 ) -> None:
     folder = tmp_path / "tones" / "embeddings" / "Theirs"
     for fold in "123":
         stored(folder, fold, [(f"s{fold}-{label}0", label, number) for number, label in enumerate("abc")])
     good = {"npy": npy(np.ones((2, 2), np.float32)), "json": b'{"tone": "a"}'}
-    bad = [(f"odd0.{name}", own) for name, own in (good | {kind: content}).items()]
+    bad = [(f"odd0.{name}", part) for name, part in (good | {kind: content}).items()]
     write_tar(folder / "tones-wds-encoded-fold-3-000001.tar", bad)
     task = task_of(recipe=Recipe(encode_batch=16, epochs=1))
     (row,) = imported._stored(task, "Theirs", folder).data.bad_rows
@@ -246,13 +250,13 @@ def test_stored_embeddings_that_are_damaged_or_made_to_hurt_are_bad_rows(
     assert not (tmp_path / "results").exists()
 
 
-def test_the_last_epochs_labels_stand_third(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_record_holds_the_label_of_the_last_epoch_third(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def trained(clips: object, splits: object, **_how: object) -> published.PublishedScores:
         return published.PublishedScores(np.array([3]), np.array([[[9.0, 0, 0]]]), np.array([[[0, 0, 9.0]]]))
 
     monkeypatch.setattr(published, "linear_probe", trained)
-    found = results_of(made(tmp_path), tmp_path / "results", from_module(FramesEncoder()), task_of())
-    (record,) = Run.read(found[PUBLISHED[0]].folder).records.values()
+    results = results_of(made(tmp_path), tmp_path / "results", from_module(FramesEncoder()), task_of())
+    (record,) = Run.read(results[PUBLISHED[0]].folder).records.values()
     assert record.text == "a\t1.000\tc"
 
 
@@ -266,7 +270,7 @@ def stored(folder: Path, part: str, items: Sequence[tuple[str, str, float]]) -> 
     write_tar(folder / f"tones-wds-encoded-fold-{part}-000000.tar", members)
 
 
-def test_stored_embeddings_are_the_first_of_equal_keys_and_batches_are_taken_off(tmp_path: Path) -> None:
+def test_of_stored_embeddings_with_equal_keys_the_standard_probe_takes_the_first(tmp_path: Path) -> None:
     folder = tmp_path / "tones" / "embeddings" / "Theirs"
     for fold in "123":
         stored(folder, fold, [
@@ -276,17 +280,17 @@ def test_stored_embeddings_are_the_first_of_equal_keys_and_batches_are_taken_off
         ])  # fmt: skip
     task = task_of(recipe=Recipe(encode_batch=2, epochs=1), cluster=r"^(\w+)-\w+$")
     (probed,) = imported.probe_stored(tmp_path, "Theirs", [task], tmp_path / "results", say=print)
-    found = {one.method: one for one in probed}
-    own, released = (Run.read(found[name].folder).records for name in ("linear", PUBLISHED[1]))
-    assert sorted(id_ for id_ in own if id_[0] == "1") == ["1/s1-a", "1/s1-b", "1/t-1", "1/u-1"]
+    by_method = {result.method: result for result in probed}
+    unique, released = (Run.read(by_method[name].folder).records for name in ("linear", PUBLISHED[1]))
+    assert sorted(id_ for id_ in unique if id_[0] == "1") == ["1/s1-a", "1/s1-b", "1/t-1", "1/u-1"]
     assert sorted(id_ for id_ in released if id_[0] == "1") == ["1/s1-a", "1/s1-a#2", "1/s1-b", "1/t-1", "1/u-1"]
-    assert {one.cluster for one in own.values()} == {"s1", "s2", "s3", "t", "u"}
+    assert {answered.cluster for answered in unique.values()} == {"s1", "s2", "s3", "t", "u"}
     embedded = imported._stored(task, "Theirs", folder)
-    assert [(clip.id, row.tolist()) for clip, row in zip(*embedded.own(), strict=True)][:3] == [
+    assert [(clip.id, row.tolist()) for clip, row in zip(*embedded.per_clip(), strict=True)][:3] == [
         ("1/s1-a", [1, 1]), ("1/s1-b", [11, 1]), ("1/t-1", [21, 1]),
     ]  # fmt: skip
     assert embedded.released()[1][:3].tolist() == [[1, 1], [11, 1], [91, 1]]
-    (score_,) = task_scores([Run.read(found["linear"].folder)])
+    (score_,) = task_scores([Run.read(by_method["linear"].folder)])
     assert (score_.encoder, score_.n) == ("Theirs (imported)", 12)
     (damaged,) = folder.glob("*fold-2*")
     damaged.write_bytes(b"no tar")

@@ -116,11 +116,11 @@ def made(root: Path, *, lengths: Callable[[int], int] = lambda place: 300 + 100 
 def encoded(encoder: Encoder, data: Dataset, store: Store) -> dict[str, np.ndarray]:
     heard = hear(data.clips, encoder.sampling_rate)
     assert encode_own(encoder, heard, store) == {}
-    return {one.clip.id: store.rows[one.audio] for one in heard}
+    return {clip.clip.id: store.rows[clip.audio] for clip in heard}
 
 
 @pytest.mark.parametrize("kind", [FramesEncoder, MaskedEncoder, LeakyEncoder, WindowEncoder])
-def test_a_clips_embedding_is_the_same_alone_and_beside_others(
+def test_the_embedding_of_a_clip_is_the_same_alone_and_in_a_batch(
     tmp_path: Path, kind: type[FramesEncoder], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = task_of().read(made(tmp_path, lengths=lambda place: 1201 if place == 5 else 310 + 100 * (place % 4)))
@@ -128,13 +128,13 @@ def test_a_clips_embedding_is_the_same_alone_and_beside_others(
     together = encoded(encoder, data, Store(tmp_path / "together", {}))
     batches = [shape[0] for shape in encoder.module.calls][2:]  # type: ignore[union-attr]  # two look for neighbours
     alone = Store(tmp_path / "alone", {})
-    for one in hear(data.clips, RATE):
-        encode_own(encoder, [one], alone)
-        samples = soundfile.read(one.clip.audio.open(), dtype="float32")[0]
+    for clip in hear(data.clips, RATE):
+        encode_own(encoder, [clip], alone)
+        samples = soundfile.read(clip.clip.audio.open(), dtype="float32")[0]
         parts = np.array_split(samples, 2 if kind is WindowEncoder and len(samples) > RATE else 1)  # 7 frames, and 6
-        expected = torch.cat([kind().features(torch.from_numpy(one)[None])[0] for one in parts]).mean(dim=0).numpy()
-        np.testing.assert_allclose(alone.rows[one.audio], together[one.clip.id], atol=1e-6)
-        np.testing.assert_allclose(alone.rows[one.audio], expected, atol=1e-6)
+        expected = torch.cat([kind().features(torch.from_numpy(piece)[None])[0] for piece in parts]).mean(dim=0).numpy()
+        np.testing.assert_allclose(alone.rows[clip.audio], together[clip.clip.id], atol=1e-6)
+        np.testing.assert_allclose(alone.rows[clip.audio], expected, atol=1e-6)
     assert max(batches) > 3
     if kind is MaskedEncoder:
         assert len(batches) == 1
@@ -143,7 +143,7 @@ def test_a_clips_embedding_is_the_same_alone_and_beside_others(
 def stored_means(encoder: FramesEncoder, waves: Sequence[np.ndarray], size: int) -> list[np.ndarray]:
     """Return what X-ARES reads back of a batch, written out: zero-padded to the longest, all frames averaged."""
     longest = size or max(map(len, waves))
-    padded = [np.pad(one[:longest], (0, longest - len(one[:longest]))) for one in waves]
+    padded = [np.pad(clip_wave[:longest], (0, longest - len(clip_wave[:longest]))) for clip_wave in waves]
     return [*encoder.features(torch.from_numpy(np.stack(padded))).mean(dim=1).numpy()]
 
 
@@ -156,13 +156,13 @@ class MixingEncoder(FramesEncoder):
 
 @pytest.mark.parametrize("kind", [FramesEncoder, MaskedEncoder, LeakyEncoder, MixingEncoder])
 @pytest.mark.parametrize("crop", [None, 0.5, 0.25])
-def test_published_rows_are_batches_as_they_lie_and_first_crops(
+def test_published_embeddings_use_batches_in_stored_order_and_first_crops(
     tmp_path: Path, crop: float | None, kind: type[FramesEncoder]
 ) -> None:
     lengths = (300, 1700, 500, 500, 500, 1100, 500, 900, 400, 400, 400, 400)
     data = task_of().read(made(tmp_path, lengths=lambda place: lengths[place]))
     encoder, store = from_module(kind()), Store(tmp_path / "store", {})
-    heard = [one for one in hear(data.clips, RATE) if one.clip.part == "1"]
+    heard = [heard_clip for heard_clip in hear(data.clips, RATE) if heard_clip.clip.part == "1"]
     encode_own(encoder, heard, store)
     for other in (0.3, 0.25):  # whatever else the store holds
         encode_published(encoder, heard, Recipe(crop=other, encode_batch=4), store)
@@ -170,10 +170,10 @@ def test_published_rows_are_batches_as_they_lie_and_first_crops(
     expected: list[tuple[str, np.ndarray]] = []
     size = round((crop or 0) * RATE)
     cuts = []
-    for one in heard:
-        samples = soundfile.read(one.clip.audio.open(), dtype="float32")[0]
+    for clip in heard:
+        samples = soundfile.read(clip.clip.audio.open(), dtype="float32")[0]
         count = max(1, len(samples) // size) if size else 1
-        cuts += [(one.clip.id, samples[i * size : (i + 1) * size or None]) for i in range(count)]
+        cuts += [(clip.clip.id, samples[i * size : (i + 1) * size or None]) for i in range(count)]
     for start in range(0, len(cuts), 4):
         batch, seen = cuts[start : start + 4], set[str]()
         for (id_, _), mean in zip(batch, stored_means(kind(), [piece for _, piece in batch], size), strict=True):
@@ -188,68 +188,68 @@ def test_published_rows_are_batches_as_they_lie_and_first_crops(
 
 def results_of(root: Path, results: Path, encoder: Encoder, task: EncoderTask, **more: Any) -> dict[str, Any]:
     data, store = task.read(root), Store(results.parent / "cache", encoder.identity)
-    return {one.method: one for one in probe(encoder, task, data, results, store, **more)}
+    return {result.method: result for result in probe(encoder, task, data, results, store, **more)}
 
 
-def test_every_probe_is_a_run_like_any_other(tmp_path: Path) -> None:
+def test_every_probe_writes_a_complete_run_folder(tmp_path: Path) -> None:
     root, encoder, said = made(tmp_path / "env"), from_module(FramesEncoder()), list[str]()
-    found = results_of(root, tmp_path / "results", encoder, task_of(), seeds=SEEDS[:2])
-    assert [*found] == [*STANDARD, *PUBLISHED]
-    assert {name: one.summary["n"] for name, one in found.items()} == dict.fromkeys(found, 36)
-    assert found["linear"].summary["score"] == 1.0
-    assert found["linear"].folder == tmp_path / "results" / "own" / "tones" / "FramesEncoder" / "linear"
-    mlp = found[PUBLISHED[0]].summary
+    results = results_of(root, tmp_path / "results", encoder, task_of(), seeds=SEEDS[:2])
+    assert [*results] == [*STANDARD, *PUBLISHED]
+    assert {name: result.summary["n"] for name, result in results.items()} == dict.fromkeys(results, 36)
+    assert results["linear"].summary["score"] == 1.0
+    assert results["linear"].folder == tmp_path / "results" / "own" / "tones" / "FramesEncoder" / "linear"
+    mlp = results[PUBLISHED[0]].summary
     assert len(mlp["seeds"]) == 2
     assert mlp["sd"] == pytest.approx(np.std(mlp["seeds"], ddof=1))
     assert mlp["chance"] == pytest.approx(1 / 3)
-    run = Run.read(found["linear"].folder)
+    run = Run.read(results["linear"].folder)
     record = run.records["1/s1x0-0"]
     assert record.reply is not None
     assert record.reply.split("\t")[0] == record.reference["answer"] == "a"
     assert record.cluster == "s1x0"
     assert float(record.reply.split("\t")[1]) > 1 / 3
-    before = {name: (one.folder / "samples.jsonl").read_bytes() for name, one in found.items()}
+    before = {name: (result.folder / "samples.jsonl").read_bytes() for name, result in results.items()}
     encoder.module.calls.clear()  # type: ignore[union-attr,operator]
     results_of(root, tmp_path / "results", encoder, task_of(), seeds=SEEDS[:2], say=said.append)
-    assert {name: (one.folder / "samples.jsonl").read_bytes() for name, one in found.items()} == before
+    assert {name: (result.folder / "samples.jsonl").read_bytes() for name, result in results.items()} == before
     assert encoder.module.calls == []  # type: ignore[union-attr]
     assert sum("complete" in line for line in said) == 5
-    (score,) = task_scores([Run.read(one.folder) for one in found.values()])
+    (score,) = task_scores([Run.read(result.folder) for result in results.values()])
     assert (score.encoder, score.task, score.n, score.sd) == ("FramesEncoder", "tones", 36, mlp["sd"])
     assert score.by_probe[PUBLISHED[0]].value == pytest.approx(np.mean(mlp["seeds"]))
     assert mean_scores([score]) == []
 
 
-def test_a_published_score_weighs_folds_alike(tmp_path: Path) -> None:
+def test_the_published_score_is_the_mean_over_folds_and_not_clips(tmp_path: Path) -> None:
     root = made(tmp_path / "env")
     write(root / "tones", "3", [(f"s9-{i}", {"tone": "abc"[i % 3]}, wave(300, 0.2 * (i % 3), i)) for i in range(3)])
     write(root / "tones", "2", [(f"s8-{i}", {"tone": "abc"[i % 3]}, wave(300, 0.3, i)) for i in range(6)])
-    found = results_of(root, tmp_path / "results", from_module(FramesEncoder()), task_of(), protocol="as_published")
-    run = Run.read(found[PUBLISHED[1]].folder)
+    results = results_of(root, tmp_path / "results", from_module(FramesEncoder()), task_of(), protocol="as_published")
+    run = Run.read(results[PUBLISHED[1]].folder)
     by_fold: dict[str, list[bool]] = {}
     for verdict in run.verdicts.values():
         by_fold.setdefault(verdict.record.groups["part"], []).append(verdict.values["right"][0])  # type: ignore[index]
     assert {fold: len(right) for fold, right in by_fold.items()} == {"1": 12, "2": 6, "3": 3}
     (score,) = task_scores([run])
     assert score.by_probe[PUBLISHED[1]].value == pytest.approx(np.mean([np.mean(right) for right in by_fold.values()]))
-    assert score.by_probe[PUBLISHED[1]].value != pytest.approx(found[PUBLISHED[1]].summary["score"])
+    assert score.by_probe[PUBLISHED[1]].value != pytest.approx(results[PUBLISHED[1]].summary["score"])
 
 
-def test_a_clip_that_fails_is_an_error_record_and_more_than_one_percent_are_no_score(tmp_path: Path) -> None:
+def test_a_failed_clip_is_an_error_record_and_over_1_percent_give_no_score(tmp_path: Path) -> None:
     root = made(tmp_path / "env", many=60)
     lengths = [(f"s1x{i % 4}-{i}", {"tone": "abc"[i % 3]}, wave(400, 0.2 * (i % 3), i)) for i in range(60)]
     write(root / "tones", "1", [("s1x0-0", {"tone": "a"}, b"RIFF no audio"), *lengths[1:]])
     encoder = from_module(FramesEncoder())
-    found = results_of(root, tmp_path / "results", encoder, task_of(), protocol="standard")
-    summary = found["linear"].summary
+    results = results_of(root, tmp_path / "results", encoder, task_of(), protocol="standard")
+    summary = results["linear"].summary
     assert (summary["n"], summary["errors"], summary["complete"]) == (179, 1, False)
-    assert "is not audio" in Run.read(found["linear"].folder).failed["1/s1x0-0"].error
+    assert "is not audio" in Run.read(results["linear"].folder).failed["1/s1x0-0"].error
     write(root / "tones", "2", [(key, meta, b"RIFF") for key, meta, _ in lengths[:2]] + lengths[2:])
     with pytest.raises(DataError, match=r"3 of 180 clips failed \(.*no score"):
         results_of(root, tmp_path / "other", encoder, task_of(), protocol="standard")
 
 
-def test_a_label_of_many_is_ranked(tmp_path: Path) -> None:
+def test_clips_with_several_labels_are_scored_by_ranking(tmp_path: Path) -> None:
     folder = tmp_path / "env" / "tags"
     for part, seed in (("train", 0), ("valid", 100), ("test", 200)):
         tags = [("low",), ("high", "low"), ("high",)]
@@ -259,16 +259,18 @@ def test_a_label_of_many_is_ranked(tmp_path: Path) -> None:
         key="own-tags/tags", label="tags", multi_label=True, folds=False, classes=frozenset(("low", "high")),
         globs={part: f"{part}.tar" for part in ("train", "valid", "test")}, cluster="",
     )  # fmt: skip
-    found = results_of(tmp_path / "env", tmp_path / "results", from_module(FramesEncoder()), task)
-    assert [*found] == ["linear", PUBLISHED[0]]
-    linear = Run.read(found["linear"].folder)
-    scored = np.array([scores_of(one)[0] for one in linear.records.values()])
-    right = np.array([[place in one.reference["positives"] for place in range(2)] for one in linear.records.values()])
-    assert found["linear"].summary["map"] == pytest.approx(average_precision_score(right, scored), abs=1e-9)
-    low, high = found["linear"].summary["intervals"]["map"]
-    assert low <= found["linear"].summary["map"] <= high
-    assert found["linear"].summary["classes_with_clips"] == 2
-    run = Run.read(found[PUBLISHED[0]].folder)
+    results = results_of(tmp_path / "env", tmp_path / "results", from_module(FramesEncoder()), task)
+    assert [*results] == ["linear", PUBLISHED[0]]
+    linear = Run.read(results["linear"].folder)
+    scored = np.array([scores_of(record)[0] for record in linear.records.values()])
+    right = np.array(
+        [[place in record.reference["positives"] for place in range(2)] for record in linear.records.values()]
+    )
+    assert results["linear"].summary["map"] == pytest.approx(average_precision_score(right, scored), abs=1e-9)
+    low, high = results["linear"].summary["intervals"]["map"]
+    assert low <= results["linear"].summary["map"] <= high
+    assert results["linear"].summary["classes_with_clips"] == 2
+    run = Run.read(results[PUBLISHED[0]].folder)
     assert all(len(record.text.split("\n")) == 5 for record in run.records.values())
     assert next(iter(run.verdicts.values())).values["ranked"][0] in (0.5, 1.0)
 
@@ -284,10 +286,10 @@ class TestSplits:
         parts, splits = standard_splits(task_of(**facts), data, targets, said.append)
         return parts, splits, said
 
-    def test_folds_rotate_and_given_parts_stay(self) -> None:
+    def test_folds_rotate_and_given_parts_are_kept(self) -> None:
         parts, splits, said = self.splits([(str(fold), f"{fold}{i}") for fold in (1, 2, 3) for i in range(2)])
         assert parts == ["1", "1", "2", "2", "3", "3"]
-        assert [(one.test, one.valid) for one in splits] == [("1", "2"), ("2", "3"), ("3", "1")]
+        assert [(split.test, split.valid) for split in splits] == [("1", "2"), ("2", "3"), ("3", "1")]
         given = [("train", "a"), ("train", "b"), ("valid", "c"), ("test", "d")]
         globs = {part: part for part in ("train", "valid", "test")}
         parts, splits, said = self.splits(given, folds=False, globs=globs)
@@ -300,7 +302,7 @@ class TestSplits:
         assert self.splits(shared, folds=False, globs=globs)[0] == [part for part, _ in shared]
         assert "share clusters" in self.splits(shared, folds=False, globs=globs, swapped=True)[2][0]
 
-    def test_without_validation_whole_clusters_of_train_are_held_out(self) -> None:
+    def test_without_a_validation_part_whole_train_clusters_are_held_out(self) -> None:
         given = [("train", f"c{i // 4}") for i in range(80)] + [("test", "t")]
         globs = {"train": "train", "valid": "test", "test": "test"}
         parts, splits, _ = self.splits(given, folds=False, globs=globs)
@@ -308,7 +310,7 @@ class TestSplits:
         assert len({(part, cluster) for part, (_, cluster) in zip(parts, given, strict=True)}) == 21
         assert (splits[0].train, splits[0].valid, splits[0].test) == (("train",), "valid", "test")
 
-    def test_parts_that_share_clusters_are_drawn_anew(self) -> None:
+    def test_parts_with_common_clusters_are_replaced_by_five_new_folds(self) -> None:
         given = [("train", f"s{i % 10}") for i in range(40)] + [("valid", "v"), ("test", "s3")]
         globs = {part: part for part in ("train", "valid", "test")}
         parts, splits, said = self.splits(given, folds=False, globs=globs)
@@ -324,7 +326,7 @@ class TestSplits:
             assert [line.partition(": ")[2][:14] for line in said[1:]] == told
 
 
-def test_a_task_of_one_class_is_refused_and_a_part_of_one_class_is_said(tmp_path: Path) -> None:
+def test_a_task_with_one_class_is_refused_and_a_part_with_one_is_reported(tmp_path: Path) -> None:
     """Every probe is right where there is nothing to tell apart."""
     task, said = task_of(exact=False), list[str]()
     for fold in (1, 2, 3):
@@ -338,7 +340,7 @@ def test_a_task_of_one_class_is_refused_and_a_part_of_one_class_is_said(tmp_path
 
 
 class TestStore:
-    def test_parts_are_read_back_and_a_damaged_one_is_not(self, tmp_path: Path) -> None:
+    def test_stored_parts_are_read_back_unless_damaged(self, tmp_path: Path) -> None:
         store = Store(tmp_path, {"encoder": 1})
         store.add({"a": np.ones(3, np.float32)})
         store.add({"b": np.zeros(3, np.float32)})
@@ -364,7 +366,7 @@ class TestStore:
             b"\xff" * 16,
         ],
     )
-    def test_a_part_with_the_right_checksum_and_another_content(self, tmp_path: Path, content: bytes) -> None:
+    def test_a_part_with_a_valid_checksum_but_invalid_content_is_ignored(self, tmp_path: Path, content: bytes) -> None:
         folder = Store(tmp_path, {}).folder
         folder.mkdir(parents=True)
         (folder / f"part-{hashlib.sha256(content).hexdigest()[:16]}.safetensors").write_bytes(content)
@@ -372,27 +374,27 @@ class TestStore:
         with pytest.warns(UserWarning, match="damaged .*; its clips are encoded again"):
             assert Store(tmp_path, {}).rows == {}
 
-    def test_other_audio_or_weights_have_other_rows(self, tmp_path: Path) -> None:
+    def test_changed_audio_or_weights_are_encoded_again(self, tmp_path: Path) -> None:
         root, encoder = made(tmp_path / "env"), from_module(FramesEncoder())
         results_of(root, tmp_path / "results", encoder, task_of(), protocol="standard")
         write(root / "tones", "1", [(f"s1x{i}-{i}", {"tone": "abc"[i % 3]}, wave(300, 0.2, i)) for i in range(12)])
         store = Store(tmp_path / "cache", encoder.identity)
         heard = hear(task_of().read(root).clips, RATE)
-        assert {one.clip.part for one in heard if one.audio not in store.rows} == {"1"}
+        assert {clip.clip.part for clip in heard if clip.audio not in store.rows} == {"1"}
         with pytest.raises(Exception, match="holds another run"), warnings.catch_warnings():
             results_of(root, tmp_path / "results", encoder, task_of(), protocol="standard")
 
 
-def test_audio_that_lies_in_two_parts_is_reported(tmp_path: Path) -> None:
+def test_clips_with_the_same_audio_in_two_parts_are_noted(tmp_path: Path) -> None:
     root = made(tmp_path / "env")
     same = [wav(wave(300, 0.2 * (i % 3), i)) for i in range(9)]  # made once: such files hold the second of their making
     write(root / "tones", "3", [(f"s9-{i}", {"tone": "abc"[i % 3]}, same[i]) for i in range(6)])
     write(root / "tones", "2", [(f"s8-{i}", {"tone": "abc"[i % 3]}, same[i]) for i in range(1, 9)])
-    found = results_of(root, tmp_path / "results", from_module(FramesEncoder()), task_of(), protocol="standard")
-    assert "10 clips whose audio lies in another part too" in found["linear"].summary["notes"]
+    results = results_of(root, tmp_path / "results", from_module(FramesEncoder()), task_of(), protocol="standard")
+    assert "10 clips whose audio lies in another part too" in results["linear"].summary["notes"]
 
 
-def test_equal_clips_in_a_batch_are_both_counted_and_a_mixing_encoder_hears_each_alone(tmp_path: Path) -> None:
+def test_equal_clips_both_count_and_an_encoder_that_mixes_gets_batches_of_one(tmp_path: Path) -> None:
     same = wav(wave(300, 0.2, 1))
     write(tmp_path / "tones", "1", [(f"s{i}-{i}", {"tone": "a"}, same) for i in range(3)])
     for fold in ("2", "3"):
@@ -404,12 +406,14 @@ def test_equal_clips_in_a_batch_are_both_counted_and_a_mixing_encoder_hears_each
         assert max(shape[0] for shape in encoder.module.calls[2:]) == largest  # type: ignore[index,union-attr]
         items = encode_published(encoder, heard[:3], Recipe(), store)
         assert [item.clip.id for item in items] == ["1/s0-0", "1/s1-1", "1/s2-2"]
-        for one in heard[3:]:
-            samples = torch.from_numpy(soundfile.read(one.clip.audio.open(), dtype="float32")[0])[None]
-            np.testing.assert_allclose(store.rows[one.audio], kind().features(samples)[0].mean(0), rtol=1e-4, atol=1e-7)
+        for heard_clip in heard[3:]:
+            samples = torch.from_numpy(soundfile.read(heard_clip.clip.audio.open(), dtype="float32")[0])[None]
+            np.testing.assert_allclose(
+                store.rows[heard_clip.audio], kind().features(samples)[0].mean(0), rtol=1e-4, atol=1e-7
+            )
 
 
-def test_another_recipe_is_another_run(tmp_path: Path) -> None:
+def test_a_run_folder_of_another_recipe_is_refused(tmp_path: Path) -> None:
     root, encoder = made(tmp_path / "env"), from_module(FramesEncoder())
     results_of(root, tmp_path / "results", encoder, task_of(), protocol="as_published")
     with pytest.raises(RecordError, match=r"holds another run .*recipe.* name another folder"):
@@ -419,75 +423,77 @@ def test_another_recipe_is_another_run(tmp_path: Path) -> None:
         assert ("seeds" in identity) is asked
 
 
-def test_two_folds_are_scored_as_published_and_drawn_anew(tmp_path: Path) -> None:
+def test_a_task_with_two_folds_gets_new_splits_for_the_standard_probes(tmp_path: Path) -> None:
     root, said = made(tmp_path / "env"), list[str]()
     task = task_of(globs={str(fold): f"{fold}.tar" for fold in (1, 2)})
-    found = results_of(root, tmp_path / "results", from_module(FramesEncoder()), task, say=said.append)
-    assert {name: one.summary["n"] for name, one in found.items()} == dict.fromkeys((*STANDARD, *PUBLISHED), 24)
+    results = results_of(root, tmp_path / "results", from_module(FramesEncoder()), task, say=said.append)
+    assert {name: result.summary["n"] for name, result in results.items()} == dict.fromkeys((*STANDARD, *PUBLISHED), 24)
     assert any("leave none to train or to validate on" in line for line in said)
 
 
 def tags_of(root: Path, fold: int, labels: Sequence[str]) -> None:
     clips = [
-        (f"k{i}", {"tags": one}, wave(400, 0.05 * fold + 0.3 * one.count("h"), 10 * fold + i))
-        for i, one in enumerate(labels)
+        (f"k{i}", {"tags": label}, wave(400, 0.05 * fold + 0.3 * label.count("h"), 10 * fold + i))
+        for i, label in enumerate(labels)
     ]
     write(root / "tags", str(fold), clips)
 
 
-def test_published_tags_are_ranked_within_a_fold(tmp_path: Path) -> None:
+def test_the_published_map_is_computed_within_each_fold(tmp_path: Path) -> None:
     for fold in (1, 2, 3):
         tags_of(tmp_path, fold, ["low", "high", "", "low;high", "high", "low"] * 2)
     task = task_of(
         key="own-tags/tags", multi_label=True, cluster="", exact=False, classes=frozenset(("low", "high", "none")),
         label=lambda meta: tuple(filter(None, meta["tags"].split(";"))),
     )  # fmt: skip
-    found = results_of(tmp_path, tmp_path / "results", from_module(FramesEncoder()), task, seeds=SEEDS[:2])
-    run = Run.read(found[PUBLISHED[0]].folder)
+    results = results_of(tmp_path, tmp_path / "results", from_module(FramesEncoder()), task, seeds=SEEDS[:2])
+    run = Run.read(results[PUBLISHED[0]].folder)
     each: list[list[float]] = [[], []]
     for fold in "123":
-        own = [one for one in run.records.values() if one.groups == {"part": fold, "protocol": "xares-0.1.3"}]
-        right = np.array([[place in one.reference["positives"] for place in range(3)] for one in own])
+        fold_records = [
+            record for record in run.records.values() if record.groups == {"part": fold, "protocol": "xares-0.1.3"}
+        ]
+        right = np.array([[place in record.reference["positives"] for place in range(3)] for record in fold_records])
         for seed in range(2):
-            logits = np.array([scores_of(one)[seed] for one in own])
+            logits = np.array([scores_of(record)[seed] for record in fold_records])
             by_label = [
                 average_precision_score(right[:, k], logits[:, k]) if right[:, k].any() else 0 for k in range(3)
             ]
             each[seed].append(float(np.mean(by_label)))
     (score,) = task_scores([run])
     assert score.by_probe[PUBLISHED[0]].value == pytest.approx(np.mean(each))
-    seeds = [float(np.mean(one)) for one in each]
-    assert found[PUBLISHED[0]].summary["seeds"] == pytest.approx(seeds)
+    seeds = [float(np.mean(precisions)) for precisions in each]
+    assert results[PUBLISHED[0]].summary["seeds"] == pytest.approx(seeds)
     assert score.sd == pytest.approx(np.std(seeds, ddof=1))
     unlabelled = run.verdicts["1/k2"]
     assert run.task is not None
     assert (run.task.scorer.own_score(unlabelled), run.task.scorer.shown(unlabelled)) == (None, "no labels")
 
 
-def test_encoders_of_one_name_are_distinguished_and_doubles_refused(tmp_path: Path) -> None:
+def test_encoders_of_the_same_name_are_distinguished_and_duplicates_refused(tmp_path: Path) -> None:
     root = made(tmp_path / "env")
     runs = []
     for kind in (FramesEncoder, LeakyEncoder):
         encoder = from_module(kind(), "Same")
-        found = results_of(root, tmp_path / kind.__name__, encoder, task_of(), protocol="standard")
-        runs += [Run.read(one.folder) for one in found.values()]
+        results = results_of(root, tmp_path / kind.__name__, encoder, task_of(), protocol="standard")
+        runs += [Run.read(result.folder) for result in results.values()]
     scores = task_scores(runs)
-    assert len({one.encoder for one in scores}) == 2
-    assert all(one.encoder.startswith("Same ") for one in scores)
+    assert len({score.encoder for score in scores}) == 2
+    assert all(score.encoder.startswith("Same ") for score in scores)
     with pytest.raises(RecordError, match="is there twice"):
         task_scores([*runs, runs[0]])
 
 
-def test_means_weigh_tasks_alike_and_public_ones_as_published() -> None:
+def test_means_weigh_tasks_equally_and_public_tasks_as_published() -> None:
     def score(task: str, domain: str, linear: float, mlp: float, *knn: float) -> Score:
-        found = {"linear": linear, PUBLISHED[0]: mlp} | dict(zip([PUBLISHED[1]], knn, strict=False))
-        return Score("E", task, domain, {name: Estimate(value, None) for name, value in found.items()})
+        figures = {"linear": linear, PUBLISHED[0]: mlp} | dict(zip([PUBLISHED[1]], knn, strict=False))
+        return Score("E", task, domain, {name: Estimate(value, None) for name, value in figures.items()})
 
-    found = mean_scores([
+    means = mean_scores([
         score("esc50", "environment", 0.4, 0.9, 0.3), score("fsd50k", "environment", 0.8, 0.5),
         score("gtzan_genre", "music", 0.0, 0.9, 0.3), score("subway_broadcast", "environment", 1.0, 1.0),
     ])  # fmt: skip
-    values = {one.task: {name: value.value for name, value in one.by_probe.items()} for one in found}
+    values = {mean.task: {name: value.value for name, value in mean.by_probe.items()} for mean in means}
     assert values["environment: mean of 3"] == pytest.approx({"linear": 2.2 / 3, PUBLISHED[0]: 0.8})
     assert values["all: mean of 4"] == pytest.approx({"linear": 0.55, PUBLISHED[0]: 0.825})
     weighed = values["weighted, public: 3"]
@@ -496,11 +502,11 @@ def test_means_weigh_tasks_alike_and_public_ones_as_published() -> None:
 
 
 def test_a_task_that_fails_does_not_stop_others() -> None:
-    def works(*found: Any) -> Any:
-        for one in found:
-            if isinstance(one, Exception):
-                raise one
-            yield one
+    def works(*outcomes: Any) -> Any:
+        for outcome in outcomes:
+            if isinstance(outcome, Exception):
+                raise outcome
+            yield outcome
 
     said = list[str]()
     assert tried([works("a", DataError("odd")), works("b")], said.append) == (["a", "b"], True)

@@ -53,7 +53,9 @@ def replies(lm: AudioLM, method: Method, *prompts: Prompt) -> list[tuple[int, ..
 
 
 class TestFamilies:
-    def test_a_prompt_is_a_turn_of_text_as_the_tokenizer_words_it(self, family: Family, family_lm: AudioLM) -> None:
+    def test_a_text_prompt_is_a_turn_in_the_chat_template_of_the_family(
+        self, family: Family, family_lm: AudioLM
+    ) -> None:
         inputs, tokenizer = family_lm.prepare([TEXT]), family_lm.tokenizer
         assert tokenizer.decode(inputs.tensors["input_ids"][0].tolist()) == WORDED[family.key]
         turn = [{"role": "user", "content": [{"type": "text", "text": QUESTION}]}]
@@ -62,7 +64,7 @@ class TestFamilies:
         assert (inputs.audio_tokens, sum(inputs.window_padding)) == ([0], 0)
         assert {*inputs.tensors} == {"input_ids", "attention_mask"}
 
-    def test_replies_are_those_of_the_plain_model(self, family_lm: AudioLM) -> None:
+    def test_replies_equal_those_of_the_plain_model(self, family_lm: AudioLM) -> None:
         inputs = family_lm.prepare([TEXT])
         with torch.no_grad():
             plain = family_lm.model.generate(**inputs.tensors, max_new_tokens=NEW, eos_token_id=None, pad_token_id=1)
@@ -72,14 +74,14 @@ class TestFamilies:
 
     @pytest.mark.parametrize(
         "method",
-        [*(pytest.param(one, marks=pytest.mark.long) for one in (Base(), Frame(0.5))), get_method("fast_v", 0.5)],
-        ids=lambda one: one.label,
+        [*(pytest.param(method, marks=pytest.mark.long) for method in (Base(), Frame(0.5))), get_method("fast_v", 0.5)],
+        ids=lambda method: method.label,
     )
-    def test_replies_in_a_batch_are_those_of_each_alone(self, family_lm: AudioLM, method: Method) -> None:
+    def test_replies_in_a_mixed_batch_equal_those_of_single_prompts(self, family_lm: AudioLM, method: Method) -> None:
         prompts = (TEXT, HEARD, Prompt("Yes?", ()))
-        assert replies(family_lm, method, *prompts) == [replies(family_lm, method, one)[0] for one in prompts]
+        assert replies(family_lm, method, *prompts) == [replies(family_lm, method, prompt)[0] for prompt in prompts]
 
-    def test_a_question_cannot_smuggle_in_audio_tokens(self, family_lm: AudioLM) -> None:
+    def test_a_question_cannot_insert_audio_tokens(self, family_lm: AudioLM) -> None:
         special = family_lm.tokenizer.decode([family_lm.audio_token])
         for batch in ([Prompt(f"Is {special} it?", ())], [HEARD, Prompt(f"Is {special} it?", ())]):
             try:
@@ -87,19 +89,19 @@ class TestFamilies:
             except ModelError as error:
                 assert "reads as a control token" in str(error)  # noqa: PT017 - voxtral reads it as text
 
-    def test_no_clip_is_heard_up_to_a_limit_and_none_is_cut(self, family_checkpoint: Any) -> None:
+    def test_a_prompt_without_clips_has_0_heard_seconds_and_no_cut(self, family_checkpoint: Any) -> None:
         lm = Qwen2AudioFirst30.load(
             family_checkpoint("qwen2-audio"), device="cpu", dtype="float32", attn_implementation="sdpa"
         )
         inputs = lm.prepare([TEXT])
         assert (inputs.heard_seconds, inputs.truncated) == ((0.0,), (False,))
 
-    def test_voxtral_takes_a_transcription_of_nothing_for_a_question(self, family_checkpoint: Any) -> None:
+    def test_voxtral_treats_a_transcription_without_clips_as_a_question(self, family_checkpoint: Any) -> None:
         lm = FAMILIES["voxtral"].load(family_checkpoint("voxtral"))
         asked = lm.prepare([replace(TEXT, transcription=True)]).tensors["input_ids"]
         assert torch.equal(asked, lm.prepare([TEXT]).tensors["input_ids"])
 
-    def test_an_older_template_of_phi_takes_strings_only(self, family_checkpoint: Any) -> None:
+    def test_an_older_template_of_phi4mm_gives_the_same_text_prompt(self, family_checkpoint: Any) -> None:
         lm = FAMILIES["phi4mm"].load(family_checkpoint("phi4mm"))
         lm.tokenizer.chat_template = (
             "{% for one in messages %}{{ '<|' + one['role'] + '|>' + one['content'] + '<|end|>' }}{% endfor %}"
@@ -113,8 +115,8 @@ def replies_of_base(lm: AudioLM) -> list[tuple[int, ...]]:
     return replies(lm, Base(), TEXT)
 
 
-@pytest.mark.parametrize("key", [one.key for one in all_methods()] + ["frame:0.5+snapkv:0.5"])
-def test_no_method_changes_anything_where_there_is_no_audio(
+@pytest.mark.parametrize("key", [method.key for method in all_methods()] + ["frame:0.5+snapkv:0.5"])
+def test_no_method_changes_the_reply_to_a_prompt_without_audio(
     lm: AudioLM, replies_of_base: list[tuple[int, ...]], key: str
 ) -> None:
     inputs = lm.prepare([TEXT])
@@ -124,7 +126,7 @@ def test_no_method_changes_anything_where_there_is_no_audio(
     assert done.replies[0].token_ids == replies_of_base[0]
 
 
-def test_a_press_of_all_entries_takes_the_text(lm: AudioLM) -> None:
+def test_a_press_of_scope_all_removes_text_entries(lm: AudioLM) -> None:
     inputs = lm.prepare([TEXT])
     done = get_method("snapkv", 0.5, scope="all").generate(lm, inputs, max_new_tokens=2)
     assert (done.kept_audio_tokens, {*done.kv_lengths}) == ((None,), {kept_count(inputs.prompt_tokens[0], 0.5)})
@@ -141,7 +143,9 @@ class Control(type(get_task("tau"))):  # type: ignore[misc]
     def load(self, folder: Path, filters: Filters = Filters()) -> Loaded:
         clip, labels = folder / "a.wav", ("bus", "tram")
         clips = {"a": (), "b": (clip,), "c": ()}
-        samples = [Sample(id_, own, f"Which, {id_}?", "A", id_, labels, labels) for id_, own in clips.items()]
+        samples = [
+            Sample(id_, sample_clips, f"Which, {id_}?", "A", id_, labels, labels) for id_, sample_clips in clips.items()
+        ]
         return Loaded(folder, tuple(samples))
 
 
@@ -152,12 +156,14 @@ class TestRuns:
         task_folders.write_clip(tmp_path / "data" / "a.wav", seconds=3.0)
 
         def run_it(*methods: str, model: str = "embedded", **settings: Any) -> list[Result]:
-            own = RunSettings(data=str(tmp_path / "data"), results=tmp_path / str(settings), device="cpu", **settings)
-            return list(run([Control()], model, own, [get_method(name) for name in methods], progress=False))
+            run_settings = RunSettings(
+                data=str(tmp_path / "data"), results=tmp_path / str(settings), device="cpu", **settings
+            )
+            return list(run([Control()], model, run_settings, [get_method(name) for name in methods], progress=False))
 
         return run_it
 
-    def test_records_are_sound(self, ran: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_records_of_samples_without_clips_are_valid(self, ran: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         decoded, decode = [], audio.decode
         monkeypatch.setattr(audio, "decode", lambda path, rate: decoded.append(path.name) or decode(path, rate))
         results = ran("base", "frame:0.5", "fast_v:0.5", "pyramidkv:0.5", timing=True)
@@ -173,17 +179,17 @@ class TestRuns:
                 assert (line["time"]["encoder"], {*line["kv_lengths"]}) == (0, {line["prompt_tokens"]})
                 assert line["clips"] == lines["a"]["clips"] != lines["b"]["clips"]
 
-    def test_batches_reply_as_one_by_one(self, ran: Any) -> None:
+    def test_replies_in_batches_equal_those_of_single_samples(self, ran: Any) -> None:
         names = ("base", "frame:0.5")
         together = ran(*names, timing=False, batch_size=3)
         for alone, batch in zip(ran(*names, timing=False, batch_size=1), together, strict=True):
             said, seen = (
-                [(line["id"], line["reply"], line["kept_audio_tokens"]) for line in lines_of(one / "samples.jsonl")]
-                for one in (alone.folder, batch.folder)
+                [(line["id"], line["reply"], line["kept_audio_tokens"]) for line in lines_of(folder / "samples.jsonl")]
+                for folder in (alone.folder, batch.folder)
             )
             assert said == seen
 
-    def test_a_family_that_wants_clips_refuses_before_it_is_loaded(
+    def test_a_family_that_needs_audio_refuses_before_the_model_is_loaded(
         self, ran: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(Qwen2_5Omni, "text_only", False)
@@ -196,5 +202,5 @@ class TestRuns:
         assert failures["control"].startswith(refusal)
 
 
-def test_an_endpoint_is_sent_a_turn_of_text() -> None:
+def test_an_endpoint_gets_a_turn_of_text_only() -> None:
     assert messages_of(TEXT) == [{"role": "user", "content": [{"type": "text", "text": QUESTION}]}]

@@ -25,7 +25,7 @@ def copy_of(tmp_path: Path, tiny_checkpoint: Path):
 
 
 class TestLoading:
-    def test_hub_layout_loads_the_very_weights(self, tiny_checkpoint: Path, lm: AudioLM) -> None:
+    def test_the_hub_layout_loads_the_stored_weights(self, tiny_checkpoint: Path, lm: AudioLM) -> None:
         stored = load_file(tiny_checkpoint / "model.safetensors")
         assert {name.split(".")[0] for name in stored} == {"thinker", "talker", "token2wav"}
         assert torch.equal(lm.lm_head.weight, stored["thinker.lm_head.weight"])
@@ -40,7 +40,7 @@ class TestLoading:
         with pytest.raises(ModelError, match=r"mismatched keys.*lm_head"):
             load_tiny(folder)
 
-    def test_a_tokenizer_of_another_model_is_refused(self, copy_of) -> None:
+    def test_the_tokenizer_of_another_model_is_refused(self, copy_of) -> None:
         folder = copy_of()
         config = json.loads((folder / "config.json").read_text())
         config["thinker_config"]["audio_token_index"] = 7
@@ -48,19 +48,19 @@ class TestLoading:
         with pytest.raises(ModelError, match="do not belong together"):
             load_tiny(folder)
 
-    def test_without_a_chat_template(self, copy_of) -> None:
+    def test_a_checkpoint_without_a_chat_template_is_refused(self, copy_of) -> None:
         folder = copy_of()
         (folder / "chat_template.json").unlink()
         with pytest.raises(ModelError, match="chat template"):
             load_tiny(folder)
 
-    def test_a_folder_that_is_no_checkpoint(self, tmp_path: Path) -> None:
+    def test_a_folder_without_a_checkpoint_is_refused(self, tmp_path: Path) -> None:
         with pytest.raises(ModelError, match=r"no config\.json"):
             find_checkpoint(str(tmp_path))
         with pytest.raises(ModelError, match="no such folder"):
             find_checkpoint(str(tmp_path / "nowhere"))
 
-    def test_fingerprint_sees_one_changed_weight(self, copy_of, tiny_checkpoint: Path) -> None:
+    def test_the_fingerprint_changes_with_one_weight(self, copy_of, tiny_checkpoint: Path) -> None:
         folder = copy_of()
         assert find_checkpoint(str(folder)).fingerprint() == find_checkpoint(str(tiny_checkpoint)).fingerprint()
         weights = load_file(folder / "model.safetensors")
@@ -70,7 +70,7 @@ class TestLoading:
 
 
 class TestPrompt:
-    def test_is_the_checkpoints_own_template_with_audio_first(self, lm: AudioLM) -> None:
+    def test_is_in_the_chat_template_of_the_checkpoint_with_audio_first(self, lm: AudioLM) -> None:
         inputs = lm.prepare([Prompt("Who?", (noise(1.0), noise(2.0)))])
         text = lm.tokenizer.decode(inputs.tensors["input_ids"][0])
         assert text == (
@@ -82,14 +82,14 @@ class TestPrompt:
         assert torch.equal(inputs.audio_mask, inputs.tensors["input_ids"] == lm.audio_token)
 
     @pytest.mark.parametrize(
-        "seconds", [0.5, 1, 29.99, 30, 90.01, *(pytest.param(one, marks=pytest.mark.long) for one in (300, 600))]
+        "seconds", [0.5, 1, 29.99, 30, 90.01, *(pytest.param(length, marks=pytest.mark.long) for length in (300, 600))]
     )
-    def test_audio_stays_whole_at_25_tokens_a_second(self, lm: AudioLM, seconds: float) -> None:
+    def test_audio_is_not_cut_and_gives_25_tokens_a_second(self, lm: AudioLM, seconds: float) -> None:
         inputs = lm.prepare([Prompt("?", (noise(seconds),))])
         assert inputs.audio_tokens[0] == pytest.approx(25 * seconds, abs=1)
         assert inputs.tensors["feature_attention_mask"].sum() == -(-round(seconds * 16000) // 160)
 
-    def test_features_are_the_processors(self, lm: AudioLM) -> None:
+    def test_features_equal_those_of_the_processor(self, lm: AudioLM) -> None:
         """The family's processor pads (to 300 s; here to 60); ours must give the same frames without the padding."""
         clip = noise(7.3)
         padded = WhisperFeatureExtractor(feature_size=128, chunk_length=60)(
@@ -100,13 +100,13 @@ class TestPrompt:
         assert ours.shape[-1] == frames
         assert torch.equal(ours[0], padded["input_features"][0, :, :frames])
 
-    def test_a_clip_without_a_single_audio_token_is_refused(self, lm: AudioLM) -> None:
+    def test_a_clip_shorter_than_one_audio_token_is_refused(self, lm: AudioLM) -> None:
         with pytest.raises(ModelError, match="too short"):
             lm.prepare([Prompt("?", (noise(0.01),))])
 
 
 class TestReplies:
-    def test_finish_says_why_a_reply_ended(self, lm: AudioLM, prompts: list[Prompt]) -> None:
+    def test_finish_states_whether_length_or_end_token_ended_a_reply(self, lm: AudioLM, prompts: list[Prompt]) -> None:
         inputs = lm.prepare(prompts[:1])
         cut = Base().generate(lm, inputs, max_new_tokens=3).replies[0]
         assert (cut.finish, cut.new_tokens) == ("length", 3)

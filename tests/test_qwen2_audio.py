@@ -56,7 +56,7 @@ def whole(folder: Path) -> AudioLM:
 
 
 class TestWindows:
-    def test_each_is_a_separate_audio(self, whole: AudioLM) -> None:
+    def test_of_30_seconds_are_each_a_separate_audio_in_the_prompt(self, whole: AudioLM) -> None:
         inputs = whole.prepare([Prompt("Who?", (noise(31.0), noise(2.0)))])
         assert whole.tokenizer.decode(inputs.tensors["input_ids"][0]).startswith(
             "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n<|im_start|>user\n"
@@ -65,46 +65,46 @@ class TestWindows:
             + "Audio 3: <|audio_bos|>" + "<|AUDIO|>" * 50 + "<|audio_eos|>\nWho?<|im_end|>"
         )  # fmt: skip
 
-    def test_are_the_processors_own_tensors(self, whole: AudioLM, folder: Path) -> None:
+    def test_equal_the_tensors_of_the_documented_use(self, whole: AudioLM, folder: Path) -> None:
         prompt = Prompt("Who?", (noise(31.0), noise(2.0)))
         ours, theirs = whole.prepare([prompt]).tensors, whole.documented_inputs(folder, prompt)
         assert theirs is not None
         assert set(ours) == set(theirs)
         assert all(torch.equal(ours[name], theirs[name]) for name in ours)
 
-    def test_the_tower_hears_all_of_a_batch_at_once(self, whole: AudioLM, prompts: list[Prompt]) -> None:
+    def test_of_a_batch_pass_the_audio_tower_in_one_call(self, whole: AudioLM, prompts: list[Prompt]) -> None:
         calls: list[int] = []
         handle = whole.audio_tower.register_forward_pre_hook(lambda _m, args: calls.append(len(args[0])))
         Base().generate(whole, whole.prepare([*prompts, Prompt("?", (noise(61.0),))]), max_new_tokens=3)
         handle.remove()
         assert calls == [4 + 3]
 
-    def test_a_last_window_too_short_for_a_token_does_no_harm(self, whole: AudioLM) -> None:
+    def test_a_last_window_too_short_for_a_token_is_harmless(self, whole: AudioLM) -> None:
         inputs = whole.prepare([Prompt("?", (noise(30.01),))])
         assert inputs.audio_tokens == [750]
         assert Base().generate(whole, inputs, max_new_tokens=2, keep_logits=True).logits.isfinite().all()
 
     @pytest.mark.parametrize("seconds", [(0.02,), (1.0, 0.02), (0.0201,), (0.06,), (0.06, 0.05)], ids=str)
-    def test_audio_without_two_tokens_in_a_row_is_refused(self, whole: AudioLM, seconds: tuple[float, ...]) -> None:
+    def test_audio_without_two_adjacent_tokens_is_refused(self, whole: AudioLM, seconds: tuple[float, ...]) -> None:
         """Where no two stand together the class takes each for a placeholder yet to be repeated, and fails."""
         with pytest.raises(ModelError, match="too short"):
             whole.prepare([Prompt("?", tuple(noise(length) for length in seconds))])
 
     @pytest.mark.parametrize(("seconds", "tokens"), [((0.0601,), 2), ((0.0601, 0.0201), 3)], ids=str)
-    def test_the_shortest_audio_has_two_tokens_in_a_row(
+    def test_the_shortest_accepted_audio_has_two_adjacent_tokens(
         self, whole: AudioLM, seconds: tuple[float, ...], tokens: int
     ) -> None:
         inputs = whole.prepare([Prompt("?", tuple(noise(length) for length in seconds))])
         assert inputs.audio_tokens == [tokens]
         assert Base().generate(whole, inputs, max_new_tokens=2, keep_logits=True).logits.isfinite().all()
 
-    def test_a_window_that_is_not_in_use_is_no_sliding_window(self, whole: AudioLM) -> None:
+    def test_a_disabled_sliding_window_leaves_full_attention(self, whole: AudioLM) -> None:
         assert whole.decoder.config.max_window_layers == 1
         assert set(whole.decoder.config.layer_types) == {"full_attention"}
 
 
 class TestFirst30Seconds:
-    def test_are_all_that_is_heard_and_it_says_so(self, whole: AudioLM, folder: Path) -> None:
+    def test_are_all_that_the_model_hears_and_longer_clips_are_truncated(self, whole: AudioLM, folder: Path) -> None:
         long, short = noise(31.0), noise(4.0)
         inputs = load(Qwen2AudioFirst30, folder).prepare([Prompt("?", (long,)), Prompt("?", (short,))])
         assert inputs.truncated == (True, False)
@@ -113,12 +113,12 @@ class TestFirst30Seconds:
         assert first.truncated == ()
         assert all(torch.equal(inputs.tensors[name], first.tensors[name]) for name in first.tensors)
 
-    def test_a_sample_is_truncated_where_one_of_its_clips_is(self, folder: Path) -> None:
+    def test_a_sample_is_truncated_if_one_of_its_clips_is(self, folder: Path) -> None:
         long, exact = noise(30.01), noise(30.0)
         inputs = load(Qwen2AudioFirst30, folder).prepare([Prompt("?", (exact, long)), Prompt("?", (exact,))])
         assert inputs.truncated == (True, False)
 
-    def test_are_what_the_processor_leaves_of_a_clip(self, folder: Path) -> None:
+    def test_equal_the_truncation_of_the_processor(self, folder: Path) -> None:
         """Given clips whole, as in the published practice, it cuts by itself."""
         lm, clips = load(Qwen2AudioFirst30, folder), [noise(31.0), noise(4.0)]
         processor = Qwen2AudioProcessor(lm.feature_extractor, lm.tokenizer)
@@ -128,7 +128,9 @@ class TestFirst30Seconds:
         ours = lm.prepare([Prompt("Who?", tuple(clips))]).tensors
         assert all(torch.equal(ours[name], theirs[name]) for name in ours)
 
-    def test_records_tell_and_lie_beside_those_of_whole_clips(self, folder: Path, tmp_path: Path, no_env) -> None:
+    def test_records_say_truncated_and_are_stored_beside_those_of_whole_clips(
+        self, folder: Path, tmp_path: Path, no_env
+    ) -> None:
         task_folders.build_tau(tmp_path / "data" / "TAU")
         for clip in (tmp_path / "data" / "TAU").rglob("*.wav"):
             task_folders.write_clip(clip, seconds=30.5)
@@ -152,13 +154,13 @@ class TestFirst30Seconds:
 
 
 @pytest.mark.parametrize(("key", "seconds"), [("qwen2-audio", 44.0), ("qwen2-audio-30s", 34.0)])
-def test_a_plan_counts_what_is_heard(tmp_path: Path, key: str, seconds: float) -> None:
+def test_the_estimate_of_remaining_work_counts_heard_seconds(tmp_path: Path, key: str, seconds: float) -> None:
     clips = tuple(task_folders.write_clip(tmp_path / f"{length}.wav", seconds=length) for length in (40.0, 4.0))
     todo = what_is_left([Sample("one", clips, "?", "A", "here")], [(Base(), None)], get_model(key).heard_seconds)
     assert (todo.seconds, todo.heard) == (seconds, (seconds,))
 
 
-def test_the_doctor_counts_what_is_heard(folder: Path) -> None:
+def test_memory_plan_of_the_doctor_counts_heard_seconds(folder: Path) -> None:
     settings = RunSettings.read({}, model_path=str(folder), dtype="float32")
     whole, first = (plan_memory(get_model(key), settings) for key in ("qwen2-audio", "qwen2-audio-30s"))
     assert first.need(300) == first.need(30) == whole.need(30)
@@ -167,7 +169,7 @@ def test_the_doctor_counts_what_is_heard(folder: Path) -> None:
     assert limit.startswith("qwen2-audio-30s hears the first 30 s")
 
 
-def test_a_checkpoint_without_a_head_that_its_config_does_not_tie_is_refused(tmp_path: Path) -> None:
+def test_a_checkpoint_without_an_lm_head_or_tied_weights_is_refused(tmp_path: Path) -> None:
     folder = tiny_qwen2_audio.checkpoint(tmp_path / "headless")
     weights = load_file(folder / "model.safetensors")
     del weights["language_model.lm_head.weight"]

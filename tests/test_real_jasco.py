@@ -15,7 +15,9 @@ from real_weights import real_qwen2_audio
 pytestmark = pytest.mark.real
 
 
-def test_a_sweep_of_it_and_what_survives(no_env: Callable[[str, str], None], tmp_path: Path) -> None:
+def test_jasco_sweep_halves_the_tokens_and_survival_needs_a_judge(
+    no_env: Callable[[str, str], None], tmp_path: Path
+) -> None:
     for name, value in {"MAX_NEW_TOKENS": "8", "BATCH_SIZE": "8", "TIMING": "false"}.items():
         no_env(name, value)
     checkpoint, clone, out = (
@@ -30,8 +32,8 @@ def test_a_sweep_of_it_and_what_survives(no_env: Callable[[str, str], None], tmp
     assert [len(records) for records in (base, *pruned)] == [64] * 3
     assert len({record["reply"] for record in base}) > 8  # it does hear: replies differ by clip as well as by prompt
     for records in pruned:
-        for own, whole in zip(records, base, strict=True):
-            assert own["kept_audio_tokens"] == pytest.approx(whole["audio_tokens"] / 2, abs=1)
+        for record, whole in zip(records, base, strict=True):
+            assert record["kept_audio_tokens"] == pytest.approx(whole["audio_tokens"] / 2, abs=1)
     for label in labels:
         summary = json.loads((out / "jasco" / "real-155m" / label / "summary.json").read_text())
         assert (summary["complete"], summary["errors"], summary["score"]) == (True, 0, None)

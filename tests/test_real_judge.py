@@ -67,22 +67,24 @@ def served(smollm2: Path) -> Iterator[str]:
 
 
 def answers(judge: Judge, requests: Sequence[Request]) -> list[str]:
-    found = {request.hash: reply for request, reply in judge.ask(requests)}
-    assert [reply.error for reply in found.values()] == [None] * len(requests)
-    return [found[request.hash].text for request in requests]
+    replies = {request.hash: reply for request, reply in judge.ask(requests)}
+    assert [reply.error for reply in replies.values()] == [None] * len(requests)
+    return [replies[request.hash].text for request in requests]
 
 
 def requests_for(folder: Path) -> list[Request]:
     asked = Case(folder, list(read_records(folder).values()), Plain()).asked()
-    return list({one.hash: one for one in (Request(Plain().messages(record), 24) for record in asked)}.values())
+    return list(
+        {request.hash: request for request in (Request(Plain().messages(record), 24) for record in asked)}.values()
+    )
 
 
-def same_or_a_near_tie(judge: LocalJudge, request: Request, one: str, other: str) -> bool:
+def same_or_a_near_tie(judge: LocalJudge, request: Request, answer: str, other: str) -> bool:
     """Whether texts agree, or part where the model's two best tokens are less than 1e-3 apart."""
-    if one == other:
+    if answer == other:
         return True
     model, tokenizer = judge._loaded
-    ids = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in (one, other)]
+    ids = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in (answer, other)]
     shared = (place for place, pair in enumerate(zip(*ids, strict=False)) if pair[0] != pair[1])
     common = next(shared, min(map(len, ids)))
     with torch.inference_mode():
@@ -91,14 +93,14 @@ def same_or_a_near_tie(judge: LocalJudge, request: Request, one: str, other: str
     return bool(first - second < 1e-3)
 
 
-def test_it_judges_here_and_its_certificate_says_that_it_is_weak(smollm2: Path, tmp_path: Path) -> None:
+def test_a_small_local_judge_answers_and_its_certificate_is_weak(smollm2: Path, tmp_path: Path) -> None:
     folder = replies_to(tmp_path / "run", ["It is a0.", "no", "a2 it is", "", "I hear a1 there", "a2"])
     judge = LocalJudge("smollm2", str(smollm2))
     case = Case(folder, list(read_records(folder).values()), Plain())
     assert judge_run(case, Bench("smollm2", judge, Cache(tmp_path, judge.identity()))) == 0
     verdicts = list(judged(Plainly(), read_records(folder).values()).values())
     certificate = Plainly().certificates(verdicts)["smollm2"]
-    print(certificate, Plainly().notes(verdicts), [one.values["readings"] for one in verdicts])  # noqa: T201
+    print(certificate, Plainly().notes(verdicts), [verdict.values["readings"] for verdict in verdicts])  # noqa: T201
     assert certificate.weak
     assert any("weak" in note for note in Plainly().notes(verdicts))
     alone, together = (LocalJudge("s", str(smollm2), size) for size in (1, 8))
@@ -107,14 +109,14 @@ def test_it_judges_here_and_its_certificate_says_that_it_is_weak(smollm2: Path, 
         assert same_or_a_near_tie(alone, request, *texts)
 
 
-def test_it_says_the_same_behind_a_server(smollm2: Path, served: str, tmp_path: Path) -> None:
+def test_a_local_judge_answers_the_same_through_a_server(smollm2: Path, served: str, tmp_path: Path) -> None:
     requests = requests_for(replies_to(tmp_path / "run", ["It is a0.", "no", "I hear a1 there"]))
     local, behind = LocalJudge("l", str(smollm2)), EndpointJudge("e", Endpoint(str(smollm2), served, ""), at_once=1)
     here, there = answers(local, requests), answers(behind, requests)
-    same = sum(one == other for one, other in zip(here, there, strict=True))
+    same = sum(answer == other for answer, other in zip(here, there, strict=True))
     print(f"{same} of {len(requests)} texts are the same", here[:3])  # noqa: T201
-    for request, one, other in zip(requests, here, there, strict=True):
-        assert same_or_a_near_tie(local, request, one, other)
+    for request, text, other in zip(requests, here, there, strict=True):
+        assert same_or_a_near_tie(local, request, text, other)
 
 
 @pytest.fixture(scope="module")
@@ -147,10 +149,10 @@ def judged_jasco(jasco_run: Path, served: str, smollm2: Path) -> Iterator[tuple[
         yield jasco_run, output
 
 
-def test_it_judges_jascos_anchors_and_is_marked_as_weak(judged_jasco: tuple[Path, str]) -> None:
+def test_a_small_local_judge_of_jasco_anchors_is_marked_as_weak(judged_jasco: tuple[Path, str]) -> None:
     folder, output = judged_jasco
     lines = list(lines_in(folder / "judgements-smollm2.jsonl"))
-    said = {(one.sample, one.request_hash): one for one in lines}
+    said = {(judgement.sample, judgement.request_hash): judgement for judgement in lines}
     assert len(said) == len(lines)  # one line a request
     asked = 0
     for record in Case(folder, list(read_records(folder).values()), Strict(), anchors_only=True).asked():
@@ -160,8 +162,8 @@ def test_it_judges_jascos_anchors_and_is_marked_as_weak(judged_jasco: tuple[Path
         asked += 1 + (again is not None and (record.id, again.hash) in said)
         assert again is None or (record.id, again.hash) in said
     assert asked == len(lines) >= 14
-    assert [one.error for one in lines] == [None] * len(lines)
-    assert all(1_000 < one.prompt_tokens < 1_400 for one in lines if one.prompt_tokens)
+    assert [judgement.error for judgement in lines] == [None] * len(lines)
+    assert all(1_000 < judgement.prompt_tokens < 1_400 for judgement in lines if judgement.prompt_tokens)
     scorer, verdicts = get_task("jasco").scorer, list(Run.read(folder).verdicts.values())
     certificate = scorer.certificates(verdicts)["smollm2"]  # type: ignore[attr-defined]
     print(certificate, f"{len(lines)} requests")  # noqa: T201
@@ -170,11 +172,16 @@ def test_it_judges_jascos_anchors_and_is_marked_as_weak(judged_jasco: tuple[Path
     assert output.count("weak") == len(certificate.weak)
 
 
-def test_it_says_the_same_of_jasco_here_and_behind_a_server(judged_jasco: tuple[Path, str], smollm2: Path) -> None:
-    found: list[Judgement] = list(lines_in(judged_jasco[0] / "judgements-smollm2.jsonl"))[:6]
-    local, requests = LocalJudge("l", str(smollm2), 1), [Request([*map(dict, one.messages)], 32) for one in found]
-    assert [one.hash for one in requests] == [one.request_hash for one in found]
+def test_a_judge_of_jasco_answers_the_same_locally_and_through_a_server(
+    judged_jasco: tuple[Path, str], smollm2: Path
+) -> None:
+    judgements: list[Judgement] = list(lines_in(judged_jasco[0] / "judgements-smollm2.jsonl"))[:6]
+    local, requests = (
+        LocalJudge("l", str(smollm2), 1),
+        [Request([*map(dict, judgement.messages)], 32) for judgement in judgements],
+    )
+    assert [request.hash for request in requests] == [judgement.request_hash for judgement in judgements]
     here = answers(local, requests)
-    print(sum(one == other.text for one, other in zip(here, found, strict=True)), "texts are the same")  # noqa: T201
-    for request, one, other in zip(requests, here, found, strict=True):
-        assert same_or_a_near_tie(local, request, one, other.text)
+    print(sum(answer == other.text for answer, other in zip(here, judgements, strict=True)), "texts are the same")  # noqa: T201
+    for request, text, other in zip(requests, here, judgements, strict=True):
+        assert same_or_a_near_tie(local, request, text, other.text)

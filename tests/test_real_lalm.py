@@ -83,12 +83,16 @@ def check_tokens(
     for whole, half in zip(base, pruned, strict=True):
         clips = seconds[whole["id"]]
         assert whole["clip_seconds"] == pytest.approx(sum(clips), abs=0.001 * len(clips))
-        assert whole["audio_tokens"] == pytest.approx(sum(tokens(round(16000 * one)) for one in clips), abs=len(clips))
+        assert whole["audio_tokens"] == pytest.approx(
+            sum(tokens(round(16000 * seconds)) for seconds in clips), abs=len(clips)
+        )
         assert whole["kept_audio_tokens"] == half["audio_tokens"] == whole["audio_tokens"]
         assert half["kept_audio_tokens"] == pytest.approx(whole["audio_tokens"] / 2, abs=0.5)
 
 
-def test_clotho(small: Callable[[str, str], None], checkpoint: Path, sounds: dict[Path, str], tmp_path: Path) -> None:
+def test_clotho_sweep_with_real_recordings(
+    small: Callable[[str, str], None], checkpoint: Path, sounds: dict[Path, str], tmp_path: Path
+) -> None:
     clips = {path.name: path for path in [*list(sounds)[:4], *recordings("ambience")[:2]]}
     told = {name: sounds.get(path, "A slow drone of a synthesizer") for name, path in clips.items()}
     captions = {
@@ -107,12 +111,14 @@ def test_clotho(small: Callable[[str, str], None], checkpoint: Path, sounds: dic
         assert summary["cider_d"] == pytest.approx(summary["cider_d_as_published"])  # all of it was run
         assert summary["cider_d"] < summary["human"]["cider_d"]
     records = read_records(tmp_path / "out" / "lalm" / "clotho" / "real-155m" / "base-0")
-    right = [replace(one, reply=one.reference["references"][0]) for one in records.values()]
-    assert all(one.values["sbert_sim"] > 0.7 for one in Caption().verdicts(right))
+    right = [replace(record, reply=record.reference["references"][0]) for record in records.values()]
+    assert all(verdict.values["sbert_sim"] > 0.7 for verdict in Caption().verdicts(right))
     assert whole["sbert_sim[all-minilm-l6-v2]"] < 0.5
 
 
-def test_mmau_pro(small: Callable[[str, str], None], checkpoint: Path, sounds: dict[Path, str], tmp_path: Path) -> None:
+def test_mmau_pro_sweep_with_real_recordings_of_every_category(
+    small: Callable[[str, str], None], checkpoint: Path, sounds: dict[Path, str], tmp_path: Path
+) -> None:
     """A question of each category; speech is a prompt of a telephone system, or an instruction that is spoken here."""
     if not prompts():
         pytest.skip(f"no voice prompts: apt-get install {PROMPT_PACKAGES}")
@@ -125,9 +131,9 @@ def test_mmau_pro(small: Callable[[str, str], None], checkpoint: Path, sounds: d
             queue += [next(voices if "speech" in row["category"] else noises) for _ in range(row.get("clips", 1))]
     data = mmau_pro_folder(tmp_path / "mmau", queue, list(rows.values()))
     (base, whole), (pruned, half) = swept("mmau_pro", checkpoint, data, tmp_path / "out")
-    own = iter(queue)
+    files = iter(queue)
     check_tokens(base, pruned, {
-        id_: [soundfile.info(next(own)).duration for _ in range(row.get("clips", 1))] for id_, row in rows.items()
+        id_: [soundfile.info(next(files)).duration for _ in range(row.get("clips", 1))] for id_, row in rows.items()
     })  # fmt: skip
     assert {record["groups"]["category"] for record in base} == set(CATEGORIES)
     for summary in (whole, half):
@@ -142,26 +148,28 @@ def test_mmau_pro(small: Callable[[str, str], None], checkpoint: Path, sounds: d
         .load(checkpoint, device="cpu", dtype="float32", attn_implementation="sdpa")
     )
     task = get_task("mmau_pro")
-    (sample,) = [one for one in task.load(task.find(data)).samples if one.id == "m2"]
+    (sample,) = [candidate for candidate in task.load(task.find(data)).samples if candidate.id == "m2"]
     clips = tuple(decode(path, lm.sampling_rate) for path in sample.clips)
     straight, swapped = (lm.prepare([Prompt(task.prompt(sample), order)]) for order in (clips, clips[::-1]))
     assert torch.equal(straight.tensors["input_features"], swapped.tensors["input_features"].flip(0))
     assert not torch.equal(straight.tensors["input_features"], swapped.tensors["input_features"])
-    first, other = (Base().generate(lm, one, max_new_tokens=1, keep_logits=True).logits for one in (straight, swapped))
+    first, other = (
+        Base().generate(lm, inputs, max_new_tokens=1, keep_logits=True).logits for inputs in (straight, swapped)
+    )
     assert (first - other).abs().max() > 0.01
 
 
 @pytest.mark.parametrize(("place", "cider_d", "people", "cosine"), [
     (0, 0.40172373459481686, 1.099, 0.360), (1, 0.6342852251812825, 0.920, 0.574),
 ])  # fmt: skip
-def test_side_experiments_on_published_captions(
+def test_reference_experiment_on_published_captions_gives_known_figures(
     place: int, cider_d: float, people: float, cosine: float, no_env: Callable[[str, str], None], tmp_path: Path
 ) -> None:
     """A system's replies and people's, against five references: what is alike, and what stands apart."""
     file, encoder = caption_tables()[place], real_weights("all-minilm-l6-v2")
     out, options = tmp_path / "references", ("--encoder", encoder)
     succeed("experiment", "references", file, "-o", out, *options)
-    (summary,) = (json.loads(one.read_text()) for one in out.glob("*.json"))
+    (summary,) = (json.loads(file.read_text()) for file in out.glob("*.json"))
     by_figure = {row["figure"].partition("[")[0]: row for row in summary["scores"]}
     assert by_figure["replies: cider_d"]["all"] == pytest.approx(cider_d)  # of aac-metrics itself
     assert by_figure["people: cider_d"]["all"] == pytest.approx(people, abs=1e-3)

@@ -16,12 +16,12 @@ from audiomarathon.settings import RunSettings
 pytestmark = pytest.mark.real
 
 
-def test_every_method_does_on_trained_weights_what_it_says(tmp_path: Path) -> None:
+def test_every_method_passes_certify_on_trained_weights(tmp_path: Path) -> None:
     settings = RunSettings.read({}, model_path=str(real_qwen2_audio(tmp_path / "qwen2-audio")), device="cpu")
     certificate = certify(open_local("qwen2-audio", settings, ()), 2.0)
-    found = {check.name: finding for check, finding in certificate.rows}
-    for name, finding in found.items():
+    findings = {check.name: finding for check, finding in certificate.rows}
+    for name, finding in findings.items():
         print(f"{name}: {finding.verdict}; {finding.figure}")  # noqa: T201
-    assert {name for name, one in found.items() if one.verdict != "pass"} == {"adapter"}
-    checked = {name.split()[-1] for name in found if name.startswith(("dropping", "pressing"))}
+    assert {name for name, check_finding in findings.items() if check_finding.verdict != "pass"} == {"adapter"}
+    checked = {name.split()[-1] for name in findings if name.startswith(("dropping", "pressing"))}
     assert checked == {method.key for method in all_methods() if not isinstance(method, Base)}

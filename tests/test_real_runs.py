@@ -26,7 +26,9 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("task", ["tau", *(pytest.param(name, marks=LONG) for name in ("librispeech", "gtzan"))])
-def test_long_real_audio_from_folder_to_summary(task: str, root: Path, tiny_checkpoint: Path, tmp_path: Path) -> None:
+def test_long_real_audio_runs_from_data_folder_to_summary(
+    task: str, root: Path, tiny_checkpoint: Path, tmp_path: Path
+) -> None:
     if task == "librispeech":
         real_recordings.chapters()  # skips where there are none
     flags = {"data": str(root), "model_path": str(tiny_checkpoint), "results": tmp_path, "max_new_tokens": 8}
@@ -51,7 +53,7 @@ def test_long_real_audio_from_folder_to_summary(task: str, root: Path, tiny_chec
 
 
 @LONG
-def test_the_script_a_user_runs(root: Path, tiny_checkpoint: Path, tmp_path: Path) -> None:
+def test_the_task_script_of_the_readme_runs(root: Path, tiny_checkpoint: Path, tmp_path: Path) -> None:
     """`cd Qwen_2.5_Omni && PRUNE_METHOD=frame … python TAU_test.py`, as the README shows it."""
     env = os.environ | {
         "PRUNE_METHOD": "frame", "PRUNE_RATIO": "0.5", "SAMPLE_LIMIT": "100", "RESULTS_DIR": str(tmp_path / "out"),

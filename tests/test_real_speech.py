@@ -33,14 +33,14 @@ def listen() -> Listen:
     extractor, tokenizer = WhisperFeatureExtractor.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
 
     def transcripts(files: Sequence[Path]) -> list[str]:
-        found: list[str] = []
+        texts: list[str] = []
         for first in range(0, len(files), 8):
             clips = [decode(file, 16_000) for file in files[first : first + 8]]
             features = extractor(clips, sampling_rate=16_000, return_tensors="pt").input_features
             with torch.inference_mode():
                 ids = model.generate(features, language="en", task="transcribe", max_new_tokens=120)
-            found += tokenizer.batch_decode(ids, skip_special_tokens=True)
-        return found
+            texts += tokenizer.batch_decode(ids, skip_special_tokens=True)
+        return texts
 
     return transcripts
 
@@ -48,18 +48,19 @@ def listen() -> Listen:
 def rates(said: Mapping[Path, str], heard: Sequence[str], read: Callable[[str], str] | None = None) -> Estimate:
     """The corpus's WER with its interval over clips; each clip's errors checked against the textbook's recurrence."""
     errors = [transcript_errors(*pair, read) for pair in zip(said.values(), heard, strict=True)]
-    for one, *texts in zip(errors, said.values(), heard, strict=True):
+    for counts, *texts in zip(errors, said.values(), heard, strict=True):
         expected, given = ((read or normalise)(text).split() for text in texts)
-        assert one.errors == edit_distance(expected, given)
-    estimate = Resampler(0).of_sums(transcript_sums([asdict(one) for one in errors], [file.stem for file in said]))[
-        "wer"
-    ]
+        assert counts.errors == edit_distance(expected, given)
+    estimate = Resampler(0).of_sums(
+        transcript_sums([asdict(clip_errors) for clip_errors in errors], [file.stem for file in said])
+    )["wer"]
     worst = max(zip(errors, said.values(), heard, strict=True), key=lambda row: row[0].errors)
-    print(f"WER {estimate} of {len(errors)} clips, {sum(one.words for one in errors)} words; worst: {worst}")  # noqa: T201
+    words = sum(clip_errors.words for clip_errors in errors)
+    print(f"WER {estimate} of {len(errors)} clips, {words} words; worst: {worst}")  # noqa: T201
     return estimate
 
 
-def test_asterisks_prompts(listen: Listen) -> None:
+def test_transcripts_of_asterisk_prompts_have_low_wer(listen: Listen) -> None:
     said = real_recordings.prompts()
     if not said:
         pytest.skip(f"apt-get install {real_recordings.PROMPT_PACKAGES}")
@@ -73,12 +74,12 @@ def test_asterisks_prompts(listen: Listen) -> None:
 
 
 @pytest.mark.parametrize(("folder", "worst"), [("librivox", 0.08), ("cards", 0.6)])
-def test_pocketsphinx_recordings(folder: str, worst: float, listen: Listen) -> None:
+def test_transcripts_of_pocketsphinx_recordings_have_low_wer(folder: str, worst: float, listen: Listen) -> None:
     """A reader's sentences, and names of cards of which some are hardly heard."""
     place = SPHINX / folder
     if not place.is_dir():
         pytest.skip("apt-get install pocketsphinx-testdata")
-    (table,) = (one for one in place.iterdir() if one.name.endswith("transcription"))
+    (table,) = (path for path in place.iterdir() if path.name.endswith("transcription"))
     lines = re.findall(r"<s> (.*?)\s*</s> \((.*)\)", table.read_text(encoding="utf-8"))
     said = {place / f"{name}.wav": text for text, name in lines}
     assert len(said) == 5

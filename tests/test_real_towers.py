@@ -15,13 +15,15 @@ from audiomarathon.wings.encoders.registry import load_encoder
 pytestmark = pytest.mark.real
 
 
-def test_whispers_tower_carries_the_language(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_whisper_tower_separates_languages_better_than_the_language_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("AUDIOMARATHON_CACHE", str(tmp_path / "cache"))
     task = build(tmp_path / "env", "language")
     encoder = load_encoder("tower:qwen2-audio", {"checkpoint": str(real_qwen2_audio(tmp_path / "model"))})
     data = task.read(tmp_path / "env", limit=24)
     done = probe_layers(encoder, task, data, results=tmp_path / "results", say=lambda _line: None)
-    scores = {run.facts["point"]: run.headline for run in (Run.read(one.folder) for one in done)}
+    scores = {run.facts["point"]: run.headline for run in (Run.read(result.folder) for result in done)}
     assert scores["tower"].low > 0.5  # chance is a fifth
     assert scores["tower"].value > scores["llm.29"].value  # behind a projector that was never trained
     assert scores["best"].value > 0.85  # the first layers: prompts of a language share voices and studios

@@ -34,7 +34,7 @@ FULL = WHOLE | {
 CHOICE = {"answer": "B", "options": ["x", "y"], "labels": ["x", "y"]}
 
 
-def test_what_is_written_is_what_is_read() -> None:
+def test_a_written_record_is_read_back_equal() -> None:
     for record in (WHOLE, WHOLE | {"reply": "\udcff\r\u2028"}, a_failed_record("b")):
         assert typed(record).to_json() == record
         assert from_line(to_line(typed(record))) == typed(json.loads(json.dumps(record)))
@@ -44,7 +44,7 @@ def test_what_is_written_is_what_is_read() -> None:
 @pytest.mark.parametrize(
     "more", [{"words": "ten"}, {"parsed": 7, "correct": "yes"}, {"errors": -1}, {"of another": []}]
 )
-def test_names_of_other_versions_are_passed_over(more: dict[str, Any]) -> None:
+def test_unknown_fields_of_other_versions_are_ignored(more: dict[str, Any]) -> None:
     """What up to schema 1 was the verdict too: nothing of it is worked with, so nothing of it can spoil the record."""
     assert from_line(json.dumps(WHOLE | more).encode()) == typed(WHOLE)
 
@@ -61,7 +61,7 @@ def test_names_of_other_versions_are_passed_over(more: dict[str, Any]) -> None:
         {"error": 7}, {"id": 7}, {"cluster": None}, {"forced_decode": {"tokens": 4}},
     ],
 )  # fmt: skip
-def test_a_field_that_cannot_be_worked_with(odd: dict[str, Any]) -> None:
+def test_a_record_with_an_invalid_field_is_rejected(odd: dict[str, Any]) -> None:
     record = WHOLE | odd
     assert from_line(json.dumps(record).encode()) is None
     if "NaN" not in (text := json.dumps(record)) and "Infinity" not in text:
@@ -77,23 +77,23 @@ VALUES = (
 
 
 @pytest.mark.parametrize("name", FULL)
-def test_the_compiled_types_refuse_what_the_check_of_fields_refuses(name: str) -> None:
+def test_compiled_and_field_by_field_checks_refuse_the_same_records(name: str) -> None:
     """A line with a checksum is decoded at once. Only a line that the decoder refuses is checked field by field."""
     lacking = {key: value for key, value in FULL.items() if key != name}
     for record in (FULL, lacking, *(FULL | {name: value} for value in VALUES)):
         sound = None if damage_of(record) else typed(record).to_json()
-        found = from_line(sealed({"schema": 2, **record}))
-        assert (found and found.to_json()) == sound
-        assert repr(found) == repr(sound and typed(record))  # 1 is no 1.0
+        parsed = from_line(sealed({"schema": 2, **record}))
+        assert (parsed and parsed.to_json()) == sound
+        assert repr(parsed) == repr(sound and typed(record))  # 1 is no 1.0
 
 
-def test_a_sound_line_is_not_checked_field_by_field(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_valid_line_with_a_checksum_is_not_checked_field_by_field(monkeypatch: pytest.MonkeyPatch) -> None:
     """These checks took longer than the parser."""
     monkeypatch.setattr("audiomarathon.runs.record_line.damage_of", lambda _record: "checked in Python")
     assert from_line(sealed({"schema": 2, **FULL})) == typed(FULL)
 
 
-def test_a_million_records_fit_in_memory(tmp_path: Path) -> None:
+def test_records_need_at_most_1_5_times_the_bytes_of_their_lines(tmp_path: Path) -> None:
     """Texts and references are held once, and times are packed: records take at most 1.25 times the bytes on disk."""
     texts = ["a public square", "a street with cars", "a metro station", "a tram stop"]
     same = {"reference": {"answer": "A", "options": texts, "labels": texts}, "session": "2026-01-01T00:00:00+00:00 1"}
@@ -107,10 +107,10 @@ def test_a_million_records_fit_in_memory(tmp_path: Path) -> None:
     (tmp_path / "samples.jsonl").write_bytes(b"".join(lines))
     from_line(lines[0])  # compiles the decoder
     tracemalloc.start()
-    found = read_records(tmp_path)
+    records = read_records(tmp_path)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert len(found) == len(lines)
+    assert len(records) == len(lines)
     assert peak <= 1.25 * sum(map(len, lines))
 
 
@@ -128,12 +128,12 @@ def test_the_times_of_a_record_are_held_packed() -> None:
 
 
 @pytest.mark.parametrize("name", NEEDED)
-def test_a_bit_of_a_key_flipped(name: str) -> None:
+def test_a_flipped_bit_in_a_required_key_is_detected(name: str) -> None:
     line = json.dumps(WHOLE).replace(f'"{name}"', f'"{name[:-1]}{chr(ord(name[-1]) ^ 1)}"', 1)
     assert from_line(line.encode()) is None
 
 
-def test_no_flipped_bit_of_a_line_goes_unnoticed() -> None:
+def test_any_flipped_bit_of_a_line_is_detected() -> None:
     """But for those in the checksum's own name, which leave the record as it was."""
     line = to_line(typed(WHOLE))
     for at in random.Random(0).sample(range(8 * (len(line) - 1)), 2000):
@@ -161,7 +161,7 @@ def spoil(runs: Path, *kinds: str) -> Path:
     return file
 
 
-def test_score_sets_them_aside_and_a_run_does_them_again(results: Path) -> None:  # noqa: F811
+def test_score_sets_damaged_lines_aside_and_a_run_repeats_their_samples(results: Path) -> None:  # noqa: F811
     file = spoil(results, *SPOILT)
     before = json.loads((file.parent / "summary.json").read_text())
     with pytest.warns(UserWarning, match=r"\b6 .*lines set aside .*samples\.rejected"):
@@ -171,7 +171,7 @@ def test_score_sets_them_aside_and_a_run_does_them_again(results: Path) -> None:
     assert json.loads((file.parent / "summary.json").read_text())["n"] == before["n"]
 
 
-def test_a_reference_without_options_is_set_aside_too(results: Path) -> None:  # noqa: F811
+def test_a_record_whose_reference_lacks_labels_is_set_aside(results: Path) -> None:  # noqa: F811
     """What a task needs of it only the task knows: the line is a record, but cannot be scored."""
     (file,) = results.glob("tau/*/frame*/samples.jsonl")
     file.write_text(file.read_text().replace('"labels"', '"labelr"', 1))
@@ -181,7 +181,7 @@ def test_a_reference_without_options_is_set_aside_too(results: Path) -> None:  #
     assert b'"labelr"' not in file.read_bytes()
 
 
-def test_looking_leaves_them_out(results: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_status_compare_and_report_leave_out_damaged_lines(results: Path, tmp_path: Path) -> None:  # noqa: F811
     before = (file := spoil(results, *SPOILT)).read_bytes()
     report = ["report", "--no-spectrograms", "--audio", "none", "-o", str(tmp_path / "r.html")]
     for command in (["status"], ["compare"], report):
@@ -193,16 +193,16 @@ def test_looking_leaves_them_out(results: Path, tmp_path: Path) -> None:  # noqa
     assert file.read_bytes() == before
 
 
-def test_caches_of_unequal_layers_have_no_mean_and_end_nothing(results: Path) -> None:  # noqa: F811
+def test_records_with_unequal_numbers_of_layers_have_no_mean_kv_length(results: Path) -> None:  # noqa: F811
     """Each line is sound by itself, as a line without a checksum may be."""
     (file,) = results.glob("tau/*/frame*/samples.jsonl")
     first, *others = (json.loads(line) for line in file.read_text().splitlines() if '"error": null' in line)
-    file.write_text("".join(json.dumps(one) + "\n" for one in (first | {"kv_lengths": [1, 2]}, *others)))
+    file.write_text("".join(json.dumps(record) + "\n" for record in (first | {"kv_lengths": [1, 2]}, *others)))
     go(results, [("frame", 0.5)])
     assert score(file.parent).summary["kv_lengths"] is None
 
 
-def test_no_cut_of_a_line_makes_another_record() -> None:
+def test_no_cut_within_a_line_gives_another_record() -> None:
     """What stands last needs not be there: cut out with the checksum it left a whole record of an earlier version."""
     record = typed(a_record("a", session="s 1", encoder_shared=True))
     line = to_line(record)

@@ -33,14 +33,14 @@ def read_ids(path: Path) -> list[str]:
 
 
 class TestResume:
-    def test_resumes_from_the_records_on_disk(self, tmp_path: Path) -> None:
+    def test_continues_after_the_records_on_disk(self, tmp_path: Path) -> None:
         fill(tmp_path, "ab")
         with RunFolder(tmp_path, IDENTITY) as folder:
             assert folder.done() == {"a", "b"}
             folder.append(typed(a_record("c")))
         assert read_ids(tmp_path) == ["a", "b", "c"]
 
-    def test_errors_are_tried_again_and_the_last_line_counts(self, tmp_path: Path) -> None:
+    def test_failed_samples_are_retried_and_the_last_line_counts(self, tmp_path: Path) -> None:
         with RunFolder(tmp_path, IDENTITY) as folder:
             folder.write_run({})
             folder.append(typed(a_failed_record("a")))
@@ -58,7 +58,7 @@ class TestResume:
         fill(tmp_path, "")
         assert read_ids(tmp_path) == ["a", "b"]
 
-    def test_an_unreadable_line_is_set_aside_not_lost(self, tmp_path: Path) -> None:
+    def test_an_unreadable_line_is_set_aside_and_not_lost(self, tmp_path: Path) -> None:
         fill(tmp_path, "abc")
         file = tmp_path / "samples.jsonl"
         lines = file.read_bytes().splitlines(keepends=True)
@@ -71,7 +71,7 @@ class TestResume:
         assert (tmp_path / "samples.rejected").read_bytes() == b"\x00garbage\xff\n" + b'{"id": "b", "error": null}\n'
         assert read_ids(tmp_path) == ["a", "c"]
 
-    def test_what_was_set_aside_earlier_stays(self, tmp_path: Path) -> None:
+    def test_lines_set_aside_earlier_are_kept(self, tmp_path: Path) -> None:
         fill(tmp_path, "a")
         for damaged in (b"one\n", b"two\n"):
             with (tmp_path / "samples.jsonl").open("ab") as stream:
@@ -80,7 +80,7 @@ class TestResume:
                 fill(tmp_path, "")
         assert (tmp_path / "samples.rejected").read_bytes() == b"one\ntwo\n"
 
-    def test_records_of_another_task_count_neither_at_a_glance_nor_on_entering(self, tmp_path: Path) -> None:
+    def test_records_of_another_task_are_not_counted_and_set_aside(self, tmp_path: Path) -> None:
         fill(tmp_path, "ab")
         folder = RunFolder(tmp_path, IDENTITY, lambda record: record.id != "b")
         folder.peek()
@@ -92,7 +92,7 @@ class TestResume:
 
 
 class TestReading:
-    def test_leaves_out_what_is_no_record_and_touches_nothing(self, tmp_path: Path) -> None:
+    def test_leaves_out_unreadable_lines_and_changes_no_file(self, tmp_path: Path) -> None:
         fill(tmp_path, "abc")
         file = tmp_path / "samples.jsonl"
         content = b'{"no": "id"}\n\x00garbage\xff\n' + file.read_bytes()[:-3]
@@ -101,12 +101,12 @@ class TestReading:
             assert list(read_records(tmp_path)) == ["a", "b"]
         assert file.read_bytes() == content
 
-    def test_without_the_file_says_so(self, tmp_path: Path) -> None:
+    def test_a_missing_records_file_is_an_error(self, tmp_path: Path) -> None:
         with pytest.raises(RecordError, match=r"samples\.jsonl: .*No such file"):
             read_records(tmp_path)
 
 
-def test_half_a_line_at_the_end_of_a_log_is_no_part_of_the_next(tmp_path: Path) -> None:
+def test_append_line_drops_an_incomplete_last_line(tmp_path: Path) -> None:
     file = tmp_path / "new" / "index.jsonl"
     append_line(file, {"a": 1})
     with file.open("ab") as stream:
@@ -165,7 +165,7 @@ class TestPowerCut:
         with RunFolder(disk.left(results.parent, to) / results.name / "tau" / "frame", IDENTITY) as again:
             return "".join(again.records)
 
-    def test_leaves_each_record_of_slow_samples(
+    def test_keeps_every_record_of_slow_samples(
         self, disk: Disk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("audiomarathon.files.SYNC_SECONDS", 0)  # as if each had taken longer
@@ -178,7 +178,7 @@ class TestPowerCut:
                 assert self.held(disk, results, tmp_path.with_name(f"cut{number}")) == "abc"[:number]
         assert read_run(tmp_path.with_name("cut1") / "results" / "tau" / "frame")["task"] == "tau"
 
-    def test_leaves_all_records_of_a_run_that_ended(
+    def test_keeps_all_records_of_a_run_that_ended(
         self, disk: Disk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Records of fast samples are synced together."""
@@ -210,9 +210,7 @@ class TestPowerCut:
         with pytest.raises(OSError, match="Input/output error"):
             growing.add(b"b\n")
 
-    def test_a_file_system_without_syncs_is_used_as_it_is(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_file_system_without_fsync_can_be_used(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         def knows_none(number: int) -> None:
             raise OSError(errno.EINVAL, "Invalid argument")
 
@@ -222,38 +220,38 @@ class TestPowerCut:
 
 
 class TestIdentity:
-    def test_another_run_is_refused_and_the_difference_named(self, tmp_path: Path) -> None:
+    def test_a_folder_of_another_run_is_refused_and_the_difference_named(self, tmp_path: Path) -> None:
         fill(tmp_path, "a")
         with pytest.raises(RecordError, match=r"another run .*ratio: 0\.5 there, 0\.7 now"):
             fill(tmp_path, "b", {**IDENTITY, "ratio": 0.7})
         assert read_ids(tmp_path) == ["a"]
 
     @pytest.mark.parametrize("swapped", [False, True])
-    def test_a_field_that_only_one_of_two_runs_has_tells_them_apart(self, tmp_path: Path, swapped: bool) -> None:
+    def test_a_field_present_in_only_one_identity_makes_two_runs_differ(self, tmp_path: Path, swapped: bool) -> None:
         plain, control = IDENTITY, {**IDENTITY, "control": {"kind": "silence"}}
         first, second = (control, plain) if swapped else (plain, control)
         fill(tmp_path, "a", first)
         with pytest.raises(RecordError, match=r"another run .*control"):
             fill(tmp_path, "b", second)
 
-    def test_run_json_keeps_this_runs_identity_over_other_fields(self, tmp_path: Path) -> None:
+    def test_other_fields_of_run_json_cannot_replace_the_identity(self, tmp_path: Path) -> None:
         with RunFolder(tmp_path, IDENTITY) as folder:
             folder.write_run({"task": "tau", "identity": {"ratio": 0.9}, "identity_hash": "x", "schema_version": 1})
         facts = read_run(tmp_path)
         assert (facts["task"], facts["identity"], facts["schema_version"]) == ("tau", IDENTITY, 2)
         assert facts["identity_hash"] == identity_hash(IDENTITY)
 
-    def test_a_folder_with_records_of_a_weak_fingerprint_stays_marked(self, tmp_path: Path) -> None:
+    def test_a_folder_stays_marked_after_records_with_a_weak_fingerprint(self, tmp_path: Path) -> None:
         fill(tmp_path, "a")
         write_json(tmp_path / "run.json", {**read_run(tmp_path), "weak_fingerprint": True})
         for ids in "bc":
             assert fill(tmp_path, ids).weak
             assert read_run(tmp_path)["weak_fingerprint"] is True
 
-    def test_hash_depends_on_values_not_on_order(self) -> None:
+    def test_hash_depends_on_values_and_not_on_key_order(self) -> None:
         assert identity_hash({"a": 1, "b": 2}) == identity_hash({"b": 2, "a": 1}) != identity_hash({"a": 1, "b": 3})
 
-    def test_a_folder_without_records_belongs_to_no_run(self, tmp_path: Path) -> None:
+    def test_a_folder_without_records_accepts_any_identity(self, tmp_path: Path) -> None:
         fill(tmp_path, "")
         fill(tmp_path, "a", {**IDENTITY, "ratio": 0.7})
         assert read_ids(tmp_path) == ["a"]
@@ -263,14 +261,14 @@ class TestIdentity:
         with pytest.raises(RecordError, match=r"no run\.json"):
             fill(tmp_path, "")
 
-    def test_a_broken_run_json_is_named(self, tmp_path: Path) -> None:
+    def test_a_broken_run_json_is_an_error_that_names_the_file(self, tmp_path: Path) -> None:
         fill(tmp_path, "a")
         (tmp_path / "run.json").write_text("{")
         with pytest.raises(RecordError, match=r"run\.json: cannot be read"):
             fill(tmp_path, "")
 
     @pytest.mark.parametrize("interval", [[0.1], [0.1, 0.2, 0.3], ["low", "high"], {"low": 0.1}])
-    def test_an_interval_is_two_numbers(self, tmp_path: Path, interval: object) -> None:
+    def test_an_interval_in_a_summary_must_be_two_numbers(self, tmp_path: Path, interval: object) -> None:
         write_json(tmp_path / "summary.json", {"intervals": {"score": [0.1, 0.2], "wer": None}})
         assert read_summary(tmp_path)["intervals"]["score"] == [0.1, 0.2]
         write_json(tmp_path / "summary.json", {"intervals": {"score": interval}})
@@ -286,7 +284,7 @@ class TestIdentity:
             ({"checkpoint": "/lib/audiomarathon/embedded/checkpoint"}, "embedded"),
         ],
     )
-    def test_a_checkpoint_is_called_by_its_usual_name(self, facts: dict[str, str], name: str) -> None:
+    def test_checkpoint_name_is_derived_from_path_or_hub_name(self, facts: dict[str, str], name: str) -> None:
         assert checkpoint_of(facts) == name
 
 
@@ -298,7 +296,7 @@ class TestLock:
 
 
 class TestFullDisk:
-    def test_nothing_recorded_is_lost_and_nothing_is_half_written(self, tmp_path: Path) -> None:
+    def test_loses_no_earlier_record_and_leaves_no_half_written_line(self, tmp_path: Path) -> None:
         with RunFolder(tmp_path, IDENTITY) as folder:
             folder.write_run({})
             folder.append(typed(a_record("a")))
@@ -322,7 +320,7 @@ class TestFullDisk:
         fill(tmp_path, "b")
         assert read_ids(tmp_path) == ["a", "b"]
 
-    def test_a_real_full_disk(self, tmp_path: Path) -> None:
+    def test_writing_to_dev_full_is_an_error(self, tmp_path: Path) -> None:
         full = Path("/dev/full")
         if not full.exists():
             pytest.skip("no /dev/full")
@@ -333,7 +331,9 @@ class TestFullDisk:
             with pytest.raises(RecordError, match="No space left"):
                 folder.append(typed(a_record("a")))
 
-    def test_json_is_replaced_whole_or_not_at_all(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_json_files_are_replaced_completely_or_not_at_all(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         file = tmp_path / "summary.json"
         write_json(file, {"n": 1})
 
@@ -346,21 +346,21 @@ class TestFullDisk:
         assert json.loads(file.read_text()) == {"n": 1}
         assert [p.name for p in tmp_path.iterdir()] == ["summary.json"]
 
-    def test_a_read_only_folder_is_one_clear_line(self, tmp_path: Path) -> None:
+    def test_an_unusable_folder_is_a_one_line_error(self, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("")
         with pytest.raises(RecordError, match=r"cannot be used .*folder"), RunFolder(tmp_path / "file" / "x", {}):
             pass
 
 
 class TestOddNames:
-    def test_ids_that_are_not_utf8_survive(self, tmp_path: Path) -> None:
+    def test_ids_that_are_not_utf8_are_read_back(self, tmp_path: Path) -> None:
         with RunFolder(tmp_path, IDENTITY) as folder:
             folder.write_run({"samples": ["a\udcff"]})
             folder.append(typed(a_record("a\udcff")))
         with RunFolder(tmp_path, IDENTITY) as folder:
             assert folder.done() == {"a\udcff"}
 
-    def test_an_identity_with_tuples_is_read_back_as_itself(self, tmp_path: Path) -> None:
+    def test_an_identity_with_tuples_equals_the_stored_one(self, tmp_path: Path) -> None:
         fill(tmp_path, "a", {"widths": (1, 2)})
         fill(tmp_path, "b", {"widths": (1, 2)})
         assert read_ids(tmp_path) == ["a", "b"]

@@ -24,13 +24,13 @@ SETS, *KINDS = map(json.loads, (Path(__file__).parent / "data" / "replies.jsonl"
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: f"{kind['why']}-{kind['options']}-{kind['letter']}")
-def test_replies_are_read_as_the_table_says(kind: dict[str, Any]) -> None:
+def test_replies_in_the_case_table_give_the_expected_letters(kind: dict[str, Any]) -> None:
     options, letter = SETS["options"][kind["options"]], kind["letter"]
     read = {reply: read_reply(reply, options).letter for reply in kind["replies"]}
-    assert {reply: found for reply, found in read.items() if found != letter} == {}
+    assert {reply: letter_read for reply, letter_read in read.items() if letter_read != letter} == {}
 
 
-def test_replies_labelled_by_people_who_did_not_know_the_rules() -> None:
+def test_of_independently_labelled_replies_few_are_read_wrong_or_missed() -> None:
     """1,320 replies, most of them tricky: a wrong letter is rare, a missed one is not."""
     (sets, *rows) = map(json.loads, BLIND.read_text("utf-8").splitlines())
     clear = [(read_reply(reply, sets["options"][of]).letter, letter) for of, reply, letter, sure in rows if sure]
@@ -49,7 +49,7 @@ def test_replies_labelled_by_people_who_did_not_know_the_rules() -> None:
         ("B or C", "unparsed"),
     ],
 )  # fmt: skip
-def test_the_rule_says_how_a_reply_was_read(reply: str, rule: str) -> None:
+def test_the_rule_states_how_a_reply_was_read(reply: str, rule: str) -> None:
     assert read_reply(reply, GENRES).rule == rule
 
 
@@ -60,13 +60,13 @@ def test_the_rule_says_how_a_reply_was_read(reply: str, rule: str) -> None:
         ("B) Jazz", False), ("The answer is B", False), ("(B)", False), ("Jazz.", False),
     ],
 )  # fmt: skip
-def test_strict_wants_the_letter_or_the_complete_option(reply: str, strict: bool) -> None:
+def test_strict_needs_the_letter_or_the_complete_option(reply: str, strict: bool) -> None:
     read = read_reply(reply, GENRES)
     assert read.letter == "B"
     assert read.strict is strict
 
 
-def test_degenerate_replies_take_no_time_to_speak_of() -> None:
+def test_repetitive_long_replies_are_read_without_backtracking() -> None:
     """A regular expression that backtracks would need minutes for these; no time is asserted, only that it ends."""
     for unit in ("answer B, ", "\n*", "answer is option ", "(", "<think>", "A. ", "real "):
         read_reply(unit * 20_000, TRUTH)
@@ -90,7 +90,7 @@ fragments = st.sampled_from(
 
 
 @given(st.one_of(texts, st.lists(fragments, max_size=25).map("".join)), st.lists(texts, max_size=30))
-def test_never_raises_and_stays_among_the_options(reply: str, options: list[str]) -> None:
+def test_any_reply_gives_a_letter_of_the_options_or_none(reply: str, options: list[str]) -> None:
     read = read_reply(reply, options)
     assert read.letter is None or read.letter in "ABCDEFGHIJKLMNOPQRSTUVWXYZ"[: len(options)]
     assert (read.letter is None) == (read.rule == "unparsed")
@@ -105,7 +105,7 @@ prose_words = st.sampled_from(PROSE.split())
 
 
 @given(st.lists(prose_words, min_size=2, max_size=14).map(" ".join), st.integers(2, 4))
-def test_no_letter_is_read_out_of_prose(reply: str, count: int) -> None:
+def test_no_letter_is_read_from_prose_that_names_no_option(reply: str, count: int) -> None:
     """Sentences of articles, capitals and abbreviations that name no option."""
     last = reply.rstrip(".,: ").split()[-1]
     read = read_reply(reply, ["xylophone", "zither", "quartet", "viola"][:count])
@@ -119,14 +119,14 @@ def test_no_letter_is_read_out_of_prose(reply: str, count: int) -> None:
     st.sampled_from(["", "(", "**", "[", '"', " "]),
     st.sampled_from(["", ")", "**", "]", '"', ".", " ", ".\n"]),
 )
-def test_a_wrapped_letter_is_always_read(letter: str, before: str, after: str) -> None:
+def test_a_letter_with_surrounding_punctuation_is_always_read(letter: str, before: str, after: str) -> None:
     assert read_reply(f"{before}{letter}{after}", GENRES).letter == letter
 
 
 @given(
     st.permutations(PLACES), st.sampled_from(PLACES), st.sampled_from(["{}", "It is the {}.", "I hear: {}!", "{}\n"])
 )
-def test_an_option_named_by_its_text_is_read_wherever_it_stands(order: list[str], said: str, phrase: str) -> None:
+def test_an_option_named_by_its_text_is_read_at_any_position(order: list[str], said: str, phrase: str) -> None:
     read = read_reply(phrase.format(said.lower()), order)
     assert read.letter is not None
     assert order["ABCD".index(read.letter)] == said

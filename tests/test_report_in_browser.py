@@ -88,7 +88,7 @@ def drawn(page_: Any) -> Any:
     return page_
 
 
-def one(page_: Any, query: str) -> Any:
+def find_one(page_: Any, query: str) -> Any:
     return page_.find_element(By.CSS_SELECTOR, query)
 
 
@@ -97,7 +97,7 @@ def listed(page_: Any) -> list[str]:
 
 
 def choose(page_: Any, name: str, text: str) -> None:
-    Select(one(page_, f"select[name={name}]")).select_by_visible_text(text)
+    Select(find_one(page_, f"select[name={name}]")).select_by_visible_text(text)
 
 
 @pytest.fixture(autouse=True)
@@ -112,12 +112,12 @@ def all_samples(request: pytest.FixtureRequest) -> None:
         )
 
 
-def test_no_error_in_the_console(opened: Any) -> None:
+def test_the_console_shows_no_errors_or_warnings(opened: Any) -> None:
     assert [entry for entry in opened.get_log("browser") if entry["level"] in ("SEVERE", "WARNING")] == []
 
 
 def test_tables_and_charts_are_drawn(opened: Any) -> None:
-    assert "dart-0.5-layer2" in one(opened, "#choice table").text
+    assert "dart-0.5-layer2" in find_one(opened, "#choice table").text
     assert len(opened.find_elements(By.CSS_SELECTOR, "#choice .chart svg")) == 1
     assert len(opened.find_elements(By.CSS_SELECTOR, "#curves .chart svg")) == 3
     assert len(opened.find_elements(By.CSS_SELECTOR, "#costs .chart svg")) >= 1
@@ -125,12 +125,14 @@ def test_tables_and_charts_are_drawn(opened: Any) -> None:
     assert {"dart", "base", "fraction of audio removed"} <= set(names)
 
 
-def test_the_first_screen_says_what_to_choose(opened: Any) -> None:
+def test_the_first_screen_shows_facts_advice_chart_and_table(opened: Any) -> None:
     """Model, machine, date and samples; a recommendation; the picture behind it; the table sorted by it."""
-    assert "8 samples of tau" in one(opened, "header").text
-    advice = one(opened, ".advice")
+    assert "8 samples of tau" in find_one(opened, "header").text
+    advice = find_one(opened, ".advice")
     assert "within 1 point of base's" in advice.text
-    places = [one(opened, query).rect["y"] for query in ("header .facts", ".advice", "#choice .chart", "#choice table")]
+    places = [
+        find_one(opened, query).rect["y"] for query in ("header .facts", ".advice", "#choice .chart", "#choice table")
+    ]
     assert places == sorted(places)
     assert places[2] < 1000
     heads = [cell.text for cell in opened.find_elements(By.CSS_SELECTOR, "#choice thead th")]
@@ -138,7 +140,7 @@ def test_the_first_screen_says_what_to_choose(opened: Any) -> None:
 
 
 @pytest.mark.long
-def test_a_point_says_what_it_is(opened: Any) -> None:
+def test_the_tooltip_of_a_point_names_its_setting(opened: Any) -> None:
     """Vega's tooltip names setting and figures, as text."""
     dot = opened.find_elements(By.CSS_SELECTOR, "#curves .mark-symbol path[aria-label*='dart']")[0]
     opened.execute_script("arguments[0].scrollIntoView({block: 'center'})", dot)
@@ -152,118 +154,118 @@ def test_a_point_says_what_it_is(opened: Any) -> None:
 @pytest.mark.parametrize(
     ("show", "expected"), [("all", 8), ("wrong", 2), ("unparsed", 1), ("flipped by pruning", 2), ("failed", 1)]
 )
-def test_filters(opened: Any, show: str, expected: int) -> None:
+def test_the_show_filter_lists_the_matching_samples(opened: Any, show: str, expected: int) -> None:
     choose(opened, "show", show)
     assert len(listed(opened)) == expected
-    assert one(opened, "#count").text.startswith(f"{expected} of 8")
+    assert find_one(opened, "#count").text.startswith(f"{expected} of 8")
 
 
-def test_wrong_under_base_is_nothing(opened: Any) -> None:
+def test_filter_wrong_under_an_all_right_base_lists_no_sample(opened: Any) -> None:
     choose(opened, "setting", "base-0")
     choose(opened, "show", "wrong")
     assert listed(opened) == []
-    assert "No sample matches" in one(opened, "#detail").text
+    assert "No sample matches" in find_one(opened, "#detail").text
 
 
-def test_a_failed_sample_says_why(opened: Any) -> None:
+def test_a_failed_sample_shows_its_error(opened: Any) -> None:
     choose(opened, "show", "failed")
-    assert one(opened, "#list li").text == "clip5\ntau · 1 of 1 right · 1 failed"
-    assert FAILED["error"] in one(opened, "#detail table").text
+    assert find_one(opened, "#list li").text == "clip5\ntau · 1 of 1 right · 1 failed"
+    assert FAILED["error"] in find_one(opened, "#detail table").text
 
 
-def test_search(opened: Any) -> None:
-    one(opened, "input[name=text]").send_keys("clip3")
+def test_search_by_sample_id(opened: Any) -> None:
+    find_one(opened, "input[name=text]").send_keys("clip3")
     assert listed(opened) == ["clip3"]
 
 
 @pytest.mark.long
-def test_keyboard_walks_the_list(opened: Any) -> None:
-    body = one(opened, "body")
+def test_keys_move_through_the_sample_list(opened: Any) -> None:
+    body = find_one(opened, "body")
     body.send_keys("j")
     body.send_keys("j")
     body.send_keys("k")
-    assert one(opened, "#list [aria-selected=true] span").text == "clip7"  # settings disagree on it: worst first
-    assert "clip7" in one(opened, "#detail h3").text
-    one(opened, "#list").send_keys(Keys.END)
-    assert "clip4" in one(opened, "#detail h3").text
-    one(opened, "#list").send_keys(Keys.HOME)
-    assert "clip6" in one(opened, "#detail h3").text
+    assert find_one(opened, "#list [aria-selected=true] span").text == "clip7"  # settings disagree on it: worst first
+    assert "clip7" in find_one(opened, "#detail h3").text
+    find_one(opened, "#list").send_keys(Keys.END)
+    assert "clip4" in find_one(opened, "#detail h3").text
+    find_one(opened, "#list").send_keys(Keys.HOME)
+    assert "clip6" in find_one(opened, "#detail h3").text
     body.send_keys("/")
     assert opened.switch_to.active_element.get_attribute("name") == "text"
     opened.switch_to.active_element.send_keys(Keys.ESCAPE)
     assert opened.switch_to.active_element.tag_name == "body"
 
 
-def test_buttons_walk_the_list(opened: Any) -> None:
-    first = one(opened, "#detail h3").text
-    one(opened, "#next").click()
-    assert one(opened, "#detail h3").text != first
-    one(opened, "#previous").click()
-    assert one(opened, "#detail h3").text == first
+def test_buttons_move_through_the_sample_list(opened: Any) -> None:
+    first = find_one(opened, "#detail h3").text
+    find_one(opened, "#next").click()
+    assert find_one(opened, "#detail h3").text != first
+    find_one(opened, "#previous").click()
+    assert find_one(opened, "#detail h3").text == first
 
 
-def test_keys_are_reported_only_where_there_are_some(opened: Any) -> None:
+def test_key_hints_are_hidden_on_touch_screens(opened: Any) -> None:
     touch = opened.execute_script("return matchMedia('(hover: none)').matches")  # a machine without a mouse, too
-    assert one(opened, ".keys").is_displayed() != touch
+    assert find_one(opened, ".keys").is_displayed() != touch
 
 
 @pytest.mark.long
-def test_a_clip_that_is_not_there_is_reported(opened: Any) -> None:
+def test_a_missing_clip_file_is_reported_with_its_path(opened: Any) -> None:
     """As on a page that was moved to another machine; the address is of the sample that is shown."""
     opened.execute_script("detail({ ...samples[0], audio: ['file:///nowhere/a%20clip.wav'] })")
-    told = WebDriverWait(opened, 5, poll_frequency=0.05).until(lambda page_: one(page_, "#detail .odd"))
+    told = WebDriverWait(opened, 5, poll_frequency=0.05).until(lambda page_: find_one(page_, "#detail .odd"))
     assert "on the machine that made this page (/nowhere/a clip.wav)" in told.text
     assert "--audio embed" in told.text
     assert opened.find_elements(By.CSS_SELECTOR, "#detail audio") == []
 
 
 @pytest.mark.long
-def test_player_picture_and_prompt_of_a_sample(opened: Any) -> None:
-    player = one(opened, "#detail audio")
+def test_a_sample_shows_player_spectrogram_and_prompt(opened: Any) -> None:
+    player = find_one(opened, "#detail audio")
     seconds = opened.execute_async_script(
         "const [player, done] = arguments; player.onloadedmetadata = () => done(player.duration);"
         "player.onerror = () => done(null); player.preload = 'metadata'; player.load();",
         player,
     )
     assert seconds == pytest.approx(1.0, abs=0.05)
-    assert one(opened, "#detail canvas").get_attribute("width") == "160"
-    assert "Where?" in one(opened, "#detail pre").text
+    assert find_one(opened, "#detail canvas").get_attribute("width") == "160"
+    assert "Where?" in find_one(opened, "#detail pre").text
 
 
-def test_a_hostile_reply_is_text(opened: Any) -> None:
+def test_markup_in_a_reply_is_shown_as_text(opened: Any) -> None:
     choose(opened, "show", "unparsed")
-    assert "<img src=x onerror=alert(1)>" in one(opened, "#detail").text
+    assert "<img src=x onerror=alert(1)>" in find_one(opened, "#detail").text
     assert opened.find_elements(By.CSS_SELECTOR, "#detail img") == []
 
 
 @pytest.mark.long
-def test_dark_and_light(opened: Any) -> None:
+def test_the_theme_button_switches_dark_and_light(opened: Any) -> None:
     def paper() -> str:
         return str(opened.execute_script("return getComputedStyle(document.body).backgroundColor"))
 
     before = paper()
-    one(opened, "#theme").click()
+    find_one(opened, "#theme").click()
     assert paper() != before
-    one(opened, "#theme").click()
+    find_one(opened, "#theme").click()
     assert paper() == before
 
 
-def test_difference_from_base(opened: Any) -> None:
+def test_the_score_table_switches_to_differences_from_base(opened: Any) -> None:
     def shown() -> list[str]:
         return [part.text for part in opened.find_elements(By.CSS_SELECTOR, "#scores .scroll") if part.is_displayed()]
 
     before = shown()
-    one(opened, "#scores .toggle").click()
+    find_one(opened, "#scores .toggle").click()
     (differences,) = shown()
     assert before != [differences]
     assert "-0." in differences
-    one(opened, "#scores .toggle").click()
+    find_one(opened, "#scores .toggle").click()
     assert shown() == before
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_text_has_contrast(opened: Any, theme: str) -> None:
+def test_text_has_the_contrast_of_wcag_aa_in_both_themes(opened: Any, theme: str) -> None:
     """WCAG AA: at least 4.5 to 1 for text, in either theme."""
     opened.execute_script("document.documentElement.dataset.theme = arguments[0]", theme)
     pairs = opened.execute_script(
@@ -316,7 +318,7 @@ def settings_page(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Any
 
 
 def scope(page_: Any, name: str) -> None:
-    Select(one(page_, "#curves select.scope")).select_by_visible_text(name)
+    Select(find_one(page_, "#curves select.scope")).select_by_visible_text(name)
     drawn(page_)
 
 
@@ -331,28 +333,29 @@ def settings(page_: Any, section: str, place: int) -> set[str]:
     chart = page_.find_elements(By.CSS_SELECTOR, f"#{section} .chart")[place]
     marks = chart.find_elements(By.CSS_SELECTOR, ".mark-symbol path[aria-label]")
     told = [re.search(r"setting: ([^;]+)", mark.get_attribute("aria-label")) for mark in marks]
-    return {found[1] for found in told if found}
+    return {match[1] for match in told if match}
 
 
-def test_one_line_a_layer_and_none_for_what_did_not_run(settings_page: Any) -> None:
+def test_curves_have_one_line_a_layer_and_none_for_missing_settings(settings_page: Any) -> None:
     scope(settings_page, "tau")
     assert names(settings_page, "curves") == ["dart layer 10", "dart layer 2", "streaming_llm = base"]
     scope(settings_page, "desed")
     assert names(settings_page, "curves") == ["dart layer 2", "random", "streaming_llm = base"]
 
 
-def test_the_pareto_front_spans_no_devices(settings_page: Any) -> None:
+def test_the_pareto_front_leaves_out_times_of_other_devices(settings_page: Any) -> None:
     scope(settings_page, "desed")
-    assert "the Pareto front" in one(settings_page, "#curves").text
+    assert "the Pareto front" in find_one(settings_page, "#curves").text
     scope(settings_page, "tau")
     assert (
-        "not in the pictures of times: times of other devices (other gpu and gpu)" in one(settings_page, "#curves").text
+        "not in the pictures of times: times of other devices (other gpu and gpu)"
+        in find_one(settings_page, "#curves").text
     )
     assert "dart-0.5-layer10" in settings(settings_page, "curves", 0)
     assert "dart-0.5-layer10" not in settings(settings_page, "curves", 1) | settings(settings_page, "curves", 2)
 
 
-def test_dark_paper_has_light_inks_of_the_same_pictures(settings_page: Any) -> None:
+def test_charts_are_inverted_only_in_the_dark_theme(settings_page: Any) -> None:
     """The pictures are inverted, hues kept, and never on paper."""
     settings_page.execute_script("document.documentElement.dataset.theme = 'dark'")
     look = "return getComputedStyle(document.querySelector('.chart svg')).filter"
@@ -362,21 +365,21 @@ def test_dark_paper_has_light_inks_of_the_same_pictures(settings_page: Any) -> N
     settings_page.execute_script("delete document.documentElement.dataset.theme")
 
 
-def test_all_pictures_follow_the_scope_and_name_who_is_missing(settings_page: Any) -> None:
+def test_all_charts_follow_the_task_choice_and_name_missing_settings(settings_page: Any) -> None:
     scope(settings_page, "overall")
     assert {
         Select(select).first_selected_option.text
         for select in settings_page.find_elements(By.CSS_SELECTOR, "select.scope")
     } == {"overall"}
     for section in ("curves", "costs"):
-        note = one(settings_page, f"#{section}").text
+        note = find_one(settings_page, f"#{section}").text
         assert "tau, desed" in note or "desed, tau" in note
         assert "score is missing: " in note
         assert "dart-0.5-layer10" in note
-    assert "dart-0.5-layer10" not in one(settings_page, "#costs .chart svg").text
+    assert "dart-0.5-layer10" not in find_one(settings_page, "#costs .chart svg").text
 
 
-def test_a_picture_of_a_single_point_is_not_drawn(settings_page: Any) -> None:
+def test_a_chart_with_a_single_point_is_not_drawn(settings_page: Any) -> None:
     """All clips are of one length."""
     assert settings_page.find_elements(By.CSS_SELECTOR, "#durations") == []
 
@@ -391,7 +394,7 @@ def printed(settings_page: Any) -> Any:
     settings_page.execute_script("delete document.documentElement.dataset.theme")
 
 
-def test_paper_is_white_and_nothing_is_cut(printed: Any) -> None:
+def test_the_printed_page_is_white_and_not_cut(printed: Any) -> None:
     seen = printed.execute_script(
         "const of = (query) => getComputedStyle(document.querySelector(query));"
         "return [of('body').backgroundColor, of('body').color, of('#scores .scroll').overflowX, of('#samples').display,"
@@ -420,7 +423,7 @@ return torn;
 
 
 @pytest.mark.parametrize("width", [390, 1280])
-def test_nothing_is_cut(settings_page: Any, width: int) -> None:
+def test_no_table_or_chart_is_cut_at_any_screen_width(settings_page: Any, width: int) -> None:
     """Only tables scroll, each inside its own frame; every picture is as wide as its place."""
     size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
     settings_page.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
@@ -449,7 +452,7 @@ def test_nothing_is_cut(settings_page: Any, width: int) -> None:
     assert "local" in shadow  # it goes where there is no more to scroll to
 
 
-def test_on_a_phone_two_tasks_take_under_5000_pixels(browser: Any, tmp_path: Any) -> None:
+def test_two_tasks_take_under_5000_pixels_on_a_phone(browser: Any, tmp_path: Any) -> None:
     for task in ("tau", "gtzan"):
         for method in (
             "base-0",
@@ -461,9 +464,9 @@ def test_on_a_phone_two_tasks_take_under_5000_pixels(browser: Any, tmp_path: Any
     try:
         written(browser, tmp_path)
         height = browser.execute_script("return document.documentElement.scrollHeight")
-        one(browser, "nav a[href='#curves']").click()
+        find_one(browser, "nav a[href='#curves']").click()
         drawn(browser)
-        seen = one(browser, "#curves .chart svg").size["width"]
+        seen = find_one(browser, "#curves .chart svg").size["width"]
     finally:
         browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
     assert height < 5000
@@ -471,7 +474,7 @@ def test_on_a_phone_two_tasks_take_under_5000_pixels(browser: Any, tmp_path: Any
 
 
 @pytest.mark.parametrize("what", ["failed", "untimed", "one sample"])
-def test_pages_with_little_on_them(browser: Any, tmp_path: Any, what: str) -> None:
+def test_a_page_of_failed_untimed_or_single_samples_is_drawn(browser: Any, tmp_path: Any, what: str) -> None:
     rights = [True] if what == "one sample" else [True] * 8
     none = {"score": None, "intervals": None, "n": 0, "errors": 8}
     folder = finished(a_run(tmp_path, "base-0", rights), **(none if what == "failed" else {"intervals": None}))
@@ -479,6 +482,8 @@ def test_pages_with_little_on_them(browser: Any, tmp_path: Any, what: str) -> No
         changed_records(folder, time=None, **({"reply": None, "error": "out of memory"} if what == "failed" else {}))
     written(browser, tmp_path)
     assert [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"] == []
-    assert "base-0" in one(browser, "#choice table").text
-    assert {"failed": "No score yet", "untimed": "base-0", "one sample": "base-0"}[what] in one(browser, "main").text
+    assert "base-0" in find_one(browser, "#choice table").text
+    assert {"failed": "No score yet", "untimed": "base-0", "one sample": "base-0"}[what] in find_one(
+        browser, "main"
+    ).text
     assert browser.find_elements(By.CSS_SELECTOR, ".chart") == []

@@ -78,18 +78,18 @@ def root(tmp_path: Path) -> Path:
 
 
 class TestPage:
-    def test_carries_settings_figures_and_samples(self, root: Path) -> None:
+    def test_contains_settings_figures_and_samples(self, root: Path) -> None:
         content = content_of(page(data_of(root), PageOptions(spectrograms=False)))
-        assert [one["name"] for one in content["settings"]] == ["base-0", "dart-0.5-layer2"]
+        assert [setting["name"] for setting in content["settings"]] == ["base-0", "dart-0.5-layer2"]
         data = data_of(root)
-        assert [one.ratio for one in data.settings] == [0.0, 0.5]
+        assert [setting.ratio for setting in data.settings] == [0.0, 0.5]
         scores = {place: row["score"] for place, row in data.figures.items() if place[0] in data.tasks}
         assert scores == {("tau", 0): 1.0, ("tau", 1): 0.5, ("desed", 0): 1.0, ("desed", 1): 0.5}
         assert data.figures["tau", 0]["llm_prefill_s"] == pytest.approx(1)
         assert len(content["samples"]) == content["total"] == 16
         assert all(len(sample["replies"]) == 2 for sample in content["samples"])
 
-    def test_what_a_model_said_is_never_markup(self, tmp_path: Path) -> None:
+    def test_markup_in_replies_and_names_is_escaped(self, tmp_path: Path) -> None:
         record = a_timed_choice(0, right=False, reply=HOSTILE, id=HOSTILE, cluster=HOSTILE)
         folder = added(finished(a_run(tmp_path, "base-0", [True] * 2)), record)
         changed(folder, samples=[HOSTILE], model=HOSTILE)
@@ -99,16 +99,14 @@ class TestPage:
         assert html.count("</script>") == 3  # the data's, Vega's and the page's own
         assert content_of(html)["samples"][0]["replies"][0]["reply"] == plain(HOSTILE)
 
-    def test_asks_no_network(self, root: Path) -> None:
+    def test_makes_no_network_request(self, root: Path) -> None:
         html = page(data_of(root), PageOptions(spectrograms=False))
         assert not re.search(r'(?:src|href)="?(?:https?:)?//', shown(html))
         assert "unsafe-eval" not in html
         assert "default-src 'none'" in html
 
     @pytest.mark.parametrize("old", [None, {"n": 3, "expected": 3}])
-    def test_a_run_that_is_not_finished_has_no_figures_and_is_named(
-        self, root: Path, old: dict[str, Any] | None
-    ) -> None:
+    def test_an_unfinished_run_has_no_figures_and_is_named(self, root: Path, old: dict[str, Any] | None) -> None:
         """It has no summary, or that of a shorter run before it."""
         folder = a_run(root, "fast_v-0.5-layer2", [True] * 8)
         if old:
@@ -124,19 +122,19 @@ class TestPage:
         assert "base-0: figures of tau use 8 of 10 samples: not finished" in content
 
     @pytest.mark.long
-    def test_one_of_several_tasks_on_the_first_screen_says_so(self, tmp_path: Path) -> None:
+    def test_the_first_screen_says_that_it_shows_one_of_several_tasks(self, tmp_path: Path) -> None:
         for task in ("tau", "own-choice/birds"):
             finished(a_run(tmp_path, "base-0", [True] * 4, task=task), score=1.0)
         html = shown(page(data_of(tmp_path), PageOptions(spectrograms=False)))
         assert "This is one of 2 tasks, because they have no mean" in html
 
-    def test_runs_without_a_record_make_no_page(self, tmp_path: Path) -> None:
+    def test_runs_without_a_record_give_an_error_instead_of_a_page(self, tmp_path: Path) -> None:
         folder = a_run(tmp_path, "base-0", [True])
         (folder / "samples.jsonl").write_text("")
         with pytest.raises(RecordError, match=r"no sample was answered in .*base-0; run them again"):
             page(data_of(tmp_path), PageOptions(spectrograms=False))
 
-    def test_stays_small(self, tmp_path: Path) -> None:
+    def test_of_500_samples_under_ten_settings_is_below_5_mb(self, tmp_path: Path) -> None:
         """500 samples under ten settings, with strips and transcripts of minutes: below 5 MB."""
         for ratio in range(10):
             folder = finished(a_run(tmp_path, f"dart-0.{ratio}-layer2", [True] * 500))
@@ -146,7 +144,7 @@ class TestPage:
         pictures = 500 * STRIP * BANDS / 2 * 4 / 3
         assert len(html) + pictures < 5e6
 
-    def test_holds_what_many_settings_said_alike_once(self, tmp_path: Path) -> None:
+    def test_stores_equal_replies_of_many_settings_once(self, tmp_path: Path) -> None:
         rights, sizes = [True] * 20 + [False] * 20, []
         for settings in (2, 22):
             for place in range(settings):
@@ -155,7 +153,7 @@ class TestPage:
             sizes.append(len(page(data_of(folder), PageOptions(spectrograms=False))))
         assert sizes[1] - sizes[0] < 20 * 40 * 50  # of each further reply, its places and its share of tables
 
-    def test_settings_share_a_number_of_replies_and_the_room_of_strips(
+    def test_limits_the_total_number_of_replies_and_the_size_of_strips(
         self, root: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         kept = pack(torch.arange(0, 750, 2), torch.ones(750, dtype=torch.bool))
@@ -164,44 +162,44 @@ class TestPage:
         monkeypatch.setattr("audiomarathon.report.samples._ALL_STRIPS", 20 * 40)
         content = content_of(page(data_of(root), PageOptions(spectrograms=False)))
         assert (len(content["samples"]), content["total"]) == (10, 16)
-        strips = [one["kept"] for sample in content["samples"] for one in sample["replies"] if "kept" in one]
-        assert {2 * len(base64.b64decode(one)) for one in strips} == {60}
+        strips = [reply["kept"] for sample in content["samples"] for reply in sample["replies"] if "kept" in reply]
+        assert {2 * len(base64.b64decode(bits)) for bits in strips} == {60}
         assert max(map(len, strips)) <= 40
 
     @pytest.mark.parametrize("options", [{"players": "flash"}, {"samples": -1}])
-    def test_what_is_not_allowed(self, options: dict[str, Any]) -> None:
+    def test_invalid_page_options_are_refused(self, options: dict[str, Any]) -> None:
         with pytest.raises(SettingsError, match="allowed"):
             PageOptions(**options)
 
 
-def test_script_data_survives_anything() -> None:
+def test_as_script_escapes_any_text_and_is_parsed_back() -> None:
     text = as_script({"reply": HOSTILE})
     assert "<" not in text
     assert json.loads(text) == {"reply": plain(HOSTILE)}
     assert "\\u202e" in json.loads(text)["reply"]  # else it would turn around the page's own words
 
 
-def test_charts_leave_out_times_of_another_session_and_say_so(root: Path) -> None:
+def test_charts_leave_out_times_of_another_session_with_a_note(root: Path) -> None:
     folders = [root / "tau" / "M" / name for name in ("base-0", "dart-0.5-layer2")]
     changed(folders[0], sessions=[a_session("s")])
     changed(changed_records(folders[1], session="t"), sessions=[a_session("t")])
     for folder in folders:
         changed(folder, "summary.json", kv_bytes=1000.0)
     assert data_of(root).figures["tau", 1]["across"]
-    found = {one.anchor: one for one in sections(data_of(root))}
+    by_anchor = {section.anchor: section for section in sections(data_of(root))}
     for anchor in ("curves", "costs"):
-        told = [note for note in found[anchor].notes["tau"] if "dart-0.5-layer2" in note and ACROSS in note]
+        told = [note for note in by_anchor[anchor].notes["tau"] if "dart-0.5-layer2" in note and ACROSS in note]
         assert len(told) == 1, anchor
-    chart = next(one for one in found["curves"].charts["tau"] if one.spec["title"] == "Score against ratio")
-    assert found["curves"].charts["tau"] == [chart]  # base's time alone is no picture
-    (panel,) = [one for one in read_panels([root]) if one.name == "tau"]
+    chart = next(curve for curve in by_anchor["curves"].charts["tau"] if curve.spec["title"] == "Score against ratio")
+    assert by_anchor["curves"].charts["tau"] == [chart]  # base's time alone is no picture
+    (panel,) = [panel for panel in read_panels([root]) if panel.name == "tau"]
     drawn = of_panel(panel)
     assert drawn is not None
     assert "dart-0.5-layer2" in (said := " ".join(drawn.spec["title"]["subtitle"]))
     assert "different sessions" in said
 
 
-def test_a_note_on_every_setting_names_their_number(tmp_path: Path) -> None:
+def test_a_note_shared_by_every_setting_is_shown_once_with_their_number(tmp_path: Path) -> None:
     note = "a remark of every run"
     for method in ("base-0", *(f"{name}-0.5-layer2" for name in ("dart", "random", "fast_v", "frame"))):
         changed(finished(a_run(tmp_path, method, [True] * 8)), "summary.json", notes=[note])
@@ -209,12 +207,12 @@ def test_a_note_on_every_setting_names_their_number(tmp_path: Path) -> None:
     assert told == f"all 5 settings: {note}."
 
 
-def test_tables_of_one_sample_a_class_are_folded(tmp_path: Path) -> None:
+def test_class_tables_with_one_sample_per_class_are_folded(tmp_path: Path) -> None:
     for count, folded in ((len(CLASSES), True), (2 * len(CLASSES), False)):
         finished(a_run(tmp_path / str(count), "base-0", [True] * count))
         data = data_of(tmp_path / str(count))
-        (tables,) = [one.tables for one in sections(data) if one.anchor == "tasks"]
-        assert [one.folded for one in tables] == [folded]
+        (tables,) = [section.tables for section in sections(data) if section.anchor == "tasks"]
+        assert [table.folded for table in tables] == [folded]
         assert ("one sample a class" in page(data, PageOptions(spectrograms=False))) is folded
 
 
@@ -229,18 +227,18 @@ class TestTimes:
         finished(a_run(tmp_path, "fast_v-0.5-layer2", [True] * 10, prefill=0.3, device="other gpu"))
         return tmp_path
 
-    def test_agree_with_the_speed_up(self, drifting: Path) -> None:
+    def test_of_a_setting_equal_the_base_time_over_the_paired_speed_up(self, drifting: Path) -> None:
         figures = data_of(drifting).figures
         base, dart = figures["overall", 0], figures["overall", 1]
         assert dart["first_token_speedup"] == dart["llm_prefill_speedup"] == pytest.approx(0.98)
         for name in ("prefill_s", "llm_prefill_s"):
             assert (base[name], dart[name]) == (pytest.approx(0.8), pytest.approx(0.8 / 0.98))
 
-    def test_are_medians_where_nothing_is_paired(self, drifting: Path) -> None:
+    def test_of_a_setting_without_pairs_with_base_are_medians(self, drifting: Path) -> None:
         (row,) = [row for (task, _), row in data_of(drifting).figures.items() if row["setting"].startswith("fast_v")]
         assert row["llm_prefill_s"] == pytest.approx(0.3)
 
-    def test_what_is_slower_by_the_table_is_on_no_front(self, drifting: Path) -> None:
+    def test_a_setting_slower_than_base_is_not_on_the_pareto_front(self, drifting: Path) -> None:
         charts = {section.anchor: section.charts for section in sections(data_of(drifting))}
         for chart in charts["curves"]["overall"][1:]:
             assert [point["x"] for point in chart.data["front"]] == [pytest.approx(800)]
@@ -254,20 +252,20 @@ class TestTimes:
         assert html.count(str(escape(series.PAIRED))) == 2 * len(charts["curves"])
         assert "need not agree" not in html
 
-    def test_of_a_busy_machine_are_hollow_and_pale(self, root: Path) -> None:
+    def test_taken_on_a_busy_machine_are_drawn_hollow_and_pale(self, root: Path) -> None:
         def marked() -> list[bool]:
-            found = {section.anchor: section for section in sections(data_of(root))}
-            ratio, *times = found["curves"].charts["tau"]
+            by_anchor = {section.anchor: section for section in sections(data_of(root))}
+            ratio, *times = by_anchor["curves"].charts["tau"]
             solid = [{row["solid"] for row in chart.data["points"] if row["marked"]} for chart in (ratio, *times)]
             assert solid[0] == {1}  # no time is in it
-            (bars,) = found["costs"].charts["tau"]
+            (bars,) = by_anchor["costs"].charts["tau"]
             assert solid[1] == solid[2]
-            notes = {anchor: [*section.notes[key]] for anchor, section in found.items() for key in section.notes
+            notes = {anchor: [*section.notes[key]] for anchor, section in by_anchor.items() for key in section.notes
                      if key in ("", "tau")}  # fmt: skip
             return [
                 0 in solid[1],
                 any(row["solid"] < 1 for row in bars.data["bars"]),
-                any(row["solid"] < 1 for row in found["choice"].charts[""][0].data["points"]),
+                any(row["solid"] < 1 for row in by_anchor["choice"].charts[""][0].data["points"]),
                 series.HOLLOW in notes["curves"],
                 series.HOLLOW in notes["choice"],
                 series.PALE in notes["costs"],
@@ -287,9 +285,9 @@ class TestBaseByConstruction:
                 finished(a_run(tmp_path, label, [True] * 8, task=task))
         return tmp_path
 
-    def test_is_said_where_the_difference_stands(self, pressed: Path) -> None:
+    def test_is_shown_beside_the_score_of_a_press_in_table_and_figures(self, pressed: Path) -> None:
         data = data_of(pressed)
-        (snapkv,) = [place for place, one in enumerate(data.settings) if one.method == "snapkv"]
+        (snapkv,) = [place for place, setting in enumerate(data.settings) if setting.method == "snapkv"]
         told = {place[0] for place, row in data.figures.items() if "by construction" in row.get("difference_said", "")}
         assert told == {"tau", "desed", "overall"}
         assert data.figures["tau", snapkv]["difference_said"] == "= base by construction"
@@ -306,7 +304,7 @@ class TestBaseByConstruction:
         assert figures["overall", "snapkv-0.5"]["difference_said"] == "= base by construction in 1 of 2 tasks"
 
 
-def test_scores_are_grouped_by_half_minutes_of_clips(tmp_path: Path) -> None:
+def test_scores_are_grouped_by_clip_length_in_steps_of_half_a_minute(tmp_path: Path) -> None:
     folder = a_run(tmp_path, "base-0", [True, False, True, True])
     rows = zip(lines_of(folder / "samples.jsonl"), (89.9, 90.0, 119.9, 120.0), strict=True)
     write_records(folder, [row | {"clip_seconds": seconds} for row, seconds in rows])
@@ -315,22 +313,22 @@ def test_scores_are_grouped_by_half_minutes_of_clips(tmp_path: Path) -> None:
     assert bins == [(60, 1, 1.0), (90, 2, 0.5), (120, 1, 1.0)]
 
 
-def test_the_machines_table_is_as_narrow_as_a_phone(root: Path) -> None:
+def test_machine_table_has_one_row_per_fact_to_fit_a_phone(root: Path) -> None:
     """A row a fact: versions in the last of many columns left a hole in all others."""
-    (table,) = next(one.tables for one in sections(data_of(root)) if one.anchor == "machine")
+    (table,) = next(section.tables for section in sections(data_of(root)) if section.anchor == "machine")
     assert table.columns == ["settings", "all"]
     rows = table.frame.to_dict("records")
     assert [row["settings"] for row in rows][:3] == ["model", "checkpoint", "device"]
     assert [row["all"] for row in rows if row["settings"] == "certified"] == ["no"]
 
 
-def test_each_layer_is_a_line_and_versions_are_shown(root: Path) -> None:
+def test_each_pruning_layer_has_a_chart_line_and_package_versions_are_shown(root: Path) -> None:
     folder = finished(a_run(root, "dart-0.5-layer10", [True] * 8, layer=10))
     changed(folder, environment={"cpu": "x", "packages": {"torch": "9"}})
     for file in root.rglob("dart-0.5-layer2/run.json"):
         file.write_text(file.read_text().replace('"ratio": 0.5', '"ratio": 0.5, "layer": 2'))
     data = data_of(root)
-    assert {one.name: one.line for one in data.settings} == {
+    assert {setting.name: setting.line for setting in data.settings} == {
         "base-0": "base", "dart-0.5-layer2": "dart layer 2", "dart-0.5-layer10": "dart layer 10",
     }  # fmt: skip
     assert "cpu x, torch 9" in shown(page(data, PageOptions(spectrograms=False)))
@@ -344,7 +342,7 @@ class TestControls:
             as_control(finished(a_run(root / "silence", "base-0", [False] * 8, task=task), score=0.1))
         return root
 
-    def test_never_join_the_runs_of_the_tasks_as_they_are(self, controls: Path) -> None:
+    def test_are_systems_apart_from_the_runs_on_the_real_audio(self, controls: Path) -> None:
         sides = {side.name(with_checkpoint=False): set(side.runs) for side in read_systems([controls])}
         both = {"tau", "desed"}
         assert sides == {"base-0": both, "dart-0.5-layer2": both, "base-0 [silence]": {"tau", "gtzan"}}
@@ -354,26 +352,27 @@ class TestControls:
         ("kind", "seconds", "name"),
         [("silence", None, "silence"), ("audio", 30.0, "30s audio"), ("noise", 5, "5s noise")],
     )
-    def test_names(self, kind: str, seconds: float | None, name: str) -> None:
+    def test_name_of_a_control_holds_its_kind_and_seconds(self, kind: str, seconds: float | None, name: str) -> None:
         assert Run({"control": {"kind": kind, "seconds": seconds}}, {}).control == name
         assert Run({"control": None}, {}).control == Run({}, {}).control == ""
 
-    def test_base_of_the_tasks_as_they_are_is_the_reference(self, controls: Path) -> None:
+    def test_base_on_the_real_audio_is_the_reference(self, controls: Path) -> None:
         sides = read_systems([controls / "silence", controls / "tau", controls / "desed"])
         assert find_reference(sides, None).control == ""
 
-    def test_have_their_own_base_means_and_samples(self, controls: Path) -> None:
+    def test_are_compared_with_the_base_of_the_control_and_left_out_of_means_and_charts(self, controls: Path) -> None:
         finished(a_run(controls, "random-0.5-layer2", [True] * 8, task="gtzan"))
         data = data_of(controls)
         content = content_of(page(data, PageOptions(spectrograms=False)))
-        names = [one.name for one in data.settings]
+        names = [setting.name for setting in data.settings]
         silence = names.index("base-0 [silence]")
         assert data.settings[silence].base == silence
         assert set(data.scopes["overall"]) == {"tau", "desed", "gtzan"}
         assert silence not in {place for scope, place in data.figures if scope in data.scopes}
         assert silence not in data.charted
         heard = {
-            (one["task"], one["control"]): {reply["setting"] for reply in one["replies"]} for one in content["samples"]
+            (sample["task"], sample["control"]): {reply["setting"] for reply in sample["replies"]}
+            for sample in content["samples"]
         }
         assert heard["tau", "silence"] == {silence}
         assert heard["tau", ""] == {names.index("base-0"), names.index("dart-0.5-layer2")}
@@ -381,32 +380,34 @@ class TestControls:
 
 class TestSamples:
     @pytest.mark.parametrize("limit", [2, 4])
-    def test_those_on_which_settings_disagree_come_first_of_each_task(self, root: Path, limit: int) -> None:
+    def test_of_each_task_samples_on_which_settings_disagree_come_first(self, root: Path, limit: int) -> None:
         chosen, total = choose(read_systems([root]), limit)
         assert total == 16
         clips = (6, 7)[: limit // 2]
         assert set(chosen) == {(task, "", f"clip{n}") for task in ("tau", "desed") for n in clips}
 
-    def test_failed_ones_are_reported_with_the_reason(self, root: Path) -> None:
+    def test_failed_samples_are_shown_with_the_error(self, root: Path) -> None:
         added(root / "tau" / "M" / "base-0", FAILED)
         added(root / "tau" / "M" / "dart-0.5-layer2", FAILED)
         sides = read_systems([root])
         assert ("tau", "", "clip7") in choose(sides, 4)[0]
         content = content_of(page(PageData(sides), PageOptions(spectrograms=False)))
-        (found,) = [one for one in content["samples"] if (one["task"], one["id"]) == ("tau", "clip7")]
-        assert [reply["failed"] for reply in found["replies"]] == [True, True]
-        assert found["replies"][0]["reply"] == FAILED["error"]
+        (failed_sample,) = [
+            sample for sample in content["samples"] if (sample["task"], sample["id"]) == ("tau", "clip7")
+        ]
+        assert [reply["failed"] for reply in failed_sample["replies"]] == [True, True]
+        assert failed_sample["replies"][0]["reply"] == FAILED["error"]
 
     def test_without_data_the_options_replace_the_prompt(self, root: Path) -> None:
         samples = content_of(page(data_of(root), PageOptions(spectrograms=False)))["samples"]
         assert samples[0]["prompt"].endswith("A. airport\nB. bus\nC. metro\nD. park")
 
-    def test_no_reply_makes_the_page_long(self, tmp_path: Path) -> None:
+    def test_a_huge_reply_does_not_make_the_page_long(self, tmp_path: Path) -> None:
         record = a_timed_choice(0, right=False, reply="x" * 1_000_000)
         finished(added(a_run(tmp_path, "base-0", [True]), record))
         assert len(page(data_of(tmp_path), PageOptions(spectrograms=False))) < len(script()) + 150_000
 
-    def test_a_strip_shows_which_moments_stayed(self) -> None:
+    def test_a_strip_shows_which_moments_of_the_clip_were_kept(self) -> None:
         """The first half of 320 tokens is kept; 20 more are window padding."""
         kept = pack(torch.arange(160), torch.ones(340, dtype=torch.bool))
         record = Record("a", kept_audio_bits=kept, audio_tokens=340, window_padding_tokens=20)
@@ -421,7 +422,7 @@ class TestSamples:
         assert columns(np.arange(7.0)[None], 3).tolist() == [[1.0, 3.0, 5.0]]  # 0 to 2, 2 to 4, 4 to 6
         assert columns(np.arange(6.0)[None], 3).tolist() == [[0.5, 2.5, 4.5]]
 
-    def test_a_picture_shows_where_the_tone_is(self, tmp_path: Path) -> None:
+    def test_a_spectrogram_shows_time_and_frequency_of_a_tone(self, tmp_path: Path) -> None:
         """Silence, then a tone of 1 kHz: the right half's loudest band lies below the middle."""
         time = np.arange(16000 * 4) / 16000
         wave = np.where(time < 2, 0, np.sin(2 * np.pi * 1000 * time)).astype(np.float32)
@@ -431,40 +432,40 @@ class TestSamples:
         assert image[:, : STRIP // 2 - 4].max() == 0
         assert 5 < image[:, -20:].mean(axis=1).argmax() < BANDS // 2
 
-    def test_silence_is_dark(self, tmp_path: Path) -> None:
+    def test_the_spectrogram_of_silence_is_dark(self, tmp_path: Path) -> None:
         soundfile.write(tmp_path / "a.wav", np.zeros(32000), 16000)
         assert set(base64.b64decode(picture(tmp_path / "a.wav") or "")) == {0}
 
-    def test_a_broken_clip_has_none(self, tmp_path: Path) -> None:
+    def test_a_broken_clip_has_no_spectrogram(self, tmp_path: Path) -> None:
         (tmp_path / "a.wav").write_bytes(b"no sound")
         assert picture(tmp_path / "a.wav") is None
 
 
 class TestMeans:
-    def test_only_over_tasks_that_a_setting_has_all_of(self, root: Path) -> None:
+    def test_overall_leave_out_a_setting_that_lacks_a_task(self, root: Path) -> None:
         finished(a_run(root, "random-0.5-layer2", [True] * 8))  # tau only
         data = data_of(root)
         names = {(scope, data.settings[place].name) for scope, place in data.figures}
         assert ("overall", "dart-0.5-layer2") in names
         assert ("overall", "random-0.5-layer2") not in names
 
-    def test_tasks_in_common_where_they_are_not_all(self, root: Path) -> None:
+    def test_over_the_tasks_in_common_are_added_if_a_setting_lacks_a_task(self, root: Path) -> None:
         assert "in common" not in data_of(root).scopes
         finished(a_run(root, "base-0", [True] * 8, task="gtzan"))
         data = data_of(root)
-        found = data.scopes
+        scopes = data.scopes
         assert data.figures["in common", 1]["difference"] == data.figures["tau", 1]["difference"]
-        assert (set(found["in common"]), set(found["overall"])) == ({"tau", "desed"}, {"tau", "desed", "gtzan"})
+        assert (set(scopes["in common"]), set(scopes["overall"])) == ({"tau", "desed"}, {"tau", "desed", "gtzan"})
 
 
 class TestPaper:
-    def test_best_is_bold_in_both_tables(self, root: Path) -> None:
+    def test_best_score_is_bold_in_the_markdown_and_latex_tables(self, root: Path) -> None:
         table = scores_table(data_of(root))
         assert "| base-0 | **1.000** [0.400, 0.600] |" in markdown(table)
         assert r"\textbf{1.000}" in latex(table)
         assert latex(table).count(r"\\") == len(table.frame) + 1
 
-    def test_a_control_is_never_the_best(self, root: Path) -> None:
+    def test_the_score_of_a_control_is_never_marked_as_best(self, root: Path) -> None:
         finished(root / "tau" / "M" / "base-0", score=0.9)
         as_control(finished(a_run(root / "silence", "base-0", [True] * 8), score=1.0))
         heading, _rule, *rows = [
@@ -475,7 +476,7 @@ class TestPaper:
         finished(root / "silence" / "tau" / "M" / "base-0", score=0.9)  # as good as the best, to the last digit shown
         assert markdown(scores_table(data_of(root))).count("**0.900**") == 1
 
-    def test_names_are_no_markup_of_the_tables(self) -> None:
+    def test_markup_in_setting_names_is_escaped_in_every_table_format(self) -> None:
         table = Table.of([{"setting": "<img src=x>|\x1b[31m", "tau": 1.0, "tau_mark": "best"}])
         assert "| &lt;img src=x>\\|\\x1b[31m | **1.000** |" in markdown(table)
         assert "\x1b" not in latex(table) + as_html(table) + as_csv(table)
@@ -484,7 +485,7 @@ class TestPaper:
     def test_latex_is_escaped(self) -> None:
         assert escaped("fast_v 50% {a} \\ #1") == r"fast\_v 50\% \{a\} \textbackslash{} \#1"
 
-    def test_command_writes_all(self, root: Path, tmp_path: Path) -> None:
+    def test_report_command_writes_figures_tables_and_records(self, root: Path, tmp_path: Path) -> None:
         out = tmp_path / "out"
         arguments = ["report", str(root), "-o", str(out / "r.html"), "--figures", str(out / "f"), "--no-spectrograms"]
         result = CliRunner().invoke(app, arguments)
@@ -500,7 +501,7 @@ class TestPaper:
         assert 450 <= int(width[1]) <= 520  # about the seven inches of both columns
         assert (out / "f" / "records.csv").read_text().count("\n") == 33
 
-    def test_records_hold_failed_ones_too_and_whole_numbers_stay_whole(self, root: Path) -> None:
+    def test_records_csv_holds_failed_samples_and_keeps_whole_numbers(self, root: Path) -> None:
         added(root / "tau" / "M" / "base-0", FAILED)
         rows = list(csv.DictReader(io.StringIO(as_csv(records(data_of(root))))))
         assert len(rows) == 32

@@ -34,23 +34,23 @@ class TestPublishedTable:
             ("Human", 87.6),
         ],
     )  # fmt: skip
-    def test_rows_average_to_what_the_paper_says(self, row: str, average: float) -> None:
+    def test_rows_average_to_the_means_printed_in_the_paper(self, row: str, average: float) -> None:
         scores = [score for score in _ROWS[row] if not math.isnan(score)]
         assert sum(scores) / len(scores) == pytest.approx(average, abs=0.06)
 
-    def test_columns_are_the_tasks(self) -> None:
+    def test_columns_are_the_tasks_of_the_benchmark(self) -> None:
         table = published("qwen2.5-omni-7b")
         assert set(table) == {task.key for task in AUDIOMARATHON.tasks}
         assert (table["librispeech"], table["gtzan"], table["vox_age"]) == (0.981, 1.0, 0.214)
         assert published("embedded") == {}
 
-    def test_every_row_is_that_of_a_model(self) -> None:
+    def test_every_row_but_human_belongs_to_a_known_model(self) -> None:
         names = {AUDIOMARATHON.models[model.key] for model in all_models() if model.key in AUDIOMARATHON.models}
         assert names == set(_ROWS) - {"Human"}
 
 
 class TestCounting:
-    def test_is_that_of_the_published_block(self) -> None:
+    def test_macro_and_weighted_f1_equal_those_of_the_original(self) -> None:
         truth, predicted = ["a", "a", "b", "b", "c"], ["a", "b", None, "b", "d"]
         sums = published_choice_sums(truth, predicted)
         figures = sums.statistic(sums.columns.sum(axis=0, keepdims=True))[0]
@@ -58,7 +58,7 @@ class TestCounting:
         assert expected is not None
         assert figures == pytest.approx([expected["macro_f1"], expected["weighted_f1"]])
 
-    def test_nothing_parsed_is_no_score(self) -> None:
+    def test_f1_is_nan_if_no_reply_was_parsed(self) -> None:
         sums = published_choice_sums(["a", "b"], [None, None])
         assert np.isnan(sums.statistic(sums.columns.sum(axis=0, keepdims=True))).all()
 
@@ -68,7 +68,7 @@ def results_of(root: Path, rights: dict[str, list[bool]]) -> list[Result]:
 
 
 class TestRows:
-    def test_a_task_and_its_groups_mean(self, tmp_path: Path) -> None:
+    def test_hold_task_score_and_group_mean_beside_the_published_ones(self, tmp_path: Path) -> None:
         rights = {"tau": [True] * 8, "gtzan": [True] * 4 + [False] * 4, "desed": [False] * 8}
         rows = {row["scope"]: row for row in reproduced(results_of(tmp_path, rights), "qwen2.5-omni-7b")}
         assert rows["tau"]["mine"] == 1.0
@@ -79,14 +79,14 @@ class TestRows:
         assert group["interval"][0] < group["mine"] < group["interval"][1]
         assert "overall" not in rows
 
-    def test_tasks_are_drawn_independently(self, tmp_path: Path) -> None:
+    def test_bootstrap_draws_the_tasks_of_a_mean_independently(self, tmp_path: Path) -> None:
         """A mean of three like tasks is known √3 times as well as each; with common draws it would be no better."""
         rights = {task: [True, True, False, True] * 15 for task in ("tau", "gtzan", "desed")}
         rows = reproduced(results_of(tmp_path, rights), "embedded")
         widths = [row["interval"][1] - row["interval"][0] for row in rows]
         assert widths[3] == pytest.approx(sum(widths[:3]) / 3 / 3**0.5, rel=0.1)
 
-    def test_an_unparsed_reply_is_dropped_as_the_release_did(self, tmp_path: Path) -> None:
+    def test_an_unparsed_reply_is_left_out_as_in_the_original(self, tmp_path: Path) -> None:
         (result,) = results_of(tmp_path, {"tau": [True] * 8})
         first, *rest = records_in(result.folder)
         write_records(result.folder, [first | {"reply": "hard to say"}, *rest])
@@ -95,16 +95,18 @@ class TestRows:
         assert row["published"] is None
 
     @pytest.mark.parametrize(("told", "agrees"), [(0.5, True), (0.7, False), (None, None)])
-    def test_agreement_is_lying_within_the_interval(self, told: float | None, agrees: bool | None) -> None:
+    def test_a_score_agrees_if_the_published_one_lies_in_the_interval(
+        self, told: float | None, agrees: bool | None
+    ) -> None:
         assert row_of("tau", 9, 0, 0.5, (0.4, 0.6), None, told)["agrees"] is agrees
 
 
 class TestProtocol:
-    def test_paper_is_the_public_runs_subsets(self) -> None:
+    def test_paper_protocol_sets_the_subsets_of_the_public_runs(self) -> None:
         settings = protocol_settings(RunSettings(), "paper")
         assert (settings.balance, settings.skip_persons, settings.skip_emotion) == (True, ("2", "10"), "happy")
 
-    def test_full_is_every_sample_though_the_environment_leaves_some_out(self) -> None:
+    def test_full_protocol_takes_every_sample_despite_narrowing_settings(self) -> None:
         narrowed = RunSettings(balance=True, skip_persons=("3",), skip_emotion="sad", seed=7)
         assert protocol_settings(narrowed, "full") == RunSettings(seed=7)
 
@@ -112,41 +114,41 @@ class TestProtocol:
         ("protocol", "other"),
         [("paper", {"method": "dart"}), ("full", {"method": "dart"}), ("paper", {"seed": 7}), ("short", {})],
     )
-    def test_what_contradicts_it_is_refused(self, protocol: str, other: dict[str, object]) -> None:
+    def test_settings_that_contradict_the_protocol_are_refused(self, protocol: str, other: dict[str, object]) -> None:
         with pytest.raises(SettingsError, match=r"base|seed 42|allowed: paper, full"):
             protocol_settings(RunSettings(**other), protocol)
 
 
 class TestCommand:
-    def test_a_task_that_fails_does_not_stop_the_rest_and_the_files_say_what_differs(
+    def test_a_failed_task_does_not_stop_the_others_and_is_named_in_the_files(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("RACE_DATA_PATH", str(tmp_path / "nowhere"))
         monkeypatch.setenv("TAU_DATA_PATH", str(task_folders.build_tau(tmp_path / "TAU")))
-        found = CliRunner().invoke(
+        result = CliRunner().invoke(
             app, ["reproduce", "race", "tau", "ASC", "--model", "embedded", "--limit", "2", "--results", str(tmp_path)]
         )
-        assert found.exit_code == 1
+        assert result.exit_code == 1
         content = json.loads((tmp_path / "reproduce-paper" / "embedded.json").read_text())
         assert [(row["scope"], row["samples"]) for row in content["rows"]] == [("tau", 2)]
-        assert "embedded, protocol paper, not in the published table" in found.output
+        assert "embedded, protocol paper, not in the published table" in result.output
         told = (tmp_path / "reproduce-paper" / "embedded.md").read_text()
         for line in ("race was not run: ", "2 samples per task only", "tau: the data has 10 samples, the whole task"):
             assert f"\n- {line}" in told
 
-    def test_known_gaps_are_reported_with_the_number_of_samples_scored(
+    def test_known_gaps_of_the_data_are_reported_with_the_number_of_samples_scored(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("SLUE_DATA_PATH", str(task_folders.build_slue(tmp_path / "SLUE")))
         gap = {"path": "dev/mixed_concatenated_audio_0061.wav", "uniq_id": 61}
         task_folders.edit_rows(tmp_path / "SLUE" / "merged_audio_data.json", lambda rows: rows[2].update(gap))
-        found = CliRunner().invoke(app, ["reproduce", "slue", "--model", "embedded", "--results", str(tmp_path)])
-        assert found.output.count("left out 1 sample (known gaps of the published data)") == 2  # first and last
+        result = CliRunner().invoke(app, ["reproduce", "slue", "--model", "embedded", "--results", str(tmp_path)])
+        assert result.output.count("left out 1 sample (known gaps of the published data)") == 2  # first and last
         told = (tmp_path / "reproduce-paper" / "embedded.md").read_text()
         assert "\n- slue: known gaps of the published data left out: 1, so n is 2" in told
 
-    def test_a_task_that_the_paper_has_not_is_refused_at_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_task_outside_the_paper_is_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
         theirs = type("Theirs", (Tau,), {"key": "theirs", "aliases": ()})()
         monkeypatch.setattr("audiomarathon.benchmarks.registry.plugins", lambda group, *_: [theirs][: group == TASKS])
-        found = CliRunner().invoke(app, ["reproduce", "theirs"])
-        assert (found.exit_code, "not a task of the paper" in found.output) == (2, True)
+        result = CliRunner().invoke(app, ["reproduce", "theirs"])
+        assert (result.exit_code, "not a task of the paper" in result.output) == (2, True)

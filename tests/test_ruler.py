@@ -46,8 +46,8 @@ def recordings(folder: Path, *names: str, seconds: float = 0.3) -> Path:
 
 
 def rows_of(root: Path, question: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads((root / "ruler" / f"ruler_{question}.json").read_text())
-    return found
+    rows: list[dict[str, Any]] = json.loads((root / "ruler" / f"ruler_{question}.json").read_text())
+    return rows
 
 
 @pytest.fixture(scope="module")
@@ -58,49 +58,49 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-def asked_of(found: list[Item], question: str) -> list[tuple[Item, Any]]:
-    return [(item, asked) for item in found for asked in item.asked if asked.question == question]
+def asked_of(ruler_items: list[Item], question: str) -> list[tuple[Item, Any]]:
+    return [(item, asked) for item in ruler_items for asked in item.asked if asked.question == question]
 
 
 class TestPlan:
     @pytest.mark.parametrize("question", QUESTIONS)
     @pytest.mark.parametrize("needles", [2, 3, 5])
-    def test_letters_and_answers_are_right_equally_often(self, question: str, needles: int) -> None:
-        found = asked_of(items(Grid(needles=(needles,), items=16), WORDS), question)
-        letters = Counter(asked.letter for _, asked in found)
+    def test_correct_letters_and_answers_are_evenly_distributed(self, question: str, needles: int) -> None:
+        pairs = asked_of(items(Grid(needles=(needles,), items=16), WORDS), question)
+        letters = Counter(asked.letter for _, asked in pairs)
         assert set(letters.values()) == {4}
-        answers = Counter(asked.options["ABCD".index(asked.letter)] for _, asked in found)
+        answers = Counter(asked.options["ABCD".index(asked.letter)] for _, asked in pairs)
         assert max(answers.values()) - min(answers.values()) <= 1
         assert len(answers) == (4 if question == "count" else 8)
 
-    def test_every_answer_is_what_is_heard(self) -> None:
-        for item, asked in asked_of(found := items(Grid(needles=(1, 3), items=8), WORDS), "word"):
-            said = [one for one in asked.options if one in item.sounds]
+    def test_every_correct_option_matches_the_sounds_of_the_item(self) -> None:
+        for item, asked in asked_of(ruler_items := items(Grid(needles=(1, 3), items=8), WORDS), "word"):
+            said = [option for option in asked.options if option in item.sounds]
             assert said == [asked.options["ABCD".index(asked.letter)]]
-        for item, asked in asked_of(found, "order"):
-            heard = [one for one in item.sounds if one in asked.options]
+        for item, asked in asked_of(ruler_items, "order"):
+            heard = [sound for sound in item.sounds if sound in asked.options]
             assert heard[0] == asked.options["ABCD".index(asked.letter)]
-        for item, asked in asked_of(found, "after"):
+        for item, asked in asked_of(ruler_items, "after"):
             after = item.sounds[item.sounds.index(BELL) + 1]
             assert after == asked.options["ABCD".index(asked.letter)]
-        for item, asked in asked_of(found, "count"):
+        for item, asked in asked_of(ruler_items, "count"):
             assert set(item.sounds) == {BELL}
             assert asked.options["ABCD".index(asked.letter)] == str(len(item.sounds))
 
-    def test_the_needles_named_decide_the_answer(self) -> None:
-        found = items(Grid(needles=(3,), items=8), WORDS)
-        for item, asked in asked_of(found, "after"):
+    def test_the_deciding_needles_are_those_the_question_asks_about(self) -> None:
+        ruler_items = items(Grid(needles=(3,), items=8), WORDS)
+        for item, asked in asked_of(ruler_items, "after"):
             assert item.sounds[asked.deciding[0]] == BELL
-        for item, asked in asked_of(found, "order"):
-            assert {item.sounds[one] for one in asked.deciding} == set(asked.options) & set(item.sounds)
+        for item, asked in asked_of(ruler_items, "order"):
+            assert {item.sounds[place] for place in asked.deciding} == set(asked.options) & set(item.sounds)
 
-    def test_a_subset_of_the_questions_is_about_the_same_items(self) -> None:
+    def test_asking_fewer_questions_keeps_the_same_items(self) -> None:
         whole = items(Grid(items=4), WORDS)
         part = items(Grid(items=4, questions=("after",)), WORDS)
         assert [asked for _, asked in asked_of(part, "after")] == [asked for _, asked in asked_of(whole, "after")]
-        assert {one.question for item in part for one in item.asked} == {"after"}
+        assert {question.question for item in part for question in item.asked} == {"after"}
 
-    def test_one_word_has_no_order(self) -> None:
+    def test_items_with_one_word_have_no_order_question(self) -> None:
         assert not asked_of(items(Grid(needles=(1,), items=4), WORDS), "order")
 
     @pytest.mark.parametrize(
@@ -121,11 +121,11 @@ class TestPlan:
             ({"questions": ("order",), "needles": (1,)}, "order: needs --needles 2"),
         ],
     )
-    def test_a_grid_is_refused(self, given: dict[str, Any], said: str) -> None:
+    def test_an_invalid_grid_is_refused(self, given: dict[str, Any], said: str) -> None:
         with pytest.raises(SettingsError, match=said):
             Grid(**given)
 
-    def test_too_few_words_are_refused(self) -> None:
+    def test_too_few_words_for_the_needles_are_refused(self) -> None:
         with pytest.raises(SettingsError, match=r"--needles 6: too many for 8 words.*up to 5"):
             items(Grid(needles=(6,)), WORDS)
         with pytest.raises(SettingsError, match="3 words to say, which is too few; needed: 4"):
@@ -146,33 +146,35 @@ class TestClips:
             free = row["minutes"] * 60 - row["event_seconds"]
             assert row["event_onset"] == pytest.approx(row["place"] * free, abs=1e-3)
 
-    def test_each_needle_is_as_loud_as_asked(self, root: Path) -> None:
+    def test_each_needle_has_the_stated_snr(self, root: Path) -> None:
         for row in rows_of(root, "count"):
             clip, alone = (decode(root / "ruler" / row[name], RATE) for name in ("path", "background_alone"))
             for start, length in row["needles"]:
                 begin = round((row["event_onset"] + start) * RATE)
                 needle = (clip - alone)[begin : begin + round(length * RATE)]
-                found = 20 * np.log10(sounds.level(needle) / sounds.level(alone))
-                assert found == pytest.approx(row["snr_db"], abs=0.1)
+                snr_db = 20 * np.log10(sounds.level(needle) / sounds.level(alone))
+                assert snr_db == pytest.approx(row["snr_db"], abs=0.1)
 
     @pytest.mark.parametrize(("question", "deciding"), [("word", 1), ("after", 2)])
-    def test_a_row_has_only_the_needles_that_decide(self, root: Path, question: str, deciding: int) -> None:
+    def test_a_row_lists_only_the_needles_that_decide_the_answer(
+        self, root: Path, question: str, deciding: int
+    ) -> None:
         """Each clip has two words and a bell."""
         assert {len(row["needles"]) for row in rows_of(root, question)} == {deciding}
 
     def test_a_loud_needle_is_not_clipped(self, tmp_path: Path) -> None:
         loud = replace(SMALL, snr=(40,), minutes=(0.2,), questions=("count",))
         build.write(build.Ruler(loud, sounds.voice(), sounds.synthetic_backgrounds(2, 1)), tmp_path)
-        peaks = [np.abs(decode(one, RATE)).max() for one in (tmp_path / "ruler" / "clips").iterdir()]
+        peaks = [np.abs(decode(clip, RATE)).max() for clip in (tmp_path / "ruler" / "clips").iterdir()]
         assert 0.5 < max(peaks) < 0.995
 
     def test_the_same_seed_makes_the_same_bytes(self, root: Path, tmp_path: Path) -> None:
         build.write(build.Ruler(SMALL, sounds.voice(), sounds.synthetic_backgrounds(4, 1)), tmp_path)
-        files = [one.relative_to(root) for one in root.rglob("*") if one.is_file()]
+        files = [path.relative_to(root) for path in root.rglob("*") if path.is_file()]
         assert len(files) > 90
-        assert all((root / one).read_bytes() == (tmp_path / one).read_bytes() for one in files)
+        assert all((root / path).read_bytes() == (tmp_path / path).read_bytes() for path in files)
 
-    def test_clips_that_are_there_are_kept(self, root: Path) -> None:
+    def test_existing_clips_are_kept_and_only_missing_ones_are_made(self, root: Path) -> None:
         more = replace(SMALL, places=(0, 0.25, 0.5, 1), questions=("after",))
         ruler = build.Ruler(more, sounds.voice(), sounds.synthetic_backgrounds(4, 1))
         before = rows_of(root, "word")
@@ -181,35 +183,35 @@ class TestClips:
         assert rows_of(root, "word") == before
         build.write(build.Ruler(SMALL, sounds.voice(), sounds.synthetic_backgrounds(4, 1)), root)
 
-    def test_what_makes_a_clip_names_it(self) -> None:
+    def test_clip_names_depend_on_seed_gap_and_background(self) -> None:
         ruler = build.Ruler(SMALL, sounds.voice(), sounds.synthetic_backgrounds(4, 1))
         others = [
             build.Ruler(replace(SMALL, seed=7), sounds.voice(), ruler.backgrounds),
             build.Ruler(replace(SMALL, gap=0.4), sounds.voice(), ruler.backgrounds),
             build.Ruler(SMALL, sounds.voice(), sounds.synthetic_backgrounds(4, 2)),
         ]
-        own = {ruler.name(ruler.backgrounds[0], one) for one in ruler.clips(0)}
-        assert len(own) == len([*ruler.clips(0)])
+        names = {ruler.name(ruler.backgrounds[0], clip) for clip in ruler.clips(0)}
+        assert len(names) == len([*ruler.clips(0)])
         for other in others:
-            assert not own & {other.name(other.backgrounds[0], one) for one in other.clips(0) if one.item}
+            assert not names & {other.name(other.backgrounds[0], clip) for clip in other.clips(0) if clip.item}
 
-    def test_the_gain_of_the_loudest_needle_names_a_clip(self) -> None:
+    def test_clip_names_depend_on_the_gain_of_the_loudest_needle(self) -> None:
         """Other needles may be louder, and all clips of a background have one gain."""
-        one, louder = (build.Ruler(SMALL, sounds.voice(), sounds.synthetic_backgrounds(1, 1)) for _ in range(2))
-        vars(louder)["peak"] = one.peak + 1
-        assert not {one.name(one.backgrounds[0], clip) for clip in one.clips(0)} & {
-            louder.name(one.backgrounds[0], clip) for clip in one.clips(0)
+        quieter, louder = (build.Ruler(SMALL, sounds.voice(), sounds.synthetic_backgrounds(1, 1)) for _ in range(2))
+        vars(louder)["peak"] = quieter.peak + 1
+        assert not {quieter.name(quieter.backgrounds[0], clip) for clip in quieter.clips(0)} & {
+            louder.name(quieter.backgrounds[0], clip) for clip in quieter.clips(0)
         }
 
     def test_needles_longer_than_the_clip_are_refused(self) -> None:
         bells = replace(SMALL, gap=3600, needles=(99,), questions=("count",))  # more than memory holds
-        for own, said in ((replace(SMALL, gap=4), r"2: .* last \d+\.\d s, longer"), (bells, "99: .*longer")):
+        for grid, said in ((replace(SMALL, gap=4), r"2: .* last \d+\.\d s, longer"), (bells, "99: .*longer")):
             with pytest.raises(SettingsError, match=f"--needles {said} than --minutes 0.18"):
-                build.Ruler(own, sounds.voice(), sounds.synthetic_backgrounds(2, 1))
+                build.Ruler(grid, sounds.voice(), sounds.synthetic_backgrounds(2, 1))
 
 
 class TestRecordings:
-    def test_words_and_backgrounds_of_the_user(self, tmp_path: Path) -> None:
+    def test_words_and_backgrounds_may_come_from_recordings_of_the_user(self, tmp_path: Path) -> None:
         words = recordings(tmp_path / "words", "red_light", "green", "blue", "grey", "pink")
         around = recordings(tmp_path / "around", *"abcde", seconds=2)
         given = ["--minutes", "0.2", "--places", "0.5", "--needles", "2", "--items", "4", "--gap", "0.5"]
@@ -220,15 +222,15 @@ class TestRecordings:
         task = get_task("ruler/order")
         loaded = task.load(task.find(tmp_path / "out"))
         assert (len(loaded.samples), loaded.bad_rows) == (4, ())
-        assert {one.cluster for one in loaded.samples} == {row["background"] for row in rows}
+        assert {sample.cluster for sample in loaded.samples} == {row["background"] for row in rows}
 
-    def test_a_recording_is_in_one_background_only(self, tmp_path: Path) -> None:
+    def test_each_recording_is_used_in_one_background_only(self, tmp_path: Path) -> None:
         folder = recordings(tmp_path, *"abcdefg", seconds=1)
-        found = sounds.recorded_backgrounds(folder, 3, 0, 60 * RATE)
-        whole = [one.make(4 * RATE) for one in found]
-        assert [sounds.level(one) for one in whole] == pytest.approx([1] * 3, abs=0.02)
-        assert np.array_equal(found[0].make(RATE), whole[0][:RATE])
-        assert len({one.mark for one in found}) == 3
+        backgrounds = sounds.recorded_backgrounds(folder, 3, 0, 60 * RATE)
+        whole = [background.make(4 * RATE) for background in backgrounds]
+        assert [sounds.level(samples) for samples in whole] == pytest.approx([1] * 3, abs=0.02)
+        assert np.array_equal(backgrounds[0].make(RATE), whole[0][:RATE])
+        assert len({background.mark for background in backgrounds}) == 3
 
     @pytest.mark.parametrize(
         ("flag", "names", "said"),
@@ -244,7 +246,7 @@ class TestRecordings:
             ("--words", ("e", "f", "bell", "g"), "says 'bell', which is taken"),
         ],
     )
-    def test_a_folder_is_refused_before_anything_is_written(
+    def test_a_folder_of_unusable_recordings_is_refused_before_anything_is_written(
         self, tmp_path: Path, flag: str, names: tuple[str, ...], said: str
     ) -> None:
         folder = recordings(tmp_path / "in", *names)
@@ -287,7 +289,9 @@ class TestRecordings:
             (("--minutes", "0.05"), "longer than --minutes 0.05"),
         ],
     )
-    def test_a_bad_option_is_one_line(self, tmp_path: Path, given: tuple[str, ...], said: str) -> None:
+    def test_a_bad_option_gives_a_one_line_error_and_writes_nothing(
+        self, tmp_path: Path, given: tuple[str, ...], said: str
+    ) -> None:
         code, output = call("ruler", tmp_path / "out", *given)
         assert (code, len(output.strip().splitlines())) == (2, 1)
         assert said in output
@@ -300,7 +304,7 @@ class TestRecordings:
 
 
 class TestControls:
-    def test_no_needle_is_the_background_of_the_same_length(self, root: Path, tmp_path: Path) -> None:
+    def test_the_no_needle_control_is_the_background_alone_of_the_same_length(self, root: Path, tmp_path: Path) -> None:
         succeed("data", "controls", "ruler/word", "--control", "no-needle", "--data", root, "-o", tmp_path)
         task = get_task("ruler/word")
         loaded = task.load(task.find(tmp_path / "no-needle"))
@@ -310,22 +314,22 @@ class TestControls:
             assert np.array_equal(decode(sample.clips[0], RATE), alone)
             assert "needles" not in task.reference(sample)
 
-    def test_a_short_control_keeps_the_needles_and_knows_where_they_are(self, root: Path, tmp_path: Path) -> None:
+    def test_a_shortened_clip_keeps_the_needles_and_their_times(self, root: Path, tmp_path: Path) -> None:
         succeed("data", "controls", "ruler/after", "--durations", "9", "--data", root, "-o", tmp_path)
         task = get_task("ruler/after")
         loaded = task.load(task.find(tmp_path / "9s"))
         rows = {row["uniq_id"]: row for row in rows_of(root, "after")}
-        sample = next(one for one in loaded.samples if one.id.startswith("0.25min-at1-n2-20"))
-        own = rows[sample.id]
-        begin = round((own["event_onset"] + own["needles"][1][0]) * RATE)
+        sample = next(candidate for candidate in loaded.samples if candidate.id.startswith("0.25min-at1-n2-20"))
+        row = rows[sample.id]
+        begin = round((row["event_onset"] + row["needles"][1][0]) * RATE)
         start, end = task.reference(sample)["needles"][1]
         heard = decode(sample.clips[0], RATE)[round(start * RATE) : round(end * RATE)]
-        assert np.allclose(heard, decode(root / "ruler" / own["path"], RATE)[begin : begin + len(heard)], atol=1e-4)
+        assert np.allclose(heard, decode(root / "ruler" / row["path"], RATE)[begin : begin + len(heard)], atol=1e-4)
 
 
 def kept(spans: list[tuple[float, float]], tokens: int = 100) -> str:
     """Bits of a clip of 100 s whose tokens in these spans were kept."""
-    flags = [any(start <= one < end for start, end in spans) for one in range(tokens)]
+    flags = [any(start <= token < end for start, end in spans) for token in range(tokens)]
     return base64.b64encode(np.packbits(flags).tobytes()).decode()
 
 
@@ -336,11 +340,11 @@ def answered(
     reference = {"answer": "A", "options": list("wxyz"), "labels": list("ABCD"), "needles": [[10, 12], [50, 54]]}
     groups = {"minutes": minutes, "place": str(number % 2), "needles": "2", "dB": "10"}
     bits = {} if spans is None else {"kept_audio_bits": kept(spans), "kept_audio_tokens": sum(e - s for s, e in spans)}
-    own = {"reply": "A" if right else "B", "reference": reference, "groups": groups, "clip_seconds": 100.0}
-    return a_record(f"s{number}", cluster=f"c{number % 3}", **own, **bits)
+    fields = {"reply": "A" if right else "B", "reference": reference, "groups": groups, "clip_seconds": 100.0}
+    return a_record(f"s{number}", cluster=f"c{number % 3}", **fields, **bits)
 
 
-def test_the_share_of_each_needle_that_was_kept() -> None:
+def test_share_kept_of_each_needle_by_hand() -> None:
     assert kept_of_needles(typed(answered(1, right=True, spans=[(10, 11), (50, 53)]))) == [0.5, 0.75]
     assert kept_of_needles(typed(answered(1, right=True))) is None  # a press: nobody knows
     assert kept_of_needles(typed(answered(1, right=True)), is_base=True) == [1, 1]
@@ -351,9 +355,9 @@ def runs(tmp_path: Path) -> Path:
     """Base answers all; of a pruned run, one wrong answer kept its needles, two lost one of them."""
     whole, half = [(10, 12), (50, 54)], [(50, 54)]
     base = [answered(number, right=True, minutes=str(1 + number // 4)) for number in range(8)]
-    own = [answered(0, right=False, spans=whole), answered(1, right=False, spans=half),
+    pruned = [answered(0, right=False, spans=whole), answered(1, right=False, spans=half),
            answered(2, right=False, spans=half), answered(3, right=True, spans=whole)]  # fmt: skip
-    for label, records in (("base-0", base), ("random-0.5-layer2", own)):
+    for label, records in (("base-0", base), ("random-0.5-layer2", pruned)):
         method, _, rest = label.partition("-")
         identity = {"device": "gpu", "method": method} | ({"ratio": 0.5, "layer": 2} if rest != "0" else {})
         facts = {"task": "ruler/word", "method": label, "model": "toy", "checkpoint": "/toy", "identity": identity}
@@ -361,38 +365,38 @@ def runs(tmp_path: Path) -> Path:
     return tmp_path / "runs"
 
 
-def test_a_wrong_answer_was_heard_or_dropped(runs: Path) -> None:
-    (found,) = (one for one in sections(PageData(read_systems([runs]))) if one.anchor == "ruler")
-    rows = {row["setting"]: row for row in found.tables[0].frame.to_dict("records") if row["minutes"] == 1}
+def test_the_report_tells_replies_with_dropped_needles_from_other_wrong_replies(runs: Path) -> None:
+    (ruler_section,) = (section for section in sections(PageData(read_systems([runs]))) if section.anchor == "ruler")
+    rows = {row["setting"]: row for row in ruler_section.tables[0].frame.to_dict("records") if row["minutes"] == 1}
     pruned = rows["random-0.5-layer2"]
     assert (pruned["accuracy"], pruned["unanswered"], pruned["dropped"]) == (0.25, 0.25, 0.5)
     assert pruned["kept"] == pytest.approx((1 + 0.5 + 0.5 + 1) / 4)
     assert (rows["base-0"]["accuracy"], rows["base-0"]["kept"], rows["base-0"]["kept_low"]) == (1, 1, None)
-    assert "dropped" in markdown(found.tables[0])
+    assert "dropped" in markdown(ruler_section.tables[0])
 
 
-def test_a_heat_map_a_setting_with_a_cell_for_each_length_and_place(runs: Path, tmp_path: Path) -> None:
-    (found,) = (one for one in sections(PageData(read_systems([runs]))) if one.anchor == "ruler")
-    base, pruned = found.charts["ruler/word"]
-    cells = {(one["y"], one["x"]): one["value"] for one in pruned.data["cells"]}
+def test_each_setting_has_a_heat_map_over_clip_length_and_needle_place(runs: Path, tmp_path: Path) -> None:
+    (ruler_section,) = (section for section in sections(PageData(read_systems([runs]))) if section.anchor == "ruler")
+    base, pruned = ruler_section.charts["ruler/word"]
+    cells = {(cell["y"], cell["x"]): cell["value"] for cell in pruned.data["cells"]}
     assert cells == {("1 min", "0"): 0.0, ("1 min", "1"): 0.5}
     assert len(base.data["cells"]) == 4
     drawn = plot_runs([runs], tmp_path / "plots", "svg")
-    assert any("place of the needles" in one.read_text() for one in drawn)
+    assert any("place of the needles" in file.read_text() for file in drawn)
 
 
-def test_the_fields_of_a_row_are_checked(root: Path, tmp_path: Path) -> None:
+def test_a_row_with_malformed_needles_is_a_bad_row(root: Path, tmp_path: Path) -> None:
     rows = rows_of(root, "word")[:4]
     for row, odd in zip(rows, (None, "x", [[1]], [["a", 2]]), strict=True):
         row["needles"] = odd
     (tmp_path / "ruler_word.json").write_text(json.dumps(rows))
     (tmp_path / "clips").symlink_to(root / "ruler" / "clips")
     loaded = get_task("ruler/word").load(tmp_path)
-    assert [one.row for one in loaded.bad_rows] == [2, 3, 4]
-    assert all("needles" in str(one) for one in loaded.bad_rows)
+    assert [bad_row.row for bad_row in loaded.bad_rows] == [2, 3, 4]
+    assert all("needles" in str(bad_row) for bad_row in loaded.bad_rows)
 
 
-def test_an_absent_background_is_named(root: Path) -> None:
+def test_a_missing_background_file_is_named_in_the_error(root: Path) -> None:
     task = get_task("ruler/word")
     loaded = task.load(task.find(root))
     gone = replace(loaded.samples[0], meta={**loaded.samples[0].meta, "background_alone": "clips/none.flac"})

@@ -42,7 +42,7 @@ SIZES = {"prompt_tokens": 100, "audio_tokens": 60, "clip_seconds": 2.4}
 RECORD = typed(a_record(**SIZES))
 
 
-def test_a_median_of_ratios_leaves_out_what_was_not_measured_and_nothing_else() -> None:
+def test_a_median_of_ratios_leaves_out_only_missing_and_zero_times() -> None:
     """Ratios of a thousandth and of a thousand count like all others."""
     missing = [(None, 1.0, "d"), (1.0, None, "e"), (1.0, 0.0, "f")]
     assert median_ratio([(1.0, 1000.0, "a"), (2.0, 1.0, "b"), (1000.0, 1.0, "c"), *missing], seed=0).value == 2.0
@@ -56,21 +56,21 @@ def read_in_decode(lm: AudioLM) -> Iterator[dict[str, int]]:
     modules = {"decoder": lm.decoder, "lm_head": lm.lm_head}
     named = [(f"{part}.{name}", p) for part, module in modules.items() for name, p in module.named_parameters()]
     names = {p.untyped_storage().data_ptr(): (name, p.nbytes) for name, p in named}
-    found, steps = dict[str, int](), count()
+    reads, steps = dict[str, int](), count()
 
     class Reads(TorchDispatchMode):
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            tensors = [one for one in tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor)]
+            tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
             if not func.is_view and func.overloadpacket.__name__ != "embedding":
-                found.update(names[at] for one in tensors if (at := one.untyped_storage().data_ptr()) in names)
+                reads.update(names[at] for tensor in tensors if (at := tensor.untyped_storage().data_ptr()) in names)
             return func(*args, **(kwargs or {}))
 
-    with Reads(), lm.model.register_forward_pre_hook(lambda *_: found.clear() if next(steps) else None):
-        yield found
+    with Reads(), lm.model.register_forward_pre_hook(lambda *_: reads.clear() if next(steps) else None):
+        yield reads
 
 
 class TestCounting:
-    def test_the_tiny_model_by_hand(self, lm: AudioLM) -> None:
+    def test_flops_of_the_tiny_model_by_hand(self, lm: AudioLM) -> None:
         cost = count_cost(lm)
         assert LAYER == 9344
         assert cost.flops_per_token_per_layer == TINY.flops_per_token_per_layer
@@ -78,14 +78,14 @@ class TestCounting:
         assert cost.lm_head_flops == TINY.lm_head_flops
 
     @pytest.mark.parametrize("attention", ["sdpa", "eager"])
-    def test_the_audio_tower_by_hand(self, tiny_checkpoint: Path, attention: str) -> None:
+    def test_flops_of_the_audio_tower_by_hand(self, tiny_checkpoint: Path, attention: str) -> None:
         """Two convolutions at 100 and 50 frames a second, one layer that attends in windows of 100, a projection."""
         convolutions = 100 * 2 * 3 * 128 * 32 + 50 * 2 * 3 * 32 * 32
         layer = 50 * (2 * (4 * 32 * 32 + 2 * 32 * 32) + 4 * 100 * 32)
         lm = load_tiny(tiny_checkpoint, attention)
         assert count_cost(lm).encoder_flops_per_second == convolutions + layer + 25 * 2 * 32 * 32
 
-    def test_the_audio_tower_of_every_family_hears_whole_windows(
+    def test_flops_of_the_audio_tower_count_whole_windows_in_every_family(
         self, family_lm: AudioLM, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """One second beyond a window of 30 s costs another one where the tower has windows, and a second elsewhere."""
@@ -94,7 +94,7 @@ class TestCounting:
         counted = count_cost(family_lm).encoder_flops_per_second * 31
         assert cost.encoder(31.0) == pytest.approx(counted, rel=0.03)
 
-    def test_counting_leaves_the_model_as_it_was(self, lm: AudioLM, prompts: list[Prompt]) -> None:
+    def test_counting_flops_leaves_the_model_unchanged(self, lm: AudioLM, prompts: list[Prompt]) -> None:
         inputs = lm.prepare(prompts[:1])
         before = Base().generate(lm, inputs, max_new_tokens=2, keep_logits=True).logits
         count_cost(lm)
@@ -107,7 +107,9 @@ class TestCounting:
         assert torch.equal(before, after)
 
     @pytest.mark.parametrize("key", FAMILIES)
-    def test_a_decode_step_reads_these_weights(self, loaded: Callable[[str, str], AudioLM], key: str) -> None:
+    def test_weight_bytes_equal_the_weights_read_in_a_real_decode_step(
+        self, loaded: Callable[[str, str], AudioLM], key: str
+    ) -> None:
         """Counted in a real step, by the storage of what goes into operations; no tower, in no family."""
         lm, cost = loaded(key, "sdpa"), count_cost(loaded(key, "sdpa"))
         with read_in_decode(lm) as read:
@@ -116,19 +118,21 @@ class TestCounting:
         assert sum(nbytes for name, nbytes in read.items() if "experts" in name) == cost.expert_bytes
 
     @pytest.mark.parametrize(("batch", "met"), [(1, 2.0), (2, 3.5), (1000, 8.0)])
-    def test_a_batch_meets_more_experts(self, batch: int, met: float) -> None:
+    def test_a_larger_batch_reads_more_experts(self, batch: int, met: float) -> None:
         """Of 8 experts, each token uses 2: with two tokens, 8 · (1 − (6/8)²) = 3.5 are expected."""
         cost = replace(TINY, weight_bytes=10.0, expert_bytes=800.0, experts=8, experts_per_token=2)
         assert cost.step_bytes(0.0, batch) == pytest.approx(10.0 + 100.0 * met)
 
-    def test_the_plans_config_agrees_with_the_loaded_model(self, tiny_checkpoint: Path, lm: AudioLM) -> None:
+    def test_cost_computed_from_the_config_agrees_with_the_loaded_model(
+        self, tiny_checkpoint: Path, lm: AudioLM
+    ) -> None:
         facts, cost = model_facts(tiny_checkpoint, 4), count_cost(lm)
         tokens = [1000] * 4
         assert facts.cost.llm_prefill(tokens) == pytest.approx(cost.llm_prefill(tokens), rel=0.01)
         assert facts.weight_bytes == 4 * sum(p.numel() for p in lm.model.parameters())
         assert facts.kv_bytes == 4 * 2 * 2 * 8 * 4
 
-    def test_only_active_experts_count(self) -> None:
+    def test_only_active_experts_count_as_parameters(self) -> None:
         class Experts(nn.Module):
             def __init__(self) -> None:
                 super().__init__()
@@ -146,7 +150,9 @@ class TestCounting:
     @pytest.mark.parametrize(
         ("merged", "active", "count"), [(False, ["b"], 12 + 7), (True, ["b"], 12), (False, [], 12)]
     )
-    def test_unmerged_adapters_count_and_idle_ones_do_not(self, merged: bool, active: list[str], count: int) -> None:
+    def test_unmerged_adapters_count_and_inactive_adapters_do_not(
+        self, merged: bool, active: list[str], count: int
+    ) -> None:
         class Adapted(nn.Module):
             def __init__(self) -> None:
                 super().__init__()
@@ -159,7 +165,7 @@ class TestCounting:
 
 
 class TestIdeals:
-    def test_a_prefill_by_hand(self) -> None:
+    def test_speed_up_of_a_pruned_prefill_by_hand(self) -> None:
         base = 4 * (2 * 9344 * 100 + 64 * 100 * 100) + 2 * 8512
         pruned = 2 * (2 * 9344 * 100 + 64 * 100 * 100) + 2 * (2 * 9344 * 70 + 64 * 70 * 70) + 2 * 8512
         assert (base, pruned) == (10_052_224, 8_278_144)
@@ -168,17 +174,17 @@ class TestIdeals:
         assert TINY.llm_prefill([100, 100, 70, 70]) == pruned
         assert ideal_speed_up(TINY, Drops(2, 0.5), RECORD) == base / pruned
 
-    def test_first_token_by_hand(self) -> None:
+    def test_speed_up_of_the_first_token_by_hand(self) -> None:
         encoder = 4_070_400 * 2.4
         expected = (encoder + 10_052_224) / (encoder + 8_278_144)
         assert ideal_speed_up(TINY, Drops(2, 0.5), RECORD, encoder=True) == pytest.approx(expected)
 
-    def test_windows_of_the_encoder_count_whole(self) -> None:
+    def test_windows_of_the_encoder_are_counted_whole(self) -> None:
         windowed = replace(TINY, encoder_window_seconds=30.0)
         assert [windowed.encoder(s) for s in (0.1, 30.0, 92.0)] == [4_070_400 * s for s in (30.0, 30.0, 120.0)]
         assert windowed.encoder(92.0) / TINY.encoder(92.0) == pytest.approx(1.3, abs=0.005)
 
-    def test_a_layer_with_a_window_is_not_square_in_the_prompt(self) -> None:
+    def test_attention_cost_of_a_windowed_layer_counts_only_keys_in_the_window(self) -> None:
         """Pairs of a query and a key it sees, counted one by one; full attention is counted as s²/2 pairs as well."""
         cost = Cost((0.0,), (2.0,), 0.0, None, attention_windows=(30,))
         for tokens in (10, 30, 100, 1000):
@@ -186,7 +192,7 @@ class TestIdeals:
             assert cost.llm_prefill([tokens]) == pytest.approx(4 * pairs, abs=4 * tokens)
         assert cost.llm_prefill([10]) == replace(cost, attention_windows=()).llm_prefill([10])
 
-    def test_costs_of_earlier_records_have_no_windows(self) -> None:
+    def test_a_cost_recorded_before_windows_were_counted_is_read(self) -> None:
         content = TINY.as_json()
         assert Cost.read(json.loads(json.dumps(content))) == TINY
         del content["encoder_window_seconds"], content["attention_windows"]
@@ -194,21 +200,21 @@ class TestIdeals:
 
     @pytest.mark.parametrize("method", [m for m in all_methods() if m.key != "base"], ids=lambda m: m.key)
     @pytest.mark.parametrize("encoder", [False, True])
-    def test_ratio_0_is_1(self, method: Method, encoder: bool) -> None:
+    def test_speed_up_at_ratio_0_is_1(self, method: Method, encoder: bool) -> None:
         drops = drops_of(method)
         assert drops is not None
         assert ideal_speed_up(TINY, drops, RECORD, encoder=encoder) == 1
 
     @pytest.mark.parametrize("name", ["base", "snapkv:0.5", "pyramidkv:0.9"])
-    def test_presses_promise_nothing_in_prefill(self, name: str) -> None:
+    def test_prefill_speed_up_of_a_press_is_1(self, name: str) -> None:
         drops = drops_of(get_method(name))
         assert drops is not None
         assert ideal_speed_up(TINY, drops, RECORD) == 1
 
-    def test_of_joined_methods_the_pruner_counts(self) -> None:
+    def test_of_a_pruner_joined_with_a_press_only_the_pruner_counts(self) -> None:
         assert drops_of(get_method("fast_v:0.5+snapkv:0.3", layer=3)) == Drops(3, 0.5)
 
-    def test_of_strangers_methods_nothing_is_known(self) -> None:
+    def test_tokens_dropped_by_a_third_party_method_are_unknown(self) -> None:
         class Stranger(Method):
             key, title, saves = "stranger", "", ""
 
@@ -219,13 +225,13 @@ class TestIdeals:
     @given(
         st.lists(st.floats(0, 0.99), min_size=2, max_size=6), st.integers(0, 4000), st.integers(1, 500), st.booleans()
     )
-    def test_more_dropped_or_dropped_earlier_promises_no_less(
+    def test_speed_up_never_falls_with_a_higher_ratio_or_an_earlier_layer(
         self, ratios: list[float], audio: int, text: int, encoder: bool
     ) -> None:
         record = replace(RECORD, prompt_tokens=audio + text, audio_tokens=audio, clip_seconds=audio / 25)
 
         def ideals(drops: Iterable[Drops]) -> list[float]:
-            return [ideal_speed_up(TINY, one, record, encoder=encoder) for one in drops]
+            return [ideal_speed_up(TINY, drop, record, encoder=encoder) for drop in drops]
 
         by_ratio = ideals(Drops(1, ratio) for ratio in sorted(ratios))
         by_layer = ideals(Drops(layer, max(ratios)) for layer in (4, 3, 2, 1, 0))
@@ -242,11 +248,11 @@ def record(id_: str, prefill: float, *, scoring: float = 0.25, **more: Any) -> d
 
 def run_of(records: list[dict[str, Any]], **facts: Any) -> Run:
     known = {"task": "tau", "identity": IDENTITY, "cost": TINY.as_json(), "drops": {"layer": None, "ratio": 0.0}}
-    return Run({**known, **facts}, {one["id"]: typed(one) for one in records})
+    return Run({**known, **facts}, {fields["id"]: typed(fields) for fields in records})
 
 
-def against(own: Run, base: Run) -> dict[str, Any]:
-    return savings(own, Pairs.of(own, base))
+def against(run: Run, base: Run) -> dict[str, Any]:
+    return savings(run, Pairs.of(run, base))
 
 
 PRUNED = {"kept_audio_tokens": 30, "kv_lengths": [100, 100, 70, 70], "kv_bytes": 680}
@@ -257,13 +263,13 @@ def busy_of(prefill: float | None) -> dict[str, float] | None:
 
 
 class TestMeasured:
-    def test_each_sample_against_its_own_base(self) -> None:
+    def test_speed_up_is_the_median_over_samples_paired_with_base(self) -> None:
         base = run_of([record("a", 2.0), record("b", 4.0), record("c", 9.0), record("only here", 100.0)])
-        own = run_of(
+        pruned = run_of(
             [record("a", 1.0, **PRUNED), record("b", 1.0, **PRUNED), record("c", 3.0, scoring=9.0, **PRUNED)],
             drops={"layer": 2, "ratio": 0.5},
         )
-        saved = against(own, base)
+        saved = against(pruned, base)
         assert saved["compared_samples"] == 3
         assert saved["llm_prefill"]["measured"] == 3.0  # of 2, 4 and 3; and not 15 / 5
         assert saved["llm_prefill"]["ideal"] == pytest.approx(10_052_224 / 8_278_144)
@@ -279,72 +285,72 @@ class TestMeasured:
         assert saved["scoring_s"] == 0.25  # the median
         assert saved["decode_per_token"]["measured"] is None
 
-    def test_an_uncounted_tower_leaves_the_ideal_to_the_first_token_out(self) -> None:
+    def test_without_encoder_flops_the_first_token_has_no_ideal_speed_up(self) -> None:
         cost = replace(TINY, encoder_flops_per_second=None).as_json()
-        own = run_of([record("a", 1.0, **PRUNED)], drops={"layer": 2, "ratio": 0.5}, cost=cost)
-        saved = savings(own, None)
+        pruned = run_of([record("a", 1.0, **PRUNED)], drops={"layer": 2, "ratio": 0.5}, cost=cost)
+        saved = savings(pruned, None)
         assert saved["llm_prefill"]["ideal"] == pytest.approx(10_052_224 / 8_278_144)
         assert saved["first_token"]["ideal"] is None
 
-    def test_base_against_itself_is_1(self) -> None:
+    def test_speed_up_of_base_against_itself_is_1(self) -> None:
         base = run_of([record("a", 2.0), record("b", 4.0)])
         for name in ("llm_prefill", "first_token"):
-            found = against(base, base)[name]
-            assert (found["measured"], found["interval"], found["ideal"]) == (1.0, [1.0, 1.0], 1.0)
+            gain = against(base, base)[name]
+            assert (gain["measured"], gain["interval"], gain["ideal"]) == (1.0, [1.0, 1.0], 1.0)
 
-    def test_without_base_nothing_is_measured_but_the_ideal_stands(self) -> None:
+    def test_without_base_only_the_ideal_speed_up_is_given(self) -> None:
         saved = savings(run_of([record("a", 1.0, **PRUNED)], drops={"layer": 2, "ratio": 0.5}), None)
         assert saved["llm_prefill"]["measured"] is None
         assert saved["llm_prefill"]["ideal"] > 1
         assert saved["compared_samples"] == 0
 
-    def test_untimed_runs_measure_nothing(self) -> None:
+    def test_untimed_runs_have_no_measured_savings(self) -> None:
         runs = [run_of([record("a", 1.0, time=None, kv_lengths=None, kv_bytes=None)]) for _ in range(2)]
         saved = against(*runs)
         assert (saved["llm_prefill"]["measured"], saved["untimed"]) == (None, "untimed runs")
         assert [saved[name] for name in ("kv_bytes", "kv_lengths", "scoring_s")] == [None] * 3
 
-    def test_latencies_of_an_endpoint_are_named_and_not_compared(self) -> None:
+    def test_latencies_of_an_endpoint_are_noted_and_not_compared(self) -> None:
         waited = {"time": None, "kv_lengths": None, "kv_bytes": None, "latency": {"first_token": 0.5, "total": 1.0}}
         saved = against(*(run_of([record("a", 1.0, **waited)]) for _ in range(2)))
         assert saved["untimed"].startswith("latencies of an endpoint are not compared")
 
-    def test_decode_comes_from_forced_runs(self) -> None:
+    def test_decode_speed_up_comes_from_forced_decode_times(self) -> None:
         base = run_of([record("a", 1.0, forced_decode={"per_token": 0.3})])
-        own = run_of([record("a", 1.0, forced_decode={"per_token": 0.2})])
-        assert against(own, base)["decode_per_token"]["measured"] == pytest.approx(1.5)
+        pruned = run_of([record("a", 1.0, forced_decode={"per_token": 0.2})])
+        assert against(pruned, base)["decode_per_token"]["measured"] == pytest.approx(1.5)
 
-    def test_the_ideal_of_decode_is_the_bytes_of_a_step(self) -> None:
+    def test_ideal_decode_speed_up_is_the_ratio_of_bytes_read_per_step(self) -> None:
         cost = replace(TINY, weight_bytes=1000.0).as_json()
         base = run_of([record("a", 1.0, kv_bytes=800, forced_decode={"per_token": 0.3})], cost=cost)
-        own = run_of([record("a", 1.0, kv_bytes=200, forced_decode={"per_token": 0.2})], cost=cost)
-        assert against(own, base)["decode_per_token"]["ideal"] == pytest.approx(1800 / 1200)
+        pruned = run_of([record("a", 1.0, kv_bytes=200, forced_decode={"per_token": 0.2})], cost=cost)
+        assert against(pruned, base)["decode_per_token"]["ideal"] == pytest.approx(1800 / 1200)
 
     @pytest.mark.parametrize(("wall", "bound"), [(1.0, False), (2.0, True)])
-    def test_beside_the_measured_time_stands_the_gpus_work(self, wall: float, bound: bool) -> None:
+    def test_speed_up_of_gpu_work_is_given_beside_that_of_the_measured_time(self, wall: float, bound: bool) -> None:
         """The GPU works 4.0 s under base and 1.0 s under the setting, whose prefill takes 1 or 2 s."""
         rows = [("a", 4.0, 4.0), ("b", 5.0, None)]
         base = run_of([record(id_, wall_, busy=busy_of(busy)) for id_, wall_, busy in rows])
-        own = run_of([record(id_, wall, busy=busy_of(busy and 1.0)) for id_, _, busy in rows])
-        saved = against(own, base)["llm_prefill"]
+        pruned = run_of([record(id_, wall, busy=busy_of(busy and 1.0)) for id_, _, busy in rows])
+        saved = against(pruned, base)["llm_prefill"]
         assert (saved["work"], saved["launch_bound"]) == (4.0, bound)
-        assert (against(own, run_of([record("a", 4.0)]))["llm_prefill"]["work"]) is None
+        assert (against(pruned, run_of([record("a", 4.0)]))["llm_prefill"]["work"]) is None
 
     @pytest.mark.parametrize(("spent", "longer"), [(0.1, False), (0.4, True), (0.0, False)])
-    def test_a_method_that_chooses_longer_than_it_saves_is_marked(self, spent: float, longer: bool) -> None:
+    def test_a_method_whose_scoring_takes_longer_than_it_saves_is_marked(self, spent: float, longer: bool) -> None:
         """Base needs 1.0 s; the method 0.8 s and its choosing, or 1.1 s without any."""
         base = run_of([record(id_, 1.0) for id_ in "ab"])
         taken = 0.8 + spent if spent else 1.1
-        own = run_of([record(id_, taken, scoring=spent, **PRUNED) for id_ in "ab"], drops={"layer": 2, "ratio": 0.7})
-        saved = against(own, base)
+        pruned = run_of([record(id_, taken, scoring=spent, **PRUNED) for id_ in "ab"], drops={"layer": 2, "ratio": 0.7})
+        saved = against(pruned, base)
         assert saved["llm_prefill"]["chooses_longer"] is longer
         assert not saved["decode_per_token"]["chooses_longer"]
 
-    def test_of_unknown_methods_and_older_records_no_ideal_is_claimed(self) -> None:
+    def test_unknown_methods_and_older_records_have_no_ideal_speed_up(self) -> None:
         for facts in ({"drops": None}, {"cost": None}):
             assert savings(run_of([record("a", 1.0)], **facts), None)["llm_prefill"]["ideal"] is None
 
-    def test_of_a_method_that_does_not_say_what_it_kept_no_ratio_is_claimed(self) -> None:
+    def test_without_counts_of_kept_tokens_there_is_no_kept_ratio(self) -> None:
         run = run_of([record("a", 1.0), record("b", 1.0, kept_audio_tokens=None)])
         assert savings(run, None)["kept_ratio"] is None
 
@@ -361,6 +367,6 @@ def test_cache_lengths_as_text(lengths: list[float] | None, text: str) -> None:
     assert lengths_text(lengths) == text
 
 
-def test_a_model_of_more_layers_counts_them(tmp_path: Path) -> None:
+def test_cost_computed_from_the_config_has_one_figure_per_layer(tmp_path: Path) -> None:
     facts = model_facts(tiny_qwen2_5_omni.checkpoint(tmp_path / "six", layers=6), 2)
     assert len(facts.cost.flops_per_token_per_layer) == 6

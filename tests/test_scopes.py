@@ -13,27 +13,27 @@ from audiomarathon.benchmarks.benchmark import Benchmark, TaskFacts
 from audiomarathon.results.scopes import kind_of, scopes_of
 
 
-def test_groups_and_all_of_the_home_benchmark_in_its_order() -> None:
-    found = scopes_of(["vox", "tau", "race", "had", "gtzan"])
-    assert found == {
+def test_scopes_are_the_task_groups_in_order_of_the_benchmark_and_overall() -> None:
+    scopes = scopes_of(["vox", "tau", "race", "had", "gtzan"])
+    assert scopes == {
         "audio classification": ["tau", "gtzan"],
         "speaker": ["vox", "had"],
         "overall": ["vox", "tau", "race", "had", "gtzan"],
     }
-    assert list(found) == ["audio classification", "speaker", "overall"]
+    assert list(scopes) == ["audio classification", "speaker", "overall"]
 
 
-def test_one_group_alone_is_all() -> None:
+def test_tasks_of_one_group_have_only_the_overall_scope() -> None:
     assert scopes_of(["tau", "gtzan"]) == {"overall": ["tau", "gtzan"]}
     assert scopes_of(["tau"]) == {}
 
 
-def test_single_tasks_of_others_are_in_no_mean() -> None:
+def test_tasks_of_no_benchmark_are_in_no_mean() -> None:
     assert scopes_of(["tau", "gtzan", "birds", "bells"]) == {"overall": ["tau", "gtzan"]}
     assert scopes_of(["birds", "bells"]) == {}
 
 
-def test_benchmarks_never_share_a_mean(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tasks_of_two_benchmarks_never_share_a_mean(monkeypatch: pytest.MonkeyPatch) -> None:
     """Groups of the same name in two of them are two groups."""
     tasks = tuple(type("Made", (Tau,), {"key": f"made/{name}", "aliases": ()})() for name in "abcd")
     facts = {
@@ -41,17 +41,17 @@ def test_benchmarks_never_share_a_mean(monkeypatch: pytest.MonkeyPatch) -> None:
     }
     made = (AUDIOMARATHON, Benchmark("made", "Made", tasks, facts))
     monkeypatch.setattr(registry, "built_in", lambda: made)
-    found = scopes_of(["vox", "had", "tau", *(task.key for task in tasks)])
-    assert found == {
+    scopes = scopes_of(["vox", "had", "tau", *(task.key for task in tasks)])
+    assert scopes == {
         "audiomarathon speaker": ["vox", "had"],
         "audiomarathon overall": ["vox", "had", "tau"],
         "made speaker": ["made/a", "made/b", "made/c"],
         "made overall": [task.key for task in tasks],
     }
-    assert {kind_of(scope, members) for scope, members in found.items()} == {"group", "overall"}
+    assert {kind_of(scope, members) for scope, members in scopes.items()} == {"group", "overall"}
 
 
-def test_weights_are_1_on_average(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_task_weights_average_to_1(monkeypatch: pytest.MonkeyPatch) -> None:
     assert registry.weights_of(["tau", "vox"]) == [1.0, 1.0]
     made = (replace(AUDIOMARATHON, weights={"tau": 3.0, "vox": 1.0}),)
     monkeypatch.setattr(registry, "built_in", lambda: made)

@@ -69,7 +69,7 @@ def files_of(folder: Path) -> dict[str, tuple[bytes, int]]:
 
 
 def rights(run: Run) -> dict[str, bool]:
-    return {id_: bool(one.values["correct"]) for id_, one in run.verdicts.items()}
+    return {id_: bool(verdict.values["correct"]) for id_, verdict in run.verdicts.items()}
 
 
 def forge(folder: Path, id_: str, *, seal: bool = True, **values: Any) -> None:
@@ -83,20 +83,20 @@ def forge(folder: Path, id_: str, *, seal: bool = True, **values: Any) -> None:
 # What is taken -------------------------------------------------------------------------------------------------------
 
 
-def test_verdicts_that_hold_are_taken(run: Path, asked: list[str]) -> None:
+def test_valid_verdicts_on_file_are_read_without_judging_again(run: Path, asked: list[str]) -> None:
     assert rights(Run.read(run)) == {f"clip{n}": right for n, right in enumerate(RIGHTS)}
     assert score(run).summary["accuracy"] == 0.75
     assert asked == []
 
 
-def test_a_verdict_file_counts_and_not_the_reply(run: Path, asked: list[str]) -> None:
+def test_a_verdict_with_valid_stamp_and_checksum_counts_and_not_the_reply(run: Path, asked: list[str]) -> None:
     """So that the tests below show what they say: under its own stamp and checksum a verdict is believed."""
     forge(run, "clip0", correct=False)
     assert rights(Run.read(run))["clip0"] is False
     assert asked == []
 
 
-def test_without_a_file_all_are_judged_and_none_is_written(run: Path, asked: list[str]) -> None:
+def test_without_a_verdict_file_all_replies_are_judged_and_no_file_is_written(run: Path, asked: list[str]) -> None:
     verdicts_file(run, CHOICE).unlink()
     before = files_of(run)
     assert list(rights(Run.read(run)).values()) == RIGHTS
@@ -113,24 +113,26 @@ def test_without_a_file_all_are_judged_and_none_is_written(run: Path, asked: lis
         {"reference": a_verdict("B", ["airport", "bus", "metro", "park"], right=True)["reference"]},
     ],
 )
-def test_of_another_reply_or_reference_it_is_not_taken(run: Path, asked: list[str], change: dict[str, Any]) -> None:
+def test_a_verdict_on_another_reply_or_reference_is_not_taken(
+    run: Path, asked: list[str], change: dict[str, Any]
+) -> None:
     forge(run, "clip0", correct=None)  # what must not be seen
     (first, *_) = lines_of(run / "samples.jsonl")
     added(run, {name: value for name, value in first.items() if name != "crc"} | change)
-    own = Run.read(run)
-    assert own.verdicts["clip0"].values == Choice().judge(own.records["clip0"])
+    reread = Run.read(run)
+    assert reread.verdicts["clip0"].values == Choice().judge(reread.records["clip0"])
     assert asked[0] == "clip0"
     assert {*asked} == {"clip0"}  # the others hold
 
 
-def test_what_is_not_judged_does_not_matter(run: Path, asked: list[str]) -> None:
+def test_a_verdict_holds_if_only_fields_outside_the_judgement_change(run: Path, asked: list[str]) -> None:
     (first, *_) = lines_of(run / "samples.jsonl")
     added(run, first | {"clip_seconds": 1.0, "session": "another", "new_tokens": 9})
     assert list(rights(Run.read(run)).values()) == RIGHTS
     assert asked == []
 
 
-def test_a_flipped_bit_is_noticed_wherever_it_is(run: Path, asked: list[str]) -> None:
+def test_a_flipped_bit_anywhere_in_the_verdict_file_is_noticed(run: Path, asked: list[str]) -> None:
     file = verdicts_file(run, CHOICE)
     whole = file.read_bytes()
     true = rights(Run.read(run))
@@ -150,7 +152,7 @@ def test_a_flipped_bit_is_noticed_wherever_it_is(run: Path, asked: list[str]) ->
     "content",
     [b"", b"[]\n", b"\x00\xff\n", b"{}\n{}\n", b'{"id": 7, "stamp": "x"}\n', b'{"id": "clip0"}\n', b"{" * 100_000],
 )
-def test_a_verdict_file_of_other_content_is_made_again(run: Path, content: bytes) -> None:
+def test_a_verdict_file_with_unusable_content_is_written_again(run: Path, content: bytes) -> None:
     file = verdicts_file(run, CHOICE)
     whole = file.read_bytes()
     file.write_bytes(content)
@@ -170,7 +172,7 @@ def test_a_verdict_without_its_checksum_is_not_taken(run: Path, asked: list[str]
 
 @pytest.mark.parametrize("command", ["status", "compare", "report"])
 @pytest.mark.parametrize("odd", [{"parsed": "Z"}, {"parsed": 7}, {"parsed": "AB"}, {"strict": "x"}, {"correct": None}])
-def test_odd_values_of_a_folder_from_elsewhere_hide_no_other_folder(
+def test_odd_verdict_values_in_one_run_folder_hide_no_other_run_folder(
     run: Path, tmp_path: Path, odd: dict[str, Any], command: str
 ) -> None:
     """Under a right stamp and checksum, as only on purpose they can be."""
@@ -214,7 +216,7 @@ def test_scoring_never_changes_a_byte_of_the_records(run: Path, other_version: C
     assert not (run / "samples.rejected").exists()
 
 
-def test_records_of_schema_1_keep_the_verdicts_that_stood_in_them(tmp_path: Path) -> None:
+def test_verdicts_inside_records_of_schema_1_stay_there_but_are_ignored(tmp_path: Path) -> None:
     """They are passed over: the reply is judged."""
     facts = {"schema_version": 1, "task": "tau", "method": "base-0", "checkpoint": "/m/M", "identity": {}, **FACTS}
     record = a_record("a", **a_verdict("A", ["bus", "tram"], right=True)) | {"correct": False, "parsed": "B"}
@@ -225,7 +227,7 @@ def test_records_of_schema_1_keep_the_verdicts_that_stood_in_them(tmp_path: Path
     assert lines_of(verdicts_file(folder, CHOICE))[0]["correct"] is True
 
 
-def test_a_summary_of_the_same_records_is_the_same(run: Path) -> None:
+def test_scoring_unchanged_records_again_gives_the_same_files(run: Path) -> None:
     before = files_of(run)
     score(run)
     after = files_of(run)
@@ -236,7 +238,7 @@ def test_a_summary_of_the_same_records_is_the_same(run: Path) -> None:
     assert after[name] == before[name], "what would be the same is not written again"
 
 
-def test_verdicts_are_in_the_order_of_the_records_without_the_failed(tmp_path: Path) -> None:
+def test_verdicts_follow_the_order_of_the_records_and_leave_out_failed_samples(tmp_path: Path) -> None:
     folder = changed(a_run(tmp_path, "base-0", RIGHTS), **FACTS)
     failed = {"id": "x", "cluster": "x", "clips": None, "reply": None, "reference": {}, "error": "no", "session": "s"}
     write_records(folder, [failed, *lines_of(folder / "samples.jsonl")[::-1]])
@@ -248,7 +250,7 @@ def test_verdicts_are_in_the_order_of_the_records_without_the_failed(tmp_path: P
 
 
 @pytest.mark.parametrize("how", ["the scorer is another", "the stamps are of another"])
-def test_verdicts_of_another_version_are_made_again_in_memory(
+def test_verdicts_of_another_scorer_version_are_made_again_in_memory(
     run: Path, asked: list[str], other_version: Callable[[], None], how: str
 ) -> None:
     """A stored verdict is read as wrong and the summary as 0, so that taking either would show."""
@@ -259,13 +261,13 @@ def test_verdicts_of_another_version_are_made_again_in_memory(
     if not stamps:
         other_version()
     before = files_of(run)
-    own = Run.read(run)
-    assert list(rights(own).values()) == RIGHTS
-    assert own.summary is not None
-    assert (own.summary["accuracy"], own.summary["n"], own.summary["scorer"]) == (0.75, 4, CHOICE.version)
-    assert own.summary["score"] == own.headline.value > 0
+    reread = Run.read(run)
+    assert list(rights(reread).values()) == RIGHTS
+    assert reread.summary is not None
+    assert (reread.summary["accuracy"], reread.summary["n"], reread.summary["scorer"]) == (0.75, 4, CHOICE.version)
+    assert reread.summary["score"] == reread.headline.value > 0
     (status,) = read_status([run])
-    assert status.progress.score == own.summary["score"]
+    assert status.progress.score == reread.summary["score"]
     assert asked[:4] == ["clip0", "clip1", "clip2", "clip3"]
     assert files_of(run) == before
     score(run)
@@ -274,12 +276,12 @@ def test_verdicts_of_another_version_are_made_again_in_memory(
     assert asked == []
 
 
-def test_a_scorer_typed_into_a_notebook_has_a_version() -> None:
+def test_a_scorer_defined_in_a_notebook_has_a_version() -> None:
     typed_in = type("Typed", (Choice,), {"__module__": "of_no_file"})
     assert typed_in().version != CHOICE.version
 
 
-def test_a_summary_of_this_version_is_read_unchanged(run: Path, asked: list[str]) -> None:
+def test_a_summary_of_the_current_scorer_version_is_read_unchanged(run: Path, asked: list[str]) -> None:
     changed(run, "summary.json", score=0.125)
     assert Run.read(run).summary["score"] == 0.125  # type: ignore[index]
     assert asked == []
@@ -289,13 +291,13 @@ def test_intervals_are_drawn_by_the_seed_of_the_run(run: Path) -> None:
     drawn = []
     for seed in (42, 7):
         changed(run, settings={"seed": seed})
-        summary, found = score(run).summary, Run.read(run)
-        assert (found.seed, list(found.headline.interval)) == (seed, summary["intervals"]["score"])  # type: ignore[arg-type]
-        drawn.append(found.headline.drawn.tolist())
+        summary, reread = score(run).summary, Run.read(run)
+        assert (reread.seed, list(reread.headline.interval)) == (seed, summary["intervals"]["score"])  # type: ignore[arg-type]
+        drawn.append(reread.headline.drawn.tolist())
     assert drawn[0] != drawn[1]
 
 
-def test_a_summary_of_fewer_records_is_not_the_runs(run: Path) -> None:
+def test_a_summary_of_another_number_of_samples_is_not_taken(run: Path) -> None:
     assert Run.read(run).summary is not None
     changed(run, "summary.json", n=3)  # as a shorter run left it, and a killed one found it
     assert Run.read(run).summary is None
@@ -303,14 +305,17 @@ def test_a_summary_of_fewer_records_is_not_the_runs(run: Path) -> None:
     assert Run.read(run).summary is None
 
 
-def test_a_sample_that_failed_counts_in_the_hash_of_a_summary() -> None:
-    one, failed = typed(a_record("a")), Record("b", error="none")
-    hashes = {fingerprint_of(CHOICE, records) for records in ([one], [one, failed], [one, replace(failed, id="c")])}
+def test_failed_samples_count_in_the_fingerprint_of_a_summary() -> None:
+    answered, failed = typed(a_record("a")), Record("b", error="none")
+    hashes = {
+        fingerprint_of(CHOICE, records)
+        for records in ([answered], [answered, failed], [answered, replace(failed, id="c")])
+    }
     assert len(hashes) == 3
-    assert fingerprint_of(CHOICE, [one, failed]) == fingerprint_of(CHOICE, [failed, one])
+    assert fingerprint_of(CHOICE, [answered, failed]) == fingerprint_of(CHOICE, [failed, answered])
 
 
-def test_a_version_is_of_the_code(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_scorer_version_depends_on_its_class_modules_and_packages(monkeypatch: pytest.MonkeyPatch) -> None:
     class Same(Choice):
         pass
 
@@ -320,7 +325,7 @@ def test_a_version_is_of_the_code(monkeypatch: pytest.MonkeyPatch) -> None:
     class Newer(Choice):
         packages = ("jiwer",)
 
-    versions = {one.version for one in (CHOICE, Same(), Other(), Newer(), get_task("librispeech").scorer)}
+    versions = {scorer.version for scorer in (CHOICE, Same(), Other(), Newer(), get_task("librispeech").scorer)}
     assert len(versions) == 5
     assert Choice().version == CHOICE.version == get_task("tau").scorer.version
 
@@ -328,7 +333,7 @@ def test_a_version_is_of_the_code(monkeypatch: pytest.MonkeyPatch) -> None:
 # What cannot be judged -----------------------------------------------------------------------------------------------
 
 
-def test_a_record_that_does_not_fit_is_set_aside_by_scoring_and_left_out_by_looking(run: Path) -> None:
+def test_an_unscorable_record_is_left_out_on_reading_and_set_aside_on_resuming(run: Path) -> None:
     (first, *_) = lines_of(run / "samples.jsonl")
     added(run, {name: value for name, value in first.items() if name != "crc"} | {"reference": {"answer": "A"}})
     before = files_of(run)
@@ -351,8 +356,8 @@ class TestOfABatch:
         asked: list[list[str]] = []  # noqa: RUF012
 
         def verdicts(self, records: Any) -> Any:
-            self.asked.append([one.id for one in records])
-            if any(one.reply == "!" for one in records):
+            self.asked.append([record.id for record in records])
+            if any(record.reply == "!" for record in records):
                 raise ValueError("no")
             return super().verdicts(records)
 
@@ -360,46 +365,52 @@ class TestOfABatch:
         reference = a_verdict("A", ["bus", "tram"], right=True)["reference"]
         return [typed(a_record(id_, reply=reply, reference=reference)) for id_, reply in replies.items()]
 
-    def test_only_what_is_not_on_file_is_asked_and_at_once(self, tmp_path: Path) -> None:
+    def test_only_samples_without_a_verdict_on_file_are_judged_in_one_call(self, tmp_path: Path) -> None:
         scorer = self.Slow()
         scorer.asked.clear()
         write_verdicts(tmp_path, scorer, judged(scorer, self.records(a="A", b="B")).values())
-        found = judged(scorer, self.records(a="A", b="A", c="B"), tmp_path)
+        verdicts = judged(scorer, self.records(a="A", b="A", c="B"), tmp_path)
         assert scorer.asked == [["a", "b"], ["b", "c"]]
         assert list(judged(scorer, self.records(c="B", a="A", b="A"), tmp_path)) == ["c", "a", "b"]
-        assert [(id_, one.values["correct"]) for id_, one in found.items()] == [("a", True), ("b", True), ("c", False)]
+        assert [(id_, verdict.values["correct"]) for id_, verdict in verdicts.items()] == [
+            ("a", True),
+            ("b", True),
+            ("c", False),
+        ]
 
-    def test_each_failure_is_reported(self) -> None:
+    def test_a_failed_call_is_reported_for_each_of_the_samples(self) -> None:
         told: list[str] = []
         records = self.records(a="A", b="!")
-        assert judged(self.Slow(), records, failed=lambda one, error: told.append(f"{one.id} {error}")) == {}
+        assert judged(self.Slow(), records, failed=lambda record, error: told.append(f"{record.id} {error}")) == {}
         assert told == ["a no", "b no"]
 
-    def test_of_an_instant_scorer_the_others_are_judged(self) -> None:
+    def test_an_instant_scorer_judges_the_others_after_a_failure(self) -> None:
         broken = typed(a_record("x", reference={}))
         told: list[str] = []
-        found = judged(CHOICE, [broken, *self.records(a="A")], failed=lambda one, _error: told.append(one.id))
-        assert (list(found), told) == (["a"], ["x"])
+        verdicts = judged(CHOICE, [broken, *self.records(a="A")], failed=lambda record, _error: told.append(record.id))
+        assert (list(verdicts), told) == (["a"], ["x"])
 
 
-def test_a_verdict_that_is_no_json_names_the_scorer_and_leaves_the_file(run: Path) -> None:
-    (one, *_) = Run.read(run).verdicts.values()
+def test_a_verdict_that_json_cannot_hold_is_an_error_and_leaves_the_file(run: Path) -> None:
+    (verdict, *_) = Run.read(run).verdicts.values()
     before = files_of(run)
     for value in (float("nan"), {1, 2}, object()):
         with pytest.raises(PluginError, match=r"scorer choice: .*'clip0' cannot be stored as JSON"):
-            write_verdicts(run, CHOICE, [Verdict(one.record, {"correct": value})])
+            write_verdicts(run, CHOICE, [Verdict(verdict.record, {"correct": value})])
     assert files_of(run) == before
 
 
-def test_names_of_the_line_are_not_the_scorers(tmp_path: Path) -> None:
+def test_a_scorer_cannot_overwrite_id_stamp_and_checksum_of_a_verdict_line(tmp_path: Path) -> None:
     record = typed(a_record("a", **a_verdict("A", ["bus", "tram"], right=True)))
-    own = {"parsed": "A", "rule": "letter", "correct": True, "strict": False}
-    write_verdicts(tmp_path, CHOICE, [Verdict(record, own | {"id": "b", "stamp": "", "crc": "x"})])
-    assert judged(CHOICE, [record], tmp_path)["a"].values == own
+    values = {"parsed": "A", "rule": "letter", "correct": True, "strict": False}
+    write_verdicts(tmp_path, CHOICE, [Verdict(record, values | {"id": "b", "stamp": "", "crc": "x"})])
+    assert judged(CHOICE, [record], tmp_path)["a"].values == values
 
 
 @pytest.mark.parametrize("kind", ["folder", "link", "FIFO"])
-def test_a_verdict_file_is_not_written_through_or_waited_for(run: Path, tmp_path: Path, kind: str) -> None:
+def test_a_folder_link_or_fifo_in_place_of_the_verdict_file_is_not_followed(
+    run: Path, tmp_path: Path, kind: str
+) -> None:
     file, precious = verdicts_file(run, CHOICE), tmp_path / "precious"
     whole = file.read_bytes()
     precious.write_text("precious")
@@ -422,7 +433,7 @@ def test_a_verdict_file_is_not_written_through_or_waited_for(run: Path, tmp_path
     assert precious.read_text() == "precious"
 
 
-def test_the_version_does_not_depend_on_imports() -> None:
+def test_scorer_versions_do_not_depend_on_the_modules_imported() -> None:
     """A run has imported more than a command that reads: both must agree on what is on file."""
     import audiomarathon.metrics.classification
     import audiomarathon.metrics.wer  # noqa: F401

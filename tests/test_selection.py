@@ -27,35 +27,37 @@ populations = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 9)), max_size
 
 
 @given(populations, st.integers(0, 5), st.integers(1, 90), st.integers(0, 90))
-def test_a_smaller_run_is_a_prefix_of_a_larger_one(samples: list[Sample], seed: int, limit: int, more: int) -> None:
+def test_a_smaller_limit_selects_a_prefix_of_a_larger_one(
+    samples: list[Sample], seed: int, limit: int, more: int
+) -> None:
     smaller, larger = select(samples, limit, seed), select(samples, limit + more, seed)
     assert len(smaller) == min(limit, len(samples))
     assert larger[: len(smaller)] == smaller
 
 
 @given(populations, st.integers(0, 5))
-def test_nothing_is_lost_or_repeated(samples: list[Sample], seed: int) -> None:
+def test_no_sample_is_lost_or_repeated(samples: list[Sample], seed: int) -> None:
     assert sorted(s.id for s in select(samples, 0, seed)) == sorted(s.id for s in samples)
     assert select(samples, len(samples) + 1, seed) == select(samples, 0, seed)
 
 
-def test_the_samples_of_a_limit_are_those_of_earlier_versions() -> None:
+def test_a_limit_selects_the_same_samples_as_in_earlier_versions() -> None:
     """Others would be new work in every results folder, and another figure."""
     samples = [sample(f"s{i}", i % 3, f"cluster {i % 5}") for i in range(40)]
     samples += [sample(f"t{i}", 5, f"c{i}") for i in range(3)]
-    chosen = [one.id for one in select(samples, 12, 42)]
+    chosen = [chosen_sample.id for chosen_sample in select(samples, 12, 42)]
     assert chosen == ["s6", "s14", "s10", "s3", "s2", "s31", "s24", "s35", "s22", "s21", "s38", "s7"]
 
 
 @given(populations, st.integers(0, 5), st.randoms())
-def test_the_order_of_the_input_does_not_matter(samples: list[Sample], seed: int, random: object) -> None:
+def test_selection_does_not_depend_on_the_order_of_the_input(samples: list[Sample], seed: int, random: object) -> None:
     shuffled = list(samples)
     random.shuffle(shuffled)  # type: ignore[attr-defined]
     assert select(shuffled, 0, seed) == select(samples, 0, seed)
 
 
 @given(populations, st.integers(0, 5))
-def test_every_prefix_holds_each_class_within_one_of_its_share(samples: list[Sample], seed: int) -> None:
+def test_every_prefix_holds_each_class_in_proportion_within_one_sample(samples: list[Sample], seed: int) -> None:
     order = select(samples, 0, seed)
     sizes = Counter(s.stratum for s in samples)
     seen: Counter[str] = Counter()
@@ -66,14 +68,16 @@ def test_every_prefix_holds_each_class_within_one_of_its_share(samples: list[Sam
 
 
 @given(st.integers(2, 12), st.integers(2, 8), st.integers(0, 20))
-def test_equal_clusters_all_come_once_before_any_comes_twice(clusters: int, size: int, seed: int) -> None:
+def test_each_of_equal_clusters_is_selected_once_before_any_is_selected_twice(
+    clusters: int, size: int, seed: int
+) -> None:
     samples = [sample(f"{c}-{i}", 0, f"cluster {c}") for c in range(clusters) for i in range(size)]
     order = select(samples, 0, seed)
     for start in range(0, len(order), clusters):
         assert len({s.cluster for s in order[start : start + clusters]}) == clusters
 
 
-def test_unequal_clusters_come_in_proportion() -> None:
+def test_unequal_clusters_are_selected_in_proportion_to_their_size() -> None:
     """Of 120 samples 60 are one speaker's; half of a short run should be, within one."""
     samples = [sample(f"big-{i}", i % 3, "big") for i in range(60)]
     samples += [sample(f"small-{i}", i % 3, f"small {i}") for i in range(60)]
@@ -82,7 +86,7 @@ def test_unequal_clusters_come_in_proportion() -> None:
         assert 14 <= big <= 26, f"seed {seed}: {big} of 40"
 
 
-def test_no_sample_is_favoured() -> None:
+def test_samples_of_large_and_small_clusters_are_selected_equally_often() -> None:
     """Over many seeds, samples of large and of small clusters are taken equally often: a third of the time."""
     samples = [sample(f"big-{i}", 0, "big") for i in range(20)] + [sample(f"lone-{i}") for i in range(10)]
     taken = Counter(s.id for seed in range(600) for s in select(samples, 10, seed))
@@ -91,12 +95,12 @@ def test_no_sample_is_favoured() -> None:
     assert set(taken) == {s.id for s in samples}
 
 
-def test_seeds_differ() -> None:
+def test_different_seeds_select_different_samples() -> None:
     samples = [sample(f"s{i}", i % 3) for i in range(60)]
     assert len({tuple(s.id for s in select(samples, 20, seed)) for seed in range(10)}) == 10
 
 
-def test_the_same_in_every_process() -> None:
+def test_draws_do_not_depend_on_the_hash_seed_of_the_process() -> None:
     """Python's string hashes differ from process to process; nothing here may hang on them."""
     code = "from audiomarathon.benchmarks.selection import draw; print(draw(42, 'sample', 'a'))"
     for hash_seed in ("1", "2"):
@@ -111,8 +115,8 @@ def test_a_negative_limit_is_refused() -> None:
         select([], -1, 42)
 
 
-def test_only_named_samples_are_taken_in_their_order() -> None:
+def test_only_the_named_samples_are_selected_in_the_order_named() -> None:
     samples = [sample(name) for name in "abc"]
-    assert [one.id for one in select(samples, 1, 0, ("c", "a"))] == ["c", "a"]
+    assert [chosen_sample.id for chosen_sample in select(samples, 1, 0, ("c", "a"))] == ["c", "a"]
     with pytest.raises(SettingsError, match="unknown sample id 'x'"):
         select(samples, 0, 0, ("a", "x"))

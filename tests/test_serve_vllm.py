@@ -29,7 +29,7 @@ def call(folder: Path, *arguments: str, **env: str) -> subprocess.CompletedProce
     return subprocess.run([SCRIPT, *arguments], env=clean, capture_output=True, text=True, timeout=60, check=False)
 
 
-def test_serves_with_the_flags_of_the_page_and_says_what_to_run_next(tmp_path: Path) -> None:
+def test_serves_with_the_flags_of_the_docs_page_and_prints_the_next_command(tmp_path: Path) -> None:
     done = call(tmp_path, "qwen2.5-omni", "--api-key", "a b", PORT="8001")
     assert done.returncode == 0, done.stderr
     checkpoint, *flags = done.stdout.splitlines()[1:]
@@ -85,18 +85,20 @@ def test_any_hub_id_is_served(tmp_path: Path) -> None:
         ([], {}, "Serve a model with vLLM"),
     ],
 )
-def test_what_cannot_be_served_is_said(arguments: list[str], env: dict[str, str], message: str, tmp_path: Path) -> None:
+def test_invalid_arguments_are_refused_with_the_reason(
+    arguments: list[str], env: dict[str, str], message: str, tmp_path: Path
+) -> None:
     done = call(tmp_path, *arguments, **env)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith(message)
 
 
-def test_vllm_must_be_installed(tmp_path: Path) -> None:
+def test_a_missing_vllm_is_refused_with_the_install_command(tmp_path: Path) -> None:
     done = call(tmp_path, "voxtral", PATH="/usr/bin:/bin")
     assert (done.returncode, "error: no vllm here: pip install" in done.stderr) == (2, True)
 
 
-def test_help_explains(tmp_path: Path) -> None:
+def test_help_shows_an_example_command(tmp_path: Path) -> None:
     done = call(tmp_path, "--help")
     assert done.returncode == 0
     assert "PORT=8001 scripts/serve_vllm.sh" in done.stdout

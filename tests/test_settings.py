@@ -28,7 +28,7 @@ def test_an_empty_env_var_counts_as_unset() -> None:
     assert RunSettings.read({"PRUNE_RATIO": "", "BALANCE": ""}) == RunSettings.read({})
 
 
-def test_lists_and_switches() -> None:
+def test_lists_switches_and_numbers_are_read_from_env_vars() -> None:
     settings = RunSettings.read({"SKIP_PERSONS": "2, 10", "BALANCE": "yes", "TIMING": "0", "BATCH_SIZE": "4"})
     assert (settings.skip_persons, settings.balance) == (("2", "10"), True)
     assert (settings.timing, settings.batch_size) == (False, 4)
@@ -43,7 +43,7 @@ def test_lists_and_switches() -> None:
         ("BATCH_SIZE", "0"), ("SEED", "-1"), ("SEED", str(2**70)), ("TIMING", "perhaps"), ("DEVICE_MAP", "all"),
     ],
 )  # fmt: skip
-def test_a_bad_value_is_one_line_with_name_value_and_what_is_allowed(name: str, value: str) -> None:
+def test_a_bad_value_gives_a_one_line_error_with_name_value_and_allowed_values(name: str, value: str) -> None:
     with pytest.raises(SettingsError) as caught:
         RunSettings.read({name: value})
     message = str(caught.value)
@@ -70,19 +70,19 @@ def test_odd_values_are_taken_literally_or_refused_in_one_short_line(odd: str) -
 
 
 @pytest.mark.parametrize("name", ["TIMING", "PRUNE_RATIO", "SAMPLE_LIMIT", "RESULTS_DIR", "DEVICE"])
-def test_blanks_around_a_value_do_not_count(name: str) -> None:
+def test_blanks_around_a_value_are_ignored(name: str) -> None:
     assert RunSettings.read({name: " \r\n"}) == RunSettings.read({})
     assert RunSettings.read({"PRUNE_RATIO": "0.5\r"}).ratio == 0.5
 
 
 @pytest.mark.parametrize("name", ["RESULTS_DIR", "AUDIOMARATHON_DATA", "MODEL_PATH"])
 @pytest.mark.parametrize("path", ["~no-such-user/x", "out/" + "x" * 256])
-def test_a_folder_that_cannot_be_is_refused(name: str, path: str) -> None:
+def test_an_impossible_folder_path_is_refused(name: str, path: str) -> None:
     with pytest.raises(SettingsError, match=f"^{name}={path[:9]}.*not allowed.*folder"):
         RunSettings.read({name: path})
 
 
-def test_a_bad_flag_is_named_as_a_flag() -> None:
+def test_the_error_on_a_bad_flag_names_the_flag() -> None:
     with pytest.raises(SettingsError, match="--ratio=2: not allowed"):
         RunSettings.read({}, ratio="2")
     with pytest.raises(SettingsError, match="--ratio=2: not allowed"):
@@ -104,12 +104,12 @@ def test_settings_that_do_not_go_together_are_refused(env: dict[str, str], said:
         RunSettings.read(env)
 
 
-def test_a_results_folder_in_the_home() -> None:
+def test_a_tilde_in_the_results_folder_is_expanded() -> None:
     assert RunSettings.read({"RESULTS_DIR": "~/out"}).results == Path.home() / "out"
 
 
 @pytest.mark.parametrize("method", ["fast_v:0.5", "dart:0.5+tova:0.3"])
-def test_a_ratio_beside_methods_that_have_their_own_is_refused(method: str) -> None:
+def test_a_ratio_beside_methods_with_a_ratio_in_the_name_is_refused(method: str) -> None:
     with pytest.raises(SettingsError, match=f"PRUNE_RATIO=0.2 .*PRUNE_METHOD={re.escape(method)}: .*one ratio"):
         RunSettings.read({"PRUNE_METHOD": method, "PRUNE_RATIO": "0.2"})
     assert RunSettings.read({"PRUNE_METHOD": method}).method == method
@@ -137,12 +137,12 @@ def test_a_misspelt_prune_variable_is_refused(name: str, meant: str) -> None:
         ("MODULE_PATH", None), ("SAMPLE_LIMITATION", None), ("SAMPLE", None),
     ],
 )  # fmt: skip
-def test_a_name_close_to_a_settings_warns(name: str, meant: str | None) -> None:
+def test_an_env_var_named_almost_like_a_setting_warns(name: str, meant: str | None) -> None:
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         RunSettings.read({name: "1"})
     wanted = [f"unknown env var {name} is ignored (did you mean {meant!r}?)"] if meant else []
-    assert [str(one.message) for one in told] == wanted
+    assert [str(warning.message) for warning in told] == wanted
 
 
 def test_unknown_settings_are_refused() -> None:
@@ -150,7 +150,7 @@ def test_unknown_settings_are_refused() -> None:
         RunSettings.read({}, raito=0.5)
 
 
-def test_a_schedule_is_read_the_same_from_its_own_text() -> None:
+def test_a_schedule_is_normalised_and_an_invalid_one_is_refused() -> None:
     settings = RunSettings.read({"PRUNE_SCHEDULE": "2:0.30, 8:0.5,16:.7"})
     assert settings.schedule == settings.places["schedule"] == "2:0.3,8:0.5,16:0.7"
     assert RunSettings.read({}, schedule=settings.schedule) == settings

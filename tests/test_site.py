@@ -15,14 +15,14 @@ ROOT = Path(__file__).parent.parent
 CONFIG = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
 
 
-def test_the_navigation_lists_every_page_of_docs_once() -> None:
+def test_the_navigation_lists_every_docs_page_once() -> None:
     listed = re.findall(r"^ +- [^\n]+: (\S+\.md)$", CONFIG, re.MULTILINE)
     assert len(listed) == len(set(listed))
     pages = {page.relative_to(ROOT / "docs").as_posix() for page in (ROOT / "docs").rglob("*.md")}
     assert pages <= set(listed)
 
 
-def test_every_folder_with_a_readme_has_a_page() -> None:
+def test_every_folder_with_a_readme_has_a_page_of_the_site() -> None:
     for readme in ROOT.glob("[!.]*/README.md"):  # pytest keeps one in a hidden folder
         assert f"folders/{readme.parent.name}.md" in CONFIG, readme
 
@@ -37,7 +37,7 @@ def built(folder: Path, repository: str = "") -> Path:
 
 @pytest.mark.long
 @pytest.mark.skipif(not find_spec("material"), reason="mkdocs-material is not installed (make docs)")
-def test_the_site_builds_without_a_warning_and_its_links_leave_docs_rightly(tmp_path: Path) -> None:
+def test_the_site_builds_without_warnings_and_links_outside_docs_resolve(tmp_path: Path) -> None:
     plain, linked = built(tmp_path / "plain"), built(tmp_path / "linked", "https://example.org/suite")
     reply = "src/audiomarathon/scoring/choice_reading.py"
     for site, wanted in ((plain, False), (linked, True)):

@@ -70,12 +70,12 @@ def loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any
     return load
 
 
-def test_what_is_ours_or_the_standard_librarys_has_none() -> None:
+def test_built_in_and_standard_library_code_has_no_source_hash() -> None:
     assert source_hash(FastV(0.5)) is source_hash(get_task("tau")) is source_hash(functools.partial(print)) is None
 
 
 @pytest.mark.parametrize("place", ["", "site-packages"])
-def test_an_edit_of_the_file_or_of_what_it_imports_is_seen(loaded: Callable[..., Any], place: str) -> None:
+def test_an_edit_of_a_file_or_of_a_file_it_imports_changes_the_hash(loaded: Callable[..., Any], place: str) -> None:
     """Of installed packages, which are known by their version, only the method's own file counts."""
     first = source_hash(loaded(place=place).Mine())
     assert first == source_hash(loaded(place=place).Mine())
@@ -87,15 +87,15 @@ def test_an_edit_of_the_file_or_of_what_it_imports_is_seen(loaded: Callable[...,
 @pytest.mark.parametrize(
     "wrap",
     [
-        lambda one: one.Mine,
-        lambda one: functools.partial(one.Mine()),
-        lambda one: one.Mine().__call__,
-        lambda one: [one.Mine()],
-        lambda one: one.keep,
+        lambda module: module.Mine,
+        lambda module: functools.partial(module.Mine()),
+        lambda module: module.Mine().__call__,
+        lambda module: [module.Mine()],
+        lambda module: module.keep,
     ],
     ids=["class", "partial", "bound method", "list", "function"],
 )
-def test_code_is_found_inside_any_container(loaded: Callable[..., Any], wrap: Callable[[Any], object]) -> None:
+def test_code_inside_any_container_is_hashed(loaded: Callable[..., Any], wrap: Callable[[Any], object]) -> None:
     before, after = (source_hash(wrap(loaded(helper=HELPER + edit))) for edit in ("", "#"))
     assert None is not before != after is not None
 
@@ -111,22 +111,22 @@ def said(script: Path, *how: str) -> str:
     return done.stdout.split()[0]
 
 
-def test_of_a_script_the_definition_counts_and_what_it_names(tmp_path: Path) -> None:
+def test_of_a_script_only_the_definition_and_the_names_it_uses_are_hashed(tmp_path: Path) -> None:
     """A script also holds the call that runs it, which may change."""
     script = tmp_path / "script.py"
     edits = ("", ""), ("LIMIT = 100", "LIMIT = 200"), ("HALF = 0.5", "HALF = 0.6"), ("return HALF", "return 2 * HALF")
-    found = []
+    hashes = []
     for old, new in edits:
         script.write_text(SCRIPT.replace(old, new))
-        found.append(said(script))
-    assert found[0] == found[1]
-    assert len({*found}) == 3
+        hashes.append(said(script))
+    assert hashes[0] == hashes[1]
+    assert len({*hashes}) == 3
 
 
-def test_without_a_file_what_was_compiled_counts(tmp_path: Path) -> None:
+def test_code_without_a_file_is_hashed_by_its_compiled_form(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
-    found = []
+    hashes = []
     for old, new in (("", ""), ("", ""), ("return keep(model)", "return 2 * keep(model)")):
         script.write_text(SCRIPT.replace(old, new))
-        found.append(said(script, "-"))
-    assert found[0] == found[1] != found[2]
+        hashes.append(said(script, "-"))
+    assert hashes[0] == hashes[1] != hashes[2]

@@ -39,9 +39,9 @@ from audiomarathon.models.prompt import Prompt
 from audiomarathon.models.timing import Clock
 from audiomarathon.settings import EAGER, GRAPH, RunSettings
 
-AT_LAYER = [get_method(one.key, 0.6, 2) for one in all_methods() if not isinstance(one, Base)]
+AT_LAYER = [get_method(method.key, 0.6, 2) for method in all_methods() if not isinstance(method, Base)]
 JOINED = [get_method("frame:0.5+snapkv:0.4"), get_method("random:0.5+ada_snapkv:0.5", at="input")]
-AT_INPUT = [replace(one, at="input") for one in AT_LAYER if one.key in ("frame", "merge_adjacent")]
+AT_INPUT = [replace(method, at="input") for method in AT_LAYER if method.key in ("frame", "merge_adjacent")]
 METHODS = [Base(), *AT_LAYER, *JOINED, *AT_INPUT]
 STATIC = [key for key in FAMILIES if key != "qwen3-omni"]
 TOLERANCE = {"Gemma 3n": 5e-5}  # its sparse layers enlarge what float32 rounds away: `exact` shows nothing else differs
@@ -52,9 +52,9 @@ def settings_of(method: Method) -> list[Method]:
     ratios = [replace(method, ratio=ratio) for ratio in (0.3, 0.6, 0.95)] if method.ratio else [method]
     if not isinstance(method, TokenPruner):
         return ratios
-    placed = [replace(one, layer=layer) for one in ratios for layer in (0, 1, 2)]
-    return [one for one in placed if one.layer or not one.scored] + (
-        [] if method.scored else [replace(one, at="input") for one in ratios]
+    placed = [replace(setting, layer=layer) for setting in ratios for layer in (0, 1, 2)]
+    return [setting for setting in placed if setting.layer or not setting.scored] + (
+        [] if method.scored else [replace(setting, at="input") for setting in ratios]
     )
 
 
@@ -70,17 +70,21 @@ def crossed() -> Iterator[Any]:
             windows = key == "gemma3n"  # which refuses the others
             if windows and not isinstance(method, Base | TokenPruner):
                 continue
-            found = [one for one in settings_of(method) if not windows or getattr(one, "at", "layer") == "layer"]
-            usual = [one for one in found if not windows or getattr(one, "layer", 2) == 2]
+            settings = [
+                variant for variant in settings_of(method) if not windows or getattr(variant, "at", "layer") == "layer"
+            ]
+            usual = [variant for variant in settings if not windows or getattr(variant, "layer", 2) == 2]
             if not usual:  # what works in the tower only
                 continue
             often, turn = key != HOME and method.key in kinds, family + number
             chosen = usual[turn % len(usual)], (1, 1, 3)[turn % 3], (None, 3, None, 1)[turn % 4]
-            ways = [*product(found, (1, 3), (None,)), *((method, 3, end) for end in (1, 3, 129))]
-            for one, batch, end in dict.fromkeys([chosen, *ways]):
-                marks = () if often and (one, batch, end) == chosen else pytest.mark.long
+            ways = [*product(settings, (1, 3), (None,)), *((method, 3, end) for end in (1, 3, 129))]
+            for setting, batch, end in dict.fromkeys([chosen, *ways]):
+                marks = () if often and (setting, batch, end) == chosen else pytest.mark.long
                 ending = f"ends at {end}" if end else "goes on"
-                yield pytest.param(key, one, batch, end, id=f"{key}, {one.label}, {batch}, {ending}", marks=marks)
+                yield pytest.param(
+                    key, setting, batch, end, id=f"{key}, {setting.label}, {batch}, {ending}", marks=marks
+                )
 
 
 @contextmanager
@@ -109,9 +113,9 @@ def same(
     graph, eager = done
     assert (graph.stages.decode_setup is None, eager.stages.decode_setup) == (False, None)
     assert graph.replies == eager.replies
-    assert not end or {(one.new_tokens, one.finish) for one in graph.replies} == {(end, "stop")}
-    for row, one in enumerate(graph.replies):  # after its end, a row of a batch means nothing
-        rows = (each.logits[: one.new_tokens, row] for each in done)  # type: ignore[index]
+    assert not end or {(graph_reply.new_tokens, graph_reply.finish) for graph_reply in graph.replies} == {(end, "stop")}
+    for row, generated in enumerate(graph.replies):  # after its end, a row of a batch means nothing
+        rows = (each.logits[: generated.new_tokens, row] for each in done)  # type: ignore[index]
         torch.testing.assert_close(*rows, atol=TOLERANCE.get(lm.title, 1e-5), rtol=0)
     return graph, eager
 
@@ -127,7 +131,7 @@ def clips(clip: list[Prompt]) -> list[Prompt]:
     return [*clip, two, Prompt("A longer question", (noise(1.2, 4),))]
 
 
-@pytest.mark.parametrize("method", METHODS, ids=lambda one: one.label)
+@pytest.mark.parametrize("method", METHODS, ids=lambda method: method.label)
 def test_every_method_replies_as_in_transformers_loop(
     either_lm: AudioLM, prompts: list[Prompt], method: Method
 ) -> None:
@@ -146,7 +150,9 @@ def test_every_method_on_every_family_replies_as_in_transformers_loop(
 
 
 @pytest.mark.parametrize("key", STATIC)
-def test_a_step_waits_for_nothing(loaded: Callable[[str, str], AudioLM], clip: list[Prompt], key: str) -> None:
+def test_a_decode_step_never_synchronises_with_the_device(
+    loaded: Callable[[str, str], AudioLM], clip: list[Prompt], key: str
+) -> None:
     """No step reads a number from the device, or takes one from Python: a graph could do neither."""
     seen = set[str]()
     step = static_decode._Step.__call__
@@ -156,9 +162,9 @@ def test_a_step_waits_for_nothing(loaded: Callable[[str, str], AudioLM], clip: l
             seen.add(op.overloadpacket.__name__)
             return op(*args, **(kwargs or {}))
 
-    def watched(own: Any) -> None:
+    def watched(decode_step: Any) -> None:
         with Watching():
-            step(own)
+            step(decode_step)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(static_decode._Step, "__call__", watched)
@@ -184,9 +190,9 @@ class TestWindows:
     @pytest.mark.parametrize(
         "method",
         [Base(), pytest.param(Frame(0.6, layer=0), marks=pytest.mark.long), get_method("fast_v", 0.9, 2)],
-        ids=lambda one: one.label,
+        ids=lambda method: method.label,
     )
-    def test_slide_over_the_prompt_and_over_the_reply(
+    def test_slide_over_the_prompt_and_over_the_reply_as_in_eager_decode(
         self, exact: AudioLM, prompts: list[Prompt], method: Method, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(static_decode, "products", lambda query, key, scale=1.0: query @ key.mT * scale)
@@ -195,7 +201,7 @@ class TestWindows:
         torch.testing.assert_close(graph.logits, eager.logits, atol=1e-6, rtol=0)
 
 
-def test_a_reply_longer_than_a_block_gets_more_room(lm: AudioLM, clip: list[Prompt]) -> None:
+def test_a_reply_longer_than_a_block_equals_eager_decode(lm: AudioLM, clip: list[Prompt]) -> None:
     same(lm, clip, SnapKV(0.5), max_new_tokens=static_decode.BLOCK + 5)
 
 
@@ -203,30 +209,30 @@ def test_a_reply_longer_than_a_block_gets_more_room(lm: AudioLM, clip: list[Prom
     ("key", "method"),
     [
         pytest.param(
-            key, one, id=f"{key}-{one.key}", marks=[] if key == HOME and one.key in KINDS else pytest.mark.long
+            key, method, id=f"{key}-{method.key}", marks=[] if key == HOME and method.key in KINDS else pytest.mark.long
         )
-        for key, one in product(STATIC, AT_LAYER)
+        for key, method in product(STATIC, AT_LAYER)
     ],
 )
-def test_ratio_0_is_base_to_the_bit(
+def test_logits_at_ratio_0_equal_those_of_base_bit_for_bit(
     loaded: Callable[[str, str], AudioLM], prompts: list[Prompt], key: str, method: Method
 ) -> None:
     lm = loaded(key, "sdpa")
     skip_unless_carried(lm, method)
-    zero, base = (reply(lm, prompts, one).logits for one in (replace(method, ratio=0.0), Base()))
+    zero, base = (reply(lm, prompts, setting).logits for setting in (replace(method, ratio=0.0), Base()))
     assert torch.equal(zero, base)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("at", [1, 2, 3, 129])
-def test_a_reply_ends_at_its_end_token_and_is_timed_until_then(
+def test_a_reply_and_its_decode_time_end_at_the_end_token(
     lm: AudioLM, clip: list[Prompt], monkeypatch: pytest.MonkeyPatch, at: int
 ) -> None:
     """The step that runs before the end token is read is neither token nor time."""
     steps = counted(lm, monkeypatch)
     with ends_at(lm, at):
         done = reply(lm, clip, Base(), max_new_tokens=200, ignore_end=False)
-    (one,) = done.replies
-    assert (one.new_tokens, one.finish, len(done.logits)) == (at, "stop", at)  # type: ignore[arg-type]
+    (generated,) = done.replies
+    assert (generated.new_tokens, generated.finish, len(done.logits)) == (at, "stop", at)  # type: ignore[arg-type]
     assert done.stages.decode == at - 1
     assert at - 1 <= len(steps) <= at
 
@@ -240,7 +246,7 @@ def counted(lm: AudioLM, patch: pytest.MonkeyPatch) -> list[int]:
             return float(len(steps))
 
     step = static_decode._Step.__call__
-    patch.setattr(static_decode._Step, "__call__", lambda own: (steps.append(0), step(own))[1])
+    patch.setattr(static_decode._Step, "__call__", lambda decode_step: (steps.append(0), step(decode_step))[1])
     patch.setattr(lm, "clock", Counting())
     return steps
 
@@ -261,13 +267,19 @@ def ends_at(lm: AudioLM, at: int) -> Iterator[None]:
         yield
 
 
-def test_samples_of_a_batch_end_one_by_one(lm: AudioLM, prompts: list[Prompt], monkeypatch: pytest.MonkeyPatch) -> None:
-    found = reply(lm, prompts, Base(), EAGER, max_new_tokens=12).replies
-    monkeypatch.setattr(lm, "end_tokens", tuple({one.token_ids[2 + 3 * row] for row, one in enumerate(found)}))
+def test_replies_of_a_batch_may_end_at_different_steps(
+    lm: AudioLM, prompts: list[Prompt], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replies = reply(lm, prompts, Base(), EAGER, max_new_tokens=12).replies
+    monkeypatch.setattr(
+        lm, "end_tokens", tuple({generated.token_ids[2 + 3 * row] for row, generated in enumerate(replies)})
+    )
     same(lm, prompts, Base(), max_new_tokens=12, ignore_end=False)
 
 
-def test_not_a_number_is_found(lm: AudioLM, clip: list[Prompt], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nan_in_a_decode_step_raises_an_error_with_the_token(
+    lm: AudioLM, clip: list[Prompt], monkeypatch: pytest.MonkeyPatch
+) -> None:
     attend = static_decode._Step.attend
 
     def broken(step: Any, module: Any, *args: Any, **options: Any) -> Any:
@@ -280,22 +292,28 @@ def test_not_a_number_is_found(lm: AudioLM, clip: list[Prompt], monkeypatch: pyt
 
 
 class TestOnRecord:
-    def test_of_timed_samples(self, tiny_checkpoint: Path, tmp_path: Path, no_env: Any) -> None:
-        found = {how: run_of(tiny_checkpoint, tmp_path / how, decode=how, decode_tokens=5) for how in (GRAPH, EAGER)}
-        for (row,), (other,) in zip(*(each["records"] for each in found.values()), strict=True):
+    def test_decode_setup_time_is_recorded_for_timed_samples(
+        self, tiny_checkpoint: Path, tmp_path: Path, no_env: Any
+    ) -> None:
+        runs = {how: run_of(tiny_checkpoint, tmp_path / how, decode=how, decode_tokens=5) for how in (GRAPH, EAGER)}
+        for (row,), (other,) in zip(*(each["records"] for each in runs.values()), strict=True):
             assert row["time"]["decode_setup"] > 0 < row["forced_decode"]["decode_setup"]
             assert "decode_setup" not in {*other["time"], *other["forced_decode"]}
             assert row["reply"] == other["reply"]
-        assert [any("stays eager" in line for line in each["said"]) for each in found.values()] == [False, False]
-        graph, eager = (each["timing"] for each in found.values())
+        assert [any("stays eager" in line for line in each["said"]) for each in runs.values()] == [False, False]
+        graph, eager = (each["timing"] for each in runs.values())
         assert graph["decode_setup_s"]["mean"] > 0
         assert "decode_setup_s" not in eager
 
-    def test_of_a_batch(self, tiny_checkpoint: Path, tmp_path: Path, no_env: Any) -> None:
-        found = run_of(tiny_checkpoint, tmp_path, decode=GRAPH, timing=False, batch_size=2, limit=2)
-        assert all(row["batch"]["decode_setup"] > 0 for rows in found["records"] for row in rows)
+    def test_decode_setup_time_is_recorded_for_a_batch(
+        self, tiny_checkpoint: Path, tmp_path: Path, no_env: Any
+    ) -> None:
+        run_facts = run_of(tiny_checkpoint, tmp_path, decode=GRAPH, timing=False, batch_size=2, limit=2)
+        assert all(row["batch"]["decode_setup"] > 0 for rows in run_facts["records"] for row in rows)
 
-    def test_what_stays_eager_is_said(self, family_checkpoint: Any, tmp_path: Path, no_env: Any) -> None:
+    def test_a_model_that_stays_eager_is_reported_with_the_reason(
+        self, family_checkpoint: Any, tmp_path: Path, no_env: Any
+    ) -> None:
         settings = RunSettings.read({}, model_path=str(family_checkpoint("qwen3-omni")), decode=GRAPH)
         said: list[str] = []
         lm = open_local("qwen3-omni", settings, [Base()], say=said.append).lm
@@ -308,7 +326,7 @@ def run_of(checkpoint: Path, place: Path, **flags: Any) -> dict[str, Any]:
     given = {"data": str(place / "data"), "model_path": str(checkpoint), "results": place / "out", **flags}
     settings, said = RunSettings.read({}, **{"limit": 1, "max_new_tokens": 5, "device": "cpu", **given}), list[str]()
     done = [*run(["tau"], HOME, settings, [Base(), SnapKV(0.5)], progress=False, say=said.append)]
-    records = [records_in(one.folder) for one in done]
+    records = [records_in(result.folder) for result in done]
     return {"records": records, "said": said, "timing": done[0].summary["timing"]}
 
 
@@ -316,17 +334,19 @@ class TestEager:
     """What stays eager, and says so."""
 
     @pytest.mark.parametrize("key", sorted({*FAMILIES} - {*STATIC}))
-    def test_a_family_that_cannot(self, loaded: Callable[[str, str], AudioLM], clip: list[Prompt], key: str) -> None:
+    def test_a_family_without_static_decode_stays_eager(
+        self, loaded: Callable[[str, str], AudioLM], clip: list[Prompt], key: str
+    ) -> None:
         lm = loaded(key, "sdpa")
         assert lm.why_eager
         assert reply(lm, clip, Base()).stages.decode_setup is None
 
-    def test_a_reply_of_few_tokens(self, lm: AudioLM, clip: list[Prompt]) -> None:
+    def test_a_reply_of_three_tokens_stays_eager(self, lm: AudioLM, clip: list[Prompt]) -> None:
         setups = [reply(lm, clip, Base(), max_new_tokens=limit).stages.decode_setup for limit in (3, 4)]
         assert setups[0] is None
         assert setups[1] is not None
 
-    def test_methods_that_override_the_engines_code(self, lm: AudioLM, clip: list[Prompt]) -> None:
+    def test_methods_that_override_engine_code_stay_eager(self, lm: AudioLM, clip: list[Prompt]) -> None:
         class Hooked(Frame):
             def applied_to(self, *given: Any) -> Any:
                 return super().applied_to(*given)
@@ -336,18 +356,18 @@ class TestEager:
                 return torch.arange(evidence.n_keep)
 
         joined = Composed(first=Hooked(0.5), second=SnapKV(0.5))
-        assert not any(one.decodes_statically for one in (Foreign(name="mine"), Hooked(0.5), joined))
+        assert not any(method.decodes_statically for method in (Foreign(name="mine"), Hooked(0.5), joined))
         assert Choosing(0.5).decodes_statically
         assert reply(lm, clip, Foreign(name="mine")).stages.decode_setup is None
 
-    def test_a_decoder_with_a_hook(self, lm: AudioLM, clip: list[Prompt]) -> None:
+    def test_a_decoder_with_a_hook_stays_eager_with_a_warning(self, lm: AudioLM, clip: list[Prompt]) -> None:
         seen = list[int]()
         with lm.decoder_layers[1].register_forward_hook(lambda *_: seen.append(0)), pytest.warns(match="layers.1"):
             reply(lm, clip, Base())
         assert len(seen) == 7
 
 
-def test_nothing_is_left_behind(lm: AudioLM, clip: list[Prompt]) -> None:
+def test_static_decode_leaves_the_model_unchanged(lm: AudioLM, clip: list[Prompt]) -> None:
     before = reply(lm, clip, Base(), EAGER)
     reply(lm, clip, get_method("frame:0.5+ada_snapkv:0.5"))
     assert not static_decode._ATTEND
@@ -372,13 +392,15 @@ class TestCapture:
 
         return feign
 
-    def test_a_graph_that_does_the_same_is_replayed(self, lm: AudioLM, clip: list[Prompt], captured: Any) -> None:
+    def test_a_graph_that_equals_the_eager_step_is_replayed(
+        self, lm: AudioLM, clip: list[Prompt], captured: Any
+    ) -> None:
         replays = list[int]()
         captured(lambda step: (replays.append(0), step()))
         same(lm, clip, SnapKV(0.5), max_new_tokens=static_decode.BLOCK + 5)
         assert len(replays) == static_decode.BLOCK + 4 + 2  # one more for each capture, which is compared
 
-    def test_its_setup_is_not_part_of_decode(
+    def test_setup_of_a_graph_is_not_part_of_the_decode_time(
         self, lm: AudioLM, clip: list[Prompt], captured: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         captured(lambda step: step())
@@ -387,7 +409,7 @@ class TestCapture:
         assert (stages.decode, stages.decode_setup) == (6, 2)  # the step itself, and the replay that is compared
 
     @pytest.mark.parametrize("fault", ["other logits", "not a number", "no capture"])
-    def test_a_graph_that_does_not_is_given_up(
+    def test_a_graph_that_fails_or_differs_is_given_up_for_eager_decode(
         self, lm: AudioLM, clip: list[Prompt], captured: Any, fault: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def wrong(step: Any) -> None:
@@ -406,14 +428,14 @@ class TestCapture:
         assert done.replies == eager.replies
         torch.testing.assert_close(done.logits, eager.logits, atol=1e-5, rtol=0)
 
-    def test_nothing_is_captured_while_a_profiler_reads_kernels(
+    def test_no_graph_is_captured_while_a_profiler_reads_kernels(
         self, lm: AudioLM, clip: list[Prompt], captured: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         captured(lambda _step: pytest.fail("a graph was replayed"))
         monkeypatch.setattr(Clock, "captures", BusyClock.captures)
         same(lm, clip, Base())
 
-    def test_too_little_memory_is_an_error_as_elsewhere(self, lm: AudioLM, clip: list[Prompt], captured: Any) -> None:
+    def test_out_of_memory_during_capture_is_raised(self, lm: AudioLM, clip: list[Prompt], captured: Any) -> None:
         def full(_step: Any) -> None:
             raise torch.OutOfMemoryError("full")
 

@@ -54,9 +54,9 @@ class Answers(Engine):
 
 
 def stopping_of(margin: float = 0.1, tests: int = 1, seed: int = 42, samples: Sequence[Sample] = SAMPLES) -> Stopping:
-    found = Margin({"": margin}, tests).stopping(TAU, samples, seed)
-    assert found
-    return found
+    stopping = Margin({"": margin}, tests).stopping(TAU, samples, seed)
+    assert stopping
+    return stopping
 
 
 def run(
@@ -86,15 +86,15 @@ def dart_loses(label: str, _sample: Sample) -> bool:
 
 
 class TestOrder:
-    def test_is_drawn_by_the_seed(self) -> None:
+    def test_of_clusters_is_drawn_by_the_seed(self) -> None:
         first, again, other = (list(stopping_of(seed=seed).clusters) for seed in (1, 1, 2))
         assert first == again != other
         assert first != sorted(first)
 
-    def test_does_not_depend_on_the_order_of_samples(self) -> None:
+    def test_of_clusters_does_not_depend_on_the_order_of_samples(self) -> None:
         assert list(stopping_of().clusters) == list(stopping_of(samples=SAMPLES[::-1]).clusters)
 
-    def test_of_completion_does_not_count(self, tmp_path: Path) -> None:
+    def test_of_completion_does_not_change_where_a_setting_stops(self, tmp_path: Path) -> None:
         """One loss in the first drawn cluster: whatever comes back first, the setting stops at the same place."""
         stopping = stopping_of()
         lost = next(iter(stopping.clusters.values()))[0].id
@@ -110,7 +110,7 @@ class TestOrder:
 
 
 class TestStop:
-    def test_no_worse_stops_at_the_fewest_clusters(self, tmp_path: Path) -> None:
+    def test_a_setting_no_worse_than_base_stops_after_the_fewest_clusters(self, tmp_path: Path) -> None:
         engine, outcomes, lines = run(tmp_path, all_right, [BASE, DART], stopping_of())
         stop = outcomes[DART.label]["stopping"]
         assert (stop["verdict"], stop["stopped_after"]) == ("no worse", fewest(0.1))
@@ -119,27 +119,27 @@ class TestStop:
             f"tau: dart-0.5-layer2: no worse by more than 0.1 after {fewest(0.1)} of 150 clusters (72 samples)"
         ]
 
-    def test_worse_stops_too_and_base_continues_for_the_others(self, tmp_path: Path) -> None:
+    def test_a_worse_setting_stops_and_base_continues_for_the_others(self, tmp_path: Path) -> None:
         engine, outcomes, _ = run(tmp_path, dart_loses, [BASE, DART, RANDOM], stopping_of())
         after = {label: outcome["stopping"]["stopped_after"] for label, outcome in outcomes.items()}
         assert outcomes[DART.label]["stopping"]["verdict"] == "worse"
         assert after[DART.label] < after[RANDOM.label] == after[BASE.label]
-        counts = {label: sum(own == label for own, _ in engine.calls) for label in after}
+        counts = {label: sum(called == label for called, _ in engine.calls) for label in after}
         assert counts == {label: 2 * clusters for label, clusters in after.items()}
 
-    def test_without_a_decision_everything_runs(self, tmp_path: Path) -> None:
+    def test_without_a_decision_all_samples_run(self, tmp_path: Path) -> None:
         engine, outcomes, lines = run(tmp_path, all_right, [BASE, DART], stopping_of(margin=0.001))
         assert len(engine.calls) == 2 * len(SAMPLES)
         assert outcomes[DART.label]["stopping"]["verdict"] == "not decided"
         assert "not decided after 150 of 150 clusters" in lines[0]
 
-    def test_one_of_many_settings_needs_more_clusters(self, tmp_path: Path) -> None:
-        found = [run(tmp_path / str(n), all_right, [BASE, DART], stopping_of(tests=n))[1] for n in (1, 20)]
-        alone, of_20 = (outcomes[DART.label]["stopping"]["stopped_after"] for outcomes in found)
+    def test_a_setting_among_many_needs_more_clusters_to_stop(self, tmp_path: Path) -> None:
+        by_tests = [run(tmp_path / str(n), all_right, [BASE, DART], stopping_of(tests=n))[1] for n in (1, 20)]
+        alone, of_20 = (outcomes[DART.label]["stopping"]["stopped_after"] for outcomes in by_tests)
         assert alone == fewest(0.1)
         assert of_20 == fewest(0.1, 0.05 / 20)
 
-    def test_samples_that_fail_count_as_lost_but_show_no_loss(self, tmp_path: Path) -> None:
+    def test_failed_samples_prove_a_setting_neither_no_worse_nor_worse(self, tmp_path: Path) -> None:
         def rights(label: str, sample: Sample) -> bool | None:
             return None if label == DART.label and int(sample.id[4:]) % 2 else True
 
@@ -147,7 +147,7 @@ class TestStop:
         assert outcomes[DART.label]["stopping"]["verdict"] == "not decided"
         assert len(engine.calls) == 2 * len(SAMPLES)
 
-    def test_a_resumed_run_stops_at_the_same_place(self, tmp_path: Path) -> None:
+    def test_a_resumed_run_stops_at_the_same_cluster(self, tmp_path: Path) -> None:
         whole = run(tmp_path / "whole", all_right, [BASE, DART], stopping_of())[1]
         calls = 0
 
@@ -167,7 +167,7 @@ class TestStop:
         assert len(engine.calls) == 2 * 72 - 24
         assert not run(tmp_path / "killed", all_right, [BASE, DART], stopping_of())[0].calls
 
-    def test_the_setting_that_goes_first_changes_over_the_rounds(self, tmp_path: Path) -> None:
+    def test_settings_take_turns_at_going_first_over_the_rounds(self, tmp_path: Path) -> None:
         turns = list[int]()
 
         class Turns(Answers):
@@ -176,7 +176,7 @@ class TestStop:
                 return super().answer(plan, pending, say)
 
         with ExitStack() as stack:
-            jobs = [Job(one, stack.enter_context(RunFolder(tmp_path / one.label, {}))) for one in (BASE, DART)]
+            jobs = [Job(method, stack.enter_context(RunFolder(tmp_path / method.label, {}))) for method in (BASE, DART)]
             plan = replace(Plan(TAU, SAMPLES, 8), stopping=stopping_of())
             Turns(None, None, all_right).evaluate(plan, jobs, progress=False)  # type: ignore[arg-type]
         assert turns[:4] == [0, 2, 4, 6]
@@ -185,8 +185,8 @@ class TestStop:
 def a_job(method: Method, root: Path, stopping: Mapping[str, Any] | None, answered: Sequence[Sample] = ()) -> Job:
     """Return a setting whose folder holds right replies, and a rule in `run.json`."""
     folder = RunFolder(root / method.label, {})
-    folder.run = {"samples": [one.id for one in answered], **({"stopping": dict(stopping)} if stopping else {})}
-    records = (typed(a_timed_choice(int(one.id[4:]), right=True, cluster=one.cluster)) for one in answered)
+    folder.run = {"samples": [record.id for record in answered], **({"stopping": dict(stopping)} if stopping else {})}
+    records = (typed(a_timed_choice(int(record.id[4:]), right=True, cluster=record.cluster)) for record in answered)
     folder.records = {record.id: record for record in records}
     return Job(method, folder)
 
@@ -206,26 +206,26 @@ class TestLooksThatWereTaken:
         first = stopping_of(samples=SAMPLES[:100])
         rule = first.rule(Job(DART, RunFolder(root, {}))) | changed
         jobs = [a_job(BASE, root, None, answered), a_job(DART, root, rule, answered)]
-        found = Margin({"": margin}, tests).stopping(TAU, samples, 42, SAMPLES, jobs)
-        assert found
-        return found
+        stopping = Margin({"": margin}, tests).stopping(TAU, samples, 42, SAMPLES, jobs)
+        assert stopping
+        return stopping
 
-    def test_come_first_under_a_larger_limit(self, tmp_path: Path) -> None:
+    def test_keep_their_clusters_first_under_a_larger_limit(self, tmp_path: Path) -> None:
         before, after = list(stopping_of(samples=SAMPLES[:100]).clusters), list(self.again(tmp_path).clusters)
         assert after[:50] == before
         assert after[50:] == [name for name in stopping_of().clusters if name not in before]
 
-    def test_get_no_more_samples_of_a_cluster(self, tmp_path: Path) -> None:
+    def test_add_no_more_samples_to_a_cluster_already_seen(self, tmp_path: Path) -> None:
         """Half of each cluster ran; the other half would change what was seen."""
         half = SAMPLES[:100:2]
         rule = stopping_of(samples=half).rule(Job(DART, RunFolder(tmp_path, {})))
         jobs = [a_job(BASE, tmp_path, None, half), a_job(DART, tmp_path, rule, half)]
-        found = Margin({"": 0.1}, 1).stopping(TAU, SAMPLES, 42, SAMPLES, jobs)
-        assert found
-        sizes = [len(part) for part in found.clusters.values()]
+        stopping = Margin({"": 0.1}, 1).stopping(TAU, SAMPLES, 42, SAMPLES, jobs)
+        assert stopping
+        sizes = [len(part) for part in stopping.clusters.values()]
         assert sizes == [1] * 50 + [2] * 100
 
-    def test_allow_no_smaller_limit(self, tmp_path: Path) -> None:
+    def test_make_a_smaller_limit_an_error(self, tmp_path: Path) -> None:
         with pytest.raises(SettingsError, match="tested with 100 samples, of which this run leaves out 40"):
             self.again(tmp_path, samples=SAMPLES[:60])
 
@@ -237,14 +237,16 @@ class TestLooksThatWereTaken:
             ({"alpha": 0.1}, "α 0.1 ", "α 0.05 "),
         ],
     )
-    def test_allow_no_other_rule(self, asked: dict[str, Any], there: str, now: str, tmp_path: Path) -> None:
+    def test_make_another_stopping_rule_an_error(
+        self, asked: dict[str, Any], there: str, now: str, tmp_path: Path
+    ) -> None:
         with pytest.raises(SettingsError, match=f"was already tested with .*{there}.* now it is .*{now}"):
             self.again(tmp_path, **asked)
 
-    def test_are_none_without_a_reply(self, tmp_path: Path) -> None:
+    def test_without_a_reply_do_not_fix_the_margin(self, tmp_path: Path) -> None:
         assert self.again(tmp_path, margin=0.2, answered=()).margin == 0.2
 
-    def test_allow_no_other_order(self, tmp_path: Path) -> None:
+    def test_in_two_different_cluster_orders_are_an_error(self, tmp_path: Path) -> None:
         jobs = [a_job(BASE, tmp_path, None)]
         for method, seed in ((DART, 1), (RANDOM, 2)):
             rule = stopping_of(seed=seed).rule(Job(method, RunFolder(tmp_path, {})))
@@ -252,10 +254,10 @@ class TestLooksThatWereTaken:
         with pytest.raises(SettingsError, match="in another order of clusters"):
             Margin({"": 0.1}, 1).stopping(TAU, SAMPLES, 42, SAMPLES, jobs)
 
-    def test_largest_cluster_is_that_of_the_whole_task(self) -> None:
-        found = Margin({"": 0.1}, 1).stopping(TAU, SAMPLES[::2], 42, SAMPLES)
-        assert found
-        assert found.largest == 2
+    def test_largest_cluster_is_counted_over_the_whole_task(self) -> None:
+        stopping = Margin({"": 0.1}, 1).stopping(TAU, SAMPLES[::2], 42, SAMPLES)
+        assert stopping
+        assert stopping.largest == 2
 
 
 class TestResultsOnRecord:
@@ -264,7 +266,7 @@ class TestResultsOnRecord:
         stopping = Margin({"": 0.1}, 1).stopping(TAU, SAMPLES, 42, SAMPLES, jobs)
         assert stopping
         for outcome in stopping.outcomes(jobs).values():
-            assert set(outcome["samples"]) == {one.id for one in SAMPLES}
+            assert set(outcome["samples"]) == {sample.id for sample in SAMPLES}
             assert outcome["stopping"]["stopped_after"] == 150
         (line,) = stopping.lines(jobs)
         assert f"after {fewest(0.1)} of 150 clusters (300 samples); 228 samples beyond were on record already" in line
@@ -278,7 +280,7 @@ class TestResultsOnRecord:
         assert len(outcomes[BASE.label]["samples"]) == 300
         assert len(outcomes[DART.label]["samples"]) == 2 * fewest(0.1)
 
-    def test_that_a_round_left_behind_the_stop_still_count_for_nothing(self, tmp_path: Path) -> None:
+    def test_of_an_unfinished_round_beyond_the_stop_are_left_out(self, tmp_path: Path) -> None:
         """Records of samples that the first run did not select: it was killed, so only the rule says which it had."""
         rule = stopping_of().rule(Job(DART, RunFolder(tmp_path, {})))
         jobs = [a_job(method, tmp_path, rule, SAMPLES) for method in (BASE, DART)]
@@ -296,7 +298,9 @@ class TestRefused:
             ({"race": 0.1}, [BASE, DART], "race is not run; allowed: tau"),
         ],
     )
-    def test_in_one_line(self, margins: dict[str, float], methods: list[Method], message: str) -> None:
+    def test_bad_margins_and_methods_with_a_one_line_error(
+        self, margins: dict[str, float], methods: list[Method], message: str
+    ) -> None:
         with pytest.raises(SettingsError, match=message):
             stop_margin(margins, [TAU], methods, RunSettings())
 
@@ -304,7 +308,7 @@ class TestRefused:
         with pytest.raises(SettingsError, match="lalm/clotho is scored after the run"):
             stop_margin({"": 0.1}, [get_task("lalm/clotho")], [BASE, DART], RunSettings())
 
-    def test_settings_and_tasks_are_counted(self) -> None:
+    def test_number_of_tests_is_that_of_tasks_with_a_margin_times_settings(self) -> None:
         tasks = [TAU, get_task("gtzan")]
         assert stop_margin({"tau": 0.1}, tasks, [BASE, DART, RANDOM], RunSettings()).tests == 2
         assert stop_margin({"": 0.1}, tasks, [BASE, DART, RANDOM], RunSettings()).tests == 4
@@ -331,7 +335,7 @@ def stopped(first: tuple[Path, str], no_env: None, monkeypatch: pytest.MonkeyPat
     return next(Path("results").rglob("frame-0.1*/run.json")), first[1]
 
 
-def test_sweep_stops_says_so_and_compare_goes_by_its_order(stopped: tuple[Path, str]) -> None:
+def test_a_stopped_sweep_reports_the_stop_and_compare_uses_its_cluster_order(stopped: tuple[Path, str]) -> None:
     run_json, said = stopped
     stop = json.loads(run_json.read_text())["stopping"]
     assert stop["stopped_after"] < len(stop["order"])
@@ -352,7 +356,7 @@ def test_sweep_stops_says_so_and_compare_goes_by_its_order(stopped: tuple[Path, 
 
 
 class TestRunJson:
-    def test_holds_the_rule_before_the_first_reply(
+    def test_holds_the_stopping_rule_before_the_first_reply(
         self, no_env: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     ) -> None:
         monkeypatch.chdir(tmp_path)
@@ -391,7 +395,7 @@ class TestRunJson:
         assert stopped[0].read_text() == before
 
 
-def test_the_plan_says_how_many_clusters_like_a_pilots_decide(
+def test_the_plan_estimates_from_a_pilot_run_how_many_clusters_decide(
     no_env: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)

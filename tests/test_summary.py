@@ -30,8 +30,8 @@ class HalfRight(Scorer):
         return {"worth": 0.5}
 
     def sums(self, verdicts: Sequence[Verdict]) -> Sums:
-        columns = np.array([[one.values["worth"], 1.0] for one in verdicts])
-        clusters = tuple(one.record.cluster for one in verdicts)
+        columns = np.array([[verdict.values["worth"], 1.0] for verdict in verdicts])
+        clusters = tuple(verdict.record.cluster for verdict in verdicts)
         return Sums(("worth",), columns, lambda sums: sums[:, :1] / sums[:, 1:], clusters)
 
     def own_score(self, verdict: Verdict) -> float:
@@ -75,7 +75,7 @@ RECORDS = [
 def summary(records: list[dict[str, Any]], expected: int = 3, **facts: Any) -> dict[str, Any]:
     """The summary of records under ids of their own, all answered ones judged."""
     known = [replace(typed(record), id=str(number)) for number, record in enumerate(records)]
-    verdicts = {one.id: Verdict(one, HALF.scorer.judge(one)) for one in known if one.answered}
+    verdicts = {record.id: Verdict(record, HALF.scorer.judge(record)) for record in known if record.answered}
     run = {"samples": [str(number) for number in range(expected)], "settings": {"seed": 7}, **facts}
     return summarise(HALF, run, known, verdicts)
 
@@ -84,12 +84,12 @@ def summary(records: list[dict[str, Any]], expected: int = 3, **facts: Any) -> d
     ("good", "bad", "expected", "complete"),
     [(3, 0, 3, True), (2, 0, 3, False), (2, 1, 3, False), (3, 1, 3, False), (4, 0, 3, False), (0, 3, 3, False)],
 )
-def test_complete_is_as_many_answers_as_expected_and_no_error(
+def test_a_run_is_complete_with_all_expected_replies_and_no_error(
     good: int, bad: int, expected: int, complete: bool
 ) -> None:
-    found = summary([answered()] * good + [FAILED] * bad, expected)
-    assert found["complete"] is complete
-    assert (found["n"], found["errors"], found["expected"]) == (good, bad, expected)
+    figures = summary([answered()] * good + [FAILED] * bad, expected)
+    assert figures["complete"] is complete
+    assert (figures["n"], figures["errors"], figures["expected"]) == (good, bad, expected)
 
 
 @pytest.mark.parametrize(
@@ -107,12 +107,12 @@ def test_complete_is_as_many_answers_as_expected_and_no_error(
         ("total_s", 84.5 / 3, 30.5, 35.45),  # load + preprocess + prefill + decode: 18, 36, 30.5
     ],
 )
-def test_times_by_hand(stage: str, mean: float, p50: float, p95: float) -> None:
+def test_stage_times_by_hand(stage: str, mean: float, p50: float, p95: float) -> None:
     spread = summary([*RECORDS, FAILED])["timing"][stage]
     assert spread == {"mean": pytest.approx(mean), "p50": pytest.approx(p50), "p95": pytest.approx(p95)}
 
 
-def test_a_row_of_a_table_states_the_medians() -> None:
+def test_a_row_of_a_table_states_the_median_times() -> None:
     row = result_row(Result(Path("tau", "tiny", "base-0"), "base-0", summary(RECORDS)))
     assert (row["decode_s"], row["decode_per_token_s"], row["total_s"]) == (8, 5, 30.5)
 
@@ -121,13 +121,13 @@ def test_whole_percents_have_halves_rounded_up() -> None:
     assert [_whole(share) for share in (0.49, 0.5, 2.5, 33.3, 100)] == ["0", "1", "3", "33", "100"]
 
 
-def test_rates_by_hand() -> None:
+def test_tokens_and_audio_seconds_per_second_by_hand() -> None:
     timing = summary(RECORDS, sessions=[ALONE])["timing"]
     assert timing["tokens_per_second"] == pytest.approx(6 / 24)  # 4 + 2 tokens after the first, in 8 + 16 s
     assert timing["audio_seconds_per_second"] == pytest.approx(169 / 84.5)
 
 
-def test_no_rate_below_two_tokens() -> None:
+def test_replies_below_two_tokens_have_no_decode_rate() -> None:
     timing = summary([timed(1, 2, 3, 4, 5, new_tokens=1), timed(1, 2, 3, 4, 5, new_tokens=0)])["timing"]
     assert timing["decode_per_token_s"] is None
     assert timing["tokens_per_second"] is None
@@ -141,27 +141,27 @@ def test_counts_and_sizes_by_hand() -> None:
         answered(finish="length", audio_tokens=200, kv_bytes=20, peak_memory_bytes=9, kv_lengths=[20, 7]),
         answered(finish="stop", audio_tokens=600, kv_bytes=60, peak_memory_bytes=None, kv_lengths=[60, 8]),
     ]
-    found = summary([*records, FAILED])
-    assert found["cut_by_token_limit"] == 2
-    assert (found["audio_seconds"], found["audio_tokens"], found["kept_audio_tokens"]) == (180.0, 300, 50)
-    assert (found["kv_bytes"], found["kv_lengths"], found["peak_memory_bytes"]) == (32, [30, 7], 9)
-    assert (found["score"], found["worth"], found["headline"], found["task"]) == (0.5, 0.5, "worth", "half")
-    assert (found["figure"]["title"], found["scorer"]) == ("worth", HALF.scorer.version)
+    figures = summary([*records, FAILED])
+    assert figures["cut_by_token_limit"] == 2
+    assert (figures["audio_seconds"], figures["audio_tokens"], figures["kept_audio_tokens"]) == (180.0, 300, 50)
+    assert (figures["kv_bytes"], figures["kv_lengths"], figures["peak_memory_bytes"]) == (32, [30, 7], 9)
+    assert (figures["score"], figures["worth"], figures["headline"], figures["task"]) == (0.5, 0.5, "worth", "half")
+    assert (figures["figure"]["title"], figures["scorer"]) == ("worth", HALF.scorer.version)
 
 
-def test_what_one_record_does_not_say_is_not_averaged_over_the_others() -> None:
-    found = summary([answered(), answered(kept_audio_tokens=None, kv_lengths=None, kv_bytes=None)])
-    assert (found["kept_audio_tokens"], found["kv_lengths"], found["kv_bytes"]) == (None, None, None)
+def test_a_count_missing_from_one_record_is_not_averaged_over_the_others() -> None:
+    figures = summary([answered(), answered(kept_audio_tokens=None, kv_lengths=None, kv_bytes=None)])
+    assert (figures["kept_audio_tokens"], figures["kv_lengths"], figures["kv_bytes"]) == (None, None, None)
 
 
 @pytest.mark.parametrize(
     ("costs", "total"), [([0.25, 0.5], 0.75), ([0.25, None], None), ([0.25, 0.0], 0.25), ([], None)]
 )
-def test_the_cost_of_all_replies_is_known_or_none(costs: list[float | None], total: float | None) -> None:
+def test_cost_is_the_sum_over_all_replies_or_none(costs: list[float | None], total: float | None) -> None:
     assert summary([answered(cost=cost) for cost in costs], len(costs))["cost"] == total
 
 
-def test_an_untimed_run_has_only_the_throughput_that_was_measured_outside() -> None:
+def test_an_untimed_run_has_only_the_throughput_from_session_wall_times() -> None:
     beside = ALONE | {"settings_side_by_side": 3}  # whose wall time it was cannot be told
     for sessions in ([ALONE], [ALONE, beside, {"wall_s": None}]):
         assert summary([answered()], sessions=sessions)["timing"] == {"audio_seconds_per_second": 12.5}
@@ -169,40 +169,45 @@ def test_an_untimed_run_has_only_the_throughput_that_was_measured_outside() -> N
         assert summary([answered()], sessions=sessions)["timing"] == {"audio_seconds_per_second": None}
 
 
-def test_nothing_answered_has_no_score() -> None:
-    found = summary([FAILED])
-    assert (found["n"], found["score"], found["peak_memory_bytes"], found["audio_tokens"]) == (0, None, None, None)
+def test_a_run_without_replies_has_no_score() -> None:
+    figures = summary([FAILED])
+    assert (figures["n"], figures["score"], figures["peak_memory_bytes"], figures["audio_tokens"]) == (
+        0,
+        None,
+        None,
+        None,
+    )
 
 
-def test_an_answered_sample_without_a_verdict_is_unscored() -> None:
+def test_a_reply_without_a_verdict_is_unscored() -> None:
     records = [typed(answered(id=name)) for name in "ab"]
     verdicts = {"a": Verdict(records[0], {"worth": 0.5})}
-    found = summarise(HALF, {"samples": ["a", "b"]}, records, verdicts)
-    assert (found["n"], found["unscored"], found["complete"], found["errors"]) == (1, 1, False, 0)
-    assert found["audio_seconds"] == 120.0  # it was answered nevertheless
+    figures = summarise(HALF, {"samples": ["a", "b"]}, records, verdicts)
+    assert (figures["n"], figures["unscored"], figures["complete"], figures["errors"]) == (1, 1, False, 0)
+    assert figures["audio_seconds"] == 120.0  # it was answered nevertheless
 
 
 @pytest.mark.parametrize(
-    ("foreign", "threads", "found"),
+    ("foreign", "threads", "expected"),
     [(1.0, 2, True), (1.0, 1, False), (2.0, 1, True), (0.4, 2, False), (0.6, 2, True), (None, 2, False)],
 )
-def test_a_machine_is_busy_if_others_and_the_runs_threads_are_more_than_its_cores(
-    foreign: float | None, threads: int, found: bool
+def test_a_machine_is_busy_if_foreign_processes_and_run_threads_exceed_its_cores(
+    foreign: float | None, threads: int, expected: bool
 ) -> None:
-    assert is_busy({"foreign_processes": foreign, "cores": 2}, threads) is found
+    assert is_busy({"foreign_processes": foreign, "cores": 2}, threads) is expected
 
 
-def test_threads_count_on_a_cpu_only_and_those_of_all_workers_that_share_it() -> None:
+def test_threads_of_all_workers_count_on_a_cpu_and_one_thread_on_a_gpu() -> None:
     session = a_session(threads=4) | {"workers_sharing": 2}
     assert [threads_of(session, device) for device in ("a cpu", "a gpu", None)] == [8, 1, 1]
 
 
-def test_a_run_was_busy_if_a_session_that_timed_its_records_was() -> None:
+def test_a_run_was_busy_if_a_session_that_timed_its_records_was_busy() -> None:
     loaded = a_session("busy", busy=1)
     before, after = ({**loaded, name: a_session()["load_before"]} for name in ("load_after", "load_before"))
-    for session, found in ((loaded, True), (before, True), (after, True), (a_session("busy"), False)):
+    for session, expected in ((loaded, True), (before, True), (after, True), (a_session("busy"), False)):
         facts = {"identity": {"device": "a cpu"}, "sessions": [a_session("quiet"), session]}
         asked = [typed(timed(1, 1, 1, 1, 1, session=f"{name} 17")) for name in ("quiet", "busy")]
-        assert busy(facts, asked) is found
+        assert busy(facts, asked) is expected
         assert busy(facts, asked[:1]) is False
         assert busy(facts, [replace(asked[1], time=None)]) is False

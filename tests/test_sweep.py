@@ -26,7 +26,7 @@ CONFIGS = Path(__file__).parent.parent / "docs" / "configs"
 
 
 class TestRatios:
-    def test_none_stand_for_the_end_of_a_schedule(self) -> None:
+    def test_default_to_the_last_ratio_of_a_schedule(self) -> None:
         assert parse_ratios(None, "1:0.3,3:0.7") == [0.7]
         assert parse_ratios(None, default="0.5") == [0.5]
         assert parse_ratios("0.5", "1:0.3,3:0.7") == [0.5]
@@ -56,13 +56,13 @@ class TestRatios:
             ],
         ],
     )  # fmt: skip
-    def test_anything_else_is_refused_in_one_line(self, text: str) -> None:
+    def test_malformed_ratios_give_a_one_line_error(self, text: str) -> None:
         with pytest.raises(SettingsError, match=r"^--ratios=.*not allowed.*0\.1:0\.9:0\.1") as raised:
             parse_ratios(text)
         assert "\n" not in str(raised.value)
 
     @given(st.integers(0, 99), st.integers(0, 99), st.integers(1, 30))
-    def test_a_range_is_what_whole_hundredths_make(self, first: int, length: int, step: int) -> None:
+    def test_a_range_gives_exact_hundredths(self, first: int, length: int, step: int) -> None:
         last = min(99, first + length)
         expected = [n / 100 for n in range(first, last + 1, step)]
         assert parse_ratios(f"{first / 100}:{last / 100}:{step / 100}") == expected
@@ -85,7 +85,7 @@ class TestGrid:
         ]
         assert self.labels("random", ratios=(0.0,), base=False) == ["base-0"]
 
-    def test_all_is_every_method(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_all_stands_for_every_method(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("audiomarathon.engine.sweep.find_spec", lambda _package: True)
         keys = {method.key for method in all_methods()} - {"base", "a_tome_like"}  # the last is for the tower alone
         assert {label.partition("-")[0] for label in self.labels("all", ratios=(0.5,))} == {"base", *keys}
@@ -93,19 +93,19 @@ class TestGrid:
     def test_all_leaves_out_methods_whose_package_is_missing_and_a_named_one_stays(self, monkeypatch) -> None:
         monkeypatch.setattr("audiomarathon.engine.sweep.find_spec", lambda _package: None)
         with pytest.warns(UserWarning, match=r"keep_speech.*pip install .audiomarathon\[vad\]"):
-            found = self.labels("all", ratios=(0.5,))
-        assert "keep_loud-0.5-layer2" in found
-        assert "keep_speech-0.5-layer2" not in found
+            labels = self.labels("all", ratios=(0.5,))
+        assert "keep_loud-0.5-layer2" in labels
+        assert "keep_speech-0.5-layer2" not in labels
         assert "keep_speech-0.5-layer2" in self.labels("keep_speech", ratios=(0.5,))
 
     def test_base_can_be_left_out(self) -> None:
         assert self.labels("random", ratios=(0.5,), base=False) == ["random-0.5-layer2"]
 
     def test_ratio_0_is_base_with_a_schedule_too(self) -> None:
-        found = self.labels("frame", ratios=(0.0, 0.7), schedule="1:0.3,3:0.7")
-        assert found == ["base-0", "frame-0.7-layer1=0.3-3=0.7"]
+        labels = self.labels("frame", ratios=(0.0, 0.7), schedule="1:0.3,3:0.7")
+        assert labels == ["base-0", "frame-0.7-layer1=0.3-3=0.7"]
 
-    def test_own_ratios_take_no_grid(self) -> None:
+    def test_methods_with_a_ratio_in_the_name_are_not_multiplied_by_the_grid(self) -> None:
         assert self.labels("fast_v:0.7", "fast_v:0.5+snapkv:0.3", "knorm", layer=3) == [
             "base-0", "fast_v-0.7-layer3", "fast_v-0.5-layer3+snapkv-0.3", "knorm-0.3", "knorm-0.5",
         ]  # fmt: skip
@@ -122,7 +122,7 @@ class TestGrid:
             ("base:0.5", "base drops nothing"),
         ],
     )
-    def test_what_cannot_be_is_refused(self, name: str, message: str) -> None:
+    def test_unknown_methods_and_missing_or_excess_ratios_are_refused(self, name: str, message: str) -> None:
         for ratios in ((0.5,), (0.0,)):
             with pytest.raises(SettingsError, match=message):
                 self.labels(name, ratios=ratios)
@@ -151,7 +151,7 @@ def csv_rows() -> list[dict[str, str]]:
 
 
 class TestSweep:
-    def test_grids_that_are_shipped_run_one_after_the_other(self, command) -> None:
+    def test_shipped_config_files_run_one_after_the_other(self, command) -> None:
         for file in sorted(CONFIGS.glob("*.yaml")):
             code, out, err = command("tau", "--config", file, "--methods", "base")
             assert code == 0, out + err
@@ -196,12 +196,12 @@ class TestSweep:
     def test_says_that_pyramidkvs_ratio_is_an_average(self, command) -> None:
         said = "the ratio holds on average over layers"
         command("gtzan", "--methods", "pyramidkv:0.5,snapkv:0.5")
-        found = {path.parent.name: json.loads(path.read_text())["note"] for path in Path("results").rglob("run.json")}
-        assert said in found.pop("pyramidkv-0.5")
-        assert not any(said in note for note in found.values())
+        notes = {path.parent.name: json.loads(path.read_text())["note"] for path in Path("results").rglob("run.json")}
+        assert said in notes.pop("pyramidkv-0.5")
+        assert not any(said in note for note in notes.values())
         assert f"pyramidkv in gtzan: {said}" in " ".join(Path("results/summary.txt").read_text().split())
 
-    def test_without_base_nothing_is_compared(self, command) -> None:
+    def test_without_base_no_speed_up_is_measured(self, command) -> None:
         assert command("gtzan", "--methods", "frame:0.5", "--no-base")[0] == 0
         (result,) = json.loads(Path("results/summary.json").read_text())["results"]
         assert result["savings"]["llm_prefill"]["measured"] is None
@@ -269,14 +269,16 @@ class TestFailures:
             (["tau", "--methods", "tova", "--batch-size", "2", "--plan"], "BATCH_SIZE=2: needs --no-timing"),
         ],
     )
-    def test_what_concerns_all_tasks_is_one_line_and_exit_2(self, command, arguments: list[str], message: str) -> None:
+    def test_an_error_common_to_all_tasks_is_one_line_with_exit_code_2(
+        self, command, arguments: list[str], message: str
+    ) -> None:
         code, _out, err = command(*arguments)
         assert code == 2
         assert [line for line in err.splitlines() if line.startswith("error: ")] == [err.splitlines()[-1]]
         assert message in err
         assert not Path("results").exists()
 
-    def test_a_refused_model_stands_in_the_logs_and_the_summary(self, command) -> None:
+    def test_a_layer_refused_by_the_model_is_named_in_the_logs_and_the_summary(self, command) -> None:
         reason = "frame: layer 4 is not one of this model's layers 0–3"
         code, _out, err = command("tau", "had", "gtzan", "--methods", "frame", "--layer", "4", "--logs")
         assert code == 2
@@ -284,8 +286,8 @@ class TestFailures:
         failures = json.loads(Path("results/summary.json").read_text())["failures"]
         assert "no folder" in failures.pop("had")
         assert set(failures) == {"tau", "gtzan"}
-        for task, found in failures.items():
-            assert reason in found
+        for task, message in failures.items():
+            assert reason in message
             assert reason in Path(f"results/logs/{task}.log").read_text()
 
 
@@ -296,7 +298,7 @@ class TestSecondSweep:
         content = json.loads(Path("results/summary.json").read_text())
         return [(result["task"], result["setting"]) for result in content["results"]]
 
-    def test_adds_to_the_summary(self, command) -> None:
+    def test_adds_rows_to_the_existing_summary(self, command) -> None:
         command("tau", "--methods", "snapkv:0.5")
         command("tau", "gtzan", "--methods", "frame:0.5", "--no-base")
         assert self.results() == [
@@ -306,7 +308,9 @@ class TestSecondSweep:
         assert [row["against_base_samples"] for row in rows] == ["2", "2", "2", ""]
         assert "no base" in Path("results/summary.txt").read_text()
 
-    def test_at_the_same_time_is_in_the_summary_too(self, command, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_lists_settings_that_another_process_finished_meanwhile(
+        self, command, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """Another process finishes a setting of a task that this sweep is done with."""
         import audiomarathon.engine.sweep as module
 
@@ -322,7 +326,7 @@ class TestSecondSweep:
         command("tau", "gtzan", "--methods", "base")
         assert self.results() == [("tau", "base-0"), ("tau", "snapkv-0.5"), ("gtzan", "base-0")]
 
-    def test_that_is_finished_or_clashes_loads_no_model(self, command, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_of_finished_or_clashing_runs_loads_no_model(self, command, monkeypatch: pytest.MonkeyPatch) -> None:
         arguments = ("tau", "gtzan", "--methods", "frame:0.5")
         first = command(*arguments)
         monkeypatch.setattr(Qwen2_5Omni, "load", None)
@@ -333,7 +337,7 @@ class TestSecondSweep:
         assert code == 1
         assert err.count("seed: 42 there, 7 now") == 2
 
-    def test_passes_over_what_is_no_run(self, command) -> None:
+    def test_ignores_folders_without_a_valid_run(self, command) -> None:
         command("tau", "--methods", "frame:0.5")
         for name, content in (("torn", '{"schema_ver'), ("other", '{"schema_version": 1, "task": "had"}')):
             folder = Path("results/tau/tiny-omni") / name
@@ -351,7 +355,7 @@ class TestPlan:
         if not request.node.name.startswith("test_what_is_on_record"):
             monkeypatch.setattr(Qwen2_5Omni, "load", None)
 
-    def test_says_what_it_rests_on_and_runs_nothing(self, command) -> None:
+    def test_states_counts_and_the_source_of_the_estimate_and_runs_nothing(self, command) -> None:
         code, out, _err = command(
             "tau", "gtzan", "--methods", "frame,snapkv", "--ratios", "0.3,0.5", "--plan", "--limit", "3"
         )
@@ -367,7 +371,7 @@ class TestPlan:
         assert not Path("results").exists()
 
     @pytest.mark.parametrize("file", sorted(CONFIGS.glob("*.yaml")), ids=lambda file: file.stem)
-    def test_plans_the_grids_that_are_shipped_of_as_many_runs_as_they_say(self, command, file: Path) -> None:
+    def test_counts_as_many_runs_as_each_shipped_config_file_states(self, command, file: Path) -> None:
         code, out, _err = command("tau", "gtzan", "--config", file, "--plan")
         assert code == 0
         (settings,) = re.findall(r"2 tasks x (\d+) settings", out)
@@ -376,11 +380,11 @@ class TestPlan:
         assert f"; {len(AUDIOMARATHON.tasks) * int(settings)} runs." in text
         assert f"audiomarathon sweep --config docs/configs/{file.name}" in text
 
-    def test_takes_a_stated_speed(self, command) -> None:
+    def test_uses_the_speed_given_with_tflops(self, command) -> None:
         _code, out, _err = command("tau", "--methods", "frame:0.5", "--plan", "--tflops", "40")
         assert "40 TFLOP/s (given" in out
 
-    def test_what_is_on_record_is_measured_by_and_not_done_again(self, command) -> None:
+    def test_existing_records_give_the_speed_and_are_not_planned_again(self, command) -> None:
         command("tau", "--methods", "base")
         before = {path: path.stat().st_mtime_ns for path in Path("results").rglob("*")}
         _code, out, _err = command("tau", "gtzan", "--methods", "frame:0.5", "--plan")
@@ -390,7 +394,7 @@ class TestPlan:
         assert "total: 6 replies" in out
         assert {path: path.stat().st_mtime_ns for path in Path("results").rglob("*")} == before
 
-    def test_what_is_on_record_of_another_run_is_a_clash(self, command) -> None:
+    def test_existing_records_of_another_seed_are_reported_as_a_clash(self, command) -> None:
         command("tau", "--methods", "base")
         code, out, _err = command("tau", "gtzan", "--methods", "frame:0.5", "--plan", "--seed", "7")
         assert code == 1
@@ -399,7 +403,7 @@ class TestPlan:
         )
         assert "total: 4 replies" in out
 
-    def test_what_is_on_record_may_be_damaged(self, command) -> None:
+    def test_with_damaged_records_estimates_from_flops(self, command) -> None:
         command("tau", "--methods", "base")
         records = Path("results/tau/tiny-omni/base-0/samples.jsonl")
         first, *_others = records.read_text().splitlines(keepends=True)
@@ -414,18 +418,20 @@ class TestPlan:
         assert code == 2
         assert re.search("error: fast_v: layer 4 .*layers 1–3", err)
 
-    def test_names_what_cannot_be_run(self, command) -> None:
+    def test_names_tasks_that_cannot_be_run_with_the_reason(self, command) -> None:
         code, out, _err = command("had", "gtzan", "--methods", "frame:0.5", "--plan")
         assert code == 1
         assert "had: cannot be run: no folder" in out
         assert "config" not in command("had", "--methods", "frame:0.5", "--plan")[1]
 
-    def test_never_calls_a_config_missing_that_another_model_has(self, command) -> None:
+    def test_the_config_of_another_model_type_is_not_reported_as_missing(self, command) -> None:
         out = command("tau", "--methods", "frame:0.5", "--plan", "--model", "gemma3n")[1]
         assert "config.json says model type" in out
         assert "config is missing" not in out
 
-    def test_without_the_checkpoint_it_still_counts(self, command, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_without_the_checkpoint_counts_replies_but_estimates_no_time(
+        self, command, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setenv("HF_HUB_OFFLINE", "1")
         code, out, _err = command("tau", "--methods", "frame:0.5", "--plan", "--model-path", "nobody/nothing")
         assert code == 0

@@ -35,20 +35,20 @@ def attributes(classes: Iterable[type]) -> list[dict[str, Any]]:
     return [
         {
             name: value
-            for part in one.__mro__[::-1]
+            for part in cls.__mro__[::-1]
             for name, value in vars(part).items()
             if not name.startswith("_")
             and name not in ("title", "layout", "example")
             and isinstance(value, (str, float, int, tuple))
         }
-        for one in classes
+        for cls in classes
     ]
 
 
 def raw_corpora() -> list[dict[str, Any]]:
-    modules = [import_module(f"{corpora.__name__}.{one.name}") for one in pkgutil.iter_modules(corpora.__path__)]
-    found = [one for module in modules for one in vars(module).values() if isinstance(one, type)]
-    return attributes(one for one in found if issubclass(one, Corpus) and hasattr(one, "task"))
+    modules = [import_module(f"{corpora.__name__}.{module.name}") for module in pkgutil.iter_modules(corpora.__path__)]
+    types = [member for module in modules for member in vars(module).values() if isinstance(member, type)]
+    return attributes(cls for cls in types if issubclass(cls, Corpus) and hasattr(cls, "task"))
 
 
 @pytest.mark.parametrize(
@@ -67,6 +67,6 @@ def raw_corpora() -> list[dict[str, Any]]:
         pytest.param(lambda: [BUILT_IN, DTYPE_BYTES], "dd5cb30bdf6a97dd", id="models"),
     ],
 )
-def test_a_table_is_as_it_was_copied(table: Callable[[], Any], expected: str) -> None:
-    found = hashlib.sha256(json.dumps(table(), sort_keys=True, default=plain).encode()).hexdigest()[:16]
-    assert found == expected, f"{found}: compare the changed entry with its source, then write this digest here"
+def test_a_copied_table_matches_its_stored_digest(table: Callable[[], Any], expected: str) -> None:
+    digest = hashlib.sha256(json.dumps(table(), sort_keys=True, default=plain).encode()).hexdigest()[:16]
+    assert digest == expected, f"{digest}: compare the changed entry with its source, then write this digest here"

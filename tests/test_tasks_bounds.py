@@ -26,7 +26,7 @@ METADATA = "acoustic_scene_task_meta.json"
 @pytest.mark.parametrize(
     "name", [".bashrc", "Makefile", ".git/hooks/pre-commit", "a.wav/../.x.wav", ".git/a.wav", "a.py"]
 )
-def test_only_audio_can_be_a_clip(name: str, tmp_path: Path) -> None:
+def test_a_clip_path_that_is_no_audio_file_is_a_bad_row(name: str, tmp_path: Path) -> None:
     BUILDERS["tau"](tmp_path)
     (tmp_path / "a.wav").mkdir()
     written = write_clip(tmp_path / "clip.wav").rename(tmp_path / "clip")
@@ -39,7 +39,7 @@ def test_only_audio_can_be_a_clip(name: str, tmp_path: Path) -> None:
     assert "is not an audio file; allowed: .wav, .flac" in loaded.bad_rows[0].reason
 
 
-def test_hidden_files_of_a_source_are_not_brought(tmp_path: Path) -> None:
+def test_hidden_files_of_a_source_archive_are_not_extracted(tmp_path: Path) -> None:
     source, clip = tmp_path / "a.zip", ".git/hooks/a.wav"
     BUILDERS["tau"](tmp_path / "set")
     write_clip(tmp_path / "set" / clip)
@@ -52,7 +52,7 @@ def test_hidden_files_of_a_source_are_not_brought(tmp_path: Path) -> None:
     assert not list((tmp_path / "root").rglob(".git"))
 
 
-def test_links_back_to_a_folder_end(tmp_path: Path) -> None:
+def test_looping_links_in_a_source_folder_are_not_followed(tmp_path: Path) -> None:
     BUILDERS["tau"](tmp_path / "set")
     for number in range(3):  # 3 ways on at each of 40 levels, if they were followed
         (tmp_path / "set" / f"again-{number}").symlink_to(tmp_path, target_is_directory=True)
@@ -126,7 +126,7 @@ def many_rows(folder: Path, count: int) -> Path:
     return folder
 
 
-def test_the_work_on_rows_grows_with_their_number(tmp_path: Path) -> None:
+def test_the_work_of_loading_grows_linearly_with_the_number_of_rows(tmp_path: Path) -> None:
     def work(count: int) -> int:
         folder = many_rows(tmp_path / str(count), count)
 
@@ -144,7 +144,7 @@ def test_the_work_on_rows_grows_with_their_number(tmp_path: Path) -> None:
     assert many < 800 * 400  # 265 lines a row; 630 before options and answers were remembered
 
 
-def test_rows_of_as_many_classes_are_selected_in_time(tmp_path: Path) -> None:
+def test_the_work_of_selecting_grows_linearly_with_the_number_of_classes(tmp_path: Path) -> None:
     def work(count: int) -> int:
         clips, names = (tmp_path / "a.wav",), [f"class {n}" for n in range(count)]
         samples = [Sample(name, clips, "?", "A", name, (name, "other"), (name, "other")) for name in names]

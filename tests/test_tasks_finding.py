@@ -28,23 +28,23 @@ from audiomarathon.fingerprint import by_rule_1, same
 
 @pytest.mark.parametrize("key", BUILDERS)
 @pytest.mark.parametrize("place", [".", "here", "some/deeper/folder"])
-def test_a_task_is_found_at_any_depth(key: str, place: str, tmp_path: Path) -> None:
+def test_the_folder_of_a_task_is_found_at_any_depth(key: str, place: str, tmp_path: Path) -> None:
     BUILDERS[key](tmp_path / place)
     task = get_task(key)
-    found = task.find(tmp_path)
+    folder = task.find(tmp_path)
     expected = tmp_path / place
-    assert found == (expected / "test-clean" if key == "librispeech" else expected)
-    assert len(task.load(found).samples) >= 2
+    assert folder == (expected / "test-clean" if key == "librispeech" else expected)
+    assert len(task.load(folder).samples) >= 2
 
 
-def test_the_nearest_wins(tmp_path: Path) -> None:
+def test_of_two_copies_the_one_nearest_the_root_is_found(tmp_path: Path) -> None:
     for place in ("a/b/backup", "z"):
         BUILDERS["vesus"](tmp_path / place)
     assert get_task("vesus").find(tmp_path) == tmp_path / "z"
 
 
 @pytest.mark.parametrize("key", BUILDERS)
-def test_two_equally_near_are_both_listed(key: str, tmp_path: Path) -> None:
+def test_two_copies_at_equal_depth_are_refused_naming_both(key: str, tmp_path: Path) -> None:
     for place in ("first/set", "second/set"):
         BUILDERS[key](tmp_path / place)
     with pytest.raises(DataError) as caught:
@@ -73,7 +73,7 @@ def test_links_are_followed_and_loops_end(tmp_path: Path) -> None:
     assert len(list(walk(root))) == 4  # root, linked, vesus, wav
 
 
-def test_had_with_one_class_only(tmp_path: Path) -> None:
+def test_had_with_only_one_of_its_classes_is_found(tmp_path: Path) -> None:
     task = get_task("had")
     write_clip(tmp_path / "HAD" / "real" / "a.wav")
     assert task.find(tmp_path) == tmp_path / "HAD"
@@ -81,7 +81,7 @@ def test_had_with_one_class_only(tmp_path: Path) -> None:
     assert [s.id for s in task.load(tmp_path / "HAD").samples] == ["real/a.wav"]
 
 
-def test_a_stray_folder_called_real_is_not_had(tmp_path: Path) -> None:
+def test_a_folder_named_real_outside_had_is_not_taken_for_had(tmp_path: Path) -> None:
     write_clip(tmp_path / "recordings" / "real" / "a.wav")
     with pytest.raises(DataError, match=r"no folder .*real/ .*fake/"):
         get_task("had").find(tmp_path)
@@ -106,7 +106,7 @@ def test_folders_without_transcripts_are_not_librispeech(tmp_path: Path) -> None
 # Where to look, and what to say when nothing is there ----------------------------------------------------------------
 
 
-def test_the_tasks_own_variable_comes_first(tmp_path: Path) -> None:
+def test_the_data_path_variable_of_a_task_wins_over_the_root(tmp_path: Path) -> None:
     build_all(tmp_path / "root", ["vesus"])
     BUILDERS["vesus"](tmp_path / "own")
     task = get_task("vesus")
@@ -117,24 +117,24 @@ def test_the_tasks_own_variable_comes_first(tmp_path: Path) -> None:
     assert task_folder(task, tmp_path / "root", env) == tmp_path / "own"
 
 
-def test_a_given_root_comes_before_the_environments(tmp_path: Path) -> None:
+def test_a_given_root_wins_over_that_of_the_environment(tmp_path: Path) -> None:
     build_all(tmp_path / "given", ["vesus"])
     build_all(tmp_path / "env", ["vesus"])
     env = {"AUDIOMARATHON_DATA": str(tmp_path / "env"), "VESUS_DATA_PATH": " "}
     assert task_folder(get_task("vesus"), tmp_path / "given", env) == tmp_path / "given" / "VESUS"
 
 
-def test_the_tasks_own_variable_ends_the_search(tmp_path: Path) -> None:
+def test_a_wrong_data_path_variable_of_a_task_is_an_error_despite_a_good_root(tmp_path: Path) -> None:
     build_all(tmp_path / "root", ["vesus"])
     (tmp_path / "empty").mkdir()
-    for own in ("empty", "missing"):
+    for name in ("empty", "missing"):
         with pytest.raises(DataError, match="audiomarathon data download"):
-            task_folder(get_task("vesus"), tmp_path / "root", {"VESUS_DATA_PATH": str(tmp_path / own)})
+            task_folder(get_task("vesus"), tmp_path / "root", {"VESUS_DATA_PATH": str(tmp_path / name)})
 
 
 @pytest.mark.parametrize("key", BUILDERS)
 @pytest.mark.parametrize("root", [None, "missing", "empty"])
-def test_no_data_says_how_to_get_it(key: str, root: str | None, tmp_path: Path) -> None:
+def test_the_error_on_missing_data_says_how_to_get_them(key: str, root: str | None, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError) as caught:
         task_folder(get_task(key), tmp_path / root if root else None, {})
@@ -150,7 +150,7 @@ def test_no_data_says_how_to_get_it(key: str, root: str | None, tmp_path: Path) 
 # Names ---------------------------------------------------------------------------------------------------------------
 
 
-def test_tasks_by_key_alias_and_acronym() -> None:
+def test_tasks_are_found_by_key_alias_and_acronym() -> None:
     for task in AUDIOMARATHON.tasks:
         for name in (task.key, task.key.upper(), AUDIOMARATHON.facts[task.key].acronym):
             assert get_task(name) is task
@@ -158,7 +158,7 @@ def test_tasks_by_key_alias_and_acronym() -> None:
     assert get_task("Vox-Age") is get_task("vox_age")
 
 
-def test_an_unknown_task_names_the_nearest_or_else_the_allowed() -> None:
+def test_an_unknown_task_gets_the_nearest_name_or_the_allowed_ones() -> None:
     with pytest.raises(SettingsError) as caught:
         get_task("gtzn")
     assert str(caught.value) == "unknown task 'gtzn' (did you mean 'gtzan'?)"
@@ -166,10 +166,10 @@ def test_an_unknown_task_names_the_nearest_or_else_the_allowed() -> None:
         get_task("zzz")
 
 
-def test_the_published_table() -> None:
+def test_counts_acronyms_and_groups_match_the_published_table() -> None:
     facts = [AUDIOMARATHON.facts[task.key] for task in AUDIOMARATHON.tasks]
-    assert sum(one.count for one in facts) == 6567
-    assert [one.acronym for one in facts] == ["ASR", "SCR", "SER", "ASC", "MC", "SED", "ER", "SD", "SGR", "SAR"]
+    assert sum(facts.count for facts in facts) == 6567
+    assert [facts.acronym for facts in facts] == ["ASR", "SCR", "SER", "ASC", "MC", "SED", "ER", "SD", "SGR", "SAR"]
     assert {
         group: [AUDIOMARATHON.facts[key].acronym for key in keys] for group, keys in AUDIOMARATHON.groups.items()
     } == {
@@ -181,7 +181,7 @@ def test_the_published_table() -> None:
         "librispeech": 1100
     }
     assert {task.key for task in AUDIOMARATHON.tasks if task.scorer.figure.name != "macro_f1"} == {"librispeech"}
-    assert all(facts_of(task.key) == one for task, one in zip(AUDIOMARATHON.tasks, facts, strict=True))
+    assert all(facts_of(task.key) == row for task, row in zip(AUDIOMARATHON.tasks, facts, strict=True))
     assert {benchmark_of(task.key) for task in AUDIOMARATHON.tasks} == {"audiomarathon"}
 
 
@@ -202,7 +202,7 @@ def test_a_copy_of_the_data_has_the_same_fingerprint(key: str, tmp_path: Path) -
     assert task_fingerprint(tmp_path / "one", key) == task_fingerprint(tmp_path / "other", key)
 
 
-def test_whatever_can_change_a_number_changes_the_fingerprint(tmp_path: Path) -> None:
+def test_any_change_that_can_change_a_score_changes_the_fingerprint(tmp_path: Path) -> None:
     folder = build_all(tmp_path, ["vesus"]) / "VESUS"
     file = folder / "audio_emotion_dataset.json"
     whole = file.read_text()
@@ -222,24 +222,24 @@ def test_whatever_can_change_a_number_changes_the_fingerprint(tmp_path: Path) ->
     assert len(prints) == 1 + len(changes)
 
 
-def test_a_changed_clip_changes_its_samples_hash_alone(tmp_path: Path) -> None:
+def test_a_changed_clip_changes_only_the_hash_of_its_samples(tmp_path: Path) -> None:
     folder = build_all(tmp_path, ["vesus"]) / "VESUS"
     loaded = get_task("vesus").load(folder)
     clip = folder / "wav" / "1_happy.wav"
-    (own,) = (sample.id for sample in loaded.samples if clip in sample.clips)
+    (sample_id,) = (sample.id for sample in loaded.samples if clip in sample.clips)
     before, seen = clip_hashes(loaded.samples), set()
     whole = clip.read_bytes()
     middle = whole[: len(whole) // 2] + b"\x7f" + whole[len(whole) // 2 + 1 :]
     for spoilt in (b"RIFX" + whole[4:], middle, whole[:-1] + b"\x7f", whole + b"\0"):
         clip.write_bytes(spoilt)
         after = clip_hashes(loaded.samples)
-        assert {id_ for id_ in after if after[id_] != before[id_]} == {own}
-        seen.add(after[own])
+        assert {id_ for id_ in after if after[id_] != before[id_]} == {sample_id}
+        seen.add(after[sample_id])
     assert len(seen) == 4
     assert task_fingerprint(tmp_path, "vesus") == fingerprint(loaded)  # the run stays the same run
 
 
-def test_noise_of_eight_seconds_anywhere_in_a_long_clip_is_seen(tmp_path: Path) -> None:
+def test_the_hash_of_a_long_clip_notices_eight_seconds_of_noise_anywhere(tmp_path: Path) -> None:
     clip, rate = tmp_path / "long.wav", 16_000
     sample = Sample("a", (clip,), "?", "A", "here")
     silence = np.zeros(300 * rate, "int16")
@@ -259,7 +259,7 @@ def test_the_order_of_samples_does_not_change_the_fingerprint(tmp_path: Path) ->
     assert fingerprint(replace(loaded, samples=loaded.samples[::-1])) == fingerprint(loaded)
 
 
-def test_a_clip_that_went_away_is_a_data_error(tmp_path: Path) -> None:
+def test_a_clip_removed_after_loading_is_a_data_error(tmp_path: Path) -> None:
     folder = build_all(tmp_path, ["vesus"]) / "VESUS"
     loaded = get_task("vesus").load(folder)
     (folder / "wav" / "1_happy.wav").unlink()
@@ -270,7 +270,7 @@ def test_a_clip_that_went_away_is_a_data_error(tmp_path: Path) -> None:
 # What a data root says about itself ----------------------------------------------------------------------------------
 
 
-def test_without_a_manifest_the_published_table_holds(tmp_path: Path) -> None:
+def test_without_a_manifest_the_counts_of_the_published_table_are_expected(tmp_path: Path) -> None:
     manifest = read_manifest(tmp_path)
     assert manifest.expected(get_task("tau")) == Expected(1145, (90.0, 210.0))
     assert manifest.licence == "CC-BY-NC-4.0"
@@ -310,7 +310,7 @@ def test_a_malformed_manifest_is_refused(content: object, reason: str, tmp_path:
     ("name", "warned"),
     [("TAU_DATA", True), ("TUA_DATA_PATH", True), ("tau_data_path", True), ("GTZAN_DATA_PATH", False)],
 )
-def test_a_name_close_to_the_tasks_own_variable_warns(
+def test_an_env_var_named_almost_like_the_data_path_of_a_task_warns(
     name: str, warned: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(name, "")  # an empty one is meant for us too
@@ -319,4 +319,4 @@ def test_a_name_close_to_the_tasks_own_variable_warns(
         with pytest.raises(DataError):
             task_folder(get_task("tau"), tmp_path, {})
     wanted = [f"unknown env var {name} is ignored (did you mean 'TAU_DATA_PATH'?)"] if warned else []
-    assert [str(one.message) for one in told] == wanted
+    assert [str(warning.message) for warning in told] == wanted

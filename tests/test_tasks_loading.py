@@ -83,7 +83,7 @@ EXPECTED = {
 
 
 @pytest.mark.parametrize("key", EXPECTED)
-def test_every_row_becomes_its_sample(key: str, tmp_path: Path) -> None:
+def test_every_row_becomes_a_sample_with_id_cluster_and_stratum(key: str, tmp_path: Path) -> None:
     loaded = load(build_all(tmp_path, [key]), key)
     assert not loaded.bad_rows
     facts = [(s.id, s.cluster, s.stratum) for s in loaded.samples]
@@ -101,7 +101,7 @@ def test_tau_labels_clusters_and_letters(tmp_path: Path) -> None:
     assert station.id == "concatenated_resampled/metro_station-lisbon-1001-0-a.wav"
 
 
-def test_extra_fields_are_passed_on(tmp_path: Path) -> None:
+def test_extra_fields_of_a_row_are_kept_as_meta(tmp_path: Path) -> None:
     build_all(tmp_path)
     race = load(tmp_path, "race").samples
     assert [s.meta["difficulty"] for s in race] == ["high", "high", "middle"]
@@ -112,16 +112,16 @@ def test_extra_fields_are_passed_on(tmp_path: Path) -> None:
     assert load(tmp_path, "slue").samples[2].meta["entity_count"] == 3
 
 
-def test_librispeech_transcripts(tmp_path: Path) -> None:
+def test_librispeech_transcripts_are_the_answers(tmp_path: Path) -> None:
     loaded = load(build_all(tmp_path, ["librispeech"]), "librispeech")
     assert [s.answer for s in loaded.samples] == ["GO ON", "WHAT A PITY", "THE NEW YEAR"]
     assert not loaded.samples[0].options
 
 
 def test_ids_and_order_do_not_depend_on_where_the_root_lies(tmp_path: Path) -> None:
-    one, two = build_all(tmp_path / "one"), build_all(tmp_path / "elsewhere" / "deeper" / "two")
+    first, two = build_all(tmp_path / "one"), build_all(tmp_path / "elsewhere" / "deeper" / "two")
     for key in BUILDERS:
-        assert [s.id for s in load(one, key).samples] == [s.id for s in load(two, key).samples]
+        assert [s.id for s in load(first, key).samples] == [s.id for s in load(two, key).samples]
 
 
 @pytest.mark.parametrize("key", CHOICE_TASKS)
@@ -132,7 +132,7 @@ def test_the_order_of_rows_does_not_change_the_samples(key: str, tmp_path: Path)
     assert load(tmp_path, key).samples == before
 
 
-def test_prompts_word_for_word(tmp_path: Path) -> None:
+def test_prompts_equal_stored_text_word_for_word(tmp_path: Path) -> None:
     build_all(tmp_path, ["vox", "had", "librispeech"])
     sample = load(tmp_path, "vox").samples[0]
     assert get_task("vox").prompt(sample) == (
@@ -214,7 +214,7 @@ FAULTS: list[tuple[str, Callable[[Any], object], str]] = [
 
 
 @pytest.mark.parametrize("event", ["Alarm", "Vacuum cleaner", "Dog (barking), at home", "", None])
-def test_an_event_that_names_no_option_contradicts_no_answer(event: str | None, tmp_path: Path) -> None:
+def test_a_desed_event_outside_the_options_is_ignored(event: str | None, tmp_path: Path) -> None:
     """A DESED clip holds several events; `correct_event` need not be one that is offered."""
     whole = load(build_all(tmp_path, ["desed"]), "desed")
     assert load_edited(tmp_path, "desed", lambda rows: rows[1].update(correct_event=event)) == whole
@@ -242,13 +242,13 @@ def test_a_bad_second_row_is_reported_with_file_and_row(
     ],
     ids=["missing", "outside", "answer", "label", "twice", "line break"],
 )  # fmt: skip
-def test_a_long_value_is_cut_in_its_message(spoil: dict[str, str], tmp_path: Path) -> None:
+def test_a_long_value_is_cut_in_the_error_message(spoil: dict[str, str], tmp_path: Path) -> None:
     (bad,) = load_edited(tmp_path, "tau", lambda rows: rows[1].update(spoil)).bad_rows
     assert "…" in bad.reason
     assert len(bad.reason.replace(str(tmp_path / "TAU"), "")) < 330
 
 
-def test_a_long_path_is_shown_with_its_end(tmp_path: Path) -> None:
+def test_the_error_on_a_long_path_shows_the_end_of_the_path(tmp_path: Path) -> None:
     (bad,) = load_edited(tmp_path, "tau", lambda rows: rows[1].update(path="deep/" * 50 + "gone.wav")).bad_rows
     assert "deep/gone.wav' is missing" in bad.reason
 
@@ -280,7 +280,7 @@ def test_a_row_that_is_no_object_is_a_bad_row(row: object, tmp_path: Path) -> No
         (lambda _: b"[]", "holds no rows"),
     ],
 )
-def test_metadata_that_is_unusable_is_one_line(spoil: Callable[[bytes], bytes], reason: str, tmp_path: Path) -> None:
+def test_unusable_metadata_is_a_one_line_error(spoil: Callable[[bytes], bytes], reason: str, tmp_path: Path) -> None:
     file = metadata(build_all(tmp_path, ["gtzan"]) / "GTZAN", "gtzan")
     file.write_bytes(spoil(file.read_bytes()))
     with pytest.raises(DataError, match=reason) as caught:
@@ -290,7 +290,7 @@ def test_metadata_that_is_unusable_is_one_line(spoil: Callable[[bytes], bytes], 
     assert len(str(caught.value)) < 1000
 
 
-def test_desed_needs_its_object(tmp_path: Path) -> None:
+def test_desed_metadata_must_be_an_object_with_tasks(tmp_path: Path) -> None:
     folder = build_all(tmp_path, ["desed"]) / "DESED"
     write_json(metadata(folder, "desed"), [{"path": "x"}])
     with pytest.raises(DataError, match=r"object .*'tasks', found a list"):
@@ -334,7 +334,7 @@ def answered(root: Path, text: str) -> Loaded:
     ("answer", "letter"),
     [("b", "B"), ("(B)", "B"), ("B.", "B"), ("rock - ROCK", "B"), ("Rock", "B"), (" rock ", "B"), ("jazz", "D")],
 )
-def test_answers_as_letter_or_text(answer: str, letter: str, tmp_path: Path) -> None:
+def test_answers_may_be_letters_or_option_texts(answer: str, letter: str, tmp_path: Path) -> None:
     assert answered(tmp_path, answer).samples[0].answer == letter
 
 
@@ -345,7 +345,7 @@ def test_answers_as_letter_or_text(answer: str, letter: str, tmp_path: Path) -> 
         ("71+", 4), ("Elderly (71+ years)", 4),
     ],
 )  # fmt: skip
-def test_age_groups_in_all_their_spellings(text: str, group: int, tmp_path: Path) -> None:
+def test_age_groups_are_read_in_every_spelling(text: str, group: int, tmp_path: Path) -> None:
     """As an answer and as an option."""
     task = get_task("vox_age")
     assert isinstance(task, MultipleChoice)
@@ -355,7 +355,7 @@ def test_age_groups_in_all_their_spellings(text: str, group: int, tmp_path: Path
 
 
 @pytest.mark.parametrize("text", ["Early Career (18-30)", "18-40", "30", "Adult", "Young Adult or Senior", "(51-71)"])
-def test_age_groups_that_contradict_themselves_are_ignored(text: str) -> None:
+def test_an_age_group_that_contradicts_itself_matches_no_class(text: str) -> None:
     task = get_task("vox_age")
     assert isinstance(task, MultipleChoice)
     assert task.label(text) not in task.classes
@@ -377,31 +377,31 @@ def test_age_groups_that_contradict_themselves_are_ignored(text: str) -> None:
         ("??", ""),
     ],
 )
-def test_classes_are_found_from_their_texts(text: str, expected: str) -> None:
+def test_classes_are_recognised_from_option_texts(text: str, expected: str) -> None:
     scenes = ("metro", "metro_station", "street_pedestrian", "street_traffic")
     assert class_of(text, scenes) == expected
 
 
 @pytest.mark.parametrize("text", ["Pop rock", "rock/pop", "Blues, jazz"])
-def test_a_text_of_two_classes_is_neither(text: str, tmp_path: Path) -> None:
+def test_a_text_that_names_two_classes_matches_neither(text: str, tmp_path: Path) -> None:
     (bad,) = answered(tmp_path, text).bad_rows
     assert "is none of the options" in bad.reason
 
 
 @pytest.mark.parametrize("person", [2, 2.0, "2", "2.0", "02", "person_02"])
-def test_a_person_is_found_by_number_in_any_spelling(person: object, tmp_path: Path) -> None:
+def test_a_person_id_in_any_spelling_matches_the_filter(person: object, tmp_path: Path) -> None:
     loaded = load_edited(tmp_path, "vesus", lambda rows: rows[2].update(person_id=person))
     assert [s.cluster for s in loaded.samples if s.id == "wav/2_happy.wav"] == ["person 2"]
     assert load(tmp_path, "vesus", Filters(skip_persons=("2",))).left_out == {"SKIP_PERSONS": 2}
 
 
-def test_a_whole_number_is_the_same_text_however_written(tmp_path: Path) -> None:
+def test_a_whole_number_written_as_a_float_gives_the_same_id(tmp_path: Path) -> None:
     """Tables turn a column of whole numbers with one empty cell into 0.0, 1.0, …."""
     loaded = load_edited(tmp_path, "race", lambda rows: rows[1].update(question_idx=1.0))
     assert [s.id for s in loaded.samples] == [id_ for id_, *_ in EXPECTED["race"]]
 
 
-def test_a_cell_that_a_table_left_empty_is_no_text(tmp_path: Path) -> None:
+def test_nan_in_a_row_counts_as_an_empty_field(tmp_path: Path) -> None:
     """Tables written as JSON have NaN there; an optional field, or an option beyond the last, is then not set."""
     empty = {"speaker_id_original": float("nan"), "event_onset": 1e999}
     sample = load_edited(tmp_path, "vox", lambda rows: rows[0].update(empty)).samples[0]
@@ -409,7 +409,7 @@ def test_a_cell_that_a_table_left_empty_is_no_text(tmp_path: Path) -> None:
     assert not load_edited(tmp_path, "tau", lambda rows: rows[0].update(choice_e=float("nan"))).bad_rows
 
 
-def test_public_filters_of_vesus(tmp_path: Path) -> None:
+def test_vesus_filters_leave_out_persons_and_an_emotion(tmp_path: Path) -> None:
     build_all(tmp_path, ["vesus"])
 
     def ids(filters: Filters) -> tuple[list[str], dict[str, int]]:
@@ -459,20 +459,20 @@ def test_a_known_gap_of_the_published_data_is_left_out_and_counted(
         ("gtzan", {"path": "mixed_concatenated_audio_0061.wav"}),
     ],
 )
-def test_any_other_missing_clip_is_a_bad_row(key: str, row: dict[str, Any], tmp_path: Path) -> None:
+def test_a_missing_clip_that_is_no_known_gap_is_a_bad_row(key: str, row: dict[str, Any], tmp_path: Path) -> None:
     loaded = load_edited(tmp_path, key, lambda rows: rows.append({**rows[0], **row, "uniq_id": "gap"}))
     assert [bad.row for bad in loaded.bad_rows] == [COUNTS[key] + 1]
     assert not loaded.left_out
 
 
-def test_fifteen_gaps_are_known() -> None:
+def test_fifteen_clips_are_known_gaps_of_the_published_data() -> None:
     gaps = {key: set(getattr(get_task(key), "known_gaps", ())) for key in BUILDERS}
     counts = {key: len(names) for key, names in gaps.items() if names}
     assert counts == {"slue": 1, "vesus": 12, "vox": 2, "vox_age": 2}
     assert len(set().union(*gaps.values())) == 15
 
 
-def test_balance_of_had_is_seeded_and_counted(tmp_path: Path) -> None:
+def test_had_balance_draws_equal_classes_by_the_seed_and_counts_the_rest(tmp_path: Path) -> None:
     build_all(tmp_path, ["had"])
     draws = [load(tmp_path, "had", Filters(balance=True, seed=seed)) for seed in range(12)]
     for drawn in draws:
@@ -482,13 +482,13 @@ def test_balance_of_had_is_seeded_and_counted(tmp_path: Path) -> None:
     assert load(tmp_path, "had", Filters(balance=True, seed=3)) == draws[3]
 
 
-def test_had_passes_on_where_the_fake_part_lies(tmp_path: Path) -> None:
+def test_had_keeps_the_onset_and_length_of_the_fake_part_as_meta(tmp_path: Path) -> None:
     folder = build_all(tmp_path, ["had"]) / "HAD"
     write_json(folder / "events.json", [{"path": "fake/HAD_8.wav", "event_onset": 1.5, "event_seconds": 2.0}])
     assert load(tmp_path, "had").samples[0].meta == {"event_onset": 1.5, "event_seconds": 2.0}
 
 
-def test_had_without_clips(tmp_path: Path) -> None:
+def test_had_folders_without_wav_files_are_an_error(tmp_path: Path) -> None:
     (tmp_path / "HAD" / "real").mkdir(parents=True)
     (tmp_path / "HAD" / "fake").mkdir()
     with pytest.raises(DataError, match="no WAV files"):
@@ -496,7 +496,7 @@ def test_had_without_clips(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("suffix", ["flac", "MP3"])
-def test_had_reports_audio_that_is_not_wav(suffix: str, tmp_path: Path) -> None:
+def test_had_audio_in_another_format_than_wav_is_a_bad_row(suffix: str, tmp_path: Path) -> None:
     folder = build_all(tmp_path, ["had"]) / "HAD"
     clip = (folder / "fake" / "HAD_8.wav").rename(folder / "fake" / f"HAD_8.{suffix}")
     (folder / "real" / "README.txt").write_text("not audio")
@@ -541,7 +541,7 @@ def test_a_librispeech_chapter_without_its_clips_is_reported(tmp_path: Path) -> 
     ]
 
 
-def test_file_names_that_are_no_text_give_ids_that_utf_8_can_hold(tmp_path: Path) -> None:
+def test_file_names_that_are_not_utf_8_give_ids_that_utf_8_can_hold(tmp_path: Path) -> None:
     folder = build_all(tmp_path, ["librispeech", "had"]) / "LIBRISPEECH" / "test-clean"
     odd = os.fsdecode(b"caf\xe9")
     chapter = (folder / "174" / "50561").rename((folder / odd).mkdir() or folder / odd / "1")
@@ -558,7 +558,7 @@ def test_file_names_that_are_no_text_give_ids_that_utf_8_can_hold(tmp_path: Path
         assert text.encode()
 
 
-def test_librispeech_reports_what_does_not_pair(tmp_path: Path) -> None:
+def test_librispeech_clips_and_transcripts_without_a_counterpart_are_bad_rows(tmp_path: Path) -> None:
     folder = build_all(tmp_path, ["librispeech"]) / "LIBRISPEECH"
     chapter = folder / "test-clean" / "84" / "121123"
     (chapter / "84-121123.trans.txt").write_text("84-121123-0000 GO ON\n\n84-121123-0000 AGAIN\n84-121123-0007 GONE\n")
@@ -572,7 +572,7 @@ def test_librispeech_reports_what_does_not_pair(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"84-121123-0000\n84-121123-0001 \n", b"\xff\xfe\x00"])
-def test_librispeech_transcripts_that_are_empty_or_no_text(content: bytes, tmp_path: Path) -> None:
+def test_librispeech_transcripts_that_are_empty_or_binary_are_bad_rows(content: bytes, tmp_path: Path) -> None:
     folder = build_all(tmp_path, ["librispeech"]) / "LIBRISPEECH"
     (folder / "test-clean" / "84" / "121123" / "84-121123.trans.txt").write_bytes(content)
     loaded = load(tmp_path, "librispeech")
@@ -580,7 +580,7 @@ def test_librispeech_transcripts_that_are_empty_or_no_text(content: bytes, tmp_p
     assert loaded.bad_rows
 
 
-def test_a_link_out_of_the_folder_is_followed(tmp_path: Path) -> None:
+def test_a_clip_linked_from_outside_the_folder_is_used(tmp_path: Path) -> None:
     """The hub's cache stores every clip as a link to a blob elsewhere; only the path as written must stay inside."""
     folder = build_all(tmp_path / "root", ["gtzan"]) / "GTZAN"
     blob = (folder / "wav" / "blues.wav").rename(tmp_path / "blob")
@@ -590,18 +590,18 @@ def test_a_link_out_of_the_folder_is_followed(tmp_path: Path) -> None:
     assert loaded.samples[0].clips[0] == folder / "wav" / "blues.wav"
 
 
-def test_a_path_that_repeats_the_folder_name_is_found(tmp_path: Path) -> None:
+def test_a_clip_path_that_repeats_the_folder_name_is_found(tmp_path: Path) -> None:
     loaded = load_edited(tmp_path, "gtzan", lambda rows: rows[0].update(path="GTZAN/wav/blues.wav"))
     assert loaded.samples[0].clips[0] == tmp_path / "GTZAN" / "wav" / "blues.wav"
 
 
 @pytest.mark.parametrize("uniq_id", [None, "", " ", True, 1.5, [], "x" * 500, "a\nb"])
-def test_an_unusable_uniq_id_gives_way_to_the_path(uniq_id: object, tmp_path: Path) -> None:
+def test_an_unusable_uniq_id_is_replaced_by_the_path(uniq_id: object, tmp_path: Path) -> None:
     loaded = load_edited(tmp_path, "gtzan", lambda rows: rows[0].update(uniq_id=uniq_id))
     assert {s.id for s in loaded.samples} == {"wav/blues.wav", "gtzan_1"}
 
 
-def test_a_clip_that_appears_in_two_places_keeps_the_path_as_written(tmp_path: Path) -> None:
+def test_the_id_of_a_clip_found_in_two_places_is_the_path_as_written(tmp_path: Path) -> None:
     folder = build_all(tmp_path, ["tau"]) / "TAU"
     name = "airport-lisbon-1000-0-a.wav"
     os.link(folder / "concatenated_resampled" / name, folder / name)
@@ -609,6 +609,6 @@ def test_a_clip_that_appears_in_two_places_keeps_the_path_as_written(tmp_path: P
     assert ids == [name]
 
 
-def test_numbers_within_names_sort_by_value() -> None:
+def test_natural_sort_orders_numbers_within_names_by_value() -> None:
     names = ["clip 10", "clip 9", "clip 002", "clip", "clip 2b", "clip 2"]
     assert sorted(names, key=natural) == ["clip", "clip 002", "clip 2", "clip 2b", "clip 9", "clip 10"]

@@ -25,15 +25,15 @@ def verdicts(root: Path, key: str, replies: list[str]) -> list[Verdict]:
         Record(sample.id, sample.cluster, reply=reply, reference=task.reference(sample))
         for sample, reply in zip(samples, replies, strict=True)
     ]
-    judged = task.scorer.verdicts([Record.from_json(json.loads(json.dumps(one.to_json()))) for one in records])
-    return [Verdict(one.record, json.loads(json.dumps(one.values))) for one in judged]
+    judged = task.scorer.verdicts([Record.from_json(json.loads(json.dumps(record.to_json()))) for record in records])
+    return [Verdict(verdict.record, json.loads(json.dumps(verdict.values))) for verdict in judged]
 
 
 def summarise(root: Path, key: str, replies: list[str]) -> dict[str, Any]:
     return figures_of(get_task(key).scorer, verdicts(root, key, replies), seed=1)
 
 
-def test_choice_summary(tmp_path: Path) -> None:
+def test_summary_of_a_choice_task_by_hand(tmp_path: Path) -> None:
     """HAD: fake, fake, real, real, real; right, unparsed, right (not strictly), right, wrong."""
     build_all(tmp_path, ["had"])
     summary = summarise(tmp_path, "had", ["B", "hmm", "It is real.", "Real", "B"])
@@ -49,7 +49,7 @@ def test_choice_summary(tmp_path: Path) -> None:
     assert 0 <= low <= summary["score"] <= high <= 1
 
 
-def test_choices_are_averaged_by_label_not_by_letter(tmp_path: Path) -> None:
+def test_choice_scores_are_averaged_by_label_not_by_letter(tmp_path: Path) -> None:
     """TAU rotates its options: ten right answers stand under four letters, but are ten classes."""
     build_all(tmp_path, ["tau"])
     task = get_task("tau")
@@ -59,20 +59,20 @@ def test_choices_are_averaged_by_label_not_by_letter(tmp_path: Path) -> None:
     assert summary["score"] == 1
 
 
-def test_reading_comprehension_is_averaged_by_letter(tmp_path: Path) -> None:
+def test_reading_comprehension_scores_are_averaged_by_letter(tmp_path: Path) -> None:
     build_all(tmp_path, ["race"])
     summary = summarise(tmp_path, "race", ["A", "B", "C"])
     assert set(summary["per_class"]) == {"A", "B", "D"}
     assert summary["accuracy"] == pytest.approx(2 / 3)
 
 
-def test_transcription_summary(tmp_path: Path) -> None:
+def test_summary_of_a_transcription_task_by_hand(tmp_path: Path) -> None:
     """GO ON; WHAT A PITY; THE NEW YEAR: one word substituted, one deleted, of eight."""
     build_all(tmp_path, ["librispeech"])
     replies = ["Go on!", "what a city", "new year"]
-    scored = [one.values for one in verdicts(tmp_path, "librispeech", replies)]
-    assert [one["errors"] for one in scored] == [0, 1, 1]
-    assert [one["words"] for one in scored] == [2, 3, 3]
+    scored = [verdict.values for verdict in verdicts(tmp_path, "librispeech", replies)]
+    assert [errors["errors"] for errors in scored] == [0, 1, 1]
+    assert [errors["words"] for errors in scored] == [2, 3, 3]
     assert (scored[1]["substitutions"], scored[2]["deletions"]) == (1, 1)
     summary = summarise(tmp_path, "librispeech", replies)
     assert summary["wer"] == pytest.approx(2 / 8)
@@ -82,12 +82,12 @@ def test_transcription_summary(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("reference", [{}, {"answer": "A"}, {"answer": "A", "options": None}])
-def test_a_record_without_its_reference_does_not_fit(reference: dict[str, Any]) -> None:
+def test_a_choice_record_without_a_reference_is_unfit_for_the_scorer(reference: dict[str, Any]) -> None:
     """A run sets it aside, as what it would be judged by is not on record."""
     assert not get_task("tau").scorer.fits(Record("a", reply="A", reference=reference))
 
 
-def test_a_transcription_record_without_its_reference_does_not_fit() -> None:
+def test_a_transcription_record_without_a_reference_is_unfit_for_the_scorer() -> None:
     scorer = get_task("librispeech").scorer
     assert not scorer.fits(Record("a", reply="words", reference={}))
     assert scorer.fits(Record("a", reply="words", reference={"answer": "words"}))
@@ -95,19 +95,19 @@ def test_a_transcription_record_without_its_reference_does_not_fit() -> None:
 
 
 @pytest.mark.parametrize(("answers", "said"), [("AAAA", True), ("AABB", False), ("ABCD", False)])
-def test_one_class_is_said(answers: str, said: bool) -> None:
+def test_samples_of_only_one_class_are_noted(answers: str, said: bool) -> None:
     truth = list(answers.lower())
     notes = summarise_choices(truth, truth, [True] * 4, list("wxyz"), seed=1)["notes"]
     assert bool(notes) is said
     assert all("one class (a)" in note for note in notes)
 
 
-def test_guessing_is_evenly_among_each_questions_own_options() -> None:
+def test_chance_is_the_mean_over_questions_of_one_in_the_number_of_options() -> None:
     """Two options, then four: (1/2 + 1/4) / 2."""
     records = [Record(str(count), reference={"options": ["x"] * count}) for count in (2, 4)]
-    assert Choice().chance([Verdict(one, {}) for one in records]) == pytest.approx(0.375)
+    assert Choice().chance([Verdict(record, {}) for record in records]) == pytest.approx(0.375)
 
 
 @pytest.mark.parametrize(("words", "errors", "score"), [(4, 1, 0.75), (2, 3, 0.0), (0, 0, 1.0), (0, 2, 0.0)])
-def test_a_transcripts_own_score(words: int, errors: int, score: float) -> None:
+def test_score_of_a_single_transcript_by_hand(words: int, errors: int, score: float) -> None:
     assert Transcript().own_score(Verdict(Record("a"), {"words": words, "errors": errors})) == score

@@ -61,35 +61,39 @@ class TestFitted:
             (60, ["frame-0.5-layer2", "librispeech", "not shown, terminal too narrow: MB"], True),
         ],
     )
-    def test_text_wraps_then_columns_go_then_figures_wrap(self, width: int, whole: list[str], gone: bool) -> None:
+    def test_a_narrow_table_wraps_text_then_drops_columns_then_wraps_figures(
+        self, width: int, whole: list[str], gone: bool
+    ) -> None:
         text = shown(fitted(a_table(), width, ["absent", "MB"]), width)
         assert all(part in text for part in whole)
         assert ("12.34" not in text) == gone
         assert "…" not in text
 
-    def test_the_last_resort_is_to_cut_words_and_nothing_is_lost(self) -> None:
+    def test_words_of_a_very_narrow_table_are_wrapped_without_an_ellipsis(self) -> None:
         assert "…" not in shown(fitted(a_table(), 30), 30)
 
     @pytest.mark.parametrize("width", [60, 80, 160])
     @pytest.mark.parametrize("name", LISTINGS)
-    def test_lists_keep_their_names_whole(self, name: str, width: int) -> None:
+    def test_lists_show_names_whole(self, name: str, width: int) -> None:
         text = shown(for_width(LISTINGS[name](), width), width)
         longest = {"tasks": "librispeech", "models": "audio-flamingo-3", "methods": "expected_attention"}
         assert (longest | {"judges": "mistral-large-2411"})[name] in text
 
     @pytest.mark.parametrize(("columns", "width"), [("", 200), ("72", 72), ("wide", 200)])
-    def test_a_pipe_is_wide_unless_columns_says_so(self, monkeypatch, columns: str, width: int) -> None:
+    def test_output_to_a_pipe_is_200_columns_wide_unless_columns_is_set(
+        self, monkeypatch, columns: str, width: int
+    ) -> None:
         monkeypatch.setattr(sys, "stdout", io.StringIO())
         monkeypatch.setenv("COLUMNS", columns)
         assert console().width == width
 
 
-def test_100_columns_keep_what_a_method_saves(tmp_path: Path) -> None:
+def test_tables_of_a_sweep_keep_their_main_columns_at_100_columns(tmp_path: Path) -> None:
     """Of a real sweep and run, whose cells are wider than the terminal."""
     shutil.copytree(Path(__file__).parent / "data" / "made_by_8983bac" / "runs", tmp_path / "runs")
     ((_, settings),) = read_outcome(tmp_path / "runs", seed=42).checkpoints.items()
     scores, saved = tables.sweep(settings)
-    run = tables.results([one.result for one in settings])
+    run = tables.results([setting.result for setting in settings])
     drawn = [for_width(table, 100) for table in (scores, run, saved)]
     headings = [[str(column.header) for column in table.columns] for table in drawn]
     assert all("not shown" in shown(table, 100) for table in drawn)
@@ -109,7 +113,7 @@ def test_help_lists_each_command_under_one_heading() -> None:
     ("unit", "step", "told"),
     [("clip", 10, ["tau: 20 of 30 clips (67%)"]), ("B", 10**9, ["tau: 2.00 of 3.00 GB (67%)"])],
 )
-def test_progress_in_a_pipe_is_a_short_line_now_and_then(
+def test_progress_in_a_pipe_is_an_occasional_short_line(
     monkeypatch, capsys, unit: str, step: int, told: list[str]
 ) -> None:
     clock = iter([0.0, LINE_EVERY_S / 2, LINE_EVERY_S, LINE_EVERY_S + 1])
@@ -142,12 +146,12 @@ class TestStreamsThatTakeNothing:
             reporting_errors(command)()
         return int(str(done.value.code))
 
-    def test_a_command_that_only_shows_says_so_in_a_line(self, full: io.TextIOWrapper, capsys) -> None:
+    def test_a_full_disk_ends_a_display_command_with_a_one_line_error(self, full: io.TextIOWrapper, capsys) -> None:
         with redirect_stdout(full):
             assert self.code(lambda: console().print("A")) == 2
         assert capsys.readouterr().err == "error: standard output cannot be written: No space left on device\n"
 
-    def test_nothing_is_printed_for_a_reader_that_has_left(self, left: io.TextIOWrapper, capsys) -> None:
+    def test_nothing_is_printed_after_the_reader_of_a_pipe_has_left(self, left: io.TextIOWrapper, capsys) -> None:
         with redirect_stdout(left):
             assert self.code(lambda: console().print("A")) == 141
         assert capsys.readouterr().err == ""
@@ -161,7 +165,9 @@ class TestStreamsThatTakeNothing:
         assert done.returncode == code
         assert "Traceback" not in done.stderr
 
-    def test_a_table_of_records_ends_nothing(self, full: io.TextIOWrapper, capsys) -> None:
+    def test_an_unwritable_table_of_records_is_a_warning_and_the_command_continues(
+        self, full: io.TextIOWrapper, capsys
+    ) -> None:
         def command() -> int:
             with showing_records():
                 console().print("A")
@@ -172,7 +178,7 @@ class TestStreamsThatTakeNothing:
             assert self.code(command) == 1
         assert "warning: standard output cannot be written" in capsys.readouterr().err
 
-    def test_a_terminal_that_is_closed_ends_no_work(self) -> None:
+    def test_a_closed_terminal_does_not_end_the_work(self) -> None:
         ours, theirs = pty.openpty()
         with (
             os.fdopen(theirs, "w") as terminal,
@@ -187,12 +193,12 @@ class TestStreamsThatTakeNothing:
                 sys.stderr.write("a line")
                 sys.stderr.flush()
 
-    def test_output_that_is_lost_is_an_error_where_it_is_all_there_is(self, full: io.TextIOWrapper) -> None:
+    def test_lost_output_that_is_the_only_result_is_an_error(self, full: io.TextIOWrapper) -> None:
         with redirect_stdout(full), standard_streams(), pytest.raises(OutputError, match="No space left"):
             console().print("A")
 
 
-def test_loading_says_what_the_system_said(tmp_path: Path) -> None:
+def test_a_model_loading_error_quotes_the_message_of_the_system(tmp_path: Path) -> None:
     said = r"config.json: No such file or directory"
     with pytest.raises(ModelError, match=said), loading(tmp_path, "Qwen"):
         (tmp_path / "config.json").read_text()

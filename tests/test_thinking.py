@@ -51,12 +51,12 @@ from audiomarathon.wings.lalm.exchange import predictions
         ("a < b, [thinking aloud], <thinker>", "a < b, [thinking aloud], <thinker>"),
     ],
 )
-def test_what_is_left_of_a_reply(reply: str, said: str) -> None:
+def test_thinking_is_removed_from_a_reply_in_every_known_markup(reply: str, said: str) -> None:
     assert without_thinking(reply) == said
 
 
 @given(st.lists(st.sampled_from(["<think>", "</think>", "[THINK]", "[/THINK]", "A", " dog", "\n", "<"])).map("".join))
-def test_nothing_is_left_inside_markers(reply: str) -> None:
+def test_removing_thinking_leaves_no_markers_and_is_idempotent(reply: str) -> None:
     left = without_thinking(reply)
     assert not any(marker in left for marker in ("<think>", "</think>", "[THINK]", "[/THINK]"))
     assert without_thinking(left) == left
@@ -66,25 +66,25 @@ def thought(said: str, **reference: object) -> Record:
     return typed(a_record(reply=f"<think>No dog, a cat. Grade: 2</think>{said}", reference=reference))
 
 
-def test_a_choice_is_read_after_the_thinking() -> None:
+def test_a_choice_is_parsed_after_the_thinking() -> None:
     record = thought("B", answer="B", options=["No dog, a cat.", "A dog"], labels=["cat", "dog"])
     assert Choice().judge(record)["parsed"] == "B"
 
 
-def test_a_transcript_has_no_errors_from_thinking_but_its_published_score_has() -> None:
+def test_thinking_counts_as_errors_only_in_the_published_score_of_a_transcript() -> None:
     values = Transcript().judge(thought("A dog.", answer="a dog"))
     assert values["errors"] == 0
     assert values["as_published"]["errors"] > 0
 
 
-def test_a_caption_is_scored_without_thinking_but_published_with_it() -> None:
+def test_thinking_counts_only_in_the_published_score_of_a_caption() -> None:
     texts = (("a dog barks in a yard",), ("rain falls on a roof",))
     records = [
-        typed(a_record(id_, reply=reply, reference={"references": list(own)}))
-        for id_, reply, own in zip("ab", (texts[0][0], f"<think>a cat</think>{texts[1][0]}"), texts, strict=True)
+        typed(a_record(id_, reply=reply, reference={"references": list(captions)}))
+        for id_, reply, captions in zip("ab", (texts[0][0], f"<think>a cat</think>{texts[1][0]}"), texts, strict=True)
     ]
-    verdicts = list(Caption().verdicts([Record(**{**_fields(one), "corpus": Corpus(texts)}) for one in records]))
-    assert [one.values["cider_d"] for one in verdicts] == [pytest.approx(10.0)] * 2
+    verdicts = list(Caption().verdicts([Record(**{**_fields(record), "corpus": Corpus(texts)}) for record in records]))
+    assert [verdict.values["cider_d"] for verdict in verdicts] == [pytest.approx(10.0)] * 2
     assert Caption().published(verdicts).figures["cider_d_as_published"] < 9.9
 
 
@@ -92,13 +92,13 @@ def _fields(record: Record) -> dict[str, object]:
     return {name: getattr(record, name) for name in ("id", "cluster", "reply", "reference")}
 
 
-def test_an_instruction_is_checked_without_thinking_and_by_the_official_rule_with_it() -> None:
+def test_thinking_counts_only_in_the_official_check_of_an_instruction() -> None:
     facts = {"type": "following", "kind": "No Commas", "kwargs": {}, "question": "q", "transcription": "t"}
     values = QuestionTypes().judge(thought("A dog", category="c", answer="", options=[], **facts))
     assert (values["score"], values["as_published"]) == (1.0, 0.0)
 
 
-def test_a_judge_sees_no_thinking_and_its_own_is_not_read() -> None:
+def test_thinking_is_hidden_from_a_judge_and_ignored_in_the_judges_reply() -> None:
     names = ("audio_sound", "spoken_text", "audio_only_target", "speech_only_target", "target_keywords", "tgt_text")
     (_system, asked) = Strict().messages(thought("A dog.", prompt="q", **dict.fromkeys(names, "x")))
     assert "No dog" not in asked["content"]
@@ -107,6 +107,6 @@ def test_a_judge_sees_no_thinking_and_its_own_is_not_read() -> None:
     assert verdict_part("<think>Rating: 2, since") == ""
 
 
-def test_an_export_keeps_the_raw_reply() -> None:
+def test_an_export_keeps_the_raw_reply_with_the_thinking() -> None:
     record = thought("A dog.", references=["a dog"])
     assert predictions([record])[0]["prediction"] == record.reply

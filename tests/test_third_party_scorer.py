@@ -40,12 +40,12 @@ class Points(Scorer):
         return {"points": length % 3 / 2, "length": len(record.text)}
 
     def sums(self, verdicts: Sequence[Verdict]) -> Sums:
-        rows = [[one.values["points"], one.values["points"] == 1, 1] for one in verdicts]
-        names, clusters = ("points", "full"), tuple(one.record.cluster for one in verdicts)
+        rows = [[verdict.values["points"], verdict.values["points"] == 1, 1] for verdict in verdicts]
+        names, clusters = ("points", "full"), tuple(verdict.record.cluster for verdict in verdicts)
         return Sums(names, np.array(rows, float), lambda sums: sums[:, :2] / sums[:, 2:], clusters)
 
     def summary(self, verdicts: Sequence[Verdict]) -> dict[str, Any]:
-        return {"longest": max(one.values["length"] for one in verdicts)}
+        return {"longest": max(verdict.values["length"] for verdict in verdicts)}
 
     def own_score(self, verdict: Verdict) -> float:
         return float(verdict.values["points"])
@@ -93,10 +93,10 @@ def results(tmp_path: Path, tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPat
     entry = EntryPoint("rhythm", f"{__name__}:RHYTHM", registry.BENCHMARKS)
     find = importlib.metadata.entry_points
 
-    def found(**group: str) -> Any:
+    def find_entry_points(**group: str) -> Any:
         return [entry] if group == {"group": registry.BENCHMARKS} else find(**group)
 
-    monkeypatch.setattr("importlib.metadata.entry_points", found)
+    monkeypatch.setattr("importlib.metadata.entry_points", find_entry_points)
     for place, name in enumerate("abcd"):
         write_clip(tmp_path / "data" / f"{name}.wav", hertz=200 + 100 * place)
     command(tmp_path, tiny_checkpoint, "sweep", "rhythm/beats", "--methods", "frame:0.5")
@@ -113,10 +113,12 @@ def command(tmp_path: Path, checkpoint: Path, *words: str) -> str:
 
 def points(folder: Path) -> dict[str, float]:
     """Worked out from the replies by hand."""
-    return {one["id"]: (len(one["reply"]) + int(one["id"][-1])) % 3 / 2 for one in lines_of(folder / "samples.jsonl")}
+    return {row["id"]: (len(row["reply"]) + int(row["id"][-1])) % 3 / 2 for row in lines_of(folder / "samples.jsonl")}
 
 
-def test_is_right_in_every_view(results: Path, tmp_path: Path, tiny_checkpoint: Path) -> None:
+def test_summary_status_compare_and_report_show_its_scores(
+    results: Path, tmp_path: Path, tiny_checkpoint: Path
+) -> None:
     folders = {file.parent.name: file.parent for file in results.rglob("run.json")}
     assert set(folders) == {"base-0", "frame-0.5-layer2"}
     assert folders["base-0"].relative_to(results).parts == ("rhythm", "beats", "tiny-omni", "base-0")
@@ -128,15 +130,15 @@ def test_is_right_in_every_view(results: Path, tmp_path: Path, tiny_checkpoint: 
         assert (summary["score"], summary["points"], summary["full"]) == pytest.approx((expected[label],) * 2 + (full,))
         assert summary["longest"] > 0
         assert summary["figure"]["title"] == "points"
-        verdicts = {one["id"]: one["points"] for one in lines_of(folder / "verdicts-points.jsonl")}
+        verdicts = {row["id"]: row["points"] for row in lines_of(folder / "verdicts-points.jsonl")}
         assert verdicts == points(folder)
-        assert all(one["groups"] == {"tempo": str(one["id"][0] < "c")} for one in records_in(folder))
+        assert all(record["groups"] == {"tempo": str(record["id"][0] < "c")} for record in records_in(folder))
 
     (panel,) = read_panels([results])
-    assert (panel.headline, {one.label: one.figures["score"].value for one in panel.settings}) == (
+    assert (panel.headline, {setting.label: setting.figures["score"].value for setting in panel.settings}) == (
         "points", pytest.approx(expected),
     )  # fmt: skip
-    assert {one.setting: one.progress.score for one in read_status([results])} == pytest.approx(expected)
+    assert {status.setting: status.progress.score for status in read_status([results])} == pytest.approx(expected)
 
     done = CliRunner().invoke(app, ["compare", str(results), "-o", str(tmp_path / "c.json")])
     assert done.exit_code == 0, done.output
@@ -151,17 +153,19 @@ def test_is_right_in_every_view(results: Path, tmp_path: Path, tiny_checkpoint: 
     assert done.exit_code == 0, done.output
     content = content_of(page.read_text())
     data = PageData(read_systems([results]))
-    names = [one.name for one in data.settings]
+    names = [setting.name for setting in data.settings]
     figures_of = {names[place]: row for (scope, place), row in data.figures.items() if scope in data.tasks}
     assert {name: row["score"] for name, row in figures_of.items()} == pytest.approx(expected)
     assert all(row["own_scores"] for row in figures_of.values())
     for sample in content["samples"]:
         for reply in sample["replies"]:
-            own = points(folders[names[reply["setting"]]])[sample["id"]]
-            assert (reply["score"], reply["verdict"]) == (own, f"{own:g} points")
+            score = points(folders[names[reply["setting"]]])[sample["id"]]
+            assert (reply["score"], reply["verdict"]) == (score, f"{score:g} points")
     rows = list(csv.DictReader((figures / "records.csv").open()))
     assert {(row["setting"], row["id"]): float(row["own_score"]) for row in rows} == {
-        (label, id_): own for label, folder in folders.items() for id_, own in points(folder).items()
+        (label, id_): expected_score
+        for label, folder in folders.items()
+        for id_, expected_score in points(folder).items()
     }
 
     picture = tmp_path / "e.png"
@@ -170,7 +174,9 @@ def test_is_right_in_every_view(results: Path, tmp_path: Path, tiny_checkpoint: 
     assert "rhythm/beats" in CliRunner().invoke(app, ["list", "tasks"]).output
 
 
-def test_resumes_and_is_scored_again(results: Path, tmp_path: Path, tiny_checkpoint: Path) -> None:
+def test_a_resumed_run_and_scoring_again_give_the_same_summary(
+    results: Path, tmp_path: Path, tiny_checkpoint: Path
+) -> None:
     folder = next(file.parent for file in results.rglob("run.json") if file.parent.name == "base-0")
     whole, summary = (folder / "samples.jsonl").read_bytes(), json.loads((folder / "summary.json").read_text())
     lines = whole.splitlines(keepends=True)
@@ -188,7 +194,9 @@ def test_resumes_and_is_scored_again(results: Path, tmp_path: Path, tiny_checkpo
     assert (folder / "samples.jsonl").read_bytes() == before
 
 
-def test_a_limit_never_splits_what_counts_together(results: Path, tmp_path: Path, tiny_checkpoint: Path) -> None:
+def test_a_limit_never_splits_samples_that_are_scored_together(
+    results: Path, tmp_path: Path, tiny_checkpoint: Path
+) -> None:
     said = command(tmp_path, tiny_checkpoint, "run", "rhythm/beats", "--limit", "3")
     assert "4 samples for SAMPLE_LIMIT=3" in said
     folder = next(file.parent for file in results.rglob("run.json") if file.parent.name == "base-0")

@@ -44,7 +44,7 @@ def nap_in(module: torch.nn.Module) -> Iterator[None]:
 
 
 class TestStages:
-    def test_add_up_to_no_more_than_wall(self, lm: AudioLM, prompts: list[Prompt]) -> None:
+    def test_add_up_to_no_more_than_the_wall_time(self, lm: AudioLM, prompts: list[Prompt]) -> None:
         inputs = lm.prepare(prompts[:1])
         begin = time.perf_counter()
         stages = Base().generate(lm, inputs, max_new_tokens=8, ignore_end=True).stages
@@ -53,7 +53,9 @@ class TestStages:
         assert stages.encoder + stages.llm_prefill + stages.decode <= wall
         assert stages.prefill == stages.encoder + stages.llm_prefill
 
-    def test_a_nap_in_the_tower_shows_in_encoder_only(self, lm: AudioLM, prompts: list[Prompt]) -> None:
+    def test_a_delay_in_the_audio_tower_shows_only_in_the_encoder_time(
+        self, lm: AudioLM, prompts: list[Prompt]
+    ) -> None:
         inputs = lm.prepare(prompts[:1])
         plain = quickest(lm, inputs, Base())
         with nap_in(lm.audio_tower):
@@ -62,7 +64,9 @@ class TestStages:
         assert napping.llm_prefill - plain.llm_prefill < 0.5 * NAP
         assert napping.decode - plain.decode < 0.5 * NAP
 
-    def test_naps_in_the_decoder_split_between_prefill_and_decode(self, lm: AudioLM, prompts: list[Prompt]) -> None:
+    def test_delays_in_the_decoder_show_in_prefill_once_and_in_decode_per_token(
+        self, lm: AudioLM, prompts: list[Prompt]
+    ) -> None:
         inputs = lm.prepare(prompts[:1])
         plain = quickest(lm, inputs, Base(), tokens=3)
         with nap_in(lm.decoder_layers[0]):
@@ -70,7 +74,7 @@ class TestStages:
         assert 0.5 * NAP < napping.llm_prefill - plain.llm_prefill < 1.5 * NAP  # one call for the whole prompt
         assert 1.5 * NAP < napping.decode - plain.decode < 2.5 * NAP  # one for each further token
 
-    def test_pruning_early_saves_prefill(self, lm: AudioLM) -> None:
+    def test_pruning_at_an_early_layer_shortens_llm_prefill(self, lm: AudioLM) -> None:
         inputs = lm.prepare([Prompt("?", (noise(90),))])
         with encoder_shared(lm):
             pruned, base = (quickest(lm, inputs, method).llm_prefill for method in (Frame(0.9, layer=0), Base()))
@@ -78,7 +82,7 @@ class TestStages:
 
 
 class TestLmHead:
-    def test_sees_one_position_in_prefill(self, lm: AudioLM, prompts: list[Prompt]) -> None:
+    def test_computes_one_position_in_prefill(self, lm: AudioLM, prompts: list[Prompt]) -> None:
         seen: list[int] = []
         handle = lm.lm_head.register_forward_hook(lambda _m, args, _out: seen.append(args[0].shape[1]))
         try:
@@ -90,7 +94,9 @@ class TestLmHead:
 
 class TestForcedDecode:
     @pytest.mark.parametrize("tokens", [2, 17])
-    def test_decodes_exactly_that_many(self, lm: AudioLM, prompts: list[Prompt], tokens: int) -> None:
+    def test_decodes_exactly_the_number_of_tokens_asked_for(
+        self, lm: AudioLM, prompts: list[Prompt], tokens: int
+    ) -> None:
         everything = tuple(range(len(lm.tokenizer)))  # a model that would stop at once
         ends, lm.end_tokens = lm.end_tokens, everything
         try:
@@ -118,8 +124,10 @@ class FakeMemory(Clock):
 
 class TestPeakMemory:
     @pytest.mark.parametrize(("tower", "llm"), [(50, 80), (50, 20)])
-    def test_the_towers_time_is_separate(self, lm: AudioLM, prompts: list[Prompt], tower: int, llm: int) -> None:
-        clock, own = FakeMemory(), lm.clock
+    def test_the_peak_of_the_audio_tower_is_measured_apart_from_the_llm(
+        self, lm: AudioLM, prompts: list[Prompt], tower: int, llm: int
+    ) -> None:
+        clock, lm_clock = FakeMemory(), lm.clock
         handles = [
             lm.audio_tower.conv1.register_forward_hook(lambda *_: clock.rise(tower)),
             lm.decoder_layers[0].register_forward_hook(lambda *_: clock.rise(llm)),
@@ -129,7 +137,7 @@ class TestPeakMemory:
             with encoder_shared(lm):
                 first, second = (Base().generate(lm, lm.prepare(prompts[:1]), max_new_tokens=2) for _ in range(2))
         finally:
-            lm.clock = own
+            lm.clock = lm_clock
             for handle in handles:
                 handle.remove()
         assert (first.encoder_peak_memory_bytes, first.peak_memory_bytes) == (tower, max(tower, llm))
@@ -157,7 +165,7 @@ class TestClocks:
         assert waited == ["cuda:0", "cuda:1"]
         assert clock.peak_memory_bytes() == 42
 
-    def test_what_runs_on_a_gpu_is_waited_for_before_the_start_and_after_the_end(self) -> None:
+    def test_the_stage_timer_synchronises_before_the_first_and_after_the_last_mark(self) -> None:
         done: list[str] = []
 
         class Noted(Clock):
@@ -176,7 +184,7 @@ class TestClocks:
         assert done == ["wait", "reset", "mark", "mark", "wait"]
 
     @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-    def test_cuda_events_agree_with_the_wall(self) -> None:
+    def test_cuda_event_times_agree_with_the_wall_clock(self) -> None:
         weight = torch.nn.Linear(8192, 8192, device="cuda")
         clock = make_clock(weight)
         assert isinstance(clock, CudaClock)

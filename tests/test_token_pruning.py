@@ -68,7 +68,7 @@ def alone(any_lm: AudioLM, prompts: list[Prompt]) -> Callable[[int, Method], Gen
 
 class TestOracle:
     @pytest.mark.parametrize("method", DROPPERS, ids=lambda m: m.label)
-    def test_dropping_equals_hiding(
+    def test_dropping_tokens_equals_hiding_them_by_an_attention_mask(
         self, any_lm: AudioLM, prompts: list[Prompt], alone: Callable[[int, Method], Generation], method: Method
     ) -> None:
         skip_unless_carried(any_lm, method)
@@ -79,22 +79,22 @@ class TestOracle:
             assert len(dropped.logits) == STEPS
             torch.testing.assert_close(dropped.logits, hidden.logits, atol=2e-5, rtol=1e-4)
 
-    def test_dropping_moves_the_logits(self, lm: AudioLM, prompts: list[Prompt]) -> None:
+    def test_dropping_tokens_changes_the_logits(self, lm: AudioLM, prompts: list[Prompt]) -> None:
         """The oracle would also agree with a method that does nothing."""
         base, pruned = (generate(lm, prompts[:1], m, 1).logits for m in (Base(), Random(0.5)))
         assert (base - pruned).abs().max() > 1e-2
 
     @pytest.mark.parametrize("method", [Base(), *DROPPERS, *SCHEDULES], ids=lambda m: m.label)
-    def test_a_batch_of_unequal_lengths_equals_one_by_one(
+    def test_a_batch_of_unequal_lengths_equals_single_samples(
         self, any_lm: AudioLM, prompts: list[Prompt], alone: Callable[[int, Method], Generation], method: Method
     ) -> None:
         skip_unless_carried(any_lm, method)
         together = generate(any_lm, prompts, method)
         for row in range(len(prompts)):
-            one = alone(row, method)
-            assert together.replies[row].token_ids == one.replies[0].token_ids
-            assert together.kept_audio_tokens[row] == one.kept_audio_tokens[0]
-            torch.testing.assert_close(together.logits[:, row], one.logits[:, 0], atol=2e-5, rtol=1e-4)
+            single = alone(row, method)
+            assert together.replies[row].token_ids == single.replies[0].token_ids
+            assert together.kept_audio_tokens[row] == single.kept_audio_tokens[0]
+            torch.testing.assert_close(together.logits[:, row], single.logits[:, 0], atol=2e-5, rtol=1e-4)
 
     @pytest.mark.parametrize("kind", [Random, Frame, FastV, Dart, SegmentFastV])
     def test_ratio_zero_is_bit_identical_to_base(self, any_lm: AudioLM, prompts: list[Prompt], kind: type) -> None:
@@ -103,7 +103,7 @@ class TestOracle:
 
 
 class TestBookkeeping:
-    def test_cache_is_really_shorter_from_layer_k_on(self, lm: AudioLM, prompts: list[Prompt]) -> None:
+    def test_kv_cache_is_shorter_from_the_pruned_layer_on(self, lm: AudioLM, prompts: list[Prompt]) -> None:
         inputs = lm.prepare(prompts[:1])
         (total,), (length,) = inputs.audio_tokens, inputs.prompt_tokens
         base = generate(lm, prompts[:1], Base())
@@ -115,7 +115,7 @@ class TestBookkeeping:
         # keys and values, 2 heads of 8 float32 numbers each
         assert pruned.kv_bytes == sum(pruned.kv_lengths) * 2 * 2 * 8 * 4
 
-    def test_text_is_untouched_and_order_is_kept(self, lm: AudioLM, prompts: list[Prompt]) -> None:
+    def test_text_tokens_are_kept_and_token_order_is_unchanged(self, lm: AudioLM, prompts: list[Prompt]) -> None:
         inputs = lm.prepare(prompts)
         generation = Dart(0.9).generate(lm, inputs, max_new_tokens=1)
         for row, kept in enumerate(generation.kept_positions):
@@ -125,7 +125,7 @@ class TestBookkeeping:
             assert len(kept) - len(text) == generation.kept_audio_tokens[row]
 
 
-def test_hidden_states_come_where_the_keys_are() -> None:
+def test_hidden_states_for_scoring_are_on_the_device_of_the_keys() -> None:
     """Of a model over several GPUs the final norm is on the last, and moves what it is given there."""
     elsewhere = torch.empty(3, 8, device="meta")
     seen = Scored(torch.empty(2, 3, device="meta"), elsewhere, torch.ones(3, 8), torch.nn.LayerNorm(8))
@@ -136,7 +136,7 @@ class TestSchedule:
     """Dropping in steps: --schedule 2:0.3,8:0.5,16:0.7."""
 
     @pytest.mark.parametrize("method", SCHEDULES, ids=lambda m: m.label)
-    def test_dropping_in_steps_equals_hiding_in_steps(
+    def test_dropping_in_steps_equals_hiding_in_steps_by_a_mask(
         self, any_lm: AudioLM, prompts: list[Prompt], method: TokenPruner
     ) -> None:
         skip_unless_carried(any_lm, method)
@@ -153,7 +153,9 @@ class TestSchedule:
         assert done.replies[0].token_ids == hidden.replies[0].token_ids
         torch.testing.assert_close(done.logits, hidden.logits, atol=2e-5, rtol=1e-4)
 
-    def test_a_later_step_ranks_what_is_left_by_its_own_layer(self, lm: AudioLM, prompts: list[Prompt]) -> None:
+    def test_a_later_step_ranks_the_remaining_tokens_by_attention_of_that_layer(
+        self, lm: AudioLM, prompts: list[Prompt]
+    ) -> None:
         """The attention of the masked, whole computation, by hand."""
         method, inputs = FastV(0.6, schedule=((1, 0.2), (3, 0.6))), lm.prepare(prompts[:1])
         (_, (first,)), (_, (last,)) = generate(lm, prompts[:1], method, 1).kept_steps
@@ -166,21 +168,23 @@ class TestSchedule:
         best = left[weights[0].mean(0)[left].topk(kept_count(len(audio), 0.6)).indices]
         assert set(best.tolist()) == set(last.tolist()) & set(audio.tolist())
 
-    def test_frame_strides_over_what_is_left(self, lm: AudioLM, prompts: list[Prompt]) -> None:
+    def test_frame_takes_a_uniform_stride_over_the_remaining_tokens(self, lm: AudioLM, prompts: list[Prompt]) -> None:
         inputs = lm.prepare(prompts[1:2])
         audio = inputs.audio_mask[0].nonzero().flatten().tolist()  # 100 tokens
         done = generate(lm, prompts[1:2], Frame(0.75, schedule=((0, 0.5), (2, 0.75))), 1)
-        assert [one for one in done.kept_positions[0].tolist() if one in audio] == audio[::4]
+        assert [position for position in done.kept_positions[0].tolist() if position in audio] == audio[::4]
         assert done.kv_lengths == tuple(inputs.prompt_tokens[0] - gone for gone in (50, 50, 75, 75))
 
-    def test_the_loudest_of_the_loudest_are_the_loudest(self, lm: AudioLM, prompts: list[Prompt]) -> None:
+    def test_by_fixed_scores_several_steps_keep_the_same_tokens_as_one_step(
+        self, lm: AudioLM, prompts: list[Prompt]
+    ) -> None:
         once, twice = (
             generate(lm, prompts, KeepLoud(0.7, layer=2, schedule=steps), 1) for steps in ((), LOUD.schedule)
         )
         assert all(map(torch.equal, once.kept_positions, twice.kept_positions))
 
     @pytest.mark.parametrize("chunk", [0, 16])
-    def test_decode_as_a_graph_and_chunks_change_nothing(
+    def test_graph_decode_and_chunked_prefill_leave_logits_unchanged(
         self, lm: AudioLM, prompts: list[Prompt], chunk: int, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         method = FastV(0.7, schedule=((1, 0.3), (2, 0.5), (3, 0.7)))
@@ -191,7 +195,9 @@ class TestSchedule:
         assert graph.stages.decode_setup is not None
         torch.testing.assert_close(plain.logits, graph.logits, atol=2e-5, rtol=1e-4)
 
-    def test_a_press_removes_its_ratio_of_what_each_layer_has(self, lm: AudioLM, prompts: list[Prompt]) -> None:
+    def test_a_press_removes_its_ratio_of_the_tokens_left_in_each_layer(
+        self, lm: AudioLM, prompts: list[Prompt]
+    ) -> None:
         inputs = lm.prepare(prompts[:1])
         (total,), (length,) = inputs.audio_tokens, inputs.prompt_tokens
         first = Frame(0.7, schedule=((1, 0.3), (3, 0.7)))
@@ -199,11 +205,11 @@ class TestSchedule:
         audio = [total, kept_count(total, 0.3), kept_count(total, 0.3), kept_count(total, 0.7)]
         assert done.kv_lengths == tuple(length - total + kept_count(count, 0.5) for count in audio)
 
-    def test_flops_of_each_layer_are_of_what_it_sees(self) -> None:
+    def test_tokens_counted_for_flops_are_those_left_at_each_layer(self) -> None:
         drops = drops_of(Frame(0.7, schedule=((1, 0.3), (3, 0.7))))
         assert drops.tokens(5, 110, 100) == [110, 80, 80, 40, 40]
 
-    def test_the_label_and_the_identity_hold_the_schedule(self) -> None:
+    def test_label_and_identity_of_a_setting_hold_the_schedule(self) -> None:
         method = get_method("frame", 0.7, schedule="2:0.3,8:0.70")
         assert method.label == "frame-0.7-layer2=0.3-8=0.7"
         assert method.parameters() == {"ratio": 0.7, "schedule": "2:0.3,8:0.7"}
@@ -211,22 +217,22 @@ class TestSchedule:
         assert control_of(method.label) == "random-0.7-layer2=0.3-8=0.7"
         assert "schedule" not in Frame(0.7).parameters()
 
-    def test_one_step_is_the_same_setting_as_its_layer(self) -> None:
+    def test_a_schedule_of_one_step_is_the_same_setting_as_layer_and_ratio(self) -> None:
         assert get_method("frame", schedule="3:0.7") == get_method("frame", 0.7, layer=3)
 
-    def test_a_ratio_of_many_digits_is_its_own_schedules_last(self) -> None:
+    def test_a_ratio_of_many_digits_equals_the_last_of_a_schedule(self) -> None:
         third = 1 / 3
         method = get_method("frame", third, **RunSettings.read({}, schedule=f"1:0.1,3:{third}").places)
         assert method.schedule == ((1, 0.1), (3, third))
         assert schedule_of(method.parameters()["schedule"]) == method.schedule
         Frame(0.7, schedule=((1, third), (3, 0.7))).check_schedule()
 
-    def test_all_methods_of_a_sweep_are_those_that_can(self) -> None:
-        found = {method.key for method in grid(["all"], [0.7], schedule="1:0.3,3:0.7")}
-        assert {"base", "random", "fast_v", "divprune"} <= found
-        assert not found & {"merge_adjacent", "fastadasp_like", "a_tome_like", "snapkv"}
+    def test_all_in_a_sweep_takes_only_methods_that_accept_a_schedule(self) -> None:
+        keys = {method.key for method in grid(["all"], [0.7], schedule="1:0.3,3:0.7")}
+        assert {"base", "random", "fast_v", "divprune"} <= keys
+        assert not keys & {"merge_adjacent", "fastadasp_like", "a_tome_like", "snapkv"}
 
-    def test_the_ratio_is_that_of_the_last_step(self) -> None:
+    def test_the_ratio_of_a_method_is_that_of_the_last_step(self) -> None:
         assert get_method("frame", schedule="1:0.2,3:0.8").ratio == 0.8
         assert get_method("frame:0.8+snapkv:0.5", schedule="1:0.2,3:0.8").second.ratio == 0.5
 
@@ -244,7 +250,7 @@ class TestSchedule:
             ("snapkv:0.7", "2:0.7", "allowed: token pruners"),
         ],
     )
-    def test_what_does_not_rise_to_the_ratio_is_refused(self, name: str, schedule: str, said: str) -> None:
+    def test_a_schedule_that_does_not_rise_to_the_ratio_is_refused(self, name: str, schedule: str, said: str) -> None:
         with pytest.raises(SettingsError, match=said):
             get_method(name, schedule=schedule)
 
@@ -257,14 +263,14 @@ class TestSchedule:
             (Frame(0.7, at="input", schedule=((2, 0.7),)), "at once"),
         ],
     )
-    def test_a_model_refuses_a_step_that_it_cannot_take(self, lm: AudioLM, method: TokenPruner, said: str) -> None:
+    def test_a_step_that_the_model_cannot_take_is_refused(self, lm: AudioLM, method: TokenPruner, said: str) -> None:
         with pytest.raises(MethodError, match=said):
             method.check(lm)
 
 
 class TestSelection:
     @given(st.integers(0, 5000), st.decimals(0, "0.999", places=3))
-    def test_budget(self, total: int, ratio) -> None:
+    def test_kept_count_rounds_half_of_a_removed_token_up_and_keeps_at_least_one(self, total: int, ratio) -> None:
         kept = kept_count(total, float(ratio))
         removed_exactly = (2 * total * int(ratio * 1000) + 1000) // 2000  # ⌊N·r + ½⌋ in whole numbers
         assert kept == min(total, max(1, total - removed_exactly))
@@ -276,16 +282,16 @@ class TestSelection:
             (100, 0.29, 71),
         ],
     )  # fmt: skip
-    def test_budget_by_hand(self, total: int, ratio: float, kept: int) -> None:
+    def test_kept_count_by_hand(self, total: int, ratio: float, kept: int) -> None:
         assert kept_count(total, ratio) == kept
 
     @pytest.mark.parametrize(("mask", "after"), [([0, 1, 1, 0, 0], 2), ([0, 1, 0, 1, 1], 0), ([0, 0, 0, 0, 0], 0)])
-    def test_text_after_the_audio_is_counted(self, mask: list[int], after: int) -> None:
+    def test_text_tokens_after_the_audio_are_counted(self, mask: list[int], after: int) -> None:
         inputs = Inputs({"attention_mask": torch.ones(1, 5)}, torch.tensor([mask]).bool(), (0,))
         assert Drop(inputs, [sum(mask)], contiguous=True).text_after == [after]
 
     @given(st.integers(1, 800), st.floats(0.001, 0.999), st.integers(0, 2**32 - 1))
-    def test_exactly_k_distinct(self, total: int, ratio: float, seed: int) -> None:
+    def test_exactly_the_budget_of_distinct_tokens_is_selected(self, total: int, ratio: float, seed: int) -> None:
         evidence = Evidence(torch.arange(total) + 7, kept_count(total, ratio), seed)
         for method in (Random(ratio), Frame(ratio)):
             chosen = method.select(evidence).tolist()
@@ -296,7 +302,7 @@ class TestSelection:
     def test_frame_is_a_uniform_stride(self) -> None:
         assert Frame(0.6).select(Evidence(torch.arange(10), 4, 0)).tolist() == [0, 2, 5, 7]
 
-    def test_random_depends_on_the_seed_alone(self) -> None:
+    def test_random_selection_depends_on_the_seed_alone(self) -> None:
         pick = [Random(0.5).select(Evidence(torch.arange(100), 50, seed)).tolist() for seed in (1, 1, 2)]
         assert pick[0] == pick[1] != pick[2]
 
@@ -316,11 +322,11 @@ class TestNames:
             get_method(name)
 
     @pytest.mark.parametrize("ratio", [-0.1, 1.0, 7])
-    def test_ratio_out_of_range(self, ratio: float) -> None:
+    def test_a_ratio_out_of_range_is_refused(self, ratio: float) -> None:
         with pytest.raises(SettingsError, match="from 0 to below 1"):
             get_method("random", ratio)
 
-    def test_unknown_method_lists_what_there_is(self) -> None:
+    def test_an_unknown_method_gets_the_nearest_name_or_the_allowed_ones(self) -> None:
         with pytest.raises(SettingsError, match=r"did you mean 'frame'"):
             get_method("fram", 0.5)
         with pytest.raises(SettingsError, match="allowed: base, random, frame"):
@@ -334,15 +340,15 @@ class TestNames:
 
 
 class TestRedundancy:
-    def test_only_neighbours_count_however_many_tokens_there_are(self) -> None:
+    def test_is_the_mean_cosine_similarity_of_neighbouring_tokens_only(self) -> None:
         states = torch.randn(3000, 4, generator=torch.Generator().manual_seed(0))
         spots = torch.tensor([*range(5, 1500), *range(1600, 2990)])
-        pairs = [(one, one + 1) for one in spots.tolist() if one + 1 in {*spots.tolist()}]
+        pairs = [(spot, spot + 1) for spot in spots.tolist() if spot + 1 in {*spots.tolist()}]
         expected = np.mean([float(states[a] @ states[b] / states[a].norm() / states[b].norm()) for a, b in pairs])
         assert float(alike(states, spots)) == pytest.approx(expected, abs=1e-5)
         assert alike(states, spots[:1]).isnan()
 
-    def test_its_time_is_no_part_of_prefill(
+    def test_time_to_compute_redundancy_is_not_part_of_prefill(
         self, lm: AudioLM, prompts: list[Prompt], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         class Counted(Clock):
@@ -362,9 +368,9 @@ class TestRedundancy:
         assert clock.now == 60 * len(prompts)
         assert stages.llm_prefill == stages.decode == 0
 
-    def test_equal_tokens_are_as_redundant_as_can_be(self, any_lm: AudioLM, prompts: list[Prompt]) -> None:
+    def test_equal_tokens_have_the_highest_redundancy(self, any_lm: AudioLM, prompts: list[Prompt]) -> None:
         done = generate(any_lm, prompts, Base(), 1)
-        assert all(0 <= one < 1 for one in done.redundancy)
+        assert all(0 <= share < 1 for share in done.redundancy)
 
         def flat(_module: torch.nn.Module, args: tuple, kwargs: dict) -> tuple:
             args[0][...] = args[0][..., :1, :]

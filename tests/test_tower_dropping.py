@@ -74,8 +74,10 @@ def case_of(
 
 
 def prompts(batch: Sequence[Sequence[float]]) -> list[Prompt]:
-    clips = [tuple(noise(length, 10 * row + nth) for nth, length in enumerate(own)) for row, own in enumerate(batch)]
-    return [Prompt("Which?" * (row + 1), own, seed=7 + 100 * row) for row, own in enumerate(clips)]
+    clips = [
+        tuple(noise(length, 10 * row + nth) for nth, length in enumerate(lengths)) for row, lengths in enumerate(batch)
+    ]
+    return [Prompt("Which?" * (row + 1), sample_clips, seed=7 + 100 * row) for row, sample_clips in enumerate(clips)]
 
 
 def in_tower(name: str, ratio: float, layer: int | None = 2) -> Method:
@@ -113,9 +115,9 @@ def watched_choices(method: Method) -> Iterator[None]:
     """Note in :data:`SHOWN` of which states the method chooses."""
     select = getattr(type(method), "select", None)
 
-    def noting(own: Any, evidence: Evidence) -> Any:
+    def noting(method: Any, evidence: Evidence) -> Any:
         SHOWN[evidence.seed, len(evidence.positions)] = evidence.states
-        return select(own, evidence)  # type: ignore[misc]
+        return select(method, evidence)  # type: ignore[misc]
 
     SHOWN.clear()
     with patched_attribute(type(method), "select", noting) if select else nullcontext():
@@ -127,14 +129,15 @@ def watched_choices(method: Method) -> Iterator[None]:
 
 def layer_of(layer: Any, x: torch.Tensor, visible: torch.Tensor) -> torch.Tensor:
     """Return a layer's output; `visible` tells which states are keys. Shapes (S, D) and (S,)."""
-    own, heads = layer.self_attn, layer.self_attn.num_heads
+    attention, heads = layer.self_attn, layer.self_attn.num_heads
     normed = layer.self_attn_layer_norm(x)
     query, key, value = (
-        part(normed).view(len(x), heads, -1).transpose(0, 1) for part in (own.q_proj, own.k_proj, own.v_proj)
+        part(normed).view(len(x), heads, -1).transpose(0, 1)
+        for part in (attention.q_proj, attention.k_proj, attention.v_proj)
     )
     scores = query @ key.transpose(1, 2) / query.shape[-1] ** 0.5
     weights = scores.masked_fill(~visible, -torch.inf).softmax(-1)
-    x = x + own.out_proj((weights @ value).transpose(0, 1).reshape(len(x), -1))
+    x = x + attention.out_proj((weights @ value).transpose(0, 1).reshape(len(x), -1))
     return x + layer.fc2(layer.activation_fn(layer.fc1(layer.final_layer_norm(x))))
 
 
@@ -152,7 +155,7 @@ class Window:
 
 def windows_of(case: Case, batch: list[Prompt], front: torch.Tensor) -> list[Window]:
     """Cut what enters the tower into windows, from the clips' lengths alone."""
-    found: list[Window] = []
+    windows: list[Window] = []
     begun = 0
     for sample, prompt in enumerate(batch):
         nth = 0
@@ -174,15 +177,15 @@ def windows_of(case: Case, batch: list[Prompt], front: torch.Tensor) -> list[Win
                     states, visible = front[begun : begun + real], torch.ones(real, dtype=torch.bool)
                     begun += real
                 else:
-                    states = front[len(found)]
+                    states = front[len(windows)]
                     visible = torch.ones(1500, dtype=torch.bool)
                     if case.key not in ("whisper", "voxtral"):
                         visible[real:] = False
                 if case.key == "whisper":
                     tokens = -(-samples // 320)
-                found.append(Window(states, tokens, each, visible, prompt.seed + nth, sample))
+                windows.append(Window(states, tokens, each, visible, prompt.seed + nth, sample))
                 nth += 1
-    return found
+    return windows
 
 
 def stride(total: int, keep: int) -> list[int]:
@@ -200,12 +203,12 @@ def towers_output(case: Case, window: Window, method: Method, layer: int, *, mas
     sound, keep = window.each * window.tokens, window.each * kept_count(window.tokens, method.ratio)
     whole = 0 if case.key in PACKED else window.each * kept_count(1500 // window.each, method.ratio)
     now, stays = sound, torch.ones(len(x), dtype=torch.bool)
-    for index, one in enumerate(layers):
+    for index, tower_layer in enumerate(layers):
         if share := schedule.get(index):
             then = sound - round(share * (sound - keep))
             wide = len(window.states) - round(share * (len(window.states) - whole))
             rest = [now + place for place in stride(len(x) - now, wide - then)] if whole else []
-            places, first = reduced(one, x[:now], then, method, window.seed)
+            places, first = reduced(tower_layer, x[:now], then, method, window.seed)
             if masked:
                 x = x.clone()
                 x[places] = first
@@ -215,7 +218,7 @@ def towers_output(case: Case, window: Window, method: Method, layer: int, *, mas
                 x, visible = torch.cat([first, x[rest]]), visible[[*places, *rest]]
                 stays = torch.ones(len(x), dtype=torch.bool)
             now = then
-        x = layer_of(one, x, visible & stays)
+        x = layer_of(tower_layer, x, visible & stays)
     if masked:
         return x[places]
     return x if case.key in ("whisper", "voxtral") else x[:keep]
@@ -269,31 +272,31 @@ def check(case: Case, batch: Sequence[Sequence[float]], method: Method, layer: i
         done, seen = generate(lm, inputs, method)
         windows = windows_of(case, asked, plain["front"])
         for sample in range(len(asked)):
-            own = [window for window in windows if window.sample == sample]
-            kept = sum(kept_count(window.tokens, method.ratio) for window in own)
+            sample_windows = [window for window in windows if window.sample == sample]
+            kept = sum(kept_count(window.tokens, method.ratio) for window in sample_windows)
             assert done.kept_audio_tokens[sample] == kept
             audio = inputs.audio_mask[sample].nonzero().flatten()
-            assert sum(window.tokens for window in own) == len(audio)
+            assert sum(window.tokens for window in sample_windows) == len(audio)
             assert int(torch.isin(done.kept_positions[sample], audio).sum()) == kept
         outputs = [towers_output(case, window, method, layer) for window in windows]
         if case.key == "whisper":
-            expected = torch.stack([lm.audio_tower.layer_norm(one) for one in outputs])  # type: ignore[operator]
+            expected = torch.stack([lm.audio_tower.layer_norm(output) for output in outputs])  # type: ignore[operator]
             torch.testing.assert_close(seen["tower"], expected, atol=2e-5, rtol=1e-4)
             return
         for sample in range(len(asked)):
             pairs = zip(windows, outputs, strict=True)
-            audio = torch.cat([embeddings(case, one) for window, one in pairs if window.sample == sample])
-            ids = short_ids(inputs, sample, [one for one in windows if one.sample == sample], method.ratio)
+            audio = torch.cat([embeddings(case, embedded) for window, embedded in pairs if window.sample == sample])
+            ids = short_ids(inputs, sample, [window for window in windows if window.sample == sample], method.ratio)
             logits = shorter_prompt(lm, ids, audio, STEPS)
             torch.testing.assert_close(done.logits[:, sample], logits, atol=5e-5, rtol=1e-4)
-    assert set(done.kv_lengths) == {max(len(one) for one in done.kept_positions)}
+    assert set(done.kv_lengths) == {max(len(positions) for positions in done.kept_positions)}
 
 
 def short_ids(inputs: Inputs, sample: int, windows: Sequence[Window], ratio: float) -> list[int]:
     """Return the prompt's tokens, with as many audio tokens of each window as it keeps."""
     there = inputs.attention_mask[sample].bool()
     ids, audio = inputs.tensors["input_ids"][sample, there].tolist(), inputs.audio_mask[sample, there].tolist()
-    stays = iter([place < kept_count(one.tokens, ratio) for one in windows for place in range(one.tokens)])
+    stays = iter([place < kept_count(window.tokens, ratio) for window in windows for place in range(window.tokens)])
     return [token for token, heard in zip(ids, audio, strict=True) if not heard or next(stays)]
 
 
@@ -303,12 +306,14 @@ FAST += [("qwen2.5-omni-7b", SHORT, "a_tome_like")]
 
 
 @pytest.mark.parametrize(("key", "batch", "name"), FAST, ids=str)
-def test_equals_the_tower_layer_by_layer(case_of: Callable[[str], Case], key: str, batch: Any, name: str) -> None:
+def test_pruned_tower_equals_a_reference_computed_layer_by_layer(
+    case_of: Callable[[str], Case], key: str, batch: Any, name: str
+) -> None:
     check(case_of(key), batch, in_tower(name, 0.6), 2)
 
 
 @pytest.mark.parametrize("key", ["qwen2-audio", "aero-1", "voxtral", "audio-flamingo-3"])
-def test_one_audio_token_is_left_of_each_window(case_of: Callable[[str], Case], key: str) -> None:
+def test_at_an_extreme_ratio_one_audio_token_of_each_window_is_kept(case_of: Callable[[str], Case], key: str) -> None:
     check(case_of(key), SHORT, in_tower("frame", 0.999), 2)
 
 
@@ -318,7 +323,7 @@ def test_one_audio_token_is_left_of_each_window(case_of: Callable[[str], Case], 
 @pytest.mark.parametrize("batch", BATCHES, ids=str)
 @pytest.mark.parametrize("name", METHODS)
 @pytest.mark.parametrize("key", KEYS)
-def test_every_method_family_and_batch_equals_it_too(
+def test_every_method_family_and_batch_equals_the_layer_by_layer_reference(
     case_of: Callable[[str], Case], key: str, name: str, batch: Any, layer: int, ratio: float
 ) -> None:
     check(case_of(key), batch, in_tower(name, ratio, layer), layer)
@@ -326,15 +331,15 @@ def test_every_method_family_and_batch_equals_it_too(
 
 @pytest.mark.parametrize("name", METHODS)
 @pytest.mark.parametrize("key", ["whisper", "voxtral", "qwen2.5-omni-7b"])
-def test_ratio_0_is_base_to_the_bit(case_of: Callable[[str], Case], key: str, name: str) -> None:
+def test_logits_at_ratio_0_equal_those_of_base_bit_for_bit(case_of: Callable[[str], Case], key: str, name: str) -> None:
     lm = case_of(key).lm
     inputs = lm.prepare(prompts(((2.5,), (1.0,))))
-    found, base = (generate(lm, inputs, method)[0] for method in (in_tower(name, 0.0), Base()))
-    assert torch.equal(found.logits, base.logits)
+    unpruned, base = (generate(lm, inputs, method)[0] for method in (in_tower(name, 0.0), Base()))
+    assert torch.equal(unpruned.logits, base.logits)
 
 
 @pytest.mark.parametrize("key", ["whisper", "qwen2-audio"])
-def test_dropping_equals_hiding_from_later_layers(case_of: Callable[[str], Case], key: str) -> None:
+def test_dropping_states_equals_hiding_them_from_later_layers(case_of: Callable[[str], Case], key: str) -> None:
     case = case_of(key)
     asked = prompts(SHORT)
     with torch.inference_mode():
@@ -345,13 +350,13 @@ def test_dropping_equals_hiding_from_later_layers(case_of: Callable[[str], Case]
     torch.testing.assert_close(dropped[: len(hidden)], hidden, atol=2e-5, rtol=1e-4)
 
 
-def test_eager_attention_and_a_press_on_top(case_of: Callable[[str], Case]) -> None:
+def test_tower_pruning_combines_with_eager_attention_and_with_a_press(case_of: Callable[[str], Case]) -> None:
     lm = case_of("qwen2-audio").lm
     inputs = lm.prepare(prompts(((3.0,), (1.0,))))
     joined = get_method("frame:0.5+snapkv:0.5", at="tower")
-    found = generate(lm, inputs, joined)[0]
+    generation = generate(lm, inputs, joined)[0]
     pruned = generate(lm, inputs, in_tower("frame", 0.5))[0]
-    assert found.kept_audio_tokens == tuple(kept_count(count, 0.5) for count in pruned.kept_audio_tokens)
+    assert generation.kept_audio_tokens == tuple(kept_count(count, 0.5) for count in pruned.kept_audio_tokens)
     assert joined.label == "frame-0.5-tower+snapkv-0.5"
     tower: Any = lm.audio_tower
     try:
@@ -362,7 +367,7 @@ def test_eager_attention_and_a_press_on_top(case_of: Callable[[str], Case]) -> N
     torch.testing.assert_close(eager.logits, pruned.logits, atol=5e-5, rtol=1e-4)
 
 
-def test_nothing_is_left_behind(case_of: Callable[[str], Case]) -> None:
+def test_tower_pruning_leaves_the_model_unchanged(case_of: Callable[[str], Case]) -> None:
     lm = case_of("qwen2.5-omni-7b").lm
     inputs = lm.prepare(prompts(((2.5,),)))
     before = generate(lm, inputs, Base())[0].logits
@@ -371,7 +376,7 @@ def test_nothing_is_left_behind(case_of: Callable[[str], Case]) -> None:
     assert lm.shares_tower
 
 
-def test_a_shared_tower_is_not_read_by_a_method_that_changes_it(case_of: Callable[[str], Case]) -> None:
+def test_a_method_that_changes_the_tower_does_not_read_shared_tower_output(case_of: Callable[[str], Case]) -> None:
     lm = case_of("qwen2-audio").lm
     inputs = lm.prepare(prompts(SHORT))
     pruned = in_tower("frame", 0.5)
@@ -382,7 +387,7 @@ def test_a_shared_tower_is_not_read_by_a_method_that_changes_it(case_of: Callabl
             assert done.stages.encoder > 0
 
 
-def test_the_tower_runs_and_is_timed_also_where_rounding_leaves_nothing_to_drop(
+def test_the_tower_runs_again_even_if_rounding_leaves_nothing_to_drop(
     case_of: Callable[[str], Case], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lm = case_of("qwen2-audio").lm
@@ -394,28 +399,30 @@ def test_the_tower_runs_and_is_timed_also_where_rounding_leaves_nothing_to_drop(
         assert [len(ran) for _method, _done in generations(lm, inputs, order, STEPS)] == [1, 2]
 
 
-def test_an_odd_mel_frame_has_a_state() -> None:
+def test_an_odd_number_of_mel_frames_rounds_up_to_a_state() -> None:
     """The tower's second convolution has a stride of two, and padding."""
     states = TowerStates.padded(torch.tensor([3000, 2999, 1]), torch.tensor([750, 750, 1]), 1500)
     assert states.windows == ((1500, 750), (1500, 750), (1, 1))
 
 
 class TestPlaces:
-    def test_labels_and_parameters(self) -> None:
+    def test_label_and_parameters_name_the_place_of_pruning(self) -> None:
         assert in_tower("frame", 0.5, 16).label == "frame-0.5-tower16"
         assert in_tower("frame", 0.5, None).label == "frame-0.5-tower"
         assert in_tower("frame", 0.5, 16).parameters() == {"ratio": 0.5, "at": "tower", "tower_layer": 16}
         assert get_method("frame", 0.5).parameters() == {"ratio": 0.5, "layer": 2}  # as in folders of older versions
         assert get_method("frame", 0.5, at="input").parameters() == {"ratio": 0.5, "at": "input"}
 
-    def test_half_of_the_layers_is_the_default(self, case_of: Callable[[str], Case]) -> None:
+    def test_the_default_tower_layer_is_the_middle_one(self, case_of: Callable[[str], Case]) -> None:
         case = case_of("whisper")
         inputs = case.lm.prepare(prompts(SHORT))
         half, named = (generate(case.lm, inputs, in_tower("frame", 0.5, layer))[1]["tower"] for layer in (None, 2))
         assert torch.equal(half, named)
 
     @pytest.mark.parametrize("name", ["fast_v", "dart"])
-    def test_what_goes_by_the_llms_attention_is_refused(self, case_of: Callable[[str], Case], name: str) -> None:
+    def test_methods_that_need_attention_of_the_llm_are_refused_in_the_tower(
+        self, case_of: Callable[[str], Case], name: str
+    ) -> None:
         with pytest.raises(MethodError, match=r"attention of the LLM.*allowed: PRUNE_AT=layer"):
             in_tower(name, 0.5).check(case_of("qwen2-audio").lm)
 
@@ -424,13 +431,13 @@ class TestPlaces:
             in_tower("frame", 0.5, 4).check(case_of("qwen2-audio").lm)
 
     @pytest.mark.parametrize("key", ["phi4mm", "gemma3n"])
-    def test_towers_that_convolve_are_refused_before_loading(
+    def test_towers_with_convolutions_are_refused_before_loading(
         self, family_checkpoint: Callable[[str], Path], key: str
     ) -> None:
         settings = RunSettings(model_path=str(family_checkpoint(key)))
         with pytest.raises(MethodError, match="convolve over neighbouring states"):
             find_setup(key, settings, [in_tower("frame", 0.5)])
 
-    def test_a_layer_without_its_place_is_refused(self) -> None:
+    def test_a_tower_layer_without_pruning_in_the_tower_is_refused(self) -> None:
         with pytest.raises(SettingsError, match=r"PRUNE_TOWER_LAYER=3 with PRUNE_AT=input"):
             RunSettings.read({"PRUNE_AT": "input", "PRUNE_TOWER_LAYER": "3"})

@@ -38,16 +38,20 @@ def states(lm: AudioLM, inputs: Inputs) -> torch.Tensor:
 
 @pytest.mark.parametrize("seconds", CLIPS, ids=str)
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
-def test_windows_give_what_the_loop_gives(
+def test_attention_in_one_call_per_window_size_equals_the_loop_of_transformers(
     tower_lm: Callable[[str], AudioLM], attention: str, seconds: Sequence[float]
 ) -> None:
     lm = tower_lm(attention)
     inputs = heard(lm, seconds)
-    found, expected = states(lm, inputs), states(lm, replace(inputs, windows=None))
-    assert torch.equal(found, expected) if attention == "sdpa" else torch.allclose(found, expected, rtol=0, atol=1e-6)
+    windowed, expected = states(lm, inputs), states(lm, replace(inputs, windows=None))
+    assert (
+        torch.equal(windowed, expected)
+        if attention == "sdpa"
+        else torch.allclose(windowed, expected, rtol=0, atol=1e-6)
+    )
 
 
-def test_a_run_of_equal_windows_is_one_call_a_layer(
+def test_consecutive_equal_windows_take_one_attention_call_per_layer(
     tower_lm: Callable[[str], AudioLM], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One call of sdpa a layer and run of equal windows, instead of one a window."""
@@ -66,14 +70,14 @@ def test_a_run_of_equal_windows_is_one_call_a_layer(
     assert counts["loop"] - counts["windows"] == layers * (len(inputs.windows.lengths) - 2)  # type: ignore[union-attr]
 
 
-def test_nothing_is_left_behind(tower_lm: Callable[[str], AudioLM]) -> None:
+def test_window_attention_leaves_the_model_unchanged(tower_lm: Callable[[str], AudioLM]) -> None:
     lm = tower_lm("sdpa")
     states(lm, heard(lm, [1.0]))
     assert lm.audio_tower.config._attn_implementation == "sdpa"  # type: ignore[union-attr]
     assert "get_audio_features" not in vars(lm.model.model)
 
 
-def test_flash_attention_keeps_its_own_kernel(
+def test_flash_attention_gets_the_window_lengths_in_one_call(
     tower_lm: Callable[[str], AudioLM], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It attends within all windows in one call already; the lengths are handed over, not read."""
@@ -89,10 +93,10 @@ def test_flash_attention_keeps_its_own_kernel(
     monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS, "some_flash", flash)
     monkeypatch.setattr(config, "_attn_implementation_internal", "some_flash")
     states(lm, inputs)
-    assert [one["max_length_q"] for one in calls] == [max(inputs.windows.lengths)] * len(lm.tower_layers)  # type: ignore[union-attr]
+    assert [call["max_length_q"] for call in calls] == [max(inputs.windows.lengths)] * len(lm.tower_layers)  # type: ignore[union-attr]
 
 
-def test_transformers_has_the_functions_that_make_windows(tower_lm: Callable[[str], AudioLM]) -> None:
+def test_transformers_still_has_the_functions_that_make_windows(tower_lm: Callable[[str], AudioLM]) -> None:
     theirs = modelling_file(tower_lm("sdpa").audio_tower)
     for name in ("chunk_and_pad_features", "get_valid_indices", "get_audio_cu_seqlens", "eager_attention_forward"):
         assert hasattr(theirs, name), f"{theirs.__name__}.{name} moved (a canary; models/tower_windows.py)"

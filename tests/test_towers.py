@@ -64,7 +64,7 @@ def embedded() -> Encoder:
 
 
 @pytest.mark.parametrize("seconds", [1.3, 33.0])
-def test_states_at_the_tower_are_those_of_a_direct_call_without_its_padding(
+def test_states_at_the_tower_equal_a_direct_call_without_the_padding(
     tower: Tower, family: Family, seconds: float
 ) -> None:
     lm, calls = tower.lm, list[tuple[Any, Any]]()
@@ -77,29 +77,29 @@ def test_states_at_the_tower_are_those_of_a_direct_call_without_its_padding(
         output = lm.audio_encoder(*args, **kwargs)
     frames = (output if isinstance(output, torch.Tensor) else output[0]).flatten(0, -2)
     per_token = {"voxtral": 4}.get(family.key, 1)
-    own = {"voxtral": math.ceil(len(clip) / 1280), "gemma3n": None}.get(family.key, family.audio_tokens(len(clip)))
+    tokens = {"voxtral": math.ceil(len(clip) / 1280), "gemma3n": None}.get(family.key, family.audio_tokens(len(clip)))
     assert torch.equal(rows["tower"], frames[: len(rows["tower"])].float())
     assert len(rows["tower"]) == len(rows["projector"]) * per_token or family.key == "voxtral"
-    if own is not None:
-        assert len(rows["projector"]) == len(rows["llm.last" if "llm.last" in rows else "llm.3"]) == own
+    if tokens is not None:
+        assert len(rows["projector"]) == len(rows["llm.last" if "llm.last" in rows else "llm.3"]) == tokens
     hop = tower.hops["tower.0"] / 1000
     assert abs(len(rows["tower.0"]) - seconds / hop) <= 0.04 / hop + 2  # none of 30 s of a window
 
 
-def test_clips_of_a_batch_are_those_alone(tower: Tower) -> None:
+def test_features_of_clips_in_a_batch_equal_those_of_each_clip_alone(tower: Tower) -> None:
     encoder = at_point(tower, "llm.2")
     audio, lengths = torch.zeros(3, 2 * RATE), [RATE, 2 * RATE, RATE // 2]
     for place, (row, length) in enumerate(zip(audio, lengths, strict=True)):
         row[:length] = noise(length / RATE, place)
     beside = encoder.encode(audio, lengths)
-    for row, length, found in zip(audio, lengths, beside, strict=True):
-        assert torch.equal(encoder.encode(row[None, :length])[0], found)
+    for row, length, features in zip(audio, lengths, beside, strict=True):
+        assert torch.equal(encoder.encode(row[None, :length])[0], features)
         whole = at_point(tower).encode(row[None, :length])[0][0]
         begin = sum(size for name, size in list(tower.sizes.items())[: list(tower.sizes).index("llm.2")])
-        assert torch.equal(whole[begin : begin + tower.sizes["llm.2"]], found.double().mean(0).float())
+        assert torch.equal(whole[begin : begin + tower.sizes["llm.2"]], features.double().mean(0).float())
 
 
-def test_nothing_dropped_is_nothing_changed_to_the_bit(tower: Tower) -> None:
+def test_states_at_ratio_0_equal_those_of_base_bit_for_bit(tower: Tower) -> None:
     clip = noise(2.1).numpy()
     plain = tower.read(clip).rows
     for method in (Base(), Random(0.0), MergeFrame(0.0)):
@@ -121,8 +121,8 @@ def test_kept_rows_are_those_at_the_kept_positions(tower: Tower, family: Family)
     for hook in hooks:
         hook.remove()
     audio = inputs.audio_mask[0].nonzero().flatten().tolist()
-    own = audio[: len(audio) - (inputs.window_padding[0] if inputs.window_padding else 0)]
-    stays = [place for place in own if place in kept]
+    heard_places = audio[: len(audio) - (inputs.window_padding[0] if inputs.window_padding else 0)]
+    stays = [place for place in heard_places if place in kept]
     assert reading.kept.tolist() == [place in kept for place in audio]
 
     def rows(layer: int, places: list[int]) -> torch.Tensor:
@@ -132,16 +132,20 @@ def test_kept_rows_are_those_at_the_kept_positions(tower: Tower, family: Family)
 
     assert torch.equal(reading.rows["llm.1"], rows(1, stays))  # before layer 2 all are there
     assert torch.equal(reading.rows["llm.3"], rows(3, [kept.index(place) for place in stays]))
-    assert torch.equal(reading.rows["projector"], plain.rows["projector"][[own.index(place) for place in stays]])
-    if len(plain.rows["tower"]) == len(own):
-        assert torch.equal(reading.rows["tower"], plain.rows["tower"][[own.index(place) for place in stays]])
+    assert torch.equal(
+        reading.rows["projector"], plain.rows["projector"][[heard_places.index(place) for place in stays]]
+    )
+    if len(plain.rows["tower"]) == len(heard_places):
+        assert torch.equal(reading.rows["tower"], plain.rows["tower"][[heard_places.index(place) for place in stays]])
     else:  # Voxtral joins four frames
         assert len(reading.rows["tower"]) in range(4 * len(stays) - 3, 4 * len(stays) + 1)
 
 
 @pytest.mark.parametrize("method", [Random(0.5, at="tower"), MergeFrame(0.5, at="tower")])
 @pytest.mark.parametrize("seconds", [2.1, 33.0])
-def test_states_left_in_a_tower_become_what_the_llm_hears(tower: Tower, method: Any, seconds: float) -> None:
+def test_projecting_the_states_kept_in_the_tower_gives_the_input_of_the_llm(
+    tower: Tower, method: Any, seconds: float
+) -> None:
     """The projector, called alone on the rows at the tower, gives the rows at the projector."""
     if why := tower.lm.no_tower_drop:
         pytest.skip(why)
@@ -150,8 +154,8 @@ def test_states_left_in_a_tower_become_what_the_llm_hears(tower: Tower, method: 
     assert len(rows["llm.2"]) == len(heard)
     assert len(heard) == pytest.approx(0.5 * 1000 * seconds / tower.hops["projector"], rel=0.15)
     named = (
-        one
-        for name, one in tower.lm.model.named_modules()
+        module
+        for name, module in tower.lm.model.named_modules()
         if name.endswith(("multi_modal_projector", "audio_modal_projector"))
     )
     with torch.inference_mode():
@@ -160,7 +164,7 @@ def test_states_left_in_a_tower_become_what_the_llm_hears(tower: Tower, method: 
     torch.testing.assert_close(projected, heard, atol=1e-5, rtol=1e-5)
 
 
-def test_merged_tokens_have_separate_rows(embedded: Encoder) -> None:
+def test_merged_tokens_have_rows_only_after_the_merge(embedded: Encoder) -> None:
     read = embedded.module.tower.read
     reading = read(noise(2.0).numpy(), MergeFrame(0.5, layer=2).applied_to)
     assert reading.merged
@@ -172,24 +176,24 @@ def test_merged_tokens_have_separate_rows(embedded: Encoder) -> None:
 
 def needles(clips: int, seconds: float, event: float, classes: int) -> list[tuple[np.ndarray, int, float]]:
     """Return clips of noise, each with a word at a random place; nothing but the word tells its class."""
-    found = []
+    planted = []
     for number in range(clips):
         rng = np.random.default_rng(1000 + number)
         onset = float(rng.uniform(1, seconds - event - 1))
         wave, size = 0.01 * rng.standard_normal(round(seconds * RATE)), round(event * RATE)
         start = round(onset * RATE)
         wave[start : start + size] += synthesis.spoken(CUES[number % classes], rng, size, RATE)
-        found.append((wave.astype(np.float32), number % classes, onset))
-    return found
+        planted.append((wave.astype(np.float32), number % classes, onset))
+    return planted
 
 
 def accuracy(embeddings: list[np.ndarray], labels: list[int], classes: int) -> float:
     folds = np.array([str(place // classes % 5) for place in range(len(labels))])
-    found = linear_probe(Clips(np.stack(embeddings), np.array(labels), folds), rotated(list("01234")))
-    return float((found.predicted == np.array(labels)[found.rows]).mean())
+    predictions = linear_probe(Clips(np.stack(embeddings), np.array(labels), folds), rotated(list("01234")))
+    return float((predictions.predicted == np.array(labels)[predictions.rows]).mean())
 
 
-def test_the_label_stays_and_goes_with_the_tokens_around_the_needle(embedded: Encoder) -> None:
+def test_a_probe_finds_the_label_only_if_tokens_around_the_needle_are_kept(embedded: Encoder) -> None:
     tower, classes = embedded.module.tower, 3
     points = {"tower": tower.sizes["tower"], "llm.4": tower.sizes["llm.4"]}
     made: dict[tuple[str, str], list[np.ndarray]] = {}
@@ -216,8 +220,8 @@ def needle_task(root: Path, clips: int, seconds: float, event: float) -> Path:
         soundfile.write(stream := io.BytesIO(), wave, RATE, format="WAV", subtype="FLOAT")
         pair = [(f"{number:03d}.wav", stream.getvalue()), (f"{number:03d}.json", json.dumps({"label": label}).encode())]
         members.setdefault(number // 4 % 3 + 1, []).extend(pair)
-    for fold, own in members.items():
-        write_tar(root / "needles" / f"wds-audio-fold-{fold}-000000.tar", own)
+    for fold, entries in members.items():
+        write_tar(root / "needles" / f"wds-audio-fold-{fold}-000000.tar", entries)
     (file := root / "needles_task.py").write_text(
         "from xares.task import TaskConfig\n\n\ndef needles_config(encoder) -> TaskConfig:\n"
         '    return TaskConfig(name="needles", encoder=encoder, k_fold_splits=[1, 2, 3], output_dim=4,\n'
@@ -241,7 +245,7 @@ def command(no_env, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable
 
 
 @pytest.mark.parametrize(("seconds", "event"), [(6.0, 1.0), pytest.param(90.0, 2.0, marks=pytest.mark.long)])
-def test_loss_grows_with_the_ratio(
+def test_probe_loss_grows_with_the_prune_ratio(
     command: Callable[..., tuple[int, str, str]], tmp_path: Path, seconds: float, event: float
 ) -> None:
     task = needle_task(tmp_path, 12, seconds, event)
@@ -258,7 +262,7 @@ def test_loss_grows_with_the_ratio(
     assert len([*(tmp_path / "results").glob("*pruned.png")]) == 2
 
 
-def test_a_point_before_every_drop_does_not_stop_the_others(
+def test_a_point_before_every_drop_is_left_out_and_the_others_are_probed(
     command: Callable[..., tuple[int, str, str]], tmp_path: Path
 ) -> None:
     task = needle_task(tmp_path, 12, 3.0, 1.0)
@@ -269,7 +273,7 @@ def test_a_point_before_every_drop_does_not_stop_the_others(
     assert "frame-0.5-tower: left out tower.0" in err
 
 
-def test_layers_are_read_once_and_probed_each(
+def test_all_layers_are_read_in_one_pass_and_each_is_probed(
     command: Callable[..., tuple[int, str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(towers, "_STEPS", 20)  # that the weights are learned, another test sees
@@ -282,19 +286,19 @@ def test_layers_are_read_once_and_probed_each(
     best = Run.read(tmp_path / "results" / "own" / "needles" / "embedded@best" / "linear")
     mixed = Run.read(tmp_path / "results" / "own" / "needles" / "embedded@llm-mix" / "linear")
     assert len(best.facts["chosen"]) == len(mixed.facts["weights"]) == 3
-    assert all(math.isclose(sum(one.values()), 1, abs_tol=1e-2) for one in mixed.facts["weights"])
+    assert all(math.isclose(sum(weights.values()), 1, abs_tol=1e-2) for weights in mixed.facts["weights"])
     assert (tmp_path / "results" / "needles-embedded-layers.png").stat().st_size > 1000
-    (own,) = encoder_tasks([str(task)])
-    read = towers.read_points(load_encoder("tower:embedded"), own, own.read(tmp_path))
+    (encoder_task,) = encoder_tasks([str(task)])
+    read = towers.read_points(load_encoder("tower:embedded"), encoder_task, encoder_task.read(tmp_path))
     valid = {}
     for point in read.sizes:
-        clips, embeddings = read.at(point).own()
+        clips, embeddings = read.at(point).per_clip()
         given_ = Clips(
-            embeddings, np.array([int(one.labels[0]) for one in clips]), np.array([one.part for one in clips])
+            embeddings, np.array([int(clip.labels[0]) for clip in clips]), np.array([clip.part for clip in clips])
         )
         valid[point] = linear_probe(given_, rotated(list("123"))).valid
     for split, point in enumerate(best.facts["chosen"]):
-        assert valid[point][split] == max(one[split] for name, one in valid.items() if name != "text")
+        assert valid[point][split] == max(scores[split] for name, scores in valid.items() if name != "text")
 
     reads: list[int] = []
     real = Tower.read
@@ -304,28 +308,28 @@ def test_layers_are_read_once_and_probed_each(
     assert err.count("complete") == 13
     code, _, _ = command("run", "tower:embedded@llm.1", "--tasks", task, "--data", tmp_path, "--results", "two")
     assert code == 0
-    one, two = (Run.read(tmp_path / root / "own/needles/embedded@llm.1/linear") for root in ("results", "two"))
-    assert one.identity == two.identity
-    assert [r.reply for r in one.records.values()] == [r.reply for r in two.records.values()]
+    first, two = (Run.read(tmp_path / root / "own/needles/embedded@llm.1/linear") for root in ("results", "two"))
+    assert first.identity == two.identity
+    assert [r.reply for r in first.records.values()] == [r.reply for r in two.records.values()]
 
 
-def test_other_points_go_beside_those_that_are_there(
+def test_reading_more_points_keeps_the_embeddings_of_earlier_points(
     embedded: Encoder, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("AUDIOMARATHON_CACHE", str(tmp_path / "cache"))
-    (own,) = encoder_tasks([str(needle_task(tmp_path, 12, 2.5, 0.5))])
-    data = own.read(tmp_path, limit=1)
-    one, two = (
-        towers.read_points(embedded, own, data, Random(0.5), points).at("llm.2")
+    (encoder_task,) = encoder_tasks([str(needle_task(tmp_path, 12, 2.5, 0.5))])
+    data = encoder_task.read(tmp_path, limit=1)
+    narrow, two = (
+        towers.read_points(embedded, encoder_task, data, Random(0.5), points).at("llm.2")
         for points in (["llm.2"], ["llm.2", "tower"])
     )
-    assert one.identity == two.identity
-    assert np.array_equal(one.own()[1], two.own()[1])
-    other = towers.read_points(embedded, own, data, Random(0.9), ["llm.2"]).at("llm.2")
-    assert one.identity["embeddings"] != other.identity["embeddings"]
+    assert narrow.identity == two.identity
+    assert np.array_equal(narrow.per_clip()[1], two.per_clip()[1])
+    other = towers.read_points(embedded, encoder_task, data, Random(0.9), ["llm.2"]).at("llm.2")
+    assert narrow.identity["embeddings"] != other.identity["embeddings"]
 
 
-def test_a_mix_learns_to_weigh_the_layer_that_knows() -> None:
+def test_a_layer_mix_gives_the_most_weight_to_the_informative_layer() -> None:
     rng = np.random.default_rng(0)
     labels, folds = np.arange(60) % 2, np.array([str(place // 2 % 3) for place in range(60)])
     signal = np.stack([labels, 1 - labels, labels], 1) * 8.0 + rng.standard_normal((60, 3))
@@ -336,7 +340,7 @@ def test_a_mix_learns_to_weigh_the_layer_that_knows() -> None:
     assert math.isclose(weights.sum(), 1, abs_tol=1e-6)
 
 
-def test_other_clips_places_are_of_the_same_length() -> None:
+def test_kept_positions_are_exchanged_between_clips_of_the_same_length() -> None:
     class Kept:
         rows = {name: np.ones((size, 1)) for name, size in (("a", 4), ("b", 4), ("c", 9), ("d", 4))}  # noqa: RUF012
 
@@ -346,12 +350,12 @@ def test_other_clips_places_are_of_the_same_length() -> None:
     kept = Kept()
     for name, rows in kept.rows.items():
         rows[:] = ord(name)
-    found = {name: chr(int(one[0])) for name, one in towers._others(kept, ["d", "c", "b", "a"]).items()}  # type: ignore[arg-type]
-    assert {name: found[name] for name in "abd"} == {"a": "b", "b": "d", "d": "a"}
-    assert found["c"] in "abd"
+    paired = {name: chr(int(kept_row[0])) for name, kept_row in towers._others(kept, ["d", "c", "b", "a"]).items()}  # type: ignore[arg-type]
+    assert {name: paired[name] for name in "abd"} == {"a": "b", "b": "d", "d": "a"}
+    assert paired["c"] in "abd"
 
 
-def test_what_cannot_be_probed_is_refused_in_one_line(
+def test_settings_that_cannot_be_probed_give_a_one_line_error(
     command: Callable[..., tuple[int, str, str]], tmp_path: Path
 ) -> None:
     task = needle_task(tmp_path, 12, 2.5, 0.5)
@@ -399,7 +403,7 @@ def reply_run(setting: str, letters: str, fingerprint: str = "print") -> Run:
     return Run({**facts, "identity": {"checkpoint": fingerprint, **named(setting)}}, records)
 
 
-def test_lost_and_unused_are_counted_clip_by_clip() -> None:
+def test_lost_and_unused_information_is_counted_clip_by_clip() -> None:
     runs = [
         probe_run("base-0", "aaaab"), reply_run("base-0", "AABBB"),
         probe_run("random-0.5-layer2", "abbab"), reply_run("random-0.5-layer2", "ABABB"),
@@ -408,8 +412,8 @@ def test_lost_and_unused_are_counted_clip_by_clip() -> None:
     base, pruned = fourfolds(runs)
     assert (base.n, pruned.probe.method) == (5, "random-0.5-layer2")
 
-    def shares(one: Any) -> dict[str, int]:
-        return {name: round(5 * found.value) for name, found in one.shares.items()}
+    def shares(fourfold: Any) -> dict[str, int]:
+        return {name: round(5 * share.value) for name, share in fourfold.shares.items()}
 
     assert shares(base) == {"both": 2, "unused": 2, "reply_only": 0, "neither": 1, "probe": 4, "reply": 2, "lost": 0}
     assert shares(pruned) == {"both": 1, "unused": 1, "reply_only": 1, "neither": 2, "probe": 2, "reply": 2, "lost": 2}
@@ -433,7 +437,7 @@ def test_replies_stand_beside_probes_of_their_precision_and_pruned_ones_of_their
     assert [pair.probe.method for pair in fourfolds([*probes, *replies])] == beside
 
 
-def test_two_prompts_about_one_file_are_refused(tmp_path: Path) -> None:
+def test_two_prompts_about_the_same_file_are_refused(tmp_path: Path) -> None:
     build_all(tmp_path, ["vox"])
     (task,) = encoder_tasks(["long/vox"])
     data = task.read(tmp_path)
@@ -443,18 +447,18 @@ def test_two_prompts_about_one_file_are_refused(tmp_path: Path) -> None:
         towers._check_files(task, twice)
 
 
-def test_compare_sets_a_models_runs_beside_each_other_and_no_probe(
+def test_compare_sets_runs_of_a_model_side_by_side_and_leaves_out_probes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runs = [probe_run("base-0", "aaaab"), *(reply_run(name, "AABBB") for name in ("base-0", "random-0.5-layer2"))]
     monkeypatch.setattr("audiomarathon.results.systems.read_runs", lambda *_: runs)
     done = CliRunner().invoke(app, ["compare", str(tmp_path), "-o", str(tmp_path / "out.json")])
-    found = json.loads((tmp_path / "out.json").read_text())
-    assert (done.exit_code, found["reference"], found["left_out"]) == (0, "base-0", [])
-    assert "left out 1 run of tasks with commands of their own; see audiomarathon encoder --help" in found["notes"]
+    content = json.loads((tmp_path / "out.json").read_text())
+    assert (done.exit_code, content["reference"], content["left_out"]) == (0, "base-0", [])
+    assert "left out 1 run of tasks with commands of their own; see audiomarathon encoder --help" in content["notes"]
 
 
-def test_a_curve_names_the_layers_and_the_score_of_guessing() -> None:
+def test_a_layer_curve_names_the_layers_and_shows_the_majority_score() -> None:
     runs = [probe_run("base-0", "aaab", point=point) for point in POINTS]
     for run in runs:
         run.facts["method"], run.__dict__["summary"] = "linear", {"majority": 0.5}
@@ -477,19 +481,19 @@ def test_long_tasks_keep_their_labels_prompts_and_clusters(tmp_path: Path) -> No
     assert len(encoder_tasks(["long"])) == 7
 
 
-def test_a_reading_of_padding_alone_is_nothing(embedded: Encoder) -> None:
+def test_a_reading_without_rows_pools_to_zeros(embedded: Encoder) -> None:
     module = TowerEncoder(embedded.module.tower, "", {"tower": 4})
     assert Reading({"tower": torch.empty(0, 4)}, torch.empty(0)).pooled(module.points).tolist() == [0.0] * 4
 
 
-def test_the_page_says_what_is_lost_and_unused() -> None:
+def test_the_report_shows_shares_of_lost_and_unused_information() -> None:
     runs = [
         probe_run("base-0", "aaaab"), reply_run("base-0", "AABBB"),
         probe_run("random-0.5-layer2", "abbab"), reply_run("random-0.5-layer2", "ABABB"),
     ]  # fmt: skip
-    found = {one.anchor: one for one in sections(PageData(systems_of(runs)))}
-    (table,) = found["unused"].tables
+    by_anchor = {section.anchor: section for section in sections(PageData(systems_of(runs)))}
+    (table,) = by_anchor["unused"].tables
     row = table.frame[table.frame.setting == "random-0.5-layer2"].iloc[0]
     assert (row.lost, row.unused, row.lost_low < 0.4 < row.lost_high) == (0.4, 0.2, True)
-    assert [chart.spec["title"] for chart in found["unused"].charts["vox, tiny@llm.2"]] == ["random"]
-    assert found["standing"].tables[0].frame.encoder.tolist() == [0.8]
+    assert [chart.spec["title"] for chart in by_anchor["unused"].charts["vox, tiny@llm.2"]] == ["random"]
+    assert by_anchor["standing"].tables[0].frame.encoder.tolist() == [0.8]

@@ -76,13 +76,13 @@ def go(tiny_checkpoint: Path, tmp_path: Path, no_env) -> Callable[..., list[Resu
         place = {"data": str(tmp_path / "data"), "model_path": str(tiny_checkpoint), "results": tmp_path / "out"}
         settings = RunSettings.read({}, **{"max_new_tokens": 3, "limit": 3, **place, **flags})
         methods = [get_method("base"), *(get_method("frame", ratio) for ratio in ratios)]
-        found = command(tasks, "qwen2.5-omni", settings, methods, progress=False, trackers=trackers, say=say)
-        return found.results if command is sweep else list(found)
+        outcome = command(tasks, "qwen2.5-omni", settings, methods, progress=False, trackers=trackers, say=say)
+        return outcome.results if command is sweep else list(outcome)
 
     return call
 
 
-def test_a_run_is_tracked_from_its_start_to_its_summary(go) -> None:
+def test_a_tracker_is_told_of_a_run_from_the_start_to_the_summary(go) -> None:
     noting = Noting()
     (result,) = go(noting)
     assert [hook for hook, _what in noting.of("base-0")] == ["started", "scored", "finished"]
@@ -92,12 +92,12 @@ def test_a_run_is_tracked_from_its_start_to_its_summary(go) -> None:
     assert (told.identity, told.folder) == (facts["identity"], result.folder)
     points = noting.points("base-0")
     assert [point.samples for point in points] == [1, 2, 3]
-    assert [point.figures["llm_prefill_s"] for point in points] == [one["time"]["llm_prefill"] for one in records]
+    assert [point.figures["llm_prefill_s"] for point in points] == [record["time"]["llm_prefill"] for record in records]
     assert points[-1].figures["score"] == result.summary["score"]
     assert noting.calls[-1][2] == result.summary
 
 
-def test_a_sweep_tells_of_every_setting(go) -> None:
+def test_a_tracker_is_told_of_every_setting_of_a_sweep(go) -> None:
     noting = Noting()
     go(noting, ratios=(0.5,))
     for label, ratio in (("base-0", 0.0), ("frame-0.5-layer2", 0.5)):
@@ -106,7 +106,7 @@ def test_a_sweep_tells_of_every_setting(go) -> None:
         assert told == (ratio, True)
 
 
-def test_points_come_while_the_run_goes(go, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_points_are_sent_while_the_run_goes_on(go, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(following, "EVERY_S", 0.0)
     noting = Noting()
     go(noting)
@@ -114,7 +114,7 @@ def test_points_come_while_the_run_goes(go, monkeypatch: pytest.MonkeyPatch) -> 
     assert all("score" in point.figures for point in noting.points("base-0"))
 
 
-def test_a_resumed_run_begins_with_what_is_on_record(go) -> None:
+def test_a_resumed_run_begins_with_the_existing_records(go) -> None:
     go(limit=2)
     noting = Noting()
     go(noting, limit=3)
@@ -124,7 +124,7 @@ def test_a_resumed_run_begins_with_what_is_on_record(go) -> None:
     assert again.points("base-0")[-1].figures["score"] == noting.points("base-0")[-1].figures["score"]
 
 
-def test_failures_and_replies_to_other_clips_are_no_points(tmp_path: Path) -> None:
+def test_failed_samples_and_replies_to_changed_clips_give_no_points(tmp_path: Path) -> None:
     clips, noting = dict.fromkeys("abcd", "now"), Noting()
     answered = {id_: typed(a_record(id_, **a_verdict("A", ["bus", "tram"], right=True), clips="now")) for id_ in "abd"}
     with RunFolder(tmp_path, {"method": "base"}) as folder:
@@ -140,7 +140,7 @@ def test_failures_and_replies_to_other_clips_are_no_points(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("hook", ["started", "scored", "finished"])
-def test_a_tracker_that_fails_is_left_out_and_costs_nothing(go, hook: str) -> None:
+def test_a_tracker_that_fails_is_dropped_with_a_warning_and_the_run_completes(go, hook: str) -> None:
     lines: list[str] = []
     hurt, well = Noting(**{hook: OSError("no route to host")}), Noting()
     (result,) = go(hurt, well, say=lines.append)
@@ -149,19 +149,19 @@ def test_a_tracker_that_fails_is_left_out_and_costs_nothing(go, hook: str) -> No
         "warning: noting failed in tau (OSError: no route to host); nothing more is sent to it"
     ]
     hooks = ["started", "scored", "finished"]
-    assert [one for one, *_rest in well.calls] == hooks
-    assert [one for one, *_rest in hurt.calls] == hooks[: hooks.index(hook)]
+    assert [hook_name for hook_name, *_rest in well.calls] == hooks
+    assert [hook_name for hook_name, *_rest in hurt.calls] == hooks[: hooks.index(hook)]
 
 
 @pytest.mark.parametrize("command", [run, sweep])
-def test_a_tracker_that_fails_in_one_task_does_not_stop_others(go, command: Callable[..., Any]) -> None:
+def test_a_tracker_that_failed_in_one_task_is_not_called_in_the_others(go, command: Callable[..., Any]) -> None:
     """A server that hangs costs a minute a call: it was asked again in every task."""
     lines: list[str] = []
     go(Noting(started=OSError("no route")), say=lines.append, limit=1, command=command, tasks=[get_task("tau")] * 2)
     assert sum("warning: noting" in line for line in lines) == 1
 
 
-def test_a_score_that_cannot_be_worked_out_is_left_out(go, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_score_that_cannot_be_computed_is_left_out_of_the_points(go, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(following, "sums_of", lambda _scorer, verdicts: 1 / (len(verdicts) - 3))
     noting = Noting()
     (result,) = go(noting)
@@ -169,7 +169,7 @@ def test_a_score_that_cannot_be_worked_out_is_left_out(go, monkeypatch: pytest.M
     assert all("score" not in point.figures for point in noting.points("base-0"))
 
 
-def test_an_interrupted_run_is_tracked_without_a_summary(go, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_run_is_finished_in_the_tracker_without_a_summary(go, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(following, "EVERY_S", 0.0)
     noting = Noting(scored=KeyboardInterrupt())
     with pytest.raises(KeyboardInterrupt):
@@ -184,11 +184,13 @@ def test_trackers_are_found_by_name_and_entry_point(monkeypatch: pytest.MonkeyPa
         open_trackers("wandb")
     entry = EntryPoint("noting", f"{__name__}:Noting", registry.GROUP)
     monkeypatch.setattr("importlib.metadata.entry_points", lambda group: [entry] if group == registry.GROUP else [])
-    (found,) = open_trackers("noting, noting")
-    assert isinstance(found, Noting)
+    (tracker,) = open_trackers("noting, noting")
+    assert isinstance(tracker, Noting)
 
 
-def test_the_pages_tracker_writes_its_lines(go, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_tracker_of_the_docs_page_writes_the_lines_it_promises(
+    go, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     page = (Path(__file__).parent.parent / "docs" / "tracking.md").read_text(encoding="utf-8")
     space: dict[str, Any] = {}
@@ -200,7 +202,7 @@ def test_the_pages_tracker_writes_its_lines(go, tmp_path: Path, monkeypatch: pyt
     assert lines[2] == f"tau base-0: {result.summary['score']}"
 
 
-def test_mlflow_gets_new_points_only_and_how_a_run_ended(tmp_path: Path) -> None:
+def test_mlflow_gets_only_new_points_and_the_final_status_of_a_run(tmp_path: Path) -> None:
     """Without a server: what a client would be told."""
     ended, steps, place = list[str](), list[int](), str(tmp_path.resolve())
     tracker: Any = MLflow()
@@ -219,7 +221,7 @@ def test_mlflow_gets_new_points_only_and_how_a_run_ended(tmp_path: Path) -> None
     assert ended == ["FINISHED", "FAILED", "KILLED"]
 
 
-def test_mlflow_must_be_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_mlflow_is_refused_with_the_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "mlflow", None)
     for command in ("run", "sweep"):
         done = CliRunner().invoke(app, [command, "tau", "--data", "mini", "--model", "embedded", "--track", "mlflow"])
@@ -227,7 +229,7 @@ def test_mlflow_must_be_installed(monkeypatch: pytest.MonkeyPatch) -> None:
         assert "error: --track mlflow needs MLflow: pip install 'audiomarathon[mlflow]'" in done.stderr
 
 
-def test_a_store_that_mlflow_refuses_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_mlflow_refuses_is_a_one_line_error(monkeypatch: pytest.MonkeyPatch) -> None:
     class RefusedError(Exception):
         pass
 
@@ -274,7 +276,7 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 @pytest.mark.long
 @MLFLOW
-def test_mlflow_holds_the_curves_the_identity_and_the_summary(go, server: str, tmp_path: Path) -> None:
+def test_an_mlflow_server_holds_curves_identity_and_summary_of_each_run(go, server: str, tmp_path: Path) -> None:
     from mlflow import MlflowClient
 
     first = go(*open_trackers("mlflow"), ratios=(0.3, 0.6), limit=2)
@@ -282,7 +284,7 @@ def test_mlflow_holds_the_curves_the_identity_and_the_summary(go, server: str, t
     assert len(first) == len(results) == 3
     client = MlflowClient(server)
     experiment = client.get_experiment_by_name("audiomarathon")
-    runs = {one.info.run_name: one for one in client.search_runs([experiment.experiment_id])}
+    runs = {tracked.info.run_name: tracked for tracked in client.search_runs([experiment.experiment_id])}
     labels = ("base-0", "frame-0.3-layer2", "frame-0.6-layer2")
     assert set(runs) == {*(f"tau {label}" for label in labels), "tau tiny-omni frame by ratio"}  # resumed, not doubled
     for label, result in zip(labels, results, strict=True):
@@ -291,20 +293,24 @@ def test_mlflow_holds_the_curves_the_identity_and_the_summary(go, server: str, t
         identity = json.loads((result.folder / "run.json").read_text())["identity"]
         assert {name: shown.data.params[name] for name in identity} == {n: str(v) for n, v in identity.items()}
         for metric in ("answered", "llm_prefill_s"):
-            assert [one.step for one in client.get_metric_history(shown.info.run_id, metric)] == [1, 2, 3]
+            assert [metric_point.step for metric_point in client.get_metric_history(shown.info.run_id, metric)] == [
+                1,
+                2,
+                3,
+            ]
         assert shown.data.metrics["score"] == result.summary["score"]
         assert shown.data.metrics["final/score"] == result.summary["score"]
         file = client.download_artifacts(shown.info.run_id, "summary.json", str(tmp_path))
         assert json.loads(Path(file).read_text()) == json.loads((result.folder / "summary.json").read_text())
     curve = client.get_metric_history(runs["tau tiny-omni frame by ratio"].info.run_id, "score")
-    assert {one.step: one.value for one in curve} == {
+    assert {point.step: point.value for point in curve} == {
         step: result.summary["score"] for step, result in zip((0, 30, 60), results, strict=True)
     }
 
 
 @pytest.mark.long
 @MLFLOW
-def test_a_server_that_does_not_answer_is_said_before_the_model_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_does_not_answer_is_an_error_before_the_model_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
     begin = time.monotonic()
     with pytest.raises(SettingsError, match=r"--track mlflow: cannot use http://127\.0\.0\.1:9"):

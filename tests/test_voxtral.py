@@ -62,14 +62,14 @@ def sixteen_bits(clip: np.ndarray) -> np.ndarray:
 
 
 class TestLoading:
-    def test_hub_names_load_the_very_weights(self, folder: Path, voxtral: Voxtral) -> None:
+    def test_weights_under_the_names_of_the_hub_are_loaded_unchanged(self, folder: Path, voxtral: Voxtral) -> None:
         stored = load_file(folder / "model.safetensors")
         assert {name.split(".")[0] for name in stored} == {"audio_tower", "language_model", "multi_modal_projector"}
         loaded = voxtral.model.state_dict()
         assert {hub_name(name) for name in loaded} == set(stored)
         assert all(torch.equal(tensor, stored[hub_name(name)]) for name, tensor in loaded.items())
 
-    def test_shards_load_and_mistrals_own_file_is_not_looked_at(self, copy: Path, voxtral: Voxtral) -> None:
+    def test_shards_are_loaded_and_the_mistral_format_file_is_ignored(self, copy: Path, voxtral: Voxtral) -> None:
         weights = load_file(copy / "model.safetensors")
         (copy / "model.safetensors").unlink()
         names = sorted(weights)
@@ -82,7 +82,7 @@ class TestLoading:
         assert torch.equal(load(copy).lm_head.weight, voxtral.lm_head.weight)
         assert model_facts(copy, 4).weight_bytes == 4 * sum(p.numel() for p in voxtral.model.parameters())
 
-    def test_mistrals_own_format_alone_is_refused(self, copy: Path) -> None:
+    def test_a_checkpoint_in_the_mistral_format_alone_is_refused(self, copy: Path) -> None:
         (copy / "model.safetensors").unlink()
         with pytest.raises(ModelError, match=r"cannot be loaded .*model\.safetensors"):
             load(copy)
@@ -103,12 +103,14 @@ class TestLoading:
         with pytest.raises(ModelError, match=r"375 audio tokens .*\b24\b.*do not belong"):
             load(copy)
 
-    def test_without_its_extra_it_says_what_to_install(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_missing_mistral_common_is_refused_with_the_install_command(
+        self, folder: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
         with pytest.raises(ModelError, match=r"mistral_common.*pip install -r requirements/voxtral"):
             load(folder)
 
-    def test_bfloat16_runs(self, folder: Path) -> None:
+    def test_bfloat16_model_prunes_and_generates(self, folder: Path) -> None:
         lm = load(folder, "bfloat16")
         inputs = lm.prepare([Prompt("?", (noise(2.0),))])
         assert inputs.tensors["input_features"].dtype == lm.lm_head.weight.dtype == torch.bfloat16
@@ -116,22 +118,20 @@ class TestLoading:
 
 
 class TestPrompt:
-    def test_is_mistrals_chat_form_with_audio_first(self, voxtral: Voxtral) -> None:
+    def test_is_the_chat_format_of_mistral_with_the_audio_first(self, voxtral: Voxtral) -> None:
         ids = voxtral.prepare([Prompt("Who?", (noise(1.0), noise(31.0)))]).tensors["input_ids"][0]
         assert voxtral.tokenizer.decode(ids) == (
             "<s>[INST][BEGIN_AUDIO]" + "[AUDIO]" * 375 + "[BEGIN_AUDIO]" + "[AUDIO]" * 750 + "Who?[/INST]"
         )
 
     @pytest.mark.parametrize("question", ["What is [AUDIO]? [/INST]</s>", "", "naïve – 東京\n\tA. x "])
-    def test_any_question_is_text_as_the_processor_reads_it(
-        self, voxtral: Voxtral, folder: Path, question: str
-    ) -> None:
+    def test_any_question_is_tokenized_as_by_the_processor(self, voxtral: Voxtral, folder: Path, question: str) -> None:
         prompt = Prompt(question, (noise(1.0),))
         expected = voxtral.documented_inputs(folder, prompt)["input_ids"]
         assert torch.equal(voxtral.prepare([prompt]).tensors["input_ids"], expected)
 
     @pytest.mark.parametrize("seconds", [1.3, 31.0])
-    def test_transcription_has_its_own_form_without_the_prompts_text(
+    def test_transcription_uses_the_format_of_the_processor_without_the_question(
         self, voxtral: Voxtral, processor: VoxtralProcessor, seconds: float
     ) -> None:
         clip = sixteen_bits(noise(seconds))
@@ -144,14 +144,14 @@ class TestPrompt:
         words = voxtral.tokenizer.decode(ours["input_ids"][0]).replace("[AUDIO]", "")
         assert words == "<s>[INST][BEGIN_AUDIO][/INST]lang:en[TRANSCRIBE]"
 
-    def test_every_language_is_taken_or_refused_before_loading(self, voxtral: Voxtral, folder: Path) -> None:
+    def test_every_language_is_accepted_or_refused_before_loading(self, voxtral: Voxtral, folder: Path) -> None:
         for language in LANGUAGES - {"yue"}:
             voxtral.check_language(folder, language)
             voxtral._request(Prompt("?", (noise(1.0),), transcription=True, language=language))
         with pytest.raises(ModelError, match=r"LANGUAGE=yue.*two letters"):
             voxtral.check_language(folder, "yue")
 
-    def test_transcription_takes_one_clip(self, voxtral: Voxtral) -> None:
+    def test_transcription_of_two_clips_is_refused(self, voxtral: Voxtral) -> None:
         with pytest.raises(ModelError, match=r"one clip .*has 2"):
             voxtral.prepare([Prompt("?", (noise(1.0), noise(1.0)), transcription=True)])
 
@@ -161,7 +161,7 @@ class TestPrompt:
 
 
 class TestFeatures:
-    def test_are_the_processors_bit_for_bit(self, voxtral: Voxtral, folder: Path) -> None:
+    def test_equal_those_of_the_processor_bit_for_bit(self, voxtral: Voxtral, folder: Path) -> None:
         """Of floats: a spectrogram of each whole clip, then cut; the second clip's loud start is not the first's."""
         loud = noise(33.0, 1)
         loud[:8000] *= 9
@@ -170,7 +170,7 @@ class TestFeatures:
         assert torch.equal(voxtral.prepare([prompt]).tensors["input_features"], expected)
 
     @pytest.mark.parametrize("rate", [16000, 44100])
-    def test_of_a_16_bit_file_are_those_of_its_path(
+    def test_of_a_decoded_16_bit_file_equal_those_of_the_processor_given_its_path(
         self, voxtral: Voxtral, processor: VoxtralProcessor, tmp_path: Path, rate: int
     ) -> None:
         """The processor re-encodes files to 16 bits on the way, which changes nothing in these."""
@@ -182,14 +182,14 @@ class TestFeatures:
         assert torch.equal(ours.tensors["input_features"], expected["input_features"])
         assert torch.equal(ours.tensors["input_ids"], expected["input_ids"])
 
-    def test_of_a_batch_are_those_of_its_samples(self, voxtral: Voxtral, prompts: list[Prompt]) -> None:
+    def test_of_a_batch_equal_those_of_each_sample_alone(self, voxtral: Voxtral, prompts: list[Prompt]) -> None:
         together = voxtral.prepare(prompts).tensors["input_features"]
         alone = [voxtral.prepare([prompt]).tensors["input_features"] for prompt in prompts]
         assert torch.equal(together, torch.cat(alone))
 
 
 class TestWindows:
-    def test_padding_is_counted_to_the_token(self, voxtral: Voxtral) -> None:
+    def test_padding_of_the_last_window_of_each_clip_is_counted_in_tokens(self, voxtral: Voxtral) -> None:
         """A token is 0.08 s, so 31 s are 388 tokens of two windows of 375; a clip of its own is padded on its own."""
         inputs = voxtral.prepare([Prompt("?", (noise(31.0),)), Prompt("?", (noise(1.0), noise(30.0)))])
         assert inputs.audio_tokens == [750, 750]
@@ -202,7 +202,7 @@ class TestWindows:
         handle.remove()
         assert seen == [(4, 128, 3000)]
 
-    def test_explain_puts_each_token_at_its_moment(self, voxtral: Voxtral) -> None:
+    def test_explain_puts_each_token_at_its_time_in_the_clip(self, voxtral: Voxtral) -> None:
         """Each clip has a run of its own, so token i stands at 0.08·i s; what follows the clip's end is padding."""
         inputs = voxtral.prepare([Prompt("?", (noise(2.0), noise(31.0)))])
         first, second = by_clip(np.arange(1125.0), inputs, (2.0, 31.0))
@@ -210,14 +210,18 @@ class TestWindows:
 
 
 class TestFacts:
-    def test_mistrals_own_format_is_left_on_the_hub_and_out_of_the_fingerprint(self, copy: Path, folder: Path) -> None:
+    def test_files_in_the_mistral_format_are_ignored_in_download_and_fingerprint(
+        self, copy: Path, folder: Path
+    ) -> None:
         left = {file.name for file in folder.iterdir() if is_ignored(file.name)}
         assert left == {"consolidated.safetensors", "params.json"}
         for name in left:
             (copy / name).unlink()
         assert find_checkpoint(str(copy)).fingerprint() == find_checkpoint(str(folder)).fingerprint()
 
-    def test_cost_from_the_config_is_that_of_the_loaded_model(self, folder: Path, voxtral: Voxtral) -> None:
+    def test_cost_computed_from_the_config_equals_that_of_the_loaded_model(
+        self, folder: Path, voxtral: Voxtral
+    ) -> None:
         told, counted = model_facts(folder, 4), count_cost(voxtral)
         assert told.cost.flops_per_token_per_layer == pytest.approx(counted.flops_per_token_per_layer, rel=0.02)
         assert told.cost.attention_flops_coefficient == counted.attention_flops_coefficient
@@ -226,15 +230,17 @@ class TestFacts:
         base = Base().generate(voxtral, inputs, max_new_tokens=1)
         assert told.kv_bytes * inputs.prompt_tokens[0] == base.kv_bytes
 
-    def test_attention_costs_its_heads_width_not_the_hidden_size(self, folder: Path, voxtral: Voxtral) -> None:
+    def test_attention_cost_uses_the_width_of_the_heads_not_the_hidden_size(
+        self, folder: Path, voxtral: Voxtral
+    ) -> None:
         for cost in (model_facts(folder, 4).cost, count_cost(voxtral)):
             assert cost.attention_flops_coefficient == (2.0 * 4 * 16,) * 4
 
-    def test_the_tower_costs_what_a_count_by_hand_says(self, voxtral: Voxtral) -> None:
+    def test_flops_of_the_audio_tower_by_hand(self, voxtral: Voxtral) -> None:
         """One window of 30 s: two convolutions, one layer of width 8 with one head over 1500 frames."""
         convolutions = 3000 * 128 * 3 * 8 + 1500 * 8 * 3 * 8
         layer = 1500 * (4 * 8 * 8 + 2 * 8 * 32) + 2 * 1500 * 1500 * 8
         assert count_cost(voxtral).encoder_flops_per_second == pytest.approx(2 * (convolutions + layer) / 30)
 
-    def test_the_tokenizers_version_is_on_record(self) -> None:
+    def test_the_version_of_mistral_common_is_recorded(self) -> None:
         assert environment()["packages"]["mistral-common"] == mistral_common.__version__

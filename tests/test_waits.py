@@ -63,8 +63,8 @@ class Waits(TorchDispatchMode, Clock):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name, indices = func.overloadpacket.__name__, args[1] if len(args) > 1 else ()
-        masks = [one for one in indices if torch.is_tensor(one)] if isinstance(indices, list | tuple) else []
-        if name in _WAIT or (name.startswith("index") and any(one.dtype == torch.bool for one in masks)):
+        masks = [index for index in indices if torch.is_tensor(index)] if isinstance(indices, list | tuple) else []
+        if name in _WAIT or (name.startswith("index") and any(mask.dtype == torch.bool for mask in masks)):
             self.note()
         return func(*args, **(kwargs or {}))
 
@@ -87,7 +87,7 @@ class Copies(TorchFunctionMode):
         kwargs = kwargs or {}
         parts = leaves((args, kwargs))
         given = [part for part in parts if isinstance(part, torch.Tensor)]
-        marked = [hasattr(one, "on_cpu") for one in given]
+        marked = [hasattr(tensor, "on_cpu") for tensor in given]
         made = func in _MAKES
         device = next((part for part in parts if isinstance(part, torch.device)), kwargs.get("device"))
         stays = device is None or device == _THE_CPU
@@ -98,28 +98,28 @@ class Copies(TorchFunctionMode):
         if ours and func in _INDEXES:
             assert all(marked) or not marked[0], f"{func.__name__}: an index of the GPU for a tensor of the CPU"
         elif ours and func not in _MIXES:
-            sized = {mark for one, mark in zip(given, marked, strict=True) if one.dim() or not mark}
+            sized = {mark for tensor, mark in zip(given, marked, strict=True) if tensor.dim() or not mark}
             assert len(sized) < 2, f"{func.__name__}: tensors of the CPU and of the GPU"
-        found = func(*args, **kwargs)
+        result = func(*args, **kwargs)
         moved = func is torch.Tensor.to and all(marked) and not stays
         if func in _INDEXES and not marked[0]:
             index = args[1] if isinstance(args[1], tuple) else (args[1],)
             waits = any(
-                isinstance(one, torch.Tensor) and not one.dim() and not one.is_floating_point() for one in index
+                isinstance(part, torch.Tensor) and not part.dim() and not part.is_floating_point() for part in index
             )
             written = len(args) > 2 and not isinstance(args[2], torch.Tensor)
-            if waits or (written and not any(isinstance(one, slice) or one is ... for one in index)):
+            if waits or (written and not any(isinstance(part, slice) or part is ... for part in index)):
                 self.note()  # the index is read, or the number is copied
-        made_there = func is torch.tensor and not stays and found.numel()
+        made_there = func is torch.tensor and not stays and result.numel()
         # In inference mode, the dispatch mode does not see a value that is read.
         if func in _READS or made_there or (moved and not kwargs.get("non_blocking")):
             self.note()
         if moved or (on_cpu and not all(marked)):
-            found = found.detach()  # `to` and `cpu` returned their argument, which stays as it is
-        for one in leaves(found) if on_cpu else ():
-            if isinstance(one, torch.Tensor):
-                one.on_cpu = True  # type: ignore[attr-defined]
-        return found
+            result = result.detach()  # `to` and `cpu` returned their argument, which stays as it is
+        for leaf in leaves(result) if on_cpu else ():
+            if isinstance(leaf, torch.Tensor):
+                leaf.on_cpu = True  # type: ignore[attr-defined]
+        return result
 
 
 @contextmanager
@@ -155,7 +155,7 @@ def waits_of_base(any_lm: AudioLM) -> Counter[str]:
 
 @pytest.mark.parametrize("at", ["layer", "input"])
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: method.key)
-def test_no_method_waits_more_often_than_base(
+def test_no_method_synchronises_with_the_gpu_more_often_than_base(
     any_lm: AudioLM, waits_of_base: Counter[str], method: Method, at: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if at == "input" and not hasattr(method, "at"):
@@ -171,7 +171,7 @@ def test_no_method_waits_more_often_than_base(
     [("layer", "graph", 16), ("layer", "eager", 0), ("input", "eager", 0), ("tower", "graph", 0)],
 )
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: method.key)
-def test_no_tensor_of_the_cpu_meets_one_of_the_gpu(
+def test_no_operation_mixes_cpu_and_gpu_tensors(
     any_lm: AudioLM, method: Method, at: str, decode: str, chunk: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if at != "layer" and not hasattr(method, "at"):
@@ -188,7 +188,9 @@ def test_no_tensor_of_the_cpu_meets_one_of_the_gpu(
         method.generate(any_lm, inputs, max_new_tokens=3, ignore_end=True, keep_entries=True)
 
 
-def test_no_tower_waits(family: Family, family_lm: AudioLM, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_audio_tower_synchronises_with_the_gpu(
+    family: Family, family_lm: AudioLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Towers get the lengths of their windows as numbers."""
     if family.key in ("phi4mm", "audio-flamingo-3"):
         pytest.skip("transformers makes one mask a call, from values; no layer waits")

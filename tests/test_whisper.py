@@ -72,7 +72,7 @@ def at_input(name: str, ratio: float) -> Method:
 
 
 class TestWindows:
-    def test_a_clip_is_cut_whole_and_at_its_quietest_moment(self, lm: Whisper) -> None:
+    def test_a_long_clip_is_cut_at_the_quietest_moment_without_loss(self, lm: Whisper) -> None:
         clip = noise(64.0)
         clip[27 * 16000 : 27 * 16000 + 8000] = 0  # half a second of silence
         windows = lm.cut(clip)
@@ -81,39 +81,41 @@ class TestWindows:
         assert max(map(len, windows)) <= 30 * 16000
 
     @pytest.mark.parametrize(("seconds", "count"), [(0.02, 1), (30.0, 1), (30.01, 2), (59.0, 2), (300.0, 11)])
-    def test_no_more_windows_than_needed(self, lm: Whisper, seconds: float, count: int) -> None:
+    def test_a_clip_is_cut_into_at_most_one_window_more_than_needed(
+        self, lm: Whisper, seconds: float, count: int
+    ) -> None:
         """A cut is at most five seconds early, so eleven windows hold five minutes, if not twelve."""
         assert len(lm.cut(noise(seconds))) in (count, count + 1)
 
-    def test_a_window_is_a_row_and_a_reply_joins_its_windows(self, lm: Whisper) -> None:
+    def test_each_window_is_a_row_and_the_reply_joins_the_replies_of_the_windows(self, lm: Whisper) -> None:
         (together,) = reply(lm, Base(), LONG).replies
         windows = lm.cut(LONG.clips[0])
         alone = [reply(lm, Base(), Prompt("", (window,))).replies[0] for window in windows]
         assert len(windows) == 3
-        assert together.token_ids == sum((one.token_ids for one in alone), ())
-        assert together.text == " ".join(one.text.strip() for one in alone if one.text.strip())
+        assert together.token_ids == sum((single.token_ids for single in alone), ())
+        assert together.text == " ".join(single.text.strip() for single in alone if single.text.strip())
         assert together.new_tokens == 4  # steps, since windows are decoded side by side
 
-    def test_states_are_counted_without_padding(self, lm: Whisper) -> None:
+    def test_encoder_states_are_counted_without_padding(self, lm: Whisper) -> None:
         inputs = lm.prepare([SHORT, LONG])
-        assert [len(own) for own in inputs.states] == [1, 3]
+        assert [len(window) for window in inputs.states] == [1, 3]
         assert inputs.audio_tokens == [205, sum(inputs.states[1])]
         assert inputs.prompt_tokens == [1504, 3 * 1504]
         assert sum(inputs.states[1]) == pytest.approx(71.3 * 50, abs=3)
 
     @pytest.mark.parametrize("clips", [(), (np.zeros(0, np.float32),)])
-    def test_a_prompt_without_sound_is_refused(self, lm: Whisper, clips: Any) -> None:
+    def test_a_prompt_without_a_clip_or_with_an_empty_clip_is_refused(self, lm: Whisper, clips: Any) -> None:
         with pytest.raises(ModelError, match="no clip, or an empty one"):
             lm.prepare([Prompt("", clips)])
 
 
 class TestReplies:
-    def test_equal_those_of_whispers_own_generate(self, lm: Whisper) -> None:
+    def test_equal_those_of_generate_in_transformers(self, lm: Whisper) -> None:
         inputs = lm.prepare([LONG])
-        found = reply(lm, Base(), LONG)
+        generation = reply(lm, Base(), LONG)
         tokens, logits = lm.plainly(inputs.tensors, 4)
-        assert found.replies[0].token_ids == tuple(tokens.tolist())
-        assert torch.allclose(found.logits[:, 0], logits, atol=1e-5)  # type: ignore[index]
+        assert generation.replies[0].token_ids == tuple(tokens.tolist())
+        assert torch.allclose(generation.logits[:, 0], logits, atol=1e-5)  # type: ignore[index]
 
     def test_hold_no_suppressed_token(self, lm: Whisper, monkeypatch: pytest.MonkeyPatch) -> None:
         def said(begin: list[int], ever: list[int]) -> tuple[int, ...]:
@@ -125,9 +127,9 @@ class TestReplies:
         assert said([first], [])[0] != first
         assert first not in said([], [first])
 
-    def test_stop_at_openais_limit_of_a_window(self, lm: Whisper) -> None:
-        (found,) = reply(lm, Base(), SHORT, steps=500).replies
-        assert (found.new_tokens, found.finish) == (32, "length")  # half of its 64 positions
+    def test_stop_at_half_of_the_decoder_positions(self, lm: Whisper) -> None:
+        (only,) = reply(lm, Base(), SHORT, steps=500).replies
+        assert (only.new_tokens, only.finish) == (32, "length")  # half of its 64 positions
 
     def test_do_not_depend_on_the_batch(self, either: Whisper) -> None:
         for method in (Base(), at_input("merge_frame", 0.5)):
@@ -139,12 +141,12 @@ class TestReplies:
                 assert torch.allclose(both.logits[:count, row], alone.logits[:, 0], atol=1e-4)  # type: ignore[index]
 
     @pytest.mark.parametrize("language", ["en", "de"])
-    def test_begin_with_the_language(self, lm: Whisper, language: str) -> None:
+    def test_begin_with_the_token_of_the_language(self, lm: Whisper, language: str) -> None:
         (forced,) = lm.prepare([replace(SHORT, language=language)]).tensors["decoder_input_ids"].tolist()
         assert lm.tokenizer.convert_ids_to_tokens(forced)[1] == f"<|{language}|>"
         assert len(forced) == 4
 
-    def test_a_checkpoint_of_english_only(self, tmp_path: Path) -> None:
+    def test_an_english_only_checkpoint_replies_and_refuses_other_languages(self, tmp_path: Path) -> None:
         only = Whisper.load(
             tiny_whisper.checkpoint(tmp_path / "en", english_only=True),
             device="cpu", dtype="float32", attn_implementation="sdpa",
@@ -159,13 +161,13 @@ class TestMethods:
     @pytest.mark.parametrize(
         ("name", "ratio"), [*(("frame", ratio) for ratio in (0.0, 0.3, 0.9)), *((name, 0.5) for name in NAMES)]
     )
-    def test_what_is_kept_is_what_was_asked(self, lm: Whisper, name: str, ratio: float) -> None:
+    def test_kept_states_are_as_many_as_the_ratio_demands(self, lm: Whisper, name: str, ratio: float) -> None:
         inputs = lm.prepare([SHORT, LONG])
-        found = reply(lm, at_input(name, ratio), SHORT, LONG)
+        generation = reply(lm, at_input(name, ratio), SHORT, LONG)
         budgets = tuple(kept_count(total, ratio) for total in inputs.audio_tokens)
-        assert found.kept_audio_tokens == budgets
-        assert found.kv_lengths[:3] == (4, 4, 4)
-        for row, positions in enumerate(found.kept_positions or ()):
+        assert generation.kept_audio_tokens == budgets
+        assert generation.kv_lengths[:3] == (4, 4, 4)
+        for row, positions in enumerate(generation.kept_positions or ()):
             stays = torch.zeros(inputs.audio_mask.shape[1], dtype=torch.bool)
             stays[positions] = True
             audio, there = inputs.audio_mask[row], inputs.attention_mask[row].bool()
@@ -175,7 +177,7 @@ class TestMethods:
             assert (stays & there & ~audio).sum() == left
             assert not (stays & ~there).any()
 
-    def test_ratio_0_is_base_to_the_bit(self, either: Whisper) -> None:
+    def test_logits_at_ratio_0_equal_those_of_base_bit_for_bit(self, either: Whisper) -> None:
         base = reply(either, Base(), SHORT, LONG).logits
         for name in ("frame", "merge_frame"):
             assert torch.equal(reply(either, at_input(name, 0.0), SHORT, LONG).logits, base)  # type: ignore[arg-type]
@@ -183,31 +185,33 @@ class TestMethods:
     @pytest.mark.parametrize(
         ("name", "prompt"),
         [("frame", SHORT), *((name, LONG) for name in NAMES)],
-        ids=lambda one: getattr(one, "seed", one),
+        ids=lambda parameter: getattr(parameter, "seed", parameter),
     )
-    def test_dropping_equals_hiding_from_the_cross_attention(self, either: Whisper, name: str, prompt: Prompt) -> None:
-        found = reply(either, at_input(name, 0.7), prompt)
-        (kept,), (merge,) = found.kept_positions or (None,), found.merges or (None,)
+    def test_dropping_states_equals_hiding_them_from_cross_attention(
+        self, either: Whisper, name: str, prompt: Prompt
+    ) -> None:
+        generation = reply(either, at_input(name, 0.7), prompt)
+        (kept,), (merge,) = generation.kept_positions or (None,), generation.merges or (None,)
         hidden = reply(either, Hidden(kept=kept, merge=merge), prompt)
-        assert found.replies == hidden.replies
-        assert torch.allclose(found.logits, hidden.logits, atol=1e-5)  # type: ignore[arg-type]
-        assert not torch.allclose(found.logits, reply(either, Base(), prompt).logits, atol=1e-3)  # type: ignore[arg-type]
+        assert generation.replies == hidden.replies
+        assert torch.allclose(generation.logits, hidden.logits, atol=1e-5)  # type: ignore[arg-type]
+        assert not torch.allclose(generation.logits, reply(either, Base(), prompt).logits, atol=1e-3)  # type: ignore[arg-type]
 
-    def test_windows_share_the_budget_of_the_whole(self) -> None:
+    def test_budgets_of_the_windows_add_up_to_that_of_the_clip(self) -> None:
         for states in ((1500, 1432, 17), (3,), (1, 1, 1), (1500,) * 11):
             for ratio in (0.0, 0.1, 0.5, 0.77, 0.9):
-                found = budgets_of(states, ratio)
-                assert all(1 <= budget <= count for budget, count in zip(found, states, strict=True))
-                assert sum(found) == max(kept_count(sum(states), ratio), len(states))
+                budgets = budgets_of(states, ratio)
+                assert all(1 <= budget <= count for budget, count in zip(budgets, states, strict=True))
+                assert sum(budgets) == max(kept_count(sum(states), ratio), len(states))
 
-    def test_windows_of_a_clip_do_not_draw_alike(self, lm: Whisper) -> None:
+    def test_random_draws_different_positions_in_each_window_of_a_clip(self, lm: Whisper) -> None:
         clip = np.tile(noise(25.0), 3)
         (kept,) = reply(lm, at_input("random", 0.5), Prompt("", (clip,), seed=1)).kept_positions or (None,)
         states = [divmod(position, 1500) for position in kept.tolist()]  # type: ignore[union-attr]
-        first, second = ([place for window, place in states if window == one and place < 1200] for one in (0, 1))
+        first, second = ([place for window, place in states if window == number and place < 1200] for number in (0, 1))
         assert first != second
 
-    def test_the_picture_shows_each_state(self, lm: Whisper) -> None:
+    def test_explain_has_the_share_kept_of_each_encoder_state(self, lm: Whisper) -> None:
         inputs = lm.prepare([LONG])
         for name in NAMES:
             shares = shares_kept(inputs, at_input(name, 0.5).generate(lm, inputs, max_new_tokens=2, keep_entries=True))
@@ -223,18 +227,18 @@ class TestMethods:
             ("frame:0.5+snapkv:0.5", "cross-attention"),
         ],
     )
-    def test_others_are_refused_with_the_reason(self, lm: Whisper, name: str, said: str) -> None:
+    def test_unsupported_methods_are_refused_with_the_reason(self, lm: Whisper, name: str, said: str) -> None:
         with pytest.raises(MethodError, match=said):
             get_method(name).check(lm)
 
     @pytest.mark.parametrize("name", ["fast_v:0.5", "dart:0.5"])
-    def test_what_ranks_by_attention_is_not_sent_back_to_a_layer(self, lm: Whisper, name: str) -> None:
+    def test_a_refused_attention_based_method_is_not_advised_to_prune_at_a_layer(self, lm: Whisper, name: str) -> None:
         with pytest.raises(MethodError, match="no audio tokens to rank; allowed here: random, frame"):
             get_method(name, at="input").check(lm)
 
 
 class TestCosts:
-    def test_prefill_is_what_the_decoder_computes(self, folder: Path) -> None:
+    def test_prefill_flops_equal_those_counted_by_pytorch_in_the_decoder(self, folder: Path) -> None:
         """Counted by torch while the decoder runs on 700 states and the forced tokens; softmax and norms are free."""
         lm = Whisper.load(folder, device="cpu", dtype="float32", attn_implementation="eager")
         cost, inputs = count_cost(lm), lm.prepare([SHORT])
@@ -248,7 +252,7 @@ class TestCosts:
         window = flops_of(replace(cost, window_tokens=704, window_states=700), Drops(), record)
         assert window == pytest.approx(counter.get_total_flops(), rel=0.03)  # biases count as weights
 
-    def test_a_decode_step_reads_no_projection_of_states(self, lm: Whisper) -> None:
+    def test_weight_bytes_of_a_decode_step_leave_out_key_value_projections_of_states(self, lm: Whisper) -> None:
         read = {
             name: p
             for name, p in lm.model.named_parameters()
@@ -268,7 +272,7 @@ class TestCosts:
                         clip_seconds=seconds)  # fmt: skip
         assert planned == pytest.approx(flops_of(facts.cost, Drops(0, 0.5), record, encoder=True), rel=0.001)
 
-    def test_the_plans_config_agrees(self, folder: Path, lm: Whisper) -> None:
+    def test_cost_computed_from_the_config_agrees_with_the_loaded_model(self, folder: Path, lm: Whisper) -> None:
         facts, cost = model_facts(folder, 4, Whisper), count_cost(lm)
         record = Record("a", prompt_tokens=3 * 1504, audio_tokens=4000)
         for drops in (Drops(), Drops(0, 0.5)):
@@ -290,23 +294,23 @@ def go(folder: Path, tmp_path: Path, no_env: Any) -> Callable[..., list[Any]]:
 
 
 class TestRuns:
-    def test_a_run_records_states_caches_and_times(self, go: Callable[..., list[Any]]) -> None:
+    def test_a_run_records_encoder_states_kv_caches_and_times(self, go: Callable[..., list[Any]]) -> None:
         base, frame = go(methods=[Base(), at_input("frame", 0.5)])
-        for one, other in zip(records_in(base.folder), records_in(frame.folder), strict=True):
-            assert other["kept_audio_tokens"] == kept_count(one["audio_tokens"], 0.5)
-            assert len(one["kv_lengths"]) == 6
-            assert other["kv_bytes"] < one["kv_bytes"]
-            assert one["time"]["encoder"] == other["time"]["encoder"] > 0
+        for base_record, other in zip(records_in(base.folder), records_in(frame.folder), strict=True):
+            assert other["kept_audio_tokens"] == kept_count(base_record["audio_tokens"], 0.5)
+            assert len(base_record["kv_lengths"]) == 6
+            assert other["kv_bytes"] < base_record["kv_bytes"]
+            assert base_record["time"]["encoder"] == other["time"]["encoder"] > 0
         cost = json.loads((base.folder / "run.json").read_text())["cost"]
         assert cost["window_tokens"] == 1504
 
-    def test_batches_give_the_same_replies(self, go: Callable[..., list[Any]], tmp_path: Path) -> None:
+    def test_batched_runs_give_the_same_replies(self, go: Callable[..., list[Any]], tmp_path: Path) -> None:
         (alone,) = go(methods=[at_input("frame", 0.5)])
         (batched,) = go(methods=[at_input("frame", 0.5)], timing=False, batch_size=2, results=tmp_path / "batched")
-        replies = [[row["reply"] for row in records_in(one.folder)] for one in (alone, batched)]
+        replies = [[row["reply"] for row in records_in(result.folder)] for result in (alone, batched)]
         assert replies[0] == replies[1]
 
-    def test_what_it_cannot_do_is_refused_before_it_is_loaded(
+    def test_unsupported_tasks_languages_and_options_are_refused_before_loading(
         self, go: Callable[..., list[Any]], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(Whisper, "load", None)
@@ -318,7 +322,7 @@ class TestRuns:
             go(save_attn=True)
 
     @pytest.mark.parametrize("lacking", ["lang_to_id", "task_to_id", "no_timestamps_token_id", ""])
-    def test_a_checkpoint_that_does_not_say_how_to_begin_is_refused_before_it_is_loaded(
+    def test_a_checkpoint_without_generation_defaults_is_refused_before_loading(
         self, go: Callable[..., list[Any]], folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lacking: str
     ) -> None:
         file = Path(shutil.copytree(folder, tmp_path / "copy")) / "generation_config.json"
@@ -331,33 +335,35 @@ class TestRuns:
         with pytest.raises(ModelError, match=rf"generation_config.json: .*{lacking or 'no such file'}.* copy the file"):
             go(model_path=str(file.parent))
 
-    def test_features_of_another_size_are_refused_when_it_is_loaded(self, folder: Path, tmp_path: Path) -> None:
+    def test_features_with_another_number_of_mel_bands_are_refused_on_loading(
+        self, folder: Path, tmp_path: Path
+    ) -> None:
         copy = Path(shutil.copytree(folder, tmp_path / "copy"))
         WhisperFeatureExtractor(feature_size=128).save_pretrained(copy)
         with pytest.raises(ModelError, match="makes 128 mel bands, but the model hears 80"):
             Whisper.load(copy, device="cpu", dtype="float32", attn_implementation="sdpa")
 
-    def test_a_forced_decode_is_as_long_as_asked_or_refused(self, go: Callable[..., list[Any]], tmp_path: Path) -> None:
-        (found,) = go(decode_tokens=32)  # half of its 64 positions
-        assert {row["forced_decode"]["tokens"] for row in records_in(found.folder)} == {32}
+    def test_forced_decode_is_as_long_as_asked_or_refused(self, go: Callable[..., list[Any]], tmp_path: Path) -> None:
+        (result,) = go(decode_tokens=32)  # half of its 64 positions
+        assert {row["forced_decode"]["tokens"] for row in records_in(result.folder)} == {32}
         with pytest.raises(SettingsError, match=r"DECODE_TOKENS=33: .* after 32 tokens; allowed: 0, 2–32"):
             go(decode_tokens=33, results=tmp_path / "longer")
 
-    def test_the_language_is_part_of_the_identity(self, go: Callable[..., list[Any]]) -> None:
+    def test_the_language_is_part_of_the_run_identity(self, go: Callable[..., list[Any]]) -> None:
         (english,) = go()
         assert "language" not in json.loads((english.folder / "run.json").read_text())["identity"]
         (german,) = go(language="de", results=english.folder.parents[2] / "de")
         assert json.loads((german.folder / "run.json").read_text())["identity"]["language"] == "de"
 
 
-def test_a_language_changes_no_run_of_a_model_that_takes_none(tmp_path: Path, no_env: Any) -> None:
+def test_a_language_changes_nothing_for_a_model_without_languages(tmp_path: Path, no_env: Any) -> None:
     task_folders.build_librispeech(tmp_path / "data" / "LibriSpeech")
     given = {"data": str(tmp_path / "data"), "results": tmp_path / "out", "limit": 1, "max_new_tokens": 2}
     said: list[str] = []
     for language in ("de", ""):  # the second resumes the first
         settings = RunSettings.read({}, **given, language=language or None)
-        (found,) = run(["librispeech"], "embedded", settings, progress=False, say=said.append)
-    assert "language" not in json.loads((found.folder / "run.json").read_text())["identity"]
+        (result,) = run(["librispeech"], "embedded", settings, progress=False, say=said.append)
+    assert "language" not in json.loads((result.folder / "run.json").read_text())["identity"]
     assert sum("LANGUAGE=de has no effect" in line for line in said) == 1
 
 
@@ -365,16 +371,16 @@ LOCALES = ["", "C", "POSIX", "C.UTF-8", "en_US:en", "de_DE.UTF-8", "de:en", "de:
 
 
 @pytest.mark.parametrize(("text", "language"), [("de", "de"), ("YUE", "yue"), *((locale, "") for locale in LOCALES)])
-def test_locales_of_the_desktop_say_nothing_about_the_speech(text: str, language: str) -> None:
+def test_a_desktop_locale_in_language_is_ignored(text: str, language: str) -> None:
     assert RunSettings.read({"LANGUAGE": text}).language == language
 
 
-def test_a_locale_of_the_desktop_does_not_hide_a_config_files_language() -> None:
+def test_a_desktop_locale_does_not_override_the_language_of_a_config_file() -> None:
     assert RunSettings.read({"LANGUAGE": "en_US:en"}, file={"language": "de"}).language == "de"
 
 
 @pytest.mark.parametrize("text", ["de_DE", "en-US", "de:en", "C"])
-def test_a_locale_that_is_asked_for_is_refused(text: str) -> None:
+def test_a_locale_given_by_flag_or_config_file_is_refused(text: str) -> None:
     with pytest.raises(SettingsError, match=r"--language=.* a code such as en, de or yue"):
         RunSettings.read({}, language=text)
     with pytest.raises(SettingsError, match=r"grid.toml: language=.* a code such as en, de or yue"):
@@ -382,15 +388,15 @@ def test_a_locale_that_is_asked_for_is_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["german", "d", "1", "de en", "nan", "1_0"])
-def test_other_languages_are_refused(text: str) -> None:
+def test_malformed_language_codes_are_refused(text: str) -> None:
     with pytest.raises(SettingsError, match=r"LANGUAGE=.* a code such as en, de or yue"):
         RunSettings.read({"LANGUAGE": text})
 
 
-def test_certify_runs_what_applies(folder: Path, few_steps: None) -> None:
-    found = certify(open_local("whisper-base", RunSettings.read({}, model_path=str(folder))), 20.0)
-    verdicts = {check.name: finding.verdict for check, finding in found.rows}
-    assert found.verdict == "pass", {c.name: f for c, f in found.rows if f.verdict == "fail"}
+def test_certify_runs_the_checks_that_apply_to_whisper(folder: Path, few_steps: None) -> None:
+    certificate = certify(open_local("whisper-base", RunSettings.read({}, model_path=str(folder))), 20.0)
+    verdicts = {check.name: finding.verdict for check, finding in certificate.rows}
+    assert certificate.verdict == "pass", {c.name: f for c, f in certificate.rows if f.verdict == "fail"}
     assert {name for name, verdict in verdicts.items() if verdict == "pass"} >= {
         "documented", "greedy", "hears", "ratio 0", "batch", "timing", "shared encoder", "leftovers",
         *(f"dropping {name}" for name in NAMES),
@@ -398,9 +404,7 @@ def test_certify_runs_what_applies(folder: Path, few_steps: None) -> None:
     assert verdicts["pressing snapkv"] == verdicts["dropping fast_v"] == verdicts["audio mask"] == "not applicable"
 
 
-def test_certify_sees_a_state_that_stays_though_it_was_dropped(
-    folder: Path, lm: Whisper, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_certify_fails_if_a_dropped_state_stays(folder: Path, lm: Whisper, monkeypatch: pytest.MonkeyPatch) -> None:
     from audiomarathon.certify.method_checks import dropping
     from audiomarathon.compression.pruners.frame import Frame
     from audiomarathon.compression.states import StateDrop
@@ -410,7 +414,7 @@ def test_certify_sees_a_state_that_stays_though_it_was_dropped(
     assert dropping(Bench(lm, folder, 20.0), Frame()).verdict == "fail"
 
 
-def test_its_encoder_is_probed_as_a_tower(folder: Path) -> None:
+def test_the_whisper_encoder_can_be_probed_as_a_tower(folder: Path) -> None:
     encoder = load_encoder("tower:whisper-base", {"checkpoint": str(folder)}, "cpu")
     (features,) = encoder.encode(torch.from_numpy(noise(2.0))[None])
     assert features.shape[1] == encoder.output_dim == 16
@@ -445,7 +449,7 @@ def test_explain_refuses_what_a_run_refuses(
     assert re.search(said, shown)
 
 
-def test_a_plan_says_what_a_run_would_refuse(folder: Path, tmp_path: Path, no_env: Any) -> None:
+def test_a_plan_names_tasks_and_languages_that_a_run_would_refuse(folder: Path, tmp_path: Path, no_env: Any) -> None:
     task_folders.build_librispeech(tmp_path / "LibriSpeech")
     task_folders.build_tau(tmp_path / "TAU")
     given = ("--data", tmp_path, "--model", "whisper-base", "--model-path", folder, "--methods", "base", "--plan")
@@ -455,7 +459,7 @@ def test_a_plan_says_what_a_run_would_refuse(folder: Path, tmp_path: Path, no_en
     assert "librispeech: cannot be run: LANGUAGE=fr" in said
 
 
-def test_an_external_press_says_why_its_entries_are_not_known(lm: AudioLM) -> None:
+def test_an_external_press_warns_that_its_kept_entries_are_unknown(lm: AudioLM) -> None:
     with pytest.warns(UserWarning, match="cross-attention"):
         done = reply(lm, Foreign(name="theirs"), Prompt("", (noise(3.0),)))
     assert done.kept_shares is None

@@ -25,12 +25,12 @@ def commands(job: str) -> list[str]:
 
 def recipe(target: str) -> list[str]:
     """The commands of a target of the Makefile, with .venv's tools."""
-    found = re.search(rf"^{target}:.*\n((?:\t.*\n)+)", MAKEFILE, re.MULTILINE)
-    assert found, target
-    return found[1].replace("\t", "").replace("$(BIN)", ".venv/bin").splitlines()
+    match = re.search(rf"^{target}:.*\n((?:\t.*\n)+)", MAKEFILE, re.MULTILINE)
+    assert match, target
+    return match[1].replace("\t", "").replace("$(BIN)", ".venv/bin").splitlines()
 
 
-def test_the_tests_are_those_of_make_test() -> None:
+def test_the_ci_job_tests_runs_the_commands_of_make_test() -> None:
     wanted = [re.sub(r" -n \S+", "", line) for line in recipe("test")]
     assert [re.sub(r" -n \S+", "", line) for line in commands("tests")[1:-2]] == wanted
 
@@ -43,7 +43,7 @@ OTHERS = {
 
 
 @pytest.mark.parametrize("job", [*JOBS, *OTHERS])
-def test_every_target_and_extra_that_a_job_names_exists(job: str) -> None:
+def test_every_make_target_extra_and_file_named_by_a_ci_job_exists(job: str) -> None:
     for command in OTHERS[job] if job in OTHERS else commands(job):
         for file in re.findall(r"tests/\S+", command):
             assert (ROOT / file).exists(), file
@@ -56,27 +56,27 @@ def test_every_target_and_extra_that_a_job_names_exists(job: str) -> None:
             assert "audiomarathon" in PROJECT["scripts"]
 
 
-def test_every_python_that_the_project_names_is_tested() -> None:
+def test_every_python_version_that_the_project_names_is_tested_in_ci() -> None:
     named = {line.rpartition(" ")[2] for line in PROJECT["classifiers"] if "Python :: 3." in line}
     assert set(JOBS["tests"]["strategy"]["matrix"]["python"]) == named
     assert min(named, key=lambda version: int(version[2:])) == PROJECT["requires-python"].removeprefix(">=")
 
 
-def test_actions_are_pinned_by_their_major_version_and_may_only_read() -> None:
+def test_ci_actions_are_pinned_by_major_version_and_have_read_only_permissions() -> None:
     actions = [step["uses"] for job in JOBS.values() for step in job["steps"] if "uses" in step]
     assert all(re.fullmatch(r"actions/[a-z-]+@v\d+", action) for action in actions), actions
     assert WORKFLOW["permissions"] == {"contents": "read"}
     assert all(int(job["timeout-minutes"]) <= 90 for job in JOBS.values())
 
 
-def test_a_release_is_named_alike_everywhere() -> None:
+def test_citation_changelog_and_package_name_the_same_version() -> None:
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
     assert citation["version"] == __version__
     heading = f"## {__version__} ({citation['date-released']})"
     assert heading in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8").splitlines()
 
 
-def test_what_make_test_lints_is_linted_before_a_commit() -> None:
+def test_pre_commit_runs_the_linters_of_make_test() -> None:
     hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"][0]["hooks"]
     entries = {hook["entry"].removesuffix(" --fix") for hook in hooks}
     assert entries == {re.sub(r" (--check )?\.$", "", line) for line in recipe("test") if "pytest" not in line}

@@ -24,13 +24,15 @@ OWN = {
 
 
 @pytest.mark.parametrize("spec", LOCAL, ids=lambda spec: spec.key)
-def test_is_refused_before_anything_is_built(spec: ModelSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_config_of_another_family_is_refused_before_anything_is_built(
+    spec: ModelSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A class would build itself full-size from another model's config, and ask whether to run its code."""
     family = spec.load_family()
-    own = OWN[family.__name__]
+    checkpoint_kind = OWN[family.__name__]
     monkeypatch.setattr(nn.Module, "__init__", lambda *_a, **_k: pytest.fail("a model was built"))
     monkeypatch.setattr("builtins.input", lambda *_words: pytest.fail("asked"))
-    for kind in set(PUBLISHED) - {own}:
+    for kind in set(PUBLISHED) - {checkpoint_kind}:
         (tmp_path / "config.json").write_text(json.dumps({"model_type": kind}))
-        with pytest.raises(ModelError, match=f"^[^\\n]*'{kind}', not '{own}'[^\\n]*$"):
+        with pytest.raises(ModelError, match=f"^[^\\n]*'{kind}', not '{checkpoint_kind}'[^\\n]*$"):
             family.load(tmp_path, device="cpu", dtype="float32", attn_implementation="sdpa")

@@ -35,7 +35,7 @@ def write_cremad(root: Path, per_class: int = 4) -> Path:
     return root
 
 
-def test_an_index_agrees_with_tarfile(tmp_path: Path) -> None:
+def test_the_index_of_a_tar_agrees_with_tarfile(tmp_path: Path) -> None:
     rows = [(f"a/{'é' * 60}{number}", {"n": number}) for number in range(20)]  # long names: extended headers
     others = [("a/readme", b"x"), ("a/.hidden.json", b"{"), ("a/x.txt", b"y"), ("a/1.16k.wav", b"z")]
     tar = write_tar(tmp_path / "x.tar", [*clips(rows, "OGG"), *others])
@@ -53,7 +53,7 @@ def test_an_index_agrees_with_tarfile(tmp_path: Path) -> None:
     [("wds-audio-test-00000{0..1}.tar", "wds-audio-test-000000.tar", "wds-audio-test-000001.tar"),
      ("wds-audio-test-*.tar", "wds-audio-test-00000-of-00002.tar", "wds-audio-test-00001-of-00002.tar")],
 )  # fmt: skip
-def test_absent_tars_of_a_series_are_named(glob: str, kept: str, absent: str, tmp_path: Path) -> None:
+def test_missing_tars_of_a_numbered_series_are_named(glob: str, kept: str, absent: str, tmp_path: Path) -> None:
     folder = write_cremad(tmp_path) / "cremad"
     (folder / "wds-audio-test-000000.tar").rename(folder / kept)
     (folder / "wds-audio-test-000001.tar").unlink()
@@ -88,7 +88,7 @@ ODD: dict[str, tuple[list[tuple[str | tarfile.TarInfo, bytes]], str]] = {
 
 
 @pytest.mark.parametrize("name", ODD)
-def test_what_cannot_be_used_is_a_bad_row_and_the_rest_stays(name: str, tmp_path: Path) -> None:
+def test_unusable_members_of_a_tar_are_bad_rows_and_the_others_stay(name: str, tmp_path: Path) -> None:
     members, reason = ODD[name]
     entries, bad = read_tar(write_tar(tmp_path / "x.tar", [*clips([("a", {"n": 1})], "wav"), *members]))
     assert [(entry.key, entry.meta, entry.audio.read_bytes()) for entry in entries] == [("a", {"n": 1}, b"a")]
@@ -96,7 +96,7 @@ def test_what_cannot_be_used_is_a_bad_row_and_the_rest_stays(name: str, tmp_path
     assert all(row.row >= 3 and "\n" not in str(row) for row in bad)
 
 
-def test_a_cut_or_damaged_tar_loses_only_its_end_and_says_so(tmp_path: Path) -> None:
+def test_a_cut_or_damaged_tar_loses_only_its_end_with_a_bad_row(tmp_path: Path) -> None:
     rows = [(f"k{number}", {"n": number}) for number in range(5)]
     whole = write_tar(tmp_path / "x.tar", clips(rows)).read_bytes()
     blocks = 5 * 2 * 1024
@@ -129,7 +129,7 @@ def extended(tar: Path, size: int, record: bytes) -> Path:
     ("size", "record", "reason"),
     [(3 << 30, b"", "more than 65,536 bytes in one header"), (14, b"14 size=-1536\n", "a negative size")],
 )
-def test_a_header_that_would_fill_the_memory_or_lead_back_is_refused(
+def test_a_tar_header_with_a_huge_or_negative_size_is_refused(
     tmp_path: Path, size: int, record: bytes, reason: str
 ) -> None:
     """A tar of 3 GB may be a sparse file, and a negative size makes the same header the next one, without end."""
@@ -139,40 +139,40 @@ def test_a_header_that_would_fill_the_memory_or_lead_back_is_refused(
     assert (entries, len(bad), reason in bad[0].reason) == ([], 1, True)
 
 
-def test_a_pipe_in_the_place_of_a_tar_is_not_waited_for(tmp_path: Path) -> None:
+def test_a_fifo_in_place_of_a_tar_is_a_bad_row_without_waiting(tmp_path: Path) -> None:
     write_cremad(tmp_path)
     os.mkfifo(tmp_path / "cremad" / "wds-audio-test-000002.tar")
     (bad,) = task_of("cremad").read(tmp_path).bad_rows
     assert "a FIFO, not a plain file" in bad.reason
 
 
-def test_a_clip_that_two_tars_of_a_part_hold_counts_once(tmp_path: Path) -> None:
+def test_a_clip_contained_in_two_tars_of_a_part_counts_once(tmp_path: Path) -> None:
     folder = write_cremad(tmp_path) / "cremad"
     (folder / "wds-audio-test-000002.tar").write_bytes((folder / "wds-audio-test-000000.tar").read_bytes())
-    found = task_of("cremad").read(tmp_path)
-    assert (len(found.clips), len(found.bad_rows)) == (72, 12)
-    assert "is also in wds-audio-test-000000.tar" in found.bad_rows[0].reason
+    dataset = task_of("cremad").read(tmp_path)
+    assert (len(dataset.clips), len(dataset.bad_rows)) == (72, 12)
+    assert "is also in wds-audio-test-000000.tar" in dataset.bad_rows[0].reason
 
 
-def test_clips_stand_in_stored_order_with_label_part_and_actor(tmp_path: Path) -> None:
-    found = task_of("cremad").read(write_cremad(tmp_path))
-    assert found.folder == tmp_path / "cremad"
-    assert found.classes == tuple(sorted(EMOTIONS))
-    assert [clip.part for clip in found.clips] == ["train"] * 24 + ["valid"] * 24 + ["test"] * 24
-    first = found.clips[0]
+def test_clips_are_in_stored_order_with_label_part_and_actor(tmp_path: Path) -> None:
+    dataset = task_of("cremad").read(write_cremad(tmp_path))
+    assert dataset.folder == tmp_path / "cremad"
+    assert dataset.classes == tuple(sorted(EMOTIONS))
+    assert [clip.part for clip in dataset.clips] == ["train"] * 24 + ["valid"] * 24 + ["test"] * 24
+    first = dataset.clips[0]
     assert (first.id, first.labels, first.cluster) == ("train/1000_train_H", ("H",), "1000")
     assert first.audio.read_bytes() == b"1000_train_H"
-    assert found.clustered
-    assert not found.bad_rows
-    assert task_of("cremad").read(tmp_path / "cremad").clips == found.clips
+    assert dataset.clustered
+    assert not dataset.bad_rows
+    assert task_of("cremad").read(tmp_path / "cremad").clips == dataset.clips
 
 
-def test_clips_without_the_cluster_pattern_stand_alone(tmp_path: Path) -> None:
+def test_a_clip_whose_key_lacks_the_cluster_pattern_is_a_cluster_alone(tmp_path: Path) -> None:
     write_cremad(tmp_path)
     write_tar(tmp_path / "cremad" / "wds-audio-test-000002.tar", clips([("odd", {"label": "H"})]))
-    found = task_of("cremad").read(tmp_path)
-    assert not found.clustered
-    assert (found.clips[-1].cluster, found.clips[0].cluster) == ("test/odd", "1000")
+    dataset = task_of("cremad").read(tmp_path)
+    assert not dataset.clustered
+    assert (dataset.clips[-1].cluster, dataset.clips[0].cluster) == ("test/odd", "1000")
 
 
 @pytest.mark.parametrize(
@@ -193,7 +193,9 @@ def test_clips_without_the_cluster_pattern_stand_alone(tmp_path: Path) -> None:
         ("gtzan_genre", "blues.00001", {"genre": "blues"}, ""),
     ],
 )
-def test_the_cluster_of_a_clip(task: str, key: str, meta: dict[str, Any], cluster: str) -> None:
+def test_cluster_of_a_clip_is_read_from_key_or_metadata(
+    task: str, key: str, meta: dict[str, Any], cluster: str
+) -> None:
     assert task_of(task).described(key, meta)[1] == cluster
 
 
@@ -213,7 +215,9 @@ def test_the_cluster_of_a_clip(task: str, key: str, meta: dict[str, Any], cluste
         ("esc50", {"label": 50}, None),
     ],
 )
-def test_the_labels_of_a_clip(task: str, meta: Any, labels: tuple[str, ...] | None) -> None:
+def test_labels_of_a_clip_are_read_from_metadata_or_refused(
+    task: str, meta: Any, labels: tuple[str, ...] | None
+) -> None:
     if labels is None:
         with pytest.raises(ValueError, match="'k' has no usable label"):
             task_of(task).described("k", meta)
@@ -221,19 +225,19 @@ def test_the_labels_of_a_clip(task: str, meta: Any, labels: tuple[str, ...] | No
         assert task_of(task).described("k", meta)[0] == labels
 
 
-def test_a_label_outside_the_set_is_a_bad_row_and_a_missing_class_is_refused(tmp_path: Path) -> None:
+def test_an_unknown_label_is_a_bad_row_and_a_missing_class_is_refused(tmp_path: Path) -> None:
     write_cremad(tmp_path)
     write_tar(tmp_path / "cremad" / "wds-audio-test-000002.tar", clips([("1001_x", {"label": "X"})]))
-    found = task_of("cremad").read(tmp_path)
-    assert [(row.row, "'X'" in row.reason) for row in found.bad_rows] == [(1, True)]
-    assert (len(found.clips), found.rows) == (72, 73)
+    dataset = task_of("cremad").read(tmp_path)
+    assert [(row.row, "'X'" in row.reason) for row in dataset.bad_rows] == [(1, True)]
+    assert (len(dataset.clips), dataset.rows) == (72, 73)
     seven = task_of("cremad", classes=frozenset((*EMOTIONS, "Z")))
     with pytest.raises(DataError, match=r"6 classes .* must be 7; missing: Z"):
         seven.read(tmp_path)
     assert "Z" in replace(seven, exact=False).read(tmp_path).classes
 
 
-def test_a_wrong_number_of_classes_names_the_rarest_labels(tmp_path: Path) -> None:
+def test_the_error_on_a_wrong_number_of_classes_names_the_rarest_labels(tmp_path: Path) -> None:
     write_cremad(tmp_path)
     write_tar(tmp_path / "cremad" / "wds-audio-test-000002.tar", clips([("1001_x", {"label": "H "})]))
     counted = task_of("cremad", classes=6)
@@ -245,7 +249,7 @@ def test_a_wrong_number_of_classes_names_the_rarest_labels(tmp_path: Path) -> No
     assert len(task_of("cremad", classes=8).read(tmp_path, mini=True).classes) == 7
 
 
-def test_missing_tars_say_what_to_do(tmp_path: Path) -> None:
+def test_the_error_on_missing_tars_says_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(MissingDataError, match=r"no wds-audio-train\*\.tar, .*next: audiomarathon encoder download"):
         task_of("cremad").read(tmp_path)
     with pytest.raises(MissingDataError, match="liveenv: private task, no public data"):
@@ -259,21 +263,21 @@ def test_missing_tars_say_what_to_do(tmp_path: Path) -> None:
         task_of("cremad").read(tmp_path)
 
 
-def _ids(found: Dataset) -> set[str]:
-    return {clip.id for clip in found.clips}
+def _ids(dataset: Dataset) -> set[str]:
+    return {clip.id for clip in dataset.clips}
 
 
-def test_limits_nest_and_are_balanced_within_each_part(tmp_path: Path) -> None:
+def test_limits_are_nested_and_balanced_within_each_part(tmp_path: Path) -> None:
     task, root = task_of("cremad"), write_cremad(tmp_path)
     whole, before = task.read(root), set[str]()
     for limit in (1, 6, 9, 12, 20, 24, 100):
-        found = task.read(root, limit=limit)
-        assert found.classes == whole.classes
-        assert list(found.clips) == [clip for clip in whole.clips if clip in set(found.clips)]
-        assert before <= _ids(found)
-        before = _ids(found)
+        dataset = task.read(root, limit=limit)
+        assert dataset.classes == whole.classes
+        assert list(dataset.clips) == [clip for clip in whole.clips if clip in set(dataset.clips)]
+        assert before <= _ids(dataset)
+        before = _ids(dataset)
         for part in ("train", "valid", "test"):
-            counts = Counter(clip.labels for clip in found.clips if clip.part == part)
+            counts = Counter(clip.labels for clip in dataset.clips if clip.part == part)
             assert sum(counts.values()) == min(24, max(limit, 6))
             assert max(counts.values()) - min(counts.values()) <= 1
             assert len(counts) == 6
@@ -286,13 +290,13 @@ def test_a_limit_keeps_every_tag_of_a_multi_label_task(tmp_path: Path) -> None:
     for part in ("train", "validation", "eval"):
         rows = [(f"{n}", {"soundevent": ";".join({*rng.sample(tags, 3), tags[n % 12]})}) for n in range(60)]
         write_tar(tmp_path / "fsd50k" / f"fsd50k_{part}0.tar", clips(rows))
-    found = task_of("fsd50k", classes=12).read(tmp_path, limit=1)
+    dataset = task_of("fsd50k", classes=12).read(tmp_path, limit=1)
     for part in ("train", "valid", "test"):
-        assert {label for clip in found.clips if clip.part == part for label in clip.labels} == set(tags)
-    assert len(found.clips) < 60
+        assert {label for clip in dataset.clips if clip.part == part for label in clip.labels} == set(tags)
+    assert len(dataset.clips) < 60
 
 
-def test_equal_globs_are_one_part_and_mini_reads_fewer_train_tars(tmp_path: Path) -> None:
+def test_parts_with_equal_globs_are_one_part_and_mini_reads_fewer_train_tars(tmp_path: Path) -> None:
     kaggle, subway, lingua = task_of("fsdkaggle2018"), task_of("subway_broadcast"), task_of("voxlingua33")
     assert list(kaggle.parts) == ["train", "test"]
     assert [kaggle.part(role) for role in ("train", "valid", "test")] == ["train", "test", "test"]
@@ -308,9 +312,9 @@ def test_equal_globs_are_one_part_and_mini_reads_fewer_train_tars(tmp_path: Path
     assert len(small.read(tmp_path, mini=True).clips) == 6
 
 
-def test_a_key_that_other_tars_of_the_part_use_again_is_another_clip(tmp_path: Path) -> None:
+def test_a_key_used_again_in_another_tar_with_other_content_is_another_clip(tmp_path: Path) -> None:
     write_cremad(tmp_path)
     write_tar(tmp_path / "cremad" / "wds-audio-test-000002.tar", clips([("1000_test_H", {"label": "S"})]))
-    found = task_of("cremad").read(tmp_path)
-    assert len(_ids(found)) == len(found.clips) == 73
-    assert found.clips[-1].id == "test/wds-audio-test-000002/1000_test_H"
+    dataset = task_of("cremad").read(tmp_path)
+    assert len(_ids(dataset)) == len(dataset.clips) == 73
+    assert dataset.clips[-1].id == "test/wds-audio-test-000002/1000_test_H"

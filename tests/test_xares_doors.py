@@ -81,7 +81,7 @@ def scores_of(results: Path, task: str) -> tuple[float, float | None]:
     return mlp.value, knn and knn.value
 
 
-def test_the_lines_are_those_of_xares_and_a_failing_task_does_not_stop_others(
+def test_output_equals_that_of_xares_and_a_failing_task_does_not_stop_the_others(
     place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     files = [f"{name}_task.py" for name in ("tones", "lost", "hums", "away", "off", "frames", "nothing")]
@@ -122,7 +122,7 @@ Encoders
 
 
 @pytest.mark.long
-def test_processes_work_side_by_side_and_a_killed_one_does_not_stop_others(place: Path) -> None:
+def test_tasks_run_in_parallel_and_a_killed_process_does_not_stop_the_others(place: Path) -> None:
     kill = "import multiprocessing, os\nif multiprocessing.parent_process():\n    os.kill(os.getpid(), 9)\n"
     (place / "hums_task.py").write_text(kill + (place / "hums_task.py").read_text())
     command = [
@@ -138,7 +138,7 @@ def test_processes_work_side_by_side_and_a_killed_one_does_not_stop_others(place
     assert "Public" not in done.stdout
 
 
-def test_stages_download_encode_and_score(
+def test_stage_options_limit_a_run_to_download_encoding_or_scoring(
     place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fetched: list[tuple[str, Path]] = []
@@ -163,7 +163,7 @@ def test_stages_download_encode_and_score(
     assert run(**task, from_stage=2) == 0
     assert len(fetched) == 1
     assert "Results:\n Task  MLP_Score  KNN_Score  Private\nTones" in capsys.readouterr().out
-    assert {one.name for one in (place / "results/own/tones/LevelEncoder").iterdir()} == {*STANDARD, *PUBLISHED}
+    assert {folder.name for folder in (place / "results/own/tones/LevelEncoder").iterdir()} == {*STANDARD, *PUBLISHED}
 
 
 def test_an_encoder_that_breaks_the_interface_is_refused_before_any_task(place: Path) -> None:
@@ -174,7 +174,7 @@ def test_an_encoder_that_breaks_the_interface_is_refused_before_any_task(place: 
     assert not (place / "results").exists()
 
 
-def test_python_gives_the_same_scores(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_python_api_gives_the_same_scores_as_the_command(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     encoder = load_encoder("level_encoder.py").module
     assert audiomarathon.check_audio_encoder(encoder)
     mlp, knn = XaresTask(load_task_file(place / "tones_task.py", encoder)).run()
@@ -192,28 +192,30 @@ def test_python_gives_the_same_scores(place: Path, monkeypatch: pytest.MonkeyPat
         audiomarathon.evaluate_encoder("level_encoder.py", "tones_task.py", protocol="nonsense")
 
 
-def test_readmes_examples(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_examples_of_the_readme_run(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     readme = (DOORS / "README.md").read_text()
     imports = re.findall(r"^>>> (from .*)$", readme, re.MULTILINE)
     monkeypatch.syspath_prepend(DOORS)
-    for name in [one for one in sys.modules if one.partition(".")[0] in ("xares", "tasks", "example")]:
+    for name in [module for module in sys.modules if module.partition(".")[0] in ("xares", "tasks", "example")]:
         monkeypatch.delitem(sys.modules, name)
-    before, found = {*sys.modules}, dict[str, Any]()
+    before, namespace = {*sys.modules}, dict[str, Any]()
     try:
         for line in imports:
-            exec(line, found)
+            exec(line, namespace)
     finally:
         for name in {*sys.modules} - before:
             if name.partition(".")[0] in ("xares", "tasks", "example"):
                 del sys.modules[name]
     assert len(imports) == 5
-    task = found["XaresTask"](config=found["asvspoof2015_config"](encoder=load_encoder("level_encoder.py").module))
+    task = namespace["XaresTask"](
+        config=namespace["asvspoof2015_config"](encoder=load_encoder("level_encoder.py").module)
+    )
     assert (task.task.key, task.root, task.encoder.name) == ("xares/asvspoof2015", Path("env"), "LevelEncoder")
-    assert found["evaluate_encoder"] is audiomarathon.evaluate_encoder
-    assert not found["check_audio_encoder"](found["DashengEncoder"])  # the class, not an encoder
+    assert namespace["evaluate_encoder"] is audiomarathon.evaluate_encoder
+    assert not namespace["check_audio_encoder"](namespace["DashengEncoder"])  # the class, not an encoder
     monkeypatch.setitem(sys.modules, "dasheng", None)
     with pytest.raises(EncoderError, match=r"dasheng cannot be imported .*: pip install 'audiomarathon\[encoders\]'"):
-        found["DashengEncoder"]()
+        namespace["DashengEncoder"]()
 
 
 def test_batch_test_runs_every_encoder_on_every_task(place: Path) -> None:

@@ -97,7 +97,7 @@ def made(root: Path, many: int = 14) -> Path:
 
 
 class TestLabels:
-    def test_an_event_covers_the_frames_that_begin_within_it(self) -> None:
+    def test_an_event_covers_the_frames_that_begin_within_the_event(self) -> None:
         rng = np.random.default_rng(0)
         for hop in (10, 40, 23.2):
             events = [(s, s + d, LABELS[i % 3]) for i, (s, d) in enumerate(rng.uniform(0, 3, (9, 2)))]
@@ -108,7 +108,7 @@ class TestLabels:
                         expected[frame, LABELS.index(label)] = True
             np.testing.assert_array_equal(activity(events, LABELS, hop, 90, 0), expected)
 
-    def test_labels_are_cut_and_short_events_are_lost(self) -> None:
+    def test_labels_are_cut_to_the_clip_and_events_between_frames_are_lost(self) -> None:
         events = [(9.0, 12.0, "low"), (1.01, 1.03, "mid"), (0.0, 0.04, "high"), (0, 1, "other")]
         hot = activity(events, LABELS, 40, 275, 10.0)
         assert hot[:, 0].nonzero()[0].tolist() == [*range(225, 250)]
@@ -116,7 +116,7 @@ class TestLabels:
         assert activity(events, LABELS, 40, 20, 0).shape == (20, 3)
         assert activity(events, LABELS, 40, 20, 0, released=True)[:, 0].sum() == 75
 
-    def test_events_are_read(self, tmp_path: Path) -> None:
+    def test_events_are_read_from_metadata_and_malformed_ones_refused(self, tmp_path: Path) -> None:
         assert isinstance(MAESTRO, FramedTask)
         assert MAESTRO.described("k", [{"start": 1, "end": 2, "note": 108}])[0] == ("108",)
         assert DESED.facts([{"onset": 0, "offset": "1.5", "label": "Dog,Cat"}]) == ((0, 1.5, "Dog"), (0, 1.5, "Cat"))
@@ -134,7 +134,7 @@ class TestLabels:
 
 
 class TestCounts:
-    def test_a_worked_case(self) -> None:
+    def test_segment_f1_by_hand(self) -> None:
         predicted = np.array([[1, 0], [0, 0], [0, 0], [0, 1], [0, 0], [0, 0], [1, 1]], dtype=bool)
         true = np.array([[0, 0], [1, 0], [0, 0], [0, 0], [0, 0], [1, 1], [1, 0]], dtype=bool)
         counts = counts_of(segments(predicted, 2), segments(true, 2))  # the seventh frame is no segment
@@ -143,7 +143,7 @@ class TestCounts:
         assert mean_f1(counts, macro=True) == pytest.approx(1 / 3)
         assert mean_f1(counts, macro=False) == pytest.approx(2 / 5)
 
-    def test_labels_that_do_not_occur_are_left_out_of_the_mean(self) -> None:
+    def test_labels_that_do_not_occur_are_left_out_of_the_mean_f1(self) -> None:
         counts = [[2, 0, 0], [0, 3, 0], [0, 0, 0]]
         assert mean_f1(counts, macro=True) == 1
         assert mean_f1(counts, macro=False) == pytest.approx(4 / 7)
@@ -160,10 +160,12 @@ class TestCounts:
             ([], [2.01], (0, 0, 1)),
         ],
     )
-    def test_onsets_within_50_ms(self, predicted: list[float], true: list[float], counts: tuple[int, ...]) -> None:
+    def test_onsets_within_50_ms_are_matched(
+        self, predicted: list[float], true: list[float], counts: tuple[int, ...]
+    ) -> None:
         assert onset_counts(predicted, true, 0.05) == counts
 
-    def test_an_onset_is_where_a_label_becomes_active(self) -> None:
+    def test_a_predicted_onset_is_the_frame_at_which_a_label_becomes_active(self) -> None:
         events = [(0.0, 0.1, "low"), (0.11, 0.2, "low"), (0.5, 0.6, "mid"), (7.0, 8.0, "mid")]
         predicted = activity([*events[:2], (0.55, 0.6, "mid")], LABELS, 20, 40, 0)
         # 0.0 is found, 0.11 as frame 6 at 0.12, 0.5 is missed by 60 ms, 7.0 lies after the last frame
@@ -174,7 +176,7 @@ def random_frames(seed: int, lengths: Sequence[int], dim: int = 9) -> tuple[list
     rng = np.random.default_rng(seed)
     active = [rng.uniform(size=(n, 3)).repeat(4, axis=0)[:n] < (0.15, 0.3, 0.1) for n in lengths]
     mix = rng.standard_normal((3, dim))
-    return [one @ mix + 0.2 * rng.standard_normal((len(one), dim)) for one in active], active
+    return [labels @ mix + 0.2 * rng.standard_normal((len(labels), dim)) for labels in active], active
 
 
 def segment_f1(predicted: Sequence[np.ndarray], true: Sequence[np.ndarray], size: int, average: str) -> float:
@@ -194,14 +196,14 @@ LENGTHS = [30, 41, 22, 30, 35, 30, 28, 33, 40, 31, 29, 44, 21, 50, 36, 30]
 
 
 @pytest.mark.parametrize("average", ["macro", "micro"])
-def test_ridge_with_a_threshold_is_that_of_a_plain_search(average: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_frame_ridge_with_a_threshold_equals_a_plain_grid_search(average: str, monkeypatch: pytest.MonkeyPatch) -> None:
     penalties, thresholds = (1e-6, 1e-1, 1.0), THRESHOLDS[::5]
     monkeypatch.setattr("audiomarathon.wings.encoders.probing.frames.RIDGE_PENALTIES", penalties)
     monkeypatch.setattr("audiomarathon.wings.encoders.probing.frames.THRESHOLDS", thresholds)
     frames, active = random_frames(1, LENGTHS)
     given = Framed(frames, active, np.array(PARTS), 4, average == "macro")
-    inputs = [standardised(one) for one in frames]
-    rows = {part: [i for i, one in enumerate(PARTS) if one == part] for part in ("train", "valid", "test")}
+    inputs = [standardised(clip_frames) for clip_frames in frames]
+    rows = {part: [i for i, part_of in enumerate(PARTS) if part_of == part] for part in ("train", "valid", "test")}
 
     def fitted(known: Sequence[int], penalty: float) -> Any:
         x, y = (np.concatenate([each[row] for row in known]) for each in (inputs, active))
@@ -212,25 +214,29 @@ def test_ridge_with_a_threshold_is_that_of_a_plain_search(average: str, monkeypa
         model = fitted(rows["train"], penalty)
         scores = [model.predict(inputs[row]) for row in rows["valid"]]
         for threshold in thresholds:
-            found = segment_f1([one > threshold for one in scores], [active[row] for row in rows["valid"]], 4, average)
-            best = max(best, (found, penalty, threshold))
+            result = segment_f1(
+                [clip_scores > threshold for clip_scores in scores], [active[row] for row in rows["valid"]], 4, average
+            )
+            best = max(best, (result, penalty, threshold))
     model = fitted(rows["train"] + rows["valid"], best[1])
-    found = dict(frame_ridge(given, [SPLIT]))
-    assert [*found] == rows["test"]
+    result = dict(frame_ridge(given, [SPLIT]))
+    assert [*result] == rows["test"]
     for row in rows["test"]:
-        np.testing.assert_array_equal(found[row], model.predict(inputs[row]) > best[2])
+        np.testing.assert_array_equal(result[row], model.predict(inputs[row]) > best[2])
     assert best[0] > 0.6
 
 
 @pytest.mark.parametrize(("average", "positive", "batch"), [("macro", 1.0, 3), ("micro", 10.0, 1)])
-def test_published_frames_are_trained_and_scored_as_released(average: str, positive: float, batch: int) -> None:
+def test_the_published_frame_probe_equals_the_original(average: str, positive: float, batch: int) -> None:
     frames, active = random_frames(2, LENGTHS)
-    longer = [np.pad(one, ((0, place % 7), (0, 0)), constant_values=True) for place, one in enumerate(active)]
+    longer = [np.pad(labels, ((0, place % 7), (0, 0)), constant_values=True) for place, labels in enumerate(active)]
     recipe = Recipe(batch=batch, epochs=20, lr=0.05)
-    given = Framed([one.astype(np.float16) for one in frames], longer, np.array(PARTS), 4, average == "macro")
-    found = published_frames(given, SPLIT, recipe, seeds=[7, 8], positive=positive)
-    kept = [torch.tensor(one.astype(np.float16)).float() for one in frames]
-    rows = {part: [i for i, one in enumerate(PARTS) if one == part] for part in ("train", "valid", "test")}
+    given = Framed(
+        [clip_frames.astype(np.float16) for clip_frames in frames], longer, np.array(PARTS), 4, average == "macro"
+    )
+    counts_by_seed = published_frames(given, SPLIT, recipe, seeds=[7, 8], positive=positive)
+    kept = [torch.tensor(clip_frames.astype(np.float16)).float() for clip_frames in frames]
+    rows = {part: [i for i, part_of in enumerate(PARTS) if part_of == part] for part in ("train", "valid", "test")}
 
     def padded(batch_rows: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
         longest = max(len(kept[row]) for row in batch_rows)
@@ -267,10 +273,10 @@ def test_published_frames_are_trained_and_scored_as_released(average: str, posit
                 adam.step()
             if (now := scored("valid")[0]) > best[0]:
                 best, tested = (now, scored("test")[0]), scored("test")[1]
-        ours = f1(found[place].sum(axis=0) if average == "macro" else found[place].sum(axis=(0, 1)))
+        ours = f1(counts_by_seed[place].sum(axis=0) if average == "macro" else counts_by_seed[place].sum(axis=(0, 1)))
         assert np.nan_to_num(ours).mean() == pytest.approx(best[1], abs=1e-9)
         assert best[1] > 0.3
-        for clip, counts in enumerate(found[place]):
+        for clip, counts in enumerate(counts_by_seed[place]):
             cut = [segments(each[clip].astype(bool), 4) for each in tested]
             assert counts.tolist() == counts_of(cut[0], cut[1]).tolist()
 
@@ -283,29 +289,31 @@ class TestStore:
         assert encode_own(encoder, heard, store) == {}
         return encoder, store, heard
 
-    def test_frames_are_those_of_the_clip_alone_in_half_precision_and_mapped(self, tmp_path: Path) -> None:
+    def test_frames_are_stored_in_half_precision_and_memory_mapped(self, tmp_path: Path) -> None:
         encoder, store, heard = self.kept(tmp_path)
         again = FrameStore(Store(tmp_path / "cache", encoder.identity))
         assert again.rows == {}
         before = len([*Path("/proc/self/fd").iterdir()])
-        assert all(again.has(one.audio) for one in heard)
+        assert all(again.has(heard_clip.audio) for heard_clip in heard)
         assert len([*Path("/proc/self/fd").iterdir()]) == before  # a process may have a thousand
-        for one in heard:
-            found = again.rows[one.audio]
-            assert (found.flags.owndata, found.dtype) == (False, np.float16)
-            audio = torch.from_numpy(np.frombuffer(one.clip.audio.read_bytes()[-4 * one.samples :], "<f4").copy())
-            np.testing.assert_allclose(found, SpectrumEncoder()(audio[None])[0], atol=2e-3)
+        for clip in heard:
+            frames = again.rows[clip.audio]
+            assert (frames.flags.owndata, frames.dtype) == (False, np.float16)
+            audio = torch.from_numpy(np.frombuffer(clip.clip.audio.read_bytes()[-4 * clip.samples :], "<f4").copy())
+            np.testing.assert_allclose(frames, SpectrumEncoder()(audio[None])[0], atol=2e-3)
         calls = len(encoder.module.calls)
         encode_own(encoder, heard, again)
         assert len(encoder.module.calls) == calls
         assert not [*store.folder.parent.glob("part-*")]
 
-    def test_what_half_precision_cannot_hold_is_single(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_frames_too_large_for_half_precision_are_stored_in_single(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr(SpectrumEncoder, "scale", 1e6)
         _, store, heard = self.kept(tmp_path)
-        assert {store.rows[one.audio].dtype for one in heard} == {np.dtype(np.float32)}
+        assert {store.rows[clip.audio].dtype for clip in heard} == {np.dtype(np.float32)}
 
-    def test_a_damaged_file_is_encoded_again(self, tmp_path: Path) -> None:
+    def test_a_damaged_frame_file_is_encoded_again(self, tmp_path: Path) -> None:
         encoder, store, heard = self.kept(tmp_path)
         file = next(store.folder.glob(f"{heard[3].audio}-*.npy"))
         whole = file.read_bytes()
@@ -317,27 +325,27 @@ class TestStore:
         assert 1 <= len(encoder.module.calls) <= 2
         assert file.read_bytes() == whole
 
-    def test_windows_stay_in_step(self, tmp_path: Path) -> None:
+    def test_frames_of_a_clip_encoded_in_windows_equal_those_of_the_whole_clip(self, tmp_path: Path) -> None:
         encoder, store, heard = self.kept(tmp_path, WindowEncoder)
         assert max(shape[1] for shape in encoder.module.calls[2:]) <= 0.99 * RATE
-        for one in heard:
-            audio = torch.from_numpy(np.frombuffer(one.clip.audio.read_bytes()[-4 * one.samples :], "<f4").copy())
-            np.testing.assert_allclose(store.rows[one.audio], SpectrumEncoder()(audio[None])[0], atol=2e-3)
+        for clip in heard:
+            audio = torch.from_numpy(np.frombuffer(clip.clip.audio.read_bytes()[-4 * clip.samples :], "<f4").copy())
+            np.testing.assert_allclose(store.rows[clip.audio], SpectrumEncoder()(audio[None])[0], atol=2e-3)
 
 
-def test_a_run_has_counts_f1_and_intervals_over_clips(tmp_path: Path) -> None:
+def test_a_run_of_frame_probes_has_counts_f1_and_intervals_over_clips(tmp_path: Path) -> None:
     task, encoder = task_of(recipe=Recipe(batch=4, epochs=30, lr=0.01)), from_module(SpectrumEncoder())
-    found = results_of(made(tmp_path / "env"), tmp_path / "results", encoder, task, seeds=[1, 2])
-    assert [*found] == ["linear", PUBLISHED[0]]
-    run = Run.read(found["linear"].folder)
+    results = results_of(made(tmp_path / "env"), tmp_path / "results", encoder, task, seeds=[1, 2])
+    assert [*results] == ["linear", PUBLISHED[0]]
+    run = Run.read(results["linear"].folder)
     assert len(run.records) == 14
-    assert {one.groups["part"] for one in run.records.values() if one.groups} == {"test"}
+    assert {record.groups["part"] for record in run.records.values() if record.groups} == {"test"}
     totals = {label: np.zeros(3) for label in LABELS}
-    for one in run.verdicts.values():
-        for label, counts in one.values["segments"][0].items():
+    for verdict in run.verdicts.values():
+        for label, counts in verdict.values["segments"][0].items():
             totals[label] += counts
     by_label = {label: 2 * tp / (2 * tp + fp + fn) for label, (tp, fp, fn) in totals.items()}
-    summary = found["linear"].summary
+    summary = results["linear"].summary
     assert summary["score"] == pytest.approx(np.mean([*by_label.values()]))
     assert summary["f1_by_label"] == pytest.approx(by_label)
     assert summary["score"] > 0.8
@@ -345,14 +353,14 @@ def test_a_run_has_counts_f1_and_intervals_over_clips(tmp_path: Path) -> None:
     assert low <= summary["score"] <= high
     assert run.headline.clusters == 14
     assert "onset_f1" not in summary
-    mlp = found[PUBLISHED[0]].summary
+    mlp = results[PUBLISHED[0]].summary
     assert len(mlp["seeds"]) == 2
     assert mlp["score"] == pytest.approx(np.mean(mlp["seeds"]))
-    (score,) = task_scores([run, Run.read(found[PUBLISHED[0]].folder)])
+    (score,) = task_scores([run, Run.read(results[PUBLISHED[0]].folder)])
     assert (score.by_probe[PUBLISHED[0]].value, score.sd) == (mlp["score"], pytest.approx(mlp["sd"]))
 
 
-def test_a_released_label_that_is_nowhere_counts_zero() -> None:
+def test_a_label_that_never_occurs_counts_as_zero_in_the_published_f1_only() -> None:
     def verdict(released: bool, average: str = "macro") -> Any:
         groups = {"part": "test", "protocol": "xares-0.1.3"} if released else {"part": "test"}
         reference = {"answer": "a", "labels": [*"abcd"], "average": average}
@@ -369,18 +377,18 @@ def test_a_released_label_that_is_nowhere_counts_zero() -> None:
             Segmented().judge(Record("1", "1", reply=f'{{"segments": {odd}}}', reference={"labels": [*"abcd"]}))
 
 
-def test_clips_shorter_than_a_segment_have_no_score_and_no_error(tmp_path: Path) -> None:
+def test_clips_shorter_than_a_segment_give_no_score_and_no_error(tmp_path: Path) -> None:
     rng = np.random.default_rng(7)
     for part in ("train", "valid", "test"):
         write(tmp_path / "env" / "desed", part, [(f"k{i}", *drawn(rng, 0.8)) for i in range(6)])
     task = task_of(recipe=Recipe(batch=4, epochs=1))
-    found = results_of(tmp_path / "env", tmp_path / "results", from_module(SpectrumEncoder()), task, seeds=[1, 2])
-    scores = {name: one.summary["score"] for name, one in found.items()}
+    results = results_of(tmp_path / "env", tmp_path / "results", from_module(SpectrumEncoder()), task, seeds=[1, 2])
+    scores = {name: result.summary["score"] for name, result in results.items()}
     assert scores == {"linear": None, PUBLISHED[0]: 0.0}  # X-ARES counts a label without events as 0
-    assert "NaN" not in (found["linear"].folder / "summary.json").read_text()
+    assert "NaN" not in (results["linear"].folder / "summary.json").read_text()
 
 
-def test_notes_have_onsets_and_the_release_does_without_the_highest(tmp_path: Path) -> None:
+def test_note_tasks_score_onsets_and_the_published_probe_lacks_the_highest_note(tmp_path: Path) -> None:
     rng, said = np.random.default_rng(8), list[str]()
     for part in ("train", "valid", "test"):
         clips = []
@@ -391,24 +399,26 @@ def test_notes_have_onsets_and_the_release_does_without_the_highest(tmp_path: Pa
             clips.append((f"p{i}", notes, audio))
         write(tmp_path / "maestro", f"maestro_{part}-0", clips)
     task = replace(MAESTRO, recipe=Recipe(batch=1, epochs=3, encode_batch=1, knn=False, lr=0.01))
-    found = results_of(tmp_path, tmp_path / "results", from_module(SpectrumEncoder()), task, seeds=[1], say=said.append)
-    summary = found["linear"].summary
-    assert (summary["classes"], found[PUBLISHED[0]].summary["classes"]) == (88, 87)
+    results = results_of(
+        tmp_path, tmp_path / "results", from_module(SpectrumEncoder()), task, seeds=[1], say=said.append
+    )
+    summary = results["linear"].summary
+    assert (summary["classes"], results[PUBLISHED[0]].summary["classes"]) == (88, 87)
     assert summary["onset_f1"] > 0.6
     low, high = summary["intervals"]["onset_f1"]
     assert low <= summary["onset_f1"] <= high
     assert "108" in summary["f1_by_label"]
-    assert "108" not in found[PUBLISHED[0]].summary["f1_by_label"]
+    assert "108" not in results[PUBLISHED[0]].summary["f1_by_label"]
     assert sum("events: X-ARES has no class for 108" in line for line in said) == 1
 
 
-def test_a_wrong_hop_stops_the_corrected_probe_alone(tmp_path: Path) -> None:
+def test_a_wrong_hop_size_stops_only_the_corrected_probe(tmp_path: Path) -> None:
     root, encoder, task = made(tmp_path / "env", 6), from_module(HastyEncoder()), task_of(recipe=Recipe(epochs=1))
     with pytest.raises(EncoderError, match=r"1 s give 25 frames, hop_size_in_ms=20 says 50; desed needs the true hop"):
         results_of(root, tmp_path / "results", encoder, task, seeds=[1], protocol="standard")
     said = list[str]()
-    found = results_of(root, tmp_path / "results", encoder, task, seeds=[1], say=said.append)
-    assert [*found] == [PUBLISHED[0]]
+    results = results_of(root, tmp_path / "results", encoder, task, seeds=[1], say=said.append)
+    assert [*results] == [PUBLISHED[0]]
     assert said[0].startswith("left out linear: HastyEncoder: 1 s give 25 frames")
-    found = results_of(root, tmp_path / "results", encoder, task, seeds=[1], protocol="as_published")
-    assert found[PUBLISHED[0]].summary["complete"]
+    results = results_of(root, tmp_path / "results", encoder, task, seeds=[1], protocol="as_published")
+    assert results[PUBLISHED[0]].summary["complete"]

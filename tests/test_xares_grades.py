@@ -56,7 +56,7 @@ def write_ocean(root: Path, speakers: int = 8, each: int = 6, **odd: Any) -> Pat
     return root
 
 
-def test_grades_are_read_with_their_speaker(tmp_path: Path) -> None:
+def test_grades_are_read_with_the_speaker_as_cluster(tmp_path: Path) -> None:
     data = TASK.read(write_ocean(tmp_path), limit=20)
     assert data.classes == ()
     assert data.clustered
@@ -70,21 +70,21 @@ def test_grades_are_read_with_their_speaker(tmp_path: Path) -> None:
             TASK.described("k", odd)
 
 
-def test_a_run_has_r_and_errors_of_every_grade_with_intervals_over_speakers(tmp_path: Path) -> None:
+def test_a_run_has_r_and_errors_of_each_grade_with_intervals_over_speakers(tmp_path: Path) -> None:
     root, said = write_ocean(tmp_path / "env"), list[str]()
     encoder = from_module(BandsEncoder())
-    found = results_of(root, tmp_path / "results", encoder, TASK, say=said.append)
-    assert [*found] == ["linear"]
+    results = results_of(root, tmp_path / "results", encoder, TASK, say=said.append)
+    assert [*results] == ["linear"]
     assert sum("not a task of X-ARES 0.1.3" in line for line in said) == 1
-    summary, run = found["linear"].summary, Run.read(found["linear"].folder)
+    summary, run = results["linear"].summary, Run.read(results["linear"].folder)
     records = list(run.records.values())
-    assert {one.groups["part"] for one in records if one.groups} == {"test"}
-    assert {one.cluster for one in records} == {f"test{speaker}" for speaker in range(8)}
+    assert {record.groups["part"] for record in records if record.groups} == {"test"}
+    assert {record.cluster for record in records} == {f"test{speaker}" for speaker in range(8)}
     names = records[0].reference["grades"]
     assert names == ["accuracy", "fluency", "total"]  # those that every clip has
-    predicted = np.array([run.verdicts[one.id].values["predicted"] for one in records])
-    true = np.array([one.reference["values"] for one in records])
-    spread = np.array([one.reference["spreads"] for one in records])
+    predicted = np.array([run.verdicts[record.id].values["predicted"] for record in records])
+    true = np.array([record.reference["values"] for record in records])
+    spread = np.array([record.reference["spreads"] for record in records])
     for place, name in enumerate(names[:2]):
         assert summary[f"r_{name}"] == pytest.approx(pearsonr(predicted[:, place], true[:, place]).statistic, abs=1e-9)
         error = np.mean(((predicted - true) / spread)[:, place] ** 2)
@@ -95,8 +95,8 @@ def test_a_run_has_r_and_errors_of_every_grade_with_intervals_over_speakers(tmp_
     assert low < summary["score"] < high <= 1
     assert run.headline.clusters == 8
     errors = np.abs((predicted - true) / spread)[:, 0]
-    own = [run.task.scorer.own_score(run.verdicts[one.id]) for one in records]
-    assert own == pytest.approx(np.clip(1 - errors, 0, None))
+    scores = [run.task.scorer.own_score(run.verdicts[record.id]) for record in records]
+    assert scores == pytest.approx(np.clip(1 - errors, 0, None))
     shown = run.task and run.task.scorer.shown(run.verdicts[records[0].id])
     assert shown == f"accuracy {predicted[0, 0]:.1f}, true {true[0, 0]:g}"
     (score,) = task_scores([run])
@@ -111,8 +111,8 @@ def by_hand(x: np.ndarray, y: np.ndarray, parts: Sequence[str]) -> np.ndarray:
         return Ridge(alpha=penalty * len(known)).fit(x[known], (y[known] - y[known].mean(0)) / y[known].std(0))
 
     scores = [
-        pearsonr(fitted(rows["train"], one).predict(x[rows["valid"]])[:, 0], y[rows["valid"], 0]).statistic
-        for one in RIDGE_PENALTIES
+        pearsonr(fitted(rows["train"], penalty).predict(x[rows["valid"]])[:, 0], y[rows["valid"], 0]).statistic
+        for penalty in RIDGE_PENALTIES
     ]
     both = rows["train"] + rows["valid"]
     model = fitted(both, RIDGE_PENALTIES[int(np.argmax(scores))])
@@ -121,18 +121,18 @@ def by_hand(x: np.ndarray, y: np.ndarray, parts: Sequence[str]) -> np.ndarray:
 
 
 @pytest.mark.parametrize("dim", [6, 90])
-def test_the_probe_is_ridge_on_z_scored_grades(dim: int) -> None:
+def test_the_grade_probe_equals_ridge_on_z_scored_grades(dim: int) -> None:
     rng = np.random.default_rng(dim)
     x = rng.standard_normal((60, dim))
     y = x[:, :2] @ rng.standard_normal((2, 3)) * [1, 5, 0.1] + rng.standard_normal((60, 3)) + [3, 0, 9]
     parts = ["train"] * 30 + ["valid"] * 14 + ["test"] * 16
-    found = grade_probe(x, y, np.array(parts), [Split(("train",), "valid", "test")])
-    np.testing.assert_allclose(found.values, by_hand(standardised(x), y, parts), rtol=1e-6)
-    np.testing.assert_array_equal(found.rows, range(44, 60))
-    np.testing.assert_allclose(found.spreads, np.tile(y[:44].std(0), (16, 1)))
+    predictions = grade_probe(x, y, np.array(parts), [Split(("train",), "valid", "test")])
+    np.testing.assert_allclose(predictions.values, by_hand(standardised(x), y, parts), rtol=1e-6)
+    np.testing.assert_array_equal(predictions.rows, range(44, 60))
+    np.testing.assert_allclose(predictions.spreads, np.tile(y[:44].std(0), (16, 1)))
 
 
-def test_r_of_sums_is_pearsons_and_has_edges() -> None:
+def test_r_computed_from_sums_equals_that_of_scipy_and_is_0_or_nan_if_constant() -> None:
     rng = np.random.default_rng(3)
     p, t = rng.standard_normal((2, 40)) + 8
     t += p
@@ -142,7 +142,7 @@ def test_r_of_sums_is_pearsons_and_has_edges() -> None:
     assert np.isnan(pearson(moment_columns(p, np.full(40, 7.3)).sum(axis=0)))
 
 
-def test_a_probe_that_errs_on_purpose_scores_zero_not_less(tmp_path: Path) -> None:
+def test_a_negative_correlation_scores_zero(tmp_path: Path) -> None:
     root = write_ocean(tmp_path / "env", speakers=4)
     clips = [(f"0-{i}", {"speaker": "t", "accuracy": 10 - i, "fluency": i}, tone(i, i)) for i in range(1, 9)]
     write(root / "speechocean762", "speechocean762_test-0", clips)  # what was good in train is bad here
@@ -151,7 +151,7 @@ def test_a_probe_that_errs_on_purpose_scores_zero_not_less(tmp_path: Path) -> No
     assert summary["score"] == 0
 
 
-def test_the_configuration_of_its_old_file_is_the_task() -> None:
+def test_the_released_configuration_file_gives_the_built_in_task() -> None:
     config = config_of("speechocean762")
     assert (config.criterion, config.metric, config.output_dim) == ("MSELoss", "MSE", 0)
     assert task_of(config) == TASK

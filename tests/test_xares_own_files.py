@@ -147,7 +147,7 @@ def read(place: Path, file: str) -> tuple[EncoderTask, Dataset]:
 
 
 @pytest.mark.parametrize("hop", [40, 20.0, 23.2, 12.5, 10 / 3])
-def test_frames_of_a_users_array_come_back(hop: float) -> None:
+def test_events_made_from_a_frame_array_give_the_same_frames_back(hop: float) -> None:
     rng = np.random.default_rng(0)
     encoder = type("Own", (), {"hop_size_in_ms": hop})()
     config = TaskConfig("own", **FRAME | {"output_dim": 12}, encoder=encoder)
@@ -166,7 +166,7 @@ def test_frames_of_a_users_array_come_back(hop: float) -> None:
         [*task_of(config).items("k", given)]
 
 
-def test_a_file_of_frames_runs_end_to_end(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_user_task_file_with_frame_labels_runs_end_to_end(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rng, clips = np.random.default_rng(1), list[tuple[str, Any, np.ndarray]]()
     for number in range(8):
         start, pitch = rng.uniform(0, 0.5), int(rng.integers(2))
@@ -178,15 +178,17 @@ def test_a_file_of_frames_runs_end_to_end(place: Path, capsys: pytest.CaptureFix
     (place / file).write_text(FRAMES.replace("segment_length_in_s=0.2", "segment_length_in_s=0.4"))
     with pytest.raises(RecordError, match="task file"):
         run(file, seeds=1)
-    found = runs_of(place, "own-frames/beeps")
-    assert {*found} == {"linear", PUBLISHED[0]}
-    assert found["linear"].headline.value > 0.9
-    assert found[PUBLISHED[0]].headline.value > 0.8
-    assert found["linear"].records["test/test0"].reference["labels"] == ["0", "1"]
-    assert found[PUBLISHED[0]].identity["segments"] == "micro, 0.2 s, positive 2"
+    runs = runs_of(place, "own-frames/beeps")
+    assert {*runs} == {"linear", PUBLISHED[0]}
+    assert runs["linear"].headline.value > 0.9
+    assert runs[PUBLISHED[0]].headline.value > 0.8
+    assert runs["linear"].records["test/test0"].reference["labels"] == ["0", "1"]
+    assert runs[PUBLISHED[0]].identity["segments"] == "micro, 0.2 s, positive 2"
 
 
-def test_a_file_of_one_number_a_clip_runs_end_to_end(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_user_task_file_with_one_number_a_clip_runs_end_to_end(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     rng = np.random.default_rng(2)
     levels = rng.uniform(0.1, 1, 12).tolist()
     clips = [(str(i), {"loudness": level}, tone(rng, 0.4, (0, 0.4, 100, level))) for i, level in enumerate(levels)]
@@ -195,14 +197,14 @@ def test_a_file_of_one_number_a_clip_runs_end_to_end(place: Path, capsys: pytest
         "loud: X-ARES' probes are left out: its loss compares each prediction with every grade of the batch"
         in capsys.readouterr().err
     )
-    found = runs_of(place, "own-grades/loud")
-    assert {*found} == {"linear"}
-    assert found["linear"].headline.value > 0.95
-    assert found["linear"].records["test/test3"].reference["values"] == [levels[3]]
+    runs = runs_of(place, "own-grades/loud")
+    assert {*runs} == {"linear"}
+    assert runs["linear"].headline.value > 0.95
+    assert runs["linear"].records["test/test3"].reference["values"] == [levels[3]]
 
 
 @pytest.mark.parametrize("merged", [True, False])
-def test_a_file_of_captions_runs_end_to_end(place: Path, *, merged: bool) -> None:
+def test_a_user_task_file_with_captions_runs_end_to_end(place: Path, *, merged: bool) -> None:
     tokenizer = str(tiny_bert(place / "bert"))
     text = CAPTIONS if merged else CAPTIONS.replace("merge_processor=each_caption", "label_processor=dict.values")
     words, rng = [word for word in WORDS if word.isalpha()][:4], np.random.default_rng(3)
@@ -211,12 +213,12 @@ def test_a_file_of_captions_runs_end_to_end(place: Path, *, merged: bool) -> Non
         for i, word in enumerate(words)
     ]
     assert run(set_up(place, "told", text, clips), protocol="as_published", seeds=1, tokenizer=tokenizer) == 0
-    (one,) = runs_of(place, "own-captions/told").values()
-    assert one.records["test/test1"].reference["answer"] == f"{words[1]}; {words[1]} {words[1]}"
-    assert one.headline.value > 0.5
+    (probe_run,) = runs_of(place, "own-captions/told").values()
+    assert probe_run.records["test/test1"].reference["answer"] == f"{words[1]}; {words[1]} {words[1]}"
+    assert probe_run.headline.value > 0.5
 
 
-def test_a_file_of_transcripts_runs_end_to_end(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_user_task_file_with_transcripts_runs_end_to_end(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("audiomarathon.wings.encoders.probing.recognition.RATES", (0.1,))
     rng, clips = np.random.default_rng(4), list[tuple[str, Any, np.ndarray]]()
     for number, words in enumerate(["AB", "BA", "A", "B", "ABA", "BAB"] * 3):
@@ -228,23 +230,29 @@ def test_a_file_of_transcripts_runs_end_to_end(place: Path, monkeypatch: pytest.
         "'trainodd' has no usable label: KeyError: 'words'"
     ]
     assert run(file, protocol="standard", allow_bad_rows=True) == 0
-    (one,) = runs_of(place, "own-transcripts/said").values()
-    assert one.records["test/test4"].reference["answer"] == "aba"
-    assert one.headline.value > 0.6
+    (probe_run,) = runs_of(place, "own-transcripts/said").values()
+    assert probe_run.records["test/test4"].reference["answer"] == "aba"
+    assert probe_run.headline.value > 0.6
 
 
-def test_a_merge_processor_makes_several_clips_or_none(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_merge_processor_may_make_several_clips_of_a_clip_or_none(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rng = np.random.default_rng(5)
     voices = [["low"], ["high"], [], ["high", "low"], ["low"], ["high"]]
     pitches = {"low": 100, "high": 300}
     clips = [
-        (str(i), {"voices": own}, tone(rng, 0.4 + i % 2 / 10, *((0, 0.4, pitches[one], 0.5) for one in own)))
-        for i, own in enumerate(voices)
+        (
+            str(i),
+            {"voices": speakers},
+            tone(rng, 0.4 + i % 2 / 10, *((0, 0.4, pitches[voice], 0.5) for voice in speakers)),
+        )
+        for i, speakers in enumerate(voices)
     ]
     file = set_up(place, "voices", MERGED, clips)
     _, data = read(place, file)
     tested = [clip for clip in data.clips if clip.part == "test"]
-    assert [(one.id, one.labels, one.cluster) for one in tested] == [
+    assert [(clip.id, clip.labels, clip.cluster) for clip in tested] == [
         ("test/test0", ("0",), "test/test0"),
         ("test/test1", ("1",), "test/test1"),
         ("test/test3", ("1",), "test/test3"),
@@ -256,17 +264,17 @@ def test_a_merge_processor_makes_several_clips_or_none(place: Path, monkeypatch:
     heard = list[list[str]]()
 
     def encoded(encoder: Any, part: Any, *more: Any) -> Any:
-        heard.append([one.clip.id for one in part])
+        heard.append([clip.clip.id for clip in part])
         return encode_published(encoder, part, *more)
 
     monkeypatch.setattr("audiomarathon.wings.encoders.probing.run.encode_published", encoded)
     assert run(file, seeds=1) == 0
     assert heard == [[f"{part}/{part}{i}" for i in (0, 1, 3, 4, 5)] for part in ("train", "valid", "test")]
-    found = runs_of(place, "own/voices")
-    assert {*found} == {*STANDARD, PUBLISHED[0]}
-    for one in found.values():
-        assert [*one.records] == [clip.id for clip in tested]
-    twins = [found[PUBLISHED[0]].records[id_].reply for id_ in ("test/test3", "test/test3#2")]
+    runs = runs_of(place, "own/voices")
+    assert {*runs} == {*STANDARD, PUBLISHED[0]}
+    for probe_run in runs.values():
+        assert [*probe_run.records] == [clip.id for clip in tested]
+    twins = [runs[PUBLISHED[0]].records[id_].reply for id_ in ("test/test3", "test/test3#2")]
     assert twins[0] == twins[1]
 
 
@@ -281,7 +289,7 @@ def test_a_merge_processor_that_changes_embeddings_is_refused(place: Path) -> No
     assert not (place / "results").exists()
 
 
-def test_x_ares_own_command_gives_a_file_its_encoder(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_xares_run_gives_a_user_task_file_the_encoder(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     clips = [("0", [{"from": 0.2, "to": 0.6, "pitch": 1}], tone(np.random.default_rng(7), 1.2, (0.2, 0.6, 300, 0.5)))]
     file = set_up(place, "beeps", FRAMES.replace("epochs=60", "epochs=1"), clips)
     assert xares_run("own_encoder.py", [file], max_jobs=0, results=Path("results")) == 0
@@ -313,14 +321,14 @@ def test_x_ares_own_command_gives_a_file_its_encoder(place: Path, capsys: pytest
         (TEXTS | {"train_split": "all", "test_split": "all"}, "same tars in a task .*; allowed: different tars"),
     ],
 )
-def test_what_does_not_fit_is_one_line(settings: dict[str, Any], line: str) -> None:
+def test_an_invalid_task_config_is_a_one_line_error(settings: dict[str, Any], line: str) -> None:
     with pytest.raises(SettingsError, match=line) as caught:
         task_of(TaskConfig("own", **settings))
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["desed", "maestro"])
-def test_a_released_task_of_frames_keeps_its_figures(name: str) -> None:
+def test_changed_figures_of_a_released_frame_task_are_refused(name: str) -> None:
     config = config_of(name)
     released = task_of(config)
     assert [released] == named([name])
@@ -337,23 +345,23 @@ def test_a_released_task_of_frames_keeps_its_figures(name: str) -> None:
         task_of(config)
 
 
-def test_a_merge_processor_makes_a_released_task_ones_own() -> None:
+def test_a_released_task_with_a_merge_processor_becomes_a_user_task() -> None:
     config = config_of("clotho")
     assert task_of(config).key == "xares/clotho"
     config.merge_processor = lambda stream: stream
     assert task_of(config).key == "own-captions/clotho"
 
 
-def test_a_clip_without_captions_is_dropped_by_a_merge_processor_alone() -> None:
+def test_a_clip_without_captions_is_an_error_unless_a_merge_processor_drops_it() -> None:
     config = TaskConfig("own", **TEXTS)
     assert [facts for *_, facts in task_of(config).items("k", {"a": "rain", "b": "wind"})] == [("rain", "wind")]
     with pytest.raises(ValueError, match="captions are"):
         [*task_of(config).items("k", {})]
-    config.merge_processor = lambda stream: ((one[0], text, one[2]) for one in stream for text in one[1])
+    config.merge_processor = lambda stream: ((entry[0], text, entry[2]) for entry in stream for text in entry[1])
     assert [*task_of(config).items("k", {})] == []
 
 
-def test_tasks_on_record_have_their_scorers() -> None:
+def test_the_key_prefix_of_a_user_task_determines_the_scorer() -> None:
     kinds = {"own": "label", "own-tags": "tags", "own-grades": "grades", "own-frames": "segments"}
     kinds |= {"own-captions": "places", "own-transcripts": "words"}
     assert {kind: get_task(f"{kind}/birds").scorer.key for kind in kinds} == kinds

@@ -66,9 +66,9 @@ def write_speech(root: Path, many: int = 60) -> Path:
 
 def task_of(llm: str = "", **recipe: Any) -> SpokenTask:
     (task,) = named(["librispeech"])
-    found = equipped(task, llm=llm)
-    assert isinstance(found, SpokenTask)
-    return replace(found, recipe=replace(found.recipe, **recipe))
+    spoken_task = equipped(task, llm=llm)
+    assert isinstance(spoken_task, SpokenTask)
+    return replace(spoken_task, recipe=replace(spoken_task.recipe, **recipe))
 
 
 @pytest.fixture(scope="module")
@@ -88,27 +88,27 @@ def llm(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(folder)
 
 
-def test_letters_go_there_and_back() -> None:
+def test_letters_are_encoded_and_decoded_without_loss() -> None:
     assert spelled("It's A-B!") == [11, 22, 2, 21, 1, 3, 1, 4]
     assert read_off([0, 3, 3, 0, 3, 1, 1, 4, 0, 0, 1, 0]) == "aa b"
     assert read_off([]) == read_off([0, 0, 1]) == ""
     for text in ("hello there", "aabb cc"):
-        assert read_off([one for number in spelled(text) for one in (number, number, 0)]) == text
+        assert read_off([number_class for number in spelled(text) for number_class in (number, number, 0)]) == text
 
 
-def test_ctc_reads_letters_off_frames(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_ctc_probe_reads_letters_from_frames(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recognition, "STEPS", 100)
     task, said = task_of(), list[str]()
     root, encoder = write_speech(tmp_path), from_module(PitchEncoder())
-    found = results_of(root, tmp_path / "results", encoder, task, say=said.append)
-    assert [*found] == ["linear"]
+    results = results_of(root, tmp_path / "results", encoder, task, say=said.append)
+    assert [*results] == ["linear"]
     assert any("--llm" in line for line in said)
-    summary = found["linear"].summary
+    summary = results["linear"].summary
     assert summary["score"] == pytest.approx(1 - summary["wer"])
     assert summary["score"] > 0.7
     assert summary["n"] == 10
     assert 0 <= summary["cer"] <= summary["wer"]
-    (score,) = task_scores([Run.read(found["linear"].folder)])
+    (score,) = task_scores([Run.read(results["linear"].folder)])
     assert score.by_probe["linear"].value == summary["score"]
     monkeypatch.setattr(recognition, "STEPS", 5)
     lines = []
@@ -119,71 +119,71 @@ def test_ctc_reads_letters_off_frames(tmp_path: Path, monkeypatch: pytest.Monkey
     assert lines[0] == lines[1]
 
 
-def test_ctc_chooses_on_valid_only(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_ctc_probe_is_chosen_on_the_valid_part_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """What test clips say changes nothing; what valid clips say may."""
     rng = np.random.default_rng(0)
     frames = [rng.standard_normal((12, 6)).astype(np.float32) for _ in range(12)]
     texts, rows = ["ab", "ba", "a", "b"] * 3, ([*range(6)], [6, 7, 8], [9, 10, 11])
     monkeypatch.setattr(recognition, "STEPS", 1)
     monkeypatch.setattr(recognition, "RATES", (0.1, 0.3))
-    found = ctc(frames, texts, rows, 40)
+    transcripts = ctc(frames, texts, rows, 40)
     other = [text if row < 9 else "zz zz" for row, text in enumerate(texts)]
-    assert ctc(frames, other, rows, 40) == found
-    assert {*found} == {9, 10, 11}
-    assert any(found.values())
+    assert ctc(frames, other, rows, 40) == transcripts
+    assert {*transcripts} == {9, 10, 11}
+    assert any(transcripts.values())
     other = [text if row not in (6, 7, 8) else "b b b b" for row, text in enumerate(texts)]
-    assert ctc(frames, other, rows, 40) != found
+    assert ctc(frames, other, rows, 40) != transcripts
 
 
-def test_inputs_of_the_language_model(llm: str) -> None:
+def test_inputs_of_the_language_model_hold_audio_separator_text_and_end(llm: str) -> None:
     model, tokenizer = causal_lm(Path(llm), dtype="float32")
     writer, audio, counts = Writer(model, tokenizer), torch.randn(2, 3, 32), torch.tensor([3, 2])
     end, separator = tokenizer.eos_token_id, tokenizer.get_vocab()["<|vision_end|>"]
     ids = [[separator, *tokenizer("hi").input_ids, end], [separator, *tokenizer("a").input_ids, end]]
-    found = writer.joined(audio, counts, ["hi", "a"])
-    assert found["labels"].tolist() == [[-100] * 3 + ids[0], [-100] * 3 + ids[1] + [-100]]
-    assert found["attention_mask"].tolist() == [[1] * 7, [1, 1, 0, 1, 1, 1, 0]]
+    inputs = writer.joined(audio, counts, ["hi", "a"])
+    assert inputs["labels"].tolist() == [[-100] * 3 + ids[0], [-100] * 3 + ids[1] + [-100]]
+    assert inputs["attention_mask"].tolist() == [[1] * 7, [1, 1, 0, 1, 1, 1, 0]]
     words = model.get_input_embeddings()
-    torch.testing.assert_close(found["inputs_embeds"][1, 3:6], words(torch.tensor(ids[1])))
-    torch.testing.assert_close(found["inputs_embeds"][:, :3], audio)
+    torch.testing.assert_close(inputs["inputs_embeds"][1, 3:6], words(torch.tensor(ids[1])))
+    torch.testing.assert_close(inputs["inputs_embeds"][:, :3], audio)
     alone = writer.joined(audio, counts, [None, None])
     assert alone["labels"][:, 3:].tolist() == [[separator], [separator]]
     tokenizer.get_vocab = dict
     assert writer.joined(audio, counts, [None, None])["labels"][0, 3] == end
 
 
-def test_the_adapter_alone_learns(llm: str) -> None:
+def test_only_the_adapter_is_trained_and_the_language_model_stays_frozen(llm: str) -> None:
     """Two clips that differ in their frames get the texts they were trained with; the model's weights stay."""
     model, tokenizer = causal_lm(Path(llm), dtype="float32")
     model.requires_grad_(False)
-    before = {name: one.clone() for name, one in model.state_dict().items()}
+    before = {name: parameter.clone() for name, parameter in model.state_dict().items()}
     rng = np.random.default_rng(0)
     frames = [rng.standard_normal((4, 6)).astype(np.float32) for _ in range(2)]
     texts, recipe = ["a", "b"], Recipe(batch=2, epochs=25, lr=3e-2)
     rows = ([0, 1], [0, 1], [0, 1])
-    found = adapted(frames, texts, rows, Writer(model, tokenizer), recipe, 42)
-    assert [found[row][:1] for row in (0, 1)] == texts
-    for name, one in model.state_dict().items():
-        torch.testing.assert_close(one, before[name], rtol=0, atol=0)
+    transcripts = adapted(frames, texts, rows, Writer(model, tokenizer), recipe, 42)
+    assert [transcripts[row][:1] for row in (0, 1)] == texts
+    for name, tensor in model.state_dict().items():
+        torch.testing.assert_close(tensor, before[name], rtol=0, atol=0)
 
 
-def test_both_probes_run_and_count_words_their_own_way(tmp_path: Path, llm: str) -> None:
+def test_linear_and_published_probe_both_run_and_only_the_latter_records_the_llm(tmp_path: Path, llm: str) -> None:
     task, root, encoder = task_of(llm, epochs=1, batch=16), write_speech(tmp_path, 16), from_module(PitchEncoder())
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(recognition, "STEPS", 1)
-        found = results_of(root, tmp_path / "results", encoder, task)
-    assert [*found] == ["linear", PUBLISHED[0]]
-    run = Run.read(found[PUBLISHED[0]].folder)
+        results = results_of(root, tmp_path / "results", encoder, task)
+    assert [*results] == ["linear", PUBLISHED[0]]
+    run = Run.read(results[PUBLISHED[0]].folder)
     assert run.identity["llm"] == find_checkpoint(llm).fingerprint()
     assert run.identity["seeds"] == [42]
-    assert "llm" not in Run.read(found["linear"].folder).identity
+    assert "llm" not in Run.read(results["linear"].folder).identity
     assert json.loads((run.folder / "samples.jsonl").read_text().splitlines()[0])["groups"]["protocol"] == "xares-0.1.3"
     with pytest.raises(ModelError, match=r"librispeech: .* \(the causal LM: --llm, XARES_LLM\)"):
         results_of(root, tmp_path / "other", encoder, task_of(str(tmp_path / "none")))
     assert not (tmp_path / "other").exists()  # told before hours of encoding and fitting
 
 
-def test_x_ares_door_has_no_score_of_a_probe_that_is_left_out(
+def test_xares_task_gives_nan_for_a_probe_that_is_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("XARES_LLM", "")
@@ -196,14 +196,14 @@ def test_x_ares_door_has_no_score_of_a_probe_that_is_left_out(
     assert "X-ARES' probes are left out: its probe trains an adapter" in capsys.readouterr().err
 
 
-def test_words_are_counted_as_released_and_normalised() -> None:
+def test_wer_is_counted_as_published_and_with_normalised_words() -> None:
     scorer, groups = Recognised(), {"protocol": "xares-0.1.3", "part": "test"}
     pairs = [("HE'S GOT TWENTY DOGS", "he is got 20 dog"), ("COLOUR", "color")]
     records = [
         Record(f"{place}", f"{place}", reply=said, reference={"answer": text}, groups=groups)
         for place, (text, said) in enumerate(pairs)
     ]
-    verdicts = [Verdict(one, scorer.judge(one)) for one in records]
+    verdicts = [Verdict(record, scorer.judge(record)) for record in records]
     released = scorer.published(verdicts)
     assert released is not None
     value = released.statistic(released.columns.sum(axis=0, keepdims=True))[0, 0]
@@ -217,11 +217,11 @@ def test_words_are_counted_as_released_and_normalised() -> None:
     assert verdicts[1].values["letters"] == [1, 6]
     assert verdicts[1].values["released"]["errors"] == 1
     assert "faults included" in scorer.notes(verdicts)[0]
-    plain = [Verdict(replace(one.record, groups=None), one.values) for one in verdicts]
+    plain = [Verdict(replace(verdict.record, groups=None), verdict.values) for verdict in verdicts]
     assert scorer.published(plain) is None
 
 
 @pytest.mark.parametrize("odd", [{}, {"trans": ""}, {"trans": 3}, [], "text"])
-def test_a_transcript_is_text(odd: Any) -> None:
+def test_a_transcript_that_is_not_text_is_refused(odd: Any) -> None:
     with pytest.raises(ValueError, match="no usable label"):
         task_of().described("k", odd)

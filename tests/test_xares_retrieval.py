@@ -39,9 +39,11 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> str:
 def task_of(tokenizer: str, **recipe: Any) -> CaptionedTask:
     (task,) = named(["clotho"])
     assert equipped(*named(["esc50"]), llm="llm", tokenizer=tokenizer) == named(["esc50"])[0]
-    found = equipped(task, tokenizer=tokenizer)
-    assert isinstance(found, CaptionedTask)
-    return replace(found, recipe=replace(found.recipe, **{"batch": 36, "epochs": 6, "crop": None} | recipe))
+    caption_task = equipped(task, tokenizer=tokenizer)
+    assert isinstance(caption_task, CaptionedTask)
+    return replace(
+        caption_task, recipe=replace(caption_task.recipe, **{"batch": 36, "epochs": 6, "crop": None} | recipe)
+    )
 
 
 def write_clotho(root: Path) -> Path:
@@ -69,7 +71,7 @@ class PlainTowers(nn.Module):
 
     def forward(self, clips: torch.Tensor, captions: list[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
         ids = nn.utils.rnn.pad_sequence(captions, True)
-        there = nn.utils.rnn.pad_sequence([torch.ones(len(one)) for one in captions], True)[..., None]
+        there = nn.utils.rnn.pad_sequence([torch.ones(len(caption)) for caption in captions], True)[..., None]
         text = (self.text(self.words(ids)) * there).sum(1) / there.sum(1)
         return self.audio(self.norm(clips)), text
 
@@ -81,7 +83,7 @@ class PlainTowers(nn.Module):
 
 
 @pytest.mark.parametrize("valid", [[8, 9, 10], [8]])  # of one clip every epoch finds all: the first is kept
-def test_towers_train_as_the_plain_ones(valid: list[int]) -> None:
+def test_retrieval_towers_train_to_the_same_ranks_as_a_plain_reference(valid: list[int]) -> None:
     rng = torch.Generator().manual_seed(3)
     clips = torch.randn(14, 8, generator=rng)
     captions = [
@@ -89,7 +91,7 @@ def test_towers_train_as_the_plain_ones(valid: list[int]) -> None:
         for _ in clips
     ]
     recipe, rows = Recipe(batch=5, epochs=3, lr=1e-3), ([*range(8)], valid, [11, 12, 13])
-    (found,) = trained_towers(clips, captions, rows, 60, recipe, [42])
+    (test_ranks,) = trained_towers(clips, captions, rows, 60, recipe, [42])
 
     torch.manual_seed(42)
     plain = PlainTowers(8, 60)
@@ -99,16 +101,16 @@ def test_towers_train_as_the_plain_ones(valid: list[int]) -> None:
     def places(some: list[int]) -> list[dict[str, list[int]]]:
         with torch.no_grad():
             each = [plain(clips[[row]].expand(2, -1), captions[row]) for row in some]
-        audio, text = torch.stack([one[0][0] for one in each]), torch.cat([one[1] for one in each])
+        audio, text = torch.stack([pair[0][0] for pair in each]), torch.cat([pair[1] for pair in each])
         cosine = torch.nn.functional.cosine_similarity(audio[:, None], text[None], dim=-1)
         ranks, backward = cosine.argsort(1, descending=True), cosine.argsort(0, descending=True)
-        own = [(2 * place, 2 * place + 1) for place in range(len(some))]
+        caption_pairs = [(2 * place, 2 * place + 1) for place in range(len(some))]
         return [
             {
-                "captions": sorted(1 + ranks[place].tolist().index(one) for one in its),
-                "clips": [1 + backward[:, one].tolist().index(place) for one in its],
+                "captions": sorted(1 + ranks[place].tolist().index(caption) for caption in its),
+                "clips": [1 + backward[:, caption].tolist().index(place) for caption in its],
             }
-            for place, its in enumerate(own)
+            for place, its in enumerate(caption_pairs)
         ]
 
     for epoch in range(3):
@@ -118,30 +120,34 @@ def test_towers_train_as_the_plain_ones(valid: list[int]) -> None:
             adam.zero_grad()
             plain.loss(*plain(clips[[row for row, _ in batch]], [captions[row][at] for row, at in batch])).backward()
             adam.step()
-        score = np.mean([(1 in one["captions"]) + np.mean([at == 1 for at in one["clips"]]) for one in places(rows[1])])
+        score = np.mean(
+            [(1 in ranks["captions"]) + np.mean([at == 1 for at in ranks["clips"]]) for ranks in places(rows[1])]
+        )
         if score > best:
             best, expected = float(score), places(rows[2])
-    assert found == expected
+    assert test_ranks == expected
 
 
-def test_gradients_are_those_of_the_plain_towers() -> None:
+def test_loss_and_gradients_equal_those_of_the_plain_reference_towers() -> None:
     torch.manual_seed(0)
     ours, clips = Towers(8, 30).double(), torch.randn(4, 8).double()
     captions = [torch.tensor(ids) for ids in ([1, 2, 2, 3], [4], [29, 1], [5, 5, 5])]
     plain = PlainTowers(8, 30).double()
-    plain.load_state_dict({name.replace("sharpness", "temperature"): one for name, one in ours.state_dict().items()})
+    plain.load_state_dict(
+        {name.replace("sharpness", "temperature"): tensor for name, tensor in ours.state_dict().items()}
+    )
     losses = ours.loss(ours.of_clips(clips), ours.of_captions(captions)), plain.loss(*plain(clips, captions))
     torch.autograd.backward(losses)
     assert losses[0].item() == pytest.approx(losses[1].item(), rel=1e-12)
     theirs = dict(plain.named_parameters())
-    for name, one in ours.named_parameters():
+    for name, parameter in ours.named_parameters():
         other = theirs[name.replace("sharpness", "temperature")]
-        assert one.grad is not None
+        assert parameter.grad is not None
         assert other.grad is not None
-        torch.testing.assert_close(one.grad, other.grad, rtol=1e-8, atol=1e-12)
+        torch.testing.assert_close(parameter.grad, other.grad, rtol=1e-8, atol=1e-12)
 
 
-def test_places_count_others_with_the_same_score_first() -> None:
+def test_ranks_place_other_items_with_an_equal_score_first() -> None:
     scores = np.array([0.9, 0.5, 0.5, 0.1, 0.5])
     assert places_of(scores, [0]) == [1]
     assert places_of(scores, [1]) == [4]
@@ -149,19 +155,19 @@ def test_places_count_others_with_the_same_score_first() -> None:
     assert places_of(np.zeros(10), [3]) == [10]
     rng = np.random.default_rng(0)
     for _ in range(20):
-        scores, own = rng.standard_normal(30), rng.choice(30, 5, replace=False)
+        scores, chosen = rng.standard_normal(30), rng.choice(30, 5, replace=False)
         order = np.argsort(-scores).tolist()
-        assert places_of(scores, own) == sorted(order.index(one) + 1 for one in own)
+        assert places_of(scores, chosen) == sorted(order.index(index) + 1 for index in chosen)
 
 
-def test_recall_and_precision() -> None:
+def test_recall_and_average_precision_by_hand() -> None:
     queries = [[1, 7], [4], [2, 3, 12]]
     assert [recall(queries, k) for k in (1, 2, 5)] == pytest.approx([1 / 3, 2 / 3, 1])
     each = [(1 + 2 / 7) / 2, 1 / 4, (1 / 2 + 2 / 3 + 0) / 3]
     assert average_precision(queries, 10) == pytest.approx(sum(each) / 3)
 
 
-def test_figures_of_both_directions() -> None:
+def test_figures_of_both_retrieval_directions_by_hand() -> None:
     scorer, known = Retrieved(), {"answer": "x", "clips": 20, "captions": 40}
     seeds = [{"captions": [1, 9], "clips": [1, 6]}, {"captions": [3, 4], "clips": [2, 11]}]
     verdict = scorer.judge(Record("a", "a", reply=places_to_reply(seeds), reference=known))
@@ -175,11 +181,13 @@ def test_figures_of_both_directions() -> None:
             scorer.judge(Record("a", "a", reply=places_to_reply([odd]), reference=known))
 
 
-def test_standard_swaps_the_splits_back(tmp_path: Path, tokenizer: str) -> None:
+def test_standard_protocol_swaps_the_valid_and_test_parts_back(tmp_path: Path, tokenizer: str) -> None:
     task = task_of(tokenizer, epochs=3)
-    found = results_of(write_clotho(tmp_path), tmp_path / "results", from_module(BandsEncoder()), task, seeds=(42, 43))
-    ours, released = found["linear"], found[PUBLISHED[0]]
-    assert {*found} == {"linear", PUBLISHED[0]}
+    results = results_of(
+        write_clotho(tmp_path), tmp_path / "results", from_module(BandsEncoder()), task, seeds=(42, 43)
+    )
+    ours, released = results["linear"], results[PUBLISHED[0]]
+    assert {*results} == {"linear", PUBLISHED[0]}
     for result, part, many in ((ours, "valid", 12), (released, "test", 18)):
         lines = [json.loads(line) for line in (result.folder / "samples.jsonl").read_text().splitlines()]
         assert len(lines) == many
@@ -194,7 +202,7 @@ def test_standard_swaps_the_splits_back(tmp_path: Path, tokenizer: str) -> None:
         assert figures["intervals"]["score"][0] < figures["score"] < figures["intervals"]["score"][1]
 
 
-def test_another_tokenizer_wants_another_folder(tmp_path: Path, tokenizer: str) -> None:
+def test_another_tokenizer_in_the_same_results_folder_is_refused(tmp_path: Path, tokenizer: str) -> None:
     root, encoder = write_clotho(tmp_path), from_module(BandsEncoder())
     results_of(root, tmp_path / "results", encoder, task_of(tokenizer, epochs=1), protocol="standard", seeds=(42,))
     moved, other = tmp_path / "moved", tmp_path / "other"
@@ -208,6 +216,6 @@ def test_another_tokenizer_wants_another_folder(tmp_path: Path, tokenizer: str) 
 
 
 @pytest.mark.parametrize("odd", [{}, {"caption_1": ""}, {"caption_1": 3}, ["a"]])
-def test_captions_are_texts(odd: Any, tokenizer: str) -> None:
+def test_captions_that_are_not_text_are_refused(odd: Any, tokenizer: str) -> None:
     with pytest.raises(ValueError, match="no usable label"):
         task_of(tokenizer).described("k", odd)

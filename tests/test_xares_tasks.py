@@ -28,10 +28,10 @@ def names(*asked: str) -> list[str]:
     return [task.name for task in named(asked)]
 
 
-def test_a_task_has_many_names() -> None:
+def test_encoder_tasks_are_found_by_key_name_file_and_group() -> None:
     for task in TASKS:
         asked = (task.key, task.name, task.formal_name, task.formal_name.upper())
-        assert {found.key for one in asked for found in named([one])} == {task.key}
+        assert {named_task.key for alias in asked for named_task in named([alias])} == {task.key}
     assert names("crema_d_task.py", "ESC50_task", "gtzan", "Esc50") == ["cremad", "esc50", "gtzan_genre"]
     assert len(names("all")) == 23
     assert names("music") == ["freemusicarchive", "gtzan_genre", "maestro", "nsynthinstument"]
@@ -41,14 +41,14 @@ def test_a_task_has_many_names() -> None:
         named(["esc51"])
 
 
-def test_the_table_of_tasks_agrees_with_the_release() -> None:
+def test_recipes_of_the_tasks_agree_with_the_release() -> None:
     recipes = {task.name: task.recipe for task in TASKS}
     assert recipes["asvspoof2015"] == Recipe(batch=64, epochs=5, weight=2000)
     assert recipes["fluentspeechcommands"] == Recipe(encode_batch=1, weight=2000)
     assert recipes["fsd50k"] == Recipe(batch=64, crop=10, knn=False, weight=2000)
     assert recipes["liveenv"] == Recipe(epochs=50, knn=False, weight=5000)
     assert recipes["vocalimitations"] == Recipe(epochs=20, encode_batch=1, weight=1867)
-    assert {name for name, one in recipes.items() if one.crop} == {
+    assert {name for name, recipe in recipes.items() if recipe.crop} == {
         *("clotho", "freemusicarchive", "fsd50k", "librispeechmalefemale", "voxceleb1", "voxlingua33")
     }
     assert {task.name: len(task.parts) for task in TASKS if task.folds} == {
@@ -69,7 +69,7 @@ def test_the_table_of_tasks_agrees_with_the_release() -> None:
     assert sum(task.recipe.weight for task in {*TASKS} if task.private) == 25_000
 
 
-def test_no_model_is_asked(tmp_path: Path) -> None:
+def test_encoder_tasks_cannot_be_run_with_a_language_model(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"asvspoof2015 has a command of its own; .* encoder run"):
         load_task(TASKS[0], RunSettings.read({}, data=str(tmp_path)), print)
     assert get_task("xares/asvspoof2015") is TASKS[0]
@@ -80,11 +80,11 @@ def test_no_model_is_asked(tmp_path: Path) -> None:
     assert listings.tasks()
 
 
-def test_every_released_file_makes_the_released_task() -> None:
-    found = sorted(FILES.glob("*_task.py"))
-    assert len(found) == 27
+def test_every_released_task_file_makes_the_built_in_task() -> None:
+    files = sorted(FILES.glob("*_task.py"))
+    assert len(files) == 27
     made = set()
-    for file in found:
+    for file in files:
         config = load_task_file(file, encoder := object())
         assert config.encoder is encoder
         assert [task_of(config)] == named([config.name]) == named([str(file)]) == named([file.name])
@@ -104,7 +104,7 @@ def test_a_released_configuration_can_be_changed() -> None:
     assert task_of(config).parts == {"train": "train-0.tar", "valid": "valid*.tar", "test": "test*.tar"}
 
 
-def test_the_original_import_works_in_the_repository_folder() -> None:
+def test_the_import_of_the_original_works_in_the_repository_folder() -> None:
     code = "from tasks.esc50_task import esc50_config as one; print(one(None).formal_name)"
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=FILES.parents[1], capture_output=True, text=True, check=True
@@ -153,16 +153,16 @@ def write(folder: Path, text: str) -> Path:
     return folder / "own_task.py"
 
 
-def test_a_users_k_fold_file_runs_unchanged(tmp_path: Path) -> None:
+def test_a_user_task_file_with_k_folds_runs_unchanged(tmp_path: Path) -> None:
     before = {name for name in sys.modules if name.startswith(("xares", "loguru"))}
     (task,) = named([str(write(tmp_path, K_FOLD))])
     assert {name for name in sys.modules if name.startswith(("xares", "loguru"))} == before
     write_tar(tmp_path / "ships" / "ships-1.tar", clips([("a", {"kind": "tug"}), ("b", {"kind": "yacht"})]))
     write_tar(tmp_path / "ships" / "ships-2.tar", clips([("a", {"kind": "tug"}), ("c", {"kind": "raft"})]))
-    found = task.read(tmp_path)
-    assert [(clip.id, clip.labels) for clip in found.clips] == [("1/a", ("0",)), ("1/b", ("2",)), ("2/a", ("0",))]
-    assert found.classes == ("0", "1", "2")
-    assert "KeyError: 'raft'" in found.bad_rows[0].reason
+    dataset = task.read(tmp_path)
+    assert [(clip.id, clip.labels) for clip in dataset.clips] == [("1/a", ("0",)), ("1/b", ("2",)), ("2/a", ("0",))]
+    assert dataset.classes == ("0", "1", "2")
+    assert "KeyError: 'raft'" in dataset.bad_rows[0].reason
     assert (task.key, task.folds, task.recipe) == ("own/ships", True, Recipe(crop=5, weight=9))
 
 
@@ -171,7 +171,7 @@ def labels_of(task: EncoderTask, meta: Any) -> tuple[str, ...]:
     return labels
 
 
-def test_a_users_own_splits_and_tags(tmp_path: Path) -> None:
+def test_a_user_task_file_may_set_splits_and_tags(tmp_path: Path) -> None:
     (task,) = named([str(write(tmp_path, SPLITS))])
     assert task.parts == {"train": "tr*.tar", "test": "te*.tar"}
     assert task.recipe == Recipe(batch=8, knn=False)
@@ -207,7 +207,7 @@ OWN = "from xares.task import TaskConfig\ndef own_config(encoder): return TaskCo
         ("import xares.trainer", "raised ModuleNotFoundError"),
     ],
 )
-def test_a_file_that_cannot_be_used_is_one_line(text: str, line: str, tmp_path: Path) -> None:
+def test_an_unusable_task_file_is_a_one_line_error(text: str, line: str, tmp_path: Path) -> None:
     with pytest.raises((SettingsError, PluginError), match=line) as caught:
         named([str(write(tmp_path, text))])
     assert "\n" not in str(caught.value)
@@ -225,7 +225,7 @@ PRIVATE = {task.name for task in TASKS if task.private}
         (1, True, (0.6827, 0.4686, 0.4748, 0.4549)),
     ],
 )
-def test_the_published_means_come_out_of_the_published_rows(
+def test_published_means_equal_the_weighted_means_of_the_published_rows(
     which: int, private: bool, means: tuple[float, ...]
 ) -> None:
     assert set(TABLES["readme"]) == set(WEIGHTS)
@@ -236,7 +236,7 @@ def test_the_published_means_come_out_of_the_published_rows(
         assert total / sum(WEIGHTS[task] for task in there) == pytest.approx(mean, abs=0.0006)
 
 
-def test_x_ares_own_file_is_the_released_task(tmp_path: Path) -> None:
+def test_the_task_file_of_x_ares_gives_the_built_in_task(tmp_path: Path) -> None:
     """Its label_processor gives numbers; the released task knows labels and clusters."""
     file = tmp_path / "crema_d_task.py"
     text = """

@@ -119,16 +119,16 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
 
 @pytest.fixture
 def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    found: list[float] = []
-    monkeypatch.setattr(time, "sleep", found.append)
-    return found
+    seconds: list[float] = []
+    monkeypatch.setattr(time, "sleep", seconds.append)
+    return seconds
 
 
 def there(root: Path) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in (root / "cremad").iterdir() if file.name not in (".lock",)}
 
 
-def test_files_are_fetched_once_and_flagged(server: Server, tmp_path: Path) -> None:
+def test_files_are_downloaded_once_and_flagged_as_ready(server: Server, tmp_path: Path) -> None:
     said: list[str] = []
     zenodo.fetch(TASK, tmp_path / "env", said.append)
     assert there(tmp_path / "env") == server.files | {zenodo.READY: b""}
@@ -142,7 +142,7 @@ def test_files_are_fetched_once_and_flagged(server: Server, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("ranges", [True, False])
-def test_a_part_of_a_file_is_continued_unless_the_server_ignores_the_range(
+def test_a_partial_file_is_continued_or_restarted_if_the_server_ignores_ranges(
     ranges: bool, server: Server, tmp_path: Path
 ) -> None:
     server.ranges = ranges
@@ -155,14 +155,14 @@ def test_a_part_of_a_file_is_continued_unless_the_server_ignores_the_range(
     assert sorted(server.asked, key=str) == sorted([("", None), (NAMES[0], "bytes=3000-"), (NAMES[2], None)], key=str)
 
 
-def test_a_connection_that_ends_early_is_resumed(server: Server, tmp_path: Path) -> None:
+def test_a_download_whose_connection_ends_early_is_resumed(server: Server, tmp_path: Path) -> None:
     server.cut = {NAMES[0]: 4096}
     zenodo.fetch(TASK, tmp_path / "env")
     assert there(tmp_path / "env") == server.files | {zenodo.READY: b""}
     assert (NAMES[0], "bytes=4096-") in server.asked
 
 
-def test_a_wrong_md5_is_one_line_and_the_next_call_starts_the_file_over(server: Server, tmp_path: Path) -> None:
+def test_a_wrong_md5_is_a_one_line_error_and_the_next_call_restarts_the_file(server: Server, tmp_path: Path) -> None:
     server.md5s = {NAMES[2]: "0" * 32}
     with pytest.raises(DataError, match=r"wds-audio-test-0.tar arrived damaged \(.*, expected .*md5:0+"):
         zenodo.fetch(TASK, tmp_path / "env")
@@ -172,7 +172,7 @@ def test_a_wrong_md5_is_one_line_and_the_next_call_starts_the_file_over(server: 
     assert there(tmp_path / "env") == server.files | {zenodo.READY: b""}
 
 
-def test_a_server_that_sends_more_than_it_stated_is_stopped(
+def test_a_server_that_sends_more_bytes_than_stated_is_refused(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     record = server.record()
@@ -183,7 +183,7 @@ def test_a_server_that_sends_more_than_it_stated_is_stopped(
         zenodo.fetch(TASK, tmp_path)
 
 
-def test_a_busy_server_is_waited_for_as_it_asks_and_not_for_ever(
+def test_a_busy_server_is_retried_after_the_stated_wait_and_finally_given_up(
     server: Server, tmp_path: Path, waits: list[float]
 ) -> None:
     server.refusals = 3
@@ -205,7 +205,7 @@ def test_a_file_name_that_leaves_the_folder_is_refused(name: str, server: Server
         zenodo.fetch(TASK, tmp_path / "env")
 
 
-def test_what_is_no_record_or_no_server_is_one_line(
+def test_an_invalid_record_or_unreachable_server_is_a_one_line_error(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server, "record", lambda: {"message": "gone"})
@@ -218,12 +218,12 @@ def test_what_is_no_record_or_no_server_is_one_line(
         zenodo.plan(named(["liveenv"])[0])
 
 
-def test_two_downloads_of_one_task_do_not_mix(server: Server, tmp_path: Path) -> None:
+def test_a_second_download_of_the_same_task_is_refused(server: Server, tmp_path: Path) -> None:
     with hold(tmp_path / "env/cremad/.lock"), pytest.raises(DataError, match="another download"):
         zenodo.fetch(TASK, tmp_path / "env")
 
 
-def test_a_disk_that_is_too_small_is_reported_before_a_download(
+def test_a_disk_that_is_too_small_is_an_error_before_the_download(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(archive, "SPARE_BYTES", 10**18)
@@ -240,14 +240,14 @@ def _zip(file: Path, files: dict[str, bytes]) -> Path:
     return file
 
 
-def test_a_zip_of_the_record_is_unpacked(server: Server, tmp_path: Path) -> None:
+def test_a_zip_in_the_zenodo_record_is_unpacked(server: Server, tmp_path: Path) -> None:
     tars, server.files = server.files, {"all.zip": _zip(tmp_path / "all.zip", server.files).read_bytes()}
     zenodo.fetch(TASK, tmp_path / "env")
     assert there(tmp_path / "env") == tars | {zenodo.READY: b""}
 
 
 @pytest.mark.parametrize("place", ["folder", "env", "zip", "zip in folder"])
-def test_data_downloaded_by_hand_is_used(place: str, server: Server, tmp_path: Path) -> None:
+def test_data_downloaded_by_hand_is_used_from_a_folder_or_zip(place: str, server: Server, tmp_path: Path) -> None:
     made = tmp_path / "made"
     (made / "readme.md").write_text("other")
     if place == "env":
@@ -262,14 +262,14 @@ def test_data_downloaded_by_hand_is_used(place: str, server: Server, tmp_path: P
     assert server.asked == []
 
 
-def test_the_command_puts_data_where_asked(server: Server, tmp_path: Path) -> None:
-    found = _zip(tmp_path / "hand.zip", server.files)
-    assert call("encoder", "download", "cremad", "--from", found, "--data", tmp_path / "env")[0] == 0
+def test_download_command_puts_data_into_the_given_folder(server: Server, tmp_path: Path) -> None:
+    zipped = _zip(tmp_path / "hand.zip", server.files)
+    assert call("encoder", "download", "cremad", "--from", zipped, "--data", tmp_path / "env")[0] == 0
     assert there(tmp_path / "env") == server.files | {zenodo.READY: b""}
 
 
 @pytest.mark.skipif(not all(map(shutil.which, ("bash", "curl", "md5sum"))), reason="needs curl and md5sum")
-def test_the_script_for_curl_brings_the_same_files(server: Server, tmp_path: Path) -> None:
+def test_the_curl_script_downloads_the_same_files(server: Server, tmp_path: Path) -> None:
     script = Path(__file__).parents[1] / "X-ARES" / "tools" / "download_manually.sh"
     run = partial(subprocess.run, cwd=tmp_path, capture_output=True, text=True, check=False)
     server.md5s = {NAMES[1]: "0" * 32}
@@ -291,6 +291,6 @@ def test_a_source_that_lacks_tars_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "env/cremad" / zenodo.READY).exists()
     with pytest.raises(DataError, match="no such folder or archive"):
         zenodo.from_folder(TASK, tmp_path / "nowhere", tmp_path / "env")
-    own: EncoderTask = replace(TASK, zenodo="", private=False)
+    public_task: EncoderTask = replace(TASK, zenodo="", private=False)
     with pytest.raises(DataError, match="cremad cannot be downloaded: it has no zenodo_id"):
-        zenodo.plan(own)
+        zenodo.plan(public_task)

@@ -75,7 +75,9 @@ def checkpoint(folder: Path, *, layers: int = 4, seed: int = 0) -> Path:
     )
     thinker.save_pretrained(folder)
     speech = {"talker.model.norm.weight": torch.ones(4), "token2wav.dit.proj.weight": torch.ones(4, 4)}
-    tiny.rewrite_weights(folder, lambda weights: {f"thinker.{name}": one for name, one in weights.items()} | speech)
+    tiny.rewrite_weights(
+        folder, lambda weights: {f"thinker.{name}": weight for name, weight in weights.items()} | speech
+    )
     hub = {"model_type": "qwen2_5_omni", "architectures": ["Qwen2_5OmniModel"]}
     tiny.write_json(folder / "config.json", **hub, thinker_config=tiny.read_json(folder / "config.json"))
     # The hub's file samples; a run that heeded it would differ from one call to the next.

@@ -71,7 +71,9 @@ def checkpoint(folder: Path, *, seed: int = 0) -> Path:
     speech = {"talker.model.norm.weight": torch.ones(4), "code2wav.decoder.0.conv.weight": torch.ones(4, 4)}
     tiny.rewrite_weights(
         folder,
-        lambda weights: {f"thinker.{name.removeprefix('thinker.')}": one for name, one in weights.items()} | speech,
+        lambda weights: (
+            {f"thinker.{name.removeprefix('thinker.')}": weight for name, weight in weights.items()} | speech
+        ),
     )
     hub = {"model_type": "qwen3_omni_moe", "architectures": ["Qwen3OmniMoeForConditionalGeneration"]}
     thinker_config = tiny.read_json(folder / "config.json")

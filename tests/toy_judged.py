@@ -37,8 +37,8 @@ class Grade(Protocol):
     def read(self, text: str, record: Record) -> Mapping[str, Any] | None:
         if not record.text:
             return {"grade": 0}
-        found = last_verdict("grade", "[012]$", echoed(text), record.text)
-        return {"grade": int(found)} if found else None
+        grade = last_verdict("grade", "[012]$", echoed(text), record.text)
+        return {"grade": int(grade)} if grade else None
 
     def anchors(self, record: Record) -> Sequence[Anchor]:
         wrong = Anchor("wrong", "nothing at all", {"grade": (0,)})
@@ -63,9 +63,9 @@ def echoed(text: str) -> str:
 
 
 def perfect(messages: Sequence[Mapping[str, str]]) -> str:
-    found = re.search(r"if it says (\S+), else 0. It is: (.*)", messages[0]["content"], re.S)
-    assert found
-    return f'Explanation: it says "{found[2]}"\nGrade: {2 * (found[1] in found[2])}'
+    match = re.search(r"if it says (\S+), else 0. It is: (.*)", messages[0]["content"], re.S)
+    assert match
+    return f'Explanation: it says "{match[2]}"\nGrade: {2 * (match[1] in match[2])}'
 
 
 class Scripted(Judge):
@@ -93,12 +93,12 @@ class Grades(Judged):
     protocols = (Grade(), Asking())
 
     def own_score(self, verdict: Verdict) -> float | None:
-        found = [one["grade"] for one in verdict.values["readings"].values()]
-        return float(np.mean(found)) / 2 if found else None
+        grades = [reading["grade"] for reading in verdict.values["readings"].values()]
+        return float(np.mean(grades)) / 2 if grades else None
 
     def sums(self, verdicts: Sequence[Verdict]) -> Sums:
-        rows = [[0, 0] if (own := self.own_score(one)) is None else [2 * own, 1] for one in verdicts]
-        clusters = tuple(one.record.cluster for one in verdicts)
+        rows = [[0, 0] if (score := self.own_score(verdict)) is None else [2 * score, 1] for verdict in verdicts]
+        clusters = tuple(verdict.record.cluster for verdict in verdicts)
         return Sums(("grade",), np.array(rows, float), lambda sums: sums[:, :1] / sums[:, 1:], clusters)
 
 

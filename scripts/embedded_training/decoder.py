@@ -159,7 +159,7 @@ def _losses(
 
 
 def _hint(
-    loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor], found: torch.Tensor, wanted: torch.Tensor
+    loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor], predicted: torch.Tensor, wanted: torch.Tensor
 ) -> torch.Tensor:
     """Return the loss, or a differentiable zero if the batch has no targets."""
-    return loss(found, wanted) if len(wanted) else found.sum()
+    return loss(predicted, wanted) if len(wanted) else predicted.sum()

@@ -133,8 +133,8 @@ class Sequences:
         rng, background = self.rng, self.windows.background[task]
         chunks = []
         for cue in cues:
-            found = self.windows.events[task, cue]
-            chunks.append(found[rng.integers(len(found))])
+            windows = self.windows.events[task, cue]
+            chunks.append(windows[rng.integers(len(windows))])
         quiet = max(0, count - sum(map(len, chunks)))
         if task == "librispeech":  # words come at a steady pace
             shares = rng.uniform(0.6, 1.4, len(chunks) + 1) * np.r_[0.5, np.ones(len(chunks) - 1), 0.5]

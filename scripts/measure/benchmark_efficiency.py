@@ -80,27 +80,27 @@ def table(rows: Sequence[Row], rate: float) -> Table:
         "ideal",
     ):
         shown.add_column(heading, justify="left" if heading == "setting" else "right")
-    for index, one in enumerate(rows):
-        last = index + 1 == len(rows) or (rows[index + 1].seconds, rows[index + 1].batch) != (one.seconds, one.batch)
+    for index, row in enumerate(rows):
+        last = index + 1 == len(rows) or (rows[index + 1].seconds, rows[index + 1].batch) != (row.seconds, row.batch)
         shown.add_row(
-            f"{one.seconds:g}",
-            str(one.batch),
-            one.setting,
-            f"{one.kept} of {one.audio_tokens}",
-            f"{one.kv_bytes / 1e6:.1f}",
-            "–" if one.peak_memory_bytes is None else f"{one.peak_memory_bytes / 1e9:.2f}",
-            f"{one.encoder_s:.3f}",
-            f"{one.llm_prefill_s:.3f}",
-            f"{one.prefill_speed_up:.2f}×",
-            _times(one.prefill_ideal),
-            _times(one.prefill_control),
-            f"{one.scoring_share:.1%}",
-            f"{one.first_token_speed_up:.2f}×",
-            _times(one.first_token_ideal),
-            f"{1000 * one.decode_per_token_s:.2f}",
-            _times(one.decode_bytes and one.decode_per_token_s * rate / one.decode_bytes),
-            f"{one.decode_speed_up:.2f}×",
-            _times(one.decode_ideal),
+            f"{row.seconds:g}",
+            str(row.batch),
+            row.setting,
+            f"{row.kept} of {row.audio_tokens}",
+            f"{row.kv_bytes / 1e6:.1f}",
+            "–" if row.peak_memory_bytes is None else f"{row.peak_memory_bytes / 1e9:.2f}",
+            f"{row.encoder_s:.3f}",
+            f"{row.llm_prefill_s:.3f}",
+            f"{row.prefill_speed_up:.2f}×",
+            _times(row.prefill_ideal),
+            _times(row.prefill_control),
+            f"{row.scoring_share:.1%}",
+            f"{row.first_token_speed_up:.2f}×",
+            _times(row.first_token_ideal),
+            f"{1000 * row.decode_per_token_s:.2f}",
+            _times(row.decode_bytes and row.decode_per_token_s * rate / row.decode_bytes),
+            f"{row.decode_speed_up:.2f}×",
+            _times(row.decode_ideal),
             end_section=last,
         )
     return shown
@@ -209,21 +209,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for seconds in durations:
             chunks += chunked_against_whole(lm, seconds, methods, flags.prefill_chunk, repeats=flags.repeats)
     Console(width=190).print(table(rows, rate))
-    for one in chunks:
-        peaks, times = ([one[f"{how}_{what}"] for how in ("chunked", "whole")] for what in ("peak_bytes", "s"))
+    for measurement in chunks:
+        peaks, times = ([measurement[f"{how}_{what}"] for how in ("chunked", "whole")] for what in ("peak_bytes", "s"))
         print(
-            f"{one['seconds']:g} s, {one['setting']}, chunks of {one['chunk']} : whole: peak {peaks[0] / 1e9:.2f} : "
-            f"{peaks[1] / 1e9:.2f} GB = {peaks[0] / peaks[1]:.2f}, LLM prefill {times[0]:.3f} : {times[1]:.3f} s = "
-            f"{times[0] / times[1]:.2f}"
+            f"{measurement['seconds']:g} s, {measurement['setting']}, chunks of {measurement['chunk']} : whole: "
+            f"peak {peaks[0] / 1e9:.2f} : {peaks[1] / 1e9:.2f} GB = {peaks[0] / peaks[1]:.2f}, "
+            f"LLM prefill {times[0]:.3f} : {times[1]:.3f} s = {times[0] / times[1]:.2f}"
         )
-    for one in rows if flags.at == "tower" else ():
-        reached = f"{one.tower_speed_up:.3f}× of an ideal {one.tower_ideal:.3f}×"
-        print(f"{one.setting}, {one.seconds:g} s: tower {reached}: {one.tower_speed_up / one.tower_ideal:.1%}")
+    for row in rows if flags.at == "tower" else ():
+        reached = f"{row.tower_speed_up:.3f}× of an ideal {row.tower_ideal:.3f}×"
+        print(f"{row.setting}, {row.seconds:g} s: tower {reached}: {row.tower_speed_up / row.tower_ideal:.1%}")
     for name, share in overhead.get("choosing_and_gathering_share_of_base_prefill", {}).items():
         print(f"{name}, choosing and gathering: {share:.2%} of base's LLM prefill at {max(durations):g} s")
-    for name, one in overhead.get("decode_against_control", {}).items():
-        spread = f"{one['lowest']:.3f} to {one['highest']:.3f} in {len(one['each'])} pairs"
-        print(f"{name}, decode a token ÷ control's: {one['median']:.3f} ({spread})")
+    for name, median_row in overhead.get("decode_against_control", {}).items():
+        spread = f"{median_row['lowest']:.3f} to {median_row['highest']:.3f} in {len(median_row['each'])} pairs"
+        print(f"{name}, decode a token ÷ control's: {median_row['median']:.3f} ({spread})")
     machine = torch.cuda.get_device_name() if gpu else f"{platform.machine()}, {torch.get_num_threads()} threads"
     facts = {
         "machine": machine,
@@ -236,7 +236,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "cost": cost.as_json(),
         "overhead": overhead,
         "chunks": chunks,
-        "rows": [asdict(one) for one in rows],
+        "rows": [asdict(measured) for measured in rows],
     }
     flags.output.write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
 

@@ -57,14 +57,14 @@ class AtOnce(Judge):
 
 def replies(clips: int) -> list[Record]:
     """Return records of replies (40 words each) to the eight prompts of `clips` clips."""
-    found = []
+    records = []
     for clip in range(1, clips + 1):
         texts = {name: f"the {name} of clip {clip}" for name in COLUMNS}
         for number, prompt in enumerate(INSTRUCTIONS, 1):
             reference = {"answer": texts["tgt_text"], "prompt": prompt, **texts}
             words = f"They do {number} things at {clip} places. " * 6
-            found.append(Record(f"{clip}-p{number}", str(clip), reply=words, reference=reference, finish="stop"))
-    return found
+            records.append(Record(f"{clip}-p{number}", str(clip), reply=words, reference=reference, finish="stop"))
+    return records
 
 
 def main() -> None:
@@ -80,9 +80,9 @@ def main() -> None:
         for place in (folder, bare):
             with RunFolder(place, {"task": "jasco"}) as run:
                 facts = {"task": "jasco", "method": "base-0", "checkpoint": "M", "settings": {"seed": 42}}
-                run.write_run({**facts, "samples": [one.id for one in records]})
-                for one in records:
-                    run.append(one)
+                run.write_run({**facts, "samples": [reply_record.id for reply_record in records]})
+                for record in records:
+                    run.append(record)
         case, judge = Case(folder, records, get_task("jasco").scorer.protocol), AtOnce()  # type: ignore[attr-defined]
         each, asked = [], 0
         for number in range(given.judges):
@@ -110,8 +110,11 @@ def main() -> None:
         assert summary["n"] == len(records), summary["n"]
         print(f"{len(records)} replies, {given.judges} judges, CPU s:", end=" ")
         print(", ".join(f"{name} {seconds:.2f}" for name, seconds in least.items()))
-        own = least["score"] - least["score, not judged"]
-        print(f"summarising the judgements: {own:.2f} CPU s, {own / least['files parsed']:.1f} × parsing the files")
+        summarising = least["score"] - least["score, not judged"]
+        print(
+            f"summarising the judgements: {summarising:.2f} CPU s, "
+            f"{summarising / least['files parsed']:.1f} × parsing the files"
+        )
 
 
 if __name__ == "__main__":

@@ -112,8 +112,8 @@ def theirs(paths: Iterable[Path], extract: Extract) -> list[Features]:
 def compare(paths: Sequence[Path], *, seconds: float, repeats: int, workers: int) -> Comparison:
     """Time both sides, after one warm-up of each in which their features are compared bit by bit."""
     extract = feature_extractor()
-    for one, other in zip(ours(paths[:2], extract, workers), theirs(paths[:2], extract), strict=True):
-        np.testing.assert_array_equal(one, other)
+    for features, other in zip(ours(paths[:2], extract, workers), theirs(paths[:2], extract), strict=True):
+        np.testing.assert_array_equal(features, other)
     result = Comparison(seconds * len(paths), [], [], [], [], [])
     for _ in range(repeats):
         result.ours.append(timed(lambda: ours(paths, extract, workers)))

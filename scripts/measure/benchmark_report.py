@@ -55,7 +55,9 @@ def make_runs(root: Path, samples: int) -> int:
 
 def multiply(source: Path, root: Path, runs: int) -> None:
     """Fill a results folder with this many runs: those of `source`, then copies with slightly other ratios."""
-    folders = sorted((file.parent for file in source.rglob("run.json")), key=lambda one: (one.name[:4] != "base", one))
+    folders = sorted(
+        (file.parent for file in source.rglob("run.json")), key=lambda folder: (folder.name[:4] != "base", folder)
+    )
     copies = (
         (folder, copy) for copy in itertools.count() for folder in folders if not copy or "base" not in folder.name
     )
@@ -131,11 +133,11 @@ def main() -> None:
             "report": [*report, "-o", str(root / "report.html"), "--no-spectrograms"],
             "report --figures": [*report, "-o", str(root / "report.html"), "--figures", str(root), "--no-spectrograms"],
         }
-        found: dict[str, list[tuple[float, float, float]]] = {name: [] for name in sides}
+        costs: dict[str, list[tuple[float, float, float]]] = {name: [] for name in sides}
         for _ in range(options.rounds):
             for name, command in sides.items():
-                found[name].append(cost(command))
-        least = {name: [min(figures) for figures in zip(*rounds, strict=True)] for name, rounds in found.items()}
+                costs[name].append(cost(command))
+        least = {name: [min(figures) for figures in zip(*rounds, strict=True)] for name, rounds in costs.items()}
         print(f"{'least of the rounds':20} CPU s  wall s  peak GB  x records read")
         for name, (cpu, wall, peak) in least.items():
             print(f"{name:20} {cpu:5.1f}  {wall:6.1f}  {peak:7.2f}  {cpu / least['records read'][0]:6.1f}")

@@ -47,7 +47,7 @@ def measured(workers: int, flags: argparse.Namespace, results: Path) -> tuple[fl
     )
     task, methods = get_task(flags.task), [get_method("base")]
     data = load_task(task, settings, lambda _line: None)
-    again = [replace(one, id=f"{one.id}_{turn}") for turn in range(flags.repeat) for one in data.samples]
+    again = [replace(sample, id=f"{sample.id}_{turn}") for turn in range(flags.repeat) for sample in data.samples]
     data = replace(data, samples=again)
     begin = time.perf_counter()
     opening: AbstractContextManager[tuple[Setup, Engine | None]] = opened(
@@ -86,7 +86,7 @@ def main() -> None:
 
         flags.data = str(mini_benchmark())
     counts = [0, *(int(word) for word in flags.workers.split(","))]
-    found: dict[int, list[tuple[float, float]]] = {count: [] for count in counts}
+    timings: dict[int, list[tuple[float, float]]] = {count: [] for count in counts}
     first: dict[str, str] | None = None
     with tempfile.TemporaryDirectory() as name:
         for turn in range(flags.rounds):
@@ -95,15 +95,15 @@ def main() -> None:
                 first = first or replies
                 if replies != first:
                     sys.exit(f"error: {count} workers gave other replies than one process")
-                found[count].append((ready, took))
+                timings[count].append((ready, took))
                 print(f"round {turn + 1}, {count or 'no'} workers: {took:.1f} s", file=sys.stderr)
     assert first is not None
-    local = statistics.median(took for _, took in found[0])
+    local = statistics.median(took for _, took in timings[0])
     what = f"{len(first)} samples of {flags.task}, {flags.model}, {flags.device}, {os.cpu_count()} cores"
     threads = os.environ.get("OMP_NUM_THREADS", "not set")
     print(f"{what}, load {os.getloadavg()[0]:.1f}, OMP_NUM_THREADS={threads}\n")
     print("| workers | ready s | samples s (least–most) | samples a second, × one process |\n|---|---|---|---|")
-    for count, rounds in found.items():
+    for count, rounds in timings.items():
         took = [seconds for _, seconds in rounds]
         ready, middle = statistics.median(seconds for seconds, _ in rounds), statistics.median(took)
         label = str(count) if count else "none, one process"

@@ -51,7 +51,10 @@ def split(results: Path, sharing: int) -> dict[str, float]:
     """Return the seconds of each stage over all records of a folder; `sharing` records share the work on the audio."""
     records = [json.loads(line) for file in results.rglob("samples.jsonl") for line in file.read_text().splitlines()]
     times = [record["time"] for record in records]
-    return {stage: sum(one[stage] for one in times) / (sharing if stage in SHARED else 1) for stage in SHARED + OWN}
+    return {
+        stage: sum(times_of[stage] for times_of in times) / (sharing if stage in SHARED else 1)
+        for stage in SHARED + OWN
+    }
 
 
 def read_flags() -> argparse.Namespace:

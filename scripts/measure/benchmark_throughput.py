@@ -79,7 +79,7 @@ def measure(
         try:
             inputs = lm.prepare([Prompt(TEXT, (clip,), seed=row) for row in range(size)])
             forced(lm, inputs, method, 2)
-            found = [forced(lm, inputs, method, new_tokens) for _ in range(repeats)]
+            generations = [forced(lm, inputs, method, new_tokens) for _ in range(repeats)]
         except ANY_ERROR as error:
             if not is_out_of_memory(error):
                 raise
@@ -87,39 +87,43 @@ def measure(
             free_memory()
             return
         each = [statistics.median(stage) for stage in zip(*(
-            (one.stages.encoder, one.stages.llm_prefill, one.stages.decode) for one in found
+            (call.stages.encoder, call.stages.llm_prefill, call.stages.decode) for call in generations
         ), strict=True)]  # fmt: skip
         flops = None
         if drops is not None and cost.encoder_flops_per_second is not None:
             prompt, audio, encoder = inputs.prompt_tokens[0], inputs.audio_tokens[0], cost.encoder(seconds)
-            whole, own = (encoder + cost.llm_prefill(one.tokens(layers, prompt, audio)) for one in (Drops(), drops))
-            flops = whole / own
-        peak = max((one.peak_memory_bytes or 0 for one in found), default=0) or None
-        yield Row(seconds, method.label, size, *each, size / sum(each), peak, found[0].kv_bytes // size, flops)
+            whole, reduced = (
+                encoder + cost.llm_prefill(drop.tokens(layers, prompt, audio)) for drop in (Drops(), drops)
+            )
+            flops = whole / reduced
+        peak = max((generation.peak_memory_bytes or 0 for generation in generations), default=0) or None
+        yield Row(seconds, method.label, size, *each, size / sum(each), peak, generations[0].kv_bytes // size, flops)
 
 
 def beside_base(rows: Sequence[Row], cost: Cost) -> list[Row]:
     """Fill in the ideals that need base's cache."""
     base = {row.seconds: row.kv_bytes for row in rows if row.setting == METHODS[0].label}
-    found = []
+    filled = []
     for row in rows:
         steps = [cost.step_bytes(kv, row.batch) for kv in (base[row.seconds], row.kv_bytes)]
         ideals = {"ideal_bytes": steps[0] / steps[1], "ideal_capacity": base[row.seconds] / row.kv_bytes}
-        found.append(Row(**{**asdict(row), **ideals}))
-    return found
+        filled.append(Row(**{**asdict(row), **ideals}))
+    return filled
 
 
 def best(rows: Sequence[Row]) -> dict[str, dict[str, float]]:
     """Return each setting's fastest batch, and its samples a second ÷ those of base's fastest, by duration."""
-    found: dict[str, dict[str, float]] = {}
+    best_rows: dict[str, dict[str, float]] = {}
     for row in rows:
         key = f"{row.seconds:g} s {row.setting}"
-        if row.samples_per_second > found.get(key, {}).get("samples_per_second", 0.0):
-            found[key] = {"batch": row.batch, "samples_per_second": row.samples_per_second}
-    for key, one in found.items():
+        if row.samples_per_second > best_rows.get(key, {}).get("samples_per_second", 0.0):
+            best_rows[key] = {"batch": row.batch, "samples_per_second": row.samples_per_second}
+    for key, best_row in best_rows.items():
         seconds = key.partition(" s ")[0]
-        one["against_base"] = one["samples_per_second"] / found[f"{seconds} s {METHODS[0].label}"]["samples_per_second"]
-    return found
+        best_row["against_base"] = (
+            best_row["samples_per_second"] / best_rows[f"{seconds} s {METHODS[0].label}"]["samples_per_second"]
+        )
+    return best_rows
 
 
 def table(rows: Sequence[Row]) -> Table:
@@ -128,12 +132,12 @@ def table(rows: Sequence[Row]) -> Table:
     for heading in ("s", "setting", "batch", "samples / s", "tower s", "LLM prefill s", "decode s", "peak GB",
                     "ideal: FLOPs", "bytes", "capacity"):  # fmt: skip
         shown.add_column(heading, justify="left" if heading == "setting" else "right")
-    for one in rows:
-        ideals = ("–" if x is None else f"{x:.2f}×" for x in (one.ideal_flops, one.ideal_bytes, one.ideal_capacity))
+    for row in rows:
+        ideals = ("–" if x is None else f"{x:.2f}×" for x in (row.ideal_flops, row.ideal_bytes, row.ideal_capacity))
         shown.add_row(
-            f"{one.seconds:g}", one.setting, str(one.batch), f"{one.samples_per_second:.3g}", f"{one.encoder_s:.3f}",
-            f"{one.llm_prefill_s:.3f}", f"{one.decode_s:.3f}",
-            "–" if one.peak_memory_bytes is None else f"{one.peak_memory_bytes / 1e9:.1f}", *ideals,
+            f"{row.seconds:g}", row.setting, str(row.batch), f"{row.samples_per_second:.3g}", f"{row.encoder_s:.3f}",
+            f"{row.llm_prefill_s:.3f}", f"{row.decode_s:.3f}",
+            "–" if row.peak_memory_bytes is None else f"{row.peak_memory_bytes / 1e9:.1f}", *ideals,
         )  # fmt: skip
     return shown
 
@@ -164,9 +168,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         rows = [row for row in rows if row.seconds not in missing]  # base fits in no batch: nothing to compare with
     rows = beside_base(rows, cost)
     console.print(table(rows))
-    for key, one in best(rows).items():
-        console.print(f"best at {key}: {one['samples_per_second']:.3g} a second in batches of {one['batch']:.0f}, "
-                      f"{one['against_base']:.2f}× base")  # fmt: skip
+    for key, row in best(rows).items():
+        console.print(f"best at {key}: {row['samples_per_second']:.3g} a second in batches of {row['batch']:.0f}, "
+                      f"{row['against_base']:.2f}× base")  # fmt: skip
     facts = {
         "config": flags.config, "device": hardware.device, "name": hardware.name, "dtype": hardware.dtype,
         "torch": torch.__version__, "transformers": transformers.__version__, "python": platform.python_version(),

@@ -141,8 +141,8 @@ class Shape:
     @property
     def task(self) -> FramedTask | None:
         """The released task, if it labels frames."""
-        (found,) = named([self.name]) if self.events else (None,)
-        return found if isinstance(found, FramedTask) else None
+        (task,) = named([self.name]) if self.events else (None,)
+        return task if isinstance(task, FramedTask) else None
 
     @property
     def labels(self) -> list[str]:
@@ -251,13 +251,13 @@ def one_side(side: str, python: str, env: Path, files: Sequence[Path], seed: int
     done = subprocess.run(line, env=variables, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"error: {side} failed on {files[0].name}:\n{(done.stdout + done.stderr)[-3000:]}")
-    found: dict[str, Any] = json.loads(out.read_text())
-    return found
+    result: dict[str, Any] = json.loads(out.read_text())
+    return result
 
 
 def beside(shape: Shape, python: str, rounds: int) -> dict[str, list[dict[str, Any]]]:
     """Run both sides in turn; return the results of each round."""
-    found: dict[str, list[dict[str, Any]]] = {side: [] for side in SIDES}
+    results: dict[str, list[dict[str, Any]]] = {side: [] for side in SIDES}
     with tempfile.TemporaryDirectory() as name:
         env = Path(name)
         make_tars(shape, env / shape.name)
@@ -265,29 +265,29 @@ def beside(shape: Shape, python: str, rounds: int) -> dict[str, list[dict[str, A
         for number in range(rounds):
             for side in sorted(SIDES, reverse=number % 2 == 0):
                 interpreter = python if side == "xares" else sys.executable
-                found[side].append(one_side(side, interpreter, env, files, SEED + number))
+                results[side].append(one_side(side, interpreter, env, files, SEED + number))
                 if shape.task and side == "xares":
-                    found[side][-1] |= one_side("checkpoint", sys.executable, env, files, SEED + number)
+                    results[side][-1] |= one_side("checkpoint", sys.executable, env, files, SEED + number)
                 for made in ("embeddings", "checkpoints"):  # the next round starts from nothing
                     shutil.rmtree(env / shape.name / made, ignore_errors=True)
-    return found
+    return results
 
 
-def rows(shape: Shape, found: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[tuple[str, ...]]:
+def rows(shape: Shape, results: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[tuple[str, ...]]:
     """Return one row per case: seconds or bytes of both sides, their ratio, and the scores."""
-    theirs, ours = (found[side] for side in SIDES)
-    seeds = [score for one in (ours if shape.task else ours[:1]) for score in one["MLP"]]
-    scores = {"MLP": mlp_scores([one["MLP"][0] for one in theirs], seeds)}
+    theirs, ours = (results[side] for side in SIDES)
+    seeds = [score for result in (ours if shape.task else ours[:1]) for score in result["MLP"]]
+    scores = {"MLP": mlp_scores([result["MLP"][0] for result in theirs], seeds)}
     if shape.task:
         scores["standard"] = f"– · {ours[0]['standard']:.4f}"
     else:
-        scores["kNN"] = knn_scores(found)
+        scores["kNN"] = knn_scores(results)
     cases = ("whole run", "MLP", "standard") if shape.task else ("whole run", "both, from the cache", "MLP", "kNN")
     lines = []
     for case in cases:
         pairs = [(them["seconds"][case], us["seconds"][case]) for them, us in zip(theirs, ours, strict=True)]
         them, us = (statistics.median(each) for each in zip(*pairs, strict=True))
-        ratios = [one / other for one, other in pairs]
+        ratios = [their_seconds / other for their_seconds, other in pairs]
         spread = f"{statistics.median(ratios):.1f} ({min(ratios):.1f} to {max(ratios):.1f})"
         lines.append((shape.title, case, f"{them:.2f} s", f"{us:.2f} s", spread, scores.get(case, "")))
     if shape.task:
@@ -308,9 +308,9 @@ def mlp_scores(theirs: Sequence[float], ours: Sequence[float]) -> str:
     return f"{' · '.join(told)}; t = {welch.statistic:.2f}, p = {welch.pvalue:.2f}"
 
 
-def knn_scores(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
+def knn_scores(results: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
     """Return a cell: both sides' kNN scores, and whether they are equal."""
-    all_of = {side: sorted({round(one["kNN"], 9) for one in found[side]}) for side in SIDES}
+    all_of = {side: sorted({round(result["kNN"], 9) for result in results[side]}) for side in SIDES}
     theirs, ours = (", ".join(f"{score:.4f}" for score in all_of[side]) for side in SIDES)
     equal = len({*all_of["xares"], *all_of["audiomarathon"]}) == 1
     return f"{theirs} · {ours}, equal" if equal else f"{theirs} · {ours}, **not equal**"
@@ -318,7 +318,7 @@ def knn_scores(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
 
 def checkpoint_scores(theirs: Sequence[Mapping[str, Any]]) -> str:
     """Return a cell: X-ARES' frame scores, our scores of its checkpoints, and the greatest difference."""
-    pairs = [(one["MLP"][0], one["checkpoint"]) for one in theirs]
+    pairs = [(result["MLP"][0], result["checkpoint"]) for result in theirs]
     most = max(abs(them - us) for them, us in pairs)
     told = " · ".join(", ".join(f"{score:.4f}" for score in each) for each in zip(*pairs, strict=True))
     return f"{told}, {'equal' if most <= SAME else '**not equal**'} ({most:.0e})"
@@ -341,8 +341,8 @@ def main() -> int:
         if shape.name in given.shapes.split(","):
             fewer = {part: max(2, count // 10) for part, count in shape.parts.items()}
             quick = replace(shape, parts=fewer, epochs=5)
-            found = beside(quick, given.xares, 1) if given.quick else beside(shape, given.xares, given.rounds)
-            for row in rows(shape, found):
+            results = beside(quick, given.xares, 1) if given.quick else beside(shape, given.xares, given.rounds)
+            for row in rows(shape, results):
                 print(f"| {' | '.join(row)} |", flush=True)
                 differ |= "not equal" in row[-1]
     return int(differ)

@@ -57,8 +57,8 @@ def figures(truth: np.ndarray, chosen: np.ndarray, names: np.ndarray) -> dict[st
     """Return accuracy and macro-F1 of the chosen classes, with their intervals."""
     clusters = [str(name) for name in names]
     sums = choice_sums([str(t) for t in truth], [str(c) for c in chosen], [False] * len(truth), clusters)
-    found = Resampler(0, resamples=1000).of_sums(sums)
-    return {name: found[name] for name in FIGURES}
+    estimates = Resampler(0, resamples=1000).of_sums(sums)
+    return {name: estimates[name] for name in FIGURES}
 
 
 def truths(skills: tuple[float, float]) -> dict[str, float]:
@@ -77,10 +77,10 @@ def measured(
     rng, held, bias = np.random.default_rng(seed), dict.fromkeys(FIGURES, 0), 0.0
     true = {name: float(np.mean([known[skills][name] for _, skills in tasks])) for name in FIGURES}
     for _ in range(runs):
-        found = [figures(*drawn(rng, clusters, skills)) for clusters, skills in tasks]
-        means = {name: mean_over([one[name] for one in found]) for name in FIGURES}
-        for name, one in means.items():
-            held[name] += one.interval is not None and one.interval[0] <= true[name] <= one.interval[1]
+        estimates = [figures(*drawn(rng, clusters, skills)) for clusters, skills in tasks]
+        means = {name: mean_over([task_estimates[name] for task_estimates in estimates]) for name in FIGURES}
+        for name, estimate in means.items():
+            held[name] += estimate.interval is not None and estimate.interval[0] <= true[name] <= estimate.interval[1]
         bias += (means["macro_f1"].value - true["macro_f1"]) / runs
     return f"{held['accuracy'] / runs:.1%} | {held['macro_f1'] / runs:.1%} | {bias:+.4f} |"
 
@@ -105,14 +105,14 @@ def measured_wer(clusters: int, kind: str, runs: int, truth: float) -> str:
     rng, names = np.random.default_rng(clusters), [str(place) for place in range(clusters) for _ in range(SIZE)]
     counts = dict.fromkeys(("held", "above", "below", "percentile"), 0)
     for _ in range(runs):
-        errors, words = (one.ravel().tolist() for one in transcripts(rng, clusters, kind))
+        errors, words = (counts.ravel().tolist() for counts in transcripts(rng, clusters, kind))
         fields = ("errors", "words", "substitutions", "deletions", "insertions")
         samples = [dict(zip(fields, (e, w, e, 0, 0), strict=True)) for e, w in zip(errors, words, strict=True)]
-        found = Resampler(0, resamples=1000).of_sums(transcript_sums(samples, names))["wer"]
-        counts["held"] += found.low <= truth <= found.high
-        counts["above"] += truth > found.high
-        counts["below"] += truth < found.low
-        low, high = np.quantile(found.drawn, [expanded_tail(clusters), 1 - expanded_tail(clusters)])
+        estimate = Resampler(0, resamples=1000).of_sums(transcript_sums(samples, names))["wer"]
+        counts["held"] += estimate.low <= truth <= estimate.high
+        counts["above"] += truth > estimate.high
+        counts["below"] += truth < estimate.low
+        low, high = np.quantile(estimate.drawn, [expanded_tail(clusters), 1 - expanded_tail(clusters)])
         counts["percentile"] += low <= truth <= high
     return " | ".join(f"{count / runs:.1%}" for count in counts.values()) + " |"
 
@@ -150,7 +150,7 @@ def false_verdicts(margin: float, clusters: int, runs: int) -> dict[str, float]:
     The cases differ in accuracy, discordance and spread. "one of 20" is the chance of any wrong verdict among 20
     settings under Holm's correction, which begins with 20 times the smallest p.
     """
-    rng, found = np.random.default_rng([clusters, round(1000 * margin)]), dict[str, float]()
+    rng, highest_rates = np.random.default_rng([clusters, round(1000 * margin)]), dict[str, float]()
     cases = itertools.product((0.3, 0.6, 0.95), (margin, 3 * margin, 0.3), SPREADS)
     for accuracy, discordance, spread in cases:
         highest = float(SPREADS[spread](SIZES, np.zeros(20)).max())
@@ -164,8 +164,8 @@ def false_verdicts(margin: float, clusters: int, runs: int) -> dict[str, float]:
             if each:
                 families = p[: len(p) // 20 * 20].reshape(-1, 20).min(axis=1)
                 rates[f"{what}, one of 20"] = float((20 * families <= ALPHA).mean())
-            found |= {name: max(found.get(name, 0.0), rate) for name, rate in rates.items()}
-    return found
+            highest_rates |= {name: max(highest_rates.get(name, 0.0), rate) for name, rate in rates.items()}
+    return highest_rates
 
 
 def samples_to_decide(margin: float, discordance: float, most: int, runs: int) -> dict[str, float]:
@@ -197,15 +197,15 @@ def print_margins(runs: int) -> None:
     ]
     print(f"\n| margin | clusters | {' | '.join(names)} |\n|---:|---:|{'---:|' * len(names)}")
     for margin, clusters in itertools.product((0.02, 0.05), (8, 20, 40, 100, 400)):
-        found = false_verdicts(margin, clusters, runs)
-        print(f"| {margin} | {clusters} | {' | '.join(f'{found[name]:.1%}' for name in names)} |", flush=True)
+        results = false_verdicts(margin, clusters, runs)
+        print(f"| {margin} | {clusters} | {' | '.join(f'{results[name]:.1%}' for name in names)} |", flush=True)
     columns = "a z test needs | ours, one look | ours, stopped (median) | stopped ÷ one look | saved of 5,000 samples |"
     print(f"\n| margin | discordance | clusters of | {columns}\n|---:|---:|---|{'---:|' * 5}")
     for margin, most in itertools.product((0.02, 0.05), (1, 5)):
         for discordance in (0.0, margin, 0.1, 0.3):
-            found = samples_to_decide(margin, discordance, most, min(runs, 400))
-            cells = [f"{found[name]:,.0f}" for name in ("classic", "fixed", "stopped")]
-            cells += [f"{found['stopped'] / found['fixed']:.2f}", f"{max(0.0, 1 - found['stopped'] / 5000):.0%}"]
+            results = samples_to_decide(margin, discordance, most, min(runs, 400))
+            cells = [f"{results[name]:,.0f}" for name in ("classic", "fixed", "stopped")]
+            cells += [f"{results['stopped'] / results['fixed']:.2f}", f"{max(0.0, 1 - results['stopped'] / 5000):.0%}"]
             size = "1" if most == 1 else f"1 to {most}"
             print(f"| {margin} | {discordance} | {size} | {' | '.join(cells)} |", flush=True)
 

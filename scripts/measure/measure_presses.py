@@ -29,9 +29,9 @@ from audiomarathon.models.prompt import Prompt
 from audiomarathon.settings import RunSettings
 
 
-def shared_beginning(one: tuple[int, ...], other: tuple[int, ...]) -> int:
+def shared_beginning(tokens: tuple[int, ...], other: tuple[int, ...]) -> int:
     """Return the number of equal tokens at the beginning of two replies."""
-    return next((i for i, (a, b) in enumerate(zip(one, other, strict=True)) if a != b), len(one))
+    return next((i for i, (a, b) in enumerate(zip(tokens, other, strict=True)) if a != b), len(tokens))
 
 
 def main() -> None:
@@ -46,7 +46,7 @@ def main() -> None:
     lm = open_local("embedded", RunSettings()).lm
     task = get_task("librispeech")
     samples = task.load(task.find(mini_benchmark())).samples
-    presses = [get_method(one.key, flags.ratio) for one in all_methods() if isinstance(one, KVPress)]
+    presses = [get_method(method.key, flags.ratio) for method in all_methods() if isinstance(method, KVPress)]
     same: dict[str, list[int]] = {press.key: [] for press in presses}
     cache: dict[str, list[int]] = {press.key: [] for press in (Base(), *presses)}
     for sample in samples:
@@ -56,9 +56,9 @@ def main() -> None:
             base = Base().generate(lm, inputs, max_new_tokens=flags.tokens, ignore_end=True)
             cache["base"].append(base.kv_bytes)
             for press in presses:
-                own = press.generate(lm, inputs, max_new_tokens=flags.tokens, ignore_end=True)
-                cache[press.key].append(own.kv_bytes)
-                same[press.key].append(shared_beginning(base.replies[0].token_ids, own.replies[0].token_ids))
+                generation = press.generate(lm, inputs, max_new_tokens=flags.tokens, ignore_end=True)
+                cache[press.key].append(generation.kv_bytes)
+                same[press.key].append(shared_beginning(base.replies[0].token_ids, generation.replies[0].token_ids))
     print(
         f"{len(samples)} clips, ratio {flags.ratio:g}, KV cache of base {statistics.mean(cache['base']) / 1e6:.2f} MB"
     )

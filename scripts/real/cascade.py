@@ -77,7 +77,7 @@ class Heard:
 
 def clips() -> list[Heard]:
     """Return the clips: voice prompts of one topic, joined in sorted order, and sentences of the LibriVox reading."""
-    found = []
+    heard = []
     for topic, beginnings in TOPICS.items():
         groups: list[list[Path]] = []
         texts = {path: text for path, text in prompts().items() if path.stem.startswith(beginnings)}
@@ -86,13 +86,16 @@ def clips() -> list[Heard]:
                 groups[-1].append(path)
             elif joined_seconds([path]) <= LONGEST_S:
                 groups.append([path])
-        found += [
+        heard += [
             Heard(
-                f"{beginnings[0].strip('-')}-{number:02d}", tuple(own), tuple(plain(texts[one]) for one in own), topic
+                f"{beginnings[0].strip('-')}-{number:02d}",
+                tuple(group),
+                tuple(plain(texts[path]) for path in group),
+                topic,
             )
-            for number, own in enumerate(groups, 1)
+            for number, group in enumerate(groups, 1)
         ]
-    return found + [Heard(path.stem, (path,), (plain(text),), NOVEL) for path, text in sentences().items()]
+    return heard + [Heard(path.stem, (path,), (plain(text),), NOVEL) for path, text in sentences().items()]
 
 
 def plain(text: str) -> str:
@@ -103,11 +106,11 @@ def plain(text: str) -> str:
 def questions(heard: Sequence[Heard]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield (task's name, row) for each question: one or two questions per clip and task."""
     draw = random.Random(SEED)
-    topics = sorted({one.topic for one in heard})
+    topics = sorted({clip.topic for clip in heard})
     for clip in heard:
-        others = [one for one in heard if one is not clip]
-        foreign = sorted({text for one in others for text in one.texts} - {*clip.texts})
-        words = sorted({word for one in others for word in one.words} - {*clip.words})
+        others = [heard_clip for heard_clip in heard if heard_clip is not clip]
+        foreign = sorted({text for other in others for text in other.texts} - {*clip.texts})
+        words = sorted({word for other in others for word in other.words} - {*clip.words})
         told = draw.sample(clip.texts, min(2, len(clip.texts)))
         options = {
             "sentence": [(text, draw.sample(foreign, 3)) for text in told],
@@ -137,13 +140,13 @@ def write(out: Path) -> list[Path]:
     heard = clips()
     with writing(out):
         (out / "clips").mkdir(parents=True, exist_ok=True)
-        for one in heard:
-            soundfile.write(out / "clips" / f"{one.name}.flac", joined(one.paths, RATE), RATE)
+        for clip in heard:
+            soundfile.write(out / "clips" / f"{clip.name}.flac", joined(clip.paths, RATE), RATE)
     rows: dict[str, list[dict[str, Any]]] = {}
     for task, row in questions(heard):
         rows.setdefault(task, []).append(row)
-    for task, own in rows.items():
-        write_lines(out / f"{task}.jsonl", own)
+    for task, task_rows in rows.items():
+        write_lines(out / f"{task}.jsonl", task_rows)
         write_bytes(out / f"{task}.toml", TOML.format(key=task).encode())
     return [out / f"{task}.toml" for task in rows]
 

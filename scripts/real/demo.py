@@ -49,9 +49,9 @@ def print_rates(results: Path) -> None:
 def print_transcripts(results: Path, sample: str) -> None:
     """Print a sample's text, and each setting's transcript of it."""
     records = load_runs(results).records
-    own = records[records["id"] == sample]
-    print(f"\n{sample} is said:\n{textwrap.indent(textwrap.fill(own['answer'].iloc[0], 110), '  ')}")
-    for setting, reply, errors, words in own[["setting", "reply", "errors", "words"]].itertuples(index=False):
+    rows = records[records["id"] == sample]
+    print(f"\n{sample} is said:\n{textwrap.indent(textwrap.fill(rows['answer'].iloc[0], 110), '  ')}")
+    for setting, reply, errors, words in rows[["setting", "reply", "errors", "words"]].itertuples(index=False):
         text = reply if len(reply) <= LONGEST else f"{reply[:LONGEST]} … ({len(reply):,} characters)"
         print(f"{setting} hears, {errors} errors in {words} words:\n{textwrap.indent(textwrap.fill(text, 110), '  ')}")
 
@@ -74,7 +74,7 @@ def ask(here: Path) -> int:
     if code := command("cascade", results / "transcripts", *tasks, "--with", llm, *where):
         return code
     rows = {task.stem: map(json.loads, task.with_suffix(".jsonl").read_text("utf-8").splitlines()) for task in tasks}
-    asked = {(task, row["id"]): row["question"] for task, own in rows.items() for row in own}
+    asked = {(task, row["id"]): row["question"] for task, task_rows in rows.items() for row in task_rows}
     for file in sorted(results.glob("own-*/*/*/*/samples.jsonl")):
         record = json.loads(file.read_text(encoding="utf-8").splitlines()[0])
         reference = record["reference"]

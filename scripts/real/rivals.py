@@ -95,15 +95,19 @@ SAYING = (
 
 def methods(*, at_input: bool) -> list[str]:
     """Return the keys of the token pruners that work at the input (or at layer 1), the bars first."""
-    can = [one.key for one in BUILT_IN if isinstance(one, TokenPruner) and "layer" in one.places]
-    blind = [one.key for one in BUILT_IN if isinstance(one, TokenPruner) and not one.scored and "input" in one.places]
-    found = [key for key in can if not at_input or key in blind]
+    can = [method.key for method in BUILT_IN if isinstance(method, TokenPruner) and "layer" in method.places]
+    blind = [
+        method.key
+        for method in BUILT_IN
+        if isinstance(method, TokenPruner) and not method.scored and "input" in method.places
+    ]
+    keys = [key for key in can if not at_input or key in blind]
     try:
         check_detector()
     except AudioMarathonError as error:
-        found.remove("keep_speech")
+        keys.remove("keep_speech")
         print(f"without keep_speech: {error}")
-    return [*BARS, *(key for key in found if key not in BARS)]
+    return [*BARS, *(key for key in keys if key not in BARS)]
 
 
 def run(out: Path, limit: int, ratios: str) -> int:
@@ -128,74 +132,80 @@ def run(out: Path, limit: int, ratios: str) -> int:
     return 0
 
 
-def paired(one: System, other: System) -> tuple[PairedResult, list[Pairs]]:
+def paired(system: System, other: System) -> tuple[PairedResult, list[Pairs]]:
     """Test one setting against another on their common tasks, weighted as in their benchmark."""
-    pairs = {key: Pairs.of(own, other.runs[key]) for key, own in one.runs.items() if key in other.runs}
+    pairs = {key: Pairs.of(task_run, other.runs[key]) for key, task_run in system.runs.items() if key in other.runs}
     return weighed({key: each.drawn(SEED) for key, each in pairs.items()}, SEED), list(pairs.values())
 
 
-def verdict(found: PairedResult, p: float | None, margin: float = 0.0) -> str:
+def verdict(test: PairedResult, p: float | None, margin: float = 0.0) -> str:
     """Return the verdict on whether a setting is better than the bar: "yes", "no" (worse), or "not shown".
 
     With a margin: the verdict, by the interval, on whether it is worse by at most the margin.
     """
-    if found.interval is None or found.difference is None:
+    if test.interval is None or test.difference is None:
         return "not shown"
     if margin:
-        low, high = found.interval
+        low, high = test.interval
         return "yes" if low > -margin else "no" if high < -margin else "not shown"
-    if p is None or p >= 0.05 or not found.difference:
+    if p is None or p >= 0.05 or not test.difference:
         return "not shown"
-    return "yes" if found.difference > 0 else "no"
+    return "yes" if test.difference > 0 else "no"
 
 
-def shown(found: PairedResult, p: float | None = None) -> str:
+def shown(test: PairedResult, p: float | None = None) -> str:
     """Write a difference with its interval, and p if there is one."""
-    low, high = found.interval or (float("nan"),) * 2
-    return f"{found.difference or 0:+.3f} [{low:+.3f}, {high:+.3f}]" + ("" if p is None else f", p {p:.2g}")
+    low, high = test.interval or (float("nan"),) * 2
+    return f"{test.difference or 0:+.3f} [{low:+.3f}, {high:+.3f}]" + ("" if p is None else f", p {p:.2g}")
 
 
 def table(part: Part, systems: Mapping[str, System]) -> list[str]:
     """Return the lines of a sweep's table: each setting beside the bars of its ratio."""
     tests: dict[str, dict[str, tuple[PairedResult, list[Pairs]]]] = {bar: {} for bar in BARS}
-    for label, one in systems.items():
+    for label, system in systems.items():
         key, _, rest = label.partition("-")
         for bar in BARS:
             if key not in (bar, "base") and (other := systems.get(f"{bar}-{rest}")):
-                tests[bar][label] = paired(one, other)
+                tests[bar][label] = paired(system, other)
     head = [f"− {bar}, p (Holm) | beats {bar}" for bar in BARS]
     lines = [f"## {part.title}", "", f"| setting | score | {' | '.join(head)} | n |", "|---" * 7 + "|"]
     corrected = {
-        bar: dict(zip(own, holm_within([("", found.p) for found, _ in own.values()]), strict=True))
-        for bar, own in tests.items()
+        bar: dict(zip(bar_tests, holm_within([("", result.p) for result, _ in bar_tests.values()]), strict=True))
+        for bar, bar_tests in tests.items()
     }
     base, counts = systems["base-0"], {bar: Counter[str]() for bar in BARS}
-    for label, one in systems.items():
-        _found, pairs = paired(one, base)
+    for label, system in systems.items():
+        _found, pairs = paired(system, base)
         cells = []
         for bar in BARS:
             if label in tests[bar]:
-                found, p = tests[bar][label][0], corrected[bar][label]
-                cells += [shown(found, p), verdict(found, p)]
+                test, p = tests[bar][label][0], corrected[bar][label]
+                cells += [shown(test, p), verdict(test, p)]
                 counts[bar][cells[-1]] += 1
             else:
                 cells += ["", ""]
         score = mean_scores(pairs)[0]
         count = sum(len(each.pairs) for each in pairs)
         lines.append(f"| `{label}` | {'–' if score is None else f'{score:.3f}'} | {' | '.join(cells)} | {count} |")
-    told = (f"beats `{bar}`: {', '.join(f'{word} {own[word]}' for word in HOLDS)}" for bar, own in counts.items())
+    told = (
+        f"beats `{bar}`: {', '.join(f'{word} {bar_counts[word]}' for word in HOLDS)}"
+        for bar, bar_counts in counts.items()
+    )
     return [*lines, "", f"{'; '.join(told)}.", ""]
 
 
-def claims(found: Mapping[str, Mapping[str, System]]) -> list[str]:
+def claims(sweeps: Mapping[str, Mapping[str, System]]) -> list[str]:
     """Return the lines of the table of claims; p of "beats" is after Holm's correction over all rows with a p."""
     rows: list[tuple[Claim, Part, PairedResult | None]] = []
     for claim in CLAIMS:
         for part in PARTS if claim.bar else PARTS[:1]:
-            own, rest = found.get(part.name, {}), f"-{claim.ratio}-{part.where}"
-            one, bar = own.get(claim.method + rest), own.get("base-0" if claim.bar == "base" else claim.bar + rest)
-            if not claim.bar or (part.name in claim.parts and one and bar):
-                rows.append((claim, part, paired(one, bar)[0] if claim.bar and one and bar else None))
+            systems, rest = sweeps.get(part.name, {}), f"-{claim.ratio}-{part.where}"
+            system, bar = (
+                systems.get(claim.method + rest),
+                systems.get("base-0" if claim.bar == "base" else claim.bar + rest),
+            )
+            if not claim.bar or (part.name in claim.parts and system and bar):
+                rows.append((claim, part, paired(system, bar)[0] if claim.bar and system and bar else None))
     beats = [None if test is None or claim.bar == "base" else test.p for claim, _part, test in rows]
     corrected = holm_within([("", p) for p in beats])
     lines = ["| method | claim | here | difference | verdict |", "|---|---|---|---|---|"]
@@ -222,17 +232,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parse_ratios(given.ratios)
         if not given.read and (code := run(given.out, given.limit, given.ratios)):
             return code
-        found = {
-            part.name: {one.method: one for one in read_systems([given.out / "runs" / part.name])}
+        sweeps = {
+            part.name: {system.method: system for system in read_systems([given.out / "runs" / part.name])}
             for part in PARTS
             if (given.out / "runs" / part.name).is_dir()
         }
-        if not any(found.values()):
+        if not any(sweeps.values()):
             raise RecordError(f"{given.out / 'runs'}: no finished sweep to read; leave out --read to run them")
         for part in PARTS:
-            if found.get(part.name):
-                print(*table(part, found[part.name]), sep="\n")
-        print("## What papers claim\n", *SAYING, "", *claims(found), sep="\n")
+            if sweeps.get(part.name):
+                print(*table(part, sweeps[part.name]), sep="\n")
+        print("## What papers claim\n", *SAYING, "", *claims(sweeps), sep="\n")
     except (AudioMarathonError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

@@ -54,34 +54,34 @@ def write(out: Path) -> Path:
 def first_named(transcript: str, options: Sequence[str]) -> str:
     """Return the letter of the option that a transcript names first; "" if it names none."""
     said = words_of(transcript)
-    places = {letter: said.index(words_of(one)[0]) for letter, one in zip(LETTERS, options, strict=False)
-              if words_of(one)[0] in said}  # fmt: skip
+    places = {letter: said.index(words_of(option)[0]) for letter, option in zip(LETTERS, options, strict=False)
+              if words_of(option)[0] in said}  # fmt: skip
     return min(places, key=lambda letter: places[letter], default="")
 
 
 def tables(systems: Sequence[System], question: str, rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the lines of a table: how often the first option that a transcript names is right, by length."""
     key = f"transcripts/ruler/{question}"
-    runs = {one.method: one.runs[key] for one in systems if key in one.runs}
+    runs = {system.method: system.runs[key] for system in systems if key in system.runs}
     lengths = sorted({float(row["minutes"]) for row in rows})
     lines = [
-        f"| setting | {' | '.join(f'{one:g} min' for one in lengths)} | n |",
+        f"| setting | {' | '.join(f'{minutes:g} min' for minutes in lengths)} | n |",
         "|---|" + "---|" * (len(lengths) + 1),
     ]
     for label, run in runs.items():
         cells, count = [], 0
         for length in lengths:
-            own = [row for row in rows if float(row["minutes"]) == length and row["path"] in run.records]
-            options = [[row[f"choice_{letter.lower()}"] for letter in LETTERS[:4]] for row in own]
-            texts = [run.records[row["path"]].text for row in own]
+            part_rows = [row for row in rows if float(row["minutes"]) == length and row["path"] in run.records]
+            options = [[row[f"choice_{letter.lower()}"] for letter in LETTERS[:4]] for row in part_rows]
+            texts = [run.records[row["path"]].text for row in part_rows]
             right: list[float | None] = [
                 float(first_named(text, told) == row["answer_gt"])
-                for text, told, row in zip(texts, options, own, strict=True)
+                for text, told, row in zip(texts, options, part_rows, strict=True)
             ]
-            sums = means_of_items({"right": right}, [str(row["background"]) for row in own])
-            found = Resampler(0).of_sums(sums)["right"]
-            cells.append(f"{found.value:.3f} [{found.low:.3f}, {found.high:.3f}]" if own else "–")
-            count += len(own)
+            sums = means_of_items({"right": right}, [str(row["background"]) for row in part_rows])
+            estimate = Resampler(0).of_sums(sums)["right"]
+            cells.append(f"{estimate.value:.3f} [{estimate.low:.3f}, {estimate.high:.3f}]" if part_rows else "–")
+            count += len(part_rows)
         lines.append(f"| `{label}` | {' | '.join(cells)} | {count} |")
     return lines
 
@@ -99,7 +99,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 0
         systems = read_systems([given.read])
         for question in ("word", "order"):
-            if any(f"transcripts/ruler/{question}" in one.runs for one in systems):
+            if any(f"transcripts/ruler/{question}" in system.runs for system in systems):
                 rows = read_rows(given.out / "ruler" / f"ruler_{question}.json")
                 print(f"ruler/{question}\n", *tables(systems, question, rows), "", sep="\n")
     except (AudioMarathonError, OSError) as error:

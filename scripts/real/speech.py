@@ -75,15 +75,15 @@ def prompts(language: str = "en", fewest: int = FEWEST_WORDS) -> Mapping[Path, s
         return {}
     content = file.read_bytes()
     lines = (gzip.decompress(content) if file.suffix == ".gz" else content).decode("utf-8-sig").splitlines()
-    found, said = {}, set()
+    by_file, said = {}, set()
     for name, _, text in sorted(line.partition(": ") for line in lines if not line.startswith(";")):
         place, words = folder / f"{name}.wav", tuple(re.findall(r"[^\W_](?:[^\W_]|')*", text.upper()))
         clean = re.fullmatch(rf"[{letters} ,.'’!?¿¡;-]+", text, re.IGNORECASE) and not re.search(r"\? *[a-zà-ÿ]", text)
         usable = clean and len(words) >= fewest and name not in WRONG.get(language, ())
         if usable and words not in said and place.is_file():
-            found[place] = text
+            by_file[place] = text
             said.add(words)
-    return found
+    return by_file
 
 
 def sentences() -> dict[Path, str]:
@@ -138,8 +138,8 @@ def row(name: str, audio: str, said: Mapping[Path, str], paths: Sequence[Path], 
         parts.append({"name": path.stem, "start": round(start, 3), "end": round(end, 3), "text": text})
         start = end + GAP_S
     transcript = " ".join(part["text"] for part in parts)
-    found = {"id": name, "audio": audio, "transcript": transcript, "cluster": cluster, "source": source}
-    return {**found, "prompts": parts}
+    fields = {"id": name, "audio": audio, "transcript": transcript, "cluster": cluster, "source": source}
+    return {**fields, "prompts": parts}
 
 
 def task_name(language: str, *, long: bool) -> str:

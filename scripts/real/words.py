@@ -105,23 +105,29 @@ def shown(estimate: Estimate, sign: str = "") -> str:
     return f"{estimate.value:{sign}.3f} [{estimate.low:{sign}.3f}, {estimate.high:{sign}.3f}]"
 
 
-def curve(found: Mapping[str, Mapping[str, TranscriptErrors]], base: str, clusters: Mapping[str, str]) -> list[str]:
+def curve(
+    by_setting: Mapping[str, Mapping[str, TranscriptErrors]], base: str, clusters: Mapping[str, str]
+) -> list[str]:
     """Return the rows of the first table, one row per setting."""
     lines = [
         "| setting | WER | against `base`, paired | substituted · deleted · inserted per 100 words | loops |",
         "|---|---|---|---|---|",
     ]
-    for label, errors in found.items():
-        own, ids = [*errors.values()], [clusters[id_] for id_ in errors]
-        words = [one.words for one in own]
-        more = [one.errors - found[base][id_].errors for id_, one in errors.items()]
-        kinds = np.sum([(one.substitutions, one.deletions, one.insertions) for one in own], axis=0) / sum(words) * 100
+    for label, errors in by_setting.items():
+        samples, ids = [*errors.values()], [clusters[id_] for id_ in errors]
+        words = [sample.words for sample in samples]
+        more = [sample.errors - by_setting[base][id_].errors for id_, sample in errors.items()]
+        kinds = (
+            np.sum([(sample.substitutions, sample.deletions, sample.insertions) for sample in samples], axis=0)
+            / sum(words)
+            * 100
+        )
         cells = [
             f"`{label}`",
-            shown(rate_of([one.errors for one in own], words, ids)),
+            shown(rate_of([sample.errors for sample in samples], words, ids)),
             "–" if label == base else shown(rate_of(more, words, ids), "+"),
             " · ".join(f"{kind:.1f}" for kind in kinds),
-            f"{sum(one.insertion_loop for one in own)} of {len(own)}",
+            f"{sum(sample.insertion_loop for sample in samples)} of {len(samples)}",
         ]
         lines.append(f"| {' | '.join(cells)} |")
     return lines
@@ -134,21 +140,21 @@ def survivors(
     lines = ["| setting | question | one side, lost | other side, lost | difference |", "|---|---|---|---|---|"]
     for label, texts in replies.items():
         gone = {id_: lost(clips[id_], text, language) for id_, text in texts.items()}
-        for question, (one, other, first) in KINDS.items():
+        for question, (side_name, other, first) in KINDS.items():
             sides: list[list[tuple[int, int]]] = [[], []]
             for id_, losses in gone.items():
                 clip = clips[id_]
                 pairs = [(word, is_lost) for word, is_lost in zip(clip.words, losses, strict=True)
                          if question != "length" or not 3 < len(word.text) < 7]  # fmt: skip
                 for side, there in zip(sides, (True, False), strict=True):
-                    own = [is_lost for word, is_lost in pairs if first(word, clip) is there]
-                    side.append((sum(own), len(own)))
+                    flags = [is_lost for word, is_lost in pairs if first(word, clip) is there]
+                    side.append((sum(flags), len(flags)))
             ids = [clusters[id_] for id_ in gone]
             rates = [sum(count for count, _ in side) / max(sum(all_ for _, all_ in side), 1) for side in sides]
             columns = np.hstack([np.array(side, np.float64) for side in sides])
             names = ("difference",)
             apart = Resampler(0).of_sums(Sums(names, columns, _apart, tuple(ids)))["difference"]
-            cells = [f"`{label}`", question, f"{one}: {rates[0]:.3f}", f"{other}: {rates[1]:.3f}"]
+            cells = [f"`{label}`", question, f"{side_name}: {rates[0]:.3f}", f"{other}: {rates[1]:.3f}"]
             lines.append(f"| {' | '.join([*cells, shown(apart, '+')])} |")
     return lines
 
@@ -157,11 +163,13 @@ def _apart(sums: Floats) -> Floats:
     return (ratio(sums[:, 0], sums[:, 1]) - ratio(sums[:, 2], sums[:, 3]))[:, None]
 
 
-def worst(found: Mapping[str, Mapping[str, TranscriptErrors]], replies: Mapping[str, Mapping[str, str]]) -> list[str]:
+def worst(
+    by_setting: Mapping[str, Mapping[str, TranscriptErrors]], replies: Mapping[str, Mapping[str, str]]
+) -> list[str]:
     """Return, for each setting with a loop, the beginning of its reply with the most insertions."""
     lines = []
-    for label, errors in found.items():
-        loops = {id_: one for id_, one in errors.items() if one.insertion_loop}
+    for label, errors in by_setting.items():
+        loops = {id_: sample for id_, sample in errors.items() if sample.insertion_loop}
         if loops:
             id_ = max(loops, key=lambda id_: loops[id_].insertions)
             lines.append(
@@ -180,7 +188,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     key = f"own-transcript/{given.task or given.rows.stem}"
     try:
         systems = read_systems([given.results])
-        runs = {one.method: one.runs[key] for one in systems if key in one.runs}
+        runs = {system.method: system.runs[key] for system in systems if key in system.runs}
         if Base().label not in runs:
             raise DataError(f"{given.results}: no run of {key} under {Base().label}")
         print("\n".join(tables(runs, given.rows)))
@@ -192,14 +200,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def read_rows(file: Path) -> list[dict[str, Any]]:
     """Return the rows of a task that `speech.py` wrote."""
-    found = [json_object(line.encode()) for line in file.read_text(encoding="utf-8").splitlines()]
-    return [row for row in found if row is not None and "id" in row]
+    objects = [json_object(line.encode()) for line in file.read_text(encoding="utf-8").splitlines()]
+    return [row for row in objects if row is not None and "id" in row]
 
 
 def tables(runs: Mapping[str, Run], rows: Path) -> list[str]:
     """Return the lines of all tables, for the samples that every run has answered."""
     base = runs[Base().label]
-    ids = [id_ for id_ in base.records if all(id_ in one.records for one in runs.values())]
+    ids = [id_ for id_ in base.records if all(id_ in run.records for run in runs.values())]
     known = {str(row["id"]): row for row in read_rows(rows)}
     if lacking := [id_ for id_ in ids if "prompts" not in known.get(id_, ())]:
         raise DataError(f"{rows}: no row of {lacking[0]} that says its prompts; allowed: rows that speech.py wrote")
@@ -207,7 +215,7 @@ def tables(runs: Mapping[str, Run], rows: Path) -> list[str]:
         raise DataError(f"{rows}: no clip was answered under every setting, so nothing can be compared yet")
     language = str(base.records[ids[0]].reference["language"])
     clusters = {id_: base.records[id_].cluster for id_ in ids}
-    replies = {label: {id_: one.records[id_].reply or "" for id_ in ids} for label, one in runs.items()}
+    replies = {label: {id_: run.records[id_].reply or "" for id_ in ids} for label, run in runs.items()}
     read = partial(units_of, language=language)
     errors = {
         label: {
@@ -216,7 +224,7 @@ def tables(runs: Mapping[str, Run], rows: Path) -> list[str]:
         for label, texts in replies.items()
     }
     clips = {id_: Clip.of(known[id_], rows.parent, language) for id_ in ids}
-    total = {label: sum(one.errors for one in own.values()) for label, own in errors.items()}
+    total = {label: sum(sample.errors for sample in samples.values()) for label, samples in errors.items()}
     words = sum(len(clip.words) for clip in clips.values())
     hearing = {label: texts for label, texts in replies.items()
                if total[label] > total[Base().label] * 1.5 and total[label] < MOST_LOST * words}  # fmt: skip

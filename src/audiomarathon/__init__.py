@@ -137,10 +137,11 @@ def evaluate_encoder(
     root = data_root() if data is None else Path(data)
     there, _missing = read_tasks(chosen, root, limit=limit, mini=mini, say=warnings.warn)
     probes = [
-        probe_task(loaded, task, found, Path(results), protocol=protocol, seeds=seeds, say=say) for task, found in there
+        probe_task(loaded, task, dataset, Path(results), protocol=protocol, seeds=seeds, say=say)
+        for task, dataset in there
     ]
     done, _failed = tried([*probes], warnings.warn)
-    return task_scores([Run.read(one.folder) for one in done])
+    return task_scores([Run.read(result.folder) for result in done])
 
 
 def __getattr__(name: str) -> Any:

@@ -23,36 +23,36 @@ FORMER = {
     # hf.WaveformEncoder, hf.SpectrogramEncoder
     "2:9cbc1a527c8116d8f418fdd2ac5029af": "c7860e11fa2f6a03d2e5f49d78f59cf70f307e1a408a806c08e0ceadf7460a20",
     # tower:Qwen2_5Omni
-    "2:81aec65f7d461e74c471ff54bdd9e0b2": "002828657c8a86fc0123ad6471d28564b6ba69b3dc138a98a4eab81b9dcab298",
+    "2:a6f822a2ba3dd0743dd464defc88fbac": "002828657c8a86fc0123ad6471d28564b6ba69b3dc138a98a4eab81b9dcab298",
     # tower:Phi4MM
-    "2:177ebc4288763774c22bd91e76f382e4": "9a02969091501b97a3fa3c0204b705725c0f54951149bd8a1a322115853f3ab8",
+    "2:0a2444df33495c31c741ff4b6b096ff6": "9a02969091501b97a3fa3c0204b705725c0f54951149bd8a1a322115853f3ab8",
     # tower:Voxtral
-    "2:5d686afc9c324a316ebe7094cd4a6edd": "1b5379fd4fb2f399887fb11517819abd2e38d8d87b63c83829211410812ec2d9",
+    "2:75630f6bf5ebdc4d3943d0b4fa2355b1": "1b5379fd4fb2f399887fb11517819abd2e38d8d87b63c83829211410812ec2d9",
     # tower:Aero
-    "2:1b53c36dda0eef5f912a7a5282cd8755": "1d1a0f32f3d18455cd678ea7ba9988980c4bf1bf6fa57b0e199cf701aacee0f8",
+    "2:b29d9120a2acc4edcbb6b8ce1fe84077": "1d1a0f32f3d18455cd678ea7ba9988980c4bf1bf6fa57b0e199cf701aacee0f8",
     # tower:Qwen2Audio, tower:Qwen2AudioFirst30
-    "2:1d09874df52c9e43a9cc7599ab8b0c7c": "1f5336326be286134812aa8c0abb13296e3520d4cd38b3cf1dea6db017304ea4",
+    "2:cbd8a8675e4384916a97147c4ea6de6d": "1f5336326be286134812aa8c0abb13296e3520d4cd38b3cf1dea6db017304ea4",
     # tower:Qwen3Omni
-    "2:c76601f354a81ff4af182894a8310e10": "2523536f16f120abb845e142d9292ff4ef7da3f6733a68f365036e94a8a04539",
+    "2:574aeed2be3880dd0a2417e697f8d224": "2523536f16f120abb845e142d9292ff4ef7da3f6733a68f365036e94a8a04539",
     # tower:Gemma3n
-    "2:9e5495fab63fabe2cd7b69e99743e8bc": "6efae89d87e13f48214cfbf51255770c6ce7aaabe7a4cf3691b8be2099365392",
+    "2:0265b38cd610077ed653f08948ace786": "6efae89d87e13f48214cfbf51255770c6ce7aaabe7a4cf3691b8be2099365392",
     # tower:AudioFlamingo3
-    "2:c61cd330283d19b3edbb762b77cd4b93": "56f0e76428de02f51e1b086ae84627d20c46f6ff245bac0c5761ef3d0005cbdd",
+    "2:f6a5fcf62595475d8eaae956b44cc99f": "56f0e76428de02f51e1b086ae84627d20c46f6ff245bac0c5761ef3d0005cbdd",
     # tower:Whisper
-    "2:99b5527233b7490ee8a32b85d2bdeb77": "d78d7fea4c897058f299d342a62d23b64fe017d0b28d2c747ba0148e143ab3d0",
-    "695454f61ec8": "f58571b8329e",  # Transcript, Characters
-    "efe6c0b99866": "79de78b82621",  # Choice
-    "7074c79a792b": "2c937fe9b605",  # CoReasoning
-    "7b15d2fd78d8": "2d016c2cf1bc",  # Caption
-    "1f251f071e46": "936d6917efe3",  # QuestionTypes
-    "72f006c7602a": "1f52929583eb",  # Questions
-    "37c83ce1c9f5": "752241563891",  # Classified
-    "fa0e2b589a85": "8069cb0401f1",  # Retrieved
-    "9fbd15660604": "41f47db4aaf9",  # Segmented
-    "e4c2ee2494a3": "0daa7e85081b",  # Tagged
-    "81abae9ce316": "8f6f44ddc0f8",  # Recognised
-    "7aae23b9e079": "fee1a4717bc3",  # Graded
-    "0c2544c9bb07": "65151f19684f",  # RubricScore
+    "2:d2be1ef20956efccaab73158c30fa169": "d78d7fea4c897058f299d342a62d23b64fe017d0b28d2c747ba0148e143ab3d0",
+    "8e8e009c23fc": "f58571b8329e",  # Transcript, Characters
+    "2f5f7237f9be": "79de78b82621",  # Choice
+    "725c249de1ea": "2c937fe9b605",  # CoReasoning
+    "f93fc5a7e205": "2d016c2cf1bc",  # Caption
+    "28e0190731a1": "936d6917efe3",  # QuestionTypes
+    "b4dd49e93e2f": "1f52929583eb",  # Questions
+    "a7f79c13044d": "752241563891",  # Classified
+    "0c770df1a776": "8069cb0401f1",  # Retrieved
+    "148ad867f569": "41f47db4aaf9",  # Segmented
+    "50e328a62a0f": "0daa7e85081b",  # Tagged
+    "99e25e96a82e": "8f6f44ddc0f8",  # Recognised
+    "97e4a5fb193c": "fee1a4717bc3",  # Graded
+    "882d40e4e4ea": "65151f19684f",  # RubricScore
 }  # fmt: skip
 _OURS = __name__.partition(".")[0]
 _WITH_DOCSTRING = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
@@ -86,7 +86,7 @@ def code_of(source: bytes) -> bytes:
     names, whole = set[str](), set[int]()  # lines inside string literals stay as they are
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == _OURS:
-            names |= {f"{one.name} as {one.asname or one.name}" for one in node.names}
+            names |= {f"{alias.name} as {alias.asname or alias.name}" for alias in node.names}
             spans.append(_span(node))
         elif "__doc__" not in text and isinstance(node, _WITH_DOCSTRING) and ast.get_docstring(node, clean=False):
             spans.append(_span(node.body[0]))

@@ -111,10 +111,10 @@ def json_line(row: Mapping[str, Any]) -> bytes:
 def json_object(text: bytes, *, strict: bool = False) -> dict[str, Any] | None:
     """Parse text that holds a JSON object; return None for any other text. `strict` refuses NaN and infinities."""
     try:
-        found = json.loads(text, parse_constant=_refuse if strict else None)
+        content = json.loads(text, parse_constant=_refuse if strict else None)
     except (ValueError, RecursionError):
         return None
-    return found if isinstance(found, dict) else None
+    return content if isinstance(content, dict) else None
 
 
 def sealed(content: Mapping[str, Any]) -> bytes:

@@ -30,13 +30,15 @@ def is_weak(written: object) -> bool:
 
 def by_rule_1(written: Any) -> Any:
     """Reduce a fingerprint by the newer rule 2 to its hash by the older rule 1; return any other value unchanged."""
-    found = _RULE_2.fullmatch(written) if isinstance(written, str) else None
-    return found[1] if found else written
+    match = _RULE_2.fullmatch(written) if isinstance(written, str) else None
+    return match[1] if match else written
 
 
-def same(one: object, other: object) -> bool:
+def same(fingerprint: object, other: object) -> bool:
     """Tell whether two fingerprints match: by the older rule 1 if either was made by it. Other values must be equal."""
-    return one == other or ((is_weak(one) or is_weak(other)) and by_rule_1(one) == by_rule_1(other))
+    return fingerprint == other or (
+        (is_weak(fingerprint) or is_weak(other)) and by_rule_1(fingerprint) == by_rule_1(other)
+    )
 
 
 def stronger(written: object, among: Iterable[object]) -> object:
@@ -44,8 +46,10 @@ def stronger(written: object, among: Iterable[object]) -> object:
 
     Return `written` unchanged if it was not made by rule 1, or if not exactly one fingerprint in `among` matches.
     """
-    found = [other for other in among if not is_weak(other) and same(written, other)] if is_weak(written) else []
-    return found[0] if len(found) == 1 else written
+    stronger_ones = (
+        [other for other in among if not is_weak(other) and same(written, other)] if is_weak(written) else []
+    )
+    return stronger_ones[0] if len(stronger_ones) == 1 else written
 
 
 def short(written: object) -> str:

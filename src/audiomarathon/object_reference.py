@@ -35,8 +35,8 @@ def is_reference(text: str, known: Collection[str] = ()) -> bool:
     known
         Names in lower case, such as those of methods. If `fast_v` is known, `fast_v:Name` is not a reference.
     """
-    found = FILE.fullmatch(text) or _MODULE.fullmatch(text)
-    return bool(found) and found[1].lower() not in known  # type: ignore[index]
+    match = FILE.fullmatch(text) or _MODULE.fullmatch(text)
+    return bool(match) and match[1].lower() not in known  # type: ignore[index]
 
 
 def texts_of(module: str) -> Mapping[ModuleType, bytes]:
@@ -80,13 +80,15 @@ def object_at(reference: str, what: str, fits: Callable[[object], bool], allowed
     if not name:
         names = [key for key, value in objects.items() if fits(value) and _home(value) == module.__name__]
         if len(names) != 1:
-            found = f"several: {', '.join(names)}; name one, as {reference}:{names[0]}" if names else "nothing usable"
-            raise SettingsError(f"{where}: defines {found}; allowed: {allowed}")
+            candidates = (
+                f"several: {', '.join(names)}; name one, as {reference}:{names[0]}" if names else "nothing usable"
+            )
+            raise SettingsError(f"{where}: defines {candidates}; allowed: {allowed}")
         name = names[0]
     if name not in objects:
         near = did_you_mean(name, [key for key, value in objects.items() if _home(value) == module.__name__])
         raise SettingsError(f"{where}: there is no {name!r}{near}; allowed: {allowed}")
-    if file and _home(objects[name]) in {one.__name__ for one in beside}:
+    if file and _home(objects[name]) in {module.__name__ for module in beside}:
         raise SettingsError(f"{where}: {name} is defined in {_home(objects[name])}.py; name that file")
     return name, objects[name]
 
@@ -144,14 +146,18 @@ def _load(path: Path, where: str) -> dict[ModuleType, bytes]:
         with raising(where), importing_from(path.parent) as beside:
             module = run_file(path)
         del sys.modules[name]
-        _LOADED[name] = {module: text} | {one: Path(one.__file__).read_bytes() for one in beside if one.__file__}
+        _LOADED[name] = {module: text} | {
+            module: Path(module.__file__).read_bytes() for module in beside if module.__file__
+        }
     return _LOADED[name]
 
 
 def _is_current(texts: Mapping[ModuleType, bytes] | None) -> bool:
     """Tell whether a file is loaded (`texts` is not None), and neither it nor its imports were edited since."""
     try:
-        return texts is not None and all(Path(str(one.__file__)).read_bytes() == text for one, text in texts.items())
+        return texts is not None and all(
+            Path(str(module.__file__)).read_bytes() == text for module, text in texts.items()
+        )
     except OSError:
         return False
 

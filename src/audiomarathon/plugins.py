@@ -48,7 +48,7 @@ def plugins(
     flaw_of
         Function for further checks: it returns a plug-in's fault, such as `has no usable 'scorer'`, or "".
     """
-    found: list[N] = []
+    accepted: list[N] = []
     for entry in _entries(importlib.metadata.entry_points, group, tuple(sys.path)):
         name = plain(f"{group} plug-in {entry.name!r}")
         try:
@@ -63,7 +63,7 @@ def plugins(
         if wrong:
             warnings.warn(f"{name} {wrong}", stacklevel=2)
             continue
-        names = {word.lower(): item for item in (*built_in, *found) for word in (item.key, *item.aliases)}
+        names = {word.lower(): item for item in (*built_in, *accepted) for word in (item.key, *item.aliases)}
         if value.key.lower() in names:
             warnings.warn(f"{name} is left out: its key {value.key!r} is taken; give it another key", stacklevel=2)
             continue
@@ -73,8 +73,8 @@ def plugins(
                 warnings.warn(
                     f"{name}: its alias {plain(alias)!r} is ignored, since it already names {owner!r}", stacklevel=2
                 )
-        found.append(value)
-    return found
+        accepted.append(value)
+    return accepted
 
 
 @functools.lru_cache(maxsize=64)
@@ -129,19 +129,19 @@ def _guarded(inner: Callable[..., Any], name: str) -> Callable[..., Any]:
     @functools.wraps(inner)
     def outer(*args: Any, **kwargs: Any) -> Any:
         with blaming(f"{name} raised"):
-            found = inner(*args, **kwargs)
-        return _guarded_items(found, name) if inspect.isgenerator(found) else found
+            result = inner(*args, **kwargs)
+        return _guarded_items(result, name) if inspect.isgenerator(result) else result
 
     outer.guarded = True  # type: ignore[attr-defined]
     return outer
 
 
-def _guarded_items(found: Iterator[Any], name: str) -> Iterator[Any]:
+def _guarded_items(iterator: Iterator[Any], name: str) -> Iterator[Any]:
     """Yield the items of a plug-in's generator, whose code runs only now."""
     while True:
         with blaming(f"{name} raised"):
             try:
-                item = next(found)
+                item = next(iterator)
             except StopIteration:
                 return
         yield item

@@ -119,13 +119,13 @@ RISING = "LAYER:RATIO,…, both rising, up to the ratio, such as 2:0.3,8:0.7"
 def schedule_of(text: str) -> Schedule:
     """Read text such as `2:0.3,8:0.5`; raise ValueError unless layers and ratios rise."""
     parts = [part.partition(":") for part in text.split(",")] if text else []
-    found = tuple((_integer(0)(layer.strip()), _ratio(ratio.strip())) for layer, _colon, ratio in parts)
-    steps = [(0, 0.0), *found]
-    if any(not ratio > before for (_, before), (_, ratio) in zip(steps, found, strict=False)):
+    schedule = tuple((_integer(0)(layer.strip()), _ratio(ratio.strip())) for layer, _colon, ratio in parts)
+    steps = [(0, 0.0), *schedule]
+    if any(not ratio > before for (_, before), (_, ratio) in zip(steps, schedule, strict=False)):
         raise ValueError
-    if any(not layer > before for (before, _), (layer, _) in pairwise(found)):
+    if any(not layer > before for (before, _), (layer, _) in pairwise(schedule)):
         raise ValueError
-    return found
+    return schedule
 
 
 def as_text(schedule: Schedule) -> str:
@@ -433,17 +433,17 @@ def flags_for(values: Mapping[str, Any]) -> list[str]:
 
     Values of None and defaults are left out, and so is `timing` as `cold`, which has no flag.
     """
-    found = list[str]()
+    flags = list[str]()
     for setting in settings_fields():
         value = values.get(setting.name)
         value = tuple(value) if isinstance(value, list) else value
         if value is None or value == setting.default:
             continue
         if isinstance(setting.default, bool):
-            found += [flag_of(setting) if value else f"--no-{flag_of(setting)[2:]}"] if value != COLD else []
+            flags += [flag_of(setting) if value else f"--no-{flag_of(setting)[2:]}"] if value != COLD else []
         else:
-            found += [flag_of(setting), ",".join(map(str, value)) if isinstance(value, tuple) else str(value)]
-    return found
+            flags += [flag_of(setting), ",".join(map(str, value)) if isinstance(value, tuple) else str(value)]
+    return flags
 
 
 def described(setting: dataclasses.Field[Any]) -> str:
@@ -467,7 +467,7 @@ def _check_names(env: Mapping[str, str]) -> None:
     known = [*env_names(), *_READ_ELSEWHERE]
     for name in sorted(set(env) - set(known)):
         near = nearly(name.upper(), known) if len(name) >= _LONG_ENOUGH else []
-        ours = [one for one in known if one.startswith(_PREFIX)]
+        ours = [name for name in known if name.startswith(_PREFIX)]
         if name.startswith(_PREFIX) or set(near) & set(ours):
             raise SettingsError(
                 f"unknown env var {name}{did_you_mean(name, near or ours)}; rename or unset it; allowed: "

@@ -160,7 +160,11 @@ def fitted(table: Table, width: int, least: Sequence[str] = ()) -> Table:
         Headings of columns that may be dropped, the least important first; the caption names the dropped columns.
     """
     gone = []
-    for heading, figures, text in [*((one, True, _TEXT) for one in (*least, "")), ("", True, 0), ("", False, 0)]:
+    for heading, figures, text in [
+        *((dropped, True, _TEXT) for dropped in (*least, "")),
+        ("", True, 0),
+        ("", False, 0),
+    ]:
         spans = [_span(column, text if column.justify == "left" else _WIDE * figures) for column in table.columns]
         room = width - 3 * len(spans) - 1 - sum(low for low, _high in spans)  # padding, and a box's edges
         if room >= 0:

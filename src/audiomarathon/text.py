@@ -25,7 +25,7 @@ Say = Callable[[str], None]
 def plain(text: str) -> str:
     r"""Replace control characters by escapes such as `\x1b`, so that printing the text cannot change the terminal."""
     return _CONTROL.sub(
-        lambda found: f"\\x{ord(found[0]):02x}" if ord(found[0]) < 256 else f"\\u{ord(found[0]):04x}", text
+        lambda match: f"\\x{ord(match[0]):02x}" if ord(match[0]) < 256 else f"\\u{ord(match[0]):04x}", text
     )
 
 
@@ -52,7 +52,7 @@ def same_marks(text: str) -> str:
     text = text.translate(_MARKS)
     if text.isprintable():  # no such character
         return text
-    return "".join(one for one in text if one.isspace() or unicodedata.category(one) not in ("Cf", "Cc"))
+    return "".join(char for char in text if char.isspace() or unicodedata.category(char) not in ("Cf", "Cc"))
 
 
 def remembered(longest: int) -> Callable[[_F], _F]:
@@ -92,11 +92,11 @@ def flags_of(summary: Mapping[str, Any]) -> list[str]:
     For an endpoint, also count replies that are `empty`, `refused` or `filtered` (by the server), or had the key
     masked.
     """
-    found = [counted(errors, "error")] if (errors := summary.get("errors")) else []
+    flags = [counted(errors, "error")] if (errors := summary.get("errors")) else []
     named = {"unscored": "unscored", "unparsed": "unparsed", "cut_by_token_limit": "cut", "truncated": "truncated"}
     named |= {"empty": "empty", "refused": "refused", "filtered": "filtered", "key_masked": "with the key masked"}
-    found += [f"{summary[name]:,} {word}" for name, word in named.items() if summary.get(name)]
-    return found + ["busy machine"] * bool(summary.get("busy"))
+    flags += [f"{summary[name]:,} {word}" for name, word in named.items() if summary.get(name)]
+    return flags + ["busy machine"] * bool(summary.get("busy"))
 
 
 def spreadsheet(value: object) -> object:
@@ -120,7 +120,7 @@ def did_you_mean(name: str, allowed: Iterable[str]) -> str:
 def nearly(name: str, known: Sequence[str]) -> list[str]:
     """Return the known names that are one typo away from `name`, or begin with it (`TAU_DATA_PATH` for `TAU_DATA`)."""
     close = difflib.get_close_matches(name, known, n=len(known), cutoff=1 - 1.01 / max(6, len(name)))
-    return [*close, *(one for one in known if "_" in name and one.startswith(f"{name}_"))]
+    return [*close, *(known_name for known_name in known if "_" in name and known_name.startswith(f"{name}_"))]
 
 
 def utc_name() -> str:

@@ -116,7 +116,7 @@ class Wing:
 @cache
 def built_in() -> tuple[Wing, ...]:
     """Return the wings of this package, by name."""
-    names = sorted(one.name for one in pkgutil.iter_modules([str(Path(__file__).with_name("wings"))]))
+    names = sorted(module.name for module in pkgutil.iter_modules([str(Path(__file__).with_name("wings"))]))
     return tuple(import_module(f"{__package__}.wings.{name}.wing").WING for name in names)
 
 
@@ -127,13 +127,13 @@ def all_wings() -> tuple[Wing, ...]:
 
 def asked(hook: Callable[[Wing], T]) -> list[T]:
     """Call a hook on each wing and return the answers. Warn of another package's wing that fails, and leave it out."""
-    found = []
+    answers = []
     for wing in all_wings():
         try:
-            found.append(hook(wing))
+            answers.append(hook(wing))
         except PluginError as error:
             warn(f"left out: {error}")
-    return found
+    return answers
 
 
 def joined(what: str, known: Mapping[str, Any], hook: Callable[[Wing], Mapping[str, T]]) -> dict[str, T]:
@@ -146,14 +146,14 @@ def joined(what: str, known: Mapping[str, Any], hook: Callable[[Wing], Mapping[s
     known
         The core's names, which no wing may take.
     """
-    found: dict[str, T] = {}
-    for own in asked(hook):
-        for name, value in own.items():
-            if name in known or name in found:
+    merged: dict[str, T] = {}
+    for additions in asked(hook):
+        for name, value in additions.items():
+            if name in known or name in merged:
                 warn(f"{what} {name!r} of a wing is left out: the name is taken")
             else:
-                found[name] = value
-    return found
+                merged[name] = value
+    return merged
 
 
 class _Checked(Wing):
@@ -170,46 +170,48 @@ class _Checked(Wing):
         """Call a hook and check its answer: objects of `kind`, in a mapping if `named`, in a list if `several`."""
         where = f"{GROUP} plug-in {self.key!r}: {name}()"
         with blaming(f"{where} raised"):
-            found = getattr(self._wing, name)(*given)
-            found = dict(found) if named else list(found) if several else found
-        each = list(dict(found).values()) if named else found if several else [found] * (found is not None)
-        if odd := [one for one in each if not _is_a(one, kind)]:
+            answer = getattr(self._wing, name)(*given)
+            answer = dict(answer) if named else list(answer) if several else answer
+        each = list(dict(answer).values()) if named else answer if several else [answer] * (answer is not None)
+        if odd := [member for member in each if not _is_a(member, kind)]:
             raise PluginError(f"{where} returned {type(odd[0]).__name__}; allowed: {kind}")
-        return found
+        return answer
 
     def benchmarks(self) -> Sequence[Benchmark]:
-        found: Sequence[Benchmark] = self._answer("benchmarks", "Benchmark")
-        return found
+        benchmarks: Sequence[Benchmark] = self._answer("benchmarks", "Benchmark")
+        return benchmarks
 
     def task(self, name: str) -> Task | None:
-        found: Task | None = self._answer("task", "Task", name, several=False)
-        return found
+        task: Task | None = self._answer("task", "Task", name, several=False)
+        return task
 
     def commands(self) -> Mapping[str, Commands]:
-        found: Mapping[str, Commands] = self._answer("commands", "Mapping", named=True)
-        if odd := [one for own in found.values() for one in own.values() if not _is_a(one, "command")]:
+        commands: Mapping[str, Commands] = self._answer("commands", "Mapping", named=True)
+        if odd := [
+            command for group in commands.values() for command in group.values() if not _is_a(command, "command")
+        ]:
             raise PluginError(f"{GROUP} plug-in {self.key!r}: commands() holds {odd[0]!r}; allowed: functions")
-        return found
+        return commands
 
     def importers(self) -> Commands:
-        found: Commands = self._answer("importers", "command", named=True)
-        return found
+        importers: Commands = self._answer("importers", "command", named=True)
+        return importers
 
     def exporters(self) -> Commands:
-        found: Commands = self._answer("exporters", "command", named=True)
-        return found
+        exporters: Commands = self._answer("exporters", "command", named=True)
+        return exporters
 
     def templates(self) -> Mapping[str, Template]:
-        found: Mapping[str, Template] = self._answer("templates", "Template", named=True)
-        return found
+        templates: Mapping[str, Template] = self._answer("templates", "Template", named=True)
+        return templates
 
     def sections(self, data: PageData) -> Sequence[Section]:
-        found: Sequence[Section] = self._answer("sections", "Section", data)
-        return found
+        sections: Sequence[Section] = self._answer("sections", "Section", data)
+        return sections
 
     def tables(self, runs: Sequence[Run]) -> Sequence[Table]:
-        found: Sequence[Table] = self._answer("tables", "Table", runs)
-        return found
+        tables: Sequence[Table] = self._answer("tables", "Table", runs)
+        return tables
 
     def mini(self, root: Path) -> None:
         self._answer("mini", "None", root, several=False)
@@ -218,8 +220,12 @@ class _Checked(Wing):
         self._answer("pictures", "None", runs, folder, several=False)
 
 
-def _is_a(one: object, kind: str) -> bool:
+def _is_a(candidate: object, kind: str) -> bool:
     """Tell whether an object is of a class, given by name, since this module cannot import the core's classes."""
     if kind == "command":
-        return callable(one) or hasattr(one, "registered_commands")
-    return isinstance(one, Mapping) if kind == "Mapping" else kind in {part.__name__ for part in type(one).__mro__}
+        return callable(candidate) or hasattr(candidate, "registered_commands")
+    return (
+        isinstance(candidate, Mapping)
+        if kind == "Mapping"
+        else kind in {part.__name__ for part in type(candidate).__mro__}
+    )

@@ -87,7 +87,7 @@ BOMBS: dict[str, tuple[Callable[[], Iterator[bytes]], str]] = {
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", [*BOMBS, "zip of 600,000 folders"])
-def test_bombs(name: str, tmp_path: Path, tell) -> None:
+def test_an_archive_bomb_is_refused_in_one_line(name: str, tmp_path: Path, tell) -> None:
     file = tmp_path / "bomb"
     if name in BOMBS:
         make, message = BOMBS[name]
@@ -109,7 +109,9 @@ def test_bombs(name: str, tmp_path: Path, tell) -> None:
 
 
 @pytest.mark.parametrize("name", [*METHODS, *PACKERS])
-def test_flipped_bytes(name: str, source: Path, tmp_path: Path, times, tell) -> None:
+def test_an_archive_with_flipped_bits_is_refused_or_unpacked_whole(
+    name: str, source: Path, tmp_path: Path, times, tell
+) -> None:
     """An archive is whole, or it is refused in one line; plain tar has no checksum of its content."""
     taken = archive_of(source, name, tmp_path / "archive")
     whole, expected, refused = taken.read_bytes(), tree(source), 0

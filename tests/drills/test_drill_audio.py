@@ -58,7 +58,7 @@ def fate(path: Path, kind: str) -> str:
     return "clean decode"
 
 
-def test_decode_and_probe(tmp_path: Path, times, tell) -> None:
+def test_no_bad_clip_hangs_or_crashes_decode_and_probe(tmp_path: Path, times, tell) -> None:
     fates = Counter()
     for kind, path in [*bad_clips.write_all(tmp_path / "a", times(1000, 20_000)), *bad_clips.write_odd(tmp_path / "b")]:
         fates[kind, fate(path, kind)] += 1
@@ -66,11 +66,11 @@ def test_decode_and_probe(tmp_path: Path, times, tell) -> None:
             audio.probe(path)
     assert all(fates[kind, "clean decode"] == 0 for kind in ("NaN or infinity", "1 Hz", "0 s", "header of 3 h", "pipe"))
     assert fates["8 channels", "error with its reason"] == 0
-    totals = Counter({what: sum(n for (_, own), n in fates.items() if own == what) for _, what in fates})
+    totals = Counter({what: sum(n for (_, outcome), n in fates.items() if outcome == what) for _, what in fates})
     tell(f"{sum(totals.values())} files: " + ", ".join(f"{n} {what}" for what, n in totals.most_common()))
 
 
-def test_a_run_has_a_record_or_an_error_record_of_each(tmp_path: Path, times, tell) -> None:
+def test_a_run_over_bad_clips_has_a_record_or_an_error_record_per_sample(tmp_path: Path, times, tell) -> None:
     clips = [path for _, path in bad_clips.write_all(tmp_path / "clips", times(1000, 5000), seed=1)]
     labels = ("bus", "tram")
     samples = tuple(Sample(path.name, (path,), "Which?", "A", path.name, labels, labels) for path in clips)
@@ -84,7 +84,7 @@ def test_a_run_has_a_record_or_an_error_record_of_each(tmp_path: Path, times, te
     tell(f"{len(lines)} samples: {len(lines) - len(failed)} answered, {len(failed)} error records, none missing")
 
 
-def test_clips_that_are_replaced_while_a_run_is_on_are_never_heard_in_silence(tmp_path: Path, times, tell) -> None:
+def test_a_clip_replaced_during_a_run_is_never_recorded_under_its_old_hash(tmp_path: Path, times, tell) -> None:
     """An answered sample heard the clip that its record names: each clip is a constant, and so is its replacement."""
     draw, labels, heard = np.random.default_rng(0), ("bus", "tram"), {}
 
@@ -133,7 +133,7 @@ def test_clips_that_are_replaced_while_a_run_is_on_are_never_heard_in_silence(tm
 
 
 @pytest.mark.parametrize("deep", [False, True])
-def test_data_verify_names_each(tmp_path: Path, deep: bool, times, tell) -> None:
+def test_data_verify_reports_a_problem_for_every_bad_clip(tmp_path: Path, deep: bool, times, tell) -> None:
     folder = task_folders.build_tau(tmp_path / "TAU")
     file = folder / "acoustic_scene_task_meta.json"
     (row, *_), rows, clean = json.loads(file.read_text()), [], 0

@@ -14,15 +14,15 @@ from audiomarathon.wings.encoders.probing.store import read_part
 
 
 @pytest.mark.long
-def test_killed_at_random_moments(tmp_path: Path, times, tell) -> None:
+def test_encoder_runs_killed_at_random_moments_resume_to_the_same_rows(tmp_path: Path, times, tell) -> None:
     kills = times(10, 200)
     env, killed, whole = made(tmp_path / "env"), tmp_path / "killed", tmp_path / "whole"
     counts, rows = {}, {}
-    for results, own in ((killed, kills), (whole, 0)):
+    for results, kill_count in ((killed, kills), (whole, 0)):
         results.mkdir()
         script = Path(__file__).parent.parent / "killed_encoder.py"
         with no_hang(600):
-            command = [sys.executable, str(script), str(env), str(results), str(own)]
+            command = [sys.executable, str(script), str(env), str(results), str(kill_count)]
             done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
         counts[results] = tuple(map(int, done.stdout.split()))

@@ -53,19 +53,21 @@ def whole(undisturbed: Path) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def said(undisturbed: Path) -> dict[str, Any]:
     """The verdicts on them."""
-    found = verdicts_on(undisturbed)
-    assert found.keys() == on_record(undisturbed).keys()
-    return found
+    verdicts = verdicts_on(undisturbed)
+    assert verdicts.keys() == on_record(undisturbed).keys()
+    return verdicts
 
 
 def on_record(results: Path, name: str = "samples.jsonl") -> dict[str, Any]:
     """Everything steady of every record by task, setting and id; each file must hold whole lines, each sample once."""
-    found = {}
+    recorded = {}
     for file in results.rglob(name):
         lines = lines_of(file)
         assert len({line["id"] for line in lines}) == len(lines)
-        found |= {f"{file.parent.parent.parent.name}/{file.parent.name}/{line['id']}": steady(line) for line in lines}
-    return found
+        recorded |= {
+            f"{file.parent.parent.parent.name}/{file.parent.name}/{line['id']}": steady(line) for line in lines
+        }
+    return recorded
 
 
 def verdicts_on(results: Path) -> dict[str, Any]:
@@ -83,15 +85,19 @@ def disturbed(what: str, count: int, data: Path, model: Path, results: Path) -> 
 
 
 @pytest.mark.long
-def test_kills_at_random_moments(whole, said, data: Path, tiny_checkpoint: Path, tmp_path: Path, times, tell) -> None:
+def test_a_sweep_killed_at_random_moments_resumes_to_the_same_records(
+    whole, said, data: Path, tiny_checkpoint: Path, tmp_path: Path, times, tell
+) -> None:
     count = times(8, 200)
-    found = disturbed("kill", count, data, tiny_checkpoint, tmp_path)
-    assert (found["codes"], found["killed"]) == ([0], count)
-    for n in range(found["rounds"]):
+    outcome = disturbed("kill", count, data, tiny_checkpoint, tmp_path)
+    assert (outcome["codes"], outcome["killed"]) == ([0], count)
+    for n in range(outcome["rounds"]):
         assert but_for_sharing(on_record(tmp_path / str(n))) == but_for_sharing(whole)
         assert verdicts_on(tmp_path / str(n)) == said
     assert not list(tmp_path.rglob("*.new"))
-    tell(f"{count} kills -9 of {found['rounds']} sweeps, each run to its end: all {len(whole)} records as undisturbed")
+    tell(
+        f"{count} kills -9 of {outcome['rounds']} sweeps, each run to its end: all {len(whole)} records as undisturbed"
+    )
 
 
 def but_for_sharing(records: dict[str, Any]) -> dict[str, Any]:
@@ -100,12 +106,17 @@ def but_for_sharing(records: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.long
-def test_sweeps_at_once(whole, said, data: Path, tiny_checkpoint: Path, tmp_path: Path, times, tell) -> None:
-    found, results = disturbed("race", times(2, 6), data, tiny_checkpoint, tmp_path), tmp_path / "0"
-    assert found["codes"][-1] == 0
+def test_concurrent_sweeps_of_one_folder_record_each_sample_once(
+    whole, said, data: Path, tiny_checkpoint: Path, tmp_path: Path, times, tell
+) -> None:
+    outcome, results = disturbed("race", times(2, 6), data, tiny_checkpoint, tmp_path), tmp_path / "0"
+    assert outcome["codes"][-1] == 0
     assert (on_record(results), verdicts_on(results)) == (whole, said)
     assert json.loads((results / "summary.json").read_text())["complete"] is True
-    tell(f"{len(found['codes']) - 1} at once ended with {found['codes'][:-1]}, then one: each record once, none mixed")
+    tell(
+        f"{len(outcome['codes']) - 1} at once ended with {outcome['codes'][:-1]}, then one: "
+        f"each record once, none mixed"
+    )
 
 
 @contextmanager
@@ -134,8 +145,10 @@ def small_files(_path: Path, kilobytes: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-@pytest.mark.parametrize("kilobytes", [32, *(pytest.param(one, marks=pytest.mark.long) for one in (4, 24, 60))])
-def test_a_full_disk(whole, said, kilobytes: int, data: Path, tiny_checkpoint: Path, tmp_path: Path, tell) -> None:
+@pytest.mark.parametrize("kilobytes", [32, *(pytest.param(size, marks=pytest.mark.long) for size in (4, 24, 60))])
+def test_a_sweep_keeps_its_records_on_a_full_disk_and_resumes(
+    whole, said, kilobytes: int, data: Path, tiny_checkpoint: Path, tmp_path: Path, tell
+) -> None:
     disk, model = tmp_path / "disk", str(tiny_checkpoint)
     with small_disk(disk, kilobytes):
         with suppress(AudioMarathonError):  # where not even the summary can be written
@@ -151,8 +164,10 @@ def test_a_full_disk(whole, said, kilobytes: int, data: Path, tiny_checkpoint: P
     tell(f"{kilobytes} kB: {len(survived)} of {len(whole)} records before it was full, all kept; the rest after")
 
 
-@pytest.mark.parametrize("kilobytes", [2, *(pytest.param(one, marks=pytest.mark.long) for one in (0, 6))])
-def test_a_quota(whole, said, kilobytes: int, data: Path, tiny_checkpoint: Path, tmp_path: Path, tell) -> None:
+@pytest.mark.parametrize("kilobytes", [2, *(pytest.param(size, marks=pytest.mark.long) for size in (0, 6))])
+def test_a_sweep_keeps_its_records_at_the_file_size_limit_and_resumes(
+    whole, said, kilobytes: int, data: Path, tiny_checkpoint: Path, tmp_path: Path, tell
+) -> None:
     with small_files(tmp_path, kilobytes), suppress(AudioMarathonError):
         assert killed_sweep.go(str(data), str(tiny_checkpoint), str(tmp_path)) == 1
     survived = on_record(tmp_path)
@@ -164,7 +179,9 @@ def test_a_quota(whole, said, kilobytes: int, data: Path, tiny_checkpoint: Path,
 
 
 @pytest.mark.long
-def test_a_read_only_place(whole, said, data: Path, tiny_checkpoint: Path, tmp_path: Path, tell) -> None:
+def test_a_read_only_results_disk_is_one_error_and_loses_no_record(
+    whole, said, data: Path, tiny_checkpoint: Path, tmp_path: Path, tell
+) -> None:
     """Before the first record, and in the middle."""
     disk, model = tmp_path / "disk", str(tiny_checkpoint)
     with small_disk(disk, 4096):
@@ -175,12 +192,12 @@ def test_a_read_only_place(whole, said, data: Path, tiny_checkpoint: Path, tmp_p
         subprocess.run(["mount", "-o", "remount,rw", str(disk)], check=True)
         killed_sweep.go(str(data), model, str(disk / "out"))
         subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
-        assert {one.state for one in read_status([disk])} == {"complete"}  # looking needs no writing
+        assert {run.state for run in read_status([disk])} == {"complete"}  # looking needs no writing
         assert (on_record(disk), verdicts_on(disk)) == (whole, said)
     tell(str(raised.value).replace(str(tmp_path), ""))
 
 
-def test_a_folder_without_write_access(data: Path, tiny_checkpoint: Path, tell) -> None:
+def test_a_results_folder_without_write_access_is_refused(data: Path, tiny_checkpoint: Path, tell) -> None:
     with pytest.raises(RecordError, match="cannot be") as raised:
         killed_sweep.go(str(data), str(tiny_checkpoint), "/proc/audiomarathon")
     tell(str(raised.value))
@@ -202,7 +219,9 @@ def damage(content: bytes, chance: random.Random) -> bytes:
     return chance.choice(kinds)()
 
 
-def test_damaged_lines(whole, said, data: Path, tiny_checkpoint: Path, tmp_path: Path, times, tell) -> None:
+def test_damage_to_a_samples_file_loses_only_the_damaged_lines(
+    whole, said, data: Path, tiny_checkpoint: Path, tmp_path: Path, times, tell
+) -> None:
     assert killed_sweep.go(str(data), str(tiny_checkpoint), str(tmp_path)) == 0
     chance, count, undetected = random.Random(1), times(150, 20_000), 0
     folder = tmp_path / "tau" / tiny_checkpoint.name / "base-0"
@@ -215,7 +234,7 @@ def test_damaged_lines(whole, said, data: Path, tiny_checkpoint: Path, tmp_path:
         intact = {id_ for id_, line in lines.items() if line in spoilt.split(b"\n")[:-1]}
         with no_hang(), RunFolder(folder, facts["identity"]) as run:
             assert intact <= run.done()
-            undetected += sum(run.records[one] != from_line(lines[one]) for one in run.done() & set(lines))
+            undetected += sum(run.records[id_] != from_line(lines[id_]) for id_ in run.done() & set(lines))
         assert not (folder / ".samples.jsonl.new").exists()
     file.write_bytes(content.replace(b'"reply"', b'"gone"', 2))
     assert killed_sweep.go(str(data), str(tiny_checkpoint), str(tmp_path)) == 0
@@ -226,7 +245,7 @@ def test_damaged_lines(whole, said, data: Path, tiny_checkpoint: Path, tmp_path:
 
 
 @pytest.mark.long
-def test_a_clock_that_goes_backwards(
+def test_a_clock_that_goes_backwards_changes_no_record(
     whole, said, data: Path, tiny_checkpoint: Path, tmp_path: Path, monkeypatch, tell
 ) -> None:
     chance, real = random.Random(0), {name: getattr(time, name) for name in ("time", "monotonic")}
@@ -234,8 +253,8 @@ def test_a_clock_that_goes_backwards(
         for name, clock in real.items():
             patch.setattr(time, name, lambda clock=clock: clock() - chance.choice([0, 1, 3600, 1e9]))
         assert killed_sweep.go(str(data), str(tiny_checkpoint), str(tmp_path)) == 0
-        assert all(one.complete for one in read_status([tmp_path]))
+        assert all(run.complete for run in read_status([tmp_path]))
     assert (on_record(tmp_path), verdicts_on(tmp_path)) == (whole, said)
-    for one in tmp_path.rglob("samples.jsonl"):
-        assert all(min((r.time or {}).values()) >= 0 for r in read_records(one.parent).values())
+    for file in tmp_path.rglob("samples.jsonl"):
+        assert all(min((r.time or {}).values()) >= 0 for r in read_records(file.parent).values())
     tell(f"set back by up to 30 years again and again: all {len(whole)} records as undisturbed, no negative time")

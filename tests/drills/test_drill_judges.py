@@ -15,7 +15,7 @@ from audiomarathon.judges.judgements import read_judgements, reading_of
 from audiomarathon.runs.folder import read_records
 
 
-def test_killed_at_random_moments(tmp_path: Path, times, tell) -> None:
+def test_a_judge_killed_at_random_moments_repeats_only_requests_in_flight(tmp_path: Path, times, tell) -> None:
     kills, count = times(10, 200), times(60, 600)
     folder, cache = replies_to(tmp_path / "run", [f"reply {place}" for place in range(count)]), tmp_path / "cache"
     cache.mkdir()
@@ -31,7 +31,11 @@ def test_killed_at_random_moments(tmp_path: Path, times, tell) -> None:
     assert len(records) == count
     for record in records.values():
         assert reading_of(Asking(), record, record.judgements["slow"]).values == {"grade": 1}
-    answered = {one.request_hash for requests in read_judgements(folder)["slow"].values() for one in requests.values()}
+    answered = {
+        judgement.request_hash
+        for requests in read_judgements(folder)["slow"].values()
+        for judgement in requests.values()
+    }
     distinct = len(answered)
     tell(f"{killed} kills: {len(lines)} judgements, {distinct} requests, asked {asked} times")
     assert killed == kills

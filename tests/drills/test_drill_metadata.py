@@ -51,21 +51,21 @@ def load(folder: Path) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("field", FIELDS)
-def test_values(field: str, tmp_path: Path, times, tell) -> None:
+def test_hostile_metadata_values_are_refused_by_row_or_loaded(field: str, tmp_path: Path, times, tell) -> None:
     values: list[object] = [*(ESCAPES if field == "path" else []), *VALUES, *TEXTS]
     bad = 0
     if field not in ("path", "question"):
         values = values[:: times(2, 1)]  # each is a file of ten megabytes at worst
     for value in values:
         with no_hang():
-            found = load(spoilt(tmp_path, field, value))
-        assert sum(found) == 10
-        assert field not in ("path", "answer_gt") or found == (9, 1), value
-        bad += found[1]
+            counts = load(spoilt(tmp_path, field, value))
+        assert sum(counts) == 10
+        assert field not in ("path", "answer_gt") or counts == (9, 1), value
+        bad += counts[1]
     tell(f"{len(values)} hostile values: {bad} rows refused with a reason, {len(values) - bad} harmless, none lost")
 
 
-def test_a_terminal_is_sent_no_control_characters(tmp_path: Path, no_env, tell) -> None:
+def test_control_characters_in_a_clip_path_are_not_printed(tmp_path: Path, no_env, tell) -> None:
     spoilt(tmp_path, "path", "\x1b[31mred\x07.wav")
     for command in (["data", "verify", "tau"], ["run", "tau", "--model", "embedded", "--results", str(tmp_path / "r")]):
         done = CliRunner().invoke(app, [*command, "--data", str(tmp_path / "data")])

@@ -87,7 +87,7 @@ def call(*arguments: object) -> str:
     return done.output
 
 
-def test_scores_tables_and_pages(run: Path, tmp_path: Path, tell) -> None:
+def test_hostile_replies_stay_inert_in_scores_report_and_tables(run: Path, tmp_path: Path, tell) -> None:
     count = len((run / "samples.jsonl").read_bytes().splitlines())
     call("score", run)
     assert "base-0" in call("status", run)
@@ -107,15 +107,15 @@ def test_scores_tables_and_pages(run: Path, tmp_path: Path, tell) -> None:
     for name in ("scores.md", "scores.tex"):
         assert not OBEYED.search((tmp_path / "f" / name).read_text())
     survived = records_in(run)
-    assert all(one["reply"] == HOSTILE[one["id"]] for one in survived if one["id"] in HOSTILE)
+    assert all(record["reply"] == HOSTILE[record["id"]] for record in survived if record["id"] in HOSTILE)
     (file,) = run.glob("verdicts-*.jsonl")
-    assert [line["id"] for line in lines_of(file)] == [one["id"] for one in survived]
-    characters = sum(len(one["reply"]) for one in survived)
+    assert [line["id"] for line in lines_of(file)] == [record["id"] for record in survived]
+    characters = sum(len(record["reply"]) for record in survived)
     tell(f"{count} replies, {characters:,} characters: all on record as said, none obeyed")
 
 
 @pytest.mark.parametrize("name", ["[/x]", "[red]x", "| x |", "x & y _ %", "=1+1"])
-def test_a_setting_of_any_name(name: str, tmp_path: Path, tell) -> None:
+def test_score_status_and_report_accept_any_setting_name(name: str, tmp_path: Path, tell) -> None:
     for number, method in enumerate(("base-0", name)):
         folder = tmp_path / "results" / "tau" / "tiny" / f"folder-{number}"
         facts = {"task": "tau", "model": name, "checkpoint": "/x/tiny", "method": method, "samples": ["a"]}
@@ -130,7 +130,7 @@ def test_a_setting_of_any_name(name: str, tmp_path: Path, tell) -> None:
     tell("shown as it is by score, status, report and compare")
 
 
-def test_a_setting_that_would_colour_the_terminal_is_refused(tmp_path: Path, tell) -> None:
+def test_a_setting_name_with_control_characters_is_refused(tmp_path: Path, tell) -> None:
     write_run(tmp_path, {"task": "tau", "method": "\x1b[31mred"}, [])
     for command in ("score", "report", "compare", "status"):
         done = CliRunner().invoke(app, [command, str(tmp_path)])
@@ -141,7 +141,7 @@ def test_a_setting_that_would_colour_the_terminal_is_refused(tmp_path: Path, tel
 
 
 @pytest.mark.parametrize("task", ["tau", "librispeech"])
-def test_scoring_random_replies(task: str, times, tell) -> None:
+def test_random_replies_get_a_consistent_verdict(task: str, times, tell) -> None:
     chance, count, right = random.Random(0), times(100, 20_000), 0
     plain, odd = ("A", "B.", "(C)", "answer:", "tram", "é", "😀"), ("\x1b[0m", "\u202e", "\0", "\n", "**")
     pieces = (*plain, *odd, "<think>", "</think>")

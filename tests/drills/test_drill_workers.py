@@ -58,11 +58,13 @@ def answers(data: Path, model: Path, results: Path, ray: Ray | None, say: Any) -
     settings = RunSettings.read({}, results=results, max_new_tokens=4, model_path=str(model), data=str(data))
     methods = [get_method("base"), get_method("frame", 0.5)]
     done = list(run([Told()], "qwen2.5-omni", settings, methods, ray=ray, say=say, progress=False))
-    found = {f"{one.method} {line['id']}": line for one in done for line in records_in(one.folder)}
-    assert len(found) == 20
-    lines = [record for one in done for record in records_in(one.folder)]
-    assert sum(not line["error"] for line in lines) == sum(not one["error"] for one in found.values())  # each once
-    return {key: one if one["error"] else steady(one) for key, one in found.items()}
+    records = {f"{result.method} {line['id']}": line for result in done for line in records_in(result.folder)}
+    assert len(records) == 20
+    lines = [record for result in done for record in records_in(result.folder)]
+    assert sum(not line["error"] for line in lines) == sum(
+        not record["error"] for record in records.values()
+    )  # each once
+    return {key: record if record["error"] else steady(record) for key, record in records.items()}
 
 
 @pytest.fixture
@@ -107,25 +109,27 @@ def kill_workers(folder: Path, killed: set[str], count: int, over: threading.Eve
                 killed.add(pid)
 
 
-def test_workers_killed_at_random_moments(go, tmp_path: Path, times, tell) -> None:
+def test_a_sweep_whose_workers_are_killed_at_random_records_every_sample(go, tmp_path: Path, times, tell) -> None:
     count, killed, said, errors, rounds = times(2, 20), set[str](), list[str](), list[str](), 0
     whole = go("local", None)
     while len(killed) < count:
         name, over, rounds = f"killed-{rounds}", threading.Event(), rounds + 1
         with no_hang(900), meanwhile(kill_workers, tmp_path / "pids", killed, count, over):
             try:
-                found = go(name, Ray(workers=2), said.append)
+                records = go(name, Ray(workers=2), said.append)
             finally:
                 over.set()
-        errors += [record["error"] for record in found.values() if record["error"]]
-        assert {key: one for key, one in found.items() if not one["error"]}.items() <= whole.items()
+        errors += [record["error"] for record in records.values() if record["error"]]
+        assert {key: record for key, record in records.items() if not record["error"]}.items() <= whole.items()
         assert go(name, None) == whole
     assert set(errors) <= {"WorkerLost: 3 workers died while they ran this sample"}
     assert 0 < sum(" died;" in line for line in said) <= count
     tell(f"{count} workers killed in {rounds} runs, {len(errors)} error records; resumed here, all as a local run")
 
 
-def test_all_workers_killed_between_tasks(go, data: Path, tiny_checkpoint: Path, tmp_path: Path, tell) -> None:
+def test_a_sweep_continues_after_all_workers_die_between_tasks(
+    go, data: Path, tiny_checkpoint: Path, tmp_path: Path, tell
+) -> None:
     def kill(_swept: Swept) -> None:
         for file in (tmp_path / "pids").iterdir():
             with suppress(ProcessLookupError):
@@ -137,22 +141,22 @@ def test_all_workers_killed_between_tasks(go, data: Path, tiny_checkpoint: Path,
     )
     with no_hang(600):
         tasks, methods = [Told(), get_task("librispeech")], [get_method("base")]
-        found = sweep(tasks, "qwen2.5-omni", settings, methods, ray=Ray(workers=2), progress=False, finished=kill)
-    assert (found.failures, found.complete) == ({}, True)
-    assert [one.summary["errors"] for one in found.results] == [0, 0]
-    tell(f"the second task went to others: {[one.summary['n'] for one in found.results]} answered")
+        outcome = sweep(tasks, "qwen2.5-omni", settings, methods, ray=Ray(workers=2), progress=False, finished=kill)
+    assert (outcome.failures, outcome.complete) == ({}, True)
+    assert [result.summary["errors"] for result in outcome.results] == [0, 0]
+    tell(f"the second task went to others: {[result.summary['n'] for result in outcome.results]} answered")
 
 
-def test_samples_that_kill_their_worker(go, monkeypatch: pytest.MonkeyPatch, tell) -> None:
+def test_a_sample_that_kills_its_workers_becomes_an_error_record(go, monkeypatch: pytest.MonkeyPatch, tell) -> None:
     whole, said = go("local", None), list[str]()
     monkeypatch.setenv("DRILL_POISON", "tram- metro-")
     with no_hang(600):
-        found = go("killed", Ray(workers=2), said.append)
-    errors = {key: record["error"] for key, record in found.items() if record["error"]}
+        records = go("killed", Ray(workers=2), said.append)
+    errors = {key: record["error"] for key, record in records.items() if record["error"]}
     poisoned = {key for key in whole if "tram-" in key or "metro-" in key}
     assert errors == dict.fromkeys(poisoned, "WorkerLost: 3 workers died while they ran this sample")
-    assert {key: one for key, one in found.items() if key not in errors} == {
-        key: one for key, one in whole.items() if key not in errors
+    assert {key: record for key, record in records.items() if key not in errors} == {
+        key: record for key, record in whole.items() if key not in errors
     }
     lost = sum(" died;" in line for line in said)
     assert lost == 3 * len(poisoned) / 2
@@ -185,16 +189,18 @@ def cluster(*machines: int) -> Iterator[tuple[str, Callable[[Path, int], None]]]
         made.shutdown()
 
 
-def test_a_machine_lost_with_two_of_three_workers(go, tmp_path: Path, tell) -> None:
+def test_a_sweep_finishes_on_one_worker_after_a_machine_is_lost(go, tmp_path: Path, tell) -> None:
     said = list[str]()
     with no_hang(600), cluster(2, 1) as (address, lost), meanwhile(lost, tmp_path / "pids", 3):
-        found = go("killed", Ray(address, workers=3), said.append)
-    assert found == go("local", None)
+        records = go("killed", Ray(address, workers=3), said.append)
+    assert records == go("local", None)
     assert sum(" died;" in line for line in said) == 2
-    tell(f"2 of 3 workers went with their machine, the third did what was left: {len(found)} records as in a local run")
+    tell(
+        f"2 of 3 workers went with their machine, the third did what was left: {len(records)} records as in a local run"
+    )
 
 
-def test_all_machines_lost(go, tmp_path: Path, tell) -> None:
+def test_a_sweep_that_lost_all_machines_ends_with_an_error_and_resumes(go, tmp_path: Path, tell) -> None:
     with (
         no_hang(600),
         cluster(1) as (address, lost),
@@ -208,14 +214,14 @@ def test_all_machines_lost(go, tmp_path: Path, tell) -> None:
 
 def processes(mark: str) -> set[int]:
     """Return the processes, this one aside, in whose environment there is a word."""
-    found = set[int]()
+    pids = set[int]()
     for entry in Path("/proc").iterdir():
         try:
             if entry.name.isdecimal() and mark.encode() in (entry / "environ").read_bytes():
-                found.add(int(entry.name))
+                pids.add(int(entry.name))
         except OSError:  # ended meanwhile
             continue
-    return found - {os.getpid()}
+    return pids - {os.getpid()}
 
 
 @reporting_errors
@@ -244,7 +250,7 @@ def begun(mark: str, data: Path, model: Path, results: Path) -> subprocess.Popen
     # The last of eight Ctrl-C may meet a Python that is on its way out.
     [(signal.SIGINT, 1, [130]), (signal.SIGINT, 8, [130, -2]), (signal.SIGTERM, 1, [143]), (signal.SIGKILL, 1, [-9])],
 )
-def test_main_is_stopped(
+def test_stopping_the_main_process_leaves_no_ray_process(
     go, number: int, times_sent: int, codes: list[int], data, tiny_checkpoint, tmp_path, tell
 ) -> None:
     """No process of Ray's is left, and a run elsewhere goes on."""
@@ -271,7 +277,7 @@ def test_main_is_stopped(
     ("part", "fault", "code", "told"),
     [("raylet", signal.SIGSTOP, 130, "Ray does not stop"), ("raylet", signal.SIGKILL, 2, "has ended (raylet)")],
 )
-def test_rays_own_processes_freeze_or_end(
+def test_a_frozen_or_dead_ray_process_ends_the_sweep_without_leftovers(
     go, part: str, fault: int, code: int, told: str, data, tiny_checkpoint, tmp_path, tell
 ) -> None:
     """Of a frozen one Ctrl-C gets rid; of a dead one a line tells, and none is left."""

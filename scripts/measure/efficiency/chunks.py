@@ -26,14 +26,14 @@ class LiveBytes(TorchDispatchMode):
 
     def __init__(self, known: Sequence[torch.Tensor] = ()) -> None:
         super().__init__()
-        self._known = {one.untyped_storage()._cdata for one in known}
+        self._known = {tensor.untyped_storage()._cdata for tensor in known}
         self._held: dict[int, tuple[StorageWeakRef, int]] = {}
         self.peak = 0
 
     def __torch_dispatch__(self, func: Callable[..., Any], _types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
-        for one in tree_leaves(out):
-            if isinstance(one, torch.Tensor) and (place := one.untyped_storage())._cdata not in self._known:
+        for leaf in tree_leaves(out):
+            if isinstance(leaf, torch.Tensor) and (place := leaf.untyped_storage())._cdata not in self._known:
                 self._held[place._cdata] = (StorageWeakRef(place), place.nbytes())
         self._held = {key: held for key, held in self._held.items() if not held[0].expired()}
         self.peak = max(self.peak, sum(size for _ref, size in self._held.values()))
@@ -48,7 +48,7 @@ def chunked_against_whole(
     On a CPU, which reports no peak, bytes are counted in a further call, and the weights are added.
     """
     weights = [*lm.model.parameters(), *lm.model.buffers()]
-    found = []
+    measurements = []
     inputs = prepare(lm, round(seconds * 25))
 
     def run(method: Method, size: int) -> Generation:
@@ -66,7 +66,7 @@ def chunked_against_whole(
             for _ in range(repeats):
                 for size, calls in done.items():
                     calls.append(run(method, size))
-            one = {
+            measurement = {
                 "seconds": seconds,
                 "setting": method.label,
                 "chunk": chunk,
@@ -78,7 +78,7 @@ def chunked_against_whole(
                     with LiveBytes(weights) as live:
                         run(method, size)
                     peaks = [live.peak + sum(part.nbytes for part in weights)]
-                one[f"{name}_peak_bytes"] = max(peaks)
-                one[f"{name}_s"] = statistics.median(each.stages.llm_prefill for each in done[size])
-            found.append(one)
-    return found
+                measurement[f"{name}_peak_bytes"] = max(peaks)
+                measurement[f"{name}_s"] = statistics.median(each.stages.llm_prefill for each in done[size])
+            measurements.append(measurement)
+    return measurements

@@ -53,9 +53,9 @@ def choosing_and_gathering(lm: AudioLM, seconds: float, method: Method, repeats:
         for _ in range(repeats):
             base = forced(lm, inputs, Base(), 1)
             with gathering_timed(lm) as spans:
-                own = forced(lm, inputs, method, 1)
+                generation = forced(lm, inputs, method, 1)
             gathering = sum(lm.clock.seconds(start, end) for start, end in spans)
-            shares.append((own.scoring + gathering) / base.stages.llm_prefill)
+            shares.append((generation.scoring + gathering) / base.stages.llm_prefill)
     return statistics.median(shares)
 
 

@@ -102,7 +102,7 @@ def measure(
     """Measure every method at one duration, in batches of one size; the control is for single samples."""
     total = round(seconds * 25)
     inputs = prepare(lm, total, batch)
-    found: dict[str, list[Generation]] = {method.label: [] for method in methods}
+    generations: dict[str, list[Generation]] = {method.label: [] for method in methods}
     with encoder_shared(lm) as memory:
         for method in methods:
             forced(lm, inputs, method, 2)  # the first call chooses kernels and claims memory
@@ -110,9 +110,9 @@ def measure(
             memory.clear()  # the tower runs once a repeat
             turn = repeat % len(methods)
             for method in [*methods[turn:], *methods[:turn]]:
-                found[method.label].append(forced(lm, inputs, method, decode_tokens))
+                generations[method.label].append(forced(lm, inputs, method, decode_tokens))
     sharing = [method.label for method in methods if not method.changes_tower]
-    encoders = [max(found[label][repeat].stages.encoder for label in sharing) for repeat in range(repeats)]
+    encoders = [max(generations[label][repeat].stages.encoder for label in sharing) for repeat in range(repeats)]
     shorter = {
         kept: short_prefill(lm, kept, repeats)
         for kept in {
@@ -120,9 +120,11 @@ def measure(
         }
         if control and batch == 1
     }
-    tower_peak = max((one.encoder_peak_memory_bytes or 0 for each in found.values() for one in each), default=0)
+    tower_peak = max(
+        (generation.encoder_peak_memory_bytes or 0 for each in generations.values() for generation in each), default=0
+    )
     for method in methods:
-        yield row(method, seconds, inputs, found, encoders, tower_peak, cost, shorter)
+        yield row(method, seconds, inputs, generations, encoders, tower_peak, cost, shorter)
 
 
 def short_prefill(lm: AudioLM, tokens: int, repeats: int) -> float:
@@ -137,7 +139,7 @@ def row(
     method: Method,
     seconds: float,
     inputs: Inputs,
-    found: dict[str, list[Generation]],
+    generations: dict[str, list[Generation]],
     encoders: Sequence[float],
     tower_peak: int,
     cost: Cost,
@@ -147,22 +149,24 @@ def row(
 
     All settings that do not change the audio tower share its times; all share its peak memory.
     """
-    own, base = found[method.label], found[Base().label]
+    method_runs, base = generations[method.label], generations[Base().label]
     audio, prompt, batch = inputs.audio_tokens[0], inputs.prompt_tokens[0], len(inputs.prompt_tokens)
     drops, layers = drops_of(method, cost.tower_layers), len(cost.flops_per_token_per_layer)
-    towers = [one.stages.encoder for one in own] if method.changes_tower else encoders
-    prefills = [one.stages.llm_prefill for one in own]
-    bases = [one.stages.llm_prefill for one in base]
-    per_token = [one.stages.decode / (one.replies[0].new_tokens - 1) for one in own]
-    base_per_token = [one.stages.decode / (one.replies[0].new_tokens - 1) for one in base]
-    caches = [one[0].kv_bytes / batch for one in (base, own)]
+    towers = [generation.stages.encoder for generation in method_runs] if method.changes_tower else encoders
+    prefills = [generation.stages.llm_prefill for generation in method_runs]
+    bases = [generation.stages.llm_prefill for generation in base]
+    per_token = [generation.stages.decode / (generation.replies[0].new_tokens - 1) for generation in method_runs]
+    base_per_token = [generation.stages.decode / (generation.replies[0].new_tokens - 1) for generation in base]
+    caches = [repeats[0].kv_bytes / batch for repeats in (base, method_runs)]
     step = [cost.step_bytes(cache, batch) for cache in caches] if cost.weight_bytes is not None else []
-    setups = [one.stages.decode_setup for one in own if one.stages.decode_setup is not None]
+    setups = [
+        generation.stages.decode_setup for generation in method_runs if generation.stages.decode_setup is not None
+    ]
     ideal = first_ideal = controlled = None
     if drops is not None:
-        whole, spared = (cost.llm_prefill(one.tokens(layers, prompt, audio)) for one in (Drops(), drops))
+        whole, spared = (cost.llm_prefill(drop.tokens(layers, prompt, audio)) for drop in (Drops(), drops))
         known = bool(cost.encoder_flops_per_second)
-        encoder, less = (cost.encoder(seconds, one) if known else 0.0 for one in (None, drops))
+        encoder, less = (cost.encoder(seconds, drop) if known else 0.0 for drop in (None, drops))
         ideal, first_ideal = whole / spared, (encoder + whole) / (less + spared)
         if drops.layer is not None and (short := shorter.get(kept_count(audio, drops.ratio))):
             below = drops.layer / layers
@@ -173,12 +177,14 @@ def row(
         batch=batch,
         setting=method.label,
         audio_tokens=audio,
-        kept=own[0].kept_audio_tokens[0],
-        kv_bytes=own[0].kv_bytes,
-        peak_memory_bytes=max([tower_peak, *(one.peak_memory_bytes or 0 for one in own)]) or None,
+        kept=method_runs[0].kept_audio_tokens[0],
+        kv_bytes=method_runs[0].kv_bytes,
+        peak_memory_bytes=max([tower_peak, *(generation.peak_memory_bytes or 0 for generation in method_runs)]) or None,
         encoder_s=statistics.median(towers),
         llm_prefill_s=statistics.median(prefills),
-        scoring_share=statistics.median(one.scoring / b for one, b in zip(own, bases, strict=True)),
+        scoring_share=statistics.median(
+            generation.scoring / b for generation, b in zip(method_runs, bases, strict=True)
+        ),
         decode_per_token_s=statistics.median(per_token),
         prefill_speed_up=statistics.median(b / p for b, p in zip(bases, prefills, strict=True)),
         prefill_ideal=ideal,

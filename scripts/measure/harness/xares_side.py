@@ -24,9 +24,9 @@ from typing import Any
 def timed(seconds: dict[str, float], name: str, work: Callable[[], Any]) -> Any:
     """Return the result of `work`, and record its CPU seconds."""
     begin = time.process_time()
-    found = work()
+    result = work()
     seconds[name] = time.process_time() - begin
-    return found
+    return result
 
 
 def bytes_in(folder: Path) -> int:
@@ -43,9 +43,9 @@ def torchaudio() -> ModuleType:
         samples, rate = soundfile.read(path, dtype="float32", always_2d=True)
         return torch.from_numpy(samples.T), rate
 
-    def resample(audio: torch.Tensor, found: int, wanted: int) -> torch.Tensor:
-        if found != wanted:
-            raise ValueError(f"clips of {found} Hz; allowed: the encoder's {wanted}")
+    def resample(audio: torch.Tensor, source_rate: int, wanted: int) -> torch.Tensor:
+        if source_rate != wanted:
+            raise ValueError(f"clips of {source_rate} Hz; allowed: the encoder's {wanted}")
         return audio
 
     module = ModuleType("torchaudio")
@@ -59,7 +59,9 @@ def theirs(task: Path, encoder: Path, seed: int) -> dict[str, Any]:
     sys.modules["torchaudio"] = torchaudio()
     from xares.task import XaresTask
 
-    (kind,) = (one for name, one in runpy.run_path(str(encoder)).items() if name.endswith("Encoder"))
+    (kind,) = (
+        encoder_class for name, encoder_class in runpy.run_path(str(encoder)).items() if name.endswith("Encoder")
+    )
     config = runpy.run_path(str(task))["made_config"](kind().eval())
     config.seed = seed
     run, seconds = XaresTask(config), dict[str, float]()
@@ -102,12 +104,12 @@ def ours(env: Path, task_file: Path, encoder_file: Path, seed: int = 42) -> dict
 
         def scores(results: str) -> list[dict[str, Any]]:
             store = Store(cache, encoder.identity)
-            found = probe(encoder, task, task.read(env), cache / results, store, protocol="as_published")
-            return [one.summary for one in found]
+            probed = probe(encoder, task, task.read(env), cache / results, store, protocol="as_published")
+            return [result.summary for result in probed]
 
         mlp, knn = timed(seconds, "whole run", lambda: scores("first"))
         again = timed(seconds, "both, from the cache", lambda: scores("second"))
-        if [one["score"] for one in again] != [mlp["score"], knn["score"]]:
+        if [summary["score"] for summary in again] != [mlp["score"], knn["score"]]:
             raise SystemExit("error: the cache gives different scores")
         data = task.read(env)
         heard = hear(data.clips, encoder.sampling_rate)
@@ -115,7 +117,7 @@ def ours(env: Path, task_file: Path, encoder_file: Path, seed: int = 42) -> dict
 
         def stored() -> Clips:
             store = Store(cache, encoder.identity)
-            parts = [[one for one in heard if one.clip.part == part] for part in task.parts]
+            parts = [[heard_clip for heard_clip in heard if heard_clip.clip.part == part] for part in task.parts]
             items = [item for part in parts for item in encode_published(encoder, part, task.recipe, store)]
             targets = np.array([places[item.clip.labels[0]] for item in items])
             rows = np.stack([store.rows[item.row] for item in items])
@@ -144,8 +146,8 @@ def ours_of_frames(env: Path, task: Any, encoder: Any, seed: int) -> dict[str, A
 
         def score(results: str, protocol: str) -> float:
             store, data = Store(cache, encoder.identity), task.read(env)
-            (found,) = probe(encoder, task, data, cache / results, store, protocol=protocol, seeds=[seed])
-            return float(found.summary["score"])
+            (result,) = probe(encoder, task, data, cache / results, store, protocol=protocol, seeds=[seed])
+            return float(result.summary["score"])
 
         mlp = timed(seconds, "whole run", lambda: score("first", "as_published"))
         if timed(seconds, "MLP", lambda: score("second", "as_published")) != mlp:
@@ -183,7 +185,7 @@ def checkpoint(env: Path, task_file: Path, encoder_file: Path) -> dict[str, Any]
     model.load_state_dict({name: value for name, value in state.items() if not name.startswith("criterion.")})
     (tar,) = stored.glob(config.encoded_tar_name_of_split[config.test_split])
     with tarfile.open(tar) as archive:
-        members = {one.name: archive.extractfile(one).read() for one in archive}
+        members = {member.name: archive.extractfile(member).read() for member in archive}
     frames, active = list[torch.Tensor](), list[torch.Tensor]()
     for name, content in members.items():
         if name.endswith(".npy"):
@@ -195,8 +197,8 @@ def checkpoint(env: Path, task_file: Path, encoder_file: Path) -> dict[str, Any]
     for start in range(0, len(frames), batch):
         inputs, true = (pad_sequence(each[start : start + batch], batch_first=True) for each in (frames, active))
         with torch.no_grad():
-            found = model(inputs) > 0
-        for clip in zip(found.numpy(), true[:, : inputs.shape[1]].numpy(), strict=True):
+            predicted = model(inputs) > 0
+        for clip in zip(predicted.numpy(), true[:, : inputs.shape[1]].numpy(), strict=True):
             counts += counts_of(*(segments(each, size) for each in clip))
     figures = f1(counts if task.average == "macro" else counts.sum(axis=0))
     return {"checkpoint": float(np.nan_to_num(figures).mean())}
@@ -209,12 +211,12 @@ def main() -> None:
     side, env, task, encoder, seed, out = sys.argv[1:]
     torch.optim.Adam([torch.zeros(1)])  # imports torch._dynamo, which takes a second
     if side == "xares":
-        found = theirs(Path(task), Path(encoder), int(seed))
+        results = theirs(Path(task), Path(encoder), int(seed))
     elif side == "checkpoint":
-        found = checkpoint(Path(env), Path(task), Path(encoder))
+        results = checkpoint(Path(env), Path(task), Path(encoder))
     else:
-        found = ours(Path(env), Path(task), Path(encoder), int(seed))
-    Path(out).write_text(json.dumps(found))
+        results = ours(Path(env), Path(task), Path(encoder), int(seed))
+    Path(out).write_text(json.dumps(results))
 
 
 if __name__ == "__main__":

@@ -234,9 +234,9 @@ def _refuse(path: Clip, block: npt.NDArray[np.float32], begin: float, rate: int)
         raise AudioError(path, f"holds NaN or infinite samples, the first at {begin + first / rate:.3f} s")
     loudest = np.abs(block).max(axis=1)
     first = int(np.argmax(loudest > HIGHEST_PEAK))
-    found = f"holds samples far outside −1…1, the first is {loudest[first]:,.6g} at {begin + first / rate:.3f} s"
+    problem = f"holds samples far outside −1…1, the first is {loudest[first]:,.6g} at {begin + first / rate:.3f} s"
     advice = "if integers were written as floats, divide 16-bit samples by 32,768"
-    raise AudioError(path, f"{found} (allowed: up to {HIGHEST_PEAK:g}); {advice}")
+    raise AudioError(path, f"{problem} (allowed: up to {HIGHEST_PEAK:g}); {advice}")
 
 
 def _read(path: Clip, clip: soundfile.SoundFile, position: int, dtype: str) -> Any:

@@ -31,10 +31,10 @@ def find_speech(samples: Samples, rate: int) -> Spans:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # more threads are many times slower, as the package itself warns
     try:
-        found = timestamps(torch.from_numpy(heard), model, threshold=0.5, sampling_rate=_VAD_HZ)
+        stretches = timestamps(torch.from_numpy(heard), model, threshold=0.5, sampling_rate=_VAD_HZ)
     finally:
         torch.set_num_threads(threads)
-    return tuple((one["start"] / _VAD_HZ, one["end"] / _VAD_HZ) for one in found)
+    return tuple((stretch["start"] / _VAD_HZ, stretch["end"] / _VAD_HZ) for stretch in stretches)
 
 
 def check_detector() -> None:

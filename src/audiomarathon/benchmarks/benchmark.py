@@ -68,8 +68,8 @@ class Benchmark:
     @property
     def groups(self) -> dict[str, tuple[str, ...]]:
         """Keys of the tasks of each group."""
-        found: dict[str, tuple[str, ...]] = {}
+        groups: dict[str, tuple[str, ...]] = {}
         for task in self.tasks:
             if (facts := self.facts.get(task.key)) and facts.group:
-                found[facts.group] = (*found.get(facts.group, ()), task.key)
-        return found
+                groups[facts.group] = (*groups.get(facts.group, ()), task.key)
+        return groups

@@ -63,8 +63,8 @@ class Captioning(Task):
     def find(self, root: Path) -> Path:
         """Return the folder nearest to the root that has the table of any split."""
         tables = set(self.splits.values())
-        found = nearest(root, lambda folder: any(self._is_ours(folder.path / name) for name in tables & folder.files))
-        return the_one(self, root, found, next(iter(self.splits.values())))
+        folders = nearest(root, lambda folder: any(self._is_ours(folder.path / name) for name in tables & folder.files))
+        return the_one(self, root, folders, next(iter(self.splits.values())))
 
     def load(self, folder: Path, filters: Filters = Filters()) -> Loaded:
         """Read a split's table, find its clips, and return them as samples."""
@@ -89,7 +89,7 @@ class Captioning(Task):
                     samples[sample.id] = sample
                 except RowError as error:
                     bad.append(BadRow(folder / self.splits[part], number, str(error)))
-        return Loaded(folder, tuple(sorted(samples.values(), key=lambda one: natural(one.id))), tuple(bad))
+        return Loaded(folder, tuple(sorted(samples.values(), key=lambda sample: natural(sample.id))), tuple(bad))
 
     def tables(self, folder: Path, split: str) -> dict[str, list[Item]]:
         """Return each split's items in the table's order; the split `all` means every table in the folder."""
@@ -126,8 +126,8 @@ class Captioning(Task):
         If a table lacks items of its split, also write the whole split's captions, as `corpus_<table>`.
         """
         for split in part.kept[0].meta["splits"]:
-            own = [one for one in part.kept if one.meta["split"] == split]
-            kept = [(one.id, tuple(one.meta["names"]), tuple(one.meta["references"])) for one in own]
+            samples = [sample for sample in part.kept if sample.meta["split"] == split]
+            kept = [(sample.id, tuple(sample.meta["names"]), tuple(sample.meta["references"])) for sample in samples]
             self._write(target / self.splits[split], kept)
             if len(corpus := self.captions(part.loaded.folder, split)) > len(kept):
                 others = [(f"{number}_0", (str(number),), texts) for number, texts in enumerate(corpus, 1)]
@@ -170,12 +170,12 @@ def _sample(item: Item, clips: Mapping[str, Path], places: str, question: str, m
     if not captions:
         raise RowError(f"{shown(id_)} has no caption")
     texts = tuple(one_text(clean(text, "a caption"), "caption") for text in few(captions))
-    found = next((clip for name in names for key in _keys(name) if (clip := clips.get(key))), None)
-    if found is None:
+    clip = next((clip for name in names for key in _keys(name) if (clip := clips.get(key))), None)
+    if clip is None:
         others = f" (also under the names {', '.join(names[1:])})" if len(names) > 1 else ""
         raise RowError(f"clip {shown(id_)} is missing{others} in {places}")
-    own = {"references": texts, "names": names, **meta}
-    return Sample(name_id(id_), (found,), question, "\n".join(texts), name_id(id_), meta=own)
+    meta_fields = {"references": texts, "names": names, **meta}
+    return Sample(name_id(id_), (clip,), question, "\n".join(texts), name_id(id_), meta=meta_fields)
 
 
 def _keys(name: str) -> tuple[str, ...]:
@@ -187,11 +187,11 @@ def _keys(name: str) -> tuple[str, ...]:
 
 def _clips(folder: Path, parts: Sequence[str]) -> dict[str, Path]:
     """Return the audio files in some subfolders of `folder`, by the keys of their names (:func:`_keys`)."""
-    found: dict[str, Path] = {}
+    clips: dict[str, Path] = {}
     for part in parts:
         place = folder / part
         for clip in sorted(place.iterdir()) if place.is_dir() else ():
             if clip.name.lower().endswith(AUDIO_SUFFIXES) and not clip.name.startswith(".") and clip.is_file():
                 for key in _keys(clip.name):
-                    found.setdefault(key, clip)
-    return found
+                    clips.setdefault(key, clip)
+    return clips

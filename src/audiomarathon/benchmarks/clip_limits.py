@@ -53,9 +53,9 @@ def longest_clips(samples: Sequence[Sample], *, together: bool = False, most: fl
 
     With `most`, a clip counts as no longer than that.
     """
-    found: dict[str, float] = {}
+    seconds_by_id: dict[str, float] = {}
     lengths = lengths_of(samples)  # the run records why a clip cannot be read
     for sample in samples:
         if seconds := [min(lengths[clip], most or math.inf) for clip in sample.clips if clip in lengths]:
-            found[sample.id] = sum(seconds) if together else max(seconds)
-    return found
+            seconds_by_id[sample.id] = sum(seconds) if together else max(seconds)
+    return seconds_by_id

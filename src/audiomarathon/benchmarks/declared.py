@@ -166,8 +166,8 @@ class Declared(Task):
 
     def find(self, root: Path) -> Path:
         """Return the folder nearest to the root that has a file of rows."""
-        found = nearest(root, lambda folder: any(map(self._is_table, folder.files)))
-        return the_one(self, root, found, self._rows)
+        folders = nearest(root, lambda folder: any(map(self._is_table, folder.files)))
+        return the_one(self, root, folders, self._rows)
 
     def load(self, folder: Path, filters: Filters = Filters()) -> Loaded:
         """Read the rows as samples.
@@ -198,8 +198,11 @@ class Declared(Task):
         place = _clips_folder() if embedded else folder
         to_sample = partial(self._sample, template=template, embedded=embedded)
         samples, bad = collect(folder / self._rows, place, rows, to_sample, places)
-        if self.kind == CLASSES and len(found := sorted({tuple(sorted(one.options)) for one in samples})) > 1:
-            raise DataError(f"{files[0]}: rows differ in their options, {shown(found[:2])}; leave out 'classes'")
+        if (
+            self.kind == CLASSES
+            and len(option_sets := sorted({tuple(sorted(sample.options)) for sample in samples})) > 1
+        ):
+            raise DataError(f"{files[0]}: rows differ in their options, {shown(option_sets[:2])}; leave out 'classes'")
         same = sum(len({*sample.options}) < len(sample.options) for sample in samples)
         defects = {SAME_OPTIONS: same} if same else {}
         english = self.kind == TRANSCRIPT and "language" not in self.toml
@@ -211,20 +214,20 @@ class Declared(Task):
         """Return the filled-in template. Without a template, return question and lettered options, or the question."""
         filling = {"question": sample.question, "options": option_lines(sample)}
         if template := sample.meta["template"]:
-            return re.sub(r"\{(question|options)\}", lambda found: filling[found[1]], template)
+            return re.sub(r"\{(question|options)\}", lambda match: filling[match[1]], template)
         return lettered(sample) if sample.options else sample.question
 
     def reference(self, sample: Sample) -> dict[str, Any]:
         """Return the facts of a sample that the scorer of this kind of task needs."""
-        found = super().reference(sample)
+        reference = super().reference(sample)
         if self.kind == CAPTION:
             return {"references": list(sample.meta["references"])}
         if self.kind == OPEN:
-            return {**found, "type": "open", "category": "open", "question": sample.question, "options": []}
+            return {**reference, "type": "open", "category": "open", "question": sample.question, "options": []}
         if within := self.toml.get("within"):  # in seconds
             unit = str(sample.meta["row"].get(self.toml.get("unit"))).lower()
-            return {**found, "within": within / (60 if unit.startswith("min") else 1)}
-        return found | {name: self.toml[name] for name in ("published", "language") if name in self.toml}
+            return {**reference, "within": within / (60 if unit.startswith("min") else 1)}
+        return reference | {name: self.toml[name] for name in ("published", "language") if name in self.toml}
 
     def corpus(self, loaded: Loaded) -> Sequence[Sequence[str]]:
         """Return the captions of all samples; () if the task is not about captions."""
@@ -239,7 +242,12 @@ class Declared(Task):
 
         The names of groups come from the records, since the task's file may have changed.
         """
-        groups = dict.fromkeys(name for own in verdicts.values() for one in own for name in one.record.groups or ())
+        groups = dict.fromkeys(
+            name
+            for setting_verdicts in verdicts.values()
+            for verdict in setting_verdicts
+            for name in verdict.record.groups or ()
+        )
         return super(Declared, replace(self, group_fields=tuple(groups))).frames(verdicts)
 
     def write_rows(self, part: Part, target: Path) -> None:
@@ -247,16 +255,16 @@ class Declared(Task):
         rows, names = [], self.toml["clips"]
         for sample in part.kept:
             clips = part.clips(sample)
-            own = dict(zip(names, clips, strict=False)) if len(names) > 1 else {names[0]: clips}
+            clip_fields = dict(zip(names, clips, strict=False)) if len(names) > 1 else {names[0]: clips}
             # JSON has no dates, which a table may contain.
-            rows.append(json.loads(json.dumps(part.row(sample, {**sample.meta["row"], **own}), default=str)))
+            rows.append(json.loads(json.dumps(part.row(sample, {**sample.meta["row"], **clip_fields}), default=str)))
         write_lines(target / self._lines, rows)
 
     @property
     def _fields(self) -> list[str]:
         """Names of the fields of a row that the task reads."""
-        one = [self.toml[name] for name in _ONE if name in self.toml]
-        return one + [name for key in _SEVERAL for name in self.toml.get(key, ())]
+        names = [self.toml[name] for name in _ONE if name in self.toml]
+        return names + [name for key in _SEVERAL for name in self.toml.get(key, ())]
 
     @property
     def _rows(self) -> str:
@@ -274,14 +282,14 @@ class Declared(Task):
 
     def _unfolded(self, row: Mapping[str, Any]) -> dict[str, Any]:
         """Add the fields `outer.inner` to a row if the outer field holds an object, or the JSON text of an object."""
-        found = dict(row)
+        fields = dict(row)
         for name in self._fields:
             outer, _, inner = name.partition(".")
             value = row.get(outer)
             value = json_object(value.encode()) if inner and isinstance(value, str) else value
             if isinstance(value, dict) and inner in value:
-                found.setdefault(name, value[inner])
-        return found
+                fields.setdefault(name, value[inner])
+        return fields
 
     def _sample(self, row: Row, template: str, embedded: Collection[str]) -> Sample:
         toml, paths = self.toml, row.listed(self.toml["clips"])
@@ -331,8 +339,10 @@ class Declared(Task):
             is_letter = how == "text" and answer.strip(" ().").upper() in letters
             hint = '; if it is the letter of an option, set answer_is = "letter"' * is_letter
             raise RowError(f"answer {shown(answer)} is not one of {shown(known)}{hint}")
-        labelled = [re.fullmatch(rf"\(?{one}[).:]\s+(.+)", text) for one, text in zip(letters, written, strict=True)]
-        texts = [found[1] for found in labelled if found]
+        labelled = [
+            re.fullmatch(rf"\(?{letter}[).:]\s+(.+)", text) for letter, text in zip(letters, written, strict=True)
+        ]
+        texts = [match[1] for match in labelled if match]
         options = tuple(texts if len(texts) == len(written) else written)
         if len({*options}) < (len(options) if self.kind == CLASSES else 2):
             raise RowError(f"two of the options {shown(written)} are the same")
@@ -368,7 +378,7 @@ def read_task(file: Path) -> Declared:
             raise SettingsError(f"{file}: unknown key {name!r}{did_you_mean(name, _KEYS)}; allowed: {', '.join(_KEYS)}")
         (pattern, allowed), wanted = _KEYS[name], _TYPES.get(name, str)
         several = value if name in _SEVERAL and isinstance(value, list) else [value]
-        if not several or not all(type(one) is wanted and re.fullmatch(pattern, str(one)) for one in several):
+        if not several or not all(type(text) is wanted and re.fullmatch(pattern, str(text)) for text in several):
             raise SettingsError(f"{file}: {name} = {shown(value)} is not allowed; allowed: {allowed}")
         toml[name] = several if name in _SEVERAL else value
     kind = _kind(file, toml)
@@ -411,8 +421,8 @@ def _kind(file: Path, toml: Mapping[str, Any]) -> str:
         raise SettingsError(f"{file}: has {' and '.join(given) or 'no answers'}; allowed: one of {', '.join(kinds)}")
     kind = _FORMS.get(toml.get("answer_is", ""), kinds[given[0]]) if "answer" in toml else kinds[given[0]]
     kind = CHARACTERS if kind == TRANSCRIPT and toml.get("language") in BY_CHARACTERS else kind
-    own = [name for name in _OWN_KEYS[kind][:1] if name != "language"]
-    needed = ["key", "rows", "clips", *own, *["question"] * (kind in _FORMS.values())]
+    kind_key = [name for name in _OWN_KEYS[kind][:1] if name != "language"]
+    needed = ["key", "rows", "clips", *kind_key, *["question"] * (kind in _FORMS.values())]
     if lacking := [name for name in needed if name not in toml]:
         raise SettingsError(f"{file}: lacks the key {lacking[0]!r}")
     if odd := {name for keys in _OWN_KEYS.values() for name in keys}.intersection(toml).difference(_OWN_KEYS[kind]):
@@ -423,7 +433,7 @@ def _kind(file: Path, toml: Mapping[str, Any]) -> str:
 
 def _group(value: Any) -> str:
     """Return the name of a sample's group from a field's value, which may be a list of one name (in MMAU)."""
-    value = value if not isinstance(value, str) or (found := list_in(value)) is None else found
+    value = value if not isinstance(value, str) or (values := list_in(value)) is None else values
     return ", ".join(map(str, value)) if isinstance(value, list) else "" if value is None else str(value)
 
 
@@ -436,7 +446,10 @@ def _exact(value: Any, kind: str) -> str:
     several = value if isinstance(value, list) else [value]
     if kind == SPANS and isinstance(value, list) and len(spans_in(json.dumps(value))) == len(value):
         return json.dumps(value)
-    numbers = all(isinstance(one, int | float) and not isinstance(one, bool) and abs(one) < _ENDLESS for one in several)
+    numbers = all(
+        isinstance(number, int | float) and not isinstance(number, bool) and abs(number) < _ENDLESS
+        for number in several
+    )
     if kind == EXACT and numbers and len(several) <= 2 and several == sorted(several) and several:
         return json.dumps(value)
     allowed = "a number, [lowest, highest] or a letter" if kind == EXACT else "a list of {word, start, end}"
@@ -454,7 +467,7 @@ def _kept(value: Any, embedded: set[str]) -> Any:
     name, and add it to `embedded`.
     """
     if isinstance(value, list):
-        return [_kept(one, embedded) for one in value]
+        return [_kept(member, embedded) for member in value]
     named = value.get("path") if isinstance(value, dict) else None
     content = value.get("bytes") if isinstance(value, dict) else value
     if not isinstance(content, bytes):

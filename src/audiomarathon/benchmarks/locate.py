@@ -59,18 +59,18 @@ def walk(root: Path) -> Iterator[Folder]:
 
 def nearest(root: Path, matches: Callable[[Folder], bool]) -> list[Path]:
     """Return the folders that match at the smallest depth below `root` at which any folder matches."""
-    found: list[Path] = []
+    folders: list[Path] = []
     found_at = 0
     for folder in walk(root):
-        if found and folder.depth > found_at:
+        if folders and folder.depth > found_at:
             break
         if matches(folder):
-            found.append(folder.path)
+            folders.append(folder.path)
             found_at = folder.depth
-    return found
+    return folders
 
 
-def the_one(task: Task, root: Path, found: list[Path], sought: str) -> Path:
+def the_one(task: Task, root: Path, folders: list[Path], sought: str) -> Path:
     """Return the only folder found, or raise an error; `sought` describes the folder in the message.
 
     Raises
@@ -80,16 +80,16 @@ def the_one(task: Task, root: Path, found: list[Path], sought: str) -> Path:
     DataError
         Several folders were found.
     """
-    if not found:
+    if not folders:
         place = f"no {sought} under {root.absolute()}" if root.is_dir() else f"{root} is not a folder"
         raise MissingDataError(f"{task.key}: {place}. {how_to_get(task)}")
-    if len(found) > 1:
-        several = ", ".join(str(path) for path in sorted(found)[:3]) + ", …" * (len(found) > 3)
+    if len(folders) > 1:
+        several = ", ".join(str(path) for path in sorted(folders)[:3]) + ", …" * (len(folders) > 3)
         raise DataError(
-            f"{task.key}: found {sought} in {len(found)} folders at the same depth: {several}; "
+            f"{task.key}: found {sought} in {len(folders)} folders at the same depth: {several}; "
             f"choose one with {path_variable(task)}"
         )
-    return found[0]
+    return folders[0]
 
 
 def path_variable(task: Task) -> str:
@@ -132,10 +132,10 @@ def task_folder(task: Task, data_root: Path | None, env: Mapping[str, str]) -> P
     """
     task = task.owner
     variable = path_variable(task)
-    if own := env.get(variable, "").strip():
-        folder = named_folder(own)
+    if named := env.get(variable, "").strip():
+        folder = named_folder(named)
         if not folder.is_dir():
-            raise DataError(f"{variable}={own}: not a folder. {how_to_get(task)}")
+            raise DataError(f"{variable}={named}: not a folder. {how_to_get(task)}")
         return task.find(folder)
     for name in os.environ:
         if name != variable and nearly(name.upper(), [variable]):

@@ -77,8 +77,8 @@ class MultipleChoice(Task):
 
     def find(self, root: Path) -> Path:
         """Return the folder nearest to the root that has the metadata file."""
-        found = nearest(root, lambda folder: self.metadata_file in folder.files)
-        return the_one(self, root, found, self.metadata_file)
+        folders = nearest(root, lambda folder: self.metadata_file in folder.files)
+        return the_one(self, root, folders, self.metadata_file)
 
     def load(self, folder: Path, filters: Filters = Filters()) -> Loaded:
         """Read the metadata file's rows as samples; see :meth:`Task.load`."""
@@ -171,8 +171,8 @@ class MultipleChoice(Task):
             meant = self.label(answer)
             same = [letter for letter, option in zip(letters, options, strict=True) if self.label(option) == meant]
         if len(same) != 1:
-            found = "matches several" if same else "is none"
-            raise RowError(f"answer {shown(answer)} {found} of the options {_listed(options)}")
+            problem = "matches several" if same else "is none"
+            raise RowError(f"answer {shown(answer)} {problem} of the options {_listed(options)}")
         return same[0]
 
     def write_rows(self, part: Part, target: Path) -> None:
@@ -183,10 +183,10 @@ class MultipleChoice(Task):
         rows = []
         for fields in read_rows(file, self.rows_key):
             try:
-                found = self.sample(Row(part.loaded.folder, fields)).id if isinstance(fields, dict) else ""
+                sample_id = self.sample(Row(part.loaded.folder, fields)).id if isinstance(fields, dict) else ""
             except RowError:
                 continue
-            if (sample := kept.pop(found, None)) is not None:
+            if (sample := kept.pop(sample_id, None)) is not None:
                 name = "audio_path" if "audio_path" in fields else "path"
                 # The original path may rely on the names of folders; this path is relative to the task's folder.
                 rows.append(part.row(sample, {**fields, name: part.path(sample)}))

@@ -32,7 +32,7 @@ OTHER = "other"
 @cache
 def built_in() -> tuple[Benchmark, ...]:
     """Return the benchmarks of the suite: AudioMarathon's own, then those of its wings."""
-    return (AUDIOMARATHON, *(each for one in built_in_wings() for each in one.benchmarks()))
+    return (AUDIOMARATHON, *(each for wing in built_in_wings() for each in wing.benchmarks()))
 
 
 def all_benchmarks() -> tuple[Benchmark, ...]:
@@ -40,20 +40,20 @@ def all_benchmarks() -> tuple[Benchmark, ...]:
 
     The names of a plug-in's tasks must begin with its benchmark's key.
     """
-    found = list(built_in())
+    benchmarks = list(built_in())
     others = asked(lambda wing: () if wing in built_in_wings() else wing.benchmarks())
-    of_wings = [each for own in others for each in own]
-    for one in of_wings:
-        if wrong := _flaw_of_benchmark(one):
-            warn(f"the benchmark {one.key} {wrong}")
-    of_wings = [one for one in of_wings if not _flaw_of_benchmark(one)]
-    for one in (*plugins(BENCHMARKS, Benchmark, found, _flaw_of_benchmark), *of_wings):
-        for task in one.tasks:
-            name = f"benchmark {one.key} ({task.key})"
+    of_wings = [each for wing_benchmarks in others for each in wing_benchmarks]
+    for benchmark in of_wings:
+        if wrong := _flaw_of_benchmark(benchmark):
+            warn(f"the benchmark {benchmark.key} {wrong}")
+    of_wings = [candidate for candidate in of_wings if not _flaw_of_benchmark(candidate)]
+    for benchmark in (*plugins(BENCHMARKS, Benchmark, benchmarks, _flaw_of_benchmark), *of_wings):
+        for task in benchmark.tasks:
+            name = f"benchmark {benchmark.key} ({task.key})"
             guard(task, Task, name)
             guard(task.scorer, Scorer, name)
-        found.append(one)
-    return tuple(found)
+        benchmarks.append(benchmark)
+    return tuple(benchmarks)
 
 
 def all_tasks() -> tuple[Task, ...]:
@@ -129,7 +129,9 @@ def _task_at(reference: str) -> Task:
     reports can read its runs without the Python file.
     """
     where, allowed = f"task {reference}", "a subclass of Task, such as MultipleChoice"
-    name, value = object_at(reference, "task", lambda one: isinstance(one, type) and issubclass(one, Task), allowed)
+    name, value = object_at(
+        reference, "task", lambda candidate: isinstance(candidate, type) and issubclass(candidate, Task), allowed
+    )
     with raising(where):
         task = value() if isinstance(value, type) else value
     if not isinstance(task, Task):
@@ -144,11 +146,13 @@ def _task_at(reference: str) -> Task:
     guard(task.scorer, Scorer, f"{where}: its scorer")
     scorer = task.scorer
     kinds = (
-        kind for kind, (one, *_) in declared.KINDS.items() if type(one) is type(scorer) and vars(one) == vars(scorer)
+        kind
+        for kind, (kind_scorer, *_) in declared.KINDS.items()
+        if type(kind_scorer) is type(scorer) and vars(kind_scorer) == vars(scorer)
     )
     if kind := next(kinds, ""):
         object.__setattr__(task, "key", f"{kind}/{task.key.replace('/', '-')}")
-    elif any(task.key.lower() == one.key.lower() for one in all_tasks()):
+    elif any(task.key.lower() == known_task.key.lower() for known_task in all_tasks()):
         raise SettingsError(f"{where}: another task has its key {task.key!r}; give it another key")
     else:
         warnings.warn(
@@ -161,30 +165,38 @@ def _task_at(reference: str) -> Task:
 
 def benchmark_of(key: str) -> str:
     """Return the key of the benchmark that has the task with this key; :data:`OTHER` if none has."""
-    found = (one.key for one in all_benchmarks() if any(task.key == key for task in one.tasks))
-    return next(found, OTHER)
+    keys = (benchmark.key for benchmark in all_benchmarks() if any(task.key == key for task in benchmark.tasks))
+    return next(keys, OTHER)
 
 
 def facts_of(key: str) -> TaskFacts | None:
     """Return the facts that a benchmark's paper states about the task with this key; None if it states none."""
-    return next((one.facts[key] for one in all_benchmarks() if key in one.facts), None)
+    return next((benchmark.facts[key] for benchmark in all_benchmarks() if key in benchmark.facts), None)
 
 
 def groups_of(benchmark: str) -> tuple[str, ...]:
     """Return the names of the groups of tasks in a benchmark, in the order of its tasks."""
-    return next((tuple(one.groups) for one in all_benchmarks() if one.key == benchmark), ())
+    return next((tuple(candidate.groups) for candidate in all_benchmarks() if candidate.key == benchmark), ())
 
 
 def on_one_scale(keys: Iterable[str]) -> bool:
     """Tell whether the tasks' headline figures have the same range and direction, so that their mean is meaningful."""
-    figures = [task.scorer.figure for one in all_benchmarks() for task in one.tasks if task.key in set(keys)]
-    return len({(one.low, one.high, one.better) for one in figures}) < 2
+    figures = [
+        task.scorer.figure for benchmark in all_benchmarks() for task in benchmark.tasks if task.key in set(keys)
+    ]
+    return len({(figure.low, figure.high, figure.better) for figure in figures}) < 2
 
 
 def weights_of(keys: Sequence[str]) -> list[float]:
     """Return each task's weight in a mean over these tasks, scaled so that the weights have mean 1."""
-    own = next((one.weights for one in all_benchmarks() if one.weights and keys[0] in one.weights), None) or {}
-    weights = [own.get(key, 1.0) for key in keys]
+    task_weights = (
+        next(
+            (benchmark.weights for benchmark in all_benchmarks() if benchmark.weights and keys[0] in benchmark.weights),
+            None,
+        )
+        or {}
+    )
+    weights = [task_weights.get(key, 1.0) for key in keys]
     return [weight * len(keys) / sum(weights) for weight in weights]
 
 

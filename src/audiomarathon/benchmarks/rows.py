@@ -113,8 +113,8 @@ class Row:
     def _values(self, names: Sequence[str]) -> list[tuple[str, Any]]:
         """Return the values in a list of fields, each with its field's name; a list in one field is taken apart."""
         values = [self.fields.get(name) for name in names]
-        if len(names) == 1 and isinstance(value := values[0], str) and (found := list_in(value)) is not None:
-            values = [found]
+        if len(names) == 1 and isinstance(value := values[0], str) and (texts := list_in(value)) is not None:
+            values = [texts]
         if len(names) == 1 and isinstance(values[0], list):
             if not (values := values[0]):
                 raise RowError(f"field {names[0]!r} is an empty list")
@@ -303,10 +303,10 @@ def read_table(file: Path, columns: Sequence[str]) -> Iterator[Any]:
 
 def _fields_of(line: str) -> dict[str, Any] | RowError:
     try:
-        found = json.loads(line, object_pairs_hook=unique_fields)
+        fields = json.loads(line, object_pairs_hook=unique_fields)
     except (ValueError, RecursionError) as error:
         return RowError(f"not JSON ({told(error)})")
-    return found if isinstance(found, dict) and found else RowError("not JSON of an object with fields")
+    return fields if isinstance(fields, dict) and fields else RowError("not JSON of an object with fields")
 
 
 def need_pyarrow() -> None:
@@ -384,12 +384,12 @@ def unique_fields(fields: list[tuple[str, Any]]) -> dict[str, Any]:
 
     Pass this function to `json.loads` as `object_pairs_hook`.
     """
-    found = dict(fields)
-    if len(found) < len(fields):
+    unique = dict(fields)
+    if len(unique) < len(fields):
         names = [name for name, _ in fields]
         twice = next(name for name in names if names.count(name) > 1)
         raise ValueError(f"duplicate field {shown(twice)} in one object")
-    return found
+    return unique
 
 
 def collect(
@@ -487,8 +487,8 @@ def list_in(text: str) -> list[Any] | None:
     text = text.strip()
     if text.startswith("["):
         with contextlib.suppress(ValueError, RecursionError):
-            found: list[Any] = json.loads(text)
-            return found
+            parsed: list[Any] = json.loads(text)
+            return parsed
     array = _ARRAY.fullmatch(text)
     body = array[1] if array else text
     if body[:1] + body[-1:] in ("[]", "()"):
@@ -511,7 +511,7 @@ def list_in(text: str) -> list[Any] | None:
 
 def one_text(text: str, what: str) -> str:
     """Return a text unchanged; raise :class:`RowError` if it spells a list of texts. `what` names it in the message."""
-    if _LIKE_A_LIST.match(text) or any(isinstance(one, str) for one in list_in(text) or ()):
+    if _LIKE_A_LIST.match(text) or any(isinstance(member, str) for member in list_in(text) or ()):
         raise RowError(f"{what} {shown(text)} looks like a list; expected one text")
     return text
 

@@ -26,17 +26,20 @@ def check_shards(files: Iterable[Path]) -> None:
     """
     series: dict[tuple[Path, str, str], dict[int, dict[int, Path]]] = {}
     for file in files:
-        if not (found := [*_SHARD.finditer(file.name)]) or not 0 < (total := int(found[-1][3])) <= _MOST_SHARDS:
+        if not (matches := [*_SHARD.finditer(file.name)]) or not 0 < (total := int(matches[-1][3])) <= _MOST_SHARDS:
             continue
-        shard, number = found[-1], int(found[-1][1])
+        shard, number = matches[-1], int(matches[-1][1])
         totals = series.setdefault((file.parent, file.name[: shard.start()], file.suffix.lower()), {})
         if (twin := totals.setdefault(total, {}).setdefault(number, file)) != file:
             raise DataError(f"{file.parent}: {twin.name} and {file.name} are the same shard; keep one")
     for totals in series.values():
         several = [min(files.items())[1] for _total, files in sorted(totals.items())]
         if len(several) > 1:
-            one, other = several[:2]
-            raise DataError(f"{one.parent}: {one.name} and {other.name} state different totals; keep one set of shards")
+            first_file, other = several[:2]
+            raise DataError(
+                f"{first_file.parent}: {first_file.name} and {other.name} state different totals; "
+                "keep one set of shards"
+            )
         ((total, there),) = totals.items()
         first = 1 if total in there and 0 not in there else 0
         expected = range(first, first + total)
@@ -55,8 +58,8 @@ def check_shards(files: Iterable[Path]) -> None:
 
 def _name(shard: Path, number: int) -> str:
     """Return the name of another shard of the same series; `*` stands for a hash after the total."""
-    found = [*_SHARD.finditer(shard.name)][-1]
-    start, end = found.span(1)
-    rest = shard.name[found.end() :]
+    match = [*_SHARD.finditer(shard.name)][-1]
+    start, end = match.span(1)
+    rest = shard.name[match.end() :]
     after = rest if rest == shard.suffix else f"*{shard.suffix}"
-    return f"{shard.name[:start]}{number:0{len(found[1])}}{shard.name[end : found.end()]}{after}"
+    return f"{shard.name[:start]}{number:0{len(match[1])}}{shard.name[end : match.end()]}{after}"

@@ -73,7 +73,7 @@ class Transcripts(Task):
         alone = {clip: Sample(_name(loaded, clip), (clip,), INSTRUCTION, "", first[clip].cluster) for clip in first}
         contents = clip_hashes(alone.values())
         by_content = {contents[alone[clip].id]: alone[clip] for clip in sorted(first, reverse=True)}
-        ids = {clip: by_content[contents[one.id]].id for clip, one in alone.items()}
+        ids = {clip: by_content[contents[sample.id]].id for clip, sample in alone.items()}
 
         def limited(limit: int, seed: int) -> tuple[str, ...]:
             chosen = select(loaded.samples, limit, seed)

@@ -69,9 +69,9 @@ def graph_equals_eager(bench: Bench) -> Finding:
                 done.append(bench.generate(bench.inputs, method, steps))
         if done[0].stages.decode_setup is None:
             return Finding.fail(f"decode of {method.label} did not run as a graph")
-        matches.append(bench.match(*(replies_of(one)[0] for one in done)))
-    furthest = max(matches, key=lambda found: found.distance)
-    good = all(found.within(bench.tolerance) for found in matches)
+        matches.append(bench.match(*(replies_of(generation)[0] for generation in done)))
+    furthest = max(matches, key=lambda comparison: comparison.distance)
+    good = all(comparison.within(bench.tolerance) for comparison in matches)
     return Finding.of(good, f"base and {len(able)} methods: {furthest.figure(bench.tolerance)}")
 
 
@@ -89,8 +89,8 @@ def chunks_equal_whole(bench: Bench) -> Finding:
         whole = bench.reply(bench.inputs, method)
         with patched_attribute(lm, "prefill_chunk", bench.inputs.prompt_tokens[0] // 3 + 1):
             matches.append(bench.match(bench.reply(bench.inputs, method), whole))
-    furthest = max(matches, key=lambda found: found.distance)
-    good = all(found.within(bench.tolerance) for found in matches)
+    furthest = max(matches, key=lambda comparison: comparison.distance)
+    good = all(comparison.within(bench.tolerance) for comparison in matches)
     return Finding.of(good, f"base and {len(able)} methods: {furthest.figure(bench.tolerance)}")
 
 
@@ -126,9 +126,9 @@ def dropping(bench: Bench, method: TokenPruner) -> Finding:
         )
     (reply,) = replies_of(generation)
     hidden = bench.reply(bench.inputs, Hidden(kept=kept, first=method.layer, merge=merge))
-    found = compared(bench, reply, hidden)
+    finding = compared(bench, reply, hidden)
     where = "" if method == usual else f"at layer {method.layer}, because the method refuses layer {usual.layer}: "
-    return Finding(found.verdict, f"{where}{found.figure}")
+    return Finding(finding.verdict, f"{where}{finding.figure}")
 
 
 def dropping_in_steps(bench: Bench) -> Finding:
@@ -140,7 +140,7 @@ def dropping_in_steps(bench: Bench) -> Finding:
         for first in range(layers)
         for second in range(first + 1, layers)
     ]
-    method = next((one for one in tried if not applicable(bench.lm, [one])[1]), None)
+    method = next((candidate for candidate in tried if not applicable(bench.lm, [candidate])[1]), None)
     if method is None:
         return Finding.not_applicable("no two layers of this model can drop tokens")
     generation = bench.generate(bench.inputs, method)
@@ -151,25 +151,27 @@ def dropping_in_steps(bench: Bench) -> Finding:
             wrong or f"{len(steps[0][1]) - text} audio tokens were left after step one, planned: {half}"
         )
     (reply,) = replies_of(generation)
-    found = compared(bench, reply, bench.reply(bench.inputs, HiddenInSteps(steps=steps)))
-    return Finding(found.verdict, f"{method.label}: {found.figure}")
+    finding = compared(bench, reply, bench.reply(bench.inputs, HiddenInSteps(steps=steps)))
+    return Finding(finding.verdict, f"{method.label}: {finding.figure}")
 
 
-def _same_sums(found: torch.Tensor, expected: torch.Tensor, merge: Merge) -> bool:
+def _same_sums(sums: torch.Tensor, expected: torch.Tensor, merge: Merge) -> bool:
     """Tell whether merged states (…, k, D) are equal up to rounding, in the L2 norm of each row.
 
     A row is a sum in float32, rounded once to the model's precision; sums of more tokens round more.
     """
     largest = float(merge.group.bincount().max())
-    limit = 2 * torch.finfo(found.dtype).eps + 2 * torch.finfo(torch.float32).eps * largest**0.5
-    apart = (found.float() - expected.float()).norm(dim=-1)
+    limit = 2 * torch.finfo(sums.dtype).eps + 2 * torch.finfo(torch.float32).eps * largest**0.5
+    apart = (sums.float() - expected.float()).norm(dim=-1)
     return bool((apart <= limit * expected.float().norm(dim=-1)).all())
 
 
 def compared(bench: Bench, reply: Replied, oracle: Replied) -> Finding:
     """Check that a method's reply equals its oracle's (see `oracles.py`). Also report its distance from base."""
-    found, moves = bench.match(reply, oracle), match(reply, bench.base).distance
-    return Finding.of(found.within(bench.tolerance), f"{found.figure(bench.tolerance)}; moves base by {moves:.2g}")
+    comparison, moves = bench.match(reply, oracle), match(reply, bench.base).distance
+    return Finding.of(
+        comparison.within(bench.tolerance), f"{comparison.figure(bench.tolerance)}; moves base by {moves:.2g}"
+    )
 
 
 def wrong_positions(inputs: Inputs, kept: torch.Tensor, states: int = 0) -> str:
@@ -213,8 +215,8 @@ def pressing(bench: Bench, method: KVPress) -> Finding:
                 return Finding.fail(f"layer {index}: the cached {name} are not the entries reported as kept")
     del caches[:]
     hidden = bench.reply(inputs, HiddenEntries(kept=pressed.kept_entries))
-    found = compared(bench, bench.reply(inputs, method), hidden)
-    return Finding(found.verdict, f"{found.figure}; KV {pressed.kv_bytes / full.kv_bytes:.0%}")
+    finding = compared(bench, bench.reply(inputs, method), hidden)
+    return Finding(finding.verdict, f"{finding.figure}; KV {pressed.kv_bytes / full.kv_bytes:.0%}")
 
 
 @dataclass(frozen=True)

@@ -31,11 +31,11 @@ def documented(bench: Bench) -> Finding:
     """Check that base replies like the plain model with inputs from the family's processor, for two clip lengths."""
     # Stay below 30 s: a processor that cuts there computes the last frame without zero padding. We never cut.
     short, longer = bench.clip(1, 0.9), bench.clip(3, 0.9 * LONGER)
-    found = _documented(bench, Prompt(bench.prompt.text, (short,), seed=1))
-    if found.verdict != PASS:
-        return found
+    finding = _documented(bench, Prompt(bench.prompt.text, (short,), seed=1))
+    if finding.verdict != PASS:
+        return finding
     also = _documented(bench, Prompt(bench.prompt.text, (longer,), seed=3))
-    return Finding(also.verdict, f"{found.figure}; {0.9 * LONGER * bench.seconds:.0f} s: {also.figure}")
+    return Finding(also.verdict, f"{finding.figure}; {0.9 * LONGER * bench.seconds:.0f} s: {also.figure}")
 
 
 def _documented(bench: Bench, prompt: Prompt) -> Finding:
@@ -50,8 +50,8 @@ def _documented(bench: Bench, prompt: Prompt) -> Finding:
             return Finding.fail(
                 f"our prompt of {len(ours[0])} tokens is not the processor's, which has {len(expected[0])} tokens"
             )
-    found = bench.match(bench.reply(prepared), bench.plain_reply(tensors))
-    return Finding.of(found.within(bench.tolerance), f"{source}; {found.figure(bench.tolerance)}")
+    match = bench.match(bench.reply(prepared), bench.plain_reply(tensors))
+    return Finding.of(match.within(bench.tolerance), f"{source}; {match.figure(bench.tolerance)}")
 
 
 def _on_device(processed: Mapping[str, Any], prepared: Inputs) -> dict[str, torch.Tensor]:
@@ -159,9 +159,9 @@ def batch(bench: Bench) -> Finding:
     for method in (None, pruner(bench.lm)):
         for prompt, in_batch in zip(prompts, replies_of(bench.generate(together, method)), strict=True):
             matches.append(bench.match(in_batch, bench.reply(bench.lm.prepare([prompt]), method)))
-    furthest = max(matches, key=lambda found: found.distance)
-    good = all(found.within(bench.tolerance) for found in matches)
-    same = sum(not found.gap for found in matches)
+    furthest = max(matches, key=lambda match: match.distance)
+    good = all(match.within(bench.tolerance) for match in matches)
+    same = sum(not match.gap for match in matches)
     figure = f"batch of {len(prompts)}, with base and frame: {same} of {len(matches)} replies equal those alone"
     return Finding.of(good, f"{figure}; {furthest.figure(bench.tolerance)}")
 
@@ -183,20 +183,22 @@ def adapter(bench: Bench) -> Finding:
 
 def leftovers(bench: Bench) -> Finding:
     """Check that the model is as it was loaded: no hooks, wrappers, replaced functions or changed generation config."""
-    lm, found = bench.lm, []
+    lm, leftovers_found = bench.lm, []
     for name, module in lm.model.named_modules():
         if module._forward_pre_hooks or module._forward_hooks:
-            found.append(f"a hook on {name or 'the model'}")
+            leftovers_found.append(f"a hook on {name or 'the model'}")
         if "forward" in module.__dict__ and not hasattr(module, "_hf_hook"):  # accelerate replaces forward too
-            found.append(f"a replaced forward of {name or 'the model'}")
+            leftovers_found.append(f"a replaced forward of {name or 'the model'}")
     if ALL_ATTENTION_FUNCTIONS._local_mapping:
-        found.append("a wrapped attention function")
+        leftovers_found.append("a wrapped attention function")
     if lm.model.generation_config.to_diff_dict() != GenerationConfig().to_diff_dict():
-        found.append("another generation config")
+        leftovers_found.append("another generation config")
     if lm.model.training:
-        found.append("training mode")
-    if found:
-        return Finding.fail(f"left behind: {'; '.join(found[:3])}" + (" …" if len(found) > 3 else ""))
+        leftovers_found.append("training mode")
+    if leftovers_found:
+        return Finding.fail(
+            f"left behind: {'; '.join(leftovers_found[:3])}" + (" …" if len(leftovers_found) > 3 else "")
+        )
     again = bench.reply(bench.inputs)
     if not torch.equal(again.logits, bench.base.logits):
         return Finding.fail("base is not bit-identical to what it was before the other checks")

@@ -101,8 +101,8 @@ def merged(states: torch.Tensor, audio: torch.Tensor, merge: Merge) -> torch.Ten
     """
     weights = torch.zeros(len(merge.kept), len(audio))
     weights[merge.group.cpu(), torch.arange(len(audio))] = merge.weight.float().cpu()
-    found: torch.Tensor = weights.to(states.device) @ states[..., audio.to(states.device), :].float()
-    return found.to(states.dtype)
+    merged_states: torch.Tensor = weights.to(states.device) @ states[..., audio.to(states.device), :].float()
+    return merged_states.to(states.dtype)
 
 
 def overwritten(layer: nn.Module, audio: torch.Tensor, merge: Merge) -> RemovableHandle:

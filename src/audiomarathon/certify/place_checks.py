@@ -57,8 +57,8 @@ def dropping_in_tower(bench: Bench, method: TokenPruner) -> Finding:
     made: dict[tuple[int, int], tuple[torch.Tensor | None, torch.Tensor | Merge]] = {}
     seen, select = list[float](), type(method).select
 
-    def noting(own: TokenPruner, evidence: Evidence) -> torch.Tensor | Merge:
-        made[evidence.seed, len(evidence.positions)] = evidence.states, select(own, evidence)
+    def noting(pruner: TokenPruner, evidence: Evidence) -> torch.Tensor | Merge:
+        made[evidence.seed, len(evidence.positions)] = evidence.states, select(pruner, evidence)
         return made[evidence.seed, len(evidence.positions)][1]
 
     def chosen(evidence: Evidence) -> torch.Tensor | Merge:
@@ -69,12 +69,12 @@ def dropping_in_tower(bench: Bench, method: TokenPruner) -> Finding:
 
     with patched_attribute(type(method), "select", noting):
         done, (call_of_llm, _last) = _watched(bench, method, lm.decoder_layers[0], lm.tower_layers[-1])
-    found = _last["output"].flatten(0, -2)
+    last_states = _last["output"].flatten(0, -2)
     with torch.inference_mode(), attention_kernels(lm.sdpa_backends):
         expected = _by_hand(bench, method, chosen, call, steps)
-    if found.shape != expected.shape:
-        return Finding.fail(f"the tower's last layer has {len(found)} states, but {len(expected)} were planned")
-    apart = max(_apart(found, expected), *seen, 0.0)
+    if last_states.shape != expected.shape:
+        return Finding.fail(f"the tower's last layer has {len(last_states)} states, but {len(expected)} were planned")
+    apart = max(_apart(last_states, expected), *seen, 0.0)
     figure = f"the tower's states differ by {apart:.1e} of at most {bench.tolerance:.1e}"
     if lm.cross or apart > bench.tolerance:
         return Finding.of(apart <= bench.tolerance, figure)
@@ -85,8 +85,8 @@ def dropping_in_tower(bench: Bench, method: TokenPruner) -> Finding:
     return Finding(found_reply.verdict, f"{figure}; the reply {found_reply.figure}")
 
 
-def _apart(found: torch.Tensor, expected: torch.Tensor) -> float:
-    return float((found.float() - expected.float()).square().mean().sqrt() / expected.float().std())
+def _apart(states: torch.Tensor, expected: torch.Tensor) -> float:
+    return float((states.float() - expected.float()).square().mean().sqrt() / expected.float().std())
 
 
 def _watched(bench: Bench, method: Method, *layers: Any) -> tuple[Generation, list[dict[str, Any]]]:
@@ -120,7 +120,7 @@ def _by_hand(
     `call` has the arguments of base's call of the layer at which the method drops first. `choose` returns the kept
     states.
     """
-    shape, given, found, begun = bench.lm.tower_states(bench.inputs), call.get("attention_mask"), [], 0
+    shape, given, windows, begun = bench.lm.tower_states(bench.inputs), call.get("attention_mask"), [], 0
     each, wide = shape.pooling, shape.width
     least = each * kept_count(wide // each, RATIO)
     for window, (count, tokens) in enumerate(shape.windows):
@@ -135,9 +135,9 @@ def _by_hand(
                 seen = layer.self_attn.k_proj(layer.self_attn_layer_norm(states)) if method.sees_keys else states
                 seed = bench.inputs.seeds[0] + window
                 evidence = Evidence(torch.arange(before, device=states.device), keep, seed, states=seen[:before])
-                one: Any = choose(evidence) if keep < before else torch.arange(keep)
-                merge = one.to(states.device) if isinstance(one, Merge) else None
-                picked = merge.kept if merge else one.sort().values.to(states.device)
+                choice: Any = choose(evidence) if keep < before else torch.arange(keep)
+                merge = choice.to(states.device) if isinstance(choice, Merge) else None
+                picked = merge.kept if merge else choice.sort().values.to(states.device)
                 left = wide - round(share * (wide - least)) - keep if wide else 0
                 thinned = (before + at_stride(rest, left)).to(states.device)
                 sounding = states[picked]
@@ -153,5 +153,5 @@ def _by_hand(
             else:
                 ends = torch.tensor([0, len(states)], dtype=torch.int32, device=states.device)
                 states = layer.forward(hidden_states=states, cu_seqlens=ends, max_seqlen=len(states))[0]
-        found.append(states)
-    return torch.cat(found)
+        windows.append(states)
+    return torch.cat(windows)

@@ -43,10 +43,10 @@ def timing(bench: Bench) -> Finding:
     repeated; a real fault fails every time.
     """
     for _ in range(_ATTEMPTS):
-        found = _attempt(bench)
-        if found.verdict == PASS:
+        finding = _attempt(bench)
+        if finding.verdict == PASS:
             break
-    return found
+    return finding
 
 
 def _attempt(bench: Bench) -> Finding:
@@ -93,10 +93,10 @@ def fresh_lengths(bench: Bench) -> Finding:
     A run's rules apply: an uncounted call of three tokens comes first. Each attempt has a new length.
     """
     for attempt in range(1, _ATTEMPTS + 1):
-        found = _fresh(bench, 1 + 0.13 * attempt)
-        if found.verdict == PASS:
+        finding = _fresh(bench, 1 + 0.13 * attempt)
+        if finding.verdict == PASS:
             break
-    return found
+    return finding
 
 
 def _fresh(bench: Bench, lengths: float) -> Finding:
@@ -107,7 +107,7 @@ def _fresh(bench: Bench, lengths: float) -> Finding:
 
     run_uncounted(bench.lm, inputs, [Base()], max_new_tokens=WARM_PASS_TOKENS, ignore_end=True)
     first, later = stages(), [stages() for _ in range(_ROUNDS)]
-    steady = {name: min(getattr(one, name) for one in later) for name in _STAGES}
+    steady = {name: min(getattr(call, name) for call in later) for name in _STAGES}
     ratios = {name: getattr(first, name) / steady[name] for name in _STAGES}
     figure = "first ÷ later calls: " + ", ".join(f"{name} {ratio:.2f}" for name, ratio in ratios.items())
     try:
@@ -135,7 +135,7 @@ def shared_encoder(bench: Bench) -> Finding:
             with encoder_cache.encoder_shared(lm):
                 together += [bench.reply(inputs, method).logits for method in (Base(), pruned)]
         shared = len(runs)
-    if not all(torch.equal(one, other) for one, other in zip(alone, together, strict=True)):
+    if not all(torch.equal(solo, other) for solo, other in zip(alone, together, strict=True)):
         return Finding.fail(
             "replies with a shared encoder output differ from those without: a setting heard another sample"
         )

@@ -131,7 +131,9 @@ def _download_fense() -> None:
 
 def _named(wing: Wing) -> Mapping[str, tuple[str, Any]]:
     """Return a wing's commands with their headings, by name."""
-    return {name: (heading, one) for heading, own in wing.commands().items() for name, one in own.items()}
+    return {
+        name: (heading, command) for heading, commands in wing.commands().items() for name, command in commands.items()
+    }
 
 
 models_app = group("Download checkpoints.", {"download": download})
@@ -158,7 +160,7 @@ COMMANDS: dict[str, dict[str, Command | typer.Typer]] = {
     OTHERS: {},
     "Build on it": {"new": new},
 }  # fmt: skip
-_ours = {"import", "export", *(name for own in COMMANDS.values() for name in own)}
+_ours = {"import", "export", *(name for commands in COMMANDS.values() for name in commands)}
 _headings = joined("the command", dict.fromkeys(_ours), _named)
 for _name, (_heading, _command) in _headings.items():
     COMMANDS.setdefault(_heading, {})[_name] = _command

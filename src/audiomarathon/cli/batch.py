@@ -128,9 +128,9 @@ def _check_seen(gpus: list[str]) -> None:
     import torch
 
     if (seen := torch.cuda.device_count()) < len(gpus):
-        found = "none" if len(gpus) == 1 or not seen else f"only {seen}"
+        visible = "none" if len(gpus) == 1 or not seen else f"only {seen}"
         raise SettingsError(
-            f"--gpu-id={','.join(gpus)}: PyTorch sees {found} of these GPUs; name other GPUs, or leave --gpu-id out"
+            f"--gpu-id={','.join(gpus)}: PyTorch sees {visible} of these GPUs; name other GPUs, or leave --gpu-id out"
         )
 
 

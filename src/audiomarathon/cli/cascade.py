@@ -95,8 +95,8 @@ def cascade(
     """
     from audiomarathon.engine.cascade import cascade as run_cascade
 
-    folders = [Path(one) for one in given if _holds_transcripts(one)]
-    names = [one for one in given if Path(one) not in folders]
+    folders = [Path(name) for name in given if _holds_transcripts(name)]
+    names = [name for name in given if Path(name) not in folders]
     if not folders or not names:
         lacks = "task" if folders else "folder with runs of transcripts (audiomarathon transcribe makes them)"
         raise SettingsError(f"cascade {' '.join(given)}: names no {lacks}; give folders, then tasks")
@@ -159,10 +159,10 @@ def _show_plan(folders: list[Path], words: list[str], llm: str, settings: RunSet
     if get_model(model).remote:
         raise SettingsError(f"--with {llm}: an endpoint's time and memory are unknown; leave out --plan")
     complete = True
-    for system in dict.fromkeys(one.system for one in transcribers):
-        own = [one for one in transcribers if one.system == system]
+    for system in dict.fromkeys(transcriber.system for transcriber in transcribers):
+        of_system = [transcriber for transcriber in transcribers if transcriber.system == system]
         lines, able = plan_sweep(
-            [task for task, _data in loaded.values()], get_local_model(model), settings, own, say=say
+            [task for task, _data in loaded.values()], get_local_model(model), settings, of_system, say=say
         )
         complete &= able
         for line in (f"{system}+LLM, the LLM's part; {TEXT_LLM.tokens_per_second:g} tokens a second of speech", *lines):

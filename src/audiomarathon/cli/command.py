@@ -52,7 +52,7 @@ class Grouped(TyperCommand):
             for parameter in self.get_params(ctx):
                 given = written.get(parameter.name or "")
                 texts = given if isinstance(given, list | tuple) else [given]
-                if parameter.default != "" and any(isinstance(one, str) and not one.strip() for one in texts):
+                if parameter.default != "" and any(isinstance(text, str) and not text.strip() for text in texts):
                     name = "/".join(parameter.opts)
                     raise typer.BadParameter(f"{name} is empty; leave it out, or give a value", ctx)
         rest: list[str] = super().parse_args(ctx, args)
@@ -103,7 +103,7 @@ def with_group(
 
     def add(command: Command) -> Command:
         def call(**given: Any) -> Any:
-            arguments = {one: given.pop(one) for one in names if one in given}
+            arguments = {name: given.pop(name) for name in names if name in given}
             return command(**given) if name in given else command(**given, **{name: make(**arguments)})
 
         return with_options(command, options, call, but=name)
@@ -125,7 +125,9 @@ def with_settings(
     read
         Function that gets the options' values by setting and returns the settings.
     """
-    options = [_option(one) for one in settings_fields() if (one.name in names or not names) and one.name not in but]
+    options = [
+        _option(field) for field in settings_fields() if (field.name in names or not names) and field.name not in but
+    ]
     return with_group("settings", read, options, ("file", "where"))
 
 
@@ -142,8 +144,10 @@ def with_options(command: Command, options: Iterable[Parameter], call: Command |
         Parameter of the command that becomes no option, because `call` supplies it.
     """
     declared = inspect.signature(command, eval_str=True).parameters.values()
-    kept = [one for one in declared if one.kind is not Parameter.VAR_KEYWORD and one.name != but]
-    parameters = [one.replace(kind=Parameter.KEYWORD_ONLY) for one in (*kept, *options)]
+    kept = [
+        parameter for parameter in declared if parameter.kind is not Parameter.VAR_KEYWORD and parameter.name != but
+    ]
+    parameters = [parameter.replace(kind=Parameter.KEYWORD_ONLY) for parameter in (*kept, *options)]
 
     @functools.wraps(command)
     def wrapped(**given: Any) -> Any:
@@ -151,7 +155,7 @@ def with_options(command: Command, options: Iterable[Parameter], call: Command |
 
     del wrapped.__wrapped__
     wrapped.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    wrapped.__annotations__ = {one.name: one.annotation for one in parameters}
+    wrapped.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return wrapped
 
 
@@ -195,7 +199,7 @@ def run_app(app: typer.Typer, arguments: Sequence[str], name: str) -> int:
         from audiomarathon.report.listings import LISTINGS
 
         path = command.command_path if command else name
-        listed = [one for one in arguments if one in LISTINGS and text.startswith("No such command")]
+        listed = [argument for argument in arguments if argument in LISTINGS and text.startswith("No such command")]
         see = f"audiomarathon list {listed[0]}" if listed else f"{path} --help"
         raise SettingsError(f"{text[:1].lower()}{text[1:]}; see {see}") from None
 

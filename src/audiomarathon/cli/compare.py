@@ -69,9 +69,11 @@ def compare(
     margins = _checked(at_latency, at_score, output, margin, power=power)
     systems = read_systems(runs)
     # Replies of models and records of other kinds have no figures in common, so they cannot be compared.
-    replying = [one for one in systems if not any(run.task and run.task.own_command for run in one.runs.values())]
+    replying = [
+        system for system in systems if not any(run.task and run.task.own_command for run in system.runs.values())
+    ]
     others = (
-        [run.task for one in systems if one not in replying for run in one.runs.values() if run.task]
+        [run.task for system in systems if system not in replying for run in system.runs.values() if run.task]
         if replying
         else []
     )
@@ -91,7 +93,7 @@ def compare(
     if limits:
         ranking = ranking_of(compared)
         answers = [answer(ranking, **limit) for limit in limits]
-        lines += [*(str(one["text"]) for one in answers), ranked(ranking)]
+        lines += [*(str(answer["text"]) for answer in answers), ranked(ranking)]
     out, table = console(), tables.comparison(compared, list(missing))
     render.show(*([table] if render.fits(table, out.width) else tables.in_halves(table)))
     if more is not None:
@@ -132,7 +134,7 @@ def _write(
         content = {
             "reference": compared.reference,
             "rows": [_as_json(row) for row in compared.rows],
-            "left_out": [asdict(one) for one in compared.left_out],
+            "left_out": [asdict(left) for left in compared.left_out],
             "controls_not_run": missing,
             "answers": answers,
             "notes": lines,
@@ -149,6 +151,6 @@ def _write(
 
 def _as_json(row: Comparison) -> dict[str, Any]:
     """Return a comparison for JSON, with the verdict about a margin, which is not a field."""
-    found = asdict(row)
-    own = {} if row.decision is None else {"decision": {**found["decision"], "verdict": row.decision.verdict}}
-    return {name: value for name, value in found.items() if name != "decision"} | own
+    fields = asdict(row)
+    decision = {} if row.decision is None else {"decision": {**fields["decision"], "verdict": row.decision.verdict}}
+    return {name: value for name, value in fields.items() if name != "decision"} | decision

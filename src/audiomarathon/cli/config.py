@@ -51,7 +51,12 @@ def _read(ctx: typer.Context, path: Path | None) -> None:
     """
     if path is None or ctx.resilient_parsing:
         return
-    parameters = {word: one for one in ctx.command.params if one.name not in _NOT_IN_FILE for word in _words(one)}
+    parameters = {
+        word: parameter
+        for parameter in ctx.command.params
+        if parameter.name not in _NOT_IN_FILE
+        for word in _words(parameter)
+    }
     settings: dict[str, Any] = {}
     arguments: dict[str, Any] = {}
     for key, node in _pairs(path, _root(path)).items():
@@ -94,12 +99,12 @@ def _pairs(path: Path, node: Any) -> dict[str, Any]:
     if getattr(node, "id", "") != "mapping" or any(key.id != "scalar" for key, _value in node.value):
         what = "nothing" if node is None else f"a YAML {node.id}"
         raise SettingsError(f"{path}: expected lines of a name and a value, such as 'ratio: 0.5', found {what}")
-    found: dict[str, Any] = {}
+    pairs: dict[str, Any] = {}
     for key, value in node.value:
-        if key.value in found:
+        if key.value in pairs:
             raise SettingsError(f"{path}, line {key.start_mark.line + 1}: {plain(key.value)} is given twice; keep one")
-        found[plain(key.value)] = value
-    return found
+        pairs[plain(key.value)] = value
+    return pairs
 
 
 def _texts(place: str, node: Any) -> list[str]:
@@ -113,10 +118,10 @@ def _texts(place: str, node: Any) -> list[str]:
 
 def _paths(path: Path, node: Any) -> dict[str, str]:
     """Return the task folders that a config file names under `data_paths`, as {env var (`TAU_DATA_PATH`): folder}."""
-    found = {name: ",".join(_texts(f"{path}: {name}", value)) for name, value in _pairs(path, node).items()}
-    if wrong := [name for name in found if not name.endswith(PATH_ENDING)]:
+    paths = {name: ",".join(_texts(f"{path}: {name}", value)) for name, value in _pairs(path, node).items()}
+    if wrong := [name for name in paths if not name.endswith(PATH_ENDING)]:
         raise SettingsError(f"{path}: {_PATHS}: unknown name {wrong[0]!r}; allowed: names such as TAU{PATH_ENDING}")
-    return {name: text for name, text in found.items() if text}
+    return {name: text for name, text in paths.items() if text}
 
 
 def _argument(ctx: typer.Context, parameter: Any, place: str, texts: list[str]) -> Any:
@@ -146,11 +151,15 @@ def _save(path: Path, ctx: typer.Context, given: Mapping[str, Any], settings: Ru
     import yaml
 
     content: dict[str, Any] = {}
-    for one in ctx.command.params:
-        setting = _SETTINGS.get(one.name)
-        value, usual = (getattr(settings, one.name), setting.default) if setting else (given.get(one.name), one.default)
-        if one.name not in _NOT_IN_FILE and value not in (None, usual):
-            content[_key(one)] = str(value) if isinstance(value, Path) else value
+    for parameter in ctx.command.params:
+        setting = _SETTINGS.get(parameter.name)
+        value, usual = (
+            (getattr(settings, parameter.name), setting.default)
+            if setting
+            else (given.get(parameter.name), parameter.default)
+        )
+        if parameter.name not in _NOT_IN_FILE and value not in (None, usual):
+            content[_key(parameter)] = str(value) if isinstance(value, Path) else value
     if settings.data_paths:
         content[_PATHS] = dict(settings.data_paths)
     text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True)

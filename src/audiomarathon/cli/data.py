@@ -73,7 +73,7 @@ def download(
     if len(keys) > 1:
         where = f"{' and '.join(keys)} are downloaded from different places"
         raise SettingsError(f"{where}; use a separate command for each")
-    benchmark = next((one for one in all_benchmarks() if one.key == keys[0]), AUDIOMARATHON)
+    benchmark = next((known for known in all_benchmarks() if known.key == keys[0]), AUDIOMARATHON)
     for task in chosen:
         if split and split not in (allowed := getattr(task, "splits", ())):
             raise SettingsError(f"--split={split}: allowed for {task.key}: {', '.join(allowed) or 'none'}")
@@ -132,21 +132,21 @@ def verify(
         verify_task(task, *places(data), deep=deep, jobs=jobs, tolerance=tolerance) for task in tasks_named(tasks)
     ]
     show(tables.verification(reports))
-    wrong = [one for one in reports if one.state == "wrong"]
-    missing = [one for one in reports if one.state == "missing"]
-    for one in wrong:
-        for problem in one.problems[:_SHOWN_PROBLEMS]:
-            say(f"{one.task}: {problem.kind}: {problem.text.removeprefix(f'{one.task}: ')}")
-        if (more := len(one.problems) - _SHOWN_PROBLEMS) > 0:
-            say(f"{one.task}: {counted(more, 'more problem')}; --json FILE lists all")
-    for one in reports:
-        for note in one.notes:
-            say(f"{one.task}: note: {note}")
+    wrong = [report for report in reports if report.state == "wrong"]
+    missing = [report for report in reports if report.state == "missing"]
+    for task_report in wrong:
+        for problem in task_report.problems[:_SHOWN_PROBLEMS]:
+            say(f"{task_report.task}: {problem.kind}: {problem.text.removeprefix(f'{task_report.task}: ')}")
+        if (more := len(task_report.problems) - _SHOWN_PROBLEMS) > 0:
+            say(f"{task_report.task}: {counted(more, 'more problem')}; --json FILE lists all")
+    for task_report in reports:
+        for note in task_report.notes:
+            say(f"{task_report.task}: note: {note}")
     if missing:
-        say(f"missing: {', '.join(one.task for one in missing)}. {missing[0].problems[0].text}")
+        say(f"missing: {', '.join(report.task for report in missing)}. {missing[0].problems[0].text}")
     good = not wrong and not (missing and tasks) and len(missing) < len(reports)
     if report:
-        write_json(report, {"good": good, "deep": deep, "tasks": [one.as_json() for one in reports]})
+        write_json(report, {"good": good, "deep": deep, "tasks": [report.as_json() for report in reports]})
     return 0 if good else 1
 
 
@@ -166,17 +166,20 @@ def durations(
     from audiomarathon.report.pictures import plot_durations
     from audiomarathon.report.render import show
 
-    found = [durations_of(task, loaded, jobs=jobs) for task, loaded in _present(tasks, data)]
-    show(tables.durations(found), tables.tokens(found))
-    for one in found:
-        for clip, reason in one.broken:
-            say(f"{one.task.key}: broken: {clip}: {reason}")
-        if one.bad_rows:
-            bad = counted(one.bad_rows, "bad row")
-            say(f"{one.task.key}: {bad} left out; to list them: audiomarathon data verify {one.task.key}")
-    for path in [*write_durations(found, output), *plot_durations(found, output)] if output else ():
+    measured = [durations_of(task, loaded, jobs=jobs) for task, loaded in _present(tasks, data)]
+    show(tables.durations(measured), tables.tokens(measured))
+    for task_durations in measured:
+        for clip, reason in task_durations.broken:
+            say(f"{task_durations.task.key}: broken: {clip}: {reason}")
+        if task_durations.bad_rows:
+            bad = counted(task_durations.bad_rows, "bad row")
+            say(
+                f"{task_durations.task.key}: {bad} left out; to list them: "
+                f"audiomarathon data verify {task_durations.task.key}"
+            )
+    for path in [*write_durations(measured, output), *plot_durations(measured, output)] if output else ():
         say(f"wrote {path}")
-    return 1 if any(one.broken for one in found) else 0
+    return 1 if any(clip_lengths.broken for clip_lengths in measured) else 0
 
 
 def controls(
@@ -212,13 +215,17 @@ def controls(
     kinds = list(dict.fromkeys(listed(control)))
     for task in tasks_named(tasks):
         if unknown := [kind for kind in kinds if kind not in (*KINDS, *task.own_controls)]:
-            more = [f"{one.key} also {', '.join(one.own_controls)}" for one in all_tasks() if one.own_controls]
+            more = [
+                f"{known_task.key} also {', '.join(known_task.own_controls)}"
+                for known_task in all_tasks()
+                if known_task.own_controls
+            ]
             raise SettingsError(
                 f"--control={control}: {unknown[0]!r} is not allowed for {task.key}; allowed, joined by commas: "
                 f"{'; '.join([', '.join(KINDS), *more])}"
             )
-    if lengths and (own := [kind for kind in kinds if kind not in KINDS]):
-        raise SettingsError(f"--durations={durations}: not allowed with --control {own[0]}, which keeps lengths")
+    if lengths and (task_kinds := [kind for kind in kinds if kind not in KINDS]):
+        raise SettingsError(f"--durations={durations}: not allowed with --control {task_kinds[0]}, which keeps lengths")
     if not lengths and "audio" in kinds:
         raise SettingsError("--control audio changes nothing without --durations; add it, or name another control")
     loaded = _present(tasks, data)
@@ -238,9 +245,9 @@ def plot_controls(
     from audiomarathon.report.controls import control_runs, plot
     from audiomarathon.report.render import show
 
-    found = control_runs(runs)
-    show(found)
-    say(f"picture: {plot(found, output)}")
+    table = control_runs(runs)
+    show(table)
+    say(f"picture: {plot(table, output)}")
 
 
 def review(
@@ -282,7 +289,7 @@ def _present(tasks: list[str] | None, data: Path | None) -> list[tuple[Task, Loa
     """
     from audiomarathon.benchmarks import task_folder
 
-    found = []
+    present = []
     for task in tasks_named(tasks):
         try:
             folder = task_folder(task, *places(data))
@@ -291,10 +298,10 @@ def _present(tasks: list[str] | None, data: Path | None) -> list[tuple[Task, Loa
                 raise
             missing = error
         else:
-            found.append((task, task.load(folder)))
-    if not found:
+            present.append((task, task.load(folder)))
+    if not present:
         raise missing
-    return found
+    return present
 
 
 data_app = group(

@@ -46,7 +46,9 @@ def demo(
     say("librispeech's score is 1 - word error rate: the toy gets few words of a long clip right, with base too")
     say(f"with n = {limit or 'a few'} a task one reply moves a score far: frame above base is chance (see intervals)")
     try:
-        picture = plot_settings([one.folder for one in finished], here / "demo.png", f"{title}, n = {limit} a task")
+        picture = plot_settings(
+            [result.folder for result in finished], here / "demo.png", f"{title}, n = {limit} a task"
+        )
         say(f"picture: {picture}")
     except AudioMarathonError as error:  # the records are saved, only the picture is missing
         say(f"no picture: {error}")

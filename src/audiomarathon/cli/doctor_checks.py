@@ -48,11 +48,14 @@ def examine() -> list[Check]:
 def _versions() -> list[Check]:
     from packaging.requirements import Requirement
 
-    found = [Check(True, f"Python {sys.version.split()[0]}")]
+    checks = [Check(True, f"Python {sys.version.split()[0]}")]
     try:
         required = importlib.metadata.requires("audiomarathon") or []
     except importlib.metadata.PackageNotFoundError:  # its folder is only on sys.path
-        return [*found, Check(False, "audiomarathon is not installed, so versions are not checked", "pip install -e .")]
+        return [
+            *checks,
+            Check(False, "audiomarathon is not installed, so versions are not checked", "pip install -e ."),
+        ]
     for text in required:
         requirement = Requirement(text)
         if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
@@ -61,13 +64,13 @@ def _versions() -> list[Check]:
         try:
             version = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
-            found.append(Check(False, f"{name} is missing", install, fatal=True))
+            checks.append(Check(False, f"{name} is missing", install, fatal=True))
             continue
         if requirement.specifier.contains(version, prereleases=True):
-            found.append(Check(True, f"{name} {version}"))
+            checks.append(Check(True, f"{name} {version}"))
         else:
-            found.append(Check(False, f"{name} {version}; required: {requirement.specifier}", install, fatal=True))
-    return found
+            checks.append(Check(False, f"{name} {version}; required: {requirement.specifier}", install, fatal=True))
+    return checks
 
 
 def _devices() -> list[Check]:
@@ -76,12 +79,12 @@ def _devices() -> list[Check]:
     if not torch.cuda.is_available():
         remedy = "the embedded model runs on the CPU; real models need a CUDA build of PyTorch and an NVIDIA GPU"
         return [Check(False, f"no GPU that PyTorch {torch.__version__} can use", remedy)]
-    found = []
+    checks = []
     for index in range(torch.cuda.device_count()):
         free, total = torch.cuda.mem_get_info(index)
         text = f"GPU {index}: {torch.cuda.get_device_name(index)}, {free / 2**30:.0f} of {total / 2**30:.0f} GiB free"
-        found.append(Check(True, text))
-    return [*found, Check(True, f"sdpa may use the kernels {own_settings().sdpa_backends} (SDPA_BACKENDS)")]
+        checks.append(Check(True, text))
+    return [*checks, Check(True, f"sdpa may use the kernels {own_settings().sdpa_backends} (SDPA_BACKENDS)")]
 
 
 def _checkpoint(model: ModelSpec) -> Check:
@@ -128,7 +131,7 @@ def _damage(folder: Path) -> str:
 
 
 def _data() -> list[Check]:
-    found: list[Check] = []
+    checks: list[Check] = []
     missing: dict[str, tuple[str, str]] = {}
     for task in all_tasks():
         try:
@@ -139,14 +142,16 @@ def _data() -> list[Check]:
             if isinstance(error, MissingDataError):
                 missing[task.key] = text.removeprefix(f"{task.key}: "), remedy
             else:
-                found.append(Check(False, f"data {text}", remedy))
+                checks.append(Check(False, f"data {text}", remedy))
             continue
         bad = f", {counted(len(loaded.bad_rows), 'bad row')}: {loaded.bad_rows[0]}" if loaded.bad_rows else ""
-        licence = next((one.licence for one in all_benchmarks() if one.archive and task in one.tasks), "")
+        licence = next(
+            (benchmark.licence for benchmark in all_benchmarks() if benchmark.archive and task in benchmark.tasks), ""
+        )
         terms = f" ({licence}: not for commercial use)" if licence else ""
         text = f"data {task.key}: {counted(len(loaded.samples), 'sample')} in {folder}{terms}{bad}"
-        found.append(Check(not bad, text))
-    return [*found, *_missing(missing)]
+        checks.append(Check(not bad, text))
+    return [*checks, *_missing(missing)]
 
 
 def _missing(tasks: Mapping[str, tuple[str, str]]) -> list[Check]:

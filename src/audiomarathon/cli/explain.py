@@ -159,9 +159,11 @@ def _named(method: Method) -> tuple[str, str]:
     from audiomarathon.compression.external import Foreign
 
     parts: list[Any] = [method.first, method.second] if isinstance(method, Composed) else [method]
-    where = ["\nin steps" if getattr(one, "schedule", ()) else _PLACES.get(getattr(one, "at", ""), "") for one in parts]
-    label = "\n+ ".join(f"{one.key} {one.ratio:g}{place}" for one, place in zip(parts, where, strict=True))
-    key = "+".join(one.key for one in parts)
+    where = [
+        "\nin steps" if getattr(part, "schedule", ()) else _PLACES.get(getattr(part, "at", ""), "") for part in parts
+    ]
+    label = "\n+ ".join(f"{part.key} {part.ratio:g}{place}" for part, place in zip(parts, where, strict=True))
+    key = "+".join(part.key for part in parts)
     return key, key if key == "base" else method.label if isinstance(method, Foreign) else label
 
 

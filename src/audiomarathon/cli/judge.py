@@ -31,12 +31,12 @@ _CHARACTERS_A_TOKEN = 4  # characters per token, an estimate for English prompts
 
 @dataclass(frozen=True)
 class _Part:
-    """A run to judge by a judge; `own` tells whether to send the plan's own requests now, or the shared ones."""
+    """A run to judge by a judge; in its `first_round` it sends the plan's unshared requests, then the shared."""
 
     judge: str
     case: Case
     plan: Plan
-    own: bool = True
+    first_round: bool = True
 
     def __str__(self) -> str:
         return f"{self.judge}: {self.case.folder}"
@@ -79,14 +79,14 @@ class Asking:
         from audiomarathon.judges.cache import Cache
         from audiomarathon.judges.judging import Bench
 
-        found = []
+        benches = []
         for name, judge in self.judges.items():
             answers = None
             if self.cache and not judge.stored:
                 with suppress(ModelError):  # the checkpoint is missing; --plan works without it
                     answers = Cache(cache_folder(), judge.identity())
-            found.append(Bench(name, judge, answers))
-        return found
+            benches.append(Bench(name, judge, answers))
+        return benches
 
     def ask(self, cases: Sequence[Case], ray: Ray | None = None) -> int | None:
         """Print the expected calls, tokens and price; then ask for every answer missing in the run folders.
@@ -130,30 +130,32 @@ class Asking:
         for bench in self.benches:
             left = [_Part(bench.name, case, plan[bench.name]) for case, plan in zip(cases, plans, strict=True)]
             while left:
-                found = one_by_one(
+                outcomes = one_by_one(
                     left, asking.ask_about, ray=ray, ends=(ModelError,), of=len(cases), on_gpu=bench.judge.on_gpu
                 )
-                for _folder, n_failed, line in found:
+                for _folder, n_failed, line in outcomes:
                     failed += n_failed
                     if line:
                         say(line)
-                failed += len(left) - len(found)
-                judged = {folder for folder, *_more in found}
-                left = [part for part in left if part.own and part.plan.shared and part.case.folder in judged]
-                left = [replace(part, own=False) for part in left]
+                failed += len(left) - len(outcomes)
+                judged = {folder for folder, *_more in outcomes}
+                left = [part for part in left if part.first_round and part.plan.shared and part.case.folder in judged]
+                left = [replace(part, first_round=False) for part in left]
         return failed
 
     def ask_about(self, part: _Part) -> tuple[Path, int, str]:
         """Ask a judge about a run. Return its folder, how many requests failed, and a line for the user if any did."""
         from audiomarathon.judges.judging import judge_run
 
-        bench, folder = next(one for one in self.benches if one.name == part.judge), part.case.folder
-        ask, leave = (part.plan.own, part.plan.shared) if part.own else (part.plan.shared, part.plan.own)
+        bench, folder = next(bench for bench in self.benches if bench.name == part.judge), part.case.folder
+        ask, leave = (
+            (part.plan.unshared, part.plan.shared) if part.first_round else (part.plan.shared, part.plan.unshared)
+        )
         with progress_of(len(ask), bench.name, "judgement") as step:
             n_failed = judge_run(part.case, bench, leave=leave, step=step)
         if not n_failed:
             return folder, 0, ""
-        errors = [one.error for one in lines_in(judgements_file(folder, bench.name)) if one.error is not None]
+        errors = [line.error for line in lines_in(judgements_file(folder, bench.name)) if line.error is not None]
         why = f"{n_failed} requests failed ({errors[-n_failed]})"  # shows the first error of this command
         return folder, n_failed, f"error: {bench.name}: {folder}: {why}; run the same command again"
 
@@ -213,18 +215,18 @@ def _cases(paths: Sequence[Path], protocol: str, *, anchors_only: bool) -> list[
         if run.task is None or not run.task.scorer.protocols:
             unjudged.append(run.key)
             return None
-        protocols = {one.name: one for one in run.task.scorer.protocols}
+        protocols = {protocol.name: protocol for protocol in run.task.scorer.protocols}
         if (name := protocol or next(iter(protocols))) not in protocols:
             raise SettingsError(f"{run.key}: unknown protocol {name!r}; allowed: {', '.join(protocols)}")
         return Case(folder, list(run.records.values()), protocols[name], anchors_only)
 
-    found = [case for case in one_by_one(run_folders(paths), case_of, "left out") if case]
+    cases = [case for case in one_by_one(run_folders(paths), case_of, "left out") if case]
     if unjudged:
         tasks = ", ".join(sorted(set(unjudged)))
         say(f"left out: {counted(len(unjudged), 'run')} of {tasks}: models do not judge these replies")
-    if not found:
+    if not cases:
         raise SettingsError(f"{', '.join(map(str, paths))}: no run of a task that is judged by models, such as jasco")
-    return found
+    return cases
 
 
 def _certificates(cases: Sequence[Case], names: Collection[str]) -> dict[str, list[dict[str, Any]]]:
@@ -235,7 +237,7 @@ def _certificates(cases: Sequence[Case], names: Collection[str]) -> dict[str, li
     from audiomarathon.report import render
     from audiomarathon.runs.read import Run
 
-    found: dict[str, list[dict[str, Any]]] = {}
+    tables: dict[str, list[dict[str, Any]]] = {}
     for case in cases:
         run = Run.read(case.folder)
         assert run.task
@@ -246,7 +248,7 @@ def _certificates(cases: Sequence[Case], names: Collection[str]) -> dict[str, li
                 share = render.with_interval("right", row["right"] / row["n"], row["interval"])
                 weak = "weak" * (kind in certificates[name].weak)
                 rows.append({"judge": name, "anchor": kind, "n": row["n"], **share, "": weak})
-        if rows and rows not in found.values():
+        if rows and rows not in tables.values():
             more = ", and of runs with equal results" if len(cases) > 1 else ""
-            found[f"Anchors: replies with a known verdict, of {case.folder}{more}"] = rows
-    return found
+            tables[f"Anchors: replies with a known verdict, of {case.folder}{more}"] = rows
+    return tables

@@ -105,7 +105,7 @@ def _taken(kind: str) -> set[str]:
     """Return, in lower case, the names and aliases that are taken for this kind (`method`, `task`, …)."""
     # These words have a meaning before a colon in --with.
     forms = {"endpoint", "local", "openai", "replay"} if kind == "judge" else set()
-    return {*forms, *(word.lower() for one in KINDS[kind].taken() for word in (one.key, *one.aliases))}
+    return {*forms, *(word.lower() for known in KINDS[kind].taken() for word in (known.key, *known.aliases))}
 
 
 def _is_installed(name: str) -> bool:

@@ -107,7 +107,10 @@ def _names(kind: str) -> Callable[[str], list[str]]:
         if kind == "tasks":
             from audiomarathon.benchmarks.registry import built_in as benchmarks
 
-            built_in = ["all", *(task.key for one in benchmarks() for task in one.tasks if not task.own_command)]
+            built_in = [
+                "all",
+                *(task.key for benchmark in benchmarks() for task in benchmark.tasks if not task.own_command),
+            ]
         elif kind == "models":
             built_in = [name for model in MODELS for name in (model.key, *model.aliases)]
         else:
@@ -183,20 +186,20 @@ def margins_of(text: str | None) -> dict[str, float]:
     SettingsError
         A margin is not a number between 0 and 1, or a task is named twice.
     """
-    found = dict[str, float]()
+    by_task = dict[str, float]()
     for part in listed(text or ""):
         task, _, number = part.rpartition("=")
         try:
             margin = float(number)
         except ValueError:
             margin = math.nan
-        if not 0 < margin < 1 or (task := task.strip()) in found:
+        if not 0 < margin < 1 or (task := task.strip()) in by_task:
             allowed = "one number above 0 and below 1 (0.02), or one a task (tau=0.02,race=0.05)"
             raise SettingsError(f"--margin {text}: not allowed; allowed: {allowed}")
-        found[task] = margin
-    if text is not None and not found:
+        by_task[task] = margin
+    if text is not None and not by_task:
         raise SettingsError("--margin is empty; allowed: such as 0.02, or tau=0.02,race=0.05")
-    return found
+    return by_task
 
 
 def places(data: Path | None) -> tuple[Path | None, Mapping[str, str]]:
@@ -217,8 +220,8 @@ def tasks_named(names: list[str] | None) -> list[Task]:
 
     if names is None:
         return list(all_tasks())
-    found = AUDIOMARATHON.tasks if names == ["all"] else map(get_task, names)
-    return list({task.key: task for task in found}.values())
+    chosen = AUDIOMARATHON.tasks if names == ["all"] else map(get_task, names)
+    return list({task.key: task for task in chosen}.values())
 
 
 def load_task(name: str, data: Path | None) -> tuple[Task, Loaded]:

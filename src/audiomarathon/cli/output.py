@@ -61,9 +61,9 @@ def _outcomes(
         from audiomarathon.engine.ray_map import ray_map
 
         with progress_of(len(items), "Ray", "run") as step:
-            for found in ray_map(work, items, ray, say, **shape):
+            for outcome in ray_map(work, items, ray, say, **shape):
                 step(1)
-                yield found
+                yield outcome
         return
     for number, item in enumerate(items):
         try:

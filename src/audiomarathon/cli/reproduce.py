@@ -41,8 +41,12 @@ def reproduce(
     from audiomarathon.runs.read import Run
 
     chosen = dict.fromkeys(map(get_task, tasks)) if tasks else AUDIOMARATHON.tasks
-    every = [(wing.tables, one) for wing, own in asked(lambda wing: (wing, wing.benchmarks())) for one in own]
-    tables_of = {task.key: of_wing for of_wing, one in every if one.published for task in one.tasks}
+    every = [
+        (wing.tables, benchmark)
+        for wing, benchmarks in asked(lambda wing: (wing, wing.benchmarks()))
+        for benchmark in benchmarks
+    ]
+    tables_of = {task.key: of_wing for of_wing, benchmark in every if benchmark.published for task in benchmark.tasks}
     if len(chosen) == 1 and (its_tables := tables_of.get(next(iter(chosen)).key)):
         swept = sweep([*chosen], model, settings, [get_method("base")], say=say)
         render.show(*its_tables([Run.read(result.folder) for result in swept.results]))

@@ -44,10 +44,10 @@ def renewed(tasks: list[str], model: str | None, settings: RunSettings, methods:
     """Return the settings for --fresh: if a method's code was edited, with a new results folder, and print a line."""
     from audiomarathon.engine.identity import fresh_results
 
-    found = fresh_results(tasks_named(tasks), get_model(model or EMBEDDED), settings, methods)
-    if found.results != settings.results:
-        say(f"a method's code was edited since its last run: results go to {found.results}")
-    return found
+    fresh = fresh_results(tasks_named(tasks), get_model(model or EMBEDDED), settings, methods)
+    if fresh.results != settings.results:
+        say(f"a method's code was edited since its last run: results go to {fresh.results}")
+    return fresh
 
 
 def evaluate(

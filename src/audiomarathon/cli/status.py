@@ -47,16 +47,16 @@ def status(
         raise SettingsError(f"--every={every:g}: not allowed; allowed: seconds from 0.1")
     paths, show = runs or [RunSettings.read().results], _print_json if as_json else _print
     if not watch:
-        show(found := read_status(paths))
+        show(statuses := read_status(paths))
     elif as_json or not sys.stdout.isatty():
-        found = _watch(paths, every, show)
+        statuses = _watch(paths, every, show)
     else:
         from rich.console import Console
         from rich.live import Live
 
         with Live(console=Console(), auto_refresh=False) as live:
-            found = _watch(paths, every, lambda runs: live.update(_rendered(runs, live.console.width), refresh=True))
-    return 0 if all(run.complete for run in found) else 1
+            statuses = _watch(paths, every, lambda runs: live.update(_rendered(runs, live.console.width), refresh=True))
+    return 0 if all(run.complete for run in statuses) else 1
 
 
 def _watch(paths: Sequence[Path], every: float, show: Callable[[Sequence[RunStatus]], None]) -> list[RunStatus]:
@@ -68,23 +68,23 @@ def _watch(paths: Sequence[Path], every: float, show: Callable[[Sequence[RunStat
 
     idle = 0
     while True:
-        show(found := read_status(paths))
-        idle = 0 if any(run.alive for run in found) else idle + 1
+        show(statuses := read_status(paths))
+        idle = 0 if any(run.alive for run in statuses) else idle + 1
         if idle > 1:
-            return found
+            return statuses
         time.sleep(every)
 
 
-def _print_json(found: Sequence[RunStatus]) -> None:
-    typer.echo(json.dumps([run.as_json() for run in found]))
+def _print_json(statuses: Sequence[RunStatus]) -> None:
+    typer.echo(json.dumps([run.as_json() for run in statuses]))
 
 
-def _print(found: Sequence[RunStatus]) -> None:
+def _print(statuses: Sequence[RunStatus]) -> None:
     out = console()
-    out.print(_rendered(found, out.width))
+    out.print(_rendered(statuses, out.width))
 
 
-def _rendered(found: Sequence[RunStatus], width: int) -> RenderableType:
+def _rendered(statuses: Sequence[RunStatus], width: int) -> RenderableType:
     """Return what to print: for each checkpoint, a table of all runs and one of the active runs.
 
     Runs that cannot be read, and those without records yet, get a line each below the tables.
@@ -98,13 +98,13 @@ def _rendered(found: Sequence[RunStatus], width: int) -> RenderableType:
     from audiomarathon.report.render import for_width
 
     now = datetime.datetime.now().astimezone()
-    readable = [run for run in found if run.task and run.problem is None]
+    readable = [run for run in statuses if run.task and run.problem is None]
     shown = []
     for checkpoint in sorted({run.checkpoint for run in readable}):
         runs = [run for run in readable if run.checkpoint == checkpoint]
         shown.append(for_width(tables.status(runs), width))
         if any(run.alive for run in runs):
             shown.append(for_width(tables.running(runs, now), width))
-    lines = [f"unreadable: {run.problem}" for run in found if run.problem is not None]
-    lines += [f"{run.folder}: starting; it has no records yet" for run in found if run.state == "starting"]
+    lines = [f"unreadable: {run.problem}" for run in statuses if run.problem is not None]
+    lines += [f"{run.folder}: starting; it has no records yet" for run in statuses if run.state == "starting"]
     return Group(*shown, *(Text(plain(line)) for line in lines))

@@ -54,8 +54,8 @@ class Attention:
             return self
         mask = self.mask
         if mask is not None:
-            own = mask[min(row, len(mask) - 1)][None]
-            mask = own[..., begin:, begin:] if mask.dim() == 4 else own[:, begin:]
+            sample_mask = mask[min(row, len(mask) - 1)][None]
+            mask = sample_mask[..., begin:, begin:] if mask.dim() == 4 else sample_mask[:, begin:]
         query, key, value = (part[row : row + 1, :, begin:] for part in (self.query, self.key, self.value))
         return replace(self, query=query, key=key, value=value, mask=mask)
 

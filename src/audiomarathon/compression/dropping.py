@@ -88,7 +88,7 @@ class Drop:
         before = self.before
         real = ~before.filler
         audio = self.is_audio.gather(1, before.index) & real
-        words = [len(own) for own in self.text]
+        words = [len(positions) for positions in self.text]
         self.audio = [places_of(row, count) for row, count in zip(audio, before.budgets, strict=True)]
         self.text = [places_of(row, count) for row, count in zip(~audio & real, words, strict=True)]
 
@@ -292,9 +292,9 @@ class DropsInSteps:
     ) -> None:
         self.firsts, self.layers = firsts, layers
         self.drops: list[Drop] = []
-        for own in budgets:
+        for step_budgets in budgets:
             before = self.drops[-1] if self.drops else None
-            self.drops.append(Drop(inputs, own, contiguous=contiguous, before=before))
+            self.drops.append(Drop(inputs, step_budgets, contiguous=contiguous, before=before))
         self._whole, size = inputs.prompt_tokens, inputs.audio_mask.shape[1]
         self._everything = torch.arange(size, device=inputs.audio_mask.device)
         self._lengths = [self._whole, *(drop.lengths for drop in self.drops)]  # indexed by the number of finished steps
@@ -327,7 +327,7 @@ class DropsInSteps:
         if before is None:
             return heard
         left = before.index[row][self.drops[step].audio[row]]
-        return [heard[one] for one in torch.searchsorted(self.drops[0].audio[row], left).tolist()]
+        return [heard[place] for place in torch.searchsorted(self.drops[0].audio[row], left).tolist()]
 
     def attach(self, decoder: nn.Module, decide: Callable[[int, torch.Tensor], None]) -> list[Any]:
         """Hook all layers from the first step on; `decide` gets step and hidden states. See :meth:`Drop.attach`."""
@@ -344,7 +344,7 @@ class DropsInSteps:
 
     def unchanged(self, shown: Sequence[Sequence[torch.Tensor]]) -> bool:
         """Tell, after the call, whether a method left the places that it was shown unchanged."""
-        return all(all(map(torch.equal, own, drop.audio)) for own, drop in zip(shown, self.drops, strict=True))
+        return all(all(map(torch.equal, places, drop.audio)) for places, drop in zip(shown, self.drops, strict=True))
 
     def kept_steps(self) -> tuple[tuple[int, tuple[torch.Tensor, ...]], ...]:
         """Return each step's first layer, and each sample's positions that remain from this layer on."""

@@ -70,17 +70,17 @@ class Foreign(Method):
         trace, gathered = Trace((None,) * len(inputs.seeds)), Gathered(lm, audio.shape[1])
         with self.press(lm.model), gathered.watching(trace):
             yield trace
-            found = gathered.kept()
-        if found is None:
+            entries = gathered.kept()
+        if entries is None:
             warn(f"{self.label}: the cache entries that it keeps are not recorded, since {gathered.why}")
             return
         if trace.kept_entries is not None:
-            trace.kept_entries += [layer[0] if len(layer) == 1 else layer for layer in found]
+            trace.kept_entries += [layer[0] if len(layer) == 1 else layer for layer in entries]
         trace.kept_shares = tuple(
-            torch.stack([layer[row].double().mean(0).cpu() for layer in found]).mean(0) for row in rows
+            torch.stack([layer[row].double().mean(0).cpu() for layer in entries]).mean(0) for row in rows
         )
         counts = [
-            {count for layer in found for count in layer[row][:, audio[row].to(layer.device)].sum(-1).tolist()}
+            {count for layer in entries for count in layer[row][:, audio[row].to(layer.device)].sum(-1).tolist()}
             for row in rows
         ]
-        trace.kept_audio_tokens = tuple(own.pop() if len(own) == 1 else None for own in counts)
+        trace.kept_audio_tokens = tuple(head_counts.pop() if len(head_counts) == 1 else None for head_counts in counts)

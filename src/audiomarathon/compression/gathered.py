@@ -69,7 +69,7 @@ class Gathered:
             self.why = "it attends in its own way"
         elif any(before.shape[-1] != self.prompt for before in self.before.values()):
             self.why = "it drops tokens before they have entries"
-        found = []
+        masks = []
         widths = [] if self.why else self.lengths or self._widths()
         for index, width in zip(self.layers if widths else [], widths, strict=True):
             stored, before = self.cache.layers[index], self.before[index]
@@ -85,8 +85,8 @@ class Gathered:
             if kept is None:
                 self.why = "it changes keys or values, adds entries, or removes some in decode"
                 break
-            found.append(kept)
-        return None if self.why else found
+            masks.append(kept)
+        return None if self.why else masks
 
     def _widths(self) -> list[int]:
         """Return the length of each layer's cache now; −1 where it is not a tensor like the keys of prefill."""
@@ -124,11 +124,13 @@ def matched(before: torch.Tensor, after: torch.Tensor, live: torch.Tensor) -> to
     order, places = before.sort(dim=-1, stable=True)
     kept = torch.zeros_like(before, dtype=torch.bool)
     for row, head in torch.cartesian_prod(*(torch.arange(size) for size in before.shape[:2])).tolist():
-        own = after[row, head][live[row, head]].sort().values
-        turn = torch.arange(len(own), device=own.device) - torch.searchsorted(own, own)  # rank among equal entries
-        spots = torch.searchsorted(order[row, head], own) + turn
-        found = spots.clamp(max=before.shape[-1] - 1)
-        if not ((spots == found) & (order[row, head][found] == own)).all():
+        entries = after[row, head][live[row, head]].sort().values
+        turn = torch.arange(len(entries), device=entries.device) - torch.searchsorted(
+            entries, entries
+        )  # rank among equal entries
+        spots = torch.searchsorted(order[row, head], entries) + turn
+        within = spots.clamp(max=before.shape[-1] - 1)
+        if not ((spots == within) & (order[row, head][within] == entries)).all():
             return None
-        kept[row, head, places[row, head][found]] = True
+        kept[row, head, places[row, head][within]] = True
     return kept

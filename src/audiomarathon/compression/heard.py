@@ -29,22 +29,22 @@ def heard_by_token(lm: AudioLM, inputs: Inputs) -> list[Sequence[Waveform]]:
     from audiomarathon.models.prompt import by_clip
 
     rate, window = lm.sampling_rate, lm.encoder_window_seconds
-    found: list[Sequence[Waveform]] = []
+    waveforms: list[Sequence[Waveform]] = []
     for row, (clips, tokens) in enumerate(zip(_clips(lm, inputs), inputs.audio_tokens, strict=True)):
-        own: list[Waveform] = []
+        sample_waveforms: list[Waveform] = []
         split = by_clip(np.arange(tokens), inputs, [len(clip) / rate for clip in clips], row) if clips else ()
         for clip, places in zip(clips, split, strict=True):
             whole = math.ceil(len(clip) / rate / window) * window * rate if inputs.window_padding else len(clip)
-            own += _shared(clip, np.linspace(0, whole, len(places) + 1))
-        found.append(own)
-    return found
+            sample_waveforms += _shared(clip, np.linspace(0, whole, len(places) + 1))
+        waveforms.append(sample_waveforms)
+    return waveforms
 
 
 def heard_by_state(lm: AudioLM, inputs: Inputs) -> list[Sequence[Waveform]]:
     """Return the waveform under each sounding state of each window of an encoder-decoder, over all samples."""
     size: int = lm.samples_per_state  # type: ignore[attr-defined]
-    windows = [window for own in _clips(lm, inputs) for window in own]
-    counts = [count for own in inputs.states for count in own]
+    windows = [window for clip_windows in _clips(lm, inputs) for window in clip_windows]
+    counts = [count for counts in inputs.states for count in counts]
     return [_shared(window, np.arange(count + 1) * size) for window, count in zip(windows, counts, strict=True)]
 
 

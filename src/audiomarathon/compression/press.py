@@ -199,7 +199,7 @@ class _Squeeze:
         # Without a pruner, or if the pruner shortens the prompt itself, every layer holds the whole prompt.
         self.whole = trace.positions is None or trace.inputs is not None
         self.known = [spots.tolist() for spots in self.audio] if self.whole else None
-        fillers = torch.tensor([[max(each) - one for one in each] for each in zip(*after, strict=True)])
+        fillers = torch.tensor([[max(each) - count for count in each] for each in zip(*after, strict=True)])
         self.filled = [bool(each.any()) for each in fillers]  # by layer: whether any sample has fillers
         self.fillers = fillers.to(lm.device)
         self.checks: list[tuple[int, torch.Tensor]] = []  # (layer, (scores hold no NaN, nothing changed))

@@ -61,8 +61,9 @@ class RaggedLayer(DynamicLayer):  # type: ignore[misc]
         (batch, heads, length, size), most = keys.shape, max(entries)
         self.lazy_initialization(keys, values)
         rows = [
-            nn.functional.pad(places_of(mask.flatten(), heads * own), (0, heads * (most - own))) + row * heads * length
-            for row, (mask, own) in enumerate(zip(kept, entries, strict=True))
+            nn.functional.pad(places_of(mask.flatten(), heads * count), (0, heads * (most - count)))
+            + row * heads * length
+            for row, (mask, count) in enumerate(zip(kept, entries, strict=True))
         ]
         chosen = torch.cat(rows)
         self.keys, self.values = (part.flatten(0, 2)[chosen].view(batch, heads, -1, size) for part in (keys, values))
@@ -88,8 +89,8 @@ class RaggedLayer(DynamicLayer):  # type: ignore[misc]
         """Index of each entry of the padded heads among all stored entries, shape (B, Hkv, longest head)."""
         stored = self.keys.shape[1] * self.keys.shape[2]
         begins = (self._lengths.cumsum(1) - self._lengths)[..., None]
-        own = (begins + self._ranks.clamp(min=0)).clamp(max=stored - 1)  # the last head may be empty
-        return own + torch.arange(len(own), device=own.device)[:, None, None] * stored
+        places = (begins + self._ranks.clamp(min=0)).clamp(max=stored - 1)  # the last head may be empty
+        return places + torch.arange(len(places), device=places.device)[:, None, None] * stored
 
     def by_head(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Return the prompt's keys and values, each head padded to the longest, and which entries are real."""
@@ -136,6 +137,6 @@ def across_heads(worth: torch.Tensor, entries: int, certain: int) -> torch.Tenso
         Number of entries that every head keeps at least: Ada-KV's safeguard.
     """
     worth = worth.masked_fill(highest(worth, certain), torch.inf)
-    own = worth.sort(dim=-1, descending=True, stable=True)
-    chosen = highest(own.values.T.reshape(1, -1), entries * len(worth))  # the best of all heads, the second best, …
-    return torch.zeros_like(worth, dtype=torch.bool).scatter(1, own.indices, chosen.view(-1, len(worth)).T)
+    ordered = worth.sort(dim=-1, descending=True, stable=True)
+    chosen = highest(ordered.values.T.reshape(1, -1), entries * len(worth))  # the best of all heads, the second best, …
+    return torch.zeros_like(worth, dtype=torch.bool).scatter(1, ordered.indices, chosen.view(-1, len(worth)).T)

@@ -22,17 +22,19 @@ _BLOCK = 1024  # number of tokens that are copied at a time
 def redundancy_measured(lm: AudioLM, inputs: Inputs, trace: Trace) -> Iterator[None]:
     """Inside the block, measure the tokens that enter the LLM in prefill, and set `trace.redundancy` at its end."""
     audio = [row.nonzero().flatten() for row in inputs.audio_mask]
-    found: list[torch.Tensor] = []
+    similarities: list[torch.Tensor] = []
 
     def measure(_module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         handle.remove()
         entering = args[0] if args else kwargs["hidden_states"]
         with trace.looking(lm.clock):
-            found.extend(alike(states_of(lm.decoder.config, entering, row), spots) for row, spots in enumerate(audio))
+            similarities.extend(
+                alike(states_of(lm.decoder.config, entering, row), spots) for row, spots in enumerate(audio)
+            )
 
     with lm.decoder_layers[0].register_forward_pre_hook(measure, with_kwargs=True) as handle:
         yield
-    values = torch.stack([one.to(lm.device) for one in found]).tolist() if found else []
+    values = torch.stack([similarity.to(lm.device) for similarity in similarities]).tolist() if similarities else []
     trace.redundancy = tuple(None if math.isnan(value) else max(0.0, value) for value in values) or None
 
 
@@ -44,6 +46,8 @@ def alike(states: torch.Tensor, spots: torch.Tensor) -> torch.Tensor:
     beside = spots.diff() == 1
     total = states.new_zeros((), dtype=torch.float32)
     for start in range(0, len(beside), _BLOCK):
-        own = states[spots[start : start + _BLOCK + 1].to(states.device)].float()
-        total += (cosine_similarity(own[:-1], own[1:], dim=-1) * beside[start : start + _BLOCK].to(own.device)).sum()
+        block = states[spots[start : start + _BLOCK + 1].to(states.device)].float()
+        total += (
+            cosine_similarity(block[:-1], block[1:], dim=-1) * beside[start : start + _BLOCK].to(block.device)
+        ).sum()
     return total / beside.sum().to(total.device)

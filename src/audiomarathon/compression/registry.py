@@ -140,37 +140,37 @@ def _get_one(
             raise SettingsError(
                 f"method {name}:{written}: ratio must be a number from 0 to below 1, got {written!r}"
             ) from None
-    found = find_method(name, ratio)
-    steps = _steps(found, schedule)
+    method = find_method(name, ratio)
+    steps = _steps(method, schedule)
     ratio = steps[-1][1] if steps and ratio is None else ratio
     if not 0 <= (ratio or 0) < 1:
         raise SettingsError(
             f"ratio must be from 0 to below 1, got {ratio:g}; it is the fraction of audio tokens to remove"
         )
-    if isinstance(found, Base) and ratio:
+    if isinstance(method, Base) and ratio:
         raise SettingsError(
             f"method base with ratio {ratio:g}: base drops nothing; name another method, or set the ratio to 0"
         )
-    if isinstance(found, (Base, Foreign)):  # an external press already got its ratio from find_method
-        return found
+    if isinstance(method, (Base, Foreign)):  # an external press already got its ratio from find_method
+        return method
     if ratio is None:
         raise SettingsError(
             f"method {name}: the ratio is missing; give the fraction of audio tokens to remove with PRUNE_RATIO, "
             f"--ratio or {name}:0.5 (0 runs the method without dropping anything)"
         )
     if ratio == 0:
-        warnings.warn(f"method {found.key} with ratio 0: NOTHING IS PRUNED, this run equals base", stacklevel=2)
-    places = getattr(found, "places", (at,))
+        warnings.warn(f"method {method.key} with ratio 0: NOTHING IS PRUNED, this run equals base", stacklevel=2)
+    places = getattr(method, "places", (at,))
     if at == "layer" and at not in places:  # the setting's default, which does not apply to a method with its own place
         at = places[0]
     settings: dict[str, Any] = {"ratio": ratio, "layer": layer, "scope": scope, "at": at, "tower_layer": tower_layer}
-    names = {field.name for field in dataclasses.fields(found)}
+    names = {field.name for field in dataclasses.fields(method)}
     if scope != "audio" and "scope" not in names:
-        raise SettingsError(f"PRUNE_SCOPE={scope}: {found.key} drops audio tokens only; allowed: audio")
+        raise SettingsError(f"PRUNE_SCOPE={scope}: {method.key} drops audio tokens only; allowed: audio")
     if at != "layer" and "at" not in names:
-        raise SettingsError(f"PRUNE_AT={at} (--at): {found.key} works on the layers' caches; allowed: layer")
-    found = dataclasses.replace(found, **{name: value for name, value in settings.items() if name in names})
-    return _in_steps(found, steps) if steps and ratio else found
+        raise SettingsError(f"PRUNE_AT={at} (--at): {method.key} works on the layers' caches; allowed: layer")
+    method = dataclasses.replace(method, **{name: value for name, value in settings.items() if name in names})
+    return _in_steps(method, steps) if steps and ratio else method
 
 
 def _in_steps(method: Method, steps: Schedule) -> Method:

@@ -66,14 +66,14 @@ class StateDrop:
     def __init__(self, lm: AudioLM, inputs: Inputs, ratio: float, choose: Choose, *, looks: bool) -> None:
         self.lm, self.inputs, self.choose = lm, inputs, choose
         self.total: int = lm.window_states  # type: ignore[attr-defined]
-        self.budgets = [budgets_of(own, ratio) for own in inputs.states]
+        self.budgets = [budgets_of(counts, ratio) for counts in inputs.states]
         self.rows = [
             (count, budget, seed + window)
-            for own, budgets, seed in zip(inputs.states, self.budgets, inputs.seeds, strict=True)
-            for window, (count, budget) in enumerate(zip(own, budgets, strict=True))
+            for counts, budgets, seed in zip(inputs.states, self.budgets, inputs.seeds, strict=True)
+            for window, (count, budget) in enumerate(zip(counts, budgets, strict=True))
         ]
         padding = [self.total - count for count, _budget, _seed in self.rows]
-        self.padding = [self.total - one + at_stride(one, kept_count(one, ratio)) for one in padding]
+        self.padding = [self.total - padding + at_stride(padding, kept_count(padding, ratio)) for padding in padding]
         self.widths = [
             budget + len(kept) for (_count, budget, _seed), kept in zip(self.rows, self.padding, strict=True)
         ]
@@ -87,17 +87,17 @@ class StateDrop:
 
     def decide(self, states: torch.Tensor) -> None:
         """Choose what each window keeps from the encoder's states, shape (windows, S, D)."""
-        self.chosen = [self._choose(row, own) for row, own in zip(self.rows, states, strict=True)]
+        self.chosen = [self._choose(row, window_states) for row, window_states in zip(self.rows, states, strict=True)]
 
     def kept(self, states: torch.Tensor) -> torch.Tensor:
         """Return the kept or merged states of each window, then its padding's, shape (windows, widest, D)."""
         rows = []
-        for (count, _budget, _seed), chosen, padding, own in zip(
+        for (count, _budget, _seed), chosen, padding, window_states in zip(
             self.rows, self.chosen, self.padding, states, strict=True
         ):
-            sound = own[:count]
+            sound = window_states[:count]
             picked = chosen.of(sound) if isinstance(chosen, Merge) else sound[chosen.clamp(0, count - 1)]
-            rows.append(torch.cat([picked, own[padding.to(own.device)]]))
+            rows.append(torch.cat([picked, window_states[padding.to(window_states.device)]]))
         return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
 
     def attach(self, stack: ExitStack, decide: Callable[[torch.Tensor], None]) -> None:
@@ -125,30 +125,30 @@ class StateDrop:
     def inside(self) -> bool:
         """Tell whether every chosen index exists. Called after the `generate` call, since it waits for the GPU."""
         rows = zip(self.chosen, self.rows, strict=True)
-        return all(exists(one, count, budget) for one, (count, budget, _seed) in rows)
+        return all(exists(choice, count, budget) for choice, (count, budget, _seed) in rows)
 
     def kept_positions(self) -> tuple[torch.Tensor, ...]:
         """Return each sample's kept positions in its virtual prompt, on the CPU."""
-        found, kept = [], zip(self.chosen, self.padding, strict=True)
+        positions, kept = [], zip(self.chosen, self.padding, strict=True)
         prompt = self.inputs.audio_mask.shape[1]
         for states, length in zip(self.inputs.states, self.inputs.prompt_tokens, strict=True):
             stays = torch.ones(prompt, dtype=torch.bool)
             for window in range(len(states)):
-                (one, padding), begin = next(kept), prompt - length + window * self.total
+                (choice, padding), begin = next(kept), prompt - length + window * self.total
                 stays[begin : begin + self.total] = False
-                stays[begin + (one.kept if isinstance(one, Merge) else one).cpu()] = True
+                stays[begin + (choice.kept if isinstance(choice, Merge) else choice).cpu()] = True
                 stays[begin + padding] = True
             stays[: prompt - length] = False
-            found.append(stays.nonzero().flatten())
-        return tuple(found)
+            positions.append(stays.nonzero().flatten())
+        return tuple(positions)
 
     def merges(self) -> tuple[Merge | None, ...] | None:
         """Return each sample's merge over all its windows; None if nothing is merged."""
-        chosen, found = iter(self.chosen), []
+        chosen, merges = iter(self.chosen), []
         for states in self.inputs.states:
-            own = [next(chosen) for _ in states]
-            parts = [one for one in own if isinstance(one, Merge)]
-            if len(parts) < len(own):
+            choices = [next(chosen) for _ in states]
+            parts = [choice for choice in choices if isinstance(choice, Merge)]
+            if len(parts) < len(choices):
                 return None
-            found.append(Merge.joined(parts))
-        return tuple(found)
+            merges.append(Merge.joined(parts))
+        return tuple(merges)

@@ -208,8 +208,8 @@ class TokenPruner(Method):
         """
         used = {"layer": {"layer"}, "input": {"at"}, "tower": {"at", "tower_layer"}}[self.at]
         omitted = {"layer", "at", "tower_layer", "schedule"} - ({"schedule"} if self.schedule else used)
-        found = {name: value for name, value in super().parameters().items() if name not in omitted}
-        return found | ({"schedule": as_text(self.schedule)} if self.schedule else {})
+        parameters = {name: value for name, value in super().parameters().items() if name not in omitted}
+        return parameters | ({"schedule": as_text(self.schedule)} if self.schedule else {})
 
     def in_tower(self, depth: int) -> int:
         """Return the first layer of a tower of `depth` layers that computes only the kept states."""
@@ -257,7 +257,7 @@ class TokenPruner(Method):
                 f"{first}–{last}, got {layer}"
             )
         if self.ranks_by_attention and (window := window_of(config, layer - 1)):
-            able = ", ".join(str(one) for one in range(1, last + 1) if not window_of(config, one - 1))
+            able = ", ".join(str(layer) for layer in range(1, last + 1) if not window_of(config, layer - 1))
             raise MethodError(
                 f"{self.key}: ranks by the attention of the layer before, but layer {layer - 1} of this model "
                 f"sees only {window} tokens; allowed layers: {able or 'none'}, got {layer}"
@@ -387,7 +387,10 @@ class TokenPruner(Method):
 
         with ExitStack() as stack:
             if self.scored:
-                watching = {lm.decoder_layers[k - 1].self_attn: own.append for k, own in zip(firsts, seen, strict=True)}
+                watching = {
+                    lm.decoder_layers[k - 1].self_attn: layer_seen.append
+                    for k, layer_seen in zip(firsts, seen, strict=True)
+                }
                 stack.enter_context(attention_watched(lm.attn_implementation, watching))  # type: ignore[arg-type]
             for step in range(0 if looks else len(steps)):
                 choose(step, None)  # the choice does not depend on the model's state, so make it before prefill
@@ -507,12 +510,12 @@ def _counts_up(positions: torch.Tensor) -> bool:
 def _scored(lm: AudioLM, seen: list[Attention], entering: torch.Tensor | None, row: int, begin: int) -> Scored:
     """Return the model's state for a method and one sample; its prompt begins at position `begin`, after padding."""
     (attention,) = seen
-    own = attention.of_sample(row)
-    last = own.of_last_queries()[0, :, 0]
+    sample_attention = attention.of_sample(row)
+    last = sample_attention.of_last_queries()[0, :, 0]
     norm: nn.Module = lm.decoder.norm  # type: ignore[assignment]
     return Scored(
         last.to(lm.device),
-        own.key[0].to(lm.device),
+        sample_attention.key[0].to(lm.device),
         states_of(lm.decoder.config, entering, row),
         norm,
         attention.of_sample(row, begin),

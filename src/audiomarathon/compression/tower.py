@@ -60,20 +60,20 @@ class _Step:
     def selection(self) -> torch.Tensor | Merge:
         """Return the choice over all windows' states, flattened: indices, or a merge with a last group to cut off."""
         kept, merged, made = list[torch.Tensor](), [], 0
-        for one, rest, count, begin in zip(self.chosen, self.rest, self.before, self.begins, strict=True):
-            own = one.kept if isinstance(one, Merge) else one
-            kept.append(begin + torch.cat([own.clamp(0, max(0, count - 1)), rest.to(own.device)]))
-            if isinstance(one, Merge):
-                merged.append((slice(begin, begin + count), made, one))
+        for choice, rest, count, begin in zip(self.chosen, self.rest, self.before, self.begins, strict=True):
+            indices = choice.kept if isinstance(choice, Merge) else choice
+            kept.append(begin + torch.cat([indices.clamp(0, max(0, count - 1)), rest.to(indices.device)]))
+            if isinstance(choice, Merge):
+                merged.append((slice(begin, begin + count), made, choice))
             made += len(kept[-1])
         flat = torch.cat(kept)
         if not merged:
             return flat
         group, weight = torch.full((self.total,), made, device=flat.device), torch.ones(self.total, device=flat.device)
         group[flat] = torch.arange(made, device=flat.device)  # the last group takes all dropped states
-        for spots, first, one in merged:
-            group[spots] = first + one.group.long().clamp(0, max(0, len(one.kept) - 1))
-            weight[spots] = one.weight.float()
+        for spots, first, merge in merged:
+            group[spots] = first + merge.group.long().clamp(0, max(0, len(merge.kept) - 1))
+            weight[spots] = merge.weight.float()
         return Merge(torch.cat([flat, flat[:1]]), group, weight)
 
 
@@ -129,10 +129,10 @@ class TowerDrop:
         last = [pooling * tokens for tokens in self.kept]
         rest = [size - count for size, count in zip(whole, before, strict=True)]
         final = [self.width - count if width else 0 for count in last]
-        first, found = before, list[_Step]()
+        first, planned = before, list[_Step]()
         for layer, share in steps:
             begins = [0, *itertools.accumulate(a + b for a, b in zip(before, rest, strict=True))]
-            after = [one - round(share * (one - least)) for one, least in zip(first, last, strict=True)]
+            after = [start - round(share * (start - least)) for start, least in zip(first, last, strict=True)]
             left = final
             if width:  # a padded window keeps `wide` states: the number of padding states evens out rounding
                 wide, rows = width - round(share * (width - self.width)), zip(after, final, rest, strict=True)
@@ -142,16 +142,18 @@ class TowerDrop:
                 (count + at_stride(most, keep)).to(self.lm.device)
                 for count, most, keep in zip(before, rest, left, strict=True)
             ]
-            found.append(_Step(layer, before, after, thinned, begins[:-1], begins[-1], []))
+            planned.append(_Step(layer, before, after, thinned, begins[:-1], begins[-1], []))
             before, rest = after, left
-        return found
+        return planned
 
     def _decide(self, step: _Step, states: torch.Tensor | None) -> None:
         """Choose the states that each window keeps; `states` has all windows' present states, shape (N, D)."""
         step.chosen = []
         for count, keep, begin, seed in zip(step.before, step.after, step.begins, self.seeds, strict=True):
-            own = None if states is None else states[begin : begin + count]
-            chosen = self.choose(torch.arange(count, device=self.lm.device), keep, seed, own).to(self.lm.device)
+            window_states = None if states is None else states[begin : begin + count]
+            chosen = self.choose(torch.arange(count, device=self.lm.device), keep, seed, window_states).to(
+                self.lm.device
+            )
             step.chosen.append(chosen if isinstance(chosen, Merge) else chosen.sort().values)
 
     def shortened(self) -> Inputs:
@@ -205,7 +207,9 @@ class TowerDrop:
         kept: list[torch.Tensor] = []
         made: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         windows = {step.layer: [0, *itertools.accumulate(step.lengths)] for step in self.steps}
-        bounds = {layer: torch.tensor(own, dtype=torch.int32, device=self.lm.device) for layer, own in windows.items()}
+        bounds = {
+            layer: torch.tensor(edges, dtype=torch.int32, device=self.lm.device) for layer, edges in windows.items()
+        }
 
         def hooked(layer: nn.Module, index: int) -> Any:
             signature = inspect.signature(layer.forward)
@@ -221,8 +225,8 @@ class TowerDrop:
                             self._decide(now, self._shown(layer, hidden, keys=keys).flatten(0, -2))
                     selected = now.selection()
                     call["hidden_states"] = self._reduced(hidden, selected)
-                    own = selected.kept[:-1] if isinstance(selected, Merge) else selected
-                    kept[:] = [kept[0][own] if kept else own]
+                    indices = selected.kept[:-1] if isinstance(selected, Merge) else selected
+                    kept[:] = [kept[0][indices] if kept else indices]
                     made.clear()
                 if "cu_seqlens" in call:
                     call["cu_seqlens"] = bounds[now.layer].to(call["cu_seqlens"].device)
@@ -256,19 +260,19 @@ class TowerDrop:
 
         `mask` has the shape (windows, S) or (windows, 1, S or 1, S); `kept` holds the indices of the kept states.
         """
-        own = kept.to(mask.device).view(len(self.states.windows), -1) % self.states.width
+        places = kept.to(mask.device).view(len(self.states.windows), -1) % self.states.width
         if mask.dim() == 2:
-            return mask.gather(1, own)
-        mask = mask.expand(len(own), -1, -1, -1)
-        keys = mask.gather(-1, own[:, None, None].expand(*mask.shape[:-1], -1))
+            return mask.gather(1, places)
+        mask = mask.expand(len(places), -1, -1, -1)
+        keys = mask.gather(-1, places[:, None, None].expand(*mask.shape[:-1], -1))
         if keys.shape[-2] == 1:
             return keys
-        return keys.gather(-2, own[:, None, :, None].expand(*keys.shape[:2], -1, keys.shape[-1]))
+        return keys.gather(-2, places[:, None, :, None].expand(*keys.shape[:2], -1, keys.shape[-1]))
 
     def inside(self) -> bool:
         """Tell whether every chosen index exists. Called after the `generate` call, since it waits for the GPU."""
         return all(
-            exists(*one) for step in self.steps for one in zip(step.chosen, step.before, step.after, strict=True)
+            exists(*window) for step in self.steps for window in zip(step.chosen, step.before, step.after, strict=True)
         )
 
     def _left(self, window: int) -> torch.Tensor:
@@ -277,19 +281,19 @@ class TowerDrop:
         States of audio tokens come first, then those of padding.
         """
         first = self.steps[0]
-        found = torch.arange(self.states.width or first.before[window])
+        left = torch.arange(self.states.width or first.before[window])
         for step in self.steps:
-            one = step.chosen[window]
-            kept = one.kept if isinstance(one, Merge) else one
-            found = found[torch.cat([kept, step.rest[window].to(kept.device)]).cpu()]
-        return found
+            choice = step.chosen[window]
+            kept = choice.kept if isinstance(choice, Merge) else choice
+            left = left[torch.cat([kept, step.rest[window].to(kept.device)]).cpu()]
+        return left
 
     def kept_positions(self) -> tuple[torch.Tensor, ...]:
         """Return each sample's kept positions in its whole prompt, on the CPU.
 
         A kept audio token takes the position of the audio token to which the first of its states belonged.
         """
-        pooling, found = self.states.pooling, list[torch.Tensor]()
+        pooling, positions = self.states.pooling, list[torch.Tensor]()
         for sample, (mask, there) in enumerate(
             zip(self.inputs.audio_mask.cpu(), self.inputs.attention_mask.bool().cpu(), strict=True)
         ):
@@ -303,18 +307,18 @@ class TowerDrop:
                     begin += self.states.width
                 else:
                     stays[spots[left[: pooling * keep : pooling] // pooling]] = True
-            found.append(stays.nonzero().flatten())
-        return tuple(found)
+            positions.append(stays.nonzero().flatten())
+        return tuple(positions)
 
     def merges(self) -> tuple[Merge | None, ...] | None:
         """Return each sample's merge of audio tokens; None without merges, or if several states make one token."""
-        every = [one for step in self.steps for one in step.chosen]
-        if self.states.pooling > 1 or not all(isinstance(one, Merge) for one in every):
+        every = [choice for step in self.steps for choice in step.chosen]
+        if self.states.pooling > 1 or not all(isinstance(choice, Merge) for choice in every):
             return None
         by_window = zip(*(step.chosen for step in self.steps), strict=True)
         whole = [functools.reduce(Merge.then, steps) for steps in by_window]
-        found = []
+        merges = []
         for sample in range(len(self.budgets)):
-            own = [one for one, owner in zip(whole, self.owner, strict=True) if owner == sample]
-            found.append(Merge.joined(own) if own else None)
-        return tuple(found)
+            window_merges = [merge for merge, owner in zip(whole, self.owner, strict=True) if owner == sample]
+            merges.append(Merge.joined(window_merges) if window_merges else None)
+        return tuple(merges)

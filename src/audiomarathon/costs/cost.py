@@ -159,13 +159,13 @@ class Drops:
         """
         if self.layer is None:
             return [prompt] * layers
-        found = [prompt] * layers
+        lengths = [prompt] * layers
         for layer, ratio in self.steps or ((self.layer, self.ratio),):
             first = min(int(layer), layers)
             counts, places = np.unique(audio, return_inverse=True)
-            each = np.array([kept_count(one, ratio) for one in counts.tolist()], counts.dtype)[places]
-            found[first:] = [prompt - audio + (each if np.ndim(audio) else each.item())] * (layers - first)
-        return found
+            each = np.array([kept_count(count, ratio) for count in counts.tolist()], counts.dtype)[places]
+            lengths[first:] = [prompt - audio + (each if np.ndim(audio) else each.item())] * (layers - first)
+        return lengths
 
 
 def flops_of(cost: Cost, drops: Drops, record: Record, *, encoder: bool = False) -> float:
@@ -176,10 +176,10 @@ def flops_of(cost: Cost, drops: Drops, record: Record, *, encoder: bool = False)
 
 def flops_of_each(cost: Cost, drops: Drops, records: Sequence[Record], *, encoder: bool = False) -> Floats:
     """Return :func:`flops_of` of each sample, computed for all at once."""
-    each = [(one.prompt_tokens or 0, one.audio_tokens or 0, one.clip_seconds) for one in records]
-    prompt, audio, seconds = (np.array([one[place] for one in each]) for place in range(3))
-    found: Floats = _flops(cost, drops, prompt, audio, seconds, encoder=encoder)
-    return found
+    each = [(record.prompt_tokens or 0, record.audio_tokens or 0, record.clip_seconds) for record in records]
+    prompt, audio, seconds = (np.array([sizes[place] for sizes in each]) for place in range(3))
+    flops: Floats = _flops(cost, drops, prompt, audio, seconds, encoder=encoder)
+    return flops
 
 
 def _flops(cost: Cost, drops: Drops, prompt: Any, audio: Any, seconds: Any, *, encoder: bool) -> Any:

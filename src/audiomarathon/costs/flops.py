@@ -172,8 +172,8 @@ def _encoder_flops(lm: AudioLM) -> dict[str, Any]:
     try:
         Base().generate(lm, lm.prepare([Prompt("", (silence,))]), max_new_tokens=1)
     except _TowerIsDoneError:
-        found = {"encoder_flops_per_second": counter.get_total_flops() / _PROBE_SECONDS}
-        return found if lm.no_tower_drop else {**found, **_tower_layers(lm, counter)}
+        rates = {"encoder_flops_per_second": counter.get_total_flops() / _PROBE_SECONDS}
+        return rates if lm.no_tower_drop else {**rates, **_tower_layers(lm, counter)}
     except RuntimeError:  # such as out of memory; without this count, only ideal speed-ups are missing
         return {"encoder_flops_per_second": None}
     finally:

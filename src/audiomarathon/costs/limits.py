@@ -77,12 +77,12 @@ class Limits:
             about = f"{about}: {self.source}"
         tower = f"windows of {self.window:g} s, so clips of any length" if self.window else "no limit known"
         most = f"{spec.most_seconds:g} s" if spec.most_seconds else "none stated"
-        found = [
+        lines = [
             f"positions: {about}.",
             f"audio tower: {tower} (from {self.window_source}).",
             f"documented longest clip: {most} (from the table of models).",
         ]
-        return [*found, *filter(None, [self.refused(seconds, reply)])]
+        return [*lines, *filter(None, [self.refused(seconds, reply)])]
 
     def refused(self, seconds: float, reply: int) -> str:
         """Return the reason why a run with one clip of this length is refused; "" if it is not."""
@@ -112,9 +112,9 @@ def limits_of(spec: ModelSpec, path: Path) -> Limits:
         whole = family.read_config(path)
         config = whole.get_text_config(decoder=True)
     audio = getattr(getattr(whole, "thinker_config", whole), "audio_config", None)
-    own = family.encoder_window_seconds, spec.family.partition(":")[0]
+    usual = family.encoder_window_seconds, spec.family.partition(":")[0]
     frames = getattr(audio, "n_window_infer", 0) or 2 * getattr(audio, "n_window", 0)  # a hundred positions a second
-    tower = (frames / 100, "config.json: audio_config.n_window") if frames and not own[0] else own
+    tower = (frames / 100, "config.json: audio_config.n_window") if frames and not usual[0] else usual
     if whole.is_encoder_decoder:
         return Limits(spec, None, "the decoder sees one window of audio at a time", *tower)
     most: int | None = getattr(config, "max_position_embeddings", None)
@@ -123,7 +123,9 @@ def limits_of(spec: ModelSpec, path: Path) -> Limits:
     source = _stated(json_object((path / "config.json").read_bytes()) or {}, most)
     source = source or f"transformers' default for {whole.model_type}, since config.json states none"
     rope = getattr(config, "rope_parameters", None) or {}
-    for kind in [rope] if "rope_type" in rope else [one for one in rope.values() if isinstance(one, dict)]:
+    for kind in (
+        [rope] if "rope_type" in rope else [settings for settings in rope.values() if isinstance(settings, dict)]
+    ):
         factor = kind.get("factor")
         if not isinstance(factor, int | float) or not math.isfinite(factor):
             continue  # no rope scaling, or a kind of which transformers warns
@@ -138,8 +140,8 @@ def _stated(content: dict[str, Any], most: int) -> str:
     places: list[tuple[str, Any]] = [("", content)]
     for name in ("thinker_config", "text_config"):
         places += [(f"{above}{name}.", part.get(name)) for above, part in places if isinstance(part.get(name), dict)]
-    found = [above for above, part in reversed(places) if part.get("max_position_embeddings") == most]
-    return f"config.json: {found[0]}max_position_embeddings" if found else ""
+    above_parts = [above for above, part in reversed(places) if part.get("max_position_embeddings") == most]
+    return f"config.json: {above_parts[0]}max_position_embeddings" if above_parts else ""
 
 
 def check_length(

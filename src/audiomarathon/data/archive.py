@@ -130,9 +130,9 @@ class FolderSource:
 
     def entries(self) -> list[Entry]:
         """Return the folder's files that are not hidden. Each folder is read once, since links may lead back to it."""
-        found = [folder.path / name for folder in walk(self.folder) for name in sorted(folder.files)]
+        files = [folder.path / name for folder in walk(self.folder) for name in sorted(folder.files)]
         top = self.folder.absolute()
-        return [Entry(file.relative_to(top).as_posix(), file.stat().st_size) for file in found if file.is_file()]
+        return [Entry(file.relative_to(top).as_posix(), file.stat().st_size) for file in files if file.is_file()]
 
     def fetch(self, wanted: Sequence[Entry], stage: Path) -> Iterator[tuple[Entry, Path]]:
         """Copy the wanted files; see :meth:`Source.fetch`."""
@@ -158,19 +158,19 @@ class ArchiveSource(ABC):
     @contextmanager
     def read(self) -> Iterator[Iterator[Member]]:
         """Open the archive, and yield an iterator over its members."""
-        with _reading(self.archive), self.content() as raw, closing(self.members(raw)) as found:
-            yield found
+        with _reading(self.archive), self.content() as raw, closing(self.members(raw)) as members:
+            yield members
 
     def entries(self) -> list[Entry]:
         """Return the archive's files; raise if a member is not allowed (:func:`vetted`)."""
-        with self.read() as found:
-            return vetted(found)
+        with self.read() as members:
+            return vetted(members)
 
     def fetch(self, wanted: Sequence[Entry], stage: Path) -> Iterator[tuple[Entry, Path]]:
         """Unpack the wanted files in one pass over the archive; see :meth:`Source.fetch`."""
         left = {entry.path: entry for entry in wanted}
-        with self.read() as found:
-            for member in found if left else ():
+        with self.read() as members:
+            for member in members if left else ():
                 entry = left.pop(normal(member.name), None) if member.kind == stat.S_IFREG else None
                 if entry is not None:
                     with member.open() as stream:
@@ -196,7 +196,7 @@ class ZipSource(ArchiveSource):
     @contextmanager
     def opened(self, path: str) -> Iterator[IO[bytes]]:
         """Open a member by its path. Seeking back in a compressed member decompresses it again from its start."""
-        with self.read() as found, next(one for one in found if normal(one.name) == path).open() as stream:
+        with self.read() as members, next(member for member in members if normal(member.name) == path).open() as stream:
             yield stream
 
 
@@ -228,9 +228,9 @@ class SevenZipSource(ArchiveSource):
     def members(self, raw: Any) -> Generator[Member]:
         """Yield the members; only :meth:`fetch` can unpack them."""
         with self._unpacker(raw) as opened:
-            for one in opened.list():
-                kind = stat.S_IFDIR if one.is_directory else stat.S_IFREG if one.is_file else stat.S_IFLNK
-                yield Member(one.filename, kind, one.uncompressed)
+            for info in opened.list():
+                kind = stat.S_IFDIR if info.is_directory else stat.S_IFREG if info.is_file else stat.S_IFLNK
+                yield Member(info.filename, kind, info.uncompressed)
 
     def fetch(self, wanted: Sequence[Entry], stage: Path) -> Iterator[tuple[Entry, Path]]:
         """Unpack all wanted files, then yield them; an interrupted pass starts over."""
@@ -278,16 +278,16 @@ class UnpackedSource:
 
     def entries(self) -> list[Entry]:
         """Return the source's files and those in its archives."""
-        found = {entry.path: entry for entry in self.outer.entries()}
-        for path in [path for path in found if path.lower().endswith(_SUFFIXES)]:
+        entries = {entry.path: entry for entry in self.outer.entries()}
+        for path in [path for path in entries if path.lower().endswith(_SUFFIXES)]:
             archive = _open_archive(Path(self.name, path), partial(self.outer.opened, path))
             if self.depth > 1 and isinstance(archive, OpenSource):
                 archive = UnpackedSource(archive, self.depth - 1)
             for inner in archive.entries():
                 beside = Entry((Path(path).parent / inner.path).as_posix(), inner.size)
-                if found.setdefault(beside.path, beside) is beside:
+                if entries.setdefault(beside.path, beside) is beside:
                     self._held[beside.path] = (archive, inner)
-        return list(found.values())
+        return list(entries.values())
 
     def fetch(self, wanted: Sequence[Entry], stage: Path) -> Iterator[tuple[Entry, Path]]:
         """Yield the source's own files, then those of each archive."""
@@ -310,8 +310,8 @@ def copied(stream: IO[bytes], entry: Entry, stage: Path) -> Path:
                 break
             file.write(chunk)
     if written != entry.size:
-        found = "more" if written > entry.size else written
-        raise DataError(f"{entry.path}: expected {entry.size} bytes, found {found}; damaged or changed, get it again")
+        size = "more" if written > entry.size else written
+        raise DataError(f"{entry.path}: expected {entry.size} bytes, found {size}; damaged or changed, get it again")
     return target
 
 

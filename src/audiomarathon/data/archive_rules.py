@@ -75,12 +75,12 @@ def vetted(members: Iterable[Member]) -> list[Entry]:
             folders.add(folder)
             folder = folder.rpartition("/")[0]
         total, headers = total + size, headers + len(name) + header
-        for found, allowed, what in (
+        for amount, allowed, what in (
             (max(number, len(files) + len(folders)), MAX_MEMBERS, "files and folders"),
             (headers, untrusted.MAX_HEADERS, "bytes of headers"),
             (total, MAX_BYTES, "bytes to unpack"),
         ):
-            if found > allowed:
+            if amount > allowed:
                 raise RefusedError(beyond(allowed, what))
     return list(files.values())
 

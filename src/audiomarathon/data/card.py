@@ -67,8 +67,8 @@ def write_card(tasks: Sequence[tuple[Task, Loaded]], folder: Path, *, jobs: int 
 
 def _row(task: Task, loaded: Loaded, jobs: int) -> dict[str, Any]:
     """Return a task's facts for the templates: counts, durations, licence, class balance."""
-    found, manifest = durations(task, loaded, jobs=jobs), read_manifest(loaded.folder)
-    figures, expected = found.statistics(), manifest.expected(task)
+    task_durations, manifest = durations(task, loaded, jobs=jobs), read_manifest(loaded.folder)
+    figures, expected = task_durations.statistics(), manifest.expected(task)
     balance = Counter(sample.stratum for sample in loaded.samples if sample.stratum)
     most = max(balance.values(), default=1)
     return {
@@ -79,7 +79,7 @@ def _row(task: Task, loaded: Loaded, jobs: int) -> dict[str, Any]:
         "licence": manifest.licence_of(task),
         "balance": [(name, n, round(100 * n / most)) for name, n in sorted(balance.items())],
         "clusters": len({sample.cluster for sample in loaded.samples}),
-        "bad": len(loaded.bad_rows) + len(found.broken),
+        "bad": len(loaded.bad_rows) + len(task_durations.broken),
         **{name: figures[name] for name in ("clips", "total_hours", "min", "p50", "max")},
     }
 

@@ -82,7 +82,8 @@ class _Clip:
 
     Unless it is replaced, its audio is `length` seconds of `source`, from `start` seconds on. `deciding` says how much
     of the part that decides the answer the clip holds ("whole", "cut", "unknown" or "absent"). `partner` is the clip
-    whose audio replaces this clip's; `own` is the change by a control that the task itself defines. Both can be None.
+    whose audio replaces this clip's; `variation` is the change by a control that the task itself defines. Both can be
+    None.
     """
 
     samples: tuple[Sample, ...]
@@ -92,7 +93,7 @@ class _Clip:
     path: str
     deciding: str = "unknown"
     partner: Path | None = None
-    own: Variation | None = None
+    variation: Variation | None = None
 
 
 def build_controls(
@@ -146,10 +147,10 @@ def _write_task(task: Task, loaded: Loaded, root: Path, variant: _Variant, jobs:
     """Write a task's folder in a variant's root; return how many samples it leaves out."""
     varied = task.vary(loaded, variant.kind) if variant.kind not in KINDS else {}
     groups = _by_clip(loaded).items()
-    plan = [one for clip, group in groups for one in _plan(task, loaded, clip, group, variant, varied)]
-    of = {(sample.id, one.source): one for one in plan for sample in one.samples}
-    kept = {one.id: one for one in loaded.samples if all((one.id, clip) in of for clip in one.clips)}
-    plan = [one for one in plan if any(sample.id in kept for sample in one.samples)]
+    plan = [clip_plan for clip, group in groups for clip_plan in _plan(task, loaded, clip, group, variant, varied)]
+    of = {(sample.id, clip_plan.source): clip_plan for clip_plan in plan for sample in clip_plan.samples}
+    kept = {sample.id: sample for sample in loaded.samples if all((sample.id, clip) in of for clip in sample.clips)}
+    plan = [clip_plan for clip_plan in plan if any(sample.id in kept for sample in clip_plan.samples)]
     if not kept:
         raise DataError(
             f"{task.key}: {variant.name} would cut a clip of every sample, but answers hold only for whole clips; "
@@ -205,12 +206,12 @@ def _plan(
     would have to be cut and the task forbids that. `varied` has, by sample id, the change that a control of the task
     itself makes. If the change removes the audio, the path is "".
     """
-    own = varied.get(group[0].id)
-    if own and not own.audio:
-        return [_Clip(tuple(group), clip, 0.0, 0.0, "", own=own)]
+    variation = varied.get(group[0].id)
+    if variation and not variation.audio:
+        return [_Clip(tuple(group), clip, 0.0, 0.0, "", variation=variation)]
     path, length = Path(_path(loaded, clip)), probe(clip).seconds
-    if own:
-        return [_Clip(tuple(group), clip, 0.0, length, path.as_posix(), own=own)]
+    if variation:
+        return [_Clip(tuple(group), clip, 0.0, length, path.as_posix(), variation=variation)]
     wanted = variant.seconds or length
     if not task.cuttable and variant.kind == "audio" and wanted < length:
         return []
@@ -253,40 +254,40 @@ def _partner(task: Task, loaded: Loaded, sample: Sample, clip: Path, variant: _V
     return min(others, key=lambda other: (draw(variant.seed, "mismatched", *whose, other.id), other.id)).clips[0]
 
 
-def _changes(one: _Clip, sample: Sample) -> Mapping[str, Any]:
+def _changes(clip_plan: _Clip, sample: Sample) -> Mapping[str, Any]:
     """Return the fields to change in a sample's metadata row: those that a control of the task sets, if it is one.
 
     Otherwise the event's onset changes to that in the new clip. Onset and length become None if no event is known, or
     if the new clip does not hold it whole.
     """
-    if one.own:
-        return one.own.fields
-    if one.deciding != "whole" or sample.meta.get("event_onset") is None:
+    if clip_plan.variation:
+        return clip_plan.variation.fields
+    if clip_plan.deciding != "whole" or sample.meta.get("event_onset") is None:
         return {"event_onset": None, "event_seconds": None}
-    return {"event_onset": float(sample.meta["event_onset"]) - one.start}
+    return {"event_onset": float(sample.meta["event_onset"]) - clip_plan.start}
 
 
-def _write(one: _Clip, *, key: str, folder: Path, variant: _Variant) -> dict[str, Any]:
+def _write(clip_plan: _Clip, *, key: str, folder: Path, variant: _Variant) -> dict[str, Any]:
     """Write one clip; return its row of `controls.jsonl`."""
-    source, kind = one.source, variant.kind
-    if one.own and one.own.audio is None:
-        said = {"clip": None, "source": source.name, "samples": [s.id for s in one.samples], "kind": kind}
-        return {**said, "seconds": 0.0, **one.own.fields}
-    info = probe(one.partner or source)
+    source, kind = clip_plan.source, variant.kind
+    if clip_plan.variation and clip_plan.variation.audio is None:
+        said = {"clip": None, "source": source.name, "samples": [s.id for s in clip_plan.samples], "kind": kind}
+        return {**said, "seconds": 0.0, **clip_plan.variation.fields}
+    info = probe(clip_plan.partner or source)
     rate = info.sampling_rate
-    frames = round(one.length * rate)
-    rng = np.random.default_rng(int(draw(variant.seed, kind, key, one.path) * 2**48))
-    heard = decode(one.partner or source, rate)
-    start = 0 if one.partner else round(one.start * rate)
-    row: dict[str, Any] = {"clip": one.path, "source": source.name, "samples": [s.id for s in one.samples]}
+    frames = round(clip_plan.length * rate)
+    rng = np.random.default_rng(int(draw(variant.seed, kind, key, clip_plan.path) * 2**48))
+    heard = decode(clip_plan.partner or source, rate)
+    start = 0 if clip_plan.partner else round(clip_plan.start * rate)
+    row: dict[str, Any] = {"clip": clip_plan.path, "source": source.name, "samples": [s.id for s in clip_plan.samples]}
     row |= {"kind": kind, "sampling_rate": rate, "seconds": frames / rate}
     if kind == "silence":
         made: Samples = np.zeros(frames, np.float32)
     elif kind == "noise":
         made = noise_like(heard, frames, rng)
-    elif one.own and one.own.audio:
-        made = one.own.audio(heard, rate)
-        row |= one.own.fields
+    elif clip_plan.variation and clip_plan.variation.audio:
+        made = clip_plan.variation.audio(heard, rate)
+        row |= clip_plan.variation.fields
     else:
         before = max(0, -start)
         kept = heard[max(0, start) :][: frames - before]
@@ -295,8 +296,8 @@ def _write(one: _Clip, *, key: str, folder: Path, variant: _Variant) -> dict[str
         made = np.concatenate([fill[:before], kept, fill[before:]])
         row |= {"start_s": max(0, start) / rate, "background_before_s": before / rate}
         row |= {"background_after_s": after / rate, "background": _BACKGROUND if before + after else None}
-    if one.partner:
-        row["audio_of"] = one.partner.name
-    row["deciding_part"] = one.deciding
-    write_pcm(folder / one.path, as_pcm(made), rate)
+    if clip_plan.partner:
+        row["audio_of"] = clip_plan.partner.name
+    row["deciding_part"] = clip_plan.deciding
+    write_pcm(folder / clip_plan.path, as_pcm(made), rate)
     return row

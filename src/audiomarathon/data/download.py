@@ -242,10 +242,10 @@ def bring(
         try:
             for entry, file in source.fetch(wanted, stage):
                 expected = (entry.size, entry.digest)
-                if (found := (file.stat().st_size, _digest(file, entry.digest))) != expected:
+                if (arrived := (file.stat().st_size, _digest(file, entry.digest))) != expected:
                     file.unlink()
                     raise DataError(
-                        f"{source.name}: {entry.path} arrived damaged (bytes and hash {found}, expected {expected}); "
+                        f"{source.name}: {entry.path} arrived damaged (bytes and hash {arrived}, expected {expected}); "
                         "run the same command again"
                     )
                 _place(file, place(entry))

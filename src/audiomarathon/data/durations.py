@@ -41,16 +41,16 @@ def probe_clips(loaded: Loaded, what: str, *, deep: bool = False, jobs: int = 0)
         For each clip its facts, or the reason why it cannot be read. With `deep`, the length is that of the decoded
         audio. Clips of floating-point samples are always decoded, since only that shows whether they are scaled.
     """
-    found = {}
+    infos = {}
     clips = sorted({clip for sample in loaded.samples for clip in sample.clips})  # several questions may share a clip
     with (
         ThreadPoolExecutor(jobs or os.cpu_count() or 1) as pool,
         progress_of(len(clips), what, "clip") as count,
     ):
         for clip, info in zip(clips, pool.map(partial(_probed, deep=deep), clips), strict=True):
-            found[clip] = info
+            infos[clip] = info
             count(1)
-    return found
+    return infos
 
 
 def _probed(clip: Path, deep: bool) -> ClipInfo | str:
@@ -140,7 +140,7 @@ def durations(task: Task, loaded: Loaded, *, jobs: int = 0) -> Durations:
     )
 
 
-def write_durations(found: Sequence[Durations], folder: Path) -> list[Path]:
+def write_durations(all_durations: Sequence[Durations], folder: Path) -> list[Path]:
     """Write JSON and CSV into a folder, one entry or row per task; return their paths.
 
     The files are `durations.*`, or `<task>.*` (`lalm-clotho.csv`) for a single task.
@@ -150,11 +150,12 @@ def write_durations(found: Sequence[Durations], folder: Path) -> list[Path]:
     RecordError
         When a file cannot be written; its old content stays.
     """
-    name = found[0].task.key.replace("/", "-") if len(found) == 1 else "durations"
+    name = all_durations[0].task.key.replace("/", "-") if len(all_durations) == 1 else "durations"
     as_json, as_csv = folder / f"{name}.json", folder / f"{name}.csv"
-    write_text(as_json, json.dumps([one.as_json() for one in found], indent=2) + "\n")
+    write_text(as_json, json.dumps([task_durations.as_json() for task_durations in all_durations], indent=2) + "\n")
     rows: list[Mapping[str, Any]] = [
-        {"task": one.task.key, **one.statistics(), "broken": len(one.broken)} for one in found
+        {"task": task_durations.task.key, **task_durations.statistics(), "broken": len(task_durations.broken)}
+        for task_durations in all_durations
     ]
     write_text(as_csv, pd.DataFrame(rows, dtype=object).to_csv(index=False, lineterminator="\n"))
     return [as_json, as_csv]

@@ -53,22 +53,22 @@ class HubSource:
         with _errors(self.repository):
             self._revision = self._api.dataset_info(self.repository).sha
             list_tree = partial(self._api.list_repo_tree, repo_type="dataset", revision=self._revision)
-            found = [
+            entries = [
                 Entry(file.path, file.size, f"sha256:{file.lfs.sha256}" if file.lfs else f"git:{file.blob_id}")
                 for file in list_tree(self.repository, recursive=True)
                 if isinstance(file, RepoFile)
             ]
-        for entry in found:
+        for entry in entries:
             if entry.path.startswith("/") or ".." in entry.path.split("/") or "\\" in entry.path:
                 raise DataError(f"{self.name}: {entry.path!r} would leave the data root")
-        return found
+        return entries
 
     def fetch(self, wanted: Sequence[Entry], stage: Path) -> Iterator[tuple[Entry, Path]]:
         """Download several files at the same time; interrupted files are resumed."""
 
         download = partial(self._api.hf_hub_download, repo_type="dataset", revision=self._revision)
 
-        def one(entry: Entry) -> Path:
+        def fetch_entry(entry: Entry) -> Path:
             return Path(download(self.repository, entry.path, local_dir=stage / "hub"))
 
         with _errors(self.repository), ThreadPoolExecutor(_AT_ONCE) as pool:
@@ -76,7 +76,7 @@ class HubSource:
                 # In groups, so that few files wait on disk for the caller.
                 for start in range(0, len(wanted), _AT_ONCE):
                     group = wanted[start : start + _AT_ONCE]
-                    yield from zip(group, pool.map(one, group), strict=True)
+                    yield from zip(group, pool.map(fetch_entry, group), strict=True)
             finally:
                 pool.shutdown(wait=True, cancel_futures=True)
 

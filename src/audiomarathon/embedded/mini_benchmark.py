@@ -202,7 +202,7 @@ def _textured(task: str, index: int, rng: np.random.Generator, seconds: float) -
         "gtzan": f"wav/{label.name}.{index:05d}.wav",
         "vesus": f"audio/person{index + 1}_{label.name}.wav",
     }.get(task, f"wav/{speaker}/{uniq_id}.wav")
-    own: dict[str, Row] = {
+    fields: dict[str, Row] = {
         "tau": {"scene_label": label.name},
         "gtzan": {"genre_label": label.name},
         "vesus": {"emotion_label": label.name, "person_id": index + 1},
@@ -215,7 +215,7 @@ def _textured(task: str, index: int, rng: np.random.Generator, seconds: float) -
         **_choices(options),
         "uniq_id": uniq_id,
         "answer_gt": label.option if fixed else letter,
-        **own[task],
+        **fields[task],
     }
     return synthesis.texture(task, label, rng, seconds, rate), path, [row]
 
@@ -276,7 +276,7 @@ def _transcribed(_: str, index: int, rng: np.random.Generator, seconds: float) -
 def _write_metadata(folder: Path, task: str, rows: list[Row]) -> None:
     if task == "librispeech":
         return  # this task's metadata are the transcripts beside the clips
-    names = {one.key: getattr(one, "metadata_file", "") for one in AUDIOMARATHON.tasks}
+    names = {task.key: getattr(task, "metadata_file", "") for task in AUDIOMARATHON.tasks}
     info = {"task": "sound event detection", "dataset": "mini", "licence": LICENCE}
     # In `had` the folder is the class. The public format has no field for the fake part, so events get a separate file.
     file = folder / (names[task] or "events.json")

@@ -69,8 +69,8 @@ def toy_or_real(
         The user names real data, but no model.
     """
     chosen = [task if isinstance(task, Task) else get_task(task) for task in tasks]
-    own = dict(settings.data_paths)
-    named = [path_variable(task) for task in chosen if own.get(path_variable(task))]
+    data_paths = dict(settings.data_paths)
+    named = [path_variable(task) for task in chosen if data_paths.get(path_variable(task))]
     real = [place for place in (settings.data, *named) if place not in ("", MINI)]
     if settings.data and settings.data != MINI and not (folder := named_folder(settings.data)).is_dir():
         raise MissingDataError(f"the data root {folder.absolute()} is not a folder. {how_to_get(chosen[0])}")
@@ -82,7 +82,11 @@ def toy_or_real(
     model, settings = embedded_instead(model or EMBEDDED, settings, say)
     toy = get_model(model).checkpoint == EMBEDDED and not settings.model_path
     # If the mini benchmark lacks a task, a later check reports that no data root is set.
-    if toy and not settings.data and set() < {one.key for one in chosen if path_variable(one) not in named} <= {*TASKS}:
+    if (
+        toy
+        and not settings.data
+        and set() < {task.key for task in chosen if path_variable(task) not in named} <= {*TASKS}
+    ):
         say(
             f"no data root is set: the {EMBEDDED} model runs on the mini benchmark (--data {MINI}), synthetic audio "
             "that is made on first use; for the real tasks: audiomarathon data download vesus"

@@ -220,10 +220,10 @@ class _Recorder:
 
     def _prefill(self, layer: int, given: Given) -> None:
         device = given.query.device
-        own = self._positions(layer, device)
-        count, blocks = len(own), len(self.edges) - 1
-        question = self.question.to(device)[own]
-        in_block = torch.nn.functional.one_hot(self.block_of.to(device)[own], blocks).float()  # (S', blocks)
+        positions = self._positions(layer, device)
+        count, blocks = len(positions), len(self.edges) - 1
+        question = self.question.to(device)[positions]
+        in_block = torch.nn.functional.one_hot(self.block_of.to(device)[positions], blocks).float()  # (S', blocks)
         asking = torch.zeros(given.query.shape[1], count, dtype=torch.float64, device=device)
         whole = torch.zeros(blocks, blocks, dtype=torch.float64, device=device)
         chunk = min(_CHUNK, max(16, _CACHED // (len(asking) * count))) if device.type == "cpu" else _CHUNK
@@ -235,13 +235,13 @@ class _Recorder:
             if question[rows].any():
                 asking[:, :seen] += weights[:, question[rows]].sum(1)
             if self.full is not None:
-                ours = own.cpu().numpy()
+                ours = positions.cpu().numpy()
                 self.full[self.layers.index(layer)][np.ix_(ours[rows], ours[:seen])] = mean.cpu().numpy()
             last = weights[:, -1]
         per_block = in_block.sum(0)[:, None]
         self.blocks[layer] = (whole / per_block).half().cpu().numpy()  # a block without rows is NaN
-        self._keep("last", layer, self._spread(last, own.expand_as(last)))
-        self._keep("question", layer, self._spread(asking, own.expand_as(asking)) / question.sum())
+        self._keep("last", layer, self._spread(last, positions.expand_as(last)))
+        self._keep("question", layer, self._spread(asking, positions.expand_as(asking)) / question.sum())
 
     def _decode(self, layer: int, given: Given) -> None:
         weights = given.of_queries(0, 1)[0, :, 0]  # (H, entries)
@@ -250,16 +250,16 @@ class _Recorder:
         entries = self._positions(layer, device)[None]
         if self.trace.kept_entries:  # a press keeps different entries in each head
             kept = self.trace.kept_entries[layer].to(device)
-            own = kept.int().sort(stable=True).indices[:, -int(kept.sum(1).max()) :]  # kept entries last, in order
-            entries = entries.expand(kept.shape).gather(1, own)  # a head with fewer entries has masked fillers first
+            order = kept.int().sort(stable=True).indices[:, -int(kept.sum(1).max()) :]  # kept entries last, in order
+            entries = entries.expand(kept.shape).gather(1, order)  # a head with fewer entries has masked fillers first
         entries = entries.repeat_interleave(heads // len(entries), 0)
         fresh = torch.full((heads, step), self.length, device=device)
         columns = torch.cat([entries, fresh], 1)
         if window_of(self.lm.decoder.config, layer):  # a sliding window: the cache holds the last entries only
             columns = columns[:, -weights.shape[1] :]
         if columns.shape != weights.shape:
-            found = f"layer {layer} has {weights.shape[1]} cache entries, not {columns.shape[1]}"
-            raise MethodError(f"{found}: the method does not say which entries it kept")
+            mismatch = f"layer {layer} has {weights.shape[1]} cache entries, not {columns.shape[1]}"
+            raise MethodError(f"{mismatch}: the method does not say which entries it kept")
         spread = self._spread(weights, columns)
         self.decoded[layer] = self.decoded[layer] + spread if layer in self.decoded else spread
 
@@ -283,14 +283,14 @@ class _Recorder:
         heard = row[:, self.audio.to(row.device)]
         share = heard / heard.sum(1, keepdim=True)
         top = heard.topk(min(TOP, heard.shape[1]), 1)
-        found = {
+        arrays = {
             "mass": mass.index_add_(1, group_of, row).float(),
             "profile": (heard.mean(0) * heard.shape[1]).half(),
             "top_index": top.indices.int(),
             "top_mass": top.values.half(),
             "entropy": -torch.special.xlogy(share, share).sum(1).float(),
         }
-        self.rows[kind, layer] = {name: value.cpu().numpy() for name, value in found.items()}
+        self.rows[kind, layer] = {name: value.cpu().numpy() for name, value in arrays.items()}
 
     def _spans(self) -> list[list[Any]]:
         """Return [part of the prompt, start, end (exclusive)] for each run of neighbouring positions in one part."""
@@ -414,16 +414,16 @@ def _capture_one(
     how: dict[str, Any] = {"layers": layers, "max_new_tokens": plan.max_new_tokens}
     whole = place / f"{name}{WHOLE}"
     if longest:
-        found = capture_whole(lm, inputs, job.method, prompt, whole, longest=longest, facts=facts, **how)
+        attention = capture_whole(lm, inputs, job.method, prompt, whole, longest=longest, facts=facts, **how)
     else:
-        found = capture(lm, inputs, job.method, prompt, **how)
+        attention = capture(lm, inputs, job.method, prompt, **how)
         shutil.rmtree(whole, ignore_errors=True)  # the folder may hold whole maps of clips that have changed since
-    found = replace(found, meta={**found.meta, **facts})
-    row = {"id": sample.id, "file": f"{name}.npz", "bytes": found.save(place / f"{name}.npz")}
-    row |= {"layers": found.meta["layers"], "all": everything, "full": bool(longest)}
+    attention = replace(attention, meta={**attention.meta, **facts})
+    row = {"id": sample.id, "file": f"{name}.npz", "bytes": attention.save(place / f"{name}.npz")}
+    row |= {"layers": attention.meta["layers"], "all": everything, "full": bool(longest)}
     row |= {"clips": plan.clips.get(sample.id), "prompt_tokens": inputs.audio_mask.shape[1]}
     append_line(place / INDEX, {**row, "audio_tokens": inputs.audio_tokens[0]})
-    return bool(found.meta["reply"] == job.folder.records[sample.id].reply)
+    return bool(attention.meta["reply"] == job.folder.records[sample.id].reply)
 
 
 def capture_whole(
@@ -467,9 +467,9 @@ def capture_whole(
         temporary = folder / ".attn.npy.new"
         try:
             maps = np.lib.format.open_memmap(temporary, "w+", np.float32, (count, length, length))  # type: ignore[no-untyped-call]
-            found = capture(lm, inputs, method, prompt, max_new_tokens=max_new_tokens, layers=layers, full=maps)
+            attention = capture(lm, inputs, method, prompt, max_new_tokens=max_new_tokens, layers=layers, full=maps)
             temporary.replace(folder / "attn.npy")
         finally:
             temporary.unlink(missing_ok=True)
-    replace(found, meta={**found.meta, **facts}).write_texts(folder)
-    return found
+    replace(attention, meta={**attention.meta, **facts}).write_texts(folder)
+    return attention

@@ -169,7 +169,7 @@ def by_length(plan: Plan, samples: Sequence[Sample]) -> list[Sample]:
     for sample in samples:
         groups.setdefault(f"b{sample.bundle}" if sample.bundle else f"s{sample.id}", []).append(sample)
     heard = longest_clips(samples, together=True)
-    longest = {name: max(heard.get(one.id, 0.0) for one in members) for name, members in groups.items()}
+    longest = {name: max(heard.get(sample.id, 0.0) for sample in members) for name, members in groups.items()}
     return [sample for name in sorted(groups, key=lambda name: -longest[name]) for sample in groups[name]]
 
 
@@ -177,10 +177,10 @@ def in_batches(samples: Sequence[Sample], size: int) -> list[list[Sample]]:
     """Cut samples into batches of at most `size`; do not cut a bundle that fits into a batch."""
     batches: list[list[Sample]] = [[]]
     for _bundle, members in itertools.groupby(samples, key=lambda sample: sample.bundle or sample.id):
-        own = list(members)
-        if len(own) > size - len(batches[-1]) and len(own) <= size:
+        group = list(members)
+        if len(group) > size - len(batches[-1]) and len(group) <= size:
             batches.append([])
-        for sample in own:
+        for sample in group:
             if len(batches[-1]) == size:
                 batches.append([])
             batches[-1].append(sample)

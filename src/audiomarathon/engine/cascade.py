@@ -48,7 +48,7 @@ class _Made:
     def of(self, task: Task, clip: str) -> list[Record]:
         """Return a clip's transcripts from runs of this task; if there are none, from all runs."""
         every = self.records[clip]
-        return [one for key, one in every if key == f"{PREFIX}{task.key}"] or [one for _key, one in every]
+        return [record for key, record in every if key == f"{PREFIX}{task.key}"] or [record for _key, record in every]
 
     @property
     def name(self) -> str:
@@ -57,12 +57,12 @@ class _Made:
 
     def command(self, task: str, settings: RunSettings) -> str:
         """Return the command that makes the transcripts of a task's clips."""
-        run, own = self.runs[0], {name: getattr(settings, name) for name in _OF_SAMPLES}
+        run, sampling = self.runs[0], {name: getattr(settings, name) for name in _OF_SAMPLES}
         parts = [run.identity[name] for name in ("first", "second") if name in run.identity] or [run.identity]
-        removing = [f"{one.get('method')}:{plain(one['ratio'])}" for one in parts if one.get("ratio")]
-        places = {name: value for one in parts for name, value in one.items() if name in _PLACES and removing}
+        removing = [f"{part.get('method')}:{plain(part['ratio'])}" for part in parts if part.get("ratio")]
+        places = {name: value for part in parts for name, value in part.items() if name in _PLACES and removing}
         left_out = dict.fromkeys((*_PLACES, *_NOT_ITS))
-        its = {**(run.facts.get("settings") or {}), **left_out, **places, **own}
+        its = {**(run.facts.get("settings") or {}), **left_out, **places, **sampling}
         methods = ["--methods", "+".join(removing)] if removing else []
         words = ["--model", str(run.facts.get("model")), *methods, *flags_for(its)]
         return shlex.join(["audiomarathon", "transcribe", task, *words])
@@ -111,31 +111,38 @@ def find_transcribers(
         A task only asks for a transcript.
     """
     made = _made(paths)
-    found: dict[int, Transcriber] = {}
+    transcribers: dict[int, Transcriber] = {}
     for word, (task, data) in tasks.items():
         if task.transcribes:
             able = "audiomarathon score reads its runs"
             raise SettingsError(f"{task.key}: only asks for a transcript, which a text LLM cannot improve; {able}")
         samples = selected(data, settings)
         clips = _hashes(samples)
-        known = {hashed for own in clips.values() for hashed in own}
-        with_any = [one for one in made if known & {*one.records, *one.failed} or not known]
-        for one in with_any or made[:1]:
-            _check(one, word, task, known, settings)
-        if without := [one.name for one in made if one not in with_any]:
+        known = {hashed for hashes in clips.values() for hashed in hashes}
+        with_any = [candidate for candidate in made if known & {*candidate.records, *candidate.failed} or not known]
+        for system in with_any or made[:1]:
+            _check(system, word, task, known, settings)
+        if without := [candidate.name for candidate in made if candidate not in with_any]:
             say(f"{task.key}: left out {', '.join(without)}: no transcripts of its clips")
-        for one in with_any:
-            name = Checkpoint(one.runs[0].checkpoint, Path()).folder_name, one.runs[0].method
-            twice = any(task.key in own.readings and (own.system, own.setting) == name for own in found.values())
-            if twice or any(len({each.text.strip() for each in one.of(task, clip)}) > 1 for clip in known):
-                differ = f"two different runs of {one.name} have transcripts of {task.key}; name only one of them"
-                raise RecordError(f"{named(one.runs)}: {differ}")
-            own = found.get(id(one)) or Transcriber(system=name[0], setting=name[1], made_by=made_by(one.runs[0]))
-            readings = {id_: Reading(tuple(one.of(task, clip)[-1] for clip in hashes)) for id_, hashes in clips.items()}
-            found[id(one)] = replace(own, readings={**own.readings, task.key: readings})
-            if flaws := found[id(one)].reading(task).flaws:
-                say(f"{task.key}: {one.name}: {flaws}")
-    return list(found.values())
+        for system in with_any:
+            name = Checkpoint(system.runs[0].checkpoint, Path()).folder_name, system.runs[0].method
+            twice = any(
+                task.key in known_transcriber.readings and (known_transcriber.system, known_transcriber.setting) == name
+                for known_transcriber in transcribers.values()
+            )
+            if twice or any(len({each.text.strip() for each in system.of(task, clip)}) > 1 for clip in known):
+                differ = f"two different runs of {system.name} have transcripts of {task.key}; name only one of them"
+                raise RecordError(f"{named(system.runs)}: {differ}")
+            transcriber = transcribers.get(id(system)) or Transcriber(
+                system=name[0], setting=name[1], made_by=made_by(system.runs[0])
+            )
+            readings = {
+                id_: Reading(tuple(system.of(task, clip)[-1] for clip in hashes)) for id_, hashes in clips.items()
+            }
+            transcribers[id(system)] = replace(transcriber, readings={**transcriber.readings, task.key: readings})
+            if flaws := transcribers[id(system)].reading(task).flaws:
+                say(f"{task.key}: {system.name}: {flaws}")
+    return list(transcribers.values())
 
 
 def _made(paths: Sequence[Path]) -> list[_Made]:
@@ -150,33 +157,37 @@ def _made(paths: Sequence[Path]) -> list[_Made]:
     groups: dict[str, list[Run]] = {}
     for run in sorted(runs, key=lambda run: run.method != Base().label):
         groups.setdefault(repr((run.checkpoint, run.method, sorted(made_by(run).items()))), []).append(run)
-    found = []
-    for own in groups.values():
+    systems = []
+    for group in groups.values():
         records: dict[str, list[tuple[str, Record]]] = {}
-        for run in own:
-            for clip, one in {str(one.clips): one for one in run.whole.records.values()}.items():
-                records.setdefault(clip, []).append((run.key, one))
-        failed = {str(one.clips): one for run in own for one in run.failed.values()}
-        found.append(_Made(own, records, failed))
-    return found
+        for run in group:
+            for clip, record in {
+                str(transcript.clips): transcript for transcript in run.whole.records.values()
+            }.items():
+                records.setdefault(clip, []).append((run.key, record))
+        failed = {str(failure.clips): failure for run in group for failure in run.failed.values()}
+        systems.append(_Made(group, records, failed))
+    return systems
 
 
 def _hashes(samples: Sequence[Sample]) -> dict[str, list[str]]:
     """Return the hash of each clip of each sample, by the sample's id."""
-    every = {str(clip): replace(one, id=str(clip), clips=(clip,)) for one in samples for clip in one.clips}
+    every = {str(clip): replace(sample, id=str(clip), clips=(clip,)) for sample in samples for clip in sample.clips}
     alone = clip_hashes(every.values())
-    return {one.id: [alone[str(clip)] for clip in one.clips] for one in samples}
+    return {sample.id: [alone[str(clip)] for clip in sample.clips] for sample in samples}
 
 
-def _check(one: _Made, word: str, task: Task, clips: set[str], settings: RunSettings) -> None:
+def _check(system: _Made, word: str, task: Task, clips: set[str], settings: RunSettings) -> None:
     """Raise RecordError if transcripts of a task's clips are missing; the message gives the command that makes them."""
-    missing = sorted(clips - {*one.records})
+    missing = sorted(clips - {*system.records})
     if not missing:
         return
-    failed = [one.failed[clip] for clip in missing if clip in one.failed]
+    failed = [system.failed[clip] for clip in missing if clip in system.failed]
     why = f"; {len(failed)} failed, the first: {failed[0].id}: {failed[0].error}" if failed else ""
-    lacking = f"{len(missing):,} of {counted(len(clips), 'clip')} have no transcript by {one.name}{why}"
-    raise RecordError(f"{task.key}: {lacking}; make them: {one.command(word, settings)}; or name only the runs to use")
+    lacking = f"{len(missing):,} of {counted(len(clips), 'clip')} have no transcript by {system.name}{why}"
+    raise RecordError(
+        f"{task.key}: {lacking}; make them: {system.command(word, settings)}; or name only the runs to use"
+    )
 
 
 def cascade(
@@ -209,30 +220,32 @@ def cascade(
     check_batch_size(settings, transcribers)
     times = "" if not settings.timing else LATENCY if get_model(model).remote else STAGES
     work = [
-        (replace(one.reading(task), times=times), task, data)
+        (replace(transcriber.reading(task), times=times), task, data)
         for task, data in loaded.values()
-        for one in transcribers
-        if task.key in one.readings
+        for transcriber in transcribers
+        if task.key in transcriber.readings
     ]
 
     def anything_left(setup: Setup) -> bool:
         # Check every task now: an error in the last task must be found before hours are spent on the first.
-        finished = [is_finished(replace(setup, methods=(one,)), task, data) for one, task, data in work]
+        finished = [is_finished(replace(setup, methods=(setting,)), task, data) for setting, task, data in work]
         return not all(finished)
 
     remaining = list(trackers)
     with opened(model, settings, transcribers, needed=anything_left, say=say) as (setup, engine):
-        for one, task, data in work:
-            own = replace(setup, methods=(one,))
-            answering = replace(engine, setup=own, cost=None) if engine else None  # its FLOPs are a part of the sum
-            yield from run_task(own, answering, task, data, say, progress, remaining)
+        for method, task, data in work:
+            setup_of = replace(setup, methods=(method,))
+            answering = (
+                replace(engine, setup=setup_of, cost=None) if engine else None
+            )  # its FLOPs are a part of the sum
+            yield from run_task(setup_of, answering, task, data, say, progress, remaining)
 
 
 def load_tasks(tasks: Sequence[str | Task], settings: RunSettings, say: Say) -> dict[str, tuple[Task, Loaded]]:
     """Return tasks with their samples, each once, by the user's word for the task."""
-    found: dict[str, tuple[Task, Loaded]] = {}
+    loaded_tasks: dict[str, tuple[Task, Loaded]] = {}
     for given in tasks:
         task = given if isinstance(given, Task) else get_task(given)
-        if not any(task.key == other.key for other, _data in found.values()):
-            found[given if isinstance(given, str) else task.key] = (task, load_task(task, settings, say))
-    return found
+        if not any(task.key == other.key for other, _data in loaded_tasks.values()):
+            loaded_tasks[given if isinstance(given, str) else task.key] = (task, load_task(task, settings, say))
+    return loaded_tasks

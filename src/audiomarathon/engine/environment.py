@@ -89,8 +89,8 @@ def load(root: int, proc: Path = Path("/proc")) -> dict[str, Any]:
         ours = _descendants(root, proc)
         for _ in range(_LOOKS):
             (running,) = re.findall(r"^procs_running (\d+)", (proc / "stat").read_text(), re.MULTILINE)
-            own = [_stat(file)[0] for pid in ours for file in proc.glob(f"{pid}/task/*/stat")]
-            looks.append(max(0, int(running) - own.count("R")))
+            states = [_stat(file)[0] for pid in ours for file in proc.glob(f"{pid}/task/*/stat")]
+            looks.append(max(0, int(running) - states.count("R")))
             time.sleep(_LOOK_EVERY_S)
     except (OSError, ValueError):
         looks = []
@@ -101,10 +101,10 @@ def load(root: int, proc: Path = Path("/proc")) -> dict[str, Any]:
 def _descendants(root: int, proc: Path) -> set[int]:
     """Return the ids of a process and all its descendants."""
     parents = {int(file.parent.name): int(_stat(file)[1] or 0) for file in proc.glob("[0-9]*/stat")}
-    ours, found = set[int](), {root}
-    while found:
-        ours |= found
-        found = {pid for pid, parent in parents.items() if parent in found} - ours
+    ours, children = set[int](), {root}
+    while children:
+        ours |= children
+        children = {pid for pid, parent in parents.items() if parent in children} - ours
     return ours
 
 

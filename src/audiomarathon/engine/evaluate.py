@@ -90,7 +90,11 @@ def _each_in_its_batches(
     """
     for method in {method.label: method for methods in pending.values() for method in methods}.values():
         size, turn = plan.sizes[method.label], 0
-        left = [sample for sample in samples if method.label in {one.label for one in pending[sample.id]}]
+        left = [
+            sample
+            for sample in samples
+            if method.label in {pending_method.label for pending_method in pending[sample.id]}
+        ]
         say(f"{plan.task.key}: BATCH_SIZE=auto: {method.label} in batches of {size}")
         while left:
             loop, done = _Loop(lm, replace(plan, batch_size=size), say), set[str]()
@@ -166,8 +170,8 @@ class _Loop:
                     except ANY_ERROR as error:  # one sample's failure is a record, not the end of the run
                         reason, memory_full = told(error), is_out_of_memory(error)
                     else:
-                        ran, own = self._ran_in(method, generation), method.changes_tower
-                        shared = not own and (len(methods) > 1 or ran is not generation)
+                        ran, changes_tower = self._ran_in(method, generation), method.changes_tower
+                        shared = not changes_tower and (len(methods) > 1 or ran is not generation)
                         together = self._together(inputs, method, generation, ran) if plan.batched else None
                         for row in range(len(batch.samples)):
                             record = _record(plan, batch, row, generation, forced, ran, shared=shared, warmed=warmed)
@@ -233,7 +237,7 @@ class _Loop:
 
         A setting is missing if its call fails. The tower runs only in the first call; all settings get its seconds.
         """
-        found: dict[str, dict[str, float]] = {}
+        busy_times: dict[str, dict[str, float]] = {}
         encoder = 0.0
         self.tower.output.clear()
         for method in methods:
@@ -246,15 +250,15 @@ class _Loop:
                 why = told(error)
             else:
                 stages, steps = generation.stages, generation.replies[0].new_tokens - 1
-                own = stages.encoder if runs else encoder
-                encoder = encoder if method.changes_tower else own
+                encoder_time = stages.encoder if runs else encoder
+                encoder = encoder if method.changes_tower else encoder_time
                 prefill = max(0.0, stages.llm_prefill)  # a difference, which rounding may send below 0
-                busy = {"encoder": own, "llm_prefill": prefill, "decode": stages.decode, "steps": steps}
-                found[method.label] = busy
+                busy = {"encoder": encoder_time, "llm_prefill": prefill, "decode": stages.decode, "steps": steps}
+                busy_times[method.label] = busy
                 continue
             free_memory()
             self.say(f"{self.plan.task.key}: busy seconds of the GPU are missing: {why}")
-        return found
+        return busy_times
 
 
 def run_uncounted(lm: AudioLM, inputs: Inputs, methods: Iterable[Method], **options: Any) -> None:

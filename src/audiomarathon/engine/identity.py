@@ -81,7 +81,7 @@ def fresh_results(
     try:
         check_edited(tasks, spec, settings, methods)
     except RecordError:
-        code = repr(sorted({found for method in methods for found in _code("method", method.parts()).values()}))
+        code = repr(sorted({code_hash for method in methods for code_hash in _code("method", method.parts()).values()}))
         name = f"{settings.results.absolute().name}-{hashlib.sha256(code.encode()).hexdigest()[:6]}"
         return replace(settings, results=settings.results.absolute().with_name(name))
     return settings
@@ -105,7 +105,7 @@ def _code(kind: str, things: Mapping[str, object], without: type | None = None) 
     A hash's key names the kind and the object, such as `code of task mine`. See :func:`source_hash` for `without`.
     """
     hashes = {f"{CODE}{kind} {name}": source_hash(thing, without) for name, thing in things.items()}
-    return {name: found for name, found in hashes.items() if found}
+    return {name: code_hash for name, code_hash in hashes.items() if code_hash}
 
 
 def _timed_as(settings: RunSettings) -> dict[str, str]:

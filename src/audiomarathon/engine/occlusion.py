@@ -56,17 +56,17 @@ def losses_when_hidden(
     if not reply:
         raise ModelError("the reply is empty, so nothing can be lost by hiding audio")
     whole, size = log_probability(lm, prompt, reply), round(seconds * lm.sampling_rate)
-    found = []
+    losses = []
     for index, clip in enumerate(prompt.clips):
-        own = []
+        clip_losses = []
         for start in range(0, len(clip), size):
             hidden = clip.copy()
             hidden[start : start + size] = 0
             clips = (*prompt.clips[:index], hidden, *prompt.clips[index + 1 :])
-            own.append(whole - log_probability(lm, replace(prompt, clips=clips), reply))
+            clip_losses.append(whole - log_probability(lm, replace(prompt, clips=clips), reply))
             step(1)
-        found.append(np.array(own))
-    return tuple(found)
+        losses.append(np.array(clip_losses))
+    return tuple(losses)
 
 
 def log_probability(lm: AudioLM, prompt: Prompt, reply: Sequence[int]) -> float:

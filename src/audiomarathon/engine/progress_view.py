@@ -188,8 +188,8 @@ class Watch:
         """Return the task's progress at this moment."""
         settings, heard = dict[str, Progress](), dict[str, float]()
         for job, stale, verdicts in zip(self._jobs, self._stale, self._verdicts, strict=True):
-            found = (job.folder.records.get(sample.id) for sample in self._plan.samples)
-            records = [record for record in found if record is not None and record is not stale.get(record.id)]
+            records_found = (job.folder.records.get(sample.id) for sample in self._plan.samples)
+            records = [record for record in records_found if record is not None and record is not stale.get(record.id)]
             settings[job.method.label] = self._progress(records, verdicts)
             heard |= {record.id: record.clip_seconds for record in records if record.id not in self._before}
         done, seconds = len(self._before) + self.fresh, self._clock() - self._began

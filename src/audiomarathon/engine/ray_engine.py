@@ -86,7 +86,11 @@ class Worker:
         with warnings.catch_warnings(record=True) as caught:
             engine = open_local(self.model, self.settings, self.methods, say=said.append)
             certificate = engine.certificate()
-        said += [f"warning: {one.message}" for one in caught if issubclass(one.category, UserWarning)]
+        said += [
+            f"warning: {caught_warning.message}"
+            for caught_warning in caught
+            if issubclass(caught_warning.category, UserWarning)
+        ]
         setup, host, pid = replace(engine.setup, methods=()), platform.node(), os.getpid()
         return engine, Opened(setup, engine.cost, certificate, host, pid, environment(), tuple(said))
 
@@ -99,8 +103,8 @@ class Worker:
             This worker's checkpoint or precision differs from the first worker's, or in a timed run its device.
         """
         _engine, opened = self.loaded
-        if first and (found := differences(first.setup, opened.setup)):
-            raise ModelError(f"worker on {opened.host} differs from the one on {first.host}: {found}")
+        if first and (differing := differences(first.setup, opened.setup)):
+            raise ModelError(f"worker on {opened.host} differs from the one on {first.host}: {differing}")
         return opened
 
     def state(self) -> dict[str, Any]:

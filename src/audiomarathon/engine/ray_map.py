@@ -44,7 +44,7 @@ class _Worker:
                 outcome = self.work(item)
             except AudioMarathonError as error:
                 outcome = error
-        return outcome, [str(one.message) for one in caught if issubclass(one.category, UserWarning)]
+        return outcome, [str(warning.message) for warning in caught if issubclass(warning.category, UserWarning)]
 
 
 @dataclass(frozen=True)

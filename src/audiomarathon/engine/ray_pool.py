@@ -338,7 +338,7 @@ class Pool:
             A worker raised an error, or the Ray cluster, all workers or all machines with room for one are lost.
         """
         queue, idle, trouble = deque((part, 0) for part in parts), list[Any](), 0.0
-        calls: dict[Any, tuple[Any, Any]] = {one.open.remote(self.first): (one, None) for one in self.workers}
+        calls: dict[Any, tuple[Any, Any]] = {worker.open.remote(self.first): (worker, None) for worker in self.workers}
         while queue or any(held for _worker, held in calls.values()) or self.first is None:
             while work and queue and idle:
                 worker, held = idle.pop(), queue.popleft()
@@ -361,7 +361,7 @@ class Pool:
                     self.say(f"warning: the worker on {self._name(worker)} died; its work runs again")
                     part, deaths = held[0], held[1] + 1
                     if again := work.smaller(part, deaths):
-                        queue.extendleft((one, deaths) for one in reversed(again))
+                        queue.extendleft((part, deaths) for part in reversed(again))
                     else:
                         yield part, work.given_up(part, deaths)
                     continue
@@ -409,8 +409,8 @@ class Pool:
         """Map each worker that has loaded its model to its `state()`; leave out workers that do not answer."""
         calls = {worker.state.remote(): worker for worker in self.known}
         ended = ray.wait([*calls], num_returns=len(calls), timeout=_QUIET_S)[0] if calls else []
-        found = {}
+        states = {}
         for call in ended:
             with suppress(RayError):
-                found[calls[call]] = ray.get(call)
-        return found
+                states[calls[call]] = ray.get(call)
+        return states

@@ -84,7 +84,7 @@ def recorded_setup(tasks: Sequence[Task], model: str, settings: RunSettings, met
     with suppress(KeyError, TypeError):  # a damaged record
         hardware, known = Hardware(**first["hardware"]), {name: first["family"][name] for name in _FAMILY}
         checkpoint = replace(find_checkpoint(settings.model_path or spec.checkpoint), variant=spec.variant)
-        own = {one.name: getattr(spec, one.name) for one in fields(spec)}
-        stand_in = _Recorded(**own, family_facts=known)
+        spec_fields = {spec_field.name: getattr(spec, spec_field.name) for spec_field in fields(spec)}
+        stand_in = _Recorded(**spec_fields, family_facts=known)
         return Setup(checkpoint, checkpoint.fingerprint(), hardware, settings, tuple(methods), stand_in, asked)
     return None

@@ -227,8 +227,8 @@ def load_task(task: Task, settings: RunSettings, say: Say) -> Loaded:
     if few := task.too_few(loaded):
         raise DataError(f"{task.key}: {few}")
     expected = read_manifest(folder).expected(task)
-    if expected and (found := len(loaded.samples) + sum(loaded.left_out.values())) != expected.count:
-        say(f"{task.key}: {counted(found, 'sample')} in {folder}; the whole task has {expected.count:,}")
+    if expected and (sample_count := len(loaded.samples) + sum(loaded.left_out.values())) != expected.count:
+        say(f"{task.key}: {counted(sample_count, 'sample')} in {folder}; the whole task has {expected.count:,}")
     return loaded
 
 
@@ -251,8 +251,8 @@ def is_finished(setup: Setup, task: Task, data: Loaded, margin: Margin | None = 
     check_length(setup.spec, setup.checkpoint.path, task, samples, settings, setup.methods)
     without_clips, spec = sum(not sample.clips for sample in samples), setup.spec
     if without_clips and not spec.remote and not spec.load_family().text_only:
-        found = f"{task.key}: {without_clips} of {len(samples)} samples have no clips"
-        raise SettingsError(f"{found}, and {spec.key} needs audio in every prompt; allowed: tasks with clips")
+        problem = f"{task.key}: {without_clips} of {len(samples)} samples have no clips"
+        raise SettingsError(f"{problem}, and {spec.key} needs audio in every prompt; allowed: tasks with clips")
     clips = clip_hashes(samples)
     jobs = [Job(method, folder) for method, folder in run_folders(setup, task, data)]
     folders = [job.folder for job in jobs]
@@ -262,7 +262,7 @@ def is_finished(setup: Setup, task: Task, data: Loaded, margin: Margin | None = 
                 pass
     if margin and (stopping := margin.stopping(task, samples, settings.seed, data.samples, jobs, clips)):
         left = stopping.rounds(jobs, 1)
-        return all({one.id for one in part} <= job.folder.done(clips) for part, active in left for job in active)
+        return all({sample.id for sample in part} <= job.folder.done(clips) for part, active in left for job in active)
     done = [
         folder.done(clips) & (captured(folder, clips, settings) if settings.save_attn else {*clips})
         for folder in folders
@@ -523,8 +523,8 @@ def as_run(
         run.write_run({**named, "samples": [record.id for record in records], **origin, **controlled, **facts})
         if corpus:
             run.write_corpus(corpus)
-        for judge in {one.judge for one in judgements}:
-            lines = [one.to_line() for one in judgements if one.judge == judge]
+        for judge in {judgement.judge for judgement in judgements}:
+            lines = [judgement.to_line() for judgement in judgements if judgement.judge == judge]
             if not (answers := judgements_file(folder, judge)).exists():  # judges may have answered more since then
                 write_bytes(answers, b"".join(lines))
         for record in fresh:

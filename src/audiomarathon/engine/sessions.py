@@ -81,10 +81,10 @@ def run_session(engine: Engine, data: Loaded, plan: Plan, jobs: Sequence[Job], s
 
 def _warn_if_busy(load: Mapping[str, Any] | None, threads: int) -> None:
     if load and is_busy(load, threads):
-        found = counted(foreign_count(load), "busy process", "busy processes")
+        processes = counted(foreign_count(load), "busy process", "busy processes")
         advice = "wait until they end, or run without times (--no-timing; in Python timing=False)"
         warn(
-            f"{found} of other programs on {load['cores']} cores, so measured times will be longer; {advice}",
+            f"{processes} of other programs on {load['cores']} cores, so measured times will be longer; {advice}",
             BusyMachineWarning,
         )
 

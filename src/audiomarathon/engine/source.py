@@ -31,47 +31,51 @@ def source_hash(thing: object, without: type | None = None) -> str | None:
         Leave out subclasses of this class, and files that only they import.
     """
     home = {_package(part) for part in _definitions(thing)[:1]}
-    found: dict[str, str] = {}
+    sources: dict[str, str] = {}
     seen: dict[int, object] = {}  # by id; it keeps the objects alive, so that no other object can get the same id
     todo = [thing]
     while todo:
-        one = todo.pop()
-        if id(one) in seen:
+        target = todo.pop()
+        if id(target) in seen:
             continue
-        seen[id(one)] = one
-        if without and (isinstance(one, without) or (isinstance(one, type) and issubclass(one, without))):
+        seen[id(target)] = target
+        if without and (isinstance(target, without) or (isinstance(target, type) and issubclass(target, without))):
             continue
-        for part in _definitions(one):
+        for part in _definitions(target):
             name = part.__name__ if isinstance(part, ModuleType) else str(part.__module__)
             module = sys.modules.get(name)
             file, texts = getattr(module, "__file__", None), texts_of(name)
             installed = _INSTALLED.intersection(Path(file or "").parts) and _package(part) not in home
-            if _package(part) in _KNOWN or installed or name in found:
+            if _package(part) in _KNOWN or installed or name in sources:
                 continue
             if texts:  # a file that was loaded by its path: hash the text that was run
-                found |= {Path(str(each.__file__)).stem: texts[each].hex() for each in texts if each.__name__ == name}
-                found |= {each.__name__: texts[each].hex() for each in texts if each.__name__ != name}
+                sources |= {Path(str(each.__file__)).stem: texts[each].hex() for each in texts if each.__name__ == name}
+                sources |= {each.__name__: texts[each].hex() for each in texts if each.__name__ != name}
                 todo += [value for each in texts for value in vars(each).values() if _is_definition(value, beside=name)]
                 continue
             if file is None or name == "__main__":
                 if not isinstance(part, ModuleType):
-                    found[f"{name}:{part.__qualname__}"] = _in_script(part, file)
+                    sources[f"{name}:{part.__qualname__}"] = _in_script(part, file)
             else:
-                found[name] = Path(file).read_bytes().hex()
+                sources[name] = Path(file).read_bytes().hex()
             todo += [value for value in vars(module).values() if _is_definition(value, beside=name)] if module else []
-        todo += _held(one)
-    return hashlib.sha256(repr(sorted(found.items())).encode()).hexdigest()[:16] if found else None
+        todo += _held(target)
+    return hashlib.sha256(repr(sorted(sources.items())).encode()).hexdigest()[:16] if sources else None
 
 
-def _definitions(one: object) -> list[Any]:
+def _definitions(target: object) -> list[Any]:
     """Return the definitions behind an object: the module or function itself, else its class and base classes."""
-    if isinstance(one, functools.partial):
-        return _definitions(one.func)
-    if isinstance(one, MethodType):
-        return _definitions(one.__func__)
-    if isinstance(one, FunctionType):
-        return [inspect.unwrap(one)]
-    return [one] if isinstance(one, ModuleType) else list((one if isinstance(one, type) else type(one)).__mro__)
+    if isinstance(target, functools.partial):
+        return _definitions(target.func)
+    if isinstance(target, MethodType):
+        return _definitions(target.__func__)
+    if isinstance(target, FunctionType):
+        return [inspect.unwrap(target)]
+    return (
+        [target]
+        if isinstance(target, ModuleType)
+        else list((target if isinstance(target, type) else type(target)).__mro__)
+    )
 
 
 def _package(part: Any) -> str:
@@ -83,23 +87,23 @@ def _is_definition(value: object, *, beside: str) -> bool:
     return isinstance(value, ModuleType | type | FunctionType) and getattr(value, "__module__", None) != beside
 
 
-def _held(one: object) -> list[object]:
+def _held(target: object) -> list[object]:
     """Return the objects that an object holds, such as the press inside a wrapper."""
-    if isinstance(one, functools.partial):
-        return [one.func, *one.args, *one.keywords.values()]
-    if isinstance(one, MethodType):
-        return [one.__self__]
-    if isinstance(one, list | tuple):
-        return list(one)
-    if isinstance(one, ModuleType | type | FunctionType):
+    if isinstance(target, functools.partial):
+        return [target.func, *target.args, *target.keywords.values()]
+    if isinstance(target, MethodType):
+        return [target.__self__]
+    if isinstance(target, list | tuple):
+        return list(target)
+    if isinstance(target, ModuleType | type | FunctionType):
         return []
-    return list((one if isinstance(one, dict) else getattr(one, "__dict__", {})).values())
+    return list((target if isinstance(target, dict) else getattr(target, "__dict__", {})).values())
 
 
 def _in_script(part: Any, file: str | None) -> str:
     """Return the source of a definition in a script or notebook; if there is no source (a console), its bytecode."""
-    own = [part] if isinstance(part, FunctionType) else list(vars(part).values())
-    codes = [inspect.unwrap(function).__code__ for function in own if isinstance(function, FunctionType)]
+    members = [part] if isinstance(part, FunctionType) else list(vars(part).values())
+    codes = [inspect.unwrap(function).__code__ for function in members if isinstance(function, FunctionType)]
     for place in [file] if file else [code.co_filename for code in codes]:
         if text := _reached("".join(linecache.getlines(place)), part.__qualname__.partition(".")[0]):
             return text

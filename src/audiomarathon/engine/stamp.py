@@ -47,16 +47,16 @@ def stamp(setup: Setup) -> dict[str, Any] | None:
     try:
         content = json_object(read_plain(path)) or {}
         checks = {name: check["verdict"] for name, check in content["checks"].items()}
-        found = {name: content[name] for name in ("date", "version", "commit", "audio_seconds", "verdict")}
+        summary = {name: content[name] for name in ("date", "version", "commit", "audio_seconds", "verdict")}
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return None
-    if found["verdict"] != PASS:
+    if summary["verdict"] != PASS:
         failed = ", ".join(name for name, verdict in checks.items() if verdict == FAIL)
         warn(f"{setup.spec.key} FAILED checks of `audiomarathon certify` ({failed}); see {path}")
     if weak:
-        old = f"its certificate of {found['date']} has a weak fingerprint: the weights may have changed since then"
+        old = f"its certificate of {summary['date']} has a weak fingerprint: the weights may have changed since then"
         warn(f"{setup.spec.key}: {old}; run.json marks it; to check these weights, run `audiomarathon certify` again")
-    return {**found, "checks": checks, **({"weak_fingerprint": True} if weak else {})}
+    return {**summary, "checks": checks, **({"weak_fingerprint": True} if weak else {})}
 
 
 def place(about_: dict[str, str]) -> Path:

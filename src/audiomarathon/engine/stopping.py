@@ -91,11 +91,11 @@ class Margin:
         drawn = sorted(by_cluster, key=lambda name: (draw(seed, "drawn", name), name))
         order = dict.fromkeys([name for name in first if name in by_cluster] + drawn)
         sizes = Counter(sample.cluster for sample in whole or samples)
-        largest = max([*sizes.values(), *(int(one.get("largest", 1)) for one in recorded)])
+        largest = max([*sizes.values(), *(int(look.get("largest", 1)) for look in recorded)])
         known = {}
         for job, old in zip(jobs, recorded, strict=True):
             chosen = set(old["before"] if "before" in old else job.folder.run.get("samples", ()))
-            known[job.method.label] = frozenset(chosen & job.folder.done(clips) & {one.id for one in samples})
+            known[job.method.label] = frozenset(chosen & job.folder.done(clips) & {sample.id for sample in samples})
         return Stopping(task, margin, self.tests, {name: by_cluster[name] for name in order}, largest, known)
 
     def _check_looks(
@@ -103,24 +103,24 @@ class Margin:
     ) -> None:
         """Raise SettingsError if earlier looks at a setting followed another rule than this run's."""
         there, now = (
-            f"margin {one:g}, α {alpha:g} and {counted(tests, 'test')}"
-            for one, alpha, tests in (
+            f"margin {bound:g}, α {alpha:g} and {counted(tests, 'test')}"
+            for bound, alpha, tests in (
                 (old.get("margin", margin), old.get("alpha", ALPHA), old.get("tests", self.tests)),
                 (margin, ALPHA, self.tests),
             )
         )
         order, samples = old.get("order", []), old.get("samples", [])
         absent = sum(id_ not in ids for id_ in samples)
-        found = ""
+        earlier = ""
         if there != now:
-            found, advice = f"with {there}; now it is {now}", "use the same margin, tasks and methods"
+            earlier, advice = f"with {there}; now it is {now}", "use the same margin, tasks and methods"
         elif absent:
-            found = f"with {counted(len(samples), 'sample')}, of which this run leaves out {absent:,}"
+            earlier = f"with {counted(len(samples), 'sample')}, of which this run leaves out {absent:,}"
             advice = "use the same SAMPLE_LIMIT, or a larger one"
         elif order != most.get("order", [])[: len(order)] or samples != most.get("samples", [])[: len(samples)]:
-            found, advice = "in another order of clusters than other settings, or with others", "run it without them"
-        if found:
-            raise SettingsError(f"{job.folder.path}: was already tested {found}; {advice}, or another RESULTS_DIR")
+            earlier, advice = "in another order of clusters than other settings, or with others", "run it without them"
+        if earlier:
+            raise SettingsError(f"{job.folder.path}: was already tested {earlier}; {advice}, or another RESULTS_DIR")
 
 
 @dataclass(frozen=True)
@@ -188,13 +188,13 @@ class Stopping:
         """
         after = {job.method.label: self._decided(job, jobs, len(self.clusters)) for job in jobs if not _is_base(job)}
         longest = max((count for count, _ in after.values()), default=len(self.clusters))
-        found = {}
+        outcomes = {}
         for job in jobs:
             label = job.method.label
             count, verdict = after.get(label, (longest, ""))
             samples, known = list[str](), self.known.get(label, frozenset())
             for place, members in enumerate(self.clusters.values()):
-                samples += [one.id for one in members if place < count or one.id in known]
+                samples += [sample.id for sample in members if place < count or sample.id in known]
             samples += sorted(known.difference(samples))
             everything = len(samples) >= sum(map(len, self.clusters.values()))
             stopped = {
@@ -202,12 +202,12 @@ class Stopping:
                 "verdict": verdict or OPEN,
             }
             rule = {name: value for name, value in self.rule(job).items() if name != "before"}
-            found[label] = {"samples": samples, "stopping": rule | stopped}
-        return found
+            outcomes[label] = {"samples": samples, "stopping": rule | stopped}
+        return outcomes
 
     def lines(self, jobs: Sequence[Job]) -> list[str]:
         """Return a line for each setting that says where it stopped, and why."""
-        found, outcomes = [], self.outcomes(jobs)
+        lines, outcomes = [], self.outcomes(jobs)
         for job in jobs:
             count, verdict = self._decided(job, jobs, len(self.clusters))
             samples = outcomes[job.method.label]["samples"]
@@ -216,8 +216,8 @@ class Stopping:
             after = f"after {count:,} of {counted(len(self.clusters), 'cluster')}"
             line = f"{self.task.key}: {job.method.label}: {verdict} {after} ({counted(len(samples), 'sample')})"
             kept = f"; {counted(beyond, 'sample')} beyond were on record already and count too"
-            found += [line + kept * bool(beyond)] * (not _is_base(job))
-        return found
+            lines += [line + kept * bool(beyond)] * (not _is_base(job))
+        return lines
 
     def differences(self, job: Job, jobs: Sequence[Job], names: Sequence[str], *, worst: bool = False) -> Clusters:
         """Return a setting's differences from base on the named clusters, which have run.
@@ -280,9 +280,11 @@ class Stopping:
                 {id_: side.folder.records[id_] for id_ in ids if id_ in side.folder.records} for side in (job, base)
             ]
             both, score = {*sides[0]} & {*sides[1]}, self.task.scorer.own_score
-            verdicts = [judged(self.task.scorer, [one for one in side.values() if one.answered]) for side in sides]
-            own, other = ({id_: score(one) for id_, one in side.items() if id_ in both} for side in verdicts)
-            pairs = [(own.get(id_), other.get(id_)) for id_ in sorted(both)]
+            verdicts = [
+                judged(self.task.scorer, [record for record in side.values() if record.answered]) for side in sides
+            ]
+            scores, other = ({id_: score(verdict) for id_, verdict in side.items() if id_ in both} for side in verdicts)
+            pairs = [(scores.get(id_), other.get(id_)) for id_ in sorted(both)]
             known = [mine - theirs for mine, theirs in pairs if mine is not None and theirs is not None]
             lost = [
                 (mine or 0.0) - (1.0 if theirs is None else theirs)

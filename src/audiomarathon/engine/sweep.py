@@ -113,28 +113,30 @@ def grid(names: Sequence[str], ratios: Sequence[float], *, base: bool = True, **
     SettingsError
         A method is unknown, or a part of a joined method has no ratio.
     """
-    found: list[Method] = [get_method("base")] if base else []
+    methods: list[Method] = [get_method("base")] if base else []
     at = places.get("at", "layer")
     able = [method for method in all_methods() if at in getattr(method, "places", (at,))]
     if places.get("schedule"):
         able = [method for method in able if getattr(method, "in_steps", False)]
-    for lacking in [one for one in able if "all" in names and one.package[0] and find_spec(one.package[0]) is None]:
+    for lacking in [
+        method for method in able if "all" in names and method.package[0] and find_spec(method.package[0]) is None
+    ]:
         able.remove(lacking)
         warn(f"all: left out {lacking.key}, whose package is not installed: {lacking.package[1]}")
     every = [method.key for method in able if not isinstance(method, Base)]
-    for name in dict.fromkeys(one for given in names for one in (every if given == "all" else [given])):
+    for name in dict.fromkeys(method_name for given in names for method_name in (every if given == "all" else [given])):
         parts = name.split("+")
         if len(parts) > 1 and not all(split_ratio(part)[1] for part in parts):
             raise SettingsError(f"method {name}: each part of a joined method needs its own ratio (a:0.5+b:0.3)")
         if len(parts) > 1 or split_ratio(name)[1]:
             named = get_method(name, **places)
-            found.append(named if named.ratio or len(parts) > 1 else get_method("base"))
+            methods.append(named if named.ratio or len(parts) > 1 else get_method("base"))
         else:
-            found += [_at(name, ratio, places) for ratio in ratios]
-    if not found:
+            methods += [_at(name, ratio, places) for ratio in ratios]
+    if not methods:
         raise SettingsError("no settings to run: name a method, or leave out --no-base")
     once: dict[str, Method] = {}
-    for method in found:
+    for method in methods:
         if _code(once.setdefault(method.label, method)) != _code(method):
             raise SettingsError(f"two different methods are called {method.label}; rename one of the classes")
     return sorted(once.values(), key=lambda method: not isinstance(method, Base))

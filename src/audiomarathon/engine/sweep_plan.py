@@ -245,10 +245,10 @@ def _speeds(hardware: Hardware, facts: ModelFacts | None, tflops: float | None) 
     usual, bandwidth = _SPEEDS[hardware.device.partition(":")[0]]
     if tflops:
         return tflops, bandwidth, "given"
-    if facts is None or (found := measured(hardware.device, hardware.dtype, facts.cost)) is None:
+    if facts is None or (speeds := measured(hardware.device, hardware.dtype, facts.cost)) is None:
         return usual, bandwidth, "assumed"
-    how = f"measured here in a short prefill; a matrix product reaches {found.product / 1e12:.3g}"
-    return found.prefill / 1e12, found.reading / 1e9, how
+    how = f"measured here in a short prefill; a matrix product reaches {speeds.product / 1e12:.3g}"
+    return speeds.prefill / 1e12, speeds.reading / 1e9, how
 
 
 def _of_margin(task: Task, part: _Part, setup: Setup, margin: Margin) -> list[str]:
@@ -323,8 +323,8 @@ def from_records(folder: Path, todo: Todo, calls: Calls) -> tuple[float, int] | 
             for record, time in timed:
                 share = 1 / ideal_speed_up(run.cost, drops, record) if run.cost else 1.0
                 if method.changes_tower and run.cost:
-                    own = time["encoder"] / tower_speed_up(run.cost, drops)
-                    seconds += (1 + len(calls.further)) * own / heard * sum(durations)
+                    encoder_seconds = time["encoder"] / tower_speed_up(run.cost, drops)
+                    seconds += (1 + len(calls.further)) * encoder_seconds / heard * sum(durations)
                 seconds += _after_encoder(record, time, share, calls) / heard * sum(durations)
     except (RecordError, KeyError, TypeError):  # written by another version, or damaged
         return None

@@ -46,7 +46,7 @@ class Reading:
     @property
     def texts(self) -> list[str]:
         """The transcripts; control tokens of chat templates in them are broken up."""
-        return [shielded(one, None).text.strip() for one in self.records]
+        return [shielded(record, None).text.strip() for record in self.records]
 
     def worded(self, question: str) -> str:
         """Return the prompt: the transcripts, then the task's text; for a sample without clips, only the text."""
@@ -64,29 +64,31 @@ class Reading:
         """
         if not (parts := self.records):
             return record
-        seconds, timed = _total(map(_transcription, parts)), [one.time for one in (record, *parts) if one.time]
+        seconds, timed = _total(map(_transcription, parts)), [record.time for record in (record, *parts) if record.time]
         time = latency = None
         if record.time and len(timed) > len(parts):
-            time = {**record.time, **{name: sum(one.get(name, 0.0) for one in timed) for name in _ADDED}}
+            time = {**record.time, **{name: sum(times.get(name, 0.0) for times in timed) for name in _ADDED}}
             time |= {"encoder": seconds, "prefill": seconds + record.time["llm_prefill"]}
         if record.latency and seconds is not None:
-            latency = {name: seconds + own for name, own in record.latency.items()}
-        peaks = [one.peak_memory_bytes for one in (record, *parts)]
-        charged = [one.cost for one in (record, *parts) if one.attempts is not None]  # a local part costs nothing
-        sessions = sorted({str(one.session) for one in parts})
+            latency = {name: seconds + latency_s for name, latency_s in record.latency.items()}
+        peaks = [record.peak_memory_bytes for record in (record, *parts)]
+        charged = [
+            record.cost for record in (record, *parts) if record.attempts is not None
+        ]  # a local part costs nothing
+        sessions = sorted({str(part.session) for part in parts})
         return replace(
             record,
-            clip_seconds=round(sum(one.clip_seconds for one in parts), 6),
-            truncated=None if None in (cut := [one.truncated for one in parts]) else any(cut),
-            audio_tokens=_total(one.audio_tokens for one in parts),
-            kept_audio_tokens=_total(one.kept_audio_tokens for one in parts),
-            window_padding_tokens=sum(one.window_padding_tokens for one in parts),
+            clip_seconds=round(sum(part.clip_seconds for part in parts), 6),
+            truncated=None if None in (cut := [part.truncated for part in parts]) else any(cut),
+            audio_tokens=_total(part.audio_tokens for part in parts),
+            kept_audio_tokens=_total(part.kept_audio_tokens for part in parts),
+            window_padding_tokens=sum(part.window_padding_tokens for part in parts),
             time=time,
             latency=latency,
             busy=None,  # busy seconds of the GPU, and the seconds of a batch, are the LLM's only
             batch=None,
             peak_memory_bytes=None if None in peaks else max(filter(None, peaks)),
-            encoder_shared=any(one.encoder_shared for one in parts) if time else None,
+            encoder_shared=any(part.encoder_shared for part in parts) if time else None,
             session=record.session and " + ".join([record.session, *sessions]),
             cost=_total(charged) if charged else None,
         )
@@ -150,11 +152,16 @@ class Transcriber(Base):
     @property
     def flaws(self) -> str:
         """Text that counts transcripts that the token limit cut or that hold no words; "" if there are none."""
-        every = {str(one.clips): one for own in self.readings.values() for each in own.values() for one in each.records}
-        cut = sum(one.finish == "length" for one in every.values())
-        wordless = sum(not words_of(one.text) for one in every.values())
-        found = [f"{cut:,} cut by the token limit"] * bool(cut) + [f"{wordless:,} without words"] * bool(wordless)
-        return f"of {counted(len(every), 'transcript')}, {' and '.join(found)}" if found else ""
+        every = {
+            str(record.clips): record
+            for task_readings in self.readings.values()
+            for each in task_readings.values()
+            for record in each.records
+        }
+        cut = sum(record.finish == "length" for record in every.values())
+        wordless = sum(not words_of(record.text) for record in every.values())
+        flaws = [f"{cut:,} cut by the token limit"] * bool(cut) + [f"{wordless:,} without words"] * bool(wordless)
+        return f"of {counted(len(every), 'transcript')}, {' and '.join(flaws)}" if flaws else ""
 
     def reading(self, task: Task) -> Transcriber:
         """Return the transcriber with the transcripts of one task only, so that its note counts only these."""
@@ -209,8 +216,8 @@ def wording_of(spec: ModelSpec, task: Task, samples: Sequence[Sample]) -> dict[s
 
 def readings_of(methods: Sequence[Method], task: Task) -> Mapping[str, Reading]:
     """Return the transcripts of each of a task's samples for a text LLM; empty for models that hear the clips."""
-    found = [method.readings.get(task.key, {}) for method in methods if isinstance(method, Transcriber)]
-    return found[0] if found else {}
+    readings = [method.readings.get(task.key, {}) for method in methods if isinstance(method, Transcriber)]
+    return readings[0] if readings else {}
 
 
 def texts_of(method: Method, task: Task) -> dict[str, list[str]]:

@@ -17,7 +17,7 @@ from audiomarathon.judges.judge import Reply
 from audiomarathon.judges.judgements import Request, is_reply
 from audiomarathon.records import MAX_REPLY
 
-_FIELDS = {one.name for one in fields(Reply)}
+_FIELDS = {field.name for field in fields(Reply)}
 
 
 class Cache:

@@ -45,7 +45,9 @@ class EndpointJudge(Judge):
                 if not running:
                     return
                 done, running = wait(running, return_when=FIRST_COMPLETED)
-                for future in sorted(done, key=lambda one: one.exception() is not None):  # answers first, to keep them
+                for future in sorted(
+                    done, key=lambda future: future.exception() is not None
+                ):  # answers first, to keep them
                     yield future.result()
                 if self.endpoint.given_up >= _GIVE_UP + self.at_once:
                     raise ModelError(f"{self.endpoint.host} stopped answering: {self.endpoint.trouble}")

@@ -93,7 +93,11 @@ class Judgement:
     def from_line(cls, line: bytes) -> Judgement | None:
         """Convert a line to its judgement; None if it is damaged."""
         content = unsealed(line, always=True) or {}
-        known = {one.name: content[one.name] for one in fields(cls) if one.name in content}
+        known = {
+            judgement_field.name: content[judgement_field.name]
+            for judgement_field in fields(cls)
+            if judgement_field.name in content
+        }
         texts = ("judge", "protocol", "version", "sample", "request_hash", "text")
         sound = all(isinstance(content.get(name), str) for name in texts) and is_reply(known)
         return cls(**known) if sound and isinstance(content.get("identity", {}), dict) else None
@@ -187,10 +191,10 @@ def lines_in(file: Path) -> Iterator[Judgement]:
         raise RecordError(f"{file}: cannot be read: {error.strerror or error}") from error
     odd = 0
     for line in content[: content.rfind(b"\n") + 1].splitlines():
-        if (one := Judgement.from_line(line)) is None:
+        if (judgement := Judgement.from_line(line)) is None:
             odd += 1
         else:
-            yield one
+            yield judgement
     if odd:
         again = "run `audiomarathon judge` again to get the missing answers"
         warnings.warn(f"{file}: {counted(odd, 'unreadable line')} left out; {again}", stacklevel=2)
@@ -202,13 +206,13 @@ def read_judgements(folder: Path) -> dict[str, dict[str, dict[str, Judgement]]]:
     If a request has several lines, the last line with an answer counts. A failed request is returned only if it never
     got an answer.
     """
-    found: dict[str, dict[str, dict[str, Judgement]]] = {}
+    judgements: dict[str, dict[str, dict[str, Judgement]]] = {}
     for file in sorted(folder.glob(f"{_PREFIX}*.jsonl")):
         if not NAME.fullmatch(judge_of(file)):  # not written by us; in a table such a name might control the terminal
             continue
-        of_judge = found.setdefault(judge_of(file), {})
-        for one in lines_in(file):
-            of_sample = of_judge.setdefault(one.sample, {})
-            if one.error is None or one.request_hash not in of_sample:
-                of_sample[one.request_hash] = one
-    return found
+        of_judge = judgements.setdefault(judge_of(file), {})
+        for judgement in lines_in(file):
+            of_sample = of_judge.setdefault(judgement.sample, {})
+            if judgement.error is None or judgement.request_hash not in of_sample:
+                of_sample[judgement.request_hash] = judgement
+    return judgements

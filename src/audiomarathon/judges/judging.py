@@ -72,7 +72,7 @@ class Plan:
         still to send. A second question counts only after the first is answered.
     characters, most_tokens
         Number of characters to send in all calls, and the largest possible number of tokens to receive.
-    own, shared
+    unshared, shared
         Hashes of the requests to send for this run, and of those that runs to judge earlier will put into the cache.
     """
 
@@ -81,7 +81,7 @@ class Plan:
     calls: int
     characters: int
     most_tokens: int
-    own: frozenset[str] = frozenset()
+    unshared: frozenset[str] = frozenset()
     shared: frozenset[str] = frozenset()
 
 
@@ -98,13 +98,13 @@ def plan_of(case: Case, bench: Bench, planned: set[str] | None = None) -> Plan:
     planned = set() if planned is None else planned
     calls = [] if bench.judge.stored else [request for request, _samples in pending.values()]
     if bench.cache:
-        calls = [one for one in calls if one.hash not in planned and bench.cache.get(one) is None]
+        calls = [call for call in calls if call.hash not in planned and bench.cache.get(call) is None]
     shared = frozenset(planned & pending.keys()) if bench.cache else frozenset[str]()
     planned.update(pending)
     size = sum(len(turn["content"]) for request in calls for turn in request.messages)
     most_tokens = sum(request.max_new_tokens for request in calls)
-    own = frozenset(pending) - shared
-    return Plan(n_answered, len(pending) - len(calls), len(calls), size, most_tokens, own, shared)
+    unshared = frozenset(pending) - shared
+    return Plan(n_answered, len(pending) - len(calls), len(calls), size, most_tokens, unshared, shared)
 
 
 def judge_run(case: Case, bench: Bench, *, leave: Collection[str] = (), step: Step = lambda _done, more=0: more) -> int:
@@ -166,7 +166,9 @@ def _pending(
     pending: dict[str, tuple[Request, list[str]]] = {}
     n_answered = 0
     for record in case.asked():
-        answers = {hashed: one.text for hashed, one in known.get(record.id, {}).items() if one.error is None}
+        answers = {
+            hashed: judgement.text for hashed, judgement in known.get(record.id, {}).items() if judgement.error is None
+        }
         with case.naming(record):
             request = request_of(case.protocol, record)
         if request is not None and (text := answers.get(request.hash)) is not None:

@@ -85,7 +85,7 @@ class LocalJudge(Judge):
                 yield request, Reply(error=f"request too long: {asked}; {self.checkpoint.name} allows {most:,} in all")
             else:
                 fitting.append((request, tokens))
-        fitting.sort(key=lambda one: (one[0].max_new_tokens, -len(one[1])))
+        fitting.sort(key=lambda pair: (pair[0].max_new_tokens, -len(pair[1])))
         for start in range(0, len(fitting), self.batch_size):
             batch = fitting[start : start + self.batch_size]
             yield from zip((request for request, _tokens in batch), self._answers(batch), strict=True)
@@ -103,13 +103,13 @@ class LocalJudge(Judge):
         tokenizer = self._loaded[1]
         turns = [{**turn, "content": break_control_tokens(turn["content"], tokenizer)} for turn in request.messages]
         try:
-            found = tokenizer.apply_chat_template(turns, add_generation_prompt=True, return_dict=True)
+            encoded = tokenizer.apply_chat_template(turns, add_generation_prompt=True, return_dict=True)
         except TemplateError:
             if turns[0]["role"] != "system":
                 raise
             turns[:2] = [{"role": "user", "content": f"{turns[0]['content']}\n\n{turns[1]['content']}"}]
-            found = tokenizer.apply_chat_template(turns, add_generation_prompt=True, return_dict=True)
-        return list(found["input_ids"])
+            encoded = tokenizer.apply_chat_template(turns, add_generation_prompt=True, return_dict=True)
+        return list(encoded["input_ids"])
 
     def _answers(self, batch: Sequence[tuple[Request, list[int]]]) -> list[Reply]:
         import torch

@@ -138,12 +138,14 @@ def last_verdict(label: str, values: str, text: str, reply: str, *, worst: Colle
         Values, in lower case, that count even if the reply states them.
     """
     line = rf"{_LEAD}{label}[\s*_]*+[:=][\s*_(]*+({values})"
-    found = re.findall(line, verdict_part(text), re.IGNORECASE | re.MULTILINE)
+    verdicts = re.findall(line, verdict_part(text), re.IGNORECASE | re.MULTILINE)
     # Any spelling that a judge might tidy up: other colons, emphasis, zero-width characters.
-    plain = "".join(one for one in unicodedata.normalize("NFKC", reply) if unicodedata.category(one) != "Cf")
+    plain = "".join(
+        character for character in unicodedata.normalize("NFKC", reply) if unicodedata.category(character) != "Cf"
+    )
     copied = re.findall(rf"(?<![^\W_]){label}[\W_]*+({values})", plain, re.IGNORECASE | re.MULTILINE)
     dubious = set(map(str.lower, copied)) - set(worst)
-    return found[-1].lower() if found and found[-1].lower() not in dubious else None
+    return verdicts[-1].lower() if verdicts and verdicts[-1].lower() not in dubious else None
 
 
 def verdict_part(text: str) -> str:
@@ -151,7 +153,7 @@ def verdict_part(text: str) -> str:
 
     A quotation of more than 20 characters may come from the judged reply, and contain a line that looks like a verdict.
     """
-    return _QUOTED.sub(lambda found: found[0] if len(found[0]) <= 22 else '""', without_thinking(text))
+    return _QUOTED.sub(lambda match: match[0] if len(match[0]) <= 22 else '""', without_thinking(text))
 
 
 def asked_again(protocol: Protocol, text: str, record: Record, request: str) -> Messages | None:

@@ -46,19 +46,19 @@ def open_judges(given: str, *, batch_size: int = 8, download: bool = True) -> di
     SettingsError
         A judge is unknown, or two judges have the same name.
     """
-    found: dict[str, Judge] = {}
-    for one in filter(None, map(str.strip, given.split(","))):
-        named = re.fullmatch(rf"({NAME.pattern})=(.+)", one)
-        if not named and "=" in one.partition(":")[0] and not Path(one).is_dir():
-            raise SettingsError(f"--with {one}: NAME in NAME=… must be 1 to 80 letters, digits, '.', '_' or '-'")
-        judge = _open(named[2] if named else one, batch_size, download)
+    judges: dict[str, Judge] = {}
+    for judge_text in filter(None, map(str.strip, given.split(","))):
+        named = re.fullmatch(rf"({NAME.pattern})=(.+)", judge_text)
+        if not named and "=" in judge_text.partition(":")[0] and not Path(judge_text).is_dir():
+            raise SettingsError(f"--with {judge_text}: NAME in NAME=… must be 1 to 80 letters, digits, '.', '_' or '-'")
+        judge = _open(named[2] if named else judge_text, batch_size, download)
         name = named[1] if named else _name(judge.key)
-        if name in found:
-            raise SettingsError(f"--with: two judges have the name {name!r}; rename one of them: NAME={one}")
-        found[name] = judge
-    if not found:
+        if name in judges:
+            raise SettingsError(f"--with: two judges have the name {name!r}; rename one of them: NAME={judge_text}")
+        judges[name] = judge
+    if not judges:
         raise SettingsError(f"--with is empty; name a judge: {', '.join(KNOWN)}, {_FORMS}")
-    return found
+    return judges
 
 
 def _open(text: str, batch_size: int, download: bool) -> Judge:

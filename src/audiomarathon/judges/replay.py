@@ -23,10 +23,10 @@ class ReplayJudge(Judge):
 
     @cached_property
     def _answers(self) -> Mapping[str, Judgement]:
-        found = {one.request_hash: one for one in lines_in(self.file) if one.error is None}
-        if not found:
+        judgements = {judgement.request_hash: judgement for judgement in lines_in(self.file) if judgement.error is None}
+        if not judgements:
             raise RecordError(f"{self.file}: contains no answered judgement; name another file")
-        return found
+        return judgements
 
     def identity(self) -> Mapping[str, Any]:
         """Return the identity of the judge that gave the answers."""

@@ -76,7 +76,7 @@ class Clusters:
         place = {name: number for number, name in enumerate(order)}
         names = sorted(set(clusters), key=lambda name: (place.get(name, len(place)), name))
         numbers = {name: number for number, name in enumerate(names)}
-        codes = np.array([numbers[one] for one in clusters], dtype=np.intp)
+        codes = np.array([numbers[cluster] for cluster in clusters], dtype=np.intp)
         sizes, totals, differing = (
             np.bincount(codes, weights, len(names)).astype(np.float64)
             for weights in (None, np.asarray(differences, np.float64), np.asarray(differences) != 0)
@@ -91,12 +91,12 @@ class Clusters:
         """
         sign = -1.0 if worse else 1.0
         payoffs = sign * (self.totals + margin * self.sizes) / self.largest / (1 - sign * margin)
-        found = np.full(np.shape(payoffs), -np.inf)
+        wealth = np.full(np.shape(payoffs), -np.inf)
         with np.errstate(divide="ignore"):  # a bettor who stakes all may lose all
             for bet, weight in zip(BETS, WEIGHTS, strict=True):
                 steps = np.log1p(np.maximum(bet * payoffs, -1.0))
-                found = np.logaddexp(found, math.log(weight) + np.cumsum(steps, axis=-1))
-        return found
+                wealth = np.logaddexp(wealth, math.log(weight) + np.cumsum(steps, axis=-1))
+        return wealth
 
     def p(self, margin: float, *, worse: bool = False, each: bool = False) -> Floats:
         """Return the p value of the test: 1 ÷ the final wealth, at most 1; shape () or (runs,).
@@ -201,7 +201,7 @@ class Decision:
 
 
 def decide(
-    found: Clusters,
+    clusters: Clusters,
     margin: float,
     *,
     figure: str,
@@ -216,18 +216,19 @@ def decide(
     `worst` has the same differences, but counts each sample that only one side scored as lost; "no worse" must be true
     with these.
     """
-    worst = worst or found
-    low, high = worst.bound(alpha, each=each), found.bound(alpha, worse=True, each=each)
+    worst = worst or clusters
+    low, high = worst.bound(alpha, each=each), clusters.bound(alpha, worse=True, each=each)
     no_worse = float(worst.p(margin, each=each))
-    worse = float(found.p(margin, worse=True, each=each))
-    lost = int(worst.sizes.sum()) - int(found.sizes.sum())
+    worse = float(clusters.p(margin, worse=True, each=each))
+    lost = int(worst.sizes.sum()) - int(clusters.sizes.sum())
     if lost:
         beside = ", ".join([f"{lost} without a score count as lost", *filter(None, [beside])])
-    samples = int(found.sizes.sum())
-    difference = float(found.totals.sum()) / samples if samples else math.nan
+    samples = int(clusters.sizes.sum())
+    difference = float(clusters.totals.sum()) / samples if samples else math.nan
     return Decision(
         figure, margin, alpha, difference, (-low, -high), no_worse, worse, no_worse, worse, 1, samples,
-        len(found.sizes), found.discordant, fewest(margin, alpha, found), low, low, each, beside, by_construction,
+        len(clusters.sizes), clusters.discordant, fewest(margin, alpha, clusters), low, low, each, beside,
+        by_construction,
     )  # fmt: skip
 
 
@@ -236,20 +237,20 @@ def corrected(decisions: Sequence[Decision], clusters: Sequence[Clusters]) -> li
 
     Decisions by construction are not tests, and do not count.
     """
-    tested = [place for place, one in enumerate(decisions) if not one.by_construction]
+    tested = [place for place, decision in enumerate(decisions) if not decision.by_construction]
     no_worse = dict(zip(tested, holm([decisions[place].p_no_worse for place in tested]), strict=True))
     worse = dict(zip(tested, holm([decisions[place].p_worse for place in tested]), strict=True))
     return [
         replace(
-            one,
+            decision,
             holm_no_worse=no_worse[place],
             holm_worse=worse[place],
             tests=len(tested),
-            smallest_of_all=clusters[place].bound(one.alpha / len(tested), each=one.each),
+            smallest_of_all=clusters[place].bound(decision.alpha / len(tested), each=decision.each),
         )
         if place in no_worse
-        else one
-        for place, one in enumerate(decisions)
+        else decision
+        for place, decision in enumerate(decisions)
     ]
 
 

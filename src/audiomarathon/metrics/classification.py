@@ -134,8 +134,8 @@ def _one_hot(values: Predictions, labels: Labels) -> Floats:
     """Return an array of shape (values, labels): 1 where a value equals a label, else 0."""
     places: dict[str | None, int] = {label: place for place, label in enumerate(labels)}
     rows = np.eye(len(labels) + 1, len(labels))  # the last: equals no label
-    found: Floats = rows[[places.get(value, -1) for value in values]]
-    return found
+    columns: Floats = rows[[places.get(value, -1) for value in values]]
+    return columns
 
 
 def _check(truth: Labels, *others: Sequence[object]) -> None:

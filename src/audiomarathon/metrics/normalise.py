@@ -48,16 +48,16 @@ def units_of(text: str, language: str) -> str:
     text = same_marks(text)
     text = _BRACKETED.sub("", (text.translate(_TURKIC) if language in ("tr", "az") else text).lower())
     text = unicodedata.normalize("NFKC", text).lower()
-    kept = "".join(" " if unicodedata.category(one)[0] in "SP" else one for one in text)
+    kept = "".join(" " if unicodedata.category(character)[0] in "SP" else character for character in text)
     return " ".join("".join(kept.split()) if language in BY_CHARACTERS else kept.split())
 
 
 def needs_language(text: str) -> bool:
     """Tell whether English rules misread a text: it has letters with marks, or letters that are not Latin."""
     return not text.isascii() and any(
-        one in _LOST or not unicodedata.name(one, "LATIN").startswith("LATIN")
-        for one in unicodedata.normalize("NFD", same_marks(text))
-        if unicodedata.category(one)[0] in "LM"
+        character in _LOST or not unicodedata.name(character, "LATIN").startswith("LATIN")
+        for character in unicodedata.normalize("NFD", same_marks(text))
+        if unicodedata.category(character)[0] in "LM"
     )
 
 

@@ -80,9 +80,9 @@ class Pair:
             )
         totals = cluster_totals(np.hstack([setting.columns, reference.columns]), setting.clusters)
         counts = np.clip(totals, 0, 255).astype(np.uint8)
-        own = replace(setting, columns=setting.columns[:0].copy(), clusters=())
+        sums = replace(setting, columns=setting.columns[:0].copy(), clusters=())
         held = counts if np.array_equal(counts, totals) else totals
-        return cls(held, own, 0 if figure is None else setting.names.index(figure))
+        return cls(held, sums, 0 if figure is None else setting.names.index(figure))
 
     @property
     def clusters(self) -> int:
@@ -165,12 +165,12 @@ class Pair:
 
         def sums(swaps: Drawing) -> Floats:
             if not self._exact:
-                found: Floats = start + drawn_sums(swaps, moved)
-                return found
-            found, own = np.tile(start, (len(swaps), 1)), drawn_sums(swaps, moved[:, self._differing])
-            found[:, self._differing] += own
-            found[:, self._width + self._differing] -= own
-            return found
+                totals: Floats = start + drawn_sums(swaps, moved)
+                return totals
+            totals, effects = np.tile(start, (len(swaps), 1)), drawn_sums(swaps, moved[:, self._differing])
+            totals[:, self._differing] += effects
+            totals[:, self._width + self._differing] -= effects
+            return totals
 
         return self._after_draws(swaps, sums)[:, self.figure]
 
@@ -192,12 +192,12 @@ class Pair:
         The odds of a cluster to stay as observed are exp(2 · its tilt).
         """
         acting = np.flatnonzero(self._moved.any(axis=1))
-        own, odds = tilts[acting], special.expit(-2 * tilts[acting])
+        acting_tilts, odds = tilts[acting], special.expit(-2 * tilts[acting])
         blocks = [
             (rng.random((rows, len(acting)), np.float32) < odds).view(np.int8) for rows in _blocks(draws, len(acting))
         ]
         values = np.concatenate([self._swapped(block, self._moved[acting]) for block in blocks])
-        return values, np.concatenate([own.sum() - 2 * (block @ own) for block in blocks])
+        return values, np.concatenate([acting_tilts.sum() - 2 * (block @ acting_tilts) for block in blocks])
 
     def _after_draws(self, drawn: Drawing, sums: Callable[[Drawing], Floats]) -> Floats:
         """Return setting − reference of every figure for each random draw (a resample or a swap).
@@ -211,9 +211,9 @@ class Pair:
         codes = drawn @ kinds ** np.arange(columns)
         place = np.zeros(kinds**columns, np.intp)
         place[codes] = np.arange(len(codes))
-        found = np.flatnonzero(np.bincount(codes))
-        distinct = drawn[place[found]]
-        place[found] = np.arange(len(found))
+        present = np.flatnonzero(np.bincount(codes))
+        distinct = drawn[place[present]]
+        place[present] = np.arange(len(present))
         differences: Floats = self._apart(sums(distinct))[place[codes]]
         return differences
 
@@ -223,15 +223,15 @@ def _difference(setting: float, reference: float, drawn: Floats, clusters: int, 
 
     `drawn` holds the difference in each resample; `ends` are the scores if all samples are wrong or all are right.
     """
-    found = Estimate(setting - reference, None, clusters, drawn)
+    estimate = Estimate(setting - reference, None, clusters, drawn)
     if clusters < 2 or math.isnan(setting - reference):
-        return found
-    if found.fixed and {setting, reference} <= {*ends}:
+        return estimate
+    if estimate.fixed and {setting, reference} <= {*ends}:
         span = span_of(ends)
         reach = span * wilson_reach(clusters) * (1.0 if setting == reference else math.sqrt(2))
         wide = max(-span, setting - reference - reach), min(span, setting - reference + reach)
-        return replace(found, interval=wide if clusters >= FEWEST_CLUSTERS else None)
-    return replace(found, interval=interval_of_mean(drawn[None], [clusters]))
+        return replace(estimate, interval=wide if clusters >= FEWEST_CLUSTERS else None)
+    return replace(estimate, interval=interval_of_mean(drawn[None], [clusters]))
 
 
 @dataclass(frozen=True)
@@ -302,8 +302,8 @@ def judge(tasks: Sequence[Drawn], seed: int = 0) -> PairedResult:
     difference. If fewer do, p is small, and :func:`_small_p` refines it with the same number of further swaps, drawn by
     `seed`. So a long table, whose correction needs very small p, takes no more swaps a row than a short table.
     """
-    found = float(np.mean([task.difference.value for task in tasks]))
-    if math.isnan(found):
+    difference = float(np.mean([task.difference.value for task in tasks]))
+    if math.isnan(difference):
         return PairedResult(None, None, None)
     differences = [task.difference for task in tasks]
     undefined = 0
@@ -312,14 +312,14 @@ def judge(tasks: Sequence[Drawn], seed: int = 0) -> PairedResult:
     interval = differences[0].interval if len(differences) == 1 else interval_over(differences)
     flipped = np.mean([task.flipped for task in tasks], axis=0)
     valued = flipped[~np.isnan(flipped)]
-    as_far = int(np.sum(np.abs(valued) >= abs(found) - 1e-12))
+    as_far = int(np.sum(np.abs(valued) >= abs(difference) - 1e-12))
     p = (1 + as_far) / (1 + len(valued)) if len(valued) else None
     if p is not None and as_far < ENOUGH and p < _SMALL:  # not only few because few swaps have a value
-        p = _small_p(tasks, found, np.random.default_rng(seed), len(flipped)) * len(flipped) / len(valued)
-    return PairedResult(found, interval, p, undefined, len(flipped) - len(valued))
+        p = _small_p(tasks, difference, np.random.default_rng(seed), len(flipped)) * len(flipped) / len(valued)
+    return PairedResult(difference, interval, p, undefined, len(flipped) - len(valued))
 
 
-def _small_p(tasks: Sequence[Drawn], found: float, rng: np.random.Generator, draws: int) -> float:
+def _small_p(tasks: Sequence[Drawn], difference: float, rng: np.random.Generator, draws: int) -> float:
     """Return the two-sided p of a difference that few random swaps reach, by importance sampling.
 
     Each cluster keeps its label with odds that grow with its influence on the mean difference. A draw counts by its
@@ -333,7 +333,7 @@ def _small_p(tasks: Sequence[Drawn], found: float, rng: np.random.Generator, dra
     drawn = [task.pair.tilted(rng, share * scale, draws) for task, share in zip(tasks, shares, strict=True)]
     differences = np.mean([values * task.weight for (values, _), task in zip(drawn, tasks, strict=True)], axis=0)
     linear = np.sum([scores for _, scores in drawn], axis=0)
-    reached = linear[np.abs(differences) >= abs(found) - 1e-12]
+    reached = linear[np.abs(differences) >= abs(difference) - 1e-12]
     observed = sum(float(share.sum()) for share in shares) * scale
     constant = sum(float(_log_cosh(share * scale).sum()) for share in shares)
     weights = np.exp(constant - _log_cosh(np.append(reached, observed)))
@@ -396,9 +396,9 @@ class _Drawn:
 
 def _weights(rng: np.random.Generator, rows: int, count: int) -> _Drawn:
     """Draw how often each resample contains each cluster."""
-    found = _drawn(json.dumps(rng.bit_generator.state), rows, count)
-    rng.bit_generator.state = json.loads(found.after)
-    return found
+    drawing = _drawn(json.dumps(rng.bit_generator.state), rows, count)
+    rng.bit_generator.state = json.loads(drawing.after)
+    return drawing
 
 
 @lru_cache(maxsize=32)  # up to _BLOCK bytes each

@@ -159,8 +159,8 @@ def drawn_sums(drawn: npt.NDArray[Any], totals: Floats) -> Floats:
     """
     most = float(drawn.max(initial=0)) * np.abs(totals).sum(axis=0).max(initial=0)
     kind = np.float32 if most < 2**24 and np.array_equal(totals, np.rint(totals)) else np.float64
-    found: Floats = (drawn.astype(kind) @ totals.astype(kind)).astype(np.float64)
-    return found
+    sums: Floats = (drawn.astype(kind) @ totals.astype(kind)).astype(np.float64)
+    return sums
 
 
 def ratio(above: Floats, below: npt.NDArray[Any], otherwise: float = np.nan) -> Floats:
@@ -222,9 +222,9 @@ class Resampler:
     def of_sums(self, sums: Sums) -> dict[str, Estimate]:
         """Return each figure with its interval, by name."""
         estimates = {}
-        for name, found in zip(sums.names, self.of_totals(sums.totals, sums.statistic), strict=True):
-            clusters = sums.counted.get(name, found.clusters)
-            estimate = replace(found, clusters=clusters, interval=None if clusters < 2 else found.interval)
+        for name, resampled in zip(sums.names, self.of_totals(sums.totals, sums.statistic), strict=True):
+            clusters = sums.counted.get(name, resampled.clusters)
+            estimate = replace(resampled, clusters=clusters, interval=None if clusters < 2 else resampled.interval)
             estimates[name] = _at_end(estimate, sums.ends[name]) if name in sums.ends else estimate
         rates = {rate: estimates[rate] for rate in sums.rates.values()}
         for name, rate in sums.rates.items():
@@ -247,8 +247,8 @@ class Resampler:
     def mean(self, values: Sequence[float], clusters: Sequence[str]) -> Estimate:
         """Return the mean over samples (not over clusters), with its interval."""
         totals = cluster_totals([(value, 1) for value in values], clusters)
-        (found,) = self.of_totals(totals, lambda sums: sums[:, :1] / sums[:, 1:])
-        return replace(found, value=float(np.mean(values)))
+        (estimate,) = self.of_totals(totals, lambda sums: sums[:, :1] / sums[:, 1:])
+        return replace(estimate, value=float(np.mean(values)))
 
     def median(self, values: npt.ArrayLike, clusters: Sequence[str]) -> Estimate:
         """Return the median over samples, with its interval."""
@@ -301,10 +301,10 @@ def _middles(weights: npt.NDArray[np.uint8], places: npt.NDArray[np.intp], reach
         places_of: npt.NDArray[np.intp] = inside[:, :1] + np.column_stack(counted)
         return places_of
 
-    found = look(np.arange(len(weights)), lower)
+    medians = look(np.arange(len(weights)), lower)
     later = np.flatnonzero(lower != upper)
-    found[later, 1] = look(later, upper[later])[:, 1]
-    return found
+    medians[later, 1] = look(later, upper[later])[:, 1]
+    return medians
 
 
 def _drawn(seed: tuple[int, ...], count: int, resamples: int) -> Iterator[npt.NDArray[np.uint8]]:
@@ -415,12 +415,14 @@ def interval_over(tasks: Sequence[Estimate]) -> tuple[float, float] | None:
     """
     if any(task.interval is None or not len(task.drawn) for task in tasks):
         return None
-    found = interval_of_mean(np.array([task.drawn for task in tasks]), [task.clusters for task in tasks])
+    interval = interval_of_mean(np.array([task.drawn for task in tasks]), [task.clusters for task in tasks])
     reaches = np.array([task.reach for task in tasks if task.fixed]) / len(tasks)
-    if found is None or not len(reaches):
-        return found
+    if interval is None or not len(reaches):
+        return interval
     value = float(np.mean([task.value for task in tasks]))
-    below, above = np.sqrt(np.square([value - found[0], found[1] - value]) + np.square(reaches).sum(axis=0)).tolist()
+    below, above = np.sqrt(
+        np.square([value - interval[0], interval[1] - value]) + np.square(reaches).sum(axis=0)
+    ).tolist()
     return value - below, value + above
 
 

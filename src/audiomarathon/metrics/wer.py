@@ -118,8 +118,8 @@ def transcript_sums(errors: Sequence[Counts], clusters: Sequence[str] = (), rate
     columns = np.column_stack([counts, rates, np.ones(len(counts))])
     mean = f"mean_{rate}"
     ends = {rate: (0.0,), mean: (0.0,), "score": (0.0, 1.0)}  # an error rate has no upper limit
-    own = {rate: rate, mean: mean, "score": rate}
-    return Sums((rate, mean, "score"), columns, _rates, tuple(clusters), ends, rates=own)
+    rate_names = {rate: rate, mean: mean, "score": rate}
+    return Sums((rate, mean, "score"), columns, _rates, tuple(clusters), ends, rates=rate_names)
 
 
 def mean_of_samples_sums(errors: Sequence[Counts], clusters: Sequence[str] = (), rate: str = "wer") -> Sums:
@@ -130,17 +130,22 @@ def mean_of_samples_sums(errors: Sequence[Counts], clusters: Sequence[str] = (),
         means = sums.statistic(totals)[:, 1:2]
         return np.concatenate([1 - means, means], axis=1)
 
-    ends, own = {"score": (1.0,), mean: (0.0,)}, {"score": mean, mean: mean}
-    return Sums(("score", mean), sums.columns, figures, sums.clusters, ends, rates=own)
+    ends, rate_names = {"score": (1.0,), mean: (0.0,)}, {"score": mean, mean: mean}
+    return Sums(("score", mean), sums.columns, figures, sums.clusters, ends, rates=rate_names)
 
 
 def corpus_sums(errors: Sequence[Counts], clusters: Sequence[str] = ()) -> Sums:
     """Return `score` (1 − WER over all words, at least 0) and `wer`, as sums over samples."""
     sums = transcript_sums(errors, clusters)
     ends = {name: sums.ends[name] for name in ("score", "wer")}
-    own = {"score": "wer", "wer": "wer"}
+    rate_names = {"score": "wer", "wer": "wer"}
     return Sums(
-        ("score", "wer"), sums.columns, lambda all_: sums.statistic(all_)[:, [2, 0]], sums.clusters, ends, rates=own
+        ("score", "wer"),
+        sums.columns,
+        lambda all_: sums.statistic(all_)[:, [2, 0]],
+        sums.clusters,
+        ends,
+        rates=rate_names,
     )
 
 

@@ -63,7 +63,7 @@ def refuse_control_tokens(text: str, special: Sequence[str]) -> None:
 
 def break_control_tokens(text: str, tokenizer: Any) -> str:
     """Return a text whose control tokens are broken up by an invisible character: only the template may use them."""
-    for token in (one.content for one in tokenizer.added_tokens_decoder.values() if one.special):
+    for token in (token.content for token in tokenizer.added_tokens_decoder.values() if token.special):
         if len(token) > 1:
             text = text.replace(token, f"{token[0]}{JOINER}{token[1:]}")
     return text

@@ -68,8 +68,8 @@ class Checkpoint:
         """
         rule_1, rule_2 = (hashlib.sha256(self.variant.encode()) for _ in range(2))
         kinds = (".json", ".safetensors", ".jinja", ".txt", ".bin")
-        found = [*self.path.iterdir(), *self.path.glob("*/adapter_*")]
-        files = {file.relative_to(self.path).as_posix(): file for file in found if file.suffix in kinds}
+        paths = [*self.path.iterdir(), *self.path.glob("*/adapter_*")]
+        files = {file.relative_to(self.path).as_posix(): file for file in paths if file.suffix in kinds}
         for name, file in sorted(files.items()):
             if is_ignored(name):
                 continue
@@ -98,12 +98,12 @@ def header_of(file: Path) -> dict[str, Any]:
     try:
         with open_plain(file) as stream:
             length = int.from_bytes(stream.read(8), "little")
-            found = json_object(stream.read(length)) if length <= _MOST_HEADER_BYTES else None
+            header = json_object(stream.read(length)) if length <= _MOST_HEADER_BYTES else None
     except OSError as error:
         raise WeightsError(f"{file}: cannot be read ({error.strerror or error})") from error
-    if found is None or not all(isinstance(tensor, dict) for tensor in found.values()):
+    if header is None or not all(isinstance(tensor, dict) for tensor in header.values()):
         raise WeightsError(f"{file}: not a safetensors file, or cut short; download it again")
-    return found
+    return header
 
 
 def is_ignored(name: str) -> bool:
@@ -225,14 +225,14 @@ def _snapshot(name: str, revision: str, *, download: bool) -> tuple[Path, list[s
     snapshot = ""
     for local in dict.fromkeys((not download, True)):  # only the second call returns the folder of a commit
         try:
-            found = snapshot_download(
+            folder = snapshot_download(
                 name, revision=revision or None, ignore_patterns=list(_IGNORED), local_files_only=local
             )
         except LocalEntryNotFoundError as error:
             if not (snapshot := getattr(error, "snapshot_path", "")) and local:
                 raise
         else:
-            return Path(found), []
+            return Path(folder), []
         if snapshot:
             break
     listed = [file.path for file in get_cached_repo_tree(name, revision=revision or None)]

@@ -50,7 +50,7 @@ def products(query: torch.Tensor, key: torch.Tensor, scaling: float | None = Non
         rows = torch.nn.functional.pad(rows, (0, 0, 0, -length % 8)) if length % 8 else rows
         none = torch.empty(1, 1, 1, device=query.device)  # with beta = 0 this tensor is not read
         factors: Any = {"out_dtype": torch.float32, "beta": 0, "alpha": 1 if scaling is None else scaling}
-        found: torch.Tensor = torch.baddbmm(none, query.flatten(0, -3), rows.mT, **factors)
-        return found.view(*key.shape[:-2], -1, found.shape[-1])[..., :length]
+        sums: torch.Tensor = torch.baddbmm(none, query.flatten(0, -3), rows.mT, **factors)
+        return sums.view(*key.shape[:-2], -1, sums.shape[-1])[..., :length]
     wide = query.float() if scaling is None else query.float() * scaling
     return wide @ key.float().transpose(-1, -2)

@@ -50,12 +50,12 @@ class Merge:
         """Concatenate merges: return one merge of all their tokens, in order."""
         import torch
 
-        begins = itertools.accumulate((len(one.group) for one in parts), initial=0)
-        groups = itertools.accumulate((len(one.kept) for one in parts), initial=0)
+        begins = itertools.accumulate((len(merge.group) for merge in parts), initial=0)
+        groups = itertools.accumulate((len(merge.kept) for merge in parts), initial=0)
         return cls(
-            torch.cat([one.kept + begin for one, begin in zip(parts, begins, strict=False)]),
-            torch.cat([one.group + group for one, group in zip(parts, groups, strict=False)]),
-            torch.cat([one.weight for one in parts]),
+            torch.cat([merge.kept + begin for merge, begin in zip(parts, begins, strict=False)]),
+            torch.cat([merge.group + group for merge, group in zip(parts, groups, strict=False)]),
+            torch.cat([merge.weight for merge in parts]),
         )
 
     def then(self, later: Merge) -> Merge:

@@ -68,14 +68,14 @@ class Phi4MM(AudioLM):
     def complete(cls, model: Any, path: Path, info: Mapping[str, Any]) -> None:  # noqa: ARG003
         """Load and activate the speech adapter; refuse weights that do not match it exactly."""
         with loading(path / _FOLDER, "the speech adapter"):
-            found = model.load_adapter(
+            loading_info = model.load_adapter(
                 str(path), adapter_name=_ADAPTER, adapter_kwargs={"subfolder": _FOLDER}, ignore_mismatched_sizes=True
             )
             model.set_adapter(_ADAPTER)
         # transformers takes every tensor with "speech" in its name for one of the adapter's. So it reports the speech
         # projector as missing.
-        missing = [name for name in found.missing_keys if ".lora_" in name]
-        check_loading(path / _FOLDER, {**vars(found), "missing_keys": missing})
+        missing = [name for name in loading_info.missing_keys if ".lora_" in name]
+        check_loading(path / _FOLDER, {**vars(loading_info), "missing_keys": missing})
 
     def __init__(self, model: Any, tokenizer: Any, feature_extractor: Any) -> None:
         super().__init__(model, tokenizer, feature_extractor)

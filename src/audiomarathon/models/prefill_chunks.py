@@ -90,8 +90,8 @@ def prefill_in_chunks(lm: Any, inputs: Inputs, trace: Trace, size: int) -> Itera
             if make := getattr(theirs, name, None):
                 stack.enter_context(patched_attribute(theirs, name, later(make, sliding="sliding" in name)))
         for index, layer in enumerate(lm.decoder_layers):
-            own = [row[index] for row in trace.row_lengths or ()] or whole
-            forward = _InChunks(lm, index, size, own, partial(places_in_prompt, inputs, trace, index))
+            lengths = [row[index] for row in trace.row_lengths or ()] or whole
+            forward = _InChunks(lm, index, size, lengths, partial(places_in_prompt, inputs, trace, index))
             stack.enter_context(patched_attribute(layer, "forward", forward))
         stack.enter_context(patched_attribute(norm, "forward", normed))
         yield
@@ -107,8 +107,8 @@ def attending_in_chunks(implementation: str) -> Iterator[None]:
     watching code wraps this.
     """
     inner = ALL_ATTENTION_FUNCTIONS.get(implementation)
-    own: dict[str, Any] = ALL_ATTENTION_FUNCTIONS._local_mapping  # these entries win over the library's functions
-    before = own.get(implementation)
+    functions: dict[str, Any] = ALL_ATTENTION_FUNCTIONS._local_mapping  # these entries win over the library's functions
+    before = functions.get(implementation)
 
     def attend(
         module: nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *rest: Any, **more: Any
@@ -130,11 +130,11 @@ def attending_in_chunks(implementation: str) -> Iterator[None]:
     if implementation != "sdpa":
         yield
         return
-    own[implementation] = attend
+    functions[implementation] = attend
     try:
         yield
     finally:
-        own.pop(implementation) if before is None else own.update({implementation: before})
+        functions.pop(implementation) if before is None else functions.update({implementation: before})
 
 
 class _InChunks:
@@ -158,7 +158,7 @@ class _InChunks:
         width, keys = states.shape[-2], _Keys(call["past_key_values"], states.shape[-2])
         places = real = None
         if min(self.lengths) < width or self.window:  # else each token sees all tokens before it
-            begins = torch.tensor([width - one for one in self.lengths])[:, None, None, None]
+            begins = torch.tensor([width - length for length in self.lengths])[:, None, None, None]
             filler = (torch.arange(width) < begins).to(states.device)
             places, real = self.places(filler), ~filler[:, 0, 0]
 

@@ -44,8 +44,8 @@ def one_device(lm: Any) -> bool:
 
 def hooked(decoder: nn.Module) -> str:
     """Return the name of a module of the decoder that has hooks, which a graph would leave out; "" if none has."""
-    for name, one in decoder.named_modules():
-        if one._forward_hooks or one._forward_pre_hooks:
+    for name, module in decoder.named_modules():
+        if module._forward_hooks or module._forward_pre_hooks:
             return name or "the decoder"
     return ""
 
@@ -264,14 +264,14 @@ def _layers(lm: Any, inputs: Inputs, trace: Trace, cache: Any) -> list[_Layer]:
     for index, stored in enumerate(cache.layers):
         if source_of(config, index) != index:
             continue  # the last layers, which have no entries of their own
-        own, window = [row[index] for row in entries], window_of(config, index) or 0
+        counts, window = [row[index] for row in entries], window_of(config, index) or 0
         if hasattr(stored, "by_head"):
             keys, values, real = stored.by_head()
             mask = _Mask(~real[:, :, None])
         else:
             keys, values, width = stored.keys, stored.values, stored.keys.shape[2]
-            if (fact := (window, width, *own)) not in masks:
-                begins = torch.tensor([width - count for count in own], device=keys.device)[:, None, None, None]
+            if (fact := (window, width, *counts)) not in masks:
+                begins = torch.tensor([width - count for count in counts], device=keys.device)[:, None, None, None]
                 filler = torch.arange(width, device=keys.device) < begins
                 places = places_in_prompt(inputs, trace, index, filler) if window else None
                 masks[fact] = _Mask(filler, window, places)
@@ -404,11 +404,11 @@ def _ready(lm: Any, step: _Step, capture: bool) -> tuple[Any, bool]:
         graph, expected = _capture(lm, step)
         step.restore(before)
         graph.replay()
-        found = step.logits.clone()
+        logits = step.logits.clone()
         limit = _FEW_EPSILONS * torch.finfo(lm.model.dtype).eps * float(expected.abs().max())
-        apart = float((found - expected).nan_to_num().abs().max())
+        apart = float((logits - expected).nan_to_num().abs().max())
         why = f"its logits differ by {apart:.2g} from the step itself; allowed: {limit:.2g}" if apart > limit else ""
-        if not torch.equal(found.isnan(), expected.isnan()):
+        if not torch.equal(logits.isnan(), expected.isnan()):
             why = "its logits hold NaN where those of the step itself do not"
     except torch.OutOfMemoryError:
         raise

@@ -78,11 +78,11 @@ class TextLLM(AudioLM):
         if any(prompt.clips for prompt in prompts):
             raise ModelError("a text LLM hears nothing; audiomarathon cascade gives it a transcript")
         texts = [self.worded(prompt) for prompt in prompts]
-        found = self.tokenizer(texts, padding=True, padding_side="left", add_special_tokens=False, return_tensors="pt")
+        batch = self.tokenizer(texts, padding=True, padding_side="left", add_special_tokens=False, return_tensors="pt")
         most = getattr(self.decoder.config, "max_position_embeddings", None)
-        if most and (longest := found["input_ids"].shape[1]) >= most:
+        if most and (longest := batch["input_ids"].shape[1]) >= most:
             raise ModelError(f"the prompt has {longest:,} tokens; this LLM takes fewer than {most:,} with the reply")
-        return found
+        return batch
 
     def prepare(self, prompts: Sequence[Prompt]) -> Any:
         """Turn prompts without clips into a batch of tensors; see :meth:`AudioLM.prepare`."""

@@ -235,7 +235,7 @@ class CacheProbe:
     def read(self) -> None:
         """Read the cache's sizes, then forget the cache. Call this at the end of prefill."""
         caches = [getattr(self._cache, name, None) for name in ("self_attention_cache", "cross_attention_cache")]
-        parts = [one for one in caches if one is not None] or [self._cache] * (self._cache is not None)
+        parts = [cache for cache in caches if cache is not None] or [self._cache] * (self._cache is not None)
         layers = [layer for part in parts for layer in part.layers if torch.is_tensor(layer.keys)]
         self.lengths = tuple(int(layer.keys.shape[-2]) for layer in layers)
         self.bytes = sum(part.nbytes for layer in layers for part in (layer.keys, layer.values))

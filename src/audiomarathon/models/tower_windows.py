@@ -130,6 +130,6 @@ def grouped(
     parts = zip(*(torch.split(part, sizes, dim=2) for part in states), strict=True)
     done = []
     for (length, count), part in zip(runs, parts, strict=True):
-        rows = (one[0].unflatten(1, (count, length)).transpose(0, 1) for one in part)  # (count, H, length, d)
+        rows = (tensor[0].unflatten(1, (count, length)).transpose(0, 1) for tensor in part)  # (count, H, length, d)
         done.append(inner(module, *rows, **options)[0].flatten(0, 1))
     return torch.cat(done)[None]

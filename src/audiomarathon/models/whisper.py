@@ -95,7 +95,7 @@ class Whisper(AudioLM):
     def prefill_only(self) -> Sequence[nn.Module]:
         """The projections of the states to keys and values; see :attr:`AudioLM.prefill_only`."""
         attentions: list[Any] = [layer.encoder_attn for layer in self.decoder_layers]
-        return [part for one in attentions for part in (one.k_proj, one.v_proj)]
+        return [part for attention in attentions for part in (attention.k_proj, attention.v_proj)]
 
     @classmethod
     def check_language(cls, folder: Path, language: str) -> None:
@@ -113,9 +113,9 @@ class Whisper(AudioLM):
         known = (json_object(file.read_bytes()) if file.is_file() else None) or {}
         wanted = ("no_timestamps_token_id", *("lang_to_id", "task_to_id") * bool(known.get("is_multilingual", True)))
         if lacking := ", ".join(name for name in wanted if not known.get(name)):
-            found = f"lacks {lacking}" if file.is_file() else "no such file"
+            problem = f"lacks {lacking}" if file.is_file() else "no such file"
             raise ModelError(
-                f"{file}: {found}, so the decoder's first tokens are unknown; "
+                f"{file}: {problem}, so the decoder's first tokens are unknown; "
                 "copy the file from the published checkpoint that this one was made from"
             )
 
@@ -152,20 +152,23 @@ class Whisper(AudioLM):
             raise ModelError("Whisper transcribes audio, but a prompt has no clip, or an empty one")
         windows = [[window for clip in prompt.clips for window in self.cut(clip)] for prompt in prompts]
         forced = [self.forced(prompt.language) for prompt in prompts]
-        features = self.features([one for own in windows for one in own])["input_features"]
+        features = self.features([window for sample_windows in windows for window in sample_windows])["input_features"]
         tensors = {
             "input_features": features.to(self.device, self.model.dtype),
             "decoder_input_ids": torch.tensor(
-                [tokens for tokens, own in zip(forced, windows, strict=True) for _ in own], device=self.device
+                [tokens for tokens, sample_windows in zip(forced, windows, strict=True) for _ in sample_windows],
+                device=self.device,
             ),
         }
-        states = tuple(tuple(-(-len(window) // self.samples_per_state) for window in own) for own in windows)
-        rows = [self._virtual(own, len(tokens)) for own, tokens in zip(states, forced, strict=True)]
+        states = tuple(
+            tuple(-(-len(window) // self.samples_per_state) for window in sample_windows) for sample_windows in windows
+        )
+        rows = [self._virtual(hidden, len(tokens)) for hidden, tokens in zip(states, forced, strict=True)]
         longest = max(map(len, rows))
         audio_mask, there = torch.zeros(2, len(rows), longest, dtype=torch.bool)
-        for row, own in enumerate(rows):
-            audio_mask[row, longest - len(own) :] = own
-            there[row, longest - len(own) :] = True
+        for row, virtual in enumerate(rows):
+            audio_mask[row, longest - len(virtual) :] = virtual
+            there[row, longest - len(virtual) :] = True
         tensors["attention_mask"] = there.long().to(self.device)
         seeds = tuple(prompt.seed for prompt in prompts)
         clips = tuple(map(tuple, windows))
@@ -178,7 +181,7 @@ class Whisper(AudioLM):
 
     def tower_states(self, inputs: Inputs) -> TowerStates:
         """Return each window's states, each of which counts as an audio token; see :meth:`AudioLM.tower_states`."""
-        windows = tuple((count, count) for own in inputs.states for count in own)
+        windows = tuple((count, count) for counts in inputs.states for count in counts)
         return TowerStates(1, windows, self.window_states)
 
     def documented_inputs(self, path: Path, prompt: Prompt) -> Mapping[str, torch.Tensor]:
@@ -217,13 +220,13 @@ class Whisper(AudioLM):
         """
         remaining, replies = iter(rows), []
         for states in inputs.states:
-            own = list(itertools.islice(remaining, len(states)))
+            windows = list(itertools.islice(remaining, len(states)))
             replies.append(
                 Reply(
-                    " ".join(text for one in own if (text := one.text.strip())),
-                    "stop" if all(one.finish == "stop" for one in own) else "length",
-                    max(one.new_tokens for one in own),
-                    tuple(token for one in own for token in one.token_ids),
+                    " ".join(text for window in windows if (text := window.text.strip())),
+                    "stop" if all(window.finish == "stop" for window in windows) else "length",
+                    max(window.new_tokens for window in windows),
+                    tuple(token for window in windows for token in window.token_ids),
                 )
             )
         return tuple(replies)
@@ -233,9 +236,9 @@ class Whisper(AudioLM):
 
         Samples with fewer windows are padded with zeros at the end.
         """
-        own = logits.unbind(1)
+        by_window = logits.unbind(1)
         ends = list(itertools.accumulate(map(len, inputs.states), initial=0))
-        joined = [torch.cat(own[first:last]) for first, last in itertools.pairwise(ends)]
+        joined = [torch.cat(by_window[first:last]) for first, last in itertools.pairwise(ends)]
         return torch.nn.utils.rnn.pad_sequence(joined)
 
     def allowed(self, logits: torch.Tensor) -> torch.Tensor:

@@ -80,9 +80,9 @@ class Line:
     colour: str = ""
 
 
-def point(x: float, one: Estimate, **more: Any) -> Row:
-    """Return a point of a :class:`Line`: `x`, the estimate `one` as `y` with its interval, and further fields."""
-    return {"x": x, "y": one.value, "low": one.low, "high": one.high, **more}
+def point(x: float, estimate: Estimate, **more: Any) -> Row:
+    """Return a point of a :class:`Line`: `x`, the estimate `estimate` as `y` with its interval, and further fields."""
+    return {"x": x, "y": estimate.value, "low": estimate.low, "high": estimate.high, **more}
 
 
 @dataclass(frozen=True, repr=False)
@@ -201,12 +201,12 @@ def line_chart(
         }
         shape = series.mark(line.method)
         wide = any(point.get("low") is not None and point["low"] < point["high"] for point in line.points)
-        first, *others = next(own for own in alike.values() if line in own)
+        first, *others = next(group for group in alike.values() if line in group)
         for place, point in enumerate(line.points):
             row = {**look, **point, "what": plain(str(point.get("what", line.name))), "place": place}
             marked = point.get("method", line.method) == line.method
             if line is first:  # curves on top of each other would hide all but the last
-                whats = [row["what"], *(plain(str(one.points[place].get("what", one.name))) for one in others)]
+                whats = [row["what"], *(plain(str(line.points[place].get("what", line.name))) for line in others)]
                 look_of_all = {"what": " = ".join(dict.fromkeys(whats)), "solid": 0 if point.get("busy") else 1}
                 points.append({**row, **look_of_all, "shape": shape, "marked": marked})
             if wide and point.get("low") is not None:
@@ -215,7 +215,7 @@ def line_chart(
             last, flat = line.points[-1], {round(float(point["y"]), 9) for point in line.points}
             as_rules = [name for name, value, _ in rules if flat == {round(value, 9)}]
             named.update(as_rules)
-            name = _joined([line.name, *(one.name for one in others), *as_rules])
+            name = _joined([line.name, *(line.name for line in others), *as_rules])
             ends.append((float(last["y"]), float(last["x"]), plain(name), look["colour"]))
     ends += [(value, x1, plain(name), ink) for name, value, ink in rules if name not in named]
     data = {
@@ -227,7 +227,9 @@ def line_chart(
         "front": [dict(point) for point in front],
         "labels": _labels(ends, (y0, y1), size[1]),
     }
-    layers = [one for one in _line_layers(plain(x), plain(y), bands, ticks) if data[one["data"]["name"]]]
+    layers = [
+        layer_spec for layer_spec in _line_layers(plain(x), plain(y), bands, ticks) if data[layer_spec["data"]["name"]]
+    ]
     return Chart(figure(layers, *size), {name: rows for name, rows in data.items() if rows})
 
 
@@ -274,8 +276,8 @@ def _labels(ends: Sequence[tuple[float, float, str, str]], limits: tuple[float, 
 
 def figure(content: list[dict[str, Any]] | dict[str, Any], width: int, height: Any) -> dict[str, Any]:
     """Return a Vega-Lite spec without data and config, made of a list of layers or a single layer."""
-    own = {"layer": content} if isinstance(content, list) else content
-    return {"$schema": _SCHEMA, **own, "width": width, "height": height}
+    body = {"layer": content} if isinstance(content, list) else content
+    return {"$schema": _SCHEMA, **body, "width": width, "height": height}
 
 
 def layer(rows: str, mark: str, look: Mapping[str, Any], **channels: Any) -> dict[str, Any]:
@@ -283,7 +285,7 @@ def layer(rows: str, mark: str, look: Mapping[str, Any], **channels: Any) -> dic
 
     A channel (`x`, `y`, `color`, …) is given as a name for :func:`field`, or as a complete channel.
     """
-    encoding = {name: field(one) if isinstance(one, str) else one for name, one in channels.items()}
+    encoding = {name: field(channel) if isinstance(channel, str) else channel for name, channel in channels.items()}
     return {"data": {"name": rows}, "mark": {"type": mark, **look}, "encoding": encoding}
 
 
@@ -349,8 +351,8 @@ def spread(wanted: Sequence[float], gap: float, room: float) -> list[float]:
         return []
     steps = gap * np.arange(len(wanted))
     places = isotonic_regression(np.subtract(wanted, steps)).x + steps
-    found: list[float] = np.maximum(np.minimum(places, room - steps[::-1]), steps).tolist()
-    return found
+    positions: list[float] = np.maximum(np.minimum(places, room - steps[::-1]), steps).tolist()
+    return positions
 
 
 def pareto_front(points: Iterable[Mapping[str, Any]]) -> list[dict[str, float]]:
@@ -373,7 +375,7 @@ def bar_chart(rows: Sequence[Row], x: str, *, width: int = 380) -> Chart:
     """
     order = list(dict.fromkeys(row["name"] for row in rows))
     parts = {row["part"]: row["colour"] for row in rows}
-    found = [row | {"bar": order.index(row["name"]), "nth": [*parts].index(row["part"])} for row in rows]
+    bar_rows = [row | {"bar": order.index(row["name"]), "nth": [*parts].index(row["part"])} for row in rows]
     several = len(parts) > 1
     bars = layer(
         "bars", "bar", {},
@@ -383,7 +385,7 @@ def bar_chart(rows: Sequence[Row], x: str, *, width: int = 380) -> Chart:
         tooltip=[field("name:N", title="setting"), field("part:N", title=" "),
                  field("value:Q", title=x, format=",.4~g")],
     )  # fmt: skip
-    return Chart(figure(bars, width, {"step": 18}), {"bars": _pale(found)})
+    return Chart(figure(bars, width, {"step": 18}), {"bars": _pale(bar_rows)})
 
 
 def _pale(rows: Sequence[Row]) -> list[Row]:
@@ -482,7 +484,7 @@ def script() -> str:
     kept = cache_folder() / f"vega-{converter.__version__}.js"  # bundling takes more than a second
     with suppress(OSError, ValueError):
         return read_plain(kept).decode()
-    found: str = converter.javascript_bundle()
+    bundle: str = converter.javascript_bundle()
     with suppress(OSError, RecordError):
-        write_text(kept, found)
-    return found
+        write_text(kept, bundle)
+    return bundle

@@ -68,12 +68,12 @@ def at_margins(rows: Sequence[Comparison]) -> list[str]:
     """Return a line that counts the verdicts about a margin and explains their error rate; [] without a margin."""
     tested = [(row, row.decision) for row in rows if row.decision]
     figures: dict[tuple[float, str], list[str]] = {}
-    for row, found in tested:
-        scopes = figures.setdefault((found.margin, found.figure), [])
+    for row, decision in tested:
+        scopes = figures.setdefault((decision.margin, decision.figure), [])
         scopes += [row.scope] * (row.scope not in scopes)
     lines = [f"margin {margin:g} of {figure}: {', '.join(scopes)}" for (margin, figure), scopes in figures.items()]
     if lines:
-        counts = Counter(found.verdict for _, found in tested)
+        counts = Counter(row_decision.verdict for _, row_decision in tested)
         said = ", ".join(f"{counts[name]} {name}" for name in (NO_WORSE, WORSE, OPEN) if counts[name])
         lines.append(
             f"of {counted(len(tested), 'verdict')} about a margin: {said}. Each error has a chance of at most "
@@ -116,17 +116,19 @@ def _remarks(pairs: Pairs) -> list[str]:
 
 def power_lines(compared: Compared, row: Comparison) -> list[str]:
     """Return a line that estimates how many clusters like a row's decide its margin; [] without a margin."""
-    found, pairs = row.decision, compared.shared[row.side][row.scope]
-    if found is None or found.by_construction:
+    decision, pairs = row.decision, compared.shared[row.side][row.scope]
+    if decision is None or decision.by_construction:
         return []
-    needed = pairs.to_settle(found, compared.seed)
-    about = f"{row.side} in {row.scope}: {found.discordant} of {counted(found.clusters, 'cluster')} differ from base;"
+    needed = pairs.to_settle(decision, compared.seed)
+    about = (
+        f"{row.side} in {row.scope}: {decision.discordant} of {counted(decision.clusters, 'cluster')} differ from base;"
+    )
     if needed is None:
-        return [f"{about} more than {MOST_PLANNED:,} such clusters are needed for a margin of {found.margin:g}"]
+        return [f"{about} more than {MOST_PLANNED:,} such clusters are needed for a margin of {decision.margin:g}"]
     count, samples = needed
-    among = f" as one of {found.tests}" * (found.tests > 1)
+    among = f" as one of {decision.tests}" * (decision.tests > 1)
     return [
-        f"{about} {count:,} such clusters ({samples:,} samples) show no loss above {found.margin:g}{among} in "
+        f"{about} {count:,} such clusters ({samples:,} samples) show no loss above {decision.margin:g}{among} in "
         f"{POWER:.0%} of cases, if nothing is lost"
     ]
 
@@ -171,7 +173,7 @@ def answer(ranking: Ranking, *, latency: float | None = None, score: float | Non
         "row": asdict(row) if row else None,
         "tasks": list(ranking.ids),
         "samples": ranking.samples,
-        "left_out": [asdict(one) for one in ranking.left_out],
+        "left_out": [asdict(left) for left in ranking.left_out],
     }
 
 

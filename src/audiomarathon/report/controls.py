@@ -68,16 +68,16 @@ def plot(runs: Table, path: Path) -> Path:
         The picture cannot be written.
     """
     drawn = []
-    for panel, own in runs.frame.groupby("task", sort=False):
+    for panel, group in runs.frame.groupby("task", sort=False):
         lines = [
             Line(str(kind), str(kind), [{to: row[of] for to, of in _ENDS.items()} for row in rows.to_dict("records")],
                  colour=_COLOURS.get(str(kind), ""))
-            for kind, rows in own.groupby("heard", sort=False)
+            for kind, rows in group.groupby("heard", sort=False)
         ]  # fmt: skip
-        guessed = own["chance"].iloc[0]
+        guessed = group["chance"].iloc[0]
         chance = [] if guessed is None else [("chance (accuracy)", guessed, "#999999")]
         chart = charts.line_chart(
             lines, "clip duration, s", "score", rules=chance, range_=(0.0, 1.05), bands=False, size=(300, 200)
         )
-        drawn.append(chart.with_title(f"{panel} · n = {own['n'].max()}"))
+        drawn.append(chart.with_title(f"{panel} · n = {group['n'].max()}"))
     return charts.save(charts.side_by_side(drawn), path)

@@ -80,19 +80,19 @@ class Panel:
     @property
     def bases(self) -> dict[str, Setting]:
         """Base runs by their conditions (see :class:`Setting`); "" stands for the panel's usual conditions."""
-        return {one.conditions: one for one in reversed(self.settings) if one.method == "base"}
+        return {setting.conditions: setting for setting in reversed(self.settings) if setting.method == "base"}
 
     def lines(self) -> dict[str, list[Setting]]:
         """Return the settings of each line, by rising ratio.
 
         Base under the same conditions starts every line, because any method at ratio 0 is base.
         """
-        found: dict[str, list[Setting]] = {}
-        for one in sorted(self.settings, key=lambda one: one.ratio):
-            if one.method != "base":
-                opening = self.bases.get(one.conditions)
-                found.setdefault(one.line, [opening] if opening else []).append(one)
-        return found
+        lines: dict[str, list[Setting]] = {}
+        for setting in sorted(self.settings, key=lambda candidate: candidate.ratio):
+            if setting.method != "base":
+                opening = self.bases.get(setting.conditions)
+                lines.setdefault(setting.line, [opening] if opening else []).append(setting)
+        return lines
 
 
 def read_panels(paths: Sequence[Path]) -> list[Panel]:
@@ -124,19 +124,19 @@ def panels_of(runs: Sequence[Run]) -> list[Panel]:
     panels: list[Panel] = []
     for (checkpoint, control), tasks in grouped.items():
         suffix = "".join(f"-{part.replace(' ', '-')}" for part in (checkpoint if several else "", control) if part)
-        own = {task: _panel(task, suffix, found) for task, found in tasks.items()}
-        panels += own.values()
-        for scope, members in scopes_of(own).items():
+        by_task = {task: _panel(task, suffix, task_runs) for task, task_runs in tasks.items()}
+        panels += by_task.values()
+        for scope, members in scopes_of(by_task).items():
             if scope.endswith(OVERALL):
                 name = f"{scope.removesuffix(OVERALL).strip().replace(' ', '-')}-mean".lstrip("-") + suffix
-                panels += filter(None, [mean_panel([own[task] for task in members], name, weights_of(members))])
+                panels += filter(None, [mean_panel([by_task[task] for task in members], name, weights_of(members))])
     return panels
 
 
 def _panel(task: str, suffix: str, runs: Sequence[Run]) -> Panel:
     # The conditions of most runs are the usual ones; runs with other conditions are marked.
     bases = [run for run in runs if is_base(run)]
-    first = max(bases or runs, key=lambda one: sum(not apart(run, one) for run in runs))
+    first = max(bases or runs, key=lambda base: sum(not apart(run, base) for run in runs))
     as_graph, seen = marks_of_graphs(runs), dict[tuple[str, str], Run]()
     for run in runs:
         under = ", ".join(filter(None, [apart(run, first), as_graph(run)]))
@@ -157,7 +157,7 @@ def _panel(task: str, suffix: str, runs: Sequence[Run]) -> Panel:
     notes = dict.fromkeys(note for summary in summaries for note in summary.get("notes") or ())
     flags = {run.method: flags_of(summary) for run, summary in zip(runs, summaries, strict=True)}
     flagged = [f"{method}: {', '.join(each)}" for method, each in flags.items() if each]
-    paired = [(one.label, one.pairs) for one in settings if one.pairs]
+    paired = [(setting.label, setting.pairs) for setting in settings if setting.pairs]
     undrawn = [LeftOut(label, task, f"no time is drawn: {ACROSS}") for label, pairs in paired if pairs.across]
     undrawn += [LeftOut(label, task, f"no speed-up: {pairs.untimed}") for label, pairs in paired if pairs.untimed]
     return Panel(task + suffix, title, _heading(first), _beside_base(settings), (*notes, *flagged), tuple(undrawn))
@@ -165,14 +165,16 @@ def _panel(task: str, suffix: str, runs: Sequence[Run]) -> Panel:
 
 def _beside_base(settings: Sequence[Setting]) -> tuple[Setting, ...]:
     """Replace each setting's LLM prefill time by base's median ÷ the setting's speed-up (see `series.PAIRED`)."""
-    bases = {one.conditions: one.figures.get("prefill_ms") for one in settings if one.method == "base"}
-    found = list(settings)
-    for place, one in enumerate(settings):
-        base, saved = bases.get(one.conditions), one.figures.get("speed_up")
-        if one.method != "base" and base and saved:
+    bases = {point.conditions: point.figures.get("prefill_ms") for point in settings if point.method == "base"}
+    replaced = list(settings)
+    for place, setting in enumerate(settings):
+        base, saved = bases.get(setting.conditions), setting.figures.get("speed_up")
+        if setting.method != "base" and base and saved:
             ends = saved.interval and (base.value / saved.interval[1], base.value / saved.interval[0])
-            found[place] = replace(one, figures={**one.figures, "prefill_ms": Estimate(base.value / saved.value, ends)})
-    return tuple(found)
+            replaced[place] = replace(
+                setting, figures={**setting.figures, "prefill_ms": Estimate(base.value / saved.value, ends)}
+            )
+    return tuple(replaced)
 
 
 def _heading(run: Run) -> str:
@@ -214,7 +216,7 @@ def _setting(run: Run, under: str, line: str, base: Run | None, sessions: Collec
             figures["speed_up"] = saved
     if cache := kv_bytes(run, _SEED):
         figures["kv_mb"] = cache.scaled(1e-6)
-    ideal = ideal_of(run, [own for _, own in pairs.timed] if pairs and pairs.timed else records)
+    ideal = ideal_of(run, [record for _, record in pairs.timed] if pairs and pairs.timed else records)
     method, ratio = method_and_ratio(run.identity)
     is_busy = bool(summary.get("busy")) or bool(pairs and pairs.timed and pairs.busy)
     return Setting(run.method, method, f"{line} {under}".strip(), ratio, figures, ideal, under, is_busy, pairs)
@@ -226,24 +228,24 @@ def mean_panel(panels: Sequence[Panel], name: str, weights: Sequence[float] | No
     Intervals treat tasks as independent (:func:`~audiomarathon.metrics.statistics.mean_over`).
     """
     by_setting: dict[tuple[str, str], list[Setting]] = {}
-    for one in (one for panel in panels for one in panel.settings):
-        by_setting.setdefault((one.label, one.conditions), []).append(one)
+    for setting in (panel_setting for panel in panels for panel_setting in panel.settings):
+        by_setting.setdefault((setting.label, setting.conditions), []).append(setting)
     settings = []
     for each in by_setting.values():
         if len(each) < len(panels):
             continue
         figures = {
-            quantity: mean_over([one.figures[quantity] for one in each], weights if quantity == "score" else None)
+            quantity: mean_over([member.figures[quantity] for member in each], weights if quantity == "score" else None)
             for quantity in QUANTITIES
-            if all(quantity in one.figures for one in each)
+            if all(quantity in member.figures for member in each)
         }
-        pairs = [one.pairs for one in each if one.pairs]
+        pairs = [member.pairs for member in each if member.pairs]
         if "speed_up" in figures and (saved := speed_up(pairs, "llm_prefill", _SEED)):
             figures["speed_up"] = saved  # over the samples of all tasks, as in `compare`
-        ideals = [one.ideal for one in each if one.ideal is not None]
+        ideals = [member.ideal for member in each if member.ideal is not None]
         ideal = float(np.mean(ideals)) if len(ideals) == len(each) else None
-        settings.append(replace(each[0], figures=figures, ideal=ideal, busy=any(one.busy for one in each)))
+        settings.append(replace(each[0], figures=figures, ideal=ideal, busy=any(member.busy for member in each)))
     _task, *about, _samples = panels[0].title.split(" · ")
     title = " · ".join([f"mean of {len(panels)} tasks", *about])
-    undrawn = tuple(one for panel in panels for one in panel.undrawn)
+    undrawn = tuple(reason for panel in panels for reason in panel.undrawn)
     return Panel(name, title, MEAN, _beside_base(settings), undrawn=undrawn) if settings else None

@@ -84,22 +84,27 @@ def evidence_strip(losses: Sequence[Floats], seconds: float, strips: Sequence[St
         :func:`~audiomarathon.engine.occlusion.losses_when_hidden`. Only losses above 0 count as evidence. If no loss
         reaches 0.01 (1 % of the reply's probability), the strip is blank and no shares are given.
     """
-    support = [own.clip(min=0) for own in losses]
-    most, total = max(float(own.max()) for own in support), sum(float(own.sum()) for own in support)
+    support = [clip_losses.clip(min=0) for clip_losses in losses]
+    most, total = (
+        max(float(clip_losses.max()) for clip_losses in support),
+        sum(float(clip_losses.sum()) for clip_losses in support),
+    )
     by_token = [
-        own[np.arange(len(shares)) * len(own) // len(shares)]
-        for own, shares in zip(support, strips[0].shares, strict=True)
+        clip_losses[np.arange(len(shares)) * len(clip_losses) // len(shares)]
+        for clip_losses, shares in zip(support, strips[0].shares, strict=True)
     ]
     label, shown = f"reply's loss if\n{seconds:g} s is hidden", f"largest loss {most:.2g} nats, all {total:.2g}"
     if most < _LEAST_LOSS:
-        nothing = tuple(np.zeros_like(own) for own in by_token)
+        nothing = tuple(np.zeros_like(clip_losses) for clip_losses in by_token)
         return Strip("evidence", label, nothing, "depends on no single moment", None, shown), [*strips]
-    weight = sum(float(own.sum()) for own in by_token)
+    weight = sum(float(clip_losses.sum()) for clip_losses in by_token)
     told = []
     for strip in strips:
-        kept = sum(float((own * shares).sum()) for own, shares in zip(by_token, strip.shares, strict=True))
+        kept = sum(
+            float((clip_losses * shares).sum()) for clip_losses, shares in zip(by_token, strip.shares, strict=True)
+        )
         told.append(replace(strip, facts=f"evidence {kept / weight:.0%}"))
-    shades = tuple(own / most for own in by_token)
+    shades = tuple(clip_losses / most for clip_losses in by_token)
     return Strip("evidence", label, shades, "what the reply depends on", None, shown), told
 
 
@@ -127,9 +132,9 @@ def shares_kept(inputs: Inputs, generation: Generation) -> Floats:
         entries = [np.ones(len(audio) if left is None else len(left))]
     total = np.zeros(len(audio))
     for layer, share in enumerate(entries, len(generation.kv_lengths) - len(entries)):
-        own = left if not steps or layer < steps[0][0] else _left(steps, layer)
-        if own is not None and len(share) == len(own):
-            total[own.numpy()] += share
+        positions = left if not steps or layer < steps[0][0] else _left(steps, layer)
+        if positions is not None and len(share) == len(positions):
+            total[positions.numpy()] += share
         else:
             total += share
     kept: Floats = (total / len(entries))[audio]
@@ -186,8 +191,8 @@ def draw(title: str, clips: Sequence[Clip], strips: Sequence[Strip], tokens_per_
     figure.text(0.01, 1 - 0.18 / height, literal("\n".join(lines)), va="top", fontsize=11, linespacing=1.35)
     whole = sum(clip.seconds for clip in clips)
     for column, clip in enumerate(clips):
-        own = [(_INKS.get(strip.method) or colour(strip.method), strip.shares[column]) for strip in strips]
-        _column(grid[:, column], clip, own, tokens_per_second, clip.seconds / whole, last=column + 1 == len(clips))
+        coloured = [(_INKS.get(strip.method) or colour(strip.method), strip.shares[column]) for strip in strips]
+        _column(grid[:, column], clip, coloured, tokens_per_second, clip.seconds / whole, last=column + 1 == len(clips))
         if column:
             for axes in grid[:, column]:
                 axes.set_yticks([])

@@ -20,7 +20,7 @@ def tasks() -> Table:
         seconds = facts.seconds if facts else None
         row: dict[str, Any] = {"key": task.key, "paper": facts.acronym if facts else NONE, "what": task.title}
         row |= {"group": facts.group if facts else NONE, "samples": facts.count if facts else None}
-        row["minutes"] = "{:.2g}–{:.2g}".format(*(one / 60 for one in seconds)) if seconds else NONE
+        row["minutes"] = "{:.2g}–{:.2g}".format(*(length / 60 for length in seconds)) if seconds else NONE
         rows.append(_flat(row) | {"score": task.scorer.figure.title})
     return Table.of(rows, title="Tasks", least=("group", "paper", "minutes"), kinds={"score": Kind("score", left=True)})
 
@@ -68,7 +68,7 @@ def judges() -> Table:
     from audiomarathon.judges.registry import FORMS, KNOWN, plugged_in
 
     rows = [{"judge": name, "what": source} for name, source in {**KNOWN, **FORMS}.items()]
-    rows += [{"judge": one.key, "what": type(one).__doc__ or NONE} for one in plugged_in()]
+    rows += [{"judge": judge.key, "what": type(judge).__doc__ or NONE} for judge in plugged_in()]
     return Table.of([_flat(row) for row in rows], title="Judges", kinds={"judge": Kind("--with", left=True)})
 
 

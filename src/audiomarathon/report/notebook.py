@@ -83,17 +83,21 @@ class Runs:
         and `kv_bytes`; the maximum of `peak_memory_bytes`; NaN where not measured. An unfinished run has no score and
         no times; its `error` is "not finished".
         """
-        found = [(setting, run) for setting in self.data.settings for run in setting.system.runs.values()]
-        order = list(dict.fromkeys(run.key for _, run in found))
-        found.sort(key=lambda one: order.index(one[1].key))
+        pairs = [(setting, run) for setting in self.data.settings for run in setting.system.runs.values()]
+        order = list(dict.fromkeys(run.key for _, run in pairs))
+        pairs.sort(key=lambda pair: order.index(pair[1].key))
         rows = []
-        for setting, run in found:
+        for setting, run in pairs:
             row: dict[str, Any] = {"checkpoint": run.checkpoint, "setting": setting.name, "task": run.key}
             row |= {"method": setting.method, "ratio": setting.ratio, "n": len(run.records), "expected": run.expected}
-            own = {"error": "not finished"} if run.summary is None else tables.result_row(_result(run))
+            result_fields = {"error": "not finished"} if run.summary is None else tables.result_row(_result(run))
             named = {"checkpoint", "setting", "task"}  # set above, with the names of the page
-            rows.append(row | {name: own[name] for name in own if name not in named} | {"folder": str(run.folder)})
-        table = tables.results([_result(run) for _, run in found if run.summary is not None])
+            rows.append(
+                row
+                | {name: result_fields[name] for name in result_fields if name not in named}
+                | {"folder": str(run.folder)}
+            )
+        table = tables.results([_result(run) for _, run in pairs if run.summary is not None])
         shown = replace(table, data=Table.of(rows).data, shown=[*table.shown, "error"])
         return Shown.of(shown.without_empty("score"))
 
@@ -119,8 +123,8 @@ class Runs:
             Without vl-convert (the extra `report`).
         """
         drawn = {panel.name: of_panel(panel) for panel in panels_of(self.data.runs)}
-        found = {name: chart for name, chart in drawn.items() if chart is not None}
-        return found | ({"mean": next(iter(found.values()))} if len(found) == 1 else {})
+        charts = {name: chart for name, chart in drawn.items() if chart is not None}
+        return charts | ({"mean": next(iter(charts.values()))} if len(charts) == 1 else {})
 
     def __repr__(self) -> str:
         """Return the summaries as a terminal shows them."""
@@ -161,9 +165,11 @@ def load_runs(runs: Source) -> Runs:
     if isinstance(runs, Runs):
         return runs
     given = [runs] if isinstance(runs, str | Path | Result) or not isinstance(runs, Iterable) else list(runs)
-    if odd := next((one for one in given if not isinstance(one, str | Path | Result)), None):
+    if odd := next((source for source in given if not isinstance(source, str | Path | Result)), None):
         raise SettingsError(f"{odd!r} is not a run; allowed: folders, results of evaluate, or a list of these")
-    return Runs(PageData(read_systems([one.folder if isinstance(one, Result) else Path(one) for one in given])))
+    return Runs(
+        PageData(read_systems([source.folder if isinstance(source, Result) else Path(source) for source in given]))
+    )
 
 
 def compare_runs(runs: Source, against: str | None = None, *, seed: int = 42) -> Shown:

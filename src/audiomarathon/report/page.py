@@ -96,7 +96,9 @@ def page(data: PageData, options: PageOptions, *, step: Callable[[], object] = l
         step=step,
     )
     carried = {
-        "settings": [{"name": one.name, "base": one.base, "colour": colour(one.method)} for one in data.settings],
+        "settings": [
+            {"name": setting.name, "base": setting.base, "colour": colour(setting.method)} for setting in data.settings
+        ],
         "samples": [{**sample, "replies": held.rows(map(_apart, sample["replies"]))} for sample in samples],
         "total": total,
         "columns": STRIP,
@@ -147,7 +149,7 @@ class _Held:
             name: [self._place(row[name]) if name in row else -1 for row in listed]
             for name in dict.fromkeys(name for row in listed for name in row)
         }
-        once = {name: own if len({*own}) > 1 else own[0] for name, own in places.items()}
+        once = {name: column if len({*column}) > 1 else column[0] for name, column in places.items()}
         return {"n": len(listed), "places": once}
 
     def _place(self, value: Any) -> int:
@@ -161,8 +163,8 @@ class _Held:
 
 def _apart(reply: Mapping[str, Any]) -> dict[str, Any]:
     """Split a reply into `kept` and all other fields (`said`), which are often equal under several settings."""
-    own = {name: value for name, value in reply.items() if name in ("setting", "kept")}
-    return own | {"said": {name: value for name, value in reply.items() if name not in own}}
+    setting_fields = {name: value for name, value in reply.items() if name in ("setting", "kept")}
+    return setting_fields | {"said": {name: value for name, value in reply.items() if name not in setting_fields}}
 
 
 def _charts(sections: Iterable[Section], held: _Held) -> dict[str, Any]:
@@ -175,13 +177,13 @@ def _charts(sections: Iterable[Section], held: _Held) -> dict[str, Any]:
     drawn: dict[str, dict[str, list[dict[str, Any]]]] = {}
     for section in sections:
         for scope, charts in section.charts.items():
-            own = drawn.setdefault(section.anchor, {}).setdefault(scope, [])
+            scope_charts = drawn.setdefault(section.anchor, {}).setdefault(scope, [])
             for chart in charts:
                 spec = {name: value for name, value in chart.spec.items() if name != "title"}
                 if spec not in specs:
                     specs.append(spec)
                 rows = {name: held.rows(rows) for name, rows in chart.data.items()}
-                own.append({"spec": specs.index(spec), "title": chart.spec.get("title", ""), "data": rows})
+                scope_charts.append({"spec": specs.index(spec), "title": chart.spec.get("title", ""), "data": rows})
     return {"specs": specs, "charts": drawn}
 
 

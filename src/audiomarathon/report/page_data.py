@@ -113,22 +113,22 @@ class PageData:
     def settings(self) -> list[Setting]:
         """All systems, with what pictures and tables need to show them."""
         several = len({system.checkpoint for system in self.systems}) > 1
-        found, lines = [], dict[int, str]()
+        settings, lines = [], dict[int, str]()
         for checkpoint in {system.checkpoint for system in self.systems}:
-            own = [place for place, system in enumerate(self.systems) if system.checkpoint == checkpoint]
-            lines |= zip(own, lines_of([self.systems[place].identity for place in own]), strict=True)
+            members = [place for place, system in enumerate(self.systems) if system.checkpoint == checkpoint]
+            lines |= zip(members, lines_of([self.systems[place].identity for place in members]), strict=True)
         for place, system in enumerate(self.systems):
             method, ratio = method_and_ratio(system.identity)
             line = replace(system, method=lines[place]).name(with_checkpoint=several)
             base = base_of(system, self.systems)
             base_place = None if base is None else self.systems.index(base)
             name = system.name(with_checkpoint=several)
-            found.append(Setting(name, line, method, ratio, place, base_place, system))
-        return found
+            settings.append(Setting(name, line, method, ratio, place, base_place, system))
+        return settings
 
     def only(self, kept: Callable[[Run], bool]) -> PageData:
         """Return the data of the systems of which `kept` accepts every run."""
-        systems = [one for one in self.systems if all(map(kept, one.runs.values()))]
+        systems = [system for system in self.systems if all(map(kept, system.runs.values()))]
         return self if len(systems) == len(self.systems) else replace(self, systems=systems)  # keep the cached figures
 
     @property
@@ -177,9 +177,9 @@ class PageData:
         tasks = list(dict.fromkeys(task for task, _ in counted))
         places = {place for _, place in counted}
         common = [task for task in tasks if all((task, place) in self._scores for place in places)]
-        found = scopes_of(tasks)
+        scopes = scopes_of(tasks)
         shared = len(common) < len(tasks) and common in scopes_of(common).values()
-        return found | {COMMON: common} if shared else found
+        return scopes | {COMMON: common} if shared else scopes
 
     @cached_property
     def charted(self) -> list[int]:
@@ -207,7 +207,7 @@ class PageData:
         """One point, the loss that a recommendation may have: a hundredth of the score range of the scope `widest`."""
         members = self.members(self.widest)
         figures = [run.task.scorer.figure for run in self.runs if run.task and run.key in members]
-        ranges = (one.high - one.low for one in figures if one.high is not None and one.low is not None)
+        ranges = (figure.high - figure.low for figure in figures if figure.high is not None and figure.low is not None)
         return max(ranges, default=1.0) / 100
 
     def members(self, scope: str) -> list[str]:
@@ -220,16 +220,16 @@ class PageData:
 
         The keys are (task or mean, index of the system). A system gets a mean only if it has all of that mean's tasks.
         """
-        found = dict(self._scores)
+        figures = dict(self._scores)
         for scope, members in self.scopes.items():
             for place in range(len(self.systems)):
-                if all((task, place) in found for task in members):
-                    found[scope, place] = _mean(members, [found[task, place] for task in members])
+                if all((task, place) in figures for task in members):
+                    figures[scope, place] = _mean(members, [figures[task, place] for task in members])
         rows = {}
-        for (scope, place), own in found.items():
+        for (scope, place), figure_fields in figures.items():
             setting = self.settings[place]
-            row = {"scope": scope, "setting": setting.name, **own, **self._beside(scope, setting)}
-            base = found.get((scope, setting.base or 0), {})
+            row = {"scope": scope, "setting": setting.name, **figure_fields, **self._beside(scope, setting)}
+            base = figures.get((scope, setting.base or 0), {})
             for stage, name in _PAIRED.items():  # see series.PAIRED
                 if (speed := row.get(f"{stage}_speedup")) and base.get(name):
                     row[name] = base[name] / speed
@@ -245,13 +245,13 @@ class PageData:
         """
         rows: dict[Place, Comparison] = {}
         why: dict[Place, str] = {}
-        found: dict[int, Compared] = {}
-        for base in {one.base for one in self.settings if one.base is not None}:
+        compared_with: dict[int, Compared] = {}
+        for base in {candidate.base for candidate in self.settings if candidate.base is not None}:
             scored: dict[int, System] = {}
-            for one in self.settings:
-                runs = {task: run for task, run in one.system.runs.items() if (task, one.place) in self._scores}
-                if one.base == base != one.place and runs:
-                    scored[one.place] = replace(one.system, runs=runs)
+            for setting in self.settings:
+                runs = {task: run for task, run in setting.system.runs.items() if (task, setting.place) in self._scores}
+                if setting.base == base != setting.place and runs:
+                    scored[setting.place] = replace(setting.system, runs=runs)
             if not scored:
                 continue
             names = {system.name(with_checkpoint=False): place for place, system in scored.items()}
@@ -267,13 +267,13 @@ class PageData:
             except (RecordError, SettingsError) as error:
                 why |= {(task, place): str(error) for place, system in scored.items() for task in system.runs}
                 continue
-            found[base] = compared
+            compared_with[base] = compared
             rows |= {(row.scope, names[row.side]): row for row in compared.rows}
             for missing in compared.left_out:
                 task, side = missing.task, missing.side
                 if task is not None and side in names and task not in compared.shared.get(side, {}):
                     why[task, names[side]] = missing.why
-        return rows, why, found
+        return rows, why, compared_with
 
     def _beside(self, scope: str, setting: Setting) -> dict[str, Any]:
         """Return the columns that compare a setting with base on a task or mean; without any, the reason `why`."""
@@ -313,16 +313,20 @@ class PageData:
     @cached_property
     def advice(self) -> list[Advice]:
         """For each checkpoint, a recommendation: the fastest setting that loses at most a point against base."""
-        found = []
+        advices = []
         for checkpoint in dict.fromkeys(self.systems[place].checkpoint for place in self.charted):
-            bases = [one.place for one in self.settings if one.system.is_base and one.system.checkpoint == checkpoint]
+            bases = [
+                setting.place
+                for setting in self.settings
+                if setting.system.is_base and setting.system.checkpoint == checkpoint
+            ]
             bases = [place for place in bases if place in self.charted]
             if not bases:
-                found.append(Advice(checkpoint, None, why="these runs include no base of this checkpoint"))
+                advices.append(Advice(checkpoint, None, why="these runs include no base of this checkpoint"))
             for base in bases:
                 name = checkpoint if len(bases) == 1 else self.systems[base].name(with_checkpoint=True)
-                found.append(self._advice(name, base))
-        return found
+                advices.append(self._advice(name, base))
+        return advices
 
     def _advice(self, name: str, base: int) -> Advice:
         compared = self.beside_base[2].get(base)
@@ -340,18 +344,22 @@ class PageData:
         if not ranking.candidates:
             return Advice(name, None, why="no setting's times can be compared with base", left_out=left_out)
         points = None if self.margins else self.point
-        faster = [one for one in ranking.faster(math.inf if points is None else points) if one.name in shown]
-        doubts = {one.name: ranking.doubts(one, points) for one in faster}
-        settled = [one for one in faster if not doubts[one.name]]
+        faster = [
+            candidate for candidate in ranking.faster(math.inf if points is None else points) if candidate.name in shown
+        ]
+        doubts = {candidate.name: ranking.doubts(candidate, points) for candidate in faster}
+        settled = [candidate for candidate in faster if not doubts[candidate.name]]
         if faster and not settled:
-            open_ = [one for one in faster if not any("worse by more" in why for why in doubts[one.name])]
+            open_ = [
+                candidate for candidate in faster if not any("worse by more" in why for why in doubts[candidate.name])
+            ]
             first = (open_ or faster)[0]
             within = " within 1 point" * (points is not None)
             settle = f"; {SETTLE}" * (points is not None)
             why = f"{first.name} was {first.speed:.2f}× as fast{within}, but {', '.join(doubts[first.name])}{settle}"
             return Advice(name, None, why=why, left_out=left_out)
         best = settled[0] if settled else ranking.candidates[0]
-        other = next((one for one in settled if not one.is_random), None) if best.is_random else None
+        other = next((candidate for candidate in settled if not candidate.is_random), None) if best.is_random else None
         asked = dict.fromkeys(f"{self.margins.get(task, self.margins.get('', 0)):g}" for task in ranking.ids)
         return Advice(
             name, best, ranking.row(best), other, ranking.samples, list(ranking.ids), "", left_out,
@@ -392,7 +400,7 @@ def own_scores(run: Run) -> list[tuple[float, float]]:
     """Return (clip duration in seconds, score) of each sample that has a score."""
     if run.task is None:
         return []
-    scored = ((one.record.clip_seconds, run.task.scorer.own_score(one)) for one in run.verdicts.values())
+    scored = ((verdict.record.clip_seconds, run.task.scorer.own_score(verdict)) for verdict in run.verdicts.values())
     return [(seconds, score) for seconds, score in scored if score is not None]
 
 
@@ -402,7 +410,7 @@ def by_duration(scored: Iterable[tuple[float, float]]) -> list[tuple[float, int,
     for seconds, score in scored:
         place = int(seconds // _DURATION_BIN)
         bins.setdefault(place, []).append(score)
-    return [(place * _DURATION_BIN, len(own), float(np.mean(own))) for place, own in sorted(bins.items())]
+    return [(place * _DURATION_BIN, len(scores), float(np.mean(scores))) for place, scores in sorted(bins.items())]
 
 
 def _mean(tasks: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -418,7 +426,7 @@ def _mean(tasks: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> dict[str, 
         **{name: mean_of([row[name] for row in rows]) for name in (*_TIMES, *_SIZES)},
         "notes": list(dict.fromkeys(note for row in rows for note in row["notes"])),
         "busy": any(row["busy"] for row in rows),
-        "own_scores": [one for row in rows for one in row["own_scores"]],
+        "own_scores": [score for row in rows for score in row["own_scores"]],
     }
 
 
@@ -436,21 +444,21 @@ def scores_table(data: PageData, figure: str = "score", *, narrow: bool = False)
     columns = [scope for scope in columns if any((scope, place) in data.figures for place in range(len(data.systems)))]
     heard = {place for place, system in enumerate(data.systems) if not system.control}
     highest: dict[str, float] = {}
-    for (scope, place), own in data.figures.items():
+    for (scope, place), figures in data.figures.items():
         if place in heard:
-            highest[scope] = max(round(own["score"], 3), highest.get(scope, -np.inf))
+            highest[scope] = max(round(figures["score"], 3), highest.get(scope, -np.inf))
     rows = []
     for place, setting in enumerate(data.settings):
         row: dict[str, Any] = {"setting": setting.name}
         for scope in columns:
-            own = data.figures.get((scope, place), {})
-            row |= {f"{scope}{end}": own.get(f"{figure}{end}") for end in ("", "_low", "_high")}
-            row |= {f"{scope}_mark": own.get("difference_mark", ""), f"{scope}_why": own.get("why", "")}
-            row[f"{scope}_said"] = own.get("difference_said", "") if figure == "difference" else ""
-            if figure == "difference" and setting.system.is_base and own:
+            figures = data.figures.get((scope, place), {})
+            row |= {f"{scope}{end}": figures.get(f"{figure}{end}") for end in ("", "_low", "_high")}
+            row |= {f"{scope}_mark": figures.get("difference_mark", ""), f"{scope}_why": figures.get("why", "")}
+            row[f"{scope}_said"] = figures.get("difference_said", "") if figure == "difference" else ""
+            if figure == "difference" and setting.system.is_base and figures:
                 row[scope] = "base"
             if figure == "score":
-                best = place in heard and own and round(own["score"], 3) == highest[scope]
+                best = place in heard and figures and round(figures["score"], 3) == highest[scope]
                 row[f"{scope}_mark"] = "best" if best else ""
         rows.append(row)
     form, ends = (".3f", ".2f") if figure == "score" else ("+.3f", ".2f")

@@ -60,8 +60,10 @@ def write_paper(data: PageData, folder: Path) -> list[Path]:
         decided = comparison(compared, notes=at_margins(compared.rows))
         written.append(_write(folder / f"margins-{number}.md", markdown(decided)))
         written.append(_write(folder / f"margins-{number}.tex", latex(decided)))
-    for key, found in asked(lambda wing: (wing.key, wing.tables(data.runs))):
-        written += [_write(folder / f"{key}-{number}.md", markdown(one)) for number, one in enumerate(found, 1)]
+    for key, wing_tables in asked(lambda wing: (wing.key, wing.tables(data.runs))):
+        written += [
+            _write(folder / f"{key}-{number}.md", markdown(table)) for number, table in enumerate(wing_tables, 1)
+        ]
     return [*written, _write(folder / "records.csv", csv(records(data)))]
 
 
@@ -73,10 +75,15 @@ def _write(path: Path, text: str) -> Path:
 def panel_table(panel: Panel) -> Table:
     """Return the figures that a panel's pictures show, one row per setting."""
     rows = []
-    for one in panel.settings:
-        row: dict[str, Any] = {"setting": one.label, "method": one.method, "line": one.line, "ratio": one.ratio}
-        row |= {"ideal_speed_up": one.ideal, "across_sessions": bool(one.pairs and one.pairs.across)}
-        for name, figure in one.figures.items():
+    for setting in panel.settings:
+        row: dict[str, Any] = {
+            "setting": setting.label,
+            "method": setting.method,
+            "line": setting.line,
+            "ratio": setting.ratio,
+        }
+        row |= {"ideal_speed_up": setting.ideal, "across_sessions": bool(setting.pairs and setting.pairs.across)}
+        for name, figure in setting.figures.items():
             row |= estimated(name, figure)
         rows.append(row)
     return Table.of(rows)
@@ -84,12 +91,12 @@ def panel_table(panel: Panel) -> Table:
 
 def _footnotes(data: PageData) -> list[str]:
     """Return the notes on scores and replies; each begins with the settings and tasks that it applies to."""
-    found: dict[str, list[str]] = {}
+    footnotes: dict[str, list[str]] = {}
     for (scope, place), row in data.figures.items():
         if scope in data.tasks:
             for line in [*row["notes"], *([row["n_said"]] if row["n_said"] else [])]:
-                found.setdefault(line, []).append(f"{data.settings[place].name} in {scope}")
-    return [f"{'; '.join(places)}: {line}" for line, places in found.items()]
+                footnotes.setdefault(line, []).append(f"{data.settings[place].name} in {scope}")
+    return [f"{'; '.join(places)}: {line}" for line, places in footnotes.items()]
 
 
 def records(data: PageData) -> Table:
@@ -126,11 +133,11 @@ def typed(frame: pd.DataFrame, columns: Mapping[str, str] = MappingProxyType({})
 
 def _flat(run: Run, record: Record, named: Mapping[str, Any]) -> dict[str, Any]:
     """Return a sample's record, verdict and seconds as columns; a group's name never hides a field."""
-    own = {**named, "id": record.id, "cluster": record.cluster, "answer": record.reference.get("answer")}
-    own |= {field: getattr(record, field) for field in (*_FLAT, *_COUNTS)}
+    flat = {**named, "id": record.id, "cluster": record.cluster, "answer": record.reference.get("answer")}
+    flat |= {field: getattr(record, field) for field in (*_FLAT, *_COUNTS)}
     more = {**(record.groups or {}), **_verdict(run, record.id)}
     seconds = {f"{stage}_s": seconds for stage, seconds in (record.time or {}).items()}
-    return own | {name: value for name, value in more.items() if name not in own} | seconds
+    return flat | {name: value for name, value in more.items() if name not in flat} | seconds
 
 
 def _verdict(run: Run, id_: str) -> dict[str, Any]:

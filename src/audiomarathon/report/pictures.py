@@ -47,28 +47,30 @@ def plot_runs(paths: Sequence[Path], folder: Path, kind: str = "png") -> list[Pa
     if kind not in charts.FORMATS:
         raise SettingsError(f"--format {kind}: allowed: {', '.join(charts.FORMATS)}")
     drawn = {panel.name: of_panel(panel) for panel in read_panels(paths)} | _of_wings(PageData(read_systems(paths)))
-    return [charts.save(one, folder / f"{file_name(name)}.{kind}") for name, one in drawn.items() if one is not None]
+    return [
+        charts.save(chart, folder / f"{file_name(name)}.{kind}") for name, chart in drawn.items() if chart is not None
+    ]
 
 
 def _of_wings(data: PageData) -> dict[str, Chart]:
     """Return the charts of the wings' sections of the page, by section and scope."""
     return {
-        "-".join(filter(None, (section.anchor, scope))): charts.side_by_side(own, title=section.heading)
+        "-".join(filter(None, (section.anchor, scope))): charts.side_by_side(scope_charts, title=section.heading)
         for part in asked(lambda wing: wing.sections(data))
         for section in part
-        for scope, own in section.charts.items()
+        for scope, scope_charts in section.charts.items()
     }
 
 
 def of_panel(panel: Panel, size: tuple[int, int] = (430, 250)) -> Chart | None:
     """Draw a chart per measured quantity, of `size` pixels, with the ratio on the x axis; None if none is measured."""
-    drawn = [one for quantity in _QUANTITIES if (one := _against_ratio(panel, quantity, size)) is not None]
+    drawn = [chart for quantity in _QUANTITIES if (chart := _against_ratio(panel, quantity, size)) is not None]
     notes = ["Bands: 95 % intervals over clusters."]
     if panel.headline == MEAN:
         notes = ["Only settings run on all tasks. Bands: 95 % intervals of the mean over independent tasks."]
     notes[0] += " Dashed: base, nothing dropped; ratio 0 of every method." * bool(panel.bases)
-    notes[0] += " Dotted: speed-up computed from FLOPs." * any(one.ideal for one in panel.settings)
-    busy = any(one.busy and "prefill_ms" in one.figures for one in panel.settings)
+    notes[0] += " Dotted: speed-up computed from FLOPs." * any(setting.ideal for setting in panel.settings)
+    busy = any(setting.busy and "prefill_ms" in setting.figures for setting in panel.settings)
     notes += [series.PAIRED] * _is_paired(panel) + [series.HOLLOW] * busy
     notes += [*_undrawn(panel), *panel.notes[:_MOST_NOTES]]
     return charts.side_by_side(drawn, title=panel.title, notes=notes) if drawn else None
@@ -76,29 +78,34 @@ def of_panel(panel: Panel, size: tuple[int, int] = (430, 250)) -> Chart | None:
 
 def _undrawn(*panels: Panel) -> list[str]:
     """Return the caption's lines about times that were measured but are not drawn."""
-    every = {one.label for panel in panels for one in panel.settings if one.method != "base"}
-    return lines_by_reason((one for panel in panels for one in panel.undrawn), every)
+    every = {setting.label for panel in panels for setting in panel.settings if setting.method != "base"}
+    return lines_by_reason((reason for panel in panels for reason in panel.undrawn), every)
 
 
 def _is_paired(panel: Panel) -> bool:
     """Tell whether the panel's LLM prefill times are base's median ÷ the speed-up (see `series.PAIRED`)."""
-    return any(one.method != "base" and "speed_up" in one.figures for one in panel.settings)
+    return any(setting.method != "base" and "speed_up" in setting.figures for setting in panel.settings)
 
 
 def _against_ratio(panel: Panel, quantity: str, size: tuple[int, int]) -> Chart | None:
     """Draw a quantity of :data:`_QUANTITIES` against the ratio; None if it is not the score and only base has it."""
-    measured = {name: [one for one in own if quantity in one.figures] for name, own in panel.lines().items()}
+    measured = {
+        name: [setting for setting in line_settings if quantity in setting.figures]
+        for name, line_settings in panel.lines().items()
+    }
     lines = [
-        Line(name, own[-1].method, [_point(one, quantity, panel) for one in own])
-        for name, own in measured.items()
-        if any(one.method != "base" for one in own)
+        Line(name, line_settings[-1].method, [_point(setting, quantity, panel) for setting in line_settings])
+        for name, line_settings in measured.items()
+        if any(setting.method != "base" for setting in line_settings)
     ]
     bases = [
-        (one.line, one.figures[quantity].value, series.BASE) for one in panel.bases.values() if quantity in one.figures
+        (base.line, base.figures[quantity].value, series.BASE)
+        for base in panel.bases.values()
+        if quantity in base.figures
     ]
     if not lines and not (quantity == "score" and bases):
         return None
-    most = max([one.ratio for one in panel.settings] + [0.1])
+    most = max([setting.ratio for setting in panel.settings] + [0.1])
     dotted = _ideal(panel) if quantity == "speed_up" else []
     level = [value for _, value, _ in bases]
     top = 1.05 * max([*charts.reached(lines), *level, *(point["y"] for point in dotted)])
@@ -112,13 +119,13 @@ def _against_ratio(panel: Panel, quantity: str, size: tuple[int, int]) -> Chart 
     return chart.with_title(name)
 
 
-def _point(one: Setting, quantity: str, panel: Panel) -> charts.Row:
-    figure = one.figures[quantity]
-    if quantity == "prefill_ms" and one.method == "base" and _is_paired(panel):
+def _point(setting: Setting, quantity: str, panel: Panel) -> charts.Row:
+    figure = setting.figures[quantity]
+    if quantity == "prefill_ms" and setting.method == "base" and _is_paired(panel):
         # Bands are intervals of the ratio to base, which for base itself is exactly 1.
         figure = replace(figure, interval=(figure.value, figure.value))
-    busy = one.busy and quantity in ("prefill_ms", "speed_up")
-    return charts.point(one.ratio, figure, what=one.label, method=one.method, busy=busy)
+    busy = setting.busy and quantity in ("prefill_ms", "speed_up")
+    return charts.point(setting.ratio, figure, what=setting.label, method=setting.method, busy=busy)
 
 
 def _ideal(panel: Panel) -> list[dict[str, float]]:
@@ -126,9 +133,11 @@ def _ideal(panel: Panel) -> list[dict[str, float]]:
 
     One line is enough, because methods that drop tokens at the same layer have the same ideal speed-up.
     """
-    for own in panel.lines().values():
+    for line_settings in panel.lines().values():
         points = [
-            {"x": one.ratio, "y": one.ideal} for one in own if one.ideal is not None and "speed_up" in one.figures
+            {"x": setting.ratio, "y": setting.ideal}
+            for setting in line_settings
+            if setting.ideal is not None and "speed_up" in setting.figures
         ]
         if any(point["y"] > 1.001 for point in points):
             return points
@@ -148,13 +157,13 @@ def plot_settings(folders: Sequence[Path], path: Path, title: str = "") -> Path:
     scores, times = [], []
     panels = [panel for panel in panels_of([Run.read(folder) for folder in folders]) if panel.headline != MEAN]
     for panel in panels:
-        for one in panel.settings:
-            row = {"task": panel.name, "setting": plain(one.label), "method": one.method}
-            if score := one.figures.get("score"):
+        for setting in panel.settings:
+            row = {"task": panel.name, "setting": plain(setting.label), "method": setting.method}
+            if score := setting.figures.get("score"):
                 low, high = score.interval or (None, None)
                 scores.append(row | {"value": score.value, "low": low, "high": high})
-            if time := one.figures.get("prefill_ms"):
-                times.append(row | {"value": time.value, "busy": one.busy})
+            if time := setting.figures.get("prefill_ms"):
+                times.append(row | {"value": time.value, "busy": setting.busy})
     drawn = [charts.grouped_bars(scores, "score", legend=True, size=(760, 250))]
     drawn += [charts.grouped_bars(times, "LLM prefill, ms (median)", legend=False, size=(760, 150))] if times else []
     notes = ["Lines on the bars: 95 % intervals of the scores, which are wide with few samples."]
@@ -163,7 +172,7 @@ def plot_settings(folders: Sequence[Path], path: Path, title: str = "") -> Path:
     return charts.save(charts.side_by_side(drawn, 1, title, notes), path)
 
 
-def plot_durations(found: Sequence[Durations], folder: Path) -> list[Path]:
+def plot_durations(all_durations: Sequence[Durations], folder: Path) -> list[Path]:
     """Draw a histogram of each task's clip durations (`<task>.png`) and, for several tasks, of all (`all.png`).
 
     Tasks without readable clips have no picture. In `all.png`, tasks share the time axis.
@@ -175,24 +184,32 @@ def plot_durations(found: Sequence[Durations], folder: Path) -> list[Path]:
     RecordError
         When a picture cannot be written.
     """
-    drawn = [one for one in found if one.seconds]
-    own = [_histogram(one, (min(one.seconds), max(one.seconds)), (480, 240)) for one in drawn]
+    drawn = [task_durations for task_durations in all_durations if task_durations.seconds]
+    histograms = [
+        _histogram(task_durations, (min(task_durations.seconds), max(task_durations.seconds)), (480, 240))
+        for task_durations in drawn
+    ]
     paths = [
-        charts.save(chart, folder / f"{file_name(one.task.key.replace('/', '-'))}.png")
-        for one, chart in zip(drawn, own, strict=True)
+        charts.save(chart, folder / f"{file_name(task_durations.task.key.replace('/', '-'))}.png")
+        for task_durations, chart in zip(drawn, histograms, strict=True)
     ]
     if len(drawn) < 2:
         return paths
-    span = (min(min(one.seconds) for one in drawn), max(max(one.seconds) for one in drawn))
-    page = charts.side_by_side([_histogram(one, span, (360, 130)) for one in drawn])
+    span = (
+        min(min(task_durations.seconds) for task_durations in drawn),
+        max(max(task_durations.seconds) for task_durations in drawn),
+    )
+    page = charts.side_by_side([_histogram(task_durations, span, (360, 130)) for task_durations in drawn])
     return [*paths, charts.save(page, folder / "all.png")]
 
 
-def _histogram(one: Durations, span: tuple[float, float], size: tuple[int, int]) -> Chart:
+def _histogram(task_durations: Durations, span: tuple[float, float], size: tuple[int, int]) -> Chart:
     from audiomarathon.data.durations import HISTOGRAM_BINS
 
     low, high = span if span[1] - span[0] >= 1 else (span[0] - 0.5, span[1] + 0.5)  # clips of one length: draw one bar
-    counts, edges = np.histogram(one.seconds, np.linspace(low, high, HISTOGRAM_BINS + 1))
-    median, hours = float(np.median(one.seconds)), sum(one.seconds) / 3600
+    counts, edges = np.histogram(task_durations.seconds, np.linspace(low, high, HISTOGRAM_BINS + 1))
+    median, hours = float(np.median(task_durations.seconds)), sum(task_durations.seconds) / 3600
     chart = charts.histogram(edges.tolist(), counts.tolist(), median, "duration, s", size=size)
-    return chart.with_title(f"{one.task.key}: {len(one.seconds):,} clips, {hours:.1f} h, median {median:.0f} s")
+    return chart.with_title(
+        f"{task_durations.task.key}: {len(task_durations.seconds):,} clips, {hours:.1f} h, median {median:.0f} s"
+    )

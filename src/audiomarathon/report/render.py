@@ -51,9 +51,9 @@ def with_interval(name: str, value: Any, interval: Sequence[float] | None = None
     return {name: value, f"{name}_low": low, f"{name}_high": high}
 
 
-def estimated(name: str, one: Estimate | None) -> dict[str, Any]:
+def estimated(name: str, estimate: Estimate | None) -> dict[str, Any]:
     """Return an estimate as the columns of :func:`with_interval`; they are None if it is missing."""
-    return with_interval(name, one.value, one.interval) if one else with_interval(name, None)
+    return with_interval(name, estimate.value, estimate.interval) if estimate else with_interval(name, None)
 
 
 @dataclass(frozen=True)
@@ -188,7 +188,9 @@ class Table:
         """Make a table from rows; a value that a row lacks becomes None."""
         names = dict.fromkeys(name for row in rows for name in row)
         each = [{name: row.get(name) for name in names} for row in rows]
-        return cls([{name: None if _missing(one) else one for name, one in row.items()} for row in each], shown, **more)
+        return cls(
+            [{name: None if _missing(cell) else cell for name, cell in row.items()} for row in each], shown, **more
+        )
 
     @cached_property
     def frame(self) -> pd.DataFrame:
@@ -212,8 +214,8 @@ class Table:
         If `shown` is empty, all columns except those that refine another, such as `score_low` beside `score`.
         """
         there = [*self.rows[0]] if self.rows else list(self.frame.columns)
-        own = {f"{name}{suffix}" for name in there for suffix in _BESIDE}
-        return [name for name in self.shown or [name for name in there if name not in own] if name in there]
+        beside = {f"{name}{suffix}" for name in there for suffix in _BESIDE}
+        return [name for name in self.shown or [name for name in there if name not in beside] if name in there]
 
     def kind(self, name: str) -> Kind:
         """Return how a column is written: its kind in `kinds` or :data:`KINDS`, else one that fits its values."""
@@ -262,7 +264,7 @@ def _cell(row: Mapping[Any, Any], name: str, kind: Kind) -> Cell:
         ends = replace(kind, form=kind.ends or kind.form)
         beside = f" [{NONE}]" if _missing(low) else f" [{ends.text(low)}, {ends.text(high)}]"
     remarks = (row.get(f"{name}{suffix}") for suffix in ("_said", "_mark", "_why"))
-    said, mark, why = (one if isinstance(one, str) else "" for one in remarks)
+    said, mark, why = (remark if isinstance(remark, str) else "" for remark in remarks)
     return Cell(figure, beside + (f" ({plain(said)})" if said else ""), mark, why)
 
 
@@ -322,8 +324,8 @@ def for_width(table: Table, width: int) -> RichTable:
     widths = _widths(drawn)
     if _room(widths) > width:
         return fitted(drawn, width, [table.heading(name) for name in table.least if name in table.columns])
-    for column, own in zip(drawn.columns, widths, strict=True):
-        column.width = own  # otherwise rich measures every cell three times
+    for column, column_width in zip(drawn.columns, widths, strict=True):
+        column.width = column_width  # otherwise rich measures every cell three times
     return drawn
 
 

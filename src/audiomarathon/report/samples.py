@@ -105,24 +105,24 @@ def samples_of(
         from_runs = _from_runs(systems, key, longest, wide)
         return from_runs | from_data | {"prompt": from_data["prompt"] or from_runs["prompt"]}
 
-    found = []
+    samples = []
     with ThreadPoolExecutor(_JOBS) as pool:  # decoding and transforms work outside Python's lock
         for sample in pool.map(of, chosen):
-            found.append(sample)
+            samples.append(sample)
             step()
-    return found
+    return samples
 
 
 def _from_runs(systems: Sequence[System], key: Key, longest: int, wide: int) -> dict[str, Any]:
     """Return what the run folders hold about a sample: its reference, and each setting's reply."""
     task, control, id_ = key
-    own = [
+    run_records = [
         (index, run, record)
         for index, system in enumerate(systems)
         if system.control == control and (run := system.runs.get(task)) is not None
         if (record := run.records.get(id_) or run.failed.get(id_)) is not None
     ]
-    record = min((record for *_, record in own), key=lambda record: not record.answered)
+    record = min((record for *_, record in run_records), key=lambda record: not record.answered)
     reference = record.reference or {}
     answer = str(reference.get("answer") or "\n".join(reference.get("references") or ()))
     options = [f"{ascii_uppercase[place]}. {text}" for place, text in enumerate(reference.get("options") or ())]
@@ -135,7 +135,7 @@ def _from_runs(systems: Sequence[System], key: Key, longest: int, wide: int) -> 
         "truncated": bool(record.truncated),
         "answer": _shortened(answer, longest) if answer else None,
         "prompt": _shortened("\n".join(["Options (the whole prompt needs the data):", *options])) if options else None,
-        "replies": [_reply(index, run, record, longest, wide) for index, run, record in own],
+        "replies": [_reply(index, run, record, longest, wide) for index, run, record in run_records],
     }
 
 
@@ -146,16 +146,16 @@ def _shortened(text: str, longest: int = _LONGEST) -> str:
 
 def _samples(systems: Sequence[System], key: str, control: str, data: Path | None) -> Mapping[str, Sample]:
     """Return a task's samples by id, from `data` or the run's data folder; empty if the data is missing."""
-    own = next(system for system in systems if key in system.runs and system.control == control)
-    return samples_in(own.runs[key], data)
+    system = next(system for system in systems if key in system.runs and system.control == control)
+    return samples_in(system.runs[key], data)
 
 
 def samples_in(run: Run, data: Path | None = None) -> Mapping[str, Sample]:
     """Return the samples of a run's task by id, from `data` or the run's data folder; empty if the data is missing."""
     try:
         task = get_task(run.key)
-        found = Path(str(run.facts["data_folder"])) if data is None or run.control else task_folder(task, data, {})
-        return {sample.id: sample for sample in task.load(found).samples} if found.is_dir() else {}
+        folder = Path(str(run.facts["data_folder"])) if data is None or run.control else task_folder(task, data, {})
+        return {sample.id: sample for sample in task.load(folder).samples} if folder.is_dir() else {}
     except (AudioMarathonError, KeyError, OSError):  # an OSError: a name that no folder can have
         return {}
 
@@ -178,7 +178,7 @@ def _reply(setting: int, run: Run, record: Record, longest: int, wide: int) -> d
     """Return one setting's reply to a sample with its verdict, as an object without fields that are None or False."""
     verdict = run.verdicts.get(record.id) if run.task else None
     scorer = run.task.scorer if run.task else None
-    found = {
+    fields = {
         "setting": setting,
         "reply": _shortened(str(record.reply if record.answered else record.error), longest),
         "failed": not record.answered,
@@ -189,7 +189,7 @@ def _reply(setting: int, run: Run, record: Record, longest: int, wide: int) -> d
         "finish": record.finish or None,
         "kept": strip(record, wide),
     }
-    return {name: value for name, value in found.items() if value is not None and value is not False}
+    return {name: value for name, value in fields.items() if value is not None and value is not False}
 
 
 def strip(record: Record, wide: int = STRIP) -> str | None:

@@ -57,11 +57,15 @@ class Section:
 def sections(data: PageData) -> list[Section]:
     """Return the non-empty sections, in reading order: about replies, from wings, about the machine."""
     replies = data.only(_replies)
-    found = [
+    parts = [
         *(_of_replies(replies) if replies.systems else []),
-        *(part for own in asked(lambda wing: wing.sections(data)) for part in own),
+        *(part for wing_sections in asked(lambda wing: wing.sections(data)) for part in wing_sections),
     ]
-    return [one for one in [*found, _machine(replies if replies.systems else data)] if one.tables or one.charts]
+    return [
+        section
+        for section in [*parts, _machine(replies if replies.systems else data)]
+        if section.tables or section.charts
+    ]
 
 
 def _replies(run: Run) -> bool:
@@ -88,7 +92,9 @@ def facts(data: PageData, samples: int) -> list[str]:
     named = ((str(run.facts.get("model") or run.checkpoint), run.checkpoint) for run in runs)
     models = dict.fromkeys(name if name == checkpoint else f"{name} ({checkpoint})" for name, checkpoint in named)
     machines = dict.fromkeys(map(_machine_of, runs))
-    days = sorted({str(one.get("started", ""))[:10] for run in runs for one in run.facts.get("sessions") or ()} - {""})
+    days = sorted(
+        {str(session.get("started", ""))[:10] for run in runs for session in run.facts.get("sessions") or ()} - {""}
+    )
     tasks = list(dict.fromkeys(run.key for run in runs))
     when = f"measured {days[0]}" + (f" to {days[-1]}" if days[1:] else "") if days else "date unknown"
     count = counted(len(data.systems), "setting")
@@ -103,7 +109,7 @@ def _redundancy(runs: Sequence[Run]) -> list[str]:
     """Return a line on the similarity of neighbouring audio tokens, by task and checkpoint; [] if not measured."""
     several, told = len({run.checkpoint for run in runs}) > 1, []
     for run in runs:
-        values = [one.redundancy for one in run.records.values() if one.redundancy is not None]
+        values = [record.redundancy for record in run.records.values() if record.redundancy is not None]
         if values and not run.control:
             told.append(f"{run.checkpoint + ' ' if several else ''}{run.key} {np.mean(values):.2f}")
     shown = ", ".join(dict.fromkeys(told))
@@ -126,36 +132,44 @@ def advice(data: PageData) -> list[str]:
     weak = "Some judges of these replies are weak or not certified (see the notes): do not rely on these scores alone."
     notes = [note for run in data.runs for note in (run.summary or {}).get("notes") or ()]
     data = data.only(_replies)
-    advised = [_advised(one, data.point) for one in data.advice]
+    advised = [_advised(recommendation, data.point) for recommendation in data.advice]
     is_weak = any(mark in note for note in notes for mark in MARKS)
     return [*advised, *[weak] * is_weak] if advised else [none]
 
 
-def _advised(one: Advice, point: float) -> str:
+def _advised(recommendation: Advice, point: float) -> str:
     """Return a recommendation as text; `point` is one hundredth of the score's range."""
-    if one.best is None:
-        return f"{one.checkpoint}: no recommendation, because {one.why}."
-    tasks = one.tasks[0] if len(one.tasks) == 1 else counted(len(one.tasks), "task")
-    on = f"on {counted(one.samples, 'sample')} of {tasks}"
-    if one.row is None and one.margins:
-        return f"{one.checkpoint}: no setting is faster than base ({on})."
-    if one.row is None:
-        return f"{one.checkpoint}: no setting keeps the score within 1 point of base's and is faster ({on})."
-    verdict = one.row.verdict
+    if recommendation.best is None:
+        return f"{recommendation.checkpoint}: no recommendation, because {recommendation.why}."
+    tasks = recommendation.tasks[0] if len(recommendation.tasks) == 1 else counted(len(recommendation.tasks), "task")
+    on = f"on {counted(recommendation.samples, 'sample')} of {tasks}"
+    if recommendation.row is None and recommendation.margins:
+        return f"{recommendation.checkpoint}: no setting is faster than base ({on})."
+    if recommendation.row is None:
+        return f"{recommendation.checkpoint}: no setting keeps the score within 1 point of base's and is faster ({on})."
+    verdict = recommendation.row.verdict
     unit = "1 point" if math.isclose(point, 0.01) else f"1 point ({point:g})"
     loss = "its replies are base's by construction"
-    if one.row.alike != AS_BASE and verdict.interval:
+    if recommendation.row.alike != AS_BASE and verdict.interval:
         low, high = (end / point for end in verdict.interval)
         loss = f"{(verdict.difference or 0.0) / point:+.1f} points, 95 % interval {low:+.1f} to {high:+.1f}"
-    speed = (one.row.speed_ups["first_token"] or {}).get("interval")
+    speed = (recommendation.row.speed_ups["first_token"] or {}).get("interval")
     span = f" [{speed[0]:.2f}, {speed[1]:.2f}]" if speed else ""
-    claim = f"is decided to lose no more than {one.margins}" if one.margins else f"keeps the score within {unit}"
-    text = (
-        f"{one.checkpoint}: {one.best.name} {claim} at {one.best.speed:.2f}×{span} base's speed "
-        f"to the first token ({loss}; {on})."
+    claim = (
+        f"is decided to lose no more than {recommendation.margins}"
+        if recommendation.margins
+        else f"keeps the score within {unit}"
     )
-    if one.best.is_random:
-        method = f"{one.other.name} ({one.other.speed:.2f}×)" if one.other and one.other.speed > 1 else "none"
+    text = (
+        f"{recommendation.checkpoint}: {recommendation.best.name} {claim} at {recommendation.best.speed:.2f}×{span} "
+        f"base's speed to the first token ({loss}; {on})."
+    )
+    if recommendation.best.is_random:
+        method = (
+            f"{recommendation.other.name} ({recommendation.other.speed:.2f}×)"
+            if recommendation.other and recommendation.other.speed > 1
+            else "none"
+        )
         text += f" That is the control, which drops at random; the best other setting is {method}."
     return text
 
@@ -179,7 +193,7 @@ def _rows(data: PageData, scope: str) -> list[Row]:
 
 def _choice(data: PageData) -> Section:
     """Return the first section: score against time to first token, and a table with recommended settings first."""
-    scope, advised = data.widest, {one.place for one in data.advice}
+    scope, advised = data.widest, {recommendation.place for recommendation in data.advice}
     rows = []
     for place, setting in enumerate(data.settings):
         row = dict.fromkeys(_CHOICE) | data.figures.get((scope, place), {})
@@ -195,7 +209,7 @@ def _choice(data: PageData) -> Section:
         order = (bool(setting.system.control), place not in advised, missing, not kept,
                  -speed if kept else 2.0 if loss is None else -loss)  # fmt: skip
         rows.append((order, row | shown))
-    ordered = [row for _, row in sorted(rows, key=lambda one: one[0])]
+    ordered = [row for _, row in sorted(rows, key=lambda ranked: ranked[0])]
     kinds = {"prefill_s": Kind("first token, ms", ".0f", 1e3), "setting": Kind(left=True)}
     kinds |= {"score": Kind(f"score, {scope} [95 %]", ".3f"), "n": Kind("samples", "d")}
     table = Table.of(ordered, _CHOICE, kinds=kinds).without_empty("setting", "score")
@@ -302,8 +316,8 @@ Draw = Callable[[PageData, str], tuple[list[Chart], list[str]]]
 def _by_scope(anchor: str, heading: str, scopes: Sequence[str], data: PageData, draw: Draw) -> Section:
     """Return a section with charts and notes by scope (a task or a mean); scopes without charts are left out."""
     drawn = {scope: draw(data, scope) for scope in scopes}
-    found = {scope: charts for scope, (charts, _) in drawn.items() if charts}
-    return Section(anchor, heading, (), found, {scope: drawn[scope][1] for scope in found})
+    by_scope = {scope: charts for scope, (charts, _) in drawn.items() if charts}
+    return Section(anchor, heading, (), by_scope, {scope: drawn[scope][1] for scope in by_scope})
 
 
 X = Callable[[Mapping[str, Any]], float | None]
@@ -337,17 +351,17 @@ def _lines(data: PageData, scope: str, x: X, *, timed: bool = True) -> list[Line
         if first.base is not None and not first.system.is_base and not figures.get("why"):
             base = data.figures.get((scope, first.base))
             points.insert(0, point(data.settings[first.base], base) if base else None)
-        lines.append(Line(name, first.method, [one for one in points if one], lines_of_method[first.method]))
+        lines.append(Line(name, first.method, [point for point in points if point], lines_of_method[first.method]))
         lines_of_method[first.method] += 1
     return sorted(lines, key=lambda line: line.method == "base")
 
 
 def _by_line(rows: Iterable[Row]) -> dict[str, list[Row]]:
     """Group settings with their figures by the name of their line in pictures."""
-    found: dict[str, list[Row]] = {}
+    by_line: dict[str, list[Row]] = {}
     for row in rows:
-        found.setdefault(row[0].line, []).append(row)
-    return found
+        by_line.setdefault(row[0].line, []).append(row)
+    return by_line
 
 
 def _speed_up(row: Mapping[str, Any]) -> float | None:
@@ -368,10 +382,10 @@ def _curves(data: PageData, scope: str) -> tuple[list[Chart], list[str]]:
     lines = _lines(data, scope, itemgetter("ratio"), timed=False)
     by_ratio = [line for line in lines if line.method != "base"]
     bases = [(line.name, float(line.points[0]["y"]), series.BASE) for line in lines if line.method == "base"]
-    found, notes = [], list[str]()
+    curves, notes = [], list[str]()
     if _has_points(by_ratio):
         most = max([point["x"] for line in by_ratio for point in line.points] + [0.1])
-        found.append(
+        curves.append(
             charts.line_chart(by_ratio, "fraction of audio removed", "score", rules=bases, span=(0.0, most * 1.01),
                               range_=charts.score_range(by_ratio, *(value for _, value, _ in bases)))
             .with_title("Score against ratio")
@@ -383,7 +397,7 @@ def _curves(data: PageData, scope: str) -> tuple[list[Chart], list[str]]:
         lines = _lines(data, scope, partial(_milliseconds, name=name))
         if _has_points(lines):
             front = charts.pareto_front(point for line in lines for point in line.points) if len(devices) < 2 else []
-            found.append(
+            curves.append(
                 charts.line_chart(lines, f"{title}, ms (median)", "score", bands=False, front=front,
                                   range_=charts.score_range(lines)).with_title(f"Score against {title}")
             )  # fmt: skip
@@ -393,7 +407,7 @@ def _curves(data: PageData, scope: str) -> tuple[list[Chart], list[str]]:
         notes.append(f"Times come from different devices ({names}), so they have no Pareto front.")
     elif timed:
         notes.append("Rings mark the Pareto front: no other setting is both better and faster.")
-    return found, [described(data, scope), *notes, *_paired(data, scope), *_undrawn(data, scope)]
+    return curves, [described(data, scope), *notes, *_paired(data, scope), *_undrawn(data, scope)]
 
 
 def _paired(data: PageData, scope: str) -> list[str]:
@@ -414,29 +428,29 @@ def _milliseconds(row: Mapping[str, Any], *, name: str) -> float | None:
 def _costs(data: PageData, scope: str) -> tuple[list[Chart], list[str]]:
     all_rows = _rows(data, scope)
     rows = all_rows[:_MOST_BARS]
-    found, notes = [], list[str]()
+    bars_drawn, notes = [], list[str]()
     stages = [
-        {"name": one.name, "part": stage.replace("llm_prefill", "LLM prefill"), "value": 1e3 * row[f"{stage}_s"],
+        {"name": setting.name, "part": stage.replace("llm_prefill", "LLM prefill"), "value": 1e3 * row[f"{stage}_s"],
          "colour": charts.STAGES[stage], "busy": row["busy"]}
-        for one, row in rows for stage in charts.STAGES if row[f"{stage}_s"] is not None and _comparable(row)
+        for setting, row in rows for stage in charts.STAGES if row[f"{stage}_s"] is not None and _comparable(row)
     ]  # fmt: skip
     if len({row["name"] for row in stages}) > 1:
-        found.append(charts.bar_chart(stages, "ms, medians").with_title("Time by stage"))
+        bars_drawn.append(charts.bar_chart(stages, "ms, medians").with_title("Time by stage"))
         notes += _paired(data, scope) + [series.PALE] * any(row["busy"] for row in stages)
     for name, unit, scale, title in (
         ("kv_bytes", "MB", 1e-6, "KV cache after prefill"),
         ("peak_memory_bytes", "GB", 1e-9, "Peak memory of the GPU"),
     ):
         bars = [
-            {"name": one.name, "part": "", "value": scale * row[name], "colour": series.colour(one.method)}
-            for one, row in rows if row[name] is not None
+            {"name": setting.name, "part": "", "value": scale * row[name], "colour": series.colour(setting.method)}
+            for setting, row in rows if row[name] is not None
         ]  # fmt: skip
         if len(bars) > 1:
-            found.append(charts.bar_chart(bars, unit).with_title(title))
+            bars_drawn.append(charts.bar_chart(bars, unit).with_title(title))
     notes += _undrawn(data, scope)
     if more := len(all_rows) - len(rows):
         notes.append(f"Bars show the first {_MOST_BARS} settings; {more} more are left out.")
-    return found, [described(data, scope), *notes]
+    return bars_drawn, [described(data, scope), *notes]
 
 
 def _durations(data: PageData, scope: str) -> tuple[list[Chart], list[str]]:
@@ -457,16 +471,16 @@ def _durations(data: PageData, scope: str) -> tuple[list[Chart], list[str]]:
         return [], []
     look: dict[str, Any] = {"span": (min(xs) - 15, max(xs) + 15), "range_": charts.score_range([*curves.values()])}
     lines = _by_line(row for row in rows if not row[0].system.is_base)
-    found = []
+    histograms = []
     for name, of_line in lines.items() or {"base": []}.items():
         bases = {setting.base for setting, _ in of_line} or set(curves)
         drawn = [replace(curves[setting.place], nth=nth) for nth, (setting, _) in enumerate(of_line)]
         drawn += [curves[base] for base in bases if base in curves]
         chart = charts.line_chart(drawn, "duration of the clip, s", "mean sample score", size=(300, 190), **look)
-        found.append(chart.with_title(name))
+        histograms.append(chart.with_title(name))
     members = data.members(scope)
     pooled = f"All samples of {', '.join(members)} together." if len(members) > 1 else described(data, scope)
-    return found, [
+    return histograms, [
         pooled,
         "Mean score of single samples (right or wrong; 1 − WER) in bins of half a minute. Point at a dot to see its "
         "number of samples.",
@@ -475,30 +489,30 @@ def _durations(data: PageData, scope: str) -> tuple[list[Chart], list[str]]:
 
 def _task_tables(data: PageData) -> Section:
     """Return the section with the tables that tasks and scorers provide for themselves."""
-    found = []
+    task_tables = []
     for key in data.tasks:
-        runs = {one.name: one.system.runs[key] for one in data.settings if key in one.system.runs}
+        runs = {setting.name: setting.system.runs[key] for setting in data.settings if key in setting.system.runs}
         task = next((run.task for run in runs.values()), None)
         verdicts = {name: list(run.verdicts.values()) for name, run in runs.items() if task and run.verdicts}
         if task and verdicts:
-            found += tables.of_task(task, verdicts)
-    return Section("tasks", "Task by task", found)
+            task_tables += tables.of_task(task, verdicts)
+    return Section("tasks", "Task by task", task_tables)
 
 
 def _machine(data: PageData) -> Section:
     groups: dict[tuple[str, ...], list[str]] = {}
-    for one in data.settings:
-        run = next(iter(one.system.runs.values()))
+    for setting in data.settings:
+        run = next(iter(setting.system.runs.values()))
         environment = run.facts.get("environment") or {}
         versions = {**environment, **(environment.get("packages") or {})}.items()
         software = ", ".join(f"{name} {value}" for name, value in versions if isinstance(value, (str, int, float)))
-        identity = one.system.identity
-        facts = [run.facts.get("model"), one.system.checkpoint, identity.get("device") or "untimed"]
+        identity = setting.system.identity
+        facts = [run.facts.get("model"), setting.system.checkpoint, identity.get("device") or "untimed"]
         facts += [identity.get("dtype"), identity.get("attention")]
         facts += ["yes" if run.facts.get("certificate") else "no", software]
-        groups.setdefault(tuple(str(value or "–") for value in facts), []).append(one.name)
+        groups.setdefault(tuple(str(value or "–") for value in facts), []).append(setting.name)
     names = ("model", "checkpoint", "device", "dtype", "attention", "certified", "environment")
-    columns = ["all" if len(own) == len(data.settings) else ", ".join(own) for own in groups.values()]
+    columns = ["all" if len(names) == len(data.settings) else ", ".join(names) for names in groups.values()]
     rows = [
         {"settings": name, **dict(zip(columns, values, strict=True))}
         for name, *values in zip(names, *groups, strict=True)

@@ -60,8 +60,10 @@ def lines_of(identities: Sequence[Identity]) -> list[str]:
         for name, value in parameters.items():
             seen.setdefault((method, name), set()).add(value)
     return [
-        " ".join([method, *(f"{name} {value}" for name, value in own.items() if value and len(seen[method, name]) > 1)])
-        for method, own in zip(methods, known, strict=True)
+        " ".join(
+            [method, *(f"{name} {value}" for name, value in facts.items() if value and len(seen[method, name]) > 1)]
+        )
+        for method, facts in zip(methods, known, strict=True)
     ]
 
 

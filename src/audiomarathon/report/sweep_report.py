@@ -25,9 +25,9 @@ def print_outcome(outcome: Outcome, console: Console) -> None:
     lines = [f"{task}: {reason.removeprefix(f'{task}: ')}" for task, reason in outcome.swept.failures.items()]
     results = [finished.result for settings in checkpoints.values() for finished in settings]
     lines += [
-        f"{one.summary['task']} {one.method}: {counted(one.summary['errors'], 'sample')}"
-        for one in results
-        if one.summary["errors"]
+        f"{result.summary['task']} {result.method}: {counted(result.summary['errors'], 'sample')}"
+        for result in results
+        if result.summary["errors"]
     ]
     for line in lines:
         console.print(f"FAILED {line}", markup=False, highlight=False, soft_wrap=True)
@@ -59,13 +59,13 @@ def _content(outcome: Outcome, folder: Path, model: str) -> dict[str, Any]:
             {
                 "task": task,
                 "checkpoint": checkpoint,
-                "setting": one.result.method,
-                "folder": os.path.relpath(one.result.folder, folder),
-                "against_base": one.against_base,
-                "savings": one.savings,
-                "summary": one.result.summary,
+                "setting": finished.result.method,
+                "folder": os.path.relpath(finished.result.folder, folder),
+                "against_base": finished.against_base,
+                "savings": finished.savings,
+                "summary": finished.result.summary,
             }
             for (checkpoint, task), settings in outcome.groups.items()
-            for one in settings
+            for finished in settings
         ],
     }

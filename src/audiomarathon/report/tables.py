@@ -44,14 +44,14 @@ def of_task(task: Task, verdicts: Mapping[str, Sequence[Verdict]]) -> list[Table
     `verdicts` holds each setting's verdicts by the setting's name.
     """
     frames = task.frames(verdicts)
-    found = []
+    task_tables = []
     for title, frame in frames.items():
         percent = {name: Kind(name, _whole) for name in map(str, frame) if name.endswith(" %")}
-        counts = {str(one) for name in frame if str(name).endswith("_said") for one in frame[name].dropna()}
+        counts = {str(note) for name in frame if str(name).endswith("_said") for note in frame[name].dropna()}
         single = "n 1" in counts and counts <= {"n 0", "n 1"}
         table = Table(frame, title=f"{task.key}: {title}", foreign=True, kinds=percent, folded=single)
-        found += [table] if len(frame) else []
-    return found
+        task_tables += [table] if len(frame) else []
+    return task_tables
 
 
 def _whole(share: float) -> str:
@@ -134,51 +134,53 @@ def _saved(saved: Mapping[str, Any], n: int) -> dict[str, Any]:
     return row
 
 
-def _speed_up(stage: str, found: Mapping[str, Any]) -> dict[str, Any]:
+def _speed_up(stage: str, gain: Mapping[str, Any]) -> dict[str, Any]:
     """Return the cells of a stage's speed-up, which :func:`~audiomarathon.results.pairs.gains` returned."""
     column = f"{stage}_speedup"
-    row = with_interval(column, found.get("measured"), found.get("interval"))
-    ideal, work = found.get("ideal"), found.get("work")
+    row = with_interval(column, gain.get("measured"), gain.get("interval"))
+    ideal, work = gain.get("ideal"), gain.get("work")
     said = [] if ideal is None else [f"ideal {ideal:.2f}"]
     said += [] if work is None else [f"{work:.2f} of GPU work"]
-    said += ["launch-bound"] * bool(found.get("launch_bound"))
-    said += ["chooses longer than it saves"] * bool(found.get("chooses_longer"))
-    row |= {f"{column}_ideal": ideal, f"{column}_work": work, f"{column}_launch_bound": found.get("launch_bound")}
-    row[f"{column}_chooses_longer"] = found.get("chooses_longer")
+    said += ["launch-bound"] * bool(gain.get("launch_bound"))
+    said += ["chooses longer than it saves"] * bool(gain.get("chooses_longer"))
+    row |= {f"{column}_ideal": ideal, f"{column}_work": work, f"{column}_launch_bound": gain.get("launch_bound")}
+    row[f"{column}_chooses_longer"] = gain.get("chooses_longer")
     return row | {f"{column}_said": ", ".join(said)}
 
 
-def _throughput(found: Mapping[str, float] | None) -> dict[str, Any]:
+def _throughput(gain: Mapping[str, float] | None) -> dict[str, Any]:
     """Return the cells of a setting's samples a second against base, each in batches of its own size."""
-    if found is None:
+    if gain is None:
         return {"throughput_speedup": None}
     sides = ("", "base_")
-    own, base = (f"{found[f'{side}samples_per_second']:.3g}" for side in sides)
-    batch, of_base = (f"{found[f'{side}batch']:.0f}" for side in sides)
+    method_rate, base = (f"{gain[f'{side}samples_per_second']:.3g}" for side in sides)
+    batch, of_base = (f"{gain[f'{side}batch']:.0f}" for side in sides)
     each = f"batches of {batch}" if batch == of_base else f"batches of {batch}, base's of {of_base}"
-    said = f"{own} a second against {base}, {each}"
-    rates = {f"throughput_{name}": value for name, value in found.items() if name != "measured"}
-    return {"throughput_speedup": found["measured"], "throughput_speedup_said": said, **rates}
+    said = f"{method_rate} a second against {base}, {each}"
+    rates = {f"throughput_{name}": value for name, value in gain.items() if name != "measured"}
+    return {"throughput_speedup": gain["measured"], "throughput_speedup_said": said, **rates}
 
 
-def results(found: Sequence[Result], title: str = "") -> Table:
+def results(finished: Sequence[Result], title: str = "") -> Table:
     """Show one row per task and setting: score with its 95 % interval, times, kept audio tokens and KV cache.
 
     Times are medians over samples in milliseconds; a dash means not measured. Endpoints have the latencies that the
     client measured, and costs if prices are known.
     """
-    return _scores([result_row(one) for one in found], found, title)
+    return _scores([result_row(result) for result in finished], finished, title)
 
 
-def _scores(rows: Sequence[Mapping[str, Any]], found: Sequence[Result], title: str, *more: str) -> Table:
+def _scores(rows: Sequence[Mapping[str, Any]], finished: Sequence[Result], title: str, *more: str) -> Table:
     stages = ("encoder_s", "llm_prefill_s", "decode_s")
     latencies = tuple(f"{name}_s" for name in _LATENCIES)
     timed = [name for name in (*stages, *latencies) if any(row[name] is not None for row in rows)]
     cost = ("cost",) * any(row["cost"] is not None for row in rows)
     shown = ("task", "setting", "n", "score", *more, *(timed or stages), "_tokens", "kv_bytes", *cost)
-    noted = [(one.method.partition("-")[0], one.summary) for one in found]
+    noted = [(result.method.partition("-")[0], result.summary) for result in finished]
     lines = lines_by_reason(
-        dict.fromkeys(LeftOut(name, own["task"], note) for name, own in noted for note in own.get("notes") or ())
+        dict.fromkeys(
+            LeftOut(name, summary["task"], note) for name, summary in noted for note in summary.get("notes") or ()
+        )
     )
     least = ("accuracy", "encoder_s", "decode_s", "total_latency_s", "llm_prefill_s")  # so savings are never hidden
     return Table.of(rows, shown, title=title, group="task", least=least, notes=lines)
@@ -186,7 +188,11 @@ def _scores(rows: Sequence[Mapping[str, Any]], found: Sequence[Result], title: s
 
 def sweep_rows(outcome: Outcome) -> list[dict[str, Any]]:
     """Return the rows of `summary.csv`: finished settings, then failed tasks."""
-    rows = [result_row(one.result, one.savings, one) for settings in outcome.groups.values() for one in settings]
+    rows = [
+        result_row(finished.result, finished.savings, finished)
+        for settings in outcome.groups.values()
+        for finished in settings
+    ]
     return rows + [{"task": task, "error": reason} for task, reason in outcome.swept.failures.items()]
 
 
@@ -197,17 +203,19 @@ def sweep(settings: Sequence[Finished], of: str = "") -> tuple[Table, Table]:
     of prefill, or from the bytes that a decode step reads. Decode is measured only in runs with a forced number of
     tokens (`DECODE_TOKENS`).
     """
-    rows = [result_row(one.result, one.savings, one) for one in settings]
+    rows = [result_row(finished.result, finished.savings, finished) for finished in settings]
     title = f"Scores and times (medians){of}"
-    scores = _scores(rows, [one.result for one in settings], title, "score_difference", "accuracy")
+    scores = _scores(rows, [finished.result for finished in settings], title, "score_difference", "accuracy")
     always = ("task", "setting", "kept_ratio", "_kv_length_a_layer", "kv_bytes", "scoring_s")
-    notes = [f"* {ACROSS}"] if any(one.savings.get("across_sessions") for one in settings) else []
+    notes = [f"* {ACROSS}"] if any(finished.savings.get("across_sessions") for finished in settings) else []
     kinds = {"untimed": "no speed-ups", "undecoded": "no decode speed-up", "unbatched": "no samples a second"}
     for name, what in kinds.items():
-        whys = [(one.result, one.savings.get(name) or one.why * (name == "untimed")) for one in settings]
-        without = [LeftOut(one.method, one.summary["task"], why) for one, why in whys if why]
-        every = {one.result.method for one in settings} - {Base().label}
-        lines = lines_by_reason((one for one in without if one.side != Base().label), every)
+        whys = [
+            (finished.result, finished.savings.get(name) or finished.why * (name == "untimed")) for finished in settings
+        ]
+        without = [LeftOut(result.method, result.summary["task"], why) for result, why in whys if why]
+        every = {finished.result.method for finished in settings} - {Base().label}
+        lines = lines_by_reason((left for left in without if left.side != Base().label), every)
         notes += [f"{what} for {line}" for line in lines]
     *speed_ups, decode = (f"{stage}_speedup" for stage in _SPEED_UPS)
     columns = (*always, *speed_ups, decode, "throughput_speedup")
@@ -225,7 +233,7 @@ def lengths_text(lengths: Sequence[float] | None) -> str | None:
     """
     if not lengths:
         return None
-    runs = [(len(list(own)), length) for length, own in groupby(lengths)]
+    runs = [(len(list(layers)), length) for length, layers in groupby(lengths)]
     if len(runs) > 4:  # different budgets in many layers
         return f"{min(lengths):.0f}–{max(lengths):.0f}"
     return " ".join(f"{count}×{length:.0f}" for count, length in runs)
@@ -297,44 +305,44 @@ def comparison_row(row: Comparison) -> dict[str, Any]:
     }
 
 
-def _decision(found: Decision | None) -> dict[str, Any]:
+def _decision(decision: Decision | None) -> dict[str, Any]:
     """Return the cells for the result of a test of a margin."""
-    if found is None:
+    if decision is None:
         return {}
-    said = AS_BASE if found.by_construction else "; ".join(filter(None, [found.missing, found.beside]))
+    said = AS_BASE if decision.by_construction else "; ".join(filter(None, [decision.missing, decision.beside]))
     return {
-        "margin": found.margin,
-        "margin_figure": found.figure,
-        "margin_verdict": at_margin(found),
+        "margin": decision.margin,
+        "margin_figure": decision.figure,
+        "margin_verdict": at_margin(decision),
         "margin_verdict_said": said,
-        "margin_verdict_mark": {NO_WORSE: "good", WORSE: "bad"}.get(found.verdict, ""),
-        "smallest_margin": None if found.by_construction else found.smallest,
-        "smallest_margin_said": "" if found.tests < 2 else f"{found.smallest_of_all:.3f} of {found.tests}",
-        "smallest_margin_of_all": found.smallest_of_all,
-        **dict(zip(("margin_difference_low", "margin_difference_high"), found.bounds, strict=True)),
-        "margin_difference": found.difference,
-        **{name: getattr(found, name) for name in ("p_no_worse", "p_worse", "holm_no_worse", "holm_worse")},
-        **{name: getattr(found, name) for name in ("clusters", "discordant", "needed")},
-        "looked_after_each_cluster": found.each,
-        "margin_beside": found.beside or None,
+        "margin_verdict_mark": {NO_WORSE: "good", WORSE: "bad"}.get(decision.verdict, ""),
+        "smallest_margin": None if decision.by_construction else decision.smallest,
+        "smallest_margin_said": "" if decision.tests < 2 else f"{decision.smallest_of_all:.3f} of {decision.tests}",
+        "smallest_margin_of_all": decision.smallest_of_all,
+        **dict(zip(("margin_difference_low", "margin_difference_high"), decision.bounds, strict=True)),
+        "margin_difference": decision.difference,
+        **{name: getattr(decision, name) for name in ("p_no_worse", "p_worse", "holm_no_worse", "holm_worse")},
+        **{name: getattr(decision, name) for name in ("clusters", "discordant", "needed")},
+        "looked_after_each_cluster": decision.each,
+        "margin_beside": decision.beside or None,
     }
 
 
-def kept(found: Kept) -> Table:
+def kept(retained: Kept) -> Table:
     """Show each setting's share of right replies on the samples that base answers right and the control does not."""
     rows = [
         {"task": row.task, "setting": row.side, "n": row.samples, "clusters": row.clusters}
         | with_interval("kept", row.share, row.interval)
-        for row in found.rows
+        for row in retained.rows
     ]
     kinds = {"kept": Kind("still right [95 %]", ".3f"), "clusters": Kind("clusters", "d")}
-    title = f"of the samples that {found.reference} answers right and {found.control} does not"
+    title = f"of the samples that {retained.reference} answers right and {retained.control} does not"
     return Table.of(rows, title=title, group="task", kinds=kinds)
 
 
-def at_margin(found: Decision) -> str:
+def at_margin(decision: Decision) -> str:
     """Return a verdict about a margin as text, such as `no worse by more than 0.02`."""
-    return found.verdict if found.verdict == OPEN else f"{found.verdict} by more than {found.margin:g}"
+    return decision.verdict if decision.verdict == OPEN else f"{decision.verdict} by more than {decision.margin:g}"
 
 
 def _in_sections(rows: Sequence[Comparison]) -> list[tuple[str, Comparison]]:
@@ -342,43 +350,43 @@ def _in_sections(rows: Sequence[Comparison]) -> list[tuple[str, Comparison]]:
     sections: dict[tuple[str, tuple[str, ...]], list[Comparison]] = {}
     for row in rows:
         sections.setdefault((row.scope, row.tasks), []).append(row)
-    found = []
+    headed = []
     for scope, members in sorted(sections, key=lambda section: len(section[1]) if len(section[1]) > 1 else 0):
         alike = sum(scope == other for other, _ in sections)
         which = f"{len(members)} tasks" if alike == 1 else ", ".join(members)
         heading = scope if len(members) == 1 else f"{scope} ({which})"
-        found += [(heading, row) for row in sections[scope, members]]
-    return found
+        headed += [(heading, row) for row in sections[scope, members]]
+    return headed
 
 
 def reproduction(rows: Sequence[Mapping[str, Any]], title: str, notes: Sequence[str] = ()) -> Table:
     """Show our scores beside the published ones, × 100: per task, per group and overall."""
-    found = [{**row, **with_interval("mine", row["mine"], row["interval"])} for row in rows]
+    interval_rows = [{**row, **with_interval("mine", row["mine"], row["interval"])} for row in rows]
     shown = ("scope", "samples", "unparsed", "mine", "weighted", "published", "difference", "agrees")
     hundredths = {"mine": "mine × 100 [95 %]", "weighted": "weighted F1", "published": "published"}
     kinds = {name: Kind(heading, ".1f", 100) for name, heading in hundredths.items()}
     kinds |= {"scope": Kind("task", left=True), "samples": Kind("n", "d"), "agrees": Kind("published in interval")}
     kinds["difference"] = Kind("difference", "+.1f", 100)
-    return Table.of(found, shown, title=title, least=("weighted", "agrees"), kinds=kinds, notes=notes)
+    return Table.of(interval_rows, shown, title=title, least=("weighted", "agrees"), kinds=kinds, notes=notes)
 
 
 def verification(reports: Sequence[TaskReport]) -> Table:
     """Show one row per task: found and expected samples, and the number of problems."""
     rows = []
-    for one in reports:
-        expected = one.expected
-        samples = f"{one.samples:,}" if one.folder else NONE
-        span = f"{one.seconds[0]:.1f}–{one.seconds[1]:.1f}" if one.seconds else NONE
+    for report in reports:
+        expected = report.expected
+        samples = f"{report.samples:,}" if report.folder else NONE
+        span = f"{report.seconds[0]:.1f}–{report.seconds[1]:.1f}" if report.seconds else NONE
         rows.append(
             {
-                "task": one.task,
-                "state": one.state,
-                "state_mark": {"ok": "good", "wrong": "bad"}.get(one.state, "warn"),
+                "task": report.task,
+                "state": report.state,
+                "state_mark": {"ok": "good", "wrong": "bad"}.get(report.state, "warn"),
                 "samples": samples + (f" of {expected.count:,}" if expected else ""),
-                "clips": one.clips if one.folder else None,
-                "hours": one.hours if one.folder else None,
+                "clips": report.clips if report.folder else None,
+                "hours": report.hours if report.folder else None,
                 "seconds": span + (" ({:g}–{:g})".format(*expected.seconds) if expected else ""),
-                "problems": len(one.problems) if one.state == "wrong" else "",
+                "problems": len(report.problems) if report.state == "wrong" else "",
             }
         )
     kinds = {"state": Kind(left=True), "samples": Kind("samples"), "clips": Kind(form=","), "hours": Kind(form=".2f")}
@@ -386,11 +394,14 @@ def verification(reports: Sequence[TaskReport]) -> Table:
     return Table.of(rows, kinds=kinds, least=("hours", "clips"))
 
 
-def durations(found: Sequence[Durations]) -> Table:
+def durations(all_durations: Sequence[Durations]) -> Table:
     """Show one row per task: clip durations in seconds, and total hours."""
     from audiomarathon.data.durations import PERCENTILES
 
-    rows = [{"task": one.task.key, **one.statistics(), "broken": len(one.broken) or ""} for one in found]
+    rows = [
+        {"task": task_durations.task.key, **task_durations.statistics(), "broken": len(task_durations.broken) or ""}
+        for task_durations in all_durations
+    ]
     spread = ("mean", "std", "min", *(f"p{percent}" for percent in PERCENTILES), "max")
     kinds = {"clips": Kind(form=","), "total_hours": Kind("hours", ".2f"), "broken": Kind("broken", "d")}
     kinds |= {name: Kind(form=".1f") for name in spread}
@@ -398,54 +409,54 @@ def durations(found: Sequence[Durations]) -> Table:
     return Table.of(rows, ("task", "clips", "total_hours", *spread, "broken"), kinds=kinds, least=least)
 
 
-def tokens(found: Sequence[Durations]) -> Table:
+def tokens(all_durations: Sequence[Durations]) -> Table:
     """Show one row per task: audio tokens of the median and the longest clip, for each token rate."""
     rows, notes = list[dict[str, Any]](), dict[str, None]()
-    for one in found:
-        row: dict[str, Any] = {"audio tokens": one.task.key}
-        for rate, figures in one.tokens().items():
+    for task_durations in all_durations:
+        row: dict[str, Any] = {"audio tokens": task_durations.task.key}
+        for rate, figures in task_durations.tokens().items():
             row |= {f"{rate}/s {what}": figures[what] for what in ("median", "max")}
             notes[f"{rate}/s: {', '.join(cast('list[str]', figures['models']))}"] = None
         rows.append(row)
     return Table.of(rows, notes=list(notes), kinds={name: Kind(form=",") for row in rows for name in [*row][1:]})
 
 
-def status(found: Sequence[RunStatus]) -> Table:
+def status(statuses: Sequence[RunStatus]) -> Table:
     """Show the progress of one checkpoint's runs, one row per run."""
     from audiomarathon.engine.progress_view import answered_text
 
     rows = [
         {
-            "task": one.task,
-            "setting": one.setting,
-            "answered": answered_text(one.progress),
-            **with_interval("score", one.progress.score, one.progress.interval),
-            "state": one.state,
-            "state_mark": {"running": "busy", "complete": "good", "unreadable": "bad"}.get(one.state, "warn"),
+            "task": run.task,
+            "setting": run.setting,
+            "answered": answered_text(run.progress),
+            **with_interval("score", run.progress.score, run.progress.interval),
+            "state": run.state,
+            "state_mark": {"running": "busy", "complete": "good", "unreadable": "bad"}.get(run.state, "warn"),
         }
-        for one in found
+        for run in statuses
     ]
     kinds = {"answered": Kind("answered"), "score": Kind("score [95 %]", ".3f"), "state": Kind(left=True)}
-    return Table.of(rows, title=found[0].checkpoint, kinds=kinds)
+    return Table.of(rows, title=statuses[0].checkpoint, kinds=kinds)
 
 
-def running(found: Sequence[RunStatus], now: datetime.datetime) -> Table:
+def running(statuses: Sequence[RunStatus], now: datetime.datetime) -> Table:
     """Show speed and expected end of one checkpoint's running tasks, one row per task."""
     from audiomarathon.engine.progress_view import ending
 
     rows = []
-    for task in dict.fromkeys(one.task for one in found if one.alive):
-        runs = [one for one in found if one.alive and one.task == task]
-        answered, expected = (sum(getattr(one.progress, name) for one in runs) for name in ("answered", "expected"))
-        quiet = [one.quiet_s for one in runs if one.quiet_s is not None]
-        left = [one.left_s for one in runs if one.left_s is not None]
+    for task in dict.fromkeys(run.task for run in statuses if run.alive):
+        runs = [run for run in statuses if run.alive and run.task == task]
+        answered, expected = (sum(getattr(run.progress, name) for run in runs) for name in ("answered", "expected"))
+        quiet = [run.quiet_s for run in runs if run.quiet_s is not None]
+        left = [run.left_s for run in runs if run.left_s is not None]
         rows.append(
             {
                 "task": task,
                 "answered": f"{answered:,} of {expected:,}",
                 # Settings take turns on each sample, so each has the rate of the whole task: do not add the rates.
-                "samples/min": max(one.samples_per_minute or 0 for one in runs) or None,
-                "audio s/s": max(one.audio_s_per_s or 0 for one in runs) or None,
+                "samples/min": max(run.samples_per_minute or 0 for run in runs) or None,
+                "audio s/s": max(run.audio_s_per_s or 0 for run in runs) or None,
                 "last record": f"{min(quiet):.0f} s ago" if quiet else None,
                 "end": ending(max(left), now) if left else None,
             }

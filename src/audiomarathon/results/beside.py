@@ -65,13 +65,13 @@ Timed = list[tuple[Record, Record]]
 
 def conditions_of(run: Run) -> dict[str, str]:
     """Return the identity fields of a run that are conditions, each with its text for names of systems and lines."""
-    found = {name: form for name, form in _CONDITIONS.items() if name in run.identity}
-    return found | {name: "model code {:.6}" for name in run.identity if name.startswith(_MODEL_CODE)}
+    conditions = {name: form for name, form in _CONDITIONS.items() if name in run.identity}
+    return conditions | {name: "model code {:.6}" for name in run.identity if name.startswith(_MODEL_CODE)}
 
 
 def _differing(run: Run, other: Run, names: Iterable[str]) -> list[str]:
-    own, theirs = run.identity, other.identity
-    return [name for name in dict.fromkeys(names) if not same(own.get(name), theirs.get(name))]
+    identity, theirs = run.identity, other.identity
+    return [name for name in dict.fromkeys(names) if not same(identity.get(name), theirs.get(name))]
 
 
 def _other_questions(run: Run, other: Run) -> list[str]:
@@ -93,15 +93,15 @@ def other_question(run: Run, other: Run) -> str:
         return ""
     plain = [_SAID[name] for name in differing if name in _SAID][:1]
     shown = plain or (f"{name} {run.identity.get(name)} and {other.identity.get(name)}" for name in differing)
-    shown = (_HASH.sub(r"\1", one) for one in shown)
+    shown = (_HASH.sub(r"\1", text) for text in shown)
     return f"the two runs were not asked the same questions ({', '.join(shown)})"
 
 
 def other_conditions(run: Run, other: Run) -> list[str]:
     """Name the conditions in which two runs differ, such as `seed 7`; ignore fields that only one run has."""
     forms = {name: form for name, form in conditions_of(run).items() if name in other.identity}
-    found = [forms[name].format(run.identity[name]) for name in _differing(run, other, forms)]
-    return found + [f"[{run.control}]"] * (run.control != other.control and bool(run.control))
+    texts = [forms[name].format(run.identity[name]) for name in _differing(run, other, forms)]
+    return texts + [f"[{run.control}]"] * (run.control != other.control and bool(run.control))
 
 
 def marks_of_graphs(runs: Iterable[Run]) -> Callable[[Run], str]:
@@ -110,8 +110,8 @@ def marks_of_graphs(runs: Iterable[Run]) -> Callable[[Run], str]:
     Otherwise a mark is not needed: in one sweep, some methods may decode as a graph and others not.
     """
     ways: dict[tuple[str, str, str, str], set[object]] = {}
-    for one in runs:
-        ways.setdefault((one.checkpoint, one.key, one.method, one.control), set()).add(one.identity.get("decode"))
+    for run in runs:
+        ways.setdefault((run.checkpoint, run.key, run.method, run.control), set()).add(run.identity.get("decode"))
     both = {checkpoint for (checkpoint, *_), each in ways.items() if len(each) > 1}
     return lambda run: "as a graph" if run.identity.get("decode") and run.checkpoint in both else ""
 
@@ -136,13 +136,19 @@ def base_among(run: Run, runs: Sequence[Run]) -> Run | None:
     Of several, prefer a run that was asked the same question, then a run with comparable times, including decode.
     """
     fitting = [
-        one
-        for one in runs
-        if is_base(one) and (one.key, one.control) == (run.key, run.control) and not other_conditions(run, one)
+        candidate
+        for candidate in runs
+        if is_base(candidate)
+        and (candidate.key, candidate.control) == (run.key, run.control)
+        and not other_conditions(run, candidate)
     ]
 
-    def unlike(one: Run) -> tuple[bool, ...]:
-        return bool(other_question(run, one)), bool(other_machine(run, one)), bool(_differing(run, one, ["decode"]))
+    def unlike(candidate: Run) -> tuple[bool, ...]:
+        return (
+            bool(other_question(run, candidate)),
+            bool(other_machine(run, candidate)),
+            bool(_differing(run, candidate, ["decode"])),
+        )
 
     return min(fitting, key=unlike, default=None)
 
@@ -151,15 +157,17 @@ def other_machine(run: Run, base: Run) -> str:
     """Return why the times of two runs may not be compared, even within one session; "" if they may."""
     if why := _other_kind(run, base):
         return why
-    if CASCADE in _origins(run, base) or any(one.latency for own in (run, base) for one in own.records.values()):
+    if CASCADE in _origins(run, base) or any(
+        record.latency for side in (run, base) for record in side.records.values()
+    ):
         return APART if CASCADE in _origins(run, base) else LATENCIES
-    own, other = (one.identity.get("device") for one in (run, base))
-    if own is None or other is None:
+    device, other = (side.identity.get("device") for side in (run, base))
+    if device is None or other is None:
         return "untimed runs"
-    if own != other:
-        return f"times of other devices ({own} and {other})"
+    if device != other:
+        return f"times of other devices ({device} and {other})"
     for name, what in _TIMED_AS.items():
-        values = [str(one.identity.get(name, 0 if name == "prefill_chunk" else "unknown")) for one in (run, base)]
+        values = [str(side.identity.get(name, 0 if name == "prefill_chunk" else "unknown")) for side in (run, base)]
         if values[0] != values[1]:
             return f"times {what} ({' and '.join(values)})"
     return "" if _sharing(run) == _sharing(base) else SHARED
@@ -171,29 +179,29 @@ def _other_kind(run: Run, base: Run) -> str:
 
 def _costs(both: Sequence[tuple[Record, Record]]) -> str:
     """Return the medians of time and memory of a run and its base on their shared samples, as text."""
-    own, theirs = ([pair[side] for pair in both] for side in (1, 0))
-    told = [f"{_first_token(own)} to the first token, the reference {_first_token(theirs)}"]
-    if any(known := [_peak(own), _peak(theirs)]):
-        told.append("{} of memory at the peak, the reference {}".format(*(one or "unknown" for one in known)))
-    if any(known := [_charged(own), _charged(theirs)]):
-        told.append("cost {}, the reference {}".format(*(one or "none" for one in known)))
+    records, theirs = ([pair[side] for pair in both] for side in (1, 0))
+    told = [f"{_first_token(records)} to the first token, the reference {_first_token(theirs)}"]
+    if any(known := [_peak(records), _peak(theirs)]):
+        told.append("{} of memory at the peak, the reference {}".format(*(amount or "unknown" for amount in known)))
+    if any(known := [_charged(records), _charged(theirs)]):
+        told.append("cost {}, the reference {}".format(*(amount or "none" for amount in known)))
     return "; ".join(told)
 
 
 def _first_token(records: Sequence[Record]) -> str:
     """Return the median seconds to the first token as text; for an endpoint, the latency."""
-    known = [one.time["prefill"] if one.time else (one.latency or {}).get("first_token") for one in records]
-    seconds = [one for one in known if one is not None]
+    known = [record.time["prefill"] if record.time else (record.latency or {}).get("first_token") for record in records]
+    seconds = [time for time in known if time is not None]
     return f"{statistics.median(seconds):.3g} s" if seconds else "an unknown time"
 
 
 def _peak(records: Sequence[Record]) -> str:
-    peaks = [one.peak_memory_bytes for one in records if one.peak_memory_bytes]
+    peaks = [record.peak_memory_bytes for record in records if record.peak_memory_bytes]
     return f"{max(peaks) / 1e9:.3g} GB" if peaks else ""
 
 
 def _charged(records: Sequence[Record]) -> str:
-    charges = [one.cost for one in records if one.attempts is not None]
+    charges = [record.cost for record in records if record.attempts is not None]
     if not charges:
         return ""
     return "unknown" if None in charges else f"{sum(filter(None, charges)):.3g}"
@@ -243,13 +251,13 @@ def batched_pairs(run: Run, base: Run, both: Sequence[tuple[Record, Record]]) ->
 
 def other_session(run: Run, base: Run) -> str:
     """Return why the two runs' times, which come from different sessions, may not be compared; "" if they may."""
-    own, other = (list(_sessions(one).values()) for one in (run, base))
-    machines = [[(one.get("environment") or {}).get(name) for name in _MACHINE] for one in (*own, *other)]
-    if not own or not other or None in machines[0][:2] or any(machine != machines[0] for machine in machines):
+    sessions, other = (list(_sessions(side).values()) for side in (run, base))
+    machines = [[(session.get("environment") or {}).get(name) for name in _MACHINE] for session in (*sessions, *other)]
+    if not sessions or not other or None in machines[0][:2] or any(machine != machines[0] for machine in machines):
         return "times of another session, on another or an unknown machine"
     if _differing(run, base, ("dtype", "attention")):
         return "times of another session, in another precision"
-    loads = [session.get(name) or {} for session in (*own, *other) for name in ("load_before", "load_after")]
+    loads = [session.get(name) or {} for session in (*sessions, *other) for name in ("load_before", "load_after")]
     if any(load.get("foreign_processes") is None for load in loads):
         return "times of another session with unknown load of the machine"
     if any(map(foreign_count, loads)):  # only within a session do settings take turns, which evens out load
@@ -265,9 +273,13 @@ def timed_sessions(runs: Iterable[Run]) -> set[str]:
 def _sessions(run: Run) -> dict[str, Mapping[str, Any]]:
     """Return the sessions (calls of a command) that wrote the run's records, by start time."""
     starts = {str(record.session).partition(" ")[0] for record in run.records.values() if record.session}
-    return {one["started"]: one for one in run.facts.get("sessions") or () if one.get("started") in starts}
+    return {
+        session["started"]: session for session in run.facts.get("sessions") or () if session.get("started") in starts
+    }
 
 
 def _sharing(run: Run) -> set[int]:
     """Return, over the run's sessions, the set of numbers of Ray workers that shared a GPU or a machine's cores."""
-    return {one.get("workers_sharing", 1) for one in run.facts.get("sessions", []) if one.get("samples") != 0}
+    return {
+        session.get("workers_sharing", 1) for session in run.facts.get("sessions", []) if session.get("samples") != 0
+    }

@@ -73,14 +73,14 @@ class Ranking:
         random
             Whether the control `random` may win.
         """
-        allowed = [one for one in self.candidates if random or not one.is_random]
+        allowed = [candidate for candidate in self.candidates if random or not candidate.is_random]
         if latency is not None:
-            quick = [one for one in allowed if 1 / one.speed <= latency]
-            return max(quick, key=lambda one: (one.score, one.speed), default=None)
+            quick = [candidate for candidate in allowed if 1 / candidate.speed <= latency]
+            return max(quick, key=lambda candidate: (candidate.score, candidate.speed), default=None)
         assert score is not None, "give latency or score"
         least = (self.candidates[0].score if self.candidates else 0.0) * score
-        good = [one for one in allowed if one.score >= least - 1e-12]
-        return max(good, key=lambda one: (one.speed, one.score), default=None)
+        good = [candidate for candidate in allowed if candidate.score >= least - 1e-12]
+        return max(good, key=lambda candidate: (candidate.speed, candidate.score), default=None)
 
     def faster(self, points: float) -> list[Ranked]:
         """Return the systems that are faster than the reference and score at most `points` below it, fastest first.
@@ -88,8 +88,10 @@ class Ranking:
         On a scale from 0 to 1, 0.01 is one point.
         """
         least = (self.candidates[0].score if self.candidates else 0.0) - points - 1e-12
-        good = [one for one in self.candidates[1:] if one.score >= least and round(one.speed, 2) > 1]  # as printed
-        return sorted(good, key=lambda one: (-one.speed, -one.score))
+        good = [
+            candidate for candidate in self.candidates[1:] if candidate.score >= least and round(candidate.speed, 2) > 1
+        ]  # as printed
+        return sorted(good, key=lambda candidate: (-candidate.speed, -candidate.score))
 
     def doubts(self, candidate: Ranked, points: float | None = None) -> list[str]:
         """Return the reasons to doubt, on these samples, that a candidate is faster than the reference and as good.
@@ -104,16 +106,16 @@ class Ranking:
         if (row := self.row(candidate)) is None:
             return []
         speed, loss = (row.speed_ups["first_token"] or {}).get("interval"), row.verdict.interval
-        found = {
+        doubts = {
             "its times come from another session than base's": row.across,
             "the machine was busy": row.busy,
             "the speed-up has no interval": speed is None,
             "the speed-up's interval includes 1": speed is not None and speed[0] <= 1,
         }
         if points is not None and row.alike != AS_BASE:  # such a reply cannot differ from base's
-            found["the score has no interval"] = loss is None
-            found["the score's interval allows a larger loss"] = loss is not None and loss[0] < -points - 1e-12
-        return [*(why for why, holds in found.items() if holds), *self._undecided(candidate)]
+            doubts["the score has no interval"] = loss is None
+            doubts["the score's interval allows a larger loss"] = loss is not None and loss[0] < -points - 1e-12
+        return [*(why for why, holds in doubts.items() if holds), *self._undecided(candidate)]
 
     def _undecided(self, candidate: Ranked) -> list[str]:
         """Return why the tests of margins do not say that a candidate is no worse, by task; [] without margins."""
@@ -122,16 +124,16 @@ class Ranking:
             return []
         whys = []
         for task in self.ids:
-            if (found := rows[task].decision) is None:
+            if (decision := rows[task].decision) is None:
                 whys.append(f"no margin is set for {task}")
-            elif found.verdict == WORSE:
-                whys.append(f"it is worse by more than {found.margin:g} in {task}")
-            elif found.verdict == OPEN:
-                needed = self._compared.shared[candidate.name][task].to_settle(found, self._compared.seed)
+            elif decision.verdict == WORSE:
+                whys.append(f"it is worse by more than {decision.margin:g} in {task}")
+            elif decision.verdict == OPEN:
+                needed = self._compared.shared[candidate.name][task].to_settle(decision, self._compared.seed)
                 count = f"{needed[1]:,} samples like these" if needed else f"no {MOST_PLANNED:,} clusters like these"
                 whys.append(
-                    f"{task} does not decide whether it loses more than {found.margin:g} ({found.samples:,} samples; "
-                    f"{count} would settle it in {POWER:.0%} of cases)"
+                    f"{task} does not decide whether it loses more than {decision.margin:g} ("
+                    f"{decision.samples:,} samples; {count} would settle it in {POWER:.0%} of cases)"
                 )
         return whys
 
@@ -141,11 +143,11 @@ class Ranking:
             return None
         members = _members(self._compared.shared[candidate.name], self.ids)
         seed, shared = self._compared.seed, self._compared.shared[candidate.name]
-        if all(one is shared[task] for one, task in zip(members, self.ids, strict=True)):  # the row has all samples
+        if all(pairs is shared[task] for pairs, task in zip(members, self.ids, strict=True)):  # the row has all samples
             for row in self._compared.rows:
                 if row.side == candidate.name and row.tasks == tuple(self.ids):
                     return replace(row, scope="answer", p_adjusted=row.verdict.p, decision=None)
-        verdict = weighed({one.task.key: one.drawn(seed) for one in members}, seed)
+        verdict = weighed({pairs.task.key: pairs.drawn(seed) for pairs in members}, seed)
         return row_of("answer", candidate.name, members, verdict, seed)
 
 
@@ -157,19 +159,19 @@ def ranking_of(compared: Compared) -> Ranking:
     systems. So a few incomplete systems do not shrink the ranking.
     """
     timed = {
-        name: {key: frozenset(own.id for _, own in one.timed) for key, one in shared.items() if one.timed}
+        name: {key: frozenset(record.id for _, record in pairs.timed) for key, pairs in shared.items() if pairs.timed}
         for name, shared in compared.shared.items()
         if name not in compared.controls
     }
     left_out = [LeftOut(name, None, "heard control audio, not the real clips") for name in sorted(compared.controls)]
-    tasks = _common_tasks([frozenset(own) for own in timed.values() if own])
+    tasks = _common_tasks([frozenset(task_ids) for task_ids in timed.values() if task_ids])
     whole: dict[str, Ids] = {}
-    for name, own in timed.items():
+    for name, by_task in timed.items():
         shared = compared.shared[name]
-        if lacking := [task for task in tasks or shared if task not in own]:
+        if lacking := [task for task in tasks or shared if task not in by_task]:
             left_out += [LeftOut(name, task, shared[task].untimed if task in shared else "not run") for task in lacking]
         else:
-            whole[name] = {task: own[task] for task in tasks}
+            whole[name] = {task: by_task[task] for task in tasks}
     ids, chosen = _common_samples(whole)
     few = "few or no timed samples shared with the others"
     left_out += [LeftOut(name, None, few) for name in whole if name not in chosen]
@@ -184,7 +186,11 @@ def _common_tasks(sets: Sequence[frozenset[str]]) -> list[str]:
     for tasks in sets:  # all intersections of the systems' task sets
         closed |= {tasks, *(tasks & other for other in closed)}
     order = sorted(closed - {frozenset()}, key=sorted)
-    best = max(order, key=lambda tasks: (len(tasks) * sum(tasks <= one for one in sets), len(tasks)), default=())
+    best = max(
+        order,
+        key=lambda tasks: (len(tasks) * sum(tasks <= timed_tasks for timed_tasks in sets), len(tasks)),
+        default=(),
+    )
     return sorted(best)
 
 
@@ -199,7 +205,7 @@ def _common_samples(sides: Mapping[str, Ids]) -> tuple[Ids, list[str]]:
     names: list[str] = []
     chosen: list[str] = []
     for name in sorted(sides, key=lambda name: -sum(map(len, sides[name].values()))):
-        both = {task: common.get(task, own) & own for task, own in sides[name].items()}
+        both = {task: common.get(task, sample_ids) & sample_ids for task, sample_ids in sides[name].items()}
         if not all(both.values()):
             continue
         common, names = both, [*names, name]
@@ -211,16 +217,16 @@ def _common_samples(sides: Mapping[str, Ids]) -> tuple[Ids, list[str]]:
 
 def _ranked(compared: Compared, ids: Ids, chosen: Sequence[str]) -> list[Ranked]:
     """Return the reference, then the chosen systems, each with its score and speed-up on the samples `ids`."""
-    found: list[Ranked] = []
+    ranked: list[Ranked] = []
     for name in chosen:
         members = _members(compared.shared[name], ids)
         (score, reference_score), speed = mean_scores(members), speed_up_alone(members, "first_token")
         if score is None or reference_score is None or speed is None:
             continue
-        if not found:
-            found.append(Ranked(compared.reference, reference_score, 1.0))
-        found.append(Ranked(name, score, speed))
-    return found
+        if not ranked:
+            ranked.append(Ranked(compared.reference, reference_score, 1.0))
+        ranked.append(Ranked(name, score, speed))
+    return ranked
 
 
 def _members(shared: Mapping[str, Pairs], ids: Ids) -> list[Pairs]:

@@ -171,10 +171,10 @@ def compare(
     for other, system in others.items():
         left_out += _unanswered(other, system)
     for other, system in others.items():
-        found, without = _in_common(other, system, reference, name)
+        pairs, without = _in_common(other, system, reference, name)
         left_out += without
-        if found:
-            shared[other] = found
+        if pairs:
+            shared[other] = pairs
     if not shared:
         raise RecordError(f"nothing can be compared with {name} ({'; '.join(lines_by_reason(left_out))})")
     rows = _adjusted([row for other, tasks in shared.items() for row in _rows(other, tasks, seed, more or {}, stages)])
@@ -224,8 +224,10 @@ def lines_by_reason(left_out: Iterable[LeftOut], every: Collection[str] = ()) ->
     A list of at least all systems in `every`, if these are more than three, is called "all 11 settings".
     """
     by_reason: dict[str, dict[str, list[str]]] = {}
-    for one in left_out:
-        by_reason.setdefault(one.why, {}).setdefault(one.side, []).extend([one.task] if one.task else [])
+    for omission in left_out:
+        by_reason.setdefault(omission.why, {}).setdefault(omission.side, []).extend(
+            [omission.task] if omission.task else []
+        )
     lines = []
     for why, by_side in by_reason.items():
         by_tasks: dict[str, list[str]] = {}
@@ -308,12 +310,12 @@ def row_of(
     return Comparison(
         scope=scope,
         side=name,
-        tasks=tuple(one.task.key for one in members),
-        samples=sum(len(one.pairs) for one in members),
-        truncated=sum(one.truncated for one in members),
-        unparsed=sum(one.unparsed for one in members),
-        cut=sum(one.cut for one in members),
-        timed=sum(len(one.timed) for one in members),
+        tasks=tuple(pairs.task.key for pairs in members),
+        samples=sum(len(pairs.pairs) for pairs in members),
+        truncated=sum(pairs.truncated for pairs in members),
+        unparsed=sum(pairs.unparsed for pairs in members),
+        cut=sum(pairs.cut for pairs in members),
+        timed=sum(len(pairs.timed) for pairs in members),
         score=score,
         reference_score=reference_score,
         verdict=verdict,
@@ -321,14 +323,14 @@ def row_of(
         mcnemar=members[0].mcnemar if len(members) == 1 else None,
         speed_ups={stage: gains(members, stage, seed) if stage in stages else None for stage in STAGES},
         untimed="; ".join(
-            dict.fromkeys(one.untimed or one.undecoded for one in members if one.untimed or one.undecoded)
+            dict.fromkeys(pairs.untimed or pairs.undecoded for pairs in members if pairs.untimed or pairs.undecoded)
         ),
-        clusters=min(one.pair.clusters for one in members),
-        alike=_alike([one.alike for one in members]),
-        across=any(one.across for one in members),
-        busy=any(one.timed and one.busy for one in members),
+        clusters=min(pairs.pair.clusters for pairs in members),
+        alike=_alike([pairs.alike for pairs in members]),
+        across=any(pairs.across for pairs in members),
+        busy=any(pairs.timed and pairs.busy for pairs in members),
         throughput=throughput(members),
-        unbatched="; ".join(dict.fromkeys(one.unbatched for one in members if one.unbatched)),
+        unbatched="; ".join(dict.fromkeys(pairs.unbatched for pairs in members if pairs.unbatched)),
     )
 
 
@@ -337,7 +339,7 @@ def _alike(members: Sequence[str]) -> str:
 
     `members` are the values of :attr:`Pairs.alike` of the tasks.
     """
-    return "" if "" in members else next((one for one in members if one != AS_BASE), AS_BASE)
+    return "" if "" in members else next((text for text in members if text != AS_BASE), AS_BASE)
 
 
 def _adjusted(rows: Sequence[Comparison]) -> list[Comparison]:
@@ -358,10 +360,10 @@ def _decided(
         and (margin := margins.get(row.scope, margins.get("")))
         and len(shared[row.side][row.scope].clustered.sizes)
     }
-    found = corrected(
+    corrections = corrected(
         [pairs.decided(margin) for pairs, margin in asked.values()], [pairs.worst for pairs, _ in asked.values()]
     )
-    decisions = dict(zip(asked, found, strict=True))
+    decisions = dict(zip(asked, corrections, strict=True))
     return [replace(row, decision=decisions.get(place)) for place, row in enumerate(rows)]
 
 
@@ -370,9 +372,9 @@ def holm_within(tests: Sequence[tuple[str | None, float | None]]) -> list[float 
 
     Each test is (kind, p). Return the adjusted p values in the same order; None for a test without a kind or p.
     """
-    found: list[float | None] = [None] * len(tests)
+    corrected_ps: list[float | None] = [None] * len(tests)
     for kind in {kind for kind, _ in tests} - {None}:
-        known = {place: p for place, (own, p) in enumerate(tests) if own == kind and p is not None}
+        known = {place: p for place, (test_kind, p) in enumerate(tests) if test_kind == kind and p is not None}
         for place, adjusted in zip(known, holm(list(known.values())), strict=True):
-            found[place] = adjusted
-    return found
+            corrected_ps[place] = adjusted
+    return corrected_ps

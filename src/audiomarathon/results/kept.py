@@ -86,14 +86,14 @@ def _control(systems: Sequence[System], compared: Compared) -> tuple[str, Mappin
 
 
 def _row(task: str, side: str, pairs: Pairs, silent: Pairs, seed: int) -> KeptRow | None:
-    right, heard_nothing = pairs.task.scorer.right, {own.record.id: own for _, own in silent.pairs}
+    right, heard_nothing = pairs.task.scorer.right, {verdict.record.id: verdict for _, verdict in silent.pairs}
     chosen = [
-        own
-        for base, own in pairs.pairs
-        if right(base) and own.record.id in heard_nothing and right(heard_nothing[own.record.id]) is False
+        verdict
+        for base, verdict in pairs.pairs
+        if right(base) and verdict.record.id in heard_nothing and right(heard_nothing[verdict.record.id]) is False
     ]
     if not chosen:
         return None
-    sums: Sums = means({"kept": [float(bool(right(own))) for own in chosen]}, chosen, shares=True)
-    found = Resampler(seed).of_sums(sums)["kept"]
-    return KeptRow(task, side, len(chosen), found.clusters, found.value, found.interval)
+    sums: Sums = means({"kept": [float(bool(right(verdict))) for verdict in chosen]}, chosen, shares=True)
+    share = Resampler(seed).of_sums(sums)["kept"]
+    return KeptRow(task, side, len(chosen), share.clusters, share.value, share.interval)

@@ -138,14 +138,14 @@ class Pairs:
     def pair(self) -> Pair:
         """Both runs' sums (counts, scores) over each cluster, for the paired test of the headline score."""
         scorer = self.task.scorer
-        own = sums_of(scorer, [own for _, own in self.pairs])
+        ours = sums_of(scorer, [verdict for _, verdict in self.pairs])
         whole = len(self.pairs) == len(self.base.verdicts)
         other = self.base.sums if whole else sums_of(scorer, [base for base, _ in self.pairs])
-        if differing := sorted({*own.names} ^ {*other.names}):
+        if differing := sorted({*ours.names} ^ {*other.names}):
             raise RecordError(
                 f"the two runs were scored differently, perhaps by other judges (only one has {', '.join(differing)})"
             )
-        return Pair.of(own, other, scorer.figure.name)
+        return Pair.of(ours, other, scorer.figure.name)
 
     def drawn(self, seed: int) -> Drawn:
         """Draw bootstrap resamples for the interval, and swaps of the two runs for p.
@@ -164,7 +164,7 @@ class Pairs:
     @property
     def records(self) -> Timed:
         """The records of all pairs, timed or not: (reference's, run's)."""
-        return [(base.record, own.record) for base, own in self.pairs]
+        return [(base.record, verdict.record) for base, verdict in self.pairs]
 
     def ideals(self, stage: str) -> Floats:
         """Return a perfect machine's speed-up of a stage for each timed pair, or each pair if none; NaN if unknown.
@@ -185,11 +185,11 @@ class Pairs:
         """Return the reference's seconds in a stage ÷ the run's for each timed pair, computed once; NaN if unknown."""
         if stage not in self._ratios:
             each = [[*map(STAGES[stage], [pair[side] for pair in self.timed])] for side in (0, 1)]
-            base, own = (np.array(seconds, dtype=np.float64) for seconds in each)
-            for seconds, known in zip(each, (base, own), strict=True):
+            base, theirs = (np.array(seconds, dtype=np.float64) for seconds in each)
+            for seconds, known in zip(each, (base, theirs), strict=True):
                 if np.sum((known >= 0) & (known < 1e9)) < len(seconds) - seconds.count(None):
                     raise ValueError("a time is negative, NaN or above 1e9 s")
-            self._ratios[stage] = _quotients(base, own)
+            self._ratios[stage] = _quotients(base, theirs)
         return self._ratios[stage]
 
     @cached_property
@@ -217,11 +217,15 @@ class Pairs:
 
         "" if a reply differs.
         """
-        if any(own.record.reply != base.record.reply or own.record.reply is None for base, own in self.pairs):
+        if any(
+            verdict.record.reply != base.record.reply or verdict.record.reply is None for base, verdict in self.pairs
+        ):
             return ""
-        own, of_base = self.run.identity, self.base.method == Base().label
-        from_prefill = ONE_TOKEN in note_of(self.run.facts) and all(_one_token(one.record) for _, one in self.pairs)
-        fixed = from_prefill and of_base and own.get("checkpoint") == self.base.identity.get("checkpoint")
+        identity, of_base = self.run.identity, self.base.method == Base().label
+        from_prefill = ONE_TOKEN in note_of(self.run.facts) and all(
+            _one_token(verdict.record) for _, verdict in self.pairs
+        )
+        fixed = from_prefill and of_base and identity.get("checkpoint") == self.base.identity.get("checkpoint")
         return AS_BASE if fixed else "same replies"
 
     @cached_property
@@ -246,20 +250,22 @@ class Pairs:
     def _clustered(self, lost: float | None) -> Clusters:
         own_score, sides = self.task.scorer.own_score, (self.run, self.base)
         known: dict[str, tuple[float, str]] = {}
-        scores = [{id_: own_score(one) for id_, one in side.verdicts.items()} for side in sides]
+        scores = [{id_: own_score(verdict) for id_, verdict in side.verdicts.items()} for side in sides]
         records = [{**side.records, **side.failed} for side in sides]
-        paired = {own.record.id for _, own in self.pairs}
+        paired = {verdict.record.id for _, verdict in self.pairs}
         failed = {id_ for id_ in {*records[0]} & {*records[1]} if any(side.get(id_) is None for side in scores)}
         for id_ in sorted(paired | (failed if lost is not None else set())):
-            own, base = (side.get(id_) for side in scores)
-            if odd := [one for one in (own, base) if one is not None and not 0 <= one <= 1]:
+            score, base = (side.get(id_) for side in scores)
+            if odd := [
+                known_score for known_score in (score, base) if known_score is not None and not 0 <= known_score <= 1
+            ]:
                 raise RecordError(f"{self.task.key}: the score of {id_} is {odd[0]:g}; a margin needs scores in [0, 1]")
-            missing = [own, base].count(None)
+            missing = [score, base].count(None)
             if missing == 2 or (missing and lost is None):
                 continue
             of_base = (lost or 0.0) if base is None else base
-            known[id_] = (own or 0.0) - of_base, records[0][id_].cluster
-        asked = {id_: one.cluster for side in (self.run.whole.records, *records) for id_, one in side.items()}
+            known[id_] = (score or 0.0) - of_base, records[0][id_].cluster
+        asked = {id_: record.cluster for side in (self.run.whole.records, *records) for id_, record in side.items()}
         largest = max(Counter(asked.values()).values(), default=1)
         stop = self.stopping or {}
         stated = [int(facts.get(name) or 1) for facts, name in ((self.run.facts, "largest_cluster"), (stop, "largest"))]
@@ -278,8 +284,10 @@ class Pairs:
     def decided(self, margin: float) -> Decision:
         """Test whether the run is no worse than the reference by more than a margin."""
         scorer, sides = self.task.scorer, ([pair[side] for pair in self.pairs] for side in (1, 0))
-        own, base = (scorer.uncapped(side) for side in sides)
-        beside = ", ".join(f"{name} {own[name]:.3f}, reference's {base[name]:.3f}" for name in own if name in base)
+        uncapped, base = (scorer.uncapped(side) for side in sides)
+        beside = ", ".join(
+            f"{name} {uncapped[name]:.3f}, reference's {base[name]:.3f}" for name in uncapped if name in base
+        )
         return decide(
             self.clustered,
             margin,
@@ -290,14 +298,14 @@ class Pairs:
             by_construction=self.alike == AS_BASE and self.run.identity.get("max_new_tokens") == 1,
         )
 
-    def to_settle(self, found: Decision, seed: int) -> tuple[int, int] | None:
+    def to_settle(self, decision: Decision, seed: int) -> tuple[int, int] | None:
         """Estimate how many clusters and samples like these give "no worse" in 80 % of cases, if nothing is lost.
 
         The level is that of one of the decision's tests. None if the number is too large to compute.
         """
         like = self.clustered
-        count = clusters_for_power(like, found.margin, alpha=found.alpha / found.tests, seed=seed)
-        return None if count is None else (count, math.ceil(count * found.samples / max(1, found.clusters)))
+        count = clusters_for_power(like, decision.margin, alpha=decision.alpha / decision.tests, seed=seed)
+        return None if count is None else (count, math.ceil(count * decision.samples / max(1, decision.clusters)))
 
     @property
     def mcnemar(self) -> float | None:
@@ -305,48 +313,48 @@ class Pairs:
         rights = [[self.task.scorer.right(pair[side]) for pair in self.pairs] for side in (1, 0)]
         if self.pair.clusters < len(self.pairs) or None in (*rights[0], *rights[1]):
             return None
-        return mcnemar([bool(one) for one in rights[0]], [bool(one) for one in rights[1]])
+        return mcnemar([bool(right) for right in rights[0]], [bool(right) for right in rights[1]])
 
     @property
     def notes(self) -> list[str]:
         """Notes of the scorer and of the method on the run's score, and on audio beyond the model's limits."""
         facts = self.run.facts
         return [
-            *self.task.scorer.notes([own for _, own in self.pairs]),
+            *self.task.scorer.notes([verdict for _, verdict in self.pairs]),
             *filter(None, [note_of(facts), stopped_note(facts)]),
             *(
                 f"{whose} heard audio beyond the model's positions (BEYOND_LIMITS)"
-                for whose, one in (("the reference", self.base), ("the setting", self.run))
-                if one.identity.get("beyond_limits")
+                for whose, run in (("the reference", self.base), ("the setting", self.run))
+                if run.identity.get("beyond_limits")
             ),
         ]
 
     @cached_property
     def truncated(self) -> int:
         """Number of samples whose audio either system truncated."""
-        return sum(bool(base.record.truncated or own.record.truncated) for base, own in self.pairs)
+        return sum(bool(base.record.truncated or verdict.record.truncated) for base, verdict in self.pairs)
 
     @cached_property
     def unparsed(self) -> int:
         """Number of the run's replies that could not be parsed."""
-        return sum(self.task.scorer.unparsed(own) for _, own in self.pairs)
+        return sum(self.task.scorer.unparsed(verdict) for _, verdict in self.pairs)
 
     @cached_property
     def cut(self) -> int:
         """Number of the run's replies that the token limit cut."""
-        return sum(own.record.finish == "length" for _, own in self.pairs)
+        return sum(verdict.record.finish == "length" for _, verdict in self.pairs)
 
     @cached_property
     def busy(self) -> bool:
         """Whether the machine was busy while either run was timed."""
-        return any(busy(one.facts, list(one.records.values())) for one in (self.run, self.base))
+        return any(busy(run.facts, list(run.records.values())) for run in (self.run, self.base))
 
     @property
     def other_versions(self) -> str:
         """Packages whose versions differ between the two runs; "" if none do."""
-        own, other = ((one.facts.get("environment") or {}).get("packages") or {} for one in (self.run, self.base))
-        names = sorted(name for name in {*own, *other} if own.get(name) != other.get(name))
-        return ", ".join(f"{name} {own.get(name, 'none')} and {other.get(name, 'none')}" for name in names)
+        packages, other = ((run.facts.get("environment") or {}).get("packages") or {} for run in (self.run, self.base))
+        names = sorted(name for name in {*packages, *other} if packages.get(name) != other.get(name))
+        return ", ".join(f"{name} {packages.get(name, 'none')} and {other.get(name, 'none')}" for name in names)
 
 
 def _as_graph(record: Record) -> bool:
@@ -366,9 +374,9 @@ def speed_up(members: Sequence[Pairs], stage: str, seed: int) -> Estimate | None
     Clusters of different tasks never count as one cluster, even if their names are equal.
     """
     ratios = _ratios(members, stage)
-    heads = [f"{one.task.key}:" if len(members) > 1 else "" for one in members]
+    heads = [f"{pairs.task.key}:" if len(members) > 1 else "" for pairs in members]
     named = zip(heads, members, strict=True) if len(ratios) else ()
-    clusters = [head + own.cluster for head, one in named for _, own in one.timed]
+    clusters = [head + record.cluster for head, pairs_of_task in named for _, record in pairs_of_task.timed]
     return _median(ratios, clusters, seed)
 
 
@@ -386,9 +394,9 @@ def _quotients(above: Floats, below: Floats) -> Floats:
 
 def _ratios(members: Sequence[Pairs], stage: str) -> Floats:
     """Return :meth:`Pairs.ratios` of all timed pairs; empty if a task is untimed."""
-    if any(one.untimed or (stage == "decode_per_token" and one.undecoded) for one in members):
+    if any(pairs.untimed or (stage == "decode_per_token" and pairs.undecoded) for pairs in members):
         return np.empty(0)
-    return np.concatenate([one.ratios(stage) for one in members])
+    return np.concatenate([pairs.ratios(stage) for pairs in members])
 
 
 def median_ratio(rows: Sequence[tuple[float | None, float | None, str]], *, seed: int) -> Estimate | None:
@@ -416,23 +424,23 @@ def gains(members: Sequence[Pairs], stage: str, seed: int) -> dict[str, Any] | N
     (whether the GPU is busy in less than 60 % of the run's seconds; None if unknown), `chooses_longer` (whether the
     time of choosing tokens turns a gain into a loss: slower than the reference with it, faster without; medians).
     """
-    found = speed_up(members, stage, seed)
-    if found is None:
+    gain = speed_up(members, stage, seed)
+    if gain is None:
         return None
     work, shares, of, ideal = list[float](), list[float](), _OF_CALL[stage], ideal_gain(members, stage)
-    for base, own in (pair for one in members for pair in one.timed if pair[0].busy and pair[1].busy):
-        busy, before = (one.busy and of(one.busy, one.busy["steps"]) for one in (own, base))
-        wall = own.time and of(own.time, (own.new_tokens or 0) - 1)
+    for base, record in (pair for pairs in members for pair in pairs.timed if pair[0].busy and pair[1].busy):
+        busy, before = (side.busy and of(side.busy, side.busy["steps"]) for side in (record, base))
+        wall = record.time and of(record.time, (record.new_tokens or 0) - 1)
         if busy and before and wall:
             work.append(before / busy)
             shares.append(busy / wall)
     return {
-        "measured": found.value,
-        "interval": list(found.interval) if found.interval else None,
+        "measured": gain.value,
+        "interval": list(gain.interval) if gain.interval else None,
         "ideal": ideal,
         "work": float(np.median(work)) if work else None,
         "launch_bound": float(np.median(shares)) < LAUNCH_BOUND if shares else None,
-        "chooses_longer": (ideal is None or ideal > 1) and found.value < 1 < _gain_without_choosing(members, stage),
+        "chooses_longer": (ideal is None or ideal > 1) and gain.value < 1 < _gain_without_choosing(members, stage),
     }
 
 
@@ -441,8 +449,8 @@ def _gain_without_choosing(members: Sequence[Pairs], stage: str) -> float:
     seconds = STAGES[stage]
     ratios = [
         (seconds(base) or 0.0) / rest
-        for base, own in (pair for one in members for pair in one.timed)
-        if stage != "decode_per_token" and (rest := (seconds(own) or 0.0) - (time_of(own, "scoring") or 0.0)) > 0
+        for base, record in (pair for pairs in members for pair in pairs.timed)
+        if stage != "decode_per_token" and (rest := (seconds(record) or 0.0) - (time_of(record, "scoring") or 0.0)) > 0
     ]
     return float(np.median(ratios)) if ratios else 0.0
 
@@ -454,11 +462,13 @@ def throughput(members: Sequence[Pairs]) -> dict[str, float] | None:
     same samples, and the size of each side's largest batch (`batch`, `base_batch`). There is no interval: the samples
     of a batch share one measurement.
     """
-    if not members or not all(one.batched for one in members):
+    if not members or not all(pairs.batched for pairs in members):
         return None
-    base, own = ([pair[side] for one in members for pair in one.batched] for side in (0, 1))
-    rates = [samples_a_second(records) or math.nan for records in (base, own)]
-    most = [max(float(record.batch["samples"]) for record in records if record.batch) for records in (base, own)]
+    base, setting_records = ([pair[side] for pairs in members for pair in pairs.batched] for side in (0, 1))
+    rates = [samples_a_second(records) or math.nan for records in (base, setting_records)]
+    most = [
+        max(float(record.batch["samples"]) for record in records if record.batch) for records in (base, setting_records)
+    ]
     return {
         "measured": rates[1] / rates[0],
         "samples_per_second": rates[1],
@@ -474,8 +484,8 @@ def ideal_gain(members: Sequence[Pairs], stage: str) -> float | None:
     For prefill, it is the reference's FLOPs ÷ the run's. For decode, it is the bytes that a step reads, weights and
     cache: the reference's ÷ the run's, for one sample (times are taken with batch size 1).
     """
-    found = np.concatenate([np.empty(0), *(one.ideals(stage) for one in members)])
-    return float(np.median(found)) if len(found) and not np.isnan(found).any() else None
+    ideals = np.concatenate([np.empty(0), *(pairs.ideals(stage) for pairs in members)])
+    return float(np.median(ideals)) if len(ideals) and not np.isnan(ideals).any() else None
 
 
 def _work(run: Run, records: Sequence[Record], stage: str) -> Floats:
@@ -507,9 +517,9 @@ def ideal_of(run: Run, records: Sequence[Record], *, encoder: bool = False) -> f
 
 def mean_scores(members: Sequence[Pairs]) -> tuple[float | None, float | None]:
     """Return the means over tasks of the run's and the reference's score; None if a task has no score."""
-    weights = weights_of([one.task.key for one in members])
-    own, other = np.average([one.pair.scores for one in members], axis=0, weights=weights).tolist()
-    return (None if math.isnan(own) else own), (None if math.isnan(other) else other)
+    weights = weights_of([pairs.task.key for pairs in members])
+    score, other = np.average([pairs.pair.scores for pairs in members], axis=0, weights=weights).tolist()
+    return (None if math.isnan(score) else score), (None if math.isnan(other) else other)
 
 
 def _paired(run: Run, base: Run, *, same_clips: bool) -> tuple[list[tuple[Verdict, Verdict]], dict[str, int]]:
@@ -519,15 +529,15 @@ def _paired(run: Run, base: Run, *, same_clips: bool) -> tuple[list[tuple[Verdic
     `same_clips`, samples with different clips in the two runs are not paired either (controls replace clips on
     purpose).
     """
-    scorer, found, lost = get_task(run.key).scorer, [], Counter[str]()
-    for id_, own in run.verdicts.items():
+    scorer, pairs, lost = get_task(run.key).scorer, [], Counter[str]()
+    for id_, verdict in run.verdicts.items():
         theirs = base.verdicts.get(id_)
         if theirs is None:
             lost[f"of {counted(len(run.verdicts), 'sample')} not answered by the reference"] += 1
-        elif same_clips and not same(theirs.record.clips, own.record.clips):
+        elif same_clips and not same(theirs.record.clips, verdict.record.clips):
             lost["samples had another clip in the reference"] += 1
-        elif [scorer.own_score(one) for one in (theirs, own)].count(None) == 1:
+        elif [scorer.own_score(side) for side in (theirs, verdict)].count(None) == 1:
             lost["samples had a score under only one of the two"] += 1
         else:
-            found.append((theirs, own))
-    return sorted(found, key=lambda pair: pair[1].record.id), dict(lost)
+            pairs.append((theirs, verdict))
+    return sorted(pairs, key=lambda pair: pair[1].record.id), dict(lost)

@@ -64,7 +64,7 @@ def caveats(
         of, task = result.summary, get_task(result.summary["task"])
         whole = AUDIOMARATHON.facts[task.key].count
         have = of["data_samples"] + of["bad_rows"] + sum(of["left_out"].values())
-        found = {
+        conditions = {
             f"not scored, failed or not run yet: {of['expected'] - of['n']}": of["expected"] > of["n"],
             f"bad rows left out: {of['bad_rows']}": of["bad_rows"],
             f"{KNOWN_GAPS} left out: {(gaps := of['left_out'].get(KNOWN_GAPS, 0))}, so n is {of['n']:,}": gaps,
@@ -72,7 +72,7 @@ def caveats(
             f"the data has {counted(have, 'sample')}, the whole task {whole:,}": have != whole,
             f"the data is a control ({(of.get('control') or {}).get('kind')})": of.get("control"),
         }
-        lines += [f"{task.key}: {line}" for line, holds in found.items() if holds]
+        lines += [f"{task.key}: {line}" for line, holds in conditions.items() if holds]
     return lines
 
 
@@ -130,9 +130,9 @@ def published(model: str) -> Mapping[str, float]:
     return AUDIOMARATHON.published.get(AUDIOMARATHON.models.get(model, ""), {})
 
 
-def _known(one: Estimate | None) -> float | None:
+def _known(estimate: Estimate | None) -> float | None:
     """Return an estimate's value; None if it is missing or NaN."""
-    return None if one is None or math.isnan(one.value) else one.value
+    return None if estimate is None or math.isnan(estimate.value) else estimate.value
 
 
 def _mean(

@@ -24,14 +24,14 @@ def savings(run: Run, pairs: Pairs | None, *, seed: int = 42) -> dict[str, Any]:
         The run paired with base; None if there is no base, which leaves out measured savings.
     """
     records = list(run.records.values())
-    timed = [own for _, own in pairs.timed] if pairs else []
+    timed = [record for _, record in pairs.timed] if pairs else []
     compared = timed or records
     names = ("measured", "interval", "work", "launch_bound", "chooses_longer")
     nothing: dict[str, Any] = dict.fromkeys(names)
-    found = {stage: (gains([pairs], stage, seed) if pairs else None) or dict(nothing) for stage in STAGES}
-    found["llm_prefill"].setdefault("ideal", ideal_of(run, compared))
-    found["first_token"].setdefault("ideal", ideal_of(run, compared, encoder=True))
-    found["decode_per_token"].setdefault("ideal", ideal_gain([pairs], "decode_per_token") if pairs else None)
+    by_stage = {stage: (gains([pairs], stage, seed) if pairs else None) or dict(nothing) for stage in STAGES}
+    by_stage["llm_prefill"].setdefault("ideal", ideal_of(run, compared))
+    by_stage["first_token"].setdefault("ideal", ideal_of(run, compared, encoder=True))
+    by_stage["decode_per_token"].setdefault("ideal", ideal_gain([pairs], "decode_per_token") if pairs else None)
     kept = [r.kept_audio_tokens for r in records]
     scoring = [r.time["scoring"] for r in records if r.time and "scoring" in r.time]
     audio = sum(r.audio_tokens or 0 for r in records)  # endpoints may not report it
@@ -48,7 +48,7 @@ def savings(run: Run, pairs: Pairs | None, *, seed: int = 42) -> dict[str, Any]:
         "compared_samples": len(timed),
         **{name: getattr(pairs, name) if pairs else None for name in ("untimed", "undecoded", "unbatched")},
         "across_sessions": bool(pairs and pairs.across),
-        **found,
+        **by_stage,
         "kv_bytes_ratio": ratio.value if ratio else None,
         "throughput": throughput([pairs]) if pairs else None,
     }

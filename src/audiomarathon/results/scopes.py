@@ -28,9 +28,9 @@ def scopes_of(tasks: Iterable[str]) -> dict[str, list[str]]:
         groups: dict[str, list[str]] = {group: [] for group in groups_of(name)}
         for key in members:
             groups.setdefault(group_of(key), []).append(key)
-        groups = {group: own for group, own in groups.items() if own}
+        groups = {group: members for group, members in groups.items() if members}
         if len(groups) > 1:
-            scopes |= {f"{of}{group}": own for group, own in groups.items() if group and len(own) > 1}
+            scopes |= {f"{of}{group}": members for group, members in groups.items() if group and len(members) > 1}
         if len(members) > 1 and on_one_scale(members):
             scopes[f"{of}{OVERALL}"] = members
     return scopes

@@ -45,13 +45,13 @@ def similarity(first: Run, second: Run, encoder: TextEncoder) -> tuple[pd.DataFr
     """
     import pandas as pd
 
-    left, right = ({**one.records, **one.failed} for one in (first, second))
+    left, right = ({**run.records, **run.failed} for run in (first, second))
     ids = [id_ for id_ in left if id_ in right]
     if first.key != second.key or not ids:
         why = f"are of {first.key} and {second.key}" if ids else "share no sample"
         raise DataError(f"only runs on the same samples can be compared; these runs {why}")
-    texts = [[one[id_].text if one[id_].answered else "" for id_ in ids] for one in (left, right)]
-    vectors, chosen = [unit_vectors(own, encoder) for own in texts], [_chosen(one) for one in (first, second)]
+    texts = [[records[id_].text if records[id_].answered else "" for id_ in ids] for records in (left, right)]
+    vectors, chosen = [unit_vectors(replies, encoder) for replies in texts], [_chosen(run) for run in (first, second)]
     alike = [left[id_].reference.get("options") == right[id_].reference.get("options") for id_ in ids]
     frame = pd.DataFrame({
         "id": ids,
@@ -59,20 +59,20 @@ def similarity(first: Run, second: Run, encoder: TextEncoder) -> tuple[pd.DataFr
         "similarity": (vectors[0] * vectors[1]).sum(axis=1).round(_DIGITS),
     })  # fmt: skip
     more = frame.assign(cluster=[left[id_].cluster for id_ in ids], floor=None)
-    more["same"] = [own == other for own, other in zip(*texts, strict=True)]
+    more["same"] = [text == other for text, other in zip(*texts, strict=True)]
     for name, known in zip("ab", chosen, strict=True):
         letters = [known.get(id_) if same else None for id_, same in zip(ids, alike, strict=True)]
         more[name] = pd.Series(letters, dtype=object)  # as a text column, None would become NaN
     for places in more.groupby("category").indices.values():
-        more.loc[places, "floor"] = _floor(*(own[places] for own in vectors))
+        more.loc[places, "floor"] = _floor(*(units[places] for units in vectors))
     rows = []
-    for name, own in [*more.groupby("category", sort=False), (OVERALL, more)]:
-        mean = Resampler(_SEED).mean(list(own["similarity"]), list(own["cluster"]))
-        choices = agreement({side: list(own[side]) for side in "ab"}, "nominal")["pairs"]["a / b"]
-        floors, (low, high) = own["floor"].dropna(), mean.interval or (None, None)
-        row = {"category": name, "n": len(own), "similarity": mean.value, "similarity_low": low}
-        row |= {"similarity_high": high, "std": float(own["similarity"].std()) if len(own) > 1 else None}
-        row |= {"floor": float(floors.mean()) if len(floors) else None, "same": float(own["same"].mean())}
+    for name, group in [*more.groupby("category", sort=False), (OVERALL, more)]:
+        mean = Resampler(_SEED).mean(list(group["similarity"]), list(group["cluster"]))
+        choices = agreement({side: list(group[side]) for side in "ab"}, "nominal")["pairs"]["a / b"]
+        floors, (low, high) = group["floor"].dropna(), mean.interval or (None, None)
+        row = {"category": name, "n": len(group), "similarity": mean.value, "similarity_low": low}
+        row |= {"similarity_high": high, "std": float(group["similarity"].std()) if len(group) > 1 else None}
+        row |= {"floor": float(floors.mean()) if len(floors) else None, "same": float(group["same"].mean())}
         rows.append(row | {"n_chosen": choices["n"], "agree": choices["agree"], "kappa": choices["kappa"]})
     return frame, rows
 
@@ -84,19 +84,19 @@ def as_published(frame: pd.DataFrame, rows: list[dict[str, Any]]) -> dict[str, A
         {key: row[name] and round(row[name], _DIGITS) for key, name in names.items()} | {"count": row["n"]}
         for row in rows
     ]
-    own = {row["category"]: one for row, one in zip(rows[:-1], figures, strict=False)}
-    return {OVERALL: figures[-1], "by_category": own, "detailed": frame.to_dict("records")}
+    by_category = {row["category"]: figure for row, figure in zip(rows[:-1], figures, strict=False)}
+    return {OVERALL: figures[-1], "by_category": by_category, "detailed": frame.to_dict("records")}
 
 
 def _floor(first: Floats, second: Floats) -> float | None:
     """Return the mean cosine over all pairs of replies to different samples; None for a single sample."""
     count = len(first)
-    own = (first * second).sum()
-    return float((first.sum(axis=0) @ second.sum(axis=0) - own) / (count * (count - 1))) if count > 1 else None
+    paired_sum = (first * second).sum()
+    return float((first.sum(axis=0) @ second.sum(axis=0) - paired_sum) / (count * (count - 1))) if count > 1 else None
 
 
 def _chosen(run: Run) -> dict[str, Any]:
     """Return the option that each reply chose, by the sample's id; an empty dict if no question has options."""
-    if not any(one.reference.get("options") for one in run.records.values()):
+    if not any(record.reference.get("options") for record in run.records.values()):
         return {}
     return {id_: verdict.values.get("parsed") for id_, verdict in run.verdicts.items()}

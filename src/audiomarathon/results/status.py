@@ -131,7 +131,7 @@ def _tried(session: Mapping[str, Any], records: Sequence[Record]) -> int:
     """Return how many samples failed in a session (one call of a command)."""
     started = session.get("started")  # a record's session also names the process
     failed = [str(record.session).split() for record in records if not record.answered]
-    return sum(own[:1] == [started] for own in failed)
+    return sum(session_parts[:1] == [started] for session_parts in failed)
 
 
 def _rates(

@@ -67,10 +67,10 @@ class Outcome:
     @property
     def checkpoints(self) -> dict[str, list[Finished]]:
         """All settings of all tasks, by checkpoint."""
-        found: dict[str, list[Finished]] = {}
+        checkpoints: dict[str, list[Finished]] = {}
         for (checkpoint, _task), settings in self.groups.items():
-            found.setdefault(checkpoint, []).extend(settings)
-        return found
+            checkpoints.setdefault(checkpoint, []).extend(settings)
+        return checkpoints
 
     def add(self, swept: Swept) -> None:
         """Add the results that a sweep has finished since the last call; `swept` holds all its results so far."""
@@ -86,8 +86,8 @@ class Outcome:
             checkpoint, task = key
             return [*self.tasks, task].index(task), task, checkpoint
 
-        found = self.groups | _groups([results], self.seed)
-        self.groups = {key: found[key] for key in sorted(found, key=place)}
+        groups = self.groups | _groups([results], self.seed)
+        self.groups = {key: groups[key] for key in sorted(groups, key=place)}
         self.swept = Swept(list(swept.results), dict(swept.failures))
 
 
@@ -133,10 +133,10 @@ def _finished(run: Run, base: Run | None, seed: int) -> Finished:
         return Finished(result, saved, why=why)
     figures = {
         name: {
-            "difference": None if math.isnan(one.value) else one.value,
-            "interval": one.interval and list(one.interval),
+            "difference": None if math.isnan(difference.value) else difference.value,
+            "interval": difference.interval and list(difference.interval),
         }
-        for name, one in pairs.differences(seed).items()
+        for name, difference in pairs.differences(seed).items()
     }
     headline = figures[pairs.task.scorer.figure.name]
     return Finished(result, saved, {"samples": len(pairs.pairs), **figures, "score": headline})

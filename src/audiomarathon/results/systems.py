@@ -78,28 +78,30 @@ def systems_of(runs: Sequence[Run]) -> list[System]:
     """Group runs into systems; see :func:`read_systems`."""
     if not runs:
         raise RecordError("no readable run found")
-    marked = [(one, _marks(one)) for one in runs]
+    marked = [(marked_run, _marks(marked_run)) for marked_run in runs]
     known = Counter(mark for _one, marks in marked for mark in marks.items())
     usual = dict(reversed([mark for mark, _count in known.most_common()]))
     written: dict[str, set[object]] = {}
-    for one in runs:
-        written.setdefault(one.checkpoint, set()).add(one.identity.get("checkpoint"))
+    for run in runs:
+        written.setdefault(run.checkpoint, set()).add(run.identity.get("checkpoint"))
     contents = {name: {each: stronger(each, prints) for each in prints} for name, prints in written.items()}
     ambiguous = {name for name, known in contents.items() if len({*known.values()}) > 1}
-    found: dict[tuple[str, str, str, tuple[str, ...]], dict[str, Run]] = {}
+    systems: dict[tuple[str, str, str, tuple[str, ...]], dict[str, Run]] = {}
     as_graph = marks_of_graphs(runs)
-    for one, marks in marked:
-        content = contents[one.checkpoint][one.identity.get("checkpoint")]
-        content = f" {short(content)}" if one.checkpoint in ambiguous else ""
+    for run, marks in marked:
+        content = contents[run.checkpoint][run.identity.get("checkpoint")]
+        content = f" {short(content)}" if run.checkpoint in ambiguous else ""
         unusual = [text for name, text in marks.items() if text != usual[name]]
-        told = (*unusual, *filter(None, [as_graph(one)]))
-        tasks = found.setdefault((one.checkpoint + content, one.method, one.control, told), {})
-        if one.key in tasks:
-            raise twice(one, tasks[one.key])
-        tasks[one.key] = one
+        told = (*unusual, *filter(None, [as_graph(run)]))
+        tasks = systems.setdefault((run.checkpoint + content, run.method, run.control, told), {})
+        if run.key in tasks:
+            raise twice(run, tasks[run.key])
+        tasks[run.key] = run
     return [
         System(checkpoint, method, tasks, control, marks)
-        for (checkpoint, method, control, marks), tasks in sorted(found.items(), key=lambda system: bool(system[0][2]))
+        for (checkpoint, method, control, marks), tasks in sorted(
+            systems.items(), key=lambda system: bool(system[0][2])
+        )
     ]
 
 
@@ -108,13 +110,13 @@ def _marks(run: Run) -> dict[str, str]:
     return {n: form.format(run.identity[n]) for n, form in conditions_of(run).items() if n != "checkpoint"}
 
 
-def twice(one: Run, other: Run) -> RecordError:
+def twice(run: Run, other: Run) -> RecordError:
     """Return the error to raise when two runs have the same task, checkpoint and setting."""
-    names = {*one.identity, *other.identity}
-    differing = sorted(name for name in names if not same(one.identity.get(name), other.identity.get(name)))
+    names = {*run.identity, *other.identity}
+    differing = sorted(name for name in names if not same(run.identity.get(name), other.identity.get(name)))
     but = f", though the two differ in {', '.join(differing)}" if differing else ""
     return RecordError(
-        f"{one.folder}: the same task, checkpoint and setting as {other.folder}{but}; name only one of them"
+        f"{run.folder}: the same task, checkpoint and setting as {other.folder}{but}; name only one of them"
     )
 
 
@@ -152,7 +154,10 @@ def sweeps_of(labels: Iterable[str]) -> list[str]:
         else:
             at = f" --layer {place.removeprefix('layer')}" if place.startswith("layer") else f" --at {place}"
             ratios.setdefault("" if place == "layer2" else at, set()).add(ratio)
-    return [f"--ratios {','.join(sorted(own))}{place}" if own else place for place, own in sorted(ratios.items())]
+    return [
+        f"--ratios {','.join(sorted(at_place))}{place}" if at_place else place
+        for place, at_place in sorted(ratios.items())
+    ]
 
 
 def find_reference(systems: Sequence[System], name: str | None) -> System:
@@ -170,7 +175,7 @@ def find_reference(systems: Sequence[System], name: str | None) -> System:
     if name is None:
         ordered = sorted(systems, key=lambda system: bool(system.control))  # real audio first
         return next((system for system in ordered if system.is_base), ordered[0])
-    of_method = [one for one in systems if one.identity.get("method") == name and not one.control]
+    of_method = [system for system in systems if system.identity.get("method") == name and not system.control]
     if name not in by_name and len(of_method) != 1:
         raise SettingsError(f"no setting is called {name}{did_you_mean(name, by_name)}; allowed: {', '.join(by_name)}")
     return by_name.get(name) or of_method[0]
@@ -178,4 +183,4 @@ def find_reference(systems: Sequence[System], name: str | None) -> System:
 
 def base_of(system: System, systems: Sequence[System]) -> System | None:
     """Return a system's base (same checkpoint, control and marks); None if it is missing."""
-    return next((one for one in systems if one.is_base and one.conditions == system.conditions), None)
+    return next((base for base in systems if base.is_base and base.conditions == system.conditions), None)

@@ -84,7 +84,7 @@ class Attention:
     def save(self, file: Path) -> int:
         """Write the attention to a file atomically; return the file's size in bytes."""
         texts = {"tokens": list(self.tokens), "meta": dict(self.meta)}
-        coded = {name: np.frombuffer(json.dumps(one).encode(), np.uint8) for name, one in texts.items()}
+        coded = {name: np.frombuffer(json.dumps(content).encode(), np.uint8) for name, content in texts.items()}
         stream = io.BytesIO()
         np.savez_compressed(stream, **{name: getattr(self, name) for name in _ARRAYS}, **coded)  # type: ignore[arg-type]
         write_bytes(file, content := stream.getvalue())
@@ -105,16 +105,16 @@ class Attention:
             The file cannot be read, or is damaged.
         """
         try:
-            found = arrays_of(file, (*_ARRAYS, "tokens", "meta"))
-            tokens, meta = (_json(found.pop(name)) for name in ("tokens", "meta"))
-            if damage := _damage_of(found, tokens, meta):
+            arrays = arrays_of(file, (*_ARRAYS, "tokens", "meta"))
+            tokens, meta = (_json(arrays.pop(name)) for name in ("tokens", "meta"))
+            if damage := _damage_of(arrays, tokens, meta):
                 raise ValueError(damage)
         except (OSError, ValueError, RecordError) as error:
             why = getattr(error, "strerror", None) or error
             raise RecordError(
                 f"{file}: not a valid attention file ({why}); delete it and run `audiomarathon attention capture`"
             ) from error
-        return cls(**found, tokens=tuple(tokens), meta=meta)
+        return cls(**arrays, tokens=tuple(tokens), meta=meta)
 
 
 def _json(text: Array) -> Any:
@@ -170,11 +170,11 @@ def _are_layers(value: Any) -> bool:
 
 
 def _are(kind: type, value: Any) -> bool:
-    return isinstance(value, list) and all(type(one) is kind for one in value)
+    return isinstance(value, list) and all(type(member) is kind for member in value)
 
 
 def _is_part(value: Any, length: int) -> bool:
-    kinds = [type(one) for one in value] if isinstance(value, list) else []
+    kinds = [type(member) for member in value] if isinstance(value, list) else []
     return kinds == [str, int, int] and 0 <= value[1] <= value[2] <= length
 
 
@@ -202,13 +202,13 @@ def index_of(run: Path) -> dict[str, dict[str, Any]]:
         lines = read_plain(index).splitlines() if index.exists() else []
     except OSError as error:
         raise RecordError(f"{index}: cannot be read: {error.strerror or error}") from error
-    found = {}
+    rows = {}
     for row in filter(None, map(json_object, lines)):
         if all(isinstance(row.get(name), kind) for name, kind in _TYPES.items()) and _are_layers(row["layers"]):
             file = file_of(run, row["id"])
             if file.is_file() and file.stat().st_size == row["bytes"]:
-                found[row["id"]] = row
-    return found
+                rows[row["id"]] = row
+    return rows
 
 
 def captured(folder: RunFolder, clips: Mapping[str, str], settings: RunSettings) -> set[str]:
@@ -216,9 +216,9 @@ def captured(folder: RunFolder, clips: Mapping[str, str], settings: RunSettings)
 
     `clips` is the current hash of each sample's clips.
     """
-    found = set()
+    ids = set()
     for id_, row in index_of(folder.path).items():
         layers = {*settings.attn_layers} <= {*row["layers"]} if settings.attn_layers else row["all"]
         if layers and row["full"] >= bool(settings.attn_full) and same(row.get("clips"), clips.get(id_)):
-            found.add(id_)
-    return found
+            ids.add(id_)
+    return ids

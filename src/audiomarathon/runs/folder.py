@@ -177,9 +177,9 @@ class RunFolder:
     def write_run(self, content: Mapping[str, Any]) -> None:
         """Write `run.json`: the identity, and `content`."""
         hashed = identity_hash(self.identity)
-        own = {"schema_version": SCHEMA_VERSION, "identity_hash": hashed, "identity": self.identity}
+        identity_fields = {"schema_version": SCHEMA_VERSION, "identity_hash": hashed, "identity": self.identity}
         weak = {"weak_fingerprint": True} if self.weak else {}
-        self.run = {**own, **content, **own, **weak}
+        self.run = {**identity_fields, **content, **identity_fields, **weak}
         write_json(self.path / "run.json", self.run)
 
     def write_corpus(self, references: Sequence[Sequence[str]]) -> None:
@@ -197,7 +197,7 @@ class RunFolder:
         """
         self._check_identity()
         if self.samples_file.exists():
-            self.records = {id_: one for id_, one in _bare_records(self.path).items() if self._fits(one)}
+            self.records = {id_: record for id_, record in _bare_records(self.path).items() if self._fits(record)}
 
     def _check_identity(self) -> None:
         if not self.samples_file.exists() or not self.samples_file.stat().st_size:
@@ -211,8 +211,10 @@ class RunFolder:
         self.weak = bool(self.run.get("weak_fingerprint") or is_weak(held.get("checkpoint")) or unwritten)
         fields = {*held, *self.identity} - unwritten - _IGNORED
         if names := sorted(k for k in fields if not same(held.get(k), self.identity.get(k))):
-            there, now = ({name: "nothing" if one.get(name) is None else repr(one[name]) for name in names[:4]}
-                          for one in (held, self.identity))  # fmt: skip
+            there, now = (
+                {name: "nothing" if identity.get(name) is None else repr(identity[name]) for name in names[:4]}
+                for identity in (held, self.identity)
+            )
             shown = "; ".join(f"{name}: {there[name]} there, {now[name]} now" for name in there)
             untimed = held.get("device") is None  # a run without times has the device None
             flag = f" ({'--no-timing' if untimed else '--timing'} continues it)" * (names == ["device"])
@@ -288,20 +290,20 @@ def read_records(path: Path) -> dict[str, Record]:
 
 def _bare_records(path: Path) -> dict[str, Record]:
     file = path / "samples.jsonl"
-    found, odd = dict[str, Record](), 0
+    records, odd = dict[str, Record](), 0
     try:
         with open_plain(file) as stream:
             for record in map(from_line, whole_lines(stream)):
                 if record is None:
                     odd += 1
                 else:
-                    found[record.id] = record
+                    records[record.id] = record
     except OSError as error:
         raise RecordError(f"{file}: cannot be read: {error.strerror or error}") from error
     if odd:
         unreadable = counted(odd, "unreadable line")
         warnings.warn(f"{file}: {unreadable} left out; run the same command again for these samples", stacklevel=2)
-    return found
+    return records
 
 
 def with_context(path: Path, records: Mapping[str, Record]) -> dict[str, Record]:
@@ -317,7 +319,10 @@ def with_context(path: Path, records: Mapping[str, Record]) -> dict[str, Record]
 
     def said(id_: str) -> dict[str, dict[str, str | None]]:
         return {
-            judge: {hashed: one.text if one.error is None else None for hashed, one in samples.get(id_, {}).items()}
+            judge: {
+                hashed: judgement.text if judgement.error is None else None
+                for hashed, judgement in samples.get(id_, {}).items()
+            }
             for judge, samples in judges.items()
         }
 

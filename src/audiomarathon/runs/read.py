@@ -78,9 +78,11 @@ class Run:
             raise RecordError(f"{folder / 'run.json'}: its 'samples' must be a list of texts")
         by_id = read_records(folder) if (folder / "samples.jsonl").exists() else {}
         wanted = dict.fromkeys(map(str, facts.get("samples", by_id)))
-        own = [by_id[id_] for id_ in wanted if id_ in by_id]
-        answered, failed = ({one.id: one for one in own if one.answered is fine} for fine in (True, False))
-        beyond = {id_: one for id_, one in by_id.items() if one.answered and id_ not in wanted}
+        records = [by_id[id_] for id_ in wanted if id_ in by_id]
+        answered, failed = (
+            {record.id: record for record in records if record.answered is fine} for fine in (True, False)
+        )
+        beyond = {id_: record for id_, record in by_id.items() if record.answered and id_ not in wanted}
         return cls(facts, answered, failed, beyond, folder)
 
     @cached_property
@@ -143,13 +145,13 @@ class Run:
             The task belongs to a plug-in that is not installed.
         """
         scorer, failures = get_task(self.key).scorer, list[str]()
-        found = judged(
+        verdicts = judged(
             scorer, self.records.values(), self.folder, lambda record, why: failures.append(f"{record.id}: {told(why)}")
         )
         if failures:
             cannot = counted(len(failures), "sample")
             warnings.warn(f"{self.folder}: {cannot} cannot be scored ({failures[0]}); left out", stacklevel=2)
-        return found
+        return verdicts
 
     @cached_property
     def summary(self) -> Mapping[str, Any] | None:
@@ -219,18 +221,20 @@ def run_folders(paths: Sequence[Path]) -> list[Path]:
     RecordError
         A path is not a folder, or none of the paths holds a run.
     """
-    found: dict[Path, Path] = {}
+    folders: dict[Path, Path] = {}
     for path in paths:
         if not path.is_dir():
             raise RecordError(f"{path}: no such folder")
         root = path.absolute()
-        for one in sorted((one for one in walk(root) if holds_run(one.path)), key=lambda one: one.path):
-            apart = any(part.startswith(REPRODUCED) for part in one.path.relative_to(root).parts)
+        for folder in sorted(
+            (directory for directory in walk(root) if holds_run(directory.path)), key=lambda run_folder: run_folder.path
+        ):
+            apart = any(part.startswith(REPRODUCED) for part in folder.path.relative_to(root).parts)
             if not apart:
-                found.setdefault(one.path.resolve(), one.path)  # by target: a link to a run is not a second run
-    if not found:
+                folders.setdefault(folder.path.resolve(), folder.path)  # by target: a link to a run is not a second run
+    if not folders:
         raise RecordError(f"{', '.join(map(str, paths))}: no run there (no run.json in or under it)")
-    return list(found.values())
+    return list(folders.values())
 
 
 def holds_run(folder: Path) -> bool:

@@ -120,7 +120,7 @@ def _decoder() -> tuple[Callable[[bytes], Iterable[Any]], tuple[type[Exception],
     hints = {name: typed(hint) for name, hint in typing.get_type_hints(Record).items()}
     hints |= {"error": None, "reply": str, **dict.fromkeys(_SHARED, msgspec.Raw)}
     absent = msgspec.Raw(b"null")
-    defaults = {one.name: absent if one.name in _SHARED else one.default for one in fields(Record)}
+    defaults = {field.name: absent if field.name in _SHARED else field.default for field in fields(Record)}
     needed = dict.fromkeys(_NEEDED, msgspec.NODEFAULT)
     columns = [(name, hints[name], (defaults | needed)[name]) for name in STORED]
     parse = msgspec.json.Decoder(msgspec.defstruct("Line", columns, kw_only=True)).decode
@@ -170,8 +170,8 @@ def _share(name: str, text: bytes) -> Any:
     if not (or_none if value is None else _fits(kind, name, value)):
         raise ValueError(name)
     if isinstance(value, list):  # the layers of a model have few different lengths
-        once = {one: one for one in value}
-        value = [once[one] for one in value]
+        once = {length: length for length in value}
+        value = [once[length] for length in value]
     if len(_shared) >= _MOST_SHARED:
         _shared.clear()
     return _shared.setdefault(key, value)
@@ -219,8 +219,8 @@ def _fits(kind: tuple[str, ...], name: str, value: Any) -> bool:
         types = dict if outer == "Mapping" else list
         whole = all(part in value for part in _INSIDE.get(name, ())) if isinstance(value, types) else False
         if whole and {*map(type, values)} <= {*_NUMBERS.get(inner[0], ())}:
-            return all(0 <= one < _LARGEST for one in values)
-        return whole and all(_fits(tuple(inner), "", one) for one in values)
+            return all(0 <= number < _LARGEST for number in values)
+        return whole and all(_fits(tuple(inner), "", number) for number in values)
     if outer in ("str", "bool"):
         return isinstance(value, str if outer == "str" else bool)
     number = int if outer == "int" else (int, float)
@@ -318,7 +318,7 @@ def kept_tokens(record: Record) -> npt.NDArray[np.bool_] | npt.NDArray[np.float6
 
 def tokens_within(tokens: int, seconds: float, spans: Iterable[Sequence[float]]) -> npt.NDArray[np.bool_]:
     """Return which of a clip's audio tokens begin within spans of (start, end) seconds; token i of n is at i / n."""
-    times, found = np.arange(tokens) * seconds / max(1, tokens), np.zeros(tokens, bool)
+    times, within = np.arange(tokens) * seconds / max(1, tokens), np.zeros(tokens, bool)
     for start, end in spans:
-        found |= (times >= start) & (times < end)
-    return found
+        within |= (times >= start) & (times < end)
+    return within

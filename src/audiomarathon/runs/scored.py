@@ -45,7 +45,7 @@ def judged(
     """
     answered = [record for record in records if record.answered]
     stored = _stored(folder, scorer) if folder else {}
-    found: dict[str, Verdict] = {}
+    by_id: dict[str, Verdict] = {}
     todo = []
     for record in answered:
         if not scorer.fits(record):
@@ -54,16 +54,16 @@ def judged(
         stamp, values = stored.get(record.id, ("", {}))
         verdict = Verdict(record, values)
         if stamp and stamp == scorer.stamp(record) and scorer.sound(verdict):
-            found[record.id] = verdict
+            by_id[record.id] = verdict
         else:
             todo.append(record)
     for group in [[record] for record in todo] if scorer.instant else [todo] if todo else []:
         try:
-            found |= {one.record.id: one for one in scorer.verdicts(group)}
+            by_id |= {verdict.record.id: verdict for verdict in scorer.verdicts(group)}
         except ANY_ERROR as error:  # a third-party scorer may raise anything
             for record in group:
                 failed(record, error)
-    return {record.id: found[record.id] for record in answered if record.id in found}
+    return {record.id: by_id[record.id] for record in answered if record.id in by_id}
 
 
 def write_verdicts(folder: Path, scorer: Scorer, verdicts: Iterable[Verdict]) -> None:
@@ -77,12 +77,12 @@ def write_verdicts(folder: Path, scorer: Scorer, verdicts: Iterable[Verdict]) ->
         The file cannot be written.
     """
     lines = []
-    for one in verdicts:
-        values = {name: value for name, value in one.values.items() if name not in _OWN}
+    for verdict in verdicts:
+        values = {name: value for name, value in verdict.values.items() if name not in _OWN}
         try:
-            lines.append(sealed({"id": one.record.id, "stamp": scorer.stamp(one.record), **values}))
+            lines.append(sealed({"id": verdict.record.id, "stamp": scorer.stamp(verdict.record), **values}))
         except (TypeError, ValueError) as error:
-            what = f"scorer {scorer.key}: its verdict on {one.record.id!r} cannot be stored as JSON"
+            what = f"scorer {scorer.key}: its verdict on {verdict.record.id!r} cannot be stored as JSON"
             raise PluginError(f"{what} ({error})") from error
     content = b"".join(lines)
     file = verdicts_file(folder, scorer)
@@ -106,13 +106,13 @@ def _stored(folder: Path, scorer: Scorer) -> Mapping[str, tuple[str, Mapping[str
         lines = read_plain(verdicts_file(folder, scorer), MAX_RECORD_BYTES).splitlines()
     except (OSError, RecordError):
         return {}
-    found = {}
+    stored = {}
     for line in lines:
         parts = _LINE.fullmatch(sound_text(line, always=True) or b"")
         if parts and (values := _values(parts[3] or b"")) is not None:
             with suppress(ValueError):
-                found[json.loads(parts[1])] = parts[2].decode(), values
-    return found
+                stored[json.loads(parts[1])] = parts[2].decode(), values
+    return stored
 
 
 @lru_cache(1 << 12)

@@ -90,7 +90,7 @@ def _kept_over_layers(facts: Mapping[str, Any], answered: Sequence[Record]) -> d
     if not drops.get("steps") or not layers:
         return {}
     seen = [Drops(**drops).tokens(layers, r.audio_tokens or 0, r.audio_tokens or 0) for r in answered]
-    return {"kept_over_layers": mean_of([sum(own) / layers for own in seen])}
+    return {"kept_over_layers": mean_of([sum(lengths) / layers for lengths in seen])}
 
 
 def note_of(facts: Mapping[str, Any]) -> str:
@@ -108,9 +108,9 @@ def stopped_note(facts: Mapping[str, Any]) -> str:
     after, order = stop.get("stopped_after"), stop.get("order") or ()
     if stop.get("verdict") not in (NO_WORSE, WORSE) or not isinstance(after, int) or after >= len(order):
         return ""
-    found = f"{stop['verdict']} than base by more than {stop.get('margin')}"
+    outcome = f"{stop['verdict']} than base by more than {stop.get('margin')}"
     return (
-        f"stopped when it was decided to be {found}: scores, differences, intervals and p do not allow for that; the "
+        f"stopped when it was decided to be {outcome}: scores, differences, intervals and p do not allow for that; the "
         "bounds of compare --margin do"
     )
 
@@ -124,7 +124,7 @@ def _gaps(facts: Mapping[str, Any]) -> str:
 def busy(facts: Mapping[str, Any], records: Sequence[Record]) -> bool:
     """Tell whether other programs used the cores at the start or end of a session that timed some of the records."""
     begun = {str(record.session).partition(" ")[0] for record in records if record.time}
-    sessions = [one for one in facts.get("sessions") or () if one.get("started") in begun]
+    sessions = [session for session in facts.get("sessions") or () if session.get("started") in begun]
     device = (facts.get("identity") or {}).get("device")
     loads = [(session, session.get(name)) for session in sessions for name in ("load_before", "load_after")]
     return any(is_busy(load, threads_of(session, device)) for session, load in loads)
@@ -159,9 +159,9 @@ def _throughput(facts: Mapping[str, Any]) -> float | None:
     if (facts.get("identity") or {}).get("origin") == CASCADE:
         return None  # its sessions leave out the transcription
     sessions = facts.get("sessions") or ()
-    alone = [one for one in sessions if one.get("wall_s") and one.get("settings_side_by_side") == 1]
-    wall = sum(one["wall_s"] for one in alone)
-    return sum(one["audio_s"] for one in alone) / wall if wall else None
+    alone = [session for session in sessions if session.get("wall_s") and session.get("settings_side_by_side") == 1]
+    wall = sum(session["wall_s"] for session in alone)
+    return sum(session["audio_s"] for session in alone) / wall if wall else None
 
 
 def samples_a_second(records: Sequence[Record]) -> float | None:
@@ -172,7 +172,9 @@ def samples_a_second(records: Sequence[Record]) -> float | None:
     """
     batches = [record.batch for record in records if record.batch]
     stages = ("encoder", "llm_prefill", "decode", "decode_setup")
-    seconds = sum(one["devices"] * sum(one.get(stage, 0) for stage in stages) / one["samples"] for one in batches)
+    seconds = sum(
+        batch["devices"] * sum(batch.get(stage, 0) for stage in stages) / batch["samples"] for batch in batches
+    )
     return len(batches) / seconds if seconds else None
 
 
@@ -186,8 +188,10 @@ def _timing(records: Sequence[Record], audio_seconds_per_second: float | None) -
     timed = [(record, dict(record.time)) for record in records if record.time]
     if not timed:
         latencies = [record.latency for record in records if record.latency]
-        seen = {f"{name}_latency_s": _spread([one[name] for one in latencies]) for name in ("first_token", "total")}
-        rate = {"samples_per_second": found} if (found := samples_a_second(records)) else {}
+        seen = {
+            f"{name}_latency_s": _spread([latency[name] for latency in latencies]) for name in ("first_token", "total")
+        }
+        rate = {"samples_per_second": throughput} if (throughput := samples_a_second(records)) else {}
         return {"audio_seconds_per_second": audio_seconds_per_second, **rate, **(seen if latencies else {})}
     total = [
         sum(time[stage] for stage in ("load", "preprocess", "prefill", "decode")) + time.get("decode_setup", 0)

@@ -59,8 +59,8 @@ class Caption(Scorer):
         scores = cider_d(replies, references, _frequencies(corpus)).tolist()
         columns = _by_models(replies, references)
         for place, (record, reply, texts) in enumerate(zip(records, replies, references, strict=True)):
-            own = {"cider_d": scores[place], "human_cider_d": _human(corpus, texts), "words": len(tokens(reply))}
-            yield Verdict(record, own | {name: values[place] for name, values in columns.items()})
+            figures = {"cider_d": scores[place], "human_cider_d": _human(corpus, texts), "words": len(tokens(reply))}
+            yield Verdict(record, figures | {name: values[place] for name, values in columns.items()})
 
     def sound(self, verdict: Verdict) -> bool:
         """Tell whether a stored verdict has a CIDEr-D score, and values from the same models as this machine's.
@@ -77,24 +77,28 @@ class Caption(Scorer):
 
         Neither uses a scoring model (as FENSE does), so runs scored on different machines can be compared.
         """
-        found = means({name: _column(name, verdicts) for name in ("cider_d", "words")}, verdicts)
-        return replace(found, ends={"cider_d": ()})  # not a share of right answers
+        sums = means({name: _column(name, verdicts) for name in ("cider_d", "words")}, verdicts)
+        return replace(sums, ends={"cider_d": ()})  # not a share of right answers
 
     def of_models(self, verdicts: Sequence[Verdict]) -> Sums:
         """Return the means of the figures that need FENSE's models, over the replies that have these figures."""
-        found = means({_named(name, verdicts): _column(name, verdicts) for name in _OF_MODELS[:-1]}, verdicts)
-        return replace(found, ends={"fer": (0.0, 1.0)})
+        sums = means({_named(name, verdicts): _column(name, verdicts) for name in _OF_MODELS[:-1]}, verdicts)
+        return replace(sums, ends={"fer": (0.0, 1.0)})
 
     def published(self, verdicts: Sequence[Verdict]) -> Sums:
         """Return CIDEr-D of the raw replies, with document frequencies of the evaluated items, as in aac-metrics."""
         from audiomarathon.metrics.captions.cider_d import Frequencies, cider_d
 
-        references = tuple(tuple(one.record.reference["references"]) for one in verdicts)
-        whole = {one.record.corpus.hash for one in verdicts if one.record.corpus} == {Corpus(references).hash}
-        if whole and all(one.record.raw == one.record.text for one in verdicts):
-            scores = [one.values["cider_d"] for one in verdicts]
+        references = tuple(tuple(verdict.record.reference["references"]) for verdict in verdicts)
+        whole = {verdict.record.corpus.hash for verdict in verdicts if verdict.record.corpus} == {
+            Corpus(references).hash
+        }
+        if whole and all(verdict.record.raw == verdict.record.text for verdict in verdicts):
+            scores = [verdict.values["cider_d"] for verdict in verdicts]
         elif len(verdicts) > 1:
-            scores = cider_d([one.record.raw for one in verdicts], references, Frequencies.of(references)).tolist()
+            scores = cider_d(
+                [verdict.record.raw for verdict in verdicts], references, Frequencies.of(references)
+            ).tolist()
         else:
             scores = [None] * len(verdicts)
         return means({"cider_d_as_published": scores}, verdicts)
@@ -103,8 +107,8 @@ class Caption(Scorer):
         """Return CIDEr-D as published, FENSE, lengths, the scores of people's captions, and the corpus's size."""
         from audiomarathon.metrics.captions.lengths import lengths
 
-        texts = [one.record.text for one in verdicts]
-        pieces = [one.values["pieces"] for one in verdicts]
+        texts = [verdict.record.text for verdict in verdicts]
+        pieces = [verdict.values["pieces"] for verdict in verdicts]
         count = None if None in pieces else lambda _texts: pieces
         human = means({name: _column(f"human_{name}", verdicts) for name in ("cider_d", "fense")}, verdicts)
         corpus = verdicts[0].record.corpus
@@ -137,10 +141,10 @@ class Caption(Scorer):
         and how many items' captions determine the weights of words.
         """
         summary = self.summary(verdicts)
-        found = [f"FENSE not computed: {why}" for why in sorted({one.values["why"] for one in verdicts} - {""})]
+        notes = [f"FENSE not computed: {why}" for why in sorted({verdict.values["why"] for verdict in verdicts} - {""})]
         beyond = {size: summary["lengths"][f"beyond_{size}"] for size in (64, 128)}
         if beyond[64]:
-            found.append(
+            notes.append(
                 f"{beyond[64]:.0%} of replies are longer than the 64 word pieces that FENSE's checker reads, "
                 f"{beyond[128]:.0%} than its encoder's 128"
             )
@@ -148,7 +152,7 @@ class Caption(Scorer):
         corpus = summary["corpus"]
         weighed = f"word weights come from the references of {corpus['items']:,} items" if corpus else ""
         return [
-            *found,
+            *notes,
             *([f"people (each reference scored against the others): {people}"] if people else []),
             *filter(None, [weighed]),
         ]
@@ -160,16 +164,16 @@ class Caption(Scorer):
         from audiomarathon.metrics.statistics import Resampler
 
         rows: list[dict[str, Any]] = []
-        for name, own in verdicts.items():
-            row: dict[str, Any] = {"setting": name, "n": len(own)}
-            both = [Resampler(_SEED).of_sums(sums) for sums in (self.sums(own), self.of_models(own))]
-            for figure, one in (both[0] | both[1]).items():
-                row |= cells(figure, one)
-            summary = self.summary(own)
+        for name, group in verdicts.items():
+            row: dict[str, Any] = {"setting": name, "n": len(group)}
+            both = [Resampler(_SEED).of_sums(sums) for sums in (self.sums(group), self.of_models(group))]
+            for figure, estimate in (both[0] | both[1]).items():
+                row |= cells(figure, estimate)
+            summary = self.summary(group)
             spread = {f"words {part}": summary["lengths"]["words"][part] for part in ("p5", "p95")}
             rows.append(row | {"cider_d_as_published": summary["cider_d_as_published"]} | spread)
         if verdicts:
-            rows.append({"setting": "people (one reference against the others)", "n": len(own), **summary["human"]})
+            rows.append({"setting": "people (one reference against the others)", "n": len(group), **summary["human"]})
         return {"Captions": pd.DataFrame(rows, dtype=object)}
 
 
@@ -185,31 +189,31 @@ def _by_models(replies: Sequence[str], references: Sequence[tuple[str, ...]]) ->
     from audiomarathon.metrics.captions.fense import fense, sbert_sim
     from audiomarathon.metrics.captions.lengths import first_sentence, human_ceiling
 
-    found: dict[str, list[Any]] = {}
+    columns: dict[str, list[Any]] = {}
     encoder, checker = _models()
     lacking = [*["the sentence encoder"] * (not encoder), *["the fluency checker"] * (not checker)]
     why = f"{' and '.join(lacking)} missing on this machine; next: {_FETCH}" if lacking else ""
     try:
         if encoder:
-            found["pieces"] = encoder.count_pieces(list(replies))
-            found["sbert_sim"] = sbert_sim(replies, references, encoder).tolist()
-            found |= {"encoder": [encoder.name] * len(replies), "encoder_hash": [encoder.hash] * len(replies)}
+            columns["pieces"] = encoder.count_pieces(list(replies))
+            columns["sbert_sim"] = sbert_sim(replies, references, encoder).tolist()
+            columns |= {"encoder": [encoder.name] * len(replies), "encoder_hash": [encoder.hash] * len(replies)}
         if checker:
-            found["checker"] = [checker.sha256] * len(replies)
+            columns["checker"] = [checker.sha256] * len(replies)
         if encoder and checker:
             score = partial(fense, encoder=encoder, checker=checker)
             whole = score(replies, references)
-            found |= {"fer": whole.fer.tolist(), "fense": whole.fense.tolist()}
-            first = score([first_sentence(one) for one in replies], references)
-            found["fense_first_sentence"] = first.fense.tolist()
+            columns |= {"fer": whole.fer.tolist(), "fense": whole.fense.tolist()}
+            first = score([first_sentence(reply) for reply in replies], references)
+            columns["fense_first_sentence"] = first.fense.tolist()
             human = human_ceiling(references, lambda texts, others: score(texts, others).fense).tolist()
-            found["human_fense"] = [None if math.isnan(one) else one for one in human]
+            columns["human_fense"] = [None if math.isnan(ceiling) else ceiling for ceiling in human]
     except ModelError as error:
         why = str(error)
     missing = [None] * len(replies)
     return {
         **dict.fromkeys(("pieces", "encoder", "encoder_hash", "checker", *_OF_MODELS), missing),
-        **found,
+        **columns,
         "why": [why] * len(replies),
     }
 
@@ -229,16 +233,16 @@ def _human(corpus: Corpus, texts: tuple[str, ...]) -> float | None:
 
     if len(texts) < 2:
         return None
-    return float(human_ceiling([texts], lambda own, others: cider_d(own, others, _frequencies(corpus)))[0])
+    return float(human_ceiling([texts], lambda captions, others: cider_d(captions, others, _frequencies(corpus)))[0])
 
 
 def _column(name: str, verdicts: Sequence[Verdict]) -> list[float | None]:
-    return [one.values[name] for one in verdicts]
+    return [verdict.values[name] for verdict in verdicts]
 
 
 def _named(name: str, verdicts: Sequence[Verdict]) -> str:
     """Return a figure's name, such as `fense`, or `fense[NAME]` if another encoder than FENSE's own was used."""
     from audiomarathon.scoring.caption_models import ENCODER
 
-    others = {one.values["encoder"] for one in verdicts} - {None, ENCODER}
+    others = {verdict.values["encoder"] for verdict in verdicts} - {None, ENCODER}
     return f"{name}[{', '.join(sorted(others))}]" if others and name in _OF_MODELS and name != "fer" else name

@@ -117,8 +117,8 @@ class SentenceEncoder:
     @cached_property
     def _pooling(self) -> str:
         told = self._config("1_Pooling/config.json")
-        found = [name for name, on in told.items() if name.startswith("pooling_mode_") and on is True]
-        pooling = " and ".join(found) or str(told.get("pooling_mode", "mean"))
+        modes = [name for name, on in told.items() if name.startswith("pooling_mode_") and on is True]
+        pooling = " and ".join(modes) or str(told.get("pooling_mode", "mean"))
         pooling = pooling.removeprefix("pooling_mode_").removesuffix("_tokens").removesuffix("_token")
         if pooling not in _NAMED_POOLINGS:
             raise ModelError(f"{self.source}: pooling in 1_Pooling is {pooling}; allowed: {', '.join(_NAMED_POOLINGS)}")
@@ -202,9 +202,9 @@ class Echecker:
             digest = hashlib.sha256()
             while block := stream.read(1 << 22):
                 digest.update(block)
-            if (found := digest.hexdigest()) != self.sha256:
+            if (hashed := digest.hexdigest()) != self.sha256:
                 raise ModelError(
-                    f"{self.checkpoint}: SHA-256 is {found}, not {self.sha256}: another file, or a broken download; "
+                    f"{self.checkpoint}: SHA-256 is {hashed}, not {self.sha256}: another file, or a broken download; "
                     f"fetch it from {CHECKER_URL}"
                 )
             stream.seek(0)

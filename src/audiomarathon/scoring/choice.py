@@ -48,7 +48,7 @@ class Choice(Scorer):
         """Return accuracy, strict accuracy and macro-F1."""
         from audiomarathon.metrics.classification import choice_sums
 
-        strict = [bool(one.values["strict"]) for one in verdicts]
+        strict = [bool(verdict.values["strict"]) for verdict in verdicts]
         return choice_sums(*_classes(verdicts), strict, clusters_of(verdicts))
 
     def summary(self, verdicts: Sequence[Verdict]) -> dict[str, Any]:
@@ -94,30 +94,34 @@ class Choice(Scorer):
         """Return a table of the recall of each class; no table for a single class, or more than 20 classes."""
         import pandas as pd
 
-        truths = {name: _classes(own)[0] for name, own in verdicts.items()}
-        classes = sorted({truth for own in truths.values() for truth in own})
+        truths = {name: _classes(group)[0] for name, group in verdicts.items()}
+        classes = sorted({truth for labels in truths.values() for truth in labels})
         if not 1 < len(classes) <= _MOST_CLASSES:
             return {}
         rows = []
-        for name, own in verdicts.items():
+        for name, verdicts_of in verdicts.items():
             row: dict[str, Any] = {"setting": name}
             for label in classes:
-                rights = [self.right(one) for one, truth in zip(own, truths[name], strict=True) if truth == label]
+                rights = [
+                    self.right(verdict)
+                    for verdict, truth in zip(verdicts_of, truths[name], strict=True)
+                    if truth == label
+                ]
                 row |= {label: sum(rights) / len(rights) if rights else None, f"{label}_said": f"n {len(rights)}"}
             rows.append(row)
         return {"Recall per class": pd.DataFrame(rows, dtype=object)}
 
     def chance(self, verdicts: Sequence[Verdict]) -> float:
         """Return the expected accuracy of choosing each option with equal probability."""
-        return sum(1 / len(one.record.reference["options"]) for one in verdicts) / len(verdicts)
+        return sum(1 / len(verdict.record.reference["options"]) for verdict in verdicts) / len(verdicts)
 
 
 def _classes(verdicts: Sequence[Verdict]) -> tuple[list[str], list[str | None]]:
     """Return two lists with a class per sample: of the right option, and of the chosen option (None: unparsed)."""
     truth: list[str] = []
     chosen: list[str | None] = []
-    for one in verdicts:
-        labels, letter = one.record.reference["labels"], one.values["parsed"]
-        truth.append(labels[LETTERS.index(one.record.reference["answer"])])
+    for verdict in verdicts:
+        labels, letter = verdict.record.reference["labels"], verdict.values["parsed"]
+        truth.append(labels[LETTERS.index(verdict.record.reference["answer"])])
         chosen.append(labels[LETTERS.index(letter)] if letter else None)
     return truth, chosen

@@ -88,9 +88,9 @@ def read_reply(reply: str, options: Sequence[str]) -> ReadReply:
 @remembered(2_000)  # most replies to a question with the same options are one of a few
 def _read(reply: str, options: tuple[str, ...]) -> ReadReply:
     text, named = visible(reply), dict(zip(LETTERS, map(normal, options), strict=False))
-    own = before_next(text)
-    letter, rule = _decide(own, named)
-    if letter is None and not any(mentions_of(plain(own), named)):
+    answer_text = before_next(text)
+    letter, rule = _decide(answer_text, named)
+    if letter is None and not any(mentions_of(plain(answer_text), named)):
         letter, rule = _decide(text, named)  # the reply repeats the question before it answers
     exact: set[str] = set()
     if letter is not None:
@@ -140,7 +140,7 @@ def _decide(text: str, options: dict[str, str]) -> tuple[str | None, str]:
         return _NOTHING
     same = [letter for letter, option in options.items() if is_the_same(text, option)]
     bare = RANGE.sub("-", plain(_unquoted(stated(text), options)))
-    if len({found[1] for found in _ANSWERS.finditer(bare)}) > 1:
+    if len({match[1] for match in _ANSWERS.finditer(bare)}) > 1:
         return _NOTHING  # answers to several questions, such as "1) A 2) B"
     if (numbered := _ANSWERS.match(bare)) and not any(map(_COUNT.match, options.values())):
         rest = bare[numbered.start("answer") :]
@@ -148,12 +148,12 @@ def _decide(text: str, options: dict[str, str]) -> tuple[str | None, str]:
     if alone := _BARE.fullmatch(bare):
         letter = (alone[1] or alone[2]).upper()
         return (letter, "letter") if letter in options else _NOTHING
-    found = list(mentions_of(bare, options)) if len(LETTER.findall(bare)) <= _MOST_MENTIONS else []
-    if len(found) > _MOST_MENTIONS:
+    mentions = list(mentions_of(bare, options)) if len(LETTER.findall(bare)) <= _MOST_MENTIONS else []
+    if len(mentions) > _MOST_MENTIONS:
         return _NOTHING
     if len(same) == 1:
         return same[0], "option text"
-    return _weighed(bare, grouped(bare, found), options)
+    return _weighed(bare, grouped(bare, mentions), options)
 
 
 def _unquoted(text: str, options: dict[str, str]) -> str:
@@ -162,9 +162,9 @@ def _unquoted(text: str, options: dict[str, str]) -> str:
     Mark a reply that is one quotation as spoken.
     """
 
-    def shortened(found: re.Match[str]) -> str:
-        own = any(is_the_same(found[1], option) for option in options.values())
-        return found[0] if own or re.match(r"\W*[A-Z]\W", found[1]) else '""'
+    def shortened(match: re.Match[str]) -> str:
+        is_option = any(is_the_same(match[1], option) for option in options.values())
+        return match[0] if is_option or re.match(r"\W*[A-Z]\W", match[1]) else '""'
 
     whole = QUOTED.fullmatch(text.strip())
     return f"says: {whole[1]}" if whole else QUOTED.sub(shortened, text)
@@ -179,7 +179,7 @@ def _weighed(text: str, mentions: list[Mention], options: dict[str, str]) -> tup
     kinds = _by_kind(text, mentions, options)
     counting = _counting(text, kinds)
     chosen = _options_of(counting)
-    numbers = _options_of(one for one in kinds["passing"] if one.number)  # such as "7 persons and 3 places"
+    numbers = _options_of(mention for mention in kinds["passing"] if mention.number)  # such as "7 persons and 3 places"
     if len(chosen) != 1 or not chosen <= options.keys() or chosen & _options_of(kinds["denied"]) or numbers - chosen:
         return _NOTHING
     if _RETRACTS.search(text, counting[0].end):
@@ -198,13 +198,13 @@ def _by_kind(text: str, mentions: list[Mention], options: dict[str, str]) -> Map
     for index, mention in enumerate(mentions):
         following = mentions[index + 1].start if index + 1 < len(mentions) else len(text)
         kind = _kind(text, mention, following, listing.start() if listing else len(text))
-        if notes and mention.by_letter and not mention.own and kind in ("standing", "passing"):
+        if notes and mention.by_letter and not mention.with_text and kind in ("standing", "passing"):
             marked = re.match(r"\s*(?:[.):]|$)", text[mention.end :])
             kind = "standing" if kind == "standing" and marked else "conceded"  # a note such as "C, E and G"
         if kind == "aside" and index and BESIDE.fullmatch(text, mentions[index - 1].end, mention.start):
             kind = "standing"  # such as "rock (B)"
         if kind == "outright" and mention.by_letter and index == len(mentions) - 1 and _concludes(text, mention):
-            kinds["outright"] = [one for one in kinds["outright"] if not one.by_letter]
+            kinds["outright"] = [mention for mention in kinds["outright"] if not mention.by_letter]
             kinds["standing"] = kinds["listed"] = []
         kinds[kind].append(mention)
     if not (kinds["outright"] or kinds["standing"]):
@@ -217,11 +217,17 @@ def _counting(text: str, kinds: Mapping[str, list[Mention]]) -> list[Mention]:
     passing, alone = kinds["passing"], _options_of([*kinds["standing"], *kinds["listed"]])
     if counting := [*kinds["outright"], *(kinds["standing"] if len(alone) == 1 else ())]:
         by_text = not any(mention.by_letter for mention in counting)
-        described = any(one.by_letter and one.start < counting[0].start for one in (*passing, *kinds["listed"]))
+        described = any(
+            mention.by_letter and mention.start < counting[0].start for mention in (*passing, *kinds["listed"])
+        )
         return [] if by_text and described else counting  # such as "Option A is blues"
     if alone or kinds["doubtful"] or any(mention.by_letter or mention.number for mention in passing):
         return []
-    vague = len(text.split()) > _SHORT and not _ABOUT.search(text) and not any(_is_said(text, one) for one in passing)
+    vague = (
+        len(text.split()) > _SHORT
+        and not _ABOUT.search(text)
+        and not any(_is_said(text, mention) for mention in passing)
+    )
     if vague or _SPOKEN.search(text):
         return []  # such as a transcript in which an option's word occurs
     if passing and _CUT.search(text) and not re.search(r"[,;.]", text[passing[-1].end :]):
@@ -397,7 +403,7 @@ def _dismissed(text: str, mention: Mention, before: str, after: str, following: 
 
 def _committed(text: str, mention: Mention, before: str, after: str) -> str:
     """Return "outright" if a reply states a mention as its answer, another kind if it surely does not, else ""."""
-    bare, asks = mention.by_letter and not mention.own, _asks(mention, before)
+    bare, asks = mention.by_letter and not mention.with_text, _asks(mention, before)
     if _VERDICT.match(after) and (_OPENS.search(before) or asks or _AND_SO.search(before)):
         return "outright"
     if not mention.by_letter and _CONTRASTED.match(after):
@@ -413,14 +419,16 @@ def _committed(text: str, mention: Mention, before: str, after: str) -> str:
 
 def _placed(text: str, mention: Mention, before: str, after: str, listing: int) -> str:
     """Return "listed", "aside", "standing" or "passing", from the place of a mention in its reply."""
-    marked = mention.by_letter and bool(mention.own or re.match(r"\s*[.):]+\s*\w", text[mention.start + 1 :][:20]))
-    described = _DESCRIBED.match(after) and not (mention.own and _EVIDENCE.match(after))
+    marked = mention.by_letter and bool(
+        mention.with_text or re.match(r"\s*[.):]+\s*\w", text[mention.start + 1 :][:20])
+    )
+    described = _DESCRIBED.match(after) and not (mention.with_text and _EVIDENCE.match(after))
     first = mention.options == {"A"} and (
         (_begins(text, mention) and described) or (marked and before.rstrip()[-1:] == "?")
     )
     if first or (listing < mention.start and (marked or not mention.by_letter or before.rstrip()[-1:] == ":")):
         return "listed"
-    bare = mention.by_letter and not mention.own
+    bare = mention.by_letter and not mention.with_text
     if bare and re.search(r"\w\s*\($", before) and not LABEL.search(before) and not _asks(mention, before):
         return "aside"  # such as "a piano (B) joins later"
     if _OPENS.search(before) and _closes(mention, after):
@@ -438,7 +446,7 @@ def _closes(mention: Mention, after: str) -> bool:
         return not _UNITS.match(after)
     if not mention.by_letter and re.match(rf"[{CJK}]", after):
         return after[0] in "的でだ입이예"
-    return mention.own or bool(re.match(CLOSES, after))
+    return mention.with_text or bool(re.match(CLOSES, after))
 
 
 def _begins(text: str, mention: Mention) -> bool:

@@ -27,12 +27,12 @@ class Heard(Scorer):
 
     def sums(self, verdicts: Sequence[Verdict]) -> Sums:
         """Return the share of clips in which words were heard."""
-        return means({self.figure.name: [self.own_score(one) for one in verdicts]}, verdicts, shares=True)
+        return means({self.figure.name: [self.own_score(verdict) for verdict in verdicts]}, verdicts, shares=True)
 
     def summary(self, verdicts: Sequence[Verdict]) -> dict[str, Any]:
         """Return the words a minute of all clips together."""
-        minutes = sum(one.record.clip_seconds for one in verdicts) / 60
-        return {"words_a_minute": sum(one.values["words"] for one in verdicts) / minutes if minutes else None}
+        minutes = sum(verdict.record.clip_seconds for verdict in verdicts) / 60
+        return {"words_a_minute": sum(verdict.values["words"] for verdict in verdicts) / minutes if minutes else None}
 
     def own_score(self, verdict: Verdict) -> float:
         """Return 1 if words were heard, else 0."""

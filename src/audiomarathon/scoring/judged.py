@@ -43,17 +43,17 @@ class Judged(Scorer):
     @property
     def version(self) -> str:
         """Hash of the scorer's code, with the versions of all protocols; see :attr:`Scorer.version`."""
-        return "-".join([super().version, *(one.version for one in self.protocols)])
+        return "-".join([super().version, *(protocol.version for protocol in self.protocols)])
 
     def judge(self, record: Record) -> dict[str, Any]:
         """Return the verdict's values for a record, read from the judges' stored answers; the class describes them."""
         values: dict[str, Any] = {"readings": {}, "missing": {}, "anchors": {}}
         for name, said in sorted(record.judgements.items()):
-            one = reading_of(self.protocol, record, said)
-            if one.values is None:
-                values["missing"][name] = one.missing
+            reading = reading_of(self.protocol, record, said)
+            if reading.values is None:
+                values["missing"][name] = reading.missing
             else:
-                values["readings"][name] = dict(one.values)
+                values["readings"][name] = dict(reading.values)
             each = (_anchors_read(protocol, record, said) for protocol in self.protocols)
             if rows := next(filter(None, each), None):
                 values["anchors"][name] = rows
@@ -72,9 +72,9 @@ class Judged(Scorer):
         """
         certificates, judges = self.certificates(verdicts), {}
         for name in judges_of(verdicts):
-            missing = Counter(why for one in verdicts if (why := self.lacks(one, name)))
-            own = {"n": len(verdicts) - missing.total(), "missing": dict(missing)}
-            judges[name] = own | certificates[name].to_json()
+            missing = Counter(why for verdict in verdicts if (why := self.lacks(verdict, name)))
+            counts = {"n": len(verdicts) - missing.total(), "missing": dict(missing)}
+            judges[name] = counts | certificates[name].to_json()
         between = self.agreement(verdicts)
         return {"judged": {"protocol": self.protocol.name, "judges": judges, "agreement": between}}
 
@@ -83,7 +83,9 @@ class Judged(Scorer):
 
         See :func:`~audiomarathon.judges.agreement.agreement` for its fields.
         """
-        readings = {name: [one.values["readings"].get(name) for one in verdicts] for name in judges_of(verdicts)}
+        readings = {
+            name: [verdict.values["readings"].get(name) for verdict in verdicts] for name in judges_of(verdicts)
+        }
         return {
             field: agreement({name: [row and row.get(field) for row in rows] for name, rows in readings.items()}, scale)
             for field, scale in self.protocol.scales.items()
@@ -95,15 +97,15 @@ class Judged(Scorer):
         They say that a judge misread anchors (replies with a known reading) or judged none, that many of a
         judge's judgements are missing, or that there is no judge.
         """
-        found, certificates = [], self.certificates(verdicts)
+        notes, certificates = [], self.certificates(verdicts)
         for name in judges_of(verdicts):
             if mark := certificates[name].mark:
-                found.append(f"judge {name}: {mark}")
-            missing = sum(bool(self.lacks(one, name)) for one in verdicts)
+                notes.append(f"judge {name}: {mark}")
+            missing = sum(bool(self.lacks(verdict, name)) for verdict in verdicts)
             if missing > _MOST_MISSING * len(verdicts):
                 total = counted(len(verdicts), "judgement")
-                found.append(f"judge {name}: {missing:,} of {total} missing (not counted as 0)")
-        return found or ([] if judges_of(verdicts) else [_UNJUDGED])
+                notes.append(f"judge {name}: {missing:,} of {total} missing (not counted as 0)")
+        return notes or ([] if judges_of(verdicts) else [_UNJUDGED])
 
     def lacks(self, verdict: Verdict, judge: str) -> str:
         """Return why a judge's reading is missing or incomplete: `absent`, `failed` or `unreadable`; else ""."""
@@ -114,16 +116,16 @@ class Judged(Scorer):
 
     def certificates(self, verdicts: Sequence[Verdict]) -> Mapping[str, Certificate]:
         """Return each judge's certificate: how many anchors (replies with a known reading) it read correctly."""
-        names = {*judges_of(verdicts), *(name for one in verdicts for name in one.values["anchors"])}
+        names = {*judges_of(verdicts), *(name for verdict in verdicts for name in verdict.values["anchors"])}
         return {
-            name: certificate_of(row for one in verdicts for row in one.values["anchors"].get(name, ()))
+            name: certificate_of(row for verdict in verdicts for row in verdict.values["anchors"].get(name, ()))
             for name in sorted(names)
         }
 
 
 def judges_of(verdicts: Sequence[Verdict]) -> list[str]:
     """Return the names of the judges that were asked about any of these replies, sorted."""
-    asked = [one.values for one in verdicts if not one.values["fixed"]]
+    asked = [verdict.values for verdict in verdicts if not verdict.values["fixed"]]
     tried = {name for values in asked for name, why in values["missing"].items() if why != "absent"}
     return sorted(tried.union(*(values["readings"] for values in asked)))
 
@@ -135,4 +137,4 @@ def _anchors_read(protocol: Protocol, record: Record, said: Mapping[str, str | N
     """
     read = [(anchor, reading_of(protocol, anchor.of(record), said)) for anchor in protocol.anchors(record)]
     answered = ("", "unreadable")
-    return [[anchor.kind, anchor.right(one.values)] for anchor, one in read if one.missing in answered]
+    return [[anchor.kind, anchor.right(reading.values)] for anchor, reading in read if reading.missing in answered]

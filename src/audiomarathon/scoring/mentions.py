@@ -34,8 +34,8 @@ def _words(text: str) -> tuple[tuple[str, int, int], ...]:
 class Mention:
     """A place in the reply that names one or more options: their letters are in `options`.
 
-    `by_letter`: the place holds a letter. `number`: it holds an option's text that begins with a number. `own`: it
-    holds a letter next to the text of its option.
+    `by_letter`: the place holds a letter. `number`: it holds an option's text that begins with a number. `with_text`:
+    it holds a letter next to the text of its option.
     """
 
     start: int
@@ -43,7 +43,7 @@ class Mention:
     options: frozenset[str]
     by_letter: bool
     number: bool = False
-    own: bool = False
+    with_text: bool = False
 
 
 #: An option that is a note, a chord or a key.
@@ -144,9 +144,9 @@ def mentions_of(text: str, options: dict[str, str]) -> Iterator[Mention]:
         if match["letter"].isupper() and letter not in options and re.match(r"\s[a-z]", rest) and not named:
             continue  # "O som" and "E il suono" are no answers
         if match["letter"].islower():
-            own = not before.strip() and rest[:1] in (".", ":") and _begins_with(rest, options.get(letter, ""))
+            with_text = not before.strip() and rest[:1] in (".", ":") and _begins_with(rest, options.get(letter, ""))
             asked = letter not in "AI" and (ASKS.search(before) or LABEL.search(before)) and re.match(CLOSES, rest)
-            if letter not in options or not (rest.startswith(")") or own or asked):
+            if letter not in options or not (rest.startswith(")") or with_text or asked):
                 continue
         elif letter == "I":  # usually a pronoun
             if letter not in options or not re.match(r"\s*(?:$|[.):])", rest):
@@ -159,7 +159,7 @@ def mentions_of(text: str, options: dict[str, str]) -> Iterator[Mention]:
 def _named_words(text: str) -> list[tuple[str, int, int]]:
     """Return a text's words without articles, which replies add and leave out; "A" may be a letter."""
     words = _words(text)
-    kept = [one for one, _next in pairwise(words) if one[0] not in ("a", "an", "the") or text[one[1]] == "A"]
+    kept = [word for word, _next in pairwise(words) if word[0] not in ("a", "an", "the") or text[word[1]] == "A"]
     return kept + list(words[-1:])
 
 
@@ -210,11 +210,11 @@ _JOINS = re.compile(
 def grouped(text: str, mentions: Sequence[Mention]) -> list[Mention]:
     """Merge the mention of a letter with that of its option's text beside it, and joined mentions ("A or B")."""
     merged: list[Mention] = []
-    for mention in sorted(mentions, key=lambda one: one.start):
+    for mention in sorted(mentions, key=lambda mention: mention.start):
         if merged and mention.options == merged[-1].options and mention.by_letter != merged[-1].by_letter:
             last = merged[-1]
             if BESIDE.fullmatch(text, last.end, mention.start):
-                merged[-1] = replace(last, end=mention.end, by_letter=True, own=True)
+                merged[-1] = replace(last, end=mention.end, by_letter=True, with_text=True)
                 continue
         merged.append(mention)
     groups: list[Mention] = []

@@ -112,7 +112,7 @@ class Scorer(ABC):
         right = self.right(verdict)
         if right is not None:
             return "right" if right else "wrong"
-        return "not scored" if (own := self.own_score(verdict)) is None else f"{own:.2f}"
+        return "not scored" if (score := self.own_score(verdict)) is None else f"{score:.2f}"
 
     def notes(self, verdicts: Sequence[Verdict]) -> list[str]:  # noqa: ARG002
         """Return notes for readers, one line each; they are shown wherever the score is."""
@@ -159,17 +159,17 @@ class Scorer(ABC):
         A stored verdict is valid only if it has this stamp.
         """
         text, raw = record.text, record.raw
-        own = [self.key, self.version, text, record.reference]
-        own += [raw] if raw != text else []
-        own += [record.judgements] if record.judgements else []
-        own += [record.corpus.hash] if record.corpus else []
-        what = _ENCODER.encode(own)
+        parts = [self.key, self.version, text, record.reference]
+        parts += [raw] if raw != text else []
+        parts += [record.judgements] if record.judgements else []
+        parts += [record.corpus.hash] if record.corpus else []
+        what = _ENCODER.encode(parts)
         return hashlib.sha256(what.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
 def clusters_of(verdicts: Sequence[Verdict]) -> tuple[str, ...]:
     """Return the cluster of each sample."""
-    return tuple(one.record.cluster for one in verdicts)
+    return tuple(verdict.record.cluster for verdict in verdicts)
 
 
 def means(columns: Mapping[str, Sequence[float | None]], verdicts: Sequence[Verdict], *, shares: bool = False) -> Sums:
@@ -184,8 +184,8 @@ def means(columns: Mapping[str, Sequence[float | None]], verdicts: Sequence[Verd
     """
     from audiomarathon.metrics.statistics import means_of_items
 
-    found = means_of_items(columns, clusters_of(verdicts))
-    return replace(found, ends=dict.fromkeys(columns, (0.0, 1.0))) if shares else found
+    sums = means_of_items(columns, clusters_of(verdicts))
+    return replace(sums, ends=dict.fromkeys(columns, (0.0, 1.0))) if shares else sums
 
 
 def cells(name: str, estimate: Estimate) -> dict[str, Any]:
@@ -199,7 +199,7 @@ def fingerprint_of(scorer: Scorer, records: Iterable[Record]) -> str:
 
     It covers the failed samples, and the scorer's version, reply and reference of each answered sample.
     """
-    lines = sorted(f"{one.id} {scorer.stamp(one) if one.answered else 'failed'}" for one in records)
+    lines = sorted(f"{record.id} {scorer.stamp(record) if record.answered else 'failed'}" for record in records)
     return hashlib.sha256("\n".join(lines).encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
@@ -230,8 +230,12 @@ def figures_of(scorer: Scorer, verdicts: Sequence[Verdict], *, seed: int) -> dic
     if not verdicts:
         return {"n": 0, "unparsed": 0, "score": None, "intervals": {"score": None}}
     estimates = Resampler(seed).of_sums(sums_of(scorer, verdicts))
-    figures = {name: None if one.value != one.value else one.value for name, one in estimates.items()}
-    intervals = {name: None if one.interval is None else list(one.interval) for name, one in estimates.items()}
+    figures = {
+        name: None if estimate.value != estimate.value else estimate.value for name, estimate in estimates.items()
+    }
+    intervals = {
+        name: None if estimate.interval is None else list(estimate.interval) for name, estimate in estimates.items()
+    }
     return {
         "n": len(verdicts),
         "unparsed": sum(map(scorer.unparsed, verdicts)),
@@ -247,17 +251,17 @@ def figures_of(scorer: Scorer, verdicts: Sequence[Verdict], *, seed: int) -> dic
 @cache
 def _hash_of(scorer: type[Scorer], modules: tuple[str, ...], packages: tuple[str, ...]) -> str:
     """Return a hash of the scorer's code by the rule of :func:`code_hash`, and of the versions of packages."""
-    own = [part.__module__ for part in scorer.__mro__ if issubclass(part, Scorer) and part is not Scorer]
-    found, files = hashlib.sha256(), list[Path]()
-    for name in sorted({*own, *modules}):
+    base_modules = [part.__module__ for part in scorer.__mro__ if issubclass(part, Scorer) and part is not Scorer]
+    digest, files = hashlib.sha256(), list[Path]()
+    for name in sorted({*base_modules, *modules}):
         spec = None if name in sys.modules else find_spec(name)  # the same whether or not it was imported before
         file = spec.origin if spec else getattr(sys.modules.get(name), "__file__", None)
         if file:
             files.append(Path(file))
         else:
-            found.update(name.encode())
-    found.update(code_hash(files).encode())
+            digest.update(name.encode())
+    digest.update(code_hash(files).encode())
     for name in packages:
-        found.update(f"{name} {metadata.version(name)}".encode())
-    made = found.hexdigest()[:12]
+        digest.update(f"{name} {metadata.version(name)}".encode())
+    made = digest.hexdigest()[:12]
     return FORMER.get(made, made)

@@ -47,20 +47,20 @@ class Transcript(Scorer):
         """Tell whether all counts of a stored verdict are whole numbers, 0 or more."""
         names = ("errors", "words", "substitutions", "deletions", "insertions", "insertion_loop")
         blocks = (verdict.values, _as_published(verdict))
-        return all(isinstance(count := one.get(name), int) and count >= 0 for one in blocks for name in names)
+        return all(isinstance(count := block.get(name), int) and count >= 0 for block in blocks for name in names)
 
     def sums(self, verdicts: Sequence[Verdict]) -> Sums:
         """Return the error rate over all words, the mean of the samples' rates, and 1 − error rate (at least 0)."""
         from audiomarathon.metrics.wer import transcript_sums
 
-        return transcript_sums([one.values for one in verdicts], clusters_of(verdicts), self.rate)
+        return transcript_sums([verdict.values for verdict in verdicts], clusters_of(verdicts), self.rate)
 
     def summary(self, verdicts: Sequence[Verdict]) -> dict[str, Any]:
         """Return the rates of each kind of error, counts of unusual samples, and `mean_of_samples` (as published)."""
         from audiomarathon.metrics.wer import transcript_details
 
         figures = self._means(verdicts).figures
-        details = transcript_details([one.values for one in verdicts], self.unit)
+        details = transcript_details([verdict.values for verdict in verdicts], self.unit)
         return {**details, "mean_of_samples": figures if figures["score"] is not None else None}
 
     def published(self, verdicts: Sequence[Verdict]) -> Sums | None:
@@ -70,7 +70,7 @@ class Transcript(Scorer):
     def _means(self, verdicts: Sequence[Verdict]) -> Sums:
         from audiomarathon.metrics.wer import mean_of_samples_sums
 
-        return mean_of_samples_sums([_as_published(one) for one in verdicts], clusters_of(verdicts), self.rate)
+        return mean_of_samples_sums([_as_published(verdict) for verdict in verdicts], clusters_of(verdicts), self.rate)
 
     def frames(self, verdicts: Mapping[str, Sequence[Verdict]]) -> Mapping[str, pd.DataFrame]:
         """Return a table with one row per setting: substitutions, deletions and insertions per hundred reference words.
@@ -80,11 +80,11 @@ class Transcript(Scorer):
         import pandas as pd
 
         kinds, rows = ("substitutions", "deletions", "insertions"), []
-        for name, own in verdicts.items():
-            words = sum(one.values["words"] for one in own)
-            counts = {kind: sum(one.values[kind] for one in own) for kind in kinds}
+        for name, group in verdicts.items():
+            words = sum(verdict.values["words"] for verdict in group)
+            counts = {kind: sum(verdict.values[kind] for verdict in group) for kind in kinds}
             rates = {kind: 100 * count / words if words else None for kind, count in counts.items()}
-            loops = sum(one.values["insertion_loop"] > 0 for one in own)
+            loops = sum(verdict.values["insertion_loop"] > 0 for verdict in group)
             rows.append({"setting": name, **rates, "replies that repeat themselves": loops})
         return {f"Errors in a hundred {self.unit}": pd.DataFrame(rows, dtype=object)}
 
@@ -100,8 +100,8 @@ class Transcript(Scorer):
 
     def uncapped(self, verdicts: Sequence[Verdict]) -> dict[str, float]:
         """Return insertions per reference word, which the cap hides if a reply repeats itself."""
-        words = sum(one.values["words"] for one in verdicts)
-        inserted = sum(one.values["insertions"] for one in verdicts)
+        words = sum(verdict.values["words"] for verdict in verdicts)
+        inserted = sum(verdict.values["insertions"] for verdict in verdicts)
         return {f"insertions per {self.unit[:-1]}": inserted / words} if words else {}
 
     def shown(self, verdict: Verdict) -> str:
@@ -122,5 +122,5 @@ class Characters(Transcript):
 
 def _as_published(verdict: Verdict) -> Mapping[str, Any]:
     """Return the counts by the published rule; for a language without such a rule, the usual counts."""
-    found = verdict.values.get("as_published", verdict.values)
-    return found if isinstance(found, Mapping) else {}
+    published = verdict.values.get("as_published", verdict.values)
+    return published if isinstance(published, Mapping) else {}

@@ -67,9 +67,9 @@ def before_next(text: str) -> str:
 
 def stated(text: str) -> str:
     """Return the answer that a reply in JSON states; any other reply unchanged."""
-    found = re.search(r"\{.*\}", text, re.DOTALL)
+    match = re.search(r"\{.*\}", text, re.DOTALL)
     try:
-        content = json.loads(found[0]) if found else None
+        content = json.loads(match[0]) if match else None
     except (ValueError, RecursionError):
         return text
     fields = {str(name).casefold().replace(" ", "_"): value for name, value in content.items()} if content else {}
@@ -79,9 +79,9 @@ def stated(text: str) -> str:
 
 def plain(text: str) -> str:
     """Remove markup and pictures, and turn all brackets into round ones."""
-    text = "".join(" " if ord(one) > 0x2190 and unicodedata.category(one) == "So" else one for one in text)  # ✅
+    text = "".join(" " if ord(char) > 0x2190 and unicodedata.category(char) == "So" else char for char in text)  # ✅
     text = re.sub(
         r"\b(?:none|nothing|anything|anyone) other than\b|\bno reason not to\b", "exactly", text, flags=re.IGNORECASE
     )
-    text = re.sub(r"<([A-Z])>", r"(\1)", _MARKUP.sub(lambda found: " " if found[0][0] == "<" else "", text))
+    text = re.sub(r"<([A-Z])>", r"(\1)", _MARKUP.sub(lambda match: " " if match[0][0] == "<" else "", text))
     return _CJK_EDGE.sub(" ", text).translate(BRACKETS)

@@ -109,8 +109,8 @@ class Corpus(ABC):
     metadata_file: ClassVar[str] = ""
     clip: ClassVar[str] = "audio/{name}_{index:04d}.wav"
 
-    def __init__(self, raw: Sequence[Path], seed: int, **own: Any) -> None:
-        vars(self).update(own)
+    def __init__(self, raw: Sequence[Path], seed: int, **options: Any) -> None:
+        vars(self).update(options)
         self.roots = [Path(root).absolute() for root in raw]
         self.seed = seed
         #: Settings of this corpus that decide the clips.
@@ -168,7 +168,7 @@ class Corpus(ABC):
 
     def tables(self, columns: Sequence[str], *, only: bool = False) -> list[Path]:
         """Return the corpus's tab-separated tables with these columns; if `only`, with exactly these, in this order."""
-        found = []
+        tables = []
         for file in (file for root in self.roots for file in below(root, [".tsv"])):
             try:
                 with open_plain(file) as opened:
@@ -177,19 +177,19 @@ class Corpus(ABC):
                 raise DataError(f"{file}: cannot be read ({error.strerror or error})") from error
             there = first.decode("utf-8-sig", errors="replace").rstrip("\r\n").split("\t")
             if there == list(columns) if only else set(columns) <= set(there):
-                found.append(file)
-        return found
+                tables.append(file)
+        return tables
 
-    def the_one(self, found: Sequence[Path], what: str, option: str = "") -> Path:
-        """Return the only path in `found`; if there is none or several, raise :class:`DataError` with advice."""
+    def the_one(self, candidates: Sequence[Path], what: str, option: str = "") -> Path:
+        """Return the only path in `candidates`; if there is none or several, raise :class:`DataError` with advice."""
         places = ", ".join(map(str, self.roots))
-        if not found:
+        if not candidates:
             raise DataError(f"{self.title}: no {what} under {places}. Expected:\n{self.layout}")
-        if len(found) > 1:
-            several = ", ".join(str(path) for path in found[:5])
+        if len(candidates) > 1:
+            several = ", ".join(str(path) for path in candidates[:5])
             advice = f"choose with {option}" if option else "name a folder that holds only one"
-            raise DataError(f"{self.title}: expected one {what}, found {len(found)}: {several}; {advice}")
-        return found[0]
+            raise DataError(f"{self.title}: expected one {what}, found {len(candidates)}: {several}; {advice}")
+        return candidates[0]
 
 
 def below(root: Path, suffixes: Sequence[str]) -> Iterator[Path]:
@@ -218,10 +218,10 @@ def audio_files(folder: Path) -> list[Path]:
 
     AAC files without a converted copy are included: they cannot be read, so the builder reports them by name.
     """
-    found = list(below(folder, AUDIO_SUFFIXES))
-    converted = {path.with_suffix("") for path in found}
-    found += [path for path in below(folder, AAC_SUFFIXES) if path.with_suffix("") not in converted]
-    return sorted(found, key=lambda path: natural(str(path)))
+    files = list(below(folder, AUDIO_SUFFIXES))
+    converted = {path.with_suffix("") for path in files}
+    files += [path for path in below(folder, AAC_SUFFIXES) if path.with_suffix("") not in converted]
+    return sorted(files, key=lambda path: natural(str(path)))
 
 
 def table(file: Path, columns: Sequence[str], *, exact: bool = False) -> Iterator[tuple[str, dict[str, str]]]:

@@ -72,14 +72,14 @@ def levels(recording: Path, rate: int) -> tuple[Levels, int]:
     """Return the RMS level of each hundredth of a second, and the recording's length in samples."""
     hop, frames = rate // HOPS_PER_SECOND, 0
     rest = np.zeros(0, np.int16)
-    found: list[Levels] = []
+    chunks: list[Levels] = []
     for block in pcm_blocks(recording, rate):
         frames += len(block)
         rest = np.concatenate((rest, block))
         whole = len(rest) // hop * hop
-        found.append(np.sqrt(np.square(rest[:whole].astype(np.float64).reshape(-1, hop)).mean(axis=1)))
+        chunks.append(np.sqrt(np.square(rest[:whole].astype(np.float64).reshape(-1, hop)).mean(axis=1)))
         rest = rest[whole:]
-    return np.concatenate(found), frames
+    return np.concatenate(chunks), frames
 
 
 def stretches(level: Levels, frames: int, cutting: Cutting) -> list[Stretch]:
@@ -96,18 +96,18 @@ def stretches(level: Levels, frames: int, cutting: Cutting) -> list[Stretch]:
     low, high = round(cutting.low * cutting.rate), round(cutting.high * cutting.rate)
     loud = float(np.percentile(level, LOUD_PERCENTILE)) if len(level) else 0.0
     silent = level <= loud * 10 ** (-cutting.silence / 20)
-    found, start = [], 0
+    pieces, start = [], 0
     while frames - start > high:
         # A cut after this point would leave a rest too short for a clip.
         latest = min(start + high, frames - low) if frames - start >= 2 * low else start + high
         first, last = -(-(start + low) // hop), latest // hop
         middle = _longest_run(silent[first:last])
         stop = latest if middle is None else (first + middle) * hop
-        found.append(Stretch(start, stop, "length" if middle is None else "silence"))
+        pieces.append(Stretch(start, stop, "length" if middle is None else "silence"))
         start = stop
     if frames - start >= low:
-        found.append(Stretch(start, frames, "end"))
-    return found
+        pieces.append(Stretch(start, frames, "end"))
+    return pieces
 
 
 def _longest_run(silent: npt.NDArray[np.bool_]) -> int | None:
@@ -146,26 +146,26 @@ def cut(raws: Sequence[Path], cutting: Cutting, folder: Path) -> str:
                 log.leave_out(name, error.reason, recording, fixed=True)
                 tqdm.write(f"left out: {name}: {error.reason}")
                 continue
-            found = stretches(level, frames, cutting)
-            end = found[-1].stop if found else 0
+            pieces = stretches(level, frames, cutting)
+            end = pieces[-1].stop if pieces else 0
             if end < frames:
                 log.leave_out(f"{name} from {end / cutting.rate:.2f} s", TAIL)
-            _write(recording, found, cutting, log, {"source": name, "source_bytes": recording.stat().st_size})
+            _write(recording, pieces, cutting, log, {"source": name, "source_bytes": recording.stat().st_size})
         return log.finish("cut", f"{len(recordings)} recordings")
 
 
-def _write(recording: Path, found: Sequence[Stretch], cutting: Cutting, log: BuildLog, facts: dict[str, Any]) -> None:
-    """Write the missing clips of a recording; the stretches `found` follow each other from its start, without gaps."""
+def _write(recording: Path, pieces: Sequence[Stretch], cutting: Cutting, log: BuildLog, facts: dict[str, Any]) -> None:
+    """Write the missing clips of a recording; the stretches `pieces` follow each other from its start, without gaps."""
     stem = facts["source"].rpartition(".")[0] or facts["source"]
     missing = {}
-    for number, stretch in enumerate(found):
+    for number, stretch in enumerate(pieces):
         frames = stretch.stop - stretch.start
         place = {"start": stretch.start, "frames": frames, "rate": cutting.rate, "seconds": frames / cutting.rate}
         row = {**facts, **place, "ends_at": stretch.ends_at}
         if not log.finished(path := f"{stem}_{number:04d}.wav", same_as(row)):
             missing[stretch] = (path, row)
     blocks, rest = pcm_blocks(recording, cutting.rate), np.zeros(0, np.int16)
-    for stretch in found if missing else ():
+    for stretch in pieces if missing else ():
         parts = [rest]
         while sum(map(len, parts)) < stretch.stop - stretch.start:
             parts.append(next(blocks))

@@ -26,5 +26,5 @@ CORPORA = {
 def corpus_class(task: str) -> type[Corpus]:
     """Return the class that reads the raw corpus from which a task is built."""
     module, name = CORPORA[task]
-    found: type[Corpus] = getattr(import_module(f"{__package__}.corpora.{module}"), name)
-    return found
+    corpus: type[Corpus] = getattr(import_module(f"{__package__}.corpora.{module}"), name)
+    return corpus

@@ -41,7 +41,7 @@ class _Curve:
         The last point has the score so far; of the other points, only some have it, since scoring takes time.
         """
         records, self.fresh = [record for record in self.fresh if record.answered], []
-        scorer, found = self._task.scorer, []
+        scorer, points = self._task.scorer, []
         stride = max(1, -(-len(records) // _SCORES))
         for n, record in enumerate(records, 1):
             self._count += 1
@@ -51,18 +51,18 @@ class _Curve:
                 self._verdicts |= judged(scorer, [record])
                 if n % stride == 0 or n == len(records):
                     figures |= self._score()
-            found.append(Point(self._count, figures))
+            points.append(Point(self._count, figures))
         self.sent = time.monotonic()
-        return found
+        return points
 
     def _score(self) -> dict[str, float]:
         """Return the score of all samples so far; empty if there is none."""
         scorer = self._task.scorer
         try:
-            found = sums_of(scorer, list(self._verdicts.values())).figures[scorer.figure.name]
+            score = sums_of(scorer, list(self._verdicts.values())).figures[scorer.figure.name]
         except ANY_ERROR:  # a third-party scorer may raise anything; without a running score, the run still continues
             return {}
-        return {} if found is None else {"score": found}
+        return {} if score is None else {"score": score}
 
 
 @contextmanager

@@ -48,8 +48,8 @@ class MLflow(Tracker):
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME") or "audiomarathon"
         try:
             self._client = MlflowClient()
-            found = self._client.get_experiment_by_name(name)
-            self._experiment = found.experiment_id if found else self._client.create_experiment(name)
+            experiment = self._client.get_experiment_by_name(name)
+            self._experiment = experiment.experiment_id if experiment else self._client.create_experiment(name)
         except (MlflowException, OSError) as error:
             place = get_tracking_uri()
             folder = "allowed: a server, sqlite:///mlflow.db, or with MLFLOW_ALLOW_FILE_STORE=true a folder"
@@ -64,7 +64,7 @@ class MLflow(Tracker):
         place = str(run.folder.resolve())
         id_ = self._runs[place] = self._open(f"{place} {sorted(run.identity.items())}", f"{run.task} {run.label}")
         history = self._client.get_metric_history(id_, "answered")
-        self._known[place] = max((one.step for one in history), default=0)
+        self._known[place] = max((metric.step for metric in history), default=0)
         facts = {"task": run.task, "model": run.checkpoint, "setting": run.label, **run.identity}
         self._client.log_batch(id_, params=self._params(facts))
 
@@ -72,8 +72,8 @@ class MLflow(Tracker):
         """Add new points to the curves."""
         place = str(run.folder.resolve())
         fresh = [point for point in points if point.samples > self._known[place]]
-        self._log(self._runs[place], {one.samples: {"answered": one.samples, **one.figures} for one in fresh})
-        self._known[place] = max([self._known[place], *(one.samples for one in fresh)])
+        self._log(self._runs[place], {point.samples: {"answered": point.samples, **point.figures} for point in fresh})
+        self._known[place] = max([self._known[place], *(point.samples for point in fresh)])
 
     def finished(self, run: TrackedRun, summary: Mapping[str, Any] | None) -> None:
         """Add the summary's figures and files; in a sweep, also add a point to the method's curves over the ratio."""
@@ -110,11 +110,11 @@ class MLflow(Tracker):
     def _open(self, tag: str, name: str) -> str:
         """Return the id of the MLflow run with this tag; create the run if it is missing."""
         hashed = hashlib.sha256(tag.encode()).hexdigest()[:16]
-        found = self._client.search_runs([self._experiment], f"tags.`{_TAG}` = '{hashed}'", max_results=1)
-        if not found:
+        runs = self._client.search_runs([self._experiment], f"tags.`{_TAG}` = '{hashed}'", max_results=1)
+        if not runs:
             return str(self._client.create_run(self._experiment, tags={_TAG: hashed}, run_name=name).info.run_id)
-        self._client.update_run(found[0].info.run_id, "RUNNING")
-        return str(found[0].info.run_id)
+        self._client.update_run(runs[0].info.run_id, "RUNNING")
+        return str(runs[0].info.run_id)
 
     def _params(self, facts: Mapping[str, Any]) -> list[Any]:
         from mlflow.entities import Param
@@ -133,7 +133,7 @@ class MLflow(Tracker):
 def _figures(summary: Mapping[str, Any]) -> dict[str, float]:
     """Return the figures of a summary by metric name: score and interval, counts, and the median of each time."""
     low, high = (summary.get("intervals") or {}).get("score") or (None, None)
-    times = {f"{name}.p50": one["p50"] for name, one in summary["timing"].items() if isinstance(one, dict)}
+    times = {f"{name}.p50": timing["p50"] for name, timing in summary["timing"].items() if isinstance(timing, dict)}
     counts = {name: summary.get(name) for name in _COUNTS}
     told_of = {"score": summary["score"], "score.low": low, "score.high": high, **counts, **times}
     return {name: float(value) for name, value in told_of.items() if value is not None}

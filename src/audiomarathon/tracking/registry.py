@@ -22,9 +22,9 @@ def open_trackers(given: str) -> Sequence[Tracker]:
     names = [name for name in given.split(",") if name.strip()]
     if not names:
         return []
-    own = MLflow()
-    every = [own, *plugins(GROUP, Tracker, [own])]  # type: ignore[type-abstract]
-    found = dict.fromkeys(look_up(name, every, kind="tracker") for name in names)
-    if own in found:
-        own.connect()
-    return list(found)
+    builtin = MLflow()
+    every = [builtin, *plugins(GROUP, Tracker, [builtin])]  # type: ignore[type-abstract]
+    chosen = dict.fromkeys(look_up(name, every, kind="tracker") for name in names)
+    if builtin in chosen:
+        builtin.connect()
+    return list(chosen)

@@ -42,14 +42,19 @@ class Had(MultipleChoice):
             named = not folder.depth or folder.path.name.lower() == self.key
             return named and not folder.folders.isdisjoint(self.classes)
 
-        found = nearest(root, lambda folder: set(self.classes) <= folder.folders) or nearest(root, has_one)
-        return the_one(self, root, found, "folder with real/ and fake/")
+        folders = nearest(root, lambda folder: set(self.classes) <= folder.folders) or nearest(root, has_one)
+        return the_one(self, root, folders, "folder with real/ and fake/")
 
     def load(self, folder: Path, filters: Filters = Filters()) -> Loaded:
         """List the WAV clips under `real/` and `fake/`; report other audio files as bad rows."""
         folder = folder.absolute()
         events = _events(folder)
-        files = [found.path / name for label in self.classes for found in walk(folder / label) for name in found.files]
+        files = [
+            subfolder.path / name
+            for label in self.classes
+            for subfolder in walk(folder / label)
+            for name in subfolder.files
+        ]
         clips = [file.relative_to(folder).as_posix() for file in files if file.suffix.lower() == ".wav"]
         others = sorted(file for file in files if file.suffix.lower() in _OTHER_AUDIO)
         if not clips and not others:

@@ -37,8 +37,8 @@ class LibriSpeech(Task):
         splits = sorted({chapter.path.parents[1] for chapter in chapters if chapter.depth == depth})
         parents = sorted({split.parent for split in splits})
         shared = depth > 2 and len(splits) > 1  # at depth 2 the root itself is the only split
-        found = parents if shared else splits
-        return the_one(self, root, found, "<speaker>/<chapter>/ folders of FLAC with transcripts")
+        folders = parents if shared else splits
+        return the_one(self, root, folders, "<speaker>/<chapter>/ folders of FLAC with transcripts")
 
     def load(self, folder: Path, filters: Filters = Filters()) -> Loaded:
         """Pair clips with transcripts. A clip without transcript, or a transcript without clip, becomes a bad row."""
@@ -88,9 +88,11 @@ def _chapters(folder: Path) -> list[Folder]:
     A folder that lost its transcripts or its clips is included, so that the loss is reported. A split in which no
     folder is certainly a chapter (:func:`_is_chapter`) is skipped.
     """
-    near = [found for found in walk(folder) if found.depth in (2, 3) and _files(found, (".flac", ".txt"))]
-    splits = {found.path.parents[1] for found in near if _is_chapter(found)}
-    return [found for found in near if found.path.parents[1] in splits]
+    near = [
+        subfolder for subfolder in walk(folder) if subfolder.depth in (2, 3) and _files(subfolder, (".flac", ".txt"))
+    ]
+    splits = {subfolder.path.parents[1] for subfolder in near if _is_chapter(subfolder)}
+    return [subfolder for subfolder in near if subfolder.path.parents[1] in splits]
 
 
 def _is_chapter(folder: Folder) -> bool:

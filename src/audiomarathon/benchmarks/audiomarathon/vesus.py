@@ -30,8 +30,8 @@ class Vesus(MultipleChoice):
 
     def label(self, option: str) -> str:
         """Return the emotion that an option names, as an adjective; a noun is replaced (fear → fearful)."""
-        found = class_of(option, self.classes)
-        return _NOUNS.get(found, found)
+        label = class_of(option, self.classes)
+        return _NOUNS.get(label, label)
 
     def load(self, folder: Path, filters: Filters = Filters()) -> Loaded:
         """Read the rows. Raise :class:`SettingsError` if `SKIP_EMOTION` names no emotion of this task."""

@@ -54,9 +54,9 @@ def read_option(reply: str, options: Sequence[str]) -> tuple[str | None, str]:
         and not any(map(_COUNTS.search, options))
     ):
         return LETTERS[int(alone[1]) - 1], "number"
-    bold = [one for one in _BOLD.findall(text) if not one.rstrip().endswith(":")]
-    labelled = [one for one in bold if _LABEL.match(one)]
-    named = {words_of(_LABEL.sub("", one, count=1)) for one in labelled or bold}
+    bold = [phrase for phrase in _BOLD.findall(text) if not phrase.rstrip().endswith(":")]
+    labelled = [phrase for phrase in bold if _LABEL.match(phrase)]
+    named = {words_of(_LABEL.sub("", phrase, count=1)) for phrase in labelled or bold}
     letters = [letter for letter, option in zip(LETTERS, options, strict=False) if words_of(option) in named]
     return (letters[0], "bold") if len(letters) == 1 else (None, "unparsed")
 
@@ -64,12 +64,12 @@ def read_option(reply: str, options: Sequence[str]) -> tuple[str | None, str]:
 def _lettered(reply: str, options: Sequence[str]) -> str:
     """Replace the number of an option by its letter if the option's text follows: "2. text" becomes "B. text"."""
 
-    def letter(found: re.Match[str]) -> str:
-        place = int(found[1]) - 1
+    def letter(match: re.Match[str]) -> str:
+        place = int(match[1]) - 1
         if not 0 <= place < len(options):
-            return found[0]
+            return match[0]
         wanted = words_of(options[place])
-        after = words_of(reply[found.end() : found.end() + len(options[place]) + 40])
-        return f"{LETTERS[place]}{found[2]} " if wanted and after[: len(wanted)] == wanted else found[0]
+        after = words_of(reply[match.end() : match.end() + len(options[place]) + 40])
+        return f"{LETTERS[place]}{match[2]} " if wanted and after[: len(wanted)] == wanted else match[0]
 
     return _NUMBER.sub(letter, reply)

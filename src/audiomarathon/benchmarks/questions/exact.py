@@ -56,7 +56,9 @@ class Exact(Scorer):
     def sums(self, verdicts: Sequence[Verdict]) -> Sums:
         """Return both accuracies."""
         names = {"accuracy": "correct", "near": "near"}
-        return means({name: [one.values[of] for one in verdicts] for name, of in names.items()}, verdicts, shares=True)
+        return means(
+            {name: [verdict.values[of] for verdict in verdicts] for name, of in names.items()}, verdicts, shares=True
+        )
 
     def right(self, verdict: Verdict) -> bool:
         """Tell whether the answer is equal."""
@@ -86,24 +88,24 @@ class Spans(Scorer):
     def judge(self, record: Record) -> dict[str, Any]:
         """Return the number of spans that are found, said and there."""
         said, left = spans_in(visible(record.text)), spans_in(record.reference["answer"])
-        found, there = 0, len(left)
+        hits, there = 0, len(left)
         for word, *ends in said:
-            same = (one for one in left if one[0] == word and all(
-                abs(a - b) <= TOLERANCE_S + 1e-9 for a, b in zip(one[1:], ends, strict=True)))  # fmt: skip
-            if one := next(same, None):
-                left.remove(one)
-                found += 1
-        return {"found": found, "said": len(said), "there": there}
+            same = (span for span in left if span[0] == word and all(
+                abs(a - b) <= TOLERANCE_S + 1e-9 for a, b in zip(span[1:], ends, strict=True)))  # fmt: skip
+            if hit := next(same, None):
+                left.remove(hit)
+                hits += 1
+        return {"found": hits, "said": len(said), "there": there}
 
     def sums(self, verdicts: Sequence[Verdict]) -> Sums:
         """Return `f1`, `precision` and `recall`."""
-        rows = [[float(one.values[name]) for name in ("found", "said", "there")] for one in verdicts]
+        rows = [[float(verdict.values[name]) for name in ("found", "said", "there")] for verdict in verdicts]
         return Sums(("f1", "precision", "recall"), np.array(rows), _f1, clusters_of(verdicts))
 
     def own_score(self, verdict: Verdict) -> float:
         """Return the sample's F1."""
-        found, said, there = (verdict.values[name] for name in ("found", "said", "there"))
-        return 2 * found / (said + there) if said + there else 1.0
+        hits, said, there = (verdict.values[name] for name in ("found", "said", "there"))
+        return 2 * hits / (said + there) if said + there else 1.0
 
     def unparsed(self, verdict: Verdict) -> bool:
         """Tell whether the reply holds no span."""
@@ -111,29 +113,29 @@ class Spans(Scorer):
 
 
 def _f1(sums: Floats) -> Floats:
-    found, said, there = sums.T
-    return np.stack([ratio(2 * found, said + there), ratio(found, said), ratio(found, there)], axis=1)
+    hits, said, there = sums.T
+    return np.stack([ratio(2 * hits, said + there), ratio(hits, said), ratio(hits, there)], axis=1)
 
 
 def number_in(text: str) -> float | None:
     """Return the first number in a text, with 1:02:03 and 2:05 as seconds; None without one, or if it is endless."""
-    if not (found := _NUMBER.search(_THOUSANDS.sub("", text))):
+    if not (match := _NUMBER.search(_THOUSANDS.sub("", text))):
         return None
-    hours, minutes, seconds = found.groups()
-    number = found[0].replace("−", "-")
+    hours, minutes, seconds = match.groups()
+    number = match[0].replace("−", "-")
     value = float(number) if seconds is None else float(hours or 0) * 3600 + float(minutes) * 60 + float(seconds)
     return value if math.isfinite(value) else None
 
 
 def spans_in(text: str) -> list[tuple[str, float, float]]:
     """Return the (word, start, end) of each object in a text that has both times and a text; others are left out."""
-    found = []
-    for one in _OBJECT.findall(text):
-        fields = json_object(one.encode()) or {}
+    spans = []
+    for text_object in _OBJECT.findall(text):
+        fields = json_object(text_object.encode()) or {}
         start, end = (number_in(str(fields.get(name))) for name in ("start", "end"))
         said = next(
             (value for name, value in fields.items() if isinstance(value, str) and name not in ("start", "end")), ""
         )
         if start is not None and end is not None and said:
-            found.append((" ".join(words_of(said)), start, end))
-    return found
+            spans.append((" ".join(words_of(said)), start, end))
+    return spans

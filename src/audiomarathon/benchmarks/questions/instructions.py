@@ -67,10 +67,10 @@ def follows(kind: str, given: Given, reply: str, *, corrected: bool) -> bool:
     SettingsError
         Counting sentences needs punkt, which is not installed.
     """
-    one = _KINDS[kind]
+    rule = _KINDS[kind]
     if not corrected:
-        return one.official(reply, given)
-    return any(map(str.isalnum, reply)) and (one.corrected or one.official)(reply, given)
+        return rule.official(reply, given)
+    return any(map(str.isalnum, reply)) and (rule.corrected or rule.official)(reply, given)
 
 
 def _sentences(reply: str) -> int:

@@ -21,5 +21,5 @@ def _spaced(text: str) -> str:
 
 @lru_cache(4096)
 def _pattern(keywords: str) -> re.Pattern[str] | None:
-    wanted = [one for keyword in keywords.split(",") if (one := _spaced(keyword))]
+    wanted = [pattern for keyword in keywords.split(",") if (pattern := _spaced(keyword))]
     return re.compile(rf"\b(?:{'|'.join(wanted)})(?:e?s)?\b") if wanted else None

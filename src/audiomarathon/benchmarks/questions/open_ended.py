@@ -134,5 +134,5 @@ class OpenEndedAsPublished(_OpenEnded):
 
 
 def _first(pattern: str, text: str) -> float:
-    found = re.search(pattern, text, re.IGNORECASE)
-    return float(found[1][:100]) if found else _MISSING  # 400 digits would be infinity, which JSON cannot store
+    match = re.search(pattern, text, re.IGNORECASE)
+    return float(match[1][:100]) if match else _MISSING  # 400 digits would be infinity, which JSON cannot store

@@ -70,23 +70,23 @@ class QuestionTypes(Judged):
         reference, kind = record.reference, record.reference["type"]
         if kind == "open":
             values = super().judge(record)
-            overall = [one["overall"] for one in values["readings"].values() if one["overall"] is not None]
+            overall = [reading["overall"] for reading in values["readings"].values() if reading["overall"] is not None]
             read = (reading_of(_PUBLISHED, record, said).values for said in record.judgements.values())
-            published = [one["overall"] / 5 for one in read if one]
-            score = 0.0 if values["fixed"] else mean_of([(one - 1) / 4 for one in overall])
+            published = [reading["overall"] / 5 for reading in read if reading]
+            score = 0.0 if values["fixed"] else mean_of([(rating - 1) / 4 for rating in overall])
             return values | {"score": score, "as_published": mean_of(published)}
-        own: dict[str, Any] = {"readings": {}, "missing": {}, "anchors": {}, "fixed": True, "shielded": []}
+        blank: dict[str, Any] = {"readings": {}, "missing": {}, "anchors": {}, "fixed": True, "shielded": []}
         if kind == "following":
             given = reference["kwargs"] | {name: reference[name] for name in ("question", "transcription")}
             kept = [
                 follows(reference["kind"], given, text, corrected=corrected)
                 for text, corrected in ((record.text, True), (record.raw, False))
             ]
-            return own | {"score": float(kept[0]), "as_published": float(kept[1])}
+            return blank | {"score": float(kept[0]), "as_published": float(kept[1])}
         letter, rule = read_option(record.text, reference["options"])
         score = float(letter == reference["answer"]) if _answerable(record) else None
         read_as = {"parsed": letter, "rule": rule, "matched": None, "encoder": None, "encoder_hash": None}
-        return own | read_as | {"score": score, "as_published": None}
+        return blank | read_as | {"score": score, "as_published": None}
 
     def sound(self, verdict: Verdict) -> bool:
         """Tell whether a stored verdict's score is valid, and its values come from this machine's sentence encoder.
@@ -105,69 +105,79 @@ class QuestionTypes(Judged):
         scores of rules that choose an option without the audio.
         """
         columns: dict[str, list[float | None]] = {
-            "accuracy": [_counted_score(one) for one in verdicts],
-            **{kind: [_counted_score(one) if _type(one) == kind else None for one in verdicts] for kind in _TYPES},
-            **{f"open: {judge}": [_graded(one, judge) for one in verdicts] for judge in judges_of(verdicts)},
-            "correctness": [_correctness(one) for one in verdicts],
-            "spatial_in_mono": [one.values["score"] if not _fits_mono(one) else None for one in verdicts],
-            "guessing": [_guess(one) if _fits_mono(one) else None for one in verdicts],
-            "always_last": [_of_closed(one, _last(one)) for one in verdicts],
-            "longest_option": [_of_closed(one, _longest(one)) for one in verdicts],
+            "accuracy": [_counted_score(verdict) for verdict in verdicts],
+            **{
+                kind: [_counted_score(verdict) if _type(verdict) == kind else None for verdict in verdicts]
+                for kind in _TYPES
+            },
+            **{f"open: {judge}": [_graded(verdict, judge) for verdict in verdicts] for judge in judges_of(verdicts)},
+            "correctness": [_correctness(verdict) for verdict in verdicts],
+            "spatial_in_mono": [verdict.values["score"] if not _fits_mono(verdict) else None for verdict in verdicts],
+            "guessing": [_guess(verdict) if _fits_mono(verdict) else None for verdict in verdicts],
+            "always_last": [_of_closed(verdict, _last(verdict)) for verdict in verdicts],
+            "longest_option": [_of_closed(verdict, _longest(verdict)) for verdict in verdicts],
         }
-        categories = sorted({_category(one) for one in verdicts})
+        categories = sorted({_category(verdict) for verdict in verdicts})
         for name in categories:
-            columns[f"accuracy: {name}"] = [one.values["score"] if _category(one) == name else None for one in verdicts]
+            columns[f"accuracy: {name}"] = [
+                verdict.values["score"] if _category(verdict) == name else None for verdict in verdicts
+            ]
         for name in categories:
-            columns[f"guessing: {name}"] = [_guess(one) if _category(one) == name else None for one in verdicts]
-        found = means(columns, verdicts)
+            columns[f"guessing: {name}"] = [
+                _guess(verdict) if _category(verdict) == name else None for verdict in verdicts
+            ]
+        figures = means(columns, verdicts)
 
-        places = {name: place for place, name in enumerate(found.names)}
-        own = [places[f"accuracy: {name}"] for name in categories]
-        scored = [places["closed"], *own]
+        places = {name: place for place, name in enumerate(figures.names)}
+        category_places = [places[f"accuracy: {name}"] for name in categories]
+        scored = [places["closed"], *category_places]
         guessed = [places["guessing"], *(places[f"guessing: {name}"] for name in categories)]
 
         def statistic(sums: Floats) -> Floats:
-            values = found.statistic(sums)
-            macro = ratio(np.nansum(values[:, own], axis=1), (~np.isnan(values[:, own])).sum(axis=1))
+            values = figures.statistic(sums)
+            macro = ratio(
+                np.nansum(values[:, category_places], axis=1), (~np.isnan(values[:, category_places])).sum(axis=1)
+            )
             chance = values[:, guessed]
             over = ratio(values[:, scored] - chance, 1 - chance)
             return np.column_stack([values, macro, over])
 
         over = ("chance_corrected", *(f"chance_corrected: {name}" for name in categories))
-        ends = dict.fromkeys((*found.names, "macro"), (0.0, 1.0))
-        return replace(found, names=(*found.names, "macro", *over), statistic=statistic, ends=ends)
+        ends = dict.fromkeys((*figures.names, "macro"), (0.0, 1.0))
+        return replace(figures, names=(*figures.names, "macro", *over), statistic=statistic, ends=ends)
 
     def published(self, verdicts: Sequence[Verdict]) -> Sums:
         """Return the scores by MMAU-Pro's official script, the overall score first.
 
         The overall score is None if any reply that the script counts has no score.
         """
-        own = {
-            kind: [one.values["as_published"] if _type(one) == kind else None for one in verdicts] for kind in _TYPES
+        by_type = {
+            kind: [verdict.values["as_published"] if _type(verdict) == kind else None for verdict in verdicts]
+            for kind in _TYPES
         }
-        whole = all(one.values["as_published"] is not None for one in verdicts if _counts_as_published(one))
-        every = [one.values["as_published"] if whole else None for one in verdicts]
-        columns = {"as_published": every, **{f"{kind}_as_published": one for kind, one in own.items()}}
+        whole = all(verdict.values["as_published"] is not None for verdict in verdicts if _counts_as_published(verdict))
+        every = [verdict.values["as_published"] if whole else None for verdict in verdicts]
+        columns = {"as_published": every, **{f"{kind}_as_published": column for kind, column in by_type.items()}}
         return means(columns, verdicts)
 
     def summary(self, verdicts: Sequence[Verdict]) -> dict[str, Any]:
         """Return the figures as published, how many replies each rule read, and the numbers of uncounted replies."""
-        closed = [one for one in verdicts if _type(one) == "closed"]
-        rules = [one.values["rule"] for one in closed]
-        opens = [one for one in verdicts if _type(one) == "open"]
+        closed = [verdict for verdict in verdicts if _type(verdict) == "closed"]
+        rules = [verdict.values["rule"] for verdict in closed]
+        opens = [verdict for verdict in verdicts if _type(verdict) == "open"]
         return {
             **(super().summary(opens) if opens else {}),
             **self.published(verdicts).figures,
             "encoder": _encoder(verdicts),
             "rules": {rule: rules.count(rule) for rule in sorted(set(rules))},
-            "not_answerable": sum(not _answerable(one.record) for one in closed),
-            "not_judged": sum(one.values["score"] is None for one in opens),
+            "not_answerable": sum(not _answerable(verdict.record) for verdict in closed),
+            "not_judged": sum(verdict.values["score"] is None for verdict in opens),
         }
 
     def chance(self, verdicts: Sequence[Verdict]) -> float | None:
         """Return the expected accuracy of guessing among options; open questions and instructions count as wrong."""
-        counted = [one for one in verdicts if _counted_score(one) is not None]
-        guessed = [1 / len(one.record.reference["options"]) for one in counted if _type(one) == "closed"]
+        counted = [verdict for verdict in verdicts if _counted_score(verdict) is not None]
+        guessed = [1 / len(verdict.record.reference["options"]) for verdict in counted if _type(verdict) == "closed"]
         return sum(guessed) / len(counted) if counted else None
 
     def lacks(self, verdict: Verdict, judge: str) -> str:
@@ -193,7 +203,7 @@ class QuestionTypes(Judged):
         if reference["type"] == "following":
             return f"{said}: {reference['kind']}"
         if reference["type"] == "open":
-            readings = (f"{name}: {one['overall']}" for name, one in verdict.values["readings"].items())
+            readings = (f"{name}: {reading['overall']}" for name, reading in verdict.values["readings"].items())
             return "; ".join(readings) or said
         letter = verdict.values["parsed"]
         return f"{said}: {letter}. {reference['options'][LETTERS.index(letter)]}" if letter else "unparsed"
@@ -205,27 +215,27 @@ class QuestionTypes(Judged):
         and the sentence encoder of the published score.
         """
         figures, summary = self.sums(verdicts).figures, self.summary(verdicts)
-        opens = [one for one in verdicts if _type(one) == "open"]
-        found = super().notes(opens) if opens else []
-        counted_in = sum(_counted_score(one) is not None for one in verdicts)
+        opens = [verdict for verdict in verdicts if _type(verdict) == "open"]
+        notes = super().notes(opens) if opens else []
+        counted_in = sum(_counted_score(verdict) is not None for verdict in verdicts)
         if counted_in < len(verdicts):
-            found.append(f"the accuracy covers {counted_in:,} of {counted(len(verdicts), 'reply', 'replies')}")
+            notes.append(f"the accuracy covers {counted_in:,} of {counted(len(verdicts), 'reply', 'replies')}")
         if summary["not_judged"]:
-            found.append(f"{counted(summary['not_judged'], 'open reply', 'open replies')} not judged, so in no figure")
+            notes.append(f"{counted(summary['not_judged'], 'open reply', 'open replies')} not judged, so in no figure")
         if lost := summary["not_answerable"]:
-            found.append(f"{counted(lost, 'closed question')} not counted: no right option, or only one option")
+            notes.append(f"{counted(lost, 'closed question')} not counted: no right option, or only one option")
         if (spatial := figures["spatial_in_mono"]) is not None:
-            found.append(f"{IN_MONO}: {spatial:.3f}, not part of the accuracy")
+            notes.append(f"{IN_MONO}: {spatial:.3f}, not part of the accuracy")
         if figures["guessing"] is not None:
             blind = ", ".join(f"{name} {figures[key]:.3f}" for name, key in _BLIND.items())
-            found.append(f"scores of closed questions by rules that ignore the audio: {blind}")
+            notes.append(f"scores of closed questions by rules that ignore the audio: {blind}")
             encoder = summary["encoder"]
-            found.append(
+            notes.append(
                 f"published score of closed questions: matched by {encoder}; the paper used {ENCODER_OF_PAPER}"
                 if encoder
                 else "published score of closed questions: not computed; set TEXT_ENCODER to a sentence encoder"
             )
-        return found
+        return notes
 
     def frames(self, verdicts: Mapping[str, Sequence[Verdict]]) -> Mapping[str, pd.DataFrame]:
         """Return tables of scores by type of question, by category and by skill.
@@ -233,28 +243,34 @@ class QuestionTypes(Judged):
         A question with several skills counts under each.
         """
         types = ("accuracy", "macro", "chance_corrected", *_TYPES, "correctness", "spatial_in_mono")
-        found = {name: Resampler(_SEED).of_sums(sums_of(self, own)) for name, own in verdicts.items()}
-        published = {name: Resampler(_SEED).of_sums(self.published(own)) for name, own in verdicts.items()}
+        estimates = {
+            name: Resampler(_SEED).of_sums(sums_of(self, setting_verdicts))
+            for name, setting_verdicts in verdicts.items()
+        }
+        published = {
+            name: Resampler(_SEED).of_sums(self.published(setting_verdicts))
+            for name, setting_verdicts in verdicts.items()
+        }
         rows = [
             {
                 "setting": name,
-                "n": len(own),
-                **_cells(found[name], types),
+                "n": len(setting_verdicts),
+                **_cells(estimates[name], types),
                 **_cells(published[name], list(published[name])),
             }
-            for name, own in verdicts.items()
+            for name, setting_verdicts in verdicts.items()
         ]
-        names = sorted({_category(one) for own in verdicts.values() for one in own})
+        names = sorted({_category(verdict) for setting_verdicts in verdicts.values() for verdict in setting_verdicts})
         categories = [
             {"category": name.replace(SPATIAL, IN_MONO)}
             | {
                 key: value
-                for setting, one in found.items()
-                if f"accuracy: {name}" in one
+                for setting, figures in estimates.items()
+                if f"accuracy: {name}" in figures
                 for key, value in (
-                    *cells(setting, one[f"accuracy: {name}"]).items(),
-                    (f"{setting}_said", f"n {one[f'accuracy: {name}'].clusters}"),
-                    (f"{setting}, chance corrected", one[f"chance_corrected: {name}"].value),
+                    *cells(setting, figures[f"accuracy: {name}"]).items(),
+                    (f"{setting}_said", f"n {figures[f'accuracy: {name}'].clusters}"),
+                    (f"{setting}, chance corrected", figures[f"chance_corrected: {name}"].value),
                 )
             }
             for name in names
@@ -264,7 +280,7 @@ class QuestionTypes(Judged):
             frames[f"Accuracy by {field.partition('_')[0]} skill"] = _by_skill(verdicts, field)
         import pandas as pd
 
-        return {title: pd.DataFrame(one, dtype=object) for title, one in frames.items()}
+        return {title: pd.DataFrame(rows, dtype=object) for title, rows in frames.items()}
 
 
 _BLIND = {"guessing": "guessing", "always the last option": "always_last", "the longest option": "longest_option"}
@@ -327,8 +343,10 @@ def _graded(verdict: Verdict, judge: str) -> float | None:
 def _correctness(verdict: Verdict) -> float | None:
     if _type(verdict) != "open":
         return None
-    said = [one["correctness"] for one in verdict.values["readings"].values() if one["correctness"] is not None]
-    return 0.0 if verdict.values["fixed"] else mean_of([(one - 1) / 4 for one in said])
+    said = [
+        reading["correctness"] for reading in verdict.values["readings"].values() if reading["correctness"] is not None
+    ]
+    return 0.0 if verdict.values["fixed"] else mean_of([(rating - 1) / 4 for rating in said])
 
 
 def _matchable(record: Record) -> bool:
@@ -346,27 +364,27 @@ def _matched(records: Sequence[Record]) -> dict[str, dict[str, Any]]:
     `matched` is the letter of the option whose text is nearest to the reply; `as_published` is 1 if this text is
     exactly the answer, else 0. Without a sentence encoder, the result is empty.
     """
-    own = [record for record in records if _matchable(record)]
-    if not own or (encoder := text_encoder()) is None:
+    matchable = [record for record in records if _matchable(record)]
+    if not matchable or (encoder := text_encoder()) is None:
         return {}
-    encoder.encode([text for record in own for text in (record.raw, *record.reference["options"])])  # in batches
-    found = {}
-    for record in own:
+    encoder.encode([text for record in matchable for text in (record.raw, *record.reference["options"])])  # in batches
+    matches = {}
+    for record in matchable:
         options = record.reference["options"]
         reply, *others = encoder.encode([record.raw, *options])
         place = int(np.argmax(np.stack(others) @ reply))
         right = options[place] == record.reference["answer_text"]
         used = {"encoder": encoder.name, "encoder_hash": encoder.hash}
-        found[record.id] = {"matched": LETTERS[place], "as_published": float(right), **used}
-    return found
+        matches[record.id] = {"matched": LETTERS[place], "as_published": float(right), **used}
+    return matches
 
 
 def _encoder(verdicts: Sequence[Verdict]) -> str:
-    return ", ".join(sorted({one.values["encoder"] for one in verdicts if one.values.get("encoder")}))
+    return ", ".join(sorted({verdict.values["encoder"] for verdict in verdicts if verdict.values.get("encoder")}))
 
 
-def _cells(found: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
-    return {key: value for name in names for key, value in cells(name.replace("_", " "), found[name]).items()}
+def _cells(estimates: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    return {key: value for name in names for key, value in cells(name.replace("_", " "), estimates[name]).items()}
 
 
 def _by_skill(verdicts: Mapping[str, Sequence[Verdict]], field: str) -> list[dict[str, Any]]:
@@ -374,15 +392,20 @@ def _by_skill(verdicts: Mapping[str, Sequence[Verdict]], field: str) -> list[dic
 
     `field` is the field of a record's reference that lists the skills of the question.
     """
-    known = {name: [(one, one.record.reference.get(field) or ()) for one in own] for name, own in verdicts.items()}
+    known = {
+        name: [(verdict, verdict.record.reference.get(field) or ()) for verdict in setting_verdicts]
+        for name, setting_verdicts in verdicts.items()
+    }
     rows = []
-    for skill in sorted({skill for own in known.values() for _one, skills in own for skill in skills}):
+    for skill in sorted(
+        {skill for verdict_skills in known.values() for _one, skills in verdict_skills for skill in skills}
+    ):
         row: dict[str, Any] = {"skill": skill}
-        for setting, own in known.items():
+        for setting, with_skills in known.items():
             scored = [
-                (score, one.record.cluster)
-                for one, skills in own
-                if skill in skills and (score := _counted_score(one)) is not None
+                (score, verdict.record.cluster)
+                for verdict, skills in with_skills
+                if skill in skills and (score := _counted_score(verdict)) is not None
             ]
             if scored:
                 row |= cells(setting, Resampler(_SEED).mean(*zip(*scored, strict=True)))

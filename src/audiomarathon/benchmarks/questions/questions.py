@@ -68,23 +68,23 @@ class Questions(Choice):
         These rules are `guessing`, `always_first`, `always_last` and `longest_option`.
         """
         columns: dict[str, list[float | None]] = {
-            "accuracy": [one.values["correct"] for one in verdicts],
-            "strict_accuracy": [one.values["strict"] for one in verdicts],
-            "as_published": [one.values["as_published"] for one in verdicts],
-            "guessing": [_share(one, range(len(one.record.reference["options"]))) for one in verdicts],
-            "always_first": [_share(one, [0]) for one in verdicts],
-            "always_last": [_share(one, [-1]) for one in verdicts],
-            "longest_option": [_share(one, _longest(one)) for one in verdicts],
+            "accuracy": [verdict.values["correct"] for verdict in verdicts],
+            "strict_accuracy": [verdict.values["strict"] for verdict in verdicts],
+            "as_published": [verdict.values["as_published"] for verdict in verdicts],
+            "guessing": [_share(verdict, range(len(verdict.record.reference["options"]))) for verdict in verdicts],
+            "always_first": [_share(verdict, [0]) for verdict in verdicts],
+            "always_last": [_share(verdict, [-1]) for verdict in verdicts],
+            "longest_option": [_share(verdict, _longest(verdict)) for verdict in verdicts],
         }
         return means(columns, verdicts, shares=True)
 
     def published(self, verdicts: Sequence[Verdict]) -> Sums:
         """Return the accuracy by the published rule; without such a rule, the figure has no value."""
-        return means({"as_published": [one.values["as_published"] for one in verdicts]}, verdicts)
+        return means({"as_published": [verdict.values["as_published"] for verdict in verdicts]}, verdicts)
 
     def summary(self, verdicts: Sequence[Verdict]) -> dict[str, Any]:
         """Return `rules`: the number of replies that each rule read."""
-        return {"rules": dict(sorted(Counter(one.values["rule"] for one in verdicts).items()))}
+        return {"rules": dict(sorted(Counter(verdict.values["rule"] for verdict in verdicts).items()))}
 
     def frames(self, verdicts: Mapping[str, Sequence[Verdict]]) -> Mapping[str, Any]:  # noqa: ARG002
         """Return no table of recall per class, since letters are not classes."""
@@ -92,7 +92,7 @@ class Questions(Choice):
 
     def chance(self, verdicts: Sequence[Verdict]) -> float:
         """Return the expected accuracy of choosing each option with equal probability."""
-        return fmean(_share(one, range(len(one.record.reference["options"]))) for one in verdicts)
+        return fmean(_share(verdict, range(len(verdict.record.reference["options"]))) for verdict in verdicts)
 
     def notes(self, verdicts: Sequence[Verdict]) -> list[str]:
         """Return notes for readers of the scores.
@@ -102,12 +102,14 @@ class Questions(Choice):
         """
         figures = self.sums(verdicts).figures
         blind = ", ".join(f"{name.replace('_', ' ')} {figures[name]:.3f}" for name in _BLIND)
-        found = [f"scores of rules that ignore the audio: {blind}"]
+        notes = [f"scores of rules that ignore the audio: {blind}"]
         if (published := figures["as_published"]) is not None:
-            bare = sum(one.values["correct"] and len(one.record.text.strip(" ().")) == 1 for one in verdicts)
+            bare = sum(
+                verdict.values["correct"] and len(verdict.record.text.strip(" ().")) == 1 for verdict in verdicts
+            )
             letters = f"; that rule counts {counted(bare, 'right letter')} without a word as wrong" if bare else ""
-            found.append(f"as published ({TOKENS}) {published:.3f}{letters}")
-        return found
+            notes.append(f"as published ({TOKENS}) {published:.3f}{letters}")
+        return notes
 
 
 def _words(text: str) -> set[str]:

@@ -80,11 +80,11 @@ class Frequencies:
 
 def _vectors(frequencies: Frequencies, text: str) -> list[Vector]:
     rarest, items = math.log(frequencies.total), frequencies.items
-    found = []
+    vectors = []
     for order in _ngrams(text):
         weights = {ngram: n * (rarest - math.log(max(1, items.get(ngram, 0)))) for ngram, n in order.items()}
-        found.append((weights, math.sqrt(sum(weight * weight for weight in weights.values()))))
-    return found
+        vectors.append((weights, math.sqrt(sum(weight * weight for weight in weights.values()))))
+    return vectors
 
 
 _kept = lru_cache(maxsize=1 << 10)(_vectors)

@@ -73,7 +73,9 @@ def sbert_sim(candidates: Sequence[str], references: Sequence[Sequence[str]], en
     places = {text: place for place, text in enumerate(dict.fromkeys(every))}
     vectors = unit_vectors(list(places), encoder)
     pairs = zip(candidates, references, strict=True)
-    return np.array([np.mean(vectors[[places[text] for text in texts]] @ vectors[places[own]]) for own, texts in pairs])
+    return np.array(
+        [np.mean(vectors[[places[text] for text in texts]] @ vectors[places[candidate]]) for candidate, texts in pairs]
+    )
 
 
 def unit_vectors(texts: list[str], encoder: TextEncoder) -> Floats:

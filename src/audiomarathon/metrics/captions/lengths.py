@@ -21,13 +21,13 @@ _STOP = re.compile(r"""(?<!\S)(\S*[.!?]["'\u2019\u201d)\]]*)(?=(\s+\S+))|\n""")
 def first_sentence(text: str) -> str:
     """Return a text up to the end of its first sentence or line. The period of "e.g." or "Dr." ends no sentence."""
     text = text.strip()
-    for found in _STOP.finditer(text):
-        if not found[1]:
-            return text[: found.start()].rstrip()
-        if "\n" in found[2]:
-            return text[: found.end(1)]
-        if found[1].lower() not in tokens(found[1] + found[2]):
-            return text[: found.end(1)]
+    for match in _STOP.finditer(text):
+        if not match[1]:
+            return text[: match.start()].rstrip()
+        if "\n" in match[2]:
+            return text[: match.end(1)]
+        if match[1].lower() not in tokens(match[1] + match[2]):
+            return text[: match.end(1)]
     return text
 
 
@@ -53,7 +53,8 @@ def lengths(captions: Sequence[str], count_pieces: Callable[[list[str]], Sequenc
     windows = {f"beyond_{size}": size for size in (CHECKER_WINDOW, ENCODER_WINDOW)}
     return {
         "words": {
-            name: None if one is None else float(one) for name, one in zip(("mean", "p5", "p95"), figures, strict=True)
+            name: None if figure is None else float(figure)
+            for name, figure in zip(("mean", "p5", "p95"), figures, strict=True)
         },
         **{name: None if pieces is None else float(np.mean(pieces > size)) for name, size in windows.items()},
     }

@@ -110,14 +110,14 @@ def tokens(text: str) -> tuple[str, ...]:
 
     A telephone number or a markup tag is one token; its spaces become no-break spaces.
     """
-    found = []
+    kept_tokens = []
     for match in _token().finditer(text.replace("\n", " ").replace("\u00ad", "")):
         token = match.group().lower()
         if not token.isalnum() or not token.isascii():
             token = _special(token)
         if token:
-            found.append(token)
-    return tuple(found)
+            kept_tokens.append(token)
+    return tuple(kept_tokens)
 
 
 def _special(token: str) -> str:

@@ -66,9 +66,9 @@ Any strongly labelled table works (validation, public eval, soundscapes.tsv); ch
             if path.name in places:
                 places[path.name].append(path)
         sources = []
-        for name, found in sorted(places.items()):
-            if found:
-                path = self.the_one(found, f"file {name}")
+        for name, copies in sorted(places.items()):
+            if copies:
+                path = self.the_one(copies, f"file {name}")
                 sources.append(Source(path, self.name(path), {"events": events[name]}))
             else:
                 self.left_out.append((name, f"is in {file.name}, but the file is missing"))
@@ -113,9 +113,9 @@ Any strongly labelled table works (validation, public eval, soundscapes.tsv); ch
 
 def _events(file: Path) -> Mapping[str, list[Event]]:
     """Return each soundscape's events (label, start, end), by file name; a line without a label gives no event."""
-    found: dict[str, list[Event]] = {}
+    events_by_file: dict[str, list[Event]] = {}
     for place, row in table(file, COLUMNS):
-        events = found.setdefault(Path(row["filename"]).name, [])
+        events = events_by_file.setdefault(Path(row["filename"]).name, [])
         if not row["event_label"]:
             continue
         label = class_of(row["event_label"], Desed.classes)
@@ -126,4 +126,4 @@ def _events(file: Path) -> Mapping[str, list[Event]]:
         if label not in Desed.classes or not 0 <= onset < offset < math.inf:
             raise DataError(f"{place}: expected one of the ten classes with onset < offset in seconds, found {row}")
         events.append((label, onset, offset))
-    return found
+    return events_by_file

@@ -28,12 +28,12 @@ class GtzanCorpus(Corpus):
 
     def groups(self) -> list[Group]:
         """Return one group per genre."""
-        found = [
+        folders = [
             place
             for root in self.roots
             for place in nearest(root, lambda f: not set(Gtzan.classes).isdisjoint(f.folders))
         ]
-        folder = self.the_one(found, "folder with one folder per genre")
+        folder = self.the_one(folders, "folder with one folder per genre")
         genres = [genre for genre in Gtzan.classes if (folder / genre).is_dir()]
         return [Group(genre, folder / genre, {"genre": genre}) for genre in genres]
 

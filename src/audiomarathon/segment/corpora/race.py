@@ -35,8 +35,8 @@ A speech synthesiser reads the passages: a command with {text} (a UTF-8 file) an
     tts: Annotated[str, typer.Option(help='Command, such as "espeak-ng -w {out} -f {text}".')]
     tts_seconds: Annotated[float, typer.Option(help="Time limit per passage, in seconds.")] = 600.0
 
-    def __init__(self, raw: Sequence[Path], seed: int, **own: Any) -> None:
-        super().__init__(raw, seed, **own)
+    def __init__(self, raw: Sequence[Path], seed: int, **options: Any) -> None:
+        super().__init__(raw, seed, **options)
         if "{out}" not in self.tts or "{text}" not in self.tts:
             raise DataError(f"--tts {self.tts!r}: expected a command with {{text}} and {{out}} in it")
         try:

@@ -25,9 +25,9 @@ class VesusCorpus(Corpus):
     def groups(self) -> list[Group]:
         """Return a group for each person and emotion."""
         task = Vesus()
-        found = [place for root in self.roots for place in nearest(root, lambda f: any(map(_is_person, f.folders)))]
+        folders = [place for root in self.roots for place in nearest(root, lambda f: any(map(_is_person, f.folders)))]
         groups = []
-        for person in sorted(self.the_one(found, "folder with one folder per person (1 to 10)").iterdir()):
+        for person in sorted(self.the_one(folders, "folder with one folder per person (1 to 10)").iterdir()):
             if not _is_person(person.name):
                 continue
             for place in sorted(place for place in person.iterdir() if place.is_dir()):

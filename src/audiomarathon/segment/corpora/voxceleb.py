@@ -40,18 +40,27 @@ class _VoxCeleb(Corpus):
         """Return one group per speaker; a speaker's clips are listed only when needed."""
         folders = []
         for root in self.roots:
-            found = nearest(root, lambda folder: any(map(_SPEAKER.fullmatch, folder.folders)))
-            folder = self.the_one(found, "folder with one folder per speaker (id00012)")
-            folders += [one for one in folder.iterdir() if _SPEAKER.fullmatch(one.name) and one.is_dir()]
+            candidates = nearest(root, lambda folder: any(map(_SPEAKER.fullmatch, folder.folders)))
+            folder = self.the_one(candidates, "folder with one folder per speaker (id00012)")
+            folders += [child for child in folder.iterdir() if _SPEAKER.fullmatch(child.name) and child.is_dir()]
         folders.sort(key=lambda folder: folder.name)
         known = self.speakers()
-        self.left_out += [(self.name(one), _UNKNOWN) for one in folders if one.name not in known]
-        folders = [one for one in folders if one.name in known]
+        self.left_out += [
+            (self.name(speaker_folder), _UNKNOWN) for speaker_folder in folders if speaker_folder.name not in known
+        ]
+        folders = [speaker_folder for speaker_folder in folders if speaker_folder.name in known]
         if folders and not any(below(folders[0], AUDIO_SUFFIXES)):
             m4a = next(below(folders[0], [".m4a"]), None)
             advice = f"{m4a} is AAC, which cannot be read here; convert each clip, as in {_CONVERT}"
             raise DataError(f"{self.title}: {folders[0]}: {advice if m4a else 'no audio'}")
-        return [Group(one.name, one, {"speaker": one.name, "known": known[one.name]}) for one in folders]
+        return [
+            Group(
+                speaker_folder.name,
+                speaker_folder,
+                {"speaker": speaker_folder.name, "known": known[speaker_folder.name]},
+            )
+            for speaker_folder in folders
+        ]
 
 
 class VoxCorpus(_VoxCeleb):
@@ -72,7 +81,7 @@ VoxCeleb2 comes as .m4a, which cannot be read here; convert each clip, into the 
         """Return each speaker's gender, by id."""
         places = dict.fromkeys(place for root in self.roots for place in (root, *root.parents[:3]))
         near = [file for place in places for file in sorted(place.glob("vox[12]_meta.csv"))]
-        found: dict[str, str] = {}
+        genders: dict[str, str] = {}
         for file in [self.meta] if self.meta else near or [self.the_one([], "vox1_meta.csv or vox2_meta.csv")]:
             for row in table(file):
                 speaker = next((row[name] for name in row if name.startswith("voxceleb") and name.endswith("id")), "")
@@ -81,8 +90,8 @@ VoxCeleb2 comes as .m4a, which cannot be read here; convert each clip, into the 
                     raise DataError(
                         f"{file}: expected columns 'VoxCeleb1 ID' (or 2) and 'Gender' (m or f), found {row}"
                     )
-                found[speaker] = gender
-        return found
+                genders[speaker] = gender
+        return genders
 
     def rows(self, clip: Row, chance: random.Random) -> list[Row]:
         """Return the question for the gender; its options keep the published order."""
@@ -106,7 +115,7 @@ class VoxAgeCorpus(_VoxCeleb):
 
     def speakers(self) -> Mapping[str, int]:
         """Return each speaker's age, by id; speakers under 18 belong to no age group and are left out."""
-        found: dict[str, int] = {}
+        ages_by_speaker: dict[str, int] = {}
         for number, cells in enumerate(_cells(self.ages), start=1):
             if number == 1 and not any(cell.replace(".", "").isdecimal() for cell in cells):
                 continue  # a header
@@ -114,11 +123,12 @@ class VoxAgeCorpus(_VoxCeleb):
             age = next((cell for cell in cells if re.fullmatch(r"\d{1,3}(\.\d+)?", cell)), None)
             if speaker is None or age is None:
                 raise DataError(f"{self.ages}, line {number}: expected a speaker's id and age, found {','.join(cells)}")
-            if found.setdefault(speaker, int(float(age))) != int(float(age)):
+            if ages_by_speaker.setdefault(speaker, int(float(age))) != int(float(age)):
                 raise DataError(
-                    f"{self.ages}, line {number}: speaker {speaker} occurs twice; the first age is {found[speaker]}"
+                    f"{self.ages}, line {number}: speaker {speaker} occurs twice; "
+                    f"the first age is {ages_by_speaker[speaker]}"
                 )
-        return {speaker: age for speaker, age in found.items() if age >= 18}
+        return {speaker: age for speaker, age in ages_by_speaker.items() if age >= 18}
 
     def rows(self, clip: Row, chance: random.Random) -> list[Row]:
         """Return the question for the age group; its options keep the published order."""

@@ -113,19 +113,19 @@ def visualize(
     prompts = list(_prompts(prompt, input_jsonl).items())[: limit_samples or None]
     flags = {"device": device, "dtype": dtype, "attn_layers": layers, "save_attn": True, "seed": seed}
     settings = own_settings(model_path=model_path or None, **flags)
-    lm = open_local(next((one.key for one in all_models() if one.checkpoint == model), model), settings).lm
+    lm = open_local(next((listed.key for listed in all_models() if listed.checkpoint == model), model), settings).lm
     chosen = settings.attn_layers or tuple(range(len(lm.decoder_layers)))
     check_layers(lm, settings.attn_layers)
     chosen, place = chosen[: max_layers or None], output_dir / file_name(run_name or utc_name())
-    found, longest = [], sys.maxsize if yes else LONGEST_FULL
+    captured, longest = [], sys.maxsize if yes else LONGEST_FULL
     for name, (text, clips) in prompts:
         folder = place / file_name(name)
         read = Prompt(text, tuple(decode(clip, lm.sampling_rate) for clip in clips), seed)
         meta = {"model": model, "run_name": place.name, "sample_id": name, "prompt": text}
         seen = capture_whole(lm, lm.prepare([read]), Base(), read, folder, longest=longest, facts=meta, layers=chosen)
-        found.append(Whole(name, np.load(folder / "attn.npy", mmap_mode="r"), seen.tokens, chosen))
-        draw_sample(found[-1], folder)
-    draw_mean(found, place, run=place.name, faithful=faithful)
+        captured.append(Whole(name, np.load(folder / "attn.npy", mmap_mode="r"), seen.tokens, chosen))
+        draw_sample(captured[-1], folder)
+    draw_mean(captured, place, run=place.name, faithful=faithful)
     say(f"wrote {place}")
 
 
@@ -133,7 +133,7 @@ def _prompts(prompt: str, file: Path | None) -> dict[str, tuple[str, list[Path]]
     """Read the prompts to draw, from the text `prompt` and a JSONL file: {id: (text, audio files)}."""
     from audiomarathon.benchmarks.rows import read_text
 
-    found: dict[str, tuple[str, list[Path]]] = {"prompt_0000": (prompt, [])} if prompt else {}
+    prompts: dict[str, tuple[str, list[Path]]] = {"prompt_0000": (prompt, [])} if prompt else {}
     lines = read_text(file).split("\n") if file else []
     for number, line in enumerate(lines, 1):
         if line.strip():
@@ -145,18 +145,18 @@ def _prompts(prompt: str, file: Path | None) -> dict[str, tuple[str, list[Path]]
                 parts = [{"type": "text", "text": parts}] if isinstance(parts, str) else parts
                 texts = [part["text"] for part in parts if part["type"] == "text"]
                 clips = [Path(part["audio"]) for part in parts if part["type"] == "audio"]
-                name = str(row.get("id") or f"jsonl_{len(found):04d}")
-                if len(texts) + len(clips) < len(parts) or name in found:
+                name = str(row.get("id") or f"jsonl_{len(prompts):04d}")
+                if len(texts) + len(clips) < len(parts) or name in prompts:
                     raise ValueError(name)
-                found[name] = ("\n".join(texts), clips)
+                prompts[name] = ("\n".join(texts), clips)
             except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
                 raise DataError(
                     f'{file}, line {number}: not a prompt; allowed: a text, {{"prompt": …}}, or {{"messages": […]}} '
                     "with a single user turn of text and audio; an id may occur only once"
                 ) from error
-    if not found:
+    if not prompts:
         raise SettingsError("no prompt: give --prompt or --input-jsonl")
-    return found
+    return prompts
 
 
 def door() -> None:

@@ -29,11 +29,11 @@ class Whole:
     layers: Sequence[int]
 
 
-def draw_sample(one: Whole, folder: Path) -> None:
+def draw_sample(sample: Whole, folder: Path) -> None:
     """Draw each layer's map into `layer_XX.jpg`, and their mean into `layer_mean.jpg`."""
-    for layer, own in zip(one.layers, one.maps, strict=True):
-        _draw(own, one.tokens, f"{one.name} · layer {layer}", folder / f"layer_{layer:02d}.jpg")
-    _draw(one.maps.mean(0), one.tokens, f"{one.name} · mean over layers", folder / "layer_mean.jpg")
+    for layer, layer_map in zip(sample.layers, sample.maps, strict=True):
+        _draw(layer_map, sample.tokens, f"{sample.name} · layer {layer}", folder / f"layer_{layer:02d}.jpg")
+    _draw(sample.maps.mean(0), sample.tokens, f"{sample.name} · mean over layers", folder / "layer_mean.jpg")
 
 
 def draw_mean(samples: Sequence[Whole], folder: Path, *, run: str, faithful: bool) -> None:
@@ -42,11 +42,11 @@ def draw_mean(samples: Sequence[Whole], folder: Path, *, run: str, faithful: boo
     Prompts of unequal length are averaged in blocks of relative positions. With `faithful`, as in LALM Bench, all
     maps are cut to the shortest prompt and labelled with the first sample's tokens.
     """
-    shortest = min(len(one.tokens) for one in samples)
-    if faithful or all(len(one.tokens) == shortest for one in samples):
-        cut, tokens = [one.maps[:, :shortest, :shortest] for one in samples], list(samples[0].tokens[:shortest])
+    shortest = min(len(sample.tokens) for sample in samples)
+    if faithful or all(len(sample.tokens) == shortest for sample in samples):
+        cut, tokens = [sample.maps[:, :shortest, :shortest] for sample in samples], list(samples[0].tokens[:shortest])
     else:
-        cut, tokens = [in_blocks(one.maps, min(BLOCKS, shortest)) for one in samples], []
+        cut, tokens = [in_blocks(sample.maps, min(BLOCKS, shortest)) for sample in samples], []
     by_layer = sum(cut[1:], cut[0].astype(np.float64)) / len(cut)
     for name, maps in (("global_layer_mean", by_layer), ("global_mean", by_layer.mean(0))):
         with writing(folder / f"{name}.npy"):
@@ -59,8 +59,8 @@ def draw_mean(samples: Sequence[Whole], folder: Path, *, run: str, faithful: boo
         "layer_indices": list(samples[0].layers),
         "aligned_seq_len": by_layer.shape[-1],
         "per_sample": {
-            one.name: {"num_layers": len(one.layers), "seq_len": len(one.tokens), "tokens": len(one.tokens)}
-            for one in samples
+            sample.name: {"num_layers": len(sample.layers), "seq_len": len(sample.tokens), "tokens": len(sample.tokens)}
+            for sample in samples
         },
     }
     write_json(folder / "stats.json", stats)
@@ -73,13 +73,13 @@ def in_blocks(maps: Maps, count: int) -> Maps:
     return summed / np.diff(edges)[:, None]
 
 
-def _draw(one: Maps, tokens: Sequence[str], title: str, file: Path) -> None:
+def _draw(weights: Maps, tokens: Sequence[str], title: str, file: Path) -> None:
     from matplotlib.figure import Figure
 
     size = 6.0 + 0.13 * min(len(tokens), _MOST_LABELS)
     figure = Figure(figsize=(size + 1, size), dpi=100, layout="constrained")
     axes = figure.subplots()
-    image = draw_map(axes, one, **_LOOK)
+    image = draw_map(axes, weights, **_LOOK)
     figure.colorbar(image, ax=axes, fraction=0.046, pad=0.02, label="share of attention")
     step = -(-len(tokens) // _MOST_LABELS) or 1
     plain = [_token(token) for token in tokens[::step]]
@@ -95,20 +95,20 @@ def _draw_grid(maps: Maps, layers: Sequence[int], file: Path) -> None:
 
     across = min(6, len(layers))
     figure = Figure(figsize=(2.4 * across, 2.5 * -(-len(layers) // across)), dpi=100, layout="constrained")
-    for place, (layer, own) in enumerate(zip(layers, maps, strict=True)):
+    for place, (layer, layer_map) in enumerate(zip(layers, maps, strict=True)):
         axes = figure.add_subplot(-(-len(layers) // across), across, place + 1)
-        image = draw_map(axes, own, **_LOOK)
+        image = draw_map(axes, layer_map, **_LOOK)
         axes.set_title(f"layer {layer}", fontsize=8)
         axes.set_axis_off()
     figure.colorbar(image, ax=figure.axes, label="share of attention")
     _save(figure, file)
 
 
-def draw_map(axes: Any, one: Maps, **look: Any) -> Any:
+def draw_map(axes: Any, weights: Maps, **look: Any) -> Any:
     """Draw an attention map with logarithmic colours, blank where attention is 0; `look` goes to `imshow`."""
     from matplotlib.colors import LogNorm
 
-    shown = np.where(one > 0, np.clip(one, 1e-4, 1), np.nan)
+    shown = np.where(weights > 0, np.clip(weights, 1e-4, 1), np.nan)
     return axes.imshow(shown, norm=LogNorm(1e-4, 1), **look)
 
 

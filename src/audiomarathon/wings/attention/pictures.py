@@ -97,12 +97,12 @@ class Seen:
 
         The mean is over the layers `later`; it is NaN if it is undefined.
         """
-        own = self.foresight[:, self.later].mean(1) if self.later else np.full(len(self.files), np.nan)
-        defined = np.isfinite(own)
+        means = self.foresight[:, self.later].mean(1) if self.later else np.full(len(self.files), np.nan)
+        defined = np.isfinite(means)
         if not defined.any():
             return Estimate(np.nan, None)
         clusters = [cluster for cluster, kept in zip(self.clusters, defined, strict=True) if kept]
-        return Resampler(self.run.seed).mean(own[defined].tolist(), clusters)
+        return Resampler(self.run.seed).mean(means[defined].tolist(), clusters)
 
 
 def read_seen(run: Run, name: str, layer: int, sample: str = "") -> Seen:
@@ -122,34 +122,37 @@ def read_seen(run: Run, name: str, layer: int, sample: str = "") -> Seen:
     if not (layers := _shared_layers(rows.values())):
         raise RecordError(f"{run.folder}: no layer was captured for each sample; draw one of them with --sample")
     if layer and layer - 1 not in layers[:-1]:
-        allowed = ", ".join(str(own + 1) for own in layers[:-1]) or "none: no two layers were captured for every sample"
+        allowed = (
+            ", ".join(str(number + 1) for number in layers[:-1]) or "none: no two layers were captured for every sample"
+        )
         raise SettingsError(f"--layer {layer}: layer {layer - 1} and a later one must be captured; allowed: {allowed}")
     files = {id_: file_of(run.folder, id_) for id_ in rows}
-    found, marks, pruned, count = list[tuple[Floats, ...]](), list[dict[str, tuple[float, float]]](), False, 0
+    measures, marks, pruned, count = list[tuple[Floats, ...]](), list[dict[str, tuple[float, float]]](), False, 0
     for file in files.values():
-        one = Attention.read(file)
-        heads, wanted = one.mass.shape[2], (found[0][0].shape[-1] if found else one.mass.shape[2])
-        if heads != wanted or not {*layers} <= {*one.meta["layers"]}:
+        attention = Attention.read(file)
+        heads, wanted = attention.mass.shape[2], (measures[0][0].shape[-1] if measures else attention.mass.shape[2])
+        if heads != wanted or not {*layers} <= {*attention.meta["layers"]}:
             raise RecordError(
-                f"{file}: has layers {one.meta['layers']} of {heads} heads, which do not fit {file.parent / INDEX} and "
-                "the run's other samples; delete it and run `audiomarathon attention capture`"
+                f"{file}: has layers {attention.meta['layers']} of {heads} heads, which do not fit "
+                f"{file.parent / INDEX} and the run's other samples; delete it and run "
+                "`audiomarathon attention capture`"
             )
-        places = [one.meta["layers"].index(number) for number in layers]
-        shares, profile = _shares(one)[:, places], one.profile[0, places]
+        places = [attention.meta["layers"].index(number) for number in layers]
+        shares, profile = _shares(attention)[:, places], attention.profile[0, places]
         ranks = [
             np.nan if not layer or number == layer - 1 else _correlation(profile[layers.index(layer - 1)], later)
             for number, later in zip(layers, profile, strict=True)
         ]
-        found.append((shares[..., 1], shares.mean(2), one.blocks[places].astype(float), np.array(ranks)))
-        marks.append(_marks(one))
-        pruned, count = pruned or bool(one.meta["kept_audio_bits"]), one.meta["model_layers"]
-    to_audio, each_share, each_blocks, ranked = zip(*found, strict=True)
+        measures.append((shares[..., 1], shares.mean(2), attention.blocks[places].astype(float), np.array(ranks)))
+        marks.append(_marks(attention))
+        pruned, count = pruned or bool(attention.meta["kept_audio_bits"]), attention.meta["model_layers"]
+    to_audio, each_share, each_blocks, ranked = zip(*measures, strict=True)
     coarsest = min(blocks.shape[-1] for blocks in each_blocks)  # prompts of fewer than 64 tokens have fewer blocks
-    blocks = np.stack([in_blocks(one, coarsest) for one in each_blocks]).astype(float)
+    blocks = np.stack([in_blocks(matrix, coarsest) for matrix in each_blocks]).astype(float)
     clusters = [run.records[id_].cluster if id_ in run.records else id_ for id_ in files]
     last = count - max(1, round(_LATER * count))
     later = [at for at, number in enumerate(layers) if layer and number >= max(layer, last)]
-    ends = {part: np.mean([own[part] for own in marks if part in own], 0) for part in {*marks[0]}}
+    ends = {part: np.mean([mark[part] for mark in marks if part in mark], 0) for part in {*marks[0]}}
     spans = {part: (float(start), float(end)) for part, (start, end) in ends.items()}
     shares, foresight = _mean(np.stack(each_share)), np.stack(ranked)
     return Seen(
@@ -164,33 +167,33 @@ def _mean(values: Floats) -> Floats:
     return mean
 
 
-def _shares(one: Attention) -> Floats:
+def _shares(attention: Attention) -> Floats:
     """Return a sample's shares of attention to five groups of tokens, shape (R, L, H, 5).
 
     The groups are `_SHARES`: first token, audio, question, rest of the text, reply.
     """
     renamed = {"template before": "rest of the text", "rest of the template": "rest of the text", "generated": "reply"}
-    groups = ["audio" if name.startswith("clip ") else renamed.get(name, name) for name in one.meta["groups"]]
-    found = [one.mass[..., [name == share for name in groups]].sum(-1) for share in _SHARES]
-    return np.stack(found, -1).astype(float)
+    groups = ["audio" if name.startswith("clip ") else renamed.get(name, name) for name in attention.meta["groups"]]
+    shares = [attention.mass[..., [name == share for name in groups]].sum(-1) for share in _SHARES]
+    return np.stack(shares, -1).astype(float)
 
 
-def _marks(one: Attention) -> dict[str, tuple[float, float]]:
+def _marks(attention: Attention) -> dict[str, tuple[float, float]]:
     """Return where "audio" and "question" start and end in a sample's prompt, as shares of the prompt's length."""
-    found: dict[str, tuple[float, float]] = {}
-    for name, start, end in one.meta["parts"]:
+    marks: dict[str, tuple[float, float]] = {}
+    for name, start, end in attention.meta["parts"]:
         part = "audio" if name.startswith("clip ") else name
         if part in ("audio", "question"):
-            found[part] = (found.get(part, (start / len(one.tokens), 0))[0], end / len(one.tokens))
-    return found
+            marks[part] = (marks.get(part, (start / len(attention.tokens), 0))[0], end / len(attention.tokens))
+    return marks
 
 
-def _correlation(one: npt.NDArray[Any], other: npt.NDArray[Any]) -> float:
+def _correlation(ranks: npt.NDArray[Any], other: npt.NDArray[Any]) -> float:
     """Return Spearman's ρ between two layers' attention, over tokens dropped in neither; NaN if it is undefined."""
-    both = (one > 0) & (other > 0)  # dropped tokens have no rank
-    if both.sum() < 3 or np.ptp(one[both]) == 0 or np.ptp(other[both]) == 0:
+    both = (ranks > 0) & (other > 0)  # dropped tokens have no rank
+    if both.sum() < 3 or np.ptp(ranks[both]) == 0 or np.ptp(other[both]) == 0:
         return np.nan
-    return float(spearmanr(one[both], other[both]).statistic)
+    return float(spearmanr(ranks[both], other[both]).statistic)
 
 
 def draw(runs: Sequence[Run], folder: Path, *, layer: int = 0, sample: str = "") -> list[Path]:
@@ -226,8 +229,8 @@ def draw(runs: Sequence[Run], folder: Path, *, layer: int = 0, sample: str = "")
     seen = [read_seen(run, name, layer, sample) for run, name in zip(there, _names(there), strict=True)]
     pictures = {"heads": _heads(seen), "layers": _layers(seen), "blocks": _blocks(seen[0])}
     if layer:
-        pictures["foresight"] = _foresight([one for one in seen if not one.pruned] or seen, layer)
-    if shared := [id_ for id_ in seen[0].files if all(id_ in one.files for one in seen)]:
+        pictures["foresight"] = _foresight([capture for capture in seen if not capture.pruned] or seen, layer)
+    if shared := [id_ for id_ in seen[0].files if all(id_ in capture.files for capture in seen)]:
         pictures |= {"time": picture} if (picture := _time(seen, shared[0])) else {}
     files = [folder / f"{name}.png" for name in pictures]
     with writing(folder):
@@ -236,7 +239,7 @@ def draw(runs: Sequence[Run], folder: Path, *, layer: int = 0, sample: str = "")
             (folder / f"{name}.png").unlink(missing_ok=True)
         for file, figure in zip(files, pictures.values(), strict=True):
             figure.savefig(file)
-    write_json(folder / "attention.json", {one.name: _figures(one, layer) for one in seen})
+    write_json(folder / "attention.json", {capture.name: _figures(capture, layer) for capture in seen})
     return [*files, folder / "attention.json"]
 
 
@@ -261,26 +264,26 @@ def _names(runs: Sequence[Run]) -> list[str]:
     return [f"{name} ({run.folder})" if twice[name] > 1 else name for name, run in zip(names, runs, strict=True)]
 
 
-def _figures(one: Seen, layer: int) -> dict[str, Any]:
+def _figures(capture: Seen, layer: int) -> dict[str, Any]:
     """Return the content of `attention.json` for one run."""
-    last = one.last_layers()
+    last = capture.last_layers()
     mass = {
-        kind: {share: _plain(own) for share, own in zip(_SHARES, shares.T, strict=True)}
-        for kind, shares in zip(ROWS, one.shares, strict=True)
+        kind: {share: _plain(by_layer) for share, by_layer in zip(_SHARES, shares.T, strict=True)}
+        for kind, shares in zip(ROWS, capture.shares, strict=True)
     }
     return {
-        "run": str(one.run.folder),
-        "samples": len(one.files),
-        "layers": one.layers,
+        "run": str(capture.run.folder),
+        "samples": len(capture.files),
+        "layers": capture.layers,
         "mass": mass,
         "foresight": {
             "layer": layer,
-            "over": "kept audio tokens" if one.pruned else "all audio tokens",
-            "by_layer": _plain(_mean(one.foresight)),
-            "last_layers": [one.layers[at] for at in one.later],
+            "over": "kept audio tokens" if capture.pruned else "all audio tokens",
+            "by_layer": _plain(_mean(capture.foresight)),
+            "last_layers": [capture.layers[at] for at in capture.later],
             "mean_of_last_layers": last.value if np.isfinite(last.value) else None,
             "interval": list(last.interval) if last.interval else None,
-            "samples": dict(zip(one.files, map(_plain, one.foresight), strict=True)),
+            "samples": dict(zip(capture.files, map(_plain, capture.foresight), strict=True)),
         },
     }
 
@@ -299,15 +302,15 @@ def _figure(rows: int, columns: int, width: float, height: float, title: str, **
 
 
 def _samples(seen: Sequence[Seen]) -> str:
-    counts = sorted({len(one.files) for one in seen})
+    counts = sorted({len(capture.files) for capture in seen})
     return f"mean over {' to '.join(map(str, [counts[0], *counts[1:][-1:]]))} sample{'s' * (counts[-1] > 1)}"
 
 
 def _lines(seen: Sequence[Seen]) -> list[tuple[Seen, dict[str, Any]]]:
     """Return runs with their line styles; base comes last, dashed on top of the others."""
     looks = [
-        (one, {"color": BASE, "linestyle": "--"} if one.run.method == Base().label else {"color": ink})
-        for one, ink in zip(seen, palette(len(seen)), strict=True)
+        (capture, {"color": BASE, "linestyle": "--"} if capture.run.method == Base().label else {"color": ink})
+        for capture, ink in zip(seen, palette(len(seen)), strict=True)
     ]
     return sorted(looks, key=lambda look: "linestyle" in look[1])
 
@@ -328,16 +331,16 @@ def _heads(seen: Sequence[Seen]) -> Figure:
     """Draw each head's attention to the audio, one panel per run and kind of query token."""
     title = f"Attention to the audio, by layer and head ({_samples(seen)})"
     figure, grid = _figure(len(seen), len(ROWS), 11, 1 + 2.6 * len(seen), title)
-    for row, one in enumerate(seen):
-        for panel, kind, mean in zip(grid[row], ROWS, _mean(one.to_audio), strict=True):
+    for row, capture in enumerate(seen):
+        for panel, kind, mean in zip(grid[row], ROWS, _mean(capture.to_audio), strict=True):
             image = panel.imshow(mean, aspect="auto", vmin=0, vmax=1, cmap="viridis")
             panel.set_facecolor(_GREY)
-            _name_layers(panel, one.layers)
+            _name_layers(panel, capture.layers)
             if row == 0:
                 panel.set_title(f"by the {_ASKING[kind]}", fontsize=9)
             if row == len(seen) - 1:
                 panel.set_xlabel("head", fontsize=8)
-        grid[row, 0].set_ylabel(f"{one.label.replace('+', chr(10) + '+ ')}\nlayer", fontsize=8)
+        grid[row, 0].set_ylabel(f"{capture.label.replace('+', chr(10) + '+ ')}\nlayer", fontsize=8)
     figure.colorbar(image, ax=grid, label="share of attention", shrink=0.8)
     return figure
 
@@ -353,14 +356,14 @@ def _layers(seen: Sequence[Seen]) -> Figure:
     figure, grid = _figure(2, len(ROWS), 12, 7.4, title, sharey=True)
     for place, kind in enumerate(ROWS):
         above, below = grid[:, place]
-        for one, look in _lines(seen):
-            each = one.to_audio[:, place].mean(-1)
+        for capture, look in _lines(seen):
+            each = capture.to_audio[:, place].mean(-1)
             each = each[np.isfinite(each).all(1)]
             if len(each):
-                marks = _by_layer(above, one.layers)
-                above.plot(one.layers, each.mean(0), label=one.label, linewidth=1.8, **look, **marks)
+                marks = _by_layer(above, capture.layers)
+                above.plot(capture.layers, each.mean(0), label=capture.label, linewidth=1.8, **look, **marks)
                 band = np.quantile(each, [0.1, 0.9], 0)
-                above.fill_between(one.layers, *band, color=look["color"], alpha=0.15, linewidth=0)
+                above.fill_between(capture.layers, *band, color=look["color"], alpha=0.15, linewidth=0)
         above.set_title(f"to the audio, by the {_ASKING[kind]}", fontsize=9)
         _by_layer(below, seen[0].layers)
         parts = np.nan_to_num(seen[0].shares[place]).T
@@ -375,23 +378,23 @@ def _layers(seen: Sequence[Seen]) -> Figure:
     return figure
 
 
-def _blocks(one: Seen) -> Figure:
+def _blocks(capture: Seen) -> Figure:
     """Draw each layer's attention map in blocks, with lines where audio and question start and end."""
-    across = min(7, len(one.layers))
-    down = -(-len(one.layers) // across)
-    title = f"{one.label}: which part of the prompt (rows) attends to which (columns); each row sums to 1"
+    across = min(7, len(capture.layers))
+    down = -(-len(capture.layers) // across)
+    title = f"{capture.label}: which part of the prompt (rows) attends to which (columns); each row sums to 1"
     figure, grid = _figure(down, across, max(7, 1 + 1.8 * across), 1.2 + 1.95 * down, title)
-    for panel in grid.flat[len(one.layers) :]:
+    for panel in grid.flat[len(capture.layers) :]:
         panel.set_axis_off()
-    names = {name: sum(ends) / 2 for name, ends in one.marks.items()}
-    for at, (panel, layer, blocks) in enumerate(zip(grid.flat, one.layers, one.blocks, strict=False)):
+    names = {name: sum(ends) / 2 for name, ends in capture.marks.items()}
+    for at, (panel, layer, blocks) in enumerate(zip(grid.flat, capture.layers, capture.blocks, strict=False)):
         image = draw_map(panel, blocks, cmap="magma", extent=(0, 1, 1, 0))
         panel.set_facecolor(_GREY)  # no attention
         panel.set_title(f"layer {layer}", fontsize=8, pad=2)
-        for place in {end for ends in one.marks.values() for end in ends}:
+        for place in {end for ends in capture.marks.values() for end in ends}:
             panel.axhline(place, color="white", linewidth=0.4)
             panel.axvline(place, color="white", linewidth=0.4)
-        below, left = at + across >= len(one.layers), at % across == 0
+        below, left = at + across >= len(capture.layers), at % across == 0
         panel.set_xticks([*names.values()] if below else [], [*names] if below else [], fontsize=6, rotation=90)
         panel.set_yticks([*names.values()] if left else [], [*names] if left else [], fontsize=6)
         panel.tick_params(length=0)
@@ -404,16 +407,20 @@ def _foresight(seen: Sequence[Seen], layer: int) -> Figure:
     title = f"Does layer {layer - 1}, by which fast_v at K = {layer} drops, rank the audio as later layers do?"
     figure, ((panel,),) = _figure(1, 1, 8, 4.5, title)
     marks = _by_layer(panel, seen[0].layers)
-    for one, look in _lines(seen):
-        for each in one.foresight:
-            panel.plot(one.layers, each, color=look["color"], alpha=max(0.08, 0.5 / len(one.foresight)), linewidth=0.8)
-        last = one.last_layers()
+    for capture, look in _lines(seen):
+        for each in capture.foresight:
+            panel.plot(
+                capture.layers, each, color=look["color"], alpha=max(0.08, 0.5 / len(capture.foresight)), linewidth=0.8
+            )
+        last = capture.last_layers()
         text = f" [{last.interval[0]:.2f}, {last.interval[1]:.2f}]" if last.interval else ""
-        text = f": {last.value:.2f}{text}" if one.later else ""
-        numbers = [one.layers[at] for at in one.later]
+        text = f": {last.value:.2f}{text}" if capture.later else ""
+        numbers = [capture.layers[at] for at in capture.later]
         text += f" in layers {numbers[0]}–{numbers[-1]}" if numbers else ""
-        text += ", kept tokens only" * one.pruned
-        panel.plot(one.layers, _mean(one.foresight), linewidth=2.2, label=f"{one.label}{text}", **look, **marks)
+        text += ", kept tokens only" * capture.pruned
+        panel.plot(
+            capture.layers, _mean(capture.foresight), linewidth=2.2, label=f"{capture.label}{text}", **look, **marks
+        )
     panel.axvline(layer - 1, color="#777777", linestyle=":")
     panel.axhline(0, color="#777777", linewidth=0.8)
     across = "Spearman's ρ over audio tokens\n(attention of the prompt's last token)"
@@ -427,14 +434,14 @@ def _time(seen: Sequence[Seen], id_: str) -> Figure | None:
 
     Return None without audio tokens, or if the model is not installed, since a token's duration is then unknown.
     """
-    attentions = [Attention.read(one.files[id_]) for one in seen]
-    pruned = [bool(one.meta["kept_audio_bits"]) for one in attentions]
+    attentions = [Attention.read(run_capture.files[id_]) for run_capture in seen]
+    pruned = [bool(captured.meta["kept_audio_bits"]) for captured in attentions]
     clips = attentions[0].meta["clips"]
     try:
         per_second = get_model(str(seen[0].run.facts.get("model"))).tokens_per_second
     except SettingsError:
         return None
-    if not per_second or not min(one.profile.shape[2] for one in attentions):
+    if not per_second or not min(captured.profile.shape[2] for captured in attentions):
         return None
     clip = _clip(seen[0].run, id_, [tokens / per_second for tokens in clips])
     heights = [1.2 if clip else 0.01, *(height for drops in pruned for height in (1.6, *[0.18] * drops))]
@@ -444,23 +451,25 @@ def _time(seen: Sequence[Seen], id_: str) -> Figure | None:
     figure, grid = _figure(len(heights), 1, 11, tall, title, height_ratios=heights, sharex=True)
     strips, total = iter(grid[1:, 0]), sum(clips)
     bins = min(_BINS, total)
-    for one, found, drops in zip(seen, attentions, pruned, strict=True):
+    for capture, attention, drops in zip(seen, attentions, pruned, strict=True):
         panel = next(strips)
-        profile = found.profile[ROWS.index("question"), [found.meta["layers"].index(number) for number in one.layers]]
-        own = np.where(profile > 0, profile, np.nan).astype(float)
-        even = own / np.nanmean(own, 1, keepdims=True)  # relative to the mean over tokens kept in this layer
-        binned = columns(np.nan_to_num(even), bins) / columns(np.isfinite(own), bins).clip(1e-9)
+        profile = attention.profile[
+            ROWS.index("question"), [attention.meta["layers"].index(number) for number in capture.layers]
+        ]
+        positive = np.where(profile > 0, profile, np.nan).astype(float)
+        even = positive / np.nanmean(positive, 1, keepdims=True)  # relative to the mean over tokens kept in this layer
+        binned = columns(np.nan_to_num(even), bins) / columns(np.isfinite(positive), bins).clip(1e-9)
         shown = np.where(binned > 0, np.log2(np.maximum(binned, 2**-6)), np.nan)
-        extent = (0, total / per_second, len(one.layers) - 0.5, -0.5)
+        extent = (0, total / per_second, len(capture.layers) - 0.5, -0.5)
         image = panel.imshow(shown, aspect="auto", vmin=-3, vmax=3, cmap="RdBu_r", extent=extent)
         panel.set_facecolor(_GREY)
-        panel.set_title(one.label + " (grey: dropped)" * drops, fontsize=9, loc="left", pad=2)
+        panel.set_title(capture.label + " (grey: dropped)" * drops, fontsize=9, loc="left", pad=2)
         panel.set_ylabel("layer", fontsize=8)
-        _name_layers(panel, one.layers)
+        _name_layers(panel, capture.layers)
         for end in np.cumsum(clips)[:-1]:
             panel.axvline(end / per_second, color="black", linewidth=1)
         if drops:
-            bits = unpack(found.meta["kept_audio_bits"], found.profile.shape[2])[None]
+            bits = unpack(attention.meta["kept_audio_bits"], attention.profile.shape[2])[None]
             panel = next(strips)
             panel.imshow(columns(bits, bins), aspect="auto", vmin=0, vmax=1, cmap="Greens", extent=extent)
             panel.set_yticks([])

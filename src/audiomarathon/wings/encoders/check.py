@@ -54,8 +54,8 @@ def check_encoder(encoder: Encoder | torch.nn.Module, *, long: bool = False) -> 
         return Checked((broken,))
     try:
         findings = list(_findings(ready or from_module(encoder), long))  # type: ignore[arg-type]
-        errors = tuple(f"{found.name}: {found.line}" for found in findings if found.name == _NOT_FINITE)
-        return Checked(errors, tuple(found for found in findings if found.name != _NOT_FINITE))
+        errors = tuple(f"{finding.name}: {finding.line}" for finding in findings if finding.name == _NOT_FINITE)
+        return Checked(errors, tuple(finding for finding in findings if finding.name != _NOT_FINITE))
     except EncoderError as error:  # an attribute is not a number
         return Checked((str(error),))
 

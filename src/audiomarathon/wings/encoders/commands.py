@@ -97,7 +97,7 @@ class Probing:
         """Refuse unknown tasks or models, and data that is not a folder, before anything is loaded."""
         if model:
             get_model(model)
-        for name in (one for one in tasks.split(",") if not one.strip().lower().endswith(".py")):
+        for name in (word for word in tasks.split(",") if not word.strip().lower().endswith(".py")):
             _named(name)
         if self.data and not self.is_mini and not named_folder(self.data).is_dir():
             raise MissingDataError(f"{self.data}: not a folder; name the data root with --data, or mini")
@@ -150,15 +150,15 @@ def run(
     loaded = ready(encoder, probing.arguments, probing.device)
     tokenizer = tokenizer or EMBEDDED * probing.is_mini
     chosen = _named(tasks, loaded.module, llm=llm, tokenizer=tokenizer)
-    found, missing = read_tasks(chosen, probing.root, limit=limit, mini=mini, plan=plan, bad=allow_bad_rows, say=say)
+    datasets, missing = read_tasks(chosen, probing.root, limit=limit, mini=mini, plan=plan, bad=allow_bad_rows, say=say)
     if plan:
-        for task, _ in found:
+        for task, _ in datasets:
             found_for(task, protocol, say)
-        _plan(loaded, found, missing)
+        _plan(loaded, datasets, missing)
         return 0
     probe = partial(probe_task, results=probing.results, protocol=protocol, seeds=seeds, say=say)
     with probing.on_workers(loaded, encoder, ray) as shared:
-        return _finish([probe(shared, task, data) for task, data in found], probing.results)
+        return _finish([probe(shared, task, data) for task, data in datasets], probing.results)
 
 
 def check(encoder: _Encoder, encoder_arg: _Arguments = None, device: DeviceName = "auto", long: bool = False) -> int:
@@ -179,7 +179,10 @@ def check(encoder: _Encoder, encoder_arg: _Arguments = None, device: DeviceName 
         say(f"error: {error}")
         return 1
     # A wrong hop shifts every label in time, so it is an error here, though X-ARES does not check it.
-    errors = [*checked.errors, *(f"{one.name}: {one.line}" for one in checked.findings if one.name == HOP_OFF)]
+    errors = [
+        *checked.errors,
+        *(f"{finding.name}: {finding.line}" for finding in checked.findings if finding.name == HOP_OFF),
+    ]
     for line in errors:
         say(f"error: {line}")
     for finding in checked.findings:
@@ -198,20 +201,20 @@ def list_(what: Annotated[str, argument("What to list: tasks or encoders.")] = "
     if what not in ("tasks", "encoders"):
         raise SettingsError(f"unknown list {what!r}; allowed: tasks, encoders")
     if what == "encoders":
-        rows: list[dict[str, object]] = [{"key": one.key} for one in all_encoders()]
-        rows += [{"key": f"tower:{one.key}"} for one in all_models() if not one.remote]
+        rows: list[dict[str, object]] = [{"key": encoder.key} for encoder in all_encoders()]
+        rows += [{"key": f"tower:{model.key}"} for model in all_models() if not model.remote]
     else:
         rows = [
             {
-                "task": one.name,
-                "X-ARES": one.formal_name,
-                "domain": one.domain,
-                "classes": (one.classes if isinstance(one.classes, int) else len(one.classes)) or None,
-                "test_clips": one.n_test * (len(one.parts) if one.folds else 1) or None,
-                "zenodo": "private" if one.private else one.zenodo,
-                "what": one.title,
+                "task": task.name,
+                "X-ARES": task.formal_name,
+                "domain": task.domain,
+                "classes": (task.classes if isinstance(task.classes, int) else len(task.classes)) or None,
+                "test_clips": task.n_test * (len(task.parts) if task.folds else 1) or None,
+                "zenodo": "private" if task.private else task.zenodo,
+                "what": task.title,
             }
-            for one in TASKS
+            for task in TASKS
         ]
     render.show(render.Table.of(rows, title=what.capitalize(), least=("zenodo", "what")))
 
@@ -271,8 +274,8 @@ def compare(
     from audiomarathon.wings.encoders.results.towers import standings
     from audiomarathon.wings.encoders.xares.task import EncoderTask
 
-    found = read_runs(runs)
-    if standing := standings(found):
+    all_runs = read_runs(runs)
+    if standing := standings(all_runs):
         render.show(standing_table(standing))
     if picture:
         if not standing:
@@ -281,7 +284,7 @@ def compare(
                 "next: audiomarathon run TASK --model MODEL, into the same results"
             )
         say(f"picture: {save(standing_chart(standing), picture)}")
-    probed = [run for run in found if isinstance(run.task, EncoderTask) and run.method == probe]
+    probed = [run for run in all_runs if isinstance(run.task, EncoderTask) and run.method == probe]
     systems = systems_of(probed) if probed else []
     if len(systems) < 2:
         if standing:
@@ -336,9 +339,9 @@ def reproduce(
     if unknown := [task.name for task in chosen if published(table, encoder, task.name)[0] is None]:
         say(f"left out: {', '.join(unknown)}, since they are not in the table {table!r}")
     chosen = [task for task in chosen if task.name not in unknown]
-    found, _missing = read_tasks(chosen, probing.root, mini=table == "first", say=say)
+    datasets, _missing = read_tasks(chosen, probing.root, mini=table == "first", say=say)
     with probing.on_workers(loaded, name, ray) as shared:
-        works = [probe_task(shared, task, data, folder, protocol="as_published", say=say) for task, data in found]
+        works = [probe_task(shared, task, data, folder, protocol="as_published", say=say) for task, data in datasets]
         return _finish(works, folder, partial(beside_published, encoder=encoder, table=table))
 
 
@@ -472,9 +475,9 @@ def _probed(
 
     say_once = cache(say)  # print a line once, though it is repeated at every point
     check_labels(chosen := _named(tasks))
-    found, _missing = read_tasks(chosen, probing.root, limit=limit, say=say_once)
+    datasets, _missing = read_tasks(chosen, probing.root, limit=limit, say=say_once)
     encoder = load_encoder(f"tower:{model}", probing.arguments, checked_device(probing.device))
-    return _done([probe(encoder, task, data, results=probing.results, say=say_once) for task, data in found])
+    return _done([probe(encoder, task, data, results=probing.results, say=say_once) for task, data in datasets])
 
 
 def _finish(
@@ -502,8 +505,8 @@ def _done(works: Sequence[Iterator[Result]]) -> tuple[list[Run], int]:
     from audiomarathon.wings.encoders.probing.evaluate import tried
 
     done, failed = tried(works, say)
-    code = int(failed or not all(one.summary["complete"] for one in done))
-    return [Run.read(one.folder) for one in done], code
+    code = int(failed or not all(result.summary["complete"] for result in done))
+    return [Run.read(result.folder) for result in done], code
 
 
 def _draw(charts: Mapping[str, Chart], results: Path, what: str) -> None:
@@ -534,7 +537,7 @@ def _say_size(task: EncoderTask) -> None:
     say(f"{task.name}: {plan.size / 1e9:.2f} GB to download, licence {plan.licence}, record {task.zenodo}")
 
 
-def _plan(encoder: Encoder, found: Sequence[tuple[EncoderTask, Dataset]], missing: Sequence[EncoderTask]) -> None:
+def _plan(encoder: Encoder, datasets: Sequence[tuple[EncoderTask, Dataset]], missing: Sequence[EncoderTask]) -> None:
     """Print the time to encode each task, estimated from a few clips, and the download size of missing tasks."""
     import time
 
@@ -542,7 +545,7 @@ def _plan(encoder: Encoder, found: Sequence[tuple[EncoderTask, Dataset]], missin
     from audiomarathon.wings.encoders.probing.store import FrameStore, Store
 
     store = Store(cache_folder(), encoder.identity)
-    for task, data in found:
+    for task, data in datasets:
         clips = [clip for clip in hear(data.clips, encoder.sampling_rate) if not clip.error]
         encoded = FrameStore(store) if task.framed else store
         missing_clips = [clip for clip in clips if not encoded.has(clip.audio)]

@@ -89,8 +89,8 @@ class Encoder:
         with blaming(f"{self.name}: forward on {list(audio.shape)} raised", EncoderError):
             with torch.no_grad(), attention_kernels(kernels_for(self.device, self.sdpa_backends)):
                 given = (audio.to(self.device), torch.tensor(lengths or [], device=self.device))
-                found = self.module(*given) if lengths is not None and self.takes_lengths else self.module(given[0])
-            features, counts = found if isinstance(found, tuple) else (found, None)
+                output = self.module(*given) if lengths is not None and self.takes_lengths else self.module(given[0])
+            features, counts = output if isinstance(output, tuple) else (output, None)
             if problem := unusable(features):
                 raise EncoderError(f"{self.name}: {problem}")
             features = features.detach().to("cpu", torch.float32)  # a forward may switch gradients on
@@ -174,15 +174,15 @@ def loading(name: str) -> AbstractContextManager[None]:
 
 def source_hash_of(kind: type, files: Iterable[Path]) -> str:
     """Return a hash of the code in `files` and in the source files of a class and its base classes, except torch's."""
-    found = set(files)
+    sources = set(files)
     for base in kind.__mro__:
         if base.__module__.partition(".")[0] not in ("torch", "builtins"):
             try:
-                found.add(Path(inspect.getfile(base)))
+                sources.add(Path(inspect.getfile(base)))
             except (TypeError, OSError):
                 if not files:  # a class typed into a session may be edited unseen: never reuse its embeddings
                     return f"unknown-{uuid.uuid4().hex}"
-    made = code_hash(found)
+    made = code_hash(sources)
     return FORMER.get(made, made)
 
 

@@ -51,9 +51,16 @@ class LongTask(EncoderTask):
         """
         loaded = self.home.load(self.find(root))
         clips = tuple(
-            Clip(one.id, "all", cast("Member", one.clips[0]), (one.stratum,), one.cluster, (self.home.prompt(one),))
-            for one in loaded.samples
-            if one.stratum
+            Clip(
+                sample.id,
+                "all",
+                cast("Member", sample.clips[0]),
+                (sample.stratum,),
+                sample.cluster,
+                (self.home.prompt(sample),),
+            )
+            for sample in loaded.samples
+            if sample.stratum
         )
         classes = tuple(sorted({label for clip in clips for label in clip.labels}))
         rows = len(clips) + len(loaded.bad_rows)
@@ -79,7 +86,7 @@ def encoder_tasks(names: Sequence[str], encoder: Any = None) -> list[EncoderTask
 
     Other names are tasks of X-ARES; see :func:`named`.
     """
-    found: dict[str, EncoderTask] = {}
+    tasks: dict[str, EncoderTask] = {}
     for name in map(str.strip, names):
         if name.lower() == "long":
             chosen: Sequence[Any] = LONG.tasks
@@ -87,5 +94,5 @@ def encoder_tasks(names: Sequence[str], encoder: Any = None) -> list[EncoderTask
             chosen = [look_up(name, LONG.tasks, kind="encoder task")]
         else:
             chosen = named([name], encoder)
-        found |= {task.key: task for task in chosen}
-    return list(found.values())
+        tasks |= {task.key: task for task in chosen}
+    return list(tasks.values())

@@ -58,7 +58,7 @@ def _clips(task: EncoderTask, takes: Iterator[int]) -> Iterator[tuple[str, bytes
             heard = [(number * _PARTS + n) % len(classes) for n in range(_PARTS)] if several else [number]
             speaker = dict.fromkeys(task.cluster_fields[:1], f"speaker{take}")
             key = f"mini_{number:04}_{take:02}"
-            sounds = tuple(one % _SOUNDS for one in heard for _ in range(repeats))
+            sounds = tuple(label_number % _SOUNDS for label_number in heard for _ in range(repeats))
             yield key, _sound(sounds, take % _TAKES), _meta(task, classes, heard, speaker, repeats * _SECONDS)
 
 
@@ -66,13 +66,13 @@ def _meta(task: EncoderTask, classes: list[str], heard: list[int], speaker: dict
     if isinstance(task, CaptionedTask):
         return {f"caption_{n}": f"{world.WORDS[heard[0]]} number {n} is heard" for n in range(1, 6)}
     if isinstance(task, FramedTask):
-        spans = ((n * lasts, (n + 1) * lasts, classes[one]) for n, one in enumerate(heard))
+        spans = ((n * lasts, (n + 1) * lasts, classes[index]) for n, index in enumerate(heard))
         return [dict(zip(task.fields, span, strict=True)) for span in spans]
     if isinstance(task, SpokenTask):
-        return {task.transcript: " ".join(world.WORDS[one] for one in heard), **speaker}
+        return {task.transcript: " ".join(world.WORDS[index] for index in heard), **speaker}
     if isinstance(task, GradedTask):
         return {name: float(heard[0]) for name in task.grades} | speaker
-    label = ";".join(classes[one] for one in heard)
+    label = ";".join(classes[index] for index in heard)
     return {task.label if isinstance(task.label, str) else "gender": label, **speaker}
 
 
@@ -80,7 +80,7 @@ def _meta(task: EncoderTask, classes: list[str], heard: list[int], speaker: dict
 def _sound(sounds: tuple[int, ...], take: int) -> bytes:
     """Return a FLAC file of the sounds, one after the other."""
     stream = io.BytesIO()
-    samples = np.concatenate([_part(one, take) for one in sounds])
+    samples = np.concatenate([_part(sound, take) for sound in sounds])
     soundfile.write(stream, samples, _RATE, format="FLAC", subtype="PCM_16")
     return stream.getvalue()
 

@@ -109,14 +109,14 @@ def _class_in(path: Path, wanted: str | None) -> type[torch.nn.Module]:
     """Return the class `wanted` of a file, or its only class named …Encoder; imported classes do not count."""
     module = run_file(path)
     kinds = [value for value in vars(module).values() if _is_module(value)]
-    found = {kind.__name__: kind for kind in kinds if kind.__module__ == module.__name__}
-    chosen = [key for key in found if (key == wanted if wanted else key.endswith("Encoder"))]
+    classes = {kind.__name__: kind for kind in kinds if kind.__module__ == module.__name__}
+    chosen = [key for key in classes if (key == wanted if wanted else key.endswith("Encoder"))]
     if len(chosen) != 1:
         problem = f"no nn.Module class named {wanted or '…Encoder'}"
         if chosen:
             problem = f"several encoders (…Encoder); name one, as {path.name}:{chosen[0]}"
-        raise EncoderError(f"{path}: defines {problem}; it defines: {', '.join(found) or 'none'}")
-    return found[chosen[0]]
+        raise EncoderError(f"{path}: defines {problem}; it defines: {', '.join(classes) or 'none'}")
+    return classes[chosen[0]]
 
 
 def _is_module(value: Any) -> TypeGuard[type[torch.nn.Module]]:

@@ -95,8 +95,8 @@ class Tower:
         tower = cls(lm, name, {**identity, "prompt": prompt}, prompt)
         noise = torch.randn(int(_PROBE_S * lm.sampling_rate), generator=torch.Generator().manual_seed(0)) * 0.1
         rows = tower.read(noise.numpy()).rows
-        hops = {point: _PROBE_S * 1000 / len(found) for point, found in rows.items()}
-        return replace(tower, sizes={point: found.shape[1] for point, found in rows.items()}, hops=hops)
+        hops = {point: _PROBE_S * 1000 / len(states) for point, states in rows.items()}
+        return replace(tower, sizes={point: states.shape[1] for point, states in rows.items()}, hops=hops)
 
     def point(self, name: str) -> str:
         """Check that the model has this point (such as `tower.3`), and return its name; `llm.last` becomes `llm.k`.
@@ -106,12 +106,12 @@ class Tower:
         SettingsError
             The model has no such point.
         """
-        found = f"llm.{len(self.lm.decoder_layers) - 1}" if name == "llm.last" else name
-        if found not in self.sizes:
+        point = f"llm.{len(self.lm.decoder_layers) - 1}" if name == "llm.last" else name
+        if point not in self.sizes:
             layers = f"tower.0–{len(self.lm.tower_layers) - 1}, tower"
             more = f", projector, llm.0–{len(self.lm.decoder_layers) - 1}, llm.last, text" * (not self.lm.cross)
             raise SettingsError(f"{self.name}: has no point {name!r}; allowed: {layers}{more}")
-        return found
+        return point
 
     def read(self, wave: Waveform, applied: Applied | None = None, text: str = "", seed: int = 0) -> Reading:
         """Prefill once with a clip and a prompt, and return the hidden states at every point.
@@ -147,9 +147,9 @@ class Tower:
                 if state.shape[:-1].numel() > left.shape[:-1].numel():
                     continue  # before the last states were dropped
                 places, full = self._left_places(state, left, inputs, kept, spots, is_heard), False
-                found = state.flatten(0, -2)
+                hidden = state.flatten(0, -2)
             elif inputs.states:  # the virtual prompt begins with the states of all windows
-                places, found, full = kept[is_heard], state.flatten(0, -2), True
+                places, hidden, full = kept[is_heard], state.flatten(0, -2), True
             elif point.startswith("tower"):
                 per, limit = self._heard_frames(state, seen["tower"], inputs, len(heard), samples)
                 places = torch.arange(limit)
@@ -157,15 +157,15 @@ class Tower:
                     tokens = torch.searchsorted(heard, kept[is_heard])
                     places = (tokens[:, None] * per + torch.arange(per)).flatten()
                     places = places[places < limit]
-                found, full = state.flatten(0, -2), True
+                hidden, full = state.flatten(0, -2), True
             else:
-                found = state[self.lm.decoder.config.altup_active_idx] if state.dim() == 4 else state  # type: ignore[union-attr]
-                found, full = found[0], found.shape[-2] == whole
+                hidden = state[self.lm.decoder.config.altup_active_idx] if state.dim() == 4 else state  # type: ignore[union-attr]
+                hidden, full = hidden[0], hidden.shape[-2] == whole
                 places = kept[is_heard] if full else is_heard.nonzero().flatten()
             if not (done.merges and full):
-                rows[point] = found[places.to(found.device)].float().cpu()
+                rows[point] = hidden[places.to(hidden.device)].float().cpu()
         if not lm.cross:
-            rows["text"] = found[-1:].float().cpu()
+            rows["text"] = hidden[-1:].float().cpu()
         return Reading(rows, torch.isin(spots, kept), bool(done.merges))
 
     def _left_in_tower(self, seen: Mapping[str, torch.Tensor], inputs: Inputs) -> torch.Tensor | None:

@@ -66,8 +66,8 @@ class Encoders(Wing):
         from audiomarathon.wings.encoders.results.scores import task_scores
         from audiomarathon.wings.encoders.xares.task import EncoderTask
 
-        own = of_encoders([run for run in runs if isinstance(run.task, EncoderTask)])
-        return score_tables(task_scores(own)) if own else ()
+        encoder_runs = of_encoders([run for run in runs if isinstance(run.task, EncoderTask)])
+        return score_tables(task_scores(encoder_runs)) if encoder_runs else ()
 
 
 def _taken() -> Sequence[Named]:

@@ -93,9 +93,9 @@ class XaresTask:
         files = self.root / self.task.name / "checkpoints" / type(self.encoder.module).__name__
         pairs: list[Scored] = []
         for probe, name in zip(PUBLISHED, ("mlp", "knn"), strict=True):
-            found = score.by_probe.get(probe)
-            if found:
-                pairs.append((float(found.value), self.config.eval_weight))
+            estimate = score.by_probe.get(probe)
+            if estimate:
+                pairs.append((float(estimate.value), self.config.eval_weight))
                 write_text(files / f"{name}_score.txt", "{}\n{}".format(*pairs[-1]))
             else:  # like X-ARES, report 0 for a probe that is not run
                 pairs.append((float("nan") if self.task.lacking and probe == PUBLISHED[0] else 0, 0))

@@ -46,10 +46,10 @@ class Record:
             with _answer(self.name, {}) as answer:
                 answer.read()
                 content = answer.json()
-            self._urls = {str(one["key"]): str(one["links"]["self"]) for one in content["files"]}
+            self._urls = {str(file["key"]): str(file["links"]["self"]) for file in content["files"]}
             self._entries = [
-                Entry(str(one["key"]), int(one["size"]), f"md5:{one['checksum'].removeprefix('md5:')}")
-                for one in content["files"]
+                Entry(str(file["key"]), int(file["size"]), f"md5:{file['checksum'].removeprefix('md5:')}")
+                for file in content["files"]
             ]
             licence = (content.get("metadata") or {}).get("license") or {}
         except httpx2.TransportError as error:
@@ -129,13 +129,16 @@ def fetch(task: EncoderTask, root: Path, say: Callable[[str], None] = lambda _li
             say(f"{folder} is complete; nothing to download")
             return
         (folder / READY).unlink(missing_ok=True)
-        found = plan(task)
-        say(f"{task.name}: {len(found.entries())} files, {found.size / 1e9:.2f} GB, into {folder}; finished files stay")
-        _copy(found, found.entries(), folder, folder)
-        zips = [folder / entry.path for entry in found.entries() if entry.path.endswith(".zip")]
+        source = plan(task)
+        say(
+            f"{task.name}: {len(source.entries())} files, {source.size / 1e9:.2f} GB, into {folder}; "
+            "finished files stay"
+        )
+        _copy(source, source.entries(), folder, folder)
+        zips = [folder / entry.path for entry in source.entries() if entry.path.endswith(".zip")]
         for archive in zips:
             _unpack(task, open_source(archive), folder)
-        _finish(task, folder, found.name)
+        _finish(task, folder, source.name)
         for archive in zips:
             archive.unlink()
 
@@ -149,11 +152,11 @@ def from_folder(task: EncoderTask, source: Path, root: Path) -> None:
         Tars are missing, or the archive is damaged.
     """
     folder = root / task.name
-    own = source / task.name
-    place = own if own.is_dir() else source
+    task_folder = source / task.name
+    place = task_folder if task_folder.is_dir() else source
     with holding(folder / ".lock", _BUSY):
-        found = _unpack(task, open_source(place), folder)
-        for archive in sorted(place.glob("*.zip")) if place.is_dir() and not found else ():
+        unpacked = _unpack(task, open_source(place), folder)
+        for archive in sorted(place.glob("*.zip")) if place.is_dir() and not unpacked else ():
             _unpack(task, open_source(archive), folder)
         _finish(task, folder, str(place))
 
@@ -161,7 +164,7 @@ def from_folder(task: EncoderTask, source: Path, root: Path) -> None:
 def _unpack(task: EncoderTask, source: Source, folder: Path) -> int:
     """Copy a task's tars from a source into a folder; return how many of them the source has."""
     names = (*task.globs.values(), *task.mini.values())
-    wanted = [one for one in source.entries() if any(fnmatch(Path(one.path).name, name) for name in names)]
+    wanted = [entry for entry in source.entries() if any(fnmatch(Path(entry.path).name, name) for name in names)]
     (stage := folder / ".unpack").mkdir(exist_ok=True)
     _copy(source, wanted, folder, stage)
     shutil.rmtree(stage)
@@ -170,8 +173,8 @@ def _unpack(task: EncoderTask, source: Source, folder: Path) -> int:
 
 def _copy(source: Source, wanted: Sequence[Entry], folder: Path, stage: Path) -> None:
     """Copy files into one folder, each whole or not at all; existing files stay."""
-    left = [one for one in wanted if not is_there(folder / Path(one.path).name, one.size)]
-    check_space(folder, sum(one.size for one in left))
+    left = [entry for entry in wanted if not is_there(folder / Path(entry.path).name, entry.size)]
+    check_space(folder, sum(entry.size for entry in left))
     bring(source, left, stage, lambda entry: folder / Path(entry.path).name)
 
 

@@ -64,10 +64,10 @@ def export_inspect(
     from audiomarathon.results.systems import read_systems
     from audiomarathon.wings.exchange.inspect_logs import log_of
 
-    found = [run for system in read_systems(runs) for run in system.runs.values()]
-    for run in found:
+    all_runs = [run for system in read_systems(runs) for run in system.runs.values()]
+    for run in all_runs:
         run.check_finished()  # check all runs before anything is written
-    for name, content in (log_of(run, samples_in(run, data)) for run in found):
+    for name, content in (log_of(run, samples_in(run, data)) for run in all_runs):
         write_json(output / name, content)
         say(f"wrote {output / name}")
 

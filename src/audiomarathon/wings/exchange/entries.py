@@ -79,16 +79,16 @@ def parsed(text: str | bytes) -> dict[str, Any]:
         The text is not a JSON object, or is nested too deeply.
     """
     try:
-        found = json.loads(text, object_pairs_hook=unique_fields, parse_constant=str, parse_float=_number)
+        fields = json.loads(text, object_pairs_hook=unique_fields, parse_constant=str, parse_float=_number)
     except (ValueError, RecursionError) as error:
         raise RowError(f"not JSON ({told(error)})") from error
-    if not isinstance(found, dict):
-        raise RowError(f"expected an object, found {shown(found)}")
-    level: list[Any] = [found]
+    if not isinstance(fields, dict):
+        raise RowError(f"expected an object, found {shown(fields)}")
+    level: list[Any] = [fields]
     for _ in range(_DEEPEST):
-        level = [value for one in level for value in (one.values() if isinstance(one, dict) else one)]
-        if not (level := [one for one in level if isinstance(one, dict | list)]):
-            return found
+        level = [value for node in level for value in (node.values() if isinstance(node, dict) else node)]
+        if not (level := [node for node in level if isinstance(node, dict | list)]):
+            return fields
     raise RowError(f"nested deeper than {_DEEPEST} levels")
 
 
@@ -100,7 +100,11 @@ def _number(text: str) -> float | str:
 def flat(scores: Mapping[str, Any]) -> dict[str, Any]:
     """Flatten scores by name: a score inside an object gets the name `outer.inner`."""
     objects = {name: value if isinstance(value, dict) else {"": value} for name, value in scores.items()}
-    return {f"{name}.{inner}".rstrip("."): one for name, own in objects.items() for inner, one in own.items()}
+    return {
+        f"{name}.{inner}".rstrip("."): score
+        for name, inner_scores in objects.items()
+        for inner, score in inner_scores.items()
+    }
 
 
 def score_of(value: object, most: float) -> float | None:
@@ -125,9 +129,9 @@ def name_of_score(log: Log, name: str, most: float) -> str:
     SettingsError
         The log has no score of that name. Or no name is given, and the log has no score or several.
     """
-    own = [(each, value) for one in log.entries if one.error is None for each, value in one.scores.items()]
-    names = dict.fromkeys(each for each, value in own if value is not None)
-    odd = {each for each, value in own if not 0 <= (_share(value, most) or 0.0) <= 1}
+    scores = [(each, value) for entry in log.entries if entry.error is None for each, value in entry.scores.items()]
+    names = dict.fromkeys(each for each, value in scores if value is not None)
+    odd = {each for each, value in scores if not 0 <= (_share(value, most) or 0.0) <= 1}
     fitting = [each for each in names if each not in odd]
     allowed = f"allowed: {', '.join([*(names if name else fitting)][:20]) or 'none of this log'}"
     if name and name not in names:
@@ -142,7 +146,7 @@ def name_of_score(log: Log, name: str, most: float) -> str:
 
 def _share(value: Any, most: float) -> float | None:
     """Return a value as a share of the best score: None for no score, and NaN for a value that is not a number."""
-    found = _WORDS.get(value.strip().lower(), value) if isinstance(value, str) else value
+    number = _WORDS.get(value.strip().lower(), value) if isinstance(value, str) else value
     with suppress(ValueError, TypeError, OverflowError):
-        return None if found is None else float(found) / most
+        return None if number is None else float(number) / most
     return math.nan

@@ -66,7 +66,7 @@ def as_results(
     home, loaded = load_task(task, data) if task else (None, None)
     samples = matched(file, log, home, loaded.samples, say) if home and loaded else [None] * len(log.entries)
     score = "" if choices or (home and not score) else name_of_score(log, score, out_of)
-    epochs, records = max(one.epoch for one in log.entries), dict[str, Record]()
+    epochs, records = max(entry.epoch for entry in log.entries), dict[str, Record]()
 
     def add(pair: tuple[Entry, Sample | None]) -> None:
         entry, sample = pair
@@ -74,7 +74,7 @@ def as_results(
         id_ = f"{base}#{entry.epoch}" if epochs > 1 else base
         if id_ in records:
             raise RowError(f"second sample of {shown(id_)}")
-        own = entry.at(cluster) if cluster else sample.cluster if sample else base
+        cluster_id = entry.at(cluster) if cluster else sample.cluster if sample else base
         groups = (home.groups(sample) if home and sample else None) or {}
         reference = home.reference(sample) if home and sample else {"answer": entry.target}
         extra: dict[str, Any] = {"log": dict(entry.extra)}
@@ -85,7 +85,7 @@ def as_results(
         if score:
             reference["scored_by"] = score
             extra[REPORTED] = None if entry.error else score_of(entry.scores.get(score), out_of)
-        made = Record(id_, own, reference=reference, groups=groups or None, finish=entry.finish, extra=extra)
+        made = Record(id_, cluster_id, reference=reference, groups=groups or None, finish=entry.finish, extra=extra)
         records[id_] = replied(made, entry.reply) if entry.error is None else replace(made, error=entry.error)
 
     for_each(file, "sample", zip(log.entries, samples, strict=True), add)
@@ -95,14 +95,14 @@ def as_results(
     model, setting = model or plain(log.model)[:200] or "unknown", setting or IMPORTED
     folder = results / Path(*map(file_name, (*key.split("/"), model, setting)))
     corpus = home.corpus(loaded) if home and loaded else ()
-    there = {(one.id, one.epoch) for one in log.entries}
+    there = {(entry.id, entry.epoch) for entry in log.entries}
     lacking = {*itertools.product(log.ids, {epoch for _, epoch in there})} - there
     listed = [*records, *(f"{id_}#{epoch}" if epochs > 1 else id_ for id_, epoch in sorted(lacking))]
     facts = {"method": setting, "samples": listed}
-    found = as_run(folder, key, file, model, list(records.values()), corpus=corpus, facts=facts)
+    imported = as_run(folder, key, file, model, list(records.values()), corpus=corpus, facts=facts)
     if score:
         say(f"verdict of each sample: {score!r}, as the log reports it")
-    return found
+    return imported
 
 
 def options_in(prompt: str) -> list[str]:
@@ -115,9 +115,9 @@ def options_in(prompt: str) -> list[str]:
     """
     marks = list(_OPTION.finditer(prompt))
     start = max((place for place, mark in enumerate(marks) if mark[1] == "A"), default=len(marks))
-    own = [mark for mark, letter in zip(marks[start:], LETTERS, strict=False) if mark[1] == letter]
-    ends = [mark.start() for mark in own[1:]] + [len(prompt)]
-    texts = [prompt[mark.end() : end].partition("\n")[0].strip() for mark, end in zip(own, ends, strict=False)]
+    option_marks = [mark for mark, letter in zip(marks[start:], LETTERS, strict=False) if mark[1] == letter]
+    ends = [mark.start() for mark in option_marks[1:]] + [len(prompt)]
+    texts = [prompt[mark.end() : end].partition("\n")[0].strip() for mark, end in zip(option_marks, ends, strict=False)]
     if len(texts) < 2 or not all(texts):
         raise RowError(f"no lettered options (A. …, B. …) in the prompt {shown(prompt)}")
     return texts
@@ -146,8 +146,8 @@ def matched(file: Path, log: Log, task: Task, samples: Sequence[Sample], say: Sa
     DataError
         The entries cannot be matched; the message says why.
     """
-    asked = [(_words(one.target), _words(" ".join((one.prompt, *one.options)))) for one in log.entries]
-    facts, where = [_facts(one) for one in samples], f"{counted(len(samples), 'sample')} of {task.key}"
+    asked = [(_words(entry.target), _words(" ".join((entry.prompt, *entry.options)))) for entry in log.entries]
+    facts, where = [_facts(sample) for sample in samples], f"{counted(len(samples), 'sample')} of {task.key}"
     failed, shifts = list[str](), range(1, min(_SHIFTS, max(2, len(facts))))
     # In data sorted by answer, hardly an entry notices a wrong order: require half of what a random order breaks.
     same = sum(count**2 for count in Counter(target for target, _ in asked).values()) / len(asked)
@@ -155,8 +155,8 @@ def matched(file: Path, log: Log, task: Task, samples: Sequence[Sample], say: Sa
 
     def odd(places: Sequence[int], shift: int = 0) -> list[int]:
         """Return the indices of the entries that do not agree with the samples at these places."""
-        own = [None if place < 0 else facts[(place + shift) % len(facts)] for place in places]
-        return [number for number, one in enumerate(own) if one is None or not _agree(one, *asked[number])]
+        shifted = [None if place < 0 else facts[(place + shift) % len(facts)] for place in places]
+        return [number for number, fact in enumerate(shifted) if fact is None or not _agree(fact, *asked[number])]
 
     for how, places in _ways(log, asked, samples, facts):
         if wrong := odd(places):
@@ -213,21 +213,21 @@ def _ways(
     log: Log, asked: Sequence[tuple[str, str]], samples: Sequence[Sample], facts: Sequence[_Words]
 ) -> Iterator[tuple[str, list[int]]]:
     """Yield each way to match, with the index of every entry's sample (-1 for none)."""
-    by_id = {one.id: place for place, one in enumerate(samples)}
-    if all(one.id in by_id for one in log.entries) and not all(one.id.isdecimal() for one in log.entries):
-        yield "id", [by_id[one.id] for one in log.entries]
+    by_id = {sample.id: place for place, sample in enumerate(samples)}
+    if all(entry.id in by_id for entry in log.entries) and not all(entry.id.isdecimal() for entry in log.entries):
+        yield "id", [by_id[entry.id] for entry in log.entries]
         return
     by_answer: dict[str, list[int]] = {}
     for place, (answers, _) in enumerate(facts):
         for answer in answers:
             by_answer.setdefault(answer, []).append(place)
-    found = []
+    matches = []
     for target, prompt in asked:
         fitting = [place for place in by_answer.get(target, ()) if _agree(facts[place], target, prompt)]
         fitting = [place for place in fitting if _words(samples[place].question) in prompt] or fitting
-        found += fitting if len(fitting) == 1 else []
-    if len(found) == len(asked):
-        yield "text", found
-    by_row = {one.row - 1: place for place, one in enumerate(samples) if one.row}
-    yield "the order of the data", [by_row.get(one.place, -1) for one in log.entries]
-    yield "the order of sorted ids", [one.place if one.place < len(samples) else -1 for one in log.entries]
+        matches += fitting if len(fitting) == 1 else []
+    if len(matches) == len(asked):
+        yield "text", matches
+    by_row = {sample.row - 1: place for place, sample in enumerate(samples) if sample.row}
+    yield "the order of the data", [by_row.get(entry.place, -1) for entry in log.entries]
+    yield "the order of sorted ids", [entry.place if entry.place < len(samples) else -1 for entry in log.entries]

@@ -67,17 +67,17 @@ def read_content(file: Path) -> dict[str, Any]:
                 import inspect_ai.log  # this import adds zstd to zipfile
         if content.startswith(b"PK"):
             content = _joined(content)
-        found = parsed(content)  # checked first, since the package reads without limits
+        log_fields = parsed(content)  # checked first, since the package reads without limits
     except (OSError, ValueError) as error:
         why = _NEED if f"compression {_ZSTD}" in str(error) else plain(str(getattr(error, "strerror", "") or error))
         raise DataError(f"{file}: cannot be read as a log of Inspect: {why}") from error
     if has_package:
         with blaming(f"{file}: inspect-ai cannot read it:", DataError):
             log = inspect_ai.log.read_eval_log(io.BytesIO(content), resolve_attachments="core", format="json")
-            found = parsed(log.model_dump_json(exclude_none=True))
-    if not isinstance(found.get("eval"), dict) or not isinstance(found.get("samples"), list):
+            log_fields = parsed(log.model_dump_json(exclude_none=True))
+    if not isinstance(log_fields.get("eval"), dict) or not isinstance(log_fields.get("samples"), list):
         raise DataError(f"{file}: cannot be read as a log of Inspect: it lacks 'eval' or 'samples'")
-    return found
+    return log_fields
 
 
 def read_log(file: Path, content: Mapping[str, Any]) -> Log:
@@ -91,7 +91,7 @@ def read_log(file: Path, content: Mapping[str, Any]) -> Log:
     spec, entries, listed = content["eval"], list[Entry](), content["eval"].get("dataset")
     order = listed.get("sample_ids") if isinstance(listed, dict) else None
     places = {str(id_): place for place, id_ in enumerate(order if isinstance(order, list) else ())}
-    for_each(file, "sample", content["samples"], lambda one: entries.append(_entry(one, places)))
+    for_each(file, "sample", content["samples"], lambda row: entries.append(_entry(row, places)))
     task, model = (each if isinstance(each := spec.get(name), str) else "unknown" for name in ("task", "model"))
     return Log(task, model, entries, list(places))
 
@@ -120,7 +120,7 @@ def _entry(sample: Any, places: dict[str, int]) -> Entry:
     return Entry(
         id_, places.setdefault(id_, len(places)), _text(sample.get("input")), ", ".join(_texts(sample, "target")),
         reply=_text(output.get("completion")) or _text(first),
-        scores=flat({name: one.get("value") if isinstance(one, dict) else one for name, one in scores.items()}),
+        scores=flat({name: score.get("value") if isinstance(score, dict) else score for name, score in scores.items()}),
         extra=kept | {"output": said}, options=_texts(sample, "choices"), epoch=epoch,
         finish="length" if stop in ("max_tokens", "model_length") else "stop",
         error=str(error.get("message"))[:2000] if error else None,
@@ -138,10 +138,10 @@ def _of_kind(fields: Mapping[str, Any], name: str, kind: type[Any]) -> Any:
 def _texts(fields: Mapping[str, Any], name: str) -> list[str]:
     """Return a field that holds a text or a list of texts."""
     value = fields.get(name)
-    found = [value] if isinstance(value, str) else list(_of_kind(fields, name, list))
-    if not all(isinstance(one, str) for one in found):
+    texts = [value] if isinstance(value, str) else list(_of_kind(fields, name, list))
+    if not all(isinstance(text, str) for text in texts):
         raise RowError(f"field {name!r} holds {shown(value)}, expected texts")
-    return found
+    return texts
 
 
 def _text(content: Any) -> str:
@@ -166,22 +166,22 @@ def log_of(run: Run, samples: Mapping[str, Sample]) -> tuple[str, dict[str, Any]
     what = json.dumps([run.key, run.checkpoint, run.method, run.control, run.identity], sort_keys=True)
     hashed = hashlib.sha256(what.encode("utf-8", "backslashreplace")).hexdigest()[:22]
     written = datetime.fromtimestamp((folder / "run.json").stat().st_mtime, UTC).isoformat(timespec="seconds")
-    corpus = next((list(one.corpus.references) for one in records if one.corpus), [])
+    corpus = next((list(record.corpus.references) for record in records if record.corpus), [])
     figures = [name for name in summary.get("intervals") or {} if name != "score" and summary.get(name) is not None]
     named = ("task", "method", "control", "identity", *_CAVEATS)
     facts = {name: run.facts[name] for name in named if run.facts.get(name)}
-    own = {"run": facts | {"settings": {"seed": run.seed}}, "checkpoint": run.checkpoint, "corpus": corpus}
+    metadata = {"run": facts | {"settings": {"seed": run.seed}}, "checkpoint": run.checkpoint, "corpus": corpus}
     score = {
         "name": task.scorer.key, "scorer": task.scorer.key,
         "metrics": {name: {"name": name, "value": summary[name]} for name in figures},
     }  # fmt: skip
     answers = list(read_judgements(folder).values())
-    made = [_sample(run, task, one, samples.get(one.id), answers) for one in records]
+    made = [_sample(run, task, record, samples.get(record.id), answers) for record in records]
     spec = {
         "eval_id": hashed, "run_id": hashed, "task_id": hashed, "created": written, "model": run.checkpoint,
         "task": run.key, "task_args": {"method": run.method, "control": run.control or None}, "config": {"epochs": 1},
-        "dataset": {"name": run.key, "samples": len(records), "sample_ids": [one.id for one in records]},
-        "packages": {OURS: __version__}, "metadata": {OURS: own},
+        "dataset": {"name": run.key, "samples": len(records), "sample_ids": [record.id for record in records]},
+        "packages": {OURS: __version__}, "metadata": {OURS: metadata},
     }  # fmt: skip
     results = {"total_samples": run.expected, "completed_samples": len(run.records), "scores": [score]}
     name = f"{re.sub('[:+]', '-', written)}_{file_name(re.sub('[^A-Za-z0-9.]+', '-', f'{run.key}-{run.method}'))}"
@@ -207,24 +207,30 @@ def restored(file: Path, content: Mapping[str, Any], results: Path, model: str, 
     """
     from audiomarathon.engine.run import as_run
 
-    own, records, judgements = _ours(content["eval"]), dict[str, Record](), list[Judgement]()
-    run = check_run(file, own["run"])
-    key, control, corpus = str(run.get("task")), run.get("control") or {}, own.get("corpus") or []
-    names = model or str(own.get("checkpoint", "")), setting or str(run.get("method", ""))
+    metadata, records, judgements = _ours(content["eval"]), dict[str, Record](), list[Judgement]()
+    run = check_run(file, metadata["run"])
+    key, control, corpus = str(run.get("task")), run.get("control") or {}, metadata.get("corpus") or []
+    names = model or str(metadata.get("checkpoint", "")), setting or str(run.get("method", ""))
     seed, seconds = (run.get("settings") or {}).get("seed"), control.get("seconds") or 0
     sound = type(seed) is int and isinstance(control.get("kind", ""), str) and isinstance(seconds, int | float)
-    sound &= isinstance(corpus, list) and all(type(one) is list and {*map(type, one)} == {str} for one in corpus)
+    sound &= isinstance(corpus, list) and all(
+        type(references) is list and {*map(type, references)} == {str} for references in corpus
+    )
     stop, note = run.get("stopping") or {}, run.get("note") or ""
     numbers = [*map(run.get, ("largest_cluster", "data_samples", "data_expected")), stop.get("largest")]
     sound &= {*map(type, numbers)} <= {int, type(None)} and type(note) is str and type(stop.get("order", [])) is list
     sound &= bool(_KEY.fullmatch(key)) and not is_reference(key) and not key.endswith(".toml")
-    if not (sound and all(one.isprintable() and 0 < len(one) <= 200 for one in names)):
+    if not (sound and all(name.isprintable() and 0 < len(name) <= 200 for name in names)):
         raise DataError(f"{file}: the metadata of its run cannot be used")
 
     def add(sample: Any) -> None:
         record, lines = from_line(json.dumps(_ours(sample).get("record")).encode()), _ours(sample).get("judgements")
         said = [Judgement.from_line(str(line).encode()) for line in (lines if isinstance(lines, list) else ())]
-        if record is None or record.id in records or any(not one or not NAME.fullmatch(one.judge) for one in said):
+        if (
+            record is None
+            or record.id in records
+            or any(not judgement or not NAME.fullmatch(judgement.judge) for judgement in said)
+        ):
             raise RowError("the record or the judgements in its metadata are damaged, or there twice")
         records[record.id] = record
         judgements.extend(filter(None, said))
@@ -252,23 +258,23 @@ def _sample(run: Run, task: Task, record: Record, sample: Sample | None, answers
     parts = [*map(_part, sample.clips if sample else ()), {"type": "text", "text": prompt}]
     messages: list[Any] = [{"role": "user", "content": parts}]
     lines = [each.to_line().decode() for said in answers for each in said.get(record.id, {}).values()]
-    found: dict[str, Any] = {
+    logged: dict[str, Any] = {
         "id": record.id, "epoch": 1, "input": messages, "choices": reference.get("options") or None,
         "target": reference.get("references") or str(reference.get("answer", "")),
         "metadata": {OURS: {"record": record.to_json(), "judgements": lines}},
     }  # fmt: skip
     if record.error is not None:
-        return found | {"error": {"message": record.error, "traceback": "", "traceback_ansi": ""}}
+        return logged | {"error": {"message": record.error, "traceback": "", "traceback_ansi": ""}}
     if verdict is not None and (score := task.scorer.own_score(verdict)) is not None:
         told = {"explanation": task.scorer.shown(verdict), "metadata": dict(verdict.values)}
-        found["scores"] = {task.scorer.key: {"value": score, **told}}
+        logged["scores"] = {task.scorer.key: {"value": score, **told}}
     if record.time:
-        found["total_time"] = sum(record.time[stage] for stage in ("load", "preprocess", "prefill", "decode"))
+        logged["total_time"] = sum(record.time[stage] for stage in ("load", "preprocess", "prefill", "decode"))
     reply = {"role": "assistant", "content": record.raw}
     choice = {"message": reply, "stop_reason": "max_tokens" if record.finish == "length" else "stop"}
     usage = {"input_tokens": record.prompt_tokens or 0, "output_tokens": record.new_tokens or 0}
     output = {"model": run.checkpoint, "choices": [choice], "completion": record.raw, "usage": usage}
-    return found | {"messages": [*messages, reply], "output": output}
+    return logged | {"messages": [*messages, reply], "output": output}
 
 
 def _part(clip: Clip) -> dict[str, str]:

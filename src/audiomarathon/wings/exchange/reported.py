@@ -38,7 +38,7 @@ class Reported(Scorer):
 
     def sound(self, verdict: Verdict) -> bool:
         """Tell whether a stored verdict is a score."""
-        return (found := verdict.values.get(REPORTED, "")) is None or (type(found) in (int, float) and 0 <= found <= 1)
+        return (score := verdict.values.get(REPORTED, "")) is None or (type(score) in (int, float) and 0 <= score <= 1)
 
     def stamp(self, record: Record) -> str:
         """Return a hash that also depends on the log's score."""
@@ -47,7 +47,7 @@ class Reported(Scorer):
 
     def sums(self, verdicts: Sequence[Verdict]) -> Sums:
         """Return the mean of the scores; samples without a score are left out."""
-        return means({REPORTED: [one.values[REPORTED] for one in verdicts]}, verdicts, shares=True)
+        return means({REPORTED: [verdict.values[REPORTED] for verdict in verdicts]}, verdicts, shares=True)
 
     def own_score(self, verdict: Verdict) -> float | None:
         """Return the sample's score, or None."""
@@ -55,8 +55,8 @@ class Reported(Scorer):
 
     def notes(self, verdicts: Sequence[Verdict]) -> list[str]:
         """Return a note that states the source of the scores, and how many samples have none."""
-        names = ", ".join({str(one.record.reference["scored_by"]): None for one in verdicts})
-        missing = sum(one.values[REPORTED] is None for one in verdicts)
+        names = ", ".join({str(verdict.record.reference["scored_by"]): None for verdict in verdicts})
+        missing = sum(verdict.values[REPORTED] is None for verdict in verdicts)
         without = f"; {counted(missing, 'sample')} without one left out" if missing else ""
         return [f"scores are those that the log reports ({names}), read as better if higher{without}"]
 

@@ -152,7 +152,7 @@ def evaluate(
     names = dict.fromkeys([*(rows[0][0][1] if rows else ()), JUDGEMENT, *_ADDED])
     write_text(output_file, as_csv(written, names))
     _print_figures(scorer, verdicts)
-    if missing := sum(bool({"absent", "failed"} & {*one.values["missing"].values()}) for one in verdicts):
+    if missing := sum(bool({"absent", "failed"} & {*verdict.values["missing"].values()}) for verdict in verdicts):
         of_all = f"{missing} of {counted(len(rows), 'row')}"
         say(f"error: {of_all} without a judgement, so not in the figures; run the same command again")
     return 1 if missing else 0
@@ -169,7 +169,9 @@ def table(
     from audiomarathon.report import render, tables
     from audiomarathon.scoring.judged import judges_of
 
-    systems = {one.name(with_checkpoint=True): list(one.runs["jasco"].verdicts.values()) for one in _systems(runs)}
+    systems = {
+        system.name(with_checkpoint=True): list(system.runs["jasco"].verdicts.values()) for system in _systems(runs)
+    }
     task = get_task("jasco")
     names_of: dict[str, list[str]] = {}  # runs with the same note, by note
     for name, verdicts in systems.items():
@@ -210,18 +212,18 @@ def survival(
     from audiomarathon.wings.jasco.survival_of_runs import left_out, survivals
 
     systems = _systems(runs)
-    found = survivals(systems, read_speech(speech) if speech else None)
+    survival_rows = survivals(systems, read_speech(speech) if speech else None)
     if names := left_out(systems):
         say(f"left out {', '.join(names)}: no run of base answered the same clips")
-    if all(one.system.is_base for one in found):
+    if all(row.system.is_base for row in survival_rows):
         raise DataError(f"{', '.join(map(str, runs))}: found no setting with its base; run a sweep, which runs both")
-    render.show(*shown.tables(found))
-    for line in shown.sentences(found):
+    render.show(*shown.tables(survival_rows))
+    for line in shown.sentences(survival_rows):
         say(line)
     if output:
-        write_json(output / "survival.json", shown.to_json(found))
-        write_text(output / "survival.csv", render.csv(render.Table.of(shown.long_rows(found))))
-        if drawn := shown.panels(found):
+        write_json(output / "survival.json", shown.to_json(survival_rows))
+        write_text(output / "survival.csv", render.csv(render.Table.of(shown.long_rows(survival_rows))))
+        if drawn := shown.panels(survival_rows):
             charts.save(charts.side_by_side(drawn, title="What pruning removes first"), output / "survival.png")
         say(f"wrote {output}" + ("" if drawn else "; no picture, because there is nothing to draw"))
 
@@ -253,8 +255,10 @@ def _print_figures(scorer: Any, verdicts: Sequence[Verdict]) -> None:
     for name in LEANINGS[:3]:
         typer.echo(f"{name.capitalize()}-Oriented % :  {published[name]}")
     shares = ", ".join(f"{name} {_percent(strict[name])} %" for name in LEANINGS)
-    judged = sum(not any(scorer.lacks(one, judge) for judge in one.record.judgements) for one in verdicts)
-    if unasked := sum(one["unanswered"] for verdict in verdicts for one in verdict.values["as_published"].values()):
+    judged = sum(not any(scorer.lacks(verdict, judge) for judge in verdict.record.judgements) for verdict in verdicts)
+    if unasked := sum(
+        published["unanswered"] for verdict in verdicts for published in verdict.values["as_published"].values()
+    ):
         say(f"{unasked} judgements need JASCO's second question, which has no answer; they count as '?'")
     best = "–" if strict["best_mean"] is None else f"{strict['best_mean']:.2f}"
     say(f"strict reading: best-mean {best}, {shares}; {judged} of {len(verdicts)} rows read")
@@ -264,10 +268,10 @@ def _systems(paths: Sequence[Path]) -> list[System]:
     from audiomarathon.results.systems import systems_of
     from audiomarathon.runs.read import read_runs
 
-    found = [run for run in read_runs(paths) if run.key == "jasco"]
-    if not found:
+    jasco_runs = [run for run in read_runs(paths) if run.key == "jasco"]
+    if not jasco_runs:
         raise DataError(f"{', '.join(map(str, paths))}: found no run of jasco; name run folders")
-    return systems_of(found)
+    return systems_of(jasco_runs)
 
 
 def _percent(value: float | None) -> str:

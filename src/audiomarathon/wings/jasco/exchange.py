@@ -40,8 +40,8 @@ def example(samples: Iterable[Sample]) -> str:
         clip = sample.clips[0]
         info = probe(clip)
         facts = {"id": sample.cluster, "audio": str(clip), "n_frames": str(round(info.seconds * info.sampling_rate))}
-        own = facts | {name: str(sample.meta[name]) for name in COLUMNS}
-        rows.append(own | {"prompt": sample.question, "with_speech": "True", REPLY: ""})
+        row = facts | {name: str(sample.meta[name]) for name in COLUMNS}
+        rows.append(row | {"prompt": sample.question, "with_speech": "True", REPLY: ""})
     return as_csv(rows, _EXAMPLE)
 
 
@@ -56,7 +56,7 @@ def read_replies(file: Path) -> list[tuple[Line, Record]]:
         The file is not of this format, or has more than eight rows of an id.
     """
     seen = Counter[str]()
-    found = []
+    rows = []
     check_shards([file])
     for line, row in read_csv(file, NEEDED):
         if fault := _fault_of(row):
@@ -64,8 +64,8 @@ def read_replies(file: Path) -> list[tuple[Line, Record]]:
         seen[id_ := _id(row)] += 1
         if seen[id_] > PROMPTS:
             raise DataError(f"{file}, line {line}: more than {PROMPTS} rows of id {shown(id_)}")
-        found.append(((line, row), _record(row, seen[id_])))
-    return found
+        rows.append(((line, row), _record(row, seen[id_])))
+    return rows
 
 
 def read_whole(file: Path, *, allow_missing: bool = False) -> list[Record]:

@@ -59,12 +59,12 @@ class CoReasoning(Judged):
         """Return the verdict's values for a record; the class describes them."""
         values, older = super().judge(record), self.protocols[1]
         for name in [name for name, why in values["missing"].items() if why == "absent"]:
-            if (one := reading_of(older, record, record.judgements[name]).values) is not None:
-                values["readings"][name] = {**one, "prompt": "v1"}
+            if (reading := reading_of(older, record, record.judgements[name]).values) is not None:
+                values["readings"][name] = {**reading, "prompt": "v1"}
                 del values["missing"][name]
         published = {name: read_as_published(record, said) for name, said in record.judgements.items()}
         return values | {
-            "as_published": {name: one for name, one in published.items() if one is not None},
+            "as_published": {name: counts for name, counts in published.items() if counts is not None},
             "keyword": names_keyword(record.text, str(record.reference["target_keywords"])),
         }
 
@@ -75,21 +75,21 @@ class CoReasoning(Judged):
         replies with a keyword.
         """
         rows = {name: _rows(verdicts, name, "readings") for name in judges_of(verdicts)}
-        clips = sorted({_place(one.record)[0] for one in verdicts}, key=natural)
+        clips = sorted({_place(judged.record)[0] for judged in verdicts}, key=natural)
         hits: dict[str, list[bool]] = {clip: [] for clip in clips}
-        for one in verdicts:
-            hits[_place(one.record)[0]].append(one.values["keyword"])
-        own = [[sum(said), len(said)] for said in hits.values()]
-        return _sums(rows, clips, np.array(own, dtype=np.float64).reshape(-1, 2))
+        for verdict in verdicts:
+            hits[_place(verdict.record)[0]].append(verdict.values["keyword"])
+        shares = [[sum(said), len(said)] for said in hits.values()]
+        return _sums(rows, clips, np.array(shares, dtype=np.float64).reshape(-1, 2))
 
     def published(self, verdicts: Sequence[Verdict]) -> Sums | None:
         """Return the figures as JASCO's code counts them, as sums over clips.
 
         In these figures, an unreadable rating counts as the rating of the row before.
         """
-        found = _inherited(verdicts)
-        clips = sorted({_place(one.record)[0] for one in verdicts}, key=natural)
-        return _sums({name: rows for name, (rows, _) in found.items()}, clips, np.zeros((len(clips), 2)))
+        inherited_rows = _inherited(verdicts)
+        clips = sorted({_place(verdict.record)[0] for verdict in verdicts}, key=natural)
+        return _sums({name: rows for name, (rows, _) in inherited_rows.items()}, clips, np.zeros((len(clips), 2)))
 
     def summary(self, verdicts: Sequence[Verdict]) -> dict[str, Any]:
         """Return the judges' quality, numbers of unreadable judgements, the figures as published, and reply length."""
@@ -97,25 +97,27 @@ class CoReasoning(Judged):
         published = self.published(verdicts)
         counts = {}
         for name, (_rows_read, crashes) in _inherited(verdicts).items():
-            said = [one.values["as_published"][name] for one in verdicts if name in one.values["as_published"]]
+            said = [
+                verdict.values["as_published"][name] for verdict in verdicts if name in verdict.values["as_published"]
+            ]
             counts[name] = {
-                "second_questions": sum(one["asked_again"] for one in said),
-                "second_questions_unanswered": sum(one["unanswered"] for one in said),
+                "second_questions": sum(reading["asked_again"] for reading in said),
+                "second_questions_unanswered": sum(reading["unanswered"] for reading in said),
                 "original_crash": crashes,
             }
         return {
             **super().summary(verdicts),
-            "judge_unparsed": {name: sum(bool(self.lacks(one, name)) for one in verdicts) for name in judges},
+            "judge_unparsed": {name: sum(bool(self.lacks(verdict, name)) for verdict in verdicts) for name in judges},
             "as_published": {**(published.figures if published and counts else {}), "judges": counts},
-            "reply_words": float(np.mean([len(one.record.text.split()) for one in verdicts])),
+            "reply_words": float(np.mean([len(verdict.record.text.split()) for verdict in verdicts])),
         }
 
     def own_score(self, verdict: Verdict) -> float | None:
         """Return the mean of the judges' gated ratings as a share of the highest rating; None without ratings."""
         gated = [
-            one
+            rating
             for reading in verdict.values["readings"].values()
-            if (one := gate(reading["rating"], reading["orientation"])) is not None
+            if (rating := gate(reading["rating"], reading["orientation"])) is not None
         ]
         return float(np.mean(gated)) / HIGHEST if gated else None
 
@@ -129,24 +131,27 @@ class CoReasoning(Judged):
         import pandas as pd
 
         best, depends = [], []
-        judges = judges_of([one for own in verdicts.values() for one in own])
-        for name, own in verdicts.items():
-            sums = sums_of(self, own)
-            found, figures = Resampler(_SEED).of_sums(sums), sums.figures
-            unread = sum(bool(self.lacks(one, judge)) for one in own for judge in judges)
+        judges = judges_of([verdict for members in verdicts.values() for verdict in members])
+        for name, group in verdicts.items():
+            sums = sums_of(self, group)
+            estimates, figures = Resampler(_SEED).of_sums(sums), sums.figures
+            unread = sum(bool(self.lacks(verdict, judge)) for verdict in group for judge in judges)
             row = {
                 "setting": name,
                 "clips": len(sums.clusters),
-                "n": len(own),
-                **{one: figures.get(f"best_mean: {one}") for one in judges},
-                **cells("best_mean", found["best_mean"]),
+                "n": len(group),
+                **{judge: figures.get(f"best_mean: {judge}") for judge in judges},
+                **cells("best_mean", estimates["best_mean"]),
                 "best_mean": figures["best_mean"],
                 "mean": figures["mean"],
                 "unread": unread if judges else None,
             }
             best.append(row)
-            shares = {f"{one} %": x and 100 * x for one, x in ((one, figures[one]) for one in ORIENTATIONS)}
-            alpha = {f"α {field}": one["alpha"] for field, one in self.agreement(own).items()}
+            shares = {
+                f"{kind} %": x and 100 * x
+                for kind, x in ((orientation, figures[orientation]) for orientation in ORIENTATIONS)
+            }
+            alpha = {f"α {field}": agreement["alpha"] for field, agreement in self.agreement(group).items()}
             depends.append({"setting": name, **shares, **alpha})
         frames = {"best-mean (0–2)": best, "what replies depend on": depends}
         return {title: pd.DataFrame(rows, dtype=object) for title, rows in frames.items()}
@@ -189,12 +194,12 @@ def inherited(rows: Sequence[Row]) -> tuple[list[Row], int]:
         orientation Both: JASCO's code crashes on them with a NameError.
     """
     last: int | None = None
-    found, crashes = list[Row](), 0
+    inherited_rows, crashes = list[Row](), 0
     for clip, prompt, rating, orientation in rows:
         last = last if rating is None else rating
         crashes += last is None and orientation == BOTH
-        found.append((clip, prompt, last or 0, orientation))
-    return found, crashes
+        inherited_rows.append((clip, prompt, last or 0, orientation))
+    return inherited_rows, crashes
 
 
 def _place(record: Record) -> tuple[str, int]:
@@ -208,13 +213,13 @@ def _rows(verdicts: Sequence[Verdict], judge: str, field: str) -> list[Row]:
 
     `field` names the verdict's value that holds the readings: `readings` or `as_published`.
     """
-    read = [(_place(one.record), one.values[field].get(judge)) for one in verdicts]
+    read = [(_place(verdict.record), verdict.values[field].get(judge)) for verdict in verdicts]
     read.sort(key=lambda row: (natural(row[0][0]), row[0][1]))
     return [(*place, row["rating"], row["orientation"]) for place, row in read if row]
 
 
 def _inherited(verdicts: Sequence[Verdict]) -> dict[str, tuple[list[Row], int]]:
-    judges = sorted({name for one in verdicts for name in one.values["as_published"]})
+    judges = sorted({name for verdict in verdicts for name in verdict.values["as_published"]})
     return {name: inherited(_rows(verdicts, name, "as_published")) for name in judges}
 
 
@@ -231,16 +236,16 @@ def _sums(judged: Mapping[str, Sequence[Row]], clips: Sequence[str], keywords: F
     gated = np.full((len(judged), len(clips), PROMPTS), np.nan)
     for block, each, rows in zip(blocks, gated, judged.values(), strict=True):
         for clip, prompt, rating, orientation in rows:
-            own = block[place[clip]]
+            clip_sums = block[place[clip]]
             if (value := gate(rating, orientation)) is not None:
                 each[place[clip], prompt] = value
-                own[2 + prompt] += value
-                own[2 + PROMPTS + prompt] += 1
+                clip_sums[2 + prompt] += value
+                clip_sums[2 + PROMPTS + prompt] += 1
             if rating is not None:
-                own[2 + 2 * PROMPTS] += rating
-                own[3 + 2 * PROMPTS] += 1
+                clip_sums[2 + 2 * PROMPTS] += rating
+                clip_sums[3 + 2 * PROMPTS] += 1
             if orientation in ORIENTATIONS:
-                own[4 + 2 * PROMPTS + ORIENTATIONS.index(orientation)] += 1
+                clip_sums[4 + 2 * PROMPTS + ORIENTATIONS.index(orientation)] += 1
     has = ~np.isnan(gated)
     blocks[:, :, 0] = np.where(has, gated, 0).max(axis=2, initial=0)
     blocks[:, :, 1] = has.any(axis=2)
@@ -266,12 +271,12 @@ def _figures(sums: Floats, *, judges: int) -> Floats:
     Most figures are computed for each judge, then averaged over judges.
     """
     n = len(sums)
-    own = sums[:, _OWN:].reshape(n, judges, _WIDTH)
-    prompts = ratio(own[:, :, 2 : 2 + PROMPTS], own[:, :, 2 + PROMPTS : 2 + 2 * PROMPTS])
-    mean = ratio(own[:, :, 2 : 2 + PROMPTS].sum(axis=2), own[:, :, 2 + PROMPTS : 2 + 2 * PROMPTS].sum(axis=2))
-    best = ratio(own[:, :, 0], own[:, :, 1])
-    rating = ratio(own[:, :, 2 + 2 * PROMPTS], own[:, :, 3 + 2 * PROMPTS])
-    counts = own[:, :, 4 + 2 * PROMPTS :]
+    blocks = sums[:, _OWN:].reshape(n, judges, _WIDTH)
+    prompts = ratio(blocks[:, :, 2 : 2 + PROMPTS], blocks[:, :, 2 + PROMPTS : 2 + 2 * PROMPTS])
+    mean = ratio(blocks[:, :, 2 : 2 + PROMPTS].sum(axis=2), blocks[:, :, 2 + PROMPTS : 2 + 2 * PROMPTS].sum(axis=2))
+    best = ratio(blocks[:, :, 0], blocks[:, :, 1])
+    rating = ratio(blocks[:, :, 2 + 2 * PROMPTS], blocks[:, :, 3 + 2 * PROMPTS])
+    counts = blocks[:, :, 4 + 2 * PROMPTS :]
     leaning = ratio(counts[:, :, :3], counts[:, :, :3].sum(axis=2, keepdims=True))
     neither = ratio(counts[:, :, 3:], counts.sum(axis=2, keepdims=True))
     spread = prompts.max(axis=2) - prompts.min(axis=2)

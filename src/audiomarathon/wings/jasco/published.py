@@ -22,8 +22,8 @@ def beside_published(run: Run) -> render.Table:
     models = {_model_of(judgements[name]) for name in judges if name in judgements}
     same = models == {KNOWN[name].rpartition("/")[2].lower() for name in JUDGES}
     by_whom = "the paper's judges" if same else f"other judges ({', '.join(judges) or 'none yet'})"
-    readings = [one for verdict in run.verdicts.values() for one in verdict.values["readings"].values()]
-    by_whom += ", asked with prompt v1" if any("prompt" in one for one in readings) else ""
+    readings = [reading for verdict in run.verdicts.values() for reading in verdict.values["readings"].values()]
+    by_whom += ", asked with prompt v1" if any("prompt" in reading for reading in readings) else ""
     rows = []
     for name, of_panel, of_llama in zip_longest(("best_mean", *LEANINGS), panel, llama):
         ours = render.with_interval("ours", summary[name], summary["intervals"].get(name))
@@ -40,5 +40,5 @@ def beside_published(run: Run) -> render.Table:
 
 def _model_of(judgements: Mapping[str, Mapping[str, Judgement]]) -> str:
     """Return the name of a judge's model from its judgements, in lower case and without the owner of a hub id."""
-    identities = (one.identity for requests in judgements.values() for one in requests.values())
+    identities = (request.identity for requests in judgements.values() for request in requests.values())
     return str(next(identities, {}).get("model", "")).rpartition("/")[2].lower()

@@ -138,8 +138,8 @@ class AsPublished(_Rubric):
         """
         if not record.text.strip():
             return {"rating": 0, "orientation": NEITHER}
-        found = (name for name, forms in _ORIGINAL if any(form in text for form in forms))
-        return {"rating": _rating(text), "orientation": next(found, UNKNOWN)}
+        names = (name for name, forms in _ORIGINAL if any(form in text for form in forms))
+        return {"rating": _rating(text), "orientation": next(names, UNKNOWN)}
 
     def second(self, text: str, record: Record) -> Messages | None:
         """If no orientation was found, return a second question: which one follows from the judge's explanation?"""
@@ -150,8 +150,8 @@ class AsPublished(_Rubric):
 
     def read_second(self, text: str, second: str, record: Record) -> dict[str, Any]:
         """Read the orientation from the second answer, in which JASCO's code does not recognise `Both`."""
-        found = (name for name, form in _ORIGINAL_SECOND if form in second)
-        return {**self.read(text, record), "orientation": next(found, UNKNOWN)}
+        names = (name for name, form in _ORIGINAL_SECOND if form in second)
+        return {**self.read(text, record), "orientation": next(names, UNKNOWN)}
 
 
 def _rating(text: str) -> int | None:

@@ -26,7 +26,7 @@ def read_speech(file: Path) -> dict[str, Spans]:
     DataError
         The file cannot be read, or a row is not a valid time span; the message names the line.
     """
-    found = defaultdict[str, list[tuple[float, float]]](list)
+    times = defaultdict[str, list[tuple[float, float]]](list)
     for line, row in read_csv(file, ["id", "start", "end"]):
         try:
             start, end = float(row["start"]), float(row["end"])
@@ -34,8 +34,8 @@ def read_speech(file: Path) -> dict[str, Spans]:
             start = end = -1.0
         if not 0 <= start < end < float("inf"):
             raise DataError(f"{file}, line {line}: start and end must be seconds, 0 <= start < end")
-        found[name_id(row["id"].strip())].append((start, end))
-    return {id_: tuple(sorted(spans)) for id_, spans in found.items()}
+        times[name_id(row["id"].strip())].append((start, end))
+    return {id_: tuple(sorted(spans)) for id_, spans in times.items()}
 
 
 def turn(spans: Spans, seconds: float, control: str) -> float:
@@ -54,13 +54,13 @@ def turn(spans: Spans, seconds: float, control: str) -> float:
 
 def turned(spans: Spans, seconds: float, control: str) -> Spans:
     """Return the speech times of a clip after rotation by :func:`turn`; a stretch across the end becomes two."""
-    shift, found = turn(spans, seconds, control), []
+    shift, turned_spans = turn(spans, seconds, control), []
     for start, end in spans:
         begin, long = (start - shift) % seconds, min(end, seconds) - start
-        found += [(begin, min(begin + long, seconds))]
+        turned_spans += [(begin, min(begin + long, seconds))]
         if begin + long > seconds + 1e-9:
-            found += [(0.0, begin + long - seconds)]
-    return tuple(sorted(found))
+            turned_spans += [(0.0, begin + long - seconds)]
+    return tuple(sorted(turned_spans))
 
 
 def rotate(samples: Samples, shift_frames: int, fade_frames: int) -> Samples:

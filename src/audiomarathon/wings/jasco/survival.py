@@ -60,7 +60,9 @@ def perceived(reply: str, spoken: Sequence[str], sounds: Sequence[str]) -> tuple
     """
     said = list(_words(reply))
     matched = LCSseq.opcodes(list(_words(spoken[0])), said)
-    taken = {place for one in matched if one.tag == "equal" for place in range(one.dest_start, one.dest_end)}
+    taken = {
+        place for opcode in matched if opcode.tag == "equal" for place in range(opcode.dest_start, opcode.dest_end)
+    }
     left = {stem(word) for place, word in enumerate(said) if place not in taken}
     speech = [LCSseq.similarity(list(text), said) / max(1, len(text)) for text in map(_words, spoken)]
     return speech, [len(wanted & left) / max(1, len(wanted)) for wanted in map(_stems, sounds)]
@@ -75,19 +77,21 @@ def reports(records: Iterable[Record]) -> Reports:
     """
     records = list(records)
     names = ("spoken_text", "audio_sound", "target_keywords")
-    texts = {one.cluster: tuple(str(one.reference[name]) for name in names) for one in records}
-    found = {}
-    for one in records:
-        each = [texts[one.cluster], *(text for clip, text in texts.items() if clip != one.cluster)]
+    texts = {
+        reply_record.cluster: tuple(str(reply_record.reference[name]) for name in names) for reply_record in records
+    }
+    measured = {}
+    for record in records:
+        each = [texts[record.cluster], *(text for clip, text in texts.items() if clip != record.cluster)]
         spoken, sounds, keywords = zip(*each, strict=True)
-        named = [float(names_keyword(one.text, text)) for text in keywords]
-        asked = int(one.id.rpartition("-p")[2]) >= _FIRST_PROMPT
-        shares = (*(perceived(one.text, spoken, sounds) if asked else ([0.0], [0.0])), named)
+        named = [float(names_keyword(record.text, text)) for text in keywords]
+        asked = int(record.id.rpartition("-p")[2]) >= _FIRST_PROMPT
+        shares = (*(perceived(record.text, spoken, sounds) if asked else ([0.0], [0.0])), named)
         counts = (asked, asked, True)
-        found[one.id] = np.array(
+        measured[record.id] = np.array(
             [(count, share[0], np.mean(share[1:] or [0])) for count, share in zip(counts, shares, strict=True)], float
         ).ravel()
-    return found
+    return measured
 
 
 def retained(orders: Sequence[tuple[Reports, Reports]]) -> tuple[dict[str, Estimate], float | None]:
@@ -110,14 +114,14 @@ def retained(orders: Sequence[tuple[Reports, Reports]]) -> tuple[dict[str, Estim
         The p value for the hypothesis that speech and sound are kept equally, from flipping the signs of the clips'
         jackknife pseudo-values of the difference (J. Tukey, 1958).
     """
-    samples = [sorted(own.keys() & base.keys()) for own, base in orders]
+    samples = [sorted(pruned.keys() & base.keys()) for pruned, base in orders]
     clips = sorted({id_.rpartition("-p")[0] for ids in samples for id_ in ids})
     place = {clip: number for number, clip in enumerate(clips)}
     totals = np.zeros((len(clips), len(orders), 2, _WIDTH))
     for number, (ids, sides) in enumerate(zip(samples, orders, strict=True)):
-        for side, found in enumerate(sides):
+        for side, side_reports in enumerate(sides):
             for id_ in ids:
-                totals[place[id_.rpartition("-p")[0]], number, side] += found[id_]
+                totals[place[id_.rpartition("-p")[0]], number, side] += side_reports[id_]
     names = (*MODALITIES, *(f"{name}_kept" for name in MODALITIES), "difference")
     names += ("position_effect",) if len(orders) == 2 else ()
     sums = Sums(names, totals.reshape(len(clips), -1), partial(_figures, orders=len(orders)), tuple(clips))
@@ -133,8 +137,8 @@ def _figures(sums: Floats, *, orders: int) -> Floats:
     with np.errstate(divide="ignore", invalid="ignore"):
         shares = counted[..., 1:] / counted[..., :1]
         skill = (shares[..., 0] - shares[..., 1]) / (1 - shares[..., 1])
-        own, base = skill[:, :, 0], skill[:, :, 1]
-        kept = np.where(base > 0, own / base, np.nan)
+        pruned, base = skill[:, :, 0], skill[:, :, 1]
+        kept = np.where(base > 0, pruned / base, np.nan)
     apart = kept[..., 0] - kept[..., 1]
     figures = [base.mean(axis=1), kept.mean(axis=1), apart.mean(axis=1, keepdims=True)]
     return np.concatenate([*figures, apart[:, :1] - apart[:, 1:]] if orders == 2 else figures, axis=1)
@@ -146,26 +150,27 @@ def _pseudo_values(sums: Sums, name: str) -> Floats:
     return float(n * sums.statistic(whole)[0, place]) - (n - 1) * without
 
 
-def measurable(found: Mapping[str, Estimate], name: str) -> bool:
+def measurable(estimates: Mapping[str, Estimate], name: str) -> bool:
     """Tell whether the unpruned model reports the modality `name` well enough to measure a loss by pruning.
 
-    `found` holds the figures of :func:`retained`. The model's skill must be at least 0.10, with an interval above 0.
+    `estimates` holds the figures of :func:`retained`. The model's skill must be at least 0.10, with an
+    interval above 0.
     """
-    one = found[name]
-    return one.value >= LEAST_SKILL and one.interval is not None and one.low > 0
+    estimate = estimates[name]
+    return estimate.value >= LEAST_SKILL and estimate.interval is not None and estimate.low > 0
 
 
-def sentence(setting: str, found: Mapping[str, Estimate]) -> str:
+def sentence(setting: str, estimates: Mapping[str, Estimate]) -> str:
     """Return a sentence on how much of the speech and of the sound a setting keeps.
 
     If base hardly reports the speech or the sound, the sentence says that this cannot be measured.
     """
     parts = []
     for name in MODALITIES[:2]:
-        if not measurable(found, name):
-            why = f"the unpruned model does not report the {name} (skill {found[name].value:.2f})"
+        if not measurable(estimates, name):
+            why = f"the unpruned model does not report the {name} (skill {estimates[name].value:.2f})"
             return f"{setting}: not measurable, {why}"
-        kept = found[f"{name}_kept"]
+        kept = estimates[f"{name}_kept"]
         ends = f" [{100 * kept.low:.0f}, {100 * kept.high:.0f}]" if kept.interval else ""
         parts.append(f"{100 * kept.value:.0f} %{ends} of the {name}")
     return f"{setting} keeps {' and '.join(parts)}"

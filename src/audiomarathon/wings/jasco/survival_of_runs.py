@@ -79,9 +79,9 @@ def survivals(systems: Sequence[System], speech: Mapping[str, Spans] | None = No
     speech
         Times of the speech in each original clip; None reads :data:`SPEECH_FILE` in the runs' data folder.
     """
-    systems = [one for one in systems if TASK in one.runs and one.control in ORDERS]
+    systems = [system for system in systems if TASK in system.runs and system.control in ORDERS]
     spans = _speech_of(systems) if speech is None else speech
-    known = {id(one): one for one in systems}
+    known = {id(system): system for system in systems}
 
     @functools.cache  # because base is compared with every setting
     def reports_of(system: int, ids: tuple[str, ...]) -> Reports:
@@ -91,48 +91,48 @@ def survivals(systems: Sequence[System], speech: Mapping[str, Spans] | None = No
         """
         return reports(known[system].runs[TASK].records[id_] for id_ in ids)
 
-    found: list[Survival] = []
-    for own in _by_setting(systems):
-        bases = ((one, base_of(one, systems)) for one in own)
-        pairs = {one.control: (one, base) for one, base in bases if base is not None and _shared(one, base)}
+    survival_rows: list[Survival] = []
+    for group in _by_setting(systems):
+        bases = ((system, base_of(system, systems)) for system in group)
+        pairs = {system.control: (system, base) for system, base in bases if base is not None and _shared(system, base)}
         rows = [_row([pair], reports_of, spans) for pair in pairs.values()]
         if {FIRST, LAST} <= pairs.keys():
             rows.append(_row([pairs[FIRST], pairs[LAST]], reports_of, spans))
         if rows:
             first = next((row for row in rows[::-1] if row.order in (BOTH_ORDERS, AS_IS)), rows[0])
-            found += [replace(row, headline=row is first) for row in rows]
-    return _adjusted(found)
+            survival_rows += [replace(row, headline=row is first) for row in rows]
+    return _adjusted(survival_rows)
 
 
 def left_out(systems: Sequence[System]) -> list[str]:
     """Return the names of settings that have no base, or share no sample with it."""
-    systems = [one for one in systems if TASK in one.runs and one.control in ORDERS]
-    bases = [(one, base_of(one, systems)) for one in systems]
-    return [one.name(with_checkpoint=True) for one, base in bases if base is None or not _shared(one, base)]
+    systems = [system for system in systems if TASK in system.runs and system.control in ORDERS]
+    bases = [(system, base_of(system, systems)) for system in systems]
+    return [system.name(with_checkpoint=True) for system, base in bases if base is None or not _shared(system, base)]
 
 
-def _shared(own: System, base: System) -> tuple[str, ...]:
+def _shared(system: System, base: System) -> tuple[str, ...]:
     """Return the ids of the samples that both systems answered, about the same clips."""
-    ours, theirs = own.runs[TASK].records, base.runs[TASK].records
+    ours, theirs = system.runs[TASK].records, base.runs[TASK].records
     return tuple(id_ for id_ in sorted(ours) if id_ in theirs and ours[id_].clips == theirs[id_].clips)
 
 
 def _by_setting(systems: Sequence[System]) -> list[list[System]]:
     groups: dict[tuple[object, ...], list[System]] = {}
-    for one in systems:
-        groups.setdefault((one.checkpoint, one.method, one.marks), []).append(one)
-    return [sorted(own, key=lambda one: list(ORDERS).index(one.control)) for own in groups.values()]
+    for system in systems:
+        groups.setdefault((system.checkpoint, system.method, system.marks), []).append(system)
+    return [sorted(group, key=lambda member: list(ORDERS).index(member.control)) for group in groups.values()]
 
 
 def _row(pairs: Sequence[tuple[System, System]], reports_of: ReportsOf, spans: Mapping[str, Spans]) -> Survival:
     """Return how much a setting keeps, from one (setting, base) pair, or as the mean of two: speech first and last."""
-    shared = [(own, base, _shared(own, base)) for own, base in pairs]
-    figures, p = retained([(reports_of(id(own), ids), reports_of(id(base), ids)) for own, base, ids in shared])
+    shared = [(pruned, base, _shared(pruned, base)) for pruned, base in pairs]
+    figures, p = retained([(reports_of(id(pruned), ids), reports_of(id(base), ids)) for pruned, base, ids in shared])
     system = pairs[0][0]
     order = ORDERS[system.control] if len(pairs) == 1 else BOTH_ORDERS
-    records = [one for own, _base in pairs for one in own.runs[TASK].records.values()]
-    kept = [one.kept_audio_tokens for one in records if one.kept_audio_tokens is not None]
-    padding = float(np.mean([one.window_padding_tokens for one in records])) if records else None
+    records = [record for pruned, _base in pairs for record in pruned.runs[TASK].records.values()]
+    kept = [record.kept_audio_tokens for record in records if record.kept_audio_tokens is not None]
+    padding = float(np.mean([record.window_padding_tokens for record in records])) if records else None
     prefers = None if system.is_base else preference(_kept(records, spans))
     tokens = float(np.mean(kept)) if kept else None
     return Survival(system, order, figures, None if system.is_base else p, prefers, tokens, padding, headline=False)
@@ -144,15 +144,15 @@ def _kept(records: Sequence[Record], spans: Mapping[str, Spans]) -> Iterator[tup
     The kept flags tell for each audio token without window padding whether it was kept. Records of a pruner joined
     with a press are skipped, since they hold only the pruner's choice.
     """
-    for one in records:
-        if (own := spans.get(one.cluster)) and (heard := heard_tokens(one)) is not None:
-            yield one.cluster, heard, one.clip_seconds, turned(own, one.clip_seconds, one.control or "")
+    for record in records:
+        if (speech := spans.get(record.cluster)) and (heard := heard_tokens(record)) is not None:
+            yield record.cluster, heard, record.clip_seconds, turned(speech, record.clip_seconds, record.control or "")
 
 
 def _speech_of(systems: Sequence[System]) -> Mapping[str, Spans]:
-    for one in systems:
-        file = Path(str(one.runs[TASK].facts.get("data_folder", ""))) / SPEECH_FILE
-        if not one.control and file.is_file():
+    for system in systems:
+        file = Path(str(system.runs[TASK].facts.get("data_folder", ""))) / SPEECH_FILE
+        if not system.control and file.is_file():
             try:
                 return read_speech(file)
             except DataError as error:  # the kept shares do not need the speech times
@@ -160,11 +160,11 @@ def _speech_of(systems: Sequence[System]) -> Mapping[str, Spans]:
     return {}
 
 
-def _adjusted(found: Sequence[Survival]) -> list[Survival]:
+def _adjusted(survival_rows: Sequence[Survival]) -> list[Survival]:
     """Fill in p by Holm's correction, over the rows to report (`headline`) of each checkpoint."""
 
     def kind(row: Survival) -> str | None:
         return row.system.checkpoint if row.headline and row.measurable else None
 
-    adjusted = holm_within([(kind(row), row.p) for row in found])
-    return [replace(row, p_adjusted=p) for row, p in zip(found, adjusted, strict=True)]
+    adjusted = holm_within([(kind(row), row.p) for row in survival_rows])
+    return [replace(row, p_adjusted=p) for row, p in zip(survival_rows, adjusted, strict=True)]

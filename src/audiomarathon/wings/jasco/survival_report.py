@@ -29,38 +29,38 @@ _LATE = (
 )
 
 
-def rows(found: Sequence[Survival]) -> list[dict[str, Any]]:
+def rows(survivals: Sequence[Survival]) -> list[dict[str, Any]]:
     """Return all figures, one row per setting and position of the speech; shares in 0–1, None if missing."""
-    return [_row(one) for one in found]
+    return [_row(survival) for survival in survivals]
 
 
-def long_rows(found: Sequence[Survival]) -> list[dict[str, Any]]:
+def long_rows(survivals: Sequence[Survival]) -> list[dict[str, Any]]:
     """Return one row per setting, position of the speech and modality (speech, sound, answer), for CSV."""
     kept = []
-    for one in found:
-        row = _row(one)
-        own = {name: row[name] for name in _LONG}
+    for survival in survivals:
+        row = _row(survival)
+        columns = {name: row[name] for name in _LONG}
         for name in MODALITIES:
             figures = {"skill_of_base": name, "kept": f"{name}_kept"}
             ends = {f"{to}{end}": row[f"{of}{end}"] for to, of in figures.items() for end in _ENDS}
-            kept.append(own | {"modality": name, "measurable": measurable(one.figures, name)} | ends)
+            kept.append(columns | {"modality": name, "measurable": measurable(survival.figures, name)} | ends)
     return kept
 
 
-def tables(found: Sequence[Survival]) -> list[Table]:
+def tables(survivals: Sequence[Survival]) -> list[Table]:
     """Return two tables: how much of speech and sound base reports, and how much of that each setting keeps."""
-    several = len({one.system.checkpoint for one in found}) > 1
+    several = len({survival.system.checkpoint for survival in survivals}) > 1
     model = ["model"] if several else []
-    bases = [_row(one) for one in found if one.system.is_base]
-    kept = [_row(one) for one in found if not one.system.is_base]
+    bases = [_row(survival) for survival in survivals if survival.system.is_base]
+    kept = [_row(survival) for survival in survivals if not survival.system.is_base]
     names = {name: Kind(f"{name} [95 %]", ".2f") for name in MODALITIES}
     percent = {f"{name}_kept": Kind(f"{name} kept, %", _PERCENT, 100) for name in MODALITIES}
     percent["difference"] = Kind("speech − sound, points", "+.0f", 100)
     percent |= {"preference": Kind("E", ".2f"), "kept_tokens": Kind("tokens kept", ".0f")}
     percent["padding_tokens"] = Kind("padding tokens", ".0f")
     percent["speech_stands"] = Kind("speech position", left=True)
-    notes = [_PREFERENCE if any(one.preference for one in found) else _NO_PREFERENCE]
-    notes += [] if any(one.order == BOTH_ORDERS for one in found) else [_LATE]
+    notes = [_PREFERENCE if any(survival.preference for survival in survivals) else _NO_PREFERENCE]
+    notes += [] if any(survival.order == BOTH_ORDERS for survival in survivals) else [_LATE]
     shown = (*model, "setting", "speech_stands", "kept_tokens", "padding_tokens", *percent, "p_holm")
     least = ("padding_tokens", "answer_kept", "preference", "kept_tokens", "speech_stands")
     title = "What the unpruned model reports, above chance"
@@ -72,76 +72,80 @@ def tables(found: Sequence[Survival]) -> list[Table]:
     return [reported, of_that.without_empty("difference")]
 
 
-def sentences(found: Sequence[Survival]) -> list[str]:
+def sentences(survivals: Sequence[Survival]) -> list[str]:
     """Return one sentence per method: shares kept at its middle ratio, and the effect of the speech's position."""
     said = []
-    for name, _method, own in _methods(found):
-        one = own[(len(own) - 1) // 2]
-        text = sentence(one.system.name(with_checkpoint=bool(name)).partition(" [")[0], one.figures)
-        if one.order == BOTH_ORDERS and one.measurable:
-            effect = _points(one.figures["position_effect"])
+    for name, _method, curve in _methods(survivals):
+        middle = curve[(len(curve) - 1) // 2]
+        text = sentence(middle.system.name(with_checkpoint=bool(name)).partition(" [")[0], middle.figures)
+        if middle.order == BOTH_ORDERS and middle.measurable:
+            effect = _points(middle.figures["position_effect"])
             text += f"; speech first instead of last changes speech − sound by {effect} points"
         said.append(text)
     return said
 
 
-def panels(found: Sequence[Survival]) -> list[Chart]:
+def panels(survivals: Sequence[Survival]) -> list[Chart]:
     """Return a picture per method: the kept shares of speech and sound against the ratio, with intervals."""
     drawn = []
-    for name, method, own in _methods([one for one in found if one.measurable]):
-        lines = [Line(kind, kind, _points_of(own, kind), colour=_COLOURS[kind]) for kind in ("speech", "sound")]
+    for name, method, curve in _methods([survival for survival in survivals if survival.measurable]):
+        lines = [Line(kind, kind, _points_of(curve, kind), colour=_COLOURS[kind]) for kind in ("speech", "sound")]
         ends = charts.reached(lines)
         chart = charts.line_chart(
-            lines, "fraction of audio removed", "kept of what base reports", span=(0.0, 1.02 * _ratio(own[-1])),
+            lines, "fraction of audio removed", "kept of what base reports", span=(0.0, 1.02 * _ratio(curve[-1])),
             range_=(min(0.0, *ends), max(1.05, *ends)), size=(300, 200),
         )  # fmt: skip
-        where = "" if own[0].order == AS_IS else f" ({_STANDS.get(own[0].order, f'speech {own[0].order}')})"
+        where = "" if curve[0].order == AS_IS else f" ({_STANDS.get(curve[0].order, f'speech {curve[0].order}')})"
         drawn.append(chart.with_title(f"{name} {method}".strip() + where))
     return drawn
 
 
-def _methods(found: Sequence[Survival]) -> list[tuple[str, str, list[Survival]]]:
+def _methods(survivals: Sequence[Survival]) -> list[tuple[str, str, list[Survival]]]:
     """Return (checkpoint, method, rows by rising ratio) of each method; the checkpoint is "" if there is only one.
 
     The rows are the headline rows: one per setting, the one to report (see :attr:`Survival.headline`).
     """
     methods: dict[tuple[str, str], list[Survival]] = {}
-    for one in found:
-        if one.headline and not one.system.is_base:
-            methods.setdefault((one.system.checkpoint, _line(one)), []).append(one)
+    for survival in survivals:
+        if survival.headline and not survival.system.is_base:
+            methods.setdefault((survival.system.checkpoint, _line(survival)), []).append(survival)
     several = len({checkpoint for checkpoint, _ in methods}) > 1
-    return [(checkpoint * several, method, sorted(own, key=_ratio)) for (checkpoint, method), own in methods.items()]
-
-
-def _points_of(own: Sequence[Survival], name: str) -> list[dict[str, Any]]:
-    points: list[dict[str, Any]] = [{"x": 0.0, "y": 1.0, "low": 1.0, "high": 1.0, "what": "base", "method": "base"}]
-    return points + [
-        charts.point(_ratio(one), one.figures[f"{name}_kept"], what=f"{one.system.method}: {name}", method=name)
-        for one in own
+    return [
+        (checkpoint * several, method, sorted(group, key=_ratio)) for (checkpoint, method), group in methods.items()
     ]
 
 
-def _row(one: Survival) -> dict[str, Any]:
+def _points_of(survivals: Sequence[Survival], name: str) -> list[dict[str, Any]]:
+    points: list[dict[str, Any]] = [{"x": 0.0, "y": 1.0, "low": 1.0, "high": 1.0, "what": "base", "method": "base"}]
+    return points + [
+        charts.point(
+            _ratio(survival), survival.figures[f"{name}_kept"], what=f"{survival.system.method}: {name}", method=name
+        )
+        for survival in survivals
+    ]
+
+
+def _row(survival: Survival) -> dict[str, Any]:
     """Return all figures of a setting as columns; None for figures that cannot be measured."""
     row: dict[str, Any] = {
-        "model": one.system.checkpoint,
-        "setting": " ".join([one.system.method, *one.system.marks]),
-        "method": _line(one),
-        "ratio": _ratio(one),
-        "speech_stands": one.order,
-        "kept_tokens": one.kept_tokens,
-        "padding_tokens": one.padding_tokens or None,
+        "model": survival.system.checkpoint,
+        "setting": " ".join([survival.system.method, *survival.system.marks]),
+        "method": _line(survival),
+        "ratio": _ratio(survival),
+        "speech_stands": survival.order,
+        "kept_tokens": survival.kept_tokens,
+        "padding_tokens": survival.padding_tokens or None,
     }
-    for name, figure in one.figures.items():
+    for name, figure in survival.figures.items():
         row |= estimated(name, figure)
     for name in MODALITIES:
-        if not measurable(one.figures, name):
+        if not measurable(survival.figures, name):
             row |= {f"{name}_kept{end}": None for end in _ENDS}
-            row |= {f"{name}_said": "not measurable"} if one.system.is_base else {}
-    if not one.measurable:
+            row |= {f"{name}_said": "not measurable"} if survival.system.is_base else {}
+    if not survival.measurable:
         row |= {f"difference{end}": None for end in _ENDS}
-    p = one.p if one.measurable else None
-    return row | estimated("preference", one.preference) | {"p": p, "p_holm": one.p_adjusted}
+    p = survival.p if survival.measurable else None
+    return row | estimated("preference", survival.preference) | {"p": p, "p_holm": survival.p_adjusted}
 
 
 def _points(figure: Estimate) -> str:
@@ -149,14 +153,14 @@ def _points(figure: Estimate) -> str:
     return f"{100 * figure.value:+.0f}{ends}"
 
 
-def _ratio(one: Survival) -> float:
-    return series.method_and_ratio(one.system.identity)[1]
+def _ratio(survival: Survival) -> float:
+    return series.method_and_ratio(survival.system.identity)[1]
 
 
-def _line(one: Survival) -> str:
-    return series.method_and_ratio(one.system.identity)[0]
+def _line(survival: Survival) -> str:
+    return series.method_and_ratio(survival.system.identity)[0]
 
 
-def to_json(found: Sequence[Survival]) -> Mapping[str, Any]:
+def to_json(survivals: Sequence[Survival]) -> Mapping[str, Any]:
     """Return all rows and sentences for a JSON file."""
-    return {"rows": rows(found), "sentences": sentences(found)}
+    return {"rows": rows(survivals), "sentences": sentences(survivals)}

@@ -95,17 +95,17 @@ class Jasco(Task):
         A text replaces the audio, or the clip is rotated so that its speech comes first or last.
         """
         if text := _TEXTS.get(control):
-            return {one.id: Variation(None, {_TOLD: text.format(**one.meta)}) for one in loaded.samples}
+            return {sample.id: Variation(None, {_TOLD: text.format(**sample.meta)}) for sample in loaded.samples}
         file = loaded.folder / SPEECH_FILE
         if not file.is_file():
             raise DataError(f"{file}: is missing; next: audiomarathon jasco speech --data {loaded.folder}")
         speech = read_speech(file)
-        if unknown := speech.keys() - {one.cluster for one in loaded.samples}:
+        if unknown := speech.keys() - {sample.cluster for sample in loaded.samples}:
             raise DataError(f"{file}: {METADATA} has no clip {min(unknown)!r}")
-        found = {one.id: speech.get(one.cluster, ()) for one in loaded.samples}
+        speech_spans = {sample.id: speech.get(sample.cluster, ()) for sample in loaded.samples}
         return {
             id_: Variation(partial(turn_clip, spans=spans, control=control), {"speech": spans})
-            for id_, spans in found.items()
+            for id_, spans in speech_spans.items()
         }
 
     def reference(self, sample: Sample) -> dict[str, Any]:
@@ -118,7 +118,7 @@ class Jasco(Task):
         lines = io.StringIO()
         out = csv.writer(lines)
         out.writerow([_ID, *COLUMNS.values(), _CLIP, _TOLD])
-        for sample in {one.cluster: one for one in part.kept}.values():
+        for sample in {clip_sample.cluster: clip_sample for clip_sample in part.kept}.values():
             text = part.row(sample, sample.meta).get(_TOLD, "")
             texts = (sample.meta[name] for name in COLUMNS)
             out.writerow([sample.cluster, *texts, "" if text else part.path(sample), text])

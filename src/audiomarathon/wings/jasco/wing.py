@@ -46,12 +46,12 @@ class JascoWing(Wing):
         from audiomarathon.wings.jasco import survival_report
         from audiomarathon.wings.jasco.survival_of_runs import survivals
 
-        found = survivals(data.systems)
-        if all(one.system.is_base for one in found):
+        survival_rows = survivals(data.systems)
+        if all(survival.system.is_base for survival in survival_rows):
             return ()
-        drawn, said = survival_report.panels(found), {"": survival_report.sentences(found)}
+        drawn, said = survival_report.panels(survival_rows), {"": survival_report.sentences(survival_rows)}
         heading, charts = "What pruning removes first", {"": drawn} if drawn else {}
-        return (Section("survival", heading, survival_report.tables(found), charts, said),)
+        return (Section("survival", heading, survival_report.tables(survival_rows), charts, said),)
 
     def tables(self, runs: Sequence[Run]) -> Sequence[Table]:
         """See :meth:`Wing.tables`: figures beside the published ones."""

@@ -56,14 +56,14 @@ class AudioCaps(Captioning):
 
     def items(self, rows: Sequence[Mapping[str, str]]) -> list[Item]:
         """Return one item per clip; its id is the video's id with the start in seconds."""
-        found: dict[str, Item] = {}
+        captioned: dict[str, Item] = {}
         for row in rows:
             video, start = row["youtube_id"], row["start_time"]
             id_ = f"{video}_{start}"
             first = (id_, (id_, video, f"Y{video}", row["audiocap_id"]), ())
-            _, names, captions = found.get(id_, first)
-            found[id_] = (id_, names, (*captions, *filter(str.strip, [row["caption"]])))
-        return list(found.values())
+            _, names, captions = captioned.get(id_, first)
+            captioned[id_] = (id_, names, (*captions, *filter(str.strip, [row["caption"]])))
+        return list(captioned.values())
 
     def rows(self, item: Item) -> list[dict[str, str]]:
         """Return one row of the table per caption of an item.

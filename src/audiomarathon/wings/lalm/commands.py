@@ -297,7 +297,7 @@ class _Options:
         settings = replace(settings, samples=tuple(ids), attn_full=whole * LONGEST_FULL)
         name = [split, settings.prompt, "faithful" * self.faithful, "untimed" * (not settings.timing)]
         if self.noise:
-            subset = replace(loaded, samples=tuple(one for one in loaded.samples if one.id in chosen))
+            subset = replace(loaded, samples=tuple(sample for sample in loaded.samples if sample.id in chosen))
             content = fingerprint(subset), sorted(clip_hashes(subset.samples).items())
             name.append(hashed := hashlib.sha256(repr(content).encode()).hexdigest()[:8])
             out = self.root / f"noise-{self.bench}-{hashed}"
@@ -317,18 +317,18 @@ class _Options:
         file = folder / f"result_{short}{'' if phase == 'run' else f'_{noun}'}.txt"
         write_text(file, "")
         _add(file, f"{title} {noun.capitalize()} Results for {model}", f"Started at: {_now()}", "=" * 33)
-        target, found, runs = self.output or folder / self.bench, list[Path](), list[Path]()
+        target, inferred, runs = self.output or folder / self.bench, list[Path](), list[Path]()
         code: int | None = 0
         if chosen:
             log = folder / f"{self.bench}_infer.stderr.log"
             work = partial(self._infer, model, chosen, folder / "runs", target, methods, ratios, replies)
-            found, code = _phase(file, f"{title} inference", log, work)
+            inferred, code = _phase(file, f"{title} inference", log, work)
         if phase != "inference" and code is not None:
             log = folder / f"{self.bench}_eval.stderr.log"
-            scoring = partial(self._evaluate, model, found, folder / "runs", target)
+            scoring = partial(self._evaluate, model, inferred, folder / "runs", target)
             runs, scored = _phase(file, f"{title} evaluation", log, scoring)
             code = None if scored is None else code | scored
-        _add(file, *self._score_lines(runs), *(f"Run: {one}" for one in runs or found))
+        _add(file, *self._score_lines(runs), *(f"Run: {path}" for path in runs or inferred))
         _add(file, f"Finished at: {_now()}", f"=== Completed {title} {noun} for {model} ===")
         return 1 if code is None else code
 
@@ -357,17 +357,19 @@ class _Options:
             if methods.strip(" ,")
             else None
         )
-        found = list(run([_TASKS[self.bench]], name, settings, swept, say=say))
-        for one in found:
-            done = _read(one.folder)
+        results = list(run([_TASKS[self.bench]], name, settings, swept, say=say))
+        for result in results:
+            done = _read(result.folder)
             _write_predictions(done, place := _place_of(done, target))
             if self.attention:
                 self._write_attention(done, settings.samples, place / "attn" / self.attention)
             for record in list(done.records.values())[:replies]:
                 say(f"{record.id}: {record.text}")
-            if errors := one.summary["errors"]:
-                say(f"error: {one.folder}: {what_failed(one.folder, errors)}; fix the cause, then run it again")
-        return [one.folder for one in found], int(not all(one.summary["complete"] for one in found))
+            if errors := result.summary["errors"]:
+                say(f"error: {result.folder}: {what_failed(result.folder, errors)}; fix the cause, then run it again")
+        return [finished.folder for finished in results], int(
+            not all(finished.summary["complete"] for finished in results)
+        )
 
     def _write_attention(self, run: Run, samples: Sequence[str], place: Path) -> None:
         """Link each sample's attention into LALM Bench's folders: `sample_0000/` and so on, in data order."""
@@ -390,25 +392,25 @@ class _Options:
             except AudioMarathonError as error:  # the attention itself is saved already
                 say(f"warning: no pictures are drawn; {error}")
 
-    def _evaluate(self, model: str, found: Sequence[Path], runs: Path, target: Path) -> tuple[list[Path], int]:
-        """Score the runs `found`, or else the latest runs under `runs`, or else the file of predictions in `target`.
+    def _evaluate(self, model: str, folders: Sequence[Path], runs: Path, target: Path) -> tuple[list[Path], int]:
+        """Score the runs `folders`, or else the latest runs under `runs`, or else the file of predictions in `target`.
 
         Write the score files; return the run folders and the exit code.
         """
-        if not found and (earlier := list(runs.glob(f"*/{_TASKS[self.bench]}/*/*/run.json"))):
+        if not folders and (earlier := list(runs.glob(f"*/{_TASKS[self.bench]}/*/*/run.json"))):
             last = max(earlier, key=lambda file: file.stat().st_mtime)
-            found = sorted(file.parent for file in last.parent.parent.glob("*/run.json"))
-        if not found:
+            folders = sorted(file.parent for file in last.parent.parent.glob("*/run.json"))
+        if not folders:
             if not (file := target / _PREDICTIONS[self.bench]).is_file():
                 raise DataError(f"{target} has no {file.name}; run inference first")
             folder, code = self._score_file(file, runs, model, "")
             _write_scores(_read(folder), target, file)
             return [folder], code
-        code = self._score(found)
-        for one in map(_read, found):
-            written = _write_predictions(one, place := _place_of(one, target))
-            _write_scores(one, place, written)
-        return list(found), code
+        code = self._score(folders)
+        for read_run in map(_read, folders):
+            written = _write_predictions(read_run, place := _place_of(read_run, target))
+            _write_scores(read_run, place, written)
+        return list(folders), code
 
     def _score_file(self, file: Path, runs: Path, name: str, column: str) -> tuple[Path, int]:
         """Import and score a file of predictions; return its run folder and the exit code.

@@ -79,13 +79,13 @@ def read_captions(file: Path, folder: Path | None = None, *, faithful: bool = Fa
         id_, reply, texts = entry["audio_id"], entry["prediction"], entry["references"]
         if not isinstance(id_, str) or not isinstance(reply, str):
             raise RowError("audio_id and prediction must be texts")
-        if not isinstance(texts, list) or not texts or not all(isinstance(one, str) for one in texts):
+        if not isinstance(texts, list) or not texts or not all(isinstance(text, str) for text in texts):
             raise RowError("references must be a list of texts")
         if len(clean(id_, "audio_id")) > _LONGEST_NAME:
             raise RowError(f"audio_id {shown(id_)} has {len(id_)} characters; allowed: up to {_LONGEST_NAME}")
         if id_ in records:
             raise RowError(f"second entry of {shown(id_)}")
-        reference = {"references": [one_text(clean(one, "a reference"), "reference") for one in few(texts)]}
+        reference = {"references": [one_text(clean(text, "a reference"), "reference") for text in few(texts)]}
         records[id_] = _with_reply(Record(id_, id_, reference=reference, finish="stop"), reply, faithful=faithful)
 
     check_shards([file])
@@ -114,8 +114,8 @@ def read_answers(file: Path, column: str = REPLY, *, faithful: bool = False) -> 
         raise DataError(listed_faults(list(map(str, bad)), _SHOWN_FAULTS))
     task, records = MmauPro(), []
 
-    def add(one: tuple[Sample, Mapping[str, Any]]) -> None:
-        sample, fields = one
+    def add(pair: tuple[Sample, Mapping[str, Any]]) -> None:
+        sample, fields = pair
         if not isinstance(reply := fields[column], str):
             raise RowError(f"{column} of {sample.id} is not a text")
         empty = Record(sample.id, sample.cluster, reference=task.reference(sample), groups=task.groups(sample))
@@ -143,13 +143,13 @@ def corpus_of(records: Sequence[Record], folder: Path | None = None) -> tuple[li
             raise DataError(
                 "one entry is not enough to weigh words (CIDEr-D needs two); name a folder of Clotho with --data"
             )
-        return [list(one.reference["references"]) for one in records], f"the {len(records):,} entries"
+        return [list(record.reference["references"]) for record in records], f"the {len(records):,} entries"
     task = Clotho()
     tables = task.tables(place := task.find(folder), ALL)
-    wanted, lost = {name_id(one.id) for one in records}, set[str]()
+    wanted, lost = {name_id(record.id) for record in records}, set[str]()
     for parts in (*([part] for part in tables), list(tables)):
         if not (lost := wanted - {name_id(item[0]) for part in parts for item in tables[part]}):
-            texts = [list(own) for part in parts for own in task.captions(place, part)]
+            texts = [list(captions) for part in parts for captions in task.captions(place, part)]
             return texts, f"the {len(texts):,} clips of {' and '.join(parts)} in {place}"
     raise DataError(f"{place}: has no captions of {len(lost)} of {len(records)} clips, such as {shown(min(lost))}")
 
@@ -157,9 +157,9 @@ def corpus_of(records: Sequence[Record], folder: Path | None = None) -> tuple[li
 def predictions(records: Iterable[Record]) -> list[dict[str, Any]]:
     """Return the content of `predictions.json`, without failed samples."""
     return [
-        {"audio_id": one.id, "prediction": one.raw, "references": list(one.reference["references"])}
-        for one in records
-        if one.answered
+        {"audio_id": record.id, "prediction": record.raw, "references": list(record.reference["references"])}
+        for record in records
+        if record.answered
     ]
 
 
@@ -186,12 +186,12 @@ def answers(records: Sequence[Record], folder: Path | None = None) -> pyarrow.Ta
     """
     import pyarrow
 
-    replies = {one.id: one.raw for one in records if one.answered}
+    replies = {record.id: record.raw for record in records if record.answered}
     there = folder is not None and (folder / METADATA).is_file()
     table = read_parquet(folder / METADATA, ["id"], schema().names) if folder and there else schema().empty_table()
-    ids = [name_id(str(one).strip()) for one in table["id"].to_pylist()]
+    ids = [name_id(str(cell).strip()) for cell in table["id"].to_pylist()]
     if not set(replies) <= set(ids):
-        rows = [_row(one) for one in records if one.answered]
+        rows = [_row(record) for record in records if record.answered]
         try:
             table, ids = pyarrow.Table.from_pylist(rows, schema()), [row["id"] for row in rows]
         except pyarrow.ArrowException as error:
@@ -215,26 +215,26 @@ def comprehensive(verdicts: Sequence[Verdict], expected: int, file: Path, overal
     overall
         The overall score as published; None if it cannot be computed.
     """
-    found = {}
+    categories = {}
     for category in CATEGORIES:
-        own = [one for one in verdicts if one.record.reference["category"] == category]
-        scored = [one for one in own if one.values["as_published"] is not None]
-        if not own:
+        members = [verdict for verdict in verdicts if verdict.record.reference["category"] == category]
+        scored = [verdict for verdict in members if verdict.values["as_published"] is not None]
+        if not members:
             continue
-        kind = own[0].record.reference["type"]
-        score = mean_of([one.values["as_published"] for one in scored])
+        kind = members[0].record.reference["type"]
+        score = mean_of([verdict.values["as_published"] for verdict in scored])
         metrics = {"closed": _choice_metrics, "open": _judged_metrics}.get(kind)
         more = {"metrics": metrics(scored) if scored else None} if metrics else {"success_rate": score}
-        found[category] = {"type": _TYPES[kind], "count": len(scored), "performance_score": score, **more}
+        categories[category] = {"type": _TYPES[kind], "count": len(scored), "performance_score": score, **more}
     return {
         "evaluation_summary": {
             "total_samples": expected,
-            "evaluated_samples": sum(one["count"] for one in found.values()),
+            "evaluated_samples": sum(result["count"] for result in categories.values()),
             "parquet_file": str(file),
             "model_output_column": REPLY,
             "overall_weighted_performance": overall,
         },
-        "category_results": found,
+        "category_results": categories,
     }
 
 
@@ -243,19 +243,19 @@ def debug_info(summary: Mapping[str, Any], verdicts: Sequence[Verdict]) -> dict[
     names = ("expected", "n", "errors", "unparsed", "not_answerable", "not_judged", "cut_by_token_limit")
     return {
         **{name: summary.get(name) for name in names},
-        "empty": sum(not one.record.text.strip() for one in verdicts),
+        "empty": sum(not verdict.record.text.strip() for verdict in verdicts),
         "rules": summary.get("rules"),
         "matched_by": summary.get("encoder") or None,
-        "judges": sorted({judge for one in verdicts for judge in one.values["readings"]}),
-        "defects": dict(Counter(name for one in verdicts for name in one.record.reference.get("defects", ()))),
+        "judges": sorted({judge for verdict in verdicts for judge in verdict.values["readings"]}),
+        "defects": dict(Counter(name for verdict in verdicts for name in verdict.record.reference.get("defects", ()))),
     }
 
 
 def _with_reply(record: Record, reply: str, *, faithful: bool) -> Record:
-    found = replied(record, reply)
+    answered = replied(record, reply)
     if reply == FAILED and not faithful:
         return replace(record, error=f"the reply in the file is {FAILED}, so the model failed on this clip")
-    return found
+    return answered
 
 
 def _folded(name: str) -> str:
@@ -281,8 +281,8 @@ def _row(record: Record) -> dict[str, Any]:
 
 def _choice_metrics(verdicts: Sequence[Verdict]) -> dict[str, float]:
     """Return accuracy, precision, recall and F1 over option texts, weighted by support as in scikit-learn."""
-    chosen = [one.record.reference["options"][LETTERS.index(one.values["matched"])] for one in verdicts]
-    rows = per_class([one.record.reference["answer_text"] for one in verdicts], chosen).values()
+    chosen = [verdict.record.reference["options"][LETTERS.index(verdict.values["matched"])] for verdict in verdicts]
+    rows = per_class([verdict.record.reference["answer_text"] for verdict in verdicts], chosen).values()
 
     def weighted(name: str) -> float:
         return float(sum((row[name] or 0.0) * row["support"] for row in rows) / len(verdicts))
@@ -297,8 +297,8 @@ def _judged_metrics(verdicts: Sequence[Verdict]) -> dict[str, float]:
     A reply's scores are first averaged over the judges. A reply is good from an overall score of 4, and poor up to 2.
     """
     protocol, names, rows = OpenEndedAsPublished(), (*CRITERIA, "overall"), []
-    for one in verdicts:
-        read = [reading_of(protocol, one.record, said).values for said in one.record.judgements.values()]
+    for verdict in verdicts:
+        read = [reading_of(protocol, verdict.record, said).values for said in verdict.record.judgements.values()]
         rows.append(np.mean([[values[name] for name in names] for values in read if values], axis=0))
     means, spreads, overall = np.mean(rows, axis=0), np.std(rows, axis=0), np.array(rows)[:, -1]
     spread = {

@@ -61,7 +61,7 @@ def similarity(
 
     runs, opened = (_run(run_a), _run(run_b)), SentenceEncoder(encoder, window=None, batch_size=batch_size)
     frame, rows = compare(runs[0], runs[1], opened)
-    a, b = ({**one.records, **one.failed} for one in runs)
+    a, b = ({**run.records, **run.failed} for run in runs)
     unused = {"only_a": len(a.keys() - b.keys()), "only_b": len(b.keys() - a.keys())}
     unused["failed"] = sum(not (a[id_].answered and b[id_].answered) for id_ in a.keys() & b.keys())
     facts = {"encoder": opened.name, "encoder_hash": opened.hash, "runs": [str(run_a), str(run_b)]}
@@ -103,23 +103,23 @@ def references(
             raise DataError(f"{run} has no reply to any clip of {captions}; name a run on these clips")
     opened = SentenceEncoder(encoder, window=None, batch_size=batch_size)
     pairs, compared = compare_captions(clips, opened)
-    outliers = [one for one in compared if abs(one["z"]) >= OUTLIER]
+    outliers = [caption for caption in compared if abs(caption["z"]) >= OUTLIER]
     named = "sbert_sim" if opened.name == ENCODER else f"sbert_sim[{opened.name}]"
     scores = scores_without(outliers, clips, replies, opened, named)
     rows = [
         {"figure": key, "n": both["all"].clusters, "n_cleaned": both["cleaned"].clusters, **_cells(both)}
         for key, both in scores.items()
     ]
-    counts = {"captions": len(compared), "far": sum(one["z"] < 0 for one in outliers)}
+    counts = {"captions": len(compared), "far": sum(outlier["z"] < 0 for outlier in outliers)}
     counts["close"] = len(outliers) - counts["far"]
-    same = {kind: [one for one in pairs if one["same"] == kind] for kind in ("duplicate", "near_duplicate")}
+    same = {kind: [pair for pair in pairs if pair["same"] == kind] for kind in ("duplicate", "near_duplicate")}
     summary = {"encoder": opened.name, **counts, **same, "scores": rows}
     write_json((output / (name % "references")).with_suffix(".json"), summary)
     columns = {"pairs": "file_name i j similarity", "outliers": "file_name caption_index caption mean_similarity z"}
     for kind, listed in (("pairs", pairs), ("outliers", outliers)):
         frame = pd.DataFrame(list(listed), columns=columns[kind].split(), dtype=object)
         write_text(output / (name % kind), render.csv(render.Table(frame)))
-    counts |= {f"{kind}s": len(found) for kind, found in same.items()}
+    counts |= {f"{kind}s": len(members) for kind, members in same.items()}
     notes = [", ".join(f"{key.replace('_', '-')} {count:,}" for key, count in counts.items())]
     notes.append(
         "far, close: outliers far from or close to their clip's other captions; people: each caption scored against "
@@ -158,10 +158,16 @@ def write(
     for protocol in (WriteRubric(), MergeRubric()):
         if (answers := _answers(Path(f"{output}.run"), records, protocol, asking)) is None:
             return 0 if asking.plan else 2
-        readings = [(one, reading_of(protocol, one, one.judgements.get(author, {})).values) for one in answers[1]]
+        readings = [
+            (record, reading_of(protocol, record, record.judgements.get(author, {})).values) for record in answers[1]
+        ]
         dropped += sum(values.get("dropped", 0) for _record, values in readings if values)
-        records = [with_criteria(one, values["criteria"]) for one, values in readings if values and values["criteria"]]
-    known |= {one.id: {"id": one.id, "criteria": one.reference["criteria"], "judge": author} for one in records}
+        records = [
+            with_criteria(record, values["criteria"]) for record, values in readings if values and values["criteria"]
+        ]
+    known |= {
+        record.id: {"id": record.id, "criteria": record.reference["criteria"], "judge": author} for record in records
+    }
     if records:
         write_lines(output, known.values())
     made = counted(len(known), "rubric") if known else "not written"
@@ -189,13 +195,13 @@ def judge(
     from audiomarathon.wings.lalm.rubrics import RubricScore, read_rubrics, with_criteria
 
     read, known, scorer = _run(run), read_rubrics(rubrics), RubricScore()
-    records = [with_criteria(one, known[id_]["criteria"]) for id_, one in read.records.items() if id_ in known]
+    records = [with_criteria(record, known[id_]["criteria"]) for id_, record in read.records.items() if id_ in known]
     if not records:
         raise DataError(f"{rubrics} has no rubric for any clip of {run}; write rubrics with `rubrics write`")
     place = (read.folder or run.with_name(f"{run.name}.run")) / "rubrics"
     if (answers := _answers(place, records, scorer.protocol, asking)) is None:
         return 0 if asking.plan else 2
-    verdicts = [Verdict(one, scorer.judge(one)) for one in answers[1]]
+    verdicts = [Verdict(record, scorer.judge(record)) for record in answers[1]]
     figures, summary = Resampler(SEED).of_sums(scorer.sums(verdicts)), scorer.summary(verdicts)["judged"]
     rows = [
         {"judge": name, "n": facts["n"], **_cells({"score": figures[name]}), "missing": sum(facts["missing"].values())}
@@ -204,7 +210,7 @@ def judge(
     unused = {"without_rubric": len(read.records) - len(records), "failed": len(read.failed)}
     notes = [*scorer.notes(verdicts), _counts(unused)]
     render.show(render.Table.of(rows, title="Share of the rubric's weight that replies meet", notes=notes))
-    detailed = [{"id": one.record.id, "readings": one.values["readings"]} for one in verdicts]
+    detailed = [{"id": verdict.record.id, "readings": verdict.values["readings"]} for verdict in verdicts]
     content = {"rows": rows, **_cells({"rubric_score": figures["rubric_score"]}), **unused, **summary}
     write_json(file := output or place / "rubrics.json", content | {"detailed": detailed})
     say(f"wrote {file}")
@@ -221,11 +227,13 @@ def _run(path: Path) -> Run:
     if path.suffix in (".json", ".parquet") and not path.is_dir():
         task, read = ("lalm/clotho", read_captions) if path.suffix == ".json" else ("lalm/mmau_pro", read_answers)
         records = read(path)
-        answered, failed = ({one.id: one for one in records if one.answered is wanted} for wanted in (True, False))
+        answered, failed = (
+            {record.id: record for record in records if record.answered is wanted} for wanted in (True, False)
+        )
         return Run({"task": task}, answered, failed)
-    if len(found := read_runs([path])) > 1:
-        raise SettingsError(f"{path}: contains {len(found)} runs; name one, such as {found[0].folder}")
-    return found[0]
+    if len(runs := read_runs([path])) > 1:
+        raise SettingsError(f"{path}: contains {len(runs)} runs; name one, such as {runs[0].folder}")
+    return runs[0]
 
 
 def _captions(
@@ -264,8 +272,8 @@ def _answers(
     from audiomarathon.runs.folder import with_context
 
     failed = asking.ask([Case(folder, records, protocol)]) if records else 0
-    found = with_context(folder, {one.id: one for one in records}).values()
-    return None if failed is None else (failed, list(found))
+    answered = with_context(folder, {record.id: record for record in records}).values()
+    return None if failed is None else (failed, list(answered))
 
 
 def _counts(counts: Mapping[str, int]) -> str:

@@ -46,20 +46,20 @@ def write(root: Path) -> None:
     asked = [_question(number, name, names) for number, name in enumerate(names)]
     mmau = [
         {
-            **one,
+            **question,
             "id": f"mini-{n}",
             "audio_id": f"./test-mini-audios/mini-{n}.wav",
             "task": "sound",
             "difficulty": "easy",
         }
-        for n, one in enumerate(asked)
+        for n, question in enumerate(asked)
     ]
     write_text(folder / "mmau_mini" / "mmau-test-mini.json", json.dumps(mmau, indent=2))
     mmar = [
-        {**one, "id": f"mini_{n}", "audio_path": f"./audio/mini_{n}.wav", "modality": "sound", "url": f"mini/{n}"}
-        for n, one in enumerate(asked)
+        {**question, "id": f"mini_{n}", "audio_path": f"./audio/mini_{n}.wav", "modality": "sound", "url": f"mini/{n}"}
+        for n, question in enumerate(asked)
     ]
-    write_text(folder / "mmar" / "MMAR-meta.jsonl", "".join(json.dumps(one) + "\n" for one in mmar))
+    write_text(folder / "mmar" / "MMAR-meta.jsonl", "".join(json.dumps(question) + "\n" for question in mmar))
     if find_spec("pyarrow"):
         _mmau_pro(folder / "mmau_pro", names)
 

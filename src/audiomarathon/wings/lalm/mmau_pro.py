@@ -73,8 +73,8 @@ class MmauPro(Task):
 
     def find(self, root: Path) -> Path:
         """Return the folder of `test.parquet`, next to the unpacked `data.zip`."""
-        found = nearest(root, lambda folder: METADATA in folder.files and "data" in folder.folders)
-        return the_one(self, root, found, f"{METADATA} of MMAU-Pro beside its folder data (unpack data.zip)")
+        folders = nearest(root, lambda folder: METADATA in folder.files and "data" in folder.folders)
+        return the_one(self, root, folders, f"{METADATA} of MMAU-Pro beside its folder data (unpack data.zip)")
 
     def load(self, folder: Path, filters: Filters = Filters()) -> Loaded:
         """Read the rows and find their clips; defects of the data are counted, not fixed."""
@@ -108,11 +108,11 @@ class MmauPro(Task):
 
         The accuracy by length of the audio comes first. The table by category comes from the scorer.
         """
-        own = self.scorer.frames(verdicts)
-        by_length, _by_category = (frame for title, frame in super().frames(verdicts).items() if title not in own)
+        tables = self.scorer.frames(verdicts)
+        by_length, _by_category = (frame for title, frame in super().frames(verdicts).items() if title not in tables)
         order = ("setting", *LENGTHS, "none")
         columns = sorted(by_length, key=lambda name: order.index(str(name).partition("_")[0]))
-        return {"Accuracy by length of the audio": by_length[columns], **own}
+        return {"Accuracy by length of the audio": by_length[columns], **tables}
 
     def write_rows(self, part: Part, target: Path) -> None:
         """Write `test.parquet` with the columns and types of MMAU-Pro's own file."""
@@ -122,9 +122,9 @@ class MmauPro(Task):
         kept = {sample.id: sample for sample in part.kept}
         file = part.loaded.folder / METADATA
         rows = [
-            part.row(kept[one.id], {**fields, "audio_path": part.clips(kept[one.id])})
-            for one, fields in read_questions(file)[0]
-            if one.id in kept
+            part.row(kept[sample.id], {**fields, "audio_path": part.clips(kept[sample.id])})
+            for sample, fields in read_questions(file)[0]
+            if sample.id in kept
         ]
         table = pyarrow.Table.from_pylist(rows, read_parquet(file, COLUMNS, UNREAD_COLUMNS).schema)
         parquet.write_table(table, out := io.BytesIO())
@@ -176,7 +176,7 @@ def question(row: Row) -> Sample:
         raise RowError(f"audio_path names {clips} clips, expected 1 to {MAX_CLIPS}")
     kind = TYPES.get(category, "closed")
     skills = {name: _texts(row, name) for name in ("perceptual_skills", "reasoning_skills")}
-    options, answer, own, defects = {"closed": _closed, "open": _open, "following": _following}[kind](row)
+    options, answer, details, defects = {"closed": _closed, "open": _open, "following": _following}[kind](row)
     if any("" in names for names in skills.values()):
         defects = [*defects, EMPTY_SKILL]
     meta = {
@@ -186,7 +186,7 @@ def question(row: Row) -> Sample:
         **{name: [skill for skill in names if skill] for name, names in skills.items()},
         "clips": clips,
         "defects": defects,
-        **own,
+        **details,
     }
     return Sample(id_, (), _written(row, "question"), answer, id_, tuple(options), meta=meta, kind=category)
 
@@ -203,8 +203,8 @@ def _closed(row: Row) -> _Asked:
     if len(set(options)) < len(options):
         raise RowError(f"two of the options {shown(options)} are the same")
     same = [place for place, option in enumerate(options) if option == answer]
-    found = same or [place for place, option in enumerate(options) if _folded(option) == _folded(answer)]
-    letter = LETTERS[found[0]] if len(found) == 1 else ""
+    right = same or [place for place, option in enumerate(options) if _folded(option) == _folded(answer)]
+    letter = LETTERS[right[0]] if len(right) == 1 else ""
     here = {
         NO_RIGHT_OPTION: not letter,
         SPELT_OTHERWISE: bool(letter) and not same,

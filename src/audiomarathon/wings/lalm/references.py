@@ -77,27 +77,27 @@ def compare_captions(clips: Sequence[Clip], encoder: TextEncoder) -> tuple[Rows,
     DataError
         No clip has two captions.
     """
-    there = [(name, {i: text for i, text in enumerate(own, 1) if text}) for name, own in clips]
-    if all(len(own) < 2 for _name, own in there):
+    there = [(name, {i: text for i, text in enumerate(clip_captions, 1) if text}) for name, clip_captions in clips]
+    if all(len(clip_texts) < 2 for _name, clip_texts in there):
         raise DataError("no clip has two captions to compare")
-    texts = list(dict.fromkeys(text for _name, own in there for text in own.values()))
+    texts = list(dict.fromkeys(text for _name, clip_texts in there for text in clip_texts.values()))
     places, vectors = {text: place for place, text in enumerate(texts)}, unit_vectors(texts, encoder)
     pairs, captions = list[dict[str, Any]](), list[dict[str, Any]]()
-    for name, own in ((name, own) for name, own in there if len(own) > 1):
-        rows = vectors[[places[text] for text in own.values()]]
+    for name, numbered in ((name, clip_texts) for name, clip_texts in there if len(clip_texts) > 1):
+        rows = vectors[[places[text] for text in numbered.values()]]
         cosines = rows @ rows.T
-        for (row, i), (column, j) in combinations(enumerate(own), 2):
-            equal = own[i].casefold() == own[j].casefold() or tokens(own[i]) == tokens(own[j])
+        for (row, i), (column, j) in combinations(enumerate(numbered), 2):
+            equal = numbered[i].casefold() == numbered[j].casefold() or tokens(numbered[i]) == tokens(numbered[j])
             same = "duplicate" if equal else "near_duplicate" if cosines[row, column] >= NEAR else ""
             similarity = round(float(cosines[row, column]), _DIGITS)
             pairs.append({"file_name": name, "i": i, "j": j, "similarity": similarity, "same": same})
-        means = (cosines.sum(axis=1) - cosines.diagonal()) / (len(own) - 1)
-        for (i, text), mean in zip(own.items(), means.tolist(), strict=True):
+        means = (cosines.sum(axis=1) - cosines.diagonal()) / (len(numbered) - 1)
+        for (i, text), mean in zip(numbered.items(), means.tolist(), strict=True):
             captions.append({"file_name": name, "caption_index": i, "caption": text, "mean_similarity": mean})
-    every = np.array([one["mean_similarity"] for one in captions])
+    every = np.array([caption["mean_similarity"] for caption in captions])
     spread = every.std() if np.ptp(every) > 1e-9 else np.inf
     zs = ((every - every.mean()) / spread).tolist()
-    return pairs, [{**one, "z": z} for one, z in zip(captions, zs, strict=True)]
+    return pairs, [{**caption, "z": z} for caption, z in zip(captions, zs, strict=True)]
 
 
 def scores_without(
@@ -122,26 +122,26 @@ def scores_without(
     dict
         For each figure, such as `people: cider_d`: `all`, `cleaned` and `difference` (over the clips that have both).
     """
-    gone = {(one["file_name"], one["caption_index"]) for one in outliers}
+    gone = {(outlier["file_name"], outlier["caption_index"]) for outlier in outliers}
     whole = [[text for text in texts if text] for _name, texts in clips]
     cleaned = [[text for i, text in enumerate(texts, 1) if text and (name, i) not in gone] for name, texts in clips]
     frequencies, names = Frequencies.of([texts for texts in whole if texts]), [name for name, _texts in clips]
     metrics: dict[str, Metric] = {
-        "cider_d": lambda own, texts: cider_d(own, texts, frequencies),
-        named: lambda own, texts: sbert_sim(own, texts, encoder),
+        "cider_d": lambda candidates, texts: cider_d(candidates, texts, frequencies),
+        named: lambda candidates, texts: sbert_sim(candidates, texts, encoder),
     }
 
     def of_replies(references: Sequence[Sequence[str]], metric: Metric) -> Floats:
         there = [i for i, (name, texts) in enumerate(zip(names, references, strict=True)) if texts and name in replies]
-        found = np.full(len(names), np.nan)
-        found[there] = metric([replies[names[i]] for i in there], [references[i] for i in there])
-        return found
+        scores = np.full(len(names), np.nan)
+        scores[there] = metric([replies[names[i]] for i in there], [references[i] for i in there])
+        return scores
 
     scorers = {"people": human_ceiling, **({"replies": of_replies} if replies else {})}
-    found = {}
+    estimates = {}
     for who, scorer in scorers.items():
         for name, metric in metrics.items():
             every, rest = scorer(whole, metric), scorer(cleaned, metric)
             columns = {"all": every.tolist(), "cleaned": rest.tolist(), "difference": (rest - every).tolist()}
-            found[f"{who}: {name}"] = Resampler(SEED).of_sums(means_of_items(columns, names))
-    return found
+            estimates[f"{who}: {name}"] = Resampler(SEED).of_sums(means_of_items(columns, names))
+    return estimates

@@ -69,7 +69,7 @@ class Ruler:
         """
         grid, shortest = self.grid, 60 * min(self.grid.minutes)
         silence = np.zeros(round(grid.gap * RATE), np.float32)
-        for item in items(grid, [one for one in self.voice if one != BELL]):
+        for item in items(grid, [word for word in self.voice if word != BELL]):
             parts, spans, end = list[Signal](), list[tuple[int, int]](), 0
             for place, name in enumerate(item.sounds):
                 made = self.voice[name].make(np.random.default_rng([grid.seed, item.needles, item.number, place]))
@@ -85,10 +85,10 @@ class Ruler:
 
     def clips(self, number: int) -> Iterator[Clip]:
         """Yield the clips of a background, by length and loudness; in each group, the background alone comes first."""
-        own = [one for one in self.groups if one.number % len(self.backgrounds) == number]
+        group_items = [member for member in self.groups if member.number % len(self.backgrounds) == number]
         for minutes, snr in itertools.product(self.grid.minutes, self.grid.snr):
             yield Clip(None, minutes, snr=snr)
-            for item, place in itertools.product(own, self.grid.places):
+            for item, place in itertools.product(group_items, self.grid.places):
                 onset = round(place * (_frames(minutes) - len(self.groups[item][0])))
                 yield Clip(item, minutes, place, snr, onset)
 
@@ -100,12 +100,12 @@ class Ruler:
     @property
     def size(self) -> tuple[int, float, float]:
         """Number of clips, their total hours, and their approximate size in GB."""
-        minutes = [one.minutes for number in range(len(self.backgrounds)) for one in self.clips(number)]
+        minutes = [clip.minutes for number in range(len(self.backgrounds)) for clip in self.clips(number)]
         return len(minutes), sum(minutes) / 60, 60 * sum(minutes) * _BYTES_A_SECOND / 1e9
 
     def name(self, background: Sound, clip: Clip) -> str:
         """Return a clip's file name: a hash of the code, the sounds and their positions."""
-        marks = [self.voice[one].mark for one in clip.item.sounds] if clip.item else []
+        marks = [self.voice[sound].mark for sound in clip.item.sounds] if clip.item else []
         stream = [self.grid.seed, self.grid.gap, *((clip.item.needles, clip.item.number) if clip.item else ())]
         what = [_code(), self.peak, background.mark, {**asdict(clip), "item": [marks, stream]}]
         return f"clips/{hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:24]}.flac"
@@ -152,12 +152,14 @@ def write(ruler: Ruler, root: Path, step: Callable[[int], object] = lambda _: No
                 step(1)
                 without = without if clip.item else name
                 for asked in clip.item.asked if clip.item else ():
-                    own = {"path": name, "background": background.mark, "background_alone": without}
-                    rows.setdefault(asked.question, []).append(own | _row(ruler, clip, asked))
-        for question, found in rows.items():
-            write_ascii(folder / f"ruler_{question}.json", sorted(found, key=lambda row: natural(row["uniq_id"])))
+                    facts = {"path": name, "background": background.mark, "background_alone": without}
+                    rows.setdefault(asked.question, []).append(facts | _row(ruler, clip, asked))
+        for question, question_rows in rows.items():
+            write_ascii(
+                folder / f"ruler_{question}.json", sorted(question_rows, key=lambda row: natural(row["uniq_id"]))
+            )
         lengths = {"min_seconds": 60 * min(minutes), "max_seconds": 60 * max(minutes)}
-        write_manifest(root, {}, {f"ruler/{one}": {"count": len(found), **lengths} for one, found in rows.items()})
+        write_manifest(root, {}, {f"ruler/{name}": {"count": len(group), **lengths} for name, group in rows.items()})
     return made
 
 
@@ -188,11 +190,11 @@ def _row(ruler: Ruler, clip: Clip, asked: Asked) -> dict[str, Any]:
     group, spans = ruler.groups[item]
     parts = (clip.minutes, "min-at", clip.place, "-n", item.needles, "-", clip.snr, f"dB-{item.number:02d}")
     return {
-        "uniq_id": "".join(one if isinstance(one, str) else f"{one:.12g}" for one in parts),
+        "uniq_id": "".join(part if isinstance(part, str) else f"{part:.12g}" for part in parts),
         "question": QUESTIONS[asked.question],
         **{f"choice_{letter.lower()}": text for letter, text in zip(LETTERS, asked.options, strict=False)},
         "answer_gt": asked.letter, "heard": list(item.sounds),
         "event_onset": clip.onset / RATE, "event_seconds": len(group) / RATE,
-        "needles": [[end / RATE for end in spans[one]] for one in asked.deciding],
+        "needles": [[end / RATE for end in spans[number]] for number in asked.deciding],
         "minutes": clip.minutes, "place": clip.place, "needle_count": item.needles, "snr_db": clip.snr,
     }  # fmt: skip

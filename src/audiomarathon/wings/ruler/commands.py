@@ -53,17 +53,17 @@ def ruler(
     say(f"{counted(clips, 'clip')}, {hours:.1f} h, about {size:.1f} GB, on {counted(len(around), 'background')}")
     if dry_run:
         return
-    for one in around if background else ():  # this finds damage before the first clip is written
-        if not sounds.level(one.make(longest)[: round(min(grid.minutes) * 60 * RATE)]):
-            raise DataError(f"--background {background}: {one.mark} begins with digital silence, longer than a clip")
+    for sound in around if background else ():  # this finds damage before the first clip is written
+        if not sounds.level(sound.make(longest)[: round(min(grid.minutes) * 60 * RATE)]):
+            raise DataError(f"--background {background}: {sound.mark} begins with digital silence, longer than a clip")
     with progress_of(clips, "ruler", "clip") as step:
         made = build.write(made_of, folder, step)
     say(f"{folder}: made {counted(made, 'clip')}, {clips - made} were there")
-    asked = dict.fromkeys(f"ruler/{one.question}" for item in made_of.groups for one in item.asked)
+    asked = dict.fromkeys(f"ruler/{query.question}" for item in made_of.groups for query in item.asked)
     say(f"next: audiomarathon run {' '.join(asked)} --data {folder}")
 
 
 def _numbers(flag: str, text: str) -> tuple[Any, ...]:
-    if odd := [one for one in listed(text) if not _TEXT.fullmatch(one)]:
+    if odd := [text_part for text_part in listed(text) if not _TEXT.fullmatch(text_part)]:
         raise SettingsError(f"{flag} {odd[0]}: not a number; allowed: numbers separated by commas, such as 1,5,15")
-    return tuple(int(one) if one.isdecimal() else float(one) for one in listed(text))
+    return tuple(int(text_part) if text_part.isdecimal() else float(text_part) for text_part in listed(text))

@@ -41,37 +41,40 @@ def kept_of_needles(record: Record, *, is_base: bool = False) -> list[float] | N
     if not spans or is_base:
         return [1.0] * len(spans) if spans else None
     heard = heard_tokens(record)
-    own = [] if heard is None else [heard[tokens_within(len(heard), record.clip_seconds, [span])] for span in spans]
-    return [float(one.mean()) for one in own] if own and all(map(len, own)) else None
+    needles = [] if heard is None else [heard[tokens_within(len(heard), record.clip_seconds, [span])] for span in spans]
+    return [float(needle.mean()) for needle in needles] if needles and all(map(len, needles)) else None
 
 
 def figures(verdicts: Sequence[Verdict], *, is_base: bool) -> dict[str, Estimate]:
     """Return `accuracy`, `kept` (share of needle tokens), and shares of wrong answers: `unanswered`, `dropped`."""
     columns: dict[str, list[float | None]] = {"accuracy": [], **{name: [] for name in _TITLES}}
-    for one in verdicts:
-        right, shares = float(one.values["correct"]), kept_of_needles(one.record, is_base=is_base)
+    for verdict in verdicts:
+        right, shares = float(verdict.values["correct"]), kept_of_needles(verdict.record, is_base=is_base)
         whole = min(shares) > 0 if shares else None
         wrong = [None if whole is None else (1 - right) * (whole is kept) for kept in (True, False)]
         row = (right, float(np.mean(shares)) if shares else None, *wrong)
         for column, value in zip(columns.values(), row, strict=True):
             column.append(value)
-    found = Resampler(SEED).of_sums(means(columns, verdicts, shares=True))
+    estimates = Resampler(SEED).of_sums(means(columns, verdicts, shares=True))
     # Base keeps all by construction, which needs no interval.
-    return found | {name: replace(found[name], interval=None) for name in ("kept", "dropped") if is_base}
+    return estimates | {name: replace(estimates[name], interval=None) for name in ("kept", "dropped") if is_base}
 
 
 def section(data: PageData) -> Sequence[Section]:
     """Return the section on the ruler: a table by length, and a heat map for each task, setting and kind of needle."""
     rows, drawn = [], dict[str, list[Chart]]()
-    several = len({one.checkpoint for one in data.systems}) > 1
-    runs = [(task.key, one) for task in RULER.tasks for one in data.systems if task.key in one.runs]
+    several = len({system.checkpoint for system in data.systems}) > 1
+    runs = [(task.key, system) for task in RULER.tasks for system in data.systems if task.key in system.runs]
     for key, system in runs:
         verdicts, name = system.runs[key].verdicts.values(), system.name(with_checkpoint=several)
         drawn.setdefault(key, []).extend(_maps(verdicts, f"{key}, {name}"))
-        for (minutes,), own in _grouped(verdicts, "minutes"):
-            facts = {"task": key, "setting": name, "minutes": float(minutes), "n": len(own)}
-            found = figures(own, is_base=system.is_base)
-            rows.append(facts | {end: value for one in found for end, value in estimated(one, found[one]).items()})
+        for (minutes,), group in _grouped(verdicts, "minutes"):
+            facts = {"task": key, "setting": name, "minutes": float(minutes), "n": len(group)}
+            estimates = figures(group, is_base=system.is_base)
+            rows.append(
+                facts
+                | {end: value for figure in estimates for end, value in estimated(figure, estimates[figure]).items()}
+            )
     kinds = {name: Kind(title, ".2f") for name, title in _TITLES.items()} | {"minutes": Kind("", "g")}
     shown = ("task", "setting", "minutes", "accuracy", *_TITLES, "n")
     table = Table.of(rows, shown, title="Score by length", group="task", notes=_NOTES, kinds=kinds)
@@ -80,11 +83,11 @@ def section(data: PageData) -> Sequence[Section]:
 
 def _maps(verdicts: Iterable[Verdict], name: str) -> Iterator[Chart]:
     """Yield a heat map for each combination of number of needles and loudness in a run."""
-    for (needles, loudness), own in _grouped(verdicts, "needles", "dB"):
+    for (needles, loudness), group in _grouped(verdicts, "needles", "dB"):
         cells = [
             {"x": place, "y": f"{minutes} min", "said": f"n {len(members)}",
-             "value": float(np.mean([one.values["correct"] for one in members]))}
-            for (minutes, place), members in _grouped(own, "minutes", "place")
+             "value": float(np.mean([verdict.values["correct"] for verdict in members]))}
+            for (minutes, place), members in _grouped(group, "minutes", "place")
         ]  # fmt: skip
         chart = heat_map(cells, "place of the needles", "length", "accuracy")
         yield chart.with_title(f"{name}: needles {needles}, {loudness} dB")
@@ -92,7 +95,7 @@ def _maps(verdicts: Iterable[Verdict], name: str) -> Iterator[Chart]:
 
 def _grouped(verdicts: Iterable[Verdict], *names: str) -> list[tuple[tuple[str, ...], list[Verdict]]]:
     """Return the verdicts of each group of records, by rising numbers."""
-    found: dict[tuple[str, ...], list[Verdict]] = {}
-    for one in verdicts:
-        found.setdefault(tuple((one.record.groups or {}).get(name, "0") for name in names), []).append(one)
-    return sorted(found.items(), key=lambda group: tuple(map(float, group[0])))
+    groups: dict[tuple[str, ...], list[Verdict]] = {}
+    for verdict in verdicts:
+        groups.setdefault(tuple((verdict.record.groups or {}).get(name, "0") for name in names), []).append(verdict)
+    return sorted(groups.items(), key=lambda group: tuple(map(float, group[0])))

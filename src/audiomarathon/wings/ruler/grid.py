@@ -109,22 +109,24 @@ class Grid:
         SettingsError
             A value is not allowed; the message names its flag.
         """
-        _check("--questions", self.questions, lambda one: one in QUESTIONS, ", ".join(QUESTIONS))
-        _check("--minutes", self.minutes, lambda one: 0 < one <= MOST_MINUTES, "above 0 and up to 60")
-        _check("--places", self.places, lambda one: 0 <= one <= 1, "0 (start of the clip) to 1 (end)")
-        _check("--needles", self.needles, lambda one: isinstance(one, int) and 0 < one <= MOST, f"1, 2, … {MOST}")
-        _check("--snr", self.snr, lambda one: abs(one) <= LOUDEST_DB, f"-{LOUDEST_DB:g} to {LOUDEST_DB:g} dB")
-        _check("--gap", [self.gap], lambda one: 0 <= one <= 60 * MOST_MINUTES, "0 to 3600 seconds")
-        _check("--seed", [self.seed], lambda one: one >= 0, "whole numbers from 0")
-        _check("--items", [self.items], lambda one: 0 < one <= MOST and one % OPTIONS == 0, f"multiples of 4 up to "
-               f"{MOST}, so that each letter is right equally often")  # fmt: skip
+        _check("--questions", self.questions, lambda choice: choice in QUESTIONS, ", ".join(QUESTIONS))
+        _check("--minutes", self.minutes, lambda choice: 0 < choice <= MOST_MINUTES, "above 0 and up to 60")
+        _check("--places", self.places, lambda choice: 0 <= choice <= 1, "0 (start of the clip) to 1 (end)")
+        _check(
+            "--needles", self.needles, lambda choice: isinstance(choice, int) and 0 < choice <= MOST, f"1, 2, … {MOST}"
+        )
+        _check("--snr", self.snr, lambda choice: abs(choice) <= LOUDEST_DB, f"-{LOUDEST_DB:g} to {LOUDEST_DB:g} dB")
+        _check("--gap", [self.gap], lambda choice: 0 <= choice <= 60 * MOST_MINUTES, "0 to 3600 seconds")
+        _check("--seed", [self.seed], lambda choice: choice >= 0, "whole numbers from 0")
+        items = f"multiples of 4 up to {MOST}, so that each letter is right equally often"
+        _check("--items", [self.items], lambda choice: 0 < choice <= MOST and choice % OPTIONS == 0, items)
         if self.questions == ("order",) and max(self.needles) < 2:
             raise SettingsError("--questions order: needs --needles 2 or more, since one word has no order")
 
 
 def _check(flag: str, values: Sequence[Any], fine: Callable[[Any], bool], allowed: str) -> None:
-    odd = [str(one) for one in values if not fine(one)] or [""] * (not values)
-    odd += [f"{one}, named twice" for one in values if values.count(one) > 1]
+    odd = [str(choice) for choice in values if not fine(choice)] or [""] * (not values)
+    odd += [f"{choice}, named twice" for choice in values if values.count(choice) > 1]
     if odd:
         raise SettingsError(f"{flag} {shown(odd[0])}: not allowed; allowed: {allowed}")
 
@@ -155,19 +157,22 @@ def items(grid: Grid, vocabulary: Sequence[str]) -> list[Item]:
         *letters, more = (_balanced(rng, grid.items) for _ in range(len(QUESTIONS) + 1))
         answers = _answers(rng, vocabulary, grid.items, needles) if needles <= most else {}
         for number in range(grid.items):
-            letter = dict(zip(QUESTIONS, (int(own[number]) for own in letters), strict=True))
+            letter = dict(zip(QUESTIONS, (int(numbers[number]) for numbers in letters), strict=True))
             rings = needles + int(more[number])
-            counts = [f"{rings}", *(f"{one}" for one in range(needles, needles + OPTIONS) if one != rings)]
+            counts = [f"{rings}", *(f"{count}" for count in range(needles, needles + OPTIONS) if count != rings)]
             asked = [Asked("count", *_placed(rng, counts, letter["count"]), tuple(range(rings)))]
             made = [Item(needles, number, (BELL,) * rings, tuple(asked))]
-            if right := {one: own[number] for one, own in answers.items()}:
+            if right := {question: words[number] for question, words in answers.items()}:
                 said = _words(rng, right, vocabulary, needles)
-                about = [one for one in right if needles > 1 or one != "order"]
-                asked = [_about_words(rng, one, said, right[one], vocabulary, letter[one]) for one in about]
+                about = [question for question in right if needles > 1 or question != "order"]
+                asked = [
+                    _about_words(rng, question, said, right[question], vocabulary, letter[question])
+                    for question in about
+                ]
                 made.append(Item(needles, number, said, tuple(asked)))
             for item in made:
-                own = tuple(one for one in item.asked if one.question in grid.questions)
-                rows += [replace(item, asked=own)] if own else []
+                kept = tuple(question for question in item.asked if question.question in grid.questions)
+                rows += [replace(item, asked=kept)] if kept else []
     return rows
 
 
@@ -181,7 +186,9 @@ def _answers(rng: np.random.Generator, vocabulary: Sequence[str], count: int, ne
 
     With n needles, the first word is the right answer, or follows the bell, in one item out of n.
     """
-    first = [vocabulary[one] for _ in range(-(-count // len(vocabulary))) for one in rng.permutation(len(vocabulary))]
+    first = [
+        vocabulary[index] for _ in range(-(-count // len(vocabulary))) for index in rng.permutation(len(vocabulary))
+    ]
 
     def moved() -> list[str]:
         rest = sorted(rng.permutation(count)[-(-count // needles) :])
@@ -198,8 +205,8 @@ def _words(
     """Return the sounds of an item: its first word, other words in random order, and a bell before one of them."""
     first, *others = dict.fromkeys(answers.values())
     unsaid = [word for word in vocabulary if word not in (first, *others)]
-    others += [unsaid[one] for one in rng.permutation(len(unsaid))[: needles - 1 - len(others)]]
-    said = [first, *(others[one] for one in rng.permutation(len(others)))]
+    others += [unsaid[index] for index in rng.permutation(len(unsaid))[: needles - 1 - len(others)]]
+    said = [first, *(others[index] for index in rng.permutation(len(others)))]
     said.insert(said.index(answers["after"]), BELL)
     return tuple(said)
 
@@ -212,15 +219,17 @@ def _about_words(
     The wrong options of `word` are not said in the clip; those of other questions are, if there are enough words.
     """
     at = sounds.index(right)
-    said = [index for index, one in enumerate(sounds) if one not in (BELL, right) and question != "word"]
-    wrong = [int(one) for one in rng.permutation(said)][:_UNSAID]
+    said = [index for index, sound in enumerate(sounds) if sound not in (BELL, right) and question != "word"]
+    wrong = [int(index) for index in rng.permutation(said)][:_UNSAID]
     unsaid = [word for word in vocabulary if word not in sounds]
-    filling = [unsaid[one] for one in rng.permutation(len(unsaid))[: _UNSAID - len(wrong)]]
+    filling = [unsaid[index] for index in rng.permutation(len(unsaid))[: _UNSAID - len(wrong)]]
     deciding = {"word": [at], "order": sorted([at, *wrong]), "after": [at - 1, at]}[question]
-    return Asked(question, *_placed(rng, [right, *(sounds[one] for one in wrong), *filling], letter), tuple(deciding))
+    return Asked(
+        question, *_placed(rng, [right, *(sounds[index] for index in wrong), *filling], letter), tuple(deciding)
+    )
 
 
 def _placed(rng: np.random.Generator, options: Sequence[str], letter: int) -> tuple[tuple[str, ...], str]:
     """Shuffle the options, but put the first, the right one, at the given letter's place; return options and letter."""
-    others = [options[1 + one] for one in rng.permutation(len(options) - 1)]
+    others = [options[1 + index] for index in rng.permutation(len(options) - 1)]
     return (*others[:letter], options[0], *others[letter:]), LETTERS[letter]

@@ -76,11 +76,11 @@ def voice(words: Path | None = None, bell: Path | None = None) -> dict[str, Soun
         A recording cannot be read or is silent, two recordings have the same name, a name is not a word, or the folder
         holds no recording.
     """
-    found: dict[str, Sound] = {}
+    sounds: dict[str, Sound] = {}
     taken = {BELL}
     size = round(synthesis.EVENT_SECONDS * RATE)
-    for word in [one.option for one in world.PLACES if words is None]:
-        found[word] = Sound(f"tones {word}", partial(synthesis.spoken, word, n=size, rate=RATE))
+    for word in [place.option for place in world.PLACES if words is None]:
+        sounds[word] = Sound(f"tones {word}", partial(synthesis.spoken, word, n=size, rate=RATE))
     for file in recordings(words, "--words") if words else ():
         word = " ".join(file.stem.replace("_", " ").split())
         plain = "".join(words_of(word))  # compared as in replies: it's and its are one word
@@ -89,8 +89,8 @@ def voice(words: Path | None = None, bell: Path | None = None) -> dict[str, Soun
         if plain in taken:
             raise DataError(f"{file}: says {shown(word)}, which is taken; one recording a word, and none says bell")
         taken.add(plain)
-        found[word] = _recorded(file)
-    return found | {BELL: _recorded(named_folder(bell)) if bell else Sound("struck bell", _struck)}
+        sounds[word] = _recorded(file)
+    return sounds | {BELL: _recorded(named_folder(bell)) if bell else Sound("struck bell", _struck)}
 
 
 def _recorded(file: Path) -> Sound:
@@ -131,16 +131,18 @@ def recorded_backgrounds(folder: Path, count: int, seed: int, frames: int) -> li
     files = recordings(folder, "--background")
     if len(files) == 1:
         raise DataError(f"--background {folder}: holds 1 recording; allowed: 2 or more, so that scores get intervals")
-    order, found = np.random.default_rng([seed, len(files)]).permutation(len(files)), []
+    order, backgrounds = np.random.default_rng([seed, len(files)]).permutation(len(files)), []
     for number in range(min(count, len(files))):
-        own, seconds = list[Path](), 0.0
-        for file in (files[one] for one in order[number::count]):
+        group, seconds = list[Path](), 0.0
+        for file in (files[index] for index in order[number::count]):
             if seconds * RATE < frames:
-                own.append(file)
+                group.append(file)
                 seconds += probe(file).seconds
-        marks = " ".join(map(_hash, own))
-        found.append(Sound(f"{own[0].stem}-{hashlib.sha256(marks.encode()).hexdigest()[:16]}", partial(_joined, own)))
-    return found
+        marks = " ".join(map(_hash, group))
+        backgrounds.append(
+            Sound(f"{group[0].stem}-{hashlib.sha256(marks.encode()).hexdigest()[:16]}", partial(_joined, group))
+        )
+    return backgrounds
 
 
 def _joined(files: Sequence[Path], frames: int) -> Signal:
@@ -151,9 +153,9 @@ def _joined(files: Sequence[Path], frames: int) -> Signal:
 def _audible(file: Path) -> Signal:
     """Return a recording with a root mean square of 1; refuse digital silence."""
     samples = decode(file, RATE)
-    if not (own := level(samples)):
+    if not (loudness := level(samples)):
         raise AudioError(file, "is digital silence, which has no loudness to set")
-    samples /= own
+    samples /= loudness
     return samples
 
 
@@ -170,12 +172,14 @@ def recordings(folder: Path, flag: str) -> list[Path]:
     place = named_folder(folder)
     if not place.is_dir():
         raise DataError(f"{flag} {folder}: is not a folder")
-    files = [one.path.relative_to(place.absolute()) / name for one in walk(place) for name in one.files]
-    found = [place / file for file in sorted(files, key=lambda file: natural(file.as_posix()))]
-    found = [file for file in found if file.name.lower().endswith(AUDIO_SUFFIXES)]
-    if not found:
+    files = [
+        directory.path.relative_to(place.absolute()) / name for directory in walk(place) for name in directory.files
+    ]
+    paths = [place / file for file in sorted(files, key=lambda file: natural(file.as_posix()))]
+    paths = [file for file in paths if file.name.lower().endswith(AUDIO_SUFFIXES)]
+    if not paths:
         raise DataError(f"{flag} {folder}: holds no recordings; allowed: {', '.join(AUDIO_SUFFIXES)}")
-    return found
+    return paths
 
 
 def _hash(file: Path) -> str:

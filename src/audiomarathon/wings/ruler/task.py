@@ -61,7 +61,7 @@ class Ruler(MultipleChoice):
 
     def vary(self, loaded: Loaded, control: str) -> Mapping[str, Variation]:
         """Return the clip's background alone, of the same length, for each sample."""
-        clips = {one.id: loaded.folder / str(one.meta.get("background_alone")) for one in loaded.samples}
+        clips = {sample.id: loaded.folder / str(sample.meta.get("background_alone")) for sample in loaded.samples}
         if missing := [clip for clip in clips.values() if not clip.is_file()]:
             raise DataError(f"{missing[0]}: is missing; make the ruler again with audiomarathon ruler, then {control}")
         gone = {"event_onset": None, "event_seconds": None}

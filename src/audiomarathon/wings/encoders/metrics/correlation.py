@@ -25,6 +25,6 @@ def pearson(sums: Floats) -> Floats:
     n, p, t, pp, tt, pt = np.moveaxis(np.asarray(sums, dtype=np.float64), -1, 0)
     spread, wanted = n * pp - p * p, n * tt - t * t
     varies = (spread > _ROUNDING * n * pp) & (wanted > _ROUNDING * n * tt)
-    found = np.divide(n * pt - p * t, np.sqrt(np.abs(spread * wanted)), out=np.zeros_like(n), where=varies)
-    r: Floats = np.where(wanted > _ROUNDING * n * tt, found.clip(-1, 1), np.nan)
+    quotient = np.divide(n * pt - p * t, np.sqrt(np.abs(spread * wanted)), out=np.zeros_like(n), where=varies)
+    r: Floats = np.where(wanted > _ROUNDING * n * tt, quotient.clip(-1, 1), np.nan)
     return r

@@ -44,8 +44,8 @@ def segments(frames: npt.NDArray[Any], size: int) -> npt.NDArray[Any]:
     X-ARES; sed_eval (A. Mesaros et al., Applied Sciences 6, 2016) keeps it.
     """
     many = len(frames) // size
-    found: npt.NDArray[Any] = frames[: many * size].reshape(many, size, frames.shape[1]).max(axis=1)
-    return found
+    maxima: npt.NDArray[Any] = frames[: many * size].reshape(many, size, frames.shape[1]).max(axis=1)
+    return maxima
 
 
 def counts_of(predicted: npt.NDArray[np.bool_], true: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:

@@ -113,7 +113,7 @@ class SharedEncoder(Encoder):
 def hear(clips: Sequence[Clip], sampling_rate: int) -> list[Heard]:
     """Hash each clip's file and read its header; return the results in the same order, errors included."""
 
-    def one(clip: Clip) -> Heard:
+    def hash_clip(clip: Clip) -> Heard:
         digest = ""
         try:
             digest = hashlib.sha256(clip.audio.read_bytes()).hexdigest()
@@ -123,7 +123,7 @@ def hear(clips: Sequence[Clip], sampling_rate: int) -> list[Heard]:
         return Heard(clip, digest, -(-info.frames * sampling_rate // info.sampling_rate))
 
     with ThreadPoolExecutor() as pool:
-        return [*pool.map(one, clips)]
+        return [*pool.map(hash_clip, clips)]
 
 
 def mixes(encoder: Encoder, store: Store) -> bool:
@@ -137,10 +137,10 @@ def mixes(encoder: Encoder, store: Store) -> bool:
         return bool(store.rows[_MIXES][0])
     noise = torch.randn(2, encoder.sampling_rate, generator=torch.Generator().manual_seed(0))
     noise *= torch.tensor([[0.01], [1.0]])
-    both, (one,) = encoder.encode(noise), encoder.encode(noise[:1])
-    found = (both[0] - one).norm() > _APART * one.norm()
-    store.add({_MIXES: np.array([found], dtype=np.float32)})
-    return bool(found)
+    both, (alone,) = encoder.encode(noise), encoder.encode(noise[:1])
+    mixed = (both[0] - alone).norm() > _APART * alone.norm()
+    store.add({_MIXES: np.array([mixed], dtype=np.float32)})
+    return bool(mixed)
 
 
 def encode_own(
@@ -156,7 +156,7 @@ def encode_own(
         Called with the number of clips done since the last call.
     """
     failed = _encode(encoder, store, _own_batches(encoder, heard, store), step)
-    return {one.clip.id: failed[one.audio] for one in heard if one.audio in failed}
+    return {heard_clip.clip.id: failed[heard_clip.audio] for heard_clip in heard if heard_clip.audio in failed}
 
 
 def encode_published(
@@ -180,16 +180,18 @@ def encode_published(
     """
     size = round(recipe.crop * encoder.sampling_rate) if recipe.crop else 0
     alone = mixes(encoder, store)
-    cuts = [(one, crop) for one in heard for crop in range(max(1, one.samples // size) if size else 1)]
+    cuts = [
+        (heard_clip, crop) for heard_clip in heard for crop in range(max(1, heard_clip.samples // size) if size else 1)
+    ]
     items, batches = list[Item](), list[Batch]()
     for start in range(0, len(cuts), recipe.encode_batch):
         batch = cuts[start : start + recipe.encode_batch]
-        first = {one.clip.id: place for place, (one, _) in reversed([*enumerate(batch)])}
+        first = {heard_clip.clip.id: place for place, (heard_clip, _) in reversed([*enumerate(batch)])}
         places = sorted(first.values())
-        if not alone and {one.samples for one, _ in batch} == {size or batch[0][0].samples}:
+        if not alone and {heard_clip.samples for heard_clip, _ in batch} == {size or batch[0][0].samples}:
             items += [Item(batch[place][0].clip, batch[place][0].audio) for place in places]
             continue
-        content = json.dumps([size, *((one.audio, crop) for one, crop in batch)])
+        content = json.dumps([size, *((heard_clip.audio, crop) for heard_clip, crop in batch)])
         name = hashlib.sha256(content.encode()).hexdigest()
         rows = {f"{name}:{place}": place for place in places}
         batches.append(Batch(tuple(batch), rows, size, padded=True))
@@ -203,15 +205,22 @@ def _own_batches(encoder: Encoder, heard: Iterable[Heard], store: Store) -> list
     device = encoder.copies_on if isinstance(encoder, SharedEncoder) else encoder.device
     budget = BATCH_SECONDS * encoder.sampling_rate * (1 if device == "cpu" else 10)
     most = (encoder.max_seconds or np.inf) * encoder.sampling_rate
-    found: list[list[Heard]] = []
+    groups: list[list[Heard]] = []
     alone = mixes(encoder, store)
-    for one in sorted({one.audio: one for one in heard}.values(), key=lambda one: (one.samples, one.audio)):
-        alike = found and (found[-1][0].samples == one.samples or (encoder.takes_lengths and one.samples <= most))
-        if alike and not alone and (len(found[-1]) + 1) * one.samples <= budget:
-            found[-1].append(one)
+    for heard_clip in sorted(
+        {source.audio: source for source in heard}.values(), key=lambda distinct: (distinct.samples, distinct.audio)
+    ):
+        alike = groups and (
+            groups[-1][0].samples == heard_clip.samples or (encoder.takes_lengths and heard_clip.samples <= most)
+        )
+        if alike and not alone and (len(groups[-1]) + 1) * heard_clip.samples <= budget:
+            groups[-1].append(heard_clip)
         else:
-            found.append([one])
-    return [Batch(tuple((one, 0) for one in batch), {one.audio: i for i, one in enumerate(batch)}) for batch in found]
+            groups.append([heard_clip])
+    return [
+        Batch(tuple((member, 0) for member in batch), {member.audio: i for i, member in enumerate(batch)})
+        for batch in groups
+    ]
 
 
 def _encode(encoder: Encoder, store: Store, batches: Iterable[Batch], step: Callable[[int], object]) -> dict[str, str]:
@@ -284,9 +293,9 @@ def _ahead(batches: Iterable[Batch], rate: int) -> Iterator[tuple[Batch, Future[
 
 def _decoded(cuts: Sequence[tuple[Heard, int]], rate: int) -> list[Samples]:
     """Return, for each cut (clip, crop number), the audio of the whole file; decode each file once."""
-    files = {one.audio: one.clip.audio for one, _ in cuts}
+    files = {heard_clip.audio: heard_clip.clip.audio for heard_clip, _ in cuts}
     waves = {audio: decode(file, rate) for audio, file in files.items()}
-    return [waves[one.audio] for one, _ in cuts]
+    return [waves[heard_clip.audio] for heard_clip, _ in cuts]
 
 
 def _rows(encoder: Encoder, batch: Batch, waves: Sequence[Samples], framed: bool) -> Rows:
@@ -302,18 +311,18 @@ def _rows(encoder: Encoder, batch: Batch, waves: Sequence[Samples], framed: bool
     audio = torch.zeros(len(waves), longest)
     for row, wave in zip(audio, waves, strict=True):
         row[: len(wave)] = torch.from_numpy(wave)
-    own = encoder.takes_lengths and not batch.padded
+    with_lengths = encoder.takes_lengths and not batch.padded
     most = encoder.max_seconds * encoder.sampling_rate if encoder.max_seconds else longest
     hop = encoder.hop_size_in_ms * encoder.sampling_rate / 1000 if framed and most < longest else 1
     windows = -(-longest // max(1, int(most // hop * hop)))
     if windows == 1:
-        found = [encoder.encode(audio, [len(wave) for wave in waves] if own else None)]
+        outputs = [encoder.encode(audio, [len(wave) for wave in waves] if with_lengths else None)]
     elif framed:  # cut windows at whole hops, so that frames stay aligned
         size = round(math.ceil(longest / windows / hop) * hop)
-        found = [encoder.encode(window) for window in torch.split(audio, size, dim=1)]
+        outputs = [encoder.encode(window) for window in torch.split(audio, size, dim=1)]
     else:
-        found = [encoder.encode(window) for window in torch.tensor_split(audio, windows, dim=1)]
+        outputs = [encoder.encode(window) for window in torch.tensor_split(audio, windows, dim=1)]
     if framed:
-        return {row: torch.cat([part[place] for part in found]).numpy() for row, place in batch.rows.items()}
-    means = [torch.cat(frames).double().mean(dim=0).numpy() for frames in zip(*found, strict=True)]
+        return {row: torch.cat([part[place] for part in outputs]).numpy() for row, place in batch.rows.items()}
+    means = [torch.cat(frames).double().mean(dim=0).numpy() for frames in zip(*outputs, strict=True)]
     return {row: means[place].astype(np.float32) for row, place in batch.rows.items()}

@@ -46,14 +46,15 @@ def ready(
     """
     device = checked_device(device)
     if isinstance(encoder, str):
-        found = load_encoder(encoder, arguments, device)
+        loaded = load_encoder(encoder, arguments, device)
     else:
-        found = encoder if isinstance(encoder, Encoder) else from_module(encoder, device=device)
-    if broken := verdict(found.module, found.device):
+        loaded = encoder if isinstance(encoder, Encoder) else from_module(encoder, device=device)
+    if broken := verdict(loaded.module, loaded.device):
         raise SettingsError(
-            f"{encoder if isinstance(encoder, str) else found.name}: {broken}; for details: audiomarathon encoder check"
+            f"{encoder if isinstance(encoder, str) else loaded.name}: {broken}; "
+            "for details: audiomarathon encoder check"
         )
-    return found
+    return loaded
 
 
 def checked_device(device: str) -> str:
@@ -99,15 +100,15 @@ def read_tasks(
     missing: list[EncoderTask] = []
     for task in tasks:
         try:
-            found = task.read(root, limit=limit, mini=mini)
-            check_data(task, found, say, allow=bad)
+            dataset = task.read(root, limit=limit, mini=mini)
+            check_data(task, dataset, say, allow=bad)
         except DataError as error:
             if len(tasks) == 1 and not plan:
                 raise
             missing += [task] if isinstance(error, MissingDataError) else []
             say(f"left out: {error}")
         else:
-            there.append((task, found))
+            there.append((task, dataset))
     if not there and not plan:
         names = ", ".join(task.name for task in tasks)
         raise MissingDataError(f"{root.absolute()}: no data of {names}; get it with: audiomarathon encoder download")
@@ -141,8 +142,8 @@ def tried(works: Sequence[Iterator[Result]], say: Say) -> tuple[list[Result], bo
     done, failed = list[Result](), False
     for work in works:
         try:
-            for one in work:
-                done.append(one)  # results before an error are kept
+            for result in work:
+                done.append(result)  # results before an error are kept
         except AudioMarathonError as error:
             if len(works) == 1:
                 raise

@@ -108,12 +108,12 @@ def onsets_in(
     true positives, false positives and false negatives, summed over all labels.
     """
     begins = predicted & ~np.vstack([np.zeros_like(predicted[:1]), predicted[:-1]])
-    found = []
+    counts = []
     for place, label in enumerate(labels):
         true = sorted(start for start, _, name in events if name == label and columns(start, hop) < len(predicted))
         times = np.flatnonzero(begins[:, place]) * hop / 1000
-        found.append(onset_counts(times.tolist(), true, tolerance))
-    return [*map(sum, zip(*found, strict=True))]
+        counts.append(onset_counts(times.tolist(), true, tolerance))
+    return [*map(sum, zip(*counts, strict=True))]
 
 
 def frame_ridge(given: Framed, splits: Sequence[Split]) -> Iterator[tuple[int, Active]]:
@@ -146,11 +146,11 @@ def _at_thresholds(scores: Floats, true: Active) -> npt.NDArray[np.int64]:
     bins = np.searchsorted(THRESHOLDS, scores)  # number of thresholds that a score exceeds
     place = bins * scores.shape[1] + np.arange(scores.shape[1])
     shape = (len(THRESHOLDS) + 1, scores.shape[1])
-    found, hits = (
+    positives, hits = (
         np.bincount(which.ravel(), minlength=math.prod(shape)).reshape(shape)[::-1].cumsum(axis=0)[::-1][1:]
         for which in (place, place[true])
     )
-    return np.stack([hits, found - hits, true.sum(axis=0) - hits], axis=-1)
+    return np.stack([hits, positives - hits, true.sum(axis=0) - hits], axis=-1)
 
 
 @one_thread()
@@ -168,7 +168,7 @@ def published_frames(
     """
     train, valid, test = (given.rows(*parts) for parts in (split.train, [split.valid], [split.test]))
     dim, labels = given.frames[0].shape[1], given.active[0].shape[1]
-    found = []
+    per_seed = []
     for seed in seeds:
         heads, generator = Heads(initial_heads(dim, labels, 1, seed)), torch.Generator().manual_seed(seed)
         kept, highest = heads.merged(), -1.0
@@ -182,8 +182,8 @@ def published_frames(
             score = float(np.nan_to_num(f1(counts if given.macro else counts.sum(axis=0))).mean())
             if score > highest:
                 kept, highest = now, score
-        found.append(_counts(kept, given, test, recipe.batch))
-    return np.stack(found)
+        per_seed.append(_counts(kept, given, test, recipe.batch))
+    return np.stack(per_seed)
 
 
 def _batches(given: Framed, rows: Sequence[int], size: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
@@ -216,12 +216,12 @@ def _doubles(batch: torch.Tensor) -> Floats:
 
 def _counts(head: Merged, given: Framed, rows: Sequence[int], size: int) -> npt.NDArray[np.int64]:
     """Return each clip's true positive, false positive and false negative segments, shape (clips, labels, 3)."""
-    found = []
+    clip_counts = []
     for inputs, active in _batches(given, rows, size):
         likely = (head(inputs.flatten(0, 1))[0] > 0).reshape(active.shape).numpy()
         pairs = zip(likely, active.bool().numpy(), strict=True)
-        found += [counts_of(*(segments(each, given.segment) for each in pair)) for pair in pairs]
-    return np.stack(found)
+        clip_counts += [counts_of(*(segments(each, given.segment) for each in pair)) for pair in pairs]
+    return np.stack(clip_counts)
 
 
 def predict_frames(problem: Problem) -> list[Predicted]:
@@ -233,37 +233,41 @@ def predict_frames(problem: Problem) -> list[Predicted]:
     encoded, clips, frames = problem.encoded, problem.clips, problem.embeddings
     task, seeds = encoded.task, problem.seeds if problem.released else ()
     assert isinstance(task, FramedTask)
-    hop, labels = encoded.hop, [one for one in encoded.data.classes if not (seeds and one in task.unreleased)]
+    hop, labels = encoded.hop, [label for label in encoded.data.classes if not (seeds and label in task.unreleased)]
     if dropped := sum(label not in labels for clip in clips for *_, label in clip.facts):
         odd = ", ".join(sorted(task.unreleased))
         problem.say(f"{task.name}: as_published leaves out {counted(dropped, 'event')}: X-ARES has no class for {odd}")
     if task.stated_hop not in (0, hop):
         problem.say(f"{task.name}: hop_size_in_ms={task.stated_hop:g} is ignored: the encoder's is {hop:g}")
     active = [
-        activity(one.facts, labels, hop, len(its), task.until, released=bool(seeds))
-        for one, its in zip(clips, frames, strict=True)
+        activity(clip.facts, labels, hop, len(its), task.until, released=bool(seeds))
+        for clip, its in zip(clips, frames, strict=True)
     ]
     given = Framed(frames, active, problem.parts, columns(task.segment, hop), task.average == "macro")
-    found = list[tuple[int, npt.NDArray[np.int64], list[int] | None]]()
+    results = list[tuple[int, npt.NDArray[np.int64], list[int] | None]]()
     timed = task.onset > 0 and hop <= 1000 * task.onset and not seeds
     if seeds:
         (split,) = problem.splits
         tested = given.rows(split.test)
         counts = published_frames(given, split, task.recipe, seeds=seeds, positive=task.pos_weight).swapaxes(0, 1)
-        found += [(row, each, None) for row, each in zip(tested, counts, strict=True)]
+        results += [(row, each, None) for row, each in zip(tested, counts, strict=True)]
     else:
         for row, predicted in frame_ridge(given, problem.splits):
             counts = counts_of(*(segments(each, given.segment) for each in (predicted, active[row])))
             onsets = onsets_in(predicted, clips[row].facts, labels, hop, task.onset) if timed else None
-            found.append((row, counts[None], onsets))
+            results.append((row, counts[None], onsets))
     known = {"labels": labels, "average": task.average}
     return [
         (
             clips[row],
             counts_to_reply(
-                [{labels[at]: one[at].tolist() for at in one.any(axis=1).nonzero()[0]} for one in each], on
+                [
+                    {labels[at]: seed_counts[at].tolist() for at in seed_counts.any(axis=1).nonzero()[0]}
+                    for seed_counts in each
+                ],
+                on,
             ),
             {"answer": "; ".join(clips[row].labels), **known},
         )
-        for row, each, on in found
+        for row, each, on in results
     ]

@@ -49,8 +49,10 @@ def grade_probe(
         train, valid, test = (np.flatnonzero(np.isin(parts, part)) for part in (split.train, split.valid, split.test))
         sums = moments(inputs[train], grades[train], grades.shape[1])
         heads = ridge(sums, RIDGE_PENALTIES)
-        found = [pearson(moment_columns(head(inputs[valid])[:, 0], grades[valid, 0]).sum(axis=0)) for head in heads]
-        penalty = max(zip(np.nan_to_num(found).tolist(), RIDGE_PENALTIES, strict=True))[1]
+        correlations = [
+            pearson(moment_columns(head(inputs[valid])[:, 0], grades[valid, 0]).sum(axis=0)) for head in heads
+        ]
+        penalty = max(zip(np.nan_to_num(correlations).tolist(), RIDGE_PENALTIES, strict=True))[1]
         (head,) = ridge(sums + moments(inputs[valid], grades[valid], grades.shape[1]), [penalty])
         known = grades[np.concatenate([train, valid])].std(axis=0)
         rows.append(test)
@@ -66,9 +68,9 @@ def predict_grades(problem: Problem) -> list[Predicted]:
     grades = np.array([clip.facts for clip in clips])
     whole = np.flatnonzero(~np.isnan(grades).any(axis=0))
     names = [task.grades[place] for place in whole]
-    found = grade_probe(problem.embeddings, grades[:, whole], problem.parts, problem.splits)
+    predictions = grade_probe(problem.embeddings, grades[:, whole], problem.parts, problem.splits)
     predicted: list[Predicted] = []
-    for row, values, spreads in zip(found.rows, found.values, found.spreads, strict=True):
+    for row, values, spreads in zip(predictions.rows, predictions.values, predictions.spreads, strict=True):
         true = grades[row, whole].tolist()
         said = ", ".join(f"{name} {value:g}" for name, value in zip(names, true, strict=True))
         known = {"answer": said, "grades": names, "values": true, "spreads": spreads.tolist()}

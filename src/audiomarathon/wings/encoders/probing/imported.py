@@ -53,15 +53,15 @@ def probe_stored(
 
     def probed(task: EncoderTask, folder: Path) -> Iterator[Result]:
         if settings := found_for(task, "both", say):
-            found = _stored(task, encoder, folder)
-            check_data(task, found.data, say, allow=bad)
-            yield from fit(found, results, settings=settings, seeds=SEEDS, say=say)
+            stored = _stored(task, encoder, folder)
+            check_data(task, stored.data, say, allow=bad)
+            yield from fit(stored, results, settings=settings, seeds=SEEDS, say=say)
 
     if Path(encoder).name != encoder or encoder.startswith("."):
         raise SettingsError(f"--encoder {encoder}: must be the name of a folder in embeddings/, not a path")
     there = list[Iterator[Result]]()
     for task in tasks:
-        folder = next((one for one in (env / task.name, env) if (one / "embeddings" / encoder).is_dir()), None)
+        folder = next((parent for parent in (env / task.name, env) if (parent / "embeddings" / encoder).is_dir()), None)
         if folder is None:
             continue
         if task.framed:
@@ -113,14 +113,14 @@ def _stored(task: EncoderTask, encoder: str, folder: Path) -> Encoded:
     data = Dataset(folder, tuple(clips), tuple(sorted(classes)), tuple(bad), clustered, len(clips) + len(bad))
     whole = np.stack(rows)
     firsts = sorted({clip.id: place for place, clip in reversed([*enumerate(clips)])}.values())
-    own: Material = ([clips[place] for place in firsts], whole[firsts])
+    material: Material = ([clips[place] for place in firsts], whole[firsts])
     return Encoded(
         f"{encoder} ({IMPORTED})",
         task,
         data,
         identity={"checkpoint": f"{IMPORTED} {encoder}", "origin": IMPORTED, "data": digest.hexdigest()[:16]},
         facts={"origin": IMPORTED, "note": "embeddings of X-ARES, read as they were stored"},
-        own=lambda: own,
+        per_clip=lambda: material,
         released=lambda: (clips, whole),
     )
 
@@ -133,7 +133,7 @@ def _items(tars: Sequence[Path], size: int, bad: list[BadRow]) -> Iterator[tuple
     """
     written = 0  # X-ARES counts its batches (of `size` clips) over all tars of a part
     for tar in tars:
-        found: dict[str, tuple[int, dict[str, Member]]] = {}
+        members: dict[str, tuple[int, dict[str, Member]]] = {}
         for number, member, flaw in members_of(tar, bad):
             key, _, kind = member.name.rpartition(".")
             if kind not in ("npy", "json"):
@@ -141,9 +141,9 @@ def _items(tars: Sequence[Path], size: int, bad: list[BadRow]) -> Iterator[tuple
             if flaw:
                 bad.append(BadRow(tar, number, flaw))
             else:
-                found.setdefault(key, (written // size, {}))[1].setdefault(kind, member)
+                members.setdefault(key, (written // size, {}))[1].setdefault(kind, member)
             written += kind == "npy"
-        for key, (batch, kinds) in found.items():
+        for key, (batch, kinds) in members.items():
             if {"npy", "json"} <= kinds.keys():
                 yield key, batch, kinds["npy"], kinds["json"]
             else:

@@ -33,22 +33,22 @@ def predict_labels(problem: Problem) -> list[Predicted]:
             given, splits, epochs=recipe.epochs, batch=recipe.batch, lr=recipe.lr, seeds=problem.seeds
         )
         rows, scores = trained.rows, softmax(trained.logits, axis=-1) if not task.multi_label else trained.logits
-        last = [[labels[one] for one in row] for row in trained.last_logits.argmax(axis=-1).T]
+        last = [[labels[index] for index in row] for row in trained.last_logits.argmax(axis=-1).T]
     else:
-        own = encoded.probes.get(problem.setting)
-        found = (own or _PROBES[problem.setting])(given, splits)
-        rows, scores = found.rows, found.scores[None]
-        scores = softmax(scores, axis=-1) if (own or problem.setting == "linear") and not task.multi_label else scores
+        probe = encoded.probes.get(problem.setting)
+        predictions = (probe or _PROBES[problem.setting])(given, splits)
+        rows, scores = predictions.rows, predictions.scores[None]
+        scores = softmax(scores, axis=-1) if (probe or problem.setting == "linear") and not task.multi_label else scores
     by_clip, tested = scores.swapaxes(0, 1), [clips[row] for row in rows]
     places = {label: place for place, label in enumerate(labels)}
-    known: list[dict[str, Any]] = [{"answer": "; ".join(one.labels), "classes": len(places)} for one in tested]
+    known: list[dict[str, Any]] = [{"answer": "; ".join(clip.labels), "classes": len(places)} for clip in tested]
     if task.multi_label:
-        replies = [scores_to_reply(one) for one in by_clip]
+        replies = [scores_to_reply(clip_scores) for clip_scores in by_clip]
         known = [
-            one | {"positives": [places[label] for label in clip.labels]}
-            for one, clip in zip(known, tested, strict=True)
+            reference | {"positives": [places[label] for label in clip.labels]}
+            for reference, clip in zip(known, tested, strict=True)
         ]
     else:
-        best = [[(labels[seed.argmax()], float(seed.max())) for seed in one] for one in by_clip]
+        best = [[(labels[seed.argmax()], float(seed.max())) for seed in clip_scores] for clip_scores in by_clip]
         replies = [labels_to_reply(*pair) for pair in zip(best, last or [[] for _ in best], strict=True)]
     return [*zip(tested, replies, known, strict=True)]

@@ -39,9 +39,9 @@ class Encoded:
         Facts that decide the embeddings; they are part of each run's identity.
     facts
         Other facts for each run's `run.json`.
-    own, released
-        Functions that return clips with embeddings: `own` encodes each clip independently of the others, `released`
-        encodes batches and crops as X-ARES does.
+    per_clip, released
+        Functions that return clips with embeddings: `per_clip` encodes each clip independently of the others,
+        `released` encodes batches and crops as X-ARES does.
     failed
         Reason why a clip has no embedding, by the clip's id.
     seconds
@@ -59,7 +59,7 @@ class Encoded:
     data: Dataset
     identity: Mapping[str, Any]
     facts: Mapping[str, Any]
-    own: Callable[[], Material]
+    per_clip: Callable[[], Material]
     released: Callable[[], Material]
     failed: Mapping[str, str] = field(default_factory=dict)
     seconds: Mapping[str, float] = field(default_factory=dict)
@@ -110,16 +110,16 @@ class Problem:
         DataError
             No clip is in these parts.
         """
-        found = [row for row, part in enumerate(self.parts) if part in parts]
-        if not found:
+        rows = [row for row, part in enumerate(self.parts) if part in parts]
+        if not rows:
             raise DataError(f"{self.encoded.task.name}: no clips in {', '.join(parts)}")
-        return found
+        return rows
 
 
 def problem_of(encoded: Encoded, setting: str, seeds: Sequence[int], say: Callable[[str], None]) -> Problem:
     """Return the input of the probe named `setting`."""
     task, released = encoded.task, setting in PUBLISHED
-    clips, embeddings = encoded.released() if released else encoded.own()
+    clips, embeddings = encoded.released() if released else encoded.per_clip()
     if released:
         parts, splits = [clip.part for clip in clips], published_splits(task)
     else:
@@ -159,11 +159,11 @@ def standard_splits(
     if why:
         say(f"{task.name}: its parts {why}; the standard probes use {_FOLDS} new folds of whole clusters instead")
         pairs = {*zip(targets.tolist(), clusters, strict=True)} if task.one_label else set()
-        found = Counter(label for label, _cluster in pairs)
-        if len(found) > 1 and (alone := sum(count == 1 for count in found.values())):
+        cluster_counts = Counter(label for label, _cluster in pairs)
+        if len(cluster_counts) > 1 and (alone := sum(count == 1 for count in cluster_counts.values())):
             say(
-                f"{task.name}: {alone} of {len(found)} classes have one cluster of clips each: every probe misses "
-                "them, because no other clip of such a class is there to learn from"
+                f"{task.name}: {alone} of {len(cluster_counts)} classes have one cluster of clips each: "
+                "every probe misses them, because no other clip of such a class is there to learn from"
             )
         parts = grouped(clusters, _FOLDS)
         return parts, rotated(sorted({*parts}))

@@ -41,11 +41,11 @@ class _Worker:
         with suppress(OSError):
             os.chdir(self.folder)
         torch.set_num_threads(self.threads)
-        found = load_encoder(self.name, self.arguments, self.device)
-        if odd := [fact for fact, value in found.identity.items() if value != self.identity.get(fact)]:
+        encoder = load_encoder(self.name, self.arguments, self.device)
+        if odd := [fact for fact, value in encoder.identity.items() if value != self.identity.get(fact)]:
             where = f"{self.name} on {platform.node()} differs from {self.name} on this machine"
             raise ExecutorError(f"{where} ({', '.join(odd)}): put the same files on every machine")
-        return found
+        return encoder
 
     def open(self, _first: Place | None = None) -> Place:
         """Load the encoder if it is not loaded; return the worker's machine and process."""
@@ -95,7 +95,10 @@ def _work(pool: Pool, batches: Iterable[Batch], framed: bool) -> Iterator[tuple[
     """Yield each batch with its outcome (embeddings, and reasons for missing ones) once a worker has encoded it."""
     todo = [*batches]
     for batch, (rows, failed) in pool.run(todo, _Encoding(framed)) if todo else ():
-        yield batch, ({row: np.array(one) for row, one in rows.items()}, failed)  # a copy: the array is in Ray's memory
+        yield (
+            batch,
+            ({row: np.array(embedding) for row, embedding in rows.items()}, failed),
+        )  # a copy: the array is in Ray's memory
 
 
 @dataclass(frozen=True)

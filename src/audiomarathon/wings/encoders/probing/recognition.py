@@ -53,14 +53,18 @@ def spelled(text: str) -> list[int]:
 def read_off(classes: Sequence[int]) -> str:
     """Return the text of a best CTC path: merge repeats of a class, then drop blanks."""
     before = [0, *classes]
-    text = "".join(LETTERS[one - 1] for was, one in zip(before, classes, strict=False) if one not in (was, 0))
+    text = "".join(
+        LETTERS[current - 1] for was, current in zip(before, classes, strict=False) if current not in (was, 0)
+    )
     return " ".join(text.split())
 
 
 def padded(frames: Frames, rows: Sequence[int], device: str) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the frames of the clips `rows`, zero-padded to shape (clips, frames, dim), and each clip's frame count."""
     each = [torch.as_tensor(np.asarray(frames[row], dtype=np.float32)) for row in rows]
-    return nn.utils.rnn.pad_sequence(each, True).to(device), torch.tensor([len(one) for one in each], device=device)
+    return nn.utils.rnn.pad_sequence(each, True).to(device), torch.tensor(
+        [len(sequence) for sequence in each], device=device
+    )
 
 
 def _batches(rows: Sequence[int], size: int, order: torch.Generator | None = None) -> Iterator[list[int]]:
@@ -101,12 +105,12 @@ def ctc(
 
     @torch.no_grad()
     def transcripts(head: nn.Module, some: Sequence[int]) -> dict[int, str]:
-        found = {}
+        spelt = {}
         for batch in _batches(some, BATCH):
             likely, counts = scores(head, batch)
             for row, path, count in zip(batch, likely.argmax(-1).tolist(), counts.tolist(), strict=True):
-                found[row] = read_off(path[:count])
-        return found
+                spelt[row] = read_off(path[:count])
+        return spelt
 
     for rate in RATES:
         with torch.random.fork_rng(devices=[]):
@@ -119,7 +123,7 @@ def ctc(
             for batch in _batches(train, BATCH, order):
                 likely, counts = scores(head, batch)
                 wanted = [letters[row] for row in batch]
-                sizes = torch.tensor([len(one) for one in wanted], device=device)
+                sizes = torch.tensor([len(target) for target in wanted], device=device)
                 adam.zero_grad()
                 likely = likely.transpose(0, 1)
                 loss = functional.ctc_loss(likely, torch.cat(wanted), counts, sizes, zero_infinity=True)
@@ -142,8 +146,8 @@ class Adapter(nn.Module):
 
     def forward(self, frames: torch.Tensor) -> torch.Tensor:
         """Return embeddings, shape (clips, frames, width of the language model's embeddings)."""
-        found: torch.Tensor = self.down(functional.silu(self.gate(frames)) * self.up(frames))
-        return found
+        output: torch.Tensor = self.down(functional.silu(self.gate(frames)) * self.up(frames))
+        return output
 
 
 @dataclass(frozen=True)
@@ -172,8 +176,8 @@ class Writer:
             [separator] if text is None else [separator, *self.tokenizer(text, add_special_tokens=False).input_ids, end]
             for text in texts
         ]
-        tokens = nn.utils.rnn.pad_sequence([torch.tensor(one) for one in ids], True, end).to(audio.device)
-        lengths = torch.tensor([len(one) for one in ids], device=audio.device)
+        tokens = nn.utils.rnn.pad_sequence([torch.tensor(sequence) for sequence in ids], True, end).to(audio.device)
+        lengths = torch.tensor([len(sequence) for sequence in ids], device=audio.device)
         there = torch.arange(tokens.shape[1], device=audio.device) < lengths[:, None]
         heard = torch.arange(audio.shape[1], device=audio.device) < counts[:, None]
         labels = torch.full_like(heard, _IGNORED, dtype=torch.long)
@@ -218,7 +222,7 @@ def adapted(
         with half():
             best = writer.model(**given).logits[:, heard:].argmax(-1)
         said = writer.tokenizer.batch_decode(best, skip_special_tokens=True)
-        return [one[: len(texts[row])] for row, one in zip(batch, said, strict=True)]
+        return [guess[: len(texts[row])] for row, guess in zip(batch, said, strict=True)]
 
     def written(batch: Sequence[int]) -> list[str]:
         given, _ = inputs(batch, told=False)
@@ -248,8 +252,11 @@ def adapted(
             torch.autograd.backward(loss)
             adam.step()
             step(1)
-        counts = [transcript_errors(texts[row], one, str.lower) for row, one in transcripts(valid, guessed).items()]
-        score = max(0.0, 1 - sum(one.errors for one in counts) / sum(one.words for one in counts))
+        counts = [
+            transcript_errors(texts[row], transcript, str.lower)
+            for row, transcript in transcripts(valid, guessed).items()
+        ]
+        score = max(0.0, 1 - sum(errors.errors for errors in counts) / sum(errors.words for errors in counts))
         if score > highest:
             highest, kept = score, {name: value.clone() for name, value in adapter.state_dict().items()}
     adapter.load_state_dict(kept)
@@ -261,7 +268,7 @@ def predict_transcripts(problem: Problem) -> list[Predicted]:
     encoded, clips, frames = problem.encoded, problem.clips, problem.embeddings
     task, device, texts = encoded.task, encoded.device, [clip.facts[0] for clip in clips]
     assert isinstance(task, SpokenTask)
-    found = dict[int, str]()
+    transcripts = dict[int, str]()
     for split in problem.splits:
         rows = [problem.rows(*parts) for parts in (split.train, (split.valid,), (split.test,))]
         batches = task.recipe.epochs * -(-len(rows[0]) // task.recipe.batch)
@@ -272,7 +279,7 @@ def predict_transcripts(problem: Problem) -> list[Predicted]:
                 if tokenizer.eos_token_id is None:
                     raise ModelError(f"{task.llm}: its tokenizer has no end mark (eos_token); name another causal LM")
                 writer = Writer(model.requires_grad_(False).to(device), tokenizer)
-                found |= adapted(frames, texts, rows, writer, task.recipe, problem.seeds[0], device, step)
+                transcripts |= adapted(frames, texts, rows, writer, task.recipe, problem.seeds[0], device, step)
             else:
-                found |= ctc(frames, texts, rows, encoded.hop, device, step)
-    return [(clips[row], " ".join(text.split()), {"answer": texts[row]}) for row, text in found.items()]
+                transcripts |= ctc(frames, texts, rows, encoded.hop, device, step)
+    return [(clips[row], " ".join(text.split()), {"answer": texts[row]}) for row, text in transcripts.items()]

@@ -49,7 +49,7 @@ class Towers(nn.Module):
         """
         known, places = torch.unique(torch.cat([*captions]), return_inverse=True)
         hidden = self.text[1](self.text[0](self.words(known)))
-        starts = torch.tensor([0, *(len(one) for one in captions[:-1])], device=places.device).cumsum(0)
+        starts = torch.tensor([0, *(len(caption) for caption in captions[:-1])], device=places.device).cumsum(0)
         vectors: torch.Tensor = self.text[2](functional.embedding_bag(places, hidden, starts, mode="mean"))
         return vectors
 
@@ -83,10 +83,10 @@ def trained_towers(
         Called after each epoch.
     """
     used = torch.unique(torch.cat([*chain.from_iterable(captions)]))
-    numbered = [[torch.searchsorted(used, one) for one in own] for own in captions]
+    numbered = [[torch.searchsorted(used, caption) for caption in clip_captions] for clip_captions in captions]
     train, valid, test = rows
     pairs = [(row, place) for row in train for place in range(len(captions[row]))]
-    found = list[list[Places]]()
+    per_seed = list[list[Places]]()
     for seed in seeds:
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(seed)
@@ -105,14 +105,16 @@ def trained_towers(
                 torch.autograd.backward(loss)
                 adam.step()
             valued = _places(towers, embeddings, numbered, valid)
-            both = sum(recall([one["captions"]], 1) + recall([[at] for at in one["clips"]], 1) for one in valued)
+            both = sum(
+                recall([places["captions"]], 1) + recall([[at] for at in places["clips"]], 1) for places in valued
+            )
             score = round(both, 9)  # so that the order of summation does not matter
             step(1)
             if score > highest:
                 highest, kept = score, {name: value.clone() for name, value in towers.state_dict().items()}
         towers.load_state_dict(kept)
-        found.append(_places(towers, embeddings, numbered, test))
-    return found
+        per_seed.append(_places(towers, embeddings, numbered, test))
+    return per_seed
 
 
 @torch.no_grad()
@@ -125,17 +127,17 @@ def _places(
     of the clip among all clips.
     """
     clips = towers.of_clips(embeddings[[*rows]])
-    texts = towers.of_captions([one for row in rows for one in captions[row]])
+    texts = towers.of_captions([caption for row in rows for caption in captions[row]])
     unit = [functional.normalize(each.double(), dim=1).cpu().numpy() for each in (clips, texts)]
     cosines = (unit[0] @ unit[1].T).round(12)
     ends = np.cumsum([len(captions[row]) for row in rows])
-    own = [range(end - len(captions[row]), end) for end, row in zip(ends, rows, strict=True)]
+    caption_ranges = [range(end - len(captions[row]), end) for end, row in zip(ends, rows, strict=True)]
     return [
         {
             "captions": places_of(cosines[place], its),
             "clips": [places_of(cosines[:, caption], [place])[0] for caption in its],
         }
-        for place, its in enumerate(own)
+        for place, its in enumerate(caption_ranges)
     ]
 
 

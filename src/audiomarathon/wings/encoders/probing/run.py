@@ -115,38 +115,44 @@ def embed(
     """
     checkpoint, store = store.folder.name, FrameStore(store) if task.framed else store
     heard = hear(data.clips, encoder.sampling_rate)
-    failed = {one.clip.id: one.error for one in heard if one.error}
-    failed |= encode_own(encoder, [one for one in heard if not one.error], store, step)
+    failed = {clip_heard.clip.id: clip_heard.error for clip_heard in heard if clip_heard.error}
+    failed |= encode_own(encoder, [clip_heard for clip_heard in heard if not clip_heard.error], store, step)
     if len(failed) > MOST_FAILED * len(data.clips):
         first = next(f"{id_}: {why}" for id_, why in failed.items())
         many = f"{len(failed)} of {counted(len(data.clips), 'clip')} failed ({first})"
         raise DataError(f"{task.key}: {many}, so there is no score; at most {MOST_FAILED:.0%} may fail")
     content = [
         # If a clip has no facts, the last entry is omitted, so that its hash equals that of earlier records.
-        [one.clip.id, one.audio, one.clip.labels, one.clip.cluster, *([one.clip.facts] if one.clip.facts else [])]
-        for one in heard
+        [
+            clip_heard.clip.id,
+            clip_heard.audio,
+            clip_heard.clip.labels,
+            clip_heard.clip.cluster,
+            *([clip_heard.clip.facts] if clip_heard.clip.facts else []),
+        ]
+        for clip_heard in heard
     ]
-    good = [one for one in heard if one.clip.id not in failed]
-    parts_of = Counter(audio for audio, _part in {(one.audio, one.clip.part) for one in good})
-    twice = sum(parts_of[one.audio] > 1 for one in good)
+    good = [clip_heard for clip_heard in heard if clip_heard.clip.id not in failed]
+    parts_of = Counter(audio for audio, _part in {(clip_heard.audio, clip_heard.clip.part) for clip_heard in good})
+    twice = sum(parts_of[clip_heard.audio] > 1 for clip_heard in good)
     items_of: dict[str, dict[Member, list[Heard]]] = {}  # by part and audio file; a user's file can yield several clips
-    for one in good:
-        items_of.setdefault(one.clip.part, {}).setdefault(one.clip.audio, []).append(one)
+    for heard_clip in good:
+        items_of.setdefault(heard_clip.clip.part, {}).setdefault(heard_clip.clip.audio, []).append(heard_clip)
 
     def released() -> Material:
         parts = [[its[0] for its in part.values()] for part in items_of.values()]
         items = [item for part in parts for item in encode_published(encoder, part, task.recipe, store)]
-        each = [(one.clip, item.row) for item in items for one in items_of[item.clip.part][item.clip.audio]]
+        each = [(member.clip, item.row) for item in items for member in items_of[item.clip.part][item.clip.audio]]
         return [clip for clip, _ in each], rows([row for _, row in each])
 
-    def own() -> Material:
+    def gather() -> Material:
         if task.kind == "framed" and (line := hop_off(encoder)):
             raise EncoderError(f"{encoder.name}: {line}; {task.name} needs the true hop, or --protocol as_published")
-        return [one.clip for one in good], rows([one.audio for one in good])
+        return [clip_heard.clip for clip_heard in good], rows([clip_heard.audio for clip_heard in good])
 
     def rows(names: Sequence[str]) -> Any:
-        found = [store.rows[name] for name in names]
-        return found if task.framed else np.stack(found)
+        arrays = [store.rows[name] for name in names]
+        return arrays if task.framed else np.stack(arrays)
 
     hashed = hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
     note = f"{counted(twice, 'clip')} whose audio lies in another part too"
@@ -156,10 +162,10 @@ def embed(
         data,
         identity={"checkpoint": checkpoint, "data": hashed, **({"frames": FRAMES} if task.framed else {})},
         facts={"encoder": dict(encoder.identity), "note": note * (twice > 0)},
-        own=cache(own),
+        per_clip=cache(gather),
         released=cache(released),
         failed=failed,
-        seconds={one.clip.id: one.samples / encoder.sampling_rate for one in good},
+        seconds={clip_heard.clip.id: clip_heard.samples / encoder.sampling_rate for clip_heard in good},
         hop=encoder.hop_size_in_ms,
         device=encoder.device,
     )
@@ -173,7 +179,7 @@ def fit(
     for setting in settings:
         if setting in STANDARD:
             try:
-                encoded.own()
+                encoded.per_clip()
             except EncoderError as error:  # a wrong hop; X-ARES' probes do not use it
                 if not {*settings} & {*PUBLISHED}:
                     raise
@@ -193,16 +199,16 @@ def fit(
             why = "the encoder, the task file or an option changed; name another folder with --results"
             raise RecordError(f"{error}; {why}") from None
         with run:
-            if run.records and run.run["samples"] == [id_ for id_, one in run.records.items() if one.answered]:
+            if run.records and run.run["samples"] == [id_ for id_, stored in run.records.items() if stored.answered]:
                 say(f"{folder}: complete; nothing to do")
             else:
                 predicted = _PREDICT[task.kind](problem_of(encoded, setting, seeds, once))
                 records = _records(encoded, predicted, published=setting in PUBLISHED)
-                facts = _facts(encoded) | {"method": setting, "samples": [one.id for one in records]}
+                facts = _facts(encoded) | {"method": setting, "samples": [new_record.id for new_record in records]}
                 run.write_run(facts)
-                for one in records:
-                    if one != run.records.get(one.id):
-                        run.append(one)
+                for record in records:
+                    if record != run.records.get(record.id):
+                        run.append(record)
         yield score(folder)
 
 
@@ -237,7 +243,7 @@ def check_data(task: EncoderTask, data: Dataset, say: Callable[[str], None], *, 
     labels: dict[str, set[tuple[str, ...]]] = {}
     for clip in data.clips:
         labels.setdefault(clip.part, set()).add(clip.labels)
-    if single := [part for part, own in labels.items() if len(own) == 1] if task.label else []:
+    if single := [part for part, part_labels in labels.items() if len(part_labels) == 1] if task.label else []:
         say(f"{task.name}: all clips of {', '.join(single)} are of one class, so scores there say little")
 
 
@@ -257,15 +263,15 @@ def found_for(task: EncoderTask, protocol: str, say: Callable[[str], None]) -> l
 
 def settings_of(task: EncoderTask, protocol: str, say: Callable[[str], None] = lambda _line: None) -> list[str]:
     """Return the names of a task's probes under a protocol ("standard": ours, "as_published": X-ARES', or "both")."""
-    settings = [one for one in PROTOCOLS[protocol] if task.one_label or not one.startswith("knn")]
-    settings = [one for one in settings if task.recipe.knn or one != PUBLISHED[1]]
+    settings = [setting for setting in PROTOCOLS[protocol] if task.one_label or not setting.startswith("knn")]
+    settings = [setting for setting in settings if task.recipe.knn or setting != PUBLISHED[1]]
     if task.lacking:
         if protocol != "standard":
             say(f"{task.name}: X-ARES' probes are left out: {task.lacking}")
-        settings = [one for one in settings if one in STANDARD]
+        settings = [setting for setting in settings if setting in STANDARD]
     if task.note:
         say(task.note)
-        settings = [one for one in settings if one in PUBLISHED]
+        settings = [setting for setting in settings if setting in PUBLISHED]
     return settings
 
 
@@ -289,12 +295,14 @@ def _facts(encoded: Encoded) -> dict[str, Any]:
 
 def _records(encoded: Encoded, predicted: Sequence[Predicted], *, published: bool) -> list[Record]:
     """Return a record for each prediction and for each failed test clip."""
-    found: dict[str, Record] = {}
+    records: dict[str, Record] = {}
     for clip, reply, known in predicted:
         groups = {PART: clip.part} | ({PROTOCOL: XARES} if published else {})
-        id_ = next(name for name in chain([clip.id], (f"{clip.id}#{n}" for n in count(2))) if name not in found)
+        id_ = next(name for name in chain([clip.id], (f"{clip.id}#{n}" for n in count(2))) if name not in records)
         seconds = round(encoded.seconds.get(clip.id, 0.0), 3)
-        found[id_] = Record(id_, clip.cluster, reply=reply, reference=dict(known), groups=groups, clip_seconds=seconds)
+        records[id_] = Record(
+            id_, clip.cluster, reply=reply, reference=dict(known), groups=groups, clip_seconds=seconds
+        )
     tested = {clip.part for clip, _, _ in predicted}
     lost = [clip for clip in encoded.data.clips if clip.id in encoded.failed and clip.part in tested]
-    return [*found.values(), *(Record(clip.id, clip.cluster, error=encoded.failed[clip.id]) for clip in lost)]
+    return [*records.values(), *(Record(clip.id, clip.cluster, error=encoded.failed[clip.id]) for clip in lost)]

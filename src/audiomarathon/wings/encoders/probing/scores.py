@@ -16,8 +16,8 @@ def figure(scores: Floats, targets: Integers) -> float:
     """
     if targets.ndim == 1:
         return float((scores.argmax(axis=1) == targets).mean())
-    found = average_precisions(scores, targets)
-    return float(found[~np.isnan(found)].mean()) if (~np.isnan(found)).any() else 0.0
+    precisions = average_precisions(scores, targets)
+    return float(precisions[~np.isnan(precisions)].mean()) if (~np.isnan(precisions)).any() else 0.0
 
 
 def published_figure(scores: Floats, targets: Integers) -> float:

@@ -115,10 +115,10 @@ def _mapped(file: Path) -> npt.NDArray[np.float32]:
         if not size or not file.stem.endswith(f"-{digest[:16]}"):
             raise ValueError(_CHANGED)
     content = torch.from_file(str(file), size=size, dtype=torch.uint8).numpy()
-    found = array_of(content)
-    if found.ndim not in (1, 2) or found.dtype not in (np.float16, np.float32):
-        raise ValueError(f"an array of {found.dtype} with {found.ndim} axes")
-    return found  # type: ignore[return-value]  # checked above
+    array = array_of(content)
+    if array.ndim not in (1, 2) or array.dtype not in (np.float16, np.float32):
+        raise ValueError(f"an array of {array.dtype} with {array.ndim} axes")
+    return array  # type: ignore[return-value]  # checked above
 
 
 def read_part(file: Path) -> Rows:

@@ -95,9 +95,11 @@ class Points:
         whole, known = self.encoded, json.dumps(dict(self.tower.identity), sort_keys=True)
         identity = {**whole.identity, "embeddings": self.made, **more}
         identity["checkpoint"] = f"{hashlib.sha256(known.encode()).hexdigest()[:12]}@{name}"
-        own, released = (cache(lambda material=one: part(material())) for one in (whole.own, whole.released))
-        found = replace(whole, name=f"{self.tower.name}@{name}", identity=identity, own=own, released=released)
-        return replace(found, facts={**whole.facts, "point": name})
+        ours, released = (
+            cache(lambda material=source: part(material())) for source in (whole.per_clip, whole.released)
+        )
+        encoded = replace(whole, name=f"{self.tower.name}@{name}", identity=identity, per_clip=ours, released=released)
+        return replace(encoded, facts={**whole.facts, "point": name})
 
 
 def read_points(
@@ -131,7 +133,7 @@ def read_points(
         asked = json.dumps([(sample.id, task.home.prompt(sample)) for sample in samples])
         more["prompts"] = hashlib.sha256(asked.encode()).hexdigest()[:16]
     if method:
-        code = [source_hash(one) for one in method.parts().values()]
+        code = [source_hash(part) for part in method.parts().values()]
         more |= {"method": method.key, **method.parameters(), "code": code}
     if like is not None:
         pairs = json.dumps({audio: kept.tolist() for audio, kept in like.items()}, sort_keys=True)
@@ -143,21 +145,23 @@ def read_points(
         for batch in batches:
             made, lost = Rows(), dict[str, str]()
             for part in singly(batch):
-                one = part.cuts[0][0]
-                own = method
+                heard_clip = part.cuts[0][0]
+                applied = method
                 if like is not None and isinstance(method, TokenPruner):
-                    own = _Given(method.ratio, method.layer, method.at, like[one.audio])
-                module.applied = own.applied_to if own else None
-                module.asked = (one.clip.facts[0], sample_seed(SEED, one.clip.id)) if "prompts" in more else None
+                    applied = _Given(method.ratio, method.layer, method.at, like[heard_clip.audio])
+                module.applied = applied.applied_to if applied else None
+                module.asked = (
+                    (heard_clip.clip.facts[0], sample_seed(SEED, heard_clip.clip.id)) if "prompts" in more else None
+                )
                 rows, why = encode_batch(whole, part, framed)
                 if rows and method and module.last:
-                    kept.add({one.audio: module.last.kept[:, None].float().numpy()})
+                    kept.add({heard_clip.audio: module.last.kept[:, None].float().numpy()})
                 made |= rows
                 lost |= why
             yield batch, (made, lost)
 
     if more:  # each clip has its own prompt or its own tokens to keep
-        facts = {one.name: getattr(whole, one.name) for one in fields(Encoder)}
+        facts = {field.name: getattr(whole, field.name) for field in fields(Encoder)}
         whole = SharedEncoder(**facts, work=work, copies_on=encoder.device)
     what = f"{task.name} ({tower.name}{f', {SHUFFLED * (like is not None)}{method.label}' if method else ''})"
     with progress_of(len(data.clips), what, "clip") as step:
@@ -203,28 +207,30 @@ def probe_layers(encoder: Encoder, task: EncoderTask, data: Dataset, *, results:
         return fits[point]
 
     for point in read.sizes:
-        own = replace(read.at(point), probes={"linear": partial(fitted, point)})
-        yield from fit(own, results, settings=["linear"], seeds=(), say=say)
+        encoded = replace(read.at(point), probes={"linear": partial(fitted, point)})
+        yield from fit(encoded, results, settings=["linear"], seeds=(), say=say)
 
     chosen: list[str] = []
 
     def best(clips: Clips, splits: Sequence[Split]) -> Predictions:
         """Take the predictions of each split from the point that is best on its validation part."""
-        found = {
+        predictions = {
             point: fitted(point, replace(clips, embeddings=clips.embeddings[:, columns]), splits)
             for point, columns in read.spans.items()
             if point != TEXT
         }
         ends = [*accumulate(len(clips.rows(split.test)) for split in splits)][:-1]
         for place in range(len(splits)):
-            valid = {point: one.valid[place] for point, one in found.items()}
+            valid = {point: prediction.valid[place] for point, prediction in predictions.items()}
             chosen.append(max(valid, key=valid.__getitem__))
-        parts = [np.split(found[point].scores, ends)[place] for place, point in enumerate(chosen)]
-        return Predictions(next(iter(found.values())).rows, np.concatenate(parts))
+        parts = [np.split(predictions[point].scores, ends)[place] for place, point in enumerate(chosen)]
+        return Predictions(next(iter(predictions.values())).rows, np.concatenate(parts))
 
     def special(name: str, probe: Any, facts: dict[str, Any]) -> Iterator[Result]:
-        own = replace(read.at("", name), probes={"linear": probe})
-        yield from fit(replace(own, facts={**own.facts, **facts}), results, settings=["linear"], seeds=(), say=say)
+        embedded = replace(read.at("", name), probes={"linear": probe})
+        yield from fit(
+            replace(embedded, facts={**embedded.facts, **facts}), results, settings=["linear"], seeds=(), say=say
+        )
 
     yield from special(BEST, best, {"chosen": chosen})
     sides = {
@@ -237,14 +243,16 @@ def probe_layers(encoder: Encoder, task: EncoderTask, data: Dataset, *, results:
         learned: list[dict[str, float]] = []
 
         def mixed(clips: Clips, splits: Sequence[Split], points: Any = points, learned: Any = learned) -> Predictions:
-            layers = np.stack([standardised(clips.embeddings[:, read.spans[one]]) for one in points])
+            layers = np.stack([standardised(clips.embeddings[:, read.spans[point]]) for point in points])
             made = []
             for split in splits:
                 weights = _weights(layers, clips, split)
                 learned.append(dict(zip(points, weights.round(4).tolist(), strict=True)))
                 made.append(linear_probe(replace(clips, embeddings=np.tensordot(weights, layers, 1)), [split]))
-            rows, scores = (np.concatenate([getattr(one, name) for one in made]) for name in ("rows", "scores"))
-            return Predictions(rows, scores, tuple(one.penalties[0] for one in made))
+            rows, scores = (
+                np.concatenate([getattr(prediction, name) for prediction in made]) for name in ("rows", "scores")
+            )
+            return Predictions(rows, scores, tuple(prediction.penalties[0] for prediction in made))
 
         yield from special(f"{side}-mix", mixed, {"weights": learned})
 
@@ -261,7 +269,7 @@ def _weights(layers: Floats, clips: Clips, split: Split) -> Floats:
     torch.nn.init.zeros_(head.weight)
     torch.nn.init.zeros_(head.bias)
     adam = torch.optim.Adam([mix, *head.parameters()], lr=_RATE)
-    found, most = mix.detach().softmax(0), -1.0
+    best_weights, most = mix.detach().softmax(0), -1.0
     for step in range(1, _STEPS + 1):
         logits = head(torch.tensordot(mix.softmax(0), inputs, 1))
         if clips.multi_label:
@@ -275,8 +283,8 @@ def _weights(layers: Floats, clips: Clips, split: Split) -> Floats:
             with torch.no_grad():
                 score = figure(head(torch.tensordot(mix.softmax(0), heard, 1)).double().numpy(), clips.targets[valid])
             if score >= most:  # of equally good steps take the last, since its weights have settled
-                found, most = mix.detach().softmax(0), score
-    weights: Floats = found.double().numpy()
+                best_weights, most = mix.detach().softmax(0), score
+    weights: Floats = best_weights.double().numpy()
     return weights
 
 
@@ -307,11 +315,14 @@ def _others(kept: FrameStore, heard: Sequence[str]) -> dict[str, Any]:
     The other clip has the same number of audio tokens; if none has, it is the next longer clip (for the longest, the
     shortest). `heard` and the keys of the result are hashes of the clips' audio.
     """
-    there = sorted((audio for audio in {*heard} if kept.has(audio)), key=lambda one: (len(kept.rows[one]), one))
+    there = sorted(
+        (audio for audio in {*heard} if kept.has(audio)),
+        key=lambda audio_hash: (len(kept.rows[audio_hash]), audio_hash),
+    )
     places = list[int]()
     for _, group in groupby(range(len(there)), key=lambda place: len(kept.rows[there[place]])):
-        own = [*group]
-        places += [*own[1:], own[0]] if len(own) > 1 else [(own[0] + 1) % len(there)]
+        members = [*group]
+        places += [*members[1:], members[0]] if len(members) > 1 else [(members[0] + 1) % len(there)]
     return {audio: kept.rows[there[place]][:, 0] for audio, place in zip(there, places, strict=True)}
 
 
@@ -353,8 +364,8 @@ def probe_pruned(
     def fitted(read: Points, key: str, label: str, method: Method) -> Iterator[Result]:
         for point in points:
             if point in read.sizes:
-                own = replace(read.at(point, method=key, **method.parameters()), probes={label: linear_probe})
-                yield from fit(own, results, settings=[label], seeds=(), say=say)
+                encoded = replace(read.at(point, method=key, **method.parameters()), probes={label: linear_probe})
+                yield from fit(encoded, results, settings=[label], seeds=(), say=say)
 
     for method in methods:
         if isinstance(method, Base) or not method.ratio:
@@ -368,6 +379,6 @@ def probe_pruned(
         read = read_points(encoder, task, data, method, there)
         yield from fitted(read, method.key, method.label, method)
         if not tried.merged and not method.changes_tower and method.key != "random":
-            heard = [one.audio for one in hear(data.clips, encoder.sampling_rate)]
+            heard = [heard_clip.audio for heard_clip in hear(data.clips, encoder.sampling_rate)]
             read = read_points(encoder, task, data, method, there, _others(read.kept, heard))
             yield from fitted(read, SHUFFLED + method.key, SHUFFLED + method.label, method)

@@ -25,23 +25,25 @@ _SIZE, _CELL = 360, 18  # pixels of a radar, and of a cell
 
 def score_tables(scores: Sequence[Score]) -> list[Table]:
     """Return the tables of all scores. X-ARES' baseline encoders also get tables of our and the published scores."""
-    named = [name for name in ENCODERS if any(one.encoder == name for one in scores)]
-    beside = [beside_published([one for one in scores if one.encoder == name], name, "readme") for name in named]
-    several = [by_task(scores)] * (len({one.encoder for one in scores}) > 1)
+    named = [name for name in ENCODERS if any(score.encoder == name for score in scores)]
+    beside = [beside_published([score for score in scores if score.encoder == name], name, "readme") for name in named]
+    several = [by_task(scores)] * (len({score.encoder for score in scores}) > 1)
     return [*several, encoder_scores(scores), *(table for table in beside if len(table.frame))]
 
 
 def notes(runs: Sequence[Run], scores: Sequence[Score]) -> list[str]:
     """Return the notes that explain the columns of the scores, and the notes that runs carry."""
     radar = ["The radar shows the linear probe's scores, from 0 in the middle to 1."] * bool(radars(scores))
-    own = dict.fromkeys(f"{run.key}: {note}" for run in runs for note in [run.facts.get("note")] if note)
-    return [*radar, *notes_of(scores), *own]
+    run_notes = dict.fromkeys(f"{run.key}: {note}" for run in runs for note in [run.facts.get("note")] if note)
+    return [*radar, *notes_of(scores), *run_notes]
 
 
 def radars(scores: Sequence[Score]) -> list[Chart]:
     """Return a radar chart of the linear probe's scores, one axis per task, grouped by domain; [] below three tasks."""
-    scores = [one for one in scores if STANDARD[0] in one.by_probe]
-    axes = list(dict.fromkeys((one.domain, one.task) for one in sorted(scores, key=lambda one: one.domain)))
+    scores = [score for score in scores if STANDARD[0] in score.by_probe]
+    axes = list(
+        dict.fromkeys((score.domain, score.task) for score in sorted(scores, key=lambda task_score: task_score.domain))
+    )
     return [_radar(scores, [task for _, task in axes])] if len(axes) >= _FEWEST_AXES else []
 
 
@@ -58,14 +60,18 @@ def _radar(scores: Sequence[Score], axes: Sequence[str]) -> Chart:
         for place, task in enumerate(closed)
     ]
     lines = []
-    encoders = list(dict.fromkeys(one.encoder for one in scores))
+    encoders = list(dict.fromkeys(score.encoder for score in scores))
     inks = dict(zip(encoders, palette(len(encoders)), strict=True))
     for encoder, colour in inks.items():
-        own = {one.task: one.by_probe[STANDARD[0]].value for one in scores if one.encoder == encoder}
-        there = [task for task in axes if task in own]
+        task_values = {score.task: score.by_probe[STANDARD[0]].value for score in scores if score.encoder == encoder}
+        there = [task for task in axes if task in task_values]
         for place, task in enumerate([*there, there[0]]):
-            found = at(task, max(0.0, own[task])) | {"encoder": encoder, "task": task, "score": own[task]}
-            lines.append(found | {"place": place, "colour": colour})
+            vertex = at(task, max(0.0, task_values[task])) | {
+                "encoder": encoder,
+                "task": task,
+                "score": task_values[task],
+            }
+            lines.append(vertex | {"place": place, "colour": colour})
     names = [at(task, 1.14) | {"text": task} for task in axes]
     scale = {"domain": [-1.35, 1.35], "nice": False}
     placed = {"x": field("x:Q", axis=None, scale=scale), "y": field("y:Q", axis=None, scale=scale)}
@@ -82,10 +88,12 @@ def _radar(scores: Sequence[Score], axes: Sequence[str]) -> Chart:
 
 def confusions(runs: Sequence[Run]) -> dict[str, list[Chart]]:
     """Draw the linear probe's confusion matrix for each encoder and task; keys are "<task>, <encoder>"."""
-    found: dict[str, list[Chart]] = {}
+    charts: dict[str, list[Chart]] = {}
     for run in _linear(runs):
         name = _namer(run)
-        answers = ((one.record.reference["answer"], _label(one.record.text)) for one in run.verdicts.values())
+        answers = (
+            (verdict.record.reference["answer"], _label(verdict.record.text)) for verdict in run.verdicts.values()
+        )
         pairs = Counter((name(answer), name(taken)) for answer, taken in answers)
         totals = Counter(answer for answer, _ in pairs.elements())
         if len(totals) > _MOST_LABELS:
@@ -94,7 +102,7 @@ def confusions(runs: Sequence[Run]) -> dict[str, list[Chart]]:
             {"label": label, "taken": taken, "clips": count, "share": count / totals[label]}
             for (label, taken), count in sorted(pairs.items())
         ]
-        across, down = len({one["taken"] for one in rows}), len(totals)
+        across, down = len({cell["taken"] for cell in rows}), len(totals)
         shade = {"scheme": "blues", "domain": [0, 1]}
         cells = layer(
             "cells", "rect", {}, x=field("taken:N", title="taken for"), y=field("label:N", title="label"),
@@ -103,20 +111,22 @@ def confusions(runs: Sequence[Run]) -> dict[str, list[Chart]]:
                      field("share:Q", format=".0%")],
         )  # fmt: skip
         chart = Chart(figure(cells, max(_CELL * across, 120), _CELL * down), {"cells": rows})
-        found[f"{run.key.rpartition('/')[2]}, {run.checkpoint}"] = [chart]
-    return found
+        charts[f"{run.key.rpartition('/')[2]}, {run.checkpoint}"] = [chart]
+    return charts
 
 
 def surest_mistakes(runs: Sequence[Run]) -> Table:
     """Return the linear probe's most confident mistakes per encoder and task."""
     rows = []
     for run in _linear(runs):
-        wrong = [one for one in run.verdicts.values() if not one.values["right"][0]]
-        for one in sorted(wrong, key=lambda one: (-_sureness(one.record.text), one.record.id))[:_SUREST]:
-            where = {"encoder": run.checkpoint, "task": run.key.rpartition("/")[2], "clip": one.record.id}
+        wrong = [verdict for verdict in run.verdicts.values() if not verdict.values["right"][0]]
+        for mistake in sorted(wrong, key=lambda verdict: (-_sureness(verdict.record.text), verdict.record.id))[
+            :_SUREST
+        ]:
+            where = {"encoder": run.checkpoint, "task": run.key.rpartition("/")[2], "clip": mistake.record.id}
             name = _namer(run)
-            said = {"label": name(one.record.reference["answer"]), "taken_for": name(_label(one.record.text))}
-            rows.append(where | said | {"probability": _sureness(one.record.text)})
+            said = {"label": name(mistake.record.reference["answer"]), "taken_for": name(_label(mistake.record.text))}
+            rows.append(where | said | {"probability": _sureness(mistake.record.text)})
     note = "by the linear probe; listen to the clips in the sample browser below, if this machine has their tars"
     return Table.of(rows, title="Surest mistakes", notes=(note,))
 

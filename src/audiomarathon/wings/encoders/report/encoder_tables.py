@@ -29,13 +29,15 @@ _KINDS = {
 def encoder_scores(scores: Sequence[Score]) -> Table:
     """Show each encoder's scores by each probe, one row per task, then one row per mean over tasks."""
     rows = []
-    for one in sorted([*scores, *mean_scores(scores)], key=lambda one: one.encoder):  # stable: tasks, then means
-        row: dict[str, object] = {"encoder": one.encoder, "task": one.task}
-        for probe, found in one.by_probe.items():
-            row |= {probe: found.value} if probe in PUBLISHED else estimated(probe, found)
-            if one.sd is not None and probe == PUBLISHED[0]:
-                row[f"{probe}_said"] = f"± {one.sd:.3f}"
-        rows.append(row | {"majority": one.majority, "n": one.n or None})
+    for score in sorted(
+        [*scores, *mean_scores(scores)], key=lambda task_score: task_score.encoder
+    ):  # stable: tasks, then means
+        row: dict[str, object] = {"encoder": score.encoder, "task": score.task}
+        for probe, estimate in score.by_probe.items():
+            row |= {probe: estimate.value} if probe in PUBLISHED else estimated(probe, estimate)
+            if score.sd is not None and probe == PUBLISHED[0]:
+                row[f"{probe}_said"] = f"± {score.sd:.3f}"
+        rows.append(row | {"majority": score.majority, "n": score.n or None})
     shown = ["encoder", "task", *(name for name in _HEADINGS if any(name in row for row in rows)), "majority", "n"]
     least = ("n", "majority", "knn-centred")
     return Table.of(rows, shown, title="Encoders", group="encoder", kinds=_KINDS, least=least, notes=notes_of(scores))
@@ -43,17 +45,21 @@ def encoder_scores(scores: Sequence[Score]) -> Table:
 
 def notes_of(scores: Sequence[Score]) -> tuple[str, ...]:
     """Return the notes that explain the columns of scores, and name tasks whose rows cannot be compared."""
-    own = "linear, kNN: our scores, with 95 % intervals over test clips; trust these"
+    standard = "linear, kNN: our scores, with 95 % intervals over test clips; trust these"
     figures = "a task's figure: accuracy, mAP, Pearson r, segment F1, R@1 (clotho) or 1 - WER (librispeech)"
     released = "X-ARES: its released probes with their faults, mean over folds; compare only with its published tables"
     majority = "majority: always the most frequent label"
     clips: dict[str, set[str]] = {}
-    for one in scores:
-        clips.setdefault(one.task, set()).add(one.data)
-    apart = [task for task, found in clips.items() if len(found) > 1]
-    other = [f"{one.task}: X-ARES' columns use {one.released_n:,} items" for one in scores if _other_clips(one)]
+    for score in scores:
+        clips.setdefault(score.task, set()).add(score.data)
+    apart = [task for task, datasets in clips.items() if len(datasets) > 1]
+    other = [
+        f"{task_score.task}: X-ARES' columns use {task_score.released_n:,} items"
+        for task_score in scores
+        if _other_clips(task_score)
+    ]
     differ = [f"{', '.join(apart)}: rows use different clips, so their scores cannot be compared"] * bool(apart)
-    return (own, figures, released, majority, *dict.fromkeys(other), *differ)
+    return (standard, figures, released, majority, *dict.fromkeys(other), *differ)
 
 
 def _other_clips(score: Score) -> bool:
@@ -63,14 +69,16 @@ def _other_clips(score: Score) -> bool:
 def by_task(scores: Sequence[Score], probe: str = STANDARD[0]) -> Table:
     """Show all encoders' scores by one probe: one row per task, one column per encoder; mark the best of each row."""
     rows = []
-    for task in dict.fromkeys(one.task for one in scores):
-        found = {one.encoder: one.by_probe[probe] for one in scores if one.task == task and probe in one.by_probe}
+    for task in dict.fromkeys(score.task for score in scores):
+        estimates = {
+            score.encoder: score.by_probe[probe] for score in scores if score.task == task and probe in score.by_probe
+        }
         row: dict[str, object] = {"task": task}
-        for encoder, one in found.items():
-            best = one.value == max(other.value for other in found.values())
-            row |= estimated(encoder, one) | {f"{encoder}_mark": "best" if best else ""}
+        for encoder, estimate in estimates.items():
+            best = estimate.value == max(other.value for other in estimates.values())
+            row |= estimated(encoder, estimate) | {f"{encoder}_mark": "best" if best else ""}
         rows.append(row)
-    shown = ["task", *dict.fromkeys(one.encoder for one in scores)]
+    shown = ["task", *dict.fromkeys(score.encoder for score in scores)]
     return Table.of(rows, shown, title=f"{probe}, task by task", foreign=True)
 
 
@@ -79,22 +87,22 @@ def beside_published(scores: Sequence[Score], encoder: str, table: str) -> Table
     rows, notes = list[dict[str, object]](), list[str]()
     for place, (name, probe) in enumerate(zip(("MLP", "kNN"), PUBLISHED, strict=True)):
         pairs = [
-            (one.task, one.by_probe[probe], theirs, one.released_n)
-            for one in scores
-            if probe in one.by_probe and (theirs := published(table, encoder, one.task)[place]) is not None
+            (score.task, score.by_probe[probe], theirs, score.released_n)
+            for score in scores
+            if probe in score.by_probe and (theirs := published(table, encoder, score.task)[place]) is not None
         ]
         rows += [_beside(task, name, ours, theirs, n) for task, ours, theirs, n in pairs]
         if len(pairs) > 1:
             weights = [weight(table, task) for task, *_ in pairs]
             for title, each in (("mean", [1] * len(pairs)), ("weighted mean", weights)):
-                shares = [one * len(pairs) / sum(each) for one in each]
+                shares = [task_weight * len(pairs) / sum(each) for task_weight in each]
                 theirs = float(np.average([theirs for _, _, theirs, _ in pairs], weights=each))
                 ours = mean_over([ours for _, ours, _, _ in pairs], shares)
                 rows.append(_beside(f"{title} of these {len(pairs)}", name, ours, theirs, None))
-        stated, own = STATED[table][place][ENCODERS.index(encoder)], published_mean(table, encoder, place)
+        stated, computed = STATED[table][place][ENCODERS.index(encoder)], published_mean(table, encoder, place)
         alike = published_mean(table, encoder, place, weighted=False)
         notes.append(
-            f"{name}, mean of all public tasks: X-ARES states {stated:.3f}; its published scores give {own:.3f} "
+            f"{name}, mean of all public tasks: X-ARES states {stated:.3f}; its published scores give {computed:.3f} "
             f"weighted, {alike:.3f} unweighted"
         )
     rows.sort(key=lambda row: "mean of these" in str(row["task"]))  # stable

@@ -24,10 +24,10 @@ def _encoders(runs: Sequence[Run]) -> list[Section]:
     scores, mistakes = task_scores(runs), encoder_sections.surest_mistakes(runs)
     drawn, notes = encoder_sections.radars(scores), {"": encoder_sections.notes(runs, scores)}
     known = encoder_sections.score_tables(scores)
-    found = [Section("encoders", "What encoders know", known, {"": drawn} if drawn else {}, notes)]
+    page_sections = [Section("encoders", "What encoders know", known, {"": drawn} if drawn else {}, notes)]
     if len(mistakes.frame):
-        found.append(Section("confusion", "What is confused", [mistakes], encoder_sections.confusions(runs)))
-    return found
+        page_sections.append(Section("confusion", "What is confused", [mistakes], encoder_sections.confusions(runs)))
+    return page_sections
 
 
 def _towers(runs: Sequence[Run]) -> list[Section]:
@@ -37,11 +37,11 @@ def _towers(runs: Sequence[Run]) -> list[Section]:
     beside, standing = fourfolds(runs), standings(runs)
     curves = tower_sections.fourfold_curves(beside)
     by_name = {name: [chart] for name, chart in drawn.items()}
-    found = [
+    page_sections = [
         Section("towers", "Layer by layer, and after pruning", [layers] if len(layers.frame) else [], by_name),
         Section("unused", "Lost or unused", [tower_sections.fourfold_table(beside)] if beside else [], curves),
     ]
     if standing:
         table, chart = tower_sections.standing_table(standing), tower_sections.standing_chart(standing)
-        found.append(Section("standing", "Tower and model", [table], {"": [chart]}))
-    return [one for one in found if one.tables or one.charts]
+        page_sections.append(Section("standing", "Tower and model", [table], {"": [chart]}))
+    return [section for section in page_sections if section.tables or section.charts]

@@ -69,7 +69,7 @@ def layer_curves(runs: Sequence[Run]) -> dict[str, Chart]:
     groups: dict[str, list[Run]] = {}
     for run in _by_layer(runs):
         groups.setdefault(_named(run), []).append(run)
-    return {name: _curve(name, own) for name, own in groups.items() if len(own) > 2}
+    return {name: _curve(name, group) for name, group in groups.items() if len(group) > 2}
 
 
 def _curve(name: str, runs: Sequence[Run]) -> Chart:
@@ -78,10 +78,10 @@ def _curve(name: str, runs: Sequence[Run]) -> Chart:
     sides: dict[str, list[dict[str, Any]]] = {}
     for place, run in enumerate(layers):
         side = point_of(run).partition(".")[0]
-        one = point(place, run.headline, what=point_of(run))
-        sides.setdefault("llm" if side == "projector" else side, []).append(one)
+        layer_point = point(place, run.headline, what=point_of(run))
+        sides.setdefault("llm" if side == "projector" else side, []).append(layer_point)
     colours = palette(len(sides) + len(others))
-    lines = [Line(side, _LOOK, own, colour=ink) for (side, own), ink in zip(sides.items(), colours, strict=False)]
+    lines = [Line(side, _LOOK, points, colour=ink) for (side, points), ink in zip(sides.items(), colours, strict=False)]
     rules = [(point_of(run), run.headline.value, ink) for run, ink in zip(others, colours[len(sides) :], strict=True)]
     if layers and (guessed := (layers[0].summary or {}).get("majority")) is not None:
         rules.append(("most frequent", guessed, "#666"))
@@ -96,16 +96,21 @@ def pruned_curves(runs: Sequence[Run]) -> dict[str, Chart]:
     return {name: chart for name, chart in drawn.items() if chart is not None}
 
 
-def fourfold_table(found: Sequence[Fourfold]) -> Table:
+def fourfold_table(fourfolds: Sequence[Fourfold]) -> Table:
     """Show, for each setting, the shares of clips that the probe, the reply, both or neither get right.
 
     `lost` is the share that the probe gets right with base, but wrong with this setting.
     """
     rows = []
-    for one in found:
-        row = {"task": one.reply.key, "point": one.probe.checkpoint, "setting": one.probe.method, "n": one.n}
+    for fourfold in fourfolds:
+        row = {
+            "task": fourfold.reply.key,
+            "point": fourfold.probe.checkpoint,
+            "setting": fourfold.probe.method,
+            "n": fourfold.n,
+        }
         for name in _SHARES:
-            row |= estimated(name, one.shares.get(name))
+            row |= estimated(name, fourfold.shares.get(name))
         rows.append(row)
     notes = (
         "shares of clips; unused: the probe is right, the reply wrong; reply only: the reply is right, the probe wrong",
@@ -116,18 +121,21 @@ def fourfold_table(found: Sequence[Fourfold]) -> Table:
     return Table.of(rows, shown, title="Lost or unused", group="point", kinds=kinds, notes=notes)
 
 
-def fourfold_curves(found: Sequence[Fourfold]) -> dict[str, list[Chart]]:
+def fourfold_curves(fourfolds: Sequence[Fourfold]) -> dict[str, list[Chart]]:
     """Return {task and probed point: one chart per method}: accuracy of probe and reply against the ratio."""
     drawn: dict[str, list[Chart]] = {}
     places: dict[str, list[tuple[str, float, Fourfold]]] = {}
-    for one in found:
-        own = places.setdefault(f"{one.reply.key}, {one.probe.checkpoint}", [])
-        own.append((*method_and_ratio(one.reply.identity), one))
+    for fourfold in fourfolds:
+        curve = places.setdefault(f"{fourfold.reply.key}, {fourfold.probe.checkpoint}", [])
+        curve.append((*method_and_ratio(fourfold.reply.identity), fourfold))
     for name, placed in places.items():
         for method in dict.fromkeys(method for method, _, _ in placed if method != "base"):
-            points = sorted(((ratio, one) for key, ratio, one in placed if key in ("base", method)), key=lambda p: p[0])
+            points = sorted(
+                ((ratio, comparison) for key, ratio, comparison in placed if key in ("base", method)),
+                key=lambda p: p[0],
+            )
             lines = [
-                Line(side, _LOOK, [point(ratio, one.shares[side]) for ratio, one in points], colour=ink)
+                Line(side, _LOOK, [point(ratio, comparison.shares[side]) for ratio, comparison in points], colour=ink)
                 for side, ink in zip(("probe", "reply"), palette(2), strict=True)
             ]
             chart = line_chart(lines, "fraction of audio removed", "accuracy", range_=(0.0, 1.05), size=(300, 200))
@@ -135,25 +143,27 @@ def fourfold_curves(found: Sequence[Fourfold]) -> dict[str, list[Chart]]:
     return drawn
 
 
-def standing_table(found: Sequence[Standing]) -> Table:
+def standing_table(standings: Sequence[Standing]) -> Table:
     """Show each model's mean score without pruning: of a probe of its tower (audio encoder), and of its replies."""
     rows = [
-        {"model": one.checkpoint, "point": one.point}
-        | estimated("encoder", one.encoder)
-        | estimated("reply", one.model)
-        for one in found
+        {"model": standing.checkpoint, "point": standing.point}
+        | estimated("encoder", standing.encoder)
+        | estimated("reply", standing.model)
+        for standing in standings
     ]
-    tasks = (f"encoder: {', '.join(one.tasks)}; reply: {', '.join(one.model_tasks)}" for one in found)
+    tasks = (
+        f"encoder: {', '.join(standing.tasks)}; reply: {', '.join(standing.model_tasks)}" for standing in standings
+    )
     kinds = {"encoder": Kind("tower's probe", ".3f"), "reply": Kind("model's score", ".3f")}
     shown, notes = ["model", "point", "encoder", "reply"], tuple(dict.fromkeys(tasks))
     return Table.of(rows, shown, title="Tower and model", kinds=kinds, notes=notes)
 
 
-def standing_chart(found: Sequence[Standing]) -> Chart:
+def standing_chart(standings: Sequence[Standing]) -> Chart:
     """Return a chart of each model's score against the score of its tower's probe, one point per model."""
     lines = [
-        Line(one.checkpoint, _LOOK, [point(one.encoder.value, one.model)], colour=ink)
-        for one, ink in zip(found, palette(len(found)), strict=True)
+        Line(standing.checkpoint, _LOOK, [point(standing.encoder.value, standing.model)], colour=ink)
+        for standing, ink in zip(standings, palette(len(standings)), strict=True)
     ]
     chart = line_chart(lines, "tower's probe, mean score", "model's mean score", bands=False)
     return chart.with_title("Tower and model")

@@ -65,7 +65,7 @@ def task_scores(runs: Sequence[Run]) -> list[Score]:
     contents: dict[str, set[object]] = {}
     for run in probed:
         contents.setdefault(run.checkpoint, set()).add(run.identity.get("checkpoint"))
-    found: dict[tuple[str, str], Score] = {}
+    scores: dict[tuple[str, str], Score] = {}
     for run in sorted(probed, key=lambda run: (run.checkpoint, order.get(run.key, len(order)), run.key)):
         task = run.task
         assert isinstance(task, EncoderTask)
@@ -74,40 +74,40 @@ def task_scores(runs: Sequence[Run]) -> list[Score]:
         verdicts = list(run.verdicts.values())
         several = len(contents[run.checkpoint]) > 1
         name = f"{run.checkpoint} {short(run.identity.get('checkpoint'))}" if several else run.checkpoint
-        one = found.setdefault((name, run.key), Score(name, task.name, task.domain, {}, len(verdicts)))
-        if run.method in one.by_probe:
+        score = scores.setdefault((name, run.key), Score(name, task.name, task.domain, {}, len(verdicts)))
+        if run.method in score.by_probe:
             raise RecordError(
                 f"{run.folder}: {name}, {task.name}, {run.method} is there twice; name only one of the folders"
             )
-        one.by_probe[run.method] = run.headline
+        score.by_probe[run.method] = run.headline
         if run.method in PUBLISHED and (sums := task.scorer.published(verdicts)):
-            one.by_probe[run.method] = Resampler(run.seed).of_sums(sums)[task.scorer.figure.name]
+            score.by_probe[run.method] = Resampler(run.seed).of_sums(sums)[task.scorer.figure.name]
         summary = task.scorer.summary(verdicts)
-        sd = summary.get("sd") if run.method == PUBLISHED[0] else one.sd
+        sd = summary.get("sd") if run.method == PUBLISHED[0] else score.sd
         majority, data = summary.get("majority"), str(run.identity.get("data"))
-        n, released = (one.n, len(verdicts)) if run.method in PUBLISHED else (len(verdicts), one.released_n)
-        found[name, run.key] = replace(one, sd=sd, majority=majority, data=data, n=n, released_n=released)
-    return list(found.values())
+        n, released = (score.n, len(verdicts)) if run.method in PUBLISHED else (len(verdicts), score.released_n)
+        scores[name, run.key] = replace(score, sd=sd, majority=majority, data=data, n=n, released_n=released)
+    return list(scores.values())
 
 
 def mean_scores(scores: Sequence[Score]) -> list[Score]:
     """Return each encoder's means: per domain, over all tasks, and over public tasks with X-ARES' weights."""
     weights = {task.name: task.recipe.weight for task in TASKS if not task.private}
     neighbours = {task.name for task in TASKS if task.recipe.knn and task.one_label}
-    found = []
-    for encoder in dict.fromkeys(one.encoder for one in scores):
-        own = [one for one in scores if one.encoder == encoder]
-        if len(own) < 2:
+    means = []
+    for encoder in dict.fromkeys(score.encoder for score in scores):
+        encoder_scores = [score for score in scores if score.encoder == encoder]
+        if len(encoder_scores) < 2:
             continue
-        domains = list(dict.fromkeys(one.domain for one in own))
-        groups = {f"{name}: mean": [one for one in own if one.domain == name] for name in domains}
+        domains = list(dict.fromkeys(score.domain for score in encoder_scores))
+        groups = {f"{name}: mean": [score for score in encoder_scores if score.domain == name] for name in domains}
         if len(domains) > 1:
-            groups["all: mean"] = own
+            groups["all: mean"] = encoder_scores
         for name, members in groups.items():
-            found.append(_mean(encoder, f"{name} of {len(members)}", members))
-        if weighed := [one for one in own if one.domain in DOMAINS and weights.get(one.task)]:
-            found.append(_mean(encoder, f"weighted, public: {len(weighed)}", weighed, weights, neighbours))
-    return found
+            means.append(_mean(encoder, f"{name} of {len(members)}", members))
+        if weighed := [score for score in encoder_scores if score.domain in DOMAINS and weights.get(score.task)]:
+            means.append(_mean(encoder, f"weighted, public: {len(weighed)}", weighed, weights, neighbours))
+    return means
 
 
 def _mean(
@@ -121,12 +121,12 @@ def _mean(
     """
     by_probe = {}
     for probe in PROTOCOLS["both"]:
-        have = [one for one in members if probe in one.by_probe and not math.isnan(one.by_probe[probe].value)]
-        wanted = [one for one in members if weights is None or "knn" not in probe or one.task in neighbours]
+        have = [score for score in members if probe in score.by_probe and not math.isnan(score.by_probe[probe].value)]
+        wanted = [score for score in members if weights is None or "knn" not in probe or score.task in neighbours]
         if not have or len(have) < len(wanted):
             continue
-        own = [weights[one.task] if weights else 1 for one in have]
+        task_weights = [weights[score.task] if weights else 1 for score in have]
         by_probe[probe] = mean_over(
-            [one.by_probe[probe] for one in have], [weight * len(have) / sum(own) for weight in own]
+            [score.by_probe[probe] for score in have], [weight * len(have) / sum(task_weights) for weight in task_weights]
         )
     return Score(encoder, name, "", by_probe)

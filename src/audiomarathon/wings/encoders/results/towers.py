@@ -54,7 +54,7 @@ def point_of(run: Run) -> str:
 
 def fourfolds(runs: Sequence[Run]) -> list[Fourfold]:
     """Compare each probe of a tower with each run of its model on the same task and setting."""
-    found = []
+    comparisons = []
     replies = [run for run in runs if not isinstance(run.task, EncoderTask) and not run.control]
     probes = [run for run in runs if isinstance(run.task, LongTask) and point_of(run)]
     base = Base().label
@@ -78,14 +78,14 @@ def fourfolds(runs: Sequence[Run]) -> list[Fourfold]:
                 columns["lost"] = [float(of_base[id_] and not of_probe[id_]) for id_ in ids]
             sums = means_of_items(columns, [probe.records[id_].cluster for id_ in ids])
             sums = replace(sums, ends=dict.fromkeys(columns, (0.0, 1.0)))
-            found.append(Fourfold(probe, reply, len(ids), Resampler(SEED).of_sums(sums)))
-    return found
+            comparisons.append(Fourfold(probe, reply, len(ids), Resampler(SEED).of_sums(sums)))
+    return comparisons
 
 
 def _right(run: Run) -> dict[str, bool]:
     """Return whether each sample's answer is right, by id; leave out answers that are neither right nor wrong."""
     scorer = run.task.scorer if run.task else None
-    judged = {id_: scorer.right(one) for id_, one in run.verdicts.items()} if scorer else {}
+    judged = {id_: scorer.right(verdict) for id_, verdict in run.verdicts.items()} if scorer else {}
     return {id_: right for id_, right in judged.items() if right is not None}
 
 
@@ -121,18 +121,18 @@ def standings(runs: Sequence[Run]) -> list[Standing]:
         replies = run.task and run.task.owner is run.task and not isinstance(run.task, EncoderTask)
         if replies and run.method == base and not run.control and run.verdicts:
             models.setdefault(run.checkpoint, {})[run.key] = run
-    found: dict[str, tuple[str, dict[str, Run]]] = {}
-    for name, own in models.items():
+    tower_runs: dict[str, tuple[str, dict[str, Run]]] = {}
+    for name, model_runs in models.items():
         by_point: dict[str, dict[str, Run]] = {}
         for run in runs:
-            known = run.method in ("linear", base) and of_one_model(run, next(iter(own.values())))
+            known = run.method in ("linear", base) and of_one_model(run, next(iter(model_runs.values())))
             if known and (point := point_of(run)):
                 by_point.setdefault(point, {}).setdefault(run.key, run)
         if by_point:
-            point = next((one for one in _PREFERRED if one in by_point), next(iter(by_point)))
-            found[name] = point, by_point[point]
-    shared = set.intersection(*({*of_tower} for _, of_tower in found.values())) if found else set()
-    asked = set.intersection(*({*models[name]} for name in found)) if found else set()
+            point = next((name for name in _PREFERRED if name in by_point), next(iter(by_point)))
+            tower_runs[name] = point, by_point[point]
+    shared = set.intersection(*({*of_tower} for _, of_tower in tower_runs.values())) if tower_runs else set()
+    asked = set.intersection(*({*models[name]} for name in tower_runs)) if tower_runs else set()
     if not shared or not asked:
         return []
     return [
@@ -142,5 +142,5 @@ def standings(runs: Sequence[Run]) -> list[Standing]:
             mean_over([models[name][key].headline for key in sorted(asked)]),
             tuple(sorted(shared)), tuple(sorted(asked)),
         )
-        for name, (point, of_tower) in found.items()
+        for name, (point, of_tower) in tower_runs.items()
     ]  # fmt: skip

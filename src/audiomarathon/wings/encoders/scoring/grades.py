@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def grades_to_reply(predicted: Sequence[float]) -> str:
     """Write predicted grades as a reply: a JSON list in the order of the reference's grades."""
-    return json.dumps([round(float(one), 6) for one in predicted])
+    return json.dumps([round(float(grade), 6) for grade in predicted])
 
 
 class Graded(Scorer):
@@ -36,7 +36,7 @@ class Graded(Scorer):
         values, spreads = record.reference["values"], record.reference["spreads"]
         if not isinstance(predicted, list) or len(predicted) != len(values):
             raise ValueError(f"its reply is not a JSON list of {len(values)} grades")
-        errors = [(one - value) / spread for one, value, spread in zip(predicted, values, spreads, strict=True)]
+        errors = [(grade - value) / spread for grade, value, spread in zip(predicted, values, spreads, strict=True)]
         return {"predicted": predicted, "errors": errors}
 
     def sums(self, verdicts: Sequence[Verdict]) -> Sums:
@@ -47,8 +47,8 @@ class Graded(Scorer):
         from audiomarathon.wings.encoders.metrics.correlation import moment_columns, pearson
 
         names = verdicts[0].record.reference["grades"]
-        predicted, errors = (np.array([one.values[key] for one in verdicts]) for key in ("predicted", "errors"))
-        true = np.array([one.record.reference["values"] for one in verdicts], dtype=np.float64)
+        predicted, errors = (np.array([verdict.values[key] for verdict in verdicts]) for key in ("predicted", "errors"))
+        true = np.array([verdict.record.reference["values"] for verdict in verdicts], dtype=np.float64)
         columns = np.concatenate([moment_columns(predicted, true), np.square(errors)[..., None]], axis=-1)
 
         def statistic(totals: Floats) -> Floats:

@@ -59,7 +59,7 @@ def release_notes(verdicts: Sequence[Verdict]) -> list[str]:
 
     Such a probe copies the release's faults, so compare its scores with published tables only.
     """
-    release = next(((one.record.groups or {}).get(PROTOCOL) for one in verdicts), None)
+    release = next(((verdict.record.groups or {}).get(PROTOCOL) for verdict in verdicts), None)
     return [f"this probe copies {release}, faults included: compare it with published tables only"] if release else []
 
 
@@ -86,14 +86,14 @@ class Probed(Scorer):
         """
         from audiomarathon.metrics.statistics import Sums, ratio
 
-        groups = [one.record.groups or {} for one in verdicts]
+        groups = [verdict.record.groups or {} for verdict in verdicts]
         if not groups or PROTOCOL not in groups[0]:
             return None
         parts = [group.get(PART, "") for group in groups]
         names, sums = sorted({*parts}), np.empty(len(parts))
         for name in names:  # part by part, since ranks compare clips of one fold only
-            own = [place for place, part in enumerate(parts) if part == name]
-            sums[own] = self._released([verdicts[place] for place in own])
+            members = [place for place, part in enumerate(parts) if part == name]
+            sums[members] = self._released([verdicts[place] for place in members])
         hot = np.array([[part == name for name in names] for part in parts], dtype=np.float64)
         columns = np.hstack([hot * sums[:, None], hot])
 
@@ -113,7 +113,7 @@ class Probed(Scorer):
 
     def _terms(self, verdicts: Sequence[Verdict]) -> Floats:
         """Return one value per clip, averaged over seeds; the mean of these values is the headline figure."""
-        return np.array([self.own_score(one) for one in verdicts])
+        return np.array([self.own_score(verdict) for verdict in verdicts])
 
     def _released(self, verdicts: Sequence[Verdict]) -> Floats:
         """Return one value per clip; their mean is the figure as the benchmark's released code computes it."""
@@ -142,14 +142,16 @@ class Classified(Probed):
 
         Also return `majority`, the score of always predicting the most frequent label.
         """
-        answers = Counter(one.record.reference["answer"] for one in verdicts)
-        by_part = [[one.values for one in part] for part in _parts(verdicts)]
+        answers = Counter(verdict.record.reference["answer"] for verdict in verdicts)
+        by_part = [[verdict.values for verdict in part] for part in _parts(verdicts)]
         many = len(verdicts[0].values["right"])
-        seeds = [fmean(fmean(one["right"][seed] for one in part) for part in by_part) for seed in range(many)]
+        seeds = [fmean(fmean(verdict["right"][seed] for verdict in part) for part in by_part) for seed in range(many)]
         last = "last" in verdicts[0].values
         return {
             **spread(seeds),
-            "last_epoch": fmean(fmean(fmean(one["last"]) for one in part) for part in by_part) if last else None,
+            "last_epoch": fmean(fmean(fmean(verdict["last"]) for verdict in part) for part in by_part)
+            if last
+            else None,
             "classes": verdicts[0].record.reference["classes"],
             "majority": answers.most_common(1)[0][1] / len(verdicts),
         }
@@ -199,7 +201,7 @@ class Tagged(Probed):
 
     def summary(self, verdicts: Sequence[Verdict]) -> dict[str, Any]:
         """Return the number of labels, the number of labels with clips, and the scores and spread of the seeds."""
-        positives = {place for one in verdicts for place in one.record.reference["positives"]}
+        positives = {place for verdict in verdicts for place in verdict.record.reference["positives"]}
         parts = [self._by_seed(part) for part in _parts(verdicts)]
         return {
             "classes": verdicts[0].record.reference["classes"],
@@ -225,9 +227,9 @@ class Tagged(Probed):
         from audiomarathon.wings.encoders.metrics.average_precision import average_precisions
 
         scores, targets = _scores_and_targets(verdicts)
-        found = np.array([average_precisions(seed, targets) for seed in scores])
+        precisions = np.array([average_precisions(seed, targets) for seed in scores])
         released = PROTOCOL in (verdicts[0].record.groups or {})
-        values: Floats = np.nan_to_num(found).mean(axis=1) if released else np.nanmean(found, axis=1)
+        values: Floats = np.nan_to_num(precisions).mean(axis=1) if released else np.nanmean(precisions, axis=1)
         return values
 
     def _terms(self, verdicts: Sequence[Verdict]) -> Floats:
@@ -239,24 +241,24 @@ class Tagged(Probed):
         return values
 
     def _released(self, verdicts: Sequence[Verdict]) -> Floats:
-        targets = np.array([_hot(one.record) for one in verdicts])
+        targets = np.array([_hot(verdict.record) for verdict in verdicts])
         values: Floats = self._terms(verdicts) * targets.any(axis=0).mean()  # a label without clips counts 0
         return values
 
 
 def _parts(verdicts: Sequence[Verdict]) -> list[list[Verdict]]:
     """Return a published probe's verdicts grouped by part (split or fold); for other probes, one group."""
-    found: dict[str, list[Verdict]] = {}
-    for one in verdicts:
-        groups = one.record.groups or {}
-        found.setdefault(groups.get(PART, "") if PROTOCOL in groups else "", []).append(one)
-    return list(found.values())
+    by_part: dict[str, list[Verdict]] = {}
+    for verdict in verdicts:
+        groups = verdict.record.groups or {}
+        by_part.setdefault(groups.get(PART, "") if PROTOCOL in groups else "", []).append(verdict)
+    return list(by_part.values())
 
 
 def _scores_and_targets(verdicts: Sequence[Verdict]) -> tuple[Floats, Any]:
     """Return the scores, shape (seeds, clips, classes), and the true labels as 0 or 1, shape (clips, classes)."""
-    scores = np.stack([scores_of(one.record) for one in verdicts], axis=1)
-    return scores, np.array([_hot(one.record) for one in verdicts])
+    scores = np.stack([scores_of(verdict.record) for verdict in verdicts], axis=1)
+    return scores, np.array([_hot(verdict.record) for verdict in verdicts])
 
 
 def _hot(record: Record) -> Any:

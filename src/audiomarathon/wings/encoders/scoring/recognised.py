@@ -36,7 +36,7 @@ class Recognised(Transcript):
 
         The letter error rate tells weak probes apart, which get letters right but no whole word.
         """
-        errors, letters = (sum(one.values["letters"][place] for one in verdicts) for place in (0, 1))
+        errors, letters = (sum(verdict.values["letters"][place] for verdict in verdicts) for place in (0, 1))
         return {**super().summary(verdicts), "cer": errors / letters if letters else None}
 
     def published(self, verdicts: Sequence[Verdict]) -> Sums | None:
@@ -45,7 +45,7 @@ class Recognised(Transcript):
 
         if not release_notes(verdicts):
             return None
-        return corpus_sums([one.values["released"] for one in verdicts], clusters_of(verdicts))
+        return corpus_sums([verdict.values["released"] for verdict in verdicts], clusters_of(verdicts))
 
     def notes(self, verdicts: Sequence[Verdict]) -> list[str]:
         """Return a note if the scores come from a published probe; see :func:`release_notes`."""

@@ -21,7 +21,7 @@ caption of the clip, the rank of the clip among all clips."""
 
 def places_to_reply(seeds: Iterable[Places]) -> str:
     """Write one clip's ranks as a reply: a line of JSON per training seed; see :data:`Places`."""
-    return "\n".join(json.dumps(one) for one in seeds)
+    return "\n".join(json.dumps(ranks) for ranks in seeds)
 
 
 class Retrieved(Probed):
@@ -42,26 +42,34 @@ class Retrieved(Probed):
 
         seeds = [json.loads(line) for line in record.text.split("\n")]
         most = {name: record.reference[name] for name in ("clips", "captions")}
-        if any(not one[name] or not all(1 <= at <= most[name] for at in one[name]) for one in seeds for name in most):
+        if any(
+            not ranks[name] or not all(1 <= at <= most[name] for at in ranks[name]) for ranks in seeds for name in most
+        ):
             raise ValueError("its reply lacks ranks of captions and of clips, each from 1 to their number")
         asked = [
-            {"clip_to_caption": [one["captions"]], "caption_to_clip": [[at] for at in one["clips"]]} for one in seeds
+            {"clip_to_caption": [ranks["captions"]], "caption_to_clip": [[at] for at in ranks["clips"]]}
+            for ranks in seeds
         ]
         figures: dict[str, float] = {}
         for way in asked[0]:
-            figures |= {f"{way}_r{k}": fmean(recall(one[way], k) for one in asked) for k in (1, 5, 10)}
-            figures[f"{way}_map10"] = fmean(average_precision(one[way], 10) for one in asked)
-        return {"figures": figures, "seeds": [fmean(recall(queries, 1) for queries in one.values()) for one in asked]}
+            figures |= {f"{way}_r{k}": fmean(recall(queries[way], k) for queries in asked) for k in (1, 5, 10)}
+            figures[f"{way}_map10"] = fmean(average_precision(queries[way], 10) for queries in asked)
+        return {
+            "figures": figures,
+            "seeds": [fmean(recall(queries, 1) for queries in queries.values()) for queries in asked],
+        }
 
     def sums(self, verdicts: Sequence[Verdict]) -> Sums:
         """Return the headline figure and the figures of each direction, as means over clips."""
-        columns = {self.figure.name: [self.own_score(one) for one in verdicts]}
-        columns |= {name: [one.values["figures"][name] for one in verdicts] for name in verdicts[0].values["figures"]}
+        columns = {self.figure.name: [self.own_score(verdict) for verdict in verdicts]}
+        columns |= {
+            name: [verdict.values["figures"][name] for verdict in verdicts] for name in verdicts[0].values["figures"]
+        }
         return means(columns, verdicts, shares=True)
 
     def summary(self, verdicts: Sequence[Verdict]) -> dict[str, Any]:
         """Return the score of each training seed, and the seeds' standard deviation."""
-        return spread([fmean(each) for each in zip(*(one.values["seeds"] for one in verdicts), strict=True)])
+        return spread([fmean(each) for each in zip(*(verdict.values["seeds"] for verdict in verdicts), strict=True)])
 
     def chance(self, verdicts: Sequence[Verdict]) -> float | None:
         """Return the expected recall at 1 of guessing the clip of a caption: 1 / number of clips."""

@@ -24,7 +24,7 @@ def counts_to_reply(seeds: Sequence[Counts], onsets: Sequence[int] | None = None
 
     The reply has a line of JSON per training seed. Each line repeats the counts of onsets if onsets are scored.
     """
-    return "\n".join(json.dumps({"segments": one} | ({"onsets": onsets} if onsets else {})) for one in seeds)
+    return "\n".join(json.dumps({"segments": counts} | ({"onsets": onsets} if onsets else {})) for counts in seeds)
 
 
 class Segmented(Probed):
@@ -56,7 +56,7 @@ class Segmented(Probed):
         from audiomarathon.wings.encoders.metrics.events import f1
 
         counts = self._counts(verdicts)
-        onsets = np.array([one.values["onsets"] or [0, 0, 0] for one in verdicts])
+        onsets = np.array([verdict.values["onsets"] or [0, 0, 0] for verdict in verdicts])
         size = counts[0].size
 
         def statistic(totals: Floats) -> Floats:
@@ -87,22 +87,26 @@ class Segmented(Probed):
 
     def own_score(self, verdict: Verdict) -> float | None:
         """Return the clip's F1 over all labels' counts; None if the clip has no events and the probe found none."""
-        seeds = [[sum(column) for column in zip(*one.values(), strict=True)] for one in verdict.values["segments"]]
-        found = [2 * hits / (2 * hits + extra + missed) for hits, extra, missed in filter(None, seeds)]
-        return fmean(found) if found else None
+        seeds = [
+            [sum(column) for column in zip(*counts.values(), strict=True)] for counts in verdict.values["segments"]
+        ]
+        f1_scores = [2 * hits / (2 * hits + extra + missed) for hits, extra, missed in filter(None, seeds)]
+        return fmean(f1_scores) if f1_scores else None
 
     def shown(self, verdict: Verdict) -> str:
         """Return the clip's F1 and its true labels, as text."""
-        own, answer = self.own_score(verdict), verdict.record.reference["answer"]
-        return "no events" if own is None else f"F1 {own:.2f}: {answer or 'no events'}"
+        score, answer = self.own_score(verdict), verdict.record.reference["answer"]
+        return "no events" if score is None else f"F1 {score:.2f}: {answer or 'no events'}"
 
     def _counts(self, verdicts: Sequence[Verdict]) -> Any:
         """Return true positives, false positives and false negatives, shape (clips, seeds, labels, 3)."""
         import numpy as np
 
         labels, none = verdicts[0].record.reference["labels"], [0, 0, 0]
-        found = [[[seed.get(label, none) for label in labels] for seed in one.values["segments"]] for one in verdicts]
-        return np.array(found, dtype=np.int64).reshape(len(verdicts), -1, len(labels), 3)
+        counts = [
+            [[seed.get(label, none) for label in labels] for seed in verdict.values["segments"]] for verdict in verdicts
+        ]
+        return np.array(counts, dtype=np.int64).reshape(len(verdicts), -1, len(labels), 3)
 
     def _f1(self, record: Record, counts: Any) -> Any:
         """Return the task's F1 from counts of shape (..., labels, 3).

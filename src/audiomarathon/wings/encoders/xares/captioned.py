@@ -54,7 +54,7 @@ class CaptionedTask(EncoderTask):
 
     def facts(self, meta: Any) -> tuple[str, ...]:
         """Return a clip's captions; raise ValueError if there is none, or if one is empty or not a text."""
-        found = tuple(meta.values())
-        if not found or not all(isinstance(one, str) and one.strip() for one in found):
-            raise ValueError(f"captions are {found}; allowed: one text or more, none of them empty")
-        return found
+        captions = tuple(meta.values())
+        if not captions or not all(isinstance(caption, str) and caption.strip() for caption in captions):
+            raise ValueError(f"captions are {captions}; allowed: one text or more, none of them empty")
+        return captions

@@ -57,10 +57,12 @@ class FramedTask(EncoderTask):
     def facts(self, meta: Any) -> tuple[Event, ...]:
         """Return a clip's events, one for each label of each event in its JSON."""
         start, end, label = self.fields
-        found = [(float(one[start]), float(one[end]), name) for one in meta for name in str(one[label]).split(",")]
-        if odd := [event for event in found if not 0 <= event[0] <= event[1] < math.inf]:
+        events = [
+            (float(event[start]), float(event[end]), name) for event in meta for name in str(event[label]).split(",")
+        ]
+        if odd := [event for event in events if not 0 <= event[0] <= event[1] < math.inf]:
             raise ValueError(f"an event is {odd[0]}; allowed: 0 <= {start} <= {end} in seconds")
-        return tuple(found)
+        return tuple(events)
 
     def _named(self, meta: Any) -> set[str]:
         return {label for _, _, label in self.facts(meta)}

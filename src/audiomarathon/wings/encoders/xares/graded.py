@@ -27,12 +27,14 @@ class GradedTask(EncoderTask):
     @property
     def lacking(self) -> str:
         """Why X-ARES' probes are not run: their loss compares each prediction with every grade of the batch."""
-        own = "its loss compares each prediction with every grade of the batch, so these probes cannot learn"
-        return super().lacking or own
+        reason = "its loss compares each prediction with every grade of the batch, so these probes cannot learn"
+        return super().lacking or reason
 
     def facts(self, meta: Any) -> tuple[float, ...]:
         """Return a clip's grades, NaN for a missing one; raise ValueError if the first is missing."""
-        found = tuple(float(meta.get(name, math.nan)) for name in self.grades)
-        if not math.isfinite(found[0]) or any(map(math.isinf, found)):
-            raise ValueError(f"{', '.join(self.grades)} are {found}; allowed: numbers ({self.grades[0]} in every clip)")
-        return found
+        grades = tuple(float(meta.get(name, math.nan)) for name in self.grades)
+        if not math.isfinite(grades[0]) or any(map(math.isinf, grades)):
+            raise ValueError(
+                f"{', '.join(self.grades)} are {grades}; allowed: numbers ({self.grades[0]} in every clip)"
+            )
+        return grades

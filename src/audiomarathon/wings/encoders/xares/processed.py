@@ -95,15 +95,15 @@ def labels(classes: int, value: Any) -> dict[str, Any]:
         raise ValueError(f"the label is {hot!r}; allowed: a list of {classes}, each 0 or 1, from a label_processor")
     if len(hot) != classes or not {*hot} <= {0, 1}:
         raise ValueError(f"label_processor returned {len(hot)} values; allowed: {classes}, each 0 or 1")
-    return {"labels": tuple(str(number) for number, one in enumerate(hot) if one)}
+    return {"labels": tuple(str(number) for number, active in enumerate(hot) if active)}
 
 
 def grade(value: Any) -> dict[str, Any]:
     """Turn a number into the JSON of a clip with one grade: 3.5 gives `{"grade": 3.5}`."""
-    found = np.asarray(value, dtype=np.float64)
-    if found.size != 1:
-        raise ValueError(f"label_processor returned {found.size} numbers; allowed: one")
-    return {"grade": found.item()}
+    array = np.asarray(value, dtype=np.float64)
+    if array.size != 1:
+        raise ValueError(f"label_processor returned {array.size} numbers; allowed: one")
+    return {"grade": array.item()}
 
 
 def events(classes: int, hop: float, value: Any) -> list[dict[str, Any]]:

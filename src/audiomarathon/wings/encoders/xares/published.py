@@ -97,10 +97,10 @@ def weight(table: str, task: str) -> int:
 
     In "first", it is the number of test batches; in "readme", X-ARES' authors set it by hand.
     """
-    found = next(one for one in TASKS if one.name == task)
+    xares_task = next(candidate for candidate in TASKS if candidate.name == task)
     if table == "first":
-        return _FIRST_BATCHES.get(task, -(-found.n_test // found.recipe.batch))
-    return found.recipe.weight
+        return _FIRST_BATCHES.get(task, -(-xares_task.n_test // xares_task.recipe.batch))
+    return xares_task.recipe.weight
 
 
 def published_mean(table: str, encoder: str, probe: int, *, weighted: bool = True) -> float:

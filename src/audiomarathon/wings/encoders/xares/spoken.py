@@ -46,7 +46,7 @@ class SpokenTask(EncoderTask):
 
     def facts(self, meta: Any) -> tuple[str, ...]:
         """Return a clip's transcript; raise ValueError if it is not a text, or empty."""
-        found = meta[self.transcript]
-        if not isinstance(found, str) or not found.strip():
-            raise ValueError(f"{self.transcript!r} is {found!r}; allowed: text")
-        return (found,)
+        transcript = meta[self.transcript]
+        if not isinstance(transcript, str) or not transcript.strip():
+            raise ValueError(f"{self.transcript!r} is {transcript!r}; allowed: text")
+        return (transcript,)

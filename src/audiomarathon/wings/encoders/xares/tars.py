@@ -60,8 +60,8 @@ def read_tar(tar: Path) -> tuple[list[Entry], list[BadRow]]:
     bad: list[BadRow] = []
     number = total = 0
     for number, member, fault in members_of(tar, bad):
-        found = _NAME.fullmatch(str(PurePosixPath(member.name)))
-        key, kind = found.groups() if found else ("", "")
+        match = _NAME.fullmatch(str(PurePosixPath(member.name)))
+        key, kind = match.groups() if match else ("", "")
         kind, why = kind.lower(), fault
         if kind not in (*AUDIO, "json"):
             continue
@@ -84,7 +84,7 @@ def read_tar(tar: Path) -> tuple[list[Entry], list[BadRow]]:
         for key, (row, clip) in audio.items()
         if clip is not None and (text := texts.get(key, (0, None))[1]) is not None
     ]
-    return entries, sorted(bad, key=lambda one: one.row or number + 1)
+    return entries, sorted(bad, key=lambda row: row.row or number + 1)
 
 
 def members_of(tar: Path, bad: list[BadRow]) -> Iterator[tuple[int, Member, str]]:

@@ -293,8 +293,8 @@ class EncoderTask(Task):
             labels = self._labels(meta)
         except UNUSABLE as error:
             raise ValueError(f"{key!r} has no usable label: {told(error)}") from error
-        if self.cluster and (found := re.search(self.cluster, key)):
-            return labels, found[1]
+        if self.cluster and (match := re.search(self.cluster, key)):
+            return labels, match[1]
         fields = meta if isinstance(meta, dict) else {}
         return labels, next((str(fields[name]) for name in self.cluster_fields if name in fields), "")
 
@@ -308,8 +308,8 @@ class EncoderTask(Task):
         ValueError
             See :meth:`described`.
         """
-        for number, one in enumerate(self.made(key, meta) if self.made else (meta,), start=1):
-            yield f"#{number}" if number > 1 else "", *self.described(key, one), self.facts(one)
+        for number, clip_meta in enumerate(self.made(key, meta) if self.made else (meta,), start=1):
+            yield f"#{number}" if number > 1 else "", *self.described(key, clip_meta), self.facts(clip_meta)
 
     def facts(self, meta: Any) -> tuple[Any, ...]:  # noqa: ARG002
         """Return a clip's facts other than labels, such as its grades or events."""
@@ -323,16 +323,18 @@ class EncoderTask(Task):
         if not self.globs:
             check_shards(tars := sorted(folder.glob("*.tar")))
             samples = [
-                Sample(f"{found[1] or found[2]}/{entry.key}", (cast("Path", entry.audio),), "", "", entry.key)
+                Sample(f"{match[1] or match[2]}/{entry.key}", (cast("Path", entry.audio),), "", "", entry.key)
                 for tar in tars
-                if (found := _PART.search(tar.name))
+                if (match := _PART.search(tar.name))
                 for entry in read_tar(tar)[0]
             ]
             return Loaded(folder, tuple(samples))
         clips = self.read(folder).clips
         return Loaded(
             folder,
-            tuple(Sample(one.id, (cast("Path", one.audio),), "", "; ".join(one.labels), one.cluster) for one in clips),
+            tuple(
+                Sample(clip.id, (cast("Path", clip.audio),), "", "; ".join(clip.labels), clip.cluster) for clip in clips
+            ),
         )
 
     def prompt(self, sample: Sample) -> str:  # noqa: ARG002
@@ -363,12 +365,12 @@ class EncoderTask(Task):
         return {value} if isinstance(value, str) else {*value}
 
     def _labels(self, meta: Any) -> tuple[str, ...]:
-        found = self._named(meta)
-        if odd := {label for label in found if not label.isprintable() or len(label) > MAX_ID_LENGTH}:
+        labels = self._named(meta)
+        if odd := {label for label in labels if not label.isprintable() or len(label) > MAX_ID_LENGTH}:
             raise ValueError(f"{shown(min(odd))} is not one line of at most {MAX_ID_LENGTH} characters")
-        if isinstance(self.classes, frozenset) and (odd := found - self.classes):
+        if isinstance(self.classes, frozenset) and (odd := labels - self.classes):
             raise ValueError(f"{min(odd)!r} is none of the task's {len(self.classes)} classes")
-        return tuple(sorted(map(storable, found)))
+        return tuple(sorted(map(storable, labels)))
 
     def _classes(self, folder: Path, clips: Iterable[Clip], mini: bool) -> tuple[str, ...]:
         """Return the sorted classes of the clips; raise :class:`DataError` if their number is wrong."""
@@ -382,8 +384,8 @@ class EncoderTask(Task):
         return tuple(sorted(known))
 
 
-def _same_bytes(one: Member, other: Member) -> bool:
-    return one.size == other.size and one.read_bytes() == other.read_bytes()
+def _same_bytes(member: Member, other: Member) -> bool:
+    return member.size == other.size and member.read_bytes() == other.read_bytes()
 
 
 def tars_of(folder: Path, glob: str) -> list[Path]:
@@ -393,11 +395,11 @@ def tars_of(folder: Path, glob: str) -> list[Path]:
 
 def written_out(glob: str) -> list[str]:
     """Return the globs that `{00..02}` stands for; a glob without it is returned unchanged."""
-    if not (found := _BRACES.search(glob)):
+    if not (braces := _BRACES.search(glob)):
         return [glob]
-    numbers = range(int(found[1]), int(found[2]) + 1)
-    texts = [f"{glob[: found.start()]}{number:0{len(found[1])}}{glob[found.end() :]}" for number in numbers]
-    return [one for text in texts for one in written_out(text)]
+    numbers = range(int(braces[1]), int(braces[2]) + 1)
+    texts = [f"{glob[: braces.start()]}{number:0{len(braces[1])}}{glob[braces.end() :]}" for number in numbers]
+    return [name for text in texts for name in written_out(text)]
 
 
 def limited(clips: Collection[Clip], limit: int) -> tuple[Clip, ...]:
@@ -411,7 +413,7 @@ def limited(clips: Collection[Clip], limit: int) -> tuple[Clip, ...]:
     ranks: dict[str, int] = {}
     for clip in order:
         seen = [(clip.part, label) for label in clip.labels or ("",)]
-        ranks[clip.id] = min(counts[one] for one in seen)
+        ranks[clip.id] = min(counts[label] for label in seen)
         counts.update(seen)
     taken: set[str] = set()
     sizes: Counter[str] = Counter()

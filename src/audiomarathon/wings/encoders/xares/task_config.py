@@ -118,14 +118,14 @@ KINDS = (CLASSES, TAGS, GRADES, FRAMES, CAPTIONS, TRANSCRIPTS)
 
 def kind_of(task: EncoderTask) -> _Kind:
     """Return the kind of one of X-ARES' own tasks."""
-    same = (one for one in KINDS if one.make is type(task))
-    return next(one for one in same if one.facts.get("multi_label", False) == task.multi_label)
+    same = (kind for kind in KINDS if kind.make is type(task))
+    return next(kind for kind in same if kind.facts.get("multi_label", False) == task.multi_label)
 
 
 def on_record(key: str) -> EncoderTask | None:
     """Return a user's task by the key of its runs, without its file and tars; None for the key of any other task."""
     start, _, name = key.partition("/")
-    kind = next((one for one in KINDS if one.key == start), None)
+    kind = next((candidate for candidate in KINDS if candidate.key == start), None)
     if kind is None or not name:
         return None
     return kind.make(key=key, formal_name=name, title=name, domain="own", globs={}, **kind.facts)
@@ -144,8 +144,10 @@ def load_task_file(path: Path, encoder: Any = None) -> TaskConfig:
         The file has no such function or several, or the function does not return a `TaskConfig`.
     """
     with _stand_ins(), blaming(f"{path}: raised"):
-        found = runpy.run_path(str(path))
-        functions = {name: one for name, one in found.items() if name.endswith("_config") and callable(one)}
+        namespace = runpy.run_path(str(path))
+        functions = {
+            name: function for name, function in namespace.items() if name.endswith("_config") and callable(function)
+        }
         if len(functions) != 1:
             raise SettingsError(f"{path}: must have one *_config function, has {', '.join(functions) or 'none'}")
         ((name, function),) = functions.items()
@@ -203,12 +205,16 @@ def _kind_of(config: TaskConfig, known: EncoderTask | None) -> _Kind:
     loss = config.criterion
     criterion = loss if isinstance(loss, str) else type(loss).__name__
     allowed = [kind_of(known)] if known else KINDS
-    kind = next((one for one in allowed if one.fits(config.task_type, criterion, config.metric)), None)
+    kind = next(
+        (candidate for candidate in allowed if candidate.fits(config.task_type, criterion, config.metric)), None
+    )
     weights = ["weight"] + ["pos_weight"] * (kind is not FRAMES)
-    weighted = any(getattr(loss, one, None) is not None for one in weights) or bool(getattr(loss, "label_smoothing", 0))
+    weighted = any(getattr(loss, argument, None) is not None for argument in weights) or bool(
+        getattr(loss, "label_smoothing", 0)
+    )
     weighted |= getattr(loss, "reduction", "mean") != "mean" or getattr(loss, "ignore_index", -100) != -100
     if kind is None or weighted:
-        near = [one for one in allowed if one.task_type == config.task_type] or allowed
+        near = [candidate for candidate in allowed if candidate.task_type == config.task_type] or allowed
         said = (
             f"{config.task_type} task, criterion {criterion} with metric {config.metric}{', with arguments' * weighted}"
         )
@@ -226,7 +232,7 @@ def _stated(config: TaskConfig, known: EncoderTask | None) -> dict[str, Any]:
     weight = getattr(config.criterion, "pos_weight", None)
     weights = {1.0} if weight is None else {*np.ravel(weight).tolist()}
     segment, hop, *unknown = args.values()
-    numbers = all(isinstance(one, int | float) for one in (segment, hop)) and segment > 0
+    numbers = all(isinstance(number, int | float) for number in (segment, hop)) and segment > 0
     if unknown or len(weights) != 1 or not numbers:
         allowed = "segment_length_in_s above 0, hop_size_in_ms; one pos_weight for all classes"
         raise SettingsError(
@@ -280,7 +286,7 @@ def _stand_ins() -> Iterator[None]:
     if "loguru" not in sys.modules and find_spec("loguru") is None:
         modules["loguru"] = ModuleType("loguru")
         modules["loguru"].logger = _Logger()  # type: ignore[attr-defined]
-    before = {name: one for name, one in sys.modules.items() if name in modules or name.startswith("xares.")}
+    before = {name: module for name, module in sys.modules.items() if name in modules or name.startswith("xares.")}
     for name in before:
         del sys.modules[name]
     sys.modules.update(modules)

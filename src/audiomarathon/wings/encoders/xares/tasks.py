@@ -21,7 +21,7 @@ from audiomarathon.wings.encoders.xares.task_config import TaskConfig, kind_of, 
 
 DOMAINS = ("speech", "environment", "music")
 #: The classes of tasks, by their name in tasks.toml.
-KINDS = {one.kind: one for one in (EncoderTask, CaptionedTask, FramedTask, GradedTask, SpokenTask)}
+KINDS = {task_class.kind: task_class for task_class in (EncoderTask, CaptionedTask, FramedTask, GradedTask, SpokenTask)}
 
 
 def _gender(meta: Any) -> str:
@@ -39,20 +39,24 @@ def _task(name: str, facts: dict[str, Any]) -> EncoderTask:
     """Return a task of X-ARES from its facts in tasks.toml, which explains them at its top."""
     label, classes = facts.pop("label"), facts.pop("classes")
     splits, folds, tars = facts.pop("splits", ""), facts.pop("folds", []), facts.pop("tars", "")
-    by_split = dict(zip(("train", "valid", "test"), (f"{one}*.tar" for one in splits.split()), strict=False))
-    recipe = {one.name: facts.pop(one.name) for one in fields(Recipe) if one.name in facts}
-    own: dict[str, Any] = {fact: tuple(value) if isinstance(value, list) else value for fact, value in facts.items()}
-    own |= {"unreleased": frozenset(own["unreleased"])} if "unreleased" in own else {}
-    return KINDS[own.pop("kind", "labels")](
+    by_split = dict(zip(("train", "valid", "test"), (f"{split}*.tar" for split in splits.split()), strict=False))
+    recipe = {field.name: facts.pop(field.name) for field in fields(Recipe) if field.name in facts}
+    options: dict[str, Any] = {
+        fact: tuple(value) if isinstance(value, list) else value for fact, value in facts.items()
+    }
+    options |= {"unreleased": frozenset(options["unreleased"])} if "unreleased" in options else {}
+    return KINDS[options.pop("kind", "labels")](
         key=f"xares/{name}",
-        aliases=(name, own["formal_name"], own.pop("file", name)),
+        aliases=(name, options["formal_name"], options.pop("file", name)),
         globs={str(k): tars.format(k) for k in folds} or by_split,
         folds=bool(folds),
         label=_RULES.get(label, label),
         classes=classes if isinstance(classes, int) else frozenset(classes.split("|")),
-        names=dict(zip(str(classes).split("|"), own.pop("names").split("|"), strict=True)) if "names" in own else {},
+        names=dict(zip(str(classes).split("|"), options.pop("names").split("|"), strict=True))
+        if "names" in options
+        else {},
         recipe=Recipe(**recipe),
-        **own,
+        **options,
     )
 
 
@@ -76,20 +80,20 @@ def named(names: Sequence[str], encoder: Any = None) -> list[EncoderTask]:
     SettingsError
         The task does not exist.
     """
-    found: list[EncoderTask] = []
+    tasks: list[EncoderTask] = []
     for name in names:
         word = name.strip().lower().removeprefix("xares/")
         if word.endswith(".py") and Path(name).is_file():
-            found.append(task_of(config_in(Path(name), encoder)))
+            tasks.append(task_of(config_in(Path(name), encoder)))
         elif word == "private":
-            found += [task for task in TASKS if task.private]
+            tasks += [task for task in TASKS if task.private]
         elif word in ("all", *DOMAINS):
-            found += [task for task in TASKS if not task.private and word in ("all", task.domain)]
+            tasks += [task for task in TASKS if not task.private and word in ("all", task.domain)]
         elif word.endswith(".py") and word.removesuffix(".py").removesuffix("_task") not in _known():
             raise SettingsError(f"{name}: no such file or task; see `audiomarathon encoder list tasks`")
         else:
-            found.append(_one(word.removesuffix(".py").removesuffix("_task")))
-    return list({task.key: task for task in found}.values())
+            tasks.append(_one(word.removesuffix(".py").removesuffix("_task")))
+    return list({task.key: task for task in tasks}.values())
 
 
 def equipped(task: EncoderTask, *, llm: str = "", tokenizer: str = "") -> EncoderTask:

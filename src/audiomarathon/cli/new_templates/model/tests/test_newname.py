@@ -11,7 +11,7 @@ def test_replies_do_not_depend_on_the_batch(tmp_path: Path) -> None:
     for size in (1, 2):
         where = {"data": "mini", "results": str(tmp_path / str(size)), "limit": 2, "timing": False, "batch_size": size}
         whole, pruned = evaluate("desed", model="newname", method=["base", "frame:0.5"], **where)
-        lines = [(one.folder / "samples.jsonl").read_text().splitlines() for one in (whole, pruned)]
+        lines = [(result.folder / "samples.jsonl").read_text().splitlines() for result in (whole, pruned)]
         records = [{row["id"]: row for row in map(json.loads, rows)} for rows in lines]
         for id_, row in records[0].items():
             assert records[1][id_]["kept_audio_tokens"] < row["audio_tokens"]

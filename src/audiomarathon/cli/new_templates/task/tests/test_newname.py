@@ -15,6 +15,8 @@ def test_the_example_is_read_and_scored() -> None:
     assert not loaded.bad_rows
     assert {sample.right for sample in loaded.samples} == {"A. High", "B. Low"}
     assert task.prompt(loaded.samples[0]).startswith("Is the tone high or low?\n\nA. High\nB. Low")
-    records = [Record(one.id, one.cluster, reply="A", reference=task.reference(one)) for one in loaded.samples]
+    records = [
+        Record(sample.id, sample.cluster, reply="A", reference=task.reference(sample)) for sample in loaded.samples
+    ]
     figures = figures_of(task.scorer, list(task.scorer.verdicts(records)), seed=1)
     assert figures["accuracy"] == 0.5
