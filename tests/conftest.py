@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 
 settings.register_profile("suite", deadline=None)  # a deadline is a time, which a busy machine passes
 settings.load_profile("suite")
-CLIPS = dict(mini_benchmark.CLIPS)  # of the whole mini benchmark, by task
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # threads that wait for each other on a busy machine slow everything
 
 
@@ -58,6 +57,15 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         sum(number * number % 7 for number in range(5_000_000))
         loop = time.perf_counter() - begin
         terminalreporter.write_line(f"tests took {took:.0f} s, {took / loop:.0f} times a fixed loop of {loop:.2f} s")
+
+
+def generate_small(root: Path, generate: Callable[..., Path] = mini_benchmark.generate, **options: Any) -> Path:
+    """Write one clip of each home task, except tau, in place of the whole mini benchmark; obey options, if any."""
+    with pytest.MonkeyPatch.context() as patch:
+        if not options:
+            clips = mini_benchmark.CLIPS
+            patch.setattr(mini_benchmark, "CLIPS", dict.fromkeys(clips, 1) | {"tau": clips["tau"]})
+        return generate(root, **options)
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -81,7 +89,7 @@ def own_surroundings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
         patch.setattr("audiomarathon.engine.environment._LOOK_EVERY_S", 0)
         spare_transformers(patch)
         if not ALL:
-            patch.setattr(mini_benchmark, "CLIPS", dict.fromkeys(CLIPS, 1) | {"tau": CLIPS["tau"]})
+            patch.setattr(mini_benchmark, "generate", generate_small)
         yield
 
 

@@ -97,7 +97,7 @@ class TestFromRecords:
         time = {"prefill": 11.0, "load": 1.0, "preprocess": 2.0, "encoder": 3.0, "llm_prefill": 8.0, "decode": 4.0}
         sizes = {"prompt_tokens": 500, "audio_tokens": 250, "new_tokens": 3}
         with RunFolder(tmp_path, {"method": "base"}) as folder:
-            folder.write_run({"cost": COST.as_json()})
+            folder.write_run({"task": "tau", "checkpoint": "x", "method": "base-0", "cost": COST.as_json()})
             folder.append(typed(a_record(clip_seconds=10.0, time=time, **sizes)))
         return tmp_path
 

@@ -90,6 +90,22 @@ class TestGrid:
         keys = {method.key for method in all_methods()} - {"base", "a_tome_like"}  # the last is for the tower alone
         assert {label.partition("-")[0] for label in self.labels("all", ratios=(0.5,))} == {"base", *keys}
 
+    @pytest.mark.parametrize(
+        ("places", "taken", "not_taken"),
+        [
+            ({"at": "input"}, "frame-0.5-input", "knorm"),
+            ({"scope": "all"}, "knorm-0.5-all", "frame"),
+            ({"at": "tower"}, "a_tome_like-0.5", "dart"),
+        ],
+        ids=str,
+    )
+    def test_all_leaves_out_methods_that_do_not_take_the_place(
+        self, places: dict[str, str], taken: str, not_taken: str
+    ) -> None:
+        labels = self.labels("all", ratios=(0.5,), **places)
+        assert any(label.startswith(taken) for label in labels)
+        assert not any(label.startswith(not_taken) for label in labels)
+
     def test_all_leaves_out_methods_whose_package_is_missing_and_a_named_one_stays(self, monkeypatch) -> None:
         monkeypatch.setattr("audiomarathon.engine.sweep.find_spec", lambda _package: None)
         with pytest.warns(UserWarning, match=r"keep_speech.*pip install .audiomarathon\[vad\]"):
@@ -349,11 +365,41 @@ class TestSecondSweep:
         assert self.results() == [("tau", "base-0"), ("tau", "frame-0.5-layer2")]
 
 
+class TestPlanWithRecords:
+    def test_existing_records_give_the_speed_and_are_not_planned_again(self, command) -> None:
+        command("tau", "--methods", "base")
+        before = {path: path.stat().st_mtime_ns for path in Path("results").rglob("*")}
+        _code, out, _err = command("tau", "gtzan", "--methods", "frame:0.5", "--plan")
+        assert re.search(r"tau: 2 samples .*0\.00 h .* x 2 settings, 2 replies on record, 2 to do", out)
+        assert "from 2 base samples on record in results/tau/tiny-omni/base-0" in out
+        assert re.search(r"gtzan: 2 samples .* x 2 settings: .*from FLOPs", out)
+        assert "total: 6 replies" in out
+        assert {path: path.stat().st_mtime_ns for path in Path("results").rglob("*")} == before
+
+    def test_existing_records_of_another_seed_are_reported_as_a_clash(self, command) -> None:
+        command("tau", "--methods", "base")
+        code, out, _err = command("tau", "gtzan", "--methods", "frame:0.5", "--plan", "--seed", "7")
+        assert code == 1
+        assert re.search(
+            r"tau: cannot be run: results/tau/tiny-omni/base-0: .*another run .*seed: 42 there, 7 now", out
+        )
+        assert "total: 4 replies" in out
+
+    def test_with_damaged_records_estimates_from_flops(self, command) -> None:
+        command("tau", "--methods", "base")
+        records = Path("results/tau/tiny-omni/base-0/samples.jsonl")
+        first, *_others = records.read_text().splitlines(keepends=True)
+        for damaged in ("[]\n{}\n", '{"id": "x"', first.replace('"load"', '"lod"')):
+            records.write_text(damaged)
+            code, out, _err = command("tau", "--methods", "frame:0.5", "--plan")
+            assert code == 0
+            assert "from FLOPs" in out
+
+
 class TestPlan:
     @pytest.fixture(autouse=True)
-    def no_model(self, command, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-        if not request.node.name.startswith("test_what_is_on_record"):
-            monkeypatch.setattr(Qwen2_5Omni, "load", None)
+    def no_model(self, command, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(Qwen2_5Omni, "load", None)
 
     def test_states_counts_and_the_source_of_the_estimate_and_runs_nothing(self, command) -> None:
         code, out, _err = command(
@@ -383,35 +429,6 @@ class TestPlan:
     def test_uses_the_speed_given_with_tflops(self, command) -> None:
         _code, out, _err = command("tau", "--methods", "frame:0.5", "--plan", "--tflops", "40")
         assert "40 TFLOP/s (given" in out
-
-    def test_existing_records_give_the_speed_and_are_not_planned_again(self, command) -> None:
-        command("tau", "--methods", "base")
-        before = {path: path.stat().st_mtime_ns for path in Path("results").rglob("*")}
-        _code, out, _err = command("tau", "gtzan", "--methods", "frame:0.5", "--plan")
-        assert re.search(r"tau: 2 samples .*0\.00 h .* x 2 settings, 2 replies on record, 2 to do", out)
-        assert "from 2 base samples on record in results/tau/tiny-omni/base-0" in out
-        assert re.search(r"gtzan: 2 samples .* x 2 settings: .*from FLOPs", out)
-        assert "total: 6 replies" in out
-        assert {path: path.stat().st_mtime_ns for path in Path("results").rglob("*")} == before
-
-    def test_existing_records_of_another_seed_are_reported_as_a_clash(self, command) -> None:
-        command("tau", "--methods", "base")
-        code, out, _err = command("tau", "gtzan", "--methods", "frame:0.5", "--plan", "--seed", "7")
-        assert code == 1
-        assert re.search(
-            r"tau: cannot be run: results/tau/tiny-omni/base-0: .*another run .*seed: 42 there, 7 now", out
-        )
-        assert "total: 4 replies" in out
-
-    def test_with_damaged_records_estimates_from_flops(self, command) -> None:
-        command("tau", "--methods", "base")
-        records = Path("results/tau/tiny-omni/base-0/samples.jsonl")
-        first, *_others = records.read_text().splitlines(keepends=True)
-        for damaged in ("[]\n{}\n", '{"id": "x"', first.replace('"load"', '"lod"')):
-            records.write_text(damaged)
-            code, out, _err = command("tau", "--methods", "frame:0.5", "--plan")
-            assert code == 0
-            assert "from FLOPs" in out
 
     def test_refuses_a_layer_beyond_the_model(self, command) -> None:
         code, _out, err = command("tau", "--methods", "fast_v:0.5+snapkv:0.5", "--layer", "4", "--plan")

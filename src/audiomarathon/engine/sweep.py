@@ -99,8 +99,8 @@ def grid(names: Sequence[str], ratios: Sequence[float], *, base: bool = True, **
     Parameters
     ----------
     names
-        `all` means every method but base, without pruners that never work at the place `at`, with a schedule only
-        those that can drop in steps, and, after a warning, without those whose package is not installed. `fast_v` gets
+        `all` means every method but base that takes the arguments `places`; after a warning, without those whose
+        package is not installed. `fast_v` gets
         every ratio of `ratios`; `fast_v:0.5` and `fast_v:0.5+snapkv:0.3` include their ratio. A method with ratio 0 is
         replaced by base; base comes first, once.
     base
@@ -114,16 +114,7 @@ def grid(names: Sequence[str], ratios: Sequence[float], *, base: bool = True, **
         A method is unknown, or a part of a joined method has no ratio.
     """
     methods: list[Method] = [get_method("base")] if base else []
-    at = places.get("at", "layer")
-    able = [method for method in all_methods() if at in getattr(method, "places", (at,))]
-    if places.get("schedule"):
-        able = [method for method in able if getattr(method, "in_steps", False)]
-    for lacking in [
-        method for method in able if "all" in names and method.package[0] and find_spec(method.package[0]) is None
-    ]:
-        able.remove(lacking)
-        warn(f"all: left out {lacking.key}, whose package is not installed: {lacking.package[1]}")
-    every = [method.key for method in able if not isinstance(method, Base)]
+    every = _every(places) if "all" in names else []
     for name in dict.fromkeys(method_name for given in names for method_name in (every if given == "all" else [given])):
         parts = name.split("+")
         if len(parts) > 1 and not all(split_ratio(part)[1] for part in parts):
@@ -140,6 +131,30 @@ def grid(names: Sequence[str], ratios: Sequence[float], *, base: bool = True, **
         if _code(once.setdefault(method.label, method)) != _code(method):
             raise SettingsError(f"two different methods are called {method.label}; rename one of the classes")
     return sorted(once.values(), key=lambda method: not isinstance(method, Base))
+
+
+def _every(places: Mapping[str, Any]) -> list[str]:
+    """Return the keys of all methods but base that take these arguments; if none does, raise the last one's error."""
+    keys, at = list[str](), places.get("at", "layer")
+    refused: SettingsError | None = None
+    for method in all_methods():
+        package, install = method.package
+        if isinstance(method, Base) or at not in getattr(method, "places", ("layer",)):
+            continue
+        if at != "layer" and getattr(method, "scored", False):  # needs attention, which only the LLM's layers have
+            continue
+        try:
+            _at(method.key, 0.5, places)
+        except SettingsError as error:
+            refused = error
+            continue
+        if package and find_spec(package) is None:
+            warn(f"all: left out {method.key}, whose package is not installed: {install}")
+        else:
+            keys.append(method.key)
+    if refused and not keys:
+        raise refused
+    return keys
 
 
 def _code(method: Method) -> list[str | None]:
