@@ -144,7 +144,7 @@ def _every(places: Mapping[str, Any]) -> list[str]:
         if at != "layer" and getattr(method, "scored", False):  # needs attention, which only the LLM's layers have
             continue
         try:
-            _at(method.key, 0.5, places)
+            _at(method.key, 0.0, places)
         except SettingsError as error:
             refused = error
             continue
