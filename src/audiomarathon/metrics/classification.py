@@ -55,7 +55,10 @@ def per_class(truth: Labels, predicted: Predictions) -> dict[str, dict[str, Any]
 
 
 def choice_details(truth: Labels, predicted: Predictions) -> dict[str, Any]:
-    """Return the fields `per_class` and `as_published` of a run's summary, from the functions of the same names."""
+    """Return the fields `per_class` and `as_published` of a run's summary.
+
+    The functions with the same names compute them.
+    """
     if not truth:
         return {"per_class": {}, "as_published": None}
     return {"per_class": per_class(truth, predicted), "as_published": as_published(truth, predicted)}

@@ -102,9 +102,9 @@ def dash(method: str) -> list[int]:
 
 
 def _place(method: str) -> int:
-    """Return the number that decides a method's colour, dashes and mark.
+    """Return the number that decides a method's colour, dashes and mark: its index in the registry of methods.
 
-    It is the index in the registry, or is made from the name of a method that is not built in.
+    For a method that is not built in, it is made from the method's name.
     """
     names, last_part = _built_in(), method.rsplit("+", 1)[-1]
     return names.index(last_part) if last_part in names else len(names) + sum(last_part.encode())

@@ -99,7 +99,7 @@ def is_clear(row: Comparison) -> bool:
 
 @dataclass(frozen=True)
 class LeftOut:
-    """Something that could not be compared: a system (`side`), or only one of its tasks (`task`), and the reason."""
+    """What was not compared: a system (`side`), or one of its tasks (`task`; "" for all), and the reason."""
 
     side: str
     task: str | None
@@ -203,7 +203,7 @@ def compare_with(
 
 
 def check_margins(margins: Mapping[str, float], systems: Sequence[System]) -> None:
-    """Refuse margins of tasks without a run.
+    """Refuse margins (allowed losses of score) for tasks that no system ran.
 
     Raises
     ------
@@ -335,7 +335,7 @@ def row_of(
 
 
 def _alike(members: Sequence[str]) -> str:
-    """Return "= base" if it holds for every task, "same replies" if all replies are equal, "" if any reply differs.
+    """Return "= base" if this holds for every task, "same replies" if all replies are equal, "" if any reply differs.
 
     `members` are the values of :attr:`Pairs.alike` of the tasks.
     """
@@ -351,7 +351,7 @@ def _adjusted(rows: Sequence[Comparison]) -> list[Comparison]:
 def _decided(
     rows: Sequence[Comparison], shared: Mapping[str, Mapping[str, Pairs]], margins: Mapping[str, float]
 ) -> list[Comparison]:
-    """Fill in the result of each task's test of its margin, corrected over all settings and tasks."""
+    """Fill in the result of testing each task's margin (allowed loss of score), corrected over settings and tasks."""
     asked = {
         place: (shared[row.side][row.scope], margin)
         for place, row in enumerate(rows)

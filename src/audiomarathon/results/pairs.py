@@ -148,9 +148,10 @@ class Pairs:
         return Pair.of(ours, other, scorer.figure.name)
 
     def drawn(self, seed: int) -> Drawn:
-        """Draw bootstrap resamples for the interval, and swaps of the two runs for p.
+        """Return the difference in score in random resamples (for its interval) and after random swaps (for p).
 
-        The random stream depends only on seed and task, not on other comparisons.
+        A swap exchanges the two runs in some clusters. The random stream depends only on seed and task, not on other
+        comparisons.
         """
         return Drawn.of(self.pair, self._stream(seed))
 
@@ -167,9 +168,10 @@ class Pairs:
         return [(base.record, verdict.record) for base, verdict in self.pairs]
 
     def ideals(self, stage: str) -> Floats:
-        """Return a perfect machine's speed-up of a stage for each timed pair, or each pair if none; NaN if unknown.
+        """Return each timed pair's speed-up of a stage on a perfect machine, from FLOPs or bytes; NaN if unknown.
 
-        It is computed once for the rows of the task, of its group and overall.
+        If no pair is timed, return that of every pair. It is computed once for the rows of the task, of its group and
+        overall.
         """
         if stage not in self._ideals:
             rows = self.timed or self.records
@@ -230,7 +232,7 @@ class Pairs:
 
     @cached_property
     def clustered(self) -> Clusters:
-        """Differences of the samples' own scores (run − reference) by cluster, for the test of a margin.
+        """Differences of the samples' own scores (run − reference), added up by cluster, for the test of a margin.
 
         Samples without a score in either run are left out. The largest cluster is that of the whole task, if the run
         recorded it, else that of the recorded samples, answered or not. If the sweep stopped early, clusters keep its
@@ -282,7 +284,7 @@ class Pairs:
         return self.run.facts.get("stopping")
 
     def decided(self, margin: float) -> Decision:
-        """Test whether the run is no worse than the reference by more than a margin."""
+        """Test whether the run is no worse than the reference by more than a margin (an allowed loss of score)."""
         scorer, sides = self.task.scorer, ([pair[side] for pair in self.pairs] for side in (1, 0))
         uncapped, base = (scorer.uncapped(side) for side in sides)
         beside = ", ".join(
@@ -299,9 +301,10 @@ class Pairs:
         )
 
     def to_settle(self, decision: Decision, seed: int) -> tuple[int, int] | None:
-        """Estimate how many clusters and samples like these give "no worse" in 80 % of cases, if nothing is lost.
+        """Estimate the number of clusters, and of samples, like these that a clear verdict on a margin needs.
 
-        The level is that of one of the decision's tests. None if the number is too large to compute.
+        If the setting loses nothing, that many give "no worse" with a probability of 80 %. The level is that of one of
+        the decision's tests. None if the number is too large to compute.
         """
         like = self.clustered
         count = clusters_for_power(like, decision.margin, alpha=decision.alpha / decision.tests, seed=seed)
@@ -445,7 +448,10 @@ def gains(members: Sequence[Pairs], stage: str, seed: int) -> dict[str, Any] | N
 
 
 def _gain_without_choosing(members: Sequence[Pairs], stage: str) -> float:
-    """Return the median of the reference's time ÷ (run's time − its time of choosing tokens); 0 for decode."""
+    """Return the median of the reference's time ÷ (run's time − its time of choosing which tokens to keep).
+
+    0 for decode, in which no tokens are chosen.
+    """
     seconds = STAGES[stage]
     ratios = [
         (seconds(base) or 0.0) / rest

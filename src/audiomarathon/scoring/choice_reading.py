@@ -135,7 +135,10 @@ _CONCLUDES = re.compile(
 
 
 def _decide(text: str, options: dict[str, str]) -> tuple[str | None, str]:
-    """Return the chosen option's letter, or None, and the rule that decided; see the module's docstring."""
+    """Return the chosen option's letter, or None, and the rule that decided; the module's docstring has all rules.
+
+    `options` are the options' texts by letter.
+    """
     if not options:
         return _NOTHING
     same = [letter for letter, option in options.items() if is_the_same(text, option)]
@@ -242,7 +245,7 @@ def _concludes(text: str, mention: Mention) -> bool:
 
 
 def _is_said(text: str, mention: Mention) -> bool:
-    """Tell whether a reply says that the answer is a mentioned text, such as "This is a classical piece"."""
+    """Tell whether a reply says that a mentioned text is the answer, such as "This is a classical piece"."""
     if re.search(r"\b(?:I|we|you|my|our)\b", text[: mention.start]):
         return False
     return bool(ASKS.search(text[: mention.start]) or len(text[mention.start : mention.end].split()) > 2)
@@ -441,7 +444,11 @@ def _asks(mention: Mention, before: str) -> bool:
 
 
 def _closes(mention: Mention, after: str) -> bool:
-    """Tell whether a mention can end there; a word in Chinese or Japanese only before a particle such as 的."""
+    """Tell whether the text behind a mention lets it name an option.
+
+    A unit behind a number does not ("7 minutes"). Directly before a Chinese, Japanese or Korean character, an option's
+    text counts only if the character is a particle such as 的.
+    """
     if mention.number:
         return not _UNITS.match(after)
     if not mention.by_letter and re.match(rf"[{CJK}]", after):

@@ -46,7 +46,7 @@ class Judged(Scorer):
         return "-".join([super().version, *(protocol.version for protocol in self.protocols)])
 
     def judge(self, record: Record) -> dict[str, Any]:
-        """Return the verdict's values for a record, read from the judges' stored answers; the class describes them."""
+        """Return the values of a record's verdict, read from the judges' stored answers; the class lists them."""
         values: dict[str, Any] = {"readings": {}, "missing": {}, "anchors": {}}
         for name, said in sorted(record.judgements.items()):
             reading = reading_of(self.protocol, record, said)
@@ -92,10 +92,10 @@ class Judged(Scorer):
         }
 
     def notes(self, verdicts: Sequence[Verdict]) -> list[str]:
-        """Return warnings about the judges.
+        """Return warnings about the judges, one line each; [] if there is nothing to warn of.
 
-        They say that a judge misread anchors (replies with a known reading) or judged none, that many of a
-        judge's judgements are missing, or that there is no judge.
+        They say that a judge misread anchors (replies with a known reading) or judged none, that many of a judge's
+        judgements are missing, or that there is no judge.
         """
         notes, certificates = [], self.certificates(verdicts)
         for name in judges_of(verdicts):

@@ -142,7 +142,10 @@ class Corpus(ABC):
         return self.clip.format(name=group.name, index=index, **group.facts)
 
     def rows(self, clip: Row, chance: random.Random) -> list[Row]:
-        """Return the task's rows for a joined clip (its manifest row); none if no question can be asked about it."""
+        """Return the task's metadata rows (questions) about a joined clip; [] if no question can be asked about it.
+
+        `clip` is its row of the manifest; `chance` is a seeded random generator.
+        """
         del clip, chance
         return []
 
@@ -157,7 +160,7 @@ class Corpus(ABC):
         return rows
 
     def chance(self, *what: str) -> random.Random:
-        """Return a random generator for one purpose, seeded by the corpus's seed and the purpose's name `what`."""
+        """Return a random generator for one purpose, seeded by the corpus's seed and by `what`, the purpose's name."""
         return random.Random("\0".join((str(self.seed), *what)))
 
     def name(self, path: Path) -> str:

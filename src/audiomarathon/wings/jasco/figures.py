@@ -56,7 +56,7 @@ class CoReasoning(Judged):
     )
 
     def judge(self, record: Record) -> dict[str, Any]:
-        """Return the verdict's values for a record; the class describes them."""
+        """Return the values of a record's verdict, such as `readings` and `keyword`; the class describes them."""
         values, older = super().judge(record), self.protocols[1]
         for name in [name for name, why in values["missing"].items() if why == "absent"]:
             if (reading := reading_of(older, record, record.judgements[name]).values) is not None:

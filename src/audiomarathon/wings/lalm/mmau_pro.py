@@ -222,7 +222,7 @@ def _open(row: Row) -> _Asked:
 
 
 def _following(row: Row) -> _Asked:
-    """Return an instruction's options (none), answer, further facts, and defects.
+    """Return the (empty) options, the answer, further facts and the defects of an instruction to follow.
 
     The answer is the spoken instruction, so that readers of the report see what was asked.
     """

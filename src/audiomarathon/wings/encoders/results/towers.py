@@ -100,7 +100,7 @@ def of_one_model(probe: Run, reply: Run) -> bool:
 
 @dataclass(frozen=True)
 class Standing:
-    """Mean scores without pruning: of a tower's probe over `tasks`, and of its model's replies over `model_tasks`."""
+    """A model's mean scores without pruning: of its tower's probe over `tasks`, of its replies over `model_tasks`."""
 
     checkpoint: str
     point: str
