@@ -303,7 +303,10 @@ class UnpackedSource:
 
 
 def copied(stream: IO[bytes], entry: Entry, stage: Path) -> Path:
-    """Copy a stream into the staging folder; return the file. Raise if its size is not the entry's."""
+    """Copy a stream into the staging folder (for unfinished files); return the file.
+
+    Raise if its size is not the entry's.
+    """
     target = stage / "partial"
     written = 0
     with target.open("wb") as file:

@@ -154,7 +154,7 @@ class EndpointError(Exception):
 
 
 class _BadReplyError(Exception):
-    """The server's answer contains no complete reply.
+    """The server's answer contains no complete reply, or reports an error.
 
     Attributes
     ----------

@@ -255,7 +255,10 @@ def reached(lines: Sequence[Line]) -> list[float]:
 
 
 def score_range(lines: Sequence[Line], *more: float) -> tuple[float, float]:
-    """Return limits of a score axis around the lines and the values `more`, wide enough that equal scores look flat."""
+    """Return limits of a score axis that hold the lines and the values `more`.
+
+    The axis is wide enough that nearly equal scores look flat.
+    """
     values = [*reached(lines), *more]
     low, high = min(values, default=0.0), max(values, default=1.0)
     low, high = low - 0.04 if low < 0 else max(0.0, low - 0.04), high + 0.02
@@ -285,9 +288,10 @@ def figure(content: list[dict[str, Any]] | dict[str, Any], width: int, height: A
 
 
 def layer(rows: str, mark: str, look: Mapping[str, Any], **channels: Any) -> dict[str, Any]:
-    """Return a Vega-Lite layer that draws the data set called `rows`.
+    """Return a Vega-Lite layer that draws the data set called `rows` as a `mark`, such as "line".
 
-    A channel (`x`, `y`, `color`, …) is given as a name for :func:`field`, or as a complete channel.
+    `look` has the mark's properties. A channel (`x`, `y`, `color`, …) is given as a name for :func:`field`, or as a
+    complete channel.
     """
     encoding = {name: field(channel) if isinstance(channel, str) else channel for name, channel in channels.items()}
     return {"data": {"name": rows}, "mark": {"type": mark, **look}, "encoding": encoding}

@@ -224,9 +224,10 @@ _LEGEND = (
 def _column(
     column: Any, clip: Clip, strips: Sequence[tuple[str, Floats]], tokens_per_second: float, share: float, *, last: bool
 ) -> None:
-    """Draw one clip and below it one strip per method, given as (colour, kept share of each audio token).
+    """Draw one clip and, below it, a strip per method.
 
-    `share` is the fraction of the picture's width that this clip takes.
+    `strips` has (colour, kept share of each audio token) of each. `share` is the fraction of the picture's width that
+    this clip takes.
     """
     from matplotlib.ticker import MaxNLocator
 

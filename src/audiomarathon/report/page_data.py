@@ -397,7 +397,7 @@ def _median(records: Sequence[Record], stage: str) -> float | None:
 
 
 def own_scores(run: Run) -> list[tuple[float, float]]:
-    """Return (clip duration in seconds, score) of each sample that has a score."""
+    """Return (clip duration in seconds, score) of each sample of a run that has a score."""
     if run.task is None:
         return []
     scored = ((verdict.record.clip_seconds, run.task.scorer.own_score(verdict)) for verdict in run.verdicts.values())
@@ -405,7 +405,10 @@ def own_scores(run: Run) -> list[tuple[float, float]]:
 
 
 def by_duration(scored: Iterable[tuple[float, float]]) -> list[tuple[float, int, float]]:
-    """Return (start in seconds, number of samples, mean score) of each 30 s bin of clip duration."""
+    """Return (start in seconds, number of samples, mean score) of each bin of 30 s of clip duration.
+
+    `scored` has (clip duration in seconds, score) of each sample.
+    """
     bins: dict[int, list[float]] = {}
     for seconds, score in scored:
         place = int(seconds // _DURATION_BIN)

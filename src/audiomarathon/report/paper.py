@@ -73,7 +73,7 @@ def _write(path: Path, text: str) -> Path:
 
 
 def panel_table(panel: Panel) -> Table:
-    """Return the figures in a panel's pictures (one checkpoint on one task, or the mean over tasks), a row per setting."""
+    """Return the figures in a panel's pictures (one checkpoint on a task, or on the mean of tasks), by setting."""
     rows = []
     for setting in panel.settings:
         row: dict[str, Any] = {

@@ -94,7 +94,7 @@ def mark(method: str) -> str:
 
 
 def dash(method: str) -> list[int]:
-    """Return the dashes of a method's line (lengths of dash and gap).
+    """Return the dashes of a method's line as lengths of dash and gap; [] draws a solid line.
 
     The first methods are solid, later ones dashed, dotted, then long-dashed; joined methods have dashes and dots.
     """

@@ -20,7 +20,10 @@ Ids = Mapping[str, frozenset[str]]
 
 @dataclass(frozen=True)
 class Ranked:
-    """A system in a ranking: its score, and its speed-up (the reference's time to first token ÷ the system's)."""
+    """A system in a ranking: its score, and its speed-up.
+
+    The speed-up is the reference's time to first token ÷ the system's; above 1, the system is faster.
+    """
 
     name: str
     score: float

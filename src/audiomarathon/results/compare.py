@@ -244,7 +244,7 @@ def lines_by_reason(left_out: Iterable[LeftOut], every: Collection[str] = ()) ->
 
 
 def _unanswered(name: str, system: System) -> list[LeftOut]:
-    """Return a note for each task on which samples of a system failed or are not run yet, with their number."""
+    """Return a note for each task of a system on which samples failed or are not run yet, with their number."""
     lacking = {key: run.expected - len(run.records) for key, run in system.runs.items()}
     return [
         LeftOut(name, key, f"{count:,} of {system.runs[key].expected:,} samples failed or not run yet")
@@ -280,7 +280,10 @@ def _rows(
     more: Mapping[str, Sequence[str]],
     stages: Collection[str],
 ) -> list[Comparison]:
-    """Return a system's rows: each task, each group with several tasks, and all tasks."""
+    """Return a system's comparisons with the reference: on each task, each group with several tasks, and all tasks.
+
+    `more` are additional means, `stages` those whose speed-up is computed.
+    """
     known = {scope: list(keys) for scope, keys in more.items() if all(key in tasks for key in keys)}
     scopes = {key: [key] for key in tasks} | scopes_of(tasks) | known
     draws = {key: pairs.drawn(seed) for key, pairs in tasks.items()}
@@ -292,7 +295,10 @@ def _rows(
 
 
 def weighed(draws: Mapping[str, Drawn], seed: int) -> PairedResult:
-    """Test the difference in the mean over tasks (the keys of `draws`), weighted as the benchmark weights them."""
+    """Test the difference in the mean over tasks, weighted as the benchmark weights them.
+
+    `draws` holds each task's difference in random resamples and swaps, by the task's key.
+    """
     weights = weights_of(list(draws))
     return judge([drawn.scaled(weight) for drawn, weight in zip(draws.values(), weights, strict=True)], seed)
 

@@ -184,7 +184,10 @@ class Pairs:
         return {}
 
     def ratios(self, stage: str) -> Floats:
-        """Return the reference's seconds in a stage ÷ the run's for each timed pair, computed once; NaN if unknown."""
+        """Return the reference's seconds in a stage (such as prefill) ÷ the run's for each timed pair; NaN if unknown.
+
+        It is computed once.
+        """
         if stage not in self._ratios:
             each = [[*map(STAGES[stage], [pair[side] for pair in self.timed])] for side in (0, 1)]
             base, theirs = (np.array(seconds, dtype=np.float64) for seconds in each)
@@ -361,7 +364,7 @@ class Pairs:
 
 
 def _as_graph(record: Record) -> bool:
-    """Tell whether a sample's (forced) decode ran as a graph, which is much faster than the same work done eagerly."""
+    """Tell whether a sample's decode ran as a CUDA graph, which is much faster than the same work done eagerly."""
     return "decode_setup" in (record.forced_decode or record.time or record.batch or {})
 
 
@@ -495,7 +498,7 @@ def ideal_gain(members: Sequence[Pairs], stage: str) -> float | None:
 
 
 def _work(run: Run, records: Sequence[Record], stage: str) -> Floats:
-    """Return the FLOPs of each sample's prefill, or the bytes that a decode step reads; NaN if unknown."""
+    """Return what a stage costs each sample: FLOPs of prefill, or bytes that a decode step reads; NaN if unknown."""
     cost, drops, whole = run.cost, run.drops, stage == "first_token"
     if cost and cost.weight_bytes is not None and stage == "decode_per_token":
         each = (math.nan if record.kv_bytes is None else cost.step_bytes(record.kv_bytes) for record in records)
@@ -511,9 +514,10 @@ def _work(run: Run, records: Sequence[Record], stage: str) -> Floats:
 
 
 def ideal_of(run: Run, records: Sequence[Record], *, encoder: bool = False) -> float | None:
-    """Return the median over records of the speed-up computed from FLOPs; None if the run does not record its costs.
+    """Return the median over records of the ideal speed-up by FLOPs: unpruned ÷ this run's.
 
-    With `encoder`, the FLOPs of the audio encoder count too (see :func:`ideal_speed_up`).
+    None if the run does not record its costs. With `encoder`, the FLOPs of the audio encoder count too (see
+    :func:`ideal_speed_up`).
     """
     cost, drops = run.cost, run.drops
     if cost is None or drops is None or not records or (encoder and cost.encoder_flops_per_second is None):
@@ -522,7 +526,7 @@ def ideal_of(run: Run, records: Sequence[Record], *, encoder: bool = False) -> f
 
 
 def mean_scores(members: Sequence[Pairs]) -> tuple[float | None, float | None]:
-    """Return the means over tasks of the run's and the reference's score; None if a task has no score."""
+    """Return the mean score over tasks of the run and of the reference; (None, None) if a task has no score."""
     weights = weights_of([pairs.task.key for pairs in members])
     score, other = np.average([pairs.pair.scores for pairs in members], axis=0, weights=weights).tolist()
     return (None if math.isnan(score) else score), (None if math.isnan(other) else other)

@@ -75,7 +75,13 @@ def read_systems(paths: Sequence[Path]) -> list[System]:
 
 
 def systems_of(runs: Sequence[Run]) -> list[System]:
-    """Group runs into systems; see :func:`read_systems`."""
+    """Group runs into systems (one setting of one checkpoint each); systems that heard control audio come last.
+
+    Raises
+    ------
+    RecordError
+        When two runs are of the same system and task.
+    """
     if not runs:
         raise RecordError("no readable run found")
     marked = [(marked_run, _marks(marked_run)) for marked_run in runs]

@@ -174,7 +174,7 @@ def _unquoted(text: str, options: dict[str, str]) -> str:
 
 
 def _weighed(text: str, mentions: list[Mention], options: dict[str, str]) -> tuple[str | None, str]:
-    """Return the chosen option's letter, or None, and the rule that decided.
+    """Return the letter of the option that a reply's mentions of options decide on, or None, and the rule that decided.
 
     Choose the only option to which the reply commits itself ("the answer is B"). If it commits itself to none, choose
     the only option whose text it mentions.
@@ -195,7 +195,10 @@ def _weighed(text: str, mentions: list[Mention], options: dict[str, str]) -> tup
 
 
 def _by_kind(text: str, mentions: list[Mention], options: dict[str, str]) -> Mapping[str, list[Mention]]:
-    """Return the mentions by kind; a conclusion ("So the answer is D") replaces the letters considered before it."""
+    """Group the mentions of options by kind ("outright", "denied", …).
+
+    A conclusion ("So the answer is D") replaces the letters considered before it.
+    """
     kinds: dict[str, list[Mention]] = defaultdict(list)
     listing, notes = _LISTS.search(text), any(map(MUSICAL.match, options.values()))
     for index, mention in enumerate(mentions):
@@ -216,7 +219,10 @@ def _by_kind(text: str, mentions: list[Mention], options: dict[str, str]) -> Map
 
 
 def _counting(text: str, kinds: Mapping[str, list[Mention]]) -> list[Mention]:
-    """Return the mentions that decide; [] if the reply commits itself to nothing that can be read."""
+    """Return the mentions that decide, from mentions by kind ("outright", "standing", …).
+
+    [] if the reply commits itself to nothing that can be read.
+    """
     passing, alone = kinds["passing"], _options_of([*kinds["standing"], *kinds["listed"]])
     if counting := [*kinds["outright"], *(kinds["standing"] if len(alone) == 1 else ())]:
         by_text = not any(mention.by_letter for mention in counting)

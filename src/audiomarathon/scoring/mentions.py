@@ -208,7 +208,7 @@ _JOINS = re.compile(
 
 
 def grouped(text: str, mentions: Sequence[Mention]) -> list[Mention]:
-    """Merge the mention of a letter with that of its option's text beside it, and joined mentions ("A or B")."""
+    """Merge mentions: of a letter with the text of its option beside it, and of options joined by "or" or a comma."""
     merged: list[Mention] = []
     for mention in sorted(mentions, key=lambda mention: mention.start):
         if merged and mention.options == merged[-1].options and mention.by_letter != merged[-1].by_letter:

@@ -77,7 +77,7 @@ class Scorer(ABC):
 
     @abstractmethod
     def sums(self, verdicts: Sequence[Verdict]) -> Sums:
-        """Return the figures as sums over samples or clips, from which intervals and tests resample whole clusters."""
+        """Return the figures as sums over samples or clips; intervals and tests resample these by whole clusters."""
 
     @abstractmethod
     def own_score(self, verdict: Verdict) -> float | None:
@@ -88,7 +88,7 @@ class Scorer(ABC):
 
     @property
     def own_title(self) -> str:
-        """Name of the mean of :meth:`own_score` over samples, on which a margin is tested."""
+        """Name of the mean of :meth:`own_score` over samples; margins (allowed losses) are tested on this mean."""
         return "accuracy" if type(self).right is not Scorer.right else "mean score of samples, 0 to 1"
 
     def uncapped(self, verdicts: Sequence[Verdict]) -> dict[str, float]:  # noqa: ARG002
@@ -108,7 +108,7 @@ class Scorer(ABC):
         return False
 
     def shown(self, verdict: Verdict) -> str:
-        """Return the verdict in a few words, for the report and for `audiomarathon explain`."""
+        """Return the verdict in a few words, such as `right: B. Jazz`, for the report and `audiomarathon explain`."""
         right = self.right(verdict)
         if right is not None:
             return "right" if right else "wrong"

@@ -184,7 +184,10 @@ class Corpus(ABC):
         return tables
 
     def the_one(self, candidates: Sequence[Path], what: str, option: str = "") -> Path:
-        """Return the only path in `candidates`; if there is none or several, raise :class:`DataError` with advice."""
+        """Return the only path in `candidates`; if there is none or several, raise :class:`DataError`.
+
+        The message says `what` is searched and, if given, by which `option` the user can name it.
+        """
         places = ", ".join(map(str, self.roots))
         if not candidates:
             raise DataError(f"{self.title}: no {what} under {places}. Expected:\n{self.layout}")

@@ -45,7 +45,10 @@ def _stems(text: str) -> frozenset[str]:
 
 
 def stem(word: str) -> str:
-    """Return a word without its ending, a final `e` and a doubled last letter: running, runs → run; waves → wav."""
+    """Return a word's stem: without its ending, a final `e` and a doubled last letter.
+
+    For example: running, runs → run; waves → wav.
+    """
     bare = _ENDING.sub("", word)
     bare = bare.removesuffix("e") if len(bare) > 3 else bare
     return bare[:-1] if len(bare) > 3 and bare[-1] == bare[-2] else bare

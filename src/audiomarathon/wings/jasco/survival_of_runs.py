@@ -85,7 +85,7 @@ def survivals(systems: Sequence[System], speech: Mapping[str, Spans] | None = No
 
     @functools.cache  # because base is compared with every setting
     def reports_of(system: int, ids: tuple[str, ...]) -> Reports:
-        """Return the speech and sound that a system's replies to the samples `ids` report.
+        """Return how much of speech and sound a system's replies to the samples `ids` report; `system` is its `id()`.
 
         Chance is estimated from the clips of the same samples.
         """

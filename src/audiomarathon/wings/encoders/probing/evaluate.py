@@ -156,7 +156,13 @@ def tried(works: Sequence[Iterator[Result]], say: Say) -> tuple[list[Result], bo
 
 
 def check_protocol(protocol: str) -> None:
-    """Raise :class:`SettingsError` unless the protocol is "standard", "as_published" or "both"."""
+    """Refuse a protocol other than "standard" (our probes), "as_published" (X-ARES') and "both".
+
+    Raises
+    ------
+    SettingsError
+        The protocol has another name.
+    """
     if protocol not in PROTOCOLS:
         raise SettingsError(f"--protocol {protocol}: allowed: {', '.join(PROTOCOLS)}")
 

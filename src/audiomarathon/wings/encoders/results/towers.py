@@ -48,7 +48,7 @@ class Fourfold:
 
 
 def point_of(run: Run) -> str:
-    """Return the point that a run's probe read, such as `tower` or `llm.last`; "" for other runs."""
+    """Return the point of a tower or LLM that a run's probe read, such as `tower` or `llm.last`; "" for other runs."""
     return str(run.facts.get("point", "")) if isinstance(run.task, EncoderTask) else ""
 
 
