@@ -109,7 +109,10 @@ def _open_archive(archive: Path, content: Opener) -> Source:
 
 @contextmanager
 def _reading(archive: Path) -> Iterator[None]:
-    """Raise :class:`DataError` if an archive is damaged or hostile; pass on other errors, such as a full disk."""
+    """Turn errors of a damaged or hostile archive in the `with` block into :class:`DataError`.
+
+    Other errors, such as a full disk, pass.
+    """
     try:
         yield
     except RefusedError as error:
@@ -135,7 +138,7 @@ class FolderSource:
         return [Entry(file.relative_to(top).as_posix(), file.stat().st_size) for file in files if file.is_file()]
 
     def fetch(self, wanted: Sequence[Entry], stage: Path) -> Iterator[tuple[Entry, Path]]:
-        """Copy the wanted files; see :meth:`Source.fetch`."""
+        """Copy the wanted files into the folder `stage`; yield each entry with the path of its copy."""
         for entry in wanted:
             with (self.folder / entry.path).open("rb") as stream:
                 yield entry, copied(stream, entry, stage)
@@ -167,7 +170,7 @@ class ArchiveSource(ABC):
             return vetted(members)
 
     def fetch(self, wanted: Sequence[Entry], stage: Path) -> Iterator[tuple[Entry, Path]]:
-        """Unpack the wanted files in one pass over the archive; see :meth:`Source.fetch`."""
+        """Unpack the wanted files into `stage` in one pass; yield each entry with the path of its copy."""
         left = {entry.path: entry for entry in wanted}
         with self.read() as members:
             for member in members if left else ():
@@ -300,7 +303,10 @@ class UnpackedSource:
 
 
 def copied(stream: IO[bytes], entry: Entry, stage: Path) -> Path:
-    """Copy a stream into the staging folder; return the file. Raise if its size is not the entry's."""
+    """Copy a stream into the staging folder (for unfinished files); return the file.
+
+    Raise if its size is not the entry's.
+    """
     target = stage / "partial"
     written = 0
     with target.open("wb") as file:

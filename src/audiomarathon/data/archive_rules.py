@@ -33,7 +33,7 @@ class Entry:
 
 
 class Member(NamedTuple):
-    """A member of an archive.
+    """A member (file, folder, link, …) of an archive.
 
     `kind` is a file type as in `stat`; `header` counts the bytes of its extended headers; `open` opens the member, or
     is None if it cannot be read alone.

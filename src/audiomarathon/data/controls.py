@@ -36,7 +36,7 @@ _BACKGROUND = "noise with the spectrum and level of the clip's quietest tenth"
 
 @dataclass(frozen=True)
 class _Variant:
-    """A control variant: kind of audio, length of every clip in seconds (None: unchanged), and seed."""
+    """A control variant of the data: kind of audio, length of every clip in seconds (None: unchanged), and seed."""
 
     kind: str
     seconds: float | None
@@ -237,7 +237,7 @@ def _path(loaded: Loaded, clip: Path) -> str:
 
 
 def _partner(task: Task, loaded: Loaded, sample: Sample, clip: Path, variant: _Variant) -> Path:
-    """Choose the clip whose audio replaces a sample's clip: the first clip of a random other sample.
+    """Choose the clip whose audio replaces a sample's clip: the first clip of another sample, chosen at random.
 
     The other sample is of another cluster (speaker, place or passage) and, if the task's answers are classes, of
     another class. Each clip of a sample has its own random draw.

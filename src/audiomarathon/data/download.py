@@ -126,7 +126,7 @@ def download(
 
 
 def _mirror(source: Source, entries: Iterable[str], mirror: Path) -> None:
-    """Create an empty file for each file of the source."""
+    """Create an empty file in the folder `mirror` for each file of the source, given by relative path."""
     for path in entries:
         place = mirror / path
         try:
@@ -177,7 +177,7 @@ def _plan(
 
 
 def _present(task: Task, folder: Path, filters: Filters) -> set[str]:
-    """Return the ids of samples downloaded before. They stay selected, so a lower limit removes nothing."""
+    """Return the ids of the samples that the root already has, which stay selected: a lower limit removes nothing."""
     try:
         return {sample.id for sample in task.load(folder, filters).samples} if folder.is_dir() else set()
     except DataError:
@@ -257,7 +257,7 @@ def bring(
 
 
 def _digest(file: Path, like: str) -> str:
-    """Return a file's hash of the same kind as `like`; "" if `like` is empty."""
+    """Return a file's hash of the kind of the hash `like` (`sha256:…`, `md5:…`, `git:…`); "" if `like` is ""."""
     if not like:
         return ""
     kind = like.partition(":")[0]

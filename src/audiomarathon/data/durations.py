@@ -102,9 +102,9 @@ class Durations:
         return {"counts": counts.tolist(), "edges": [round(float(edge), 3) for edge in edges]}
 
     def tokens(self) -> dict[str, dict[str, float | int | list[str]]]:
-        """Return, by rate (audio tokens per second, as text), the tokens of these clips: median, max and total.
+        """Return how many audio tokens these clips take, for each rate of tokens per second (as text) that models have.
 
-        "models" lists the models with this rate.
+        Each entry has the median, maximum and total over clips; "models" lists the models with this rate.
         """
         by_rate: dict[float, list[str]] = {}
         for model in filter(lambda model: model.tokens_per_second, all_models()):  # an endpoint's rate is unknown

@@ -108,7 +108,7 @@ def _asked(ask: Callable[[str], str]) -> str:
 
 @contextmanager
 def _playing(sample: Sample, show: Callable[[str], None]) -> Iterator[None]:
-    """Play a sample's clips during the block; stop playing at the end of the block."""
+    """Play a sample's clips during the `with` block, and stop playing at its end; problems are shown with `show`."""
     command = next((command for name, command in PLAYERS.items() if shutil.which(name)), None)
     if command is None:
         show(f"(no player: install one of {', '.join(PLAYERS)}; the clip's path is above)")

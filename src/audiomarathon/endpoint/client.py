@@ -154,7 +154,7 @@ class EndpointError(Exception):
 
 
 class _BadReplyError(Exception):
-    """The server's answer contains no complete reply.
+    """The server's answer contains no complete reply, or reports an error.
 
     Attributes
     ----------
@@ -224,7 +224,7 @@ class Endpoint:
     _running: set[Future[Any]] = field(default_factory=set, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        """Load certificates and everything else that would slow the first timed request."""
+        """Load certificates, proxy settings and whatever else would slow the first timed request."""
         self._loop = _loop()
         proxy = proxy_of(self.url)
         self.via = (urlsplit(proxy).hostname or "") if proxy else ""
@@ -359,7 +359,7 @@ class Endpoint:
         raise EndpointError(f"{reason} ({self.attempts} attempts)")
 
     async def _wait(self, attempt: int) -> None:
-        """Wait before an attempt: longer after each failure, and at least as long as the server told any thread to."""
+        """Wait before an attempt: longer after each failure, and at least as long as the server asked any thread to."""
         backoff = 0.0 if attempt == 1 else min(_LONGEST_WAIT, _FIRST_WAIT * 2 ** (attempt - 2)) * random.uniform(0.5, 1)
         asked = (self._not_before - time.monotonic()) * random.uniform(1.0, 1.25)  # spreads the threads' requests
         if max(backoff, asked) > 0:
@@ -582,7 +582,10 @@ class _Reply:
 
 
 def _elsewhere(delta: Mapping[str, Any]) -> str:
-    """Return the name of a field of a reply's piece that holds something other than text; "" if there is none."""
+    """Return the name of a field, other than the text, into which the server put content of a reply's piece.
+
+    Such as `reasoning_content`; "" if there is none.
+    """
     content = delta.get("content")
     if isinstance(content, list) and any(part.get("type") != "text" for part in content):
         return "parts that are not text"
@@ -613,7 +616,7 @@ async def _events(response: httpx2.Response, most_bytes: int) -> AsyncIterator[s
 
 
 def _refuse(kind: str, body: str) -> NoReturn:
-    """Raise the error for an answer of another content type.
+    """Raise the error for an answer that is no stream of a chat; `kind` is its content type, `body` its text.
 
     Some gateways report an error with the status 200, and put the true status into the body.
     """
@@ -629,7 +632,7 @@ def _status(code: str) -> int:
 
 
 def _is_foreign(error: Exception) -> bool:
-    """Tell whether an answer follows another protocol than HTTP with chat completions."""
+    """Tell whether an error means that the server speaks another protocol than HTTP with chat completions."""
     illegal = isinstance(error, httpx2.RemoteProtocolError) and str(error).startswith(("illegal", "Receive buffer"))
     return illegal or isinstance(error, _ForeignError)
 

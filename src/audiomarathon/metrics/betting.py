@@ -64,7 +64,7 @@ class Clusters:
     def of(
         cls, differences: Sequence[float], clusters: Sequence[str], largest: int = 0, order: Sequence[str] = ()
     ) -> Clusters:
-        """Add up the differences of samples by cluster.
+        """Add up the differences of samples (setting − base) by cluster.
 
         Parameters
         ----------
@@ -84,10 +84,10 @@ class Clusters:
         return cls(totals, sizes, max(largest, int(sizes.max(initial=1))), int(np.count_nonzero(differing)))
 
     def log_wealth(self, margin: float, *, worse: bool = False) -> Floats:
-        """Return the logarithm of the wealth after each cluster, in the shape of `totals`.
+        """Return the logarithm of the bettor's wealth after each cluster, in the shape of `totals`.
 
-        The wealth grows if the setting is worse than base by less than `margin`, which lies between −1 and 1; with
-        `worse`, if it is worse by more than the margin.
+        A high wealth is evidence that the setting is worse than base by less than `margin`, which lies between −1 and
+        1; with `worse`, that it is worse by more than the margin.
         """
         sign = -1.0 if worse else 1.0
         payoffs = sign * (self.totals + margin * self.sizes) / self.largest / (1 - sign * margin)
@@ -110,9 +110,9 @@ class Clusters:
         return np.asarray(np.exp(-np.maximum(last, 0.0)))
 
     def bound(self, alpha: float, *, worse: bool = False, each: bool = False) -> float:
-        """Return the smallest margin at which the test says "no worse"; with `worse`, the largest at which it says so.
+        """Return the smallest margin at which the test says "no worse", at confidence 1 − α (`alpha`).
 
-        With `worse`, the tested claim is "worse by more than the margin". The confidence is 1 − α. The wealth changes
+        With `worse`, return the largest margin at which it says "worse by more than the margin". The wealth changes
         monotonically with the margin, so bisection finds the bound. The result is 1 (or −1 with `worse`) if the data
         support no margin. See :meth:`p` for `each`.
         """
@@ -274,13 +274,16 @@ def fewest(margin: float, alpha: float = ALPHA, like: Clusters | None = None) ->
 
 
 def _without_loss(count: int, margin: float, shares: Floats) -> float:
-    """Return the log wealth after `count` clusters without a difference, with sizes `shares` (1: the largest size)."""
+    """Return the logarithm of the wealth after `count` clusters in which setting and base do not differ.
+
+    `shares` are the clusters' sizes as shares of the largest size; the wealth uses the mean growth over them.
+    """
     growth = [float(np.mean(np.log1p(bet * margin / (1 - margin) * shares))) for bet in BETS]
     return float(np.logaddexp.reduce(np.log(WEIGHTS) + count * np.asarray(growth)))
 
 
 def _first(enough: Callable[[int], bool]) -> int:
-    """Return the smallest number from 1 on for which a monotonic condition is true."""
+    """Return the smallest number, from 1 on, that is `enough`; every larger number must be enough too."""
     high = 1
     while not enough(high) and high < _MOST_CLUSTERS:
         high *= 2

@@ -55,7 +55,10 @@ def per_class(truth: Labels, predicted: Predictions) -> dict[str, dict[str, Any]
 
 
 def choice_details(truth: Labels, predicted: Predictions) -> dict[str, Any]:
-    """Return the fields `per_class` and `as_published` of a run's summary, from the functions of the same names."""
+    """Return the fields `per_class` and `as_published` of a run's summary.
+
+    The functions with the same names compute them.
+    """
     if not truth:
         return {"per_class": {}, "as_published": None}
     return {"per_class": per_class(truth, predicted), "as_published": as_published(truth, predicted)}
@@ -111,9 +114,9 @@ def choice_sums(truth: Labels, predicted: Predictions, strict: Sequence[bool], c
 
 
 def published_choice_sums(truth: Labels, predicted: Predictions, clusters: Sequence[str] = ()) -> Sums:
-    """Return the release's macro-F1 and weighted F1 as sums over samples, which can be resampled.
+    """Return macro-F1 and weighted F1 by the benchmark's released code, as sums over samples, which can be resampled.
 
-    See :func:`as_published`; a sample with an unparsed reply adds 0 to every sum.
+    As in :func:`as_published`, samples with an unparsed reply do not count: they add 0 to every sum.
     """
     labels = sorted({*truth, *(chosen for chosen in predicted if chosen is not None)})
     parsed = [None if chosen is None else right for right, chosen in zip(truth, predicted, strict=True)]

@@ -105,7 +105,7 @@ class Pair:
         return setting, reference
 
     def _apart(self, sums: Floats) -> Floats:
-        """Return the setting's figures minus the reference's, shape (draws, figures).
+        """Return the setting's figures minus the reference's, after each random draw, shape (draws, figures).
 
         `sums` has the shape (draws, 2 · columns): the setting's sums, then the reference's.
         """
@@ -129,11 +129,15 @@ class Pair:
 
     @property
     def _exact(self) -> bool:
-        """Whether sums are exact in any order, so that columns may be summed apart."""
+        """Whether all values are whole numbers below 256, so that their sums are exact in any order of addition."""
         return self.held.dtype == np.uint8
 
     def _resampled(self, block: _Drawn, weights: Drawing) -> Floats:
-        """Return the sums of each row of `weights`, shape (draws, 2 · columns); `block` holds these or more draws."""
+        """Return the sums over each resample, shape (draws, 2 · columns): first the setting's, then the reference's.
+
+        A row of `weights` says how often each cluster counts. If they are all draws of `block`, the reference's sums
+        are cached.
+        """
         if not self._exact or weights is not block.weights:
             return drawn_sums(weights, self.totals)
         sums = np.tile(_sums_of_counts(block, self.held[:, self._width :].tobytes()), 2)
@@ -156,11 +160,15 @@ class Pair:
 
     @property
     def _moved(self) -> Floats:
-        """The effect of swapping each cluster on the sums, shape (clusters, 2 · columns)."""
+        """What swapping setting and reference in each cluster adds to the sums, shape (clusters, 2 · columns)."""
         return np.roll(self.totals, self._width, axis=1) - self.totals
 
     def _swapped(self, swaps: Drawing, moved: Floats) -> Floats:
-        """Return the tested difference after each row of `swaps`, of the clusters whose effects are `moved`."""
+        """Return the tested difference after each set of swaps, shape (draws,).
+
+        A row of `swaps` has 1 for each cluster to swap, else 0; `moved` has what swapping each of these clusters adds
+        to the sums.
+        """
         start = self.totals.sum(axis=0)
 
         def sums(swaps: Drawing) -> Floats:
@@ -176,7 +184,7 @@ class Pair:
 
     @property
     def influences(self) -> Floats:
-        """Each cluster's contribution to the difference under the observed labels, to first order, shape (clusters,).
+        """Each cluster's contribution to the observed difference (without swaps), to first order, shape (clusters,).
 
         They are computed halfway between setting and reference, so that swapping a cluster only changes its sign.
         """
@@ -290,7 +298,7 @@ class Drawn:
 
 
 def judge(tasks: Sequence[Drawn], seed: int = 0) -> PairedResult:
-    """Compare two settings on one task, or on several by the mean of the tasks' differences.
+    """Compare two settings on one task, or on several tasks by the mean of their differences; return interval and p.
 
     Tasks are independent, so each has separate draws; all have the same number of draws. The interval comes from
     :func:`~audiomarathon.metrics.statistics.interval_over`. The test swaps the two settings within whole clusters,
@@ -395,7 +403,7 @@ class _Drawn:
 
 
 def _weights(rng: np.random.Generator, rows: int, count: int) -> _Drawn:
-    """Draw how often each resample contains each cluster."""
+    """Draw `rows` resamples of `count` clusters: how often each resample contains each cluster."""
     drawing = _drawn(json.dumps(rng.bit_generator.state), rows, count)
     rng.bit_generator.state = json.loads(drawing.after)
     return drawing
@@ -403,7 +411,7 @@ def _weights(rng: np.random.Generator, rows: int, count: int) -> _Drawn:
 
 @lru_cache(maxsize=32)  # up to _BLOCK bytes each
 def _drawn(state: str, rows: int, count: int) -> _Drawn:
-    """Return the draws of :func:`_weights` by a generator in the state `state` (JSON text).
+    """Return what :func:`_weights` draws with a generator in the state `state` (JSON text).
 
     Cached, because all comparisons use the same draws.
     """
@@ -418,6 +426,9 @@ def _drawn(state: str, rows: int, count: int) -> _Drawn:
 
 @lru_cache(maxsize=32)
 def _sums_of_counts(drawn: _Drawn, counts: bytes) -> Floats:
-    """Return the sums of each draw of counts below 256, cached for all settings that have the same reference."""
+    """Return the sums over each resample, shape (draws, columns), of counts below 256 of each cluster.
+
+    `counts` are their bytes, cluster by cluster. Cached for all settings that have the same reference.
+    """
     count = drawn.weights.shape[1]
     return drawn_sums(drawn.weights, np.frombuffer(counts, np.uint8).reshape(count, -1).astype(np.float64))

@@ -121,7 +121,7 @@ class Estimate:
 
 
 def cluster_totals(values: npt.ArrayLike, clusters: Sequence[str]) -> Floats:
-    """Sum the rows of the samples of each cluster.
+    """Add up the rows of all samples of a cluster, for each cluster.
 
     Parameters
     ----------
@@ -145,7 +145,7 @@ def cluster_totals(values: npt.ArrayLike, clusters: Sequence[str]) -> Floats:
 
 
 def drawn_sums(drawn: npt.NDArray[Any], totals: Floats) -> Floats:
-    """Return the sums of each random draw, `drawn` @ `totals`, shape (draws, columns).
+    """Return the sums over each random draw, shape (draws, columns): the matrix product of `drawn` and `totals`.
 
     Single precision takes less than half the time. It is used if it is exact: if all values are whole numbers and no
     partial sum reaches 2²⁴.
@@ -269,10 +269,11 @@ class Resampler:
 
 
 def _middles(weights: npt.NDArray[np.uint8], places: npt.NDArray[np.intp], reach: int = _NEAR) -> npt.NDArray[np.intp]:
-    """Return the places of the two middle samples in each resample, equal for an odd number, shape (resamples, 2).
+    """Find the median of each resample: return the indices of its two middle samples, shape (resamples, 2).
 
-    First count the samples in stretches of √n, then search only the stretch that holds a middle. Count only stretches
-    within `reach` of the middle of all samples; if a middle lies outside, repeat with all stretches.
+    For an odd number of samples, both are equal. First count the samples in stretches of √n, then search only the
+    stretch that holds a middle. Count only stretches within `reach` of the middle of all samples; if a middle lies
+    outside, repeat with all stretches.
 
     Parameters
     ----------
@@ -316,7 +317,7 @@ def _drawn(seed: tuple[int, ...], count: int, resamples: int) -> Iterator[npt.ND
 
 @lru_cache(maxsize=8)
 def _kept(seed: tuple[int, ...], count: int, resamples: int) -> tuple[npt.NDArray[np.uint8], ...]:
-    """Return how often each resample contains each of `count` clusters.
+    """Return how often each resample contains each of `count` clusters, in blocks of shape (some resamples, count).
 
     Cached, because all settings of a task have the same number of clusters.
     """
@@ -355,7 +356,7 @@ def _at_end(estimate: Estimate, ends: Sequence[float]) -> Estimate:
 
 
 def span_of(ends: Sequence[float]) -> float:
-    """Return the distance between the two ends of a figure's range; 1 if there is only one end."""
+    """Return the distance between a figure's `ends` (its values when all is wrong, when all is right); 1 for one."""
     return max(ends) - min(ends) or 1.0
 
 

@@ -241,7 +241,7 @@ def _joined(names: Sequence[str]) -> str:
 
 
 def _reach(values: Iterable[float], more: float) -> tuple[float, float]:
-    """Return axis limits around all values, with the share `more` of their span as a margin."""
+    """Return the limits of an axis around all values, with a margin of `more` times their span at each end."""
     known = list(values)
     low, high = min(known, default=0.0), max(known, default=1.0)
     margin = more * (high - low or abs(high) or 1.0)
@@ -255,7 +255,10 @@ def reached(lines: Sequence[Line]) -> list[float]:
 
 
 def score_range(lines: Sequence[Line], *more: float) -> tuple[float, float]:
-    """Return limits of a score axis around the lines and the values `more`, wide enough that equal scores look flat."""
+    """Return limits of a score axis that hold the lines and the values `more`.
+
+    The axis is wide enough that nearly equal scores look flat.
+    """
     values = [*reached(lines), *more]
     low, high = min(values, default=0.0), max(values, default=1.0)
     low, high = low - 0.04 if low < 0 else max(0.0, low - 0.04), high + 0.02
@@ -263,7 +266,11 @@ def score_range(lines: Sequence[Line], *more: float) -> tuple[float, float]:
 
 
 def _labels(ends: Sequence[tuple[float, float, str, str]], limits: tuple[float, float], height: int) -> list[Row]:
-    """Return labels at the ends of lines, moved apart if they overlap. `ends` are (y, x, text, colour)."""
+    """Return the labels at the ends of lines as rows to draw, moved apart if they overlap.
+
+    `ends` has (y, x, text, colour) of each line's end, `limits` are those of the y axis, and `height` is the chart's in
+    pixels.
+    """
     low, high = limits
     unit = height / (high - low)
     wanted = sorted(((value - low) * unit, x, value, name, ink) for value, x, name, ink in ends)
@@ -281,9 +288,10 @@ def figure(content: list[dict[str, Any]] | dict[str, Any], width: int, height: A
 
 
 def layer(rows: str, mark: str, look: Mapping[str, Any], **channels: Any) -> dict[str, Any]:
-    """Return a Vega-Lite layer that draws the data set called `rows`.
+    """Return a Vega-Lite layer that draws the data set called `rows` as a `mark`, such as "line".
 
-    A channel (`x`, `y`, `color`, …) is given as a name for :func:`field`, or as a complete channel.
+    `look` has the mark's properties. A channel (`x`, `y`, `color`, …) is given as a name for :func:`field`, or as a
+    complete channel.
     """
     encoding = {name: field(channel) if isinstance(channel, str) else channel for name, channel in channels.items()}
     return {"data": {"name": rows}, "mark": {"type": mark, **look}, "encoding": encoding}
@@ -300,7 +308,7 @@ def field(name: str, **more: Any) -> dict[str, Any]:
 
 
 def as_is(name: str) -> dict[str, Any]:
-    """Return a channel for a field that holds the colour, shape or opacity itself, so that it needs no scale."""
+    """Return a channel for a field whose values are themselves colours, shapes or opacities, and need no scale."""
     return field(name, scale=None, legend=None)
 
 
@@ -356,7 +364,7 @@ def spread(wanted: Sequence[float], gap: float, room: float) -> list[float]:
 
 
 def pareto_front(points: Iterable[Mapping[str, Any]]) -> list[dict[str, float]]:
-    """Return the points that no other point beats in both y (higher) and x (lower), by rising x."""
+    """Return the points (with `x` and `y`) that no other point beats in both y (higher) and x (lower), by rising x."""
     front: list[dict[str, float]] = []
     for point in sorted(points, key=lambda point: (point["x"], -point["y"])):
         if not front or point["y"] > front[-1]["y"]:
@@ -389,7 +397,7 @@ def bar_chart(rows: Sequence[Row], x: str, *, width: int = 380) -> Chart:
 
 
 def _pale(rows: Sequence[Row]) -> list[Row]:
-    """Add the opacity of each bar to its row: bars of a busy machine are pale."""
+    """Return the bars' rows with their opacity: bars of times taken on a busy machine are pale."""
     return [row | {"solid": _PALE if row.get("busy") else 1.0} for row in rows]
 
 

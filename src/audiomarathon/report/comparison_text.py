@@ -21,7 +21,7 @@ MOST_NAMED = 12  # limit of differences named in one line
 
 
 def notes(compared: Compared, missing: Mapping[str, str]) -> list[str]:
-    """Return notes on missing or doubtful figures, and the conclusion.
+    """Return the lines below a comparison: notes on missing or doubtful figures, and the conclusion.
 
     Parameters
     ----------
@@ -65,7 +65,10 @@ def notes(compared: Compared, missing: Mapping[str, str]) -> list[str]:
 
 
 def at_margins(rows: Sequence[Comparison]) -> list[str]:
-    """Return a line that counts the verdicts about a margin and explains their error rate; [] without a margin."""
+    """Return a line that counts the verdicts about a margin (an allowed loss of score) and explains their error rate.
+
+    [] without a margin.
+    """
     tested = [(row, row.decision) for row in rows if row.decision]
     figures: dict[tuple[float, str], list[str]] = {}
     for row, decision in tested:
@@ -83,7 +86,7 @@ def at_margins(rows: Sequence[Comparison]) -> list[str]:
 
 
 def _conclusion(rows: Sequence[Comparison]) -> list[str]:
-    """Return a line on significant differences; if there are none, on the width of the intervals; [] without tests."""
+    """Return a line on significant differences; if there are none, on how wide the intervals are; [] without tests."""
     tested = [row for row in rows if row.p_adjusted is not None and row.alike != AS_BASE]
     clear = [f"{row.side} in {row.scope} ({row.verdict.difference or 0:+.3f})" for row in tested if is_clear(row)]
     if clear:
@@ -115,7 +118,10 @@ def _remarks(pairs: Pairs) -> list[str]:
 
 
 def power_lines(compared: Compared, row: Comparison) -> list[str]:
-    """Return a line that estimates how many clusters like a row's decide its margin; [] without a margin."""
+    """Return a line that estimates how many clusters like a row's would show that no more than the margin is lost.
+
+    A margin is an allowed loss of score. [] if no margin was tested, or if the replies equal base's by construction.
+    """
     decision, pairs = row.decision, compared.shared[row.side][row.scope]
     if decision is None or decision.by_construction:
         return []

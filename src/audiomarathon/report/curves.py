@@ -112,9 +112,10 @@ def read_panels(paths: Sequence[Path]) -> list[Panel]:
 
 
 def panels_of(runs: Sequence[Run]) -> list[Panel]:
-    """Return one panel per checkpoint, control and task, and for several tasks also one for their mean.
+    """Return the pictures' data: one panel per checkpoint, control and task, and for several tasks one for their mean.
 
-    Runs without answered samples or without a current summary are left out.
+    A control is a run on altered audio, such as silence. Runs without answered samples or without a current summary are
+    left out.
     """
     grouped: dict[tuple[str, str], dict[str, list[Run]]] = {}
     for run in runs:
@@ -164,7 +165,10 @@ def _panel(task: str, suffix: str, runs: Sequence[Run]) -> Panel:
 
 
 def _beside_base(settings: Sequence[Setting]) -> tuple[Setting, ...]:
-    """Replace each setting's LLM prefill time by base's median ÷ the setting's speed-up (see `series.PAIRED`)."""
+    """Replace each setting's LLM prefill time by the median time of base (the unpruned run) ÷ the setting's speed-up.
+
+    So the drawn times agree with the speed-ups, which are paired by sample; `series.PAIRED` is the note that says so.
+    """
     bases = {point.conditions: point.figures.get("prefill_ms") for point in settings if point.method == "base"}
     replaced = list(settings)
     for place, setting in enumerate(settings):
@@ -184,7 +188,7 @@ def _heading(run: Run) -> str:
 
 
 def _setting(run: Run, under: str, line: str, base: Run | None, sessions: Collection[str]) -> Setting:
-    """Return one run as a :class:`Setting`, with its figures computed.
+    """Return one run as a :class:`Setting` of a picture, with its figures computed.
 
     Parameters
     ----------

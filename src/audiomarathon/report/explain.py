@@ -148,7 +148,10 @@ def shares_kept(inputs: Inputs, generation: Generation) -> Floats:
 
 
 def _left(steps: Sequence[tuple[int, torch.Tensor]], layer: int) -> torch.Tensor:
-    """Return the positions that a layer holds, from steps given as (first layer, positions that remain from it on)."""
+    """Return the positions of the tokens that a layer holds after dropping in steps.
+
+    Each step is (first layer, positions that remain from this layer on).
+    """
     return next(kept for first, kept in reversed(steps) if first <= layer)
 
 
@@ -221,9 +224,10 @@ _LEGEND = (
 def _column(
     column: Any, clip: Clip, strips: Sequence[tuple[str, Floats]], tokens_per_second: float, share: float, *, last: bool
 ) -> None:
-    """Draw one clip and below it one strip per method, given as (colour, kept share of each audio token).
+    """Draw one clip and, below it, a strip per method.
 
-    `share` is the fraction of the picture's width that this clip takes.
+    `strips` has (colour, kept share of each audio token) of each. `share` is the fraction of the picture's width that
+    this clip takes.
     """
     from matplotlib.ticker import MaxNLocator
 
@@ -282,9 +286,9 @@ def _strip(axes: Any, clip: Clip, shares: Floats, ink: str, tokens_per_second: f
 
 
 def _words(first: Any, last: Any, strip: Strip, event: float | None) -> None:
-    """Write the method's name left of its strip; right of it, the reply and the kept share of all tokens.
+    """Write a method's name left of its strip; right of it, its reply and the share of all tokens that it kept.
 
-    `event` is the kept share of the deciding event's tokens, which is added; None if unknown.
+    `event` is the kept share of the tokens of the events that decide the question, which is added; None if unknown.
     """
     first.text(-0.012, 0.5, literal(strip.label), transform=first.transAxes, ha="right", va="center", fontsize=9)
     kept = sum(float(shares.sum()) for shares in strip.shares)

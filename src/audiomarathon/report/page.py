@@ -58,7 +58,7 @@ class PageOptions:
     data: Path | None = None
 
     def __post_init__(self) -> None:
-        """Check the values."""
+        """Refuse options that are not allowed."""
         if self.players not in PLAYERS:
             raise SettingsError(f"--audio {self.players}: allowed: {', '.join(PLAYERS)}")
         if self.samples < 0:
@@ -140,9 +140,9 @@ class _Held:
         self._places: dict[str, int] = {}
 
     def rows(self, rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-        """Encode rows as their number `n`, and each column's indices into `values` (a single index if all are equal).
+        """Encode rows for the page's JSON: their number `n`, and for each column the indices of its cells in `values`.
 
-        The index of a missing value is -1.
+        A column of equal cells has a single index. The index of a missing value is -1.
         """
         listed = list(rows)
         places = {

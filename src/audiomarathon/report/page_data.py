@@ -36,7 +36,7 @@ _SIZES = ("kv_bytes", "peak_memory_bytes")
 
 @dataclass(frozen=True)
 class Setting:
-    """A system as shown in pictures and tables.
+    """A system (one setting of one checkpoint, with its runs) as shown in pictures and tables.
 
     Attributes
     ----------
@@ -127,7 +127,7 @@ class PageData:
         return settings
 
     def only(self, kept: Callable[[Run], bool]) -> PageData:
-        """Return the data of the systems of which `kept` accepts every run."""
+        """Return the data of those systems for which `kept` is true of every run."""
         systems = [system for system in self.systems if all(map(kept, system.runs.values()))]
         return self if len(systems) == len(self.systems) else replace(self, systems=systems)  # keep the cached figures
 
@@ -143,7 +143,7 @@ class PageData:
 
     @cached_property
     def _runs(self) -> dict[Place, dict[str, Any]]:
-        """The figures of every finished run, by (task, index of the system)."""
+        """The figures of every finished run, by (task, index of its system in `systems`)."""
         return {
             (task, place): _figures(run, run.summary)
             for place, system in enumerate(self.systems)
@@ -153,7 +153,7 @@ class PageData:
 
     @cached_property
     def _scores(self) -> dict[Place, dict[str, Any]]:
-        """The figures of every finished run with a score, by (task, index of the system)."""
+        """The figures of every finished run that has a score, by (task, index of its system in `systems`)."""
         return {place: row for place, row in self._runs.items() if row["score"] is not None}
 
     @property
@@ -211,7 +211,7 @@ class PageData:
         return max(ranges, default=1.0) / 100
 
     def members(self, scope: str) -> list[str]:
-        """Return the tasks of a scope: those of a mean, or the single task."""
+        """Return the tasks of a scope: the tasks of a mean, or the single task that the scope is."""
         return self.scopes.get(scope, [scope])
 
     @cached_property
@@ -276,7 +276,7 @@ class PageData:
         return rows, why, compared_with
 
     def _beside(self, scope: str, setting: Setting) -> dict[str, Any]:
-        """Return the columns that compare a setting with base on a task or mean; without any, the reason `why`."""
+        """Return the columns that compare a setting with base on a task or mean; without any, the reason as `why`."""
         place = setting.place
         rows, why, compared = self.beside_base
         row = rows.get((scope, place))
@@ -307,7 +307,7 @@ class PageData:
         return {**kept, **busy, **whys, "shared": row.samples, "timed": timed, "across": row.across}
 
     def _n(self, scope: str, place: int) -> int:
-        """Return the number of samples that a system answered on a task, or on all tasks of a mean."""
+        """Return the number of samples that a system (given by its index) answered on a task or on a mean's tasks."""
         return sum(self._runs[task, place]["n"] or 0 for task in self.members(scope) if (task, place) in self._runs)
 
     @cached_property
@@ -397,7 +397,7 @@ def _median(records: Sequence[Record], stage: str) -> float | None:
 
 
 def own_scores(run: Run) -> list[tuple[float, float]]:
-    """Return (clip duration in seconds, score) of each sample that has a score."""
+    """Return (clip duration in seconds, score) of each sample of a run that has a score."""
     if run.task is None:
         return []
     scored = ((verdict.record.clip_seconds, run.task.scorer.own_score(verdict)) for verdict in run.verdicts.values())
@@ -405,7 +405,10 @@ def own_scores(run: Run) -> list[tuple[float, float]]:
 
 
 def by_duration(scored: Iterable[tuple[float, float]]) -> list[tuple[float, int, float]]:
-    """Return (start in seconds, number of samples, mean score) of each 30 s bin of clip duration."""
+    """Return (start in seconds, number of samples, mean score) of each bin of 30 s of clip duration.
+
+    `scored` has (clip duration in seconds, score) of each sample.
+    """
     bins: dict[int, list[float]] = {}
     for seconds, score in scored:
         place = int(seconds // _DURATION_BIN)
@@ -431,9 +434,10 @@ def _mean(tasks: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> dict[str, 
 
 
 def scores_table(data: PageData, figure: str = "score", *, narrow: bool = False) -> Table:
-    """Show each setting's score, or its difference from base, by task, group and overall.
+    """Show each setting's score, or its difference from base, on each task, each group's mean and the overall mean.
 
-    The best printed score of a column is marked; control runs are never best.
+    The best printed score of a column is marked; control runs (on altered audio) are never best. `figure` is `score`,
+    or the name of the difference.
 
     Parameters
     ----------

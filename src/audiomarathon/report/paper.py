@@ -73,7 +73,7 @@ def _write(path: Path, text: str) -> Path:
 
 
 def panel_table(panel: Panel) -> Table:
-    """Return the figures that a panel's pictures show, one row per setting."""
+    """Return the figures in a panel's pictures (one checkpoint on a task, or on the mean of tasks), by setting."""
     rows = []
     for setting in panel.settings:
         row: dict[str, Any] = {
@@ -132,7 +132,7 @@ def typed(frame: pd.DataFrame, columns: Mapping[str, str] = MappingProxyType({})
 
 
 def _flat(run: Run, record: Record, named: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a sample's record, verdict and seconds as columns; a group's name never hides a field."""
+    """Return a sample's record, verdict and seconds as columns; a group named like a field does not replace it."""
     flat = {**named, "id": record.id, "cluster": record.cluster, "answer": record.reference.get("answer")}
     flat |= {field: getattr(record, field) for field in (*_FLAT, *_COUNTS)}
     more = {**(record.groups or {}), **_verdict(run, record.id)}

@@ -53,7 +53,7 @@ def plot_runs(paths: Sequence[Path], folder: Path, kind: str = "png") -> list[Pa
 
 
 def _of_wings(data: PageData) -> dict[str, Chart]:
-    """Return the charts of the wings' sections of the page, by section and scope."""
+    """Return the charts of the wings (further benchmarks) in their sections of the page, by section and scope."""
     return {
         "-".join(filter(None, (section.anchor, scope))): charts.side_by_side(scope_charts, title=section.heading)
         for part in asked(lambda wing: wing.sections(data))
@@ -83,12 +83,15 @@ def _undrawn(*panels: Panel) -> list[str]:
 
 
 def _is_paired(panel: Panel) -> bool:
-    """Tell whether the panel's LLM prefill times are base's median ÷ the speed-up (see `series.PAIRED`)."""
+    """Tell whether the panel's LLM prefill times are base's median ÷ a setting's speed-up, not medians of its times."""
     return any(setting.method != "base" and "speed_up" in setting.figures for setting in panel.settings)
 
 
 def _against_ratio(panel: Panel, quantity: str, size: tuple[int, int]) -> Chart | None:
-    """Draw a quantity of :data:`_QUANTITIES` against the ratio; None if it is not the score and only base has it."""
+    """Draw a quantity of :data:`_QUANTITIES` against the ratio (share of audio removed).
+
+    None if no run has it, or if it is not the score and only base has it.
+    """
     measured = {
         name: [setting for setting in line_settings if quantity in setting.figures]
         for name, line_settings in panel.lines().items()

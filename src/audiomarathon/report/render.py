@@ -330,7 +330,7 @@ def for_width(table: Table, width: int) -> RichTable:
 
 
 def _widths(drawn: RichTable) -> list[int]:
-    """Return the width of each column: the length of its longest line."""
+    """Return the width in characters of each column of a drawn table: its longest line."""
     from rich.cells import cell_len
 
     texts = ([str(column.header), *map(str, column.cells)] for column in drawn.columns)
@@ -360,7 +360,7 @@ def _in_markdown(text: str) -> str:
 
 
 def _of_figures(table: Table) -> pd.DataFrame:
-    """Return the frame without remarks, marks, tooltips and columns that are only for display."""
+    """Return the table's figures as a frame, without remarks, marks, tooltips and columns that are only for display."""
     remarks = {f"{name}{suffix}" for name in table.frame.columns for suffix in _BESIDE[2:]}
     shown_only = {name for name in KINDS if name.startswith("_")}
     return table.frame[[name for name in table.frame.columns if name not in remarks | shown_only]]

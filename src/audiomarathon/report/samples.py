@@ -114,7 +114,10 @@ def samples_of(
 
 
 def _from_runs(systems: Sequence[System], key: Key, longest: int, wide: int) -> dict[str, Any]:
-    """Return what the run folders hold about a sample: its reference, and each setting's reply."""
+    """Return a sample for the page's JSON from the run folders alone: its reference, and each setting's reply.
+
+    Texts are cut to `longest` characters; the strip of kept tokens has `wide` columns.
+    """
     task, control, id_ = key
     run_records = [
         (index, run, record)
@@ -145,7 +148,10 @@ def _shortened(text: str, longest: int = _LONGEST) -> str:
 
 
 def _samples(systems: Sequence[System], key: str, control: str, data: Path | None) -> Mapping[str, Sample]:
-    """Return a task's samples by id, from `data` or the run's data folder; empty if the data is missing."""
+    """Return the samples of the task `key` by id, from `data`, or from the data folder of a run with this control.
+
+    Empty if the data is missing.
+    """
     system = next(system for system in systems if key in system.runs and system.control == control)
     return samples_in(system.runs[key], data)
 
@@ -175,7 +181,11 @@ def _from_data(
 
 
 def _reply(setting: int, run: Run, record: Record, longest: int, wide: int) -> dict[str, Any]:
-    """Return one setting's reply to a sample with its verdict, as an object without fields that are None or False."""
+    """Return one setting's reply to a sample, with its verdict, as an object without fields that are None or False.
+
+    `setting` is the setting's index. Texts are cut to `longest` characters; the strip of kept tokens has `wide`
+    columns.
+    """
     verdict = run.verdicts.get(record.id) if run.task else None
     scorer = run.task.scorer if run.task else None
     fields = {

@@ -69,7 +69,7 @@ def sections(data: PageData) -> list[Section]:
 
 
 def _replies(run: Run) -> bool:
-    """Tell whether a run holds replies of models. For tasks with their own command, wings have other sections."""
+    """Tell whether a run holds replies of models; other runs, such as those of probes, are in sections by wings."""
     return not (run.task and run.task.own_command)
 
 
@@ -186,7 +186,7 @@ Row = tuple[Setting, dict[str, Any]]
 
 
 def _rows(data: PageData, scope: str) -> list[Row]:
-    """Return the settings to draw for a task or mean, with their figures."""
+    """Return the settings to draw for a task or mean, each with its figures there."""
     places = [place for place in data.charted if (scope, place) in data.figures]
     return [(data.settings[place], data.figures[scope, place]) for place in places]
 
@@ -272,7 +272,7 @@ def _undrawn(data: PageData, scope: str) -> list[str]:
 
 
 def _remarks(data: PageData, scope: str) -> Iterator[tuple[str, str]]:
-    """Yield (name of a setting or checkpoint, note on its figures)."""
+    """Yield (name of a setting or checkpoint, note on its figures) for a task or mean."""
     for name, task, answered, expected in data.unfinished:
         count = f"{answered} of {expected} samples"
         yield name, f"no figures for {task}: not finished ({count}; audiomarathon score summarises these samples)"
@@ -411,7 +411,7 @@ def _curves(data: PageData, scope: str) -> tuple[list[Chart], list[str]]:
 
 
 def _paired(data: PageData, scope: str) -> list[str]:
-    """Return [:data:`series.PAIRED`], the note on how times are drawn, if any times are compared with base, else []."""
+    """Return [:data:`series.PAIRED`], a note on how times are drawn, if any times are compared with base, else []."""
     return [series.PAIRED] * any(row.get("first_token_speedup") for _, row in _rows(data, scope))
 
 

@@ -94,7 +94,7 @@ def mark(method: str) -> str:
 
 
 def dash(method: str) -> list[int]:
-    """Return the dashes of a method's line (lengths of dash and gap).
+    """Return the dashes of a method's line as lengths of dash and gap; [] draws a solid line.
 
     The first methods are solid, later ones dashed, dotted, then long-dashed; joined methods have dashes and dots.
     """
@@ -102,9 +102,9 @@ def dash(method: str) -> list[int]:
 
 
 def _place(method: str) -> int:
-    """Return the number that decides a method's colour, dashes and mark.
+    """Return the number that decides a method's colour, dashes and mark: its index in the registry of methods.
 
-    It is the index in the registry, or is made from the name of a method that is not built in.
+    For a method that is not built in, it is made from the method's name.
     """
     names, last_part = _built_in(), method.rsplit("+", 1)[-1]
     return names.index(last_part) if last_part in names else len(names) + sum(last_part.encode())

@@ -135,7 +135,10 @@ def _saved(saved: Mapping[str, Any], n: int) -> dict[str, Any]:
 
 
 def _speed_up(stage: str, gain: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the cells of a stage's speed-up, which :func:`~audiomarathon.results.pairs.gains` returned."""
+    """Return the columns of a stage's speed-up: its value, interval, ideal, and remarks.
+
+    `gain` is the result of :func:`~audiomarathon.results.pairs.gains`, which explains them.
+    """
     column = f"{stage}_speedup"
     row = with_interval(column, gain.get("measured"), gain.get("interval"))
     ideal, work = gain.get("ideal"), gain.get("work")
@@ -149,7 +152,10 @@ def _speed_up(stage: str, gain: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _throughput(gain: Mapping[str, float] | None) -> dict[str, Any]:
-    """Return the cells of a setting's samples a second against base, each in batches of its own size."""
+    """Return the columns of a setting's rate (samples a second) against base's, each in batches of its own size.
+
+    The speed-up is None without comparable batches.
+    """
     if gain is None:
         return {"throughput_speedup": None}
     sides = ("", "base_")
@@ -264,7 +270,7 @@ def comparison(compared: Compared, missing: Sequence[str] = (), notes: Sequence[
 
 
 def in_halves(table: Table) -> list[Table]:
-    """Return a comparison as two tables for a narrow terminal: scores and speed-ups."""
+    """Return a comparison as two tables that fit a narrow terminal: one of scores, one of speed-ups."""
     speed_ups = [name for name in table.columns if name.endswith("_speedup")]
     scores = replace(table, shown=[name for name in table.columns if name not in speed_ups])
     if not speed_ups:
@@ -275,7 +281,10 @@ def in_halves(table: Table) -> list[Table]:
 
 
 def comparison_row(row: Comparison) -> dict[str, Any]:
-    """Return a comparison as one row; its difference is marked only if significant after Holm."""
+    """Return a comparison as one row.
+
+    Its difference is marked as better or worse only if it is significant after Holm's correction for many tests.
+    """
     verdict, counts = row.verdict, ("truncated", "unparsed", "cut", "timed", "score", "reference_score")
     flags = {"unparsed": row.unparsed, "cut_by_token_limit": row.cut, "truncated": row.truncated, "busy": row.busy}
     significant = is_clear(row) and verdict.difference
@@ -306,7 +315,7 @@ def comparison_row(row: Comparison) -> dict[str, Any]:
 
 
 def _decision(decision: Decision | None) -> dict[str, Any]:
-    """Return the cells for the result of a test of a margin."""
+    """Return the columns for the result of a test of a margin (an allowed loss of score); none without a test."""
     if decision is None:
         return {}
     said = AS_BASE if decision.by_construction else "; ".join(filter(None, [decision.missing, decision.beside]))
@@ -346,7 +355,7 @@ def at_margin(decision: Decision) -> str:
 
 
 def _in_sections(rows: Sequence[Comparison]) -> list[tuple[str, Comparison]]:
-    """Return the rows with their section's heading, tasks first, the overall mean last."""
+    """Return (heading, row) for each row: rows of single tasks first, of the overall mean last."""
     sections: dict[tuple[str, tuple[str, ...]], list[Comparison]] = {}
     for row in rows:
         sections.setdefault((row.scope, row.tasks), []).append(row)
@@ -441,7 +450,7 @@ def status(statuses: Sequence[RunStatus]) -> Table:
 
 
 def running(statuses: Sequence[RunStatus], now: datetime.datetime) -> Table:
-    """Show speed and expected end of one checkpoint's running tasks, one row per task."""
+    """Show speed and expected end of one checkpoint's running tasks, one row per task; `now` is the current time."""
     from audiomarathon.engine.progress_view import ending
 
     rows = []

@@ -64,7 +64,7 @@ Timed = list[tuple[Record, Record]]
 
 
 def conditions_of(run: Run) -> dict[str, str]:
-    """Return the identity fields of a run that are conditions, each with its text for names of systems and lines."""
+    """Return the conditions of a run (precision, seed, …) by field of its identity, each as a text for names."""
     conditions = {name: form for name, form in _CONDITIONS.items() if name in run.identity}
     return conditions | {name: "model code {:.6}" for name in run.identity if name.startswith(_MODEL_CODE)}
 
@@ -75,7 +75,10 @@ def _differing(run: Run, other: Run, names: Iterable[str]) -> list[str]:
 
 
 def _other_questions(run: Run, other: Run) -> list[str]:
-    """Return the differing identity fields that belong to the question. A control's data differs on purpose."""
+    """Return the identity fields that belong to the question (prompts, data, …) and differ between two runs.
+
+    The data of a control run (silence, noise) differs on purpose, so it is not compared.
+    """
     asked = [name for name in _QUESTION if name != "data" or run.control == other.control]
     if CASCADE in (origins := _origins(run, other)) and origins <= {CASCADE, None}:
         asked.remove("origin")  # a cascade is asked the same questions
@@ -105,9 +108,10 @@ def other_conditions(run: Run, other: Run) -> list[str]:
 
 
 def marks_of_graphs(runs: Iterable[Run]) -> Callable[[Run], str]:
-    """Return a function that marks runs with decode as a graph, if some setting of the checkpoint was run both ways.
+    """Return a function that names a run's decode "as a graph", and other runs "".
 
-    Otherwise a mark is not needed: in one sweep, some methods may decode as a graph and others not.
+    Runs are named only if some setting of the checkpoint was run both ways: in one sweep, some methods may decode as a
+    graph and others not.
     """
     ways: dict[tuple[str, str, str, str], set[object]] = {}
     for run in runs:
@@ -117,7 +121,10 @@ def marks_of_graphs(runs: Iterable[Run]) -> Callable[[Run], str]:
 
 
 def apart(run: Run, other: Run) -> str:
-    """Name the question and the conditions in which a run differs from another, for a line of a picture; "" if none."""
+    """Name the question (prompts, data) and the conditions (seed, …) in which a run differs from another; "" if none.
+
+    The text tells their lines in a picture apart.
+    """
     named = [
         f"{name} {run.identity.get(name)}" if name == "max_new_tokens" else f"other {name.removeprefix(CODE)}"
         for name in _other_questions(run, other)
@@ -126,12 +133,12 @@ def apart(run: Run, other: Run) -> str:
 
 
 def is_base(run: Run) -> bool:
-    """Tell whether a run removes nothing."""
+    """Tell whether a run is of base, the model without compression."""
     return run.method == Base().label
 
 
 def base_among(run: Run, runs: Sequence[Run]) -> Run | None:
-    """Return a run's base: the run of base of the same task, under the same conditions; None if there is none.
+    """Return a run's base (the run without compression) of the same task and conditions; None if there is none.
 
     Of several, prefer a run that was asked the same question, then a run with comparable times, including decode.
     """
@@ -178,7 +185,7 @@ def _other_kind(run: Run, base: Run) -> str:
 
 
 def _costs(both: Sequence[tuple[Record, Record]]) -> str:
-    """Return the medians of time and memory of a run and its base on their shared samples, as text."""
+    """Return a text with the median times and memory of a run and of its base, on the samples that both answered."""
     records, theirs = ([pair[side] for pair in both] for side in (1, 0))
     told = [f"{_first_token(records)} to the first token, the reference {_first_token(theirs)}"]
     if any(known := [_peak(records), _peak(theirs)]):
@@ -271,7 +278,7 @@ def timed_sessions(runs: Iterable[Run]) -> set[str]:
 
 
 def _sessions(run: Run) -> dict[str, Mapping[str, Any]]:
-    """Return the sessions (calls of a command) that wrote the run's records, by start time."""
+    """Return the sessions (calls of a command) that wrote the run's records: their facts, by start time."""
     starts = {str(record.session).partition(" ")[0] for record in run.records.values() if record.session}
     return {
         session["started"]: session for session in run.facts.get("sessions") or () if session.get("started") in starts
@@ -279,7 +286,10 @@ def _sessions(run: Run) -> dict[str, Mapping[str, Any]]:
 
 
 def _sharing(run: Run) -> set[int]:
-    """Return, over the run's sessions, the set of numbers of Ray workers that shared a GPU or a machine's cores."""
+    """Return the distinct counts of Ray workers that shared a GPU or a machine's cores.
+
+    The counts are those of the sessions (calls of a command) that ran samples; 1 means that nothing was shared.
+    """
     return {
         session.get("workers_sharing", 1) for session in run.facts.get("sessions", []) if session.get("samples") != 0
     }

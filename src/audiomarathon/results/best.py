@@ -20,7 +20,10 @@ Ids = Mapping[str, frozenset[str]]
 
 @dataclass(frozen=True)
 class Ranked:
-    """A system in a ranking: its score, and its speed-up (the reference's time to first token ÷ the system's)."""
+    """A system in a ranking: its score, and its speed-up.
+
+    The speed-up is the reference's time to first token ÷ the system's; above 1, the system is faster.
+    """
 
     name: str
     score: float
@@ -96,7 +99,7 @@ class Ranking:
     def doubts(self, candidate: Ranked, points: float | None = None) -> list[str]:
         """Return the reasons to doubt, on these samples, that a candidate is faster than the reference and as good.
 
-        If margins are tested, they must be decided on each of the ranking's tasks.
+        If margins (allowed losses of score) are tested, each of the ranking's tasks must have the verdict "no worse".
 
         Parameters
         ----------
@@ -118,7 +121,10 @@ class Ranking:
         return [*(why for why, holds in doubts.items() if holds), *self._undecided(candidate)]
 
     def _undecided(self, candidate: Ranked) -> list[str]:
-        """Return why the tests of margins do not say that a candidate is no worse, by task; [] without margins."""
+        """Return why the tests of margins (allowed losses of score) do not say that a candidate is no worse, by task.
+
+        [] if no margins are tested.
+        """
         rows = {row.scope: row for row in self._compared.rows if row.side == candidate.name and len(row.tasks) == 1}
         if all(row.decision is None for row in self._compared.rows):
             return []
@@ -195,9 +201,9 @@ def _common_tasks(sets: Sequence[frozenset[str]]) -> list[str]:
 
 
 def _common_samples(sides: Mapping[str, Ids]) -> tuple[Ids, list[str]]:
-    """Choose systems so that (samples that all of them answered) × (number of systems) is large; return both.
+    """Choose systems so that (samples that all of them answered) × (number of systems) is large.
 
-    The samples are returned by task, the systems by name. `sides` holds each system's samples.
+    Return these samples by task, and the systems' names. `sides` holds each system's samples.
     """
     largest = (0, 0)
     common: dict[str, frozenset[str]] = {}
@@ -230,5 +236,5 @@ def _ranked(compared: Compared, ids: Ids, chosen: Sequence[str]) -> list[Ranked]
 
 
 def _members(shared: Mapping[str, Pairs], ids: Ids) -> list[Pairs]:
-    """Return a system's pairs with the reference, one :class:`Pairs` per task, restricted to the samples `ids`."""
+    """Return a system's pairs with the reference on the samples `ids`, one :class:`Pairs` per task."""
     return [shared[task].only(of_task) for task, of_task in ids.items()]

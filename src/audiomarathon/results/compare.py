@@ -99,7 +99,7 @@ def is_clear(row: Comparison) -> bool:
 
 @dataclass(frozen=True)
 class LeftOut:
-    """Something that could not be compared: a system (`side`), or only one of its tasks (`task`), and the reason."""
+    """What was not compared: a system (`side`), or one of its tasks (`task`; "" for all), and the reason."""
 
     side: str
     task: str | None
@@ -203,7 +203,7 @@ def compare_with(
 
 
 def check_margins(margins: Mapping[str, float], systems: Sequence[System]) -> None:
-    """Refuse margins of tasks without a run.
+    """Refuse margins (allowed losses of score) for tasks that no system ran.
 
     Raises
     ------
@@ -244,7 +244,7 @@ def lines_by_reason(left_out: Iterable[LeftOut], every: Collection[str] = ()) ->
 
 
 def _unanswered(name: str, system: System) -> list[LeftOut]:
-    """Return a note for each task on which samples of a system failed or are not run yet, with their number."""
+    """Return a note for each task of a system on which samples failed or are not run yet, with their number."""
     lacking = {key: run.expected - len(run.records) for key, run in system.runs.items()}
     return [
         LeftOut(name, key, f"{count:,} of {system.runs[key].expected:,} samples failed or not run yet")
@@ -280,7 +280,10 @@ def _rows(
     more: Mapping[str, Sequence[str]],
     stages: Collection[str],
 ) -> list[Comparison]:
-    """Return a system's rows: each task, each group with several tasks, and all tasks."""
+    """Return a system's comparisons with the reference: on each task, each group with several tasks, and all tasks.
+
+    `more` are additional means, `stages` those whose speed-up is computed.
+    """
     known = {scope: list(keys) for scope, keys in more.items() if all(key in tasks for key in keys)}
     scopes = {key: [key] for key in tasks} | scopes_of(tasks) | known
     draws = {key: pairs.drawn(seed) for key, pairs in tasks.items()}
@@ -292,7 +295,10 @@ def _rows(
 
 
 def weighed(draws: Mapping[str, Drawn], seed: int) -> PairedResult:
-    """Test the difference in the mean over tasks (the keys of `draws`), weighted as the benchmark weights them."""
+    """Test the difference in the mean over tasks, weighted as the benchmark weights them.
+
+    `draws` holds each task's difference in random resamples and swaps, by the task's key.
+    """
     weights = weights_of(list(draws))
     return judge([drawn.scaled(weight) for drawn, weight in zip(draws.values(), weights, strict=True)], seed)
 
@@ -335,7 +341,7 @@ def row_of(
 
 
 def _alike(members: Sequence[str]) -> str:
-    """Return "= base" if it holds for every task, "same replies" if all replies are equal, "" if any reply differs.
+    """Return "= base" if this holds for every task, "same replies" if all replies are equal, "" if any reply differs.
 
     `members` are the values of :attr:`Pairs.alike` of the tasks.
     """
@@ -351,7 +357,7 @@ def _adjusted(rows: Sequence[Comparison]) -> list[Comparison]:
 def _decided(
     rows: Sequence[Comparison], shared: Mapping[str, Mapping[str, Pairs]], margins: Mapping[str, float]
 ) -> list[Comparison]:
-    """Fill in the result of each task's test of its margin, corrected over all settings and tasks."""
+    """Fill in the result of testing each task's margin (allowed loss of score), corrected over settings and tasks."""
     asked = {
         place: (shared[row.side][row.scope], margin)
         for place, row in enumerate(rows)

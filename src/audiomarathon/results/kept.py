@@ -74,7 +74,10 @@ def kept_of(systems: Sequence[System], compared: Compared) -> Kept:
 
 
 def _control(systems: Sequence[System], compared: Compared) -> tuple[str, Mapping[str, Pairs]]:
-    """Return the control run of the reference's setting, as its name and its pairs by task."""
+    """Find the run of the reference's setting on silence or noise; return its name, and its pairs by task.
+
+    A pair is the reference's and this run's verdict on one sample.
+    """
     kinds = {f"{compared.reference} [{kind}": kind for kind in CONTROLS}
     names = [name for begin in kinds for name in compared.controls if name.startswith(begin)]
     if not names:

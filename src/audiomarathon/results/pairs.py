@@ -148,9 +148,10 @@ class Pairs:
         return Pair.of(ours, other, scorer.figure.name)
 
     def drawn(self, seed: int) -> Drawn:
-        """Draw bootstrap resamples for the interval, and swaps of the two runs for p.
+        """Return the difference in score in random resamples (for its interval) and after random swaps (for p).
 
-        The random stream depends only on seed and task, not on other comparisons.
+        A swap exchanges the two runs in some clusters. The random stream depends only on seed and task, not on other
+        comparisons.
         """
         return Drawn.of(self.pair, self._stream(seed))
 
@@ -167,9 +168,10 @@ class Pairs:
         return [(base.record, verdict.record) for base, verdict in self.pairs]
 
     def ideals(self, stage: str) -> Floats:
-        """Return a perfect machine's speed-up of a stage for each timed pair, or each pair if none; NaN if unknown.
+        """Return each timed pair's speed-up of a stage on a perfect machine, from FLOPs or bytes; NaN if unknown.
 
-        It is computed once for the rows of the task, of its group and overall.
+        If no pair is timed, return that of every pair. It is computed once for the rows of the task, of its group and
+        overall.
         """
         if stage not in self._ideals:
             rows = self.timed or self.records
@@ -182,7 +184,10 @@ class Pairs:
         return {}
 
     def ratios(self, stage: str) -> Floats:
-        """Return the reference's seconds in a stage ÷ the run's for each timed pair, computed once; NaN if unknown."""
+        """Return the reference's seconds in a stage (such as prefill) ÷ the run's for each timed pair; NaN if unknown.
+
+        It is computed once.
+        """
         if stage not in self._ratios:
             each = [[*map(STAGES[stage], [pair[side] for pair in self.timed])] for side in (0, 1)]
             base, theirs = (np.array(seconds, dtype=np.float64) for seconds in each)
@@ -230,7 +235,7 @@ class Pairs:
 
     @cached_property
     def clustered(self) -> Clusters:
-        """Differences of the samples' own scores (run − reference) by cluster, for the test of a margin.
+        """Differences of the samples' own scores (run − reference), added up by cluster, for the test of a margin.
 
         Samples without a score in either run are left out. The largest cluster is that of the whole task, if the run
         recorded it, else that of the recorded samples, answered or not. If the sweep stopped early, clusters keep its
@@ -282,7 +287,7 @@ class Pairs:
         return self.run.facts.get("stopping")
 
     def decided(self, margin: float) -> Decision:
-        """Test whether the run is no worse than the reference by more than a margin."""
+        """Test whether the run is no worse than the reference by more than a margin (an allowed loss of score)."""
         scorer, sides = self.task.scorer, ([pair[side] for pair in self.pairs] for side in (1, 0))
         uncapped, base = (scorer.uncapped(side) for side in sides)
         beside = ", ".join(
@@ -299,9 +304,10 @@ class Pairs:
         )
 
     def to_settle(self, decision: Decision, seed: int) -> tuple[int, int] | None:
-        """Estimate how many clusters and samples like these give "no worse" in 80 % of cases, if nothing is lost.
+        """Estimate the number of clusters, and of samples, like these that a clear verdict on a margin needs.
 
-        The level is that of one of the decision's tests. None if the number is too large to compute.
+        If the setting loses nothing, that many give "no worse" with a probability of 80 %. The level is that of one of
+        the decision's tests. None if the number is too large to compute.
         """
         like = self.clustered
         count = clusters_for_power(like, decision.margin, alpha=decision.alpha / decision.tests, seed=seed)
@@ -358,7 +364,7 @@ class Pairs:
 
 
 def _as_graph(record: Record) -> bool:
-    """Tell whether a sample's (forced) decode ran as a graph, which is much faster than the same work done eagerly."""
+    """Tell whether a sample's decode ran as a CUDA graph, which is much faster than the same work done eagerly."""
     return "decode_setup" in (record.forced_decode or record.time or record.batch or {})
 
 
@@ -445,7 +451,10 @@ def gains(members: Sequence[Pairs], stage: str, seed: int) -> dict[str, Any] | N
 
 
 def _gain_without_choosing(members: Sequence[Pairs], stage: str) -> float:
-    """Return the median of the reference's time ÷ (run's time − its time of choosing tokens); 0 for decode."""
+    """Return the median of the reference's time ÷ (run's time − its time of choosing which tokens to keep).
+
+    0 for decode, in which no tokens are chosen.
+    """
     seconds = STAGES[stage]
     ratios = [
         (seconds(base) or 0.0) / rest
@@ -489,7 +498,7 @@ def ideal_gain(members: Sequence[Pairs], stage: str) -> float | None:
 
 
 def _work(run: Run, records: Sequence[Record], stage: str) -> Floats:
-    """Return the FLOPs of each sample's prefill, or the bytes that a decode step reads; NaN if unknown."""
+    """Return what a stage costs each sample: FLOPs of prefill, or bytes that a decode step reads; NaN if unknown."""
     cost, drops, whole = run.cost, run.drops, stage == "first_token"
     if cost and cost.weight_bytes is not None and stage == "decode_per_token":
         each = (math.nan if record.kv_bytes is None else cost.step_bytes(record.kv_bytes) for record in records)
@@ -505,9 +514,10 @@ def _work(run: Run, records: Sequence[Record], stage: str) -> Floats:
 
 
 def ideal_of(run: Run, records: Sequence[Record], *, encoder: bool = False) -> float | None:
-    """Return the median over records of the speed-up computed from FLOPs; None if the run does not record its costs.
+    """Return the median over records of the ideal speed-up by FLOPs: unpruned ÷ this run's.
 
-    With `encoder`, the FLOPs of the audio encoder count too (see :func:`ideal_speed_up`).
+    None if the run does not record its costs. With `encoder`, the FLOPs of the audio encoder count too (see
+    :func:`ideal_speed_up`).
     """
     cost, drops = run.cost, run.drops
     if cost is None or drops is None or not records or (encoder and cost.encoder_flops_per_second is None):
@@ -516,7 +526,7 @@ def ideal_of(run: Run, records: Sequence[Record], *, encoder: bool = False) -> f
 
 
 def mean_scores(members: Sequence[Pairs]) -> tuple[float | None, float | None]:
-    """Return the means over tasks of the run's and the reference's score; None if a task has no score."""
+    """Return the mean score over tasks of the run and of the reference; (None, None) if a task has no score."""
     weights = weights_of([pairs.task.key for pairs in members])
     score, other = np.average([pairs.pair.scores for pairs in members], axis=0, weights=weights).tolist()
     return (None if math.isnan(score) else score), (None if math.isnan(other) else other)

@@ -55,7 +55,7 @@ def savings(run: Run, pairs: Pairs | None, *, seed: int = 42) -> dict[str, Any]:
 
 
 def kv_bytes(run: Run, seed: int) -> Estimate | None:
-    """Return the mean bytes of the KV cache; None if a record lacks them."""
+    """Return the mean bytes of the KV cache over the run's samples, with interval; None if a record lacks them."""
     values = [record.kv_bytes for record in run.records.values()]
     if not values or None in values:
         return None

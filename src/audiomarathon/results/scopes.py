@@ -37,7 +37,7 @@ def scopes_of(tasks: Iterable[str]) -> dict[str, list[str]]:
 
 
 def kind_of(scope: str, tasks: Sequence[str]) -> str:
-    """Return the kind of a row, within which p values are corrected: task, group, overall or in common.
+    """Return the kind of a comparison's row: task, group, overall or in common; p values are corrected within a kind.
 
     "in common" is the mean over the tasks on which every system has a score.
     """

@@ -96,7 +96,7 @@ def _floor(first: Floats, second: Floats) -> float | None:
 
 
 def _chosen(run: Run) -> dict[str, Any]:
-    """Return the option that each reply chose, by the sample's id; an empty dict if no question has options."""
+    """Return the option that each reply of a run chose, by the sample's id; {} if no question has options."""
     if not any(record.reference.get("options") for record in run.records.values()):
         return {}
     return {id_: verdict.values.get("parsed") for id_, verdict in run.verdicts.items()}

@@ -137,9 +137,10 @@ def _tried(session: Mapping[str, Any], records: Sequence[Record]) -> int:
 def _rates(
     session: Mapping[str, Any], records: Sequence[Record], tried: int, quiet_s: float | None
 ) -> tuple[float, float] | tuple[None, None]:
-    """Return a session's speed: samples per minute, and seconds of audio per second; None if it cannot be measured.
+    """Return a session's speed: samples per minute, and seconds of audio per second; (None, None) if unknown.
 
-    `tried` is the number of samples that failed in it; they count as processed.
+    `tried` is the number of samples that failed in the session, which count as processed; `quiet_s` are the seconds
+    since the last record.
     """
     answered = [record for record in records if record.answered]
     fresh = len(answered) - int(session.get("answered_before", 0))

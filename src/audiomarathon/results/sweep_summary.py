@@ -112,7 +112,10 @@ def _groups(paths: Sequence[Path], seed: int) -> dict[Key, list[Finished]]:
 
 
 def _beside_base(runs: Sequence[Run], seed: int) -> list[Finished]:
-    """Compare the finished runs of one task and checkpoint with base; return base first, then the others by name."""
+    """Compare the finished runs of one task and checkpoint with base, the unpruned run.
+
+    Return base first, then the other settings by name.
+    """
     whole = [run for run in runs if run.summary is not None]
     ordered = sorted(whole, key=lambda run: (not is_base(run), run.method))
     return [_finished(run, base_among(run, runs), seed) for run in ordered]

@@ -75,7 +75,13 @@ def read_systems(paths: Sequence[Path]) -> list[System]:
 
 
 def systems_of(runs: Sequence[Run]) -> list[System]:
-    """Group runs into systems; see :func:`read_systems`."""
+    """Group runs into systems (one setting of one checkpoint each); systems that heard control audio come last.
+
+    Raises
+    ------
+    RecordError
+        When two runs are of the same system and task.
+    """
     if not runs:
         raise RecordError("no readable run found")
     marked = [(marked_run, _marks(marked_run)) for marked_run in runs]
@@ -106,7 +112,7 @@ def systems_of(runs: Sequence[Run]) -> list[System]:
 
 
 def _marks(run: Run) -> dict[str, str]:
-    """Return the conditions that distinguish systems of one checkpoint and method, as a name shows them."""
+    """Return the conditions that distinguish systems of one checkpoint and method, each as its name shows it."""
     return {n: form.format(run.identity[n]) for n, form in conditions_of(run).items() if n != "checkpoint"}
 
 
@@ -127,14 +133,17 @@ def _control_beside(folder: Path) -> Path | None:
 
 
 def control_of(label: str) -> str:
-    """Return the label of `random` at the ratio and layer in a pruner's label; "" for labels of other methods."""
+    """Return the label of the control `random` at the ratio and layer in a pruner's label.
+
+    "" for labels of other methods.
+    """
     method, _, rest = label.partition("-")
     pruned = ("-layer" in rest or rest.endswith("-input")) and "+" not in label and not rest.startswith("0-")
     return f"random-{rest}" if method and pruned else ""
 
 
 def missing_controls(systems: Sequence[System]) -> dict[str, str]:
-    """Return the labels of the `random` systems that are missing beside pruners, by name."""
+    """Return the labels of the control `random` that pruners should be compared with but that were not run, by name."""
     several = len({system.checkpoint for system in systems}) > 1
     have = {system.name(with_checkpoint=several) for system in systems}
     wanted = [replace(system, method=control_of(system.method)) for system in systems if not system.control]
@@ -182,5 +191,5 @@ def find_reference(systems: Sequence[System], name: str | None) -> System:
 
 
 def base_of(system: System, systems: Sequence[System]) -> System | None:
-    """Return a system's base (same checkpoint, control and marks); None if it is missing."""
+    """Return a system's base (the unpruned system of the same checkpoint, control and marks); None if it is missing."""
     return next((base for base in systems if base.is_base and base.conditions == system.conditions), None)

@@ -81,7 +81,7 @@ class Caption(Scorer):
         return replace(sums, ends={"cider_d": ()})  # not a share of right answers
 
     def of_models(self, verdicts: Sequence[Verdict]) -> Sums:
-        """Return the means of the figures that need FENSE's models, over the replies that have these figures."""
+        """Return the means of the figures that need FENSE's two models, over the replies that have these figures."""
         sums = means({_named(name, verdicts): _column(name, verdicts) for name in _OF_MODELS[:-1]}, verdicts)
         return replace(sums, ends={"fer": (0.0, 1.0)})
 

@@ -135,7 +135,10 @@ _CONCLUDES = re.compile(
 
 
 def _decide(text: str, options: dict[str, str]) -> tuple[str | None, str]:
-    """Return the chosen option's letter, or None, and the rule that decided; see the module's docstring."""
+    """Return the chosen option's letter, or None, and the rule that decided; the module's docstring has all rules.
+
+    `options` are the options' texts by letter.
+    """
     if not options:
         return _NOTHING
     same = [letter for letter, option in options.items() if is_the_same(text, option)]
@@ -171,7 +174,7 @@ def _unquoted(text: str, options: dict[str, str]) -> str:
 
 
 def _weighed(text: str, mentions: list[Mention], options: dict[str, str]) -> tuple[str | None, str]:
-    """Return the chosen option's letter, or None, and the rule that decided.
+    """Return the letter of the option that a reply's mentions of options decide on, or None, and the rule that decided.
 
     Choose the only option to which the reply commits itself ("the answer is B"). If it commits itself to none, choose
     the only option whose text it mentions.
@@ -192,7 +195,10 @@ def _weighed(text: str, mentions: list[Mention], options: dict[str, str]) -> tup
 
 
 def _by_kind(text: str, mentions: list[Mention], options: dict[str, str]) -> Mapping[str, list[Mention]]:
-    """Return the mentions by kind; a conclusion ("So the answer is D") replaces the letters considered before it."""
+    """Group the mentions of options by kind ("outright", "denied", …).
+
+    A conclusion ("So the answer is D") replaces the letters considered before it.
+    """
     kinds: dict[str, list[Mention]] = defaultdict(list)
     listing, notes = _LISTS.search(text), any(map(MUSICAL.match, options.values()))
     for index, mention in enumerate(mentions):
@@ -213,7 +219,10 @@ def _by_kind(text: str, mentions: list[Mention], options: dict[str, str]) -> Map
 
 
 def _counting(text: str, kinds: Mapping[str, list[Mention]]) -> list[Mention]:
-    """Return the mentions that decide; [] if the reply commits itself to nothing that can be read."""
+    """Return the mentions that decide, from mentions by kind ("outright", "standing", …).
+
+    [] if the reply commits itself to nothing that can be read.
+    """
     passing, alone = kinds["passing"], _options_of([*kinds["standing"], *kinds["listed"]])
     if counting := [*kinds["outright"], *(kinds["standing"] if len(alone) == 1 else ())]:
         by_text = not any(mention.by_letter for mention in counting)
@@ -242,7 +251,7 @@ def _concludes(text: str, mention: Mention) -> bool:
 
 
 def _is_said(text: str, mention: Mention) -> bool:
-    """Tell whether a reply says that the answer is a mentioned text, such as "This is a classical piece"."""
+    """Tell whether a reply says that a mentioned text is the answer, such as "This is a classical piece"."""
     if re.search(r"\b(?:I|we|you|my|our)\b", text[: mention.start]):
         return False
     return bool(ASKS.search(text[: mention.start]) or len(text[mention.start : mention.end].split()) > 2)
@@ -441,7 +450,11 @@ def _asks(mention: Mention, before: str) -> bool:
 
 
 def _closes(mention: Mention, after: str) -> bool:
-    """Tell whether a mention can end there; a word in Chinese or Japanese only before a particle such as 的."""
+    """Tell whether the text behind a mention lets it name an option.
+
+    A unit behind a number does not ("7 minutes"). Directly before a Chinese, Japanese or Korean character, an option's
+    text counts only if the character is a particle such as 的.
+    """
     if mention.number:
         return not _UNITS.match(after)
     if not mention.by_letter and re.match(rf"[{CJK}]", after):

@@ -37,16 +37,16 @@ class Judged(Scorer):
 
     @property
     def protocol(self) -> Protocol:
-        """The protocol whose readings the figures use."""
+        """The way of asking judges (its questions, and how answers are read) whose readings the figures use."""
         return self.protocols[0]
 
     @property
     def version(self) -> str:
-        """Hash of the scorer's code, with the versions of all protocols; see :attr:`Scorer.version`."""
+        """Hash of the scorer's code, with the versions of all protocols (ways to ask judges)."""
         return "-".join([super().version, *(protocol.version for protocol in self.protocols)])
 
     def judge(self, record: Record) -> dict[str, Any]:
-        """Return the verdict's values for a record, read from the judges' stored answers; the class describes them."""
+        """Return the values of a record's verdict, read from the judges' stored answers; the class lists them."""
         values: dict[str, Any] = {"readings": {}, "missing": {}, "anchors": {}}
         for name, said in sorted(record.judgements.items()):
             reading = reading_of(self.protocol, record, said)
@@ -79,9 +79,9 @@ class Judged(Scorer):
         return {"judged": {"protocol": self.protocol.name, "judges": judges, "agreement": between}}
 
     def agreement(self, verdicts: Sequence[Verdict]) -> dict[str, dict[str, Any]]:
-        """Return the agreement between judges on each value in the protocol's `scales`, by the value's name.
+        """Return how far judges agree on each value in the protocol's `scales`, such as a rating, by the value's name.
 
-        See :func:`~audiomarathon.judges.agreement.agreement` for its fields.
+        See :func:`~audiomarathon.judges.agreement.agreement` for the fields.
         """
         readings = {
             name: [verdict.values["readings"].get(name) for verdict in verdicts] for name in judges_of(verdicts)
@@ -92,10 +92,10 @@ class Judged(Scorer):
         }
 
     def notes(self, verdicts: Sequence[Verdict]) -> list[str]:
-        """Return warnings about the judges.
+        """Return warnings about the judges, one line each; [] if there is nothing to warn of.
 
-        They say that a judge misread anchors (replies with a known reading) or judged none, that many of a
-        judge's judgements are missing, or that there is no judge.
+        They say that a judge misread anchors (replies with a known reading) or judged none, that many of a judge's
+        judgements are missing, or that there is no judge.
         """
         notes, certificates = [], self.certificates(verdicts)
         for name in judges_of(verdicts):

@@ -26,7 +26,7 @@ _NO_OF = re.compile(
 
 @remembered(2_000)
 def _words(text: str) -> tuple[tuple[str, int, int], ...]:
-    """Return a text's words in lower case with their positions; a decimal, a range or a CJK character is one word."""
+    """Return (word in lower case, start, end) of a text's words; a decimal, a range or a CJK character is one word."""
     return tuple((word[0].casefold(), word.start(), word.end()) for word in _WORD.finditer(text))
 
 
@@ -157,7 +157,7 @@ def mentions_of(text: str, options: dict[str, str]) -> Iterator[Mention]:
 
 
 def _named_words(text: str) -> list[tuple[str, int, int]]:
-    """Return a text's words without articles, which replies add and leave out; "A" may be a letter."""
+    """Return (word, start, end) of a text's words without articles, which replies add or omit; "A" may be a letter."""
     words = _words(text)
     kept = [word for word, _next in pairwise(words) if word[0] not in ("a", "an", "the") or text[word[1]] == "A"]
     return kept + list(words[-1:])
@@ -208,7 +208,7 @@ _JOINS = re.compile(
 
 
 def grouped(text: str, mentions: Sequence[Mention]) -> list[Mention]:
-    """Merge the mention of a letter with that of its option's text beside it, and joined mentions ("A or B")."""
+    """Merge mentions: of a letter with the text of its option beside it, and of options joined by "or" or a comma."""
     merged: list[Mention] = []
     for mention in sorted(mentions, key=lambda mention: mention.start):
         if merged and mention.options == merged[-1].options and mention.by_letter != merged[-1].by_letter:

@@ -77,7 +77,7 @@ class Scorer(ABC):
 
     @abstractmethod
     def sums(self, verdicts: Sequence[Verdict]) -> Sums:
-        """Return the figures as sums over samples or clips, from which intervals and tests resample whole clusters."""
+        """Return the figures as sums over samples or clips; intervals and tests resample these by whole clusters."""
 
     @abstractmethod
     def own_score(self, verdict: Verdict) -> float | None:
@@ -88,7 +88,7 @@ class Scorer(ABC):
 
     @property
     def own_title(self) -> str:
-        """Name of the mean of :meth:`own_score` over samples, on which a margin is tested."""
+        """Name of the mean of :meth:`own_score` over samples; margins (allowed losses) are tested on this mean."""
         return "accuracy" if type(self).right is not Scorer.right else "mean score of samples, 0 to 1"
 
     def uncapped(self, verdicts: Sequence[Verdict]) -> dict[str, float]:  # noqa: ARG002
@@ -100,7 +100,7 @@ class Scorer(ABC):
         return {}
 
     def right(self, verdict: Verdict) -> bool | None:  # noqa: ARG002
-        """Return whether the reply is right; None if replies can be partly right."""
+        """Return whether the reply is right; None if the scorer also knows partly right replies."""
         return None
 
     def unparsed(self, verdict: Verdict) -> bool:  # noqa: ARG002
@@ -108,7 +108,7 @@ class Scorer(ABC):
         return False
 
     def shown(self, verdict: Verdict) -> str:
-        """Return the verdict in a few words, for the report and for `audiomarathon explain`."""
+        """Return the verdict in a few words, such as `right: B. Jazz`, for the report and `audiomarathon explain`."""
         right = self.right(verdict)
         if right is not None:
             return "right" if right else "wrong"
@@ -129,7 +129,7 @@ class Scorer(ABC):
         return {}
 
     def chance(self, verdicts: Sequence[Verdict]) -> float | None:  # noqa: ARG002
-        """Return the expected share of right replies when guessing."""
+        """Return the expected share of right replies when guessing; None if unknown."""
         return self.figure.chance
 
     def published(self, verdicts: Sequence[Verdict]) -> Sums | None:  # noqa: ARG002
@@ -204,10 +204,10 @@ def fingerprint_of(scorer: Scorer, records: Iterable[Record]) -> str:
 
 
 def sums_of(scorer: Scorer, verdicts: Sequence[Verdict]) -> Sums:
-    """Return the scorer's sums.
+    """Return the scorer's sums of a run's verdicts, always with the ends of the headline figure.
 
-    If they have no :attr:`Sums.ends` (a figure's values when all is wrong and when all is right), take the bounds `low`
-    and `high` of the scorer's headline figure as the ends of that figure.
+    Ends are a figure's values when all is wrong and when all is right. If the sums have none, they are the bounds `low`
+    and `high` of the scorer.
     """
     sums, figure = scorer.sums(verdicts), scorer.figure
     if sums.ends or figure.low is None or figure.high is None:
@@ -250,7 +250,7 @@ def figures_of(scorer: Scorer, verdicts: Sequence[Verdict], *, seed: int) -> dic
 
 @cache
 def _hash_of(scorer: type[Scorer], modules: tuple[str, ...], packages: tuple[str, ...]) -> str:
-    """Return a hash of the scorer's code by the rule of :func:`code_hash`, and of the versions of packages."""
+    """Return a hash of the code of a scorer and of `modules` (see :func:`code_hash`), and of the packages' versions."""
     base_modules = [part.__module__ for part in scorer.__mro__ if issubclass(part, Scorer) and part is not Scorer]
     digest, files = hashlib.sha256(), list[Path]()
     for name in sorted({*base_modules, *modules}):

@@ -170,7 +170,7 @@ def _check_settings(folder: Path, settings: Row, limit: int) -> None:
 
 
 def same_as(row: Row) -> Callable[[Row], bool]:
-    """Return a function for :meth:`BuildLog.finished` that tells whether a logged row has all fields of `row`."""
+    """Return a function for :meth:`BuildLog.finished`: does a logged row have all fields of `row` with equal values?"""
     return lambda logged: {name: logged.get(name) for name in row} == row
 
 

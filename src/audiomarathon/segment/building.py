@@ -98,7 +98,7 @@ def _make(builder: _Builder, groups: list[Group], limit: int, jobs: int, bar: tq
 
 
 def _in_turns(makers: Iterable[Iterator[str]]) -> Iterator[str]:
-    """Yield the first clip of each group, then each group's second clip if it has one, and so on."""
+    """Yield from each iterator in turn: the first clip of each group, then each group's second, if it has one, …"""
     waiting = deque(makers)
     while waiting:
         maker = waiting.popleft()
@@ -148,7 +148,10 @@ class _Builder:
                     yield path
 
     def _pieces(self, sources: Sequence[Source], scratch: Path) -> Iterator[_Ready]:
-        """Yield the readable sources with their lengths; log and report the unreadable ones."""
+        """Yield the readable ones of a group's clips with their lengths; log and report the unreadable ones.
+
+        Audio that must first be made goes into the folder `scratch`.
+        """
         seen: set[str] = set()
         for source in sources:
             try:

@@ -142,7 +142,10 @@ class Corpus(ABC):
         return self.clip.format(name=group.name, index=index, **group.facts)
 
     def rows(self, clip: Row, chance: random.Random) -> list[Row]:
-        """Return the task's rows for a joined clip (its manifest row); none if no question can be asked about it."""
+        """Return the task's metadata rows (questions) about a joined clip; [] if no question can be asked about it.
+
+        `clip` is its row of the manifest; `chance` is a seeded random generator.
+        """
         del clip, chance
         return []
 
@@ -157,7 +160,7 @@ class Corpus(ABC):
         return rows
 
     def chance(self, *what: str) -> random.Random:
-        """Return a random generator for one purpose, seeded by the corpus's seed and the purpose's name `what`."""
+        """Return a random generator for one purpose, seeded by the corpus's seed and by `what`, the purpose's name."""
         return random.Random("\0".join((str(self.seed), *what)))
 
     def name(self, path: Path) -> str:
@@ -181,7 +184,10 @@ class Corpus(ABC):
         return tables
 
     def the_one(self, candidates: Sequence[Path], what: str, option: str = "") -> Path:
-        """Return the only path in `candidates`; if there is none or several, raise :class:`DataError` with advice."""
+        """Return the only path in `candidates`; if there is none or several, raise :class:`DataError`.
+
+        The message says `what` is searched and, if given, by which `option` the user can name it.
+        """
         places = ", ".join(map(str, self.roots))
         if not candidates:
             raise DataError(f"{self.title}: no {what} under {places}. Expected:\n{self.layout}")

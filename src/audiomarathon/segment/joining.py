@@ -41,7 +41,10 @@ class Joining:
         return {**lengths, "gap_seconds": self.gap, "crossfade_seconds": self.crossfade, "rate": self.rate}
 
     def span(self, chance: random.Random, *, cut: bool) -> Span:
-        """Return the settings in samples for one joined clip, with a target length drawn from the allowed lengths."""
+        """Return the settings for one joined clip in samples, with a random target length among the allowed lengths.
+
+        `cut` says whether the last part may be shortened.
+        """
         low, high, gap, crossfade = (
             round(seconds * self.rate) for seconds in (self.low, self.high, self.gap, self.crossfade)
         )

@@ -36,7 +36,7 @@ class _Curve:
         self.sent = time.monotonic()
 
     def points(self) -> list[Point]:
-        """Return a point for each answered sample that was not sent yet.
+        """Return a point of the curves for each answered sample that was not sent yet.
 
         The last point has the score so far; of the other points, only some have it, since scoring takes time.
         """

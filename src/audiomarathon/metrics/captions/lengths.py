@@ -61,7 +61,7 @@ def lengths(captions: Sequence[str], count_pieces: Callable[[list[str]], Sequenc
 
 
 def human_ceiling(references: Sequence[Sequence[str]], metric: Metric) -> Floats:
-    """Return each item's human score: the mean score of each reference against the item's other references.
+    """Return each item's human score: the mean score of each of its captions against its other captions.
 
     Parameters
     ----------

@@ -100,7 +100,7 @@ _CURLY = re.compile(r"(?:\u2019(?:s|d|m|ll|re|ve|t)|n\u2019t)\Z")
 
 @cache
 def _token() -> re.Pattern[str]:
-    """Return the tokenizer's compiled rules. Compile them at the first call, since this takes 0.1 s."""
+    """Return the compiled rules that split a caption into tokens; the first call compiles them, in 0.1 s."""
     return re.compile("|".join(_RULES))
 
 

@@ -51,7 +51,7 @@ class HadCorpus(Corpus):
         return [Group(kind, some) for kind, some in kept.items() if some]
 
     def write(self, folder: Path, clips: Iterable[Row]) -> list[tuple[str, str]]:
-        """Write `events.json`, with the first fake segment of each clip; the task needs no other metadata."""
+        """Write `events.json`, with the first fake segment of each clip; return [], since every clip has a question."""
         rows = []
         for clip in clips:
             fakes = [

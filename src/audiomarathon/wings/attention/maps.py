@@ -21,7 +21,7 @@ _LOOK = {"cmap": "viridis", "interpolation": "nearest"}
 
 @dataclass(frozen=True)
 class Whole:
-    """A sample's complete attention maps, shape (L, S, S), with its tokens and the numbers of the layers."""
+    """A sample's complete attention maps, shape (layers, tokens, tokens), its tokens, and the layers' numbers."""
 
     name: str
     maps: Maps
@@ -67,7 +67,10 @@ def draw_mean(samples: Sequence[Whole], folder: Path, *, run: str, faithful: boo
 
 
 def in_blocks(maps: Maps, count: int) -> Maps:
-    """Reduce maps (L, S, S) to (L, count, count) blocks: sum columns and average rows, so that rows still sum to 1."""
+    """Reduce attention maps, shape (layers, tokens, tokens), to blocks of tokens, shape (layers, count, count).
+
+    Within a block, columns are summed and rows averaged, so that each row still sums to 1.
+    """
     edges = np.linspace(0, maps.shape[-1], count + 1).round().astype(int)
     summed = np.add.reduceat(np.add.reduceat(maps, edges[:-1], 2), edges[:-1], 1)
     return summed / np.diff(edges)[:, None]
@@ -113,7 +116,7 @@ def draw_map(axes: Any, weights: Maps, **look: Any) -> Any:
 
 
 def _token(text: str) -> str:
-    """Return a token as matplotlib's label, with white space made visible."""
+    """Return a token as a label for matplotlib, with white space made visible and dollar signs escaped."""
     plain = literal(text).replace("\n", "⏎").strip()
     return plain or "␣"
 

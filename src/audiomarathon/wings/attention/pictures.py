@@ -170,7 +170,8 @@ def _mean(values: Floats) -> Floats:
 def _shares(attention: Attention) -> Floats:
     """Return a sample's shares of attention to five groups of tokens, shape (R, L, H, 5).
 
-    The groups are `_SHARES`: first token, audio, question, rest of the text, reply.
+    R, L and H are the numbers of kinds of attending tokens (`ROWS`), of layers and of heads. The groups are `_SHARES`:
+    first token, audio, question, rest of the text, reply.
     """
     renamed = {"template before": "rest of the text", "rest of the template": "rest of the text", "generated": "reply"}
     groups = ["audio" if name.startswith("clip ") else renamed.get(name, name) for name in attention.meta["groups"]]
@@ -255,7 +256,10 @@ def _shared_layers(rows: Iterable[Mapping[str, Any]]) -> list[int]:
 
 
 def _names(runs: Sequence[Run]) -> list[str]:
-    """Return a unique name per run: its setting, with task and checkpoint if they differ, or with its folder."""
+    """Return a unique name per run: its setting (such as `fast_v-0.5-layer2`), with task and checkpoint if they differ.
+
+    If names are still equal, they get the run's folder.
+    """
     tasks, models = len({run.key for run in runs}) > 1, len({run.checkpoint for run in runs}) > 1
     names = [
         " ".join(filter(None, [run.key * tasks, run.checkpoint * models, run.method, run.control])) for run in runs
@@ -265,7 +269,10 @@ def _names(runs: Sequence[Run]) -> list[str]:
 
 
 def _figures(capture: Seen, layer: int) -> dict[str, Any]:
-    """Return the content of `attention.json` for one run."""
+    """Return a run's part of `attention.json`: its samples, layers, attention shares and rank correlations, for JSON.
+
+    `layer` is the layer whose ranking of tokens is compared with that of later layers.
+    """
     last = capture.last_layers()
     mass = {
         kind: {share: _plain(by_layer) for share, by_layer in zip(_SHARES, shares.T, strict=True)}
@@ -307,7 +314,7 @@ def _samples(seen: Sequence[Seen]) -> str:
 
 
 def _lines(seen: Sequence[Seen]) -> list[tuple[Seen, dict[str, Any]]]:
-    """Return runs with their line styles; base comes last, dashed on top of the others."""
+    """Return the runs, each with matplotlib's line style; base (nothing removed) is last, dashed on top of others."""
     looks = [
         (capture, {"color": BASE, "linestyle": "--"} if capture.run.method == Base().label else {"color": ink})
         for capture, ink in zip(seen, palette(len(seen)), strict=True)
@@ -328,7 +335,7 @@ def _by_layer(panel: Any, layers: Sequence[int]) -> dict[str, Any]:
 
 
 def _heads(seen: Sequence[Seen]) -> Figure:
-    """Draw each head's attention to the audio, one panel per run and kind of query token."""
+    """Draw each head's attention to the audio, one panel per run and kind of attending token."""
     title = f"Attention to the audio, by layer and head ({_samples(seen)})"
     figure, grid = _figure(len(seen), len(ROWS), 11, 1 + 2.6 * len(seen), title)
     for row, capture in enumerate(seen):
@@ -379,7 +386,7 @@ def _layers(seen: Sequence[Seen]) -> Figure:
 
 
 def _blocks(capture: Seen) -> Figure:
-    """Draw each layer's attention map in blocks, with lines where audio and question start and end."""
+    """Draw each layer's attention map, reduced to n × n blocks, with lines where audio and question start and end."""
     across = min(7, len(capture.layers))
     down = -(-len(capture.layers) // across)
     title = f"{capture.label}: which part of the prompt (rows) attends to which (columns); each row sums to 1"
@@ -430,9 +437,10 @@ def _foresight(seen: Sequence[Seen], layer: int) -> Figure:
 
 
 def _time(seen: Sequence[Seen], id_: str) -> Figure | None:
-    """Draw the question's attention over a sample's clips for each run, and the tokens that pruners kept.
+    """Draw how much the question attends to each moment of a sample's audio, and which tokens pruners kept.
 
-    Return None without audio tokens, or if the model is not installed, since a token's duration is then unknown.
+    Return None if the sample has no audio tokens, or if the model is not installed, since a token's duration is then
+    unknown.
     """
     attentions = [Attention.read(run_capture.files[id_]) for run_capture in seen]
     pruned = [bool(captured.meta["kept_audio_bits"]) for captured in attentions]

@@ -18,13 +18,13 @@ class Attention(Wing):
     key = "attention"
 
     def commands(self) -> Mapping[str, Commands]:
-        """See :meth:`Wing.commands`."""
+        """Return `audiomarathon attention`, by the help's heading for it; see :meth:`Wing.commands`."""
         from audiomarathon.wings.attention.commands import attention_app
 
         return {"Look at results": {"attention": attention_app}}
 
     def pictures(self, runs: Sequence[Run], folder: Path) -> None:
-        """See :meth:`Wing.pictures`."""
+        """Draw the attention of those runs that captured it into a folder; see :meth:`Wing.pictures`."""
         from audiomarathon.wings.attention.pictures import draw
 
         draw(runs, folder)

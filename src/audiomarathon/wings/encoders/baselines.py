@@ -18,7 +18,10 @@ class _Pieces(torch.nn.Module):
     sampling_rate = _RATE
 
     def forward(self, audio: torch.Tensor) -> torch.Tensor:
-        """Return the features of audio `[B, T]` or `[T]`, computed piece by piece."""
+        """Return the features of audio, shape (clips, frames, values), computed piece by piece.
+
+        `audio` has the shape (clips, samples), or (samples,) for one clip.
+        """
         audio = audio[None] if audio.ndim == 1 else audio
         if audio.shape[-1] <= 10 * _RATE:
             return self.piece(audio)
@@ -75,7 +78,10 @@ class Data2VecEncoder(Wav2vec2Encoder):
 
 
 class WhisperEncoder(_Pieces):
-    """Whisper's encoder. Faults: it keeps the frames of the padding to 30 s, and declares half of its true hop."""
+    """Whisper's encoder.
+
+    Faults: it keeps the frames of the padding to 30 s, and declares half of its true hop (time between frames).
+    """
 
     def __init__(self, model: str = "openai/whisper-base") -> None:
         super().__init__()

@@ -92,7 +92,10 @@ def _verdicts(encoder: Any, device: str) -> Iterator[tuple[bool, str]]:
 
 
 def _findings(encoder: Encoder, long: bool) -> Iterator[Finding]:
-    """Yield faults that X-ARES does not check for. Test clips longer than the encoder accepts are skipped."""
+    """Yield faults that X-ARES does not check for; skip test clips that are longer than the encoder accepts.
+
+    With `long`, also encode a clip of 600 s.
+    """
     import torch
 
     rate, limit = encoder.sampling_rate, encoder.max_seconds or float("inf")
@@ -146,7 +149,7 @@ def _findings(encoder: Encoder, long: bool) -> Iterator[Finding]:
 
 
 def hop_off(encoder: Encoder) -> str:
-    """Return a line if the measured hop differs from the declared hop_size_in_ms; else ""."""
+    """Return a line if the measured hop (milliseconds between frames) is not the declared `hop_size_in_ms`; else ""."""
     for seconds in (1, 3, 10):
         if seconds > (encoder.max_seconds or seconds):
             break
@@ -166,7 +169,7 @@ def _apart(first: torch.Tensor, second: torch.Tensor, limit: float) -> str:
 
 
 def _noise(rows: int, samples: int) -> torch.Tensor:
-    """Return seeded noise `[rows, samples]` without touching the global generator."""
+    """Return seeded noise, shape (rows, samples), without changing torch's global random generator."""
     import torch
 
     return torch.randn(rows, samples, generator=torch.Generator().manual_seed(0))

@@ -23,7 +23,10 @@ class LogMelEncoder(torch.nn.Module):
         self.register_buffer("window", torch.hann_window(400))
 
     def forward(self, audio: torch.Tensor) -> torch.Tensor:
-        """Return features `[B, T', 64]`. Edges are zero-padded, so that a clip is the same alone and in a batch."""
+        """Return features, shape (clips, frames, 64), of audio, shape (clips, samples).
+
+        Edges are zero-padded, so that a clip's features are the same alone and in a batch.
+        """
         spectrum = torch.stft(audio, 400, 160, window=self.window, pad_mode="constant", return_complex=True)
         return (self.mel @ spectrum.abs().square() + 1e-6).log().transpose(1, 2)
 
@@ -44,7 +47,7 @@ class RandomEncoder(torch.nn.Module):
             self.layers.append(layer)
 
     def forward(self, audio: torch.Tensor) -> torch.Tensor:
-        """Return features `[B, T', 256]`."""
+        """Return features, shape (clips, frames, 256), of audio, shape (clips, samples)."""
         hidden = torch.nn.functional.pad(audio, (0, max(330, 650 - audio.shape[-1])))[
             :, None
         ]  # one frame covers 650 samples
@@ -71,7 +74,10 @@ class LengthLoudnessEncoder(torch.nn.Module):
         self.register_buffer("decibels", torch.linspace(-80, 0, 32))
 
     def forward(self, audio: torch.Tensor, lengths: torch.Tensor | None = None) -> Any:
-        """Return features `[B, 1, 64]`, and with `lengths` also each row's number of frames, which is 1."""
+        """Return one frame per clip, shape (clips, 1, 64), of audio, shape (clips, samples).
+
+        With `lengths` (each clip's number of samples without padding), also return each clip's number of frames, 1.
+        """
         samples = torch.tensor([audio.shape[-1]] * len(audio), device=audio.device) if lengths is None else lengths
         power = audio.square().sum(-1) / samples  # zeros after a clip add nothing
         scales = ((samples / 16_000).log(), self.seconds), (10 * power.clamp_min(1e-8).log10(), self.decibels)
@@ -86,7 +92,10 @@ class NoiseEncoder(torch.nn.Module):
     sampling_rate, output_dim, hop_size_in_ms = 16_000, 64, 40
 
     def forward(self, audio: torch.Tensor, lengths: torch.Tensor | None = None) -> Any:
-        """Return features `[B, T', 64]`, and with `lengths` also each row's number of frames."""
+        """Return noise as features, shape (clips, frames, 64), seeded by the samples of audio, shape (clips, samples).
+
+        With `lengths` (each clip's number of samples without padding), also return each clip's number of frames.
+        """
         held = [audio.shape[-1]] * len(audio) if lengths is None else lengths.tolist()
         frames = [max(1, length // 640) for length in held]
         features = torch.zeros(len(audio), max(frames), 64)

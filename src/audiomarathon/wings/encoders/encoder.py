@@ -64,12 +64,12 @@ class Encoder:
     sdpa_backends: str = field(default_factory=lambda: own_settings().sdpa_backends)
 
     def encode(self, audio: torch.Tensor, lengths: Sequence[int] | None = None) -> list[torch.Tensor]:
-        """Return each row's features, float32 `[T'_i, D]` on the CPU.
+        """Return the features of each clip, float32 of shape (frames, D) on the CPU; D is the encoder's `output_dim`.
 
         Parameters
         ----------
         audio
-            float32 `[B, T]`, zero-padded.
+            The clips as rows, float32 of shape (clips, samples), zero-padded.
         lengths
             Number of samples in each row without padding; None to treat whole rows as audio.
 
@@ -106,7 +106,7 @@ class Encoder:
 
 
 def unusable(features: Any) -> str:
-    """Return the fault of features that are not a plain tensor of real numbers `[B, T', D]`, as a line; "" if they are.
+    """Return why features are not a plain tensor of real numbers, shape (clips, frames, D); "" if they are.
 
     A conversion would lose the imaginary part of complex numbers, and the precision of integers beyond 2²⁴.
     """
@@ -173,7 +173,10 @@ def loading(name: str) -> AbstractContextManager[None]:
 
 
 def source_hash_of(kind: type, files: Iterable[Path]) -> str:
-    """Return a hash of the code in `files` and in the source files of a class and its base classes, except torch's."""
+    """Return a hash of the code in `files` and in the source files of a class and its base classes.
+
+    Base classes of torch are left out.
+    """
     sources = set(files)
     for base in kind.__mro__:
         if base.__module__.partition(".")[0] not in ("torch", "builtins"):
@@ -199,7 +202,7 @@ def _state_hash(module: torch.nn.Module) -> str:
 
 
 def _feed(digest: hashlib._Hash, name: str, value: Any) -> None:
-    """Hash an attribute, including tensors, arrays and modules inside lists and dicts."""
+    """Add an attribute's name and value to a hash, including tensors, arrays and modules inside lists and dicts."""
     import numpy as np
     import torch
 

@@ -29,7 +29,7 @@ def hugging_face_encoder(model: str) -> torch.nn.Module:
 
 
 def from_checkpoint(model: str) -> tuple[Checkpoint, Any, Any]:
-    """Return a checkpoint, its feature extractor and its model in float32, in eval mode."""
+    """Find a checkpoint (hub id or folder); return it, its feature extractor, and its model (float32, eval mode)."""
     checkpoint = find_checkpoint(model, named="name a folder that holds the checkpoint: hf:FOLDER")
     with loading(checkpoint.path, "an audio encoder"):
         kind = AutoConfig.from_pretrained(checkpoint.path).model_type
@@ -65,7 +65,10 @@ class WaveformEncoder(torch.nn.Module):
             self.least = (self.least - 1) * stride + kernel
 
     def forward(self, audio: torch.Tensor) -> torch.Tensor:
-        """Return the output of the last layer, `[B, T', D]`; each row of audio is normalised alone."""
+        """Return the output of the last layer, shape (clips, frames, values), of audio, shape (clips, samples).
+
+        Each clip is normalised alone.
+        """
         audio = normalised(audio, -1) if self.normalise else audio
         audio = torch.nn.functional.pad(audio, (0, max(0, self.least - audio.shape[-1])))
         features: torch.Tensor = self.model(audio).last_hidden_state
@@ -96,9 +99,10 @@ class SpectrogramEncoder(torch.nn.Module):
         self.hop_size_in_ms = self.hop / rate * 1000
 
     def forward(self, audio: torch.Tensor, lengths: torch.Tensor | None = None) -> Any:
-        """Return features `[B, T', D]`, and with `lengths` also each row's number of frames.
+        """Return features, shape (clips, frames, values), of audio, shape (clips, samples).
 
-        AST's patches are averaged over frequencies.
+        With `lengths` (each clip's number of samples without padding), also return each clip's number of frames. AST's
+        patches are averaged over frequencies.
         """
         held = [audio.shape[-1]] * len(audio) if lengths is None else lengths.tolist()
         if max(held) > self.max_seconds * self.sampling_rate:

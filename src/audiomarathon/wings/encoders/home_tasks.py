@@ -41,13 +41,13 @@ class LongTask(EncoderTask):
             return task_folder(self.home, None, os.environ)
 
     def load(self, folder: Path, filters: Filters = Filters()) -> Loaded:
-        """Return the samples of the home task; see :meth:`Task.load`."""
+        """Read a folder of the home task; return its samples and bad rows, as :meth:`Task.load` does."""
         return self.home.load(folder, filters)
 
     def read(self, root: Path, *, limit: int = 0, mini: bool = False) -> Dataset:  # noqa: ARG002
-        """Return the home task's clips with their classes; see :meth:`EncoderTask.read`.
+        """Return the home task's clips, each labelled with its class; `limit` is explained in :meth:`EncoderTask.read`.
 
-        A clip's `facts` hold its prompt in the home task.
+        A clip's `facts` hold its prompt in the home task. `mini` has no effect: there is no small variant.
         """
         loaded = self.home.load(self.find(root))
         clips = tuple(
@@ -84,7 +84,7 @@ LONG = Benchmark(
 def encoder_tasks(names: Sequence[str], encoder: Any = None) -> list[EncoderTask]:
     """Return tasks by name: "long" for all tasks of this file's benchmark `LONG`, or `long/tau` for one of them.
 
-    Other names are tasks of X-ARES; see :func:`named`.
+    Other names are tasks of X-ARES, which :func:`named` finds; it also explains `encoder`.
     """
     tasks: dict[str, EncoderTask] = {}
     for name in map(str.strip, names):

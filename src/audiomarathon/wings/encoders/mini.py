@@ -46,7 +46,10 @@ def write(root: Path) -> None:
 
 
 def _clips(task: EncoderTask, takes: Iterator[int]) -> Iterator[tuple[str, bytes, Any]]:
-    """Yield the key, audio and JSON of each clip of a part; each call of `takes` chooses other recordings."""
+    """Yield (key, audio, JSON) of each clip of a part ("train", a fold, …) of a task's data.
+
+    Each number from `takes` seeds another recording of the same sounds.
+    """
     classes = sorted(task.classes) if isinstance(task.classes, frozenset) else [f"c{n:04}" for n in range(task.classes)]
     classes = classes or [str(n) for n in range(10)]
     repeats = 5 if isinstance(task, FramedTask) else 1  # an event is longer than the segments by which it is scored
@@ -78,7 +81,10 @@ def _meta(task: EncoderTask, classes: list[str], heard: list[int], speaker: dict
 
 @cache
 def _sound(sounds: tuple[int, ...], take: int) -> bytes:
-    """Return a FLAC file of the sounds, one after the other."""
+    """Return a FLAC file of the sounds, one after the other.
+
+    Sounds are numbered; `take` is the number of their recording.
+    """
     stream = io.BytesIO()
     samples = np.concatenate([_part(sound, take) for sound in sounds])
     soundfile.write(stream, samples, _RATE, format="FLAC", subtype="PCM_16")
@@ -86,7 +92,10 @@ def _sound(sounds: tuple[int, ...], take: int) -> bytes:
 
 
 def _part(sound: int, take: int) -> Signal:
-    """Return noise with a bump in its spectrum, at a frequency set by the sound, and a hum at another pitch."""
+    """Return recording number `take` of a sound: noise with a bump in its spectrum, and a hum.
+
+    The sound's number decides the frequencies of bump and hum.
+    """
     rng = world.stream(42, "benchmark", 103, sound, take)
     n, shift = round(_SECONDS * _RATE), rng.uniform(0.98, 1.02)
     hum = np.sin(2 * np.pi * 110 * 1.09 ** (sound * 7 % _SOUNDS) * shift * signals.seconds_of(n, _RATE))

@@ -106,7 +106,10 @@ def load_encoder(name: str, arguments: Mapping[str, str] | None = None, device: 
 
 
 def _class_in(path: Path, wanted: str | None) -> type[torch.nn.Module]:
-    """Return the class `wanted` of a file, or its only class named …Encoder; imported classes do not count."""
+    """Return the class `wanted` of a Python file; if it is None, the file's only class named …Encoder.
+
+    Imported classes do not count.
+    """
     module = run_file(path)
     kinds = [value for value in vars(module).values() if _is_module(value)]
     classes = {kind.__name__: kind for kind in kinds if kind.__module__ == module.__name__}

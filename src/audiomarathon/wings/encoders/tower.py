@@ -44,9 +44,9 @@ class Reading:
     Attributes
     ----------
     rows
-        The clip's hidden states at each point, without padding: float32, shape (T, D), on the CPU.
+        The clip's hidden states by point, without padding: float32, shape (frames or tokens, values), on the CPU.
     kept
-        Whether each audio token of the prompt was kept, shape (N,).
+        Whether each audio token of the prompt was kept, shape (audio tokens,).
     merged
         Whether tokens were merged.
     """
@@ -181,9 +181,19 @@ class Tower:
         self, state: torch.Tensor, left: torch.Tensor, inputs: Inputs, kept: torch.Tensor, spots: torch.Tensor,
         is_heard: torch.Tensor,
     ) -> torch.Tensor:  # fmt: skip
-        """Return which of the states that remain at a point belong to kept audio tokens, without padding.
+        """Return the indices of those hidden states at a point that belong to kept audio tokens, without padding.
 
-        `left` is the output of the tower's last layer. Each window has the states of its tokens first, then padding.
+        Parameters
+        ----------
+        state
+            The hidden states that remain at the point after a method dropped some. Each window has the states of its
+            tokens first, then padding.
+        left
+            The output of the tower's last layer.
+        kept, spots
+            Positions in the prompt of all kept tokens, and of all audio tokens.
+        is_heard
+            Whether each kept token is an audio token without padding.
         """
         if inputs.states:
             return is_heard.nonzero().flatten()
@@ -218,9 +228,10 @@ class Tower:
 
 @contextmanager
 def _watching(lm: AudioLM) -> Any:
-    """Yield a dict that collects hidden states by point: the output of each layer, and the input of the LLM.
+    """Yield a dict that a prefill in the `with` block fills: hidden states by point.
 
-    The decoder of an encoder-decoder holds no audio, so its layers are not points.
+    The points are the output of each layer, and the input of the LLM. The decoder of an encoder-decoder holds no audio,
+    so its layers are not points.
     """
     seen: dict[str, torch.Tensor] = {}
     names = {f"tower.{i}": layer for i, layer in enumerate(lm.tower_layers)} | {"tower": lm.audio_encoder}
@@ -270,7 +281,10 @@ class TowerEncoder(nn.Module):
         self.last: Reading | None = None
 
     def forward(self, audio: torch.Tensor, lengths: torch.Tensor | None = None) -> Any:
-        """Read clips one by one. Return features `[B, T', D]`, and with `lengths` also the frames of each row."""
+        """Read clips (the rows of `audio`) one by one, and return their features, shape (clips, frames, values).
+
+        With `lengths` (each clip's number of samples without padding), also return each clip's number of frames.
+        """
         samples = [audio.shape[-1]] * len(audio) if lengths is None else lengths.tolist()
         rows = [self._read(row[:length]) for row, length in zip(audio.cpu(), samples, strict=True)]
         features = pad_sequence(rows, batch_first=True).to(audio.device)

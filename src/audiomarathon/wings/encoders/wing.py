@@ -24,43 +24,46 @@ class Encoders(Wing):
     key = "encoders"
 
     def benchmarks(self) -> Sequence[Benchmark]:
-        """See :meth:`Wing.benchmarks`."""
+        """Return X-ARES, and AudioMarathon's tasks as tasks for encoders; see :meth:`Wing.benchmarks`."""
         from audiomarathon.wings.encoders.home_tasks import LONG
         from audiomarathon.wings.encoders.xares.benchmark import XARES
 
         return (XARES, LONG)
 
     def task(self, name: str) -> Task | None:
-        """See :meth:`Wing.task`: a task from a user's X-ARES file, by the key of its runs."""
+        """Return a task from a user's X-ARES file, by the key of its runs, or None; see :meth:`Wing.task`."""
         from audiomarathon.wings.encoders.xares.task_config import on_record
 
         return on_record(name)
 
     def mini(self, root: Path) -> None:
-        """See :meth:`Wing.mini`."""
+        """Write short synthetic clips for X-ARES' public tasks into a data root; see :meth:`Wing.mini`."""
         from audiomarathon.wings.encoders.mini import write
 
         write(root)
 
     def commands(self) -> Mapping[str, Commands]:
-        """See :meth:`Wing.commands`."""
+        """Return `audiomarathon encoder`, by the help's heading for it; see :meth:`Wing.commands`."""
         from audiomarathon.wings.encoders.commands import encoder_app
 
         return {"Other benchmarks, and their files": {"encoder": encoder_app}}
 
     def templates(self) -> Mapping[str, Template]:
-        """See :meth:`Wing.templates`."""
+        """Return the package that `audiomarathon new encoder` writes; see :meth:`Wing.templates`."""
         folder = Path(__file__).parent / "new_template"
         return {"encoder": Template(folder, "audiomarathon encoder check {name}", _taken)}
 
     def sections(self, data: PageData) -> Sequence[Section]:
-        """See :meth:`Wing.sections`: encoders' scores, then towers alone, then towers beside their models' replies."""
+        """Return the page's sections: encoders' scores, towers alone, towers beside their models' replies.
+
+        See :meth:`Wing.sections`.
+        """
         from audiomarathon.wings.encoders.report.sections import sections
 
         return sections(data.runs)
 
     def tables(self, runs: Sequence[Run]) -> Sequence[Table]:
-        """See :meth:`Wing.tables`: scores of encoders; X-ARES' baselines also beside their published scores."""
+        """Return tables of encoders' scores (baselines also beside published scores); see :meth:`Wing.tables`."""
         from audiomarathon.wings.encoders.report.encoder_sections import score_tables
         from audiomarathon.wings.encoders.report.tower_sections import of_encoders
         from audiomarathon.wings.encoders.results.scores import task_scores

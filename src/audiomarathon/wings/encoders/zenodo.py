@@ -64,11 +64,11 @@ class Record:
         self.size = sum(entry.size for entry in self._entries)
 
     def entries(self) -> list[Entry]:
-        """Return the record's files with their MD5."""
+        """Return the record's files: path, size and MD5 of each."""
         return self._entries
 
     def fetch(self, wanted: Sequence[Entry], stage: Path) -> Iterator[tuple[Entry, Path]]:
-        """Download several files at the same time, under temporary names."""
+        """Download the wanted files into the folder `stage`, several at once; yield each with the path of its copy."""
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             yield from zip(wanted, pool.map(partial(self._one, stage=stage), wanted), strict=True)
 
@@ -172,7 +172,10 @@ def _unpack(task: EncoderTask, source: Source, folder: Path) -> int:
 
 
 def _copy(source: Source, wanted: Sequence[Entry], folder: Path, stage: Path) -> None:
-    """Copy files into one folder, each whole or not at all; existing files stay."""
+    """Copy the wanted files of a source into one folder, each whole or not at all; existing files stay.
+
+    `stage` is a folder for unfinished files.
+    """
     left = [entry for entry in wanted if not is_there(folder / Path(entry.path).name, entry.size)]
     check_space(folder, sum(entry.size for entry in left))
     bring(source, left, stage, lambda entry: folder / Path(entry.path).name)

@@ -145,7 +145,7 @@ def name_of_score(log: Log, name: str, most: float) -> str:
 
 
 def _share(value: Any, most: float) -> float | None:
-    """Return a value as a share of the best score: None for no score, and NaN for a value that is not a number."""
+    """Return a value as a share of the best score `most`; None for no score, NaN for a value that is not a number."""
     number = _WORDS.get(value.strip().lower(), value) if isinstance(value, str) else value
     with suppress(ValueError, TypeError, OverflowError):
         return None if number is None else float(number) / most

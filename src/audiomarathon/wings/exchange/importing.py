@@ -124,7 +124,7 @@ def options_in(prompt: str) -> list[str]:
 
 
 def _choices(entry: Entry) -> dict[str, Any]:
-    """Return the reference of a question with options."""
+    """Return the facts that score a reply to a question with options: `answer` (a letter), `options` and `labels`."""
     options = list(entry.options) or options_in(entry.prompt)
     if not 2 <= len(options) <= len(LETTERS):
         raise RowError(f"has {len(options)} options, expected 2 to {len(LETTERS)}")
@@ -212,7 +212,11 @@ def _words(text: str) -> str:
 def _ways(
     log: Log, asked: Sequence[tuple[str, str]], samples: Sequence[Sample], facts: Sequence[_Words]
 ) -> Iterator[tuple[str, list[int]]]:
-    """Yield each way to match, with the index of every entry's sample (-1 for none)."""
+    """Yield (name, indices) for each way to match entries to samples.
+
+    `indices` has the index of every entry's sample (-1 for none). `asked` is the (target, prompt) of each entry in
+    plain words, `facts` the words that an entry for each sample must contain.
+    """
     by_id = {sample.id: place for place, sample in enumerate(samples)}
     if all(entry.id in by_id for entry in log.entries) and not all(entry.id.isdecimal() for entry in log.entries):
         yield "id", [by_id[entry.id] for entry in log.entries]

@@ -41,7 +41,7 @@ class Reported(Scorer):
         return (score := verdict.values.get(REPORTED, "")) is None or (type(score) in (int, float) and 0 <= score <= 1)
 
     def stamp(self, record: Record) -> str:
-        """Return a hash that also depends on the log's score."""
+        """Return a hash of everything that the record's verdict depends on, the log's score included."""
         both = json.dumps([super().stamp(record), (record.extra or {}).get(REPORTED)])
         return hashlib.sha256(both.encode()).hexdigest()[:16]
 
@@ -50,7 +50,7 @@ class Reported(Scorer):
         return means({REPORTED: [verdict.values[REPORTED] for verdict in verdicts]}, verdicts, shares=True)
 
     def own_score(self, verdict: Verdict) -> float | None:
-        """Return the sample's score, or None."""
+        """Return the score that the log has for the sample, 0…1; None if it has none."""
         return cast("float | None", verdict.values[REPORTED])
 
     def notes(self, verdicts: Sequence[Verdict]) -> list[str]:

@@ -16,19 +16,19 @@ class Exchange(Wing):
     key = "exchange"
 
     def task(self, name: str) -> Task | None:
-        """See :meth:`Wing.task`: a task known only from the scores that a log reports."""
+        """Return a task known only from the scores that a log reports; None for other names. See :meth:`Wing.task`."""
         from audiomarathon.wings.exchange.reported import on_record
 
         return on_record(name)
 
     def importers(self) -> Commands:
-        """See :meth:`Wing.importers`."""
+        """Return the commands that import logs of lmms-eval and of Inspect; see :meth:`Wing.importers`."""
         from audiomarathon.wings.exchange.commands import import_log
 
         return {"lmms-eval": import_log, "inspect": import_log}
 
     def exporters(self) -> Commands:
-        """See :meth:`Wing.exporters`."""
+        """Return the commands that export logs of Inspect and a dataset for the hub; see :meth:`Wing.exporters`."""
         from audiomarathon.wings.exchange.commands import export_hub, export_inspect
 
         return {"inspect": export_inspect, "hub": export_hub}

@@ -56,7 +56,7 @@ class CoReasoning(Judged):
     )
 
     def judge(self, record: Record) -> dict[str, Any]:
-        """Return the verdict's values for a record; the class describes them."""
+        """Return the values of a record's verdict, such as `readings` and `keyword`; the class describes them."""
         values, older = super().judge(record), self.protocols[1]
         for name in [name for name, why in values["missing"].items() if why == "absent"]:
             if (reading := reading_of(older, record, record.judgements[name]).values) is not None:
@@ -203,7 +203,7 @@ def inherited(rows: Sequence[Row]) -> tuple[list[Row], int]:
 
 
 def _place(record: Record) -> tuple[str, int]:
-    """Return a record's clip, and the index of its prompt, counted from 0."""
+    """Return a record's place among rows: its clip, and the index of its prompt, counted from 0."""
     clip, _, prompt = record.id.rpartition("-p")
     return clip, int(prompt) - 1
 
@@ -266,9 +266,10 @@ def _sums(judged: Mapping[str, Sequence[Row]], clips: Sequence[str], keywords: F
 
 
 def _figures(sums: Floats, *, judges: int) -> Floats:
-    """Compute, from summed columns of shape (n, columns), the figures that :func:`_sums` names.
+    """Compute the figures that :func:`_sums` names, shape (n, figures), from summed columns, shape (n, columns).
 
-    Most figures are computed for each judge, then averaged over judges.
+    A row is the sum over all clips, or over the clips of a resample. Most figures are computed for each judge, then
+    averaged over judges.
     """
     n = len(sums)
     blocks = sums[:, _OWN:].reshape(n, judges, _WIDTH)

@@ -41,7 +41,7 @@ class _Rubric(Protocol):
         self.prompt = prompt
 
     def messages(self, record: Record) -> Messages:
-        """Return the question about a record's reply; [] for an empty reply, which is judged without asking."""
+        """Return JASCO's question about a record's reply as chat messages; [] for an empty reply: no judge is asked."""
         reference = record.reference
         if not record.text.strip():
             return []

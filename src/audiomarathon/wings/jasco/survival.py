@@ -45,7 +45,10 @@ def _stems(text: str) -> frozenset[str]:
 
 
 def stem(word: str) -> str:
-    """Return a word without its ending, a final `e` and a doubled last letter: running, runs → run; waves → wav."""
+    """Return a word's stem: without its ending, a final `e` and a doubled last letter.
+
+    For example: running, runs → run; waves → wav.
+    """
     bare = _ENDING.sub("", word)
     bare = bare.removesuffix("e") if len(bare) > 3 else bare
     return bare[:-1] if len(bare) > 3 and bare[-1] == bare[-2] else bare
@@ -129,9 +132,10 @@ def retained(orders: Sequence[tuple[Reports, Reports]]) -> tuple[dict[str, Estim
 
 
 def _figures(sums: Floats, *, orders: int) -> Floats:
-    """Compute the figures of :func:`retained`, averaged over orders.
+    """Compute the figures of :func:`retained` from summed reports, averaged over the orders of the clips.
 
-    They are computed from summed reports, shape (n, orders · 2 · _WIDTH).
+    `sums` has the shape (n, orders · 2 · _WIDTH): n sums (of the data or of resamples), each with the reports of the
+    setting and of base for every order (speech first, speech last).
     """
     counted = sums.reshape(-1, orders, 2, len(MODALITIES), 3)
     with np.errstate(divide="ignore", invalid="ignore"):

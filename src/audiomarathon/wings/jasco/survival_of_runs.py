@@ -85,7 +85,7 @@ def survivals(systems: Sequence[System], speech: Mapping[str, Spans] | None = No
 
     @functools.cache  # because base is compared with every setting
     def reports_of(system: int, ids: tuple[str, ...]) -> Reports:
-        """Return the speech and sound that a system's replies to the samples `ids` report.
+        """Return how much of speech and sound a system's replies to the samples `ids` report; `system` is its `id()`.
 
         Chance is estimated from the clips of the same samples.
         """
@@ -105,7 +105,7 @@ def survivals(systems: Sequence[System], speech: Mapping[str, Spans] | None = No
 
 
 def left_out(systems: Sequence[System]) -> list[str]:
-    """Return the names of settings that have no base, or share no sample with it."""
+    """Return the names of settings that have no base (run of the unpruned model), or share no sample with it."""
     systems = [system for system in systems if TASK in system.runs and system.control in ORDERS]
     bases = [(system, base_of(system, systems)) for system in systems]
     return [system.name(with_checkpoint=True) for system, base in bases if base is None or not _shared(system, base)]
@@ -161,7 +161,7 @@ def _speech_of(systems: Sequence[System]) -> Mapping[str, Spans]:
 
 
 def _adjusted(survival_rows: Sequence[Survival]) -> list[Survival]:
-    """Fill in p by Holm's correction, over the rows to report (`headline`) of each checkpoint."""
+    """Return the rows with p by Holm's correction, over the headline rows (those to report) of each checkpoint."""
 
     def kind(row: Survival) -> str | None:
         return row.system.checkpoint if row.headline and row.measurable else None

@@ -23,25 +23,25 @@ class JascoWing(Wing):
     key = "jasco"
 
     def benchmarks(self) -> Sequence[Benchmark]:
-        """See :meth:`Wing.benchmarks`."""
+        """Return JASCO, whose only task is `jasco`; see :meth:`Wing.benchmarks`."""
         from audiomarathon.wings.jasco.benchmark import JASCO
 
         return (JASCO,)
 
     def mini(self, root: Path) -> None:
-        """See :meth:`Wing.mini`."""
+        """Write four short synthetic clips and their rows into a data root; see :meth:`Wing.mini`."""
         from audiomarathon.wings.jasco.mini import write
 
         write(root)
 
     def commands(self) -> Mapping[str, Commands]:
-        """See :meth:`Wing.commands`."""
+        """Return `audiomarathon jasco`, by the help's heading for it; see :meth:`Wing.commands`."""
         from audiomarathon.wings.jasco.commands import jasco_app
 
         return {"Other benchmarks, and their files": {"jasco": jasco_app}}
 
     def sections(self, data: PageData) -> Sequence[Section]:
-        """See :meth:`Wing.sections`: whether pruning removes speech or sound first."""
+        """Return the page's section on whether pruning removes speech or sound first; see :meth:`Wing.sections`."""
         from audiomarathon.report.sections import Section
         from audiomarathon.wings.jasco import survival_report
         from audiomarathon.wings.jasco.survival_of_runs import survivals
@@ -54,7 +54,7 @@ class JascoWing(Wing):
         return (Section("survival", heading, survival_report.tables(survival_rows), charts, said),)
 
     def tables(self, runs: Sequence[Run]) -> Sequence[Table]:
-        """See :meth:`Wing.tables`: figures beside the published ones."""
+        """Return a table for each finished run: our figures beside the published ones; see :meth:`Wing.tables`."""
         from audiomarathon.wings.jasco.published import beside_published
 
         return [beside_published(run) for run in runs if run.key == "jasco" and run.summary is not None]

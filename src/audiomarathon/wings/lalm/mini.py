@@ -89,7 +89,10 @@ def _mmau_pro(folder: Path, names: Sequence[str]) -> None:
 
 
 def _question(number: int, name: str, names: Sequence[str]) -> dict[str, Any]:
-    """Return a question with four options; the right one stands at another place in each."""
+    """Return question `number` of MMAU-Pro: which sound is heard? Its four options are `name`, the answer, and others.
+
+    The place of the answer among the options changes from question to question.
+    """
     others = [other for other in names if other != name][:3]
     choices = [*others[: number % 4], name, *others[number % 4 :]]
     asked = {"question": world.QUESTIONS["desed"], "choices": choices, "answer": name}

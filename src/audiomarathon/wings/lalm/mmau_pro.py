@@ -104,7 +104,7 @@ class MmauPro(Task):
         return {"answer": sample.answer, "question": sample.question, "options": list(sample.options), **meta}
 
     def frames(self, verdicts: Mapping[str, Sequence[Verdict]]) -> Mapping[str, pd.DataFrame]:
-        """Return the tables of the task's section of the report; see :meth:`Task.frames`.
+        """Return tables for the task's section of the report, by title, from each setting's verdicts.
 
         The accuracy by length of the audio comes first. The table by category comes from the scorer.
         """
@@ -222,7 +222,7 @@ def _open(row: Row) -> _Asked:
 
 
 def _following(row: Row) -> _Asked:
-    """Return an instruction's options (none), answer, further facts, and defects.
+    """Return the (empty) options, the answer, further facts and the defects of an instruction to follow.
 
     The answer is the spoken instruction, so that readers of the report see what was asked.
     """

@@ -163,7 +163,7 @@ class RubricScore(Judged):
     protocols = (ApplyRubric(),)
 
     def own_score(self, verdict: Verdict) -> float | None:
-        """Return a reply's score, averaged over the judges that read it; None without one."""
+        """Return a reply's score, averaged over the judges that read it; None if no judge did."""
         scores = [reading["score"] for reading in verdict.values["readings"].values()]
         return sum(scores) / len(scores) if scores else None
 
@@ -192,7 +192,10 @@ def json_answer(text: str) -> dict[str, Any] | None:
 
 
 def criteria_of(written: Any) -> Criteria | None:
-    """Return valid criteria, each text on one line; None unless each has a text and a weight over 0, at most 100."""
+    """Return a judge's criteria, each text on one line; None if one of them is invalid.
+
+    A valid criterion has a text and a weight over 0, at most 100.
+    """
     if not isinstance(written, list) or not written or not all(map(_is_criterion, written)):
         return None
     return [

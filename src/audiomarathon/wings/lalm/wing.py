@@ -19,31 +19,31 @@ class Lalm(Wing):
     key = "lalm"
 
     def benchmarks(self) -> Sequence[Benchmark]:
-        """See :meth:`Wing.benchmarks`."""
+        """Return LALM Bench, with its tasks of captions and questions; see :meth:`Wing.benchmarks`."""
         from audiomarathon.wings.lalm.benchmark import LALM_BENCH
 
         return (LALM_BENCH,)
 
     def mini(self, root: Path) -> None:
-        """See :meth:`Wing.mini`."""
+        """Write short synthetic clips of each task of LALM Bench into a data root; see :meth:`Wing.mini`."""
         from audiomarathon.wings.lalm.mini import write
 
         write(root)
 
     def commands(self) -> Mapping[str, Commands]:
-        """See :meth:`Wing.commands`."""
+        """Return `audiomarathon experiment`, by the help's heading for it; see :meth:`Wing.commands`."""
         from audiomarathon.wings.lalm.experiments import experiment_app
 
         return {"Other benchmarks, and their files": {"experiment": experiment_app}}
 
     def importers(self) -> Commands:
-        """See :meth:`Wing.importers`."""
+        """Return the command `import lalm`, which turns files of replies into runs; see :meth:`Wing.importers`."""
         from audiomarathon.wings.lalm.commands import import_
 
         return {"lalm": import_}
 
     def exporters(self) -> Commands:
-        """See :meth:`Wing.exporters`."""
+        """Return the command `export lalm`, which writes runs as LALM Bench's files; see :meth:`Wing.exporters`."""
         from audiomarathon.wings.lalm.commands import export
 
         return {"lalm": export}

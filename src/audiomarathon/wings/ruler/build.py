@@ -60,12 +60,12 @@ class Ruler:
     groups: dict[Item, Group] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Make each item's needles, which are the same in every cell.
+        """Make each item's needles (its words and bells), which are the same at every length, place and loudness.
 
         Raises
         ------
         SettingsError
-            See the class.
+            The needles do not fit into the shortest clip, or there are too few words.
         """
         grid, shortest = self.grid, 60 * min(self.grid.minutes)
         silence = np.zeros(round(grid.gap * RATE), np.float32)
@@ -84,7 +84,10 @@ class Ruler:
             self.groups[item] = np.concatenate(parts[:-1]), spans
 
     def clips(self, number: int) -> Iterator[Clip]:
-        """Yield the clips of a background, by length and loudness; in each group, the background alone comes first."""
+        """Yield the clips to write for the background with this number, by length and loudness.
+
+        In each group of one length and loudness, the clip with the background alone comes first.
+        """
         group_items = [member for member in self.groups if member.number % len(self.backgrounds) == number]
         for minutes, snr in itertools.product(self.grid.minutes, self.grid.snr):
             yield Clip(None, minutes, snr=snr)
@@ -104,7 +107,7 @@ class Ruler:
         return len(minutes), sum(minutes) / 60, 60 * sum(minutes) * _BYTES_A_SECOND / 1e9
 
     def name(self, background: Sound, clip: Clip) -> str:
-        """Return a clip's file name: a hash of the code, the sounds and their positions."""
+        """Return a clip's file name: a hash of the code that makes sound, the clip's sounds, and their positions."""
         marks = [self.voice[sound].mark for sound in clip.item.sounds] if clip.item else []
         stream = [self.grid.seed, self.grid.gap, *((clip.item.needles, clip.item.number) if clip.item else ())]
         what = [_code(), self.peak, background.mark, {**asdict(clip), "item": [marks, stream]}]
@@ -113,7 +116,7 @@ class Ruler:
 
 @cache
 def _code() -> str:
-    """Return a hash of the code that makes sound."""
+    """Return a hash of the source files that make sound, so that a changed file changes the clips' names."""
     return code_hash(map(Path, (__file__, sounds.__file__, signals.__file__, synthesis.__file__)))
 
 
@@ -180,10 +183,10 @@ def _write_clip(file: Path, ruler: Ruler, clip: Clip, background: Signal) -> Non
 
 
 def _row(ruler: Ruler, clip: Clip, asked: Asked) -> dict[str, Any]:
-    """Return the facts of a question about a clip.
+    """Return the metadata row of a question about a clip.
 
-    `needles` has the deciding needles' (start, length) in seconds after `event_onset`, so that a control that moves the
-    event moves them too.
+    `needles` in it has (start, length) in seconds of each sound that decides the answer, counted from `event_onset`, so
+    that a control that moves the event moves them too.
     """
     item = clip.item
     assert item is not None

@@ -46,7 +46,12 @@ def kept_of_needles(record: Record, *, is_base: bool = False) -> list[float] | N
 
 
 def figures(verdicts: Sequence[Verdict], *, is_base: bool) -> dict[str, Estimate]:
-    """Return `accuracy`, `kept` (share of needle tokens), and shares of wrong answers: `unanswered`, `dropped`."""
+    """Return four figures of a group of verdicts, by name, with intervals.
+
+    `accuracy` is the share of right answers, and `kept` the mean share of the needles' audio tokens that were kept.
+    `unanswered` is the share of samples that are wrong although something of each needle was kept, `dropped` of those
+    that are wrong and lost a whole needle.
+    """
     columns: dict[str, list[float | None]] = {"accuracy": [], **{name: [] for name in _TITLES}}
     for verdict in verdicts:
         right, shares = float(verdict.values["correct"]), kept_of_needles(verdict.record, is_base=is_base)
@@ -82,7 +87,10 @@ def section(data: PageData) -> Sequence[Section]:
 
 
 def _maps(verdicts: Iterable[Verdict], name: str) -> Iterator[Chart]:
-    """Yield a heat map for each combination of number of needles and loudness in a run."""
+    """Yield a heat map of accuracy by length and place, for each number of needles and each loudness in a run.
+
+    `name` begins the titles.
+    """
     for (needles, loudness), group in _grouped(verdicts, "needles", "dB"):
         cells = [
             {"x": place, "y": f"{minutes} min", "said": f"n {len(members)}",
@@ -94,7 +102,7 @@ def _maps(verdicts: Iterable[Verdict], name: str) -> Iterator[Chart]:
 
 
 def _grouped(verdicts: Iterable[Verdict], *names: str) -> list[tuple[tuple[str, ...], list[Verdict]]]:
-    """Return the verdicts of each group of records, by rising numbers."""
+    """Group verdicts by their records' groups `names`; return (values, verdicts) of each group, by rising values."""
     groups: dict[tuple[str, ...], list[Verdict]] = {}
     for verdict in verdicts:
         groups.setdefault(tuple((verdict.record.groups or {}).get(name, "0") for name in names), []).append(verdict)

@@ -177,14 +177,15 @@ def items(grid: Grid, vocabulary: Sequence[str]) -> list[Item]:
 
 
 def _balanced(rng: np.random.Generator, count: int) -> np.ndarray:
-    """Return numbers 0 to 3 in random order; each block of four has each number once."""
+    """Return `count` numbers from 0 to 3 in random order; each block of four has each number once."""
     return np.concatenate([rng.permutation(OPTIONS) for _ in range(count // OPTIONS)])
 
 
 def _answers(rng: np.random.Generator, vocabulary: Sequence[str], count: int, needles: int) -> dict[str, list[str]]:
-    """Return the right word of each item, by question; all words of the vocabulary are used equally often.
+    """Return the right word of each of `count` items, by question (`order`, `after`, `word`).
 
-    With n needles, the first word is the right answer, or follows the bell, in one item out of n.
+    Each word of the vocabulary is right equally often (±1). In one item out of `needles`, the word said first is also
+    the right answer to `after` and `word`.
     """
     first = [
         vocabulary[index] for _ in range(-(-count // len(vocabulary))) for index in rng.permutation(len(vocabulary))
@@ -202,7 +203,10 @@ def _answers(rng: np.random.Generator, vocabulary: Sequence[str], count: int, ne
 def _words(
     rng: np.random.Generator, answers: Mapping[str, str], vocabulary: Sequence[str], needles: int
 ) -> tuple[str, ...]:
-    """Return the sounds of an item: its first word, other words in random order, and a bell before one of them."""
+    """Return the sounds of an item: its first word, other words in random order, and a bell before one of them.
+
+    `answers` holds the item's right word by question; the bell comes before the right answer to `after`.
+    """
     first, *others = dict.fromkeys(answers.values())
     unsaid = [word for word in vocabulary if word not in (first, *others)]
     others += [unsaid[index] for index in rng.permutation(len(unsaid))[: needles - 1 - len(others)]]
@@ -214,9 +218,10 @@ def _words(
 def _about_words(
     rng: np.random.Generator, question: str, sounds: Sequence[str], right: str, vocabulary: Sequence[str], letter: int
 ) -> Asked:
-    """Return a question about the words of an item.
+    """Return a multiple-choice question about the words of an item; `right` is its answer, `letter` the answer's index.
 
-    The wrong options of `word` are not said in the clip; those of other questions are, if there are enough words.
+    The wrong options of `word` are words that are not said in the clip. Those of other questions are said in it, as far
+    as it has enough words.
     """
     at = sounds.index(right)
     said = [index for index, sound in enumerate(sounds) if sound not in (BELL, right) and question != "word"]
@@ -230,6 +235,9 @@ def _about_words(
 
 
 def _placed(rng: np.random.Generator, options: Sequence[str], letter: int) -> tuple[tuple[str, ...], str]:
-    """Shuffle the options, but put the first, the right one, at the given letter's place; return options and letter."""
+    """Return the options in random order and the letter of the right one, which is first in `options`.
+
+    `letter` is the index at which the right option is put (0 for A).
+    """
     others = [options[1 + index] for index in rng.permutation(len(options) - 1)]
     return (*others[:letter], options[0], *others[letter:]), LETTERS[letter]

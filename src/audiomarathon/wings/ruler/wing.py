@@ -20,25 +20,25 @@ class RulerWing(Wing):
     key = "ruler"
 
     def benchmarks(self) -> Sequence[Benchmark]:
-        """See :meth:`Wing.benchmarks`."""
+        """Return the ruler, with a task for each kind of question; see :meth:`Wing.benchmarks`."""
         from audiomarathon.wings.ruler.task import RULER
 
         return (RULER,)
 
     def mini(self, root: Path) -> None:
-        """See :meth:`Wing.mini`."""
+        """Write a small ruler, with clips of 15 and 30 s, into a data root; see :meth:`Wing.mini`."""
         from audiomarathon.wings.ruler.mini import write
 
         write(root)
 
     def commands(self) -> Mapping[str, Commands]:
-        """See :meth:`Wing.commands`."""
+        """Return `audiomarathon ruler`, by the help's heading for it; see :meth:`Wing.commands`."""
         from audiomarathon.wings.ruler.commands import ruler
 
         return {"Other benchmarks, and their files": {"ruler": ruler}}
 
     def sections(self, data: PageData) -> Sequence[Section]:
-        """See :meth:`Wing.sections`: the score by length and place, and why answers are wrong."""
+        """Return the page's section: score by length and place, why answers are wrong; see :meth:`Wing.sections`."""
         from audiomarathon.wings.ruler.figures import section
 
         return section(data)

@@ -55,10 +55,11 @@ def _ranked_classes(scores: Floats, targets: Integers) -> list[tuple[float, Floa
 
 
 def _ranked(scores: Floats, targets: Integers) -> tuple[float, Floats]:
-    """Return the average precision of one class, and its derivative with respect to the weight of each item.
+    """Return one class's average precision, and its derivative with respect to each item's weight, shape (items,).
 
-    The average precision is Σₖ Tₖ (Hₖ / Nₖ) / Σₖ Tₖ. Tₖ counts the positives at the k-th distinct score from the top;
-    of the Nₖ items with that score or a higher one, Hₖ are positive.
+    `scores` and `targets` (0 or 1) have the shape (items,). The average precision is Σₖ Tₖ (Hₖ / Nₖ) / Σₖ Tₖ. Tₖ counts
+    the positives at the k-th distinct score from the top; of the Nₖ items with that score or a higher one, Hₖ are
+    positive.
     """
     positives = targets.sum()
     if not positives:

@@ -71,7 +71,7 @@ class Clips:
 
 @dataclass(frozen=True)
 class Split:
-    """Names of the parts ("train", or of folds) to fit, validate and test a probe on."""
+    """The parts of the data (such as "train", or folds) on which to fit, validate and test a probe."""
 
     train: tuple[str, ...]
     valid: str
@@ -121,7 +121,7 @@ def rotated(folds: Sequence[str], *, as_published: bool = False) -> list[Split]:
 
 
 def held_out(clusters: Sequence[str], targets: Integers, *, share: float = HELD_OUT, seed: int = 0) -> npt.NDArray[Any]:
-    """Choose whole clusters for validation, so that about the fraction `share` of each class is held out.
+    """Choose clips for validation, in whole clusters (clips of one speaker, say): about `share` of each class.
 
     Returns
     -------
@@ -150,7 +150,7 @@ def one_hot(targets: Integers, classes: int) -> Floats:
 
 
 def grouped(clusters: Sequence[str], folds: int) -> list[str]:
-    """Deal whole clusters to folds, and return the fold of each clip ("1", "2", …).
+    """Deal whole clusters (clips of one speaker, say) to folds, and return the fold of each clip ("1", "2", …).
 
     Clusters are dealt in the order of a hash of their names, each to the fold with the fewest clips so far.
     """

@@ -224,7 +224,10 @@ def _own_batches(encoder: Encoder, heard: Iterable[Heard], store: Store) -> list
 
 
 def _encode(encoder: Encoder, store: Store, batches: Iterable[Batch], step: Callable[[int], object]) -> dict[str, str]:
-    """Encode each batch with an embedding that the store lacks, and store the result; return errors by store key."""
+    """Encode the batches of which the store lacks an embedding, and store the results; return errors by store key.
+
+    `step` is called with the number of clips done since its last call.
+    """
     fresh, failed, written = Rows(), dict[str, str](), time.monotonic()
     work = encoder.work if isinstance(encoder, SharedEncoder) else partial(_here, encoder)
 
@@ -257,7 +260,8 @@ def _here(encoder: Encoder, batches: Iterable[Batch], framed: bool) -> Iterator[
 def encode_batch(encoder: Encoder, batch: Batch, framed: bool, ready: Future[list[Samples]] | None = None) -> Outcome:
     """Decode a batch (unless its audio is `ready`) and encode it; if this fails, encode it clip by clip.
 
-    Return the embeddings, and the reason for each that is missing, both by store key.
+    Return the embeddings, and the reason for each that is missing, both by store key. With `framed`, an embedding is
+    the clip's frames, else their mean.
     """
     try:
         waves = ready.result() if ready else _decoded(batch.cuts, encoder.sampling_rate)
@@ -281,7 +285,10 @@ def singly(batch: Batch) -> list[Batch]:
 
 
 def _ahead(batches: Iterable[Batch], rate: int) -> Iterator[tuple[Batch, Future[list[Samples]]]]:
-    """Yield each batch with a future of its audio; the next batches are decoded while the encoder works."""
+    """Yield each batch with a future of its audio, resampled to `rate` Hz.
+
+    The next batches are decoded while the encoder works.
+    """
     waiting: deque[tuple[Batch, Future[list[Samples]]]] = deque()
     with ThreadPoolExecutor(1) as pool:
         for batch in batches:
@@ -292,7 +299,10 @@ def _ahead(batches: Iterable[Batch], rate: int) -> Iterator[tuple[Batch, Future[
 
 
 def _decoded(cuts: Sequence[tuple[Heard, int]], rate: int) -> list[Samples]:
-    """Return, for each cut (clip, crop number), the audio of the whole file; decode each file once."""
+    """Return the audio of the whole file for each cut (clip, number of the crop); decode each file once.
+
+    The caller takes the crops out of the files. `rate` is the wanted sampling rate in Hz.
+    """
     files = {heard_clip.audio: heard_clip.clip.audio for heard_clip, _ in cuts}
     waves = {audio: decode(file, rate) for audio, file in files.items()}
     return [waves[heard_clip.audio] for heard_clip, _ in cuts]
@@ -301,7 +311,7 @@ def _decoded(cuts: Sequence[tuple[Heard, int]], rate: int) -> list[Samples]:
 def _rows(encoder: Encoder, batch: Batch, waves: Sequence[Samples], framed: bool) -> Rows:
     """Encode a batch; return, for each store key, the frames (if `framed`) or their mean.
 
-    Audio that is longer than the encoder accepts is cut into windows.
+    `waves` is the audio of each cut of the batch. Audio that is longer than the encoder accepts is cut into windows.
     """
     import torch
 

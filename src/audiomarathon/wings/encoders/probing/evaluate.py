@@ -85,7 +85,8 @@ def read_tasks(
     Parameters
     ----------
     limit, mini
-        See :meth:`EncoderTask.read`.
+        Number of clips to take from each part (0: all), and whether to read the small variant; see
+        :meth:`EncoderTask.read`.
     bad
         Whether to accept a task if more than 1 % of its metadata rows are bad, that is, give no clip.
     plan
@@ -155,7 +156,13 @@ def tried(works: Sequence[Iterator[Result]], say: Say) -> tuple[list[Result], bo
 
 
 def check_protocol(protocol: str) -> None:
-    """Raise :class:`SettingsError` unless the protocol is "standard", "as_published" or "both"."""
+    """Refuse a protocol other than "standard" (our probes), "as_published" (X-ARES') and "both".
+
+    Raises
+    ------
+    SettingsError
+        The protocol has another name.
+    """
     if protocol not in PROTOCOLS:
         raise SettingsError(f"--protocol {protocol}: allowed: {', '.join(PROTOCOLS)}")
 
@@ -163,7 +170,10 @@ def check_protocol(protocol: str) -> None:
 def probe_task(
     encoder: Encoder, task: EncoderTask, data: Dataset, results: Path, *, protocol: str, seeds: int = 5, say: Say
 ) -> Iterator[Result]:
-    """Encode a task's clips and fit the probes; see :func:`audiomarathon.wings.encoders.probing.run.probe`."""
+    """Encode a task's clips, fit its probes, and yield each probe's result.
+
+    The parameters are those of :func:`audiomarathon.wings.encoders.probing.run.probe`; `seeds` is the number of seeds.
+    """
     check_protocol(protocol)
     if seeds < 1:
         raise SettingsError(f"seeds {seeds}: allowed: 1 or more")

@@ -187,7 +187,7 @@ def published_frames(
 
 
 def _batches(given: Framed, rows: Sequence[int], size: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Yield batches of at most `size` clips: normalised frames, and the labels that are active in them.
+    """Yield batches of at most `size` of the clips `rows`: normalised frames, and the labels that are active in them.
 
     Shapes are (clips, frames, dim) and (clips, frames, labels), zero-padded to the longest clip of the batch. Each
     batch overwrites the arrays of the previous batch.
@@ -215,7 +215,10 @@ def _doubles(batch: torch.Tensor) -> Floats:
 
 
 def _counts(head: Merged, given: Framed, rows: Sequence[int], size: int) -> npt.NDArray[np.int64]:
-    """Return each clip's true positive, false positive and false negative segments, shape (clips, labels, 3)."""
+    """Count each clip's true positive, false positive and false negative segments, shape (clips, labels, 3).
+
+    `head` is the trained probe, `rows` are the clips' row numbers, and `size` is the number of clips in a batch.
+    """
     clip_counts = []
     for inputs, active in _batches(given, rows, size):
         likely = (head(inputs.flatten(0, 1))[0] > 0).reshape(active.shape).numpy()

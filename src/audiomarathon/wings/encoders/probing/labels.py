@@ -22,7 +22,7 @@ _PROBES: Mapping[str, Callable[[Clips, Sequence[Split]], Predictions]] = {
 
 
 def predict_labels(problem: Problem) -> list[Predicted]:
-    """Predict the label of each test clip; if clips can have several labels, a score for each label."""
+    """Predict each test clip's label by the problem's probe; if clips can have several labels, a score for each."""
     encoded, clips, splits = problem.encoded, problem.clips, problem.splits
     task, labels = encoded.task, encoded.data.classes
     given = Clips(problem.embeddings, targets_of(task, encoded.data, clips), problem.parts)

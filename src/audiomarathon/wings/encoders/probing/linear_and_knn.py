@@ -37,7 +37,7 @@ class Moments:
     Attributes
     ----------
     gram, cross
-        Sums of x xᵀ, shape (dim, dim), and of x yᵀ, shape (dim, classes).
+        Sums of x xᵀ, shape (dim, dim), and of x yᵀ, shape (dim, classes), for embeddings x and their targets y.
     inputs, targets
         Sums of x and of y (multi-hot).
     clips
@@ -56,7 +56,7 @@ class Moments:
 
 @dataclass(frozen=True)
 class Head:
-    """A fitted linear probe: its class scores are x W + b, with W of the shape (dim, classes)."""
+    """A fitted linear probe: an embedding x has the class scores x W + b, with W of the shape (dim, classes)."""
 
     weights: Floats
     bias: Floats
@@ -82,9 +82,9 @@ def moments(inputs: Floats, targets: Integers | Floats, classes: int) -> Moments
 def lda(sums: Moments, penalties: Sequence[float]) -> list[Head]:
     """Fit shrinkage LDA for each penalty λ: class c is a Gaussian with mean μ_c; all share the covariance S + λI.
 
-    S is the covariance within classes. The score of x is (x − μ)ᵀ(S + λI)⁻¹(μ_c − μ) − ½(μ_c − μ)ᵀ(S + λI)⁻¹(μ_c − μ)
-    + ln(n_c / n). This is the log of the posterior, up to a constant that all classes share. A class without clips
-    gets the score −∞.
+    S is the covariance within classes, μ the mean of all n clips, and n_c the number of clips of class c. The score of
+    an embedding x is (x − μ)ᵀ(S + λI)⁻¹(μ_c − μ) − ½(μ_c − μ)ᵀ(S + λI)⁻¹(μ_c − μ) + ln(n_c / n). This is the log of the
+    posterior, up to a constant that all classes share. A class without clips gets the score −∞.
     """
     share = sums.targets / sums.clips
     mean = sums.inputs / sums.clips
@@ -99,7 +99,10 @@ def lda(sums: Moments, penalties: Sequence[float]) -> list[Head]:
 
 
 def ridge(sums: Moments, penalties: Sequence[float]) -> list[Head]:
-    """Fit ridge regression for each penalty λ: minimise Σ(y − xW − b)² + λ n ‖W‖²; y are the targets."""
+    """Fit ridge regression for each penalty λ: minimise Σ(y − xW − b)² + λ n ‖W‖².
+
+    x are the embeddings of the n clips, y their targets, W and b the weights and bias of the returned heads.
+    """
     mean, share = sums.inputs / sums.clips, sums.targets / sums.clips
     covariance = sums.gram / sums.clips - np.outer(mean, mean)
     cross = sums.cross / sums.clips - np.outer(mean, share)
@@ -107,7 +110,7 @@ def ridge(sums: Moments, penalties: Sequence[float]) -> list[Head]:
 
 
 def _solutions(covariance: Floats, right: Floats, penalties: Sequence[float]) -> Iterator[Floats]:
-    """Yield (covariance + λI)⁻¹ right for each penalty λ."""
+    """Yield (`covariance` + λI)⁻¹ `right` for each penalty λ."""
     values, vectors = np.linalg.eigh(covariance)
     turned = vectors.T @ right
     for penalty in penalties:

@@ -106,17 +106,20 @@ def linear_probe(
 
 
 def initial_heads(dim: int, classes: int, splits: int, seed: int) -> list[torch.nn.Linear]:
-    """Return the linear layers that torch draws after `torch.manual_seed(seed)`; torch's generator stays as it is."""
+    """Return `splits` linear layers (`dim` to `classes`) as torch draws them after `torch.manual_seed(seed)`.
+
+    Torch's own generator stays as it is.
+    """
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         return [torch.nn.Linear(dim, classes) for _ in range(splits)]
 
 
 class Heads:
-    """Several heads in stacked tensors, each trained on its own batches.
+    """Several linear probes ("heads") in stacked tensors, each trained on its own batches.
 
     A head is LayerNorm's gain γ and bias β, then a linear layer with weight W, shape (classes, dim), and bias b. Logits
-    of normalised x are x (γ ⊙ W)ᵀ + Wβ + b.
+    of a normalised embedding x are x (γ ⊙ W)ᵀ + Wβ + b.
     """
 
     def __init__(self, layers: Sequence[torch.nn.Linear]) -> None:
@@ -127,12 +130,12 @@ class Heads:
         self.adam = torch.optim.Adam([self.weight, self.bias, self.gain, self.shift], fused=True)
 
     def merged(self) -> Merged:
-        """Merge each head's gain and bias into its linear layer."""
+        """Return the heads as plain linear layers, with LayerNorm's gain and bias merged into their weights."""
         offset = torch.bmm(self.weight, self.shift.unsqueeze(-1)).squeeze(-1) + self.bias
         return Merged(self.weight * self.gain.unsqueeze(1), offset)
 
     def step(self, inputs: torch.Tensor, targets: torch.Tensor, rate: float, positive: float = 1.0) -> None:
-        """Take one step of Adam on the mean cross-entropy; for multi-hot targets on the binary cross-entropy.
+        """Take one step of Adam at the learning rate `rate`, on the mean cross-entropy (multi-hot targets: binary).
 
         Parameters
         ----------
@@ -158,7 +161,7 @@ class Heads:
 
 @dataclass
 class Merged:
-    """Stacked linear layers: weight (heads, classes, dim), bias (heads, classes)."""
+    """Linear probes in stacked tensors: weight, shape (heads, classes, dim), and bias, shape (heads, classes)."""
 
     weight: torch.Tensor
     bias: torch.Tensor

@@ -53,7 +53,7 @@ class _Worker:
         return Place(platform.node(), os.getpid())
 
     def encode(self, batch: Batch, framed: bool) -> Outcome:
-        """Decode and encode a batch."""
+        """Decode and encode a batch; with `framed`, return each clip's frames, else their mean."""
         return encode_batch(self.encoder, batch, framed)
 
 
@@ -68,7 +68,7 @@ def shared_out(
     loaded
         The encoder in this process; each worker loads it again, and checks that its identity is the same.
     name, arguments
-        See :func:`load_encoder`.
+        The encoder's name (such as `hf:ID` or a file) and the arguments of its class; see :func:`load_encoder`.
     device
         "auto", "cuda" or "cpu".
     wanted
@@ -103,7 +103,7 @@ def _work(pool: Pool, batches: Iterable[Batch], framed: bool) -> Iterator[tuple[
 
 @dataclass(frozen=True)
 class _Encoding:
-    """Tell a pool of workers how to send, retry and give up a batch; a batch that killed three is split into clips."""
+    """How a pool sends, retries and gives up a batch; a batch that killed three workers is split into clips."""
 
     framed: bool
 

@@ -45,7 +45,7 @@ Frames = Sequence[Any]
 
 
 def spelled(text: str) -> list[int]:
-    """Return the class number of each letter of a text, from 1 on; 0 is CTC's blank."""
+    """Return the letters of a text as class numbers from 1 on; 0 is the class "blank" of CTC."""
     plain = re.sub(f"[^{LETTERS}]+", " ", text.lower()).strip()
     return [1 + LETTERS.index(letter) for letter in plain]
 
@@ -74,7 +74,7 @@ def _batches(rows: Sequence[int], size: int, order: torch.Generator | None = Non
 
 
 def ctc_epochs(clips: int) -> int:
-    """Return the number of epochs for this many training clips: 20, or more if 20 make fewer than about 1,000 steps."""
+    """Return the number of epochs of training for this many clips: 20, or more to reach about 1,000 steps."""
     return max(EPOCHS, STEPS // -(-clips // BATCH))
 
 

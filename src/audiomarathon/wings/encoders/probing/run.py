@@ -109,9 +109,10 @@ def embed(
     store: Store,
     step: Callable[[int], object] = lambda _n: None,
 ) -> Encoded:
-    """Encode a task's clips that are not in the store, and return the embeddings; see :func:`probe`.
+    """Encode a task's clips that are not in the store, and return the embeddings.
 
-    X-ARES' batches are encoded only when a probe first asks for them.
+    X-ARES' batches are encoded only when a probe first asks for them. `step` is called with the number of clips done
+    since its last call.
     """
     checkpoint, store = store.folder.name, FrameStore(store) if task.framed else store
     heard = hear(data.clips, encoder.sampling_rate)
@@ -174,7 +175,10 @@ def embed(
 def fit(
     encoded: Encoded, results: Path, *, settings: Sequence[str], seeds: Sequence[int], say: Callable[[str], None]
 ) -> Iterator[Result]:
-    """Fit the probes on a task's embeddings, write their run folders, and yield their results; see :func:`probe`."""
+    """Fit the probes named `settings` on a task's embeddings, write a run folder for each, and yield their results.
+
+    The parameters are those of :func:`probe`.
+    """
     task, once = encoded.task, cache(say)
     for setting in settings:
         if setting in STANDARD:
@@ -294,7 +298,10 @@ def _facts(encoded: Encoded) -> dict[str, Any]:
 
 
 def _records(encoded: Encoded, predicted: Sequence[Predicted], *, published: bool) -> list[Record]:
-    """Return a record for each prediction and for each failed test clip."""
+    """Return a record for each prediction of a test clip, and a record with an error for each test clip that failed.
+
+    `published` marks the records of X-ARES' own probes.
+    """
     records: dict[str, Record] = {}
     for clip, reply, known in predicted:
         groups = {PART: clip.part} | ({PROTOCOL: XARES} if published else {})

@@ -56,11 +56,11 @@ class Store:
             self.rows |= read_part(file)
 
     def has(self, row: str) -> bool:
-        """Return whether a row is stored."""
+        """Return whether the store holds an embedding under this key; :attr:`rows` explains the keys."""
         return row in self.rows
 
     def add(self, rows: Rows) -> None:
-        """Write rows to disk as one part (file)."""
+        """Write embeddings, given by key, to disk as one part (file)."""
         self.rows |= rows
         content = save({"mean": np.stack([*rows.values()])}, {"keys": json.dumps([*rows])})
         write_bytes(self.folder / f"part-{_hash(content)}.safetensors", content)
@@ -78,7 +78,7 @@ class FrameStore(Store):
         self._files = {file.stem.rpartition("-")[0]: file for file in self.folder.glob("*.npy")}
 
     def has(self, row: str) -> bool:
-        """Return whether a row is stored; at first use, check its file and map it into memory."""
+        """Return whether frames are stored under this key; at first use, check their file and map it into memory."""
         file = self._files.get(row.replace(":", "_"))
         if row not in self.rows and file:
             try:
@@ -89,7 +89,7 @@ class FrameStore(Store):
         return row in self.rows
 
     def add(self, rows: Rows) -> None:
-        """Write each row to a separate file."""
+        """Write the frames of each clip, given by key, to a separate file."""
         for row, frames in rows.items():
             stream, half = io.BytesIO(), np.abs(frames).max(initial=0) <= _HALF
             np.save(stream, frames.astype(np.float16 if half else np.float32))
@@ -122,7 +122,10 @@ def _mapped(file: Path) -> npt.NDArray[np.float32]:
 
 
 def read_part(file: Path) -> Rows:
-    """Return the rows in a part; if it is damaged, warn and return none, so that its clips are encoded again."""
+    """Return the embeddings in a part (file), by key; if it is damaged, warn and return none.
+
+    Their clips are then encoded again.
+    """
     try:
         content = read_plain(file, MAX_RECORD_BYTES)
         if file.stem != f"part-{_hash(content)}":

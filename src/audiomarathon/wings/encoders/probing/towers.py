@@ -170,7 +170,10 @@ def read_points(
 
 
 def _check_files(task: EncoderTask, data: Dataset) -> None:
-    """Raise if two clips have the same file, since embeddings are stored by audio and each clip has its own prompt."""
+    """Raise DataError if two clips have the same file.
+
+    Embeddings are stored by the hash of the audio, but each clip has its own prompt, on which they also depend.
+    """
     ids: dict[Any, str] = {}
     for clip in data.clips:
         if (first := ids.setdefault(clip.audio, clip.id)) != clip.id:
@@ -179,7 +182,7 @@ def _check_files(task: EncoderTask, data: Dataset) -> None:
 
 
 def check_labels(tasks: Iterable[EncoderTask]) -> None:
-    """Raise if the clips of a task have no labels.
+    """Check that the clips of every task have labels, which linear probes need.
 
     Raises
     ------
@@ -290,9 +293,10 @@ def _weights(layers: Floats, clips: Clips, split: Split) -> Floats:
 
 @dataclass(frozen=True)
 class _Given(TokenPruner):
-    """Keep the positions that were kept in another clip, scaled if the lengths differ.
+    """Pruner of the control `shuffled_METHOD`: keep the positions of the tokens that METHOD kept in another clip.
 
-    `other` says for each audio token of the other clip whether it was kept.
+    `other` says for each audio token of the other clip whether it was kept. If the clips differ in length, positions
+    are scaled.
     """
 
     key: ClassVar[str] = "given"
@@ -301,7 +305,7 @@ class _Given(TokenPruner):
     other: Any = ()
 
     def select(self, evidence: Evidence) -> torch.Tensor:
-        """See :meth:`TokenPruner.select`."""
+        """Return the indices of the audio tokens to keep; see :meth:`TokenPruner.select`."""
         import torch
 
         count = len(evidence.positions)
@@ -327,7 +331,7 @@ def _others(kept: FrameStore, heard: Sequence[str]) -> dict[str, Any]:
 
 
 def check_methods(methods: Iterable[Method], tower: Tower | None = None) -> None:
-    """Raise if a method changes nothing in prefill, or if it cannot run on the tower's model.
+    """Check that each method changes the prefill, and that the tower's model can run it.
 
     Raises
     ------

@@ -32,7 +32,7 @@ def score_tables(scores: Sequence[Score]) -> list[Table]:
 
 
 def notes(runs: Sequence[Run], scores: Sequence[Score]) -> list[str]:
-    """Return the notes that explain the columns of the scores, and the notes that runs carry."""
+    """Return the lines below tables: what the columns of scores mean, and the notes that runs carry."""
     radar = ["The radar shows the linear probe's scores, from 0 in the middle to 1."] * bool(radars(scores))
     run_notes = dict.fromkeys(f"{run.key}: {note}" for run in runs for note in [run.facts.get("note")] if note)
     return [*radar, *notes_of(scores), *run_notes]
@@ -116,7 +116,7 @@ def confusions(runs: Sequence[Run]) -> dict[str, list[Chart]]:
 
 
 def surest_mistakes(runs: Sequence[Run]) -> Table:
-    """Return the linear probe's most confident mistakes per encoder and task."""
+    """Return a table of the test clips on which the linear probe was most confidently wrong, per encoder and task."""
     rows = []
     for run in _linear(runs):
         wrong = [verdict for verdict in run.verdicts.values() if not verdict.values["right"][0]]

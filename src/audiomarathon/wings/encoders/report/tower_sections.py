@@ -28,7 +28,7 @@ def is_layer(run: Run) -> bool:
 
 
 def _named(run: Run) -> str:
-    """Return the task and the model of a probe's run, as a heading."""
+    """Return a heading with the task and the model that a probe's run is about."""
     return f"{run.key.rpartition('/')[2]}, {run.checkpoint.partition('@')[0]}"
 
 
@@ -90,7 +90,10 @@ def _curve(name: str, runs: Sequence[Run]) -> Chart:
 
 
 def pruned_curves(runs: Sequence[Run]) -> dict[str, Chart]:
-    """Return a chart per task and probed point (such as `llm.last`): score against the ratio, one line per method."""
+    """Return a chart per task and probed point (such as `llm.last`): score against the ratio, one line per method.
+
+    The ratio is the share of audio tokens that a method removes.
+    """
     pruned = [run for run in runs if point_of(run) and not is_layer(run)]
     drawn = {panel.name: of_panel(replace(panel, notes=())) for panel in panels_of(pruned)}  # nothing is timed
     return {name: chart for name, chart in drawn.items() if chart is not None}
@@ -160,7 +163,7 @@ def standing_table(standings: Sequence[Standing]) -> Table:
 
 
 def standing_chart(standings: Sequence[Standing]) -> Chart:
-    """Return a chart of each model's score against the score of its tower's probe, one point per model."""
+    """Return a chart with one point per model: its score, against the score of a probe of its tower (audio encoder)."""
     lines = [
         Line(standing.checkpoint, _LOOK, [point(standing.encoder.value, standing.model)], colour=ink)
         for standing, ink in zip(standings, palette(len(standings)), strict=True)

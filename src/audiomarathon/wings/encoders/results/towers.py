@@ -48,7 +48,7 @@ class Fourfold:
 
 
 def point_of(run: Run) -> str:
-    """Return the point that a run's probe read, such as `tower` or `llm.last`; "" for other runs."""
+    """Return the point of a tower or LLM that a run's probe read, such as `tower` or `llm.last`; "" for other runs."""
     return str(run.facts.get("point", "")) if isinstance(run.task, EncoderTask) else ""
 
 
@@ -100,7 +100,7 @@ def of_one_model(probe: Run, reply: Run) -> bool:
 
 @dataclass(frozen=True)
 class Standing:
-    """Mean scores without pruning: of a tower's probe over `tasks`, and of its model's replies over `model_tasks`."""
+    """A model's mean scores without pruning: of its tower's probe over `tasks`, of its replies over `model_tasks`."""
 
     checkpoint: str
     point: str

@@ -40,7 +40,7 @@ def scores_to_reply(scores: Floats) -> str:
 
 
 def scores_of(record: Record) -> Floats:
-    """Decode the scores in a record's reply, shape (seeds, classes); see :func:`scores_to_reply`.
+    """Decode the class scores in a record's reply, which :func:`scores_to_reply` wrote; shape (seeds, classes).
 
     Raises
     ------
@@ -108,7 +108,7 @@ class Probed(Scorer):
         return Sums((name,), columns, statistic, clusters_of(verdicts), ends)
 
     def notes(self, verdicts: Sequence[Verdict]) -> list[str]:
-        """Return a note if the scores come from a published probe; see :func:`release_notes`."""
+        """Return a note that only published tables may be compared, if a published probe made the scores; else []."""
         return release_notes(verdicts)
 
     def _terms(self, verdicts: Sequence[Verdict]) -> Floats:
@@ -132,7 +132,7 @@ class Classified(Probed):
     needs = ("answer", "classes")
 
     def judge(self, record: Record) -> dict[str, Any]:
-        """Return for each training seed whether its label is right, and whether its last epoch's label is right."""
+        """Return `right` and, if the reply holds labels of the last epoch, `last`; the class describes both."""
         rows, answer = [line.split("\t") for line in record.text.split("\n")], record.reference["answer"]
         last = [row[2] == answer for row in rows if len(row) > 2]
         return {"right": [row[0] == answer for row in rows], **({"last": last} if last else {})}

@@ -48,5 +48,5 @@ class Recognised(Transcript):
         return corpus_sums([verdict.values["released"] for verdict in verdicts], clusters_of(verdicts))
 
     def notes(self, verdicts: Sequence[Verdict]) -> list[str]:
-        """Return a note if the scores come from a published probe; see :func:`release_notes`."""
+        """Return a note that only published tables may be compared, if X-ARES' own probe made the scores; else []."""
         return release_notes(verdicts)

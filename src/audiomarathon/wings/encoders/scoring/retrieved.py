@@ -20,7 +20,10 @@ caption of the clip, the rank of the clip among all clips."""
 
 
 def places_to_reply(seeds: Iterable[Places]) -> str:
-    """Write one clip's ranks as a reply: a line of JSON per training seed; see :data:`Places`."""
+    """Write one clip's ranks as a reply: a line of JSON per training seed.
+
+    A line has the ranks of the clip's captions among all captions, and the clip's rank for each of them.
+    """
     return "\n".join(json.dumps(ranks) for ranks in seeds)
 
 

@@ -30,7 +30,7 @@ class CaptionedTask(EncoderTask):
     scorer = Retrieved()  # scored by recall in both directions: from clip to captions, and from caption to clip
 
     def made_with(self, *, released: bool) -> dict[str, str]:  # noqa: ARG002
-        """Return a hash of the tokenizer's vocabulary, on which a probe depends."""
+        """Return a fact that a probe's identity depends on: a hash of the tokenizer's vocabulary."""
         words = sorted(self.load_tokenizer().get_vocab().items())
         return {"tokenizer": hashlib.sha256(json.dumps(words).encode()).hexdigest()[:16]}
 

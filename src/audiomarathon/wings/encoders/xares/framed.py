@@ -50,7 +50,10 @@ class FramedTask(EncoderTask):
     scorer = Segmented()  # scored by F1 over segments
 
     def made_with(self, *, released: bool) -> dict[str, str]:
-        """Return the segment settings of a user's task; nothing for a task of X-ARES, whose settings are fixed."""
+        """Return facts that a probe's identity depends on: the segment settings of a user's task.
+
+        {} for a task of X-ARES, whose settings are fixed.
+        """
         weight = f", positive {self.pos_weight:g}" if released else ""
         return {"segments": f"{self.average}, {self.segment:g} s{weight}"} if self.made else {}
 

@@ -36,7 +36,10 @@ class SpokenTask(EncoderTask):
         return "" if self.llm else "its probe trains an adapter for a causal LM; name one with --llm Qwen/Qwen2.5-0.5B"
 
     def made_with(self, *, released: bool) -> dict[str, str]:
-        """Return the fingerprint of the causal LM; nothing if not `released`, since only X-ARES' probe uses the LM."""
+        """Return facts that a probe's identity depends on: for X-ARES' probe (`released`), the causal LM's fingerprint.
+
+        {} for our probe, which uses no LM.
+        """
         if not released:
             return {}
         try:

@@ -131,7 +131,7 @@ def parsed(text: bytes) -> Any:
 def _read(member: Member, left: int) -> tuple[bytes | None, str]:
     """Return the text of a JSON member and "", or None and the reason why it is unusable.
 
-    `left` is negative if the tar has too much JSON.
+    `left` is how many bytes of JSON the tar may still have after this member; if it is negative, the member is refused.
     """
     if why := _too_large(member, MAX_OBJECT_BYTES):
         return None, why

@@ -178,7 +178,7 @@ class EncoderTask(Task):
         return "" if self.in_release else "not a task of X-ARES 0.1.3, which has no figure to compare with"
 
     def made_with(self, *, released: bool) -> dict[str, str]:  # noqa: ARG002
-        """Return further facts that a probe's identity depends on, besides those of every task.
+        """Return facts that a probe's identity depends on, besides the facts that all tasks have.
 
         `released` selects X-ARES' own probe; without it, the facts are those of our corrected probe.
         """
@@ -306,7 +306,7 @@ class EncoderTask(Task):
         Raises
         ------
         ValueError
-            See :meth:`described`.
+            The label is missing or not allowed.
         """
         for number, clip_meta in enumerate(self.made(key, meta) if self.made else (meta,), start=1):
             yield f"#{number}" if number > 1 else "", *self.described(key, clip_meta), self.facts(clip_meta)

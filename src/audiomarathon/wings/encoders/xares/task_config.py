@@ -117,7 +117,7 @@ KINDS = (CLASSES, TAGS, GRADES, FRAMES, CAPTIONS, TRANSCRIPTS)
 
 
 def kind_of(task: EncoderTask) -> _Kind:
-    """Return the kind of one of X-ARES' own tasks."""
+    """Return the kind (of labels, frames, captions, …) of one of X-ARES' own tasks."""
     same = (kind for kind in KINDS if kind.make is type(task))
     return next(kind for kind in same if kind.facts.get("multi_label", False) == task.multi_label)
 
@@ -179,10 +179,12 @@ def task_of(config: TaskConfig) -> EncoderTask:
         raise SettingsError(f"{name}: output_dim={config.output_dim}; {allowed}")
     tars, folds = config.audio_tar_name_of_split, config.k_fold_splits
     roles = {role: getattr(config, f"{role}_split") for role in ("train", "valid", "test")}
-    names = {str(fold): fold for fold in folds} if folds else roles
-    if lost := [part for part, split in names.items() if split not in tars]:
-        raise SettingsError(f"{name}: audio_tar_name_of_split lacks {lost[0]}; it has {', '.join(map(str, tars))}")
-    globs = {part: tars[split] for part, split in names.items()}
+    split_of_part = {str(fold): fold for fold in folds} if folds else roles
+    if without_tar := [part for part, split in split_of_part.items() if split not in tars]:
+        raise SettingsError(
+            f"{name}: audio_tar_name_of_split lacks {without_tar[0]}; it has {', '.join(map(str, tars))}"
+        )
+    globs = {part: tars[split] for part, split in split_of_part.items()}
     same = kind in (GRADES, CAPTIONS, TRANSCRIPTS) and globs.get("train") == globs.get("test")
     if (folds and config.task_type != "clip") or (same and not folds):
         given = f"k_fold_splits={folds}" if folds else "train_split and test_split with the same tars"

@@ -36,7 +36,7 @@ _RULES: Mapping[str, LabelRule] = {"gender()": _gender, "broadcast()": _broadcas
 
 
 def _task(name: str, facts: dict[str, Any]) -> EncoderTask:
-    """Return a task of X-ARES from its facts in tasks.toml, which explains them at its top."""
+    """Return the task `name` of X-ARES, made of its entry in tasks.toml; the top of that file explains the fields."""
     label, classes = facts.pop("label"), facts.pop("classes")
     splits, folds, tars = facts.pop("splits", ""), facts.pop("folds", []), facts.pop("tars", "")
     by_split = dict(zip(("train", "valid", "test"), (f"{split}*.tar" for split in splits.split()), strict=False))
