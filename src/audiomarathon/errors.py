@@ -31,7 +31,7 @@ def told(error: BaseException) -> str:
 class BusyMachineWarning(UserWarning):
     """Warn that other programs make measured times longer.
 
-    A command shows this once, whatever the counts of later tasks.
+    A command shows this warning once, even if later tasks count another number of busy programs.
     """
 
 
@@ -124,7 +124,7 @@ class RecordError(AudioMarathonError):
 
 @contextmanager
 def blaming(what: str, kind: type[AudioMarathonError] = PluginError) -> Iterator[None]:
-    """Inside the block, turn any error of third-party code into a `kind` with one line: `what`, then the error.
+    """Inside the block, re-raise any error of third-party code as a `kind` of one line: `what`, then the error.
 
     Our errors and Ctrl-C pass unchanged. `sys.exit` does not, since it would end a command silently.
     """

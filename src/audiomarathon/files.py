@@ -335,9 +335,9 @@ def whole_lines(stream: IO[bytes], most: int = MAX_RECORD_BYTES) -> Iterator[byt
 
 
 def state_of(path: Path) -> tuple[int, ...]:
-    """Return facts of a file that change whenever it does: its time of change (ctime) cannot be set back.
+    """Return facts of a file (size, times, …) that change whenever the file does; its ctime cannot be set back.
 
-    Return () if it cannot be looked at, or changed so recently that another change might get the same time.
+    Return () if the file cannot be examined, or changed so recently that another change might get the same time.
     """
     try:
         facts = path.stat()

@@ -94,7 +94,10 @@ def object_at(reference: str, what: str, fits: Callable[[object], bool], allowed
 
 
 def raising(where: str) -> AbstractContextManager[None]:
-    """Return a block that turns any error of third-party code into a :class:`PluginError` of one line."""
+    """Return a context manager that turns any error of third-party code into a :class:`PluginError` of one line.
+
+    The line begins with `where`, such as the name of the file that is loaded.
+    """
     return blaming(f"{where}: cannot be loaded:")
 
 

@@ -137,7 +137,10 @@ def _guarded(inner: Callable[..., Any], name: str) -> Callable[..., Any]:
 
 
 def _guarded_items(iterator: Iterator[Any], name: str) -> Iterator[Any]:
-    """Yield the items of a plug-in's generator, whose code runs only now."""
+    """Yield the items of a plug-in's iterator; if it raises, raise a :class:`PluginError` with the plug-in's `name`.
+
+    A generator's code runs only when its items are taken, so a guard around the call alone would miss its errors.
+    """
     while True:
         with blaming(f"{name} raised"):
             try:

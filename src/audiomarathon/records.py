@@ -72,7 +72,7 @@ _DOUBLE = struct.Struct("d").unpack_from
 
 @cache
 def _kinds_of(names: tuple[str, ...], kinds: tuple[type[float], ...]) -> Mapping[str, tuple[int, type[float]]]:
-    """Return the place in bytes, and the type, of each packed number."""
+    """Return, by name, the offset in bytes and the type of each number in the packed bytes."""
     return {name: (8 * place, kind) for place, (name, kind) in enumerate(zip(names, kinds, strict=True))}
 
 

@@ -117,7 +117,10 @@ RISING = "LAYER:RATIO,…, both rising, up to the ratio, such as 2:0.3,8:0.7"
 
 
 def schedule_of(text: str) -> Schedule:
-    """Read text such as `2:0.3,8:0.5`; raise ValueError unless layers and ratios rise."""
+    """Parse a schedule of drops, such as `2:0.3,8:0.5`: pairs of a layer and the fraction removed from it on.
+
+    Raise ValueError unless layers and fractions rise.
+    """
     parts = [part.partition(":") for part in text.split(",")] if text else []
     schedule = tuple((_integer(0)(layer.strip()), _ratio(ratio.strip())) for layer, _colon, ratio in parts)
     steps = [(0, 0.0), *schedule]
@@ -340,7 +343,7 @@ class RunSettings:
 
     @property
     def places(self) -> dict[str, Any]:
-        """The settings that name an argument of `get_method`, as keyword arguments."""
+        """The settings that say where a method drops (layer, scope, …), as keyword arguments of `get_method`."""
         return {name: getattr(self, name) for name in ("layer", "scope", "at", "tower_layer", "schedule")}
 
     @classmethod

@@ -175,7 +175,11 @@ def _check_held(path: Clip, clip: soundfile.SoundFile, held: int) -> None:
 
 
 def _flac_length(path: Clip, clip: soundfile.SoundFile, file: IO[bytes]) -> int:
-    """Return the number of the sample where the last FLAC frame ends; file and header must end there (RFC 9639)."""
+    """Return the number of samples up to the end of the last FLAC frame (RFC 9639).
+
+    Raise AudioError if the file does not end with a whole frame, or if its header states another sampling rate or
+    another sample count (0: unknown).
+    """
     file.seek(0)
     start = _id3_bytes(file.read(10))
     file.seek(start + 8)
@@ -198,7 +202,10 @@ def _flac_length(path: Clip, clip: soundfile.SoundFile, file: IO[bytes]) -> int:
 
 
 def _flac_frame(frame: bytes, block_size: int) -> tuple[int, int]:
-    """Return the sample at which a FLAC frame ends (exclusive), and its rate in Hz (0: that of the file's header)."""
+    """Return the number of samples up to the end of a FLAC frame, and the frame's rate in Hz.
+
+    The rate 0 means that of the file's header. `block_size` is the header's number of samples of a frame.
+    """
     ones = 8 - (frame[4] ^ 0xFF).bit_length()
     number, after = frame[4] & 0x7F >> ones, 4 + max(1, ones)
     for byte in frame[5:after]:

@@ -252,12 +252,13 @@ def _read(path: Clip, clip: soundfile.SoundFile, position: int, dtype: str) -> A
 
 @contextlib.contextmanager
 def _open(path: str | Clip, file: IO[bytes] | None = None) -> Iterator[tuple[Clip, soundfile.SoundFile, int, bool]]:
-    """Open a clip once, for the checks and for libsndfile. Yield what to decode of it, and what it promises.
+    """Open a clip, and check how much audio its header promises; close it when the block ends.
 
     Yields
     ------
     tuple
-        The clip without its tags, the open sound file, and the result of :func:`promised_length`.
+        The clip without the tags after its audio, the open sound file, the clip's number of frames, and whether
+        decoding must yield all of them.
     """
     path = Path(path) if isinstance(path, str) else path
     with contextlib.ExitStack() as stack:

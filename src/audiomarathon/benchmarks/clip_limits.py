@@ -51,7 +51,7 @@ def too_short(task: Task, data: Loaded, samples: Sequence[Sample]) -> str:
 def longest_clips(samples: Sequence[Sample], *, together: bool = False, most: float = 0.0) -> dict[str, float]:
     """Return the seconds of each sample's longest clip, or (`together`) of all its clips. Leave out unreadable clips.
 
-    With `most`, a clip counts as no longer than that.
+    With `most`, a longer clip counts as `most` seconds, since the model cuts it there.
     """
     seconds_by_id: dict[str, float] = {}
     lengths = lengths_of(samples)  # the run records why a clip cannot be read

@@ -72,7 +72,10 @@ class MultipleChoice(Task):
         return ""
 
     def known_gap(self, row: Row, name: str) -> str:  # noqa: ARG002
-        """Return the entry of `known_gaps` for a row's missing clip, the file `name`; "" if it is not a known gap."""
+        """Return the entry of `known_gaps` for a row's missing clip, the file `name`; "" if none lists it.
+
+        Known gaps are clips that the published metadata names, but the published data lacks.
+        """
         return name if name in self.known_gaps else ""
 
     def find(self, root: Path) -> Path:

@@ -245,7 +245,10 @@ def read_csv(file: Path, needed: Sequence[str]) -> list[tuple[int, dict[str, str
 
 
 def _check_columns(file: Path, names: Sequence[str], needed: Sequence[str]) -> None:
-    """Refuse a table that lacks a column, or has two of one name, of which readers would silently use the last."""
+    """Refuse a table that lacks a needed column, or has two columns of the same name.
+
+    Readers would silently use the last of the two.
+    """
     if lacking := [name for name in needed if name not in names]:
         raise DataError(f"{file}: lacks the column {lacking[0]!r}; expected {', '.join(needed)}")
     if twice := next((name for name in names if name and names.count(name) > 1), ""):

@@ -315,11 +315,14 @@ class Task(ABC):
         return {"answer": sample.answer, "options": list(sample.options), "labels": list(sample.labels)}
 
     def corpus(self, loaded: Loaded) -> Sequence[Sequence[str]]:  # noqa: ARG002
-        """Return the reference texts of each item of the whole data if the scorer weights words by them; else ()."""
+        """Return the reference texts of each item of all data, if the scorer weights words by them; else ().
+
+        Records store only the references of samples that ran.
+        """
         return ()
 
     def too_few(self, loaded: Loaded) -> str:
-        """Return the reason why data with so few items cannot be scored; "" if it can be scored."""
+        """Return the reason why the data have too few items to be scored; "" if they have enough."""
         few = len(self.corpus(loaded)) == 1
         return "has 1 item; CIDEr-D needs the references of at least 2 items to weigh words" if few else ""
 

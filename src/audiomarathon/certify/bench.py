@@ -164,7 +164,7 @@ class Bench:
 
     @cached_property
     def jumps(self) -> bool:
-        """Whether rounding may send a token to other experts (a mixture of experts in half precision).
+        """Whether rounding may send a token to other experts, as in a mixture of experts in half precision.
 
         Such a jump changes the logits of one step strongly; a fault changes those of all steps.
         """
@@ -179,7 +179,7 @@ class Bench:
 
     @cached_property
     def floor(self) -> float:
-        """Distance between equivalent computations of base on this machine: the effect of rounding.
+        """Distance between equivalent computations of base (nothing removed) on this machine: the effect of rounding.
 
         Base is computed again with a mask that hides nothing (which selects other kernels), and in a batch of two equal
         samples. The floor is the larger distance.

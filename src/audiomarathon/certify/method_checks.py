@@ -51,7 +51,8 @@ def ratio_zero(bench: Bench, methods: tuple[Method, ...]) -> Finding:
 def graph_equals_eager(bench: Bench) -> Finding:
     """Check that decode as a graph gives the logits of transformers' loop, for base and one method of each kind.
 
-    On a GPU, base's reply is longer than a block, so that its step is captured twice.
+    On a GPU, base's reply is longer than a block (the tokens for which a graph is captured), so that the step is
+    captured twice.
     """
     lm = bench.lm
     if lm.why_eager:
@@ -167,7 +168,10 @@ def _same_sums(sums: torch.Tensor, expected: torch.Tensor, merge: Merge) -> bool
 
 
 def compared(bench: Bench, reply: Replied, oracle: Replied) -> Finding:
-    """Check that a method's reply equals its oracle's (see `oracles.py`). Also report its distance from base."""
+    """Check that a method's reply equals its oracle's, which hides tokens or entries instead of removing them.
+
+    Also report the reply's distance from base. Oracles are in `oracles.py`.
+    """
     comparison, moves = bench.match(reply, oracle), match(reply, bench.base).distance
     return Finding.of(
         comparison.within(bench.tolerance), f"{comparison.figure(bench.tolerance)}; moves base by {moves:.2g}"

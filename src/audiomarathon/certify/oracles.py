@@ -129,7 +129,7 @@ def hidden_instead_of_evicted(
     heads
         Number of query heads.
     kept
-        For each layer, whether each KV head keeps each entry, boolean, shape (Hkv, prompt).
+        For each layer, whether each KV head keeps each entry: boolean, shape (Hkv heads, entries of the prompt).
     """
 
     def hook(index: int) -> Any:

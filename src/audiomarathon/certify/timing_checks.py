@@ -30,7 +30,7 @@ _STAGES = ("encoder", "llm_prefill", "decode")
 
 @dataclass(frozen=True)
 class _Timed:
-    """The stages that a call reported, and its wall time."""
+    """The stages that one call reported, and the seconds that it took by the wall clock."""
 
     stages: Stages
     wall: float

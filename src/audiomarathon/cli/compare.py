@@ -150,7 +150,7 @@ def _write(
 
 
 def _as_json(row: Comparison) -> dict[str, Any]:
-    """Return a comparison for JSON, with the verdict about a margin, which is not a field."""
+    """Return a comparison's fields for JSON, with its verdict about the margin, which is computed and no field."""
     fields = asdict(row)
     decision = {} if row.decision is None else {"decision": {**fields["decision"], "verdict": row.decision.verdict}}
     return {name: value for name, value in fields.items() if name != "decision"} | decision

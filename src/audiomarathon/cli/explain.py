@@ -154,7 +154,7 @@ def explain(
 
 
 def _named(method: Method) -> tuple[str, str]:
-    """Return a method's key and the label of its strip."""
+    """Return a method's key, and its label in the picture: each part's key, ratio and where it drops."""
     from audiomarathon.compression.composed import Composed
     from audiomarathon.compression.external import Foreign
 

@@ -31,7 +31,11 @@ _CHARACTERS_A_TOKEN = 4  # characters per token, an estimate for English prompts
 
 @dataclass(frozen=True)
 class _Part:
-    """A run to judge by a judge; in its `first_round` it sends the plan's unshared requests, then the shared."""
+    """One run to judge by one judge, in one of two rounds.
+
+    The first round sends the requests that no earlier run shares (`plan.unshared`). The second sends the shared ones,
+    whose answers are in the cache by then.
+    """
 
     judge: str
     case: Case

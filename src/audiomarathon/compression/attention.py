@@ -27,6 +27,8 @@ _WRAPPERS: dict[str, Any] = ALL_ATTENTION_FUNCTIONS._local_mapping  # these entr
 class Attention:
     """Arguments of one layer's attention, in prefill or for one new token.
 
+    B is the number of samples, H of query heads, Hkv of key heads, S of prompt tokens, d the size of a head.
+
     Attributes
     ----------
     query

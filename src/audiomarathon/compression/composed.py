@@ -66,7 +66,7 @@ class Composed(Method):
         return self.first.prefills_in_chunks and self.second.prefills_in_chunks
 
     def parts(self) -> dict[str, object]:
-        """Return the objects of the pruner and of the press; see :meth:`Method.parts`."""
+        """Return the pruner and the press by name, whose source code is hashed; see :meth:`Method.parts`."""
         return {**self.first.parts(), **self.second.parts()}
 
     def parameters(self) -> dict[str, Any]:

@@ -30,8 +30,9 @@ if TYPE_CHECKING:
 class Drop:
     """The prompt positions that each sample of a batch keeps, with the hooks that drop all other positions.
 
-    A sample that keeps fewer positions than another gets fillers on the left, like a shorter prompt. All sizes are
-    known before the positions are chosen, so that prefill never waits for the GPU.
+    Shapes: B samples, S tokens of a prompt, D numbers of a hidden state, S' tokens after the drop. A sample that keeps
+    fewer positions than another gets fillers on the left, like a shorter prompt. All sizes are known before the
+    positions are chosen, so that prefill never waits for the GPU.
 
     Parameters
     ----------
@@ -81,7 +82,10 @@ class Drop:
         self.merges: tuple[Merge | None, ...] = ()
 
     def follow(self) -> None:
-        """Set `audio` and `text` to the tokens' places among those that the previous drop kept, without a GPU sync."""
+        """Find the places of the audio and text tokens among the tokens that the previous drop kept.
+
+        Set `audio` and `text` to them, without waiting for the GPU.
+        """
         from audiomarathon.compression.ragged import places_of
 
         assert self.before is not None
@@ -129,7 +133,7 @@ class Drop:
         return tuple(row[~empty].cpu() for row, empty in zip(self.index, self.filler, strict=True))
 
     def rows(self, tensor: torch.Tensor, index: torch.Tensor | None = None) -> torch.Tensor:
-        """Select the kept positions, or those of `index`: turn (…, B or 1, S, D) into (…, B, S', D)."""
+        """Select the states at the kept positions (or at `index`): turn (…, B or 1, S, D) into (…, B, S', D)."""
         index = (self.index if index is None else index).to(tensor.device)
         batch = len(index)
         if batch == 1:
@@ -139,7 +143,7 @@ class Drop:
         return tensor.gather(-2, index[..., None].expand(*lead, batch, index.shape[1], size))
 
     def places(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Select the kept positions: turn a tensor of shape (…, B or 1, S) into (…, B, S')."""
+        """Select the items at the kept positions: turn a tensor of shape (…, B or 1, S) into (…, B, S')."""
         return self.rows(tensor[..., None])[..., 0]
 
     def prefill_mask(self, given: torch.Tensor | LaterMask | None) -> torch.Tensor | LaterMask | None:
@@ -316,13 +320,13 @@ class DropsInSteps:
         return self._widths[step] - self._lengths[step][row]
 
     def begun(self, step: int) -> Drop:
-        """Return a step's drop, with the places of the tokens that earlier steps kept."""
+        """Return a step's drop, with `audio` and `text` set to places among the tokens that earlier steps kept."""
         if step:
             self.drops[step].follow()
         return self.drops[step]
 
     def left_of(self, heard: Sequence[Any], step: int, row: int) -> Sequence[Any]:
-        """Select, from one item per audio token of the sample, the items of tokens that earlier steps kept."""
+        """Return the items of `heard` (one for each audio token of a sample) whose tokens earlier steps kept."""
         before = self.drops[step].before
         if before is None:
             return heard
@@ -330,7 +334,11 @@ class DropsInSteps:
         return [heard[place] for place in torch.searchsorted(self.drops[0].audio[row], left).tolist()]
 
     def attach(self, decoder: nn.Module, decide: Callable[[int, torch.Tensor], None]) -> list[Any]:
-        """Hook all layers from the first step on; `decide` gets step and hidden states. See :meth:`Drop.attach`."""
+        """Hook all layers from the first step on, and return the hooks' handles, which the caller removes.
+
+        In prefill, `decide` gets the number of the step and the hidden states that enter its layer; see
+        :meth:`Drop.attach`.
+        """
         ends = zip(self.drops, self.firsts, [*self.firsts[1:], self.layers], strict=True)
         return [
             handle
@@ -343,7 +351,10 @@ class DropsInSteps:
         return all(all(drop.inside) for drop in self.drops)
 
     def unchanged(self, shown: Sequence[Sequence[torch.Tensor]]) -> bool:
-        """Tell, after the call, whether a method left the places that it was shown unchanged."""
+        """Tell, after the call, whether a method left the tensors that it got unchanged.
+
+        `shown` has, for each step, the places of each sample's audio tokens that the method saw; it may only read them.
+        """
         return all(all(map(torch.equal, places, drop.audio)) for places, drop in zip(shown, self.drops, strict=True))
 
     def kept_steps(self) -> tuple[tuple[int, tuple[torch.Tensor, ...]], ...]:

@@ -38,8 +38,8 @@ class Foreign(Method):
     def __post_init__(self) -> None:
         """Refuse a name that cannot name a folder, and an unnamed press whose repr shows a memory address."""
         if self.name and not _NAME.fullmatch(self.name):
-            start = "letters, digits and _, and after the first character also . = -"
-            raise SettingsError(f"method name {self.name!r}: not allowed; allowed: {start}")
+            allowed = "letters, digits and _, and after the first character also . = -"
+            raise SettingsError(f"method name {self.name!r}: not allowed; allowed: {allowed}")
         if not self.name and " at 0x" in repr(self.press):
             raise SettingsError(
                 f"method {self.press!r}: its repr shows a memory address, so other objects could share its records; "

@@ -61,9 +61,10 @@ class Gathered:
             yield
 
     def kept(self) -> list[torch.Tensor] | None:
-        """Return which entries of each layer remain: boolean, shape (B, Hkv, S). If unknown, set `why`, return None.
+        """Return which prompt entries remain in each layer's cache: boolean, shape (B, Hkv, S).
 
-        Call it after the `generate` call, while the press is still applied.
+        B is the number of samples, Hkv of key heads, S of prompt tokens. Return None if this is unknown, and set `why`
+        to the reason. Call it after the `generate` call, while the press is still applied.
         """
         if not self.why and len(self.before) < len(self.layers):
             self.why = "it attends in its own way"
@@ -101,7 +102,7 @@ class Gathered:
 
 
 def fingerprints(keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-    """Return a 64-bit hash of each entry's key and value, shape (B, Hkv, S).
+    """Return a 64-bit hash of each entry's key and value, shape (B, Hkv, S): samples, heads, tokens.
 
     It is the sum of the words of key and value, each multiplied by a fixed odd number, modulo 2⁶⁴.
     """
@@ -115,9 +116,10 @@ def fingerprints(keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
 
 
 def matched(before: torch.Tensor, after: torch.Tensor, live: torch.Tensor) -> torch.Tensor | None:
-    """Find the live fingerprints of `after` in `before`: boolean, shape (B, Hkv, S); None if one is missing there.
+    """Tell which entries of the cache `before` are still in the cache `after`, by their fingerprints.
 
-    Fingerprints may be in any order. Equal entries are matched in order, each once.
+    Only entries of `after` at which `live` is True count. They may be in any order; equal entries are matched in order,
+    each once. The result is boolean, shape (B, Hkv, S); None if an entry of `after` does not occur in `before`.
     """
     if before.shape == after.shape and ((before == after) | ~live).all():
         return live  # nothing moved, so the order tells equal entries apart

@@ -41,7 +41,7 @@ def heard_by_token(lm: AudioLM, inputs: Inputs) -> list[Sequence[Waveform]]:
 
 
 def heard_by_state(lm: AudioLM, inputs: Inputs) -> list[Sequence[Waveform]]:
-    """Return the waveform under each sounding state of each window of an encoder-decoder, over all samples."""
+    """Return the waveform under each state of sound (not of padding), for each window of all samples."""
     size: int = lm.samples_per_state  # type: ignore[attr-defined]
     windows = [window for clip_windows in _clips(lm, inputs) for window in clip_windows]
     counts = [count for counts in inputs.states for count in counts]

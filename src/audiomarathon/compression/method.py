@@ -38,7 +38,7 @@ def kept_count(total: int, ratio: float) -> int:
 
 
 def at_stride(total: int, kept: int) -> torch.Tensor:
-    """Return the indices ⌊i·N/k⌋ for i < k, which keep k of N tokens at a uniform stride."""
+    """Return the indices that keep k = `kept` of N = `total` tokens at a uniform stride: ⌊i·N/k⌋ for i < k."""
     import torch
 
     return torch.arange(kept) * total // max(kept, 1)

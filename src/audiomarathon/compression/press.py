@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 class Cached:
     """Everything that a press may use to score one sample's cache of one layer: its S entries, and the attention.
 
-    Padding of a batch is left out.
+    Padding of a batch is left out. H is the number of query heads, Hkv of key heads, S of entries, d the size of a
+    head.
 
     Attributes
     ----------
@@ -101,10 +102,13 @@ class KVPress(Method):
 
     @abstractmethod
     def score(self, cached: Cached) -> torch.Tensor:
-        """Return each entry's score, float32, shape (Hkv, S). The entries with the highest scores are kept."""
+        """Return each entry's score: the entries with the highest scores are kept.
+
+        The scores are floats of shape (Hkv, S): key heads, entries.
+        """
 
     def budgets(self, total: int, layers: int) -> list[int]:
-        """Return how many of `total` candidates each layer keeps."""
+        """Return how many of `total` candidates (entries that may be removed) each layer keeps."""
         return [kept_count(total, self.ratio)] * layers
 
     def check_config(self, config: Any) -> None:
@@ -314,7 +318,11 @@ class _Squeeze:
         cache.values = attention.value[rows[:, None, None], heads[:, None], chosen]
 
     def _kept(self, index: int, row: int, attention: Attention, rotation: Any, begin: int) -> torch.Tensor:
-        """Choose which of a sample's entries stay in a layer: indices (Hkv, entries); booleans (Hkv, S) by head."""
+        """Choose which of a sample's entries stay in a layer's cache.
+
+        Return their indices, shape (Hkv, entries). If heads keep different numbers (`by_head`), return booleans, shape
+        (Hkv, S), True at kept entries.
+        """
         import torch
 
         from audiomarathon.compression.ragged import across_heads, highest, places_of

@@ -49,7 +49,7 @@ class RaggedLayer(DynamicLayer):  # type: ignore[misc]
     Parameters
     ----------
     keys, values
-        Keys and values of the whole prompts, shape (B, Hkv, S, d).
+        Keys and values of the whole prompts, shape (B samples, Hkv heads, S tokens, d numbers).
     kept
         Boolean, shape (B, Hkv, S): True at entries to keep.
     entries
@@ -130,11 +130,11 @@ def across_heads(worth: torch.Tensor, entries: int, certain: int) -> torch.Tenso
     Parameters
     ----------
     worth
-        Score of each entry, shape (Hkv, S).
+        Score of each entry, shape (Hkv heads, S entries).
     entries
         Mean number of entries to keep per head.
     certain
-        Number of entries that every head keeps at least: Ada-KV's safeguard.
+        Smallest number of entries that each head keeps (Ada-KV's safeguard).
     """
     worth = worth.masked_fill(highest(worth, certain), torch.inf)
     ordered = worth.sort(dim=-1, descending=True, stable=True)

@@ -39,9 +39,10 @@ def redundancy_measured(lm: AudioLM, inputs: Inputs, trace: Trace) -> Iterator[N
 
 
 def alike(states: torch.Tensor, spots: torch.Tensor) -> torch.Tensor:
-    """Return the mean cosine similarity of neighbours: states (S, D) at ascending positions that differ by 1.
+    """Return the mean cosine similarity of neighbours among S states of size D, shape (S, D).
 
-    NaN without neighbours. Tokens are processed in blocks, so that long audio needs no more memory.
+    Neighbours are states at consecutive positions; `spots` has the states' positions, ascending. NaN without
+    neighbours. Tokens are processed in blocks, so that long audio needs no more memory.
     """
     beside = spots.diff() == 1
     total = states.new_zeros((), dtype=torch.float32)

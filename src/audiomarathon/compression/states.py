@@ -30,9 +30,9 @@ Choose = Callable[[torch.Tensor, int, int, torch.Tensor | None], torch.Tensor | 
 
 
 def budgets_of(states: Sequence[int], ratio: float) -> list[int]:
-    """Return how many states each window keeps, so that the sample keeps as many as one long window would.
+    """Return how many states each window keeps, from its number of states and the fraction to remove.
 
-    Each window with states keeps at least one.
+    A sample keeps as many as one window with all its states would. Each window with states keeps at least one.
     """
     kept = [kept_count(end, ratio) for end in (0, *itertools.accumulate(states))]
     return [
@@ -53,7 +53,8 @@ class StateDrop:
     Parameters
     ----------
     choose
-        Called once for each window that drops something.
+        Method's choice, called once for each window: it gets the positions of the window's states of sound, the number
+        to keep, a seed, and the states (None unless `looks`); it returns indices or a merge.
     looks
         Whether `choose` needs the states. If not, it is called before prefill.
 
@@ -86,11 +87,15 @@ class StateDrop:
         return chosen if isinstance(chosen, Merge) else chosen.sort().values
 
     def decide(self, states: torch.Tensor) -> None:
-        """Choose what each window keeps from the encoder's states, shape (windows, S, D)."""
+        """Choose what each window keeps, from the encoder's states: S states of size D, shape (windows, S, D)."""
         self.chosen = [self._choose(row, window_states) for row, window_states in zip(self.rows, states, strict=True)]
 
     def kept(self, states: torch.Tensor) -> torch.Tensor:
-        """Return the kept or merged states of each window, then its padding's, shape (windows, widest, D)."""
+        """Return the states that each window keeps: first those of sound, kept or merged, then those of padding.
+
+        The shape is (windows, widest, D), D being the size of a state; windows that keep fewer are filled up with
+        zeros.
+        """
         rows = []
         for (count, _budget, _seed), chosen, padding, window_states in zip(
             self.rows, self.chosen, self.padding, states, strict=True
@@ -101,7 +106,10 @@ class StateDrop:
         return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
 
     def attach(self, stack: ExitStack, decide: Callable[[torch.Tensor], None]) -> None:
-        """Hook the decoder until the stack closes; `decide` gets the states in prefill, before they are replaced."""
+        """Until the stack closes, make the decoder see only the kept states.
+
+        `decide` gets the encoder's full states, shape (windows, S, D), once, when prefill starts.
+        """
         decoder, widest = self.lm.decoder, max(self.widths)
         mask: torch.Tensor | None = None
         if min(self.widths) < widest:
@@ -128,7 +136,10 @@ class StateDrop:
         return all(exists(choice, count, budget) for choice, (count, budget, _seed) in rows)
 
     def kept_positions(self) -> tuple[torch.Tensor, ...]:
-        """Return each sample's kept positions in its virtual prompt, on the CPU."""
+        """Return, on the CPU, each sample's kept positions in its virtual prompt.
+
+        The virtual prompt holds the states of each window of the sample, then the decoder's forced tokens.
+        """
         positions, kept = [], zip(self.chosen, self.padding, strict=True)
         prompt = self.inputs.audio_mask.shape[1]
         for states, length in zip(self.inputs.states, self.inputs.prompt_tokens, strict=True):
@@ -143,7 +154,7 @@ class StateDrop:
         return tuple(positions)
 
     def merges(self) -> tuple[Merge | None, ...] | None:
-        """Return each sample's merge over all its windows; None if nothing is merged."""
+        """Return how each sample's states were merged, over all windows; None if a window dropped states instead."""
         chosen, merges = iter(self.chosen), []
         for states in self.inputs.states:
             choices = [next(chosen) for _ in states]

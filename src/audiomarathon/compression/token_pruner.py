@@ -37,6 +37,8 @@ _QUERIES = 128  # number of queries whose attention is in memory at once
 class Scored:
     """The model's state at layer K, where tokens are dropped, for one sample.
 
+    Shapes: H query heads, Hkv key heads, heads of size d, hidden states of size D.
+
     S is the number of prompt positions, left padding included.
 
     Attributes
@@ -216,7 +218,10 @@ class TokenPruner(Method):
         return depth // 2 if self.tower_layer is None else self.tower_layer
 
     def steps(self, depth: int) -> Sequence[tuple[int, float]]:
-        """Return the layers of a tower of `depth` layers at which states are dropped, as :data:`~.tower.Steps`."""
+        """Return where an audio tower of `depth` layers drops states, as pairs of a layer and a fraction.
+
+        From the layer on, this fraction of all states to drop is gone; the last fraction is 1.
+        """
         return [(self.in_tower(depth), 1.0)]
 
     def check_config(self, config: Any) -> None:
@@ -460,7 +465,10 @@ class TokenPruner(Method):
             trace.kept_positions, trace.merges = drop.kept_positions(), drop.merges()
 
     def _check_choices(self, *, inside: bool, unchanged: bool) -> None:
-        """Raise MethodError for an invalid choice or a changed input, after `generate`, to avoid a GPU sync."""
+        """Raise MethodError if a chosen index was out of range (not `inside`), or the method changed its input.
+
+        This is called after `generate`, since reading the results earlier would wait for the GPU.
+        """
         if not inside:
             raise MethodError(f"{self.label} chose audio tokens that do not exist: an index is out of range")
         if not unchanged:
@@ -476,7 +484,11 @@ class TokenPruner(Method):
         seed: int,
         states: torch.Tensor | None,
     ) -> torch.Tensor | Merge:
-        """Let the method choose which states of a window to keep, and note the positions that it was shown."""
+        """Let the method choose which states of a window to keep: return their indices, or a merge.
+
+        Take the window's waveform from `heard`, and append `positions` to `shown`, to check later that the method did
+        not change them.
+        """
         shown.append(positions)
         sound = next(heard, ())
         return self._chosen(Evidence(positions, keep, seed, states=states, heard=sound, sampling_rate=rate))
@@ -508,7 +520,11 @@ def _counts_up(positions: torch.Tensor) -> bool:
 
 
 def _scored(lm: AudioLM, seen: list[Attention], entering: torch.Tensor | None, row: int, begin: int) -> Scored:
-    """Return the model's state for a method and one sample; its prompt begins at position `begin`, after padding."""
+    """Return the model's state at the layer where tokens are dropped, for the sample in `row` of the batch.
+
+    `seen` has the attention of the layer before; `entering` has the hidden states. The sample's prompt begins at
+    position `begin`, after padding.
+    """
     (attention,) = seen
     sample_attention = attention.of_sample(row)
     last = sample_attention.of_last_queries()[0, :, 0]

@@ -37,10 +37,11 @@ Steps = Sequence[tuple[int, float]]
 
 @dataclass
 class _Step:
-    """A drop at layer `layer`: the first `before[w]` states of window w become `after[w]` states, then come `rest[w]`.
+    """One of the drops inside the tower, at layer `layer`, for all windows.
 
-    `before` and `after` count states of audio tokens. `rest` has the indices of the kept states of padding among the
-    window's present states. The method fills `chosen`. `total` is the number of all states before the step.
+    Window w enters with `before[w]` states of audio tokens, then states of padding. Of the former, `after[w]` remain,
+    which the method chooses (`chosen`); of the latter, those with the indices `rest[w]` in the window. `begins[w]` is
+    the index of the window's first state among the `total` states that enter.
     """
 
     layer: int
@@ -58,7 +59,10 @@ class _Step:
         return tuple(size for size in sizes if size)
 
     def selection(self) -> torch.Tensor | Merge:
-        """Return the choice over all windows' states, flattened: indices, or a merge with a last group to cut off."""
+        """Return the choice over the states of all windows, joined into one sequence: indices, or a merge.
+
+        A merge has one more group at its end, for all dropped states, which the caller cuts off.
+        """
         kept, merged, made = list[torch.Tensor](), [], 0
         for choice, rest, count, begin in zip(self.chosen, self.rest, self.before, self.begins, strict=True):
             indices = choice.kept if isinstance(choice, Merge) else choice
@@ -83,7 +87,8 @@ class TowerDrop:
     Parameters
     ----------
     choose
-        Called for each window and step in which states are dropped.
+        Method's choice, called for each window in each step: it gets the positions of the window's states of audio
+        tokens, the number to keep, a seed, and the states (None unless `looks`); it returns indices or a merge.
     steps
         Layers of the tower at which states are dropped.
     looks
@@ -112,7 +117,7 @@ class TowerDrop:
                 self._decide(step, None)
 
     def _owners(self) -> tuple[list[int], list[int]]:
-        """Return the sample to which each window belongs, and each window's seed."""
+        """Return, for each window, the index of the sample to which it belongs, and a seed."""
         ends, begun = list(itertools.accumulate(self.inputs.audio_tokens)), 0
         owner, seeds = list[int](), list[int]()
         for _count, tokens in self.states.windows:
@@ -250,7 +255,10 @@ class TowerDrop:
         return shown
 
     def _reduced(self, hidden: torch.Tensor, selected: torch.Tensor | Merge) -> torch.Tensor:
-        """Return the kept states: (windows, S', D) of padded windows (windows, S, D), or (N', D) of states (N, D)."""
+        """Return the kept states: of padded windows, (windows, S, D) becomes (windows, S', D).
+
+        If windows follow each other without padding, (N, D) becomes (N', D).
+        """
         flat = hidden.flatten(0, -2)
         rows = selected.of(flat)[:-1] if isinstance(selected, Merge) else flat[selected.to(flat.device)]
         return rows.view(len(hidden), -1, rows.shape[-1]) if hidden.dim() == 3 else rows
@@ -276,9 +284,9 @@ class TowerDrop:
         )
 
     def _left(self, window: int) -> torch.Tensor:
-        """Return the indices of a window's states that remain in the end (of a merged group, the first), on the CPU.
+        """Return, on the CPU, the indices of a window's states that remain after the last step.
 
-        States of audio tokens come first, then those of padding.
+        A merged group counts as its kept state. States of audio tokens come first, then those of padding.
         """
         first = self.steps[0]
         left = torch.arange(self.states.width or first.before[window])
@@ -311,7 +319,10 @@ class TowerDrop:
         return tuple(positions)
 
     def merges(self) -> tuple[Merge | None, ...] | None:
-        """Return each sample's merge of audio tokens; None without merges, or if several states make one token."""
+        """Return how each sample's states were merged (None for a sample without windows).
+
+        Return None if any step dropped states instead, or if the model pools several states into one audio token.
+        """
         every = [choice for step in self.steps for choice in step.chosen]
         if self.states.pooling > 1 or not all(isinstance(choice, Merge) for choice in every):
             return None

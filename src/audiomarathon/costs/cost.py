@@ -85,7 +85,10 @@ class Cost:
         return {**asdict(self), "layers": len(self.flops_per_token_per_layer)}
 
     def llm_prefill(self, tokens: Sequence[Any]) -> Any:
-        """Return the FLOPs of a prefill in which layer i sees `tokens[i]` tokens: a number, or one per sample."""
+        """Return the FLOPs of a prefill in which layer i sees `tokens[i]` tokens.
+
+        Numbers of tokens may be arrays with an item per sample; then so is the result.
+        """
         windows = self.attention_windows or (0,) * len(tokens)
         layers = zip(self.flops_per_token_per_layer, self.attention_flops_coefficient, tokens, windows, strict=True)
         return (

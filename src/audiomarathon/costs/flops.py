@@ -46,9 +46,10 @@ def count_cost(lm: AudioLM) -> Cost:
 
 
 def _cross_cost(lm: AudioLM) -> Cost:
-    """Count an encoder-decoder's FLOPs: projections and attention of states; the decoder for a window's forced tokens.
+    """Count an encoder-decoder's FLOPs, in place of those of a decoder that reads audio tokens.
 
-    All layers are alike, as Whisper's are.
+    These are the projections and the attention of the encoder's states, and the decoder's work on the forced tokens of
+    each window. All layers are alike, as Whisper's are.
     """
     config: Any = lm.decoder.config
     inputs = lm.prepare([Prompt("", (np.zeros(lm.sampling_rate, np.float32),))])

@@ -167,7 +167,7 @@ def event_onsets(rng: np.random.Generator, seconds: float, count: int) -> list[f
 
 
 def _record(job: tuple[Path, int, str, int]) -> Recording:
-    """Write one clip and return its rows. Each clip has its own random stream."""
+    """Write one clip; return its task, its length and its rows of metadata. Each clip has its own random stream."""
     root, seed, task, index = job
     rng = world.stream(seed, "benchmark", TASKS.index(task), index)
     # One clip of each task is long; the others stay near the minimum, to keep the benchmark small.

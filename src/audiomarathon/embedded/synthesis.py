@@ -20,7 +20,7 @@ WORD_SECONDS = 0.7
 
 @dataclass(frozen=True)
 class Event:
-    """A sound from `onset` that lasts `seconds`; `cue` names it."""
+    """A sound in a clip: it starts at `onset` and lasts `seconds`; `cue` is the word that identifies its class."""
 
     cue: str
     onset: float
@@ -80,7 +80,10 @@ def speech(words: Sequence[tuple[str, float]], rng: np.random.Generator, seconds
 
 
 def spoken(cue: str, rng: np.random.Generator, n: int, rate: int, pitch: float | None = None) -> Signal:
-    """Return a "word" at a speaker's pitch: four tones. Two words have at most two tones in common."""
+    """Return the word `cue` as `n` samples of four tones, at a speaker's pitch.
+
+    Two words have at most two tones in common.
+    """
     pitch = rng.uniform(0.97, 1.03) if pitch is None else pitch
     t = seconds_of(n, rate)
     tones = sum(np.sin(2 * np.pi * (f * pitch * t + rng.random())) for f in _signatures()[cue])
@@ -103,7 +106,7 @@ def _signatures() -> dict[str, tuple[float, ...]]:
 
 
 def _finish(samples: Signal) -> Signal:
-    """Scale all clips to the same peak: Whisper clamps a clip's features relative to its loudest point."""
+    """Scale a clip to the peak of all clips, since Whisper clamps a clip's features relative to its loudest point."""
     return float32(0.7 * samples / np.abs(samples).max())
 
 

@@ -22,7 +22,10 @@ NEEDLES = ("race", "slue", "desed", "had")
 
 @dataclass(frozen=True)
 class Label:
-    """One class: its name in the metadata, its text as an option, and the word of that text that identifies it."""
+    """One class: its name in the metadata, its text as an option, and its cue.
+
+    The cue is the word of the option's text that identifies the class.
+    """
 
     name: str
     option: str
@@ -137,13 +140,16 @@ def labels_of(task: str) -> tuple[Label, ...]:
 
 
 def cues() -> tuple[str, ...]:
-    """Return all cues, each once. "Real" has no cue, since it means that there is no fake part."""
+    """Return all cues, each once: a cue is the word that identifies an option's class.
+
+    First come the spoken words of `WORDS`. "Real" is left out, since no sound marks it: it means that no part is fake.
+    """
     choice = (label.cue for task in QUESTIONS for label in labels_of(task) if label.cue != "Real")
     return (*WORDS, *choice)
 
 
 def stream(seed: int, split: Split, *keys: int) -> np.random.Generator:
-    """Return the random stream of one item, such as a clip.
+    """Return the random stream of one item, such as a clip; `keys` are the numbers that identify it.
 
     The split is part of the spawn key, so the two splits share no stream, whatever the seeds.
     """
@@ -151,7 +157,7 @@ def stream(seed: int, split: Split, *keys: int) -> np.random.Generator:
 
 
 def options_for(label: Label, pool: tuple[Label, ...], count: int, rng: np.random.Generator) -> list[Label]:
-    """Return `count` options in random order: the label and distractors from the pool."""
+    """Return `count` options in random order: the right class (`label`) and wrong ones from the pool."""
     others = [other for other in pool if other != label]
     chosen = [label, *(others[i] for i in rng.permutation(len(others))[: count - 1])]
     return [chosen[i] for i in rng.permutation(len(chosen))]

@@ -266,7 +266,8 @@ class _Recorder:
     def _spread(self, weights: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
         """Scatter weights over cache entries (H, entries) to weights over prompt positions (H, S + 1), 0 where dropped.
 
-        `columns` has each entry's prompt position, shape (H, entries).
+        H is the number of heads; the last of the S + 1 positions stands for all generated tokens. `columns` has each
+        entry's prompt position, shape (H, entries).
         """
         wide = torch.zeros(len(weights), self.length + 1, dtype=torch.float64, device=weights.device)
         return wide.scatter_add_(1, columns, weights.double())

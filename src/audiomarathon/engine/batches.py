@@ -70,7 +70,8 @@ class Plan:
     stopping
         Rule that stops a setting before all samples are run; None to run all samples.
     turn
-        Number of samples in earlier rounds of this run; it decides which setting goes first.
+        Number of samples in earlier rounds of this run (one that may stop early runs in rounds). It decides which
+        setting goes first on a sample.
     """
 
     task: Task
@@ -160,8 +161,8 @@ def _file_facts(clip: Path) -> tuple[int, ...]:
 def by_length(plan: Plan, samples: Sequence[Sample]) -> list[Sample]:
     """Sort the samples of a batched run by the length of their audio, so that batches have little padding.
 
-    The longest come first: a batch that does not fit into memory then fails at the start. Samples of one bundle stay
-    together. Another run keeps its order.
+    The longest come first: a batch that does not fit into memory then fails at the start. Samples of one bundle
+    (samples that always run together) stay together. A run that is not batched keeps its order.
     """
     if not plan.batched:
         return list(samples)
@@ -174,7 +175,7 @@ def by_length(plan: Plan, samples: Sequence[Sample]) -> list[Sample]:
 
 
 def in_batches(samples: Sequence[Sample], size: int) -> list[list[Sample]]:
-    """Cut samples into batches of at most `size`; do not cut a bundle that fits into a batch."""
+    """Cut samples into batches of at most `size`; do not split a bundle (samples about one clip) that fits."""
     batches: list[list[Sample]] = [[]]
     for _bundle, members in itertools.groupby(samples, key=lambda sample: sample.bundle or sample.id):
         group = list(members)

@@ -20,7 +20,10 @@ _PRODUCT_S, _PREFILL_S = 1.0, 0.5
 
 @dataclass(frozen=True)
 class Speed:
-    """Speed of a machine: FLOP/s of a matrix product and of a prefill, and bytes/s of the weights in a decode step."""
+    """Speed of a machine.
+
+    In order: FLOP/s of a matrix product, FLOP/s of a prefill, and bytes/s at which a decode step reads the weights.
+    """
 
     product: float
     prefill: float

@@ -36,9 +36,10 @@ _NOT_ITS = ("method", "ratio", "save_attn", "attn_layers")
 
 @dataclass(frozen=True)
 class _Made:
-    """Transcripts that one setting of one transcriber has made, of any task, by the clip's hash.
+    """The transcripts that one model made under one setting, in all its runs, for clips of any task.
 
-    For each clip, `records` holds the record and the task of every run that transcribed it.
+    By the hash of a clip, `records` has the task's key and the record of every run that transcribed the clip, and
+    `failed` the record of a clip whose transcription failed.
     """
 
     runs: Sequence[Run]
@@ -46,13 +47,13 @@ class _Made:
     failed: Mapping[str, Record]
 
     def of(self, task: Task, clip: str) -> list[Record]:
-        """Return a clip's transcripts from runs of this task; if there are none, from all runs."""
+        """Return the records that transcribe a clip: from runs of this task or, if there are none, from all runs."""
         every = self.records[clip]
         return [record for key, record in every if key == f"{PREFIX}{task.key}"] or [record for _key, record in every]
 
     @property
     def name(self) -> str:
-        """The system and its setting, for messages."""
+        """Name of the model that transcribed, and label of its setting, for messages."""
         return f"{self.runs[0].checkpoint} {self.runs[0].method}"
 
     def command(self, task: str, settings: RunSettings) -> str:
@@ -101,7 +102,7 @@ def find_transcribers(
     paths
         Run folders of transcripts, or folders that contain them.
     tasks
-        Tasks and their samples, by the user's word for the task.
+        Tasks and their samples, by the name that the user gave the task.
 
     Raises
     ------
@@ -146,9 +147,9 @@ def find_transcribers(
 
 
 def _made(paths: Sequence[Path]) -> list[_Made]:
-    """Read all runs of transcripts, and group them by transcriber and setting; base comes first.
+    """Read all runs of transcripts, and group them by the model and setting that transcribed; base comes first.
 
-    Runs belong to one group if their identities are equal except for the data.
+    Runs belong to one group if their identities (the facts that must not change) are equal except for the data.
     """
     runs = [run for run in read_runs(paths) if run.task is not None and run.task.transcribes]
     if not runs:
@@ -178,7 +179,10 @@ def _hashes(samples: Sequence[Sample]) -> dict[str, list[str]]:
 
 
 def _check(system: _Made, word: str, task: Task, clips: set[str], settings: RunSettings) -> None:
-    """Raise RecordError if transcripts of a task's clips are missing; the message gives the command that makes them."""
+    """Raise RecordError if transcripts of a task's clips (given by hash) are missing.
+
+    The message gives the command that makes them.
+    """
     missing = sorted(clips - {*system.records})
     if not missing:
         return
@@ -242,7 +246,7 @@ def cascade(
 
 
 def load_tasks(tasks: Sequence[str | Task], settings: RunSettings, say: Say) -> dict[str, tuple[Task, Loaded]]:
-    """Return tasks with their samples, each once, by the user's word for the task."""
+    """Return each task once with its samples, by the name that the user gave it."""
     loaded_tasks: dict[str, tuple[Task, Loaded]] = {}
     for given in tasks:
         task = given if isinstance(given, Task) else get_task(given)

@@ -49,7 +49,7 @@ def encoder_shared(lm: AudioLM, tower: Tower | None = None) -> Iterator[Tower]:
     Parameters
     ----------
     tower
-        Holds the output after the block ends, for a later block on the same clips.
+        Object that keeps the output after the block ends, for a later block on the same clips; None keeps nothing.
     """
     kept = tower or Tower()
     forward = lm.audio_tower.forward

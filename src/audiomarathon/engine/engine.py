@@ -75,11 +75,14 @@ class Engine(ABC):
             say(line)
 
     def at_once(self, plan: Plan) -> int:
-        """Return how many samples keep the model busy; a round of a run that may stop early has at least as many."""
+        """Return how many samples keep the model busy.
+
+        A run that may stop early works in rounds; each round has at least this many samples.
+        """
         return max([plan.batch_size or 1, *plan.sizes.values()])
 
     def _round(self, plan: Plan, jobs: Sequence[Job], watch: Watch, say: Say) -> int:
-        """Answer the samples of a plan, and return how many were not answered before."""
+        """Answer the samples of a plan; return how many of them had no reply yet under some setting."""
         done = [(job.method, job.folder.done(plan.clips or None)) for job in jobs]
         lacking = {sample.id: [method for method, ids in done if sample.id not in ids] for sample in plan.samples}
         pending = {id_: methods for id_, methods in lacking.items() if methods}
@@ -114,7 +117,10 @@ class Engine(ABC):
         """
 
     def certificate(self) -> dict[str, Any] | None:
-        """Return the results of `audiomarathon certify` for this checkpoint and machine (:mod:`.stamp`), or None."""
+        """Return the stamp for `run.json`, or None: what `audiomarathon certify` found for this checkpoint and machine.
+
+        None means that there is no certificate; see :mod:`.stamp`.
+        """
         return stamp(self.setup)
 
     def state(self) -> dict[str, Any]:

@@ -47,7 +47,7 @@ def environment() -> dict[str, Any]:
 
 
 def software() -> dict[str, Any]:
-    """Return the part of :func:`environment` that is known without PyTorch."""
+    """Return the facts about this machine that need no PyTorch: versions, commit, platform and CPU."""
     return {
         "audiomarathon": __version__,
         "commit": _commit(),
@@ -109,7 +109,10 @@ def _descendants(root: int, proc: Path) -> set[int]:
 
 
 def _stat(file: Path) -> tuple[str, str]:
-    """Read a process's state and its parent's id from its `stat` file in `/proc`; both "" if it has ended."""
+    """Return a process's state (such as `R`, running) and its parent's id, from its `stat` file in `/proc`.
+
+    Return "" for both if the process has ended.
+    """
     try:
         state, parent = file.read_text(errors="replace").rpartition(")")[2].split()[:2]
     except (OSError, ValueError):

@@ -203,14 +203,21 @@ class _Loop:
         return finished, 0
 
     def _ran_in(self, method: Method, generation: Generation) -> Generation:
-        """Return the call in which the audio tower ran; a setting's records take the tower's time from this call."""
+        """Return the call in which the audio tower ran for this setting, since only that call measured the tower.
+
+        It is this call (`generation`) if the method changes the tower, else the first call that shared the tower's
+        output.
+        """
         if method.changes_tower:
             return generation
         self.tower.ran_in = self.tower.ran_in or generation
         return self.tower.ran_in
 
     def _together(self, inputs: Inputs, method: Method, generation: Generation, tower: Generation) -> dict[str, float]:
-        """Return the times of a batch for the field `batch` of its samples' records; see :class:`Record`."""
+        """Return what the samples of a batch share, for their records: its seconds by stage, its sizes and its memory.
+
+        It is the field `batch` of :class:`Record`.
+        """
         tokens, stages, peak = inputs.prompt_tokens, generation.stages, peak_memory(generation, tower)
         return {
             "samples": len(tokens),

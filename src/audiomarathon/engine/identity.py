@@ -93,7 +93,10 @@ def _method(setup: Setup, method: Method) -> dict[str, Any]:
 
 
 def _beyond(setup: Setup, task: Task, data: Loaded, method: Method) -> dict[str, bool]:
-    """Return the field `beyond_limits` if the setting is on and samples exceed the model's positions; else {}."""
+    """Return {"beyond_limits": True} for a run that exceeds the model's positions, which BEYOND_LIMITS allows.
+
+    Return {} if the setting is off, or no sample exceeds them.
+    """
     settings = setup.settings
     given = setup.spec, setup.checkpoint.path, task, data.samples, settings, [method]
     return {"beyond_limits": True} if settings.beyond_limits and beyond_positions(*given) else {}
@@ -102,7 +105,8 @@ def _beyond(setup: Setup, task: Task, data: Loaded, method: Method) -> dict[str,
 def _code(kind: str, things: Mapping[str, object], without: type | None = None) -> dict[str, str]:
     """Return a hash of the third-party code behind each object; leave out objects without third-party code.
 
-    A hash's key names the kind and the object, such as `code of task mine`. See :func:`source_hash` for `without`.
+    A hash's key names the kind and the object, such as `code of task mine`. Subclasses of `without` are left out
+    (:func:`source_hash`).
     """
     hashes = {f"{CODE}{kind} {name}": source_hash(thing, without) for name, thing in things.items()}
     return {name: code_hash for name, code_hash in hashes.items() if code_hash}

@@ -252,7 +252,10 @@ def watching(plan: Plan, jobs: Sequence[Job], say: Say, *, progress: bool | None
 
 
 def _over_the_last(line: str) -> None:
-    """Overwrite the last printed line. Use a carriage return: notebooks do not support cursor movements."""
+    """Print a line in place of the last printed line.
+
+    Use a carriage return, since notebooks do not support cursor movements.
+    """
     print(f"\r{line:<{LINE}}", end="", file=sys.stderr, flush=True)  # noqa: T201
 
 

@@ -108,7 +108,10 @@ class Worker:
         return opened
 
     def state(self) -> dict[str, Any]:
-        """Return the machine's state now. Its load does not count our workers here, which share one parent process."""
+        """Return the state of the worker's machine now (see :meth:`Engine.state`).
+
+        Its load leaves out the threads of all workers on the machine, which share one parent process.
+        """
         return {**self.loaded[0].state(), "load": load(os.getppid())}
 
     def work(

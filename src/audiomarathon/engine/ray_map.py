@@ -30,7 +30,7 @@ class _Worker:
     on_gpu: bool
 
     def open(self, _first: Place | None = None) -> Place:
-        """Return this worker's place. Without a GPU from Ray, hide all GPUs, which the process may still see."""
+        """Return this worker's place (machine and process). Without a GPU from Ray, hide all GPUs from this process."""
         with suppress(OSError):
             os.chdir(self.folder)
         if not self.on_gpu:
@@ -60,7 +60,7 @@ class _Calls:
         return [part] if deaths < LIVES else []
 
     def given_up(self, part: tuple[int, Any], deaths: int) -> tuple[AudioMarathonError, list[str]]:
-        """Return the error of an item that is given up."""
+        """Return an error that says how many workers died with the item, and no warnings."""
         return ExecutorError(f"{part[1]}: {deaths} workers died with it"), []
 
 

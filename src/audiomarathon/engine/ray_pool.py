@@ -72,7 +72,7 @@ class Place:
 def connected(wanted: Ray, settings: RunSettings, say: Say, most: int | None = None) -> Iterator[Shape]:
     """Join or start a Ray cluster for the duration of the block, and yield the layout of the workers to start.
 
-    `most` is an argument of :func:`lay_out`.
+    `most` limits the default number of workers without GPUs (:func:`lay_out`).
 
     Raises
     ------
@@ -307,9 +307,9 @@ class Pool:
     Attributes
     ----------
     first
-        What `open` returned on the first worker that loaded its model; it has the worker's `host` and `pid`.
+        Result of `open` on the first worker that loaded its model; it has the worker's `host` and `pid`.
     known
-        What `open` last returned, for each worker that loaded its model.
+        Last result of `open`, for each worker that loaded its model.
     """
 
     workers: list[Any]

@@ -32,7 +32,10 @@ _FAMILY = ("eager_because", "names_language", "transcribes_only", "text_only", "
 
 
 class _Facts(SimpleNamespace):
-    """A family's recorded facts; any other attribute raises :class:`ModelError`, and the run is prepared as usual."""
+    """A family's facts as recorded in `run.json`, as attributes.
+
+    Any other attribute raises :class:`ModelError`; then the run is prepared with PyTorch, as usual.
+    """
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -47,14 +50,21 @@ class _Recorded(ModelSpec):
     family_facts: Mapping[str, Any] = field(default_factory=dict)
 
     def load_family(self) -> Any:
-        """Return the recorded facts in place of the class; checks of language and length passed when they were made."""
+        """Return the family's recorded facts in place of its class.
+
+        The checks of language and length, which need the class, passed when the facts were recorded.
+        """
         # A model that hears nothing has no limit on clip length.
         passed = {"check_language": lambda *_: None, "longest_reply": lambda *_: 0, "hears": False}
         return _Facts(**{name: self.family_facts[name] for name in _FAMILY}, **passed)
 
 
 def decided(setup: Setup) -> dict[str, Any]:
-    """Return the field :data:`DECIDED` for `run.json`; {} if they come from another machine or a plug-in's model."""
+    """Return the facts that :func:`recorded_setup` reads, as the field :data:`DECIDED` of `run.json`.
+
+    They are hardware and facts of the model's family, with a hash of all their inputs. Return {} if another process
+    determined them, or the model belongs to a plug-in.
+    """
     spec = setup.spec
     if not setup.asked or get_model(spec.key) not in BUILT_IN:
         return {}

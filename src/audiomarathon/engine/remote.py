@@ -111,7 +111,7 @@ class EndpointEngine(Engine):
 
 
 def _odd(answer: Answer, most_tokens: int) -> str:
-    """Return a warning about replies such as this one, with a remedy; "" for a normal reply."""
+    """Return a warning, with a remedy, about a reply that is empty, cut or filtered; "" for a normal reply."""
     if answer.finish == "content_filter":
         return "the content filter cut replies (filtered); change its settings"
     if without_thinking(answer.text).strip():

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 def run_session(engine: Engine, data: Loaded, plan: Plan, jobs: Sequence[Job], say: Say, progress: bool | None) -> None:
     """Evaluate a task under its settings, and write times and machine load of this session to each `run.json`.
 
-    Parameters are those of :meth:`Engine.evaluate`.
+    A session is one call of the command. The parameters are those of :meth:`Engine.evaluate`.
     """
     from audiomarathon.costs.flops import drops_of
 
@@ -137,11 +137,13 @@ def report_resume(folder: RunFolder, clips: Mapping[str, str], say: Say) -> None
         say(f"{folder.path}: complete; nothing to do")
     elif done:
         say(f"{folder.path}: resuming: {len(done):,} of {counted(len(clips), 'sample')} done")
-    if beyond := len(folder.done() - set(clips)):
-        say(f"{folder.path}: {counted(beyond, 'more recorded sample')} not selected by this run, not in the summary")
+    if unselected := len(folder.done() - set(clips)):
+        say(
+            f"{folder.path}: {counted(unselected, 'more recorded sample')} not selected by this run, not in the summary"
+        )
     if changed := len((folder.done() & set(clips)) - done):
-        what = "changed clips" + " or transcripts" * folder.reads
-        say(f"{folder.path}: {counted(changed, 'sample')} with {what}: running again")
+        changed_inputs = "changed clips" + " or transcripts" * folder.reads
+        say(f"{folder.path}: {counted(changed, 'sample')} with {changed_inputs}: running again")
 
 
 def _version(facts: Mapping[str, Any]) -> str:

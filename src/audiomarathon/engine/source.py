@@ -88,7 +88,7 @@ def _is_definition(value: object, *, beside: str) -> bool:
 
 
 def _held(target: object) -> list[object]:
-    """Return the objects that an object holds, such as the press inside a wrapper."""
+    """Return the objects that an object holds in its fields, such as the press inside a wrapper."""
     if isinstance(target, functools.partial):
         return [target.func, *target.args, *target.keywords.values()]
     if isinstance(target, MethodType):

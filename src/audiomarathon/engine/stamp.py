@@ -19,7 +19,7 @@ FAIL = "fail"
 
 
 def about(setup: Setup) -> dict[str, str]:
-    """Return the facts about a run that a certificate depends on. It is valid only for runs with equal facts."""
+    """Return the facts about a run (checkpoint, device, versions, …) that it shares with a certificate valid for it."""
     return {
         "checkpoint": setup.checkpoint_hash,
         "device": setup.hardware.name,

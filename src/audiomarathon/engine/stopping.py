@@ -42,7 +42,11 @@ RULE = "betting on whole clusters in drawn order, a look after each (docs/lossle
 
 @dataclass(frozen=True)
 class Margin:
-    """The margin of each task (the key "" is for all other tasks), and the number of settings × tasks to decide."""
+    """The margins of a sweep's tasks: the largest loss of score against base that counts as no worse.
+
+    `by_task` has each task's margin by key; the key "" is for all other tasks. `tests` is the number of settings ×
+    tasks to decide, by which the test is corrected.
+    """
 
     by_task: Mapping[str, float]
     tests: int
@@ -58,8 +62,9 @@ class Margin:
     ) -> Stopping | None:
         """Return the rule that stops a task's settings; None if the task has no margin.
 
-        Earlier looks stay valid: clusters of a recorded order come first, with the same samples, and new clusters
-        follow in seeded order. More samples of a recorded cluster would change the earlier looks.
+        Earlier looks (checks of the test after a cluster) stay valid: clusters of a recorded order come first, with the
+        same samples, and new clusters follow in seeded order. More samples of a recorded cluster would change the
+        earlier looks.
 
         Parameters
         ----------
@@ -101,7 +106,7 @@ class Margin:
     def _check_looks(
         self, job: Job, old: Mapping[str, Any], margin: float, most: Mapping[str, Any], ids: Collection[str]
     ) -> None:
-        """Raise SettingsError if earlier looks at a setting followed another rule than this run's."""
+        """Raise SettingsError if earlier looks (checks of the test) at a setting followed another rule than now."""
         there, now = (
             f"margin {bound:g}, α {alpha:g} and {counted(tests, 'test')}"
             for bound, alpha, tests in (
@@ -127,12 +132,16 @@ class Margin:
 class Stopping:
     """The rule that stops the settings of one task.
 
+    A setting stops once the betting test (metrics.betting), checked after each whole cluster, decides whether it is at
+    most `margin` worse than base. Base stops last.
+
     Attributes
     ----------
     tests
-        Number of settings × tasks of this sweep: each stops at p = α ÷ `tests`, the first step of Holm's correction.
+        Number of settings × tasks of this sweep: each setting stops at p = α ÷ `tests`, the first step of Holm's
+        correction.
     clusters
-        The samples of each cluster, in drawn order.
+        The samples of each cluster (samples that depend on each other), in the random order in which clusters run.
     largest
         Number of samples in the whole task's largest cluster.
     known
@@ -149,7 +158,7 @@ class Stopping:
     _sums: dict[tuple[str, str], tuple[float, ...]] = field(default_factory=dict, repr=False, compare=False)
 
     def rounds(self, jobs: Sequence[Job], at_once: int) -> Iterator[tuple[list[Sample], list[Job]]]:
-        """Yield rounds of samples, each with the settings to run them under, until every setting is decided.
+        """Yield rounds: samples, and the settings that still have to run on them, until every setting is decided.
 
         The caller runs a round before it asks for the next. A round has enough clusters for `at_once` samples. Samples
         after a setting's stop are recorded, but do not count for its verdict or its scores.
@@ -166,7 +175,10 @@ class Stopping:
             yield part, active
 
     def rule(self, job: Job) -> dict[str, Any]:
-        """Return the setting's rule for `run.json`, written before the first reply, so that a killed run keeps it."""
+        """Return the facts of a setting's test for `run.json`: margin, corrected level, order of clusters, samples.
+
+        They are written before the first reply, so that a killed run keeps them.
+        """
         return {
             "rule": RULE,
             "margin": self.margin,
@@ -182,9 +194,11 @@ class Stopping:
         }
 
     def outcomes(self, jobs: Sequence[Job]) -> dict[str, dict[str, Any]]:
-        """Return for `run.json`, by the setting's label: samples up to the stop, rule, order and verdict.
+        """Return where and how each setting was decided, by the setting's label, as fields of its `run.json`.
 
-        Samples after the stop that were selected and answered before this run count too: a stop never drops results.
+        `samples` has the ids of the samples up to the stop; `stopping` has the rule, the number of clusters and the
+        verdict. Samples after the stop that were selected and answered before this run count too: a stop never drops
+        results.
         """
         after = {job.method.label: self._decided(job, jobs, len(self.clusters)) for job in jobs if not _is_base(job)}
         longest = max((count for count, _ in after.values()), default=len(self.clusters))
@@ -220,9 +234,9 @@ class Stopping:
         return lines
 
     def differences(self, job: Job, jobs: Sequence[Job], names: Sequence[str], *, worst: bool = False) -> Clusters:
-        """Return a setting's differences from base on the named clusters, which have run.
+        """Return a setting's score minus base's on the named clusters, which have run, as input of the betting test.
 
-        With `worst`, a sample that has a score under only one of the two counts as lost; see :attr:`Pairs.worst`.
+        With `worst`, a sample that has a score under only one of the two counts as lost: see :attr:`Pairs.worst`.
         """
         base = next(other for other in jobs if _is_base(other))
         sums = np.array([self._summed(job, base, name) for name in names], dtype=np.float64).reshape(-1, 5).T
@@ -253,9 +267,10 @@ class Stopping:
         return [f"{self.task.key}: {line}" for line in lines]
 
     def _decided(self, job: Job, jobs: Sequence[Job], seen: int) -> tuple[int, str]:
-        """Return after how many of the first `seen` clusters a setting is decided, and the verdict; else (`seen`, "").
+        """Return after how many of the first `seen` clusters a setting is decided, and the verdict: no worse, or worse.
 
-        A sample that failed under the setting or under base counts as lost for "no worse", and is left out for "worse".
+        Return (`seen`, "") if it is undecided. A sample that failed under the setting or under base counts as lost for
+        "no worse", and is left out for "worse".
         """
         if _is_base(job):
             return seen, ""
@@ -273,7 +288,11 @@ class Stopping:
         return (first[verdict], verdict) if verdict else (seen, "")
 
     def _summed(self, job: Job, base: Job, name: str) -> tuple[float, ...]:
-        """Return a cluster's difference from base: sum, count, whether any is not 0, and sum and count at worst."""
+        """Return five numbers about a cluster's differences (score of the setting − score of base).
+
+        These are their sum, their count, and whether any is not 0; then sum and count if each sample with a score under
+        only one of the two counts as lost.
+        """
         if (job.method.label, name) not in self._sums:
             ids = [sample.id for sample in self.clusters[name]]
             sides = [
@@ -297,14 +316,14 @@ class Stopping:
 
 
 def _recorded(job: Job) -> dict[str, Any]:
-    """Return the rule of earlier looks at a setting's samples, from its `run.json`; {} without looks."""
+    """Return the rule by which earlier calls tested a setting, from its `run.json`; {} if they did not test it."""
     return (job.folder.run.get("stopping") or {}) if job.folder.records else {}
 
 
 def without_stopping(job: Job) -> dict[str, Any]:
-    """Return, for the `run.json` of a run of all samples, the rule of an earlier sweep, since its looks still count.
+    """Return an earlier sweep's rule for the `run.json` of a run of all samples, since its tests still count.
 
-    The returned field no longer says where the setting stopped.
+    The returned field no longer says where the setting stopped. Return {} without such a rule.
     """
     old = {name: value for name, value in _recorded(job).items() if name != "before"}
     return {"stopping": old | {"stopped_after": None}} if old else {}

@@ -99,10 +99,9 @@ def grid(names: Sequence[str], ratios: Sequence[float], *, base: bool = True, **
     Parameters
     ----------
     names
-        `all` means every method but base that takes the arguments `places`; after a warning, without those whose
-        package is not installed. `fast_v` gets
-        every ratio of `ratios`; `fast_v:0.5` and `fast_v:0.5+snapkv:0.3` include their ratio. A method with ratio 0 is
-        replaced by base; base comes first, once.
+        `all` means every method but base that takes the arguments `places`; methods whose package is not installed are
+        left out, with a warning. `fast_v` gets every ratio of `ratios`; `fast_v:0.5` and `fast_v:0.5+snapkv:0.3`
+        include their ratio. A method with ratio 0 is replaced by base; base comes first, once.
     base
         Whether to add base even if no name asks for it.
     places
@@ -134,7 +133,11 @@ def grid(names: Sequence[str], ratios: Sequence[float], *, base: bool = True, **
 
 
 def _every(places: Mapping[str, Any]) -> list[str]:
-    """Return the keys of all methods but base that take these arguments; if none does, raise the last one's error."""
+    """Return the keys of all methods but base that accept the arguments `places` (layer, scope, …).
+
+    A method whose package is not installed is left out, with a warning. Raise the last refusal if no method accepts
+    them.
+    """
     keys, at = list[str](), places.get("at", "layer")
     refused: SettingsError | None = None
     for method in all_methods():
@@ -248,7 +251,7 @@ def sweep(
 
 
 def _write(finished: Callable[[Swept], None], swept: Swept, say: Say) -> None:
-    """Call `finished` with the results so far. If it cannot write them, report this, and continue the sweep."""
+    """Call `finished` with the results so far. If it cannot write them, say so, and let the sweep continue."""
     try:
         finished(swept)
     except (AudioMarathonError, OSError) as error:

@@ -70,8 +70,8 @@ class Calls:
     Attributes
     ----------
     further
-        Number of tokens of each further call of a setting, besides the recorded call: forced decode, and a GPU's warm
-        pass.
+        For each call that a setting makes besides the recorded one, its number of tokens. Such calls are the forced
+        decode run, which times a fixed number of tokens, and an uncounted call that warms up a GPU.
     towers
         How often the audio tower runs, over all settings.
     """
@@ -252,7 +252,7 @@ def _speeds(hardware: Hardware, facts: ModelFacts | None, tflops: float | None) 
 
 
 def _of_margin(task: Task, part: _Part, setup: Setup, margin: Margin) -> list[str]:
-    """Return lines on how many clusters decide a task's margin, from the records of its settings."""
+    """Return lines that estimate how many clusters decide a task's margin, from the records of its settings."""
     data = load_task(task, setup.settings, lambda _line: None)
     settings = setup.settings
     stopping = margin.stopping(task, selected(data, settings), settings.seed, data.samples)

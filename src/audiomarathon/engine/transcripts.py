@@ -95,7 +95,7 @@ class Reading:
 
 
 def _transcription(record: Record) -> float | None:
-    """Return the seconds of a transcript after its clip was decoded; None if it was not timed."""
+    """Return the seconds in which a model made a transcript, without reading the audio file; None if not timed."""
     if record.time:
         return sum(record.time.get(stage, 0.0) for stage in _AFTER_LOADING)
     return record.latency["total"] if record.latency else None

@@ -22,12 +22,12 @@ class Certificate:
 
     @property
     def weak(self) -> list[str]:
-        """Kinds of anchors where the judge reads a smaller share than `WEAK` correctly."""
+        """Kinds of anchors of which the judge judged less than the share `WEAK` correctly."""
         return [kind for kind, (right, n) in self.kinds.items() if right < WEAK * n]
 
     @property
     def mark(self) -> str:
-        """The warning that tables show with the judge; "" if the judge reads enough anchors of every kind correctly."""
+        """The warning that tables show with a weak judge, or with a judge tested on no anchor; "" for any other."""
         if not self.kinds:
             return _UNKNOWN
         shown = (f"{kind} {self.kinds[kind][0]} of {self.kinds[kind][1]}" for kind in self.weak)
@@ -52,7 +52,10 @@ def certificate_of(rows: Iterable[Sequence[Any]]) -> Certificate:
 
 
 def wilson(right: int, n: int) -> tuple[float, float]:
-    """Return the 95 % interval of the share `right` / `n` (E. Wilson, J. Am. Stat. Assoc. 22, 1927)."""
+    """Return Wilson's 95 % interval (low, high) of the share `right` / `n` of a population, from a sample of `n`.
+
+    E. Wilson, J. Am. Stat. Assoc. 22, 1927.
+    """
     z, share = 1.959963984540054, right / n
     reach = z * math.sqrt(share * (1 - share) / n + (z / n / 2) ** 2)
     low, high = ((share + z * z / n / 2 + side) / (1 + z * z / n) for side in (-reach, reach))

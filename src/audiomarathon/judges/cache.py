@@ -39,7 +39,7 @@ class Cache:
     def get(self, request: Request) -> Reply | None:
         """Return the cached answer to a request.
 
-        None if there is no answer, or its file is damaged, belongs to another request, or holds no such answer.
+        Return None if there is no answer, or its file is damaged, belongs to another request, or holds no valid answer.
         """
         try:
             content = unsealed(read_plain(self._file(request)), always=True) or {}

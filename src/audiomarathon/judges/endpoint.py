@@ -27,16 +27,19 @@ class EndpointJudge(Judge):
     on_gpu = False
 
     def identity(self) -> Mapping[str, Any]:
-        """See :meth:`Judge.identity`."""
+        """Return what the answers depend on: served model, host, temperature, seed; see :meth:`Judge.identity`."""
         server = {"model": self.endpoint.model, "host": self.endpoint.host}
         return {"backend": "endpoint", **server, "temperature": 0, "seed": _SEED}
 
     def prices(self) -> Prices | None:
-        """See :meth:`Judge.prices`."""
+        """Return the endpoint's prices of tokens; None if unknown (see :meth:`Judge.prices`)."""
         return self.endpoint.prices
 
     def ask(self, requests: Sequence[Request]) -> Iterator[tuple[Request, Reply]]:
-        """See :meth:`Judge.ask`."""
+        """Send up to `at_once` requests at a time; yield each with its answer or error as it arrives.
+
+        Raise ModelError after several failures in a row; see :meth:`Judge.ask`.
+        """
         waiting, running = iter(requests), set[Future[tuple[Request, Reply]]]()
         with ThreadPoolExecutor(self.at_once, "judge") as pool, self.endpoint:
             while True:

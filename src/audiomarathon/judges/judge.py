@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Reply:
-    """A judge's answer to a request, or an error; the fields are those of :class:`Judgement`."""
+    """A judge's answer to a request, or an error; :class:`Judgement` has the same fields, and explains them."""
 
     text: str = ""
     finish: str = ""

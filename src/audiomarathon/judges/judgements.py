@@ -33,7 +33,7 @@ _REPLY |= dict.fromkeys(("seconds", "cost"), int | float | None)  # types of the
 
 @dataclass(frozen=True)
 class Request:
-    """One question to a judge."""
+    """One question to a judge: chat messages, and the token limit of the answer."""
 
     messages: Messages
     max_new_tokens: int

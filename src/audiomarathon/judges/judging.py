@@ -40,7 +40,10 @@ class Bench:
 
 @dataclass(frozen=True)
 class Case:
-    """A run to judge; with `anchors_only`, only about anchors (artificial replies with a known right judgement)."""
+    """A run to judge, with its protocol: the questions to ask about each reply.
+
+    With `anchors_only`, ask only about anchors (artificial replies with a known right judgement).
+    """
 
     folder: Path
     records: Sequence[Record]
@@ -68,12 +71,13 @@ class Plan:
     Attributes
     ----------
     on_file, cached, calls
-        Number of requests with an answer in the run's folder, with an answer in the cache or a replayed file, and
-        still to send. A second question counts only after the first is answered.
+        Number of requests with an answer in the run's folder, with an answer in the cache or a replayed file, and still
+        to send. A second question counts only after the first is answered.
     characters, most_tokens
         Number of characters to send in all calls, and the largest possible number of tokens to receive.
     unshared, shared
-        Hashes of the requests to send for this run, and of those that runs to judge earlier will put into the cache.
+        Hashes of this run's unanswered requests. `shared` has those that runs judged earlier also need, so that their
+        answers will be in the cache by then; `unshared` has all others.
     """
 
     on_file: int
@@ -110,8 +114,8 @@ def plan_of(case: Case, bench: Bench, planned: set[str] | None = None) -> Plan:
 def judge_run(case: Case, bench: Bench, *, leave: Collection[str] = (), step: Step = lambda _done, more=0: more) -> int:
     """Ask a judge for every answer that a run's folder lacks; return the number of failed requests.
 
-    Leave out the requests with the hashes `leave`. `step` is called with 1 after each request, and with the number of
-    second questions, which the plan cannot know.
+    Leave out the requests with the hashes `leave`. `step`, which shows progress, is called with 1 after each request,
+    and with the number of second questions (such as retries), which the plan cannot know.
 
     Raises
     ------

@@ -49,7 +49,10 @@ class LocalJudge(Judge):
         return self.checkpoint.fingerprint()
 
     def identity(self) -> Mapping[str, Any]:
-        """See :meth:`Judge.identity`; the fingerprint covers the chat template."""
+        """Return what the answers depend on: checkpoint, precision, temperature; see :meth:`Judge.identity`.
+
+        The checkpoint's fingerprint covers the chat template.
+        """
         model = {"model": self.checkpoint.name, "fingerprint": self._fingerprint, "dtype": self._dtype}
         return {"backend": "local", **model, "temperature": 0}
 
@@ -73,7 +76,10 @@ class LocalJudge(Judge):
         return model, tokenizer
 
     def ask(self, requests: Sequence[Request]) -> Iterator[tuple[Request, Reply]]:
-        """See :meth:`Judge.ask`. Requests of similar length share a batch; a prompt that is too long gets an error."""
+        """Generate answers in batches of requests of similar length; yield each request with its answer.
+
+        A prompt that is too long for the model gets an error; see :meth:`Judge.ask`.
+        """
         model, _tokenizer = self._loaded
         most = getattr(model.config.get_text_config(), "max_position_embeddings", None)
         fitting = []

@@ -33,7 +33,7 @@ class ReplayJudge(Judge):
         return next(iter(self._answers.values())).identity
 
     def ask(self, requests: Sequence[Request]) -> Iterator[tuple[Request, Reply]]:
-        """See :meth:`Judge.ask`."""
+        """Yield each request with its stored answer, or with an error if the file has none; see :meth:`Judge.ask`."""
         for request in requests:
             if (stored := self._answers.get(request.hash)) is None:
                 yield request, Reply(error=f"{self.file.name} has no judgement of this request")

@@ -20,11 +20,11 @@ class ToyJudge(Judge):
     key, on_gpu = "toy", False
 
     def identity(self) -> Mapping[str, Any]:
-        """See :meth:`Judge.identity`."""
+        """Return what the answers depend on: the back-end's name and its rules; see :meth:`Judge.identity`."""
         return {"backend": "rules", "model": self.key, "version": 1}
 
     def ask(self, requests: Sequence[Request]) -> Iterator[tuple[Request, Reply]]:
-        """See :meth:`Judge.ask`."""
+        """Yield each request with an answer that counts words of the reference in the reply; see :meth:`Judge.ask`."""
         for request in requests:
             yield request, Reply(answer(request.messages[-1]["content"]), "stop")
 

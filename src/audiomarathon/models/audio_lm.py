@@ -216,7 +216,10 @@ class AudioLM:
         return ((frames - 1) // 2 + 1 - 2) // 2 + 1
 
     def tower_states(self, inputs: Inputs) -> TowerStates:
-        """Return the audio tower's states from which each audio token of a batch is made; see :attr:`no_tower_drop`."""
+        """Return the audio tower's states from which each audio token of a batch is made.
+
+        Dropping inside the tower needs this map; a family without it sets :attr:`no_tower_drop` to the reason.
+        """
         raise NotImplementedError(f"{type(self).__name__} does not define `tower_states`")
 
     def worded(self, prompt: Prompt) -> str:
@@ -527,7 +530,7 @@ class AudioLM:
         return rows
 
     def by_sample(self, inputs: Inputs, logits: torch.Tensor) -> torch.Tensor:  # noqa: ARG002
-        """Return logits of shape (steps, rows, vocabulary) as (steps, B, vocabulary)."""
+        """Return logits of shape (steps, rows, vocabulary) as (steps, B samples, vocabulary); by default unchanged."""
         return logits
 
     def allowed(self, logits: torch.Tensor) -> torch.Tensor:

@@ -64,8 +64,8 @@ class Generation:
     merges
         How the audio tokens of each sample were merged; None without merging.
     kept_entries
-        For each layer, which cache entries a press kept: boolean, shape (Hkv, entries), or (B, Hkv, entries) in a batch
-        of several samples. Empty without a press; None if `keep_entries` was not set.
+        For each layer, which cache entries a press kept: boolean, shape (Hkv, entries), Hkv being the number of key
+        heads, or (B, Hkv, entries) in a batch of B samples. Empty without a press; None if `keep_entries` was not set.
     redundancy
         For base: the mean cosine similarity of neighbouring audio tokens that enter the LLM, for each sample. Else
         None.

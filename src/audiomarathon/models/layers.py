@@ -66,7 +66,7 @@ def call_of(signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[st
 
 
 def states_of(config: Any, entering: torch.Tensor | None, row: int, at: torch.Tensor | None = None) -> torch.Tensor:
-    """Return one sample's hidden states that enter a layer, shape (S, D); with `at`, only at these positions."""
+    """Return one sample's hidden states that enter a layer, shape (S tokens, size D); `at` selects positions."""
     assert entering is not None
     if entering.dim() == 4:  # Gemma 3n (AltUp) has several versions of the hidden states; its layers attend to one
         entering = entering[config.altup_active_idx]

@@ -68,7 +68,7 @@ class Merge:
         return Merge(self.kept.to(device), self.group.to(device), self.weight.to(device))
 
     def of(self, states: torch.Tensor) -> torch.Tensor:
-        """Merge states of shape (…, N, D) into (…, k, D), summing in float32 in token order."""
+        """Merge N states of size D, shape (…, N, D), into k, shape (…, k, D); sum in float32, in token order."""
         import torch
 
         group = (

@@ -48,7 +48,7 @@ class Prompt:
 
 @dataclass(frozen=True)
 class Inputs:
-    """A batch of prompts as tensors on the model's device.
+    """A batch of B prompts, padded to S tokens, as tensors on the model's device.
 
     Attributes
     ----------

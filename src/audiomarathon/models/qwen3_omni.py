@@ -43,7 +43,7 @@ class Qwen3Omni(Qwen2_5Omni):
         return features, pad_sequence([torch.ones(clip.shape[1], dtype=torch.long) for clip in alone], batch_first=True)
 
     def _windows(self, places: torch.Tensor, lengths: torch.Tensor) -> dict[str, torch.Tensor]:
-        """Return the tensors of the windows; see :meth:`Qwen2_5Omni._windows`."""
+        """Return the arguments of :class:`Windows` for windows of eight seconds; see :meth:`Qwen2_5Omni._windows`."""
         theirs, config = modelling_file(self.audio_tower), self.model.config.audio_config
         places, chunks = theirs.chunk_and_pad_features(places, lengths, config.n_window)
         return {

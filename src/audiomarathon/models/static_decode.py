@@ -72,7 +72,7 @@ class PositionProbe:
 class _Mask:
     """The cache entries that a step does not see; layers with equal masks share one object.
 
-    `hidden` is True at entries that are not seen, shape (B or 1, Hkv or 1, 1, entries), in the order of
+    `hidden` is True at entries that are not seen, shape (B samples or 1, Hkv heads or 1, 1, entries), in the order of
     :class:`_Layer`. `window` is the span of a sliding window in positions; 0 without a window. With a window, `places`
     (B, 1, 1, S) has each prompt entry's original position, counted back from −1 at the prompt's end; dropped tokens
     count too. Fillers lie further back than any window.
@@ -85,10 +85,11 @@ class _Mask:
 
 @dataclass
 class _Layer:
-    """A layer's keys and values, each of shape (B, Hkv, entries, d): first new tokens, then fillers, then the prompt.
+    """A layer's keys and values: first the entries of new tokens, then fillers, then the prompt.
 
-    The fillers make the number of entries a multiple of :data:`BLOCK`, since matrix products of other sizes use kernels
-    that are several times slower.
+    Both have the shape (B, Hkv, entries, d): samples, key heads, entries, numbers of a head. The fillers make the
+    number of entries a multiple of :data:`BLOCK`, since matrix products of other sizes use kernels that are several
+    times slower.
     """
 
     keys: torch.Tensor
@@ -375,7 +376,7 @@ class _EndWatch:
         self.events = [torch.cuda.Event() for _ in range(2)] if self.on_gpu else []  # type: ignore[no-untyped-call]
 
     def note(self, flag: torch.Tensor) -> None:
-        """Copy the flag's value after all steps launched so far."""
+        """Start copying the flag (a tensor on the device), as it is after all steps launched so far."""
         self.turn ^= 1
         self.flags[self.turn].copy_(flag, non_blocking=True)
         if self.on_gpu:

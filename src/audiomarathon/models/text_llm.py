@@ -52,7 +52,7 @@ class TextLLM(AudioLM):
 
     @property
     def lm_head(self) -> nn.Module:
-        """The output projection; see :attr:`AudioLM.lm_head`."""
+        """The output projection over the vocabulary; see :attr:`AudioLM.lm_head`."""
         head: nn.Module = self.model.get_output_embeddings()
         return head
 

@@ -31,8 +31,8 @@ class Windows:
     Attributes
     ----------
     places
-        For each chunk of the tower's convolutions, which frame of the batch's features each of its frames is, counted
-        from 1 over all clips; 0 stands for padding. Shape (chunks, 1, frames).
+        For each frame of each chunk on which the tower's convolutions run, its number among the frames of the batch's
+        features, counted from 1 over all clips; 0 stands for padding. Shape (chunks, 1, frames).
     lengths
         Number of the tower's frames in each window, in order.
     arguments
@@ -86,7 +86,8 @@ def in_windows(model: Any, tower: nn.Module, windows: Windows | None) -> Iterato
 def _attending(config: Any, either: tuple[tuple[int, ...], ...]) -> Iterator[None]:
     """Inside the block, the tower attends in one call per layer, as it already does with flash attention.
 
-    `either` holds the possible lists of windows' lengths; a layer's number of frames tells which list applies.
+    `either` has the windows' lengths, in frames, before and after each drop of states: a layer uses the list whose sum
+    is its number of frames.
     """
     before = config._attn_implementation
     if "flash" in before:

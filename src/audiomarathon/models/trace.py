@@ -51,7 +51,7 @@ class Trace:
         Cache length of each layer after prefill, as the method predicts it. It is compared with the real cache.
     kept_entries
         A list that the caller sets, to which a press appends the entries it keeps: for each layer a boolean tensor over
-        the entries before the press, shape (Hkv, entries), or (B, Hkv, entries) in a batch of several samples. None
+        the entries before the press, shape (Hkv key heads, entries), or (B, Hkv, entries) in a batch of B samples. None
         collects nothing.
     kept_shares
         For each sample, the share of (layer, head) pairs whose cache keeps each prompt position, shape (S,), padding

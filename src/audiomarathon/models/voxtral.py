@@ -113,8 +113,8 @@ class Voxtral(AudioLM):
     def _tokens(self, prompt: Prompt) -> list[int]:
         """Return the tokens of a prompt, as the family's processor makes them.
 
-        mistral-common takes audio as an encoded file. Give it a short silent clip for each real clip, which makes one
-        window of audio tokens. Then repeat these tokens for each window of the real clip.
+        mistral-common takes audio as an encoded file. So give it a short silent clip for each real clip, which makes
+        one window of audio tokens. Then repeat these tokens for each window of the real clip.
         """
         counts = (math.ceil(len(clip) / self.feature_extractor.n_samples) for clip in prompt.clips)
         tokens: list[int] = []

@@ -232,9 +232,10 @@ class Whisper(AudioLM):
         return tuple(replies)
 
     def by_sample(self, inputs: Inputs, logits: torch.Tensor) -> torch.Tensor:
-        """Concatenate each sample's windows: (steps, windows, V) to (steps, B, V); see :meth:`AudioLM.by_sample`.
+        """Concatenate the logits of each sample's windows along the steps; see :meth:`AudioLM.by_sample`.
 
-        Samples with fewer windows are padded with zeros at the end.
+        This turns (steps, windows, vocabulary) into (steps, B samples, vocabulary). Samples with fewer windows are
+        padded with zeros at the end.
         """
         by_window = logits.unbind(1)
         ends = list(itertools.accumulate(map(len, inputs.states), initial=0))
@@ -242,7 +243,7 @@ class Whisper(AudioLM):
         return torch.nn.utils.rnn.pad_sequence(joined)
 
     def allowed(self, logits: torch.Tensor) -> torch.Tensor:
-        """Leave out the checkpoint's suppressed tokens; see :meth:`AudioLM.allowed`."""
+        """Set the logits of the checkpoint's suppressed tokens to −∞; see :meth:`AudioLM.allowed`."""
         known = self.published
         kept = logits.index_fill(-1, torch.tensor(known.suppress_tokens or [], dtype=torch.long), -torch.inf)
         kept[0, known.begin_suppress_tokens or []] = -torch.inf

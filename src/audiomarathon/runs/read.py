@@ -97,7 +97,7 @@ class Run:
 
     @property
     def key(self) -> str:
-        """Key of the task."""
+        """Key of the task, such as `tau` or `lalm/clotho`."""
         return str(self.facts["task"])
 
     @cached_property
@@ -110,7 +110,7 @@ class Run:
 
     @property
     def identity(self) -> Mapping[str, Any]:
-        """The run's identity."""
+        """The facts on which the run's records depend (data, checkpoint, setting, …), from `run.json`."""
         return self.facts.get("identity") or {}
 
     @property
@@ -184,12 +184,18 @@ class Run:
 
     @cached_property
     def sums(self) -> Sums:
-        """The scorer's sums over all verdicts, in the order of their ids."""
+        """The scorer's figures of this run, as sums over its verdicts, ordered by sample id.
+
+        Sums can be resampled; see :class:`~audiomarathon.metrics.statistics.Sums`.
+        """
         return sums_of(get_task(self.key).scorer, [self.verdicts[id_] for id_ in sorted(self.verdicts)])
 
     @cached_property
     def headline(self) -> Estimate:
-        """The headline score, its interval as in `summary.json`, and its value in each bootstrap resample."""
+        """The headline score, its interval as in `summary.json`, and its value in each bootstrap resample.
+
+        The score is NaN, without an interval, if no sample is scored.
+        """
         scorer = get_task(self.key).scorer
         if not self.verdicts:
             return Estimate(math.nan, None)
@@ -202,7 +208,7 @@ class Run:
 
     @cached_property
     def cost(self) -> Cost | None:
-        """The model's counted FLOPs; None if they were not counted."""
+        """The factors from which FLOPs are computed, counted from the loaded model; None if they were not counted."""
         return Cost.read(self.facts["cost"]) if self.facts.get("cost") else None
 
     @cached_property

@@ -194,7 +194,10 @@ def damage_of(record: Mapping[str, Any]) -> str:
 
 
 def _at_odds(value_of: Callable[[str], Any]) -> str:
-    """Describe the first contradiction between a record's fields, each valid by itself; "" if there is none."""
+    """Describe the first contradiction between a record's fields, each valid by itself; "" if there is none.
+
+    `value_of` is a function that returns a field's value by its name.
+    """
     if value_of("time") and None in map(value_of, ("prompt_tokens", "audio_tokens", "new_tokens")):
         return "it has times, but not all of prompt_tokens, audio_tokens and new_tokens"
     try:

@@ -117,5 +117,8 @@ def _stored(folder: Path, scorer: Scorer) -> Mapping[str, tuple[str, Mapping[str
 
 @lru_cache(1 << 12)
 def _values(text: bytes) -> Mapping[str, object] | None:
-    """Parse a verdict's values once for all samples with equal verdicts, such as all right answers by one letter."""
+    """Parse the JSON text of a verdict's values; None if it is damaged.
+
+    Equal texts, such as those of all right answers by one letter, are parsed once.
+    """
     return json_object(b"{%b}" % text, strict=True)

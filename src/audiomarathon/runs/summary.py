@@ -85,7 +85,10 @@ def _oddities(answered: Sequence[Record]) -> dict[str, int]:
 
 
 def _kept_over_layers(facts: Mapping[str, Any], answered: Sequence[Record]) -> dict[str, float | None]:
-    """For a setting that drops in steps, return the mean number of audio tokens over samples and layers."""
+    """Return, for a setting that drops in steps, the mean number of audio tokens over samples and layers.
+
+    It is an item of the summary, `kept_over_layers`. Return {} for any other setting.
+    """
     drops, layers = facts.get("drops") or {}, (facts.get("cost") or {}).get("layers")
     if not drops.get("steps") or not layers:
         return {}

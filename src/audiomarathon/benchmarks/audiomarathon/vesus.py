@@ -46,7 +46,10 @@ class Vesus(MultipleChoice):
         return self.build(row, clip, cluster=f"person {person}", own_label="emotion_label", meta=meta)
 
     def known_gap(self, row: Row, name: str) -> str:
-        """See :meth:`MultipleChoice.known_gap`; the person and the emotion are those of the row."""
+        """Return the name by which the known gaps list a row's missing clip; "" if they do not list it.
+
+        The name joins the row's person and emotion to a part of the file's name; see :meth:`MultipleChoice.known_gap`.
+        """
         part = re.search(r"(?:sentences|words_phrases)_[0-9]+", name)
         person, emotion = _number(row.text("person_id")), self.label(row.text("emotion_label"))
         return super().known_gap(row, f"person_{person}_{emotion}_{part[0] if part else name}")

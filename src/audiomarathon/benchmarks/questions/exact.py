@@ -43,7 +43,11 @@ class Exact(Scorer):
     modules: ClassVar[tuple[str, ...]] = READING
 
     def judge(self, record: Record) -> dict[str, Any]:
-        """Return `parsed` (the number or letter, None if there is none), `correct` and `near`."""
+        """Return the verdict's values: `parsed`, `correct` and `near`.
+
+        `parsed` is the number or letter in the reply, None if there is none. `near` tells whether it is right up to the
+        task's tolerance; it is None for a letter, or without a tolerance.
+        """
         answer, within = json.loads(record.reference["answer"]), record.reference.get("within")
         if isinstance(answer, str):
             letter = read_reply(record.text, [""] * len(LETTERS)).letter
@@ -54,14 +58,14 @@ class Exact(Scorer):
         return {"parsed": said, "correct": said is not None and low <= said <= high, "near": near}
 
     def sums(self, verdicts: Sequence[Verdict]) -> Sums:
-        """Return both accuracies."""
+        """Return the shares of replies that are right (`accuracy`), and right up to the task's tolerance (`near`)."""
         names = {"accuracy": "correct", "near": "near"}
         return means(
             {name: [verdict.values[of] for verdict in verdicts] for name, of in names.items()}, verdicts, shares=True
         )
 
     def right(self, verdict: Verdict) -> bool:
-        """Tell whether the answer is equal."""
+        """Tell whether the reply's number or letter equals the answer, or lies in the answer's range."""
         return bool(verdict.values["correct"])
 
     def own_score(self, verdict: Verdict) -> float:
@@ -86,7 +90,7 @@ class Spans(Scorer):
     modules: ClassVar[tuple[str, ...]] = READING
 
     def judge(self, record: Record) -> dict[str, Any]:
-        """Return the number of spans that are found, said and there."""
+        """Return numbers of spans: `said` in the reply, `there` in the answer, and `found` in both."""
         said, left = spans_in(visible(record.text)), spans_in(record.reference["answer"])
         hits, there = 0, len(left)
         for word, *ends in said:
@@ -98,7 +102,7 @@ class Spans(Scorer):
         return {"found": hits, "said": len(said), "there": there}
 
     def sums(self, verdicts: Sequence[Verdict]) -> Sums:
-        """Return `f1`, `precision` and `recall`."""
+        """Return `f1`, `precision` and `recall` over the spans of all samples together."""
         rows = [[float(verdict.values[name]) for name in ("found", "said", "there")] for verdict in verdicts]
         return Sums(("f1", "precision", "recall"), np.array(rows), _f1, clusters_of(verdicts))
 
@@ -118,7 +122,7 @@ def _f1(sums: Floats) -> Floats:
 
 
 def number_in(text: str) -> float | None:
-    """Return the first number in a text, with 1:02:03 and 2:05 as seconds; None without one, or if it is endless."""
+    """Return the first number in a text, with 1:02:03 and 2:05 as seconds; None without one, or if it is infinite."""
     if not (match := _NUMBER.search(_THOUSANDS.sub("", text))):
         return None
     hours, minutes, seconds = match.groups()
@@ -128,7 +132,7 @@ def number_in(text: str) -> float | None:
 
 
 def spans_in(text: str) -> list[tuple[str, float, float]]:
-    """Return the (word, start, end) of each object in a text that has both times and a text; others are left out."""
+    """Return (words, start, end) of each JSON object in a text that has a text and both times; leave out others."""
     spans = []
     for text_object in _OBJECT.findall(text):
         fields = json_object(text_object.encode()) or {}

@@ -68,7 +68,7 @@ class _OpenEnded(Protocol):
 
     @abstractmethod
     def _scores(self, text: str, record: Record) -> dict[str, Any] | None:
-        """Return the scores in a judge's answer, by name; None if it has none."""
+        """Return the scores that a judge's answer states, by name; None if it states none."""
 
 
 class OpenEnded(_OpenEnded):
@@ -91,7 +91,7 @@ class OpenEnded(_OpenEnded):
         return values if any(values.values()) else None
 
     def second(self, text: str, record: Record) -> Messages | None:
-        """If a score cannot be read, return a second question that asks for the five lines only."""
+        """Return a second question, for the five lines with the scores only; None if every score could be read."""
         return asked_again(self, text, record, RETRY)
 
     def read_second(self, text: str, second: str, record: Record) -> dict[str, Any] | None:

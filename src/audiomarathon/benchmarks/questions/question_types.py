@@ -181,7 +181,10 @@ class QuestionTypes(Judged):
         return sum(guessed) / len(counted) if counted else None
 
     def lacks(self, verdict: Verdict, judge: str) -> str:
-        """Return why a judge's reading of an open reply is missing; "" for other replies. See :meth:`Judged.lacks`."""
+        """Return why a judge's grade of an open reply is missing; "" if it is there, or the question is not open.
+
+        See :meth:`Judged.lacks`.
+        """
         return super().lacks(verdict, judge) if _type(verdict) == "open" else ""
 
     def own_score(self, verdict: Verdict) -> float | None:
@@ -295,7 +298,7 @@ def _category(verdict: Verdict) -> str:
 
 
 def _fits_mono(verdict: Verdict) -> bool:
-    """Tell whether a question can be answered from a mono mix; only then it counts in the accuracy."""
+    """Tell whether a question can be answered from a mono mix; other questions do not count in the accuracy."""
     return _category(verdict) != SPATIAL
 
 

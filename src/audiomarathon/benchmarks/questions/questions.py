@@ -87,7 +87,7 @@ class Questions(Choice):
         return {"rules": dict(sorted(Counter(verdict.values["rule"] for verdict in verdicts).items()))}
 
     def frames(self, verdicts: Mapping[str, Sequence[Verdict]]) -> Mapping[str, Any]:  # noqa: ARG002
-        """Return no table of recall per class, since letters are not classes."""
+        """Return no tables: :class:`Choice` has recall per class, but letters are not classes."""
         return {}
 
     def chance(self, verdicts: Sequence[Verdict]) -> float:

@@ -15,9 +15,9 @@ from audiomarathon.compression.presses.snapkv import SnapKV
 class PyramidKV(SnapKV):
     """SnapKV's scores, with budgets that fall linearly from layer to layer. The mean budget is k.
 
-    Z. Cai et al., "PyramidKV: Dynamic KV Cache Compression based on Pyramidal Information Funneling", arXiv
-    2406.02069, section 3: the last layer keeps k/β entries and the first 2k − k/β. Both move towards k if k/β would be
-    below 1, or 2k − k/β above the number of entries.
+    Z. Cai et al., "PyramidKV: Dynamic KV Cache Compression based on Pyramidal Information Funneling", arXiv 2406.02069,
+    section 3: the last layer keeps k/β entries (β is the field `beta`) and the first 2k − k/β. Both move towards k if
+    k/β would be below 1, or 2k − k/β above the number of entries.
     """
 
     key: ClassVar[str] = "pyramidkv"
@@ -28,7 +28,10 @@ class PyramidKV(SnapKV):
     beta: int = 20
 
     def budgets(self, total: int, layers: int) -> list[int]:
-        """Return budgets that fall linearly from layer to layer, with sum k · layers; see :meth:`KVPress.budgets`."""
+        """Return each layer's number of entries to keep: it falls linearly from layer to layer, with mean k.
+
+        See :meth:`KVPress.budgets`.
+        """
         kept = kept_count(total, self.ratio)
         if layers == 1:
             return [kept]

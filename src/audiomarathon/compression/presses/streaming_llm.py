@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class StreamingLLM(KVPress):
-    """Keep the first few candidates (attention sinks) and the most recent ones.
+    """Of the entries that may be removed, keep the first few (attention sinks) and the most recent.
 
     G. Xiao et al., "Efficient Streaming Language Models with Attention Sinks", arXiv 2309.17453, section 3.2.
     """

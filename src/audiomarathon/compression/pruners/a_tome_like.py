@@ -19,12 +19,13 @@ class ATomeLike(MergeAdjacent):
 
     Differences from A-ToMe:
 
-    - The model is not trained for it. - Exactly k states remain in each window. The paper's other choice, a similarity
-    threshold, is not offered. - The keys are those of the layer that the states enter, and are computed only for this
-    choice. A-ToMe merges inside a layer, after its attention, by the keys of that attention. - A run of similar
-    neighbours of any length becomes one state in a step, as in :class:`MergeAdjacent`. An average of averages weighs
-    each part equally, however many states it stands for. - The layers are our choice, and padding is thinned at a
-    uniform stride by the same share.
+    - The model is not trained for it.
+    - Exactly k states remain in each window. The paper's other choice, a similarity threshold, is not offered.
+    - The keys are those of the layer that the states enter, and are computed only for this choice. A-ToMe merges inside
+      a layer, after its attention, by the keys of that attention.
+    - A run of similar neighbours of any length becomes one state in a step, as in :class:`MergeAdjacent`. An average of
+      averages weighs each part equally, however many states it stands for.
+    - The layers are our choice, and padding is thinned at a uniform stride by the same share.
     """
 
     key: ClassVar[str] = "a_tome_like"

@@ -22,8 +22,8 @@ class DivPrune(TokenPruner):
     token is the token whose nearest neighbour is farthest away; each next token has the largest distance to its nearest
     kept token. The paper drops at the LLM's input: `--at input`.
 
-    Time is O(N²·D), and each of the k steps waits for the previous step, so on a GPU the choice can take longer than it
-    saves. Memory is O(1024·N), not N².
+    Time is O(N²·D) for N tokens with states of D numbers, and each of the k steps waits for the previous step, so on a
+    GPU the choice can take longer than it saves. Memory is O(1024·N), not N².
     """
 
     key: ClassVar[str] = "divprune"

@@ -16,7 +16,7 @@ class FastV(TokenPruner):
     """Keep the k audio tokens with the highest attention from the last prompt token, mean over heads.
 
     L. Chen et al., "An Image is Worth 1/2 Tokens After Layer 2", arXiv 2403.06764, section 4: rank audio tokens by the
-    attention of layer K − 1, and drop the lowest from layer K on.
+    attention of layer K − 1, and drop the lowest from layer K (the setting `layer`) on.
     """
 
     key: ClassVar[str] = "fast_v"

@@ -14,13 +14,14 @@ from audiomarathon.models.merge import Merge
 class FastAdaSPLike(TokenPruner):
     """Join the N − k pairs of neighbours with the most similar keys; weigh each token by the attention it receives.
 
-    Y. Lu et al., "FastAdaSP: Multitask-Adapted Efficient Inference for Large Speech Language Model", arXiv 2410.03007,
-    and its public code for Qwen-Audio. Similarity is the cosine of two neighbours' keys, all heads joined. A token's
-    weight w is the sum over heads and queries of the attention that it receives, and a run of joined neighbours becomes
-    Σ w·h / Σ w. This is the paper's step in one layer. We leave out the choice of that layer by transfer entropy, which
-    needs labelled data of the task, and the schedules for dense tasks, which merge again in later layers. The paper's
-    code differs: it merges between layer K's attention and its feed-forward part; here states are merged before layer
-    K, by keys and attention of layer K − 1, and k is exact.
+    N is the number of audio tokens, k the number to keep. Y. Lu et al., "FastAdaSP: Multitask-Adapted Efficient
+    Inference for Large Speech Language Model", arXiv 2410.03007, and its public code for Qwen-Audio. Similarity is the
+    cosine of two neighbours' keys, all heads joined. A token's weight w is the sum over heads and queries of the
+    attention that it receives, and a run of joined neighbours becomes Σ w·h / Σ w. This is the paper's step in one
+    layer. We leave out the choice of that layer by transfer entropy, which needs labelled data of the task, and the
+    schedules for dense tasks, which merge again in later layers. The paper's code differs: it merges between layer K's
+    attention and its feed-forward part; here states are merged before layer K, by keys and attention of layer K − 1,
+    and k is exact.
     """
 
     key: ClassVar[str] = "fastadasp_like"

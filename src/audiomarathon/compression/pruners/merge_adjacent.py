@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 class MergeAdjacent(TokenPruner):
     """Join the N − k pairs of neighbours with the most similar hidden states, and average each of the k groups.
 
-    Y. Li et al., "Accelerating Transducers through Adjacent Token Merging", arXiv 2306.16009, merge neighbours by the
-    cosine similarity of their keys, pair by pair in several layers. Here merging is one step with an exact budget
-    (single-linkage clustering along time). Of equally similar pairs, the earlier is joined first. Audio tokens with
-    text between them, from two clips, are joined last.
+    N is the number of audio tokens, k the number to keep. Y. Li et al., "Accelerating Transducers through Adjacent
+    Token Merging", arXiv 2306.16009, merge neighbours by the cosine similarity of their keys, pair by pair in several
+    layers. Here merging is one step with an exact budget (single-linkage clustering along time). Of equally similar
+    pairs, the earlier is joined first. Audio tokens with text between them, from two clips, are joined last.
     """
 
     key: ClassVar[str] = "merge_adjacent"
