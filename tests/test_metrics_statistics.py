@@ -102,13 +102,13 @@ def test_two_clusters_give_an_interval_over_the_whole_range() -> None:
     assert interval == (0.0, 1.0)
 
 
-def test_the_expanded_tail_grows_as_clusters_get_fewer() -> None:
+def test_the_tail_probability_of_intervals_shrinks_as_clusters_get_fewer() -> None:
     """Φ(−√(C/(C−1)) t): t(0.975, 9) = 2.26216, √(10/9) = 1.05409, Φ(−2.38452) = 0.00855."""
     assert expanded_tail(10) == pytest.approx(0.00855, abs=5e-5)
     assert expanded_tail(100_000) == pytest.approx(0.025, abs=1e-5)
 
 
-def test_resamples_without_a_value_are_left_out_of_the_interval() -> None:
+def test_bootstrap_resamples_without_a_value_are_left_out_of_the_interval() -> None:
     totals = np.array([[0.0, 0.0], [1.0, 2.0], [2.0, 4.0]])
 
     def ratio(sums: Floats) -> Floats:
@@ -119,7 +119,7 @@ def test_resamples_without_a_value_are_left_out_of_the_interval() -> None:
     assert cluster_bootstrap(np.zeros((3, 2)), ratio, seed=0) == [None]
 
 
-def test_computing_in_batches_does_not_change_the_interval(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bootstrapping_in_batches_gives_the_same_interval_as_in_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(0)
     totals = totals_of(rng.random(90), rng.integers(0, 30, 90))
     whole = cluster_bootstrap(totals, mean, seed=5)
@@ -143,7 +143,7 @@ def coverage(clusters: int, per_cluster: int, runs: int, *, as_if_independent: b
 
 
 @pytest.mark.parametrize("clusters", [6, 20, 60])
-def test_intervals_cover_the_true_mean_about_as_often_as_stated(clusters: int) -> None:
+def test_cluster_bootstrap_intervals_cover_the_true_mean_at_about_the_stated_rate(clusters: int) -> None:
     assert 0.91 <= coverage(clusters, 8, runs=200) <= 0.985
 
 
@@ -156,13 +156,13 @@ class TestMeansOfTasks:
         drawn, tail = np.random.default_rng(0).normal(size=(1, 4000)), expanded_tail(7)
         assert interval_of_mean(drawn, [7]) == pytest.approx(tuple(np.quantile(drawn[0], [tail, 1 - tail])))
 
-    def test_resamples_without_a_value_do_not_change_the_interval(self) -> None:
+    def test_resamples_without_a_value_do_not_change_the_interval_of_a_mean(self) -> None:
         drawn = np.random.default_rng(0).normal(size=(2, 4000))
         holed = np.hstack([drawn, [[np.nan], [0.0]]])
         assert interval_of_mean(holed, [5, 6]) == interval_of_mean(drawn, [5, 6])
         assert interval_of_mean(np.full((2, 9), np.nan), [5, 6]) is None
 
-    def test_draws_without_spread_give_an_interval_of_zero_width(self) -> None:
+    def test_equal_bootstrap_draws_give_an_interval_of_zero_width(self) -> None:
         assert interval_of_mean(np.ones((2, 50)), [2, 9]) == (1.0, 1.0)
 
     @pytest.mark.parametrize("scales", [[1, 1, 1, 1, 1, 1], [1, 1, 1, 2, 1, 1]])
@@ -183,7 +183,7 @@ class TestWhatDoesNotVary:
     @pytest.mark.parametrize(
         ("value", "expected"), [(1.0, (6 / (6 + 3.8415), 1.0)), (0.0, (0.0, 3.8415 / (6 + 3.8415)))]
     )
-    def test_a_constant_share_has_wilsons_interval_over_its_clusters(
+    def test_a_share_of_0_or_1_has_wilsons_interval_over_its_clusters(
         self, value: float, expected: tuple[float, float]
     ) -> None:
         (interval,) = cluster_bootstrap(totals_of(np.full(12, value), np.arange(12) // 2), mean, seed=0)
@@ -196,7 +196,7 @@ class TestWhatDoesNotVary:
             (1.0, (0.0,), (1.0, 1.0)), (1.0, (1.0,), (0.6097, 1.0)), (1.0, (), None),
         ],
     )  # fmt: skip
-    def test_wilsons_interval_needs_a_constant_at_a_bound_of_the_figure(
+    def test_wilsons_interval_is_used_only_for_a_constant_at_a_bound_of_its_figure(
         self, value: float, ends: tuple[float, ...], expected: tuple[float, float] | None
     ) -> None:
         """Of a share both ends; of a word error rate only 0, for there is no worst one; of CIDEr-D none."""
@@ -204,7 +204,7 @@ class TestWhatDoesNotVary:
         sums = Sums(("figure",), columns, mean, tuple("abcdef"), {"figure": ends})
         assert Resampler(0).of_sums(sums)["figure"].interval == (expected and pytest.approx(expected, abs=1e-3))
 
-    def test_the_interval_counts_only_clusters_with_a_value_of_the_figure(self) -> None:
+    def test_the_interval_counts_only_clusters_in_which_the_figure_has_a_value(self) -> None:
         """One sample of twenty has no interval, two all right ones have none, three Wilson's of three."""
         columns = {str(n): [1.0] * n + [None] * (20 - n) for n in (1, 2, 3, 20)}
         sums = means_of_items(columns, [str(n) for n in range(20)])
@@ -242,21 +242,23 @@ class TestMeanOver:
 
     @pytest.mark.parametrize("clusters", [6, 30])
     @pytest.mark.parametrize("spread", [[1, 1, 1, 1], [1, 3, 1, 1]])
-    def test_interval_covers_the_true_mean_about_as_often_as_stated(self, clusters: int, spread: list[int]) -> None:
+    def test_intervals_of_a_mean_over_tasks_cover_the_true_mean_about_as_often_as_stated(
+        self, clusters: int, spread: list[int]
+    ) -> None:
         rng, held = np.random.default_rng(5), 0
         for _ in range(200):
             estimate = mean_over(self.tasks(rng, clusters, np.array(spread)))
             held += estimate.low <= 0 <= estimate.high
         assert 0.92 <= held / 200 <= 0.985
 
-    def test_nine_equal_tasks_have_an_interval_a_third_as_wide_as_one(self) -> None:
+    def test_a_mean_of_nine_equal_tasks_has_an_interval_a_third_as_wide_as_one_task(self) -> None:
         """Nine equal tasks: the mean's interval is a third as wide, though the draws of all are the same."""
         values = np.random.default_rng(0).normal(0, 1, 40)
         single = Resampler(1).mean(values.tolist(), [str(number) for number in range(40)])
         many = mean_over([single] * 9)
         assert (many.high - many.low) / (single.high - single.low) == pytest.approx(1 / 3, abs=0.03)
 
-    def test_weights_scale_figures_and_draws(self) -> None:
+    def test_task_weights_scale_the_values_and_the_bootstrap_draws(self) -> None:
         first, other = (Resampler(seed).mean([0.0, 1.0, 0.0, 0.5], list("abcd")) for seed in (1, 2))
         weighted = mean_over([first, other], [2.0, 0.0])
         assert weighted.value == first.value

@@ -38,7 +38,9 @@ MAT = "the cat sat on the mat"
         ("hello um world", "hello world", 2, (0, 0, 0)),
     ],
 )
-def test_word_errors_counted_by_hand(reference: str, hypothesis: str, words: int, edits: tuple[int, int, int]) -> None:
+def test_word_errors_by_kind_equal_values_counted_by_hand(
+    reference: str, hypothesis: str, words: int, edits: tuple[int, int, int]
+) -> None:
     assert transcript_errors(reference, hypothesis) == TranscriptErrors(sum(edits), words, *edits, insertion_loop=False)
 
 
@@ -57,7 +59,9 @@ def test_word_errors_counted_by_hand(reference: str, hypothesis: str, words: int
         (MAT, " ".join(f"word{i}" for i in range(100)), False),
     ],
 )
-def test_insertion_loops_are_flagged(reference: str, hypothesis: str, loop: bool) -> None:
+def test_a_reply_that_repeats_inserted_words_is_flagged_as_insertion_loop(
+    reference: str, hypothesis: str, loop: bool
+) -> None:
     assert transcript_errors(reference, hypothesis).insertion_loop is loop
 
 
@@ -75,7 +79,7 @@ def edit_distance(first: list[str], other: list[str]) -> int:
 
 
 @given(words, words)
-def test_word_errors_equal_the_edit_distance_and_sum_over_the_kinds(
+def test_word_errors_equal_the_edit_distance_and_the_sum_over_error_kinds(
     reference: list[str], hypothesis: list[str]
 ) -> None:
     errors = transcript_errors(" ".join(reference), " ".join(hypothesis))
@@ -85,7 +89,7 @@ def test_word_errors_equal_the_edit_distance_and_sum_over_the_kinds(
 
 
 @given(st.text())
-def test_any_reply_can_be_scored(reply: str) -> None:
+def test_wer_can_be_computed_for_any_reply_text(reply: str) -> None:
     assert transcript_errors(MAT, reply).words == 6
 
 
@@ -113,7 +117,7 @@ def test_a_number_of_thousands_of_digits_costs_at_most_three_insertions() -> Non
     assert 1 <= errors.insertions <= 3
 
 
-def test_a_long_text_normalises_to_the_same_words_as_its_sentences() -> None:
+def test_a_long_text_is_normalised_to_the_same_words_as_its_single_sentences() -> None:
     sentence = "It's Mr. Brown's colour, he said; I won't go. "
     assert normalise(sentence * 600) == " ".join([normalise(sentence)] * 600)
 
@@ -126,7 +130,7 @@ SAMPLES = [
 ]
 
 
-def test_golden_summary_of_transcripts() -> None:
+def test_the_summary_of_three_transcripts_equals_values_computed_by_hand() -> None:
     summary = summarise_transcripts(SAMPLES, ["x", "y", "z"], seed=0)
     intervals = summary.pop("intervals")
     assert summary.pop("mean_of_samples") == pytest.approx({"mean_wer": 4 / 9, "score": 5 / 9})
@@ -163,7 +167,7 @@ def test_without_a_reference_word_wer_and_score_are_none(samples: list[Transcrip
     json.dumps(summary, allow_nan=False)
 
 
-def test_the_interval_of_the_corpus_wer_is_that_of_a_ratio() -> None:
+def test_the_interval_of_the_corpus_wer_equals_the_normal_approximation_by_hand() -> None:
     """200 equal samples of 10 words with 0 or 2 errors: WER 0.1 ± 1.96 x 0.1 / sqrt(200) = 0.0139."""
     errors = np.resize([0, 2], 200).tolist()
     samples = [TranscriptErrors(count, 10, count, 0, 0, False) for count in errors]
@@ -191,7 +195,7 @@ def test_invisible_characters_add_no_word_error(mark: str) -> None:
     assert transcript_errors(MAT, f"{mark}the c{mark}at sat{mark} on the mat").errors == 0
 
 
-def test_each_text_is_normalised_once_for_all_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reference_is_normalised_once_for_the_replies_of_all_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     """The normaliser takes nine tenths of WER, and each text is read by our rules and by the released ones."""
     read = list[str]()
     monkeypatch.setattr("audiomarathon.metrics.normalise._normaliser", lambda: lambda text: read.append(text) or text)
@@ -210,11 +214,11 @@ def test_punctuation_and_symbols_between_words_add_no_word_error(mark: str) -> N
 
 
 @pytest.mark.parametrize("text", ["half ½ a cup", "Sound™ is 5′ long", "ﬁve ﬁsh"])
-def test_other_symbols_are_normalised_as_by_whisper(text: str) -> None:
+def test_symbols_other_than_punctuation_are_normalised_as_by_whisper(text: str) -> None:
     assert normalise(text) == released(text)
 
 
-def test_the_published_rules_count_a_curly_apostrophe_as_an_error() -> None:
+def test_the_published_wer_rules_count_a_curly_apostrophe_as_an_error() -> None:
     assert transcript_errors("it's gone", "it’s gone", released).errors == 1
     assert transcript_errors("it's gone", "it's gone", released).errors == 0
 
@@ -244,7 +248,7 @@ def test_the_published_rules_count_a_curly_apostrophe_as_an_error() -> None:
         ("en", "I can't", "I can not", 0, 3),
     ],
 )
-def test_units_of_each_language_keep_the_marks_that_distinguish_words(
+def test_word_error_units_of_each_language_keep_marks_that_distinguish_words(
     language: str, reference: str, hypothesis: str, errors: int, units: int
 ) -> None:
     counted = transcript_errors(reference, hypothesis, partial(units_of, language=language))

@@ -24,7 +24,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("key", world.TASKS)
-def test_a_task_is_read_like_the_public_one(root: Path, key: str) -> None:
+def test_each_task_loads_its_generated_folder_without_bad_rows(root: Path, key: str) -> None:
     task = get_task(key)
     loaded = task.load(task.find(root))
     assert (len(loaded.samples), loaded.bad_rows) == (6 if key == "race" else 2, ())
@@ -66,13 +66,13 @@ def test_the_planted_event_lies_where_the_metadata_says(root: Path) -> None:
     assert samples[start:stop].std() > 5 * outside.std()
 
 
-def test_training_and_benchmark_data_share_no_random_stream() -> None:
+def test_training_and_benchmark_data_draw_different_random_numbers_at_equal_seed() -> None:
     """Even where seed and keys are equal."""
     drawn = [world.stream(42, split, 3, 0).random(8) for split in ("benchmark", "training")]
     assert not np.isin(drawn[0], drawn[1]).any()
 
 
-def test_the_cache_is_generated_once_and_never_left_half_written(
+def test_the_cached_mini_benchmark_is_generated_once_and_never_left_half_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = []
@@ -97,7 +97,9 @@ def test_the_cache_is_generated_once_and_never_left_half_written(
     assert mini.mini_benchmark(tmp_path) != made
 
 
-def test_the_environment_variable_sets_the_cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_audiomarathon_cache_sets_the_folder_of_the_generated_benchmark(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("AUDIOMARATHON_CACHE", str(tmp_path / "here"))
     monkeypatch.setattr(mini, "generate", lambda folder: folder)
     monkeypatch.setattr(mini, "asked", lambda _hook: [])
@@ -120,7 +122,7 @@ def wings() -> Path:
 
 
 @pytest.mark.parametrize("name", WINGS)
-def test_generated_data_of_added_benchmarks_load_like_real_data(wings: Path, name: str) -> None:
+def test_generated_tasks_of_added_benchmarks_load_without_bad_rows(wings: Path, name: str) -> None:
     task = get_task(name)
     loaded = task.load(task.find(wings))
     assert len(loaded.samples) >= 6
@@ -129,7 +131,7 @@ def test_generated_data_of_added_benchmarks_load_like_real_data(wings: Path, nam
 
 
 @pytest.mark.parametrize("task", [task for task in ENCODER_TASKS if not task.private], ids=lambda task: task.name)
-def test_encoder_task_classes_each_span_two_clusters_without_bad_rows(wings: Path, task: EncoderTask) -> None:
+def test_every_class_of_an_encoder_task_has_clips_of_at_least_two_clusters(wings: Path, task: EncoderTask) -> None:
     dataset = task.read(wings)
     assert not dataset.bad_rows
     counts = Counter(label for clip in dataset.clips for label in {*clip.labels})
@@ -137,7 +139,7 @@ def test_encoder_task_classes_each_span_two_clusters_without_bad_rows(wings: Pat
     assert all(number > 1 for number in clusters.values())
 
 
-def test_added_benchmarks_generate_the_same_bytes_again(wings: Path, tmp_path: Path) -> None:
+def test_generating_jasco_data_twice_writes_the_same_bytes(wings: Path, tmp_path: Path) -> None:
     (jasco,) = [wing for wing in all_wings() if wing.key == "jasco"]
     jasco.mini(tmp_path)
     files = {file.relative_to(tmp_path) for file in tmp_path.rglob("*") if file.is_file()}

@@ -63,7 +63,7 @@ def kind(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("kind", KINDS, indirect=True)
-def test_a_new_package_passes_the_tests_it_comes_with(kind: str, tmp_path: Path) -> None:
+def test_a_newly_created_package_passes_the_tests_in_its_template(kind: str, tmp_path: Path) -> None:
     tests = vars(importlib.import_module(f"test_own_{kind}"))
     test_functions = [check for name, check in tests.items() if name.startswith("test_")]
     assert test_functions
@@ -73,7 +73,7 @@ def test_a_new_package_passes_the_tests_it_comes_with(kind: str, tmp_path: Path)
 
 @pytest.mark.long
 @pytest.mark.parametrize("what", KINDS)
-def test_a_new_package_installs_by_pip_and_passes_pytest(what: str, tmp_path: Path) -> None:
+def test_a_newly_created_package_installs_by_pip_and_passes_pytest(what: str, tmp_path: Path) -> None:
     name, site = f"own_{what}", tmp_path / "site"
     new(what, name, "--into", tmp_path)
     pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-build-isolation", "--no-index"]
@@ -84,7 +84,7 @@ def test_a_new_package_installs_by_pip_and_passes_pytest(what: str, tmp_path: Pa
     assert done.returncode == 0, done.stdout
 
 
-def test_a_new_package_comes_with_the_commands_to_run_next(tmp_path: Path) -> None:
+def test_the_new_command_prints_the_commands_to_run_next(tmp_path: Path) -> None:
     folder = tmp_path / "my_pruner"
     run = "audiomarathon run tau --data mini --method my_pruner --ratio 0.5"
     assert new("method", "my_pruner", "--into", tmp_path) == [f"pip install -e {folder}", f"pytest {folder}", run]
@@ -118,7 +118,9 @@ def test_a_new_package_comes_with_the_commands_to_run_next(tmp_path: Path) -> No
         (("judge", "here"), "already exists"),
     ],
 )
-def test_new_refuses_invalid_names_and_overwrites_nothing(tmp_path: Path, words: tuple[str, str], said: str) -> None:
+def test_the_new_command_refuses_invalid_names_and_overwrites_no_file(
+    tmp_path: Path, words: tuple[str, str], said: str
+) -> None:
     (tmp_path / "here").mkdir()
     done = CliRunner().invoke(app, ["new", *words, "--into", str(tmp_path)])
     assert done.exit_code == 2

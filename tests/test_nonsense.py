@@ -139,7 +139,9 @@ def test_invalid_layer_budgets_of_a_press_are_an_error(lm: AudioLM, prompts: lis
 
 
 @pytest.mark.parametrize("wrong", [1, -1])
-def test_a_kv_cache_of_another_length_than_expected_is_an_error(lm: AudioLM, prompts: list[Prompt], wrong: int) -> None:
+def test_a_kv_cache_length_that_differs_from_the_expected_one_is_an_error(
+    lm: AudioLM, prompts: list[Prompt], wrong: int
+) -> None:
     class Boastful(Base):
         @contextmanager
         def applied_to(self, lm: AudioLM, inputs: Inputs) -> Iterator[Trace]:

@@ -43,7 +43,7 @@ def results(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_the_summaries_frame_has_one_row_a_run(results: Path) -> None:
+def test_the_summaries_data_frame_has_one_row_per_run(results: Path) -> None:
     frame = load_runs(results).summaries.set_index("setting")
     dart = frame.loc["dart-0.5-layer2"]
     assert (dart["checkpoint"], dart["task"], dart["method"], dart["ratio"]) == ("M", "tau", "dart", 0.5)
@@ -55,7 +55,7 @@ def test_the_summaries_frame_has_one_row_a_run(results: Path) -> None:
     assert math.isnan(unfinished["score"])
 
 
-def test_the_records_frame_has_one_row_a_sample(results: Path) -> None:
+def test_the_records_data_frame_has_one_row_per_sample(results: Path) -> None:
     frame = load_runs(results).records
     assert len(frame) == 19
     assert frame.groupby("setting")["own_score"].mean().to_dict() == {
@@ -65,7 +65,7 @@ def test_the_records_frame_has_one_row_a_sample(results: Path) -> None:
     }
 
 
-def test_load_runs_takes_folders_lists_and_results(results: Path) -> None:
+def test_load_runs_accepts_folders_lists_of_folders_and_results(results: Path) -> None:
     base, dart = (results / "tau" / "M" / label for label in ("base-0", "dart-0.5-layer2"))
     finished = [Result(folder, folder.name, {}) for folder in (base, dart)]
     for source in (results, str(results), [base, str(dart)], finished, load_runs(results)):
@@ -80,7 +80,7 @@ def test_compare_runs_equals_the_compare_command(results: Path, tmp_path: Path) 
     pd.testing.assert_frame_equal(pd.DataFrame(frame), pd.read_csv(tmp_path / "table.csv"), check_dtype=False)
 
 
-def test_unknown_settings_and_sources_are_refused(results: Path) -> None:
+def test_unknown_setting_names_and_invalid_run_sources_are_refused(results: Path) -> None:
     with pytest.raises(SettingsError, match=r"no setting is called bas-0 .did you mean 'base-0'"):
         compare_runs(results, "bas-0")
     for odd in (3, [3]):
@@ -92,7 +92,7 @@ def test_unknown_settings_and_sources_are_refused(results: Path) -> None:
         load_runs(results / "nowhere")
 
 
-def test_frames_are_displayed_as_the_tables_of_the_commands(results: Path) -> None:
+def test_data_frames_are_displayed_as_the_tables_of_the_commands(results: Path) -> None:
     runs, compared = load_runs(results), compare_runs(results)
     assert "0.500 [" in repr(runs)
     assert "<small> [" in runs._repr_html_()
@@ -100,7 +100,7 @@ def test_frames_are_displayed_as_the_tables_of_the_commands(results: Path) -> No
     assert ">-0.500<" in compared._repr_html_()
 
 
-def test_a_changed_frame_displays_the_change(results: Path) -> None:
+def test_a_column_added_to_a_data_frame_is_displayed(results: Path) -> None:
     frame = load_runs(results).summaries
     frame["mine"] = 7
     assert "mine" in repr(frame)
@@ -108,17 +108,17 @@ def test_a_changed_frame_displays_the_change(results: Path) -> None:
     assert type(frame.query("n == 8")) is pd.DataFrame
 
 
-def test_a_frame_can_be_pickled(results: Path) -> None:
+def test_a_data_frame_of_runs_can_be_pickled(results: Path) -> None:
     frame = load_runs(results).summaries
     pd.testing.assert_frame_equal(pd.DataFrame(pickle.loads(pickle.dumps(frame))), pd.DataFrame(frame))
 
 
-def test_markup_in_titles_and_notes_is_escaped() -> None:
+def test_html_markup_in_table_titles_and_notes_is_escaped() -> None:
     html = html_with_notes(Table.of([{"task": "<i>"}], title="<b>", notes=["<script>"]))
     assert not re.search(r"<(i|b|script)>", html)
 
 
-def test_there_is_one_chart_a_task(results: Path) -> None:
+def test_load_runs_gives_one_chart_per_task_and_one_of_the_mean(results: Path) -> None:
     charts = load_runs(results).charts
     assert list(charts) == ["tau", "mean"]
     assert charts["mean"] is charts["tau"]  # as the docs' snippet asks for it, whose runs are of one task
@@ -143,7 +143,7 @@ def test_write_report_equals_the_report_command(results: Path, tmp_path: Path) -
 
 @pytest.mark.long
 @pytest.mark.usefixtures("no_env")
-def test_the_snippet_of_the_catalogue_page_runs(
+def test_the_code_snippet_of_the_catalogue_page_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (snippet,) = re.findall(
@@ -169,7 +169,7 @@ def test_the_stored_notebook_was_executed_and_holds_no_local_path() -> None:
 
 @pytest.mark.long
 @pytest.mark.usefixtures("no_env")
-def test_the_notebook_runs(tmp_path: Path) -> None:
+def test_every_cell_of_the_example_notebook_runs(tmp_path: Path) -> None:
     nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
     pytest.importorskip("ipykernel")
     notebook = nbformat.read(NOTEBOOK, as_version=4)

@@ -126,7 +126,9 @@ def test_the_label_of_a_method_from_a_file_is_its_class_name(mine: Path, name: s
         ("fsat_v:0.5", "did you mean 'fast_v'"),
     ],
 )
-def test_a_wrong_reference_to_an_object_is_a_one_line_error(mine: Path, name: str, said: str) -> None:
+def test_an_invalid_reference_to_a_method_in_a_file_or_module_is_a_one_line_error(
+    mine: Path, name: str, said: str
+) -> None:
     with pytest.raises(AudioMarathonError) as raised:
         get_method(name)
     assert said in str(raised.value)
@@ -177,7 +179,7 @@ def test_runs_of_a_method_file_are_read_without_it_and_refused_after_an_edit(
     assert built_in.method in shown.output
 
 
-def test_a_sweep_takes_a_method_file_and_refuses_two_of_the_same_name(mine: Path) -> None:
+def test_a_sweep_accepts_a_method_file_and_refuses_two_methods_of_the_same_name(mine: Path) -> None:
     name = f"{mine}/pruner.py:Novelty"
     labels = [method.label for method in grid([name, "frame", f"{name}:0.9", name], [0.0, 0.5])]
     assert labels == ["base-0", "Novelty-0.5-layer2", "frame-0.5-layer2", "Novelty-0.9-layer2"]
@@ -197,7 +199,7 @@ def test_a_task_from_a_file_runs_and_its_run_is_read_without_the_file(mine: Path
     assert read.headline.value == result.summary["score"]
 
 
-def test_a_reference_to_a_task_names_a_task_class_in_a_file_or_module(mine: Path) -> None:
+def test_a_task_can_be_named_by_file_or_module_and_class(mine: Path) -> None:
     assert get_task("scenes:Scenes").key == "own-classes/scenes"  # a module of the working folder
     with pytest.warns(UserWarning, match="reports and comparisons find its scorer Mine only in an installed"):
         assert get_task("scenes.py:Odd").key == "odd"

@@ -132,7 +132,7 @@ def is_tie(here: list[tuple[torch.Tensor, torch.Tensor]], there: list[tuple[torc
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: f"{method.label}")
 @pytest.mark.parametrize("key", FAMILIES)
-def test_replies_and_kept_tokens_on_a_gpu_equal_those_on_a_cpu(
+def test_replies_and_kept_tokens_of_a_method_on_a_gpu_equal_those_on_a_cpu(
     on: Callable[[str, str, str], AudioLM], key: str, method: Method
 ) -> None:
     cpu, gpu = on(key, "cpu", "float32"), on(key, DEVICE, "float32")
@@ -165,7 +165,7 @@ def test_ratio_0_gives_the_same_bits_as_base_in_bfloat16(
 
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: f"{method.label}")
-def test_two_calls_give_equal_logits_and_leave_no_memory_allocated(
+def test_two_identical_calls_give_equal_logits_and_leave_no_gpu_memory_allocated(
     on: Callable[[str, str, str], AudioLM], method: Method
 ) -> None:
     lm = on(HOME, DEVICE, "bfloat16")
@@ -226,7 +226,7 @@ STATIC = [key for key in FAMILIES if is_static(key)]
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: f"{method.label}")
 @pytest.mark.parametrize("key", STATIC)
-def test_decode_as_a_cuda_graph_replies_as_the_loop_of_transformers(
+def test_decode_in_a_cuda_graph_gives_the_replies_of_eager_decode(
     on: Callable[[str, str, str], AudioLM], key: str, method: Method
 ) -> None:
     lm = on(key, DEVICE, "float32")
@@ -270,7 +270,7 @@ def test_a_cuda_graph_holds_long_replies_and_leaves_no_memory_allocated(
 
 
 @only_gpu
-def test_a_cuda_graph_decodes_faster_and_its_setup_is_timed_apart(on: Callable[[str, str, str], AudioLM]) -> None:
+def test_a_cuda_graph_decodes_faster_and_its_setup_is_timed_separately(on: Callable[[str, str, str], AudioLM]) -> None:
     lm = on(HOME, DEVICE, "bfloat16")
     inputs = lm.prepare(PROMPTS[:1])
 
@@ -339,7 +339,7 @@ def test_the_audio_tower_never_synchronizes_with_the_gpu(on: Callable[[str, str,
 
 
 @only_gpu
-def test_a_prompt_of_a_new_length_is_as_fast_as_a_known_one(
+def test_a_prompt_of_a_new_length_runs_as_fast_as_one_of_a_known_length(
     on: Callable[[str, str, str], AudioLM], tiny_checkpoint: Path
 ) -> None:
     finding = fresh_lengths(Bench(on(HOME, DEVICE, "bfloat16"), tiny_checkpoint, 30.0))
@@ -347,7 +347,7 @@ def test_a_prompt_of_a_new_length_is_as_fast_as_a_known_one(
 
 
 @only_gpu
-def test_busy_seconds_of_the_gpu_do_not_exceed_wall_seconds(on: Callable[[str, str, str], AudioLM]) -> None:
+def test_measured_gpu_busy_seconds_do_not_exceed_wall_seconds(on: Callable[[str, str, str], AudioLM]) -> None:
     lm = on(HOME, DEVICE, "bfloat16")
     wall = min((reply(lm, Base()).stages for _ in range(5)), key=lambda stages: stages.llm_prefill)
     with busy_seconds(lm):
@@ -371,7 +371,9 @@ def go(tiny_checkpoint: Path, tmp_path: Path, no_env: Any) -> Callable[..., list
 
 
 @only_gpu
-def test_only_warm_records_hold_busy_seconds_of_the_gpu(go: Callable[..., list[list[dict[str, Any]]]]) -> None:
+def test_gpu_busy_seconds_are_recorded_only_for_warmed_up_samples(
+    go: Callable[..., list[list[dict[str, Any]]]],
+) -> None:
     for rows in go():
         assert all(row["warmed"] > 0 and row["time"]["encoder"] > 0 for row in rows)
         assert ["busy" in row for row in rows] == [True, True, False, False]
@@ -380,7 +382,9 @@ def test_only_warm_records_hold_busy_seconds_of_the_gpu(go: Callable[..., list[l
             assert row["busy"]["encoder"] > 0
 
 
-def test_records_of_auto_batches_hold_their_size_and_peak_memory(go: Callable[..., list[list[dict[str, Any]]]]) -> None:
+def test_records_of_batch_size_auto_hold_batch_size_and_peak_memory(
+    go: Callable[..., list[list[dict[str, Any]]]],
+) -> None:
     for rows in go(timing=False, batch_size="auto"):
         for row in rows:
             assert row["batch"]["samples"] == len(rows)
@@ -388,7 +392,7 @@ def test_records_of_auto_batches_hold_their_size_and_peak_memory(go: Callable[..
             assert ("peak_memory_bytes" in row["batch"]) == ON_GPU
 
 
-def test_one_sample_out_of_memory_is_an_error_record(
+def test_a_sample_that_runs_out_of_memory_is_an_error_record(
     go: Callable[..., list[list[dict[str, Any]]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     generate, calls = AudioLM.generate, list[str]()
@@ -407,7 +411,7 @@ def test_one_sample_out_of_memory_is_an_error_record(
         assert "memory" in next(filter(None, errors))
 
 
-def test_the_certify_command_passes() -> None:
+def test_the_certify_command_passes_on_the_gpu() -> None:
     succeed("certify", "--model", "embedded", "--device", DEVICE)
 
 

@@ -133,11 +133,11 @@ def panels(results: Path) -> list[Panel]:
 
 
 class TestTheScoreOfARun:
-    def test_in_status_equals_the_summary(self, results: Path, golden: Figures) -> None:
+    def test_in_the_status_command_equals_the_summary(self, results: Path, golden: Figures) -> None:
         rows = read_status([results])
         assert {(row.task, row.setting): (row.progress.score, row.progress.interval) for row in rows} == golden
 
-    def test_in_status_is_computed_from_records_while_the_run_goes_on(
+    def test_in_the_status_command_is_computed_from_records_while_a_run_goes_on(
         self, results: Path, golden: Figures, tmp_path: Path
     ) -> None:
         """Without a summary it is worked out of the records, to the same figure."""
@@ -255,7 +255,7 @@ class TestTheDifferenceFromBase:
 
 
 class TestTheMeanOverTasks:
-    def test_is_equal_with_its_interval_on_page_plots_paper_and_comparison(
+    def test_is_equal_with_its_interval_on_report_page_plots_paper_and_comparison(
         self, systems: list[System], data: PageData, compared: Compared, panels: list[Panel]
     ) -> None:
         """On the page, in plots, in the paper's table and in the comparison."""
@@ -295,7 +295,7 @@ class TestEveryFormatOfATable:
         }
         return made[request.param]()
 
-    def test_shows_the_same_cells(self, table: Table) -> None:
+    def test_shows_the_same_cells_as_the_other_formats(self, table: Table) -> None:
         wanted = [[cell.text for cell in row] for row in cells(table)]
         assert wanted
         lines = [line.strip("| \n").split(" | ") for line in markdown(table).splitlines() if line.startswith("|")][2:]
@@ -310,7 +310,7 @@ class TestEveryFormatOfATable:
             columns = [list(map(str, column.cells)) for column in rich_table(table).columns]
             assert [list(row) for row in zip(*columns, strict=True)] == wanted
 
-    def test_csv_holds_unrounded_values(self, table: Table) -> None:
+    def test_csv_tables_hold_unrounded_values(self, table: Table) -> None:
         rows = list(csv.DictReader(as_csv(table).splitlines()))
         for row, record in zip(rows, table.frame.to_dict("records"), strict=True):
             for name, value in record.items():
@@ -363,11 +363,11 @@ class TestWhichRunIsTheBase:
             "plot": (see.drawn.pairs is not None, "prefill_ms" in see.drawn.figures),
         }
 
-    def test_a_run_that_differs_only_in_method_is_compared_in_every_view(self, pruned: Path) -> None:
+    def test_a_run_that_differs_from_base_only_in_method_is_compared_in_every_view(self, pruned: Path) -> None:
         assert set(self.views(pruned.parents[2]).values()) == {(True, True)}
 
     @pytest.mark.parametrize("lost", ["failed", "clip replaced", "not selected again"])
-    def test_samples_missing_on_one_side_are_left_out_in_every_view(self, pruned: Path, lost: str) -> None:
+    def test_samples_missing_in_base_or_pruned_run_are_left_out_in_every_view(self, pruned: Path, lost: str) -> None:
         """A later, smaller run of base takes no sample away."""
         if lost == "failed":
             added(pruned, a_failed_record("clip3"))
@@ -383,7 +383,7 @@ class TestWhichRunIsTheBase:
         assert {*scored, *timed} == {8 if lost == "not selected again" else 7}
 
     @pytest.mark.parametrize("name", ["prompts", "data", "max_new_tokens", "version", "origin", "corpus"])
-    def test_runs_with_other_data_or_prompts_are_not_compared(self, pruned: Path, name: str) -> None:
+    def test_runs_whose_data_or_prompts_differ_are_not_compared(self, pruned: Path, name: str) -> None:
         with_identity(pruned, **{name: "other"})
         assert set(self.views(pruned.parents[2]).values()) == {(False, False)}
 
@@ -403,7 +403,7 @@ class TestWhichRunIsTheBase:
         systems = read_systems([pruned.parents[2]])
         assert f"dart-0.5-layer2 {said}" in {system.name(with_checkpoint=False) for system in systems}
 
-    def test_runs_with_other_model_code_are_compared_only_on_request(self, pruned: Path) -> None:
+    def test_runs_whose_model_code_differs_are_compared_only_on_request(self, pruned: Path) -> None:
         for folder in pruned.parent.iterdir():
             with_identity(folder, **{"code of model own": "1" * 16})
         self.test_runs_with_other_conditions_are_compared_only_on_request(
@@ -415,7 +415,9 @@ class TestWhichRunIsTheBase:
         [{"device": "other gpu"}, {"device": None}, {"sdpa_backends": "cudnn"}, {"timing": "cold"},
          {"prefill_chunk": 64}],
     )  # fmt: skip
-    def test_if_it_was_timed_elsewhere_or_in_another_way(self, pruned: Path, identity: dict[str, Any]) -> None:
+    def test_runs_timed_on_another_device_or_in_another_way_have_only_scores_compared(
+        self, pruned: Path, identity: dict[str, Any]
+    ) -> None:
         with_identity(pruned, **identity)
         assert set(self.views(pruned.parents[2]).values()) == {(True, False)}
 
@@ -424,17 +426,17 @@ class TestWhichRunIsTheBase:
         [a_session("t", cpu="other cpu"), a_session("t", threads=4), a_session("t", busy=3.0), {"started": "t"}],
         ids=["cpu", "threads", "busy", "unknown"],
     )
-    def test_sessions_that_may_differ_in_load_have_only_scores_compared(
+    def test_runs_in_sessions_that_may_differ_in_machine_load_have_only_scores_compared(
         self, pruned: Path, session: dict[str, Any]
     ) -> None:
         changed(changed_records(pruned, session="t"), sessions=[session])
         assert set(self.views(pruned.parents[2]).values()) == {(True, False)}
 
-    def test_runs_beside_other_workers_have_only_scores_compared(self, pruned: Path) -> None:
+    def test_runs_of_workers_that_shared_a_machine_have_only_scores_compared(self, pruned: Path) -> None:
         changed(pruned, sessions=[a_session("s") | {"workers_sharing": 2}])
         assert set(self.views(pruned.parents[2]).values()) == {(True, False)}
 
-    def test_times_of_another_quiet_session_are_tabulated_but_not_plotted(self, pruned: Path) -> None:
+    def test_times_of_runs_in_different_quiet_sessions_are_tabulated_but_not_plotted(self, pruned: Path) -> None:
         """Tables compare its times with a note; no picture draws them, and nothing is recommended from them."""
         changed(changed_records(pruned, session="t"), sessions=[a_session("t")])
         finished(pruned)
@@ -477,16 +479,18 @@ class TestWhichRuns:
             "sweep": {str(setting.result.folder) for group in groups for setting in group},
         }
 
-    def test_every_command_finds_the_same_runs(self, both: Path) -> None:
+    def test_every_command_finds_the_same_runs_in_a_results_folder(self, both: Path) -> None:
         assert {name: len(settings) for name, settings in self.seen(both).items() if len(settings) != 2} == {}
 
-    def test_runs_of_reproduce_are_found_if_their_folder_is_named(self, both: Path) -> None:
+    def test_runs_of_the_reproduce_command_are_found_if_their_folder_is_named(self, both: Path) -> None:
         by_command = self.seen(both / "reproduce-paper")
         assert {name: len(each) for name, each in by_command.items()} == dict.fromkeys(by_command, 2)
         assert all("reproduce-paper" in folder for folder in by_command["status"])
 
 
-def test_task_weights_of_a_benchmark_apply_to_every_mean(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_task_weights_of_a_benchmark_apply_to_the_mean_in_every_view(
+    results: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     weights = {task.key: 1.0 + place for place, task in enumerate(AUDIOMARATHON.tasks)}
     made = (replace(AUDIOMARATHON, weights=weights),)
     monkeypatch.setattr(registry, "built_in", lambda: made)

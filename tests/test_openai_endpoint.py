@@ -134,14 +134,14 @@ SetEnv = Callable[[str, str], None]
 
 
 class TestAsking:
-    def test_sends_the_audio_and_returns_reply_counts_and_times(self, url: str) -> None:
+    def test_sends_the_audio_and_returns_the_reply_with_token_counts_and_times(self, url: str) -> None:
         answer = ask(client(url), 3)
         assert answer.text == crc(_wav(noise(3)))
         assert (answer.finish, answer.attempts) == ("stop", 1)
         assert (answer.prompt_tokens, answer.audio_tokens, answer.new_tokens) == (100, 25, 8)
         assert 0 < answer.first_token <= answer.total
 
-    def test_first_token_time_is_before_the_end_of_a_slow_stream(self, serve: Serve) -> None:
+    def test_the_first_token_time_is_before_the_end_of_a_slow_stream(self, serve: Serve) -> None:
         answer = ask(client(serve(slow=0.1)))
         assert 0.1 <= answer.first_token < answer.total - 0.07
 
@@ -155,7 +155,7 @@ class TestAsking:
             (("<think>", "A?"), 1),  # no text at all: the last piece
         ],
     )
-    def test_first_token_time_is_that_of_the_first_token_after_thinking(
+    def test_the_first_token_time_is_that_of_the_first_token_after_thinking(
         self, pieces: Sequence[str], first: int
     ) -> None:
         reply = _Reply(100)
@@ -164,7 +164,7 @@ class TestAsking:
         assert reply.first == first
 
     @pytest.mark.parametrize("wish", READ)
-    def test_every_variant_of_a_stream_is_read(self, url: str, wish: str) -> None:
+    def test_every_stream_format_of_the_case_list_gives_the_same_reply_text(self, url: str, wish: str) -> None:
         answer = ask(client(url, attempts=1), text=wish)
         assert (answer.text, answer.finish, answer.prompt_tokens, answer.new_tokens) == ("Bé", "stop", None, None)
         assert 0 < answer.first_token <= answer.total
@@ -308,7 +308,7 @@ class TestAsking:
             ask(endpoint, text="403 flagged")
 
     @pytest.mark.parametrize("wish", ["400 context_length_exceeded", "413 too large", "422 no"])
-    def test_a_refused_request_is_not_repeated(self, url: str, wish: str) -> None:
+    def test_a_request_that_the_server_refused_is_not_repeated(self, url: str, wish: str) -> None:
         before = told(url)["posts"]
         with pytest.raises(EndpointError, match=wish):
             ask(client(url), text=wish)
@@ -342,7 +342,9 @@ except EndpointError:
         assert len(waits) == 2
         assert 0.25 <= waits[0] <= 0.5 < waits[1] * 2 <= 2.0
 
-    def test_a_certificate_file_set_later_is_read_once(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def test_a_changed_ssl_cert_file_variable_is_read_once_by_new_clients(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
         real, read = ssl.create_default_context, list[str]()
         monkeypatch.setattr("ssl.create_default_context", lambda: (read.append(os.environ["SSL_CERT_FILE"]), real())[1])
         for name in ("first", "second", "second"):
@@ -371,7 +373,7 @@ except EndpointError:
         with endpoint:
             assert ask(endpoint).attempts == 1
 
-    def test_a_wait_that_the_server_asks_for_holds_all_threads(self, url: str) -> None:
+    def test_a_wait_that_the_server_asks_for_pauses_the_requests_of_all_threads(self, url: str) -> None:
         waits: list[float] = []
 
         async def sleep(seconds: float) -> None:
@@ -412,7 +414,7 @@ except EndpointError:
 
 
 class TestText:
-    def test_request_fields_reach_the_server_as_given(self, url: str) -> None:
+    def test_given_request_fields_reach_the_server_unchanged(self, url: str) -> None:
         form = {"type": "json_object"}
         sent = json.loads(say(client(url), "echo", seed=7, response_format=form, top_p=0.5).text)
         assert sent.pop("messages") == [{"role": "system", "content": "Judge."}, {"role": "user", "content": "echo"}]
@@ -427,7 +429,7 @@ class TestText:
         assert (sent["temperature"], sent["max_completion_tokens"], sent["stream"]) == (0.7, 16, True)
         assert not {"max_tokens", "seed"} & sent.keys()
 
-    def test_cost_is_known_only_with_prices_and_token_counts(self, url: str) -> None:
+    def test_cost_is_known_only_if_prices_and_token_counts_are_known(self, url: str) -> None:
         assert say(client(url, prices=Prices(2.5, 10, 40)), "Well?").cost == pytest.approx(1267.5e-6)
         assert say(client(url, prices=Prices(2.5, 10)), "crlf").cost is None
         assert say(client(url), "Well?").cost is None
@@ -441,7 +443,7 @@ class TestKey:
             "500 {key}", "500 {quoted}", "403 {part}", f"302 http://x/{KEY}",
         ],
     )  # fmt: skip
-    def test_no_part_of_it_is_in_an_error(self, url: str, wish: str) -> None:
+    def test_no_part_of_the_api_key_is_in_an_error_message(self, url: str, wish: str) -> None:
         endpoint = client(url, attempts=2)
         with pytest.raises((EndpointError, ModelError), match=r"\*\*\*") as caught:
             ask(endpoint, text=wish)
@@ -474,27 +476,27 @@ class TestKey:
         ],
         ids=["random", "random letters or digits", "short or known", "words or one letter"],
     )
-    def test_only_a_long_key_that_is_not_made_of_words_is_masked_in_replies(
+    def test_only_a_long_api_key_that_is_not_made_of_words_is_masked_in_replies(
         self, keys: Sequence[str], secret: bool
     ) -> None:
         assert [key for key in keys if is_secret(key) is not secret] == []
 
     @pytest.mark.parametrize("letters", [string.ascii_letters, string.ascii_letters + string.digits, string.digits])
-    def test_random_keys_are_masked_in_replies(self, letters: str) -> None:
+    def test_random_api_keys_are_masked_in_replies(self, letters: str) -> None:
         rng = random.Random(1)
         assert sum(is_secret("".join(rng.choices(letters, k=20))) for _ in range(500)) > 490
 
     @pytest.mark.parametrize("key", ["lm-studio", "sk-no-key-required", "Bearer", "e", KEY])
-    def test_no_reply_finish_or_model_list_is_changed_by_any_key(self, serve: Serve, key: str) -> None:
+    def test_no_api_key_changes_ordinary_reply_text_finish_reason_or_model_list(self, serve: Serve, key: str) -> None:
         endpoint = client(serve(keyless=1), key)
         answer = say(endpoint, "Recording studio required, Bearer")
         assert (answer.text, answer.finish, answer.masked) == ("Recording studio required, Bearer", "stop", False)
         assert endpoint.models() == ["tiny", "other"]
 
-    def test_a_part_of_the_key_in_a_reply_is_not_masked(self, url: str) -> None:
+    def test_a_part_of_the_api_key_in_a_reply_is_not_masked(self, url: str) -> None:
         assert say(client(url), "a part of the key").text == f"it ends in {KEY[8:]}"
 
-    def test_a_key_that_is_not_masked_gives_a_warning_that_does_not_show_it(
+    def test_an_api_key_too_plain_to_mask_gives_a_warning_that_does_not_show_it(
         self, recwarn: pytest.WarningsRecorder
     ) -> None:
         Endpoint.from_env("m", {"OPENAI_API_KEY": KEY})
@@ -521,7 +523,7 @@ class TestKey:
 
 
 class TestProxy:
-    def test_the_proxy_of_the_environment_is_used(self, url: str, no_env: SetEnv) -> None:
+    def test_requests_use_the_proxy_of_the_http_proxy_variable(self, url: str, no_env: SetEnv) -> None:
         no_env("http_proxy", url.removesuffix("/v1").replace("//", "//me:word@"))
         assert ask(client("http://model.invalid/v1"), 5).text == crc(_wav(noise(5)))
 
@@ -593,23 +595,27 @@ class TestSettings:
             (None, "m", "OPENAI_API_KEY is not set"),
         ],
     )
-    def test_a_wrong_or_missing_setting_is_refused(self, url: str | None, model: str, message: str) -> None:
+    def test_a_wrong_or_missing_endpoint_setting_is_refused_without_showing_secrets(
+        self, url: str | None, model: str, message: str
+    ) -> None:
         with pytest.raises(SettingsError, match=message) as caught:
             Endpoint.from_env(model, {"OPENAI_BASE_URL": url} if url else {})
         assert "secret" not in str(caught.value)
 
-    def test_an_endpoint_at_another_address_needs_no_key(self) -> None:
+    def test_an_endpoint_with_a_given_base_url_needs_no_api_key(self) -> None:
         assert Endpoint.from_env("m", {"OPENAI_BASE_URL": "http://x/v1"}).host == "x"
 
     @pytest.mark.parametrize("url", ["http://x/v1", "http://x/v1/", " http://x/v1// "])
-    def test_a_slash_at_the_end_of_the_address_is_dropped(self, url: str) -> None:
+    def test_a_slash_at_the_end_of_the_base_url_is_dropped(self, url: str) -> None:
         assert Endpoint.from_env("m", {"OPENAI_BASE_URL": url}).url == "http://x/v1"
 
     @pytest.mark.parametrize(
         ("prices", "audio_tokens", "cost"),
         [(Prices(2.5, 10), None, 330e-6), (Prices(2.5, 10, 40), 25, 1267.5e-6), (Prices(2.5, 10, 40), None, None)],
     )
-    def test_cost_of_a_request_by_hand(self, prices: Prices, audio_tokens: int | None, cost: float | None) -> None:
+    def test_the_cost_of_a_request_equals_the_cost_computed_by_hand(
+        self, prices: Prices, audio_tokens: int | None, cost: float | None
+    ) -> None:
         assert prices.cost(100, audio_tokens, 8) == (cost and pytest.approx(cost))
 
 
@@ -685,7 +691,7 @@ def peak_memory() -> Iterator[list[int]]:
 
 
 class TestRuns:
-    def test_a_timed_run_sends_one_request_at_a_time(
+    def test_a_timed_run_sends_only_one_request_at_a_time(
         self, go: Callable[..., Any], serve: Serve, no_env: SetEnv
     ) -> None:
         no_env("OPENAI_PRICE_IN", "2.5")
@@ -737,7 +743,7 @@ class TestRuns:
             assert ("latency" in record) is timing
 
     @pytest.mark.parametrize("wish", ["400 {key} {quoted}", "500 {part}", "the key"])
-    def test_the_key_is_in_no_file_and_no_line_whatever_the_server_answers(
+    def test_the_api_key_is_in_no_file_and_no_output_line_whatever_the_server_answers(
         self, go: Callable[..., Any], url: str, wish: str, monkeypatch: pytest.MonkeyPatch, capfd: Any
     ) -> None:
         attempts(monkeypatch, 2)
@@ -762,14 +768,14 @@ class TestRuns:
             ("thinking unclosed and cut", r"the token limit \(16\) cut replies .* raise MAX_NEW_TOKENS", True),
         ],
     )
-    def test_replies_of_thinking_alone_are_warned_of(
+    def test_replies_that_hold_only_thinking_give_a_warning(
         self, go: Callable[..., Any], url: str, wish: str, warning: str, cut: bool
     ) -> None:
         with pytest.warns(UserWarning, match=warning):
             flags = flags_of(go(url, samples=2, wishes=[wish]).summary)
         assert ("2 empty" in flags, "2 cut" in flags) == (True, cut)
 
-    def test_many_requests_to_a_faulty_server_are_answered_once_each(
+    def test_every_request_to_a_server_with_random_faults_gets_exactly_one_record(
         self,
         go: Callable[..., Any],
         url: str,
@@ -891,7 +897,7 @@ class TestRuns:
         summary = go(url).summary
         assert (summary["n"], summary["errors"]) == (2, 1)
 
-    def test_pruning_methods_are_refused(self, tmp_path: Path, no_env: SetEnv) -> None:
+    def test_pruning_methods_are_refused_for_an_endpoint(self, tmp_path: Path, no_env: SetEnv) -> None:
         no_env("OPENAI_BASE_URL", "http://127.0.0.1:9/v1")
         settings = RunSettings.read({}, data=str(a_task(tmp_path, 1)), model_path="tiny", results=tmp_path / "r")
         with pytest.raises(MethodError, match="endpoint; allowed: base"):
@@ -900,7 +906,7 @@ class TestRuns:
     @pytest.mark.parametrize(
         "setting", ["decode_tokens=8", "device=cpu", "dtype=float16", "attn_implementation=eager", "device_map=auto"]
     )
-    def test_settings_of_local_models_are_refused(self, go: Callable[..., Any], setting: str) -> None:
+    def test_settings_of_local_models_are_refused_for_an_endpoint(self, go: Callable[..., Any], setting: str) -> None:
         name, value = setting.split("=")
         with pytest.raises(SettingsError, match=f"{name.upper()}={value}: "):
             go("http://127.0.0.1:9/v1", **{name: int(value) if value.isdigit() else value})
@@ -921,7 +927,7 @@ class TestRuns:
             ("a/", "-endpoint"),
         ],
     )
-    def test_the_endpoint_model_name_gives_the_folder_name(
+    def test_the_results_folder_is_named_after_the_endpoint_model(
         self, go: Callable[..., Any], url: str, tmp_path: Path, model: str, folder: str
     ) -> None:
         with pytest.raises(ModelError, match="refuses"):
@@ -947,7 +953,7 @@ class TestDoctor:
             ("sk-\n1", "tiny", "must be printable ASCII", True),
         ],
     )
-    def test_reports_the_listed_models_and_a_refused_key(
+    def test_reports_the_models_of_the_endpoint_and_a_refused_key(
         self, url: str, key: str, model: str, message: str, fatal: bool
     ) -> None:
         text, bad = self.examine(url, key, model)
@@ -955,12 +961,12 @@ class TestDoctor:
         assert bad == fatal
 
     @pytest.mark.parametrize("address", ["http://127.0.0.1:9/v1", "http://x:secret@y/v1"])
-    def test_an_unusable_address_is_fatal_and_its_password_not_shown(self, address: str) -> None:
+    def test_an_unusable_endpoint_address_is_fatal_and_its_password_is_not_shown(self, address: str) -> None:
         text, bad = self.examine(address)
         assert "secret" not in text
         assert bad
 
-    def test_the_doctor_command_examines_the_endpoint(
+    def test_the_doctor_command_examines_the_configured_endpoint(
         self, url: str, no_env: SetEnv, capsys: pytest.CaptureFixture
     ) -> None:
         no_env("OPENAI_BASE_URL", url)

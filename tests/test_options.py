@@ -67,7 +67,7 @@ def test_every_setting_is_an_option_of_the_command(command: str) -> None:
     ],
 )
 @pytest.mark.parametrize("command", ["run", "sweep"])
-def test_flag_over_env_var_over_file_over_default(
+def test_a_flag_wins_over_env_var_over_config_file_over_default(
     call, command: str, key: str, env: str, file: str, by_env: str, by_flag: tuple[str, ...], name: str
 ) -> None:
     def value(settings: RunSettings) -> Any:
@@ -85,7 +85,7 @@ def test_flag_over_env_var_over_file_over_default(
     assert given["tasks"] == ["vesus"]
 
 
-def test_arguments_of_a_sweep_follow_the_same_precedence(call) -> None:
+def test_arguments_of_a_sweep_follow_the_precedence_of_options(call) -> None:
     Path("c.yaml").write_text("tasks: tau\nmethod: [dart, frame]\nratios: [0.1, 0.50]\nbase: false\ntflops:\n")
     assert call("sweep", "--config", "c.yaml")[2] == {
         "tasks": ["tau"], "model": None, "methods": "dart,frame", "ratios": "0.1,0.50", "base": False, "plan": False,
@@ -96,7 +96,7 @@ def test_arguments_of_a_sweep_follow_the_same_precedence(call) -> None:
     assert (given["methods"], given["base"]) == ("tova", True)
 
 
-def test_a_task_folder_in_the_environment_wins_over_data_in_the_config_file(call) -> None:
+def test_a_task_folder_in_an_env_var_wins_over_data_in_the_config_file(call) -> None:
     Path("c.yaml").write_text("tasks: tau\ndata: root\ndata_paths:\n  TAU_DATA_PATH: a\n  VOX_DATA_PATH: b\n")
     paths = {"TAU_DATA_PATH": "mine", "VOX_DATA_PATH": "b"}
     assert dict(call("run", "--config", "c.yaml", TAU_DATA_PATH="mine")[1].data_paths) == paths
@@ -131,7 +131,7 @@ def test_a_saved_config_gives_the_same_run_and_holds_no_secret(call, arguments: 
     assert {entry.name for entry in Path().iterdir()} == {"c.yaml"}
 
 
-def test_a_config_is_not_saved_if_the_settings_are_wrong(call) -> None:
+def test_a_config_is_not_saved_if_the_settings_are_invalid(call) -> None:
     Path("c.yaml").write_text("as it was")
     assert call("run", "tau", "--ratio", "2", "--save-config", "c.yaml")[0] == 2
     assert Path("c.yaml").read_text() == "as it was"
@@ -176,7 +176,7 @@ def test_a_bad_config_file_is_a_one_line_error_with_its_name_and_exit_code_2(cal
     assert re.fullmatch(f"error: {told}.*\n", err), err
 
 
-def test_a_config_with_a_python_tag_runs_no_code(call) -> None:
+def test_a_config_file_with_a_python_tag_runs_no_code(call) -> None:
     Path("c.yaml").write_text("tasks: tau\nmodel_path: !!python/object/apply:os.mkdir [oops]\n")
     call("run", "--config", "c.yaml")
     assert not Path("oops").exists()
@@ -195,7 +195,7 @@ class TestHelp:
                 assert re.search(rf"(?m)^  {flag} .*", groups[setting.metadata["group"]]), flag
         assert max(len(line) for part in groups.values() for line in part.splitlines()) <= 80
 
-    def test_help_shows_description_default_and_variable_of_a_setting(self) -> None:
+    def test_help_shows_description_default_and_env_var_of_a_setting(self) -> None:
         shown = " ".join(CliRunner().invoke(app, ["run", "--help"]).stdout.split())
         for setting in settings_fields():
             assert setting.metadata["help"] in shown
@@ -236,7 +236,7 @@ class TestCompletion:
         shown = CliRunner().invoke(app, ["--show-completion", "bash"], prog_name="audiomarathon")
         assert (shown.exit_code, "_AUDIOMARATHON_COMPLETE" in shown.stdout) == (0, True)
 
-    def test_completion_imports_no_torch(self) -> None:
+    def test_completion_imports_no_torch_transformers_or_numpy(self) -> None:
         code = (
             "import atexit, os, sys; from audiomarathon.cli.app import main\n"
             "atexit.register(lambda: print('loaded:', *{'torch', 'transformers', 'numpy'} & set(sys.modules)))\n"
@@ -269,7 +269,7 @@ class TestCompletion:
         (["ruler", "x", "--gap", "nan"], "--gap nan: expected a finite number"),
     ],
 )
-def test_a_wrong_command_line_is_a_one_line_error(
+def test_an_invalid_command_line_is_a_one_line_error(
     given: list[str], told: str, monkeypatch: pytest.MonkeyPatch, capsys
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["audiomarathon", *given])
@@ -289,7 +289,7 @@ def test_a_command_group_without_a_command_shows_its_help(
     assert (ended.value.code, capsys.readouterr().err[:7]) == (2, "Usage: ")
 
 
-def test_no_command_line_uses_argparse() -> None:
+def test_no_source_file_imports_argparse() -> None:
     folders = ("src", "kvpress", "Segment", "analyse_audio_duration", "Qwen_2.5_Omni")
     sources = [file for folder in folders for file in (ROOT / folder).rglob("*.py")]
     assert [file for file in sources if re.search(r"(?m)^\s*(import|from) argparse\b", file.read_text("utf-8"))] == []

@@ -50,7 +50,7 @@ if sys.argv[1:3] != ["-P", "-c"]:
 """
 
 
-def test_every_listed_command_has_a_test_or_a_replacement() -> None:
+def test_every_original_command_on_the_list_has_a_test_or_a_replacement() -> None:
     assert {name: len(entries) for name, entries in ENTRIES.items()} == {
         "AudioMarathon": 34,
         "JASCO": 2,
@@ -65,7 +65,7 @@ def test_every_listed_command_has_a_test_or_a_replacement() -> None:
 @pytest.mark.parametrize(
     "entry", [entry for entry in COMMANDS if "replaced" in entry], ids=lambda entry: entry["command"][:60]
 )
-def test_a_replaced_command_has_a_row_with_its_replacement_in_the_docs(entry: dict[str, str]) -> None:
+def test_a_replaced_command_has_a_row_with_its_replacement_in_the_docs_table(entry: dict[str, str]) -> None:
     (row,) = [line for line in PAGE.splitlines() if line.startswith(f"| `{entry['command']}` |")]
     assert entry["replaced"] in row.removeprefix(f"| `{entry['command']}` |").replace("`", "")
     for file in re.findall(r"-r (\S+)", entry["replaced"]):
@@ -73,7 +73,7 @@ def test_a_replaced_command_has_a_row_with_its_replacement_in_the_docs(entry: di
 
 
 @pytest.mark.parametrize("entry", TESTED, ids=lambda entry: entry["command"][:60])
-def test_the_named_test_of_a_command_exists_and_names_its_script(entry: dict[str, str]) -> None:
+def test_the_test_named_for_an_original_command_exists_and_names_its_script(entry: dict[str, str]) -> None:
     file, *names = entry["runs"].split("::")
     nodes = ast.parse((ROOT / file).read_text(encoding="utf-8")).body
     constants = [node for node in nodes if isinstance(node, ast.Assign)]
@@ -178,7 +178,7 @@ LONG = ("Qwen_2.5_Omni", "LALM_Bench")  # whose doors other tests run too, with 
 @pytest.mark.parametrize(
     "folder", [pytest.param(folder, marks=[pytest.mark.long] if folder in LONG else []) for folder in FOLDERS]
 )
-def test_original_commands_run_in_their_folder_and_leave_their_results(
+def test_original_commands_run_in_their_folder_and_write_their_results_there(
     folder: str,
     noted: Callable[[str, str], list[tuple[Path, dict[str, str], list[str]]]],
     standing_in: Callable[[str], None],
@@ -203,7 +203,7 @@ def test_original_commands_run_in_their_folder_and_leave_their_results(
 
 
 @pytest.mark.skipif(find_spec("pip") is None or find_spec("setuptools") is None, reason="no pip that builds offline")
-def test_pip_resolves_jascos_requirements_to_this_project() -> None:
+def test_pip_resolves_the_requirements_file_of_jasco_to_this_project() -> None:
     offline = ("--dry-run", "--no-deps", "--no-index", "--no-build-isolation", "--disable-pip-version-check")
     command = [sys.executable, "-m", "pip", "install", *offline, "-r", "evaluation/requirements.txt"]
     done = subprocess.run(command, cwd=ROOT / "JASCO", capture_output=True, text=True, check=True)

@@ -61,7 +61,7 @@ def group(root: Path, task: str = "tau", seed: int = 42) -> list[Finished]:
 
 
 class TestAgainstBase:
-    def test_accuracy_difference_by_hand(self, tmp_path: Path) -> None:
+    def test_the_accuracy_difference_and_interval_equal_values_computed_by_hand(self, tmp_path: Path) -> None:
         ran(tmp_path, "tau", "base-0", "11110000")
         ran(tmp_path, "tau", "frame-0.5", "11111100")
         base, frame = group(tmp_path)
@@ -83,7 +83,7 @@ class TestAgainstBase:
         assert frame.against_base["score"]["difference"] == pytest.approx(-0.25)
         assert "accuracy" not in frame.against_base
 
-    def test_the_number_of_samples_with_compared_times_is_shown(self, tmp_path: Path) -> None:
+    def test_the_number_of_samples_with_compared_times_is_shown_in_the_table(self, tmp_path: Path) -> None:
         for label in ("base-0", "frame-0.5"):
             ran(tmp_path, "tau", label, "1100")
             folder = changed_records(tmp_path / "tau" / "toy" / label, session="now", time=STAGES)
@@ -111,7 +111,7 @@ def test_differences_from_base_are_printed_and_written(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
-def test_each_checkpoint_has_separate_tables(tmp_path: Path) -> None:
+def test_each_model_checkpoint_has_separate_tables(tmp_path: Path) -> None:
     ran(tmp_path, "tau", "base-0", "11")
     (tmp_path / "tau" / "toy").rename(tmp_path / "tau" / "other")
     changed(tmp_path / "tau" / "other" / "base-0", checkpoint="/m/other")

@@ -109,12 +109,12 @@ def test_torch_is_pinned_first_and_installed_alone() -> None:
     assert "'^torch=='" in (ROOT / "Makefile").read_text(encoding="utf-8")
 
 
-def test_installed_packages_have_the_declared_versions() -> None:
+def test_installed_packages_have_the_versions_that_pyproject_declares() -> None:
     for name, requirement in declared().items():
         assert importlib.metadata.version(name) in requirement.specifier
 
 
-def test_the_version_is_stated_in_one_place() -> None:
+def test_the_version_is_read_from_the_package_and_not_stated_in_pyproject() -> None:
     assert "version" in PROJECT["dynamic"]
     assert "version" not in PROJECT
     assert Version(audiomarathon.__version__).release
@@ -142,7 +142,7 @@ HEAVY = {
         ("run tau --ratio 2", {"torch", "transformers"}, "--ratio=2: not allowed"),
     ],
 )
-def test_a_command_without_a_model_imports_nothing_heavy(
+def test_commands_that_need_no_model_import_no_heavy_packages(
     command: str, heavy: set[str], said: str, tmp_path: Path
 ) -> None:
     code = (
@@ -176,7 +176,7 @@ def metadata(wheel: zipfile.ZipFile) -> email.message.Message:
     return email.message_from_bytes(wheel.read(name))
 
 
-def test_the_wheel_ships_every_file_of_the_package(wheel: zipfile.ZipFile) -> None:
+def test_the_wheel_ships_every_tracked_file_of_the_package(wheel: zipfile.ZipFile) -> None:
     package = ROOT / "src" / "audiomarathon"
     files = {file.relative_to(ROOT / "src").as_posix() for file in tracked() if package in file.parents}
     assert {"audiomarathon/py.typed", "audiomarathon/embedded/checkpoint/model.safetensors"} <= files
@@ -229,7 +229,7 @@ def test_the_installed_wheel_runs_the_demo_without_the_repository(wheel: zipfile
     assert (records / "demo.png").is_file()
 
 
-def test_the_wheel_ships_no_tests_and_no_scripts(wheel: zipfile.ZipFile) -> None:
+def test_the_wheel_ships_no_test_and_no_repository_script(wheel: zipfile.ZipFile) -> None:
     tops = {name.split("/")[0] for name in wheel.namelist()}
     assert tops == {"audiomarathon", f"audiomarathon-{audiomarathon.__version__}.dist-info"}
 
@@ -243,7 +243,7 @@ def tracked() -> list[Path]:
     return [ROOT / name for name in done.stdout.split("\0") if name and (ROOT / name).is_file()]
 
 
-def test_no_tracked_file_contains_a_path_of_a_users_machine() -> None:
+def test_no_tracked_file_contains_a_local_path_of_a_users_machine() -> None:
     places = (ROOT, Path.home(), Path(sys.prefix), Path(sys.base_prefix))
     here = {f"{place}/" for place in places if place.parts[1:2] not in ((), ("usr",))}
     pattern = re.compile("|".join([*map(re.escape, here), r"/(?:home|Users)/[a-z]\w*/"]).encode())
@@ -329,7 +329,7 @@ def test_relative_links_in_the_pages_point_to_existing_files(name: str) -> None:
         assert (page.parent / target).exists(), target
 
 
-def test_license_and_citation_tell_software_authors_from_paper_authors() -> None:
+def test_license_and_citation_name_software_authors_and_paper_authors_separately() -> None:
     """The software is not the paper's authors', and the citation credits the paper to them alone."""
     texts = {name: (ROOT / name).read_text(encoding="utf-8") for name in ("LICENSE", "CITATION.cff", "pyproject.toml")}
     assert all(text.count("AudioMarathon contributors") == 1 for text in texts.values())

@@ -46,7 +46,7 @@ def root(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_the_fastest_setting_within_a_point_is_recommended_and_listed_first(root: Path) -> None:
+def test_the_fastest_setting_within_a_point_of_base_is_recommended_and_listed_first(root: Path) -> None:
     a_pruned(root)
     a_pruned(root, "fast_v-0.3-layer2", prefill=0.8)
     a_pruned(root, "dart-0.9-layer2", [True] * 4 + [False] * 4, prefill=0.1)
@@ -67,7 +67,7 @@ def test_a_press_that_cannot_change_replies_needs_no_score_interval(tmp_path: Pa
     assert "interval" not in line
 
 
-def test_a_setting_that_is_not_ranked_is_named_in_a_note_and_not_first(root: Path) -> None:
+def test_a_setting_that_is_not_ranked_is_named_in_a_note_and_not_listed_first(root: Path) -> None:
     """It is faster still, but on two samples of eight."""
     a_pruned(root)
     a_pruned(root, "dart-0.9-layer2", [True] * 2, prefill=0.1)
@@ -78,7 +78,7 @@ def test_a_setting_that_is_not_ranked_is_named_in_a_note_and_not_first(root: Pat
 
 
 @pytest.mark.parametrize("mark", [Certificate({}).mark, Certificate({"injection": (1, 10)}).mark])
-def test_a_recommendation_based_on_weak_judges_has_a_warning(root: Path, mark: str) -> None:
+def test_a_recommendation_based_on_scores_of_an_unreliable_judge_has_a_warning(root: Path, mark: str) -> None:
     folder = a_pruned(root)
     assert len(said(root)) == 1
     finished(folder, notes=[f"judge A: {mark}"])
@@ -91,7 +91,7 @@ def test_a_setting_without_comparable_figures_is_not_recommended(root: Path) -> 
     assert said(root) == ["M: no recommendation, because no setting can be compared with its base."]
 
 
-def test_a_speed_up_that_rounds_to_1_is_not_counted(root: Path) -> None:
+def test_a_setting_whose_speed_up_rounds_to_1_is_not_recommended(root: Path) -> None:
     a_pruned(root, prefill=0.999)
     assert "no setting keeps the score within 1 point of base's and is faster" in said(root)[0]
 
@@ -114,7 +114,7 @@ def losing_one(root: Path) -> Path:
     ],
     ids=["loss", "slow", "busy", "session"],
 )
-def test_a_setting_with_an_uncertain_gain_is_not_recommended(
+def test_a_setting_with_an_uncertain_speed_gain_is_not_recommended(
     root: Path, make: Callable[[Path], Path], why: str
 ) -> None:
     changed(root / "tau" / "M" / "base-0", sessions=[a_session("s")])
@@ -127,26 +127,26 @@ def test_a_setting_with_an_uncertain_gain_is_not_recommended(
     assert all(row["setting_said"] != "recommended" for row in first_table(root))
 
 
-def test_a_certain_setting_is_recommended_before_a_faster_uncertain_one(root: Path) -> None:
+def test_a_setting_of_certain_gain_is_recommended_before_a_faster_uncertain_one(root: Path) -> None:
     a_pruned(root)
     a_pruned(root, "fast_v-0.9-layer2", rights=[False] + [True] * 7, prefill=0.2)
     assert "M: dart-0.5-layer2 keeps the score" in said(root)[0]
 
 
-def test_without_intervals_no_setting_is_recommended(tmp_path: Path) -> None:
+def test_without_confidence_intervals_no_setting_is_recommended(tmp_path: Path) -> None:
     finished(a_run(tmp_path, "base-0", [True]))
     a_pruned(tmp_path, rights=[True])
     assert "the speed-up has no interval, the score has no interval" in said(tmp_path)[0]
 
 
-def test_a_recommended_random_setting_is_called_the_control(root: Path) -> None:
+def test_a_recommended_random_pruning_setting_is_called_the_control(root: Path) -> None:
     a_pruned(root, "random-0.5-layer2")
     (line,) = said(root)
     assert "That is the control" in line
     assert "other setting is none" in line
 
 
-def test_every_checkpoint_has_its_line_of_advice(root: Path) -> None:
+def test_the_page_has_one_line_of_advice_per_checkpoint(root: Path) -> None:
     a_pruned(root)
     other = a_pruned(root / "more")
     with_identity(changed(other, checkpoint="/m/N"), checkpoint="N")
@@ -155,13 +155,13 @@ def test_every_checkpoint_has_its_line_of_advice(root: Path) -> None:
     assert any("these runs include no base of this checkpoint" in line for line in lines)
 
 
-def test_control_runs_are_not_ranked(tmp_path: Path) -> None:
+def test_runs_on_control_audio_are_not_ranked(tmp_path: Path) -> None:
     for label in ("base-0", "dart-0.5-layer2"):
         as_control(finished(a_run(tmp_path, label, [True] * 8)))
     assert said(tmp_path) == ["M: no recommendation, because control runs are not ranked."]
 
 
-def test_the_number_of_common_samples_is_shown_if_some_are_missing(tmp_path: Path) -> None:
+def test_the_number_of_samples_shared_with_base_is_shown_if_some_are_missing(tmp_path: Path) -> None:
     finished(a_run(tmp_path, "base-0", [True] * 4 + [False] * 4))
     a_pruned(tmp_path, rights=[True] * 6)
     changed_records(tmp_path / "tau" / "M" / "base-0", session="s")
@@ -173,7 +173,7 @@ def test_the_number_of_common_samples_is_shown_if_some_are_missing(tmp_path: Pat
 
 
 class TestOddRuns:
-    def test_a_run_of_an_uninstalled_task_does_not_break_others(self, root: Path) -> None:
+    def test_a_run_of_an_uninstalled_task_does_not_hide_other_runs(self, root: Path) -> None:
         a_pruned(root)
         for label in ("base-0", "dart-0.5-layer2"):
             changed(finished(a_run(root / "x", label, [True] * 4)), task="alien")
@@ -191,13 +191,13 @@ class TestOddRuns:
         html = page(data_of(root), PageOptions(spectrograms=False)).partition('<script type="application/json"')[0]
         assert "<img" not in html
 
-    def test_runs_without_score_and_times_do_not_break_plot(self, tmp_path: Path) -> None:
+    def test_runs_without_score_and_times_do_not_crash_the_plot_command(self, tmp_path: Path) -> None:
         folder = finished(a_run(tmp_path, "base-0", [True] * 4), score=None, intervals=None)
         changed_records(folder, time=None, kv_bytes=None)
         done = CliRunner().invoke(app, ["plot", str(tmp_path), "-o", str(tmp_path / "p")])
         assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
 
-    def test_a_kv_cache_of_zero_bytes_does_not_break_plot(self, root: Path) -> None:
+    def test_a_kv_cache_of_zero_bytes_does_not_crash_the_plot_command(self, root: Path) -> None:
         for run_folder in (a_pruned(root), root / "tau" / "M" / "base-0"):
             changed_records(run_folder, kv_bytes=0)
         done = CliRunner().invoke(app, ["plot", str(root), "-o", str(root / "p")])
@@ -217,7 +217,7 @@ def test_an_unfinished_task_is_left_out_of_the_mean(root: Path) -> None:
     assert "on 16 samples of 2 tasks" in said(root)[0]
 
 
-def test_a_point_is_a_hundredth_of_the_range_of_the_score(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_point_is_one_hundredth_of_the_range_of_the_score(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Scores of 0 to 2 have points of 0.02."""
     assert data_of(root).point == 0.01
     monkeypatch.setattr(Choice, "figure", Figure("macro_f1", "macro-F1", 0.0, 2.0))
@@ -234,7 +234,7 @@ class TestMargin:
         (line,) = advice(PageData(read_systems([folder]), margins={"": margin}))
         return line
 
-    def test_a_setting_decided_within_the_margin_and_faster_is_recommended(self, tmp_path: Path) -> None:
+    def test_a_faster_setting_decided_to_lie_within_the_margin_is_recommended(self, tmp_path: Path) -> None:
         rights = [True, True, True, False] * 30
         finished(a_run(tmp_path, "base-0", rights))
         a_pruned(tmp_path, rights=rights)
@@ -248,18 +248,18 @@ class TestMargin:
         assert "no recommendation, because dart-0.5-layer2 was 1.83× as fast, but tau does not decide" in line
         assert "samples like these would settle it" in line
 
-    def test_a_decided_setting_that_is_not_surely_faster_is_not_recommended(self, tmp_path: Path) -> None:
+    def test_a_setting_within_the_margin_that_is_not_surely_faster_is_not_recommended(self, tmp_path: Path) -> None:
         rights = [True, True, True, False] * 30
         changed(finished(a_run(tmp_path, "base-0", rights)), sessions=[a_session("s")])
         finished(changed(a_pruned(tmp_path, rights=rights), sessions=[a_session("s", busy=3.0)]))
         assert "but the machine was busy" in self.advised(tmp_path)
 
-    def test_a_setting_worse_than_the_margin_is_named_as_worse(self, tmp_path: Path) -> None:
+    def test_a_setting_worse_than_base_by_more_than_the_margin_is_named_as_worse(self, tmp_path: Path) -> None:
         finished(a_run(tmp_path, "base-0", [True] * 40))
         a_pruned(tmp_path, rights=[False] * 40)
         assert "it is worse by more than 0.05 in tau" in self.advised(tmp_path)
 
-    def test_verdicts_on_margins_are_written_as_latex(self, tmp_path: Path) -> None:
+    def test_verdicts_on_margins_are_written_to_a_latex_table(self, tmp_path: Path) -> None:
         finished(a_run(tmp_path, "base-0", [True] * 40))
         a_pruned(tmp_path, rights=[False] * 40)
         arguments = ["report", str(tmp_path), "--margin", "0.05", "--figures", f"{tmp_path}/f", "--audio", "none"]

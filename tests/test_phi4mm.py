@@ -77,7 +77,7 @@ def run(lm: Phi4MM, prompts: list[Prompt], method: Method, steps: int, limit: in
 
 
 class TestAdapter:
-    def test_changes_the_reply(self, phi: Phi4MM) -> None:
+    def test_the_loaded_speech_adapter_changes_the_logits(self, phi: Phi4MM) -> None:
         prompt = prompt_of(60, phi)
         block = phi.without_adapter()
         with block:
@@ -85,7 +85,7 @@ class TestAdapter:
         on = run(phi, [prompt], Base(), 1)
         assert (on - off).abs().max() > 1e-2
 
-    def test_is_loaded_from_its_file_on_every_layer(self, phi: Phi4MM, folder: Path) -> None:
+    def test_the_speech_adapter_of_every_layer_holds_the_weights_of_its_file(self, phi: Phi4MM, folder: Path) -> None:
         stored = load_file(folder / ADAPTER)
         for index, layer in enumerate(phi.decoder_layers):
             for name in tiny_phi4mm.ADAPTED:
@@ -96,7 +96,7 @@ class TestAdapter:
                     loaded = getattr(part, side)["speech"].weight
                     assert torch.equal(loaded, stored[f"base_model.model.model.layers.{index}.{name}.{side}.weight"])
 
-    def test_leaves_the_speech_projector_as_stored(self, phi: Phi4MM, folder: Path) -> None:
+    def test_loading_the_adapter_leaves_the_speech_projector_as_stored(self, phi: Phi4MM, folder: Path) -> None:
         """Loading an adapter named "speech" reports the projector as missing: it must not be drawn anew."""
         stored = load_file(folder / "model.safetensors")
         for name in ("up_proj_for_speech", "down_proj_for_speech"):
@@ -119,14 +119,14 @@ class TestAdapter:
         ],
         ids=["missing", "unexpected", "other shape", "zeros"],
     )
-    def test_weights_that_do_not_fit_are_refused(self, copy_of: Path, change: Callable, message: str) -> None:
+    def test_adapter_weights_that_do_not_fit_are_refused(self, copy_of: Path, change: Callable, message: str) -> None:
         weights = load_file(copy_of / ADAPTER)
         change(weights)
         save_file(weights, copy_of / ADAPTER, metadata={"format": "pt"})
         with pytest.raises(ModelError, match=message):
             load(copy_of)
 
-    def test_an_adapter_without_a_layer_is_refused(self, copy_of: Path) -> None:
+    def test_an_adapter_that_lacks_a_decoder_layer_is_refused(self, copy_of: Path) -> None:
         weights = {name: tensor for name, tensor in load_file(copy_of / ADAPTER).items() if ".layers.3." not in name}
         save_file(weights, copy_of / ADAPTER, metadata={"format": "pt"})
         config = json.loads((copy_of / "speech-lora" / "adapter_config.json").read_text())
@@ -135,7 +135,7 @@ class TestAdapter:
         with pytest.raises(ModelError, match="decoder layer 3 has no"):
             load(copy_of)
 
-    def test_has_the_precision_of_the_model(self, folder: Path) -> None:
+    def test_the_adapter_is_loaded_in_the_precision_of_the_model(self, folder: Path) -> None:
         lm = load(folder, dtype="bfloat16")
         assert {parameter.dtype for parameter in lm.model.parameters()} == {torch.bfloat16}
         assert torch.isfinite(run(lm, [prompt_of(60, lm)], Base(), 3)).all()
@@ -154,7 +154,9 @@ class TestAdapter:
 class TestFacts:
     """What is told from the config and headers alone."""
 
-    def test_layer_cost_and_bytes_from_the_config_equal_the_loaded_ones(self, phi: Phi4MM, folder: Path) -> None:
+    def test_flops_and_weight_bytes_from_the_config_equal_those_of_the_loaded_model(
+        self, phi: Phi4MM, folder: Path
+    ) -> None:
         from audiomarathon.costs.config_facts import model_facts
         from audiomarathon.costs.flops import count_cost
 
@@ -217,7 +219,7 @@ class TestCheckpoint:
         (copy_of / file).write_bytes(content)
         assert find_checkpoint(str(copy_of)).fingerprint() != find_checkpoint(str(folder)).fingerprint()
 
-    def test_a_chat_template_for_strings_gives_the_same_prompt(self, copy_of: Path, phi: Phi4MM) -> None:
+    def test_a_chat_template_that_joins_strings_gives_the_same_prompt(self, copy_of: Path, phi: Phi4MM) -> None:
         """The template of the main revision joins strings; a list of contents is an error to it."""
         (copy_of / "chat_template.jinja").write_text(
             "{% for message in messages %}{{ '<|' + message['role'] + '|>' + message['content'] + '<|end|>' }}"
@@ -227,7 +229,9 @@ class TestCheckpoint:
         ours, other = (lm.prepare([prompt]).tensors["input_ids"] for lm in (phi, load(copy_of)))
         assert torch.equal(ours, other)
 
-    def test_the_name_of_a_revision_may_contain_slashes(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def test_a_checkpoint_revision_name_may_contain_slashes(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
         asked = []
 
         def snapshot_download(name: str, **options: object) -> str:
@@ -243,13 +247,13 @@ class TestCheckpoint:
 
 
 class TestPrompt:
-    def test_has_the_format_of_the_family(self, phi: Phi4MM) -> None:
+    def test_the_prompt_has_the_chat_format_of_phi4_with_audio_before_the_question(self, phi: Phi4MM) -> None:
         inputs = phi.prepare([Prompt("Who?", (noise(1.0), noise(2.0)))])
         text = phi.tokenizer.decode(inputs.tensors["input_ids"][0])
         assert text == "<|user|>" + "<|audio|>" * (13 + 25) + "Who?<|end|><|assistant|>"
         assert inputs.audio_tokens == [38]
 
-    def test_by_clip_separates_the_tokens_of_two_adjacent_clips(self, phi: Phi4MM) -> None:
+    def test_the_by_clip_prompt_separates_the_tokens_of_two_adjacent_clips(self, phi: Phi4MM) -> None:
         inputs = phi.prepare([Prompt("?", (noise(5.3), noise(3.05)))])
         parts = by_clip(np.arange(float(inputs.audio_tokens[0])), inputs, (5.3, 3.05))
         assert [len(part) for part in parts] == [tiny_phi4mm.audio_tokens(n) for n in (84800, 48800)] == [66, 38]
@@ -258,7 +262,7 @@ class TestPrompt:
         with pytest.raises(ModelError, match="too short"):
             phi.prepare([Prompt("?", (noise(0.02),))])
 
-    def test_documented_inputs_equal_those_of_the_processor(self, phi: Phi4MM, folder: Path) -> None:
+    def test_inputs_of_the_documented_use_equal_those_of_the_processor(self, phi: Phi4MM, folder: Path) -> None:
         prompt = Prompt("Who?", (noise(1.3),))
         ours, theirs = phi.documented_inputs(folder, prompt), tiny_phi4mm.documented(folder, prompt)[0]
         assert {name: tensor.tolist() for name, tensor in ours.items()} == {
@@ -267,7 +271,7 @@ class TestPrompt:
 
 
 class TestEncoder:
-    def test_a_clip_beside_others_is_encoded_as_if_alone(self, phi: Phi4MM) -> None:
+    def test_a_clip_encoded_together_with_longer_clips_equals_the_clip_encoded_alone(self, phi: Phi4MM) -> None:
         """Beside a longer clip, in one prompt or in another sample of the batch; 45 s are two chunks of the encoder."""
         clips = noise(45.0, 1), noise(2.9, 2)
         heard: list[torch.Tensor] = []
@@ -345,7 +349,7 @@ class TestSwitch:
         ("prompt", "limit", "long"),
         [(SWITCH - 10, 10, False), (SWITCH - 9, 10, True), (SWITCH - 8, 14, True), (SWITCH, 8, True), (80, 8, True)],
     )
-    def test_generation_on_either_side_equals_recomputing_without_a_cache(
+    def test_decode_before_and_after_the_rotary_switch_equals_recomputing_without_cache(
         self, switching: Phi4MM, prompt: int, limit: int, long: bool
     ) -> None:
         long_prompt = prompt_of(prompt, switching)
@@ -356,7 +360,7 @@ class TestSwitch:
         assert (ours - other).abs().max() > 1e-3
 
     @pytest.mark.parametrize("method", [Base(), get_method("snapkv", 0.5)], ids=lambda method: method.key)
-    def test_samples_of_a_batch_keep_their_rotary_factors_in_a_cuda_graph(
+    def test_samples_of_a_batch_keep_separate_rotary_factors_in_a_cuda_graph(
         self, switching: Phi4MM, method: Method, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         inputs = switching.prepare([prompt_of(n, switching, seed) for seed, n in enumerate((30, SWITCH - 8, 100))])
@@ -369,7 +373,7 @@ class TestSwitch:
 
     @pytest.mark.parametrize("attention", ["sdpa", "eager"])
     @pytest.mark.parametrize("method", ["base", "fast_v:0.5", "random:0.5"])
-    def test_a_batch_of_short_and_long_prompts_equals_single_prompts(
+    def test_a_batch_of_short_and_long_prompts_gives_the_logits_of_single_prompts(
         self, switching: Phi4MM, method: str, attention: str
     ) -> None:
         switching.model.set_attn_implementation({"": attention})
@@ -384,13 +388,13 @@ class TestSwitch:
             switching.model.set_attn_implementation({"": "sdpa"})
 
     @pytest.mark.parametrize("method", ["random", "fast_v", "snapkv"])
-    def test_ratio_zero_equals_base(self, switching: Phi4MM, method: str) -> None:
+    def test_prune_ratio_0_gives_the_logits_of_base(self, switching: Phi4MM, method: str) -> None:
         long_prompt = prompt_of(SWITCH - 8, switching)
         zero = dataclasses.replace(get_method(method, 0.5), ratio=0.0)
         assert torch.equal(run(switching, [long_prompt], zero, 12), run(switching, [long_prompt], Base(), 12))
 
     @pytest.mark.parametrize("method", ["random", "knorm"])
-    def test_pruning_below_the_switch_keeps_the_rotary_factors_of_the_prompt(
+    def test_a_cache_pruned_below_the_switch_keeps_the_rotary_factors_of_the_prompt(
         self, switching: Phi4MM, method: str
     ) -> None:
         """Layer 0's short cache looks like a short sequence to transformers, which then drops it at every step."""
@@ -402,7 +406,7 @@ class TestSwitch:
         cosines = rotations_seen(switching, lambda: run(switching, [short_prompt], how, 12))
         assert all(torch.equal(cos[0, -1], expected_cos(99 + step)) for step, cos in enumerate(cosines))
 
-    def test_presses_that_look_ahead_use_the_rotary_factors_of_the_call(self, switching: Phi4MM) -> None:
+    def test_presses_that_predict_future_queries_use_the_rotary_factors_of_the_call(self, switching: Phi4MM) -> None:
         inputs = switching.prepare([prompt_of(30, switching)])
         for limit, long in ((8, False), (60, True)):
             with switching.generating(inputs, limit):
@@ -418,7 +422,7 @@ class TestSwitch:
             Base().generate(switching, inputs, max_new_tokens=131072 - 29)
 
 
-def test_the_patched_internals_of_transformers_have_not_moved(phi: Phi4MM) -> None:
+def test_transformers_still_has_the_phi4_internals_that_the_project_patches(phi: Phi4MM) -> None:
     """As test_canary.py: what moved in transformers is in the message."""
     rotary, native = phi.decoder.rotary_emb, Phi4MultimodalForCausalLM
     for name in ("inv_freq", "original_inv_freq", "long_inv_freq"):
@@ -465,7 +469,7 @@ def test_dropping_tokens_equals_hiding_them_with_a_short_sliding_window(folder: 
         FastV(0.5, layer=2).check(lm)
 
 
-def test_the_published_sliding_window_gives_no_sliding_cache(phi: Phi4MM, folder: Path) -> None:
+def test_the_published_sliding_window_setting_creates_no_sliding_window_cache(phi: Phi4MM, folder: Path) -> None:
     assert json.loads((folder / "config.json").read_text())["sliding_window"] == 262144
     get_method("snapkv", 0.5).check(phi)
     assert phi.model.config.sliding_window is None

@@ -100,7 +100,9 @@ def verdicts(lm: AudioLM, root: Path, name: str) -> Iterator[dict[str, bool]]:
 
 
 @pytest.mark.parametrize("name", [TASKS[0], *(pytest.param(name, marks=pytest.mark.long) for name in TASKS[1:])])
-def test_replies_are_right_only_if_the_tokens_of_the_needle_are_kept(lm: AudioLM, tmp_path: Path, name: str) -> None:
+def test_replies_are_right_only_if_the_tokens_of_the_planted_sound_are_kept(
+    lm: AudioLM, tmp_path: Path, name: str
+) -> None:
     root = mini_benchmark.generate(tmp_path, progress=False, tasks=[name], limit=8 if ALL else 3)
     answers = list(verdicts(lm, root, name))
     right = {label: sum(answer[label] for answer in answers) for label in answers[0]}

@@ -21,7 +21,7 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> list[charts.Chart]:
     return saved
 
 
-def test_bars_of_scores_and_prefill_are_written_as_a_png(drawn: list[charts.Chart], tmp_path: Path) -> None:
+def test_a_bar_chart_of_scores_and_prefill_times_is_written_as_a_png(drawn: list[charts.Chart], tmp_path: Path) -> None:
     right = [True] * 4
     folders = [
         finished(a_run(tmp_path, "base-0", right, prefill=0.8), score=0.8, intervals={"score": [0.6, 0.9]}),

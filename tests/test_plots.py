@@ -95,7 +95,7 @@ def panel_of(results: Path, name: str) -> Panel:
 
 
 class TestCurves:
-    def test_there_is_one_panel_a_task_and_one_for_the_mean(self, results: Path) -> None:
+    def test_read_panels_gives_one_panel_per_task_and_one_of_the_mean(self, results: Path) -> None:
         assert [panel.name for panel in read_panels([results])] == ["desed", "tau", "mean"]
 
     def test_a_line_starts_at_base_and_is_sorted_by_ratio(self, results: Path) -> None:
@@ -103,7 +103,7 @@ class TestCurves:
         assert [setting.ratio for setting in line] == [0.0, 0.5, 0.9]
         assert [setting.method for setting in line] == ["base", "frame", "frame"]
 
-    def test_figures_of_a_setting_are_those_of_its_run(self, results: Path) -> None:
+    def test_a_plotted_setting_has_the_score_times_and_memory_of_its_run(self, results: Path) -> None:
         *_, half, _most = panel_of(results, "desed").lines()["frame"]
         assert (half.figures["score"].value, half.figures["score"].interval) == (0.5, (0.4, 0.7))
         assert half.figures["prefill_ms"].value == pytest.approx(1000 * 0.3 * 1.045)  # the median of 1.00 … 1.09
@@ -142,7 +142,7 @@ class TestCurves:
     @pytest.mark.parametrize(
         "ratios", [((0.5, 0.3), (0.3, 0.5)), ((0.12, 0.001), (0.12, 0.004))], ids=["equal in all", "close"]
     )
-    def test_joined_settings_with_close_ratios_are_not_merged(self, results: Path, ratios: Any) -> None:
+    def test_joined_settings_with_close_ratios_remain_separate_points(self, results: Path, ratios: Any) -> None:
         for task in ("desed", "tau"):
             for score, (first, second) in zip((0.4, 0.8), ratios, strict=True):
                 parts = {"first": {"method": "fast_v", "ratio": first}, "second": {"method": "snapkv", "ratio": second}}
@@ -150,7 +150,7 @@ class TestCurves:
         _base, *joined = panel_of(results, "mean").lines()["fast_v+snapkv"]
         assert sorted(setting.figures["score"].value for setting in joined) == pytest.approx([0.4, 0.8])
 
-    def test_layers_of_joined_methods_are_separate_lines(self, results: Path) -> None:
+    def test_joined_methods_that_prune_at_different_layers_are_separate_lines(self, results: Path) -> None:
         for layer in (1, 2):
             first = {"method": "fast_v", "ratio": 0.5, "layer": layer}
             second = {"method": "snapkv", "ratio": 0.3, "scope": "audio"}
@@ -182,17 +182,17 @@ class TestCurves:
         assert scores == {"frame": pytest.approx([0.8, 0.7, 0.7]), f"frame {said}": [0.1, 0.1]}
         assert panel_of(results, "tau").bases[said].line == f"base {said}"
 
-    def test_a_run_without_times_belongs_to_the_line_of_its_method(self, results: Path) -> None:
+    def test_an_untimed_run_belongs_to_the_curve_of_its_method(self, results: Path) -> None:
         pruned = {"method": "frame", "ratio": 0.7, "layer": 2, "device": None}
         plotted(results, "tau", pruned, score=0.5, prefill=0.3, timed=False)
         assert set(panel_of(results, "tau").lines()) == {"frame"}
 
-    def test_the_same_run_twice_is_refused(self, results: Path, tmp_path: Path) -> None:
+    def test_plotting_the_same_run_twice_is_refused(self, results: Path, tmp_path: Path) -> None:
         plotted(tmp_path / "more", "tau", {"method": "base"}, score=0.1, prefill=0.4)
         with pytest.raises(RecordError, match="same task, checkpoint and setting"):
             read_panels([results])
 
-    def test_controls_have_separate_panels(self, results: Path, tmp_path: Path) -> None:
+    def test_control_runs_have_separate_panels(self, results: Path, tmp_path: Path) -> None:
         plotted(tmp_path / "more", "tau", {"method": "base"}, score=0.1, prefill=0.4)
         as_control(tmp_path / "more" / "tau" / "base-0-")
         panels = {panel.name: panel for panel in read_panels([results])}
@@ -211,12 +211,12 @@ class TestCurves:
         plotted(results, "tau", joined, score=0.5, prefill=0.3, kept=35)
         assert panel_of(results, "tau").lines()["fast_v+snapkv"][-1].ratio == pytest.approx(0.65)
 
-    def test_untimed_runs_have_scores_and_memory_only(self, tmp_path: Path) -> None:
+    def test_untimed_runs_have_only_score_and_memory_in_their_panel(self, tmp_path: Path) -> None:
         plotted(tmp_path, "tau", {"method": "base"}, score=0.6, prefill=0.4, timed=False)
         (panel,) = read_panels([tmp_path])
         assert set(panel.settings[0].figures) == {"score", "kv_mb"}
 
-    def test_a_run_whose_summary_counts_fewer_samples_is_left_out(self, results: Path) -> None:
+    def test_a_run_whose_summary_counts_only_part_of_its_samples_is_left_out(self, results: Path) -> None:
         """The summary counts four of base's ten samples: a longer run is going on, or was killed."""
         changed(results / "tau" / "base-0-", "summary.json", n=4, expected=4)
         assert "base-0" not in {setting.label for setting in panel_of(results, "tau").settings}
@@ -226,7 +226,7 @@ class TestCurves:
             summary.unlink()
         assert [panel.name for panel in read_panels([results])] == ["desed"]
 
-    def test_panels_without_common_settings_have_no_mean(self, results: Path) -> None:
+    def test_panels_without_settings_in_common_have_no_mean_panel(self, results: Path) -> None:
         panel = panel_of(results, "tau")
         other = Panel("x", "x · y", "wer", ())
         assert mean_panel([panel, other], "mean") is None
@@ -268,7 +268,7 @@ def a_chart(**options: Any) -> Chart:
 class TestCharts:
     """A chart's description holds everything that is drawn."""
 
-    def test_of_a_panel_holds_every_figure_of_the_panel(self, results: Path) -> None:
+    def test_of_a_panel_holds_every_score_interval_and_ideal_of_that_panel(self, results: Path) -> None:
         panel = panel_of(results, "desed")
         chart = of_panel(panel)
         seen = {row["what"]: (row["y"], row["low"], row["high"]) for row in chart.data["0-points"]}
@@ -290,7 +290,7 @@ class TestCharts:
         many = line_chart([line(name * 5, 1, 1) for name in "abcde"], "ratio", "score")
         assert [row["text"] for row in many.data["labels"]] == ["aaaaa = 4 others"]
 
-    def test_times_of_a_busy_machine_are_hollow_points(self, results: Path) -> None:
+    def test_times_measured_on_a_busy_machine_are_drawn_as_hollow_points(self, results: Path) -> None:
         quiet = of_panel(panel_of(results, "desed"))
         changed(results / "desed" / "frame-0.5-2", "summary.json", busy=True)
         chart = of_panel(panel_of(results, "desed"))
@@ -308,7 +308,7 @@ class TestCharts:
         assert chart is not None
         assert max(map(len, chart.spec["title"]["subtitle"])) * 6.5 < 2 * (430 + 90)
 
-    def test_an_svg_has_room_for_the_wider_letters_of_browsers(self, results: Path) -> None:
+    def test_an_svg_is_wide_enough_for_the_longer_labels_that_browsers_draw(self, results: Path) -> None:
         """A browser lays it out anew: its labels are some 15 % longer than vl-convert thinks."""
         svg = of_panel(panel_of(results, "desed"))._repr_svg_()
         width = float(re.search(r'<svg[^>]* width="([\d.]+)"', svg)[1])
@@ -359,12 +359,14 @@ class TestCharts:
         low, high = score_range(lines)
         assert high - low == pytest.approx(0.2)
 
-    def test_the_pareto_front_holds_points_that_no_other_beats(self) -> None:
+    def test_the_pareto_front_holds_the_points_that_no_other_point_beats(self) -> None:
         points = [{"x": 1, "y": 0.5}, {"x": 2, "y": 0.4}, {"x": 3, "y": 0.9}, {"x": 3, "y": 0.8}]
         assert pareto_front(points) == [{"x": 1, "y": 0.5}, {"x": 3, "y": 0.9}]
 
     @pytest.mark.parametrize(("kind", "begin"), [("png", b"\x89PNG"), ("pdf", b"%PDF"), ("svg", b"<svg")])
-    def test_is_saved_without_a_browser_in_each_format(self, tmp_path: Path, kind: str, begin: bytes) -> None:
+    def test_charts_are_saved_without_a_browser_in_each_image_format(
+        self, tmp_path: Path, kind: str, begin: bytes
+    ) -> None:
         assert save(a_chart(), tmp_path / f"a.{kind}").read_bytes().startswith(begin)
 
     def test_an_unknown_image_format_is_refused(self, tmp_path: Path) -> None:
@@ -405,7 +407,7 @@ class TestFilesThatCannotBeWritten:
             write(tmp_path)
         assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
 
-    def test_a_file_at_the_path_of_the_folder_is_an_error(
+    def test_writing_into_a_folder_whose_path_is_a_file_is_an_error(
         self, write: Callable[[Path], object], tmp_path: Path
     ) -> None:
         (tmp_path / "taken").write_text("")

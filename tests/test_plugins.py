@@ -62,7 +62,7 @@ def test_a_task_plugin_is_listed_and_found_by_name(monkeypatch: pytest.MonkeyPat
     assert isinstance(get_task("Birds"), Task)
 
 
-def test_a_task_key_may_begin_with_the_name_of_an_uninstalled_benchmark(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plugin_task_key_may_begin_with_the_name_of_an_uninstalled_benchmark(monkeypatch: pytest.MonkeyPatch) -> None:
     plug_in(monkeypatch, birds=f"{__name__}:OfASuite")
     assert get_task("suite/Birds").key == "suite/birds"
     assert registry.benchmark_of("suite/birds") == registry.OTHER  # which is not installed
@@ -96,7 +96,7 @@ def test_a_broken_plugin_is_named_in_a_warning_and_hides_no_other_task(monkeypat
     assert len(caught) == 2
 
 
-def test_a_plugin_cannot_take_the_name_of_a_built_in_task(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plugin_cannot_replace_a_built_in_task_of_the_same_name(monkeypatch: pytest.MonkeyPatch) -> None:
     plug_in(monkeypatch, thief=f"{__name__}:Thief")
     with pytest.warns(UserWarning, match=r"'thief'.*'ASR' .*ignored.*'librispeech'"):
         assert get_task("asr").key == "librispeech"
@@ -174,7 +174,7 @@ def test_plugin_titles_are_shown_without_interpreting_markup(monkeypatch: pytest
     assert r"[bold]x[/y]\x1b[2J z" in done.stdout
 
 
-def test_attributes_of_a_plugin_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_title_of_a_plugin_task_is_read_only_once(monkeypatch: pytest.MonkeyPatch) -> None:
     told = iter(["birds", "birds"])
     plug_in_value(monkeypatch, bad(title=property(lambda _self: next(told))))
     assert [all_tasks()[-1].title for _ in range(4)] == ["birds"] * 4

@@ -106,7 +106,7 @@ def assert_same(lm: AudioLM, given: Sequence[Prompt], method: Method, size: int,
 
 
 @pytest.mark.parametrize(("key", "method", "size", "batch"), crossed())
-def test_chunked_prefill_gives_the_replies_of_whole_prompts(
+def test_chunked_prefill_gives_the_replies_of_unchunked_prefill(
     loaded: Any, key: str, method: Method, size: int, batch: int
 ) -> None:
     lm = loaded(key, "sdpa")
@@ -119,7 +119,7 @@ def test_chunked_prefill_gives_the_replies_of_whole_prompts(
 
 @pytest.mark.parametrize("key", [HOME, pytest.param("gemma3n", marks=pytest.mark.long)])
 @pytest.mark.parametrize("method", [Base(), get_method("fast_v", 0.6), get_method("dart", 0.6)], ids=lambda m: m.key)
-def test_chunked_prefill_equals_whole_prompts_under_eager_attention(loaded: Any, key: str, method: Method) -> None:
+def test_chunked_prefill_equals_unchunked_prefill_under_eager_attention(loaded: Any, key: str, method: Method) -> None:
     lm = loaded(key, "eager")
     if key == "gemma3n" and method.key == "fast_v":
         method = replace(method, layer=1)
@@ -161,23 +161,23 @@ class Received(Frame):
         return evidence.seen.received(evidence.positions).topk(evidence.n_keep).indices
 
 
-def test_ranking_by_attention_over_a_sliding_window_refuses_chunks(windowed: Path) -> None:
+def test_methods_that_rank_by_attention_over_a_sliding_window_refuse_chunks(windowed: Path) -> None:
     lm = FAMILIES["gemma3n"].load(windowed)
     with pytest.raises(MethodError, match=r"ranks_by_attention = True.*PREFILL_CHUNK=0"):
         reply(lm, prompts(2), Received(0.5, layer=1), 13)
 
 
 @pytest.mark.parametrize("name", ["base", "frame:0.5", "snapkv:0.5"])
-def test_decode_as_a_graph_continues_after_chunked_prefill(lm: AudioLM, name: str) -> None:
+def test_graph_decode_continues_after_chunked_prefill_with_equal_replies(lm: AudioLM, name: str) -> None:
     assert_same(lm, prompts(1), get_method(name), 9, GRAPH)
 
 
-def test_ratio_zero_equals_base_under_chunked_prefill(lm: AudioLM) -> None:
+def test_ratio_zero_gives_the_replies_of_base_under_chunked_prefill(lm: AudioLM) -> None:
     done = [reply(lm, prompts(1), method, 7) for method in (Base(), Frame(0.0))]
     assert torch.equal(*(generation.logits for generation in done))
 
 
-def test_no_layer_gets_more_tokens_than_a_chunk(lm: AudioLM) -> None:
+def test_no_decoder_layer_gets_more_tokens_at_once_than_a_chunk(lm: AudioLM) -> None:
     """Nor does the last norm, whose float32 copies would be larger than the states."""
     widths: list[int] = []
     parts = [layer.mlp for layer in lm.decoder_layers]
@@ -190,7 +190,7 @@ def test_no_layer_gets_more_tokens_than_a_chunk(lm: AudioLM) -> None:
     assert not ALL_ATTENTION_FUNCTIONS._local_mapping
 
 
-def test_stage_times_come_from_one_pass_of_the_audio_tower(lm: AudioLM) -> None:
+def test_chunked_prefill_runs_the_audio_tower_once_and_times_every_stage(lm: AudioLM) -> None:
     runs: list[int] = []
     handle = lm.audio_tower.register_forward_hook(lambda *_args: runs.append(1))
     stages = reply(lm, prompts(1), Base(), 7).stages
@@ -199,7 +199,7 @@ def test_stage_times_come_from_one_pass_of_the_audio_tower(lm: AudioLM) -> None:
     assert min(stages.encoder, stages.llm_prefill, stages.decode) > 0
 
 
-def test_the_mask_of_a_watched_layer_is_on_the_device_of_the_layer() -> None:
+def test_the_attention_mask_of_a_captured_layer_is_on_the_device_of_the_layer() -> None:
     """With a device map, the first GPU makes the masks; `meta` stands for the second."""
     seen: list[Attention] = []
     module = torch.nn.Module()
@@ -249,7 +249,7 @@ class TestRefused:
         assert "cross-attention" in get_model("whisper-base").load_family().whole_because
 
     @pytest.mark.parametrize("value", ["-1", "1.5", "all"])
-    def test_a_value_that_is_not_a_number_of_tokens(self, value: str) -> None:
+    def test_a_chunk_setting_that_is_not_a_number_of_tokens(self, value: str) -> None:
         with pytest.raises(SettingsError, match="PREFILL_CHUNK"):
             RunSettings.read({"PREFILL_CHUNK": value})
 
@@ -336,7 +336,7 @@ def counted(decoder: Any, config: Any, tokens: int, size: int, monkeypatch: pyte
 @pytest.mark.parametrize(
     "key", [COUNTED[0], *(pytest.param(model_key, marks=pytest.mark.long) for model_key in COUNTED[1:])]
 )
-def test_peak_memory_is_that_of_weights_kv_cache_and_one_chunk(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_peak_memory_is_about_that_of_weights_kv_cache_and_one_chunk(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """At the longest prompt of each family: at most 1.2 times; the whole prompt takes more."""
     decoder, config, layers = decoder_of(key, 2)
     spec = get_model(key)

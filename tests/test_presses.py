@@ -62,7 +62,7 @@ def full(lm: AudioLM, prompts: list[Prompt]) -> tuple[Generation, Any]:
 
 
 @pytest.mark.parametrize("press", [*PRESSES, *BY_HEAD], ids=lambda press: press.key)
-def test_ratio_zero_is_bit_identical_to_base(any_lm: AudioLM, prompts: list[Prompt], press: KVPress) -> None:
+def test_a_press_at_ratio_zero_is_bit_identical_to_base(any_lm: AudioLM, prompts: list[Prompt], press: KVPress) -> None:
     skip_unless_carried(any_lm, press)
     base, zero = generate(any_lm, prompts[0], Base(), 3), generate(any_lm, prompts[0], press, 3)
     assert torch.equal(base.logits, zero.logits)
@@ -93,7 +93,7 @@ class TestEveryPress:
                 assert set((~audio).nonzero().flatten().tolist()) <= set(kept)
 
     @pytest.mark.parametrize("ratio", [pytest.param(0.5, marks=pytest.mark.long), 0.9])
-    def test_equals_hiding_the_same_entries_in_decode(
+    def test_equals_masking_the_same_cache_entries_in_decode(
         self, any_lm: AudioLM, prompts: list[Prompt], press: KVPress, ratio: float
     ) -> None:
         skip_unless_carried(any_lm, press)
@@ -140,7 +140,7 @@ BATCH = [
 class TestBatches:
     """Each sample of a batch keeps what it keeps alone, and replies so."""
 
-    def test_equal_each_sample_alone(
+    def test_pressed_samples_of_a_batch_equal_each_sample_pressed_alone(
         self, loaded: Callable[[str, str], AudioLM], press: Method, scope: str, attention: str
     ) -> None:
         kind = press.key in ("snapkv", "ada_snapkv", "composed")
@@ -167,7 +167,7 @@ class TestBatches:
 
 
 @pytest.mark.parametrize("key", [key for key in FAMILIES if key not in ("gemma3n", HOME)])
-def test_a_batch_of_another_model_family_equals_its_samples_alone(
+def test_a_pressed_batch_of_other_model_families_equals_its_samples_alone(
     loaded: Callable[[str, str], AudioLM], key: str
 ) -> None:
     lm, press = loaded(key, "sdpa"), get_method("snapkv", 0.7)
@@ -178,7 +178,7 @@ def test_a_batch_of_another_model_family_equals_its_samples_alone(
         torch.testing.assert_close(together.logits[:, row], alone.logits[:, 0], atol=1e-4, rtol=1e-4)
 
 
-def test_prompts_of_equal_length_with_other_audio_equal_samples_alone(lm: AudioLM) -> None:
+def test_a_batch_of_equal_length_prompts_with_different_audio_equals_samples_alone(lm: AudioLM) -> None:
     """No sample has padding then, and the model gives no mask in prefill; but some keep fewer entries."""
     short = lm.prepare([Prompt("?", (noise(2.0, 5),))])
     (length,), press = short.prompt_tokens, get_method("snapkv", 0.8)
@@ -209,7 +209,7 @@ class TestByHead:
     """Heads of a layer share a budget, and the cache that holds them frees what they do not keep."""
 
     @pytest.mark.parametrize("ratio", [0.3, 0.9])
-    def test_keeps_k_on_average_over_heads_and_all_text_in_as_many_bytes(
+    def test_keeps_k_entries_on_average_over_heads_and_all_text_in_as_many_bytes(
         self, lm: AudioLM, prompts: list[Prompt], full: tuple[Generation, Any], press: KVPress, ratio: float
     ) -> None:
         press = dataclasses.replace(press, ratio=ratio)
@@ -230,7 +230,7 @@ class TestByHead:
             assert torch.equal(before.keys[0][kept], after.keys[0].flatten(0, 1))
             assert torch.equal(before.values[0][kept], after.values[0].flatten(0, 1))
 
-    def test_equals_hiding_the_same_entries_in_decode(
+    def test_equals_masking_the_same_cache_entries_in_decode(
         self, any_lm: AudioLM, prompts: list[Prompt], press: KVPress
     ) -> None:
         skip_unless_carried(any_lm, press)
@@ -242,7 +242,7 @@ class TestByHead:
         assert hidden.replies == done.replies
         torch.testing.assert_close(hidden.logits, done.logits, atol=2e-5, rtol=1e-4)
 
-    def test_a_head_may_keep_no_entry(self, lm: AudioLM, prompts: list[Prompt], press: KVPress) -> None:
+    def test_a_head_may_keep_no_cache_entry_at_all(self, lm: AudioLM, prompts: list[Prompt], press: KVPress) -> None:
         """With fewer than 5 entries a head a fifth is none, and all text may go."""
         uneven = type("Uneven", (type(press),), {"score": _first_head_first, "key": press.key})(0.99, scope="all")
         inputs = lm.prepare(prompts[:1])
@@ -251,7 +251,9 @@ class TestByHead:
         hidden = generate(lm, prompts[0], HiddenEntries(kept=done.kept_entries))
         torch.testing.assert_close(hidden.logits, done.logits, atol=2e-5, rtol=1e-4)
 
-    def test_flash_attention_is_refused(self, lm: AudioLM, monkeypatch: pytest.MonkeyPatch, press: KVPress) -> None:
+    def test_flash_attention_is_refused_for_presses_that_evict_by_head(
+        self, lm: AudioLM, monkeypatch: pytest.MonkeyPatch, press: KVPress
+    ) -> None:
         monkeypatch.setattr(type(lm), "attn_implementation", "flash_attention_2")
         with pytest.raises(MethodError, match=r"mask .*flash_attention_2 .*allowed: ATTN_IMPLEMENTATION=sdpa"):
             press.check(lm)
@@ -268,7 +270,9 @@ class TestByHead:
 
 
 @given(st.integers(1, 4), st.integers(1, 30), st.integers(0, 99), st.data())
-def test_highest_selects_the_entries_of_a_stable_sort(rows: int, length: int, seed: int, data: st.DataObject) -> None:
+def test_the_top_k_selection_equals_the_first_k_entries_of_a_stable_sort(
+    rows: int, length: int, seed: int, data: st.DataObject
+) -> None:
     worth = torch.randint(0, 6, (rows, length), generator=torch.Generator().manual_seed(seed)).float()
     worth[worth == 5] = torch.inf
     worth[worth == 4] = -torch.inf
@@ -278,7 +282,9 @@ def test_highest_selects_the_entries_of_a_stable_sort(rows: int, length: int, se
 
 
 @given(st.integers(1, 5), st.integers(1, 30), st.integers(0, 99), st.data())
-def test_heads_share_a_budget_as_in_a_plain_loop(heads: int, length: int, seed: int, data: st.DataObject) -> None:
+def test_dividing_a_budget_over_heads_equals_a_plain_loop(
+    heads: int, length: int, seed: int, data: st.DataObject
+) -> None:
     worth = torch.randint(0, 6, (heads, length), generator=torch.Generator().manual_seed(seed)).float()
     entries = data.draw(st.integers(0, length))
     certain = data.draw(st.integers(0, entries))
@@ -305,7 +311,7 @@ def test_heads_with_only_protected_entries_share_the_budget_evenly() -> None:
 
 class TestComposed:
     @pytest.mark.parametrize("press", ["snapkv", "knorm", "expected_attention", "audio_kv"])
-    def test_the_press_keeps_its_ratio_of_the_tokens_left_by_pruning(
+    def test_a_press_after_pruning_removes_its_ratio_of_the_tokens_that_are_left(
         self, lm: AudioLM, prompts: list[Prompt], press: str
     ) -> None:
         method = get_method(f"fast_v:0.5+{press}:0.3", layer=2)
@@ -330,13 +336,15 @@ class TestComposed:
 
 class TestPyramid:
     @given(st.integers(1, 5000), st.floats(0.01, 0.99), st.integers(1, 48))
-    def test_budgets_fall_and_sum_to_k_times_layers(self, total: int, ratio: float, layers: int) -> None:
+    def test_layer_budgets_fall_with_depth_and_sum_to_k_times_the_number_of_layers(
+        self, total: int, ratio: float, layers: int
+    ) -> None:
         budgets = PyramidKV(ratio).budgets(total, layers)
         assert sum(budgets) == kept_count(total, ratio) * layers
         assert all(1 <= budget <= total for budget in budgets)
         assert all(after <= before + 1 for before, after in pairwise(budgets))
 
-    def test_budgets_by_hand(self) -> None:
+    def test_layer_budgets_equal_values_computed_by_hand(self) -> None:
         assert PyramidKV(0.5).budgets(400, 3) == [390, 200, 10]  # k = 200: from 2·200 − 10 down to 200 / 20
 
 
@@ -486,7 +494,7 @@ class TestKeptEntriesOfOtherLibraries:
         assert {tuple(layer.sum(-1).flatten().tolist()) for layer in done.kept_entries} == {(40,) * 4}
         assert not torch.equal(*(shares[-60:] for shares in done.kept_shares))
 
-    def test_equal_entries_are_matched_once_each_and_in_order(self) -> None:
+    def test_cache_entries_of_equal_value_are_matched_once_each_and_in_order(self) -> None:
         before, after = torch.tensor([[[5, 3, 5, 5, 9]]]), torch.tensor([[[5, 9, 5]]])
         live = torch.ones_like(after, dtype=torch.bool)
         assert matched(before, after, live).tolist() == [[[True, False, True, False, True]]]

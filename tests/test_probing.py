@@ -49,7 +49,7 @@ def test_standardised_embeddings_equal_a_layer_norm_without_gain_and_bias() -> N
 
 class TestClosedForms:
     @pytest.mark.parametrize("penalty", [1e-3, 0.3, 20.0])
-    def test_lda_gives_the_log_of_the_posterior(self, penalty: float) -> None:
+    def test_lda_scores_equal_the_log_posterior_of_a_gaussian_model(self, penalty: float) -> None:
         clips = made()
         x, y = standard.standardised(clips.embeddings), clips.targets
         (head,) = standard.lda(moments(clips, *FOLDS), [penalty])
@@ -62,7 +62,7 @@ class TestClosedForms:
         np.testing.assert_allclose(ours, posterior, atol=1e-9)
 
     @pytest.mark.parametrize("penalty", [1e-4, 1.0])
-    def test_ridge_is_scikit_learns(self, penalty: float) -> None:
+    def test_ridge_predictions_equal_those_of_scikit_learn(self, penalty: float) -> None:
         clips = tagged()
         x, y = standard.standardised(clips.embeddings), clips.targets
         (head,) = standard.ridge(moments(clips, *FOLDS), [penalty])
@@ -70,7 +70,7 @@ class TestClosedForms:
         np.testing.assert_allclose(head(x), theirs.predict(x), atol=1e-9)
 
     @pytest.mark.parametrize("clips", [made(), tagged()], ids=["classes", "labels"])
-    def test_moments_of_parts_sum_to_the_moments_of_all_clips(
+    def test_moments_summed_over_two_parts_equal_the_moments_of_all_clips(
         self, clips: Clips, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(standard, "_BLOCK", 7)
@@ -87,7 +87,7 @@ class TestClosedForms:
             assert np.isneginf(logits[:, 1]).all()
             assert np.isfinite(logits[:, [0, 2, 3]]).all()
 
-    def test_linear_probe_separates_fewer_clips_than_dimensions(self) -> None:
+    def test_the_linear_probe_separates_classes_with_fewer_clips_than_dimensions(self) -> None:
         clips = made(40, dim=300, noise=0.5)
         predictions = standard.linear_probe(clips, rotated(FOLDS))
         assert scores.figure(predictions.scores, clips.targets[predictions.rows]) == 1.0
@@ -95,7 +95,7 @@ class TestClosedForms:
 
 class TestLinearProbe:
     @pytest.mark.parametrize("clips", [made(), tagged()], ids=["lda", "ridge"])
-    def test_chooses_the_penalty_on_validation_and_refits_on_both_parts(self, clips: Clips) -> None:
+    def test_chooses_the_penalty_on_the_valid_part_and_refits_on_train_and_valid(self, clips: Clips) -> None:
         fit, grid = (
             (standard.ridge, standard.RIDGE_PENALTIES) if clips.multi_label else (standard.lda, standard.LDA_PENALTIES)
         )
@@ -169,7 +169,7 @@ class TestNeighbours:
         predictions = standard.knn(clips, [Split(("train",), "valid", "test")])
         np.testing.assert_allclose(predictions.scores, [[5 / 12, 7 / 12]])
 
-    def test_knn_ignores_gain_and_centred_knn_ignores_an_offset(self) -> None:
+    def test_knn_ignores_a_gain_and_centred_knn_an_offset_of_embeddings(self) -> None:
         clips = made()
         louder = replace(clips, embeddings=clips.embeddings * np.linspace(0.1, 9, 120)[:, None])
         moved = replace(clips, embeddings=clips.embeddings.astype(float) + 50)
@@ -217,14 +217,14 @@ PROBES: dict[str, Callable[[Clips], Any]] = {
 
 @pytest.mark.parametrize("name", PROBES)
 class TestEveryProbe:
-    def test_does_not_depend_on_the_order_of_clips(self, name: str) -> None:
+    def test_scores_do_not_depend_on_the_order_of_clips(self, name: str) -> None:
         clips, order = made(), np.random.default_rng(3).permutation(120)
         moved = Clips(clips.embeddings[order], clips.targets[order], clips.parts[order])
         plain, shuffled = PROBES[name](clips), PROBES[name](moved)
         back = np.argsort(order[shuffled.rows])
         np.testing.assert_allclose(shuffled.scores[back], plain.scores[np.argsort(plain.rows)], atol=1e-5)
 
-    def test_does_not_depend_on_the_names_of_classes(self, name: str) -> None:
+    def test_scores_do_not_depend_on_the_names_of_classes(self, name: str) -> None:
         clips, renamed = made(), np.array([2, 0, 1])
         predictions = PROBES[name](replace(clips, targets=renamed[clips.targets]))
         np.testing.assert_allclose(predictions.scores[:, renamed], PROBES[name](clips).scores, atol=1e-8)
@@ -299,7 +299,7 @@ def test_published_probes_use_one_torch_thread_and_restore_the_count(monkeypatch
 class TestPublishedLinearProbe:
     @pytest.mark.parametrize("clips", [made(), tagged()], ids=["cross-entropy", "binary cross-entropy"])
     @pytest.mark.parametrize("as_published", [False, True], ids=["own validation", "validation is test"])
-    def test_equals_the_training_loop_of_x_ares(self, clips: Clips, as_published: bool) -> None:
+    def test_logits_equal_those_of_the_training_loop_of_x_ares(self, clips: Clips, as_published: bool) -> None:
         """Ragged folds, short last batches, two seeds, each with its head and order."""
         splits = rotated(FOLDS, as_published=as_published)
         trained = published.linear_probe(clips, splits, seeds=(42, 7), batch=32, epochs=3)
@@ -336,7 +336,7 @@ class TestPublishedLinearProbe:
         for name, leaf in zip(names, leaves, strict=True):
             np.testing.assert_allclose(getattr(heads, name).grad, leaf.grad, atol=1e-6)
 
-    def test_initial_heads_equal_those_after_manual_seed_and_keep_the_global_state(self) -> None:
+    def test_initial_heads_equal_those_of_manual_seed_and_keep_the_global_random_state(self) -> None:
         torch.manual_seed(1)
         before = torch.get_rng_state()
         heads = published.initial_heads(12, 3, 2, 42)
@@ -365,7 +365,7 @@ class TestPublishedLinearProbe:
 
 class TestAveragePrecision:
     @pytest.mark.parametrize("decimals", [1, 9], ids=["ties", "no ties"])
-    def test_equals_that_of_scikit_learn(self, decimals: int) -> None:
+    def test_average_precision_equals_that_of_scikit_learn(self, decimals: int) -> None:
         rng = np.random.default_rng(0)
         values, targets = rng.standard_normal((40, 5)).round(decimals), (rng.random((40, 5)) < 0.3).astype(np.int64)
         targets[:, 4] = 0
@@ -378,7 +378,7 @@ class TestAveragePrecision:
         assert np.isnan(parts_in_mean(values, np.zeros_like(targets))).all()
 
     @pytest.mark.parametrize("decimals", [1, 9], ids=["ties", "no ties"])
-    def test_parts_of_clips_average_to_the_figure_and_deviate_by_its_slope(self, decimals: int) -> None:
+    def test_terms_per_clip_average_to_the_precision_and_deviate_by_its_slope(self, decimals: int) -> None:
         rng = np.random.default_rng(1)
         values, targets = rng.standard_normal((30, 3)).round(decimals), (rng.random((30, 3)) < 0.4).astype(np.int64)
         parts = parts_in_mean(values, targets)
@@ -399,7 +399,7 @@ class TestAveragePrecision:
 
 
 class TestSplits:
-    def test_rotation_of_folds_by_hand(self) -> None:
+    def test_rotating_folds_gives_each_fold_one_turn_as_the_test_part(self) -> None:
         assert rotated(["a", "b", "c"]) == [Split(("c",), "b", "a"), Split(("a",), "c", "b"), Split(("b",), "a", "c")]
         assert rotated(["a", "b"], as_published=True) == [Split(("b",), "a", "a"), Split(("a",), "b", "b")]
 
@@ -408,7 +408,7 @@ class TestSplits:
         with pytest.raises(DataError, match="or more, all different"):
             rotated(list(folds), as_published=as_published)
 
-    def test_whole_clusters_are_held_out_near_the_wanted_share_of_each_class(self) -> None:
+    def test_whole_clusters_are_held_out_with_about_15_percent_of_each_class(self) -> None:
         rng = np.random.default_rng(0)
         targets, clusters = rng.integers(4, size=2000), [f"speaker {i}" for i in rng.integers(100, size=2000)]
         chosen = held_out(clusters, targets)
@@ -440,7 +440,7 @@ class TestSplits:
         ({"targets": np.array([[0, 1], [2, 0], [1, 1]])}, "from 0 to 2; allowed: integers, 0 or 1"),
     ],
 )
-def test_invalid_clips_are_a_one_line_error(change: dict[str, Any], message: str) -> None:
+def test_invalid_embeddings_targets_or_parts_are_a_one_line_error(change: dict[str, Any], message: str) -> None:
     good = {"embeddings": np.eye(3), "targets": np.array([0, 1, 0]), "parts": np.array(["a", "b", "c"])}
     with pytest.raises(DataError, match=message) as refused:
         Clips(**(good | change))

@@ -54,7 +54,7 @@ MISTAKEN = run_of(
 )  # fmt: skip
 
 
-def test_label_verdicts_give_mean_and_sd_over_seeds_and_parts() -> None:
+def test_verdicts_on_labels_give_the_mean_and_sd_over_seeds_and_parts() -> None:
     scorer = Classified()
     seeds = record("a", "dog", "dog\t0.9\tcat\ncat\t0.8\tdog\ndog\t0.7\tdog", protocol="xares-0.1.3", part="1")
     other = record("b", "cat", "dog\t0.9\tdog\ndog\t0.8\tcat\ndog\t0.7\tcat", protocol="xares-0.1.3", part="2")
@@ -94,7 +94,7 @@ def test_only_published_map_counts_0_for_a_label_without_clips(groups: dict[str,
         assert scorer.published(verdicts).figures["map"] == pytest.approx(of_all)  # type: ignore[union-attr]
 
 
-def test_confusion_chart_and_most_confident_mistakes_by_hand() -> None:
+def test_confusion_chart_and_most_confident_mistakes_equal_values_by_hand() -> None:
     ((name, (chart,)),) = confusions([MISTAKEN]).items()
     assert name == "tones, E"
     shares = {(cell["label"], cell["taken"]): (cell["clips"], round(cell["share"], 3)) for cell in chart.data["cells"]}
@@ -157,7 +157,7 @@ def test_the_encoder_table_notes_rows_of_different_clips() -> None:
     assert weighed["ours"] == pytest.approx((400 * 0.8 + 1116 * 0.7) / 1516)
 
 
-def test_a_weighted_mean_needs_every_task_that_x_ares_probes() -> None:
+def test_a_weighted_mean_needs_a_score_of_every_task_that_x_ares_probes() -> None:
     known = [score("A", "esc50", 0.5, mlp=0.8, knn=0.4), score("A", "librispeech", 0.2, mlp=0.1)]
     named = "weighted, public: 2"
     (whole,) = (mean for mean in mean_scores(known) if mean.task == named)
@@ -250,7 +250,9 @@ def test_damaged_or_malicious_stored_embeddings_are_bad_rows(
     assert not (tmp_path / "results").exists()
 
 
-def test_a_record_holds_the_label_of_the_last_epoch_third(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_third_field_of_a_published_probe_record_is_the_last_epochs_label(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def trained(clips: object, splits: object, **_how: object) -> published.PublishedScores:
         return published.PublishedScores(np.array([3]), np.array([[[9.0, 0, 0]]]), np.array([[[0, 0, 9.0]]]))
 
@@ -270,7 +272,7 @@ def stored(folder: Path, part: str, items: Sequence[tuple[str, str, float]]) -> 
     write_tar(folder / f"tones-wds-encoded-fold-{part}-000000.tar", members)
 
 
-def test_of_stored_embeddings_with_equal_keys_the_standard_probe_takes_the_first(tmp_path: Path) -> None:
+def test_the_standard_probe_takes_the_first_of_stored_embeddings_with_equal_keys(tmp_path: Path) -> None:
     folder = tmp_path / "tones" / "embeddings" / "Theirs"
     for fold in "123":
         stored(folder, fold, [

@@ -156,7 +156,7 @@ class MixingEncoder(FramesEncoder):
 
 @pytest.mark.parametrize("kind", [FramesEncoder, MaskedEncoder, LeakyEncoder, MixingEncoder])
 @pytest.mark.parametrize("crop", [None, 0.5, 0.25])
-def test_published_embeddings_use_batches_in_stored_order_and_first_crops(
+def test_published_embeddings_use_batches_in_stored_order_and_each_clips_first_crop(
     tmp_path: Path, crop: float | None, kind: type[FramesEncoder]
 ) -> None:
     lengths = (300, 1700, 500, 500, 500, 1100, 500, 900, 400, 400, 400, 400)
@@ -235,7 +235,7 @@ def test_the_published_score_is_the_mean_over_folds_and_not_clips(tmp_path: Path
     assert score.by_probe[PUBLISHED[1]].value != pytest.approx(results[PUBLISHED[1]].summary["score"])
 
 
-def test_a_failed_clip_is_an_error_record_and_over_1_percent_give_no_score(tmp_path: Path) -> None:
+def test_a_failed_clip_is_an_error_record_and_above_1_percent_there_is_no_score(tmp_path: Path) -> None:
     root = made(tmp_path / "env", many=60)
     lengths = [(f"s1x{i % 4}-{i}", {"tone": "abc"[i % 3]}, wave(400, 0.2 * (i % 3), i)) for i in range(60)]
     write(root / "tones", "1", [("s1x0-0", {"tone": "a"}, b"RIFF no audio"), *lengths[1:]])
@@ -286,7 +286,7 @@ class TestSplits:
         parts, splits = standard_splits(task_of(**facts), data, targets, said.append)
         return parts, splits, said
 
-    def test_folds_rotate_and_given_parts_are_kept(self) -> None:
+    def test_folds_take_turns_as_test_part_and_given_train_valid_test_parts_are_kept(self) -> None:
         parts, splits, said = self.splits([(str(fold), f"{fold}{i}") for fold in (1, 2, 3) for i in range(2)])
         assert parts == ["1", "1", "2", "2", "3", "3"]
         assert [(split.test, split.valid) for split in splits] == [("1", "2"), ("2", "3"), ("3", "1")]
@@ -340,7 +340,7 @@ def test_a_task_with_one_class_is_refused_and_a_part_with_one_is_reported(tmp_pa
 
 
 class TestStore:
-    def test_stored_parts_are_read_back_unless_damaged(self, tmp_path: Path) -> None:
+    def test_stored_embedding_files_are_read_back_unless_damaged(self, tmp_path: Path) -> None:
         store = Store(tmp_path, {"encoder": 1})
         store.add({"a": np.ones(3, np.float32)})
         store.add({"b": np.zeros(3, np.float32)})
@@ -366,7 +366,9 @@ class TestStore:
             b"\xff" * 16,
         ],
     )
-    def test_a_part_with_a_valid_checksum_but_invalid_content_is_ignored(self, tmp_path: Path, content: bytes) -> None:
+    def test_an_embedding_file_of_valid_checksum_but_invalid_content_is_ignored(
+        self, tmp_path: Path, content: bytes
+    ) -> None:
         folder = Store(tmp_path, {}).folder
         folder.mkdir(parents=True)
         (folder / f"part-{hashlib.sha256(content).hexdigest()[:16]}.safetensors").write_bytes(content)
@@ -374,7 +376,7 @@ class TestStore:
         with pytest.warns(UserWarning, match="damaged .*; its clips are encoded again"):
             assert Store(tmp_path, {}).rows == {}
 
-    def test_changed_audio_or_weights_are_encoded_again(self, tmp_path: Path) -> None:
+    def test_clips_are_encoded_again_if_audio_or_weights_change(self, tmp_path: Path) -> None:
         root, encoder = made(tmp_path / "env"), from_module(FramesEncoder())
         results_of(root, tmp_path / "results", encoder, task_of(), protocol="standard")
         write(root / "tones", "1", [(f"s1x{i}-{i}", {"tone": "abc"[i % 3]}, wave(300, 0.2, i)) for i in range(12)])
@@ -394,7 +396,7 @@ def test_clips_with_the_same_audio_in_two_parts_are_noted(tmp_path: Path) -> Non
     assert "10 clips whose audio lies in another part too" in results["linear"].summary["notes"]
 
 
-def test_equal_clips_both_count_and_an_encoder_that_mixes_gets_batches_of_one(tmp_path: Path) -> None:
+def test_duplicate_clips_both_count_and_an_encoder_that_mixes_clips_gets_one_each(tmp_path: Path) -> None:
     same = wav(wave(300, 0.2, 1))
     write(tmp_path / "tones", "1", [(f"s{i}-{i}", {"tone": "a"}, same) for i in range(3)])
     for fold in ("2", "3"):
@@ -470,7 +472,7 @@ def test_the_published_map_is_computed_within_each_fold(tmp_path: Path) -> None:
     assert (run.task.scorer.own_score(unlabelled), run.task.scorer.shown(unlabelled)) == (None, "no labels")
 
 
-def test_encoders_of_the_same_name_are_distinguished_and_duplicates_refused(tmp_path: Path) -> None:
+def test_encoders_of_the_same_name_get_distinct_folders_and_duplicates_are_refused(tmp_path: Path) -> None:
     root = made(tmp_path / "env")
     runs = []
     for kind in (FramesEncoder, LeakyEncoder):
@@ -484,7 +486,7 @@ def test_encoders_of_the_same_name_are_distinguished_and_duplicates_refused(tmp_
         task_scores([*runs, runs[0]])
 
 
-def test_means_weigh_tasks_equally_and_public_tasks_as_published() -> None:
+def test_means_weigh_tasks_equally_and_published_means_use_the_weights_of_x_ares() -> None:
     def score(task: str, domain: str, linear: float, mlp: float, *knn: float) -> Score:
         figures = {"linear": linear, PUBLISHED[0]: mlp} | dict(zip([PUBLISHED[1]], knn, strict=False))
         return Score("E", task, domain, {name: Estimate(value, None) for name, value in figures.items()})
@@ -501,7 +503,7 @@ def test_means_weigh_tasks_equally_and_public_tasks_as_published() -> None:
     assert weighed[PUBLISHED[1]] == pytest.approx(0.3)
 
 
-def test_a_task_that_fails_does_not_stop_others() -> None:
+def test_a_failing_task_does_not_stop_the_probes_of_other_tasks() -> None:
     def works(*outcomes: Any) -> Any:
         for outcome in outcomes:
             if isinstance(outcome, Exception):

@@ -53,7 +53,7 @@ def replies(lm: AudioLM, method: Method, *prompts: Prompt) -> list[tuple[int, ..
 
 
 class TestFamilies:
-    def test_a_text_prompt_is_a_turn_in_the_chat_template_of_the_family(
+    def test_a_prompt_without_clips_is_one_user_turn_in_the_chat_template(
         self, family: Family, family_lm: AudioLM
     ) -> None:
         inputs, tokenizer = family_lm.prepare([TEXT]), family_lm.tokenizer
@@ -64,7 +64,7 @@ class TestFamilies:
         assert (inputs.audio_tokens, sum(inputs.window_padding)) == ([0], 0)
         assert {*inputs.tensors} == {"input_ids", "attention_mask"}
 
-    def test_replies_equal_those_of_the_plain_model(self, family_lm: AudioLM) -> None:
+    def test_replies_equal_those_of_generate_of_the_plain_model(self, family_lm: AudioLM) -> None:
         inputs = family_lm.prepare([TEXT])
         with torch.no_grad():
             plain = family_lm.model.generate(**inputs.tensors, max_new_tokens=NEW, eos_token_id=None, pad_token_id=1)
@@ -81,7 +81,7 @@ class TestFamilies:
         prompts = (TEXT, HEARD, Prompt("Yes?", ()))
         assert replies(family_lm, method, *prompts) == [replies(family_lm, method, prompt)[0] for prompt in prompts]
 
-    def test_a_question_cannot_insert_audio_tokens(self, family_lm: AudioLM) -> None:
+    def test_audio_token_names_in_a_question_insert_no_audio_tokens(self, family_lm: AudioLM) -> None:
         special = family_lm.tokenizer.decode([family_lm.audio_token])
         for batch in ([Prompt(f"Is {special} it?", ())], [HEARD, Prompt(f"Is {special} it?", ())]):
             try:
@@ -89,7 +89,7 @@ class TestFamilies:
             except ModelError as error:
                 assert "reads as a control token" in str(error)  # noqa: PT017 - voxtral reads it as text
 
-    def test_a_prompt_without_clips_has_0_heard_seconds_and_no_cut(self, family_checkpoint: Any) -> None:
+    def test_a_prompt_without_clips_has_0_seconds_of_audio_and_is_not_truncated(self, family_checkpoint: Any) -> None:
         lm = Qwen2AudioFirst30.load(
             family_checkpoint("qwen2-audio"), device="cpu", dtype="float32", attn_implementation="sdpa"
         )
@@ -126,7 +126,7 @@ def test_no_method_changes_the_reply_to_a_prompt_without_audio(
     assert done.replies[0].token_ids == replies_of_base[0]
 
 
-def test_a_press_of_scope_all_removes_text_entries(lm: AudioLM) -> None:
+def test_a_press_with_scope_all_removes_text_entries_of_a_prompt_without_audio(lm: AudioLM) -> None:
     inputs = lm.prepare([TEXT])
     done = get_method("snapkv", 0.5, scope="all").generate(lm, inputs, max_new_tokens=2)
     assert (done.kept_audio_tokens, {*done.kv_lengths}) == ((None,), {kept_count(inputs.prompt_tokens[0], 0.5)})
@@ -179,7 +179,7 @@ class TestRuns:
                 assert (line["time"]["encoder"], {*line["kv_lengths"]}) == (0, {line["prompt_tokens"]})
                 assert line["clips"] == lines["a"]["clips"] != lines["b"]["clips"]
 
-    def test_replies_in_batches_equal_those_of_single_samples(self, ran: Any) -> None:
+    def test_replies_to_samples_without_clips_are_the_same_in_batches_and_alone(self, ran: Any) -> None:
         names = ("base", "frame:0.5")
         together = ran(*names, timing=False, batch_size=3)
         for alone, batch in zip(ran(*names, timing=False, batch_size=1), together, strict=True):
@@ -202,5 +202,5 @@ class TestRuns:
         assert failures["control"].startswith(refusal)
 
 
-def test_an_endpoint_gets_a_turn_of_text_only() -> None:
+def test_an_endpoint_gets_a_user_turn_with_only_text() -> None:
     assert messages_of(TEXT) == [{"role": "user", "content": [{"type": "text", "text": QUESTION}]}]

@@ -25,14 +25,14 @@ def copy_of(tmp_path: Path, tiny_checkpoint: Path):
 
 
 class TestLoading:
-    def test_the_hub_layout_loads_the_stored_weights(self, tiny_checkpoint: Path, lm: AudioLM) -> None:
+    def test_weights_in_the_layout_of_the_hub_are_loaded_unchanged(self, tiny_checkpoint: Path, lm: AudioLM) -> None:
         stored = load_file(tiny_checkpoint / "model.safetensors")
         assert {name.split(".")[0] for name in stored} == {"thinker", "talker", "token2wav"}
         assert torch.equal(lm.lm_head.weight, stored["thinker.lm_head.weight"])
         first = lm.decoder_layers[0].self_attn.q_proj.weight
         assert torch.equal(first, stored["thinker.model.layers.0.self_attn.q_proj.weight"])
 
-    def test_a_tensor_of_another_shape_is_refused(self, copy_of) -> None:
+    def test_a_checkpoint_with_a_tensor_of_the_wrong_shape_is_refused(self, copy_of) -> None:
         folder = copy_of()
         weights = load_file(folder / "model.safetensors")
         weights["thinker.lm_head.weight"] = torch.ones(3, 32)
@@ -70,7 +70,7 @@ class TestLoading:
 
 
 class TestPrompt:
-    def test_is_in_the_chat_template_of_the_checkpoint_with_audio_first(self, lm: AudioLM) -> None:
+    def test_has_the_chat_template_of_the_checkpoint_with_audio_first(self, lm: AudioLM) -> None:
         inputs = lm.prepare([Prompt("Who?", (noise(1.0), noise(2.0)))])
         text = lm.tokenizer.decode(inputs.tensors["input_ids"][0])
         assert text == (
@@ -106,7 +106,7 @@ class TestPrompt:
 
 
 class TestReplies:
-    def test_finish_states_whether_length_or_end_token_ended_a_reply(self, lm: AudioLM, prompts: list[Prompt]) -> None:
+    def test_the_finish_field_tells_token_limit_from_end_token(self, lm: AudioLM, prompts: list[Prompt]) -> None:
         inputs = lm.prepare(prompts[:1])
         cut = Base().generate(lm, inputs, max_new_tokens=3).replies[0]
         assert (cut.finish, cut.new_tokens) == ("length", 3)

@@ -65,27 +65,31 @@ class TestWindows:
             + "Audio 3: <|audio_bos|>" + "<|AUDIO|>" * 50 + "<|audio_eos|>\nWho?<|im_end|>"
         )  # fmt: skip
 
-    def test_equal_the_tensors_of_the_documented_use(self, whole: AudioLM, folder: Path) -> None:
+    def test_have_the_input_tensors_of_the_documented_use(self, whole: AudioLM, folder: Path) -> None:
         prompt = Prompt("Who?", (noise(31.0), noise(2.0)))
         ours, theirs = whole.prepare([prompt]).tensors, whole.documented_inputs(folder, prompt)
         assert theirs is not None
         assert set(ours) == set(theirs)
         assert all(torch.equal(ours[name], theirs[name]) for name in ours)
 
-    def test_of_a_batch_pass_the_audio_tower_in_one_call(self, whole: AudioLM, prompts: list[Prompt]) -> None:
+    def test_of_all_clips_of_a_batch_pass_the_audio_tower_in_one_call(
+        self, whole: AudioLM, prompts: list[Prompt]
+    ) -> None:
         calls: list[int] = []
         handle = whole.audio_tower.register_forward_pre_hook(lambda _m, args: calls.append(len(args[0])))
         Base().generate(whole, whole.prepare([*prompts, Prompt("?", (noise(61.0),))]), max_new_tokens=3)
         handle.remove()
         assert calls == [4 + 3]
 
-    def test_a_last_window_too_short_for_a_token_is_harmless(self, whole: AudioLM) -> None:
+    def test_a_last_window_too_short_for_a_token_adds_no_token_and_no_nan(self, whole: AudioLM) -> None:
         inputs = whole.prepare([Prompt("?", (noise(30.01),))])
         assert inputs.audio_tokens == [750]
         assert Base().generate(whole, inputs, max_new_tokens=2, keep_logits=True).logits.isfinite().all()
 
     @pytest.mark.parametrize("seconds", [(0.02,), (1.0, 0.02), (0.0201,), (0.06,), (0.06, 0.05)], ids=str)
-    def test_audio_without_two_adjacent_tokens_is_refused(self, whole: AudioLM, seconds: tuple[float, ...]) -> None:
+    def test_clips_too_short_for_two_adjacent_audio_tokens_are_refused(
+        self, whole: AudioLM, seconds: tuple[float, ...]
+    ) -> None:
         """Where no two stand together the class takes each for a placeholder yet to be repeated, and fails."""
         with pytest.raises(ModelError, match="too short"):
             whole.prepare([Prompt("?", tuple(noise(length) for length in seconds))])
@@ -104,7 +108,9 @@ class TestWindows:
 
 
 class TestFirst30Seconds:
-    def test_are_all_that_the_model_hears_and_longer_clips_are_truncated(self, whole: AudioLM, folder: Path) -> None:
+    def test_are_all_audio_that_the_model_gets_and_longer_clips_are_truncated(
+        self, whole: AudioLM, folder: Path
+    ) -> None:
         long, short = noise(31.0), noise(4.0)
         inputs = load(Qwen2AudioFirst30, folder).prepare([Prompt("?", (long,)), Prompt("?", (short,))])
         assert inputs.truncated == (True, False)
@@ -118,7 +124,7 @@ class TestFirst30Seconds:
         inputs = load(Qwen2AudioFirst30, folder).prepare([Prompt("?", (exact, long)), Prompt("?", (exact,))])
         assert inputs.truncated == (True, False)
 
-    def test_equal_the_truncation_of_the_processor(self, folder: Path) -> None:
+    def test_give_the_input_tensors_of_the_truncating_processor(self, folder: Path) -> None:
         """Given clips whole, as in the published practice, it cuts by itself."""
         lm, clips = load(Qwen2AudioFirst30, folder), [noise(31.0), noise(4.0)]
         processor = Qwen2AudioProcessor(lm.feature_extractor, lm.tokenizer)
@@ -128,7 +134,7 @@ class TestFirst30Seconds:
         ours = lm.prepare([Prompt("Who?", tuple(clips))]).tensors
         assert all(torch.equal(ours[name], theirs[name]) for name in ours)
 
-    def test_records_say_truncated_and_are_stored_beside_those_of_whole_clips(
+    def test_records_say_truncated_and_get_a_folder_apart_from_whole_clip_runs(
         self, folder: Path, tmp_path: Path, no_env
     ) -> None:
         task_folders.build_tau(tmp_path / "data" / "TAU")
@@ -154,13 +160,15 @@ class TestFirst30Seconds:
 
 
 @pytest.mark.parametrize(("key", "seconds"), [("qwen2-audio", 44.0), ("qwen2-audio-30s", 34.0)])
-def test_the_estimate_of_remaining_work_counts_heard_seconds(tmp_path: Path, key: str, seconds: float) -> None:
+def test_the_estimate_of_remaining_work_counts_only_audio_that_the_model_gets(
+    tmp_path: Path, key: str, seconds: float
+) -> None:
     clips = tuple(task_folders.write_clip(tmp_path / f"{length}.wav", seconds=length) for length in (40.0, 4.0))
     todo = what_is_left([Sample("one", clips, "?", "A", "here")], [(Base(), None)], get_model(key).heard_seconds)
     assert (todo.seconds, todo.heard) == (seconds, (seconds,))
 
 
-def test_memory_plan_of_the_doctor_counts_heard_seconds(folder: Path) -> None:
+def test_memory_plan_of_the_doctor_counts_only_audio_that_the_model_gets(folder: Path) -> None:
     settings = RunSettings.read({}, model_path=str(folder), dtype="float32")
     whole, first = (plan_memory(get_model(key), settings) for key in ("qwen2-audio", "qwen2-audio-30s"))
     assert first.need(300) == first.need(30) == whole.need(30)

@@ -33,7 +33,7 @@ def lm(folder: Path) -> AudioLM:
 
 
 class TestExperts:
-    def test_joined_weights_equal_the_separate_ones_of_the_hub_layout(self, lm: AudioLM, folder: Path) -> None:
+    def test_fused_expert_weights_equal_the_separate_weights_of_the_hub_layout(self, lm: AudioLM, folder: Path) -> None:
         stored, joined = load_file(folder / "model.safetensors"), lm.decoder_layers[1].mlp.experts
         assert {name.split(".")[0] for name in stored} == {"thinker", "talker", "code2wav"}
         for number in range(4):
@@ -53,7 +53,9 @@ class TestExperts:
         ],
         ids=["missing", "half of one", "one too many"],
     )
-    def test_weights_that_do_not_fit_are_refused(self, folder: Path, tmp_path: Path, change: Any, message: str) -> None:
+    def test_expert_weights_that_do_not_fit_are_refused(
+        self, folder: Path, tmp_path: Path, change: Any, message: str
+    ) -> None:
         copy = Path(shutil.copytree(folder, tmp_path / "copy"))
         weights = load_file(copy / "model.safetensors")
         change(weights)
@@ -66,7 +68,7 @@ class TestExperts:
         every, experts = (sum(p.numel() for p in part.parameters()) for part in (layer, layer.mlp.experts))
         assert active_parameters(layer, lm.decoder.config) == every - experts // 2
 
-    def test_cost_from_the_config_equals_the_counted_cost(self, lm: AudioLM, folder: Path) -> None:
+    def test_cost_computed_from_the_config_agrees_with_the_loaded_model(self, lm: AudioLM, folder: Path) -> None:
         """All but norms and the encoder's attention; what makes speech is not loaded."""
         counted, facts = count_cost(lm), model_facts(folder, 4)
         told = facts.cost
@@ -77,14 +79,16 @@ class TestExperts:
 
 class TestAudio:
     @pytest.mark.parametrize("samples", [12840, 16000, 30001])
-    def test_tensors_equal_those_of_the_processor_at_any_length(self, lm: AudioLM, folder: Path, samples: int) -> None:
+    def test_input_tensors_equal_those_of_the_processor_at_any_clip_length(
+        self, lm: AudioLM, folder: Path, samples: int
+    ) -> None:
         """12,840 samples are 80.25 frames: the processor cuts the last one, and a token with it."""
         prompt = Prompt("Who?", (noise(2.0)[:samples],))
         ours, theirs = lm.prepare([prompt]).tensors, lm.documented_inputs(folder, prompt)
         assert set(ours) == set(theirs)
         assert all(torch.equal(ours[name], theirs[name]) for name in ours)
 
-    def test_features_beside_a_longer_clip_equal_those_alone(self, lm: AudioLM) -> None:
+    def test_features_of_a_clip_batched_with_a_longer_clip_equal_those_alone(self, lm: AudioLM) -> None:
         prompt = Prompt("Who?", (noise(1.0)[:12840],))
         alone, beside = lm.prepare([prompt]), lm.prepare([prompt, Prompt("Who?", (noise(3.0),))])
         assert alone.audio_tokens[0] == beside.audio_tokens[0] == 10

@@ -117,7 +117,9 @@ def answers(results: list[Result]) -> list[dict[str, Any]]:
 @pytest.mark.long
 class TestRuns:
     @pytest.mark.parametrize(("workers", "timing"), [(1, True), (4, False)])
-    def test_results_on_ray_equal_local_ones(self, go, local, workers: int, timing: bool) -> None:
+    def test_replies_and_scores_of_runs_on_ray_equal_those_of_local_runs(
+        self, go, local, workers: int, timing: bool
+    ) -> None:
         flags = {} if timing else {"timing": False, "batch_size": 2}
         results = go(f"ray-{workers}", Ray(workers=workers), **flags)
         assert answers(results) == local(timing)
@@ -127,7 +129,9 @@ class TestRuns:
         (session,) = facts["sessions"]
         assert (session["executor"], session["workers"], session["workers_sharing"]) == ("ray", workers, workers)
 
-    def test_a_killed_worker_loses_no_record(self, go, local, tmp_path: Path, monkeypatch) -> None:
+    def test_a_run_with_a_killed_worker_has_all_records_of_a_local_run(
+        self, go, local, tmp_path: Path, monkeypatch
+    ) -> None:
         monkeypatch.setenv("DEADLY_MARK", str(tmp_path / "killed"))
         monkeypatch.setenv("DEADLY_SPARES", str(os.getpid()))
         monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
@@ -135,7 +139,7 @@ class TestRuns:
         assert (tmp_path / "killed").exists()
         assert answered == local(True)
 
-    def test_a_clip_replaced_during_the_run_is_an_error(
+    def test_a_clip_file_replaced_during_the_run_is_an_error_record(
         self, tiny_checkpoint: Path, monkeypatch, tmp_path: Path
     ) -> None:
         monkeypatch.setenv("DEADLY_SPARES", str(os.getpid()))
@@ -151,7 +155,9 @@ class TestRuns:
         assert (len(lines), len(errors)) == (4, 3)
         assert all("changed since the run began" in error for error in errors)
 
-    def test_a_failed_task_does_not_stop_the_next(self, tiny_checkpoint: Path, monkeypatch, tmp_path: Path) -> None:
+    def test_a_failed_task_does_not_stop_the_next_task(
+        self, tiny_checkpoint: Path, monkeypatch, tmp_path: Path
+    ) -> None:
         monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
         task_folders.build_tau(tmp_path / "TAU")
         task_folders.build_librispeech(tmp_path / "LibriSpeech")
@@ -166,7 +172,7 @@ class TestRuns:
             ("librispeech", True)
         ]
 
-    def test_ctrl_c_keeps_records_and_a_local_run_resumes(self, go, local, monkeypatch) -> None:
+    def test_ctrl_c_keeps_finished_records_and_a_local_run_resumes(self, go, local, monkeypatch) -> None:
         append, seen = RunFolder.append, []
 
         def interrupted(folder: RunFolder, record: Record) -> None:
@@ -251,14 +257,14 @@ def workers(request, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 @needs_ray
 @pytest.mark.usefixtures("workers")
 class TestStoredReplies:
-    def test_are_scored_alike_beside_a_broken_run(self, runs: Path) -> None:
+    def test_are_scored_on_ray_as_locally_even_if_another_run_folder_is_broken(self, runs: Path) -> None:
         (runs / "frame-0.2" / "run.json").write_text("{}")
         here, there, said = both_ways(runs, "score")
         assert sum(name.endswith("summary.json") for name in here) == 3
         assert there == here
         assert [line for line in said.splitlines() if "error" in line and "frame-0.2" in line and "run.json" in line]
 
-    def test_are_judged_alike_and_shared_requests_are_sent_once(self, runs: Path, monkeypatch) -> None:
+    def test_are_judged_on_ray_as_locally_and_shared_requests_are_sent_once(self, runs: Path, monkeypatch) -> None:
         with monkeypatch.context() as patch:
             patch.setenv("AUDIOMARATHON_CACHE", str(runs.parent / "cache"))
             shutil.copytree(runs, other := runs.with_name("by-ray"))
@@ -271,7 +277,7 @@ class TestStoredReplies:
         sent = {(file, judgement["request_hash"]) for file, judgement in judged if not judgement["cached"]}
         assert len(sent) == len({judgement["request_hash"] for _file, judgement in judged})
 
-    def test_of_a_run_in_use_are_one_line_and_others_are_judged(self, runs: Path) -> None:
+    def test_of_a_run_in_use_give_one_error_line_and_other_runs_are_judged(self, runs: Path) -> None:
         with hold_run(runs / "frame-0.1"):
             code, said = call("judge", runs, "--with", "toy", "--no-cache", "--anchors-only", "--executor", "ray")
         assert code == 1
@@ -280,7 +286,7 @@ class TestStoredReplies:
 
 
 @needs_ray
-def test_no_more_workers_start_than_there_are_items(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ray_starts_no_more_workers_than_there_are_items(monkeypatch: pytest.MonkeyPatch) -> None:
     from audiomarathon.engine import ray_map
 
     asked = list[int | None]()
@@ -292,7 +298,7 @@ def test_no_more_workers_start_than_there_are_items(monkeypatch: pytest.MonkeyPa
 
 
 @needs_ray
-def test_an_item_that_cost_three_workers_is_an_error_that_names_it() -> None:
+def test_an_item_on_which_three_workers_died_is_an_error_that_names_the_item() -> None:
     from audiomarathon.engine.ray_map import _Calls
 
     part = 4, Path("runs/base-0")
@@ -317,7 +323,7 @@ def a_plan(batch_size: int | None, count: int = 10) -> Plan:
         ("a", "bfloat16", "A100", False, ""),
     ],
 )
-def test_a_worker_with_another_checkpoint_dtype_or_gpu_is_reported(
+def test_a_worker_with_a_different_checkpoint_dtype_or_gpu_is_reported(
     hash_: str, dtype: str, card: str, timing: bool, said: str
 ) -> None:
     def setup(checkpoint_hash: str, dtype: str, name: str) -> Any:
@@ -338,13 +344,15 @@ class TestChunks:
             (3, 1, [6, 3, 1], [0, 2, 3]),
         ],
     )
-    def test_hold_whole_batches_and_get_smaller_towards_the_end(self, batch_size, workers, sizes, turns) -> None:
+    def test_hold_whole_batches_and_get_smaller_towards_the_end_of_a_run(
+        self, batch_size, workers, sizes, turns
+    ) -> None:
         plan = a_plan(batch_size)
         chunks = list(ray_engine.cut(plan.samples, plan, workers))
         assert ([len(chunk.samples) for chunk in chunks], [chunk.turn for chunk in chunks]) == (sizes, turns)
         assert [sample for chunk in chunks for sample in chunk.samples] == list(plan.samples)
 
-    def test_lost_chunks_are_retried_as_batches_then_samples_then_errors(self) -> None:
+    def test_lost_chunks_are_retried_as_batches_then_single_samples_then_errors(self) -> None:
         plan = a_plan(2, 4)
         work = ray_engine.TaskWork(plan, {id_: ["base-0"] for id_ in "0123"}, None)
 
@@ -383,12 +391,12 @@ class TestLayOut:
             (Ray(), {"device": "cpu"}, GPUS, (3, 0, 8, 1)),
         ],
     )
-    def test_divides_gpus_and_cpus_among_the_workers(self, wanted, flags, nodes, shape) -> None:
+    def test_gpus_and_cpus_are_divided_among_the_workers(self, wanted, flags, nodes, shape) -> None:
         layout = ray_pool.lay_out(wanted, RunSettings.read({}, **flags), nodes)
         assert (layout.workers, layout.gpus, layout.cpus, layout.sharing) == shape
 
     @pytest.mark.long
-    def test_places_as_many_workers_as_ray_has_room_for(self) -> None:
+    def test_the_computed_number_of_workers_is_the_most_that_ray_can_place(self) -> None:
         import ray
         from ray.util.placement_group import placement_group, remove_placement_group
 
@@ -426,7 +434,7 @@ def test_invalid_devices_and_addresses_are_refused_before_ray_starts(settings: d
 
 
 @needs_ray
-def test_an_ended_cluster_is_refused_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_ray_cluster_that_has_ended_is_refused_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
     (tmp_path / "ray").mkdir()
@@ -465,7 +473,7 @@ class TestWaiting:
         pool.known["worker"] = SimpleNamespace(host="node7", pid=42)
         return lambda: pool._ended({"call": ("worker", ("chunk", 0))})
 
-    def test_is_reported_at_growing_intervals(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_for_a_slow_worker_is_reported_at_growing_intervals(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(ray_pool, "check_cluster", lambda: None)
         said: list[str] = []
         assert self.waiting(said, 30, monkeypatch)() == ["call"]
@@ -475,7 +483,9 @@ class TestWaiting:
             assert "node7 (process 42)" in line
 
     @pytest.mark.parametrize("alive", [True, False])
-    def test_ends_if_the_raylet_of_this_machine_is_lost(self, monkeypatch: pytest.MonkeyPatch, alive: bool) -> None:
+    def test_ends_with_an_error_if_the_raylet_of_this_machine_is_lost(
+        self, monkeypatch: pytest.MonkeyPatch, alive: bool
+    ) -> None:
         context = SimpleNamespace(gcs_address="h:1", get_node_id=lambda: "here")
         monkeypatch.setattr(ray_pool, "_knock", lambda _address: None)
         monkeypatch.setattr(ray_pool.ray, "get_runtime_context", lambda: context)
@@ -484,7 +494,7 @@ class TestWaiting:
         with nullcontext() if alive else pytest.raises(ExecutorError, match="raylet has ended"):
             ray_pool.check_cluster()
 
-    def test_ends_if_the_head_node_is_lost(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_ends_with_an_error_if_the_head_node_is_lost(self, monkeypatch: pytest.MonkeyPatch) -> None:
         wait = self.waiting([], 30, monkeypatch)
         context = SimpleNamespace(gcs_address="127.0.0.1:1")
         monkeypatch.setattr(ray_pool.ray, "get_runtime_context", lambda: context)
@@ -515,7 +525,7 @@ class TestCommandLine:
             ({"executor": "ray", "gpus_per_worker": 1.5}, "--gpus-per-worker=1.5: not allowed"),
         ],
     )
-    def test_wrong_executor_options_are_refused(self, given: dict[str, Any], message: str) -> None:
+    def test_invalid_executor_options_are_refused(self, given: dict[str, Any], message: str) -> None:
         with pytest.raises(SettingsError, match=message):
             read_executor(**given)
 
@@ -527,10 +537,12 @@ class TestCommandLine:
             read_executor("ray")
 
     @pytest.mark.parametrize("command", [["score"], ["judge", "--with", "toy"]])
-    def test_without_ray_ends_before_a_run_is_read(self, command: list[str], tmp_path: Path, monkeypatch) -> None:
+    def test_commands_with_executor_ray_fail_before_reading_a_run_if_ray_is_missing(
+        self, command: list[str], tmp_path: Path, monkeypatch
+    ) -> None:
         monkeypatch.setattr(ray_options.importlib.util, "find_spec", lambda _name: None)
         _code, said = call(*command, tmp_path / "none", "--executor", "ray")
         assert "pip install 'ray" in one_error(said)
 
-    def test_is_local_by_default(self) -> None:
+    def test_executor_local_needs_no_ray_executor(self) -> None:
         assert read_executor("local") is None

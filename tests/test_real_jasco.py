@@ -15,7 +15,7 @@ from real_weights import real_qwen2_audio
 pytestmark = pytest.mark.real
 
 
-def test_jasco_sweep_halves_the_tokens_and_survival_needs_a_judge(
+def test_a_jasco_sweep_halves_the_tokens_and_the_survival_table_needs_a_judge(
     no_env: Callable[[str, str], None], tmp_path: Path
 ) -> None:
     for name, value in {"MAX_NEW_TOKENS": "8", "BATCH_SIZE": "8", "TIMING": "false"}.items():

@@ -93,7 +93,7 @@ def same_or_a_near_tie(judge: LocalJudge, request: Request, answer: str, other: 
     return bool(first - second < 1e-3)
 
 
-def test_a_small_local_judge_answers_and_its_certificate_is_weak(smollm2: Path, tmp_path: Path) -> None:
+def test_a_small_local_judge_gives_verdicts_and_is_certified_as_unreliable(smollm2: Path, tmp_path: Path) -> None:
     folder = replies_to(tmp_path / "run", ["It is a0.", "no", "a2 it is", "", "I hear a1 there", "a2"])
     judge = LocalJudge("smollm2", str(smollm2))
     case = Case(folder, list(read_records(folder).values()), Plain())
@@ -109,7 +109,7 @@ def test_a_small_local_judge_answers_and_its_certificate_is_weak(smollm2: Path, 
         assert same_or_a_near_tie(alone, request, *texts)
 
 
-def test_a_local_judge_answers_the_same_through_a_server(smollm2: Path, served: str, tmp_path: Path) -> None:
+def test_a_local_judge_gives_the_same_verdicts_through_a_server(smollm2: Path, served: str, tmp_path: Path) -> None:
     requests = requests_for(replies_to(tmp_path / "run", ["It is a0.", "no", "I hear a1 there"]))
     local, behind = LocalJudge("l", str(smollm2)), EndpointJudge("e", Endpoint(str(smollm2), served, ""), at_once=1)
     here, there = answers(local, requests), answers(behind, requests)
@@ -149,7 +149,7 @@ def judged_jasco(jasco_run: Path, served: str, smollm2: Path) -> Iterator[tuple[
         yield jasco_run, output
 
 
-def test_a_small_local_judge_of_jasco_anchors_is_marked_as_weak(judged_jasco: tuple[Path, str]) -> None:
+def test_a_small_local_judge_of_jasco_anchors_is_marked_as_unreliable(judged_jasco: tuple[Path, str]) -> None:
     folder, output = judged_jasco
     lines = list(lines_in(folder / "judgements-smollm2.jsonl"))
     said = {(judgement.sample, judgement.request_hash): judgement for judgement in lines}
@@ -172,7 +172,7 @@ def test_a_small_local_judge_of_jasco_anchors_is_marked_as_weak(judged_jasco: tu
     assert output.count("weak") == len(certificate.weak)
 
 
-def test_a_judge_of_jasco_answers_the_same_locally_and_through_a_server(
+def test_a_judge_of_jasco_gives_the_same_verdicts_locally_and_through_a_server(
     judged_jasco: tuple[Path, str], smollm2: Path
 ) -> None:
     judgements: list[Judgement] = list(lines_in(judged_jasco[0] / "judgements-smollm2.jsonl"))[:6]

@@ -90,7 +90,7 @@ def check_tokens(
         assert half["kept_audio_tokens"] == pytest.approx(whole["audio_tokens"] / 2, abs=0.5)
 
 
-def test_clotho_sweep_with_real_recordings(
+def test_a_sweep_of_clotho_runs_on_real_recordings(
     small: Callable[[str, str], None], checkpoint: Path, sounds: dict[Path, str], tmp_path: Path
 ) -> None:
     clips = {path.name: path for path in [*list(sounds)[:4], *recordings("ambience")[:2]]}
@@ -116,7 +116,7 @@ def test_clotho_sweep_with_real_recordings(
     assert whole["sbert_sim[all-minilm-l6-v2]"] < 0.5
 
 
-def test_mmau_pro_sweep_with_real_recordings_of_every_category(
+def test_a_sweep_of_mmau_pro_runs_on_real_recordings_of_every_category(
     small: Callable[[str, str], None], checkpoint: Path, sounds: dict[Path, str], tmp_path: Path
 ) -> None:
     """A question of each category; speech is a prompt of a telephone system, or an instruction that is spoken here."""
@@ -162,7 +162,7 @@ def test_mmau_pro_sweep_with_real_recordings_of_every_category(
 @pytest.mark.parametrize(("place", "cider_d", "people", "cosine"), [
     (0, 0.40172373459481686, 1.099, 0.360), (1, 0.6342852251812825, 0.920, 0.574),
 ])  # fmt: skip
-def test_reference_experiment_on_published_captions_gives_known_figures(
+def test_the_references_experiment_on_published_captions_gives_the_known_figures(
     place: int, cider_d: float, people: float, cosine: float, no_env: Callable[[str, str], None], tmp_path: Path
 ) -> None:
     """A system's replies and people's, against five references: what is alike, and what stands apart."""

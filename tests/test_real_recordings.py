@@ -38,7 +38,7 @@ def test_every_recording_decodes_to_the_length_in_its_header(path: Path) -> None
         ("a.mp3", 44_100, 2, {}),
     ],
 )
-def test_decoded_speech_is_the_same_from_other_rates_channels_and_codecs(
+def test_speech_decodes_to_the_same_samples_from_other_rates_channels_and_codecs(
     tmp_path: Path, name: str, rate: int, channels: int, options: dict[str, str]
 ) -> None:
     original = real.recordings("speech")[0]

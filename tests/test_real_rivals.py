@@ -31,13 +31,15 @@ import rivals
         (PairedResult(-0.01, (-0.05, 0.03), 0.5), None, 0.02, "not shown"),
     ],
 )
-def test_the_verdict_needs_a_small_adjusted_p_or_an_interval_beyond_the_margin(
+def test_a_verdict_needs_a_small_adjusted_p_or_an_interval_beyond_the_margin(
     paired: PairedResult, p: float | None, margin: float, said: str
 ) -> None:
     assert rivals.verdict(paired, p, margin) == said
 
 
-def test_comparison_tables_of_a_small_sweep(tmp_path: Path, tiny_checkpoint: Path, no_env: Any) -> None:
+def test_the_comparison_table_of_rival_methods_is_made_from_a_small_sweep(
+    tmp_path: Path, tiny_checkpoint: Path, no_env: Any
+) -> None:
     given = {"data": str(task_folders.build_tau(tmp_path / "data")), "model_path": str(tiny_checkpoint), "limit": 2}
     names = ["base", "random:0.5", "frame:0.5", "fast_v:0.5", "fast_v:0.9"]
     evaluate("tau", method=names, layer=1, timing=False, results=str(tmp_path / "out"), max_new_tokens=1, **given)

@@ -26,7 +26,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("task", ["tau", *(pytest.param(name, marks=LONG) for name in ("librispeech", "gtzan"))])
-def test_long_real_audio_runs_from_data_folder_to_summary(
+def test_long_real_audio_is_run_from_data_folder_to_summary(
     task: str, root: Path, tiny_checkpoint: Path, tmp_path: Path
 ) -> None:
     if task == "librispeech":

@@ -60,7 +60,7 @@ def rates(said: Mapping[Path, str], heard: Sequence[str], read: Callable[[str], 
     return estimate
 
 
-def test_transcripts_of_asterisk_prompts_have_low_wer(listen: Listen) -> None:
+def test_whisper_transcripts_of_asterisk_prompts_have_low_wer(listen: Listen) -> None:
     said = real_recordings.prompts()
     if not said:
         pytest.skip(f"apt-get install {real_recordings.PROMPT_PACKAGES}")
@@ -74,7 +74,7 @@ def test_transcripts_of_asterisk_prompts_have_low_wer(listen: Listen) -> None:
 
 
 @pytest.mark.parametrize(("folder", "worst"), [("librivox", 0.08), ("cards", 0.6)])
-def test_transcripts_of_pocketsphinx_recordings_have_low_wer(folder: str, worst: float, listen: Listen) -> None:
+def test_whisper_transcripts_of_pocketsphinx_recordings_have_low_wer(folder: str, worst: float, listen: Listen) -> None:
     """A reader's sentences, and names of cards of which some are hardly heard."""
     place = SPHINX / folder
     if not place.is_dir():

@@ -77,7 +77,7 @@ VALUES = (
 
 
 @pytest.mark.parametrize("name", FULL)
-def test_compiled_and_field_by_field_checks_refuse_the_same_records(name: str) -> None:
+def test_the_compiled_decoder_refuses_the_same_records_as_checks_field_by_field(name: str) -> None:
     """A line with a checksum is decoded at once. Only a line that the decoder refuses is checked field by field."""
     lacking = {key: value for key, value in FULL.items() if key != name}
     for record in (FULL, lacking, *(FULL | {name: value} for value in VALUES)):
@@ -93,7 +93,7 @@ def test_a_valid_line_with_a_checksum_is_not_checked_field_by_field(monkeypatch:
     assert from_line(sealed({"schema": 2, **FULL})) == typed(FULL)
 
 
-def test_records_need_at_most_1_5_times_the_bytes_of_their_lines(tmp_path: Path) -> None:
+def test_loaded_records_take_at_most_1_5_times_the_bytes_of_their_lines(tmp_path: Path) -> None:
     """Texts and references are held once, and times are packed: records take at most 1.25 times the bytes on disk."""
     texts = ["a public square", "a street with cars", "a metro station", "a tram stop"]
     same = {"reference": {"answer": "A", "options": texts, "labels": texts}, "session": "2026-01-01T00:00:00+00:00 1"}
@@ -114,7 +114,7 @@ def test_records_need_at_most_1_5_times_the_bytes_of_their_lines(tmp_path: Path)
     assert peak <= 1.25 * sum(map(len, lines))
 
 
-def test_the_times_of_a_record_are_held_packed() -> None:
+def test_the_times_of_a_record_are_held_packed_in_memory() -> None:
     """As a dict of floats they take as much memory as which tokens were kept; read, they are that dict."""
     record = from_line(to_line(typed(FULL)))
     assert record is not None
@@ -128,7 +128,7 @@ def test_the_times_of_a_record_are_held_packed() -> None:
 
 
 @pytest.mark.parametrize("name", NEEDED)
-def test_a_flipped_bit_in_a_required_key_is_detected(name: str) -> None:
+def test_a_flipped_bit_in_the_name_of_a_required_key_is_detected(name: str) -> None:
     line = json.dumps(WHOLE).replace(f'"{name}"', f'"{name[:-1]}{chr(ord(name[-1]) ^ 1)}"', 1)
     assert from_line(line.encode()) is None
 
@@ -193,7 +193,7 @@ def test_status_compare_and_report_leave_out_damaged_lines(results: Path, tmp_pa
     assert file.read_bytes() == before
 
 
-def test_records_with_unequal_numbers_of_layers_have_no_mean_kv_length(results: Path) -> None:  # noqa: F811
+def test_a_run_of_records_with_unequal_layer_counts_has_no_mean_kv_length(results: Path) -> None:  # noqa: F811
     """Each line is sound by itself, as a line without a checksum may be."""
     (file,) = results.glob("tau/*/frame*/samples.jsonl")
     first, *others = (json.loads(line) for line in file.read_text().splitlines() if '"error": null' in line)
@@ -202,7 +202,7 @@ def test_records_with_unequal_numbers_of_layers_have_no_mean_kv_length(results: 
     assert score(file.parent).summary["kv_lengths"] is None
 
 
-def test_no_cut_within_a_line_gives_another_record() -> None:
+def test_no_part_cut_out_of_a_line_leaves_a_line_that_reads_as_another_record() -> None:
     """What stands last needs not be there: cut out with the checksum it left a whole record of an earlier version."""
     record = typed(a_record("a", session="s 1", encoder_shared=True))
     line = to_line(record)

@@ -33,7 +33,7 @@ def read_ids(path: Path) -> list[str]:
 
 
 class TestResume:
-    def test_continues_after_the_records_on_disk(self, tmp_path: Path) -> None:
+    def test_a_resumed_run_continues_after_the_records_on_disk(self, tmp_path: Path) -> None:
         fill(tmp_path, "ab")
         with RunFolder(tmp_path, IDENTITY) as folder:
             assert folder.done() == {"a", "b"}
@@ -51,14 +51,14 @@ class TestResume:
             assert folder.records["a"].reply == "B"
 
     @pytest.mark.parametrize("cut", [1, 5, 17])
-    def test_a_half_written_last_line_is_dropped(self, tmp_path: Path, cut: int) -> None:
+    def test_a_half_written_last_line_is_dropped_on_resuming(self, tmp_path: Path, cut: int) -> None:
         fill(tmp_path, "abc")
         file = tmp_path / "samples.jsonl"
         file.write_bytes(file.read_bytes()[:-cut])
         fill(tmp_path, "")
         assert read_ids(tmp_path) == ["a", "b"]
 
-    def test_an_unreadable_line_is_set_aside_and_not_lost(self, tmp_path: Path) -> None:
+    def test_an_unreadable_line_is_set_aside_in_a_file_and_not_lost(self, tmp_path: Path) -> None:
         fill(tmp_path, "abc")
         file = tmp_path / "samples.jsonl"
         lines = file.read_bytes().splitlines(keepends=True)
@@ -80,7 +80,7 @@ class TestResume:
                 fill(tmp_path, "")
         assert (tmp_path / "samples.rejected").read_bytes() == b"one\ntwo\n"
 
-    def test_records_of_another_task_are_not_counted_and_set_aside(self, tmp_path: Path) -> None:
+    def test_records_that_do_not_fit_the_task_are_not_counted_and_are_set_aside(self, tmp_path: Path) -> None:
         fill(tmp_path, "ab")
         folder = RunFolder(tmp_path, IDENTITY, lambda record: record.id != "b")
         folder.peek()
@@ -165,7 +165,7 @@ class TestPowerCut:
         with RunFolder(disk.left(results.parent, to) / results.name / "tau" / "frame", IDENTITY) as again:
             return "".join(again.records)
 
-    def test_keeps_every_record_of_slow_samples(
+    def test_keeps_every_record_if_each_sample_takes_longer_than_the_sync_interval(
         self, disk: Disk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("audiomarathon.files.SYNC_SECONDS", 0)  # as if each had taken longer
@@ -178,7 +178,7 @@ class TestPowerCut:
                 assert self.held(disk, results, tmp_path.with_name(f"cut{number}")) == "abc"[:number]
         assert read_run(tmp_path.with_name("cut1") / "results" / "tau" / "frame")["task"] == "tau"
 
-    def test_keeps_all_records_of_a_run_that_ended(
+    def test_keeps_all_records_of_a_finished_run_of_fast_samples(
         self, disk: Disk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Records of fast samples are synced together."""
@@ -188,7 +188,7 @@ class TestPowerCut:
         assert self.held(disk, tmp_path / "results", tmp_path.with_name("cut")) == "abcdefgh"
 
     @pytest.mark.parametrize(("ids", "times"), [("", 99), ("ab", 99), ("a", 1)])
-    def test_a_failed_sync_is_one_line_at_the_latest_when_the_run_ends(
+    def test_a_failed_sync_is_a_one_line_error_at_the_latest_when_the_run_ends(
         self, ids: str, times: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """The system tells an error once: a later sync of the same file succeeds, though a record is lost."""
@@ -199,7 +199,7 @@ class TestPowerCut:
             for id_ in ids:
                 folder.append(typed(a_record(id_)))
 
-    def test_an_error_of_a_sync_is_reported_before_the_next_sync(
+    def test_an_error_of_a_background_sync_is_reported_before_the_next_sync(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("audiomarathon.files.SYNC_SECONDS", 0)
@@ -210,7 +210,9 @@ class TestPowerCut:
         with pytest.raises(OSError, match="Input/output error"):
             growing.add(b"b\n")
 
-    def test_a_file_system_without_fsync_can_be_used(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_records_are_written_on_a_file_system_without_fsync(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         def knows_none(number: int) -> None:
             raise OSError(errno.EINVAL, "Invalid argument")
 
@@ -220,7 +222,7 @@ class TestPowerCut:
 
 
 class TestIdentity:
-    def test_a_folder_of_another_run_is_refused_and_the_difference_named(self, tmp_path: Path) -> None:
+    def test_a_folder_of_another_run_is_refused_and_the_differing_field_is_named(self, tmp_path: Path) -> None:
         fill(tmp_path, "a")
         with pytest.raises(RecordError, match=r"another run .*ratio: 0\.5 there, 0\.7 now"):
             fill(tmp_path, "b", {**IDENTITY, "ratio": 0.7})
@@ -241,14 +243,14 @@ class TestIdentity:
         assert (facts["task"], facts["identity"], facts["schema_version"]) == ("tau", IDENTITY, 2)
         assert facts["identity_hash"] == identity_hash(IDENTITY)
 
-    def test_a_folder_stays_marked_after_records_with_a_weak_fingerprint(self, tmp_path: Path) -> None:
+    def test_a_folder_marked_as_having_a_weak_fingerprint_keeps_the_mark(self, tmp_path: Path) -> None:
         fill(tmp_path, "a")
         write_json(tmp_path / "run.json", {**read_run(tmp_path), "weak_fingerprint": True})
         for ids in "bc":
             assert fill(tmp_path, ids).weak
             assert read_run(tmp_path)["weak_fingerprint"] is True
 
-    def test_hash_depends_on_values_and_not_on_key_order(self) -> None:
+    def test_the_identity_hash_depends_on_values_and_not_on_key_order(self) -> None:
         assert identity_hash({"a": 1, "b": 2}) == identity_hash({"b": 2, "a": 1}) != identity_hash({"a": 1, "b": 3})
 
     def test_a_folder_without_records_accepts_any_identity(self, tmp_path: Path) -> None:
@@ -284,12 +286,12 @@ class TestIdentity:
             ({"checkpoint": "/lib/audiomarathon/embedded/checkpoint"}, "embedded"),
         ],
     )
-    def test_checkpoint_name_is_derived_from_path_or_hub_name(self, facts: dict[str, str], name: str) -> None:
+    def test_the_checkpoint_name_is_derived_from_its_path_or_hub_name(self, facts: dict[str, str], name: str) -> None:
         assert checkpoint_of(facts) == name
 
 
 class TestLock:
-    def test_a_run_that_somebody_writes_is_refused(self, tmp_path: Path) -> None:
+    def test_a_run_folder_that_another_process_is_writing_is_refused(self, tmp_path: Path) -> None:
         with RunFolder(tmp_path, IDENTITY), pytest.raises(RecordError, match="another process"):
             fill(tmp_path, "a")
         fill(tmp_path, "a")
@@ -320,7 +322,7 @@ class TestFullDisk:
         fill(tmp_path, "b")
         assert read_ids(tmp_path) == ["a", "b"]
 
-    def test_writing_to_dev_full_is_an_error(self, tmp_path: Path) -> None:
+    def test_writing_a_record_to_a_full_device_is_an_error(self, tmp_path: Path) -> None:
         full = Path("/dev/full")
         if not full.exists():
             pytest.skip("no /dev/full")
@@ -346,7 +348,7 @@ class TestFullDisk:
         assert json.loads(file.read_text()) == {"n": 1}
         assert [p.name for p in tmp_path.iterdir()] == ["summary.json"]
 
-    def test_an_unusable_folder_is_a_one_line_error(self, tmp_path: Path) -> None:
+    def test_a_run_folder_below_a_file_is_a_one_line_error(self, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("")
         with pytest.raises(RecordError, match=r"cannot be used .*folder"), RunFolder(tmp_path / "file" / "x", {}):
             pass
@@ -360,7 +362,7 @@ class TestOddNames:
         with RunFolder(tmp_path, IDENTITY) as folder:
             assert folder.done() == {"a\udcff"}
 
-    def test_an_identity_with_tuples_equals_the_stored_one(self, tmp_path: Path) -> None:
+    def test_an_identity_with_tuples_equals_its_stored_form_with_lists(self, tmp_path: Path) -> None:
         fill(tmp_path, "a", {"widths": (1, 2)})
         fill(tmp_path, "b", {"widths": (1, 2)})
         assert read_ids(tmp_path) == ["a", "b"]

@@ -30,7 +30,7 @@ def test_replies_in_the_case_table_give_the_expected_letters(kind: dict[str, Any
     assert {reply: letter_read for reply, letter_read in read.items() if letter_read != letter} == {}
 
 
-def test_of_independently_labelled_replies_few_are_read_wrong_or_missed() -> None:
+def test_under_1_percent_of_independently_labelled_replies_are_read_wrong() -> None:
     """1,320 replies, most of them tricky: a wrong letter is rare, a missed one is not."""
     (sets, *rows) = map(json.loads, BLIND.read_text("utf-8").splitlines())
     clear = [(read_reply(reply, sets["options"][of]).letter, letter) for of, reply, letter, sure in rows if sure]
@@ -49,7 +49,7 @@ def test_of_independently_labelled_replies_few_are_read_wrong_or_missed() -> Non
         ("B or C", "unparsed"),
     ],
 )  # fmt: skip
-def test_the_rule_states_how_a_reply_was_read(reply: str, rule: str) -> None:
+def test_the_rule_field_names_the_pattern_by_which_a_letter_was_found(reply: str, rule: str) -> None:
     assert read_reply(reply, GENRES).rule == rule
 
 
@@ -60,7 +60,7 @@ def test_the_rule_states_how_a_reply_was_read(reply: str, rule: str) -> None:
         ("B) Jazz", False), ("The answer is B", False), ("(B)", False), ("Jazz.", False),
     ],
 )  # fmt: skip
-def test_strict_needs_the_letter_or_the_complete_option(reply: str, strict: bool) -> None:
+def test_the_strict_reading_accepts_only_the_letter_or_the_complete_option(reply: str, strict: bool) -> None:
     read = read_reply(reply, GENRES)
     assert read.letter == "B"
     assert read.strict is strict
@@ -72,7 +72,7 @@ def test_repetitive_long_replies_are_read_without_backtracking() -> None:
         read_reply(unit * 20_000, TRUTH)
 
 
-def test_a_long_run_without_words_is_cut_and_what_is_around_it_stays() -> None:
+def test_a_long_run_of_marks_is_shortened_and_the_text_around_stays() -> None:
     """Patterns that start with line breaks or marks would be tried at each: the square of the run's length."""
     for unit in ("\n", "\n*", " - ", "…\n", "**\n", "_"):
         text = visible(f"Answer:{unit * 3_000}B")

@@ -112,11 +112,11 @@ def all_samples(request: pytest.FixtureRequest) -> None:
         )
 
 
-def test_the_console_shows_no_errors_or_warnings(opened: Any) -> None:
+def test_the_browser_console_shows_no_errors_or_warnings(opened: Any) -> None:
     assert [entry for entry in opened.get_log("browser") if entry["level"] in ("SEVERE", "WARNING")] == []
 
 
-def test_tables_and_charts_are_drawn(opened: Any) -> None:
+def test_the_browser_draws_the_tables_and_charts_of_the_report(opened: Any) -> None:
     assert "dart-0.5-layer2" in find_one(opened, "#choice table").text
     assert len(opened.find_elements(By.CSS_SELECTOR, "#choice .chart svg")) == 1
     assert len(opened.find_elements(By.CSS_SELECTOR, "#curves .chart svg")) == 3
@@ -125,7 +125,7 @@ def test_tables_and_charts_are_drawn(opened: Any) -> None:
     assert {"dart", "base", "fraction of audio removed"} <= set(names)
 
 
-def test_the_first_screen_shows_facts_advice_chart_and_table(opened: Any) -> None:
+def test_the_first_screen_shows_run_facts_advice_chart_and_table(opened: Any) -> None:
     """Model, machine, date and samples; a recommendation; the picture behind it; the table sorted by it."""
     assert "8 samples of tau" in find_one(opened, "header").text
     advice = find_one(opened, ".advice")
@@ -140,7 +140,7 @@ def test_the_first_screen_shows_facts_advice_chart_and_table(opened: Any) -> Non
 
 
 @pytest.mark.long
-def test_the_tooltip_of_a_point_names_its_setting(opened: Any) -> None:
+def test_the_tooltip_of_a_chart_point_names_its_setting(opened: Any) -> None:
     """Vega's tooltip names setting and figures, as text."""
     dot = opened.find_elements(By.CSS_SELECTOR, "#curves .mark-symbol path[aria-label*='dart']")[0]
     opened.execute_script("arguments[0].scrollIntoView({block: 'center'})", dot)
@@ -160,26 +160,26 @@ def test_the_show_filter_lists_the_matching_samples(opened: Any, show: str, expe
     assert find_one(opened, "#count").text.startswith(f"{expected} of 8")
 
 
-def test_filter_wrong_under_an_all_right_base_lists_no_sample(opened: Any) -> None:
+def test_the_wrong_filter_lists_no_sample_if_base_answered_all_correctly(opened: Any) -> None:
     choose(opened, "setting", "base-0")
     choose(opened, "show", "wrong")
     assert listed(opened) == []
     assert "No sample matches" in find_one(opened, "#detail").text
 
 
-def test_a_failed_sample_shows_its_error(opened: Any) -> None:
+def test_a_failed_sample_in_the_sample_list_shows_its_error(opened: Any) -> None:
     choose(opened, "show", "failed")
     assert find_one(opened, "#list li").text == "clip5\ntau · 1 of 1 right · 1 failed"
     assert FAILED["error"] in find_one(opened, "#detail table").text
 
 
-def test_search_by_sample_id(opened: Any) -> None:
+def test_searching_for_a_sample_id_lists_only_that_sample(opened: Any) -> None:
     find_one(opened, "input[name=text]").send_keys("clip3")
     assert listed(opened) == ["clip3"]
 
 
 @pytest.mark.long
-def test_keys_move_through_the_sample_list(opened: Any) -> None:
+def test_keyboard_keys_move_through_the_sample_list(opened: Any) -> None:
     body = find_one(opened, "body")
     body.send_keys("j")
     body.send_keys("j")
@@ -250,7 +250,7 @@ def test_the_theme_button_switches_dark_and_light(opened: Any) -> None:
     assert paper() == before
 
 
-def test_the_score_table_switches_to_differences_from_base(opened: Any) -> None:
+def test_the_score_table_can_switch_to_differences_from_base(opened: Any) -> None:
     def shown() -> list[str]:
         return [part.text for part in opened.find_elements(By.CSS_SELECTOR, "#scores .scroll") if part.is_displayed()]
 
@@ -336,7 +336,7 @@ def settings(page_: Any, section: str, place: int) -> set[str]:
     return {match[1] for match in told if match}
 
 
-def test_curves_have_one_line_a_layer_and_none_for_missing_settings(settings_page: Any) -> None:
+def test_charts_have_one_line_per_pruning_layer_and_none_for_missing_settings(settings_page: Any) -> None:
     scope(settings_page, "tau")
     assert names(settings_page, "curves") == ["dart layer 10", "dart layer 2", "streaming_llm = base"]
     scope(settings_page, "desed")
@@ -474,7 +474,9 @@ def test_two_tasks_take_under_5000_pixels_on_a_phone(browser: Any, tmp_path: Any
 
 
 @pytest.mark.parametrize("what", ["failed", "untimed", "one sample"])
-def test_a_page_of_failed_untimed_or_single_samples_is_drawn(browser: Any, tmp_path: Any, what: str) -> None:
+def test_a_page_of_failed_untimed_or_single_samples_is_drawn_without_errors(
+    browser: Any, tmp_path: Any, what: str
+) -> None:
     rights = [True] if what == "one sample" else [True] * 8
     none = {"score": None, "intervals": None, "n": 0, "errors": 8}
     folder = finished(a_run(tmp_path, "base-0", rights), **(none if what == "failed" else {"intervals": None}))

@@ -78,7 +78,7 @@ def root(tmp_path: Path) -> Path:
 
 
 class TestPage:
-    def test_contains_settings_figures_and_samples(self, root: Path) -> None:
+    def test_the_report_page_contains_settings_figures_and_samples(self, root: Path) -> None:
         content = content_of(page(data_of(root), PageOptions(spectrograms=False)))
         assert [setting["name"] for setting in content["settings"]] == ["base-0", "dart-0.5-layer2"]
         data = data_of(root)
@@ -116,13 +116,13 @@ class TestPage:
         assert data.unfinished == [("fast_v-0.5-layer2", "tau", 8, 8)]
         assert "fast_v-0.5-layer2: no figures for tau" in shown(page(data, PageOptions(spectrograms=False)))
 
-    def test_figures_of_a_part_of_the_samples_say_so(self, tmp_path: Path) -> None:
+    def test_figures_from_part_of_the_samples_state_the_number_of_samples(self, tmp_path: Path) -> None:
         finished(changed(a_run(tmp_path, "base-0", [True] * 8), samples=[f"clip{number}" for number in range(10)]))
         content = shown(page(data_of(tmp_path), PageOptions(spectrograms=False)))
         assert "base-0: figures of tau use 8 of 10 samples: not finished" in content
 
     @pytest.mark.long
-    def test_the_first_screen_says_that_it_shows_one_of_several_tasks(self, tmp_path: Path) -> None:
+    def test_the_first_screen_says_that_it_shows_only_one_of_several_tasks(self, tmp_path: Path) -> None:
         for task in ("tau", "own-choice/birds"):
             finished(a_run(tmp_path, "base-0", [True] * 4, task=task), score=1.0)
         html = shown(page(data_of(tmp_path), PageOptions(spectrograms=False)))
@@ -134,7 +134,7 @@ class TestPage:
         with pytest.raises(RecordError, match=r"no sample was answered in .*base-0; run them again"):
             page(data_of(tmp_path), PageOptions(spectrograms=False))
 
-    def test_of_500_samples_under_ten_settings_is_below_5_mb(self, tmp_path: Path) -> None:
+    def test_a_page_of_500_samples_under_ten_settings_is_below_5_mb(self, tmp_path: Path) -> None:
         """500 samples under ten settings, with strips and transcripts of minutes: below 5 MB."""
         for ratio in range(10):
             folder = finished(a_run(tmp_path, f"dart-0.{ratio}-layer2", [True] * 500))
@@ -144,7 +144,7 @@ class TestPage:
         pictures = 500 * STRIP * BANDS / 2 * 4 / 3
         assert len(html) + pictures < 5e6
 
-    def test_stores_equal_replies_of_many_settings_once(self, tmp_path: Path) -> None:
+    def test_stores_equal_replies_of_many_settings_only_once(self, tmp_path: Path) -> None:
         rights, sizes = [True] * 20 + [False] * 20, []
         for settings in (2, 22):
             for place in range(settings):
@@ -153,7 +153,7 @@ class TestPage:
             sizes.append(len(page(data_of(folder), PageOptions(spectrograms=False))))
         assert sizes[1] - sizes[0] < 20 * 40 * 50  # of each further reply, its places and its share of tables
 
-    def test_limits_the_total_number_of_replies_and_the_size_of_strips(
+    def test_limits_the_total_number_of_replies_and_the_size_of_kept_token_strips(
         self, root: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         kept = pack(torch.arange(0, 750, 2), torch.ones(750, dtype=torch.bool))
@@ -179,7 +179,7 @@ def test_as_script_escapes_any_text_and_is_parsed_back() -> None:
     assert "\\u202e" in json.loads(text)["reply"]  # else it would turn around the page's own words
 
 
-def test_charts_leave_out_times_of_another_session_with_a_note(root: Path) -> None:
+def test_charts_leave_out_times_measured_in_another_session_and_say_so_in_a_note(root: Path) -> None:
     folders = [root / "tau" / "M" / name for name in ("base-0", "dart-0.5-layer2")]
     changed(folders[0], sessions=[a_session("s")])
     changed(changed_records(folders[1], session="t"), sessions=[a_session("t")])
@@ -199,7 +199,7 @@ def test_charts_leave_out_times_of_another_session_with_a_note(root: Path) -> No
     assert "different sessions" in said
 
 
-def test_a_note_shared_by_every_setting_is_shown_once_with_their_number(tmp_path: Path) -> None:
+def test_a_note_shared_by_every_setting_is_shown_once_with_the_number_of_settings(tmp_path: Path) -> None:
     note = "a remark of every run"
     for method in ("base-0", *(f"{name}-0.5-layer2" for name in ("dart", "random", "fast_v", "frame"))):
         changed(finished(a_run(tmp_path, method, [True] * 8)), "summary.json", notes=[note])
@@ -227,14 +227,14 @@ class TestTimes:
         finished(a_run(tmp_path, "fast_v-0.5-layer2", [True] * 10, prefill=0.3, device="other gpu"))
         return tmp_path
 
-    def test_of_a_setting_equal_the_base_time_over_the_paired_speed_up(self, drifting: Path) -> None:
+    def test_of_a_pruned_setting_equal_the_base_time_divided_by_the_paired_speed_up(self, drifting: Path) -> None:
         figures = data_of(drifting).figures
         base, dart = figures["overall", 0], figures["overall", 1]
         assert dart["first_token_speedup"] == dart["llm_prefill_speedup"] == pytest.approx(0.98)
         for name in ("prefill_s", "llm_prefill_s"):
             assert (base[name], dart[name]) == (pytest.approx(0.8), pytest.approx(0.8 / 0.98))
 
-    def test_of_a_setting_without_pairs_with_base_are_medians(self, drifting: Path) -> None:
+    def test_of_a_setting_without_samples_paired_with_base_are_medians(self, drifting: Path) -> None:
         (row,) = [row for (task, _), row in data_of(drifting).figures.items() if row["setting"].startswith("fast_v")]
         assert row["llm_prefill_s"] == pytest.approx(0.3)
 
@@ -285,7 +285,7 @@ class TestBaseByConstruction:
                 finished(a_run(tmp_path, label, [True] * 8, task=task))
         return tmp_path
 
-    def test_is_shown_beside_the_score_of_a_press_in_table_and_figures(self, pressed: Path) -> None:
+    def test_is_shown_with_the_score_of_a_press_in_table_and_figures(self, pressed: Path) -> None:
         data = data_of(pressed)
         (snapkv,) = [place for place, setting in enumerate(data.settings) if setting.method == "snapkv"]
         told = {place[0] for place, row in data.figures.items() if "by construction" in row.get("difference_said", "")}
@@ -297,7 +297,7 @@ class TestBaseByConstruction:
         assert "(= base by construction)" in html.partition('id="scores"')[0]
         assert "(= base by construction)" in html.partition('id="scores"')[2]
 
-    def test_is_not_said_of_longer_replies(self, pressed: Path) -> None:
+    def test_is_not_shown_if_replies_of_the_press_have_three_tokens(self, pressed: Path) -> None:
         changed_records(pressed / "tau" / "M" / "snapkv-0.5", new_tokens=3)
         figures = {(scope, row["setting"]): row for (scope, _), row in data_of(pressed).figures.items()}
         assert "by construction" not in figures["tau", "snapkv-0.5"]["difference_said"]
@@ -342,7 +342,7 @@ class TestControls:
             as_control(finished(a_run(root / "silence", "base-0", [False] * 8, task=task), score=0.1))
         return root
 
-    def test_are_systems_apart_from_the_runs_on_the_real_audio(self, controls: Path) -> None:
+    def test_runs_on_control_audio_are_systems_apart_from_runs_on_real_audio(self, controls: Path) -> None:
         sides = {side.name(with_checkpoint=False): set(side.runs) for side in read_systems([controls])}
         both = {"tau", "desed"}
         assert sides == {"base-0": both, "dart-0.5-layer2": both, "base-0 [silence]": {"tau", "gtzan"}}
@@ -352,11 +352,13 @@ class TestControls:
         ("kind", "seconds", "name"),
         [("silence", None, "silence"), ("audio", 30.0, "30s audio"), ("noise", 5, "5s noise")],
     )
-    def test_name_of_a_control_holds_its_kind_and_seconds(self, kind: str, seconds: float | None, name: str) -> None:
+    def test_the_name_of_a_control_holds_its_kind_and_seconds(
+        self, kind: str, seconds: float | None, name: str
+    ) -> None:
         assert Run({"control": {"kind": kind, "seconds": seconds}}, {}).control == name
         assert Run({"control": None}, {}).control == Run({}, {}).control == ""
 
-    def test_base_on_the_real_audio_is_the_reference(self, controls: Path) -> None:
+    def test_the_reference_is_the_base_run_on_the_real_audio(self, controls: Path) -> None:
         sides = read_systems([controls / "silence", controls / "tau", controls / "desed"])
         assert find_reference(sides, None).control == ""
 
@@ -380,7 +382,7 @@ class TestControls:
 
 class TestSamples:
     @pytest.mark.parametrize("limit", [2, 4])
-    def test_of_each_task_samples_on_which_settings_disagree_come_first(self, root: Path, limit: int) -> None:
+    def test_samples_on_which_settings_disagree_come_first_in_each_task(self, root: Path, limit: int) -> None:
         chosen, total = choose(read_systems([root]), limit)
         assert total == 16
         clips = (6, 7)[: limit // 2]
@@ -398,16 +400,16 @@ class TestSamples:
         assert [reply["failed"] for reply in failed_sample["replies"]] == [True, True]
         assert failed_sample["replies"][0]["reply"] == FAILED["error"]
 
-    def test_without_data_the_options_replace_the_prompt(self, root: Path) -> None:
+    def test_without_data_the_answer_options_are_shown_instead_of_the_prompt(self, root: Path) -> None:
         samples = content_of(page(data_of(root), PageOptions(spectrograms=False)))["samples"]
         assert samples[0]["prompt"].endswith("A. airport\nB. bus\nC. metro\nD. park")
 
-    def test_a_huge_reply_does_not_make_the_page_long(self, tmp_path: Path) -> None:
+    def test_a_huge_reply_is_cut_so_that_the_page_stays_short(self, tmp_path: Path) -> None:
         record = a_timed_choice(0, right=False, reply="x" * 1_000_000)
         finished(added(a_run(tmp_path, "base-0", [True]), record))
         assert len(page(data_of(tmp_path), PageOptions(spectrograms=False))) < len(script()) + 150_000
 
-    def test_a_strip_shows_which_moments_of_the_clip_were_kept(self) -> None:
+    def test_a_kept_token_strip_shows_which_moments_of_the_clip_were_kept(self) -> None:
         """The first half of 320 tokens is kept; 20 more are window padding."""
         kept = pack(torch.arange(160), torch.ones(340, dtype=torch.bool))
         record = Record("a", kept_audio_bits=kept, audio_tokens=340, window_padding_tokens=20)
@@ -418,7 +420,7 @@ class TestSamples:
         packed = base64.b64decode(strip(Record("a", kept_audio_bits=every_other, audio_tokens=160)) or "")
         assert list(packed) == [0xF0] * 80  # the earlier column first
 
-    def test_a_column_averages_all_values_that_it_touches(self) -> None:
+    def test_a_strip_column_is_the_mean_of_all_values_that_fall_into_the_column(self) -> None:
         assert columns(np.arange(7.0)[None], 3).tolist() == [[1.0, 3.0, 5.0]]  # 0 to 2, 2 to 4, 4 to 6
         assert columns(np.arange(6.0)[None], 3).tolist() == [[0.5, 2.5, 4.5]]
 
@@ -442,14 +444,14 @@ class TestSamples:
 
 
 class TestMeans:
-    def test_overall_leave_out_a_setting_that_lacks_a_task(self, root: Path) -> None:
+    def test_overall_leave_out_a_setting_that_did_not_run_every_task(self, root: Path) -> None:
         finished(a_run(root, "random-0.5-layer2", [True] * 8))  # tau only
         data = data_of(root)
         names = {(scope, data.settings[place].name) for scope, place in data.figures}
         assert ("overall", "dart-0.5-layer2") in names
         assert ("overall", "random-0.5-layer2") not in names
 
-    def test_over_the_tasks_in_common_are_added_if_a_setting_lacks_a_task(self, root: Path) -> None:
+    def test_over_tasks_in_common_are_added_if_a_setting_did_not_run_every_task(self, root: Path) -> None:
         assert "in common" not in data_of(root).scopes
         finished(a_run(root, "base-0", [True] * 8, task="gtzan"))
         data = data_of(root)
@@ -459,7 +461,7 @@ class TestMeans:
 
 
 class TestPaper:
-    def test_best_score_is_bold_in_the_markdown_and_latex_tables(self, root: Path) -> None:
+    def test_the_best_score_is_bold_in_the_markdown_and_latex_tables(self, root: Path) -> None:
         table = scores_table(data_of(root))
         assert "| base-0 | **1.000** [0.400, 0.600] |" in markdown(table)
         assert r"\textbf{1.000}" in latex(table)
@@ -482,10 +484,10 @@ class TestPaper:
         assert "\x1b" not in latex(table) + as_html(table) + as_csv(table)
         assert "<img" not in as_html(table)
 
-    def test_latex_is_escaped(self) -> None:
+    def test_special_characters_in_latex_tables_are_escaped(self) -> None:
         assert escaped("fast_v 50% {a} \\ #1") == r"fast\_v 50\% \{a\} \textbackslash{} \#1"
 
-    def test_report_command_writes_figures_tables_and_records(self, root: Path, tmp_path: Path) -> None:
+    def test_the_report_command_writes_figures_tables_and_records(self, root: Path, tmp_path: Path) -> None:
         out = tmp_path / "out"
         arguments = ["report", str(root), "-o", str(out / "r.html"), "--figures", str(out / "f"), "--no-spectrograms"]
         result = CliRunner().invoke(app, arguments)

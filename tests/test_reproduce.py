@@ -34,23 +34,23 @@ class TestPublishedTable:
             ("Human", 87.6),
         ],
     )  # fmt: skip
-    def test_rows_average_to_the_means_printed_in_the_paper(self, row: str, average: float) -> None:
+    def test_every_stored_row_averages_to_the_mean_printed_in_the_paper(self, row: str, average: float) -> None:
         scores = [score for score in _ROWS[row] if not math.isnan(score)]
         assert sum(scores) / len(scores) == pytest.approx(average, abs=0.06)
 
-    def test_columns_are_the_tasks_of_the_benchmark(self) -> None:
+    def test_columns_are_exactly_the_tasks_of_the_benchmark(self) -> None:
         table = published("qwen2.5-omni-7b")
         assert set(table) == {task.key for task in AUDIOMARATHON.tasks}
         assert (table["librispeech"], table["gtzan"], table["vox_age"]) == (0.981, 1.0, 0.214)
         assert published("embedded") == {}
 
-    def test_every_row_but_human_belongs_to_a_known_model(self) -> None:
+    def test_every_row_except_that_of_humans_belongs_to_a_known_model(self) -> None:
         names = {AUDIOMARATHON.models[model.key] for model in all_models() if model.key in AUDIOMARATHON.models}
         assert names == set(_ROWS) - {"Human"}
 
 
 class TestCounting:
-    def test_macro_and_weighted_f1_equal_those_of_the_original(self) -> None:
+    def test_macro_and_weighted_f1_equal_those_of_the_original_code(self) -> None:
         truth, predicted = ["a", "a", "b", "b", "c"], ["a", "b", None, "b", "d"]
         sums = published_choice_sums(truth, predicted)
         figures = sums.statistic(sums.columns.sum(axis=0, keepdims=True))[0]
@@ -68,7 +68,7 @@ def results_of(root: Path, rights: dict[str, list[bool]]) -> list[Result]:
 
 
 class TestRows:
-    def test_hold_task_score_and_group_mean_beside_the_published_ones(self, tmp_path: Path) -> None:
+    def test_hold_task_scores_and_group_means_next_to_the_published_ones(self, tmp_path: Path) -> None:
         rights = {"tau": [True] * 8, "gtzan": [True] * 4 + [False] * 4, "desed": [False] * 8}
         rows = {row["scope"]: row for row in reproduced(results_of(tmp_path, rights), "qwen2.5-omni-7b")}
         assert rows["tau"]["mine"] == 1.0
@@ -86,7 +86,7 @@ class TestRows:
         widths = [row["interval"][1] - row["interval"][0] for row in rows]
         assert widths[3] == pytest.approx(sum(widths[:3]) / 3 / 3**0.5, rel=0.1)
 
-    def test_an_unparsed_reply_is_left_out_as_in_the_original(self, tmp_path: Path) -> None:
+    def test_an_unparsed_reply_is_left_out_of_f1_as_in_the_original_code(self, tmp_path: Path) -> None:
         (result,) = results_of(tmp_path, {"tau": [True] * 8})
         first, *rest = records_in(result.folder)
         write_records(result.folder, [first | {"reply": "hard to say"}, *rest])
@@ -114,7 +114,9 @@ class TestProtocol:
         ("protocol", "other"),
         [("paper", {"method": "dart"}), ("full", {"method": "dart"}), ("paper", {"seed": 7}), ("short", {})],
     )
-    def test_settings_that_contradict_the_protocol_are_refused(self, protocol: str, other: dict[str, object]) -> None:
+    def test_settings_that_contradict_the_chosen_protocol_are_refused(
+        self, protocol: str, other: dict[str, object]
+    ) -> None:
         with pytest.raises(SettingsError, match=r"base|seed 42|allowed: paper, full"):
             protocol_settings(RunSettings(**other), protocol)
 

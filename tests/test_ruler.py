@@ -73,7 +73,7 @@ class TestPlan:
         assert max(answers.values()) - min(answers.values()) <= 1
         assert len(answers) == (4 if question == "count" else 8)
 
-    def test_every_correct_option_matches_the_sounds_of_the_item(self) -> None:
+    def test_only_the_correct_option_matches_the_sounds_of_its_item(self) -> None:
         for item, asked in asked_of(ruler_items := items(Grid(needles=(1, 3), items=8), WORDS), "word"):
             said = [option for option in asked.options if option in item.sounds]
             assert said == [asked.options["ABCD".index(asked.letter)]]
@@ -87,7 +87,7 @@ class TestPlan:
             assert set(item.sounds) == {BELL}
             assert asked.options["ABCD".index(asked.letter)] == str(len(item.sounds))
 
-    def test_the_deciding_needles_are_those_the_question_asks_about(self) -> None:
+    def test_the_needles_marked_as_deciding_are_those_the_question_asks_about(self) -> None:
         ruler_items = items(Grid(needles=(3,), items=8), WORDS)
         for item, asked in asked_of(ruler_items, "after"):
             assert item.sounds[asked.deciding[0]] == BELL
@@ -134,7 +134,7 @@ class TestPlan:
 
 
 class TestClips:
-    def test_a_clip_is_its_background_with_the_needles_at_their_place(self, root: Path) -> None:
+    def test_a_clip_differs_from_its_background_only_where_its_needles_are_stated(self, root: Path) -> None:
         folder = root / "ruler"
         for row in rows_of(root, "word"):
             clip, alone = decode(folder / row["path"], RATE), decode(folder / row["background_alone"], RATE)
@@ -146,7 +146,7 @@ class TestClips:
             free = row["minutes"] * 60 - row["event_seconds"]
             assert row["event_onset"] == pytest.approx(row["place"] * free, abs=1e-3)
 
-    def test_each_needle_has_the_stated_snr(self, root: Path) -> None:
+    def test_each_needle_has_the_snr_stated_in_its_row(self, root: Path) -> None:
         for row in rows_of(root, "count"):
             clip, alone = (decode(root / "ruler" / row[name], RATE) for name in ("path", "background_alone"))
             for start, length in row["needles"]:
@@ -156,7 +156,7 @@ class TestClips:
                 assert snr_db == pytest.approx(row["snr_db"], abs=0.1)
 
     @pytest.mark.parametrize(("question", "deciding"), [("word", 1), ("after", 2)])
-    def test_a_row_lists_only_the_needles_that_decide_the_answer(
+    def test_a_row_lists_only_the_needles_that_decide_its_question(
         self, root: Path, question: str, deciding: int
     ) -> None:
         """Each clip has two words and a bell."""
@@ -183,7 +183,7 @@ class TestClips:
         assert rows_of(root, "word") == before
         build.write(build.Ruler(SMALL, sounds.voice(), sounds.synthetic_backgrounds(4, 1)), root)
 
-    def test_clip_names_depend_on_seed_gap_and_background(self) -> None:
+    def test_clip_file_names_depend_on_seed_gap_and_background(self) -> None:
         ruler = build.Ruler(SMALL, sounds.voice(), sounds.synthetic_backgrounds(4, 1))
         others = [
             build.Ruler(replace(SMALL, seed=7), sounds.voice(), ruler.backgrounds),
@@ -195,7 +195,7 @@ class TestClips:
         for other in others:
             assert not names & {other.name(other.backgrounds[0], clip) for clip in other.clips(0) if clip.item}
 
-    def test_clip_names_depend_on_the_gain_of_the_loudest_needle(self) -> None:
+    def test_clip_file_names_depend_on_the_gain_of_the_loudest_needle(self) -> None:
         """Other needles may be louder, and all clips of a background have one gain."""
         quieter, louder = (build.Ruler(SMALL, sounds.voice(), sounds.synthetic_backgrounds(1, 1)) for _ in range(2))
         vars(louder)["peak"] = quieter.peak + 1
@@ -224,7 +224,7 @@ class TestRecordings:
         assert (len(loaded.samples), loaded.bad_rows) == (4, ())
         assert {sample.cluster for sample in loaded.samples} == {row["background"] for row in rows}
 
-    def test_each_recording_is_used_in_one_background_only(self, tmp_path: Path) -> None:
+    def test_each_recording_is_used_in_only_one_background(self, tmp_path: Path) -> None:
         folder = recordings(tmp_path, *"abcdefg", seconds=1)
         backgrounds = sounds.recorded_backgrounds(folder, 3, 0, 60 * RATE)
         whole = [background.make(4 * RATE) for background in backgrounds]
@@ -289,7 +289,7 @@ class TestRecordings:
             (("--minutes", "0.05"), "longer than --minutes 0.05"),
         ],
     )
-    def test_a_bad_option_gives_a_one_line_error_and_writes_nothing(
+    def test_an_invalid_option_gives_a_one_line_error_and_writes_nothing(
         self, tmp_path: Path, given: tuple[str, ...], said: str
     ) -> None:
         code, output = call("ruler", tmp_path / "out", *given)
@@ -314,7 +314,7 @@ class TestControls:
             assert np.array_equal(decode(sample.clips[0], RATE), alone)
             assert "needles" not in task.reference(sample)
 
-    def test_a_shortened_clip_keeps_the_needles_and_their_times(self, root: Path, tmp_path: Path) -> None:
+    def test_a_shortened_control_clip_keeps_the_needles_and_their_times(self, root: Path, tmp_path: Path) -> None:
         succeed("data", "controls", "ruler/after", "--durations", "9", "--data", root, "-o", tmp_path)
         task = get_task("ruler/after")
         loaded = task.load(task.find(tmp_path / "9s"))
@@ -344,7 +344,7 @@ def answered(
     return a_record(f"s{number}", cluster=f"c{number % 3}", **fields, **bits)
 
 
-def test_share_kept_of_each_needle_by_hand() -> None:
+def test_the_share_of_kept_tokens_of_each_needle_equals_values_by_hand() -> None:
     assert kept_of_needles(typed(answered(1, right=True, spans=[(10, 11), (50, 53)]))) == [0.5, 0.75]
     assert kept_of_needles(typed(answered(1, right=True))) is None  # a press: nobody knows
     assert kept_of_needles(typed(answered(1, right=True)), is_base=True) == [1, 1]
@@ -365,7 +365,7 @@ def runs(tmp_path: Path) -> Path:
     return tmp_path / "runs"
 
 
-def test_the_report_tells_replies_with_dropped_needles_from_other_wrong_replies(runs: Path) -> None:
+def test_the_report_counts_wrong_replies_with_dropped_needles_separately(runs: Path) -> None:
     (ruler_section,) = (section for section in sections(PageData(read_systems([runs]))) if section.anchor == "ruler")
     rows = {row["setting"]: row for row in ruler_section.tables[0].frame.to_dict("records") if row["minutes"] == 1}
     pruned = rows["random-0.5-layer2"]

@@ -70,7 +70,7 @@ def read_in_decode(lm: AudioLM) -> Iterator[dict[str, int]]:
 
 
 class TestCounting:
-    def test_flops_of_the_tiny_model_by_hand(self, lm: AudioLM) -> None:
+    def test_flops_counted_for_the_tiny_model_equal_a_count_by_hand(self, lm: AudioLM) -> None:
         cost = count_cost(lm)
         assert LAYER == 9344
         assert cost.flops_per_token_per_layer == TINY.flops_per_token_per_layer
@@ -78,7 +78,9 @@ class TestCounting:
         assert cost.lm_head_flops == TINY.lm_head_flops
 
     @pytest.mark.parametrize("attention", ["sdpa", "eager"])
-    def test_flops_of_the_audio_tower_by_hand(self, tiny_checkpoint: Path, attention: str) -> None:
+    def test_flops_counted_for_the_audio_tower_equal_a_count_by_hand(
+        self, tiny_checkpoint: Path, attention: str
+    ) -> None:
         """Two convolutions at 100 and 50 frames a second, one layer that attends in windows of 100, a projection."""
         convolutions = 100 * 2 * 3 * 128 * 32 + 50 * 2 * 3 * 32 * 32
         layer = 50 * (2 * (4 * 32 * 32 + 2 * 32 * 32) + 4 * 100 * 32)
@@ -107,7 +109,7 @@ class TestCounting:
         assert torch.equal(before, after)
 
     @pytest.mark.parametrize("key", FAMILIES)
-    def test_weight_bytes_equal_the_weights_read_in_a_real_decode_step(
+    def test_counted_weight_bytes_equal_the_weights_read_in_a_real_decode_step(
         self, loaded: Callable[[str, str], AudioLM], key: str
     ) -> None:
         """Counted in a real step, by the storage of what goes into operations; no tower, in no family."""
@@ -118,7 +120,7 @@ class TestCounting:
         assert sum(nbytes for name, nbytes in read.items() if "experts" in name) == cost.expert_bytes
 
     @pytest.mark.parametrize(("batch", "met"), [(1, 2.0), (2, 3.5), (1000, 8.0)])
-    def test_a_larger_batch_reads_more_experts(self, batch: int, met: float) -> None:
+    def test_a_decode_step_of_a_larger_batch_reads_more_experts(self, batch: int, met: float) -> None:
         """Of 8 experts, each token uses 2: with two tokens, 8 · (1 − (6/8)²) = 3.5 are expected."""
         cost = replace(TINY, weight_bytes=10.0, expert_bytes=800.0, experts=8, experts_per_token=2)
         assert cost.step_bytes(0.0, batch) == pytest.approx(10.0 + 100.0 * met)
@@ -132,7 +134,7 @@ class TestCounting:
         assert facts.weight_bytes == 4 * sum(p.numel() for p in lm.model.parameters())
         assert facts.kv_bytes == 4 * 2 * 2 * 8 * 4
 
-    def test_only_active_experts_count_as_parameters(self) -> None:
+    def test_only_the_experts_active_for_a_token_count_as_parameters(self) -> None:
         class Experts(nn.Module):
             def __init__(self) -> None:
                 super().__init__()
@@ -165,7 +167,7 @@ class TestCounting:
 
 
 class TestIdeals:
-    def test_speed_up_of_a_pruned_prefill_by_hand(self) -> None:
+    def test_ideal_speed_up_of_a_pruned_prefill_equals_the_value_by_hand(self) -> None:
         base = 4 * (2 * 9344 * 100 + 64 * 100 * 100) + 2 * 8512
         pruned = 2 * (2 * 9344 * 100 + 64 * 100 * 100) + 2 * (2 * 9344 * 70 + 64 * 70 * 70) + 2 * 8512
         assert (base, pruned) == (10_052_224, 8_278_144)
@@ -174,12 +176,12 @@ class TestIdeals:
         assert TINY.llm_prefill([100, 100, 70, 70]) == pruned
         assert ideal_speed_up(TINY, Drops(2, 0.5), RECORD) == base / pruned
 
-    def test_speed_up_of_the_first_token_by_hand(self) -> None:
+    def test_ideal_speed_up_of_the_first_token_equals_the_value_by_hand(self) -> None:
         encoder = 4_070_400 * 2.4
         expected = (encoder + 10_052_224) / (encoder + 8_278_144)
         assert ideal_speed_up(TINY, Drops(2, 0.5), RECORD, encoder=True) == pytest.approx(expected)
 
-    def test_windows_of_the_encoder_are_counted_whole(self) -> None:
+    def test_encoder_flops_count_a_partly_filled_window_as_a_whole_one(self) -> None:
         windowed = replace(TINY, encoder_window_seconds=30.0)
         assert [windowed.encoder(s) for s in (0.1, 30.0, 92.0)] == [4_070_400 * s for s in (30.0, 30.0, 120.0)]
         assert windowed.encoder(92.0) / TINY.encoder(92.0) == pytest.approx(1.3, abs=0.005)
@@ -192,7 +194,7 @@ class TestIdeals:
             assert cost.llm_prefill([tokens]) == pytest.approx(4 * pairs, abs=4 * tokens)
         assert cost.llm_prefill([10]) == replace(cost, attention_windows=()).llm_prefill([10])
 
-    def test_a_cost_recorded_before_windows_were_counted_is_read(self) -> None:
+    def test_a_cost_record_of_versions_that_did_not_count_windows_is_read(self) -> None:
         content = TINY.as_json()
         assert Cost.read(json.loads(json.dumps(content))) == TINY
         del content["encoder_window_seconds"], content["attention_windows"]
@@ -200,18 +202,18 @@ class TestIdeals:
 
     @pytest.mark.parametrize("method", [m for m in all_methods() if m.key != "base"], ids=lambda m: m.key)
     @pytest.mark.parametrize("encoder", [False, True])
-    def test_speed_up_at_ratio_0_is_1(self, method: Method, encoder: bool) -> None:
+    def test_ideal_speed_up_at_ratio_0_is_1(self, method: Method, encoder: bool) -> None:
         drops = drops_of(method)
         assert drops is not None
         assert ideal_speed_up(TINY, drops, RECORD, encoder=encoder) == 1
 
     @pytest.mark.parametrize("name", ["base", "snapkv:0.5", "pyramidkv:0.9"])
-    def test_prefill_speed_up_of_a_press_is_1(self, name: str) -> None:
+    def test_ideal_prefill_speed_up_of_a_press_is_1(self, name: str) -> None:
         drops = drops_of(get_method(name))
         assert drops is not None
         assert ideal_speed_up(TINY, drops, RECORD) == 1
 
-    def test_of_a_pruner_joined_with_a_press_only_the_pruner_counts(self) -> None:
+    def test_of_a_pruner_joined_with_a_press_only_the_pruner_counts_in_prefill(self) -> None:
         assert drops_of(get_method("fast_v:0.5+snapkv:0.3", layer=3)) == Drops(3, 0.5)
 
     def test_tokens_dropped_by_a_third_party_method_are_unknown(self) -> None:
@@ -225,7 +227,7 @@ class TestIdeals:
     @given(
         st.lists(st.floats(0, 0.99), min_size=2, max_size=6), st.integers(0, 4000), st.integers(1, 500), st.booleans()
     )
-    def test_speed_up_never_falls_with_a_higher_ratio_or_an_earlier_layer(
+    def test_ideal_speed_up_never_falls_with_a_higher_ratio_or_an_earlier_layer(
         self, ratios: list[float], audio: int, text: int, encoder: bool
     ) -> None:
         record = replace(RECORD, prompt_tokens=audio + text, audio_tokens=audio, clip_seconds=audio / 25)
@@ -263,7 +265,7 @@ def busy_of(prefill: float | None) -> dict[str, float] | None:
 
 
 class TestMeasured:
-    def test_speed_up_is_the_median_over_samples_paired_with_base(self) -> None:
+    def test_speed_up_is_the_median_ratio_over_samples_paired_with_base(self) -> None:
         base = run_of([record("a", 2.0), record("b", 4.0), record("c", 9.0), record("only here", 100.0)])
         pruned = run_of(
             [record("a", 1.0, **PRUNED), record("b", 1.0, **PRUNED), record("c", 3.0, scoring=9.0, **PRUNED)],
@@ -304,7 +306,7 @@ class TestMeasured:
         assert saved["llm_prefill"]["ideal"] > 1
         assert saved["compared_samples"] == 0
 
-    def test_untimed_runs_have_no_measured_savings(self) -> None:
+    def test_untimed_runs_have_no_measured_speed_up(self) -> None:
         runs = [run_of([record("a", 1.0, time=None, kv_lengths=None, kv_bytes=None)]) for _ in range(2)]
         saved = against(*runs)
         assert (saved["llm_prefill"]["measured"], saved["untimed"]) == (None, "untimed runs")
@@ -346,15 +348,15 @@ class TestMeasured:
         assert saved["llm_prefill"]["chooses_longer"] is longer
         assert not saved["decode_per_token"]["chooses_longer"]
 
-    def test_unknown_methods_and_older_records_have_no_ideal_speed_up(self) -> None:
+    def test_methods_of_unknown_drops_and_records_without_cost_have_no_ideal_speed_up(self) -> None:
         for facts in ({"drops": None}, {"cost": None}):
             assert savings(run_of([record("a", 1.0)], **facts), None)["llm_prefill"]["ideal"] is None
 
-    def test_without_counts_of_kept_tokens_there_is_no_kept_ratio(self) -> None:
+    def test_without_counts_of_kept_tokens_the_kept_ratio_is_none(self) -> None:
         run = run_of([record("a", 1.0), record("b", 1.0, kept_audio_tokens=None)])
         assert savings(run, None)["kept_ratio"] is None
 
-    def test_samples_of_one_cluster_have_no_interval(self) -> None:
+    def test_the_speed_up_over_samples_of_one_cluster_has_no_interval(self) -> None:
         rows = [record(name, 1.0, cluster="one") for name in "abc"]
         assert against(run_of(rows), run_of(rows))["llm_prefill"]["interval"] is None
 
@@ -363,7 +365,7 @@ class TestMeasured:
     ("lengths", "text"),
     [(None, None), ([7.0], "1×7"), ([9.0, 9.0, 4.4, 4.4, 4.4], "2×9 3×4"), ([9.0, 8.0, 7.0, 6.0, 5.0], "5–9")],
 )
-def test_cache_lengths_as_text(lengths: list[float] | None, text: str) -> None:
+def test_kv_cache_lengths_of_layers_are_written_as_short_text(lengths: list[float] | None, text: str) -> None:
     assert lengths_text(lengths) == text
 
 

@@ -13,7 +13,7 @@ from audiomarathon.benchmarks.benchmark import Benchmark, TaskFacts
 from audiomarathon.results.scopes import kind_of, scopes_of
 
 
-def test_scopes_are_the_task_groups_in_order_of_the_benchmark_and_overall() -> None:
+def test_scopes_of_means_are_the_task_groups_in_benchmark_order_and_overall() -> None:
     scopes = scopes_of(["vox", "tau", "race", "had", "gtzan"])
     assert scopes == {
         "audio classification": ["tau", "gtzan"],
@@ -23,12 +23,12 @@ def test_scopes_are_the_task_groups_in_order_of_the_benchmark_and_overall() -> N
     assert list(scopes) == ["audio classification", "speaker", "overall"]
 
 
-def test_tasks_of_one_group_have_only_the_overall_scope() -> None:
+def test_tasks_that_are_all_of_one_group_have_only_the_overall_scope() -> None:
     assert scopes_of(["tau", "gtzan"]) == {"overall": ["tau", "gtzan"]}
     assert scopes_of(["tau"]) == {}
 
 
-def test_tasks_of_no_benchmark_are_in_no_mean() -> None:
+def test_tasks_without_a_benchmark_are_left_out_of_the_mean_over_tasks() -> None:
     assert scopes_of(["tau", "gtzan", "birds", "bells"]) == {"overall": ["tau", "gtzan"]}
     assert scopes_of(["birds", "bells"]) == {}
 
@@ -51,7 +51,7 @@ def test_tasks_of_two_benchmarks_never_share_a_mean(monkeypatch: pytest.MonkeyPa
     assert {kind_of(scope, members) for scope, members in scopes.items()} == {"group", "overall"}
 
 
-def test_task_weights_average_to_1(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_task_weights_are_normalised_to_a_mean_of_1(monkeypatch: pytest.MonkeyPatch) -> None:
     assert registry.weights_of(["tau", "vox"]) == [1.0, 1.0]
     made = (replace(AUDIOMARATHON, weights={"tau": 3.0, "vox": 1.0}),)
     monkeypatch.setattr(registry, "built_in", lambda: made)

@@ -83,13 +83,13 @@ def forge(folder: Path, id_: str, *, seal: bool = True, **values: Any) -> None:
 # What is taken -------------------------------------------------------------------------------------------------------
 
 
-def test_valid_verdicts_on_file_are_read_without_judging_again(run: Path, asked: list[str]) -> None:
+def test_valid_verdicts_in_the_file_are_read_without_judging_again(run: Path, asked: list[str]) -> None:
     assert rights(Run.read(run)) == {f"clip{n}": right for n, right in enumerate(RIGHTS)}
     assert score(run).summary["accuracy"] == 0.75
     assert asked == []
 
 
-def test_a_verdict_with_valid_stamp_and_checksum_counts_and_not_the_reply(run: Path, asked: list[str]) -> None:
+def test_a_verdict_of_valid_stamp_and_checksum_is_used_without_judging_the_reply(run: Path, asked: list[str]) -> None:
     """So that the tests below show what they say: under its own stamp and checksum a verdict is believed."""
     forge(run, "clip0", correct=False)
     assert rights(Run.read(run))["clip0"] is False
@@ -113,7 +113,7 @@ def test_without_a_verdict_file_all_replies_are_judged_and_no_file_is_written(ru
         {"reference": a_verdict("B", ["airport", "bus", "metro", "park"], right=True)["reference"]},
     ],
 )
-def test_a_verdict_on_another_reply_or_reference_is_not_taken(
+def test_a_stored_verdict_is_ignored_if_the_reply_or_reference_differs(
     run: Path, asked: list[str], change: dict[str, Any]
 ) -> None:
     forge(run, "clip0", correct=None)  # what must not be seen
@@ -125,7 +125,7 @@ def test_a_verdict_on_another_reply_or_reference_is_not_taken(
     assert {*asked} == {"clip0"}  # the others hold
 
 
-def test_a_verdict_holds_if_only_fields_outside_the_judgement_change(run: Path, asked: list[str]) -> None:
+def test_a_stored_verdict_stays_valid_if_only_fields_outside_the_judgement_change(run: Path, asked: list[str]) -> None:
     (first, *_) = lines_of(run / "samples.jsonl")
     added(run, first | {"clip_seconds": 1.0, "session": "another", "new_tokens": 9})
     assert list(rights(Run.read(run)).values()) == RIGHTS
@@ -152,7 +152,7 @@ def test_a_flipped_bit_anywhere_in_the_verdict_file_is_noticed(run: Path, asked:
     "content",
     [b"", b"[]\n", b"\x00\xff\n", b"{}\n{}\n", b'{"id": 7, "stamp": "x"}\n', b'{"id": "clip0"}\n', b"{" * 100_000],
 )
-def test_a_verdict_file_with_unusable_content_is_written_again(run: Path, content: bytes) -> None:
+def test_a_verdict_file_with_unusable_content_is_replaced_by_a_new_one(run: Path, content: bytes) -> None:
     file = verdicts_file(run, CHOICE)
     whole = file.read_bytes()
     file.write_bytes(content)
@@ -163,7 +163,7 @@ def test_a_verdict_file_with_unusable_content_is_written_again(run: Path, conten
     assert file.read_bytes() == whole
 
 
-def test_a_verdict_without_its_checksum_is_not_taken(run: Path, asked: list[str]) -> None:
+def test_a_stored_verdict_without_its_checksum_is_ignored(run: Path, asked: list[str]) -> None:
     """Unlike records, verdicts were always written with one: a line without it is not one that a scorer made."""
     forge(run, "clip0", seal=False, correct=False)
     assert list(rights(Run.read(run)).values()) == RIGHTS
@@ -172,7 +172,7 @@ def test_a_verdict_without_its_checksum_is_not_taken(run: Path, asked: list[str]
 
 @pytest.mark.parametrize("command", ["status", "compare", "report"])
 @pytest.mark.parametrize("odd", [{"parsed": "Z"}, {"parsed": 7}, {"parsed": "AB"}, {"strict": "x"}, {"correct": None}])
-def test_odd_verdict_values_in_one_run_folder_hide_no_other_run_folder(
+def test_odd_verdict_values_in_one_run_folder_do_not_hide_other_run_folders(
     run: Path, tmp_path: Path, odd: dict[str, Any], command: str
 ) -> None:
     """Under a right stamp and checksum, as only on purpose they can be."""
@@ -188,7 +188,7 @@ def test_odd_verdict_values_in_one_run_folder_hide_no_other_run_folder(
     assert "random-0.5-layer2" in shown
 
 
-def test_a_verdict_of_another_sample_is_not_taken(run: Path) -> None:
+def test_a_verdict_stored_under_the_stamp_of_another_sample_is_ignored(run: Path) -> None:
     """Two samples of one reply and one reference have one stamp, and one verdict; others have none in common."""
     lines = lines_of(verdicts_file(run, CHOICE))
     assert len({line["stamp"] for line in lines}) == 4
@@ -216,7 +216,7 @@ def test_scoring_never_changes_a_byte_of_the_records(run: Path, other_version: C
     assert not (run / "samples.rejected").exists()
 
 
-def test_verdicts_inside_records_of_schema_1_stay_there_but_are_ignored(tmp_path: Path) -> None:
+def test_verdicts_inside_records_of_schema_1_are_left_there_and_ignored(tmp_path: Path) -> None:
     """They are passed over: the reply is judged."""
     facts = {"schema_version": 1, "task": "tau", "method": "base-0", "checkpoint": "/m/M", "identity": {}, **FACTS}
     record = a_record("a", **a_verdict("A", ["bus", "tram"], right=True)) | {"correct": False, "parsed": "B"}
@@ -250,7 +250,7 @@ def test_verdicts_follow_the_order_of_the_records_and_leave_out_failed_samples(t
 
 
 @pytest.mark.parametrize("how", ["the scorer is another", "the stamps are of another"])
-def test_verdicts_of_another_scorer_version_are_made_again_in_memory(
+def test_verdicts_of_another_scorer_version_are_recomputed_in_memory_only(
     run: Path, asked: list[str], other_version: Callable[[], None], how: str
 ) -> None:
     """A stored verdict is read as wrong and the summary as 0, so that taking either would show."""
@@ -297,7 +297,7 @@ def test_intervals_are_drawn_by_the_seed_of_the_run(run: Path) -> None:
     assert drawn[0] != drawn[1]
 
 
-def test_a_summary_of_another_number_of_samples_is_not_taken(run: Path) -> None:
+def test_a_stored_summary_of_another_number_of_samples_is_ignored(run: Path) -> None:
     assert Run.read(run).summary is not None
     changed(run, "summary.json", n=3)  # as a shorter run left it, and a killed one found it
     assert Run.read(run).summary is None
@@ -378,13 +378,13 @@ class TestOfABatch:
             ("c", False),
         ]
 
-    def test_a_failed_call_is_reported_for_each_of_the_samples(self) -> None:
+    def test_a_failed_batch_call_is_reported_for_each_of_its_samples(self) -> None:
         told: list[str] = []
         records = self.records(a="A", b="!")
         assert judged(self.Slow(), records, failed=lambda record, error: told.append(f"{record.id} {error}")) == {}
         assert told == ["a no", "b no"]
 
-    def test_an_instant_scorer_judges_the_others_after_a_failure(self) -> None:
+    def test_a_scorer_without_batch_calls_judges_other_samples_after_a_failure(self) -> None:
         broken = typed(a_record("x", reference={}))
         told: list[str] = []
         verdicts = judged(CHOICE, [broken, *self.records(a="A")], failed=lambda record, _error: told.append(record.id))

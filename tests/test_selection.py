@@ -36,7 +36,7 @@ def test_a_smaller_limit_selects_a_prefix_of_a_larger_one(
 
 
 @given(populations, st.integers(0, 5))
-def test_no_sample_is_lost_or_repeated(samples: list[Sample], seed: int) -> None:
+def test_selection_loses_and_repeats_no_sample(samples: list[Sample], seed: int) -> None:
     assert sorted(s.id for s in select(samples, 0, seed)) == sorted(s.id for s in samples)
     assert select(samples, len(samples) + 1, seed) == select(samples, 0, seed)
 
@@ -95,12 +95,12 @@ def test_samples_of_large_and_small_clusters_are_selected_equally_often() -> Non
     assert set(taken) == {s.id for s in samples}
 
 
-def test_different_seeds_select_different_samples() -> None:
+def test_selections_with_different_seeds_hold_different_samples() -> None:
     samples = [sample(f"s{i}", i % 3) for i in range(60)]
     assert len({tuple(s.id for s in select(samples, 20, seed)) for seed in range(10)}) == 10
 
 
-def test_draws_do_not_depend_on_the_hash_seed_of_the_process() -> None:
+def test_selection_does_not_depend_on_the_hash_seed_of_the_process() -> None:
     """Python's string hashes differ from process to process; nothing here may hang on them."""
     code = "from audiomarathon.benchmarks.selection import draw; print(draw(42, 'sample', 'a'))"
     for hash_seed in ("1", "2"):
@@ -110,12 +110,12 @@ def test_draws_do_not_depend_on_the_hash_seed_of_the_process() -> None:
         assert float(done.stdout) == draw(42, "sample", "a")
 
 
-def test_a_negative_limit_is_refused() -> None:
+def test_a_negative_sample_limit_is_refused() -> None:
     with pytest.raises(SettingsError, match="SAMPLE_LIMIT=-1"):
         select([], -1, 42)
 
 
-def test_only_the_named_samples_are_selected_in_the_order_named() -> None:
+def test_only_the_named_sample_ids_are_selected_in_the_order_named() -> None:
     samples = [sample(name) for name in "abc"]
     assert [chosen_sample.id for chosen_sample in select(samples, 1, 0, ("c", "a"))] == ["c", "a"]
     with pytest.raises(SettingsError, match="unknown sample id 'x'"):

@@ -29,7 +29,7 @@ def call(folder: Path, *arguments: str, **env: str) -> subprocess.CompletedProce
     return subprocess.run([SCRIPT, *arguments], env=clean, capture_output=True, text=True, timeout=60, check=False)
 
 
-def test_serves_with_the_flags_of_the_docs_page_and_prints_the_next_command(tmp_path: Path) -> None:
+def test_the_script_serves_with_the_flags_of_the_docs_and_prints_the_next_command(tmp_path: Path) -> None:
     done = call(tmp_path, "qwen2.5-omni", "--api-key", "a b", PORT="8001")
     assert done.returncode == 0, done.stderr
     checkpoint, *flags = done.stdout.splitlines()[1:]
@@ -71,7 +71,7 @@ def row_of(name: str) -> str:
     raise AssertionError(name)
 
 
-def test_any_hub_id_is_served(tmp_path: Path) -> None:
+def test_any_hub_model_id_is_served(tmp_path: Path) -> None:
     done = call(tmp_path, "my-org/my-model")
     assert done.stdout.splitlines()[:2] == ["serve", "my-org/my-model"]
 

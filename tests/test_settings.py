@@ -12,13 +12,13 @@ from audiomarathon.errors import SettingsError
 from audiomarathon.settings import RunSettings, env_names
 
 
-def test_defaults() -> None:
+def test_run_settings_without_env_vars_and_flags_have_the_documented_defaults() -> None:
     settings = RunSettings.read({})
     assert (settings.method, settings.ratio, settings.layer, settings.limit) == ("base", None, 2, 0)
     assert (settings.results, settings.seed, settings.batch_size, settings.timing) == (Path("results"), 42, 1, True)
 
 
-def test_flag_wins_over_env_var_wins_over_default() -> None:
+def test_a_flag_wins_over_an_env_var_and_an_env_var_over_the_default() -> None:
     env = {"PRUNE_RATIO": "0.5", "SAMPLE_LIMIT": "10", "RESULTS_DIR": "out"}
     settings = RunSettings.read(env, ratio="0.3", limit=None)
     assert (settings.ratio, settings.limit, settings.results) == (0.3, 10, Path("out"))
@@ -28,7 +28,7 @@ def test_an_empty_env_var_counts_as_unset() -> None:
     assert RunSettings.read({"PRUNE_RATIO": "", "BALANCE": ""}) == RunSettings.read({})
 
 
-def test_lists_switches_and_numbers_are_read_from_env_vars() -> None:
+def test_lists_booleans_and_numbers_are_read_from_env_vars() -> None:
     settings = RunSettings.read({"SKIP_PERSONS": "2, 10", "BALANCE": "yes", "TIMING": "0", "BATCH_SIZE": "4"})
     assert (settings.skip_persons, settings.balance) == (("2", "10"), True)
     assert (settings.timing, settings.batch_size) == (False, 4)
@@ -43,7 +43,7 @@ def test_lists_switches_and_numbers_are_read_from_env_vars() -> None:
         ("BATCH_SIZE", "0"), ("SEED", "-1"), ("SEED", str(2**70)), ("TIMING", "perhaps"), ("DEVICE_MAP", "all"),
     ],
 )  # fmt: skip
-def test_a_bad_value_gives_a_one_line_error_with_name_value_and_allowed_values(name: str, value: str) -> None:
+def test_a_bad_setting_gives_a_one_line_error_with_name_value_and_allowed_values(name: str, value: str) -> None:
     with pytest.raises(SettingsError) as caught:
         RunSettings.read({name: value})
     message = str(caught.value)
@@ -56,7 +56,7 @@ ODD = ("abc", "-1", "nan", "inf", "1e9", "٣", "²", "1_0", "0x1", "9" * 5000, "
 
 
 @pytest.mark.parametrize("odd", ODD)
-def test_odd_values_are_taken_literally_or_refused_in_one_short_line(odd: str) -> None:
+def test_odd_setting_values_are_taken_literally_or_refused_in_one_short_line(odd: str) -> None:
     free = {"PRUNE_METHOD", "RESULTS_DIR", "MODEL_PATH", "AUDIOMARATHON_DATA", "SKIP_PERSONS", "SKIP_EMOTION"}
     free |= {"TASK_SPLIT", "TASK_PROMPT"}
     for name in env_names():
@@ -70,14 +70,14 @@ def test_odd_values_are_taken_literally_or_refused_in_one_short_line(odd: str) -
 
 
 @pytest.mark.parametrize("name", ["TIMING", "PRUNE_RATIO", "SAMPLE_LIMIT", "RESULTS_DIR", "DEVICE"])
-def test_blanks_around_a_value_are_ignored(name: str) -> None:
+def test_blanks_around_a_setting_value_are_ignored(name: str) -> None:
     assert RunSettings.read({name: " \r\n"}) == RunSettings.read({})
     assert RunSettings.read({"PRUNE_RATIO": "0.5\r"}).ratio == 0.5
 
 
 @pytest.mark.parametrize("name", ["RESULTS_DIR", "AUDIOMARATHON_DATA", "MODEL_PATH"])
 @pytest.mark.parametrize("path", ["~no-such-user/x", "out/" + "x" * 256])
-def test_an_impossible_folder_path_is_refused(name: str, path: str) -> None:
+def test_an_impossible_path_for_a_folder_setting_is_refused(name: str, path: str) -> None:
     with pytest.raises(SettingsError, match=f"^{name}={path[:9]}.*not allowed.*folder"):
         RunSettings.read({name: path})
 
@@ -99,7 +99,7 @@ def test_the_error_on_a_bad_flag_names_the_flag() -> None:
         ({"DEVICE": "cpu", "DEVICE_MAP": "auto"}, r"DEVICE=cpu .*DEVICE_MAP=auto"),
     ],
 )
-def test_settings_that_do_not_go_together_are_refused(env: dict[str, str], said: str) -> None:
+def test_settings_that_contradict_each_other_are_refused(env: dict[str, str], said: str) -> None:
     with pytest.raises(SettingsError, match=said):
         RunSettings.read(env)
 
@@ -109,7 +109,7 @@ def test_a_tilde_in_the_results_folder_is_expanded() -> None:
 
 
 @pytest.mark.parametrize("method", ["fast_v:0.5", "dart:0.5+tova:0.3"])
-def test_a_ratio_beside_methods_with_a_ratio_in_the_name_is_refused(method: str) -> None:
+def test_a_ratio_given_together_with_a_ratio_in_the_method_name_is_refused(method: str) -> None:
     with pytest.raises(SettingsError, match=f"PRUNE_RATIO=0.2 .*PRUNE_METHOD={re.escape(method)}: .*one ratio"):
         RunSettings.read({"PRUNE_METHOD": method, "PRUNE_RATIO": "0.2"})
     assert RunSettings.read({"PRUNE_METHOD": method}).method == method
@@ -120,7 +120,7 @@ def test_a_ratio_beside_methods_with_a_ratio_in_the_name_is_refused(method: str)
     [("PRUNE_RATOI", "PRUNE_RATIO"), ("PRUNE_METOD", "PRUNE_METHOD"), ("prune_method", "PRUNE_METHOD"),
      ("PRUN_METHOD", "PRUNE_METHOD"), ("PRUNE_LAYER", "PRUNE_LAYER_IDX")],
 )  # fmt: skip
-def test_a_misspelt_prune_variable_is_refused(name: str, meant: str) -> None:
+def test_an_unknown_env_var_that_begins_with_prune_is_refused(name: str, meant: str) -> None:
     with pytest.raises(SettingsError, match=rf"unknown .*{name} .*'{meant}'.*PRUNE_"):
         RunSettings.read({name: "0.5"})
 
@@ -150,7 +150,7 @@ def test_unknown_settings_are_refused() -> None:
         RunSettings.read({}, raito=0.5)
 
 
-def test_a_schedule_is_normalised_and_an_invalid_one_is_refused() -> None:
+def test_a_prune_schedule_is_normalised_and_an_invalid_one_is_refused() -> None:
     settings = RunSettings.read({"PRUNE_SCHEDULE": "2:0.30, 8:0.5,16:.7"})
     assert settings.schedule == settings.places["schedule"] == "2:0.3,8:0.5,16:0.7"
     assert RunSettings.read({}, schedule=settings.schedule) == settings

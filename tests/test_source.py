@@ -75,7 +75,9 @@ def test_built_in_and_standard_library_code_has_no_source_hash() -> None:
 
 
 @pytest.mark.parametrize("place", ["", "site-packages"])
-def test_an_edit_of_a_file_or_of_a_file_it_imports_changes_the_hash(loaded: Callable[..., Any], place: str) -> None:
+def test_editing_a_source_file_or_a_file_it_imports_changes_the_source_hash(
+    loaded: Callable[..., Any], place: str
+) -> None:
     """Of installed packages, which are known by their version, only the method's own file counts."""
     first = source_hash(loaded(place=place).Mine())
     assert first == source_hash(loaded(place=place).Mine())
@@ -95,7 +97,9 @@ def test_an_edit_of_a_file_or_of_a_file_it_imports_changes_the_hash(loaded: Call
     ],
     ids=["class", "partial", "bound method", "list", "function"],
 )
-def test_code_inside_any_container_is_hashed(loaded: Callable[..., Any], wrap: Callable[[Any], object]) -> None:
+def test_code_of_methods_inside_any_container_is_in_the_source_hash(
+    loaded: Callable[..., Any], wrap: Callable[[Any], object]
+) -> None:
     before, after = (source_hash(wrap(loaded(helper=HELPER + edit))) for edit in ("", "#"))
     assert None is not before != after is not None
 
@@ -111,7 +115,7 @@ def said(script: Path, *how: str) -> str:
     return done.stdout.split()[0]
 
 
-def test_of_a_script_only_the_definition_and_the_names_it_uses_are_hashed(tmp_path: Path) -> None:
+def test_the_hash_of_a_script_method_covers_its_definition_and_the_names_it_uses(tmp_path: Path) -> None:
     """A script also holds the call that runs it, which may change."""
     script = tmp_path / "script.py"
     edits = ("", ""), ("LIMIT = 100", "LIMIT = 200"), ("HALF = 0.5", "HALF = 0.6"), ("return HALF", "return 2 * HALF")

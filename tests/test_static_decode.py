@@ -132,7 +132,7 @@ def clips(clip: list[Prompt]) -> list[Prompt]:
 
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: method.label)
-def test_every_method_replies_as_in_transformers_loop(
+def test_every_method_gives_the_same_replies_in_static_and_eager_decode(
     either_lm: AudioLM, prompts: list[Prompt], method: Method
 ) -> None:
     skip_unless_carried(either_lm, method)
@@ -141,7 +141,7 @@ def test_every_method_replies_as_in_transformers_loop(
 
 
 @pytest.mark.parametrize(("key", "method", "batch", "end"), crossed())
-def test_every_method_on_every_family_replies_as_in_transformers_loop(
+def test_every_method_on_every_family_gives_equal_replies_in_static_and_eager_decode(
     loaded: Callable[[str, str], AudioLM], clips: list[Prompt], key: str, method: Method, batch: int, end: int | None
 ) -> None:
     lm = loaded(key, "sdpa")
@@ -192,7 +192,7 @@ class TestWindows:
         [Base(), pytest.param(Frame(0.6, layer=0), marks=pytest.mark.long), get_method("fast_v", 0.9, 2)],
         ids=lambda method: method.label,
     )
-    def test_slide_over_the_prompt_and_over_the_reply_as_in_eager_decode(
+    def test_slide_over_prompt_and_reply_with_the_same_logits_as_eager_decode(
         self, exact: AudioLM, prompts: list[Prompt], method: Method, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(static_decode, "products", lambda query, key, scale=1.0: query @ key.mT * scale)
@@ -201,7 +201,7 @@ class TestWindows:
         torch.testing.assert_close(graph.logits, eager.logits, atol=1e-6, rtol=0)
 
 
-def test_a_reply_longer_than_a_block_equals_eager_decode(lm: AudioLM, clip: list[Prompt]) -> None:
+def test_a_reply_longer_than_a_cache_block_equals_eager_decode(lm: AudioLM, clip: list[Prompt]) -> None:
     same(lm, clip, SnapKV(0.5), max_new_tokens=static_decode.BLOCK + 5)
 
 
@@ -267,7 +267,7 @@ def ends_at(lm: AudioLM, at: int) -> Iterator[None]:
         yield
 
 
-def test_replies_of_a_batch_may_end_at_different_steps(
+def test_batched_replies_that_end_at_different_steps_equal_eager_decode(
     lm: AudioLM, prompts: list[Prompt], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     replies = reply(lm, prompts, Base(), EAGER, max_new_tokens=12).replies
@@ -334,7 +334,7 @@ class TestEager:
     """What stays eager, and says so."""
 
     @pytest.mark.parametrize("key", sorted({*FAMILIES} - {*STATIC}))
-    def test_a_family_without_static_decode_stays_eager(
+    def test_a_model_family_without_static_decode_stays_eager(
         self, loaded: Callable[[str, str], AudioLM], clip: list[Prompt], key: str
     ) -> None:
         lm = loaded(key, "sdpa")
@@ -367,7 +367,7 @@ class TestEager:
         assert len(seen) == 7
 
 
-def test_static_decode_leaves_the_model_unchanged(lm: AudioLM, clip: list[Prompt]) -> None:
+def test_static_decode_leaves_the_model_unchanged_for_eager_decode(lm: AudioLM, clip: list[Prompt]) -> None:
     before = reply(lm, clip, Base(), EAGER)
     reply(lm, clip, get_method("frame:0.5+ada_snapkv:0.5"))
     assert not static_decode._ATTEND
@@ -392,7 +392,7 @@ class TestCapture:
 
         return feign
 
-    def test_a_graph_that_equals_the_eager_step_is_replayed(
+    def test_a_captured_graph_that_equals_the_eager_step_is_replayed(
         self, lm: AudioLM, clip: list[Prompt], captured: Any
     ) -> None:
         replays = list[int]()
@@ -400,7 +400,7 @@ class TestCapture:
         same(lm, clip, SnapKV(0.5), max_new_tokens=static_decode.BLOCK + 5)
         assert len(replays) == static_decode.BLOCK + 4 + 2  # one more for each capture, which is compared
 
-    def test_setup_of_a_graph_is_not_part_of_the_decode_time(
+    def test_setup_time_of_a_graph_is_not_part_of_the_decode_time(
         self, lm: AudioLM, clip: list[Prompt], captured: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         captured(lambda step: step())
@@ -409,7 +409,7 @@ class TestCapture:
         assert (stages.decode, stages.decode_setup) == (6, 2)  # the step itself, and the replay that is compared
 
     @pytest.mark.parametrize("fault", ["other logits", "not a number", "no capture"])
-    def test_a_graph_that_fails_or_differs_is_given_up_for_eager_decode(
+    def test_a_graph_that_fails_or_differs_is_replaced_by_eager_decode(
         self, lm: AudioLM, clip: list[Prompt], captured: Any, fault: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def wrong(step: Any) -> None:
@@ -435,7 +435,7 @@ class TestCapture:
         monkeypatch.setattr(Clock, "captures", BusyClock.captures)
         same(lm, clip, Base())
 
-    def test_out_of_memory_during_capture_is_raised(self, lm: AudioLM, clip: list[Prompt], captured: Any) -> None:
+    def test_out_of_memory_during_graph_capture_is_raised(self, lm: AudioLM, clip: list[Prompt], captured: Any) -> None:
         def full(_step: Any) -> None:
             raise torch.OutOfMemoryError("full")
 

@@ -94,7 +94,7 @@ class TestOrder:
     def test_of_clusters_does_not_depend_on_the_order_of_samples(self) -> None:
         assert list(stopping_of().clusters) == list(stopping_of(samples=SAMPLES[::-1]).clusters)
 
-    def test_of_completion_does_not_change_where_a_setting_stops(self, tmp_path: Path) -> None:
+    def test_of_sample_completion_does_not_change_where_a_setting_stops(self, tmp_path: Path) -> None:
         """One loss in the first drawn cluster: whatever comes back first, the setting stops at the same place."""
         stopping = stopping_of()
         lost = next(iter(stopping.clusters.values()))[0].id
@@ -110,7 +110,7 @@ class TestOrder:
 
 
 class TestStop:
-    def test_a_setting_no_worse_than_base_stops_after_the_fewest_clusters(self, tmp_path: Path) -> None:
+    def test_a_setting_as_good_as_base_stops_after_the_fewest_possible_clusters(self, tmp_path: Path) -> None:
         engine, outcomes, lines = run(tmp_path, all_right, [BASE, DART], stopping_of())
         stop = outcomes[DART.label]["stopping"]
         assert (stop["verdict"], stop["stopped_after"]) == ("no worse", fewest(0.1))
@@ -119,7 +119,7 @@ class TestStop:
             f"tau: dart-0.5-layer2: no worse by more than 0.1 after {fewest(0.1)} of 150 clusters (72 samples)"
         ]
 
-    def test_a_worse_setting_stops_and_base_continues_for_the_others(self, tmp_path: Path) -> None:
+    def test_a_worse_setting_stops_and_base_continues_for_the_other_settings(self, tmp_path: Path) -> None:
         engine, outcomes, _ = run(tmp_path, dart_loses, [BASE, DART, RANDOM], stopping_of())
         after = {label: outcome["stopping"]["stopped_after"] for label, outcome in outcomes.items()}
         assert outcomes[DART.label]["stopping"]["verdict"] == "worse"
@@ -127,19 +127,19 @@ class TestStop:
         counts = {label: sum(called == label for called, _ in engine.calls) for label in after}
         assert counts == {label: 2 * clusters for label, clusters in after.items()}
 
-    def test_without_a_decision_all_samples_run(self, tmp_path: Path) -> None:
+    def test_without_a_decision_on_the_margin_all_samples_run(self, tmp_path: Path) -> None:
         engine, outcomes, lines = run(tmp_path, all_right, [BASE, DART], stopping_of(margin=0.001))
         assert len(engine.calls) == 2 * len(SAMPLES)
         assert outcomes[DART.label]["stopping"]["verdict"] == "not decided"
         assert "not decided after 150 of 150 clusters" in lines[0]
 
-    def test_a_setting_among_many_needs_more_clusters_to_stop(self, tmp_path: Path) -> None:
+    def test_a_setting_tested_among_many_needs_more_clusters_to_stop(self, tmp_path: Path) -> None:
         by_tests = [run(tmp_path / str(n), all_right, [BASE, DART], stopping_of(tests=n))[1] for n in (1, 20)]
         alone, of_20 = (outcomes[DART.label]["stopping"]["stopped_after"] for outcomes in by_tests)
         assert alone == fewest(0.1)
         assert of_20 == fewest(0.1, 0.05 / 20)
 
-    def test_failed_samples_prove_a_setting_neither_no_worse_nor_worse(self, tmp_path: Path) -> None:
+    def test_a_setting_with_many_failed_samples_stays_undecided(self, tmp_path: Path) -> None:
         def rights(label: str, sample: Sample) -> bool | None:
             return None if label == DART.label and int(sample.id[4:]) % 2 else True
 
@@ -147,7 +147,7 @@ class TestStop:
         assert outcomes[DART.label]["stopping"]["verdict"] == "not decided"
         assert len(engine.calls) == 2 * len(SAMPLES)
 
-    def test_a_resumed_run_stops_at_the_same_cluster(self, tmp_path: Path) -> None:
+    def test_a_resumed_run_stops_at_the_same_cluster_as_an_uninterrupted_one(self, tmp_path: Path) -> None:
         whole = run(tmp_path / "whole", all_right, [BASE, DART], stopping_of())[1]
         calls = 0
 
@@ -167,7 +167,7 @@ class TestStop:
         assert len(engine.calls) == 2 * 72 - 24
         assert not run(tmp_path / "killed", all_right, [BASE, DART], stopping_of())[0].calls
 
-    def test_settings_take_turns_at_going_first_over_the_rounds(self, tmp_path: Path) -> None:
+    def test_settings_take_turns_at_running_first_over_the_rounds(self, tmp_path: Path) -> None:
         turns = list[int]()
 
         class Turns(Answers):
@@ -210,12 +210,12 @@ class TestLooksThatWereTaken:
         assert stopping
         return stopping
 
-    def test_keep_their_clusters_first_under_a_larger_limit(self, tmp_path: Path) -> None:
+    def test_keep_their_clusters_first_under_a_larger_sample_limit(self, tmp_path: Path) -> None:
         before, after = list(stopping_of(samples=SAMPLES[:100]).clusters), list(self.again(tmp_path).clusters)
         assert after[:50] == before
         assert after[50:] == [name for name in stopping_of().clusters if name not in before]
 
-    def test_add_no_more_samples_to_a_cluster_already_seen(self, tmp_path: Path) -> None:
+    def test_add_no_more_samples_to_clusters_already_looked_at(self, tmp_path: Path) -> None:
         """Half of each cluster ran; the other half would change what was seen."""
         half = SAMPLES[:100:2]
         rule = stopping_of(samples=half).rule(Job(DART, RunFolder(tmp_path, {})))
@@ -225,7 +225,7 @@ class TestLooksThatWereTaken:
         sizes = [len(part) for part in stopping.clusters.values()]
         assert sizes == [1] * 50 + [2] * 100
 
-    def test_make_a_smaller_limit_an_error(self, tmp_path: Path) -> None:
+    def test_make_a_smaller_sample_limit_an_error(self, tmp_path: Path) -> None:
         with pytest.raises(SettingsError, match="tested with 100 samples, of which this run leaves out 40"):
             self.again(tmp_path, samples=SAMPLES[:60])
 
@@ -237,16 +237,16 @@ class TestLooksThatWereTaken:
             ({"alpha": 0.1}, "α 0.1 ", "α 0.05 "),
         ],
     )
-    def test_make_another_stopping_rule_an_error(
+    def test_make_a_changed_stopping_rule_an_error(
         self, asked: dict[str, Any], there: str, now: str, tmp_path: Path
     ) -> None:
         with pytest.raises(SettingsError, match=f"was already tested with .*{there}.* now it is .*{now}"):
             self.again(tmp_path, **asked)
 
-    def test_without_a_reply_do_not_fix_the_margin(self, tmp_path: Path) -> None:
+    def test_without_any_reply_leave_the_margin_free_to_change(self, tmp_path: Path) -> None:
         assert self.again(tmp_path, margin=0.2, answered=()).margin == 0.2
 
-    def test_in_two_different_cluster_orders_are_an_error(self, tmp_path: Path) -> None:
+    def test_in_different_cluster_orders_of_two_settings_are_an_error(self, tmp_path: Path) -> None:
         jobs = [a_job(BASE, tmp_path, None)]
         for method, seed in ((DART, 1), (RANDOM, 2)):
             rule = stopping_of(seed=seed).rule(Job(method, RunFolder(tmp_path, {})))
@@ -254,14 +254,14 @@ class TestLooksThatWereTaken:
         with pytest.raises(SettingsError, match="in another order of clusters"):
             Margin({"": 0.1}, 1).stopping(TAU, SAMPLES, 42, SAMPLES, jobs)
 
-    def test_largest_cluster_is_counted_over_the_whole_task(self) -> None:
+    def test_the_largest_cluster_is_counted_over_the_whole_task(self) -> None:
         stopping = Margin({"": 0.1}, 1).stopping(TAU, SAMPLES[::2], 42, SAMPLES)
         assert stopping
         assert stopping.largest == 2
 
 
 class TestResultsOnRecord:
-    def test_are_not_dropped_by_a_stop(self, tmp_path: Path) -> None:
+    def test_of_all_samples_stay_in_the_outcome_of_a_stopped_setting(self, tmp_path: Path) -> None:
         jobs = [a_job(method, tmp_path, None, SAMPLES) for method in (BASE, DART)]
         stopping = Margin({"": 0.1}, 1).stopping(TAU, SAMPLES, 42, SAMPLES, jobs)
         assert stopping
@@ -271,7 +271,7 @@ class TestResultsOnRecord:
         (line,) = stopping.lines(jobs)
         assert f"after {fewest(0.1)} of 150 clusters (300 samples); 228 samples beyond were on record already" in line
 
-    def test_of_base_are_kept_for_a_setting_of_an_earlier_sweep(self, tmp_path: Path) -> None:
+    def test_of_base_for_all_samples_are_kept_if_another_setting_stops_early(self, tmp_path: Path) -> None:
         jobs = [a_job(BASE, tmp_path, None, SAMPLES), a_job(DART, tmp_path, None)]
         stopping = Margin({"": 0.1}, 1).stopping(TAU, SAMPLES, 42, SAMPLES, jobs)
         assert stopping
@@ -280,7 +280,7 @@ class TestResultsOnRecord:
         assert len(outcomes[BASE.label]["samples"]) == 300
         assert len(outcomes[DART.label]["samples"]) == 2 * fewest(0.1)
 
-    def test_of_an_unfinished_round_beyond_the_stop_are_left_out(self, tmp_path: Path) -> None:
+    def test_of_an_unfinished_round_beyond_the_stop_are_not_counted(self, tmp_path: Path) -> None:
         """Records of samples that the first run did not select: it was killed, so only the rule says which it had."""
         rule = stopping_of().rule(Job(DART, RunFolder(tmp_path, {})))
         jobs = [a_job(method, tmp_path, rule, SAMPLES) for method in (BASE, DART)]
@@ -308,7 +308,7 @@ class TestRefused:
         with pytest.raises(SettingsError, match="lalm/clotho is scored after the run"):
             stop_margin({"": 0.1}, [get_task("lalm/clotho")], [BASE, DART], RunSettings())
 
-    def test_number_of_tests_is_that_of_tasks_with_a_margin_times_settings(self) -> None:
+    def test_the_number_of_tests_is_tasks_with_a_margin_times_settings(self) -> None:
         tasks = [TAU, get_task("gtzan")]
         assert stop_margin({"tau": 0.1}, tasks, [BASE, DART, RANDOM], RunSettings()).tests == 2
         assert stop_margin({"": 0.1}, tasks, [BASE, DART, RANDOM], RunSettings()).tests == 4
@@ -356,7 +356,7 @@ def test_a_stopped_sweep_reports_the_stop_and_compare_uses_its_cluster_order(sto
 
 
 class TestRunJson:
-    def test_holds_the_stopping_rule_before_the_first_reply(
+    def test_holds_the_stopping_rule_before_the_first_reply_is_recorded(
         self, no_env: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     ) -> None:
         monkeypatch.chdir(tmp_path)
@@ -374,7 +374,7 @@ class TestRunJson:
             assert stop["order"]
             assert stop["largest"] >= 1
 
-    def test_no_longer_says_stopped_after_a_run_of_all_samples(self, stopped: tuple[Path, str]) -> None:
+    def test_no_longer_says_stopped_after_a_later_run_of_all_samples(self, stopped: tuple[Path, str]) -> None:
         order = json.loads(stopped[0].read_text())["stopping"]["order"]
         assert CliRunner().invoke(app, COMMAND).exit_code == 0
         run = json.loads(stopped[0].read_text())
@@ -395,7 +395,7 @@ class TestRunJson:
         assert stopped[0].read_text() == before
 
 
-def test_the_plan_estimates_from_a_pilot_run_how_many_clusters_decide(
+def test_the_plan_estimates_from_a_pilot_run_how_many_clusters_decide_the_margin(
     no_env: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -84,7 +84,7 @@ def summary(records: list[dict[str, Any]], expected: int = 3, **facts: Any) -> d
     ("good", "bad", "expected", "complete"),
     [(3, 0, 3, True), (2, 0, 3, False), (2, 1, 3, False), (3, 1, 3, False), (4, 0, 3, False), (0, 3, 3, False)],
 )
-def test_a_run_is_complete_with_all_expected_replies_and_no_error(
+def test_a_run_is_complete_if_all_expected_replies_exist_without_an_error(
     good: int, bad: int, expected: int, complete: bool
 ) -> None:
     figures = summary([answered()] * good + [FAILED] * bad, expected)
@@ -107,27 +107,29 @@ def test_a_run_is_complete_with_all_expected_replies_and_no_error(
         ("total_s", 84.5 / 3, 30.5, 35.45),  # load + preprocess + prefill + decode: 18, 36, 30.5
     ],
 )
-def test_stage_times_by_hand(stage: str, mean: float, p50: float, p95: float) -> None:
+def test_mean_median_and_p95_of_stage_times_equal_values_by_hand(
+    stage: str, mean: float, p50: float, p95: float
+) -> None:
     spread = summary([*RECORDS, FAILED])["timing"][stage]
     assert spread == {"mean": pytest.approx(mean), "p50": pytest.approx(p50), "p95": pytest.approx(p95)}
 
 
-def test_a_row_of_a_table_states_the_median_times() -> None:
+def test_a_row_of_the_results_table_states_the_median_times() -> None:
     row = result_row(Result(Path("tau", "tiny", "base-0"), "base-0", summary(RECORDS)))
     assert (row["decode_s"], row["decode_per_token_s"], row["total_s"]) == (8, 5, 30.5)
 
 
-def test_whole_percents_have_halves_rounded_up() -> None:
+def test_percentages_ending_in_one_half_are_rounded_up() -> None:
     assert [_whole(share) for share in (0.49, 0.5, 2.5, 33.3, 100)] == ["0", "1", "3", "33", "100"]
 
 
-def test_tokens_and_audio_seconds_per_second_by_hand() -> None:
+def test_tokens_and_audio_seconds_per_second_equal_values_by_hand() -> None:
     timing = summary(RECORDS, sessions=[ALONE])["timing"]
     assert timing["tokens_per_second"] == pytest.approx(6 / 24)  # 4 + 2 tokens after the first, in 8 + 16 s
     assert timing["audio_seconds_per_second"] == pytest.approx(169 / 84.5)
 
 
-def test_replies_below_two_tokens_have_no_decode_rate() -> None:
+def test_replies_shorter_than_two_tokens_have_no_decode_rate() -> None:
     timing = summary([timed(1, 2, 3, 4, 5, new_tokens=1), timed(1, 2, 3, 4, 5, new_tokens=0)])["timing"]
     assert timing["decode_per_token_s"] is None
     assert timing["tokens_per_second"] is None
@@ -135,7 +137,7 @@ def test_replies_below_two_tokens_have_no_decode_rate() -> None:
     assert timing["decode_s"]["mean"] == 5
 
 
-def test_counts_and_sizes_by_hand() -> None:
+def test_token_counts_and_byte_sizes_of_the_summary_equal_values_by_hand() -> None:
     records = [
         answered(finish="length", audio_tokens=100, kv_bytes=16, peak_memory_bytes=7, kv_lengths=[10, 6]),
         answered(finish="length", audio_tokens=200, kv_bytes=20, peak_memory_bytes=9, kv_lengths=[20, 7]),
@@ -149,7 +151,7 @@ def test_counts_and_sizes_by_hand() -> None:
     assert (figures["figure"]["title"], figures["scorer"]) == ("worth", HALF.scorer.version)
 
 
-def test_a_count_missing_from_one_record_is_not_averaged_over_the_others() -> None:
+def test_a_count_missing_from_one_record_is_not_averaged_over_the_other_records() -> None:
     figures = summary([answered(), answered(kept_audio_tokens=None, kv_lengths=None, kv_bytes=None)])
     assert (figures["kept_audio_tokens"], figures["kv_lengths"], figures["kv_bytes"]) == (None, None, None)
 
@@ -157,7 +159,9 @@ def test_a_count_missing_from_one_record_is_not_averaged_over_the_others() -> No
 @pytest.mark.parametrize(
     ("costs", "total"), [([0.25, 0.5], 0.75), ([0.25, None], None), ([0.25, 0.0], 0.25), ([], None)]
 )
-def test_cost_is_the_sum_over_all_replies_or_none(costs: list[float | None], total: float | None) -> None:
+def test_cost_is_the_sum_over_all_replies_or_none_if_one_is_unknown(
+    costs: list[float | None], total: float | None
+) -> None:
     assert summary([answered(cost=cost) for cost in costs], len(costs))["cost"] == total
 
 
@@ -179,7 +183,7 @@ def test_a_run_without_replies_has_no_score() -> None:
     )
 
 
-def test_a_reply_without_a_verdict_is_unscored() -> None:
+def test_a_reply_without_a_verdict_counts_as_unscored() -> None:
     records = [typed(answered(id=name)) for name in "ab"]
     verdicts = {"a": Verdict(records[0], {"worth": 0.5})}
     figures = summarise(HALF, {"samples": ["a", "b"]}, records, verdicts)
@@ -202,7 +206,7 @@ def test_threads_of_all_workers_count_on_a_cpu_and_one_thread_on_a_gpu() -> None
     assert [threads_of(session, device) for device in ("a cpu", "a gpu", None)] == [8, 1, 1]
 
 
-def test_a_run_was_busy_if_a_session_that_timed_its_records_was_busy() -> None:
+def test_a_run_counts_as_busy_if_a_session_that_timed_its_records_was_busy() -> None:
     loaded = a_session("busy", busy=1)
     before, after = ({**loaded, name: a_session()["load_before"]} for name in ("load_after", "load_before"))
     for session, expected in ((loaded, True), (before, True), (after, True), (a_session("busy"), False)):

@@ -26,7 +26,7 @@ CONFIGS = Path(__file__).parent.parent / "docs" / "configs"
 
 
 class TestRatios:
-    def test_default_to_the_last_ratio_of_a_schedule(self) -> None:
+    def test_default_to_the_last_ratio_of_a_prune_schedule(self) -> None:
         assert parse_ratios(None, "1:0.3,3:0.7") == [0.7]
         assert parse_ratios(None, default="0.5") == [0.5]
         assert parse_ratios("0.5", "1:0.3,3:0.7") == [0.5]
@@ -43,7 +43,7 @@ class TestRatios:
             ("0.9:0.9:0.1", [0.9]),
         ],
     )
-    def test_are_exact_decimals(self, text: str, ratios: list[float]) -> None:
+    def test_are_parsed_as_exact_decimals(self, text: str, ratios: list[float]) -> None:
         assert parse_ratios(text) == ratios
 
     @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ class TestRatios:
         assert "\n" not in str(raised.value)
 
     @given(st.integers(0, 99), st.integers(0, 99), st.integers(1, 30))
-    def test_a_range_gives_exact_hundredths(self, first: int, length: int, step: int) -> None:
+    def test_a_range_of_ratios_gives_exact_hundredths(self, first: int, length: int, step: int) -> None:
         last = min(99, first + length)
         expected = [n / 100 for n in range(first, last + 1, step)]
         assert parse_ratios(f"{first / 100}:{last / 100}:{step / 100}") == expected
@@ -72,12 +72,12 @@ class TestGrid:
     def labels(self, *names: str, ratios: tuple[float, ...] = (0.3, 0.5), **more) -> list[str]:
         return [method.label for method in grid(names, ratios, **more)]
 
-    def test_every_method_at_every_ratio_and_base_once(self) -> None:
+    def test_contains_every_method_at_every_ratio_and_base_once(self) -> None:
         assert self.labels("base", "random", "fast_v") == [
             "base-0", "random-0.3-layer2", "random-0.5-layer2", "fast_v-0.3-layer2", "fast_v-0.5-layer2",
         ]  # fmt: skip
 
-    def test_ratio_0_means_base(self) -> None:
+    def test_ratio_0_of_every_method_becomes_a_single_base_setting(self) -> None:
         assert self.labels("random", "fast_v", ratios=(0.0, 0.5)) == [
             "base-0",
             "random-0.5-layer2",
@@ -85,7 +85,7 @@ class TestGrid:
         ]
         assert self.labels("random", ratios=(0.0,), base=False) == ["base-0"]
 
-    def test_all_stands_for_every_method(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_method_name_all_stands_for_every_method(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("audiomarathon.engine.sweep.find_spec", lambda _package: True)
         keys = {method.key for method in all_methods()} - {"base", "a_tome_like"}  # the last is for the tower alone
         assert {label.partition("-")[0] for label in self.labels("all", ratios=(0.5,))} == {"base", *keys}
@@ -99,14 +99,14 @@ class TestGrid:
         ],
         ids=str,
     )
-    def test_all_leaves_out_methods_that_do_not_take_the_place(
+    def test_all_leaves_out_methods_that_cannot_prune_at_the_chosen_place(
         self, places: dict[str, str], taken: str, not_taken: str
     ) -> None:
         labels = self.labels("all", ratios=(0.5,), **places)
         assert any(label.startswith(taken) for label in labels)
         assert not any(label.startswith(not_taken) for label in labels)
 
-    def test_all_leaves_out_methods_whose_package_is_missing_and_a_named_one_stays(self, monkeypatch) -> None:
+    def test_all_leaves_out_methods_of_missing_packages_unless_they_are_named(self, monkeypatch) -> None:
         monkeypatch.setattr("audiomarathon.engine.sweep.find_spec", lambda _package: None)
         with pytest.warns(UserWarning, match=r"keep_speech.*pip install .audiomarathon\[vad\]"):
             labels = self.labels("all", ratios=(0.5,))
@@ -114,14 +114,14 @@ class TestGrid:
         assert "keep_speech-0.5-layer2" not in labels
         assert "keep_speech-0.5-layer2" in self.labels("keep_speech", ratios=(0.5,))
 
-    def test_base_can_be_left_out(self) -> None:
+    def test_base_can_be_left_out_of_the_grid(self) -> None:
         assert self.labels("random", ratios=(0.5,), base=False) == ["random-0.5-layer2"]
 
     def test_ratio_0_is_base_with_a_schedule_too(self) -> None:
         labels = self.labels("frame", ratios=(0.0, 0.7), schedule="1:0.3,3:0.7")
         assert labels == ["base-0", "frame-0.7-layer1=0.3-3=0.7"]
 
-    def test_methods_with_a_ratio_in_the_name_are_not_multiplied_by_the_grid(self) -> None:
+    def test_methods_with_a_ratio_in_the_name_are_not_multiplied_by_the_ratio_grid(self) -> None:
         assert self.labels("fast_v:0.7", "fast_v:0.5+snapkv:0.3", "knorm", layer=3) == [
             "base-0", "fast_v-0.7-layer3", "fast_v-0.5-layer3+snapkv-0.3", "knorm-0.3", "knorm-0.5",
         ]  # fmt: skip
@@ -167,12 +167,12 @@ def csv_rows() -> list[dict[str, str]]:
 
 
 class TestSweep:
-    def test_shipped_config_files_run_one_after_the_other(self, command) -> None:
+    def test_every_shipped_config_file_runs_in_one_results_folder(self, command) -> None:
         for file in sorted(CONFIGS.glob("*.yaml")):
             code, out, err = command("tau", "--config", file, "--methods", "base")
             assert code == 0, out + err
 
-    def test_writes_every_setting_beside_base(self, command) -> None:
+    def test_writes_the_results_of_every_setting_and_of_base(self, command) -> None:
         code, out, err = command(
             "tau", "gtzan", "tau", "--methods", "random,snapkv", "--ratios", "0.0,0.5", "--decode-tokens", "4"
         )
@@ -209,7 +209,7 @@ class TestSweep:
         assert float(rows[1]["llm_prefill_speedup"]) == random["llm_prefill"]["measured"]
         assert rows[1]["kv_lengths"].split()[0] != rows[1]["kv_lengths"].split()[3]
 
-    def test_says_that_pyramidkvs_ratio_is_an_average(self, command) -> None:
+    def test_notes_that_the_ratio_of_pyramidkv_is_an_average_over_layers(self, command) -> None:
         said = "the ratio holds on average over layers"
         command("gtzan", "--methods", "pyramidkv:0.5,snapkv:0.5")
         notes = {path.parent.name: json.loads(path.read_text())["note"] for path in Path("results").rglob("run.json")}
@@ -227,7 +227,7 @@ class TestSweep:
 
 
 class TestFailures:
-    def test_a_task_without_data_does_not_stop_the_rest(self, command) -> None:
+    def test_a_task_without_data_does_not_stop_the_other_tasks(self, command) -> None:
         code, out, err = command("had", "gtzan", "--methods", "frame", "--ratios", "0.5", "--logs")
         assert code == 1
         assert "error: had: no folder" in err
@@ -240,7 +240,7 @@ class TestFailures:
         assert "no folder" in Path("results/logs/had.log").read_text()
         assert "frame-0.5-layer2: score" in Path("results/logs/gtzan.log").read_text()
 
-    def test_a_bug_in_one_task_does_not_stop_the_rest(self, command, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_bug_in_one_task_does_not_stop_the_other_tasks(self, command, monkeypatch: pytest.MonkeyPatch) -> None:
         run_task = sweep_module.run_task
 
         def broken(setup, engine, task, *rest):
@@ -324,7 +324,7 @@ class TestSecondSweep:
         assert [row["against_base_samples"] for row in rows] == ["2", "2", "2", ""]
         assert "no base" in Path("results/summary.txt").read_text()
 
-    def test_lists_settings_that_another_process_finished_meanwhile(
+    def test_lists_settings_that_another_process_finished_during_the_sweep(
         self, command, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Another process finishes a setting of a task that this sweep is done with."""
@@ -342,7 +342,9 @@ class TestSecondSweep:
         command("tau", "gtzan", "--methods", "base")
         assert self.results() == [("tau", "base-0"), ("tau", "snapkv-0.5"), ("gtzan", "base-0")]
 
-    def test_of_finished_or_clashing_runs_loads_no_model(self, command, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_of_finished_runs_or_runs_of_another_seed_loads_no_model(
+        self, command, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         arguments = ("tau", "gtzan", "--methods", "frame:0.5")
         first = command(*arguments)
         monkeypatch.setattr(Qwen2_5Omni, "load", None)
@@ -401,7 +403,7 @@ class TestPlan:
     def no_model(self, command, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(Qwen2_5Omni, "load", None)
 
-    def test_states_counts_and_the_source_of_the_estimate_and_runs_nothing(self, command) -> None:
+    def test_states_counts_and_how_times_were_estimated_and_runs_nothing(self, command) -> None:
         code, out, _err = command(
             "tau", "gtzan", "--methods", "frame,snapkv", "--ratios", "0.3,0.5", "--plan", "--limit", "3"
         )

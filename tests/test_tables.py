@@ -67,6 +67,6 @@ def raw_corpora() -> list[dict[str, Any]]:
         pytest.param(lambda: [BUILT_IN, DTYPE_BYTES], "dd5cb30bdf6a97dd", id="models"),
     ],
 )
-def test_a_copied_table_matches_its_stored_digest(table: Callable[[], Any], expected: str) -> None:
+def test_a_table_copied_from_a_publication_matches_its_stored_digest(table: Callable[[], Any], expected: str) -> None:
     digest = hashlib.sha256(json.dumps(table(), sort_keys=True, default=plain).encode()).hexdigest()[:16]
     assert digest == expected, f"{digest}: compare the changed entry with its source, then write this digest here"

@@ -26,7 +26,7 @@ METADATA = "acoustic_scene_task_meta.json"
 @pytest.mark.parametrize(
     "name", [".bashrc", "Makefile", ".git/hooks/pre-commit", "a.wav/../.x.wav", ".git/a.wav", "a.py"]
 )
-def test_a_clip_path_that_is_no_audio_file_is_a_bad_row(name: str, tmp_path: Path) -> None:
+def test_a_clip_path_that_is_not_an_audio_file_is_a_bad_row(name: str, tmp_path: Path) -> None:
     BUILDERS["tau"](tmp_path)
     (tmp_path / "a.wav").mkdir()
     written = write_clip(tmp_path / "clip.wav").rename(tmp_path / "clip")
@@ -63,7 +63,7 @@ def test_looping_links_in_a_source_folder_are_not_followed(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("kind", ["fifo", "device", "folder"])
 @pytest.mark.parametrize("task", ["tau", "librispeech"])
-def test_metadata_that_is_no_plain_file_is_refused_before_it_is_opened(
+def test_metadata_that_is_not_a_regular_file_is_refused_before_opening(
     task: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = BUILDERS[task](tmp_path)
@@ -89,7 +89,7 @@ def test_metadata_that_is_no_plain_file_is_refused_before_it_is_opened(
         assert any("not a plain file" in str(row) for row in get_task(task).load(folder).bad_rows)
 
 
-def test_a_clip_that_is_a_pipe_is_refused_before_it_is_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_clip_that_is_a_named_pipe_is_refused_before_opening(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clip = next(BUILDERS["librispeech"](tmp_path).rglob("*.flac"))
     clip.unlink()
     os.mkfifo(clip)

@@ -28,7 +28,7 @@ from audiomarathon.fingerprint import by_rule_1, same
 
 @pytest.mark.parametrize("key", BUILDERS)
 @pytest.mark.parametrize("place", [".", "here", "some/deeper/folder"])
-def test_the_folder_of_a_task_is_found_at_any_depth(key: str, place: str, tmp_path: Path) -> None:
+def test_the_data_folder_of_a_task_is_found_at_any_depth(key: str, place: str, tmp_path: Path) -> None:
     BUILDERS[key](tmp_path / place)
     task = get_task(key)
     folder = task.find(tmp_path)
@@ -37,14 +37,14 @@ def test_the_folder_of_a_task_is_found_at_any_depth(key: str, place: str, tmp_pa
     assert len(task.load(folder).samples) >= 2
 
 
-def test_of_two_copies_the_one_nearest_the_root_is_found(tmp_path: Path) -> None:
+def test_of_two_copies_of_task_data_the_one_nearest_the_root_is_found(tmp_path: Path) -> None:
     for place in ("a/b/backup", "z"):
         BUILDERS["vesus"](tmp_path / place)
     assert get_task("vesus").find(tmp_path) == tmp_path / "z"
 
 
 @pytest.mark.parametrize("key", BUILDERS)
-def test_two_copies_at_equal_depth_are_refused_naming_both(key: str, tmp_path: Path) -> None:
+def test_two_copies_of_task_data_at_equal_depth_are_refused_naming_both(key: str, tmp_path: Path) -> None:
     for place in ("first/set", "second/set"):
         BUILDERS[key](tmp_path / place)
     with pytest.raises(DataError) as caught:
@@ -55,13 +55,13 @@ def test_two_copies_at_equal_depth_are_refused_naming_both(key: str, tmp_path: P
     assert f"{key.upper()}_DATA_PATH" in message
 
 
-def test_hidden_folders_are_not_searched(tmp_path: Path) -> None:
+def test_hidden_folders_are_not_searched_for_task_data(tmp_path: Path) -> None:
     BUILDERS["vesus"](tmp_path / ".cache" / "copy")
     BUILDERS["vesus"](tmp_path / "deep" / "er" / "data")
     assert get_task("vesus").find(tmp_path) == tmp_path / "deep" / "er" / "data"
 
 
-def test_links_are_followed_and_loops_end(tmp_path: Path) -> None:
+def test_symbolic_links_are_followed_and_loops_of_links_end(tmp_path: Path) -> None:
     store = tmp_path / "store"
     BUILDERS["vesus"](store / "vesus")
     (store / "vesus" / "loop").symlink_to(store)
@@ -73,7 +73,7 @@ def test_links_are_followed_and_loops_end(tmp_path: Path) -> None:
     assert len(list(walk(root))) == 4  # root, linked, vesus, wav
 
 
-def test_had_with_only_one_of_its_classes_is_found(tmp_path: Path) -> None:
+def test_a_had_folder_with_only_one_of_its_classes_is_found(tmp_path: Path) -> None:
     task = get_task("had")
     write_clip(tmp_path / "HAD" / "real" / "a.wav")
     assert task.find(tmp_path) == tmp_path / "HAD"
@@ -117,14 +117,14 @@ def test_the_data_path_variable_of_a_task_wins_over_the_root(tmp_path: Path) -> 
     assert task_folder(task, tmp_path / "root", env) == tmp_path / "own"
 
 
-def test_a_given_root_wins_over_that_of_the_environment(tmp_path: Path) -> None:
+def test_a_given_data_root_wins_over_that_of_the_environment(tmp_path: Path) -> None:
     build_all(tmp_path / "given", ["vesus"])
     build_all(tmp_path / "env", ["vesus"])
     env = {"AUDIOMARATHON_DATA": str(tmp_path / "env"), "VESUS_DATA_PATH": " "}
     assert task_folder(get_task("vesus"), tmp_path / "given", env) == tmp_path / "given" / "VESUS"
 
 
-def test_a_wrong_data_path_variable_of_a_task_is_an_error_despite_a_good_root(tmp_path: Path) -> None:
+def test_a_wrong_data_path_variable_of_a_task_is_an_error_despite_a_valid_root(tmp_path: Path) -> None:
     build_all(tmp_path / "root", ["vesus"])
     (tmp_path / "empty").mkdir()
     for name in ("empty", "missing"):
@@ -134,7 +134,7 @@ def test_a_wrong_data_path_variable_of_a_task_is_an_error_despite_a_good_root(tm
 
 @pytest.mark.parametrize("key", BUILDERS)
 @pytest.mark.parametrize("root", [None, "missing", "empty"])
-def test_the_error_on_missing_data_says_how_to_get_them(key: str, root: str | None, tmp_path: Path) -> None:
+def test_the_error_on_missing_task_data_says_how_to_get_them(key: str, root: str | None, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError) as caught:
         task_folder(get_task(key), tmp_path / root if root else None, {})
@@ -158,7 +158,7 @@ def test_tasks_are_found_by_key_alias_and_acronym() -> None:
     assert get_task("Vox-Age") is get_task("vox_age")
 
 
-def test_an_unknown_task_gets_the_nearest_name_or_the_allowed_ones() -> None:
+def test_the_error_on_an_unknown_task_suggests_the_nearest_name_or_lists_all() -> None:
     with pytest.raises(SettingsError) as caught:
         get_task("gtzn")
     assert str(caught.value) == "unknown task 'gtzn' (did you mean 'gtzan'?)"
@@ -166,7 +166,7 @@ def test_an_unknown_task_gets_the_nearest_name_or_the_allowed_ones() -> None:
         get_task("zzz")
 
 
-def test_counts_acronyms_and_groups_match_the_published_table() -> None:
+def test_sample_counts_acronyms_and_groups_match_the_published_table() -> None:
     facts = [AUDIOMARATHON.facts[task.key] for task in AUDIOMARATHON.tasks]
     assert sum(facts.count for facts in facts) == 6567
     assert [facts.acronym for facts in facts] == ["ASR", "SCR", "SER", "ASC", "MC", "SED", "ER", "SD", "SGR", "SAR"]
@@ -202,7 +202,7 @@ def test_a_copy_of_the_data_has_the_same_fingerprint(key: str, tmp_path: Path) -
     assert task_fingerprint(tmp_path / "one", key) == task_fingerprint(tmp_path / "other", key)
 
 
-def test_any_change_that_can_change_a_score_changes_the_fingerprint(tmp_path: Path) -> None:
+def test_any_data_change_that_can_change_a_score_changes_the_fingerprint(tmp_path: Path) -> None:
     folder = build_all(tmp_path, ["vesus"]) / "VESUS"
     file = folder / "audio_emotion_dataset.json"
     whole = file.read_text()
@@ -222,7 +222,7 @@ def test_any_change_that_can_change_a_score_changes_the_fingerprint(tmp_path: Pa
     assert len(prints) == 1 + len(changes)
 
 
-def test_a_changed_clip_changes_only_the_hash_of_its_samples(tmp_path: Path) -> None:
+def test_a_changed_clip_changes_only_the_hash_of_the_samples_that_use_it(tmp_path: Path) -> None:
     folder = build_all(tmp_path, ["vesus"]) / "VESUS"
     loaded = get_task("vesus").load(folder)
     clip = folder / "wav" / "1_happy.wav"
@@ -239,7 +239,7 @@ def test_a_changed_clip_changes_only_the_hash_of_its_samples(tmp_path: Path) -> 
     assert task_fingerprint(tmp_path, "vesus") == fingerprint(loaded)  # the run stays the same run
 
 
-def test_the_hash_of_a_long_clip_notices_eight_seconds_of_noise_anywhere(tmp_path: Path) -> None:
+def test_the_hash_of_a_long_clip_changes_with_eight_seconds_of_noise_anywhere(tmp_path: Path) -> None:
     clip, rate = tmp_path / "long.wav", 16_000
     sample = Sample("a", (clip,), "?", "A", "here")
     silence = np.zeros(300 * rate, "int16")
@@ -254,7 +254,7 @@ def test_the_hash_of_a_long_clip_notices_eight_seconds_of_noise_anywhere(tmp_pat
         assert by_rule_1(after) == by_rule_1(before)  # which read the ends only
 
 
-def test_the_order_of_samples_does_not_change_the_fingerprint(tmp_path: Path) -> None:
+def test_the_order_of_samples_does_not_change_the_data_fingerprint(tmp_path: Path) -> None:
     loaded = get_task("vesus").load(build_all(tmp_path, ["vesus"]) / "VESUS")
     assert fingerprint(replace(loaded, samples=loaded.samples[::-1])) == fingerprint(loaded)
 
@@ -270,14 +270,14 @@ def test_a_clip_removed_after_loading_is_a_data_error(tmp_path: Path) -> None:
 # What a data root says about itself ----------------------------------------------------------------------------------
 
 
-def test_without_a_manifest_the_counts_of_the_published_table_are_expected(tmp_path: Path) -> None:
+def test_without_a_manifest_the_sample_counts_of_the_published_table_are_expected(tmp_path: Path) -> None:
     manifest = read_manifest(tmp_path)
     assert manifest.expected(get_task("tau")) == Expected(1145, (90.0, 210.0))
     assert manifest.licence == "CC-BY-NC-4.0"
     assert manifest.file is None
 
 
-def test_a_manifest_at_the_root_is_found_from_a_tasks_folder(tmp_path: Path) -> None:
+def test_a_manifest_in_the_data_root_is_found_from_the_folder_of_a_task(tmp_path: Path) -> None:
     tasks = {"tau": {"count": 10, "min_seconds": 90.5, "max_seconds": 119}}
     file = write_json(tmp_path / "audiomarathon.json", {"name": "mini", "licence": "CC0-1.0", "tasks": tasks})
     for place in (tmp_path, tmp_path / "TAU", tmp_path / "data" / "TAU"):

@@ -91,7 +91,7 @@ def test_every_row_becomes_a_sample_with_id_cluster_and_stratum(key: str, tmp_pa
     assert all(s.clips[0].is_absolute() and s.clips[0].is_file() for s in loaded.samples)
 
 
-def test_tau_labels_clusters_and_letters(tmp_path: Path) -> None:
+def test_tau_samples_have_the_expected_labels_clusters_and_option_letters(tmp_path: Path) -> None:
     loaded = load(build_all(tmp_path, ["tau"]), "tau")
     by_class = {s.stratum: s for s in loaded.samples}
     assert len(by_class) == 10
@@ -132,7 +132,7 @@ def test_the_order_of_rows_does_not_change_the_samples(key: str, tmp_path: Path)
     assert load(tmp_path, key).samples == before
 
 
-def test_prompts_equal_stored_text_word_for_word(tmp_path: Path) -> None:
+def test_prompts_of_three_tasks_equal_the_stored_text_word_for_word(tmp_path: Path) -> None:
     build_all(tmp_path, ["vox", "had", "librispeech"])
     sample = load(tmp_path, "vox").samples[0]
     assert get_task("vox").prompt(sample) == (
@@ -148,7 +148,7 @@ def test_prompts_equal_stored_text_word_for_word(tmp_path: Path) -> None:
     )
 
 
-def test_a_stored_reference_is_enough_to_score(tmp_path: Path) -> None:
+def test_a_stored_record_can_be_scored_from_its_reference_without_the_data(tmp_path: Path) -> None:
     task = get_task("tau")
     sample = load(build_all(tmp_path, ["tau"]), "tau").samples[1]
     stored = json.loads(json.dumps(task.reference(sample)))
@@ -214,7 +214,7 @@ FAULTS: list[tuple[str, Callable[[Any], object], str]] = [
 
 
 @pytest.mark.parametrize("event", ["Alarm", "Vacuum cleaner", "Dog (barking), at home", "", None])
-def test_a_desed_event_outside_the_options_is_ignored(event: str | None, tmp_path: Path) -> None:
+def test_a_desed_event_that_is_not_among_the_options_is_ignored(event: str | None, tmp_path: Path) -> None:
     """A DESED clip holds several events; `correct_event` need not be one that is offered."""
     whole = load(build_all(tmp_path, ["desed"]), "desed")
     assert load_edited(tmp_path, "desed", lambda rows: rows[1].update(correct_event=event)) == whole
@@ -242,7 +242,7 @@ def test_a_bad_second_row_is_reported_with_file_and_row(
     ],
     ids=["missing", "outside", "answer", "label", "twice", "line break"],
 )  # fmt: skip
-def test_a_long_value_is_cut_in_the_error_message(spoil: dict[str, str], tmp_path: Path) -> None:
+def test_a_long_value_is_shortened_in_the_error_message(spoil: dict[str, str], tmp_path: Path) -> None:
     (bad,) = load_edited(tmp_path, "tau", lambda rows: rows[1].update(spoil)).bad_rows
     assert "…" in bad.reason
     assert len(bad.reason.replace(str(tmp_path / "TAU"), "")) < 330
@@ -254,7 +254,7 @@ def test_the_error_on_a_long_path_shows_the_end_of_the_path(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("row", [None, 3, "row", [1], True])
-def test_a_row_that_is_no_object_is_a_bad_row(row: object, tmp_path: Path) -> None:
+def test_a_row_that_is_not_a_json_object_is_a_bad_row(row: object, tmp_path: Path) -> None:
     (bad,) = load_edited(tmp_path, "gtzan", lambda rows: rows.append(row)).bad_rows
     assert (bad.row, "expected an object" in bad.reason) == (3, True)
 
@@ -377,13 +377,13 @@ def test_an_age_group_that_contradicts_itself_matches_no_class(text: str) -> Non
         ("??", ""),
     ],
 )
-def test_classes_are_recognised_from_option_texts(text: str, expected: str) -> None:
+def test_classes_are_recognised_from_the_text_of_options(text: str, expected: str) -> None:
     scenes = ("metro", "metro_station", "street_pedestrian", "street_traffic")
     assert class_of(text, scenes) == expected
 
 
 @pytest.mark.parametrize("text", ["Pop rock", "rock/pop", "Blues, jazz"])
-def test_a_text_that_names_two_classes_matches_neither(text: str, tmp_path: Path) -> None:
+def test_an_answer_text_that_names_two_classes_matches_neither(text: str, tmp_path: Path) -> None:
     (bad,) = answered(tmp_path, text).bad_rows
     assert "is none of the options" in bad.reason
 
@@ -401,7 +401,7 @@ def test_a_whole_number_written_as_a_float_gives_the_same_id(tmp_path: Path) -> 
     assert [s.id for s in loaded.samples] == [id_ for id_, *_ in EXPECTED["race"]]
 
 
-def test_nan_in_a_row_counts_as_an_empty_field(tmp_path: Path) -> None:
+def test_nan_in_a_metadata_row_counts_as_an_empty_field(tmp_path: Path) -> None:
     """Tables written as JSON have NaN there; an optional field, or an option beyond the last, is then not set."""
     empty = {"speaker_id_original": float("nan"), "event_onset": 1e999}
     sample = load_edited(tmp_path, "vox", lambda rows: rows[0].update(empty)).samples[0]
@@ -409,7 +409,7 @@ def test_nan_in_a_row_counts_as_an_empty_field(tmp_path: Path) -> None:
     assert not load_edited(tmp_path, "tau", lambda rows: rows[0].update(choice_e=float("nan"))).bad_rows
 
 
-def test_vesus_filters_leave_out_persons_and_an_emotion(tmp_path: Path) -> None:
+def test_vesus_filters_leave_out_the_chosen_persons_and_emotion(tmp_path: Path) -> None:
     build_all(tmp_path, ["vesus"])
 
     def ids(filters: Filters) -> tuple[list[str], dict[str, int]]:
@@ -436,7 +436,7 @@ GAPS = [
 
 
 @pytest.mark.parametrize(("key", "row"), GAPS)
-def test_a_known_gap_of_the_published_data_is_left_out_and_counted(
+def test_a_clip_known_to_be_missing_from_the_published_data_is_left_out_and_counted(
     key: str, row: dict[str, Any], tmp_path: Path
 ) -> None:
     loaded = load_edited(tmp_path, key, lambda rows: rows.append({**rows[0], **row, "uniq_id": "gap"}))
@@ -459,7 +459,7 @@ def test_a_known_gap_of_the_published_data_is_left_out_and_counted(
         ("gtzan", {"path": "mixed_concatenated_audio_0061.wav"}),
     ],
 )
-def test_a_missing_clip_that_is_no_known_gap_is_a_bad_row(key: str, row: dict[str, Any], tmp_path: Path) -> None:
+def test_a_missing_clip_that_is_not_a_known_gap_is_a_bad_row(key: str, row: dict[str, Any], tmp_path: Path) -> None:
     loaded = load_edited(tmp_path, key, lambda rows: rows.append({**rows[0], **row, "uniq_id": "gap"}))
     assert [bad.row for bad in loaded.bad_rows] == [COUNTS[key] + 1]
     assert not loaded.left_out
@@ -601,7 +601,7 @@ def test_an_unusable_uniq_id_is_replaced_by_the_path(uniq_id: object, tmp_path: 
     assert {s.id for s in loaded.samples} == {"wav/blues.wav", "gtzan_1"}
 
 
-def test_the_id_of_a_clip_found_in_two_places_is_the_path_as_written(tmp_path: Path) -> None:
+def test_the_id_of_a_clip_that_exists_in_two_places_is_the_path_in_its_row(tmp_path: Path) -> None:
     folder = build_all(tmp_path, ["tau"]) / "TAU"
     name = "airport-lisbon-1000-0-a.wav"
     os.link(folder / "concatenated_resampled" / name, folder / name)

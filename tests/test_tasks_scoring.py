@@ -33,7 +33,7 @@ def summarise(root: Path, key: str, replies: list[str]) -> dict[str, Any]:
     return figures_of(get_task(key).scorer, verdicts(root, key, replies), seed=1)
 
 
-def test_summary_of_a_choice_task_by_hand(tmp_path: Path) -> None:
+def test_the_summary_of_a_choice_task_equals_values_by_hand(tmp_path: Path) -> None:
     """HAD: fake, fake, real, real, real; right, unparsed, right (not strictly), right, wrong."""
     build_all(tmp_path, ["had"])
     summary = summarise(tmp_path, "had", ["B", "hmm", "It is real.", "Real", "B"])
@@ -66,7 +66,7 @@ def test_reading_comprehension_scores_are_averaged_by_letter(tmp_path: Path) -> 
     assert summary["accuracy"] == pytest.approx(2 / 3)
 
 
-def test_summary_of_a_transcription_task_by_hand(tmp_path: Path) -> None:
+def test_the_summary_of_a_transcription_task_equals_values_by_hand(tmp_path: Path) -> None:
     """GO ON; WHAT A PITY; THE NEW YEAR: one word substituted, one deleted, of eight."""
     build_all(tmp_path, ["librispeech"])
     replies = ["Go on!", "what a city", "new year"]
@@ -82,12 +82,12 @@ def test_summary_of_a_transcription_task_by_hand(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("reference", [{}, {"answer": "A"}, {"answer": "A", "options": None}])
-def test_a_choice_record_without_a_reference_is_unfit_for_the_scorer(reference: dict[str, Any]) -> None:
+def test_a_choice_record_without_a_reference_is_refused_by_the_scorer(reference: dict[str, Any]) -> None:
     """A run sets it aside, as what it would be judged by is not on record."""
     assert not get_task("tau").scorer.fits(Record("a", reply="A", reference=reference))
 
 
-def test_a_transcription_record_without_a_reference_is_unfit_for_the_scorer() -> None:
+def test_a_transcription_record_without_a_reference_is_refused_by_the_scorer() -> None:
     scorer = get_task("librispeech").scorer
     assert not scorer.fits(Record("a", reply="words", reference={}))
     assert scorer.fits(Record("a", reply="words", reference={"answer": "words"}))
@@ -95,19 +95,19 @@ def test_a_transcription_record_without_a_reference_is_unfit_for_the_scorer() ->
 
 
 @pytest.mark.parametrize(("answers", "said"), [("AAAA", True), ("AABB", False), ("ABCD", False)])
-def test_samples_of_only_one_class_are_noted(answers: str, said: bool) -> None:
+def test_the_summary_notes_if_all_samples_are_of_one_class(answers: str, said: bool) -> None:
     truth = list(answers.lower())
     notes = summarise_choices(truth, truth, [True] * 4, list("wxyz"), seed=1)["notes"]
     assert bool(notes) is said
     assert all("one class (a)" in note for note in notes)
 
 
-def test_chance_is_the_mean_over_questions_of_one_in_the_number_of_options() -> None:
+def test_chance_is_the_mean_over_questions_of_one_divided_by_the_option_count() -> None:
     """Two options, then four: (1/2 + 1/4) / 2."""
     records = [Record(str(count), reference={"options": ["x"] * count}) for count in (2, 4)]
     assert Choice().chance([Verdict(record, {}) for record in records]) == pytest.approx(0.375)
 
 
 @pytest.mark.parametrize(("words", "errors", "score"), [(4, 1, 0.75), (2, 3, 0.0), (0, 0, 1.0), (0, 2, 0.0)])
-def test_score_of_a_single_transcript_by_hand(words: int, errors: int, score: float) -> None:
+def test_the_score_of_a_single_transcript_equals_values_by_hand(words: int, errors: int, score: float) -> None:
     assert Transcript().own_score(Verdict(Record("a"), {"words": words, "errors": errors})) == score

@@ -56,30 +56,30 @@ def refused(tokenizer, template: object, said: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_prompt_text_equals_that_of_transformers_chat_template(tokenizer) -> None:
+def test_rendered_prompt_text_equals_that_of_the_chat_template_of_transformers(tokenizer) -> None:
     rendered = tokenizer.apply_chat_template(conversation(PROMPT), tokenize=False, add_generation_prompt=True)
     assert chat_text(tokenizer, PROMPT, "<|AUDIO|>") == rendered
 
 
 @pytest.mark.parametrize("template", NONSENSE)
-def test_a_broken_template_is_refused_and_the_next_prompt_is_rendered(tokenizer, template: str) -> None:
+def test_a_broken_chat_template_is_refused_and_the_next_prompt_is_rendered(tokenizer, template: str) -> None:
     sound = tokenizer.chat_template
     refused(tokenizer, template, NONSENSE[template])
     tokenizer.chat_template = sound  # and the next prompt is worded
     assert "<|AUDIO|>" in chat_text(tokenizer, PROMPT, "<|AUDIO|>")
 
 
-def test_a_template_that_never_ends_is_stopped_and_refused(tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_chat_template_that_never_ends_is_stopped_and_refused(tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(templates, "SECONDS", 0.2)
     refused(tokenizer, LOOP, "more than 0.2 s")
 
 
 @pytest.mark.parametrize("template", [5, ["x"], {"other": "x"}])
-def test_a_template_that_is_not_text_is_refused(tokenizer, template: object) -> None:
+def test_a_chat_template_that_is_not_text_is_refused(tokenizer, template: object) -> None:
     refused(tokenizer, template, "text")
 
 
-def test_the_template_process_is_started_once_and_restarted_if_killed(
+def test_the_template_process_is_started_once_and_started_again_if_killed(
     tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started: list[subprocess.Popen[str]] = []
@@ -95,7 +95,7 @@ def test_the_template_process_is_started_once_and_restarted_if_killed(
     assert started[1].returncode == 0
 
 
-def test_a_model_with_a_broken_template_is_refused_before_its_first_sample(tokenizer) -> None:
+def test_a_model_with_a_broken_chat_template_is_refused_before_its_first_sample(tokenizer) -> None:
     folder = Path(tokenizer.name_or_path)
     (folder / "chat_template.json").write_text(json.dumps({"chat_template": "{{ messages[0].content + 1 }}"}))
     with pytest.raises(TemplateError, match=r"^[^\n]*spoilt/chat_template\.json: [^\n]*$"):

@@ -61,7 +61,7 @@ class TestFitted:
             (60, ["frame-0.5-layer2", "librispeech", "not shown, terminal too narrow: MB"], True),
         ],
     )
-    def test_a_narrow_table_wraps_text_then_drops_columns_then_wraps_figures(
+    def test_a_narrow_table_wraps_text_then_drops_columns_then_wraps_numbers(
         self, width: int, whole: list[str], gone: bool
     ) -> None:
         text = shown(fitted(a_table(), width, ["absent", "MB"]), width)
@@ -74,7 +74,7 @@ class TestFitted:
 
     @pytest.mark.parametrize("width", [60, 80, 160])
     @pytest.mark.parametrize("name", LISTINGS)
-    def test_lists_show_names_whole(self, name: str, width: int) -> None:
+    def test_the_list_commands_never_cut_names_at_any_terminal_width(self, name: str, width: int) -> None:
         text = shown(for_width(LISTINGS[name](), width), width)
         longest = {"tasks": "librispeech", "models": "audio-flamingo-3", "methods": "expected_attention"}
         assert (longest | {"judges": "mistral-large-2411"})[name] in text
@@ -88,7 +88,7 @@ class TestFitted:
         assert console().width == width
 
 
-def test_tables_of_a_sweep_keep_their_main_columns_at_100_columns(tmp_path: Path) -> None:
+def test_sweep_tables_show_their_main_columns_on_a_terminal_of_100_columns(tmp_path: Path) -> None:
     """Of a real sweep and run, whose cells are wider than the terminal."""
     shutil.copytree(Path(__file__).parent / "data" / "made_by_8983bac" / "runs", tmp_path / "runs")
     ((_, settings),) = read_outcome(tmp_path / "runs", seed=42).checkpoints.items()
@@ -151,7 +151,9 @@ class TestStreamsThatTakeNothing:
             assert self.code(lambda: console().print("A")) == 2
         assert capsys.readouterr().err == "error: standard output cannot be written: No space left on device\n"
 
-    def test_nothing_is_printed_after_the_reader_of_a_pipe_has_left(self, left: io.TextIOWrapper, capsys) -> None:
+    def test_a_command_ends_without_a_message_if_the_reader_of_its_pipe_has_left(
+        self, left: io.TextIOWrapper, capsys
+    ) -> None:
         with redirect_stdout(left):
             assert self.code(lambda: console().print("A")) == 141
         assert capsys.readouterr().err == ""
@@ -159,13 +161,13 @@ class TestStreamsThatTakeNothing:
     @pytest.mark.parametrize(
         ("command", "code"), [("--help >/dev/full", 2), ("nosuch 2>/dev/full", 2), ("list methods >&- 2>&-", 0)]
     )
-    def test_no_command_ends_with_a_traceback(self, command: str, code: int) -> None:
+    def test_no_command_ends_with_a_traceback_if_its_output_fails(self, command: str, code: int) -> None:
         shell = ["sh", "-c", f"{sys.executable} -u -m audiomarathon {command}"]
         done = subprocess.run(shell, capture_output=True, text=True, check=False)
         assert done.returncode == code
         assert "Traceback" not in done.stderr
 
-    def test_an_unwritable_table_of_records_is_a_warning_and_the_command_continues(
+    def test_a_full_disk_under_a_table_of_records_is_a_warning_and_the_command_continues(
         self, full: io.TextIOWrapper, capsys
     ) -> None:
         def command() -> int:
@@ -178,7 +180,7 @@ class TestStreamsThatTakeNothing:
             assert self.code(command) == 1
         assert "warning: standard output cannot be written" in capsys.readouterr().err
 
-    def test_a_closed_terminal_does_not_end_the_work(self) -> None:
+    def test_work_continues_after_its_terminal_is_closed(self) -> None:
         ours, theirs = pty.openpty()
         with (
             os.fdopen(theirs, "w") as terminal,
@@ -193,12 +195,12 @@ class TestStreamsThatTakeNothing:
                 sys.stderr.write("a line")
                 sys.stderr.flush()
 
-    def test_lost_output_that_is_the_only_result_is_an_error(self, full: io.TextIOWrapper) -> None:
+    def test_output_that_is_lost_is_an_error_if_it_is_the_only_result(self, full: io.TextIOWrapper) -> None:
         with redirect_stdout(full), standard_streams(), pytest.raises(OutputError, match="No space left"):
             console().print("A")
 
 
-def test_a_model_loading_error_quotes_the_message_of_the_system(tmp_path: Path) -> None:
+def test_a_model_loading_error_quotes_the_message_of_the_operating_system(tmp_path: Path) -> None:
     said = r"config.json: No such file or directory"
     with pytest.raises(ModelError, match=said), loading(tmp_path, "Qwen"):
         (tmp_path / "config.json").read_text()

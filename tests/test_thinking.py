@@ -56,7 +56,7 @@ def test_thinking_is_removed_from_a_reply_in_every_known_markup(reply: str, said
 
 
 @given(st.lists(st.sampled_from(["<think>", "</think>", "[THINK]", "[/THINK]", "A", " dog", "\n", "<"])).map("".join))
-def test_removing_thinking_leaves_no_markers_and_is_idempotent(reply: str) -> None:
+def test_removing_thinking_leaves_no_markers_and_is_unchanged_by_repetition(reply: str) -> None:
     left = without_thinking(reply)
     assert not any(marker in left for marker in ("<think>", "</think>", "[THINK]", "[/THINK]"))
     assert without_thinking(left) == left
@@ -66,18 +66,18 @@ def thought(said: str, **reference: object) -> Record:
     return typed(a_record(reply=f"<think>No dog, a cat. Grade: 2</think>{said}", reference=reference))
 
 
-def test_a_choice_is_parsed_after_the_thinking() -> None:
+def test_the_choice_letter_is_parsed_from_the_text_after_the_thinking() -> None:
     record = thought("B", answer="B", options=["No dog, a cat.", "A dog"], labels=["cat", "dog"])
     assert Choice().judge(record)["parsed"] == "B"
 
 
-def test_thinking_counts_as_errors_only_in_the_published_score_of_a_transcript() -> None:
+def test_thinking_in_a_transcript_counts_as_errors_only_in_the_published_wer() -> None:
     values = Transcript().judge(thought("A dog.", answer="a dog"))
     assert values["errors"] == 0
     assert values["as_published"]["errors"] > 0
 
 
-def test_thinking_counts_only_in_the_published_score_of_a_caption() -> None:
+def test_thinking_in_a_caption_counts_only_in_the_published_score() -> None:
     texts = (("a dog barks in a yard",), ("rain falls on a roof",))
     records = [
         typed(a_record(id_, reply=reply, reference={"references": list(captions)}))
@@ -92,13 +92,13 @@ def _fields(record: Record) -> dict[str, object]:
     return {name: getattr(record, name) for name in ("id", "cluster", "reply", "reference")}
 
 
-def test_thinking_counts_only_in_the_official_check_of_an_instruction() -> None:
+def test_thinking_breaks_an_instruction_only_in_the_official_check() -> None:
     facts = {"type": "following", "kind": "No Commas", "kwargs": {}, "question": "q", "transcription": "t"}
     values = QuestionTypes().judge(thought("A dog", category="c", answer="", options=[], **facts))
     assert (values["score"], values["as_published"]) == (1.0, 0.0)
 
 
-def test_thinking_is_hidden_from_a_judge_and_ignored_in_the_judges_reply() -> None:
+def test_thinking_is_hidden_from_a_judge_and_ignored_in_the_reply_of_a_judge() -> None:
     names = ("audio_sound", "spoken_text", "audio_only_target", "speech_only_target", "target_keywords", "tgt_text")
     (_system, asked) = Strict().messages(thought("A dog.", prompt="q", **dict.fromkeys(names, "x")))
     assert "No dog" not in asked["content"]

@@ -116,7 +116,7 @@ def points(folder: Path) -> dict[str, float]:
     return {row["id"]: (len(row["reply"]) + int(row["id"][-1])) % 3 / 2 for row in lines_of(folder / "samples.jsonl")}
 
 
-def test_summary_status_compare_and_report_show_its_scores(
+def test_summary_status_compare_and_report_show_scores_of_a_third_party_scorer(
     results: Path, tmp_path: Path, tiny_checkpoint: Path
 ) -> None:
     folders = {file.parent.name: file.parent for file in results.rglob("run.json")}

@@ -44,7 +44,7 @@ def nap_in(module: torch.nn.Module) -> Iterator[None]:
 
 
 class TestStages:
-    def test_add_up_to_no_more_than_the_wall_time(self, lm: AudioLM, prompts: list[Prompt]) -> None:
+    def test_of_a_reply_add_up_to_no_more_than_the_wall_time(self, lm: AudioLM, prompts: list[Prompt]) -> None:
         inputs = lm.prepare(prompts[:1])
         begin = time.perf_counter()
         stages = Base().generate(lm, inputs, max_new_tokens=8, ignore_end=True).stages
@@ -82,7 +82,7 @@ class TestStages:
 
 
 class TestLmHead:
-    def test_computes_one_position_in_prefill(self, lm: AudioLM, prompts: list[Prompt]) -> None:
+    def test_computes_only_one_position_in_prefill(self, lm: AudioLM, prompts: list[Prompt]) -> None:
         seen: list[int] = []
         handle = lm.lm_head.register_forward_hook(lambda _m, args, _out: seen.append(args[0].shape[1]))
         try:
@@ -156,7 +156,9 @@ class TestClocks:
 
         assert CudaClock().seconds(Event(), 1500.0) == 1.5
 
-    def test_with_several_gpus_each_mark_waits_for_all_and_peaks_add_up(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_with_several_gpus_each_mark_waits_for_all_and_peak_memory_adds_up(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         waited: list[str] = []
         monkeypatch.setattr("torch.cuda.synchronize", waited.append)
         monkeypatch.setattr("torch.cuda.max_memory_allocated", {"cuda:0": 30, "cuda:1": 12}.get)
@@ -165,7 +167,7 @@ class TestClocks:
         assert waited == ["cuda:0", "cuda:1"]
         assert clock.peak_memory_bytes() == 42
 
-    def test_the_stage_timer_synchronises_before_the_first_and_after_the_last_mark(self) -> None:
+    def test_the_stage_timer_synchronises_before_its_first_and_after_its_last_mark(self) -> None:
         done: list[str] = []
 
         class Noted(Clock):
@@ -184,7 +186,7 @@ class TestClocks:
         assert done == ["wait", "reset", "mark", "mark", "wait"]
 
     @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-    def test_cuda_event_times_agree_with_the_wall_clock(self) -> None:
+    def test_times_of_cuda_events_agree_with_the_wall_clock(self) -> None:
         weight = torch.nn.Linear(8192, 8192, device="cuda")
         clock = make_clock(weight)
         assert isinstance(clock, CudaClock)

@@ -79,13 +79,13 @@ class TestOracle:
             assert len(dropped.logits) == STEPS
             torch.testing.assert_close(dropped.logits, hidden.logits, atol=2e-5, rtol=1e-4)
 
-    def test_dropping_tokens_changes_the_logits(self, lm: AudioLM, prompts: list[Prompt]) -> None:
+    def test_dropping_tokens_changes_the_logits_of_base(self, lm: AudioLM, prompts: list[Prompt]) -> None:
         """The oracle would also agree with a method that does nothing."""
         base, pruned = (generate(lm, prompts[:1], m, 1).logits for m in (Base(), Random(0.5)))
         assert (base - pruned).abs().max() > 1e-2
 
     @pytest.mark.parametrize("method", [Base(), *DROPPERS, *SCHEDULES], ids=lambda m: m.label)
-    def test_a_batch_of_unequal_lengths_equals_single_samples(
+    def test_a_pruned_batch_of_unequal_lengths_equals_single_samples(
         self, any_lm: AudioLM, prompts: list[Prompt], alone: Callable[[int, Method], Generation], method: Method
     ) -> None:
         skip_unless_carried(any_lm, method)
@@ -97,13 +97,15 @@ class TestOracle:
             torch.testing.assert_close(together.logits[:, row], single.logits[:, 0], atol=2e-5, rtol=1e-4)
 
     @pytest.mark.parametrize("kind", [Random, Frame, FastV, Dart, SegmentFastV])
-    def test_ratio_zero_is_bit_identical_to_base(self, any_lm: AudioLM, prompts: list[Prompt], kind: type) -> None:
+    def test_pruning_at_ratio_zero_is_bit_identical_to_base(
+        self, any_lm: AudioLM, prompts: list[Prompt], kind: type
+    ) -> None:
         base, zero = generate(any_lm, prompts[:1], Base()), generate(any_lm, prompts[:1], kind(0.0))
         assert torch.equal(base.logits, zero.logits)
 
 
 class TestBookkeeping:
-    def test_kv_cache_is_shorter_from_the_pruned_layer_on(self, lm: AudioLM, prompts: list[Prompt]) -> None:
+    def test_the_kv_cache_is_shorter_from_the_pruning_layer_on(self, lm: AudioLM, prompts: list[Prompt]) -> None:
         inputs = lm.prepare(prompts[:1])
         (total,), (length,) = inputs.audio_tokens, inputs.prompt_tokens
         base = generate(lm, prompts[:1], Base())
@@ -125,7 +127,7 @@ class TestBookkeeping:
             assert len(kept) - len(text) == generation.kept_audio_tokens[row]
 
 
-def test_hidden_states_for_scoring_are_on_the_device_of_the_keys() -> None:
+def test_hidden_states_used_for_token_scores_are_moved_to_the_device_of_the_keys() -> None:
     """Of a model over several GPUs the final norm is on the last, and moves what it is given there."""
     elsewhere = torch.empty(3, 8, device="meta")
     seen = Scored(torch.empty(2, 3, device="meta"), elsewhere, torch.ones(3, 8), torch.nn.LayerNorm(8))
@@ -136,7 +138,7 @@ class TestSchedule:
     """Dropping in steps: --schedule 2:0.3,8:0.5,16:0.7."""
 
     @pytest.mark.parametrize("method", SCHEDULES, ids=lambda m: m.label)
-    def test_dropping_in_steps_equals_hiding_in_steps_by_a_mask(
+    def test_dropping_tokens_in_steps_equals_masking_them_in_steps(
         self, any_lm: AudioLM, prompts: list[Prompt], method: TokenPruner
     ) -> None:
         skip_unless_carried(any_lm, method)
@@ -153,7 +155,7 @@ class TestSchedule:
         assert done.replies[0].token_ids == hidden.replies[0].token_ids
         torch.testing.assert_close(done.logits, hidden.logits, atol=2e-5, rtol=1e-4)
 
-    def test_a_later_step_ranks_the_remaining_tokens_by_attention_of_that_layer(
+    def test_a_later_step_ranks_the_remaining_tokens_by_attention_of_its_layer(
         self, lm: AudioLM, prompts: list[Prompt]
     ) -> None:
         """The attention of the masked, whole computation, by hand."""
@@ -168,14 +170,16 @@ class TestSchedule:
         best = left[weights[0].mean(0)[left].topk(kept_count(len(audio), 0.6)).indices]
         assert set(best.tolist()) == set(last.tolist()) & set(audio.tolist())
 
-    def test_frame_takes_a_uniform_stride_over_the_remaining_tokens(self, lm: AudioLM, prompts: list[Prompt]) -> None:
+    def test_the_frame_method_takes_a_uniform_stride_over_the_remaining_tokens(
+        self, lm: AudioLM, prompts: list[Prompt]
+    ) -> None:
         inputs = lm.prepare(prompts[1:2])
         audio = inputs.audio_mask[0].nonzero().flatten().tolist()  # 100 tokens
         done = generate(lm, prompts[1:2], Frame(0.75, schedule=((0, 0.5), (2, 0.75))), 1)
         assert [position for position in done.kept_positions[0].tolist() if position in audio] == audio[::4]
         assert done.kv_lengths == tuple(inputs.prompt_tokens[0] - gone for gone in (50, 50, 75, 75))
 
-    def test_by_fixed_scores_several_steps_keep_the_same_tokens_as_one_step(
+    def test_a_method_of_fixed_scores_keeps_the_same_tokens_in_several_steps_as_in_one(
         self, lm: AudioLM, prompts: list[Prompt]
     ) -> None:
         once, twice = (
@@ -184,7 +188,7 @@ class TestSchedule:
         assert all(map(torch.equal, once.kept_positions, twice.kept_positions))
 
     @pytest.mark.parametrize("chunk", [0, 16])
-    def test_graph_decode_and_chunked_prefill_leave_logits_unchanged(
+    def test_graph_decode_and_chunked_prefill_leave_the_logits_unchanged(
         self, lm: AudioLM, prompts: list[Prompt], chunk: int, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         method = FastV(0.7, schedule=((1, 0.3), (2, 0.5), (3, 0.7)))
@@ -195,7 +199,7 @@ class TestSchedule:
         assert graph.stages.decode_setup is not None
         torch.testing.assert_close(plain.logits, graph.logits, atol=2e-5, rtol=1e-4)
 
-    def test_a_press_removes_its_ratio_of_the_tokens_left_in_each_layer(
+    def test_a_joined_press_removes_its_ratio_of_the_tokens_left_in_each_layer(
         self, lm: AudioLM, prompts: list[Prompt]
     ) -> None:
         inputs = lm.prepare(prompts[:1])
@@ -209,7 +213,7 @@ class TestSchedule:
         drops = drops_of(Frame(0.7, schedule=((1, 0.3), (3, 0.7))))
         assert drops.tokens(5, 110, 100) == [110, 80, 80, 40, 40]
 
-    def test_label_and_identity_of_a_setting_hold_the_schedule(self) -> None:
+    def test_label_and_parameters_of_a_setting_hold_the_schedule(self) -> None:
         method = get_method("frame", 0.7, schedule="2:0.3,8:0.70")
         assert method.label == "frame-0.7-layer2=0.3-8=0.7"
         assert method.parameters() == {"ratio": 0.7, "schedule": "2:0.3,8:0.7"}
@@ -220,14 +224,14 @@ class TestSchedule:
     def test_a_schedule_of_one_step_is_the_same_setting_as_layer_and_ratio(self) -> None:
         assert get_method("frame", schedule="3:0.7") == get_method("frame", 0.7, layer=3)
 
-    def test_a_ratio_of_many_digits_equals_the_last_of_a_schedule(self) -> None:
+    def test_a_ratio_of_many_digits_equals_the_last_ratio_of_a_schedule(self) -> None:
         third = 1 / 3
         method = get_method("frame", third, **RunSettings.read({}, schedule=f"1:0.1,3:{third}").places)
         assert method.schedule == ((1, 0.1), (3, third))
         assert schedule_of(method.parameters()["schedule"]) == method.schedule
         Frame(0.7, schedule=((1, third), (3, 0.7))).check_schedule()
 
-    def test_all_in_a_sweep_takes_only_methods_that_accept_a_schedule(self) -> None:
+    def test_the_method_name_all_takes_only_methods_that_accept_a_schedule(self) -> None:
         keys = {method.key for method in grid(["all"], [0.7], schedule="1:0.3,3:0.7")}
         assert {"base", "random", "fast_v", "divprune"} <= keys
         assert not keys & {"merge_adjacent", "fastadasp_like", "a_tome_like", "snapkv"}
@@ -263,14 +267,16 @@ class TestSchedule:
             (Frame(0.7, at="input", schedule=((2, 0.7),)), "at once"),
         ],
     )
-    def test_a_step_that_the_model_cannot_take_is_refused(self, lm: AudioLM, method: TokenPruner, said: str) -> None:
+    def test_a_schedule_step_that_the_model_cannot_take_is_refused(
+        self, lm: AudioLM, method: TokenPruner, said: str
+    ) -> None:
         with pytest.raises(MethodError, match=said):
             method.check(lm)
 
 
 class TestSelection:
     @given(st.integers(0, 5000), st.decimals(0, "0.999", places=3))
-    def test_kept_count_rounds_half_of_a_removed_token_up_and_keeps_at_least_one(self, total: int, ratio) -> None:
+    def test_the_removed_count_rounds_halves_up_and_at_least_one_token_is_kept(self, total: int, ratio) -> None:
         kept = kept_count(total, float(ratio))
         removed_exactly = (2 * total * int(ratio * 1000) + 1000) // 2000  # ⌊N·r + ½⌋ in whole numbers
         assert kept == min(total, max(1, total - removed_exactly))
@@ -282,7 +288,7 @@ class TestSelection:
             (100, 0.29, 71),
         ],
     )  # fmt: skip
-    def test_kept_count_by_hand(self, total: int, ratio: float, kept: int) -> None:
+    def test_the_kept_count_equals_values_computed_by_hand(self, total: int, ratio: float, kept: int) -> None:
         assert kept_count(total, ratio) == kept
 
     @pytest.mark.parametrize(("mask", "after"), [([0, 1, 1, 0, 0], 2), ([0, 1, 0, 1, 1], 0), ([0, 0, 0, 0, 0], 0)])
@@ -291,7 +297,9 @@ class TestSelection:
         assert Drop(inputs, [sum(mask)], contiguous=True).text_after == [after]
 
     @given(st.integers(1, 800), st.floats(0.001, 0.999), st.integers(0, 2**32 - 1))
-    def test_exactly_the_budget_of_distinct_tokens_is_selected(self, total: int, ratio: float, seed: int) -> None:
+    def test_random_and_frame_select_exactly_the_budget_of_distinct_tokens(
+        self, total: int, ratio: float, seed: int
+    ) -> None:
         evidence = Evidence(torch.arange(total) + 7, kept_count(total, ratio), seed)
         for method in (Random(ratio), Frame(ratio)):
             chosen = method.select(evidence).tolist()
@@ -299,7 +307,7 @@ class TestSelection:
             assert min(chosen) >= 0
             assert max(chosen) < total
 
-    def test_frame_is_a_uniform_stride(self) -> None:
+    def test_the_frame_method_selects_tokens_at_a_uniform_stride(self) -> None:
         assert Frame(0.6).select(Evidence(torch.arange(10), 4, 0)).tolist() == [0, 2, 5, 7]
 
     def test_random_selection_depends_on_the_seed_alone(self) -> None:
@@ -312,7 +320,7 @@ class TestNames:
         with pytest.raises(SettingsError, match="base drops nothing"):
             get_method("base", 0.5)
 
-    def test_a_method_with_ratio_zero_warns(self) -> None:
+    def test_a_method_with_ratio_zero_warns_that_nothing_is_pruned(self) -> None:
         with pytest.warns(UserWarning, match="NOTHING IS PRUNED"):
             get_method("random", 0)
 
@@ -326,7 +334,7 @@ class TestNames:
         with pytest.raises(SettingsError, match="from 0 to below 1"):
             get_method("random", ratio)
 
-    def test_an_unknown_method_gets_the_nearest_name_or_the_allowed_ones(self) -> None:
+    def test_the_error_on_an_unknown_method_suggests_the_nearest_name_or_lists_all(self) -> None:
         with pytest.raises(SettingsError, match=r"did you mean 'frame'"):
             get_method("fram", 0.5)
         with pytest.raises(SettingsError, match="allowed: base, random, frame"):
@@ -335,7 +343,7 @@ class TestNames:
     @pytest.mark.parametrize(
         ("ratio", "text"), [(0.1 + 0.2, "0.3"), (0.1234567, "0.1234567"), (0.9999999, "0.9999999")]
     )
-    def test_labels_carry_all_digits_and_no_binary_noise(self, ratio: float, text: str) -> None:
+    def test_method_labels_show_all_digits_of_a_ratio_and_no_rounding_noise(self, ratio: float, text: str) -> None:
         assert get_method("frame", ratio).label == f"frame-{text}-layer2"
 
 
@@ -368,7 +376,7 @@ class TestRedundancy:
         assert clock.now == 60 * len(prompts)
         assert stages.llm_prefill == stages.decode == 0
 
-    def test_equal_tokens_have_the_highest_redundancy(self, any_lm: AudioLM, prompts: list[Prompt]) -> None:
+    def test_redundancy_is_highest_if_all_tokens_are_equal(self, any_lm: AudioLM, prompts: list[Prompt]) -> None:
         done = generate(any_lm, prompts, Base(), 1)
         assert all(0 <= share < 1 for share in done.redundancy)
 

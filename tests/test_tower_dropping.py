@@ -306,14 +306,16 @@ FAST += [("qwen2.5-omni-7b", SHORT, "a_tome_like")]
 
 
 @pytest.mark.parametrize(("key", "batch", "name"), FAST, ids=str)
-def test_pruned_tower_equals_a_reference_computed_layer_by_layer(
+def test_pruning_in_the_tower_equals_a_reference_computed_layer_by_layer(
     case_of: Callable[[str], Case], key: str, batch: Any, name: str
 ) -> None:
     check(case_of(key), batch, in_tower(name, 0.6), 2)
 
 
 @pytest.mark.parametrize("key", ["qwen2-audio", "aero-1", "voxtral", "audio-flamingo-3"])
-def test_at_an_extreme_ratio_one_audio_token_of_each_window_is_kept(case_of: Callable[[str], Case], key: str) -> None:
+def test_at_ratio_0_999_the_tower_keeps_one_audio_token_of_each_window(
+    case_of: Callable[[str], Case], key: str
+) -> None:
     check(case_of(key), SHORT, in_tower("frame", 0.999), 2)
 
 
@@ -323,7 +325,7 @@ def test_at_an_extreme_ratio_one_audio_token_of_each_window_is_kept(case_of: Cal
 @pytest.mark.parametrize("batch", BATCHES, ids=str)
 @pytest.mark.parametrize("name", METHODS)
 @pytest.mark.parametrize("key", KEYS)
-def test_every_method_family_and_batch_equals_the_layer_by_layer_reference(
+def test_tower_pruning_of_every_family_and_batch_equals_the_layer_reference(
     case_of: Callable[[str], Case], key: str, name: str, batch: Any, layer: int, ratio: float
 ) -> None:
     check(case_of(key), batch, in_tower(name, ratio, layer), layer)
@@ -331,7 +333,9 @@ def test_every_method_family_and_batch_equals_the_layer_by_layer_reference(
 
 @pytest.mark.parametrize("name", METHODS)
 @pytest.mark.parametrize("key", ["whisper", "voxtral", "qwen2.5-omni-7b"])
-def test_logits_at_ratio_0_equal_those_of_base_bit_for_bit(case_of: Callable[[str], Case], key: str, name: str) -> None:
+def test_tower_pruning_at_ratio_0_gives_the_logits_of_base_bit_for_bit(
+    case_of: Callable[[str], Case], key: str, name: str
+) -> None:
     lm = case_of(key).lm
     inputs = lm.prepare(prompts(((2.5,), (1.0,))))
     unpruned, base = (generate(lm, inputs, method)[0] for method in (in_tower(name, 0.0), Base()))
@@ -339,7 +343,7 @@ def test_logits_at_ratio_0_equal_those_of_base_bit_for_bit(case_of: Callable[[st
 
 
 @pytest.mark.parametrize("key", ["whisper", "qwen2-audio"])
-def test_dropping_states_equals_hiding_them_from_later_layers(case_of: Callable[[str], Case], key: str) -> None:
+def test_dropping_tower_states_equals_hiding_them_from_later_layers(case_of: Callable[[str], Case], key: str) -> None:
     case = case_of(key)
     asked = prompts(SHORT)
     with torch.inference_mode():
@@ -376,7 +380,9 @@ def test_tower_pruning_leaves_the_model_unchanged(case_of: Callable[[str], Case]
     assert lm.shares_tower
 
 
-def test_a_method_that_changes_the_tower_does_not_read_shared_tower_output(case_of: Callable[[str], Case]) -> None:
+def test_a_method_that_prunes_in_the_tower_does_not_reuse_tower_output_of_others(
+    case_of: Callable[[str], Case],
+) -> None:
     lm = case_of("qwen2-audio").lm
     inputs = lm.prepare(prompts(SHORT))
     pruned = in_tower("frame", 0.5)
@@ -387,7 +393,7 @@ def test_a_method_that_changes_the_tower_does_not_read_shared_tower_output(case_
             assert done.stages.encoder > 0
 
 
-def test_the_tower_runs_again_even_if_rounding_leaves_nothing_to_drop(
+def test_the_tower_runs_again_for_a_tower_method_even_if_nothing_is_dropped(
     case_of: Callable[[str], Case], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lm = case_of("qwen2-audio").lm
@@ -399,21 +405,21 @@ def test_the_tower_runs_again_even_if_rounding_leaves_nothing_to_drop(
         assert [len(ran) for _method, _done in generations(lm, inputs, order, STEPS)] == [1, 2]
 
 
-def test_an_odd_number_of_mel_frames_rounds_up_to_a_state() -> None:
+def test_an_odd_number_of_mel_frames_rounds_up_to_a_whole_state() -> None:
     """The tower's second convolution has a stride of two, and padding."""
     states = TowerStates.padded(torch.tensor([3000, 2999, 1]), torch.tensor([750, 750, 1]), 1500)
     assert states.windows == ((1500, 750), (1500, 750), (1, 1))
 
 
 class TestPlaces:
-    def test_label_and_parameters_name_the_place_of_pruning(self) -> None:
+    def test_method_label_and_parameters_name_the_place_of_pruning(self) -> None:
         assert in_tower("frame", 0.5, 16).label == "frame-0.5-tower16"
         assert in_tower("frame", 0.5, None).label == "frame-0.5-tower"
         assert in_tower("frame", 0.5, 16).parameters() == {"ratio": 0.5, "at": "tower", "tower_layer": 16}
         assert get_method("frame", 0.5).parameters() == {"ratio": 0.5, "layer": 2}  # as in folders of older versions
         assert get_method("frame", 0.5, at="input").parameters() == {"ratio": 0.5, "at": "input"}
 
-    def test_the_default_tower_layer_is_the_middle_one(self, case_of: Callable[[str], Case]) -> None:
+    def test_the_default_layer_of_tower_pruning_is_the_middle_one(self, case_of: Callable[[str], Case]) -> None:
         case = case_of("whisper")
         inputs = case.lm.prepare(prompts(SHORT))
         half, named = (generate(case.lm, inputs, in_tower("frame", 0.5, layer))[1]["tower"] for layer in (None, 2))
@@ -438,6 +444,6 @@ class TestPlaces:
         with pytest.raises(MethodError, match="convolve over neighbouring states"):
             find_setup(key, settings, [in_tower("frame", 0.5)])
 
-    def test_a_tower_layer_without_pruning_in_the_tower_is_refused(self) -> None:
+    def test_a_tower_layer_given_without_pruning_in_the_tower_is_refused(self) -> None:
         with pytest.raises(SettingsError, match=r"PRUNE_TOWER_LAYER=3 with PRUNE_AT=input"):
             RunSettings.read({"PRUNE_AT": "input", "PRUNE_TOWER_LAYER": "3"})

@@ -38,7 +38,7 @@ def states(lm: AudioLM, inputs: Inputs) -> torch.Tensor:
 
 @pytest.mark.parametrize("seconds", CLIPS, ids=str)
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
-def test_attention_in_one_call_per_window_size_equals_the_loop_of_transformers(
+def test_attention_called_once_per_window_size_equals_the_loop_of_transformers(
     tower_lm: Callable[[str], AudioLM], attention: str, seconds: Sequence[float]
 ) -> None:
     lm = tower_lm(attention)
@@ -96,7 +96,7 @@ def test_flash_attention_gets_the_window_lengths_in_one_call(
     assert [call["max_length_q"] for call in calls] == [max(inputs.windows.lengths)] * len(lm.tower_layers)  # type: ignore[union-attr]
 
 
-def test_transformers_still_has_the_functions_that_make_windows(tower_lm: Callable[[str], AudioLM]) -> None:
+def test_transformers_still_has_the_window_functions_that_the_project_uses(tower_lm: Callable[[str], AudioLM]) -> None:
     theirs = modelling_file(tower_lm("sdpa").audio_tower)
     for name in ("chunk_and_pad_features", "get_valid_indices", "get_audio_cu_seqlens", "eager_attention_forward"):
         assert hasattr(theirs, name), f"{theirs.__name__}.{name} moved (a canary; models/tower_windows.py)"

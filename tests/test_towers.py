@@ -64,7 +64,7 @@ def embedded() -> Encoder:
 
 
 @pytest.mark.parametrize("seconds", [1.3, 33.0])
-def test_states_at_the_tower_equal_a_direct_call_without_the_padding(
+def test_states_read_at_the_tower_equal_a_direct_call_without_the_padding(
     tower: Tower, family: Family, seconds: float
 ) -> None:
     lm, calls = tower.lm, list[tuple[Any, Any]]()
@@ -99,7 +99,7 @@ def test_features_of_clips_in_a_batch_equal_those_of_each_clip_alone(tower: Towe
         assert torch.equal(whole[begin : begin + tower.sizes["llm.2"]], features.double().mean(0).float())
 
 
-def test_states_at_ratio_0_equal_those_of_base_bit_for_bit(tower: Tower) -> None:
+def test_states_read_at_ratio_0_equal_those_of_base_bit_for_bit(tower: Tower) -> None:
     clip = noise(2.1).numpy()
     plain = tower.read(clip).rows
     for method in (Base(), Random(0.0), MergeFrame(0.0)):
@@ -108,7 +108,7 @@ def test_states_at_ratio_0_equal_those_of_base_bit_for_bit(tower: Tower) -> None
         assert all(torch.equal(rows[point], plain[point]) for point in plain)
 
 
-def test_kept_rows_are_those_at_the_kept_positions(tower: Tower, family: Family) -> None:
+def test_states_read_under_pruning_are_those_at_the_kept_positions(tower: Tower, family: Family) -> None:
     clip, lm, method = noise(2.1), tower.lm, Random(0.5, layer=2)
     plain, reading = tower.read(clip.numpy()), tower.read(clip.numpy(), method.applied_to, seed=3)
     inputs = lm.prepare([Prompt(tower.prompt, (clip.numpy(),), 3)])
@@ -164,7 +164,7 @@ def test_projecting_the_states_kept_in_the_tower_gives_the_input_of_the_llm(
     torch.testing.assert_close(projected, heard, atol=1e-5, rtol=1e-5)
 
 
-def test_merged_tokens_have_rows_only_after_the_merge(embedded: Encoder) -> None:
+def test_a_merging_method_gives_states_only_after_the_merge(embedded: Encoder) -> None:
     read = embedded.module.tower.read
     reading = read(noise(2.0).numpy(), MergeFrame(0.5, layer=2).applied_to)
     assert reading.merged
@@ -193,7 +193,7 @@ def accuracy(embeddings: list[np.ndarray], labels: list[int], classes: int) -> f
     return float((predictions.predicted == np.array(labels)[predictions.rows]).mean())
 
 
-def test_a_probe_finds_the_label_only_if_tokens_around_the_needle_are_kept(embedded: Encoder) -> None:
+def test_a_probe_predicts_the_label_only_if_tokens_around_the_needle_are_kept(embedded: Encoder) -> None:
     tower, classes = embedded.module.tower, 3
     points = {"tower": tower.sizes["tower"], "llm.4": tower.sizes["llm.4"]}
     made: dict[tuple[str, str], list[np.ndarray]] = {}
@@ -245,7 +245,7 @@ def command(no_env, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable
 
 
 @pytest.mark.parametrize(("seconds", "event"), [(6.0, 1.0), pytest.param(90.0, 2.0, marks=pytest.mark.long)])
-def test_probe_loss_grows_with_the_prune_ratio(
+def test_the_loss_of_probe_accuracy_grows_with_the_prune_ratio(
     command: Callable[..., tuple[int, str, str]], tmp_path: Path, seconds: float, event: float
 ) -> None:
     task = needle_task(tmp_path, 12, seconds, event)
@@ -262,7 +262,7 @@ def test_probe_loss_grows_with_the_prune_ratio(
     assert len([*(tmp_path / "results").glob("*pruned.png")]) == 2
 
 
-def test_a_point_before_every_drop_is_left_out_and_the_others_are_probed(
+def test_a_read_point_before_any_pruning_is_left_out_and_other_points_are_probed(
     command: Callable[..., tuple[int, str, str]], tmp_path: Path
 ) -> None:
     task = needle_task(tmp_path, 12, 3.0, 1.0)
@@ -313,7 +313,7 @@ def test_all_layers_are_read_in_one_pass_and_each_is_probed(
     assert [r.reply for r in first.records.values()] == [r.reply for r in two.records.values()]
 
 
-def test_reading_more_points_keeps_the_embeddings_of_earlier_points(
+def test_reading_more_layers_keeps_the_stored_embeddings_of_earlier_layers(
     embedded: Encoder, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("AUDIOMARATHON_CACHE", str(tmp_path / "cache"))
@@ -329,7 +329,7 @@ def test_reading_more_points_keeps_the_embeddings_of_earlier_points(
     assert narrow.identity["embeddings"] != other.identity["embeddings"]
 
 
-def test_a_layer_mix_gives_the_most_weight_to_the_informative_layer() -> None:
+def test_a_learned_layer_mix_gives_the_most_weight_to_the_informative_layer() -> None:
     rng = np.random.default_rng(0)
     labels, folds = np.arange(60) % 2, np.array([str(place // 2 % 3) for place in range(60)])
     signal = np.stack([labels, 1 - labels, labels], 1) * 8.0 + rng.standard_normal((60, 3))
@@ -340,7 +340,7 @@ def test_a_layer_mix_gives_the_most_weight_to_the_informative_layer() -> None:
     assert math.isclose(weights.sum(), 1, abs_tol=1e-6)
 
 
-def test_kept_positions_are_exchanged_between_clips_of_the_same_length() -> None:
+def test_the_control_swaps_kept_positions_between_clips_of_the_same_length() -> None:
     class Kept:
         rows = {name: np.ones((size, 1)) for name, size in (("a", 4), ("b", 4), ("c", 9), ("d", 4))}  # noqa: RUF012
 
@@ -355,7 +355,7 @@ def test_kept_positions_are_exchanged_between_clips_of_the_same_length() -> None
     assert paired["c"] in "abd"
 
 
-def test_settings_that_cannot_be_probed_give_a_one_line_error(
+def test_tower_probe_settings_that_cannot_be_probed_give_a_one_line_error(
     command: Callable[..., tuple[int, str, str]], tmp_path: Path
 ) -> None:
     task = needle_task(tmp_path, 12, 2.5, 0.5)
@@ -403,7 +403,7 @@ def reply_run(setting: str, letters: str, fingerprint: str = "print") -> Run:
     return Run({**facts, "identity": {"checkpoint": fingerprint, **named(setting)}}, records)
 
 
-def test_lost_and_unused_information_is_counted_clip_by_clip() -> None:
+def test_information_lost_by_pruning_or_unused_by_replies_is_counted_by_clip() -> None:
     runs = [
         probe_run("base-0", "aaaab"), reply_run("base-0", "AABBB"),
         probe_run("random-0.5-layer2", "abbab"), reply_run("random-0.5-layer2", "ABABB"),
@@ -426,7 +426,7 @@ def test_lost_and_unused_information_is_counted_clip_by_clip() -> None:
     [({}, ["base-0", "random-0.5-layer2"]), ({"seed": 7}, ["base-0"]), ({"dtype": "bfloat16"}, [])],
     ids=["alike", "another seed than a pruned probe's", "another precision than any probe's"],
 )
-def test_replies_stand_beside_probes_of_their_precision_and_pruned_ones_of_their_seed(
+def test_replies_are_paired_with_probes_of_equal_precision_and_equal_pruning_seed(
     odd: dict[str, Any], beside: list[str]
 ) -> None:
     probes = [probe_run("base-0", "aaaab"), probe_run("random-0.5-layer2", "abbab")]
@@ -437,7 +437,7 @@ def test_replies_stand_beside_probes_of_their_precision_and_pruned_ones_of_their
     assert [pair.probe.method for pair in fourfolds([*probes, *replies])] == beside
 
 
-def test_two_prompts_about_the_same_file_are_refused(tmp_path: Path) -> None:
+def test_a_probe_task_with_two_prompts_about_the_same_file_is_refused(tmp_path: Path) -> None:
     build_all(tmp_path, ["vox"])
     (task,) = encoder_tasks(["long/vox"])
     data = task.read(tmp_path)
@@ -447,7 +447,7 @@ def test_two_prompts_about_the_same_file_are_refused(tmp_path: Path) -> None:
         towers._check_files(task, twice)
 
 
-def test_compare_sets_runs_of_a_model_side_by_side_and_leaves_out_probes(
+def test_the_compare_command_compares_runs_of_a_model_and_leaves_out_probes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runs = [probe_run("base-0", "aaaab"), *(reply_run(name, "AABBB") for name in ("base-0", "random-0.5-layer2"))]
@@ -458,7 +458,7 @@ def test_compare_sets_runs_of_a_model_side_by_side_and_leaves_out_probes(
     assert "left out 1 run of tasks with commands of their own; see audiomarathon encoder --help" in content["notes"]
 
 
-def test_a_layer_curve_names_the_layers_and_shows_the_majority_score() -> None:
+def test_a_layer_curve_names_its_layers_and_shows_the_majority_class_score() -> None:
     runs = [probe_run("base-0", "aaab", point=point) for point in POINTS]
     for run in runs:
         run.facts["method"], run.__dict__["summary"] = "linear", {"majority": 0.5}
@@ -468,7 +468,7 @@ def test_a_layer_curve_names_the_layers_and_shows_the_majority_score() -> None:
     assert [row["y"] for row in chart.data["rules"]] == [0.5]
 
 
-def test_long_tasks_keep_their_labels_prompts_and_clusters(tmp_path: Path) -> None:
+def test_long_audio_tasks_keep_their_labels_prompts_and_clusters_as_probe_tasks(tmp_path: Path) -> None:
     build_all(tmp_path, ["vox"])
     (task,) = encoder_tasks(["long/vox"])
     data = task.read(tmp_path)
@@ -481,7 +481,7 @@ def test_long_tasks_keep_their_labels_prompts_and_clusters(tmp_path: Path) -> No
     assert len(encoder_tasks(["long"])) == 7
 
 
-def test_a_reading_without_rows_pools_to_zeros(embedded: Encoder) -> None:
+def test_a_clip_without_states_is_pooled_to_zeros(embedded: Encoder) -> None:
     module = TowerEncoder(embedded.module.tower, "", {"tower": 4})
     assert Reading({"tower": torch.empty(0, 4)}, torch.empty(0)).pooled(module.points).tolist() == [0.0] * 4
 

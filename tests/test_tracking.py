@@ -82,7 +82,7 @@ def go(tiny_checkpoint: Path, tmp_path: Path, no_env) -> Callable[..., list[Resu
     return call
 
 
-def test_a_tracker_is_told_of_a_run_from_the_start_to_the_summary(go) -> None:
+def test_a_tracker_gets_the_start_scores_and_summary_of_a_run(go) -> None:
     noting = Noting()
     (result,) = go(noting)
     assert [hook for hook, _what in noting.of("base-0")] == ["started", "scored", "finished"]
@@ -97,7 +97,7 @@ def test_a_tracker_is_told_of_a_run_from_the_start_to_the_summary(go) -> None:
     assert noting.calls[-1][2] == result.summary
 
 
-def test_a_tracker_is_told_of_every_setting_of_a_sweep(go) -> None:
+def test_a_tracker_gets_the_points_of_every_setting_of_a_sweep(go) -> None:
     noting = Noting()
     go(noting, ratios=(0.5,))
     for label, ratio in (("base-0", 0.0), ("frame-0.5-layer2", 0.5)):
@@ -106,7 +106,7 @@ def test_a_tracker_is_told_of_every_setting_of_a_sweep(go) -> None:
         assert told == (ratio, True)
 
 
-def test_points_are_sent_while_the_run_goes_on(go, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_score_points_are_sent_to_the_tracker_while_the_run_goes_on(go, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(following, "EVERY_S", 0.0)
     noting = Noting()
     go(noting)
@@ -114,7 +114,7 @@ def test_points_are_sent_while_the_run_goes_on(go, monkeypatch: pytest.MonkeyPat
     assert all("score" in point.figures for point in noting.points("base-0"))
 
 
-def test_a_resumed_run_begins_with_the_existing_records(go) -> None:
+def test_tracking_of_a_resumed_run_begins_with_the_existing_records(go) -> None:
     go(limit=2)
     noting = Noting()
     go(noting, limit=3)
@@ -124,7 +124,7 @@ def test_a_resumed_run_begins_with_the_existing_records(go) -> None:
     assert again.points("base-0")[-1].figures["score"] == noting.points("base-0")[-1].figures["score"]
 
 
-def test_failed_samples_and_replies_to_changed_clips_give_no_points(tmp_path: Path) -> None:
+def test_failed_samples_and_replies_to_changed_clips_send_no_points(tmp_path: Path) -> None:
     clips, noting = dict.fromkeys("abcd", "now"), Noting()
     answered = {id_: typed(a_record(id_, **a_verdict("A", ["bus", "tram"], right=True), clips="now")) for id_ in "abd"}
     with RunFolder(tmp_path, {"method": "base"}) as folder:
@@ -161,7 +161,7 @@ def test_a_tracker_that_failed_in_one_task_is_not_called_in_the_others(go, comma
     assert sum("warning: noting" in line for line in lines) == 1
 
 
-def test_a_score_that_cannot_be_computed_is_left_out_of_the_points(go, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_score_that_cannot_be_computed_is_left_out_of_tracker_points(go, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(following, "sums_of", lambda _scorer, verdicts: 1 / (len(verdicts) - 3))
     noting = Noting()
     (result,) = go(noting)
@@ -188,7 +188,7 @@ def test_trackers_are_found_by_name_and_entry_point(monkeypatch: pytest.MonkeyPa
     assert isinstance(tracker, Noting)
 
 
-def test_the_tracker_of_the_docs_page_writes_the_lines_it_promises(
+def test_the_example_tracker_of_the_docs_page_writes_the_lines_shown_there(
     go, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -202,7 +202,7 @@ def test_the_tracker_of_the_docs_page_writes_the_lines_it_promises(
     assert lines[2] == f"tau base-0: {result.summary['score']}"
 
 
-def test_mlflow_gets_only_new_points_and_the_final_status_of_a_run(tmp_path: Path) -> None:
+def test_mlflow_gets_only_new_points_and_the_final_status_of_a_resumed_run(tmp_path: Path) -> None:
     """Without a server: what a client would be told."""
     ended, steps, place = list[str](), list[int](), str(tmp_path.resolve())
     tracker: Any = MLflow()
@@ -229,7 +229,7 @@ def test_a_missing_mlflow_is_refused_with_the_install_command(monkeypatch: pytes
         assert "error: --track mlflow needs MLflow: pip install 'audiomarathon[mlflow]'" in done.stderr
 
 
-def test_a_store_that_mlflow_refuses_is_a_one_line_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tracking_store_that_mlflow_refuses_is_a_one_line_error(monkeypatch: pytest.MonkeyPatch) -> None:
     class RefusedError(Exception):
         pass
 
@@ -310,7 +310,9 @@ def test_an_mlflow_server_holds_curves_identity_and_summary_of_each_run(go, serv
 
 @pytest.mark.long
 @MLFLOW
-def test_a_server_that_does_not_answer_is_an_error_before_the_model_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tracking_server_that_does_not_answer_is_an_error_before_loading_a_model(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
     begin = time.monotonic()
     with pytest.raises(SettingsError, match=r"--track mlflow: cannot use http://127\.0\.0\.1:9"):

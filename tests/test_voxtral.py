@@ -62,14 +62,16 @@ def sixteen_bits(clip: np.ndarray) -> np.ndarray:
 
 
 class TestLoading:
-    def test_weights_under_the_names_of_the_hub_are_loaded_unchanged(self, folder: Path, voxtral: Voxtral) -> None:
+    def test_weights_under_their_hub_names_are_loaded_unchanged(self, folder: Path, voxtral: Voxtral) -> None:
         stored = load_file(folder / "model.safetensors")
         assert {name.split(".")[0] for name in stored} == {"audio_tower", "language_model", "multi_modal_projector"}
         loaded = voxtral.model.state_dict()
         assert {hub_name(name) for name in loaded} == set(stored)
         assert all(torch.equal(tensor, stored[hub_name(name)]) for name, tensor in loaded.items())
 
-    def test_shards_are_loaded_and_the_mistral_format_file_is_ignored(self, copy: Path, voxtral: Voxtral) -> None:
+    def test_sharded_weights_are_loaded_and_the_mistral_format_file_is_ignored(
+        self, copy: Path, voxtral: Voxtral
+    ) -> None:
         weights = load_file(copy / "model.safetensors")
         (copy / "model.safetensors").unlink()
         names = sorted(weights)
@@ -110,7 +112,7 @@ class TestLoading:
         with pytest.raises(ModelError, match=r"mistral_common.*pip install -r requirements/voxtral"):
             load(folder)
 
-    def test_bfloat16_model_prunes_and_generates(self, folder: Path) -> None:
+    def test_a_model_in_bfloat16_prunes_and_generates(self, folder: Path) -> None:
         lm = load(folder, "bfloat16")
         inputs = lm.prepare([Prompt("?", (noise(2.0),))])
         assert inputs.tensors["input_features"].dtype == lm.lm_head.weight.dtype == torch.bfloat16
@@ -118,7 +120,7 @@ class TestLoading:
 
 
 class TestPrompt:
-    def test_is_the_chat_format_of_mistral_with_the_audio_first(self, voxtral: Voxtral) -> None:
+    def test_has_the_chat_format_of_mistral_with_the_audio_first(self, voxtral: Voxtral) -> None:
         ids = voxtral.prepare([Prompt("Who?", (noise(1.0), noise(31.0)))]).tensors["input_ids"][0]
         assert voxtral.tokenizer.decode(ids) == (
             "<s>[INST][BEGIN_AUDIO]" + "[AUDIO]" * 375 + "[BEGIN_AUDIO]" + "[AUDIO]" * 750 + "Who?[/INST]"
@@ -144,7 +146,9 @@ class TestPrompt:
         words = voxtral.tokenizer.decode(ours["input_ids"][0]).replace("[AUDIO]", "")
         assert words == "<s>[INST][BEGIN_AUDIO][/INST]lang:en[TRANSCRIBE]"
 
-    def test_every_language_is_accepted_or_refused_before_loading(self, voxtral: Voxtral, folder: Path) -> None:
+    def test_every_language_is_accepted_or_is_refused_before_the_model_loads(
+        self, voxtral: Voxtral, folder: Path
+    ) -> None:
         for language in LANGUAGES - {"yue"}:
             voxtral.check_language(folder, language)
             voxtral._request(Prompt("?", (noise(1.0),), transcription=True, language=language))
@@ -189,20 +193,20 @@ class TestFeatures:
 
 
 class TestWindows:
-    def test_padding_of_the_last_window_of_each_clip_is_counted_in_tokens(self, voxtral: Voxtral) -> None:
+    def test_padding_of_the_last_window_of_each_clip_is_counted_as_audio_tokens(self, voxtral: Voxtral) -> None:
         """A token is 0.08 s, so 31 s are 388 tokens of two windows of 375; a clip of its own is padded on its own."""
         inputs = voxtral.prepare([Prompt("?", (noise(31.0),)), Prompt("?", (noise(1.0), noise(30.0)))])
         assert inputs.audio_tokens == [750, 750]
         assert inputs.window_padding == (362, 362)
 
-    def test_the_tower_runs_once_on_all_windows_of_a_batch(self, voxtral: Voxtral, prompts: list[Prompt]) -> None:
+    def test_the_audio_tower_runs_once_on_all_windows_of_a_batch(self, voxtral: Voxtral, prompts: list[Prompt]) -> None:
         seen: list[torch.Size] = []
         handle = voxtral.audio_tower.register_forward_pre_hook(lambda _m, args: seen.append(args[0].shape))
         Base().generate(voxtral, voxtral.prepare(prompts), max_new_tokens=3, ignore_end=True)
         handle.remove()
         assert seen == [(4, 128, 3000)]
 
-    def test_explain_puts_each_token_at_its_time_in_the_clip(self, voxtral: Voxtral) -> None:
+    def test_the_explain_command_puts_each_token_at_its_time_in_the_clip(self, voxtral: Voxtral) -> None:
         """Each clip has a run of its own, so token i stands at 0.08·i s; what follows the clip's end is padding."""
         inputs = voxtral.prepare([Prompt("?", (noise(2.0), noise(31.0)))])
         first, second = by_clip(np.arange(1125.0), inputs, (2.0, 31.0))
@@ -236,7 +240,7 @@ class TestFacts:
         for cost in (model_facts(folder, 4).cost, count_cost(voxtral)):
             assert cost.attention_flops_coefficient == (2.0 * 4 * 16,) * 4
 
-    def test_flops_of_the_audio_tower_by_hand(self, voxtral: Voxtral) -> None:
+    def test_flops_counted_for_the_audio_tower_equal_a_count_by_hand(self, voxtral: Voxtral) -> None:
         """One window of 30 s: two convolutions, one layer of width 8 with one head over 1500 frames."""
         convolutions = 3000 * 128 * 3 * 8 + 1500 * 8 * 3 * 8
         layer = 1500 * (4 * 8 * 8 + 2 * 8 * 32) + 2 * 1500 * 1500 * 8

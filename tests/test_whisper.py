@@ -81,13 +81,13 @@ class TestWindows:
         assert max(map(len, windows)) <= 30 * 16000
 
     @pytest.mark.parametrize(("seconds", "count"), [(0.02, 1), (30.0, 1), (30.01, 2), (59.0, 2), (300.0, 11)])
-    def test_a_clip_is_cut_into_at_most_one_window_more_than_needed(
+    def test_a_clip_is_cut_into_at_most_one_window_more_than_necessary(
         self, lm: Whisper, seconds: float, count: int
     ) -> None:
         """A cut is at most five seconds early, so eleven windows hold five minutes, if not twelve."""
         assert len(lm.cut(noise(seconds))) in (count, count + 1)
 
-    def test_each_window_is_a_row_and_the_reply_joins_the_replies_of_the_windows(self, lm: Whisper) -> None:
+    def test_each_window_is_a_batch_row_and_the_reply_joins_the_replies_of_windows(self, lm: Whisper) -> None:
         (together,) = reply(lm, Base(), LONG).replies
         windows = lm.cut(LONG.clips[0])
         alone = [reply(lm, Base(), Prompt("", (window,))).replies[0] for window in windows]
@@ -117,7 +117,7 @@ class TestReplies:
         assert generation.replies[0].token_ids == tuple(tokens.tolist())
         assert torch.allclose(generation.logits[:, 0], logits, atol=1e-5)  # type: ignore[index]
 
-    def test_hold_no_suppressed_token(self, lm: Whisper, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_contain_no_suppressed_token(self, lm: Whisper, monkeypatch: pytest.MonkeyPatch) -> None:
         def said(begin: list[int], ever: list[int]) -> tuple[int, ...]:
             monkeypatch.setattr(lm.published, "begin_suppress_tokens", begin)
             monkeypatch.setattr(lm.published, "suppress_tokens", ever)
@@ -127,11 +127,11 @@ class TestReplies:
         assert said([first], [])[0] != first
         assert first not in said([], [first])
 
-    def test_stop_at_half_of_the_decoder_positions(self, lm: Whisper) -> None:
+    def test_stop_after_half_of_the_decoder_positions(self, lm: Whisper) -> None:
         (only,) = reply(lm, Base(), SHORT, steps=500).replies
         assert (only.new_tokens, only.finish) == (32, "length")  # half of its 64 positions
 
-    def test_do_not_depend_on_the_batch(self, either: Whisper) -> None:
+    def test_of_a_sample_are_the_same_in_a_batch_and_alone(self, either: Whisper) -> None:
         for method in (Base(), at_input("merge_frame", 0.5)):
             both = reply(either, method, SHORT, LONG)
             for row, prompt in enumerate((SHORT, LONG)):
@@ -161,7 +161,7 @@ class TestMethods:
     @pytest.mark.parametrize(
         ("name", "ratio"), [*(("frame", ratio) for ratio in (0.0, 0.3, 0.9)), *((name, 0.5) for name in NAMES)]
     )
-    def test_kept_states_are_as_many_as_the_ratio_demands(self, lm: Whisper, name: str, ratio: float) -> None:
+    def test_the_number_of_kept_encoder_states_follows_the_ratio(self, lm: Whisper, name: str, ratio: float) -> None:
         inputs = lm.prepare([SHORT, LONG])
         generation = reply(lm, at_input(name, ratio), SHORT, LONG)
         budgets = tuple(kept_count(total, ratio) for total in inputs.audio_tokens)
@@ -187,7 +187,7 @@ class TestMethods:
         [("frame", SHORT), *((name, LONG) for name in NAMES)],
         ids=lambda parameter: getattr(parameter, "seed", parameter),
     )
-    def test_dropping_states_equals_hiding_them_from_cross_attention(
+    def test_dropping_encoder_states_equals_hiding_them_from_cross_attention(
         self, either: Whisper, name: str, prompt: Prompt
     ) -> None:
         generation = reply(either, at_input(name, 0.7), prompt)
@@ -197,21 +197,21 @@ class TestMethods:
         assert torch.allclose(generation.logits, hidden.logits, atol=1e-5)  # type: ignore[arg-type]
         assert not torch.allclose(generation.logits, reply(either, Base(), prompt).logits, atol=1e-3)  # type: ignore[arg-type]
 
-    def test_budgets_of_the_windows_add_up_to_that_of_the_clip(self) -> None:
+    def test_budgets_of_the_windows_add_up_to_the_budget_of_the_clip(self) -> None:
         for states in ((1500, 1432, 17), (3,), (1, 1, 1), (1500,) * 11):
             for ratio in (0.0, 0.1, 0.5, 0.77, 0.9):
                 budgets = budgets_of(states, ratio)
                 assert all(1 <= budget <= count for budget, count in zip(budgets, states, strict=True))
                 assert sum(budgets) == max(kept_count(sum(states), ratio), len(states))
 
-    def test_random_draws_different_positions_in_each_window_of_a_clip(self, lm: Whisper) -> None:
+    def test_the_random_method_draws_different_positions_in_each_window_of_a_clip(self, lm: Whisper) -> None:
         clip = np.tile(noise(25.0), 3)
         (kept,) = reply(lm, at_input("random", 0.5), Prompt("", (clip,), seed=1)).kept_positions or (None,)
         states = [divmod(position, 1500) for position in kept.tolist()]  # type: ignore[union-attr]
         first, second = ([place for window, place in states if window == number and place < 1200] for number in (0, 1))
         assert first != second
 
-    def test_explain_has_the_share_kept_of_each_encoder_state(self, lm: Whisper) -> None:
+    def test_the_explain_command_gets_the_kept_share_of_each_encoder_state(self, lm: Whisper) -> None:
         inputs = lm.prepare([LONG])
         for name in NAMES:
             shares = shares_kept(inputs, at_input(name, 0.5).generate(lm, inputs, max_new_tokens=2, keep_entries=True))
@@ -227,7 +227,9 @@ class TestMethods:
             ("frame:0.5+snapkv:0.5", "cross-attention"),
         ],
     )
-    def test_unsupported_methods_are_refused_with_the_reason(self, lm: Whisper, name: str, said: str) -> None:
+    def test_methods_that_whisper_does_not_support_are_refused_with_the_reason(
+        self, lm: Whisper, name: str, said: str
+    ) -> None:
         with pytest.raises(MethodError, match=said):
             get_method(name).check(lm)
 
@@ -262,7 +264,9 @@ class TestCosts:
         assert count_cost(lm).weight_bytes == 4 * (sum(p.numel() for p in read.values()) + head)
 
     @pytest.mark.parametrize(("seconds", "windows"), [(0.1, 1), (5.0, 1), (30.0, 1), (31.0, 2)])
-    def test_a_plan_counts_whole_windows(self, folder: Path, lm: Whisper, seconds: float, windows: int) -> None:
+    def test_a_plan_counts_a_partly_filled_window_as_a_whole_one(
+        self, folder: Path, lm: Whisper, seconds: float, windows: int
+    ) -> None:
         facts, method = model_facts(folder, 4, Whisper), at_input("frame", 0.5)
         inputs = lm.prepare([Prompt("", (noise(seconds),))])
         assert facts.cost.prompt(seconds, 50)[0] == inputs.prompt_tokens[0] == windows * 1504
@@ -304,7 +308,9 @@ class TestRuns:
         cost = json.loads((base.folder / "run.json").read_text())["cost"]
         assert cost["window_tokens"] == 1504
 
-    def test_batched_runs_give_the_same_replies(self, go: Callable[..., list[Any]], tmp_path: Path) -> None:
+    def test_batched_runs_give_the_same_replies_as_single_samples(
+        self, go: Callable[..., list[Any]], tmp_path: Path
+    ) -> None:
         (alone,) = go(methods=[at_input("frame", 0.5)])
         (batched,) = go(methods=[at_input("frame", 0.5)], timing=False, batch_size=2, results=tmp_path / "batched")
         replies = [[row["reply"] for row in records_in(result.folder)] for result in (alone, batched)]
@@ -343,7 +349,9 @@ class TestRuns:
         with pytest.raises(ModelError, match="makes 128 mel bands, but the model hears 80"):
             Whisper.load(copy, device="cpu", dtype="float32", attn_implementation="sdpa")
 
-    def test_forced_decode_is_as_long_as_asked_or_refused(self, go: Callable[..., list[Any]], tmp_path: Path) -> None:
+    def test_forced_decode_has_the_length_asked_for_or_is_refused_if_too_long(
+        self, go: Callable[..., list[Any]], tmp_path: Path
+    ) -> None:
         (result,) = go(decode_tokens=32)  # half of its 64 positions
         assert {row["forced_decode"]["tokens"] for row in records_in(result.folder)} == {32}
         with pytest.raises(SettingsError, match=r"DECODE_TOKENS=33: .* after 32 tokens; allowed: 0, 2–32"):
@@ -393,7 +401,7 @@ def test_malformed_language_codes_are_refused(text: str) -> None:
         RunSettings.read({"LANGUAGE": text})
 
 
-def test_certify_runs_the_checks_that_apply_to_whisper(folder: Path, few_steps: None) -> None:
+def test_the_certify_command_passes_the_checks_that_apply_to_whisper(folder: Path, few_steps: None) -> None:
     certificate = certify(open_local("whisper-base", RunSettings.read({}, model_path=str(folder))), 20.0)
     verdicts = {check.name: finding.verdict for check, finding in certificate.rows}
     assert certificate.verdict == "pass", {c.name: f for c, f in certificate.rows if f.verdict == "fail"}
@@ -404,7 +412,9 @@ def test_certify_runs_the_checks_that_apply_to_whisper(folder: Path, few_steps: 
     assert verdicts["pressing snapkv"] == verdicts["dropping fast_v"] == verdicts["audio mask"] == "not applicable"
 
 
-def test_certify_fails_if_a_dropped_state_stays(folder: Path, lm: Whisper, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_certify_command_fails_if_a_dropped_encoder_state_is_kept(
+    folder: Path, lm: Whisper, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from audiomarathon.certify.method_checks import dropping
     from audiomarathon.compression.pruners.frame import Frame
     from audiomarathon.compression.states import StateDrop
@@ -414,7 +424,7 @@ def test_certify_fails_if_a_dropped_state_stays(folder: Path, lm: Whisper, monke
     assert dropping(Bench(lm, folder, 20.0), Frame()).verdict == "fail"
 
 
-def test_the_whisper_encoder_can_be_probed_as_a_tower(folder: Path) -> None:
+def test_the_whisper_encoder_can_be_loaded_as_an_encoder_for_probes(folder: Path) -> None:
     encoder = load_encoder("tower:whisper-base", {"checkpoint": str(folder)}, "cpu")
     (features,) = encoder.encode(torch.from_numpy(noise(2.0))[None])
     assert features.shape[1] == encoder.output_dim == 16
@@ -424,7 +434,7 @@ def explain(*words: Any) -> tuple[int, str]:
     return call("explain", "--model", "whisper-base", "--methods", "frame:0.5", "--at", "input", *words)
 
 
-def test_explain_needs_no_prompt(folder: Path, tmp_path: Path, undrawn: None) -> None:
+def test_the_explain_command_needs_no_prompt(folder: Path, tmp_path: Path, undrawn: None) -> None:
     clip = task_folders.write_clip(tmp_path / "a.wav", seconds=3.0)
     code, said = explain(clip, "--model-path", folder, "--language", "de", "-o", tmp_path / "a.png")
     assert code == 0, said
@@ -438,7 +448,7 @@ def test_explain_needs_no_prompt(folder: Path, tmp_path: Path, undrawn: None) ->
         (["tau:concatenated_resampled/airport-lisbon-1000-0-a.wav", "--data", "."], "tau: whisper-base can only trans"),
     ],
 )
-def test_explain_refuses_what_a_run_refuses(
+def test_the_explain_command_refuses_settings_that_a_run_refuses(
     words: list[str], said: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -116,22 +116,26 @@ def of_app(*arguments: str) -> Any:
 
 
 class TestThirdParty:
-    def test_commands_appear_in_the_help_under_the_heading_of_the_wing(self, plug_in: Callable[[str], None]) -> None:
+    def test_commands_of_an_extension_appear_in_the_help_under_its_heading(
+        self, plug_in: Callable[[str], None]
+    ) -> None:
         plug_in("Birds")
         text = of_app("--help").output
         assert "whistle" in text[text.index("Birds:") :]
         assert "tweet" in of_app("whistle").output
 
-    def test_tasks_are_found_like_built_in_tasks(self, plug_in: Callable[[str], None]) -> None:
+    def test_tasks_of_an_extension_are_found_like_built_in_tasks(self, plug_in: Callable[[str], None]) -> None:
         plug_in("Birds")
         assert get_task("birds/song").title == Tau.title
 
-    def test_the_section_of_the_wing_is_in_the_report(self, plug_in: Callable[[str], None], tmp_path: Path) -> None:
+    def test_the_report_section_of_an_extension_is_on_the_report_page(
+        self, plug_in: Callable[[str], None], tmp_path: Path
+    ) -> None:
         finished(a_run(tmp_path, "base-0", [True] * 3))
         plug_in("Birds")
         assert "What the birds sing" in [section.heading for section in sections(PageData(read_systems([tmp_path])))]
 
-    def test_tables_of_the_wing_are_written_to_the_figures_folder(
+    def test_tables_of_an_extension_are_written_to_the_figures_folder(
         self, plug_in: Callable[[str], None], tmp_path: Path
     ) -> None:
         pytest.importorskip("vl_convert")
@@ -140,14 +144,16 @@ class TestThirdParty:
         write_paper(PageData(read_systems([tmp_path / "runs"])), tmp_path / "out")
         assert "tau" in (tmp_path / "out" / "birds-1.md").read_text()
 
-    def test_a_wing_that_fails_is_left_out_with_a_warning(self, plug_in: Callable[[str], None]) -> None:
+    def test_an_extension_that_fails_is_left_out_with_a_warning(self, plug_in: Callable[[str], None]) -> None:
         plug_in("Deaf")
         with pytest.warns(UserWarning, match="deaf.*no ears"):
             text = of_app("--help").output
         assert "whistle" not in text
         assert "compare" in text
 
-    def test_a_command_whose_name_is_taken_is_left_out_with_a_warning(self, plug_in: Callable[[str], None]) -> None:
+    def test_an_extension_command_whose_name_is_taken_is_left_out_with_a_warning(
+        self, plug_in: Callable[[str], None]
+    ) -> None:
         plug_in("Thief")
         with pytest.warns(UserWarning, match="the name is taken"):
             text = of_app("--help").output
@@ -159,7 +165,7 @@ class TestThirdParty:
     @pytest.mark.parametrize(
         "hook", ["benchmarks", "task", "commands", "importers", "exporters", "templates", "sections", "tables"]
     )
-    def test_a_wing_whose_hook_returns_an_odd_value_is_left_out_with_a_warning(
+    def test_an_extension_whose_hook_returns_an_odd_value_is_left_out_with_a_warning(
         self, hook: str, answer: str, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
     ) -> None:
         if (hook, answer) == ("task", "none"):
@@ -181,7 +187,7 @@ def name_of(file: Path) -> str:
     return file.relative_to(SOURCE).with_suffix("").as_posix()
 
 
-def test_only_registries_import_modules_of_the_project_by_name() -> None:
+def test_only_registry_modules_import_project_modules_by_name() -> None:
     importers = {
         name_of(file)
         for file in SOURCE.rglob("*.py")
@@ -192,7 +198,7 @@ def test_only_registries_import_modules_of_the_project_by_name() -> None:
 
 
 @pytest.mark.parametrize("file", CORE, ids=name_of)
-def test_the_core_never_checks_for_a_special_kind_of_task_or_scorer(file: Path) -> None:
+def test_the_core_code_never_checks_for_a_task_or_scorer_class_of_an_extension(file: Path) -> None:
     """A core that asked whether a task is of some kind would know its wing."""
     kinds = [
         name.id
@@ -205,6 +211,6 @@ def test_the_core_never_checks_for_a_special_kind_of_task_or_scorer(file: Path) 
 
 
 @pytest.mark.parametrize("file", [file for file in CORE if name_of(file) != "__init__"], ids=name_of)
-def test_the_core_names_no_module_of_a_wing(file: Path) -> None:
+def test_the_core_code_names_no_module_of_a_built_in_extension(file: Path) -> None:
     texts = [node.value for node in names_in(file) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
     assert not [text for text in texts if "audiomarathon.wings." in text]

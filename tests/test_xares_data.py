@@ -35,7 +35,7 @@ def write_cremad(root: Path, per_class: int = 4) -> Path:
     return root
 
 
-def test_the_index_of_a_tar_agrees_with_tarfile(tmp_path: Path) -> None:
+def test_the_index_of_a_tar_gives_the_clip_bytes_that_python_tarfile_reads(tmp_path: Path) -> None:
     rows = [(f"a/{'é' * 60}{number}", {"n": number}) for number in range(20)]  # long names: extended headers
     others = [("a/readme", b"x"), ("a/.hidden.json", b"{"), ("a/x.txt", b"y"), ("a/1.16k.wav", b"z")]
     tar = write_tar(tmp_path / "x.tar", [*clips(rows, "OGG"), *others])
@@ -88,7 +88,7 @@ ODD: dict[str, tuple[list[tuple[str | tarfile.TarInfo, bytes]], str]] = {
 
 
 @pytest.mark.parametrize("name", ODD)
-def test_unusable_members_of_a_tar_are_bad_rows_and_the_others_stay(name: str, tmp_path: Path) -> None:
+def test_unusable_members_of_a_tar_are_bad_rows_and_the_other_members_stay(name: str, tmp_path: Path) -> None:
     members, reason = ODD[name]
     entries, bad = read_tar(write_tar(tmp_path / "x.tar", [*clips([("a", {"n": 1})], "wav"), *members]))
     assert [(entry.key, entry.meta, entry.audio.read_bytes()) for entry in entries] == [("a", {"n": 1}, b"a")]
@@ -96,7 +96,7 @@ def test_unusable_members_of_a_tar_are_bad_rows_and_the_others_stay(name: str, t
     assert all(row.row >= 3 and "\n" not in str(row) for row in bad)
 
 
-def test_a_cut_or_damaged_tar_loses_only_its_end_with_a_bad_row(tmp_path: Path) -> None:
+def test_a_truncated_or_damaged_tar_loses_only_its_end_and_gives_a_bad_row(tmp_path: Path) -> None:
     rows = [(f"k{number}", {"n": number}) for number in range(5)]
     whole = write_tar(tmp_path / "x.tar", clips(rows)).read_bytes()
     blocks = 5 * 2 * 1024
@@ -139,7 +139,7 @@ def test_a_tar_header_with_a_huge_or_negative_size_is_refused(
     assert (entries, len(bad), reason in bad[0].reason) == ([], 1, True)
 
 
-def test_a_fifo_in_place_of_a_tar_is_a_bad_row_without_waiting(tmp_path: Path) -> None:
+def test_a_fifo_in_place_of_a_tar_is_a_bad_row_and_is_not_waited_for(tmp_path: Path) -> None:
     write_cremad(tmp_path)
     os.mkfifo(tmp_path / "cremad" / "wds-audio-test-000002.tar")
     (bad,) = task_of("cremad").read(tmp_path).bad_rows
@@ -154,7 +154,7 @@ def test_a_clip_contained_in_two_tars_of_a_part_counts_once(tmp_path: Path) -> N
     assert "is also in wds-audio-test-000000.tar" in dataset.bad_rows[0].reason
 
 
-def test_clips_are_in_stored_order_with_label_part_and_actor(tmp_path: Path) -> None:
+def test_clips_are_in_stored_order_with_their_label_part_and_actor_as_cluster(tmp_path: Path) -> None:
     dataset = task_of("cremad").read(write_cremad(tmp_path))
     assert dataset.folder == tmp_path / "cremad"
     assert dataset.classes == tuple(sorted(EMOTIONS))
@@ -167,7 +167,7 @@ def test_clips_are_in_stored_order_with_label_part_and_actor(tmp_path: Path) -> 
     assert task_of("cremad").read(tmp_path / "cremad").clips == dataset.clips
 
 
-def test_a_clip_whose_key_lacks_the_cluster_pattern_is_a_cluster_alone(tmp_path: Path) -> None:
+def test_a_clip_whose_key_lacks_the_cluster_pattern_is_a_cluster_of_its_own(tmp_path: Path) -> None:
     write_cremad(tmp_path)
     write_tar(tmp_path / "cremad" / "wds-audio-test-000002.tar", clips([("odd", {"label": "H"})]))
     dataset = task_of("cremad").read(tmp_path)
@@ -237,7 +237,7 @@ def test_an_unknown_label_is_a_bad_row_and_a_missing_class_is_refused(tmp_path: 
     assert "Z" in replace(seven, exact=False).read(tmp_path).classes
 
 
-def test_the_error_on_a_wrong_number_of_classes_names_the_rarest_labels(tmp_path: Path) -> None:
+def test_the_error_on_a_wrong_number_of_classes_names_the_rarest_classes(tmp_path: Path) -> None:
     write_cremad(tmp_path)
     write_tar(tmp_path / "cremad" / "wds-audio-test-000002.tar", clips([("1001_x", {"label": "H "})]))
     counted = task_of("cremad", classes=6)
@@ -267,7 +267,7 @@ def _ids(dataset: Dataset) -> set[str]:
     return {clip.id for clip in dataset.clips}
 
 
-def test_limits_are_nested_and_balanced_within_each_part(tmp_path: Path) -> None:
+def test_a_smaller_limit_selects_a_balanced_subset_of_a_larger_one_in_each_part(tmp_path: Path) -> None:
     task, root = task_of("cremad"), write_cremad(tmp_path)
     whole, before = task.read(root), set[str]()
     for limit in (1, 6, 9, 12, 20, 24, 100):
@@ -285,7 +285,7 @@ def test_limits_are_nested_and_balanced_within_each_part(tmp_path: Path) -> None
         task.read(root, limit=-1)
 
 
-def test_a_limit_keeps_every_tag_of_a_multi_label_task(tmp_path: Path) -> None:
+def test_a_sample_limit_keeps_every_tag_of_a_multi_label_task(tmp_path: Path) -> None:
     rng, tags = random.Random(1), [f"t{number}" for number in range(12)]
     for part in ("train", "validation", "eval"):
         rows = [(f"{n}", {"soundevent": ";".join({*rng.sample(tags, 3), tags[n % 12]})}) for n in range(60)]
@@ -312,7 +312,7 @@ def test_parts_with_equal_globs_are_one_part_and_mini_reads_fewer_train_tars(tmp
     assert len(small.read(tmp_path, mini=True).clips) == 6
 
 
-def test_a_key_used_again_in_another_tar_with_other_content_is_another_clip(tmp_path: Path) -> None:
+def test_a_key_repeated_in_another_tar_with_other_content_is_a_separate_clip(tmp_path: Path) -> None:
     write_cremad(tmp_path)
     write_tar(tmp_path / "cremad" / "wds-audio-test-000002.tar", clips([("1000_test_H", {"label": "S"})]))
     dataset = task_of("cremad").read(tmp_path)

@@ -81,7 +81,7 @@ def scores_of(results: Path, task: str) -> tuple[float, float | None]:
     return mlp.value, knn and knn.value
 
 
-def test_output_equals_that_of_xares_and_a_failing_task_does_not_stop_the_others(
+def test_output_equals_that_of_x_ares_and_a_failing_task_does_not_stop_others(
     place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     files = [f"{name}_task.py" for name in ("tones", "lost", "hums", "away", "off", "frames", "nothing")]
@@ -138,7 +138,7 @@ def test_tasks_run_in_parallel_and_a_killed_process_does_not_stop_the_others(pla
     assert "Public" not in done.stdout
 
 
-def test_stage_options_limit_a_run_to_download_encoding_or_scoring(
+def test_stage_options_limit_a_run_to_its_download_encoding_or_scoring(
     place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fetched: list[tuple[str, Path]] = []
@@ -166,7 +166,7 @@ def test_stage_options_limit_a_run_to_download_encoding_or_scoring(
     assert {folder.name for folder in (place / "results/own/tones/LevelEncoder").iterdir()} == {*STANDARD, *PUBLISHED}
 
 
-def test_an_encoder_that_breaks_the_interface_is_refused_before_any_task(place: Path) -> None:
+def test_an_encoder_that_breaks_the_interface_is_refused_before_any_task_runs(place: Path) -> None:
     (place / "odd_encoder.py").write_text(ENCODER.replace("output_dim", "dim"))
     task = {"tasks_py": ["tones_task.py"], "max_jobs": 1, "from_stage": 1}
     with pytest.raises(EncoderError, match="output_dim"):
@@ -174,7 +174,7 @@ def test_an_encoder_that_breaks_the_interface_is_refused_before_any_task(place: 
     assert not (place / "results").exists()
 
 
-def test_the_python_api_gives_the_same_scores_as_the_command(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_python_functions_give_the_same_scores_as_the_command(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     encoder = load_encoder("level_encoder.py").module
     assert audiomarathon.check_audio_encoder(encoder)
     mlp, knn = XaresTask(load_task_file(place / "tones_task.py", encoder)).run()
@@ -192,7 +192,7 @@ def test_the_python_api_gives_the_same_scores_as_the_command(place: Path, monkey
         audiomarathon.evaluate_encoder("level_encoder.py", "tones_task.py", protocol="nonsense")
 
 
-def test_examples_of_the_readme_run(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_code_examples_of_the_x_ares_readme_run(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     readme = (DOORS / "README.md").read_text()
     imports = re.findall(r"^>>> (from .*)$", readme, re.MULTILINE)
     monkeypatch.syspath_prepend(DOORS)
@@ -218,7 +218,7 @@ def test_examples_of_the_readme_run(place: Path, monkeypatch: pytest.MonkeyPatch
         namespace["DashengEncoder"]()
 
 
-def test_batch_test_runs_every_encoder_on_every_task(place: Path) -> None:
+def test_the_batch_test_script_runs_every_encoder_on_every_task(place: Path) -> None:
     python = place / "python"
     python.write_text('#!/bin/sh\necho "$@"\ncase "$*" in *gone*) exit 2 ;; esac\n')
     python.chmod(0o755)

@@ -97,7 +97,7 @@ def made(root: Path, many: int = 14) -> Path:
 
 
 class TestLabels:
-    def test_an_event_covers_the_frames_that_begin_within_the_event(self) -> None:
+    def test_an_event_covers_the_frames_that_begin_between_its_start_and_end(self) -> None:
         rng = np.random.default_rng(0)
         for hop in (10, 40, 23.2):
             events = [(s, s + d, LABELS[i % 3]) for i, (s, d) in enumerate(rng.uniform(0, 3, (9, 2)))]
@@ -134,7 +134,7 @@ class TestLabels:
 
 
 class TestCounts:
-    def test_segment_f1_by_hand(self) -> None:
+    def test_segment_counts_and_f1_equal_values_by_hand(self) -> None:
         predicted = np.array([[1, 0], [0, 0], [0, 0], [0, 1], [0, 0], [0, 0], [1, 1]], dtype=bool)
         true = np.array([[0, 0], [1, 0], [0, 0], [0, 0], [0, 0], [1, 1], [1, 0]], dtype=bool)
         counts = counts_of(segments(predicted, 2), segments(true, 2))  # the seventh frame is no segment
@@ -160,7 +160,7 @@ class TestCounts:
             ([], [2.01], (0, 0, 1)),
         ],
     )
-    def test_onsets_within_50_ms_are_matched(
+    def test_onsets_at_most_50_ms_apart_are_matched(
         self, predicted: list[float], true: list[float], counts: tuple[int, ...]
     ) -> None:
         assert onset_counts(predicted, true, 0.05) == counts
@@ -289,7 +289,7 @@ class TestStore:
         assert encode_own(encoder, heard, store) == {}
         return encoder, store, heard
 
-    def test_frames_are_stored_in_half_precision_and_memory_mapped(self, tmp_path: Path) -> None:
+    def test_frames_are_stored_in_half_precision_and_memory_mapped_from_disk(self, tmp_path: Path) -> None:
         encoder, store, heard = self.kept(tmp_path)
         again = FrameStore(Store(tmp_path / "cache", encoder.identity))
         assert again.rows == {}
@@ -306,14 +306,14 @@ class TestStore:
         assert len(encoder.module.calls) == calls
         assert not [*store.folder.parent.glob("part-*")]
 
-    def test_frames_too_large_for_half_precision_are_stored_in_single(
+    def test_frames_too_large_for_half_precision_are_stored_in_single_precision(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(SpectrumEncoder, "scale", 1e6)
         _, store, heard = self.kept(tmp_path)
         assert {store.rows[clip.audio].dtype for clip in heard} == {np.dtype(np.float32)}
 
-    def test_a_damaged_frame_file_is_encoded_again(self, tmp_path: Path) -> None:
+    def test_clips_of_a_damaged_frame_file_are_encoded_again(self, tmp_path: Path) -> None:
         encoder, store, heard = self.kept(tmp_path)
         file = next(store.folder.glob(f"{heard[3].audio}-*.npy"))
         whole = file.read_bytes()
@@ -333,7 +333,7 @@ class TestStore:
             np.testing.assert_allclose(store.rows[clip.audio], SpectrumEncoder()(audio[None])[0], atol=2e-3)
 
 
-def test_a_run_of_frame_probes_has_counts_f1_and_intervals_over_clips(tmp_path: Path) -> None:
+def test_a_run_of_frame_probes_records_counts_f1_and_intervals_over_clips(tmp_path: Path) -> None:
     task, encoder = task_of(recipe=Recipe(batch=4, epochs=30, lr=0.01)), from_module(SpectrumEncoder())
     results = results_of(made(tmp_path / "env"), tmp_path / "results", encoder, task, seeds=[1, 2])
     assert [*results] == ["linear", PUBLISHED[0]]
@@ -377,7 +377,7 @@ def test_a_label_that_never_occurs_counts_as_zero_in_the_published_f1_only() -> 
             Segmented().judge(Record("1", "1", reply=f'{{"segments": {odd}}}', reference={"labels": [*"abcd"]}))
 
 
-def test_clips_shorter_than_a_segment_give_no_score_and_no_error(tmp_path: Path) -> None:
+def test_a_task_whose_clips_are_shorter_than_a_segment_has_no_score_and_no_error(tmp_path: Path) -> None:
     rng = np.random.default_rng(7)
     for part in ("train", "valid", "test"):
         write(tmp_path / "env" / "desed", part, [(f"k{i}", *drawn(rng, 0.8)) for i in range(6)])
@@ -388,7 +388,7 @@ def test_clips_shorter_than_a_segment_give_no_score_and_no_error(tmp_path: Path)
     assert "NaN" not in (results["linear"].folder / "summary.json").read_text()
 
 
-def test_note_tasks_score_onsets_and_the_published_probe_lacks_the_highest_note(tmp_path: Path) -> None:
+def test_note_tasks_score_onsets_and_the_published_probe_ignores_the_highest_note(tmp_path: Path) -> None:
     rng, said = np.random.default_rng(8), list[str]()
     for part in ("train", "valid", "test"):
         clips = []
@@ -412,7 +412,7 @@ def test_note_tasks_score_onsets_and_the_published_probe_lacks_the_highest_note(
     assert sum("events: X-ARES has no class for 108" in line for line in said) == 1
 
 
-def test_a_wrong_hop_size_stops_only_the_corrected_probe(tmp_path: Path) -> None:
+def test_an_encoder_with_a_wrong_hop_size_is_run_only_with_the_published_probe(tmp_path: Path) -> None:
     root, encoder, task = made(tmp_path / "env", 6), from_module(HastyEncoder()), task_of(recipe=Recipe(epochs=1))
     with pytest.raises(EncoderError, match=r"1 s give 25 frames, hop_size_in_ms=20 says 50; desed needs the true hop"):
         results_of(root, tmp_path / "results", encoder, task, seeds=[1], protocol="standard")

@@ -56,7 +56,7 @@ def write_ocean(root: Path, speakers: int = 8, each: int = 6, **odd: Any) -> Pat
     return root
 
 
-def test_grades_are_read_with_the_speaker_as_cluster(tmp_path: Path) -> None:
+def test_speech_grades_are_read_with_the_speaker_as_cluster(tmp_path: Path) -> None:
     data = TASK.read(write_ocean(tmp_path), limit=20)
     assert data.classes == ()
     assert data.clustered
@@ -70,7 +70,7 @@ def test_grades_are_read_with_the_speaker_as_cluster(tmp_path: Path) -> None:
             TASK.described("k", odd)
 
 
-def test_a_run_has_r_and_errors_of_each_grade_with_intervals_over_speakers(tmp_path: Path) -> None:
+def test_a_run_has_pearson_r_and_errors_of_each_grade_with_intervals_over_speakers(tmp_path: Path) -> None:
     root, said = write_ocean(tmp_path / "env"), list[str]()
     encoder = from_module(BandsEncoder())
     results = results_of(root, tmp_path / "results", encoder, TASK, say=said.append)
@@ -132,7 +132,7 @@ def test_the_grade_probe_equals_ridge_on_z_scored_grades(dim: int) -> None:
     np.testing.assert_allclose(predictions.spreads, np.tile(y[:44].std(0), (16, 1)))
 
 
-def test_r_computed_from_sums_equals_that_of_scipy_and_is_0_or_nan_if_constant() -> None:
+def test_pearson_r_from_sums_equals_that_of_scipy_and_is_0_or_nan_if_constant() -> None:
     rng = np.random.default_rng(3)
     p, t = rng.standard_normal((2, 40)) + 8
     t += p
@@ -142,7 +142,7 @@ def test_r_computed_from_sums_equals_that_of_scipy_and_is_0_or_nan_if_constant()
     assert np.isnan(pearson(moment_columns(p, np.full(40, 7.3)).sum(axis=0)))
 
 
-def test_a_negative_correlation_scores_zero(tmp_path: Path) -> None:
+def test_a_negative_correlation_of_grades_scores_zero(tmp_path: Path) -> None:
     root = write_ocean(tmp_path / "env", speakers=4)
     clips = [(f"0-{i}", {"speaker": "t", "accuracy": 10 - i, "fluency": i}, tone(i, i)) for i in range(1, 9)]
     write(root / "speechocean762", "speechocean762_test-0", clips)  # what was good in train is bad here
@@ -151,7 +151,7 @@ def test_a_negative_correlation_scores_zero(tmp_path: Path) -> None:
     assert summary["score"] == 0
 
 
-def test_the_released_configuration_file_gives_the_built_in_task() -> None:
+def test_the_released_config_of_speechocean762_gives_the_built_in_task() -> None:
     config = config_of("speechocean762")
     assert (config.criterion, config.metric, config.output_dim) == ("MSELoss", "MSE", 0)
     assert task_of(config) == TASK

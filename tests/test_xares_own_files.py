@@ -147,7 +147,7 @@ def read(place: Path, file: str) -> tuple[EncoderTask, Dataset]:
 
 
 @pytest.mark.parametrize("hop", [40, 20.0, 23.2, 12.5, 10 / 3])
-def test_events_made_from_a_frame_array_give_the_same_frames_back(hop: float) -> None:
+def test_events_made_from_a_frame_array_turn_back_into_the_same_frames(hop: float) -> None:
     rng = np.random.default_rng(0)
     encoder = type("Own", (), {"hop_size_in_ms": hop})()
     config = TaskConfig("own", **FRAME | {"output_dim": 12}, encoder=encoder)
@@ -166,7 +166,9 @@ def test_events_made_from_a_frame_array_give_the_same_frames_back(hop: float) ->
         [*task_of(config).items("k", given)]
 
 
-def test_a_user_task_file_with_frame_labels_runs_end_to_end(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_user_task_file_with_frame_labels_runs_from_data_to_scores(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     rng, clips = np.random.default_rng(1), list[tuple[str, Any, np.ndarray]]()
     for number in range(8):
         start, pitch = rng.uniform(0, 0.5), int(rng.integers(2))
@@ -186,7 +188,7 @@ def test_a_user_task_file_with_frame_labels_runs_end_to_end(place: Path, capsys:
     assert runs[PUBLISHED[0]].identity["segments"] == "micro, 0.2 s, positive 2"
 
 
-def test_a_user_task_file_with_one_number_a_clip_runs_end_to_end(
+def test_a_user_task_file_with_one_number_per_clip_runs_from_data_to_scores(
     place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rng = np.random.default_rng(2)
@@ -204,7 +206,7 @@ def test_a_user_task_file_with_one_number_a_clip_runs_end_to_end(
 
 
 @pytest.mark.parametrize("merged", [True, False])
-def test_a_user_task_file_with_captions_runs_end_to_end(place: Path, *, merged: bool) -> None:
+def test_a_user_task_file_with_captions_runs_from_data_to_scores(place: Path, *, merged: bool) -> None:
     tokenizer = str(tiny_bert(place / "bert"))
     text = CAPTIONS if merged else CAPTIONS.replace("merge_processor=each_caption", "label_processor=dict.values")
     words, rng = [word for word in WORDS if word.isalpha()][:4], np.random.default_rng(3)
@@ -218,7 +220,9 @@ def test_a_user_task_file_with_captions_runs_end_to_end(place: Path, *, merged: 
     assert probe_run.headline.value > 0.5
 
 
-def test_a_user_task_file_with_transcripts_runs_end_to_end(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_user_task_file_with_transcripts_runs_from_data_to_scores(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("audiomarathon.wings.encoders.probing.recognition.RATES", (0.1,))
     rng, clips = np.random.default_rng(4), list[tuple[str, Any, np.ndarray]]()
     for number, words in enumerate(["AB", "BA", "A", "B", "ABA", "BAB"] * 3):
@@ -235,7 +239,7 @@ def test_a_user_task_file_with_transcripts_runs_end_to_end(place: Path, monkeypa
     assert probe_run.headline.value > 0.6
 
 
-def test_a_merge_processor_may_make_several_clips_of_a_clip_or_none(
+def test_a_merge_processor_may_turn_one_clip_into_several_clips_or_none(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rng = np.random.default_rng(5)
@@ -328,7 +332,7 @@ def test_an_invalid_task_config_is_a_one_line_error(settings: dict[str, Any], li
 
 
 @pytest.mark.parametrize("name", ["desed", "maestro"])
-def test_changed_figures_of_a_released_frame_task_are_refused(name: str) -> None:
+def test_a_changed_segment_length_of_a_released_frame_task_is_refused(name: str) -> None:
     config = config_of(name)
     released = task_of(config)
     assert [released] == named([name])

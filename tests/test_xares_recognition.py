@@ -88,7 +88,7 @@ def llm(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(folder)
 
 
-def test_letters_are_encoded_and_decoded_without_loss() -> None:
+def test_a_text_encoded_as_ctc_letters_is_decoded_without_loss() -> None:
     assert spelled("It's A-B!") == [11, 22, 2, 21, 1, 3, 1, 4]
     assert read_off([0, 3, 3, 0, 3, 1, 1, 4, 0, 0, 1, 0]) == "aa b"
     assert read_off([]) == read_off([0, 0, 1]) == ""
@@ -96,7 +96,7 @@ def test_letters_are_encoded_and_decoded_without_loss() -> None:
         assert read_off([number_class for number in spelled(text) for number_class in (number, number, 0)]) == text
 
 
-def test_the_ctc_probe_reads_letters_from_frames(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_ctc_probe_learns_to_read_letters_from_frames(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recognition, "STEPS", 100)
     task, said = task_of(), list[str]()
     root, encoder = write_speech(tmp_path), from_module(PitchEncoder())
@@ -119,7 +119,7 @@ def test_the_ctc_probe_reads_letters_from_frames(tmp_path: Path, monkeypatch: py
     assert lines[0] == lines[1]
 
 
-def test_the_ctc_probe_is_chosen_on_the_valid_part_only(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_ctc_probe_settings_are_chosen_on_the_valid_part_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """What test clips say changes nothing; what valid clips say may."""
     rng = np.random.default_rng(0)
     frames = [rng.standard_normal((12, 6)).astype(np.float32) for _ in range(12)]
@@ -167,7 +167,7 @@ def test_only_the_adapter_is_trained_and_the_language_model_stays_frozen(llm: st
         torch.testing.assert_close(tensor, before[name], rtol=0, atol=0)
 
 
-def test_linear_and_published_probe_both_run_and_only_the_latter_records_the_llm(tmp_path: Path, llm: str) -> None:
+def test_linear_and_published_probe_both_run_and_only_the_published_records_the_llm(tmp_path: Path, llm: str) -> None:
     task, root, encoder = task_of(llm, epochs=1, batch=16), write_speech(tmp_path, 16), from_module(PitchEncoder())
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(recognition, "STEPS", 1)

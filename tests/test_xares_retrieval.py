@@ -83,7 +83,7 @@ class PlainTowers(nn.Module):
 
 
 @pytest.mark.parametrize("valid", [[8, 9, 10], [8]])  # of one clip every epoch finds all: the first is kept
-def test_retrieval_towers_train_to_the_same_ranks_as_a_plain_reference(valid: list[int]) -> None:
+def test_trained_retrieval_towers_rank_clips_as_a_plain_reference_does(valid: list[int]) -> None:
     rng = torch.Generator().manual_seed(3)
     clips = torch.randn(14, 8, generator=rng)
     captions = [
@@ -128,7 +128,7 @@ def test_retrieval_towers_train_to_the_same_ranks_as_a_plain_reference(valid: li
     assert test_ranks == expected
 
 
-def test_loss_and_gradients_equal_those_of_the_plain_reference_towers() -> None:
+def test_retrieval_loss_and_gradients_equal_those_of_a_plain_reference() -> None:
     torch.manual_seed(0)
     ours, clips = Towers(8, 30).double(), torch.randn(4, 8).double()
     captions = [torch.tensor(ids) for ids in ([1, 2, 2, 3], [4], [29, 1], [5, 5, 5])]
@@ -147,7 +147,7 @@ def test_loss_and_gradients_equal_those_of_the_plain_reference_towers() -> None:
         torch.testing.assert_close(parameter.grad, other.grad, rtol=1e-8, atol=1e-12)
 
 
-def test_ranks_place_other_items_with_an_equal_score_first() -> None:
+def test_a_tie_in_retrieval_scores_ranks_the_correct_item_last() -> None:
     scores = np.array([0.9, 0.5, 0.5, 0.1, 0.5])
     assert places_of(scores, [0]) == [1]
     assert places_of(scores, [1]) == [4]
@@ -160,14 +160,14 @@ def test_ranks_place_other_items_with_an_equal_score_first() -> None:
         assert places_of(scores, chosen) == sorted(order.index(index) + 1 for index in chosen)
 
 
-def test_recall_and_average_precision_by_hand() -> None:
+def test_recall_and_average_precision_equal_values_by_hand() -> None:
     queries = [[1, 7], [4], [2, 3, 12]]
     assert [recall(queries, k) for k in (1, 2, 5)] == pytest.approx([1 / 3, 2 / 3, 1])
     each = [(1 + 2 / 7) / 2, 1 / 4, (1 / 2 + 2 / 3 + 0) / 3]
     assert average_precision(queries, 10) == pytest.approx(sum(each) / 3)
 
 
-def test_figures_of_both_retrieval_directions_by_hand() -> None:
+def test_figures_of_both_retrieval_directions_equal_values_by_hand() -> None:
     scorer, known = Retrieved(), {"answer": "x", "clips": 20, "captions": 40}
     seeds = [{"captions": [1, 9], "clips": [1, 6]}, {"captions": [3, 4], "clips": [2, 11]}]
     verdict = scorer.judge(Record("a", "a", reply=places_to_reply(seeds), reference=known))
@@ -181,7 +181,7 @@ def test_figures_of_both_retrieval_directions_by_hand() -> None:
             scorer.judge(Record("a", "a", reply=places_to_reply([odd]), reference=known))
 
 
-def test_standard_protocol_swaps_the_valid_and_test_parts_back(tmp_path: Path, tokenizer: str) -> None:
+def test_the_standard_protocol_tests_on_the_part_that_the_release_calls_valid(tmp_path: Path, tokenizer: str) -> None:
     task = task_of(tokenizer, epochs=3)
     results = results_of(
         write_clotho(tmp_path), tmp_path / "results", from_module(BandsEncoder()), task, seeds=(42, 43)
@@ -202,7 +202,7 @@ def test_standard_protocol_swaps_the_valid_and_test_parts_back(tmp_path: Path, t
         assert figures["intervals"]["score"][0] < figures["score"] < figures["intervals"]["score"][1]
 
 
-def test_another_tokenizer_in_the_same_results_folder_is_refused(tmp_path: Path, tokenizer: str) -> None:
+def test_a_different_tokenizer_in_the_same_results_folder_is_refused(tmp_path: Path, tokenizer: str) -> None:
     root, encoder = write_clotho(tmp_path), from_module(BandsEncoder())
     results_of(root, tmp_path / "results", encoder, task_of(tokenizer, epochs=1), protocol="standard", seeds=(42,))
     moved, other = tmp_path / "moved", tmp_path / "other"

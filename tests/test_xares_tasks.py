@@ -41,7 +41,7 @@ def test_encoder_tasks_are_found_by_key_name_file_and_group() -> None:
         named(["esc51"])
 
 
-def test_recipes_of_the_tasks_agree_with_the_release() -> None:
+def test_training_settings_of_the_tasks_equal_those_of_the_x_ares_release() -> None:
     recipes = {task.name: task.recipe for task in TASKS}
     assert recipes["asvspoof2015"] == Recipe(batch=64, epochs=5, weight=2000)
     assert recipes["fluentspeechcommands"] == Recipe(encode_batch=1, weight=2000)
@@ -80,7 +80,7 @@ def test_encoder_tasks_cannot_be_run_with_a_language_model(tmp_path: Path) -> No
     assert listings.tasks()
 
 
-def test_every_released_task_file_makes_the_built_in_task() -> None:
+def test_every_task_file_of_the_release_creates_its_built_in_task() -> None:
     files = sorted(FILES.glob("*_task.py"))
     assert len(files) == 27
     made = set()
@@ -92,7 +92,7 @@ def test_every_released_task_file_makes_the_built_in_task() -> None:
     assert made == {task.key for task in TASKS if task.in_release}
 
 
-def test_a_released_configuration_can_be_changed() -> None:
+def test_a_released_task_configuration_can_be_changed() -> None:
     config = config_of("gtzan", None)
     assert (config.k_fold_splits, config.output_dim, config.zenodo_id) == ([*range(10)], 10, "14722472")
     assert config.audio_tar_name_of_split[3] == "gtzan_fold_3_0000000.tar"
@@ -104,7 +104,7 @@ def test_a_released_configuration_can_be_changed() -> None:
     assert task_of(config).parts == {"train": "train-0.tar", "valid": "valid*.tar", "test": "test*.tar"}
 
 
-def test_the_import_of_the_original_works_in_the_repository_folder() -> None:
+def test_a_task_import_of_the_original_code_works_in_the_repository_folder() -> None:
     code = "from tasks.esc50_task import esc50_config as one; print(one(None).formal_name)"
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=FILES.parents[1], capture_output=True, text=True, check=True
@@ -225,7 +225,7 @@ PRIVATE = {task.name for task in TASKS if task.private}
         (1, True, (0.6827, 0.4686, 0.4748, 0.4549)),
     ],
 )
-def test_published_means_equal_the_weighted_means_of_the_published_rows(
+def test_the_published_means_are_the_weighted_means_of_the_published_rows(
     which: int, private: bool, means: tuple[float, ...]
 ) -> None:
     assert set(TABLES["readme"]) == set(WEIGHTS)
@@ -236,7 +236,7 @@ def test_published_means_equal_the_weighted_means_of_the_published_rows(
         assert total / sum(WEIGHTS[task] for task in there) == pytest.approx(mean, abs=0.0006)
 
 
-def test_the_task_file_of_x_ares_gives_the_built_in_task(tmp_path: Path) -> None:
+def test_the_crema_d_task_file_of_x_ares_creates_the_built_in_task(tmp_path: Path) -> None:
     """Its label_processor gives numbers; the released task knows labels and clusters."""
     file = tmp_path / "crema_d_task.py"
     text = """

@@ -128,7 +128,7 @@ def there(root: Path) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in (root / "cremad").iterdir() if file.name not in (".lock",)}
 
 
-def test_files_are_downloaded_once_and_flagged_as_ready(server: Server, tmp_path: Path) -> None:
+def test_task_files_are_downloaded_once_and_flagged_as_ready(server: Server, tmp_path: Path) -> None:
     said: list[str] = []
     zenodo.fetch(TASK, tmp_path / "env", said.append)
     assert there(tmp_path / "env") == server.files | {zenodo.READY: b""}
@@ -142,7 +142,7 @@ def test_files_are_downloaded_once_and_flagged_as_ready(server: Server, tmp_path
 
 
 @pytest.mark.parametrize("ranges", [True, False])
-def test_a_partial_file_is_continued_or_restarted_if_the_server_ignores_ranges(
+def test_a_partial_download_is_continued_or_restarted_if_ranges_are_ignored(
     ranges: bool, server: Server, tmp_path: Path
 ) -> None:
     server.ranges = ranges
@@ -162,7 +162,7 @@ def test_a_download_whose_connection_ends_early_is_resumed(server: Server, tmp_p
     assert (NAMES[0], "bytes=4096-") in server.asked
 
 
-def test_a_wrong_md5_is_a_one_line_error_and_the_next_call_restarts_the_file(server: Server, tmp_path: Path) -> None:
+def test_a_wrong_md5_is_a_one_line_error_and_the_next_call_downloads_again(server: Server, tmp_path: Path) -> None:
     server.md5s = {NAMES[2]: "0" * 32}
     with pytest.raises(DataError, match=r"wds-audio-test-0.tar arrived damaged \(.*, expected .*md5:0+"):
         zenodo.fetch(TASK, tmp_path / "env")
@@ -218,7 +218,7 @@ def test_an_invalid_record_or_unreachable_server_is_a_one_line_error(
         zenodo.plan(named(["liveenv"])[0])
 
 
-def test_a_second_download_of_the_same_task_is_refused(server: Server, tmp_path: Path) -> None:
+def test_a_second_download_of_the_same_task_at_the_same_time_is_refused(server: Server, tmp_path: Path) -> None:
     with hold(tmp_path / "env/cremad/.lock"), pytest.raises(DataError, match="another download"):
         zenodo.fetch(TASK, tmp_path / "env")
 
@@ -262,7 +262,7 @@ def test_data_downloaded_by_hand_is_used_from_a_folder_or_zip(place: str, server
     assert server.asked == []
 
 
-def test_download_command_puts_data_into_the_given_folder(server: Server, tmp_path: Path) -> None:
+def test_the_download_command_puts_data_into_the_given_folder(server: Server, tmp_path: Path) -> None:
     zipped = _zip(tmp_path / "hand.zip", server.files)
     assert call("encoder", "download", "cremad", "--from", zipped, "--data", tmp_path / "env")[0] == 0
     assert there(tmp_path / "env") == server.files | {zenodo.READY: b""}
@@ -284,7 +284,7 @@ def test_the_curl_script_downloads_the_same_files(server: Server, tmp_path: Path
     assert "nothing: no such task" in run(["bash", script, "nothing"]).stderr
 
 
-def test_a_source_that_lacks_tars_is_refused(tmp_path: Path) -> None:
+def test_a_download_source_that_lacks_tars_is_refused(tmp_path: Path) -> None:
     write_tar(tmp_path / "made" / NAMES[0], [])
     with pytest.raises(MissingDataError, match=r"has no wds-audio-valid\*.tar, wds-audio-test\*.tar of cremad"):
         zenodo.from_folder(TASK, tmp_path / "made", tmp_path / "env")
