@@ -74,7 +74,7 @@ def blocks(first: int, last: int, gap: int) -> Iterator[tuple[int, int]]:
 
 
 def feed(digest: hashlib._Hash, stream: IO[bytes], spans: Iterable[tuple[int, int]]) -> None:
-    """Update a digest with the given byte ranges of a file."""
+    """Update a digest with byte ranges of an open file; `spans` has pairs of start and end (exclusive)."""
     for start, end in spans:
         stream.seek(start)
         for at in range(start, end, _CHUNK_BYTES):

@@ -94,7 +94,7 @@ def placed(lm: AudioLM, method: _Method) -> _Method:
 
 
 def match(reply: Replied, reference: Replied, *, jumps: bool = False) -> Match:
-    """Compare the logits and tokens of two replies."""
+    """Compare two replies: how far their logits differ, and where their tokens first differ; see :class:`Match`."""
     pairs = enumerate(zip(reply.tokens, reference.tokens, strict=True))
     differs = next((step for step, (token, expected) in pairs if token != expected), None)
     steps = len(reference.tokens) if differs is None else differs + 1

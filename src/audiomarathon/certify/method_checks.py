@@ -179,7 +179,11 @@ def compared(bench: Bench, reply: Replied, oracle: Replied) -> Finding:
 
 
 def wrong_positions(inputs: Inputs, kept: torch.Tensor, states: int = 0) -> str:
-    """Return the fault of the kept positions, as text; "" if they have all text and the planned audio tokens."""
+    """Return the fault of the prompt positions that a pruner kept, as text; "" if they are right.
+
+    All text and as many audio tokens as planned must be kept. Of the first `states` positions, which are the states of
+    an encoder-decoder, those of padding may be dropped.
+    """
     audio = inputs.audio_mask[0].cpu()
     stays = torch.zeros_like(audio)
     stays[kept] = True

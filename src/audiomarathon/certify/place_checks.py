@@ -90,7 +90,10 @@ def _apart(states: torch.Tensor, expected: torch.Tensor) -> float:
 
 
 def _watched(bench: Bench, method: Method, *layers: Any) -> tuple[Generation, list[dict[str, Any]]]:
-    """Generate with a method; return each layer's arguments in prefill after all hooks, and its `output`."""
+    """Generate with a method; also return, for each of `layers`, its arguments in prefill by name.
+
+    They are the arguments after all hooks; the item `output` is the layer's output.
+    """
     calls: list[dict[str, Any]] = [{} for _ in layers]
 
     def record(index: int) -> Callable[..., None]:

@@ -119,7 +119,7 @@ def _gpus(given: str | None) -> list[str]:
 
 
 def _has_gpu() -> bool:
-    """Tell whether the system lists a GPU (NVIDIA, AMD, or shared with WSL); wrong numbers are checked elsewhere."""
+    """Tell whether the system lists a GPU (NVIDIA, AMD, or shared with WSL); :func:`_check_seen` checks numbers."""
     return any(map(Path.exists, map(Path, ("/dev/kfd", "/dev/dxg")))) or any(Path("/dev").glob("nvidia[0-9]*"))
 
 

@@ -148,7 +148,7 @@ def _is_of_transcripts(folder: Path) -> bool:
 
 
 def _show_plan(folders: list[Path], words: list[str], llm: str, settings: RunSettings) -> int:
-    """Print the time and the memory that the LLM's part needs; return 1 if a task cannot be run."""
+    """Print the time and the memory that the LLM needs to answer; return 1 if a task cannot be run, else 0."""
     from audiomarathon.engine.cascade import find_transcribers, llm_settings, load_tasks
     from audiomarathon.engine.sweep_plan import plan_sweep
     from audiomarathon.models.registry import TEXT_LLM, get_local_model, get_model

@@ -127,7 +127,7 @@ def _write(
     answers: Sequence[Mapping[str, Any]],
     more: Kept | None,
 ) -> None:
-    """Write a comparison to a file, in the format of the file name's ending."""
+    """Write a comparison to a file, as JSON, CSV, Markdown or LaTeX by the ending of its name."""
     from audiomarathon.report import render, tables
 
     if output.suffix == ".json":

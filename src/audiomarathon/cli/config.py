@@ -125,7 +125,10 @@ def _paths(path: Path, node: Any) -> dict[str, str]:
 
 
 def _argument(ctx: typer.Context, parameter: Any, place: str, texts: list[str]) -> Any:
-    """Convert the texts of a command's argument in the file to the argument's type; None if they are empty."""
+    """Convert the texts that a config file gives for a command's argument to its type; None if they are empty.
+
+    `place` names the argument in the message of an error.
+    """
     several = parameter.nargs != 1 or parameter.multiple
     value = [word for text in texts for word in text.split()] if several else ",".join(texts)
     try:

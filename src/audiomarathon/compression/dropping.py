@@ -316,7 +316,7 @@ class DropsInSteps:
         return self.drops[done - 1].index[row, -length:] if done else self._everything[-length:]
 
     def begin(self, step: int, row: int) -> int:
-        """Return the number of padding positions or fillers before a sample's first token in a step's layer."""
+        """Return the place of a sample's first token in a step's layer, after padding and fillers on the left."""
         return self._widths[step] - self._lengths[step][row]
 
     def begun(self, step: int) -> Drop:

@@ -281,7 +281,10 @@ class _Squeeze:
         return like_given(torch.arange(entries, device=device) >= self.fillers[index].to(device)[:, None], given)
 
     def _audio_places(self, index: int, row: int) -> torch.Tensor:
-        """Return where the audio tokens are among a sample's entries in a layer; a pruner may have dropped some."""
+        """Return the places of a sample's audio tokens among the entries of a layer.
+
+        They differ from the places in the prompt if a pruner has dropped tokens.
+        """
         from audiomarathon.compression.ragged import places_of
 
         if self.whole or self.trace.positions is None:

@@ -184,7 +184,7 @@ def _in_steps(method: Method, steps: Schedule) -> Method:
 
 
 def _steps(method: Method, schedule: str) -> Schedule:
-    """Read a schedule for a method; () without one, and for base, which drops nothing."""
+    """Parse a schedule for a method; () without a schedule, and for base, which drops nothing."""
     if not schedule or isinstance(method, Base):
         return ()
     try:

@@ -250,7 +250,7 @@ class TokenPruner(Method):
             self._check_layer(layer, config, first, last)
 
     def _check_layer(self, layer: int, config: Any, first: int, last: int) -> None:
-        """Refuse to drop at a layer that the model lacks, or at which the method cannot choose."""
+        """Refuse a `layer` that the model lacks, or that is outside `first` to `last`, where the method can drop."""
         layers = config.num_hidden_layers
         if not 0 <= layer < layers:
             raise MethodError(f"{self.key}: layer {layer} is not one of this model's layers {first}–{layers - 1}")

@@ -178,7 +178,7 @@ def flops_of(cost: Cost, drops: Drops, record: Record, *, encoder: bool = False)
 
 
 def flops_of_each(cost: Cost, drops: Drops, records: Sequence[Record], *, encoder: bool = False) -> Floats:
-    """Return :func:`flops_of` of each sample, computed for all at once."""
+    """Return the FLOPs of each sample's prefill as an array; as :func:`flops_of`, but for all samples at once."""
     each = [(record.prompt_tokens or 0, record.audio_tokens or 0, record.clip_seconds) for record in records]
     prompt, audio, seconds = (np.array([sizes[place] for sizes in each]) for place in range(3))
     flops: Floats = _flops(cost, drops, prompt, audio, seconds, encoder=encoder)
@@ -198,7 +198,7 @@ def _flops(cost: Cost, drops: Drops, prompt: Any, audio: Any, seconds: Any, *, e
 
 
 def ideal_speed_up(cost: Cost, drops: Drops, record: Record, *, encoder: bool = False) -> float:
-    """Return base's FLOPs ÷ the setting's FLOPs for one sample; see :func:`flops_of`."""
+    """Return the speed-up that FLOPs promise for a sample: base's FLOPs ÷ the setting's; see :func:`flops_of`."""
     return flops_of(cost, Drops(), record, encoder=encoder) / flops_of(cost, drops, record, encoder=encoder)
 
 

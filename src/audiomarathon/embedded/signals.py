@@ -20,13 +20,16 @@ def seconds_of(n: int, rate: int) -> NDArray[np.float64]:
 
 
 def fade(n: int, rate: int, seconds: float = 0.03) -> Signal:
-    """Return an envelope that fades in and out, so that a sound starts and ends without a click."""
+    """Return an envelope of `n` samples that fades in and out for `seconds`, so that a sound makes no click."""
     ramp = np.minimum(np.arange(n), np.arange(n)[::-1]) / (seconds * rate)
     return float32(np.minimum(ramp, 1.0))
 
 
 def noise(rng: np.random.Generator, n: int, rate: int, *bands: tuple[float, float]) -> Signal:
-    """Return noise with standard deviation 1 and a spectral bump at each `(centre in Hz, width in octaves)`."""
+    """Return `n` samples of noise with standard deviation 1, shaped by `bands`: (centre in Hz, width in octaves).
+
+    Each band is a bump in the spectrum.
+    """
     size = next_fast_len(n, real=True)
     spectrum = rfft(rng.standard_normal(size, dtype=np.float32))
     octaves = np.log2(np.maximum(np.linspace(0, rate / 2, len(spectrum), dtype=np.float32), 20.0))

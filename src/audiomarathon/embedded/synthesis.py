@@ -37,7 +37,7 @@ class Clip:
 
 
 def texture(task: str, label: Label, rng: np.random.Generator, seconds: float, rate: int) -> Clip:
-    """Return a clip that sounds like its class from start to end."""
+    """Return a clip that sounds like its class (`label`) from start to end, for a task without single events."""
     render = {"tau": _scene, "gtzan": _music, "vesus": _emotion, "vox": _gender, "vox_age": _age}[task]
     samples = render(label, rng, round(seconds * rate), rate)
     return Clip(_finish(samples), rate, (Event(label.cue, 0.0, seconds),))
@@ -70,7 +70,7 @@ def needle(
 
 
 def speech(words: Sequence[tuple[str, float]], rng: np.random.Generator, seconds: float, rate: int) -> Clip:
-    """Return a quiet clip in which each word is spoken once, at its onset."""
+    """Return a quiet clip in which each word is spoken once; `words` has (word, onset in seconds)."""
     samples = 0.01 * noise(rng, round(seconds * rate), rate, (200, 1.5))
     size, pitch = round(WORD_SECONDS * rate), rng.uniform(0.97, 1.03)
     for word, onset in words:
@@ -232,7 +232,7 @@ def _background(task: str, rng: np.random.Generator, n: int, rate: int) -> Signa
 
 
 def _artefact(rng: np.random.Generator, n: int, rate: int) -> Signal:
-    """Return the artefact of a poor vocoder: a buzz of constant pitch, and a whistle."""
+    """Return `n` samples of the artefact of a poor vocoder: a buzz of constant pitch, and a whistle."""
     t = seconds_of(n, rate)
     buzz = np.sign(np.sin(2 * np.pi * rng.uniform(65, 85) * t)) * np.sin(2 * np.pi * rng.uniform(900, 1100) * t)
     whistle = np.sin(2 * np.pi * rng.uniform(5000, 5600) * t)
@@ -240,7 +240,7 @@ def _artefact(rng: np.random.Generator, n: int, rate: int) -> Signal:
 
 
 def _domestic(label: Label, rng: np.random.Generator, n: int, rate: int) -> Signal:
-    """Return one household sound."""
+    """Return `n` samples of the household sound that `label` names, such as a dog or a blender."""
     t, shift = seconds_of(n, rate), rng.uniform(0.94, 1.06)
 
     def tone(hertz: float) -> Signal:

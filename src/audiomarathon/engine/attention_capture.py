@@ -99,7 +99,7 @@ def parts_of(lm: AudioLM, inputs: Inputs, prompt: Prompt) -> Parts:
 
 
 def _found(lm: AudioLM, inputs: Inputs, question: str) -> tuple[int, int] | None:
-    """Return the prompt positions where the question starts and ends (exclusive); None if the prompt lacks its text."""
+    """Return the prompt positions where the question's text starts and ends (exclusive); None if it is not there."""
     ids, heard = inputs.tensors["input_ids"][0].tolist(), inputs.audio_mask[0].tolist()
     texts = [[*run] for is_heard, run in groupby(range(len(ids)), key=heard.__getitem__) if not is_heard]
     for run in reversed(texts):

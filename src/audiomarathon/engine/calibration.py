@@ -32,7 +32,7 @@ class Speed:
 
 @functools.cache
 def measured(device: str, dtype: str, cost: Cost, clock: Callable[[], float] = time.perf_counter) -> Speed | None:
-    """Measure this machine with a layer like the model's; None if the device cannot run it now."""
+    """Measure this machine's speed with a layer of the model's size (`cost`); None if the device cannot run it now."""
     import torch
 
     def now() -> float:

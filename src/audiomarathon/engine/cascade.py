@@ -246,7 +246,7 @@ def cascade(
 
 
 def load_tasks(tasks: Sequence[str | Task], settings: RunSettings, say: Say) -> dict[str, tuple[Task, Loaded]]:
-    """Return each task once with its samples, by the name that the user gave it."""
+    """Find and read the samples of tasks, each task once; return them by the name that the user gave the task."""
     loaded_tasks: dict[str, tuple[Task, Loaded]] = {}
     for given in tasks:
         task = given if isinstance(given, Task) else get_task(given)

@@ -232,7 +232,7 @@ class _Loop:
         }
 
     def _warmed(self, inputs: Inputs, method: Method) -> float:
-        """Run the method once, uncounted, so that the GPU is warm for these lengths; return the seconds it took."""
+        """Run the method once, uncounted, to warm the GPU up for this batch's lengths; return the seconds it took."""
         begin = time.perf_counter()
         run_uncounted(self.lm, inputs, [method], max_new_tokens=WARM_PASS_TOKENS, ignore_end=True)
         if self.tower.ran_in is None:
@@ -358,7 +358,7 @@ def peak_memory(generation: Generation, tower: Generation) -> int | None:
 
 
 def asked(plan: Plan, sample: Sample) -> Record:
-    """Return a sample's record without a reply: only the fields that do not depend on the model."""
+    """Return a sample's record before it is answered: only the fields that do not depend on the model."""
     return Record(
         sample.id,
         sample.cluster,

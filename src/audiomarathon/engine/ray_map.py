@@ -56,7 +56,7 @@ class _Calls:
         return worker.call.options(max_task_retries=0).remote(part[1])
 
     def smaller(self, part: tuple[int, Any], deaths: int) -> Sequence[tuple[int, Any]]:
-        """Return the item again, until it has cost too many workers."""
+        """Return the item again, to retry it; nothing after `LIVES` workers have died with it."""
         return [part] if deaths < LIVES else []
 
     def given_up(self, part: tuple[int, Any], deaths: int) -> tuple[AudioMarathonError, list[str]]:

@@ -388,7 +388,10 @@ def _plan(
     clips: Mapping[str, str],
     stopping: Stopping | None,
 ) -> Plan:
-    """Seed PyTorch, and return the plan by which an engine answers the samples."""
+    """Return the plan by which an engine answers the samples, and seed PyTorch.
+
+    `clips` has the hash of each sample's clips; `stopping` may end a setting early.
+    """
     import torch
 
     from audiomarathon.engine.batches import Plan

@@ -91,7 +91,7 @@ class Setup:
 
 
 def language_of(spec: ModelSpec, task: Task, settings: RunSettings) -> str:
-    """Return the language to name to a model that transcribes the task's speech; "" for a model that takes none."""
+    """Return the language of the task's speech, for a model that needs its name to transcribe; "" for others."""
     named = task.transcribes and not spec.remote and spec.load_family().names_language
     return settings.language or task.language if named else ""
 
@@ -151,7 +151,10 @@ def find_setup(model: str, settings: RunSettings, methods: Sequence[Method]) -> 
 
 
 def check_layers(source: str, methods: Sequence[Method]) -> None:
-    """Refuse a layer that a checkpoint lacks by its config.json, before PyTorch is imported."""
+    """Refuse a method's layer that is not among a checkpoint's layers, as its config.json states their number.
+
+    This is checked before PyTorch is imported. Nothing is checked if the number is not stated.
+    """
     if (count := stated_layers(source)) is None:
         return
     for method in (getattr(method, "first", method) for method in methods):

@@ -106,7 +106,11 @@ class Margin:
     def _check_looks(
         self, job: Job, old: Mapping[str, Any], margin: float, most: Mapping[str, Any], ids: Collection[str]
     ) -> None:
-        """Raise SettingsError if earlier looks (checks of the test) at a setting followed another rule than now."""
+        """Raise SettingsError if earlier looks (checks of the test) at a setting followed another rule than now.
+
+        `old` is that rule, and `most` the rule of the setting with the most samples, from `run.json`. `ids` are those
+        of the samples that this run selects: it may not leave out a sample of earlier looks.
+        """
         there, now = (
             f"margin {bound:g}, α {alpha:g} and {counted(tests, 'test')}"
             for bound, alpha, tests in (
@@ -244,7 +248,10 @@ class Stopping:
         return Clusters(totals, sizes, self.largest, int(sums[2].sum()))
 
     def planned(self, jobs: Sequence[Job], seconds_a_reply: float | None, seed: int) -> list[str]:
-        """Estimate, for the plan of a sweep, how many clusters like the recorded ones decide; return lines of text."""
+        """Return lines for a sweep's plan: how many clusters like the recorded ones decide each setting's margin.
+
+        With `seconds_a_reply`, the lines also estimate the hours.
+        """
         whole = f"here are {counted(len(self.clusters), 'cluster')}"
         least = fewest(self.margin, ALPHA / self.tests)
         lines = [f"margin {self.margin:g}: at least {least:,} clusters even if no reply differs; {whole}"]

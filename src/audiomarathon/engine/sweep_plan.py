@@ -241,7 +241,7 @@ def _part(
 
 
 def _speeds(hardware: Hardware, facts: ModelFacts | None, tflops: float | None) -> tuple[float, float, str]:
-    """Return TFLOP/s of prefill, GB/s of reading weights, and their source as text."""
+    """Return TFLOP/s of prefill, GB/s of reading weights, and text on their source: measured here or `tflops`."""
     usual, bandwidth = _SPEEDS[hardware.device.partition(":")[0]]
     if tflops:
         return tflops, bandwidth, "given"
@@ -364,7 +364,7 @@ def from_flops(
 
 
 def memory(facts: ModelFacts, spec: ModelSpec, longest: float, batch: int, chunk: int = 0) -> str:
-    """Return a line about the memory that a batch needs if all its clips are as long as the longest clip."""
+    """Return a line about the memory for a batch of `batch` clips of `longest` seconds each."""
     tokens, _audio = facts.cost.prompt(longest, spec.tokens_per_second)
     parts = facts.memory(tokens, batch, chunk)
     shown = ", ".join(f"{name} {size / 1e9:.2f}" for name, size in parts.items())

@@ -221,5 +221,8 @@ def readings_of(methods: Sequence[Method], task: Task) -> Mapping[str, Reading]:
 
 
 def texts_of(method: Method, task: Task) -> dict[str, list[str]]:
-    """Return the transcripts of each sample's clips that a text LLM reads; empty for models that hear the clips."""
+    """Return the texts of the transcripts that a text LLM reads, by sample id, one text per clip.
+
+    Empty for models that hear the clips.
+    """
     return {id_: reading.texts for id_, reading in readings_of([method], task).items()}

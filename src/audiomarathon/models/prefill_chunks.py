@@ -214,7 +214,10 @@ class _Keys:
         self.both: tuple[torch.Tensor, ...] = ()
 
     def update(self, keys: torch.Tensor, values: torch.Tensor, layer: int, *args: Any, **kwargs: Any) -> Any:
-        """Return the keys and values up to this chunk's end."""
+        """Store a chunk's keys and values; return those of all chunks so far, for the layer's attention.
+
+        With the last chunk, give them to the cache, and return its result.
+        """
         if not self.both:
             self.both = tuple(part.new_empty(*part.shape[:2], self.width, part.shape[-1]) for part in (keys, values))
         for held, new in zip(self.both, (keys, values), strict=True):
@@ -236,7 +239,7 @@ def _cut(name: str, value: Any, begin: int, end: int) -> Any:
 
 
 def _joined(parts: Iterable[torch.Tensor], like: torch.Tensor) -> torch.Tensor:
-    """Join the outputs of chunks along the tokens."""
+    """Join the outputs of chunks along the tokens, into the shape of `like` (the whole prompt)."""
     joined, end = like.new_empty(0), 0
     for part in parts:
         if not end:

@@ -73,7 +73,7 @@ class Qwen2_5Omni(AudioLM):  # noqa: N801 - the family's spelling
         return tokens.tolist(), {"input_features": features, "feature_attention_mask": mask.long()}
 
     def batch(self, prompts: Sequence[Prompt], counts: Iterable[int] = (), **features: torch.Tensor) -> Inputs:
-        """Turn prompts into a batch, with the windows of the tower; see :meth:`AudioLM.batch`."""
+        """Turn prompts into a batch that also has the windows in which the tower attends; see :meth:`AudioLM.batch`."""
         inputs = super().batch(prompts, counts, **features)
         if not features:
             return inputs

@@ -283,7 +283,10 @@ def unpack(text: str, audio_tokens: int) -> npt.NDArray[np.bool_]:
 
 
 def _packed(name: str, text: str, audio_tokens: int, to_a_byte: int = 8) -> bytes:
-    """Decode a packed field of a record; raise RecordError if it does not hold one item per audio token."""
+    """Decode a packed field (base64) of a record; `to_a_byte` is the number of audio tokens that a byte stands for.
+
+    Raise RecordError if it does not hold one item per audio token; `name` names the field in the message.
+    """
     try:
         packed = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError) as error:

@@ -93,7 +93,7 @@ def write_verdicts(folder: Path, scorer: Scorer, verdicts: Iterable[Verdict]) ->
 
 
 def cannot_be_judged(scorer: Scorer, record: Record, error: BaseException) -> AudioMarathonError:
-    """Return the error to raise when a scorer fails on a record."""
+    """Return the error to raise when a scorer fails on a record: it names the scorer, the sample and the fault."""
     return PluginError(f"scorer {scorer.key} fails on the record of {record.id!r}: {told(error)}")
 
 

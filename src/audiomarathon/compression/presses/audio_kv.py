@@ -26,7 +26,10 @@ class AudioKV(SnapKV):
     passed: float = 0.25
 
     def smoothed(self, score: torch.Tensor, cached: Cached) -> torch.Tensor:
-        """Low-pass, in time order, the scores of the candidates before the last `window` prompt positions."""
+        """Return the pooled scores, shape (Hkv, S − window), with those of the candidates smoothed over time.
+
+        The filter is a low-pass. The last `window` prompt positions have no scores here, since they always stay.
+        """
         import torch
 
         places = cached.before(score.shape[-1])

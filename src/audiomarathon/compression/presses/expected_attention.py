@@ -60,7 +60,10 @@ def _unrotated(query: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> tor
 
 
 def _mean_rotation(cos: torch.Tensor, sin: torch.Tensor, size: int) -> torch.Tensor:
-    """Return the mean rotation over positions as a matrix, shape (d, d); dimensions that are not rotated stay as is."""
+    """Return the mean of the rotary embedding's rotations over positions, as a matrix of shape (size, size).
+
+    Dimensions that are not rotated stay as they are.
+    """
     import torch
 
     turned = cos.shape[-1]
