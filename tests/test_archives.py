@@ -25,7 +25,9 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("name", [*METHODS, *PACKERS])
-def test_every_archive_kind_is_read_and_a_damaged_one_is_refused(name: str, source: Path, tmp_path: Path) -> None:
+def test_each_archive_format_is_unpacked_and_a_damaged_archive_is_refused(
+    name: str, source: Path, tmp_path: Path
+) -> None:
     taken = archive_of(source, name, tmp_path / "archive")
     fetch_vesus(taken, tmp_path / "root")
     assert tree(tmp_path / "root", manifest=False) == tree(source)
@@ -40,7 +42,7 @@ def test_every_archive_kind_is_read_and_a_damaged_one_is_refused(name: str, sour
 
 
 @pytest.mark.parametrize("place", [-8, -1])  # CRC-32 and length, RFC 1952, section 2.3
-def test_the_gzip_trailer_is_checked_before_any_file_is_placed(place: int, source: Path, tmp_path: Path) -> None:
+def test_the_gzip_trailer_is_checked_before_any_file_is_unpacked(place: int, source: Path, tmp_path: Path) -> None:
     taken = archive_of(source, "a.tar.gz", tmp_path / "archive")
     content = bytearray(taken.read_bytes())
     content[place] ^= 1
@@ -120,7 +122,9 @@ BOMBS: dict[str, tuple[Callable[[], bytes], str]] = {
 
 
 @pytest.mark.parametrize("name", BOMBS)
-def test_a_bomb_is_refused_by_the_bound_it_breaks(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_archive_bomb_is_refused_with_the_limit_it_exceeds_and_leaves_no_file(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for bound, allowed in {"MAX_MEMBERS": 20, "MAX_HEADER": 500, "MAX_HEADERS": 1000, "MAX_PATH": 200}.items():
         monkeypatch.setattr(archive_rules if hasattr(archive_rules, bound) else untrusted, bound, allowed)
     monkeypatch.setattr("audiomarathon.data.archive._CHUNK", 4096)

@@ -72,7 +72,9 @@ def eager(family: Family, loaded: Callable[[str, str], AudioLM]) -> AudioLM:
 class TestAgainstTransformers:
     """Chunks of 128 rows, in any family, are the maps of its own eager attention."""
 
-    def test_maps_blocks_and_rows(self, family: Family, family_lm: AudioLM, eager: AudioLM, prompt: Prompt) -> None:
+    def test_captured_maps_blocks_and_rows_equal_eager_attention(
+        self, family: Family, family_lm: AudioLM, eager: AudioLM, prompt: Prompt
+    ) -> None:
         inputs, captured, maps = whole(eager, prompt)
         true = eager_maps(eager, inputs)
         assert np.abs(maps - true.mean(1)).max() < 1e-5
@@ -102,7 +104,7 @@ class TestAgainstTransformers:
         _, under_sdpa = seen(family_lm, prompt)
         assert np.nanmax(np.abs(under_sdpa.mass - captured.mass)) < 1e-5
 
-    def test_reply_rows_equal_one_pass_over_prompt_and_reply(
+    def test_attention_rows_of_a_reply_equal_one_pass_over_prompt_and_reply(
         self, family: Family, eager: AudioLM, prompt: Prompt
     ) -> None:
         """Decode rows, windows and shared caches included, are those of one pass over prompt and reply."""
@@ -140,7 +142,7 @@ class TestUnderMethods:
             done.replies[0].new_tokens,
         )
 
-    def test_tokens_dropped_by_a_pruner_get_no_attention_from_its_layer_on(
+    def test_tokens_dropped_by_a_pruner_get_no_attention_from_the_pruned_layer_on(
         self, either_lm: AudioLM, prompt: Prompt
     ) -> None:
         inputs, captured, maps = whole(either_lm, prompt, "frame:0.5")
@@ -156,7 +158,7 @@ class TestUnderMethods:
         assert np.abs(maps.sum(-1)[:2] - 1).max() < 1e-5
 
     @pytest.mark.parametrize("method", ["streaming_llm:0.5", "frame:0.5+streaming_llm:0.5"])
-    def test_entries_dropped_by_a_press_get_no_attention_in_decode(
+    def test_cache_entries_dropped_by_a_press_get_no_attention_in_decode(
         self, lm: AudioLM, prompt: Prompt, method: str
     ) -> None:
         inputs, captured = seen(lm, prompt, method)
@@ -185,7 +187,9 @@ class TestUnderMethods:
                 assert kept[head * len(kept) // captured.mass.shape[2]][top].all()
 
     @pytest.mark.parametrize("first", ["", "frame:0.5+"])
-    def test_heads_of_different_lengths_see_their_entries(self, either_lm: AudioLM, prompt: Prompt, first: str) -> None:
+    def test_with_a_press_that_keeps_a_different_number_per_head_dropped_get_none(
+        self, either_lm: AudioLM, prompt: Prompt, first: str
+    ) -> None:
         method = get_method(f"{first}ada_snapkv:0.7")
         inputs = either_lm.prepare([prompt])
         done = method.generate(either_lm, inputs, max_new_tokens=1, keep_entries=True)
@@ -219,12 +223,14 @@ class TestUnderMethods:
         with pytest.raises(MethodError, match="does not say which entries it kept"):
             capture(lm, lm.prepare([prompt]), Foreign(press=half, name="half"), prompt, max_new_tokens=NEW)
 
-    def test_a_one_token_reply_has_no_generated_row(self, lm: AudioLM, prompt: Prompt) -> None:
+    def test_a_one_token_reply_has_no_attention_row_for_generated_tokens(self, lm: AudioLM, prompt: Prompt) -> None:
         _, captured = seen(lm, prompt, max_new_tokens=1)
         assert np.isnan(captured.mass[ROWS.index("generated")]).all()
         assert np.isfinite(captured.mass[:2]).all()
 
-    def test_only_chosen_layers_are_captured_and_an_unknown_layer_is_refused(self, lm: AudioLM, prompt: Prompt) -> None:
+    def test_only_the_chosen_layers_are_captured_and_an_unknown_layer_is_refused(
+        self, lm: AudioLM, prompt: Prompt
+    ) -> None:
         _, everything = seen(lm, prompt)
         _, some = seen(lm, prompt, layers=(3, 1))
         assert some.meta["layers"] == [1, 3]
@@ -234,7 +240,9 @@ class TestUnderMethods:
 
 
 class TestParts:
-    def test_each_part_of_the_prompt_is_distinguished(self, family: Family, family_lm: AudioLM, prompt: Prompt) -> None:
+    def test_each_prompt_token_is_assigned_to_its_clip_question_or_template_group(
+        self, family: Family, family_lm: AudioLM, prompt: Prompt
+    ) -> None:
         inputs = family_lm.prepare([prompt])
         parts = parts_of(family_lm, inputs, prompt)
         ids = inputs.tensors["input_ids"][0]
@@ -246,7 +254,9 @@ class TestParts:
         for place in inputs.audio_mask[0].nonzero().flatten()[1:].tolist():
             assert parts.groups[parts.group_of[place]].startswith("clip")
 
-    def test_swapping_clips_swaps_their_attention_masses(self, lm: AudioLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_swapping_two_clips_swaps_their_attention_masses(
+        self, lm: AudioLM, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """Without positions the first layer's attention is to what is heard, wherever it stands."""
         rotate = lm.decoder.rotary_emb.forward
 
@@ -262,7 +272,7 @@ class TestParts:
         assert np.abs(straight.mass[:2, ..., first] - other.mass[:2, ..., second]).max() < 1e-5
         assert np.abs(straight.mass[:2, ..., first] - straight.mass[:2, ..., second]).max() > 1e-3
 
-    def test_a_prompt_without_audio_has_text_groups_and_an_empty_profile(self, lm: AudioLM) -> None:
+    def test_a_prompt_without_audio_has_only_text_groups_and_an_empty_audio_profile(self, lm: AudioLM) -> None:
         _, captured = seen(lm, Prompt("Say something.", ()))
         assert captured.profile.shape[-1] == 0
         groups = "first token, template before, question, rest of the template, generated"
@@ -293,7 +303,7 @@ class _Live(TorchDispatchMode):
         self.now -= size
 
 
-def test_memory_grows_with_the_prompt_and_not_with_its_square(lm: AudioLM) -> None:
+def test_memory_of_capture_grows_linearly_with_the_prompt_length(lm: AudioLM) -> None:
     """A look takes a few times H·128·S·4 bytes: at S = 6,000 that is 12 MB a time, where a layer's map takes 576."""
     from audiomarathon.engine.attention_capture import _Recorder
     from audiomarathon.models.trace import Trace
@@ -314,7 +324,7 @@ def test_memory_grows_with_the_prompt_and_not_with_its_square(lm: AudioLM) -> No
     assert np.abs(recorder.rows["last", 0]["mass"].sum(-1) - 1).max() < 1e-6
 
 
-def test_a_soft_cap_is_applied_to_the_attention_logits() -> None:
+def test_captured_attention_applies_the_models_logit_soft_cap() -> None:
     torch.manual_seed(0)
     query, key = torch.randn(1, 2, 3, 4), torch.randn(1, 1, 3, 4)
     capped = Given(query, key, key, None, 2.0, softcap=1.5).of_queries(1, 2)[0]
@@ -350,7 +360,9 @@ class TestFiles:
         }  # fmt: skip
         assert len(json.loads((tmp_path / "one" / "tokens.json").read_text())) == maps.shape[-1]
 
-    def test_no_map_of_a_long_prompt_is_written(self, lm: AudioLM, prompt: Prompt, tmp_path: Path) -> None:
+    def test_whole_maps_of_a_prompt_over_the_length_limit_are_refused(
+        self, lm: AudioLM, prompt: Prompt, tmp_path: Path
+    ) -> None:
         inputs = lm.prepare([prompt])
         with pytest.raises(SettingsError, match=r"one: whole maps of 2\d\d tokens take 0.0 GB; allowed: prompts of at"):
             capture_whole(lm, inputs, Base(), prompt, tmp_path / "one", longest=100, facts={"sample_id": "one"})

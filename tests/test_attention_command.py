@@ -65,7 +65,9 @@ def sketched(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class TestBesideARun:
-    def test_saves_an_attention_file_and_an_index_line_for_each_sample(self, asked: Asked, captured: Path) -> None:
+    def test_save_attn_writes_an_attention_file_and_an_index_line_for_each_sample(
+        self, asked: Asked, captured: Path
+    ) -> None:
         records, rows = read_records(captured / RUN), lines_of(captured / RUN / "attention" / "index.jsonl")
         assert {row["id"] for row in rows} == set(records)
         for row in rows:
@@ -80,7 +82,9 @@ class TestBesideARun:
             assert attention.profile.shape == (len(ROWS), 4, record.audio_tokens)
             assert row["bytes"] == (captured / RUN / "attention" / row["file"]).stat().st_size
 
-    def test_missing_files_are_captured(self, asked: Asked, captured: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_repeating_a_run_captures_only_samples_whose_attention_file_is_missing(
+        self, asked: Asked, captured: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         again = ("run", *asked, "--limit", 3, "--save-attn", "--results", captured)
         calls: list[str] = []
         capture_one = attention_capture._capture_one
@@ -95,7 +99,9 @@ class TestBesideARun:
         assert call(*again)[0] == 0
         assert calls == [lost]
 
-    def test_a_failed_sample_is_retried(self, asked: Asked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_sample_whose_capture_failed_is_captured_again(
+        self, asked: Asked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         command = ("run", *asked, "--limit", 2, "--save-attn", "--results", tmp_path)
         capture_one = attention_capture._capture_one
         failing: list[str] = []
@@ -114,7 +120,9 @@ class TestBesideARun:
         assert call(*command)[0] == 0
         assert len(index_of(tmp_path / RUN)) == 2
 
-    def test_a_later_capture_adds_layers_and_a_changed_clip_starts_over(self, asked: Asked, tmp_path: Path) -> None:
+    def test_a_later_capture_adds_layers_and_a_changed_clip_is_captured_anew(
+        self, asked: Asked, tmp_path: Path
+    ) -> None:
         """A later request adds to what was captured; of other audio it is made anew."""
         arguments = ("attention", "capture", *asked, "--limit", 1, "--results", tmp_path)
         assert call(*arguments, "--attn-layers", "0", "--attn-full")[0] == 0
@@ -139,7 +147,9 @@ class TestBesideARun:
             index.write('\n{"id": "x", "file": "a"}\nnonsense\n7\n')
         assert {row["file"] for row in index_of(tmp_path).values()} == {kept.name, other.name}
 
-    def test_a_different_reply_is_reported(self, asked: Asked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_reply_that_differs_from_the_record_during_capture_is_reported(
+        self, asked: Asked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         arguments = ("run", *asked, "--limit", 1, "--save-attn", "--results", tmp_path)
         assert "differ from the recorded" not in call(*arguments)[1]
         record = next(iter(read_records(tmp_path / RUN).values()))
@@ -154,7 +164,9 @@ class TestBesideARun:
         assert (code, said.count("cannot be written")) == (2, 1), said
         assert len(read_records(tmp_path / RUN)) == 2
 
-    def test_a_long_prompt_stops_no_other(self, asked: Asked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_prompt_too_long_for_whole_maps_fails_alone_and_the_run_is_finished(
+        self, asked: Asked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr(attention_capture, "LONGEST_FULL", 10)
         code, said = call("attention", "capture", *asked, "--limit", 1, "--results", tmp_path, "--attn-full")
         assert (code, "tokens, or audiomarathon attention capture --yes" in said) == (1, True)
@@ -183,7 +195,9 @@ class TestBesideARun:
 
 
 class TestCapture:
-    def test_capturing_one_sample_leaves_the_longer_runs_files_unchanged(self, asked: Asked, captured: Path) -> None:
+    def test_capturing_one_sample_leaves_the_files_of_a_longer_run_unchanged(
+        self, asked: Asked, captured: Path
+    ) -> None:
         before = {name: (captured / RUN / name).read_bytes() for name in ("run.json", "samples.jsonl", "summary.json")}
         sample = sorted(index_of(captured / RUN))[0]
         (captured / RUN / "attention" / index_of(captured / RUN)[sample]["file"]).unlink()
@@ -191,7 +205,7 @@ class TestCapture:
         assert before == {name: (captured / RUN / name).read_bytes() for name in before}
         assert sample in index_of(captured / RUN)
 
-    def test_whole_maps_of_a_sample_agree_with_its_captured_blocks(self, asked: Asked, captured: Path) -> None:
+    def test_whole_maps_of_a_sample_average_to_its_captured_blocks(self, asked: Asked, captured: Path) -> None:
         sample = sorted(index_of(captured / RUN))[0]
         full = ("attention", "capture", *asked, "--results", captured, "--sample", sample, "--attn-full")
         succeed(*full, "--attn-layers", "0")
@@ -300,7 +314,7 @@ class TestDamagedFiles:
         assert "more than 65,536 bytes to unpack" in self.plot(tmp_path, tmp_path)[1]
 
     @pytest.mark.usefixtures("undrawn")
-    def test_bad_index_lines_are_left_out_and_lead_to_no_outside_file(self, tmp_path: Path) -> None:
+    def test_bad_index_lines_are_left_out_and_cannot_name_files_outside_the_folder(self, tmp_path: Path) -> None:
         """Bad lines are left out; a name in a line leads to no other file."""
         made(tmp_path, np.ones((3, 4, 5), np.float16))
         (tmp_path / "secret").write_text("not yours")
@@ -337,7 +351,7 @@ class TestDamagedFiles:
 
 class TestPictures:
     @pytest.mark.usefixtures("sketched")
-    def test_draws_every_picture_and_writes_its_figures_as_json(
+    def test_every_picture_is_drawn_and_its_figures_are_written_as_json(
         self, asked: Asked, captured: Path, tmp_path: Path
     ) -> None:
         succeed("attention", "plot", captured, "-o", tmp_path / "new")
@@ -364,7 +378,7 @@ class TestPictures:
         run = Run.read(captured / RUN)
         assert _clip(run, next(iter(run.records)), [0.5]).seconds == 0.5, "the clip of the task's data"
 
-    def test_foresight_is_the_rank_correlation_over_the_remaining_tokens(self, tmp_path: Path) -> None:
+    def test_foresight_is_the_rank_correlation_over_the_remaining_audio_tokens(self, tmp_path: Path) -> None:
         """Layer 1 ranks four tokens 1-2-3-4; layer 2 the same way, layer 3 the other, and a fifth is dropped there."""
         profile = np.zeros((3, 4, 5), np.float16)
         profile[:, :2] = [1, 2, 3, 4, 5]
@@ -379,14 +393,14 @@ class TestPictures:
         assert np.isnan(none.last_layers().value)
 
     @pytest.mark.usefixtures("undrawn")
-    def test_without_data_the_picture_over_time_has_no_spectrogram(self, tmp_path: Path) -> None:
+    def test_without_the_data_the_attention_over_time_picture_has_no_spectrogram(self, tmp_path: Path) -> None:
         run = made(tmp_path, np.ones((3, 4, 5), np.float16))
         assert (tmp_path / "time.png") in draw([run], tmp_path)
         told = json.loads((tmp_path / "attention.json").read_text())
         assert told["base-0"]["foresight"]["mean_of_last_layers"] is None
 
     @pytest.mark.usefixtures("undrawn")
-    def test_runs_of_one_name_are_distinguished_and_too_many_are_refused(self, tmp_path: Path) -> None:
+    def test_equally_named_runs_are_labelled_by_folder_and_nine_runs_are_refused(self, tmp_path: Path) -> None:
         runs = [made(tmp_path / str(number), np.ones((3, 4, 5), np.float16)) for number in range(9)]
         draw(runs[:2], tmp_path / "two")
         told = json.loads((tmp_path / "two" / "attention.json").read_text())
@@ -395,7 +409,7 @@ class TestPictures:
             draw(runs, tmp_path / "nine")
 
     @pytest.mark.usefixtures("undrawn")
-    def test_foresight_uses_a_layer_with_a_later_one_in_every_run(self, tmp_path: Path) -> None:
+    def test_foresight_is_drawn_at_a_layer_followed_by_another_in_every_run(self, tmp_path: Path) -> None:
         rising = np.tile(np.arange(1, 6, dtype=np.float16), (3, 8, 1))
         first_run, other = made(tmp_path / "a", rising), made(tmp_path / "b", rising[:, :4], first=4)
         draw([first_run, other], tmp_path)
@@ -404,7 +418,7 @@ class TestPictures:
         late = read_seen(first_run, "late", 7)
         assert (late.later, late.last_layers().value) == ([7], pytest.approx(1)), "not of layer 6 with itself"
 
-    def test_samples_are_drawn_by_the_layers_that_all_have(self, tmp_path: Path) -> None:
+    def test_samples_are_drawn_at_the_layers_captured_for_all_of_them(self, tmp_path: Path) -> None:
         run = made(tmp_path, np.ones((3, 4, 5), np.float16))
         index = tmp_path / "attention" / "index.jsonl"
         (row,) = lines_of(index)
@@ -451,7 +465,7 @@ class TestTheOriginalsScript:
         return lambda *words: script(SCRIPT, *words)
 
     @pytest.mark.usefixtures("sketched")
-    def test_the_readme_command_writes_the_originals_files(
+    def test_the_command_in_the_readme_writes_the_files_of_the_original_script(
         self, run: Callable[..., tuple[int, str, str]], tmp_path: Path
     ) -> None:
         code, _out, said = run("--prompt", "Test", "--layers", "0", "1", "--limit-samples", "1", "--output-dir",
@@ -492,7 +506,7 @@ class TestTheOriginalsScript:
             ('{"id": "q", "prompt": "a\u2028b"}\n{"id": "q", "prompt": "c"}\n', 2),
         ],
     )
-    def test_a_line_without_a_prompt_and_an_id_of_its_own_is_refused(
+    def test_a_jsonl_line_without_one_text_prompt_or_with_a_repeated_id_is_refused(
         self, run: Callable[..., tuple[int, str, str]], tmp_path: Path, content: str, line: int
     ) -> None:
         (tmp_path / "p.jsonl").write_text(content)
@@ -508,7 +522,7 @@ class TestTheOriginalsScript:
         assert (place / "stats.json").is_file()
 
     @pytest.mark.usefixtures("undrawn")
-    def test_maps_of_unequal_prompts_are_averaged_in_relative_blocks_or_cut(self, tmp_path: Path) -> None:
+    def test_maps_of_unequal_prompts_are_averaged_by_relative_position_or_cut_to_size(self, tmp_path: Path) -> None:
         """In blocks of relative positions, where rows still sum to 1; as the original does: cut, where they do not."""
         ones = []
         for length in (8, 16):
@@ -535,7 +549,9 @@ class TestTheOriginalsScript:
         ({"bytes": 4}, {}, False),
     ],
 )
-def test_captured_is_what_was_asked(tmp_path: Path, row: dict[str, Any], asked: dict[str, Any], there: bool) -> None:
+def test_a_sample_counts_as_captured_only_if_layers_maps_clips_and_size_match(
+    tmp_path: Path, row: dict[str, Any], asked: dict[str, Any], there: bool
+) -> None:
     (tmp_path / "attention").mkdir()
     (tmp_path / "attention" / "a.npz").write_bytes(b"12345")
     usual = {"id": "a", "file": "a.npz", "bytes": 5, "layers": [0], "all": True, "full": False, "clips": "c"}

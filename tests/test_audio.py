@@ -69,14 +69,14 @@ def test_a_wav_decoded_at_its_native_rate_keeps_every_sample(tmp_path: Path) -> 
     np.testing.assert_array_equal(decoded, samples)
 
 
-def test_channels_are_averaged(tmp_path: Path) -> None:
+def test_channels_are_averaged_to_mono(tmp_path: Path) -> None:
     three = np.array([[0.3, 0.6, -0.3], [0.9, 0.0, 0.0]], np.float32)
     two = np.array([[0.5, -0.25], [1.0, 0.0]], np.float32)
     assert decode(write(tmp_path / "3.wav", three, 8_000, subtype="FLOAT"), 8_000) == pytest.approx([0.2, 0.3])
     assert decode(write(tmp_path / "2.wav", two, 8_000, subtype="FLOAT"), 8_000) == pytest.approx([0.125, 0.5])
 
 
-def test_resampling_keeps_a_tone_and_removes_one_above_the_nyquist_limit(tmp_path: Path) -> None:
+def test_resampling_keeps_an_audible_tone_and_removes_one_above_the_nyquist_limit(tmp_path: Path) -> None:
     time = np.arange(44_100) / 44_100
     kept, dropped = np.sin(2 * np.pi * 1_000 * time), np.sin(2 * np.pi * 12_000 * time)
     decoded = decode(write(tmp_path / "a.wav", 0.4 * kept + 0.4 * dropped, 44_100), 16_000)
@@ -91,7 +91,9 @@ FORMATS += [("ogg", {}), ("ogg", OPUS)]
 
 @pytest.mark.parametrize(("ending", "options"), FORMATS)
 @pytest.mark.parametrize(("rate", "channels"), [(48_000, 1), (16_000, 2), (48_000, 2)])
-def test_decodes_as_librosa(tmp_path: Path, ending: str, options: dict[str, str], rate: int, channels: int) -> None:
+def test_decode_gives_the_same_samples_as_librosa(
+    tmp_path: Path, ending: str, options: dict[str, str], rate: int, channels: int
+) -> None:
     librosa = pytest.importorskip("librosa")
     path = write(tmp_path / f"a.{ending}", sweep(1.5, rate, channels), rate, **options)
     for wanted in (16_000, 24_000, 44_100):
@@ -114,7 +116,7 @@ def test_decode_keeps_the_duration_within_a_sample_at_any_rate(
     assert 0 <= len(decode(path, wanted)) - frames * wanted / rate < 1 + 1e-6
 
 
-def test_memory_follows_the_mono_output_not_the_source(tmp_path: Path) -> None:
+def test_decode_memory_depends_on_the_mono_output_and_not_on_the_source(tmp_path: Path) -> None:
     """One minute of 8 channels at 48 kHz is 92 MB of float32; the 16 kHz mono result is 4 MB."""
     path = tmp_path / "a.wav"
     with soundfile.SoundFile(path, "w", 48_000, 8, subtype="PCM_16") as file:
@@ -138,7 +140,7 @@ def test_decode_imports_neither_librosa_nor_torch() -> None:
 
 
 @pytest.mark.parametrize(("ending", "options"), FORMATS)
-def test_probe_and_decode_agree_on_the_length(tmp_path: Path, ending: str, options: dict[str, str]) -> None:
+def test_probe_and_decode_agree_on_the_length_of_a_clip(tmp_path: Path, ending: str, options: dict[str, str]) -> None:
     path = write(tmp_path / f"a.{ending}", sweep(2.5, 48_000, 2), 48_000, **options)
     floats = options.get("subtype") in ("FLOAT", "DOUBLE")
     assert probe(path) == ClipInfo(2.5, 48_000, 2, 120_000, ending.upper(), floats)
@@ -353,7 +355,9 @@ def half_a_second(ending: str) -> bytes:
 
 @same_folder
 @given(ending=st.sampled_from(["wav", "flac", "ogg", "mp3"]), where=st.floats(0, 1), junk=st.binary(max_size=64))
-def test_a_damaged_clip_is_an_audio_error_or_as_long(tmp_path: Path, ending: str, where: float, junk: bytes) -> None:
+def test_a_damaged_clip_is_refused_or_decodes_to_at_least_the_probed_length(
+    tmp_path: Path, ending: str, where: float, junk: bytes
+) -> None:
     path = tmp_path / f"a.{ending}"
     path.write_bytes(half_a_second(ending))
     patch(path, int(where * max(0, path.stat().st_size - len(junk))), junk)
@@ -375,7 +379,7 @@ def test_pcm_conversion_rounds_to_nearest_and_clips() -> None:
 
 @pytest.mark.parametrize(("ending", "options"), FORMATS)
 @pytest.mark.parametrize("tag", [b"", b"TAG".ljust(128, b"\0")], ids=["", "tagged"])
-def test_a_clip_is_opened_once_to_be_decoded(tmp_path: Path, ending: str, options: dict[str, str], tag: bytes) -> None:
+def test_decoding_a_clip_opens_it_once(tmp_path: Path, ending: str, options: dict[str, str], tag: bytes) -> None:
     clip = write(tmp_path / f"a.{ending}", sweep(1.0, 48_000), 48_000, **options)
     clip.write_bytes(clip.read_bytes() + tag)
     with counting_opens() as opened:
@@ -383,7 +387,7 @@ def test_a_clip_is_opened_once_to_be_decoded(tmp_path: Path, ending: str, option
     assert opened == {str(clip): 1}
 
 
-def test_tags_added_after_probe_are_removed(tmp_path: Path) -> None:
+def test_a_tag_appended_after_probe_is_not_decoded(tmp_path: Path) -> None:
     clip = write(tmp_path / "clip.wav", sweep(1.0, 16_000), 16_000)
     probe(clip)
     with clip.open("ab") as file:

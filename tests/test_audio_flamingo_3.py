@@ -43,20 +43,22 @@ def lm(folder: Path) -> AudioLM:
 
 
 class TestPrompt:
-    def test_has_the_windows_of_a_long_clip_on_one_line(self, lm: AudioLM) -> None:
+    def test_has_all_windows_of_a_long_clip_on_one_line(self, lm: AudioLM) -> None:
         inputs = lm.prepare([Prompt("Who?", (noise(31.0),))])
         assert lm.tokenizer.decode(inputs.tensors["input_ids"][0]).startswith(
             HEAD + "<sound>" * 775 + "Who?<|im_end|>\n<|im_start|>assistant"
         )
 
-    def test_has_each_clip_on_a_separate_line(self, lm: AudioLM, folder: Path) -> None:
+    def test_has_each_of_several_clips_on_a_separate_line(self, lm: AudioLM, folder: Path) -> None:
         prompt = Prompt("Who?", (noise(1.0), noise(2.0)))
         text = lm.tokenizer.decode(lm.prepare([prompt]).tensors["input_ids"][0])
         assert text.startswith(HEAD + "<sound>" * 25 + "\n" + "<sound>" * 50 + "Who?")
         assert lm.documented_inputs(folder, prompt) is None
 
     @pytest.mark.parametrize("samples", [321, 16001, 480160, 480641])
-    def test_equals_the_processors_output_at_any_clip_length(self, lm: AudioLM, folder: Path, samples: int) -> None:
+    def test_equals_the_prompt_of_the_processor_at_any_clip_length(
+        self, lm: AudioLM, folder: Path, samples: int
+    ) -> None:
         prompt = Prompt("Who?", (noise(31.0)[:samples],))
         ours, theirs = lm.prepare([prompt]).tensors, lm.documented_inputs(folder, prompt)
         assert set(ours) == set(theirs)
@@ -66,7 +68,7 @@ class TestPrompt:
         with pytest.raises(ModelError, match=r"<sound>.*control token"):
             with_audio_tokens("<sound>What is <sound>?", "<sound>", [25])
 
-    def test_of_a_checkpoint_without_a_chat_template_is_refused(self, folder: Path, tmp_path: Path) -> None:
+    def test_cannot_be_made_by_a_checkpoint_without_a_chat_template(self, folder: Path, tmp_path: Path) -> None:
         copy = Path(shutil.copytree(folder, tmp_path / "copy"))
         (copy / "chat_template.jinja").unlink()
         with pytest.raises(ModelError, match="chat template"):
@@ -81,7 +83,7 @@ class TestLength:
         handle.remove()
         assert calls == [4 + 3]
 
-    def test_a_last_window_too_short_for_a_token_does_no_harm(self, lm: AudioLM) -> None:
+    def test_a_last_window_too_short_for_a_token_adds_none_and_gives_finite_logits(self, lm: AudioLM) -> None:
         inputs = lm.prepare([Prompt("?", (noise(30.01),))])
         assert inputs.audio_tokens == [750]
         assert Base().generate(lm, inputs, max_new_tokens=2, keep_logits=True).logits.isfinite().all()
@@ -91,11 +93,11 @@ class TestLength:
         with pytest.raises(ModelError, match="too short"):
             lm.prepare([Prompt("?", (noise(0.02),))])
 
-    def test_a_clip_over_ten_minutes_is_refused_and_not_cut(self, lm: AudioLM) -> None:
+    def test_a_clip_over_ten_minutes_is_refused_rather_than_cut(self, lm: AudioLM) -> None:
         with pytest.raises(ModelError, match=r"601\.0 s: .*600 s at most"):
             lm.prepare([Prompt("?", (noise(4.0), noise(601.0)))])
 
-    def test_with_beyond_limits_a_too_long_clip_fails_only_its_sample(
+    def test_a_clip_over_ten_minutes_fails_only_its_sample_under_beyond_limits(
         self, folder: Path, tmp_path: Path, no_env
     ) -> None:
         task_folders.build_tau(tmp_path / "data" / "TAU")
@@ -124,11 +126,13 @@ class TestTranscripts:
         ("text", "transcript"),
         [('The spoken content of the audio is "so it was".', "so it was"), ("so it was", None)],
     )
-    def test_are_taken_out_of_the_sentence_around_them(self, lm: AudioLM, text: str, transcript: str | None) -> None:
+    def test_are_extracted_from_the_sentence_that_the_model_puts_around_them(
+        self, lm: AudioLM, text: str, transcript: str | None
+    ) -> None:
         reply = lm._reply([*lm.tokenizer(text)["input_ids"], lm.tokenizer.eos_token_id], ignore_end=False)
         assert (reply.text, reply.transcript) == (text, transcript)
 
-    def test_are_scored_without_the_surrounding_sentence_which_the_record_keeps(
+    def test_are_scored_without_the_sentence_around_them_which_the_record_keeps(
         self, folder: Path, tmp_path: Path, no_env, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         task_folders.build_librispeech(tmp_path / "data" / "librispeech-long")
@@ -144,7 +148,7 @@ class TestTranscripts:
         assert score(result.folder).summary["wer"] == result.summary["wer"]
 
 
-def test_cost_from_the_config_equals_the_counted_parameters_within_5_percent(
+def test_parameters_estimated_from_the_config_equal_the_counted_within_5_percent(
     lm: AudioLM, folder: Path, tmp_path: Path
 ) -> None:
     """All but norms and biases."""

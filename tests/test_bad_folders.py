@@ -77,7 +77,7 @@ def test_score_continues_after_a_bad_folder(runs: Path) -> None:
     assert done.output.count("records in") == 2
 
 
-def test_judge_continues_after_a_run_json_that_lacks_a_field(tmp_path: Path) -> None:
+def test_the_judge_command_continues_after_a_run_json_that_lacks_a_field(tmp_path: Path) -> None:
     for number, facts in enumerate(({}, {"task": "jasco", "method": "base-0", "checkpoint": "/m/M"})):
         write_run(tmp_path / str(number), facts, [asdict(a_reply(1, 1))])
     code, said = call("judge", tmp_path, "--with", "toy", "--plan")
@@ -85,7 +85,7 @@ def test_judge_continues_after_a_run_json_that_lacks_a_field(tmp_path: Path) -> 
     assert [line for line in said.splitlines() if "left out" in line and str(tmp_path / "0" / "run.json") in line]
 
 
-def test_judge_names_a_sample_whose_reference_lacks_a_field(tmp_path: Path) -> None:
+def test_the_judge_command_names_a_sample_whose_reference_lacks_a_field(tmp_path: Path) -> None:
     facts = {"task": "jasco", "method": "base-0", "checkpoint": "/m/M"}
     write_run(tmp_path / "run", facts, [asdict(a_reply(1, 1)) | {"reference": {"prompt": "What?"}}])
     code, said = call("judge", tmp_path, "--with", "toy")
@@ -109,7 +109,7 @@ def test_file_names_made_from_labels_never_leave_the_output_folder(runs: Path, t
     assert all(path.parent == tmp_path / "x" / "y" for path in made)
 
 
-def test_joined_methods_and_list_settings_in_run_json_are_read(runs: Path) -> None:
+def test_a_run_json_with_joined_methods_and_list_settings_reads_back_equal(runs: Path) -> None:
     folder = runs / "tau" / "M" / "dart-0.5-layer2"
     more = {"first": {"method": "fast_v", "ratio": 0.5}, "second": {"method": "snapkv"}, "widths": [1, 2]}
     identity = read_run(folder)["identity"] | more
@@ -139,7 +139,7 @@ def test_a_fifo_in_a_run_folder_is_refused_and_does_not_block(runs: Path, name: 
 
 
 @pytest.mark.parametrize("name", ["samples.jsonl", "run.json", "summary.json"])
-def test_a_file_too_large_for_memory_is_refused(runs: Path, name: str) -> None:
+def test_a_run_file_of_five_terabytes_is_reported_as_too_large(runs: Path, name: str) -> None:
     """A sparse file takes no room on the disk."""
     with (runs / "tau" / "M" / "dart-0.5-layer2" / name).open("r+b") as file:
         file.truncate(5 << 40)
@@ -149,7 +149,7 @@ def test_a_file_too_large_for_memory_is_refused(runs: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [".lock", "samples.jsonl", "samples.rejected"])
-def test_a_symbolic_link_in_a_run_folder_is_not_written_through(tmp_path: Path, name: str) -> None:
+def test_writing_results_does_not_follow_a_symbolic_link_in_a_run_folder(tmp_path: Path, name: str) -> None:
     target, folder = tmp_path / "precious", a_run(tmp_path, "base-0", [True])
     target.write_text("precious, without a line break")
     (folder / name).unlink(missing_ok=True)
@@ -161,7 +161,7 @@ def test_a_symbolic_link_in_a_run_folder_is_not_written_through(tmp_path: Path, 
     assert target.read_text() == "precious, without a line break"
 
 
-def test_a_planted_link_as_temporary_file_is_not_written_through(tmp_path: Path) -> None:
+def test_writing_results_does_not_follow_a_planted_link_of_a_temporary_file(tmp_path: Path) -> None:
     (tmp_path / ".run.json.new").symlink_to(tmp_path / "precious")
     (tmp_path / "precious").write_text("x")
     write_json(tmp_path / "run.json", {})
@@ -198,7 +198,9 @@ def test_a_folder_in_place_of_samples_jsonl_is_refused(runs: Path) -> None:
     ("name", "value"),
     [("identity", ["x"]), ("identity", {"checkpoint": {"a": 1}}), ("sessions", ["x"]), ("control", "x"), ("cost", 1)],
 )
-def test_a_run_json_with_wrong_types_is_reported_and_hides_no_other_run(runs: Path, name: str, value: object) -> None:
+def test_a_run_json_with_wrong_types_is_reported_and_the_other_runs_are_read(
+    runs: Path, name: str, value: object
+) -> None:
     folder = changed(runs / "tau" / "M" / "dart-0.5-layer2", **{name: value})
     with pytest.warns(UserWarning, match=rf"left out: .*run\.json: .*'({name}|checkpoint)' (has a value|must)"):
         assert [system.method for system in read_systems([runs])] == ["base-0", "random-0.5-layer2"]

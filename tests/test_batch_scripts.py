@@ -42,7 +42,7 @@ def data(tmp_path: Path) -> Path:
     return tmp_path / "data"
 
 
-def test_the_batch_test_scripts_of_all_model_folders_are_identical() -> None:
+def test_batch_test_scripts_of_all_model_folders_are_identical() -> None:
     doors = {(ROOT / folder / "batch_test.sh").read_text() for folder in FOLDERS}
     assert len(doors) == 1
     assert all(os.access(ROOT / folder / "batch_test.sh", os.X_OK) for folder in (*FOLDERS, "scripts"))
@@ -82,7 +82,7 @@ def door(
     return door
 
 
-def test_a_batch_script_runs_tasks_with_data_and_reports_the_others(
+def test_a_batch_script_runs_the_tasks_with_data_and_reports_those_without(
     door: Callable[..., subprocess.CompletedProcess[str]], data: Path, tiny_checkpoint: Path, tmp_path: Path
 ) -> None:
     """From a folder with spaces, tasks in any case, options before and after them, one task without data."""
@@ -120,7 +120,7 @@ def test_without_data_a_batch_script_prints_an_error_and_no_tables(
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["logs"]
 
 
-def test_environment_variables_fill_options_left_out(
+def test_options_missing_in_a_batch_command_are_taken_from_environment_variables(
     data: Path, tiny_checkpoint: Path, tmp_path: Path, no_env, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -152,7 +152,9 @@ def test_environment_variables_fill_options_left_out(
         (["--model", "gpt", "TAU"], "unknown model 'gpt'"),
     ],
 )
-def test_a_wrong_command_is_one_line(arguments: list[str], message: str, no_env, monkeypatch, capsys) -> None:
+def test_a_wrong_batch_command_is_a_one_line_error(
+    arguments: list[str], message: str, no_env, monkeypatch, capsys
+) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     with pytest.raises(SystemExit) as raised:
         cli_batch.batch("Qwen_2.5_Omni", arguments)
@@ -166,7 +168,9 @@ def test_a_wrong_command_is_one_line(arguments: list[str], message: str, no_env,
     ("python", "reason"),
     [("false", ""), ("/nowhere/python", " (*No such file*)"), (sys.executable, " (*no numpy here)")],
 )
-def test_a_python_that_cannot_import_audiomarathon_is_reported(tmp_path: Path, python: str, reason: str) -> None:
+def test_a_batch_script_whose_python_cannot_import_audiomarathon_reports_it(
+    tmp_path: Path, python: str, reason: str
+) -> None:
     broken = tmp_path / "broken" / "audiomarathon" / "__init__.py"
     broken.parent.mkdir(parents=True)
     broken.write_text("raise ImportError('no numpy here')")
@@ -193,7 +197,7 @@ class TestDefaults:
         monkeypatch.setattr(os, "environ", os.environ.copy())
         return run
 
-    def test_for_a_model_folder(self, seen) -> None:
+    def test_of_a_model_folder_are_all_tasks_with_dart_at_layer_2_on_gpu_0(self, seen) -> None:
         tasks, model, settings, methods, ratios, named = seen("Qwen_2.5_Omni")
         assert tasks == ["all"]
         assert (model, methods, ratios) == ("qwen2.5-omni-7b", "dart", None)
@@ -201,14 +205,14 @@ class TestDefaults:
         assert named == {"base": True, "plan": False, "logs": True, "ray": None}
         assert os.environ["CUDA_VISIBLE_DEVICES"] == "0"
 
-    def test_for_the_kvpress_folder(self, seen) -> None:
+    def test_of_the_kvpress_folder_are_presses_and_a_results_folder_named_after_it(self, seen) -> None:
         _tasks, model, settings, methods, _ratios, _named = seen("kvpress")
         assert model == "qwen2.5-omni"
         assert "snapkv" in methods.split(",")
         assert "fast_v" not in methods.split(",")
         assert str(settings.results) == "kvpress_Results"
 
-    def test_gpu_id_option_sets_cuda_visible_devices(self, seen, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_gpu_id_option_sets_cuda_visible_devices(self, seen, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(cli_batch, "_has_gpu", lambda: True)
         monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
         seen("Qwen_2.5_Omni", "-g", "3")
@@ -217,7 +221,7 @@ class TestDefaults:
     @pytest.mark.parametrize(
         ("gpus", "there", "visible"), [("7", 0, "none"), ("0,1", 0, "none"), ("0,1,9", 2, "only 2")]
     )
-    def test_missing_gpus_in_gpu_id_are_refused_rather_than_run_on_the_cpu(
+    def test_a_gpu_id_that_does_not_exist_is_refused_rather_than_run_on_the_cpu(
         self, seen, monkeypatch, capsys, gpus, there, visible
     ) -> None:
         monkeypatch.setattr(cli_batch, "_has_gpu", lambda: True)
@@ -247,6 +251,6 @@ class TestDefaults:
         seen("Qwen_2.5_Omni")
         assert os.environ["CUDA_VISIBLE_DEVICES"] == "5"
 
-    def test_a_folder_that_belongs_to_no_model_is_refused(self) -> None:
+    def test_a_folder_that_belongs_to_no_model_has_none_and_is_refused(self) -> None:
         with pytest.raises(SettingsError, match=r"not a model's folder"):
             cli_batch._model_of("Elsewhere")

@@ -29,7 +29,7 @@ def toy() -> AudioLM:
     return random_model("tiny", "cpu", "float32")
 
 
-def test_efficiency_script_measures_base_pruner_and_press_end_to_end(
+def test_the_efficiency_script_measures_base_a_pruner_and_a_press(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "out.json"
@@ -74,7 +74,9 @@ class FakeMemory(Clock):
 
 
 @pytest.mark.parametrize(("tower", "llm", "peak"), [(50, 20, 50), (50, 80, 80)])
-def test_every_memory_peak_counts_the_tower(tower: int, llm: int, peak: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_peak_memory_of_every_method_includes_the_audio_tower(
+    tower: int, llm: int, peak: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     lm, clock = random_model("tiny", "cpu", "float32"), FakeMemory()
     monkeypatch.setattr(lm, "clock", clock)
     lm.audio_tower.conv1.register_forward_hook(lambda *_: clock.rise(tower))
@@ -84,7 +86,7 @@ def test_every_memory_peak_counts_the_tower(tower: int, llm: int, peak: int, mon
     assert [row.peak_memory_bytes for row in rows] == [peak, peak]
 
 
-def test_flops_per_token_by_hand(toy: AudioLM) -> None:
+def test_flops_per_token_equal_values_counted_by_hand(toy: AudioLM) -> None:
     cost = count_cost(toy)
     size = SIZES["tiny"]
     head = size.width // size.heads
@@ -95,7 +97,7 @@ def test_flops_per_token_by_hand(toy: AudioLM) -> None:
     assert cost.attention_flops_coefficient == (2.0 * size.width,) * size.layers
 
 
-def test_token_gathering_is_timed_and_the_patch_is_removed(toy: AudioLM) -> None:
+def test_token_gathering_is_timed_and_the_timing_patch_is_removed_afterwards(toy: AudioLM) -> None:
     rows = Drop.rows
     inputs = prepare(toy, 50)
     with gathering_timed(toy) as spans:
@@ -110,7 +112,9 @@ def test_token_gathering_is_timed_and_the_patch_is_removed(toy: AudioLM) -> None
 @pytest.mark.parametrize(
     ("name", "billions", "encoder_millions"), [("qwen2.5-omni-7b", 7.6, 640), ("qwen2.5-omni-3b", 3.4, 640)]
 )
-def test_real_sizes_have_the_parameters_of_real_models(name: str, billions: float, encoder_millions: float) -> None:
+def test_random_models_of_real_size_have_the_parameter_count_of_the_real_models(
+    name: str, billions: float, encoder_millions: float
+) -> None:
     lm = random_model(name, "meta", "bfloat16")
     text = sum(p.numel() for part in (lm.decoder, lm.lm_head) for p in part.parameters())
     assert text / 1e9 == pytest.approx(billions, abs=0.06)

@@ -50,7 +50,7 @@ def test_a_built_corpus_loads_as_its_task(task: str, corpora: dict[str, tuple[li
 
 
 @pytest.mark.parametrize("task", sorted(MAKERS.keys() - SPOKEN))
-def test_manifest_offsets_cut_the_source_clips_out_of_the_built_clips(
+def test_manifest_offsets_locate_the_source_clips_in_the_built_clips(
     task: str, corpora: dict[str, tuple[list[str], Path]]
 ) -> None:
     (raw, *_), folder = corpora[task]
@@ -88,7 +88,7 @@ def test_two_builds_are_the_same_bytes(task: str, corpora: dict[str, tuple[list[
     assert tree(built(task, raw, folder)) == tree(again)
 
 
-def test_with_a_crossfade_manifest_offsets_recover_all_but_the_fades(tmp_path: Path) -> None:
+def test_with_a_crossfade_manifest_offsets_locate_source_clips_except_their_fades(tmp_path: Path) -> None:
     raw = MAKERS["vox"](tmp_path / "raw", Noise())
     folder = built("vox", raw, tmp_path / "vox", "--crossfade", "0.1")
     fade = 1600
@@ -102,7 +102,9 @@ def test_with_a_crossfade_manifest_offsets_recover_all_but_the_fades(tmp_path: P
             np.testing.assert_array_equal(joined[inner], original[fade:-fade])
 
 
-def test_another_seed_gives_other_clips(corpora: dict[str, tuple[list[str], Path]], tmp_path: Path) -> None:
+def test_building_with_another_seed_gives_other_clips(
+    corpora: dict[str, tuple[list[str], Path]], tmp_path: Path
+) -> None:
     raw, folder = corpora["desed"]
     assert tree(built("desed", raw, tmp_path / "other", "--seed", "1")) != tree(folder)
 
@@ -176,7 +178,7 @@ def test_a_killed_build_continues_to_the_same_bytes(moment: str, tau: list[str],
     assert tree(built("tau", tau, tmp_path / "killed")) == tree(whole)
 
 
-def test_finished_clips_are_left_alone_and_damaged_ones_made_again(tau: list[str], folder: Path, capsys: Any) -> None:
+def test_a_repeated_build_makes_only_damaged_clips_again(tau: list[str], folder: Path, capsys: Any) -> None:
     before = tree(folder)
     first, second, *_ = (folder / row["path"] for row in manifest(folder))
     content, stamp = bytearray(first.read_bytes()), second.stat().st_mtime_ns
@@ -189,7 +191,9 @@ def test_finished_clips_are_left_alone_and_damaged_ones_made_again(tau: list[str
 
 
 @pytest.mark.parametrize("change", [("--seed", "1"), ("--gap", "0.5"), ("--crossfade", "0.1"), ("--rate", "8000")])
-def test_other_settings_are_named(change: tuple[str, str], tau: list[str], folder: Path, capsys: Any) -> None:
+def test_a_build_with_changed_settings_is_refused_and_names_the_setting(
+    change: tuple[str, str], tau: list[str], folder: Path, capsys: Any
+) -> None:
     before = tree(folder)
     built("tau", tau, folder, *change, code=2)
     assert f"{change[0][2:]}" in capsys.readouterr().err.partition("other settings: ")[2]
@@ -204,7 +208,9 @@ def test_an_output_folder_with_unrelated_files_is_refused(tau: list[str], tmp_pa
     assert [file.name for file in (tmp_path / "mine").iterdir()] == ["thesis.txt"]
 
 
-def test_a_limit_is_spread_over_groups_and_can_only_be_raised(tau: list[str], whole: Path, tmp_path: Path) -> None:
+def test_a_limit_is_spread_over_groups_and_can_be_raised_but_not_lowered(
+    tau: list[str], whole: Path, tmp_path: Path
+) -> None:
     folder = built("tau", tau, tmp_path / "few", "--limit", "3")
     assert len({row["group"] for row in manifest(folder)}) == 3
     built("tau", tau, folder, "--limit", "2", code=2)
@@ -235,7 +241,9 @@ def link_to_nowhere(file: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [no_audio, truncated, damaged_within, Path.unlink, link_to_nowhere])
-def test_a_broken_source_is_named_and_left_out(damage: Callable[[Path], object], tmp_path: Path, capsys: Any) -> None:
+def test_a_broken_source_clip_is_reported_and_left_out_of_the_build(
+    damage: Callable[[Path], object], tmp_path: Path, capsys: Any
+) -> None:
     """Damage within a FLAC shows only in decoding: the clip is planned again without it."""
     raw = MAKERS["librispeech"](tmp_path / "raw", Noise())
     broken = sorted(Path(raw[0]).rglob("*.flac"))[4]
@@ -250,7 +258,7 @@ def test_a_broken_source_is_named_and_left_out(damage: Callable[[Path], object],
     assert tree(built("librispeech", raw, folder)) == tree(built("librispeech", raw, tmp_path / "again"))
 
 
-def test_a_build_killed_after_a_broken_source_continues_to_the_same_bytes(tmp_path: Path) -> None:
+def test_a_build_killed_after_a_broken_source_clip_continues_to_the_same_bytes(tmp_path: Path) -> None:
     raw = MAKERS["librispeech"](tmp_path / "raw", Noise())
     damaged_within(sorted(Path(raw[0]).rglob("*.flac"))[2])
     whole = tree(built("librispeech", raw, tmp_path / "whole"))
@@ -270,7 +278,7 @@ def test_a_build_killed_after_a_broken_source_continues_to_the_same_bytes(tmp_pa
     assert tree(built("librispeech", raw, tmp_path / "killed")) == whole
 
 
-def test_a_source_that_is_listed_twice_is_used_once(own_tau: list[str], tmp_path: Path) -> None:
+def test_a_source_clip_that_is_listed_twice_is_used_once(own_tau: list[str], tmp_path: Path) -> None:
     meta = Path(own_tau[0]) / "meta.csv"
     lines = meta.read_text().splitlines()
     meta.write_text("\n".join([*lines, lines[1], lines[2]]) + "\n")
@@ -313,7 +321,9 @@ def test_a_file_name_that_is_not_utf8_is_refused(own_tau: list[str], tmp_path: P
     assert "is not UTF-8; rename it" in capsys.readouterr().err
 
 
-def test_settings_that_gave_no_clip_may_be_changed_in_place(tau: list[str], whole: Path, tmp_path: Path) -> None:
+def test_a_build_that_produced_no_clip_can_be_repeated_with_other_settings(
+    tau: list[str], whole: Path, tmp_path: Path
+) -> None:
     folder = built("tau", tau, tmp_path / "tau", "--min", "100", "--max", "200", code=2)
     assert tree(built("tau", tau, folder)) == tree(whole)
 
@@ -326,7 +336,9 @@ def test_a_damaged_build_log_is_rebuilt(file: str, damage: str, tau: list[str], 
     assert tree(built("tau", tau, folder)) == before
 
 
-def test_damaged_settings_are_refused_a_torn_first_write_is_not(tau: list[str], tmp_path: Path, capsys: Any) -> None:
+def test_a_damaged_build_json_is_refused_but_a_leftover_temporary_one_is_ignored(
+    tau: list[str], tmp_path: Path, capsys: Any
+) -> None:
     folder = tmp_path / "tau"
     folder.mkdir()
     (folder / ".build.json.new").touch()

@@ -41,7 +41,7 @@ def test_a_corpus_built_of_real_ambience_runs_on_the_embedded_model(tmp_path: Pa
     assert result.summary["audio_seconds"] == pytest.approx(clip["seconds"])
 
 
-def test_real_speech_is_joined_to_long_clips_with_its_transcripts(tmp_path: Path) -> None:
+def test_real_speech_clips_are_joined_to_long_clips_with_joined_transcripts(tmp_path: Path) -> None:
     if not prompts():
         pytest.skip(f"no voice prompts: apt-get install {PROMPT_PACKAGES}")
     chapter = tmp_path / "LibriSpeech" / "dev-clean" / "1" / "10"

@@ -32,16 +32,18 @@ MARK = "void at::native::spin_kernel(long)"
         ([("a", 1, 2), ("b", 2, 4)], [0, 3, 3]),  # without a gap
     ],
 )
-def test_busy_time_is_the_union_of_the_kernels(kernels: list[tuple[str, float, float]], until: list[float]) -> None:
+def test_busy_time_is_the_union_of_the_kernel_times(
+    kernels: list[tuple[str, float, float]], until: list[float]
+) -> None:
     assert busy_until(kernels, [1, 4, 10]) == until
 
 
-def test_marks_split_busy_time_and_do_not_count_as_work() -> None:
+def test_busy_time_at_each_mark_sums_earlier_kernels_without_the_marks() -> None:
     kernels = [("a", 0.0, 2.0), (MARK, 2.0, 2.1), ("b", 3.0, 5.0), (MARK, 6.0, 6.1), ("c", 6.1, 7.0), (MARK, 8.0, 8.5)]
     assert busy_at_marks(kernels) == pytest.approx([2.0, 4.0, 4.9])
 
 
-def test_a_kernel_that_overlaps_a_mark_is_split_there() -> None:
+def test_busy_time_counts_a_kernel_that_overlaps_a_mark_only_up_to_the_mark() -> None:
     assert busy_at_marks([("a", 0.0, 4.0), (MARK, 1.0, 1.5), (MARK, 3.0, 3.5)]) == [1.0, 3.0]
 
 
@@ -64,7 +66,9 @@ def test_busy_clock_gives_the_busy_time_between_two_marks() -> None:
     assert clock.seconds(0, 2) == 3.0
 
 
-def test_marks_run_on_the_models_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_busy_clock_puts_marks_on_the_models_gpu_rather_than_the_current_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """DEVICE=cuda:1 does not make GPU 1 the current one."""
     current, marked = [0], list[int]()
 
@@ -80,7 +84,7 @@ def test_marks_run_on_the_models_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     assert marked == [1, 1]
 
 
-def test_a_profiler_that_cannot_start_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_busy_seconds_raises_the_error_of_a_profiler_that_cannot_start(monkeypatch: pytest.MonkeyPatch) -> None:
     class Refused:
         def __init__(self, **_: Any) -> None: ...
 
@@ -96,6 +100,6 @@ def test_a_profiler_that_cannot_start_is_named(monkeypatch: pytest.MonkeyPatch) 
         lm.clock.synchronize()
 
 
-def test_busy_seconds_of_a_cpu_model_are_refused(lm: AudioLM) -> None:
+def test_busy_seconds_of_a_model_on_the_cpu_are_refused(lm: AudioLM) -> None:
     with pytest.raises(ModelError, match="on one GPU"), busy_seconds(lm):
         pass

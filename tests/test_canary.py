@@ -36,7 +36,7 @@ def layer_calls(lm: AudioLM, prompts: list[Prompt]) -> list[dict[str, Any]]:
     return calls
 
 
-def test_transformers_keeps_the_thinkers_parts_where_the_family_expects_them(lm: AudioLM) -> None:
+def test_transformers_keeps_the_parts_of_qwen_2_5_omni_where_our_code_expects_them(lm: AudioLM) -> None:
     assert hasattr(lm.model.model, "rope_deltas"), "thinker.model.rope_deltas moved (a canary)"
     assert len(lm.decoder_layers) == 4, "thinker.model.language_model.layers moved (Qwen2_5Omni.decoder)"
     assert isinstance(lm.lm_head, torch.nn.Linear), "thinker.lm_head moved (Qwen2_5Omni.lm_head)"
@@ -46,13 +46,15 @@ def test_transformers_keeps_the_thinkers_parts_where_the_family_expects_them(lm:
 @pytest.mark.parametrize(
     "name", ["hidden_states", "attention_mask", "position_ids", "position_embeddings", "past_key_values"]
 )
-def test_decoder_layers_still_take_each_argument_that_pruner_hooks_use(
+def test_transformers_decoder_layers_take_each_argument_that_pruner_hooks_use(
     layer_calls: list[dict[str, Any]], name: str
 ) -> None:
     assert all(name in call for call in layer_calls), f"decoder layers no longer take {name!r} (token_pruner hooks)"
 
 
-def test_decoder_layer_inputs_have_the_shapes_that_gathering_expects(layer_calls: list[dict[str, Any]]) -> None:
+def test_transformers_decoder_layer_inputs_have_the_shapes_that_gathering_expects(
+    layer_calls: list[dict[str, Any]],
+) -> None:
     prefill = layer_calls[0]
     batch, length, _width = prefill["hidden_states"].shape
     cos, sin = prefill["position_embeddings"]
@@ -61,19 +63,21 @@ def test_decoder_layer_inputs_have_the_shapes_that_gathering_expects(layer_calls
     assert prefill["attention_mask"] is None, "sdpa at batch 1 no longer goes without a mask"
 
 
-def test_cache_get_seq_length_counts_the_keys_of_its_layer(layer_calls: list[dict[str, Any]]) -> None:
+def test_get_seq_length_of_a_transformers_cache_counts_the_keys_of_its_layer(layer_calls: list[dict[str, Any]]) -> None:
     length = layer_calls[0]["hidden_states"].shape[1]
     seen = [call["cached"] for call in layer_calls]
     assert seen == [0, length, length + 1], "Cache.get_seq_length(layer) no longer counts that layer's keys"
 
 
-def test_cache_layers_have_key_and_value_tensors(layer_calls: list[dict[str, Any]]) -> None:
+def test_transformers_cache_layers_have_key_and_value_tensors(layer_calls: list[dict[str, Any]]) -> None:
     layer = layer_calls[-1]["past_key_values"].layers[1]
     assert torch.is_tensor(layer.keys), "cache.layers[i].keys moved (CacheProbe)"
     assert torch.is_tensor(layer.values), "cache.layers[i].values moved (CacheProbe)"
 
 
-def test_logits_processors_are_called_once_per_token_after_the_lm_head(lm: AudioLM, prompts: list[Prompt]) -> None:
+def test_transformers_calls_logits_processors_once_per_token_after_the_lm_head(
+    lm: AudioLM, prompts: list[Prompt]
+) -> None:
     events: list[str] = []
     handle = lm.lm_head.register_forward_hook(lambda *_: events.append("head"))
     inputs = lm.prepare(prompts[:1])

@@ -106,7 +106,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("text", "expected"), CASES)
-def test_tokens_equal_those_of_the_stanford_tokenizer(text: str, expected: str) -> None:
+def test_caption_tokens_equal_those_of_the_stanford_tokenizer(text: str, expected: str) -> None:
     assert " ".join(tokens(text)) == expected
 
 
@@ -118,7 +118,7 @@ def test_tokens_equal_those_of_the_stanford_tokenizer(text: str, expected: str) 
         ('<a href="x">', ('<a\u00a0href="x">',)),
     ],
 )
-def test_a_token_may_hold_spaces(text: str, expected: tuple[str, ...]) -> None:
+def test_a_caption_token_may_hold_no_break_spaces(text: str, expected: tuple[str, ...]) -> None:
     assert tokens(text) == expected
 
 
@@ -126,7 +126,7 @@ PUNCTUATION = {"''", "'", "``", "`", "-LRB-", "-RRB-", "-LCB-", "-RCB-", *".?!,:
 
 
 @given(st.text(st.characters(max_codepoint=0x2FFF, exclude_categories=("Cs",)), max_size=40))
-def test_no_token_of_any_text_is_punctuation_or_holds_a_space(text: str) -> None:
+def test_no_caption_token_is_punctuation_or_holds_a_plain_space(text: str) -> None:
     words = tokens(text)
     assert not PUNCTUATION & set(words)
     assert all(token and " " not in token for token in words)
@@ -170,20 +170,20 @@ def test_cider_d_equals_a_plain_implementation(cases: list[tuple[str, list[str]]
     assert ((scores >= 0) & (scores < 10 + 1e-9)).all()
 
 
-def test_cider_d_of_a_pair_equals_golden_values() -> None:
+def test_cider_d_of_example_pairs_equals_golden_values() -> None:
     scores = cider_d(PAIR, PAIR_REFERENCES, Frequencies.of(PAIR_REFERENCES))
     assert scores == pytest.approx([1.36405492, 0.55865452], abs=1e-8)
     assert scores.mean() == pytest.approx(0.9613547163493906, abs=1e-14)
 
 
-def test_cider_d_of_the_reference_is_ten_and_of_an_empty_caption_zero() -> None:
+def test_cider_d_of_a_caption_equal_to_its_reference_is_10_and_of_an_empty_one_0() -> None:
     references = [["rain falls on a roof"], ["two dogs bark loudly outside"], ["one man speaks to another"]]
     frequencies = Frequencies.of(references)
     assert cider_d([texts[0] for texts in references], references, frequencies) == pytest.approx([10, 10, 10])
     assert cider_d(["", "...", "xyz"], references, frequencies).tolist() == [0, 0, 0]
 
 
-def test_frequencies_count_items_and_their_hash_follows_the_references() -> None:
+def test_frequencies_count_items_per_n_gram_and_their_hash_depends_on_the_references() -> None:
     frequencies = Frequencies.of([["a dog", "a cat"], ["a dog"]])
     assert frequencies.total == 2
     assert dict(frequencies.items) == {("a",): 2, ("dog",): 2, ("cat",): 1, ("a", "dog"): 2, ("a", "cat"): 1}
@@ -191,7 +191,7 @@ def test_frequencies_count_items_and_their_hash_follows_the_references() -> None
     assert Frequencies.of([["a dog"], ["a cat"]]).hash != frequencies.hash
 
 
-def test_cider_d_depends_on_the_frequencies_not_on_the_other_scored_items() -> None:
+def test_cider_d_depends_on_the_frequencies_and_not_on_the_items_scored_with_it() -> None:
     references = [["a cat runs"], ["a dog barks"], ["a dog naps"], ["rain falls"], ["a dog eats"]]
     candidates = ["a cat barks", "a dog runs", "a cat naps", "a dog falls", "rain eats"]
     whole, part = Frequencies.of(references), Frequencies.of(references[:2])
@@ -202,7 +202,7 @@ def test_cider_d_depends_on_the_frequencies_not_on_the_other_scored_items() -> N
 
 
 @pytest.mark.parametrize("references", [[], [["a dog"]]])
-def test_frequencies_of_fewer_than_two_items_are_refused(references: list[list[str]]) -> None:
+def test_cider_d_frequencies_of_fewer_than_two_items_are_refused(references: list[list[str]]) -> None:
     with pytest.raises(DataError, match="at least 2 items"):
         Frequencies.of(references)
 
@@ -228,7 +228,7 @@ class Flags:
         return np.array([self.probability if self.word in text else 0.0 for text in texts])
 
 
-def test_fense_by_hand() -> None:
+def test_fense_equals_values_computed_by_hand() -> None:
     scores = fense(["ab", "ab", "c", ""], [["ab", "cd"], ["a"], ["c"], ["a"]], Bags(), Flags("c"))
     assert scores.sbert_sim == pytest.approx([0.5, math.sqrt(0.5), 1, 0])
     assert scores.fer.tolist() == [0, 0, 1, 0]
@@ -262,11 +262,11 @@ def test_fense_encodes_each_text_once_and_accepts_an_empty_list() -> None:
         ("", ""),
     ],
 )
-def test_first_sentence_is_cut_at_a_sentence_end_and_not_at_an_abbreviation(text: str, first: str) -> None:
+def test_a_captions_first_sentence_ends_at_a_full_stop_but_not_at_an_abbreviation(text: str, first: str) -> None:
     assert first_sentence(text) == first
 
 
-def test_caption_lengths_by_hand() -> None:
+def test_caption_length_figures_equal_values_counted_by_hand() -> None:
     texts = ["a dog barks.", "a"]
     figures = lengths(texts, lambda given: [65 if text == "a" else 129 for text in given])
     words = {"mean": 2, "p5": pytest.approx(1.1), "p95": pytest.approx(2.9)}
@@ -275,7 +275,7 @@ def test_caption_lengths_by_hand() -> None:
     assert lengths([], None)["words"] == {"mean": None, "p5": None, "p95": None}
 
 
-def test_human_ceiling_computes_each_references_vector_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_human_ceiling_computes_the_vector_of_each_reference_once(monkeypatch: pytest.MonkeyPatch) -> None:
     texts = [f"a dog barks {number} times" for number in range(20)]
     frequencies, weighed = Frequencies.of([texts, ["rain"]]), list[str]()
     weigh = cider._vectors
@@ -285,7 +285,7 @@ def test_human_ceiling_computes_each_references_vector_once(monkeypatch: pytest.
     assert sorted(weighed) == sorted(texts)
 
 
-def test_long_texts_are_not_cached() -> None:
+def test_results_for_long_texts_are_not_kept_in_the_cache() -> None:
     read = list[str]()
     length = remembered(10)(lambda text: read.append(text) or len(text))
     short, long = [str(number) for number in range(100)], ["word " * number for number in range(3, 100)]
@@ -294,7 +294,7 @@ def test_long_texts_are_not_cached() -> None:
     assert len(read) == len(short) + 3 * len(long)
 
 
-def test_human_ceiling_scores_each_reference_against_the_others() -> None:
+def test_human_ceiling_scores_each_reference_against_those_of_the_same_item() -> None:
     def shared(candidates: Sequence[str], references: Sequence[Sequence[str]]) -> np.ndarray:
         return np.array([float(candidate in texts) for candidate, texts in zip(candidates, references, strict=True)])
 
@@ -366,7 +366,7 @@ def test_tokens_of_all_example_captions_equal_those_of_the_stanford_jar(
 
 
 @pytest.mark.real
-def test_fense_of_a_pair_equals_golden_values() -> None:
+def test_fense_of_example_pairs_equals_golden_values() -> None:
     encoder = SentenceEncoder(str(real_weights("all-minilm-l6-v2")))
     scores = fense(PAIR, PAIR_REFERENCES, encoder, Flags(""))
     assert scores.sbert_sim == pytest.approx([0.7738, 0.6952], abs=5e-5)

@@ -49,13 +49,15 @@ def told(bert: Path, place: Path, file: str, content: dict[str, Any]) -> Sentenc
 @pytest.mark.parametrize("config", [
     {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False}, {"pooling_mode": "cls"},
 ])  # fmt: skip
-def test_a_pooling_config_of_cls_uses_the_first_state(bert: Path, tmp_path: Path, config: dict[str, Any]) -> None:
+def test_a_pooling_config_of_cls_makes_the_first_token_state_the_embedding(
+    bert: Path, tmp_path: Path, config: dict[str, Any]
+) -> None:
     encoder, first = told(bert, tmp_path, "1_Pooling/config.json", config), hidden(bert, [2, 4, 5, 6, 3])[0]
     assert encoder.encode(["a dog barks"])[0] == pytest.approx((first / first.norm()).numpy(), abs=1e-5)
     assert encoder.hash == SentenceEncoder(str(bert)).hash + "-cls"  # verdicts of the mean are made anew
 
 
-def test_an_unsupported_pooling_is_refused(bert: Path, tmp_path: Path) -> None:
+def test_an_unsupported_pooling_of_a_sentence_encoder_is_refused(bert: Path, tmp_path: Path) -> None:
     encoder = told(bert, tmp_path, "1_Pooling/config.json", {"pooling_mode_max_tokens": True})
     with pytest.raises(ModelError, match="1_Pooling is max; allowed: mean, cls"):
         encoder.encode(["rain"])
@@ -67,7 +69,7 @@ def test_max_seq_length_of_the_encoder_folder_cuts_the_text(bert: Path, tmp_path
     assert same == pytest.approx(other, abs=1e-6)
 
 
-def test_batch_size_does_not_change_embeddings(bert: Path) -> None:
+def test_batch_size_does_not_change_sentence_embeddings(bert: Path) -> None:
     alone, together = (SentenceEncoder(str(bert), batch_size=size).encode(TEXTS) for size in (1, 64))
     assert alone.shape == (5, 16)
     assert alone.dtype == np.float32
@@ -75,7 +77,7 @@ def test_batch_size_does_not_change_embeddings(bert: Path) -> None:
     assert np.linalg.norm(alone, axis=1) == pytest.approx(np.ones(5), abs=1e-5)
 
 
-def test_encoder_reads_only_its_window_but_counts_all_word_pieces(bert: Path) -> None:
+def test_the_sentence_encoder_reads_only_its_window_but_counts_all_word_pieces(bert: Path) -> None:
     encoder = SentenceEncoder(str(bert), window=6)
     same, other = encoder.encode(["a a a a falls", "a a a a rain"])
     assert same == pytest.approx(other, abs=1e-6)
@@ -94,7 +96,7 @@ def checkpoint(bert: Path, place: Path, **more: Any) -> Echecker:
     return Echecker(file, sha256=hashlib.sha256(file.read_bytes()).hexdigest())
 
 
-def test_fluency_checker_returns_the_last_of_six_outputs(bert: Path, tmp_path: Path) -> None:
+def test_the_fluency_checker_returns_the_last_of_its_six_outputs(bert: Path, tmp_path: Path) -> None:
     checker = checkpoint(bert, tmp_path)
     state = torch.load(checker.checkpoint, weights_only=True)["state_dict"]
     logits = state["clf.weight"] @ hidden(bert, [2, 4, 5, 6, 3])[0] + state["clf.bias"]
@@ -103,7 +105,7 @@ def test_fluency_checker_returns_the_last_of_six_outputs(bert: Path, tmp_path: P
     assert checker.error([]).shape == (0,)
 
 
-def test_fluency_checker_reads_64_word_pieces(bert: Path, tmp_path: Path) -> None:
+def test_the_fluency_checker_reads_only_64_word_pieces(bert: Path, tmp_path: Path) -> None:
     longest, other, shorter = checkpoint(bert, tmp_path).error(
         [f"{'a ' * 62}dog", f"{'a ' * 62}rain", f"{'a ' * 61}rain"]
     )

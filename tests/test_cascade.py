@@ -121,7 +121,9 @@ def records_of(run: Path) -> dict[str, dict[str, Any]]:
 
 
 class TestTranscripts:
-    def test_are_made_once_a_clip_and_read_by_every_question(self, data: Path, llm: Path, tmp_path: Path) -> None:
+    def test_are_made_once_per_clip_and_shared_by_all_its_questions(
+        self, data: Path, llm: Path, tmp_path: Path
+    ) -> None:
         whisper = tiny_whisper.checkpoint(tmp_path / "tiny-whisper")
         flags = ("--model", "whisper-base", "--model-path", whisper, "--data", data, "--results", tmp_path)
         pruned = ("--methods", "frame", "--ratios", "0.5", "--at", "input", "--max-new-tokens", "4", "--limit", "2")
@@ -137,13 +139,15 @@ class TestTranscripts:
             }
         assert call("score", tmp_path / "transcripts")[0] == 0
 
-    def test_of_a_limited_run_cover_the_clips_of_the_tasks_limited_run(self, data: Path) -> None:
+    def test_of_a_run_with_a_limit_cover_the_clips_that_the_task_selects_with_it(self, data: Path) -> None:
         task, settings = get_task("tau"), RunSettings(limit=3)
         samples = selected(task.load(task.find(data)), settings)
         clips = selected(loaded("transcripts/tau", data), settings)
         assert {sample.clips for sample in clips} == {sample.clips for sample in samples}
 
-    def test_without_a_reference_are_scored_by_words_heard(self, data: Path, tmp_path: Path) -> None:
+    def test_of_a_task_without_reference_transcripts_are_scored_by_words_heard(
+        self, data: Path, tmp_path: Path
+    ) -> None:
         first = loaded("transcripts/tau", data).samples[0].id
         run = transcribed(tmp_path, "tau", data, {first: " ♪ ... "})
         assert call("score", run)[0] == 0
@@ -152,7 +156,9 @@ class TestTranscripts:
         assert summary["words_a_minute"] == pytest.approx(9 * 3 / (10 * 2 / 60))
         assert words_of("♪ so, … 3 -") == ["so,", "3"]
 
-    def test_a_folder_of_that_name_hides_no_task_file(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_are_requested_by_task_path_even_from_a_folder_named_transcripts(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         folder = tmp_path / "transcripts"
         folder.mkdir()
         (folder / "q.toml").write_text('key = "q"\nrows = "q.jsonl"\nclips = "c"\ntranscript = "t"\n')
@@ -168,7 +174,7 @@ class TestTranscripts:
         assert get_task("transcripts/q.toml").key == "transcripts/own-transcript/q"
 
     @pytest.mark.parametrize("name", ["transcripts/transcripts/tau", "transcripts/xares/esc50", "transcripts/tua"])
-    def test_of_an_unsuitable_task_are_refused(self, name: str) -> None:
+    def test_of_an_unknown_task_an_encoder_task_or_of_transcripts_are_refused(self, name: str) -> None:
         with pytest.raises(SettingsError):
             get_task(name)
 
@@ -186,7 +192,7 @@ class TestWordings:
         succeed("run", root / f"{key}.toml", *flags)
         return Run.read(next((root / "own-transcript" / key).glob("*/base-0")))
 
-    def test_that_differ_make_different_transcriber_identities(self, data: Path, tmp_path: Path) -> None:
+    def test_different_prompts_give_the_transcriber_different_identities(self, data: Path, tmp_path: Path) -> None:
         asked = {"plain": {}, "german": {"prompt": "Translate into German."}, "less": {"limit": 1}}
         runs = [self.made(tmp_path, data, key, **more) for key, more in asked.items()]
         plain, german, less = (made_by(run) for run in runs)
@@ -196,7 +202,7 @@ class TestWordings:
         assert parameters[0]["transcripts"] != parameters[1]["transcripts"]
         assert parameters[0]["transcriber's wording"] != parameters[1]["transcriber's wording"]
 
-    def test_do_not_count_for_a_model_that_takes_no_prompt(self, data: Path, tmp_path: Path) -> None:
+    def test_different_prompts_give_one_identity_for_a_model_that_takes_none(self, data: Path, tmp_path: Path) -> None:
         whisper = {"model": "whisper-base", "model_path": tiny_whisper.checkpoint(tmp_path / "tiny-whisper")}
         runs = [self.made(tmp_path, data, key, **whisper, prompt=f"Do {key}.") for key in ("one", "other")]
         assert made_by(runs[0]) == made_by(runs[1])
@@ -214,7 +220,9 @@ class TestPrompts:
             (("{question} <|im_end|>",), ["\n{question} <"]),
         ],
     )
-    def test_hold_the_question_below_the_transcripts_in_order(self, texts: Sequence[str], said: Sequence[str]) -> None:
+    def test_hold_the_transcripts_in_order_and_the_question_below_them(
+        self, texts: Sequence[str], said: Sequence[str]
+    ) -> None:
         prompt = Reading(tuple(Record(str(n), reply=text) for n, text in enumerate(texts))).worded("Who rings?")
         assert prompt.endswith("Who rings?")
         assert (prompt == "Who rings?") == (not texts)
@@ -230,13 +238,13 @@ class TestPrompts:
         ]
         assert counts == [1, 1]
 
-    def test_longer_than_the_llms_context_become_failed_samples(self, data: Path, tmp_path: Path) -> None:
+    def test_longer_than_the_context_of_the_llm_fail_their_samples(self, data: Path, tmp_path: Path) -> None:
         short = tiny_text_llm.checkpoint(tmp_path / "short", positions=64)
         transcribed(tmp_path, "race", data)
         code, output = cascade(tmp_path, data, short, "race")
         assert (code, "takes fewer than 64" in output) == (1, True)
 
-    def test_are_answered_as_by_transformers_generate(self, data: Path, llm: Path, tmp_path: Path) -> None:
+    def test_get_the_replies_of_transformers_generate(self, data: Path, llm: Path, tmp_path: Path) -> None:
         clips = [sample.id for sample in loaded("transcripts/race", data).samples]
         transcribed(tmp_path, "race", data, dict(zip(clips, ("a bell rings", ""), strict=True)))
         records = records_of(answer(tmp_path, data, llm, "race", max_new_tokens=12))
@@ -257,7 +265,9 @@ class TestPrompts:
 
 
 class TestRuns:
-    def test_of_every_kind_of_task_are_complete(self, data: Path, llm: Path, tmp_path: Path) -> None:
+    def test_of_choice_open_caption_and_jasco_tasks_answer_every_sample(
+        self, data: Path, llm: Path, tmp_path: Path
+    ) -> None:
         tasks = ("jasco", "lalm/mmau_pro", "lalm/clotho", "tau")
         for task in tasks:
             transcribed(
@@ -270,7 +280,9 @@ class TestRuns:
         of_mmau = records_of(tmp_path / "lalm/mmau_pro/asr+tiny-llm/base-0")
         assert of_mmau["m3"]["transcripts_read"] == [f"data/m3_{number}.wav" for number in range(3)]
 
-    def test_carry_the_transcribers_setting_and_identity(self, data: Path, llm: Path, tmp_path: Path) -> None:
+    def test_have_the_method_setting_and_identity_of_their_transcriber_on_record(
+        self, data: Path, llm: Path, tmp_path: Path
+    ) -> None:
         transcribed(tmp_path, "race", data, language="de")
         transcribed(tmp_path, "race", data, language="de", **FRAME)
         base = answer(tmp_path, data, llm, "race")
@@ -283,7 +295,7 @@ class TestRuns:
         assert identity["checkpoint"] == Run.read(base).identity["checkpoint"]
         assert [system.method for system in read_systems([tmp_path / "race"])] == ["base-0", "frame-0.5-input"]
 
-    def test_answer_again_only_where_a_transcript_has_changed(self, data: Path, llm: Path, tmp_path: Path) -> None:
+    def test_repeat_only_samples_whose_transcript_has_changed(self, data: Path, llm: Path, tmp_path: Path) -> None:
         clips = [sample.id for sample in loaded("transcripts/tau", data).samples]
         transcribed(tmp_path, "tau", data)
         before = lines_of(answer(tmp_path, data, llm, "tau") / "samples.jsonl")
@@ -292,7 +304,7 @@ class TestRuns:
         after = lines_of(answer(tmp_path, data, llm, "tau") / "samples.jsonl")
         assert [record["transcripts_read"] for record in after[len(before) :]] == [["a dog barks"]]
 
-    def test_read_transcripts_of_another_task_with_the_same_clips(self, data: Path, llm: Path, tmp_path: Path) -> None:
+    def test_use_transcripts_of_another_task_with_identical_clips(self, data: Path, llm: Path, tmp_path: Path) -> None:
         toml = 'key = "q"\nrows = "q.jsonl"\nclips = "audio"\nquestion = "q"\nanswer = "a"\nanswer_is = "open"\n'
         clip = loaded("librispeech", data).samples[0].clips[0]
         shutil.copy(clip, tmp_path / f"copy{clip.suffix}")
@@ -304,7 +316,7 @@ class TestRuns:
         cascade(tmp_path, tmp_path, llm, tmp_path / "q.toml", max_new_tokens=2)
         assert len(records_of(tmp_path / "own-open/q/asr+tiny-llm/base-0")) == 1
 
-    def test_report_cut_and_wordless_transcripts(self, data: Path, llm: Path, tmp_path: Path) -> None:
+    def test_report_how_many_transcripts_are_cut_or_without_words(self, data: Path, llm: Path, tmp_path: Path) -> None:
         run = transcribed(tmp_path, "race", data, {loaded("transcripts/race", data).samples[1].id: " ♪"})
         first, *others = lines_of(run / "samples.jsonl")
         write_records(run, [first | {"finish": "length"}, *others])
@@ -314,7 +326,9 @@ class TestRuns:
         (note,) = json.loads((tmp_path / "race/asr+tiny-llm/base-0/summary.json").read_text())["notes"]
         assert note == flaws  # and nothing of times
 
-    def test_of_control_audio_are_marked(self, data: Path, llm: Path, tmp_path: Path) -> None:
+    def test_on_transcripts_of_control_audio_are_marked_as_control_runs(
+        self, data: Path, llm: Path, tmp_path: Path
+    ) -> None:
         assert call("data", "controls", "tau", "--control", "silence", "--data", data, "-o", tmp_path)[0] == 0
         transcribed(tmp_path, "tau", tmp_path / "silence", "", control={"kind": "silence"})
         run = Run.read(answer(tmp_path, tmp_path / "silence", llm, "tau"))
@@ -355,18 +369,18 @@ class TestCosts:
         assert (both.audio_tokens, both.kept_audio_tokens, both.clip_seconds) == (200, 100, 4.0)
         assert both.session == "llm 2 + asr 1"
 
-    def test_have_no_time_where_a_part_was_not_timed(self) -> None:
+    def test_have_no_times_if_the_transcription_or_the_llm_was_not_timed(self) -> None:
         untimed = Record.from_json(a_transcript("a", "a bell", time=None))
         assert Reading((untimed,)).added_to(self.LLM).time is None
 
-    def test_add_up_for_endpoints_and_are_zero_for_a_local_part(self) -> None:
+    def test_in_money_sum_over_endpoints_and_are_zero_for_a_local_part(self) -> None:
         local, billed = (Record.from_json(a_transcript("a", "a bell", **more)) for more in ({}, {"cost": 0.5}))
         llm = replace(self.LLM, cost=1.0, attempts=1)
         assert Reading((local,)).added_to(llm).cost == 1.0
         assert Reading((replace(billed, attempts=1),)).added_to(llm).cost == 1.5
         assert Reading((replace(billed, attempts=1, cost=None),)).added_to(llm).cost is None
 
-    def test_of_a_cascade_beside_an_audio_llm_get_no_speed_up(self, data: Path, llm: Path, tmp_path: Path) -> None:
+    def test_of_a_cascade_get_no_speed_up_over_an_audio_llm(self, data: Path, llm: Path, tmp_path: Path) -> None:
         for setting in ({}, FRAME):
             transcribed(tmp_path, "race", data, **setting)
         answer(tmp_path, data, llm, "race")
@@ -382,7 +396,7 @@ class TestCosts:
         assert any("transcription by asr (on a cpu)" in note for note in summary["notes"])
         assert call("report", tmp_path / "race", "-o", tmp_path / "page.html")[0] == 0
 
-    def test_compare_only_samples_answered_by_both_systems(self) -> None:
+    def test_are_compared_only_over_samples_answered_by_both_systems(self) -> None:
         def at(seconds: float, **more: Any) -> Record:
             return Record("q", time={"prefill": seconds}, **more)
 
@@ -396,13 +410,15 @@ class TestCosts:
         assert "unknown of memory at the peak, the reference 2 GB" in why
         assert "cost 0.5, the reference none" in why
 
-    def test_of_a_batched_llm_claim_no_throughput(self, data: Path, llm: Path, tmp_path: Path) -> None:
+    def test_of_a_batched_llm_include_no_throughput(self, data: Path, llm: Path, tmp_path: Path) -> None:
         transcribed(tmp_path, "race", data)
         run = answer(tmp_path, data, llm, "race", no_timing=True, batch_size=2)
         summary = json.loads((run / "summary.json").read_text())
         assert summary["timing"] == {"audio_seconds_per_second": None}
 
-    def test_are_planned_from_the_llms_config(self, data: Path, llm: Path, tmp_path: Path) -> None:
+    def test_are_planned_from_the_config_of_the_llm_without_weights(
+        self, data: Path, llm: Path, tmp_path: Path
+    ) -> None:
         transcribed(tmp_path, "tau", data)
         small = tmp_path / "config-only"
         small.mkdir()
@@ -423,7 +439,9 @@ class TestRefusals:
         (line,) = (line for line in output.splitlines() if line.startswith("error: "))
         return line
 
-    def test_missing_transcripts_are_counted_with_the_command_to_make_them(self, data: Path, tmp_path: Path) -> None:
+    def test_missing_transcripts_are_refused_with_their_count_and_transcribe_command(
+        self, data: Path, tmp_path: Path
+    ) -> None:
         transcribed(tmp_path, "tau", data, without=3, **FRAME)
         line = self.refused(tmp_path / "transcripts", "tau", data=data)
         assert "3 of 10 clips have no transcript by asr frame-0.5-input" in line
@@ -447,7 +465,7 @@ class TestRefusals:
         assert {"--no-timing", "--balance"} < {*words}
         assert not {"--limit", "--results", "--at", "--decode"} & {*words}
 
-    def test_a_failed_transcript_is_named(self, data: Path, tmp_path: Path) -> None:
+    def test_a_failed_transcript_is_refused_with_its_error(self, data: Path, tmp_path: Path) -> None:
         run = transcribed(tmp_path, "race", data)
         clips = [line["clips"] for line in lines_of(run / "samples.jsonl")]
         failed = a_failed_record(clips[0], "AudioError: no sound", clips=clips[0])
@@ -456,7 +474,7 @@ class TestRefusals:
         assert "1 of 2 clips" in line
         assert "AudioError: no sound" in line
 
-    def test_a_changed_clip_needs_a_new_transcript(self, data: Path, tmp_path: Path) -> None:
+    def test_a_transcript_of_a_changed_clip_counts_as_missing(self, data: Path, tmp_path: Path) -> None:
         root = shutil.copytree(data / "RACE", tmp_path / "data" / "RACE").parent
         transcribed(tmp_path, "race", root)
         task_folders.write_clip(loaded("race", root).samples[0].clips[0], hertz=999)
@@ -467,7 +485,9 @@ class TestRefusals:
         assert "only asks for a transcript" in self.refused(tmp_path / "transcripts", "librispeech", data=data)
 
     @pytest.mark.parametrize("plan", [(), ("--plan",)])
-    def test_all_leaves_out_transcription_tasks(self, data: Path, tmp_path: Path, plan: Sequence[str]) -> None:
+    def test_the_task_name_all_leaves_out_transcription_tasks(
+        self, data: Path, tmp_path: Path, plan: Sequence[str]
+    ) -> None:
         transcribed(tmp_path, "tau", data)
         code, output = call("cascade", tmp_path / "transcripts", "all", "--with", "no/such", "--data", data, *plan)
         assert (code, "librispeech: left out of all" in output) == (2, True)
@@ -480,14 +500,16 @@ class TestRefusals:
             ("openai:tiny", ("--plan",), "leave out --plan", "audiomarathon run"),
         ],
     )
-    def test_an_endpoint_needs_a_name_and_has_no_plan(
+    def test_an_endpoint_without_a_model_name_and_a_plan_of_an_endpoint_are_refused(
         self, data: Path, tmp_path: Path, llm: str, plan: tuple[str, ...], said: str, unsaid: str
     ) -> None:
         run = transcribed(tmp_path, "race", data)
         code, output = call("cascade", run, "race", "--with", llm, "--data", data, *plan)
         assert (code, said in output, unsaid in output) == (2, True, False)
 
-    def test_a_task_named_like_a_folder(self, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_task_name_is_accepted_though_a_results_folder_has_the_same_name(
+        self, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         transcribed(tmp_path, "race", data, without=1)
         facts = {"schema_version": 2, "task": "race", "method": "base-0", "checkpoint_name": "x", "identity": {}}
         write_run(tmp_path / "race/x/base-0", facts, [a_record("q")])
@@ -496,7 +518,9 @@ class TestRefusals:
         assert "1 of 2 clips" in self.refused("transcripts", "race", data=data)
         assert "1 of 2 clips" in self.refused("transcripts/race", "race", data=data)
 
-    def test_a_transcript_folder_and_a_task_are_both_required(self, data: Path, tmp_path: Path) -> None:
+    def test_a_command_without_a_transcript_folder_or_without_a_task_is_refused(
+        self, data: Path, tmp_path: Path
+    ) -> None:
         transcribed(tmp_path, "race", data)
         assert "names no folder with runs of transcripts" in self.refused("race", data=data)
         assert "names no task" in self.refused(tmp_path / "transcripts", data=data)
@@ -511,7 +535,9 @@ class TestRefusals:
         transcribed(tmp_path / "b", "race", data, text, **identity)
         assert "name only one of them" in self.refused(tmp_path, "race", data=data)
 
-    def test_a_transcriber_without_transcripts_for_a_task_is_left_out(self, data: Path, tmp_path: Path) -> None:
+    def test_a_transcriber_without_transcripts_of_the_task_is_left_out_with_a_message(
+        self, data: Path, tmp_path: Path
+    ) -> None:
         transcribed(tmp_path, "tau", data)
         transcribed(tmp_path, "race", data, **FRAME)
         said: list[str] = []

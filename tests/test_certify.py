@@ -82,7 +82,7 @@ OFTEN = (HOME, "phi4mm")  # one without an adapter, one with
 @pytest.mark.parametrize(
     "key", [*OFTEN, *(pytest.param(key, marks=pytest.mark.long) for key in sorted({*FAMILIES} - {*OFTEN}))]
 )
-def test_every_model_family_passes_certification(
+def test_every_model_family_passes_its_certification(
     key: str, family_checkpoint: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The home family with every method, each other one with a method of each kind."""
@@ -109,7 +109,9 @@ def test_every_model_family_passes_certification(
 
 
 @pytest.mark.parametrize(("moved", "verdicts"), [([5], (False, True)), (range(8), (False, False)), ([], (True, True))])
-def test_one_step_of_other_experts_passes_all_steps_fail(moved: Iterable[int], verdicts: tuple[bool, bool]) -> None:
+def test_logits_that_differ_at_one_step_may_be_tolerated_but_not_at_all_steps(
+    moved: Iterable[int], verdicts: tuple[bool, bool]
+) -> None:
     logits = torch.randn(8, 50, generator=torch.Generator().manual_seed(0))
     other = logits.clone()
     other[list(moved)] += 0.2 * torch.randn(50, generator=torch.Generator().manual_seed(1))
@@ -118,7 +120,7 @@ def test_one_step_of_other_experts_passes_all_steps_fail(moved: Iterable[int], v
 
 
 @pytest.mark.parametrize("jumped", [True, False])
-def test_a_different_token_is_tolerated_only_where_its_steps_logits_jumped(jumped: bool) -> None:
+def test_a_different_token_is_tolerated_only_at_a_step_whose_logits_jumped(jumped: bool) -> None:
     logits = torch.randn(8, 50, generator=torch.Generator().manual_seed(0))
     other = logits.clone()
     other[5] *= -1 if jumped else 1
@@ -135,7 +137,7 @@ def test_a_mixture_of_experts_model_passes_in_bfloat16(family_checkpoint: Any, m
     assert failed(session) == set()
 
 
-def test_flash_attention_is_replaced_by_sdpa_in_the_llm_alone(family_checkpoint: Any) -> None:
+def test_flash_attention_is_replaced_by_sdpa_in_the_llm_and_not_in_the_tower(family_checkpoint: Any) -> None:
     lm = session_of("phi4mm", family_checkpoint("phi4mm")).lm
     config, inputs = lm.decoder.config, lm.prepare([Prompt("?", (speech_like(1, 1.0, 16000),))])
     config._attn_implementation = {"": "flash_attention_2", "audio_config": "eager"}
@@ -144,7 +146,7 @@ def test_flash_attention_is_replaced_by_sdpa_in_the_llm_alone(family_checkpoint:
     assert (config._attn_implementation, config.audio_config._attn_implementation) == ("flash_attention_2", "eager")
 
 
-def test_a_missing_text_token_or_wrong_audio_count_is_reported(session: LocalEngine) -> None:
+def test_kept_positions_without_a_text_token_or_with_a_wrong_audio_count_are_reported(session: LocalEngine) -> None:
     inputs = session.lm.prepare([Prompt("?", (speech_like(1, 1.0, 16000),))])
     text, audio = ((mask[0].nonzero().flatten()) for mask in (~inputs.audio_mask, inputs.audio_mask))
     kept = audio[: kept_count(len(audio), RATIO)]
@@ -164,7 +166,9 @@ def test_a_missing_text_token_or_wrong_audio_count_is_reported(session: LocalEng
         (1.05, -0.01, "as long to decode as"),
     ],
 )
-def test_impossible_times_are_reported(monkeypatch: pytest.MonkeyPatch, wall: float, decode: float, said: str) -> None:
+def test_stage_times_that_contradict_the_call_time_fail_the_timing_check(
+    monkeypatch: pytest.MonkeyPatch, wall: float, decode: float, said: str
+) -> None:
     """A call lasts `wall` times as long as its stages, a token `decode` seconds."""
 
     def timed(_bench: Any, tokens: int) -> Any:
@@ -199,7 +203,9 @@ def test_slow_first_calls_at_every_new_length_fail_the_timing_check(
     assert len(met) == min(slow_lengths + 1, 4)
 
 
-def test_a_model_deaf_to_the_end_of_long_clips_fails(session: LocalEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_that_does_not_hear_the_end_of_long_clips_fails_the_check(
+    session: LocalEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     bench, prepare = Bench(session.lm, session.setup.checkpoint.path, 2.0), session.lm.prepare
     assert hears(bench).verdict == "pass"
     rate = session.lm.sampling_rate
@@ -238,7 +244,7 @@ class TestPlantedFaults:
         assert "audio mask" in failures
         assert all(name.endswith((" at input", " at tower")) for name in failures - {"audio mask"})
 
-    def test_features_that_differ_from_the_processors_fail(
+    def test_input_features_that_differ_from_the_processors_fail(
         self, session: LocalEngine, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def louder(inputs: Inputs) -> Inputs:
@@ -262,7 +268,7 @@ class TestPlantedFaults:
         changed_inputs(session, monkeypatch, rolled)
         assert failed(session) == {"documented"}
 
-    def test_dropping_other_tokens_than_reported_fails(
+    def test_a_pruner_that_drops_other_tokens_than_it_reports_fails(
         self, session: LocalEngine, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         keep = Drop.keep
@@ -278,7 +284,9 @@ class TestPlantedFaults:
         assert {"dropping random", "dropping fast_v"} <= failures
         assert not {"audio mask", "ratio 0", "greedy", "documented", "leftovers"} & failures
 
-    def test_states_not_quite_those_of_kept_tokens(self, session: LocalEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_hidden_states_that_deviate_slightly_from_the_kept_tokens_fail(
+        self, session: LocalEngine, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """The reply is as near as rounding: only what enters the layer tells."""
         states, bench = Drop.states, Bench(session.lm, session.setup.checkpoint.path, SECONDS)
         monkeypatch.setattr(Drop, "states", lambda drop, hidden: states(drop, hidden) * (1 + 5e-7))
@@ -286,7 +294,7 @@ class TestPlantedFaults:
         assert (finding.verdict, "hidden states that enter layer" in finding.figure) == ("fail", True)
 
     @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-    def test_merges_pass_in_every_precision_and_a_merge_without_a_weight_fails(
+    def test_a_merge_that_omits_a_weight_fails_and_correct_merges_pass(
         self, tiny_checkpoint: Path, dtype: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         settings = RunSettings.read({}, model_path=str(tiny_checkpoint), dtype=dtype)
@@ -305,7 +313,7 @@ class TestPlantedFaults:
         assert (finding.verdict, "hidden states that enter layer" in finding.figure) == ("fail", True)
 
     @pytest.mark.long
-    def test_dropped_tokens_that_decode_still_sees_fail(
+    def test_dropped_tokens_that_stay_visible_in_decode_fail(
         self, session: LocalEngine, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         attach = Drop.attach
@@ -318,7 +326,9 @@ class TestPlantedFaults:
         monkeypatch.setattr(Drop, "attach", but_the_last)
         assert "dropping random" in failed(session)
 
-    def test_a_press_that_keeps_other_entries(self, session: LocalEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_press_that_keeps_values_of_other_entries_fails_the_pressing_check(
+        self, session: LocalEngine, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         compress = press._Squeeze._compress
 
         def other_values(squeeze: Any, caches: list[Any], index: int, *rest: Any) -> None:
@@ -328,7 +338,9 @@ class TestPlantedFaults:
         monkeypatch.setattr(press._Squeeze, "_compress", other_values)
         assert failed(session) == {"pressing snapkv"}
 
-    def test_a_hook_left_behind_fails(self, session: LocalEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_hook_that_a_method_leaves_on_the_model_fails(
+        self, session: LocalEngine, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         applied_to, handles = FastV.applied_to, []
 
         @contextmanager
@@ -344,7 +356,7 @@ class TestPlantedFaults:
             for handle in handles:
                 handle.remove()
 
-    def test_an_adapter_switch_without_effect_fails(
+    def test_an_adapter_that_is_never_switched_off_fails(
         self, session: LocalEngine, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Switching off what is not on changes nothing."""
@@ -352,12 +364,14 @@ class TestPlantedFaults:
         assert failed(session) == {"adapter"}
 
     @pytest.mark.long
-    def test_a_real_adapter_that_is_switched_off_fails(self, family_checkpoint: Any) -> None:
+    def test_an_adapter_that_is_switched_off_where_it_is_needed_fails(self, family_checkpoint: Any) -> None:
         session = session_of("phi4mm", family_checkpoint("phi4mm"))
         session.lm.model.disable_adapters()
         assert "adapter" in failed(session)
 
-    def test_sampling_during_generation_fails(self, session: LocalEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_generation_that_samples_instead_of_greedy_decoding_fails(
+        self, session: LocalEngine, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         def sampling(**options: Any) -> Any:
             return GenerationConfig(**options | {"do_sample": True, "temperature": 100.0})
 
@@ -366,13 +380,15 @@ class TestPlantedFaults:
         assert {"greedy", "documented"} <= failures
 
     @pytest.mark.long
-    def test_a_shipped_sampling_config_left_on_fails(
+    def test_a_generation_config_with_sampling_switched_on_fails(
         self, session: LocalEngine, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(session.lm.model, "generation_config", GenerationConfig(do_sample=True, top_p=0.5))
         assert failed(session) == {"leftovers"}
 
-    def test_a_stale_encoder_cache_fails(self, session: LocalEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_an_encoder_output_cached_from_an_earlier_call_fails(
+        self, session: LocalEngine, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         shared, stale = encoder_cache.encoder_shared, []
 
         @contextmanager
@@ -385,7 +401,9 @@ class TestPlantedFaults:
         monkeypatch.setattr(encoder_cache, "encoder_shared", remembering)
         assert failed(session) == {"shared encoder"}
 
-    def test_an_encoder_output_reused_for_later_clips_fails(self, session: LocalEngine) -> None:
+    def test_an_audio_tower_that_returns_the_first_clips_output_for_later_clips_fails(
+        self, session: LocalEngine
+    ) -> None:
         """The first clip's encoding answers for every later one."""
         tower = session.lm.audio_tower
         forward, memory = tower.forward, []
@@ -413,7 +431,7 @@ class TestStamp:
         row = (check, Finding(verdict, "0 of 0"))
         return Certificate(stamps.about(setup), "tiny", "abc", "2026-01-01T00:00:00+00:00", 4.0, 1.0, (row,))
 
-    def test_a_session_with_a_matching_certificate_gets_it(self, session: LocalEngine) -> None:
+    def test_a_session_records_the_certificate_that_matches_it(self, session: LocalEngine) -> None:
         assert stamps.stamp(session.setup) is None
         certificates.store(self.certificate(session.setup))
         when = {"date": "2026-01-01T00:00:00+00:00", "version": audiomarathon.__version__, "commit": "abc"}
@@ -430,11 +448,13 @@ class TestStamp:
         ],
         ids=["checkpoint", "device", "dtype", "attention"],
     )
-    def test_a_certificate_of_another_session_does_not_count(self, session: LocalEngine, other: Any) -> None:
+    def test_is_missing_if_the_certificate_has_another_checkpoint_device_or_precision(
+        self, session: LocalEngine, other: Any
+    ) -> None:
         certificates.store(self.certificate(session.setup))
         assert stamps.stamp(other(session.setup)) is None
 
-    def test_a_certificate_of_another_version_does_not_count(
+    def test_is_missing_if_the_certificate_is_of_another_audiomarathon_version(
         self, session: LocalEngine, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         certificates.store(self.certificate(session.setup))
@@ -442,13 +462,15 @@ class TestStamp:
         assert stamps.stamp(session.setup) is None
 
     @pytest.mark.parametrize("package", ["torch", "transformers"])
-    def test_other_package_versions(self, session: LocalEngine, monkeypatch: pytest.MonkeyPatch, package: str) -> None:
+    def test_is_missing_if_the_certificate_is_of_another_torch_or_transformers(
+        self, session: LocalEngine, monkeypatch: pytest.MonkeyPatch, package: str
+    ) -> None:
         certificates.store(self.certificate(session.setup))
         version = importlib.metadata.version
         monkeypatch.setattr(importlib.metadata, "version", lambda name: "0" if name == package else version(name))
         assert stamps.stamp(session.setup) is None
 
-    def test_a_certificate_with_an_old_checkpoint_hash_counts_as_weak(self, session: LocalEngine) -> None:
+    def test_of_a_certificate_with_an_old_kind_of_checkpoint_hash_is_marked_as_weak(self, session: LocalEngine) -> None:
         strong = "2:0123456789abcdef:fedcba9876543210"
         certificates.store(self.certificate(replace(session.setup, checkpoint_hash="0123456789abcdef")))
         with pytest.warns(UserWarning, match="weak fingerprint"):
@@ -456,19 +478,19 @@ class TestStamp:
         certificates.store(self.certificate(replace(session.setup, checkpoint_hash=strong)))
         assert "weak_fingerprint" not in stamps.stamp(replace(session.setup, checkpoint_hash=strong))
 
-    def test_a_failed_certificate_warns(self, session: LocalEngine) -> None:
+    def test_of_a_failed_certificate_comes_with_a_warning(self, session: LocalEngine) -> None:
         certificates.store(self.certificate(session.setup, "fail"))
         with pytest.warns(UserWarning, match=r"FAILED .*documented"):
             stamp = stamps.stamp(session.setup)
         assert stamp["verdict"] == "fail"
 
-    def test_a_damaged_certificate_file_does_not_count(self, session: LocalEngine) -> None:
+    def test_is_missing_if_the_certificate_file_is_damaged(self, session: LocalEngine) -> None:
         file = certificates.store(self.certificate(session.setup))
         file.write_text(file.read_text()[:40])
         assert stamps.stamp(session.setup) is None
 
 
-def test_certify_prints_a_table_and_writes_json_that_later_runs_record(
+def test_certify_prints_a_table_and_writes_json_that_later_runs_have_on_record(
     tiny_checkpoint: Path, tmp_path: Path, no_env: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     no_env("AUDIOMARATHON_CACHE", str(tmp_path / "cache"))

@@ -101,7 +101,7 @@ def test_a_config_section_that_is_no_object_is_refused(folder: Path, name: str, 
     refused(folder, ConfigError, "config.json", name)
 
 
-def test_the_sizes_of_published_models_pass() -> None:
+def test_the_config_sizes_of_published_models_are_accepted() -> None:
     folders = sorted((Path(__file__).parents[1] / "src/audiomarathon/models/configs").iterdir())
     assert folders
     for folder in folders:
@@ -124,7 +124,7 @@ def test_weights_stored_only_as_pickle_are_refused(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("value", [None, 10**8])
-def test_any_library_error_on_load_is_one_line(folder: Path, value: object) -> None:
+def test_an_error_of_a_library_while_loading_a_checkpoint_is_one_line(folder: Path, value: object) -> None:
     config_with(folder, "text_config", "num_key_value_heads" if value else "hidden_act", value)
     with pytest.raises(ModelError, match=r"^[^\n]*$"):
         open_local("qwen2.5-omni-3b", own_settings(model_path=str(folder)))
@@ -139,7 +139,7 @@ def test_weights_with_nan_or_infinity_are_refused(folder: Path, value: float) ->
         open_local("qwen2.5-omni-3b", own_settings(model_path=str(folder)))
 
 
-def test_finite_weights_of_every_precision_pass() -> None:
+def test_finite_weights_of_every_precision_are_accepted() -> None:
     for dtype in (torch.float32, torch.bfloat16, torch.float16):
         module = torch.nn.Linear(4, 4).to(dtype)
         module.register_parameter("empty", torch.nn.Parameter(torch.empty(0, dtype=dtype)))

@@ -111,7 +111,7 @@ class TestFaultsBeforeAnyModelIsLoaded:
             ("--results data/TAU/info.txt/out", "info.txt/out: cannot be written: Not a directory"),
         ],
     )
-    def test_faults_that_the_config_or_disk_reveals_are_one_error_line(
+    def test_a_setting_that_contradicts_config_or_disk_is_one_error_line(
         self, command, tau: Path, tiny_checkpoint: Path, monkeypatch, words: str, message: str
     ) -> None:
         (tau / "info.txt").touch()
@@ -120,12 +120,14 @@ class TestFaultsBeforeAnyModelIsLoaded:
         assert code == 2
         assert message in one_error(err)
 
-    def test_a_metadata_file_that_is_not_json_is_named(self, command, tau: Path) -> None:
+    def test_a_metadata_file_that_is_not_json_is_named_in_the_error(self, command, tau: Path) -> None:
         next(tau.rglob("*.json")).write_text("[{]")
         code, _out, err = command("run", "tau", "--data", tau, *REAL.split())
         assert (code, "acoustic_scene_task_meta.json" in one_error(err)) == (2, True)
 
-    def test_a_method_without_a_ratio_is_refused(self, command, tau: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_pruning_method_without_a_ratio_is_refused(
+        self, command, tau: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setenv("PRUNE_METHOD", "dart")
         code, _out, err = command("run", "tau", "--data", tau, *REAL.split())
         assert code == 2
@@ -165,7 +167,9 @@ class TestRun:
         assert (facts["model"], facts["settings"]["data"], facts["data_folder"]) == ("embedded", "mini", str(tau))
 
     @pytest.mark.parametrize("limit", ["2", "1"])
-    def test_a_finished_run_is_printed_again_without_the_model(self, run_tau, monkeypatch, limit: str) -> None:
+    def test_repeating_a_finished_run_prints_its_table_without_loading_the_model(
+        self, run_tau, monkeypatch, limit: str
+    ) -> None:
         assert run_tau("--limit", "2")[0] == 0
         (file,) = Path("results").rglob("run.json")
         before = json.loads(file.read_text())
@@ -177,7 +181,7 @@ class TestRun:
         assert after["sessions"] == before["sessions"]
         assert len(after["samples"]) == summary["n"] == summary["expected"] == int(limit)
 
-    def test_a_complete_run_is_reported_before_pytorch_is_imported(self, command, tau: Path, no_env) -> None:
+    def test_repeating_a_finished_run_does_not_import_pytorch(self, command, tau: Path, no_env) -> None:
         told = ("tau", "--model", "embedded", "--data", str(tau), "--limit", "1", "--max-new-tokens", "1")
         sweep, run = ("sweep", "--methods", "frame", "--ratios", "0.5"), ("run", "--method", "frame", "--ratio", "0.5")
         commands = [shlex.join([*words, *told]) for words in (sweep, run)]
@@ -198,14 +202,16 @@ class TestRun:
         changed(next(Path("results").rglob("run.json")).parent, environment={"audiomarathon": "0.0.7"})
         assert "last written by audiomarathon 0.0.7" in run_tau("--limit", "1")[2]
 
-    def test_a_failed_clip_gives_exit_1_and_is_named(self, run_tau, tau: Path) -> None:
+    def test_a_damaged_clip_gives_exit_code_1_and_is_named(self, run_tau, tau: Path) -> None:
         clip = sorted((tau / "concatenated_resampled").iterdir())[0]
         clip.write_bytes(clip.read_bytes()[:100])
         code, out, err = run_tau()
         assert (code, "1 error" in out) == (1, True)
         assert re.search(rf"1 sample failed .*AudioError: .*{clip.name}", one_error(err))
 
-    def test_ctrl_c_keeps_the_records(self, tau: Path, tiny_checkpoint: Path, tmp_path: Path, no_env) -> None:
+    def test_ctrl_c_keeps_the_records_and_suggests_the_same_command_to_resume(
+        self, tau: Path, tiny_checkpoint: Path, tmp_path: Path, no_env
+    ) -> None:
         arguments = ["run", "tau", "--data", tau, "--model-path", tiny_checkpoint, "--decode-tokens", "100"]
         if (child := os.fork()) == 0:
             os.chdir(tmp_path)
@@ -238,13 +244,13 @@ class TestRun:
         ("list judges", "llama-3.1-70b meta-llama/Llama-3.1-70B-Instruct endpoint:MODEL replay:FILE"),
     ],
 )
-def test_lists_name_what_there_is(command, words: str, named: str) -> None:
+def test_the_list_command_names_tasks_models_methods_and_judges(command, words: str, named: str) -> None:
     code, out, _err = command(*words.split())
     assert (code, [name for name in named.split() if name not in out]) == (0, [])
 
 
 @pytest.mark.parametrize("arguments", [("demo",), ("certify",), ("certify", "-o", "no folder/c.json")])
-def test_an_unwritable_output_is_refused_before_the_work(command, monkeypatch, tmp_path: Path, arguments) -> None:
+def test_an_unwritable_output_path_is_refused_before_any_work(command, monkeypatch, tmp_path: Path, arguments) -> None:
     (tmp_path / "no folder").touch()
     if "-o" not in arguments:
         monkeypatch.setenv("AUDIOMARATHON_CACHE", str(tmp_path / "no folder" / "cache"))
@@ -254,7 +260,7 @@ def test_an_unwritable_output_is_refused_before_the_work(command, monkeypatch, t
     assert "model embedded" not in err
 
 
-def test_the_demo_says_at_its_start_that_it_cannot_draw(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_demo_says_before_its_runs_that_it_cannot_draw_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     """It was learned after the runs."""
 
     def stop() -> None:
@@ -266,7 +272,9 @@ def test_the_demo_says_at_its_start_that_it_cannot_draw(monkeypatch: pytest.Monk
     assert "no picture will be drawn: pictures need vl-convert: pip install" in done.output
 
 
-def test_the_demo_explains_two_surprising_scores(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_demo_explains_the_librispeech_score_and_a_score_above_base(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr("audiomarathon.embedded.mini_benchmark.mini_benchmark", lambda: tmp_path)
     monkeypatch.setattr("audiomarathon.engine.run.run", lambda *_given, **_more: iter(()))
     monkeypatch.setattr("audiomarathon.cli.demo.show", lambda *_given, **_more: 0)
@@ -333,14 +341,14 @@ def refused(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, st
 
 
 @pytest.mark.parametrize("words", WRONG)
-def test_an_unknown_word_is_refused_before_pytorch_is_imported(refused, words: str) -> None:
+def test_an_unknown_name_in_a_command_is_refused_before_pytorch_is_imported(refused, words: str) -> None:
     code, stderr, imported = refused[words]
     assert code != 0
     assert WRONG[words] in one_error(stderr)
     assert imported == []
 
 
-def test_an_output_path_that_is_a_folder_gets_a_file_of_the_default_name(command, tmp_path: Path) -> None:
+def test_an_output_path_that_is_a_folder_gets_a_file_with_the_default_name(command, tmp_path: Path) -> None:
     code, _out, err = command("run", "tau", "--data", "mini", "--save-config", ".")
     assert code == 0, err
     assert (tmp_path / "audiomarathon.yaml").is_file()
@@ -349,7 +357,9 @@ def test_an_output_path_that_is_a_folder_gets_a_file_of_the_default_name(command
 
 
 class TestDoctor:
-    def test_says_what_is_there(self, command, tau: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def test_lists_packages_and_data_that_are_there_and_commands_for_what_is_missing(
+        self, command, tau: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
         monkeypatch.setenv("AUDIOMARATHON_DATA", str(tau))
         monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
         code, out, _err = command("doctor")
@@ -448,7 +458,7 @@ class TestHub:
             (tuple(f"{letter}.json" for letter in "abcdefg"), "lacks a.json, b.json, .*, e.json and 2 more"),
         ],
     )
-    def test_offline_only_the_checkpoint_files_that_are_loaded_must_exist(
+    def test_offline_a_checkpoint_may_lack_only_files_that_are_not_loaded(
         self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, absent: tuple[str, ...], named: str, revision: str
     ) -> None:
         hub = tmp_path / "models--lab--tiny"
@@ -472,7 +482,9 @@ class TestHub:
         else:
             assert find_checkpoint(f"lab/tiny{revision}").path == snapshot
 
-    def test_downloads_are_found_by_name(self, monkeypatch: pytest.MonkeyPatch, command, tiny_checkpoint: Path) -> None:
+    def test_models_download_finds_the_hub_repository_of_a_model_name(
+        self, monkeypatch: pytest.MonkeyPatch, command, tiny_checkpoint: Path
+    ) -> None:
         asked = []
         monkeypatch.setattr(
             huggingface_hub, "snapshot_download", lambda name, **_: asked.append(name) or tiny_checkpoint

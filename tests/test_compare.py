@@ -70,7 +70,9 @@ def rows_of(*paths: Path, against: str | None = None, **options: Any) -> dict[tu
     return {(row.scope, row.side): row for row in compared(*paths, against=against, **options).rows}
 
 
-def test_base_is_summed_once_for_all_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_scores_of_base_are_summed_once_for_all_compared_settings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     summed, sums = list[Sequence[Verdict]](), Choice.sums
     monkeypatch.setattr(Choice, "sums", lambda self, verdicts: summed.append(verdicts) or sums(self, verdicts))
     for name in ("base-0", "dart-0.3-layer2", "dart-0.5-layer2", "dart-0.9-layer2"):
@@ -79,7 +81,9 @@ def test_base_is_summed_once_for_all_settings(tmp_path: Path, monkeypatch: pytes
     assert len(summed) == 4
 
 
-def test_no_cycles_are_looked_for_among_the_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_garbage_collector_is_off_while_run_records_are_read_and_on_afterwards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """After an error too, the search goes on."""
     a_run(tmp_path, "base-0", [True] * 8)
     read, on = Run.read, list[bool]()
@@ -93,7 +97,7 @@ def test_no_cycles_are_looked_for_among_the_records(tmp_path: Path, monkeypatch:
 
 
 class TestRows:
-    def test_by_hand(self, tmp_path: Path) -> None:
+    def test_scores_p_and_speed_ups_of_a_row_equal_values_computed_by_hand(self, tmp_path: Path) -> None:
         """Of 8 samples base has all right, dart 4, half as long in the LLM."""
         base_and_dart(tmp_path, [True] * 8, [True] * 4 + [False] * 4, prefill=0.5)
         row = rows_of(tmp_path)["tau", "dart-0.5-layer2"]
@@ -105,7 +109,7 @@ class TestRows:
         assert row.speed_ups["first_token"]["measured"] == pytest.approx(1.1 / 0.6)
         assert row.speed_ups["decode_per_token"] is None
 
-    def test_only_samples_that_both_answered_count(self, tmp_path: Path) -> None:
+    def test_only_samples_that_both_settings_answered_count(self, tmp_path: Path) -> None:
         folder = base_and_dart(tmp_path, [True] * 8, [True] * 4)
         added(folder, a_failed_record("clip0"))
         row = rows_of(tmp_path)["tau", "dart-0.5-layer2"]
@@ -113,7 +117,7 @@ class TestRows:
         (left,) = lines_by_reason(compared(tmp_path).left_out)
         assert left.startswith("dart-0.5-layer2 in tau: 1 of 4 samples")
 
-    def test_group_and_overall_rows_weigh_tasks_equally(self, tmp_path: Path) -> None:
+    def test_rows_of_a_group_and_of_all_tasks_weigh_tasks_equally(self, tmp_path: Path) -> None:
         for task, count in (("tau", 4), ("desed", 12), ("vesus", 4)):
             a_run(tmp_path, "base-0", [True] * count, task=task)
             a_run(tmp_path, "dart-0.5-layer2", [task != "tau"] * count, task=task)
@@ -125,7 +129,7 @@ class TestRows:
             assert rows[scope, "dart-0.5-layer2"].p_adjusted == rows[scope, "dart-0.5-layer2"].verdict.p < 0.2
             assert rows[scope, "dart-0.5-layer2"].clusters == 4  # of the task with the fewest
 
-    def test_holms_correction_counts_rows_of_the_same_kind(self, tmp_path: Path) -> None:
+    def test_holms_correction_counts_only_rows_of_the_same_kind(self, tmp_path: Path) -> None:
         a_run(tmp_path, "base-0", [True] * 12)
         for method in ("dart-0.5-layer2", "fast_v-0.5-layer2", "random-0.5-layer2"):
             a_run(tmp_path, method, [False] * 12)
@@ -133,14 +137,18 @@ class TestRows:
             assert row.p_adjusted == pytest.approx(min(1, 3 * row.verdict.p), abs=0.01)
 
     @pytest.mark.parametrize(("adjusted", "clear"), [(0.049, True), (0.05, False), (0.09, False), (None, False)])
-    def test_clear_is_below_5_percent_corrected(self, tmp_path: Path, adjusted: float | None, clear: bool) -> None:
+    def test_a_difference_is_clear_only_if_its_corrected_p_is_below_5_percent(
+        self, tmp_path: Path, adjusted: float | None, clear: bool
+    ) -> None:
         base_and_dart(tmp_path, [True] * 4, [True] * 4)
         row = rows_of(tmp_path)["tau", "dart-0.5-layer2"]
         lost = replace(row, verdict=replace(row.verdict, p=0.001, difference=-0.1), p_adjusted=adjusted)
         assert is_clear(lost) is clear
         assert comparison_row(lost)["difference_mark"] == ("worse" if clear else "")
 
-    def test_a_long_table_costs_the_same_swaps_a_row(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_computing_p_values_takes_the_same_work_per_row_in_a_long_table(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """With as few fair swaps as rows, Holm's p could not fall below 0.5; with 50 more a row, cost was quadratic."""
         seen: list[int] = []
         inner = Pair._swapped
@@ -157,7 +165,9 @@ class TestRows:
             swaps[rows] = sum(seen)
         assert swaps[16] == 2 * swaps[8]
 
-    def test_installed_plug_ins_are_searched_once(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_installed_plug_ins_are_searched_only_once_for_all_rows(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """It took three quarters of `status` of a thousand runs."""
         searched: list[str] = []
         monkeypatch.setattr("importlib.metadata.entry_points", lambda group: searched.append(group) or [])
@@ -167,7 +177,7 @@ class TestRows:
         read_status([tmp_path])
         assert searched == [f"audiomarathon.{kind}" for kind in ("wings", "benchmarks", "tasks", "methods")]
 
-    def test_of_a_task_do_not_depend_on_other_tasks(self, tmp_path: Path) -> None:
+    def test_the_row_of_a_task_does_not_depend_on_the_other_tasks(self, tmp_path: Path) -> None:
         for task in ("desed", "tau"):
             a_run(tmp_path, "base-0", [True, True, False] * 4, task=task)
             a_run(tmp_path, "dart-0.5-layer2", [True, False, False] * 3 + [True] * 3, task=task)
@@ -175,7 +185,7 @@ class TestRows:
         alone, beside = (rows_of(path)["tau", "dart-0.5-layer2"] for path in (tmp_path / "tau", tmp_path))
         assert alone.verdict == beside.verdict == field.row(field.candidates[1]).verdict
 
-    def test_mcnemar_is_given_only_for_independent_samples(self, tmp_path: Path) -> None:
+    def test_mcnemar_p_is_missing_if_all_samples_are_of_one_cluster(self, tmp_path: Path) -> None:
         a_run(tmp_path, "base-0", [True] * 6, cluster="one speaker")
         a_run(tmp_path, "dart-0.5-layer2", [False] * 6, cluster="one speaker")
         row = rows_of(tmp_path)["tau", "dart-0.5-layer2"]
@@ -183,7 +193,7 @@ class TestRows:
         assert row.verdict.interval is None
         assert row.verdict.p == 1.0
 
-    def test_two_models_can_be_compared_with_either_as_reference(self, tmp_path: Path) -> None:
+    def test_base_runs_of_two_models_are_compared_with_either_as_reference(self, tmp_path: Path) -> None:
         a_run(tmp_path, "base-0", [True] * 8, checkpoint="Big")
         a_run(tmp_path, "base-0", [True, False] * 4, checkpoint="Small")
         assert rows_of(tmp_path)["tau", "Small base-0"].verdict.difference < 0
@@ -205,7 +215,7 @@ class TestTimes:
             ({"device": None}, "untimed runs"),
         ],
     )
-    def test_of_another_session_or_device_or_an_untimed_run_are_withheld(
+    def test_of_another_session_or_device_or_an_untimed_run_give_no_speed_up(
         self, base: Path, tmp_path: Path, options: dict[str, Any], why: str
     ) -> None:
         a_run(tmp_path, "dart-0.5-layer2", [True] * 4, **options)
@@ -214,7 +224,9 @@ class TestTimes:
         assert (row.timed, row.untimed) == (0, why)
         assert f"no speed-ups for dart-0.5-layer2 in tau: {why}" in notes(compared(tmp_path), {})
 
-    def test_of_two_sessions_are_compared_if_machine_precision_and_load_agree(self, base: Path, tmp_path: Path) -> None:
+    def test_of_two_sessions_give_a_speed_up_if_machine_precision_and_load_agree(
+        self, base: Path, tmp_path: Path
+    ) -> None:
         """As the scripts leave them, a process a setting; it is said wherever the times stand."""
         folder = changed(a_run(tmp_path, "dart-0.5-layer2", [True] * 4, session="t"), sessions=[a_session("t")])
         changed(base, sessions=[a_session("s")])
@@ -237,14 +249,14 @@ class TestTimes:
             ({**a_session("t"), "workers_sharing": 2}, {}, "shared a GPU"),
         ],
     )
-    def test_of_two_sessions_are_withheld_if_machine_precision_or_load_differ(
+    def test_of_two_sessions_give_no_speed_up_if_machine_precision_or_load_differ(
         self, base: Path, tmp_path: Path, session: dict[str, Any], identity: dict[str, Any], why: str
     ) -> None:
         changed(base, sessions=[a_session("s")])
         folder = changed(a_run(tmp_path, "dart-0.5-layer2", [True] * 4, session="t", **identity), sessions=[session])
         assert why in Pairs.of(Run.read(folder), Run.read(base)).untimed
 
-    def test_of_a_busy_machine_are_marked(self, base: Path, tmp_path: Path) -> None:
+    def test_taken_on_a_busy_machine_are_marked(self, base: Path, tmp_path: Path) -> None:
         changed(base, sessions=[a_session("s")])
         changed(a_run(tmp_path, "dart-0.5-layer2", [True] * 4), sessions=[a_session("s", busy=3.0)])
         row = rows_of(tmp_path)["tau", "dart-0.5-layer2"]
@@ -257,7 +269,7 @@ class TestTimes:
     @pytest.mark.parametrize(
         ("device", "threads", "busy"), [("a cpu", 2, True), ("a cpu", 1, False), ("gpu", 2, False)]
     )
-    def test_one_foreign_process_marks_a_run_busy_only_if_it_uses_all_cores(
+    def test_are_marked_busy_by_one_foreign_process_only_if_the_run_uses_all_cores(
         self, tmp_path: Path, device: str, threads: int, busy: bool
     ) -> None:
         """Measured on two cores: two threads take two to five times as long beside it, one thread does not."""
@@ -267,7 +279,9 @@ class TestTimes:
         row = rows_of(tmp_path)["tau", "dart-0.5-layer2"]
         assert (row.timed, row.busy) == (4, busy)
 
-    def test_only_samples_of_a_shared_session_are_timed(self, base: Path, tmp_path: Path) -> None:
+    def test_speed_ups_use_only_samples_timed_in_a_session_that_both_runs_share(
+        self, base: Path, tmp_path: Path
+    ) -> None:
         """As a resumed run has them; `savings` of the same runs says the same."""
         folder = a_run(tmp_path, "dart-0.5-layer2", [True] * 4)
         added(folder, a_timed_choice(3, right=True, prefill=0.1, session="later"))
@@ -279,7 +293,7 @@ class TestTimes:
             assert row.speed_ups[stage]["interval"] == pytest.approx(saved[stage]["interval"])
         assert "dart-0.5-layer2 in tau: speed-ups use 3 of the 4 samples" in notes(compared(tmp_path), {})
 
-    def test_equally_named_clips_of_two_tasks_are_separate_clusters(self, tmp_path: Path) -> None:
+    def test_equally_named_clips_of_two_tasks_count_as_separate_clusters(self, tmp_path: Path) -> None:
         """Though they have the same names."""
 
         def pairs_of(task: str) -> Pairs:
@@ -292,7 +306,7 @@ class TestTimes:
         first_draw, other = (pairs._stream(42).random() for pairs in both)
         assert first_draw != other
 
-    def test_decode_speed_up_is_withheld_if_forced_decode_lengths_differ(self, tmp_path: Path) -> None:
+    def test_decode_speed_up_is_missing_if_forced_decode_lengths_differ(self, tmp_path: Path) -> None:
         for label, tokens in (("base-0", 64), ("dart-0.5-layer2", 16)):
             folder = a_run(tmp_path, label, [True] * 4, decode_tokens=tokens)
             changed_records(folder, forced_decode={"per_token": 0.1})
@@ -303,7 +317,7 @@ class TestTimes:
         assert told in notes(compared(tmp_path), {})
 
     @pytest.mark.parametrize(("setup", "shown"), [({}, True), ({"decode_setup": 0.04}, False)])
-    def test_samples_per_second_are_compared_unless_only_one_side_used_a_graph(
+    def test_samples_per_second_are_compared_unless_only_one_run_decoded_as_a_graph(
         self, tmp_path: Path, setup: dict[str, float], shown: bool
     ) -> None:
         """And they are not compared if decode was a graph on one side only."""
@@ -318,7 +332,7 @@ class TestTimes:
         why = f"no samples a second for dart-0.5-layer2 in tau: {ONE_GRAPH}"
         assert (why in notes(compared(tmp_path), {})) != shown
 
-    def test_decode_as_a_graph_is_not_compared_with_eager_decode(self, tmp_path: Path) -> None:
+    def test_decode_times_of_a_graph_and_of_eager_decode_are_not_compared(self, tmp_path: Path) -> None:
         """Such as that of a press of another library, or after a graph was given up."""
         for label, more in (("base-0", {"decode_setup": 0.04}), ("dart-0.5-layer2", {})):
             changed_records(a_run(tmp_path, label, [True] * 4), forced_decode={"per_token": 0.1, **more})
@@ -331,14 +345,14 @@ class TestTimes:
 class TestConclusion:
     """The line that says what the table shows."""
 
-    def test_names_the_significant_differences(self, tmp_path: Path) -> None:
+    def test_names_the_differences_that_are_significant_after_holms_correction(self, tmp_path: Path) -> None:
         base_and_dart(tmp_path, [True] * 24, [False] * 24)
         a_run(tmp_path, "frame-0.5-layer2", [True] * 23 + [False])
         assert (
             notes(compared(tmp_path), {})[-1] == "significant after Holm's correction: dart-0.5-layer2 in tau (-1.000)"
         )
 
-    def test_without_a_clear_difference_reports_the_interval_width(self, tmp_path: Path) -> None:
+    def test_without_a_clear_difference_states_the_width_of_the_overall_interval(self, tmp_path: Path) -> None:
         for task, count in (("tau", 12), ("desed", 18)):
             a_run(tmp_path, "base-0", [True] * count, task=task)
             a_run(tmp_path, "dart-0.5-layer2", [True] * (count - 1) + [False], task=task)
@@ -347,7 +361,7 @@ class TestConclusion:
         told = f"; 12–18 samples a task, overall ±{(high - low) / 2:.2f}"
         assert notes(outcome, {})[-1] == f"no clear difference: none has p (Holm) under 0.05{told}"
 
-    def test_reports_the_widest_interval_of_several_tasks_and_no_zero_width(self, tmp_path: Path) -> None:
+    def test_states_the_widest_interval_of_the_tasks_but_none_of_zero_width(self, tmp_path: Path) -> None:
         for task, lost in (("tau", 1), ("lalm/mmar", 2)):
             a_run(tmp_path / "a", "base-0", [True] * 12, task=task)
             a_run(tmp_path / "a", "dart-0.5-layer2", [True] * (12 - lost) + [False] * lost, task=task)
@@ -379,14 +393,16 @@ class TestAlike:
             ("snapkv-0.5", 2, 1, ""),
         ],
     )
-    def test_is_beside_the_difference(self, tmp_path: Path, label: str, tokens: int, wrong: int, told: str) -> None:
+    def test_settings_with_the_same_replies_or_scores_as_base_are_marked_in_the_table(
+        self, tmp_path: Path, label: str, tokens: int, wrong: int, told: str
+    ) -> None:
         a_run(tmp_path, "base-0", [True] * 4)
         changed_records(a_run(tmp_path, label, [True] * (4 - wrong) + [False] * wrong), new_tokens=tokens)
         row = comparison(compared(tmp_path)).frame.iloc[0]
         assert row["difference_said"] == told
         assert (row["p"] is None) == (row["p_holm"] is None) == (told == "= base")
 
-    def test_a_mean_is_marked_no_more_alike_than_its_least_alike_task(self, tmp_path: Path) -> None:
+    def test_the_mean_over_tasks_has_the_weakest_equality_mark_of_its_tasks(self, tmp_path: Path) -> None:
         for task, tokens in (("tau", 2), ("desed", 3)):
             a_run(tmp_path, "base-0", [True] * 4, task=task)
             changed_records(a_run(tmp_path, "snapkv-0.5", [True] * 4, task=task), new_tokens=tokens)
@@ -404,12 +420,14 @@ class TestRefusals:
             pytest.param({"first": 4}, "no sample that both answered", id="other samples"),
         ],
     )
-    def test_runs_with_nothing_in_common(self, tmp_path: Path, of_dart: dict[str, Any], reason: str) -> None:
+    def test_settings_of_other_data_prompts_tasks_or_samples_are_refused(
+        self, tmp_path: Path, of_dart: dict[str, Any], reason: str
+    ) -> None:
         base_and_dart(tmp_path, [True] * 4, [True] * 4, **of_dart)
         with pytest.raises(RecordError, match=reason):
             rows_of(tmp_path)
 
-    def test_incomparable_runs_are_left_out_and_the_others_compared(self, tmp_path: Path) -> None:
+    def test_runs_that_cannot_be_compared_are_left_out_and_the_others_compared(self, tmp_path: Path) -> None:
         for task in ("tau", "desed"):
             a_run(tmp_path, "base-0", [True] * 4, task=task)
             a_run(tmp_path, "dart-0.5-layer2", [True] * 4, task=task, prompts="p" if task == "tau" else "q")
@@ -449,7 +467,7 @@ class TestRefusals:
             ({"samples": [{}]}, "'samples' must be a list"),
         ],
     )
-    def test_a_damaged_run_json_is_refused_alone_and_left_out_of_a_folder(
+    def test_a_damaged_run_json_is_an_error_by_itself_and_skipped_in_a_folder_of_runs(
         self, tmp_path: Path, facts: dict[str, Any], message: str
     ) -> None:
         folder = a_run(tmp_path, "base-0", [True])
@@ -474,7 +492,7 @@ class TestRefusals:
         ):
             rows_of(tmp_path)
 
-    def test_a_linked_folder_is_followed_without_counting_its_runs_twice(self, tmp_path: Path) -> None:
+    def test_a_run_reached_through_a_symbolic_link_is_counted_once(self, tmp_path: Path) -> None:
         for label in ("base-0", "dart-0.5-layer2"):
             a_run(tmp_path / "disk", label, [True] * 4)
         (tmp_path / "results").mkdir()
@@ -487,7 +505,7 @@ class TestRefusals:
         with pytest.raises(SettingsError, match="did you mean 'base-0'"):
             find_reference(read_systems([tmp_path]), "bas-0")
 
-    def test_a_method_name_selects_its_only_setting_as_reference(self, tmp_path: Path) -> None:
+    def test_a_method_name_is_accepted_as_reference_if_it_has_only_one_setting(self, tmp_path: Path) -> None:
         a_run(tmp_path, "base-0", [True] * 4)
         a_run(tmp_path, "random-0.9-layer2", [True] * 4)
         as_control(a_run(tmp_path / "silence", "random-0.9-layer2", [True] * 4))
@@ -509,7 +527,9 @@ class TestNames:
         ("field", "value", "name"),
         [("dtype", "bfloat16", "bfloat16"), ("attention", "eager", "eager"), ("seed", 7, "seed 7")],
     )
-    def test_of_settings_show_unusual_options(self, tmp_path: Path, field: str, value: object, name: str) -> None:
+    def test_of_settings_show_the_precision_attention_or_seed_that_differs(
+        self, tmp_path: Path, field: str, value: object, name: str
+    ) -> None:
         for label in ("base-0", "random-0.5-layer2"):
             a_run(tmp_path / "one", label, [True] * 4, dtype="float32", attention="sdpa", seed=42)
         two = {"dtype": "float32", "attention": "sdpa", "seed": 42, field: value}
@@ -518,14 +538,14 @@ class TestNames:
         assert self.names(tmp_path / "one", tmp_path / "two") == names
         assert set(rows_of(tmp_path)) == {("tau", name) for name in names[1:]}
 
-    def test_of_two_checkpoints_with_one_name_show_their_hashes(self, tmp_path: Path) -> None:
+    def test_of_two_checkpoints_with_equal_names_show_their_hashes(self, tmp_path: Path) -> None:
         for folder, content in (("one", "aaaaaaaa"), ("two", "bbbbbbbb")):
             run = a_run(tmp_path / folder, "base-0", [True] * 4, checkpoint=content)
             changed(run, checkpoint_name="M", identity=IDENTITY | {"checkpoint": content})
         assert self.names(tmp_path) == ["M aaaaaa base-0", "M bbbbbb base-0"]
         assert set(rows_of(tmp_path)) == {("tau", "M bbbbbb base-0")}
 
-    def test_of_control_runs_show_the_control_and_their_times_are_withheld(self, tmp_path: Path) -> None:
+    def test_of_control_runs_show_the_control_and_their_times_are_not_compared(self, tmp_path: Path) -> None:
         """Silence beside the clips that it was made of: paired by the samples' names, though clips differ."""
         a_run(tmp_path / "heard", "base-0", [True] * 4)
         folder = a_run(tmp_path / "silence", "base-0", [True, False] * 2, data="names of its own")
@@ -533,7 +553,7 @@ class TestNames:
         row = rows_of(tmp_path)["tau", "base-0 [silence]"]
         assert (row.samples, row.mcnemar, row.untimed) == (4, 0.5, "times of different audio")
 
-    def test_of_graph_decode_settings_are_marked_beside_eager_ones(self, tmp_path: Path) -> None:
+    def test_of_settings_decoded_as_a_graph_differ_from_those_of_eager_decode(self, tmp_path: Path) -> None:
         """Each setting of a folder is compared with base, and has a name of its own."""
         for how, more in (("graph", {"decode": "graph"}), ("eager", {})):
             for label in ("base-0", "dart-0.5-layer2"):
@@ -555,13 +575,13 @@ class TestNames:
             (method, conditions) for method in ("base", "dart") for conditions in ("", "as a graph")
         }
 
-    def test_a_method_that_stays_eager_is_compared_with_its_sweeps_base(self, tmp_path: Path) -> None:
+    def test_a_method_without_graph_decode_is_compared_with_the_base_of_its_sweep(self, tmp_path: Path) -> None:
         a_run(tmp_path, "base-0", [True] * 4, decode="graph")
         a_run(tmp_path, "dart-0.5-layer2", [True] * 4)
         base, other = read_systems([tmp_path])
         assert (base_of(other, [base, other]), base.marks) == (base, ())
 
-    def test_two_runs_of_one_name_are_refused_with_their_difference(self, tmp_path: Path) -> None:
+    def test_two_runs_with_equal_names_are_refused_stating_how_they_differ(self, tmp_path: Path) -> None:
         for device in ("gpu", "other"):
             a_run(tmp_path / device, "base-0", [True] * 4, device=device)
         with pytest.raises(RecordError, match=r"same task, checkpoint and setting.*the two differ in device"):
@@ -578,20 +598,22 @@ class TestControl:
             ("fast_v-0.5-layer2+snapkv-0.3", ""),
         ],
     )
-    def test_is_random_at_the_same_ratio_and_layer(self, label: str, control: str) -> None:
+    def test_of_a_pruner_is_random_at_the_same_ratio_and_layer_and_a_press_has_none(
+        self, label: str, control: str
+    ) -> None:
         assert control_of(label) == control
 
-    def test_is_read_if_it_lies_beside_a_given_run(self, tmp_path: Path) -> None:
+    def test_in_the_same_folder_as_a_given_run_is_compared_too(self, tmp_path: Path) -> None:
         base, dart, _ = (
             a_run(tmp_path, method, [True] * 4) for method in ("base-0", "dart-0.5-layer2", "random-0.5-layer2")
         )
         assert ("tau", "random-0.5-layer2") in rows_of(base, dart)
 
-    def test_is_reported_missing_if_it_was_not_run(self, tmp_path: Path) -> None:
+    def test_that_was_not_run_is_reported_as_missing(self, tmp_path: Path) -> None:
         base_and_dart(tmp_path, [True] * 4, [True] * 4)
         assert missing_controls(read_systems([tmp_path])) == {"random-0.5-layer2": "random-0.5-layer2"}
 
-    def test_is_run_by_the_options_that_are_named(self) -> None:
+    def test_that_is_missing_can_be_run_with_the_suggested_options(self) -> None:
         methods = [get_method("random", ratio, layer=layer) for ratio, layer in ((0.5, 2), (0.25, 2), (0.5, 12))]
         methods += [get_method("random", 0.5, at="input"), get_method("random", schedule="2:0.3,8:0.5")]
         again = list[Method]()
@@ -625,13 +647,15 @@ class TestAnswers:
             ({"score": 1.1}, None),
         ],
     )
-    def test_best_setting_within_a_latency_or_score_limit(
+    def test_the_best_setting_within_a_latency_or_score_limit_is_chosen(
         self, field: Ranking, asked: dict[str, float], best: str | None
     ) -> None:
         winner = field.best(**asked)
         assert (winner.name if winner else None) == best
 
-    def test_is_the_tables_row_if_no_sample_is_left_out(self, field: Ranking, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_answer_is_a_row_of_the_table_if_all_samples_are_shared(
+        self, field: Ranking, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         chosen = field.candidates[3]
         (row,) = (candidate for candidate in field._compared.rows if candidate.side == chosen.name)
         part = replace(field, ids={"tau": field.ids["tau"] - {"clip0"}})
@@ -642,21 +666,21 @@ class TestAnswers:
         assert answered.p_adjusted == row.verdict.p  # a question of its own: not one of the table's tests
         assert row.p_adjusted > row.verdict.p
 
-    def test_the_reference_may_win(self, tmp_path: Path) -> None:
+    def test_the_reference_itself_may_be_the_best_setting(self, tmp_path: Path) -> None:
         a_run(tmp_path, "base-0", [True] * 8, checkpoint="Big")
         a_run(tmp_path, "dart-0.3-layer2", [False] * 8, prefill=0.5, checkpoint="Big")
         a_run(tmp_path, "base-0", [False] * 8, checkpoint="Small", prefill=0.4)
         answered = answer(ranking_of(compared(tmp_path)), score=0.95)
         assert re.search(r"0\.95 .*Big base-0's score: Big base-0 itself .*1\.000", answered["text"])
 
-    def test_random_may_win_and_is_called_the_control(self, tmp_path: Path) -> None:
+    def test_random_may_be_the_best_setting_and_is_then_called_the_control(self, tmp_path: Path) -> None:
         base_and_dart(tmp_path, [True] * 8, [True] * 8, prefill=0.6)
         a_run(tmp_path, "random-0.5-layer2", [True] * 8, prefill=0.5)
         text = answer(ranking_of(compared(tmp_path)), latency=0.8)["text"]
         assert "time to first token: random-0.5-layer2 (score 1.000, +0.000" in text
         assert re.search(r"control.*dart-0\.5-layer2$", text)
 
-    def test_a_wide_score_interval_is_mentioned_only_for_a_high_score_limit(self, tmp_path: Path) -> None:
+    def test_an_interval_that_allows_a_larger_loss_is_mentioned_near_the_score_limit(self, tmp_path: Path) -> None:
         base_and_dart(tmp_path, [True] * 20, [True] * 19 + [False], prefill=0.5)
         field = ranking_of(compared(tmp_path))
         doubt = "but the score's interval allows a larger loss: more samples, .* quiet machine"
@@ -726,7 +750,7 @@ class TestMargin:
             a_run(tmp_path, label, [True] * 40, task="gtzan")
         return tmp_path
 
-    def test_a_task_without_a_margin_has_no_verdict(self, folder: Path) -> None:
+    def test_a_task_for_which_no_margin_is_given_has_no_verdict(self, folder: Path) -> None:
         rows = rows_of(folder, margins={"gtzan": 0.02})
         assert {place for place, row in rows.items() if row.decision} == {("gtzan", "dart-0.5-layer2")}
 
@@ -738,14 +762,14 @@ class TestMargin:
         assert decisions["overall", "dart-0.5-layer2"] is None
         assert {decision.tests for decision in decisions.values() if decision} == {3}
 
-    def test_applies_to_accuracy_rather_than_macro_f1(self, tmp_path: Path) -> None:
+    def test_applies_to_the_difference_in_accuracy_rather_than_macro_f1(self, tmp_path: Path) -> None:
         """One class of four is lost as a whole: macro-F1 falls by another number."""
         base_and_dart(tmp_path, [True] * 8, [True, True, True, False] * 2)
         row = rows_of(tmp_path, margins={"": 0.02})["tau", "dart-0.5-layer2"]
         assert (row.decision.figure, row.decision.difference) == ("accuracy", -0.25)
         assert row.verdict.difference != pytest.approx(-0.25)
 
-    def test_samples_of_a_cluster_do_not_count_as_independent(self, tmp_path: Path) -> None:
+    def test_samples_of_one_cluster_do_not_count_as_independent(self, tmp_path: Path) -> None:
         for label in ("base-0", "dart-0.5-layer2"):
             folder = a_run(tmp_path, label, [True] * 200)
             records = [record | {"cluster": f"c{place // 5}"} for place, record in enumerate(records_in(folder))]
@@ -753,7 +777,7 @@ class TestMargin:
         decision = rows_of(tmp_path, margins={"": 0.05})["tau", "dart-0.5-layer2"].decision
         assert (decision.samples, decision.clusters, decision.verdict, decision.needed) == (200, 40, "not decided", 73)
 
-    def test_failed_samples_count_for_the_largest_cluster(self, tmp_path: Path) -> None:
+    def test_failed_samples_count_towards_the_size_of_the_largest_cluster(self, tmp_path: Path) -> None:
         """A cluster may have three samples, although only one of them was answered."""
         for label in ("base-0", "dart-0.5-layer2"):
             folder = a_run(tmp_path, label, [True] * 9)
@@ -762,7 +786,7 @@ class TestMargin:
         pairs = compared(tmp_path).shared["dart-0.5-layer2"]["tau"]
         assert (pairs.clustered.largest, len(pairs.clustered.sizes)) == (3, 9)
 
-    def test_of_transcripts_caps_the_errors_per_sample_and_reports_insertions(self, tmp_path: Path) -> None:
+    def test_of_a_transcription_task_caps_the_errors_per_sample_and_reports_insertions(self, tmp_path: Path) -> None:
         for label, said in (("base-0", "a dog"), ("dart-0.5-layer2", "a dog barks barks barks barks barks")):
             changed_records(
                 a_run(tmp_path, label, [True] * 3, task="librispeech"), reply=said, reference={"answer": "a dog"}
@@ -779,7 +803,7 @@ class TestMargin:
         assert (decisions["base-0 [silence]"], decisions["dart-0.5-layer2"].tests) == (None, 1)
 
     @pytest.mark.parametrize(("most", "verdict"), [(16, "not decided"), (1, "no worse")])
-    def test_one_token_replies_prove_equality_only_if_the_token_limit_was_1(
+    def test_equal_one_token_replies_prove_no_loss_only_if_the_token_limit_was_1(
         self, most: int, verdict: str, tmp_path: Path
     ) -> None:
         for label in ("base-0", "snapkv-0.5"):
@@ -788,7 +812,7 @@ class TestMargin:
         decision = rows_of(tmp_path, margins={"": 0.02})["tau", "snapkv-0.5"].decision
         assert (decision.verdict, decision.by_construction) == (verdict, most == 1)
 
-    def test_a_sample_that_failed_counts_as_lost(self, tmp_path: Path) -> None:
+    def test_a_failed_sample_counts_as_lost(self, tmp_path: Path) -> None:
         run = base_and_dart(tmp_path, [True] * 300, [True] * 300)
         decision = rows_of(tmp_path, margins={"": 0.02})["tau", "dart-0.5-layer2"].decision
         assert (decision.verdict, decision.beside) == ("no worse", "")
@@ -808,19 +832,19 @@ class TestMargin:
         write_records(base, [a_failed_record(records[0]["id"], cluster=records[0]["cluster"]), *records[1:]])
         assert rows_of(tmp_path, margins={"": 0.02})["tau", "dart-0.5-layer2"].decision.beside == ""
 
-    def test_the_tasks_recorded_largest_cluster_limits_the_verdict(self, tmp_path: Path) -> None:
+    def test_a_larger_cluster_size_on_record_for_the_task_makes_the_verdict_stricter(self, tmp_path: Path) -> None:
         for label in ("base-0", "dart-0.5-layer2"):
             changed(a_run(tmp_path, label, [True] * 300), largest_cluster=4)
         assert rows_of(tmp_path, margins={"": 0.02})["tau", "dart-0.5-layer2"].decision.verdict == "not decided"
 
-    def test_a_task_without_sample_scores_gets_no_verdict(
+    def test_a_task_without_a_score_for_each_sample_gets_no_verdict(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         base_and_dart(tmp_path, [True] * 8, [True] * 8)
         monkeypatch.setattr("audiomarathon.scoring.choice.Choice.own_score", lambda *_given: None)
         assert rows_of(tmp_path, margins={"": 0.02})["tau", "dart-0.5-layer2"].decision is None
 
-    def test_scores_beyond_one_are_refused(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_sample_scores_above_one_are_refused(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         base_and_dart(tmp_path, [True] * 8, [True] * 8)
         monkeypatch.setattr("audiomarathon.scoring.choice.Choice.own_score", lambda *_given: 5.0)
         with pytest.raises(RecordError, match=r"clip0 is 5; a margin needs scores in \[0, 1\]"):
@@ -843,14 +867,14 @@ class TestMargin:
         code, said = call("compare", folder, "--margin", margin)
         assert (code, "--margin" in said, "allowed: " in said) == (2, True, True)
 
-    def test_damaged_facts_of_a_stopped_sweep_are_one_line(self, folder: Path) -> None:
+    def test_damaged_facts_of_a_sequentially_stopped_sweep_are_a_one_line_error(self, folder: Path) -> None:
         changed(folder / "tau" / "M" / "dart-0.5-layer2", stopping={"largest": "x", "order": 3})
         code, said = call("compare", folder, "--margin", "0.05")
         assert (code, "not as this version writes them" in said) == (2, True)
 
 
 class TestPower:
-    def test_reports_how_many_clusters_would_be_needed_for_a_verdict(self, tmp_path: Path) -> None:
+    def test_option_reports_how_many_clusters_a_verdict_would_need(self, tmp_path: Path) -> None:
         base_and_dart(tmp_path, [True] * 100, [False] * 2 + [True] * 98)
         said = succeed("compare", tmp_path, "--margin", "0.1", "--power")
         clusters = re.search(r"2 of 100 clusters differ from base; ([\d,]+) such clusters", said)
@@ -859,7 +883,7 @@ class TestPower:
 
 
 class TestKept:
-    def test_share_of_base_answers_kept_by_hand(self, tmp_path: Path) -> None:
+    def test_share_of_base_answers_that_a_method_kept_equals_a_hand_count(self, tmp_path: Path) -> None:
         """Of 10 samples base has 8 right and silence 2 of these: 6 are left, of which dart keeps 3."""
         base_and_dart(tmp_path, [True] * 8 + [False] * 2, [True] * 5 + [False] * 3 + [True] * 2)
         as_control(a_run(tmp_path / "silent", "base-0", [True] * 2 + [False] * 6 + [True] * 2))
@@ -870,7 +894,7 @@ class TestKept:
         assert "between methods only" in said
 
     @pytest.mark.parametrize("silent", [None, [True] * 4])
-    def test_without_a_control_run_or_a_remaining_sample_is_refused(
+    def test_share_without_a_control_run_or_a_remaining_sample_is_refused(
         self, tmp_path: Path, silent: list[bool] | None
     ) -> None:
         base_and_dart(tmp_path, [True] * 4, [True] * 4)
@@ -908,7 +932,7 @@ class TestCommand:
         assert "dart-0.5-layer2 in librispeech: the score has no value" in said
         assert json.loads((tmp_path / "c.json").read_text())["rows"][0]["verdict"]["p"] is None
 
-    def test_output_fits_80_columns(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_output_fits_into_80_columns(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("COLUMNS", "80")
         a_run(tmp_path, "base-0", [True] * 8)
         for method in ("dart", "random"):
@@ -937,7 +961,9 @@ class TestCommand:
         assert (code, message in said) == (2, True)
 
 
-def test_the_table_is_richs_without_measuring_its_cells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_fast_table_printer_prints_as_rich_does_without_measuring_cells(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Of ten thousand rows, measuring each cell three times took longer than any other part."""
     for label in ("base-0", "dart-0.5-layer2", "日本-0.5"):
         a_run(tmp_path, label, [True] * 4)
@@ -959,7 +985,7 @@ def test_the_table_is_richs_without_measuring_its_cells(tmp_path: Path, monkeypa
     assert measured == 0
 
 
-def test_a_reason_shared_by_every_setting_does_not_list_them() -> None:
+def test_a_reason_shared_by_all_settings_is_printed_without_their_names() -> None:
     names = [f"frame-0.{n}" for n in range(1, 6)]
     left = [LeftOut(name, "tau", "why") for name in names]
     assert lines_by_reason(left, names) == ["all 5 settings in tau: why"]

@@ -81,7 +81,7 @@ def test_tags_after_the_audio_do_not_change_the_samples(ending: str, tmp_path: P
 
 
 @pytest.mark.parametrize("ending", ["flac", "wav", "ogg"])
-def test_a_tag_after_truncated_audio_does_not_hide_the_truncation(ending: str, tmp_path: Path) -> None:
+def test_a_truncated_clip_with_a_tag_after_the_audio_is_still_refused(ending: str, tmp_path: Path) -> None:
     data = encoded(path := tmp_path / f"a.{ending}")
     for tag in TAGS.values():
         refused(path, data[:-200] + tag, "truncated|more bytes follow")
@@ -89,13 +89,13 @@ def test_a_tag_after_truncated_audio_does_not_hide_the_truncation(ending: str, t
     refused(path, data + too_long, "damaged|truncated")
 
 
-def test_a_wav_chunk_that_ends_like_a_tag_is_allowed(tmp_path: Path) -> None:
+def test_a_wav_chunk_whose_end_looks_like_a_tag_is_accepted(tmp_path: Path) -> None:
     data = encoded(path := tmp_path / "a.wav")
     data += b"id3 " + struct.pack("<I", len(TAGS["ID3v2.4"])) + TAGS["ID3v2.4"]
     whole(path, patched(data, 4, struct.pack("<I", len(data) - 8)))
 
 
-def test_a_wav_size_that_includes_its_tag_is_allowed(tmp_path: Path) -> None:
+def test_a_wav_whose_stated_size_includes_a_tag_is_accepted(tmp_path: Path) -> None:
     data = encoded(path := tmp_path / "a.wav") + ID3V1
     whole(path, patched(data, 4, struct.pack("<I", len(data) - 8)))
 
@@ -131,7 +131,7 @@ def test_a_streamed_wav_is_read_to_its_end_and_refused_on_a_partial_sample(tmp_p
     refused(path, data[:-1], "samples would be decoded")
 
 
-def test_other_wav_chunks_are_allowed_with_or_without_padding(tmp_path: Path) -> None:
+def test_further_wav_chunks_are_accepted_with_or_without_padding(tmp_path: Path) -> None:
     path = tmp_path / "a.wav"
     data = encoded(path, subtype="PCM_U8")
     odd, tags = with_size(data[:-1], FRAMES - 1), b"LIST\x05\0\0\0INFO!"
@@ -167,7 +167,7 @@ def test_formats_whose_length_is_not_checked_are_refused(tmp_path: Path, kind: s
 
 
 @pytest.mark.parametrize("ending", ["vox", "gsm", "au"])
-def test_headerless_files_are_refused(tmp_path: Path, ending: str) -> None:
+def test_audio_files_without_a_header_are_refused(tmp_path: Path, ending: str) -> None:
     refused(tmp_path / f"a.{ending}", b"\x11\x22\x33\x44" * 500, "header-less")
 
 
@@ -246,7 +246,7 @@ def test_an_ogg_whose_end_position_is_too_small_is_refused(ogg: tuple[Path, list
     refused(path, b"".join([*parts[:-1], page(parts[-1], granule=5_000)]), "missing or out of order")
 
 
-def test_a_vorbis_stream_needs_a_last_page_which_can_be_empty(tmp_path: Path) -> None:
+def test_a_vorbis_stream_needs_a_last_page_but_that_page_may_be_empty(tmp_path: Path) -> None:
     path = tmp_path / "a.ogg"
     parts = pages(encoded(path))
     open_end = b"".join([*parts[:-1], page(parts[-1], flags=parts[-1][5] & ~4)])
@@ -266,7 +266,9 @@ def test_a_clip_too_long_by_its_header_is_refused_undecoded(tmp_path: Path, monk
         audio.decode(path, RATE)
 
 
-def test_a_clip_longer_than_its_header_says_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_decoding_a_clip_longer_than_its_header_says_is_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(audio, "promised_length", lambda *_: (1, False))
     monkeypatch.setattr(audio, "MOST_SECONDS", 1.0)
     monkeypatch.setattr(audio, "BLOCK_FRAMES", 4_096)

@@ -97,7 +97,7 @@ def test_tau_metadata_that_is_a_fifo_is_refused_and_does_not_block(raw: list[str
     assert "meta.csv: is not a plain file" in capsys.readouterr().err
 
 
-def test_tau_a_clip_of_two_scenes_is_used_once(raw: list[str], tmp_path: Path) -> None:
+def test_tau_a_clip_listed_under_two_scenes_is_used_once(raw: list[str], tmp_path: Path) -> None:
     meta = Path(raw[0]) / "meta.csv"
     lines = meta.read_text().splitlines()
     meta.write_text("\n".join([*lines, *(line.replace("\tmetro\t", "\tpark\t") for line in lines[1:])]))
@@ -119,7 +119,7 @@ def test_gtzan_clips_have_the_exact_length_and_the_broken_file_is_named(raw: lis
     assert {"Blues - blues", "Hiphop - hiphop"} == {answer(sample) for sample in samples("gtzan", folder)}
 
 
-def test_had_fake_clips_hold_fake_segments_and_real_ones_none(raw: list[str], tmp_path: Path) -> None:
+def test_had_clips_labelled_fake_contain_fake_segments_and_real_ones_none(raw: list[str], tmp_path: Path) -> None:
     """The release cut clips at the label's segments and joined the pieces."""
     folder = built("had", raw, tmp_path / "had")
     for row in manifest(folder):
@@ -167,7 +167,7 @@ def test_vesus_neutral_becomes_monotone_and_speakers_are_not_mixed(raw: list[str
 # --- VoxCeleb ---------------------------------------------------------------------------------------------------------
 
 
-def test_vox_gender_comes_from_the_table(raw: list[str], tmp_path: Path) -> None:
+def test_vox_gender_is_read_from_the_speaker_table(raw: list[str], tmp_path: Path) -> None:
     folder = built("vox", raw, tmp_path / "vox")
     assert {(s.cluster, answer(s)) for s in samples("vox", folder)} == {("id00012", "Male"), ("id00015", "Female")}
     assert left_out(folder)["id00016"].startswith("this speaker")
@@ -189,7 +189,7 @@ def test_vox_of_m4a_files_is_refused_with_the_conversion_command(raw: list[str],
     assert "ffmpeg -i" in capsys.readouterr().err
 
 
-def test_vox_m4a_clips_without_a_converted_file_are_listed_as_left_out(raw: list[str], tmp_path: Path) -> None:
+def test_vox_m4a_clips_that_were_not_converted_to_wav_are_listed_as_left_out(raw: list[str], tmp_path: Path) -> None:
     first, second, *_ = sorted((Path(raw[0]) / "id00012").rglob("*.wav"))
     first.unlink()
     first.with_suffix(".m4a").write_bytes(b"AAC")
@@ -219,7 +219,7 @@ def test_librispeech_transcripts_are_joined_in_the_order_of_the_audio(raw: list[
         assert len({Path(source["path"]).parent for source in row["sources"]}) == 1
 
 
-def test_desed_options_are_one_event_in_the_clip_and_three_not_in_it(raw: list[str], tmp_path: Path) -> None:
+def test_desed_questions_offer_one_event_of_the_clip_and_three_others(raw: list[str], tmp_path: Path) -> None:
     folder = built("desed", raw, tmp_path / "desed")
     table = (Path(raw[0]) / "metadata" / "validation" / "validation.tsv").read_text().splitlines()[1:]
     occur: dict[str, set[str]] = {}
@@ -256,7 +256,7 @@ def test_desed_onsets_are_shifted_by_the_soundscapes_offset_in_the_clip(raw: lis
         assert (asked, round(sample.meta["event_onset"], 6), round(sample.meta["event_seconds"], 6)) in events
 
 
-def test_slue_options_are_one_named_entity_and_three_not_named(raw: list[str], tmp_path: Path) -> None:
+def test_slue_questions_offer_one_entity_named_in_the_clip_and_three_not_named(raw: list[str], tmp_path: Path) -> None:
     folder = built("slue", raw, tmp_path / "slue")
     rows = {row["path"]: row for row in manifest(folder)}
     assert rows
@@ -271,7 +271,9 @@ def test_slue_options_are_one_named_entity_and_three_not_named(raw: list[str], t
 # --- RACE -------------------------------------------------------------------------------------------------------------
 
 
-def test_race_samples_keep_the_exams_questions_and_share_a_passage_clip(raw: list[str], tmp_path: Path) -> None:
+def test_race_samples_keep_the_exams_questions_and_share_the_clip_of_their_passage(
+    raw: list[str], tmp_path: Path
+) -> None:
     folder = built("race", raw, tmp_path / "race")
     questions = samples("race", folder)
     assert [sample.id for sample in questions] == [
@@ -305,7 +307,7 @@ def test_race_passages_already_synthesised_are_not_synthesised_again(raw: list[s
     assert not (folder / "high" / "0.wav").exists()
 
 
-def test_race_spoken_by_espeak_ng_says_the_passage(raw: list[str], tmp_path: Path) -> None:
+def test_race_clips_synthesised_by_espeak_ng_last_as_long_as_the_spoken_passage(raw: list[str], tmp_path: Path) -> None:
     if not shutil.which("espeak-ng"):
         pytest.skip("no speech synthesiser: apt-get install espeak-ng")
     folder = built("race", [raw[0], "--tts", "espeak-ng -w {out} -f {text}"], tmp_path / "race", "--max", "20")
@@ -326,7 +328,7 @@ def door(script: Callable[..., tuple[int, str, str]], tmp_path: Path, monkeypatc
     return lambda name, *arguments: script(ROOT / "Segment" / f"{name}.py", *arguments)
 
 
-def test_segment_has_a_script_for_each_corpus_and_for_cutting() -> None:
+def test_the_segment_folder_has_one_script_for_each_corpus_and_one_for_cutting() -> None:
     files = [file for file in (ROOT / "Segment").glob("*.py") if file.stem != "cut"]
     opened = [re.findall(r'door\("(\w+)"\)', file.read_text()) for file in files]
     assert sorted(opened) == [[task] for task in sorted(CORPORA)]
@@ -343,7 +345,9 @@ def test_a_segment_script_without_arguments_prints_usage_with_an_example(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_without_corpus_shows_the_layout(door: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:
+def test_a_folder_without_the_corpus_gives_an_error_that_shows_the_layout(
+    door: Callable[..., tuple[int, str, str]], tmp_path: Path
+) -> None:
     (tmp_path / "raw").mkdir()
     code, _, err = door("TAU_task", "raw", "-o", "out")
     assert code == 2
@@ -383,7 +387,7 @@ STRANGE_TABLES = [
 
 
 @pytest.mark.parametrize(("task", "name", "old", "new", "told"), STRANGE_TABLES)
-def test_a_strange_table_is_refused(
+def test_a_corpus_table_of_unexpected_content_is_refused(
     task: str, name: str, old: bytes, new: bytes, told: str, tmp_path: Path, capsys: Any
 ) -> None:
     raw = MAKERS[task](tmp_path / "raw", Noise())
@@ -403,7 +407,9 @@ def test_a_strange_table_is_refused(
         ("say '{text} {out}", "each quote needs a closing quote"),
     ],
 )
-def test_race_with_a_wrong_command_fails(command: str, told: str, raw: list[str], tmp_path: Path, capsys: Any) -> None:
+def test_race_with_a_wrong_speech_synthesis_command_is_refused(
+    command: str, told: str, raw: list[str], tmp_path: Path, capsys: Any
+) -> None:
     built("race", [raw[0], "--tts", command], tmp_path / "race", code=2)
     assert told in capsys.readouterr().err
 

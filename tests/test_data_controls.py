@@ -36,7 +36,7 @@ from audiomarathon.report.controls import control_runs
         (90, 30, [(10, 12), (70, 72)], None),
     ],
 )
-def test_window_contains_all_events_or_is_none(
+def test_the_window_contains_all_events_or_there_is_no_window(
     length: float, seconds: float, events: list, start: float | None
 ) -> None:
     begin = window(length, seconds, events)
@@ -46,7 +46,7 @@ def test_window_contains_all_events_or_is_none(
         assert events[-1][1] <= begin + seconds
 
 
-def test_background_has_the_level_and_the_spectrum_of_the_quiet_parts() -> None:
+def test_generated_background_has_the_level_and_spectrum_of_the_quiet_parts() -> None:
     rng = np.random.default_rng(0)
     hum = 0.01 * np.sin(2 * np.pi * 1000 * np.arange(160000) / 16000)
     loud = np.where(np.arange(160000) > 80000, 0.5, 0.0) * rng.standard_normal(160000)
@@ -68,7 +68,7 @@ def root(tmp_path: Path) -> Path:
     return tmp_path / "root"
 
 
-def test_a_changed_duration_keeps_the_clips_samples_and_moves_its_event(root: Path, tmp_path: Path) -> None:
+def test_a_control_of_another_duration_keeps_the_samples_and_shifts_the_event(root: Path, tmp_path: Path) -> None:
     source = decode(root / "DESED" / "audio" / "0.wav", 16000)
     assert call("data", "controls", "desed", "--durations", "1", "--data", root, "-o", tmp_path / "same")[0] == 0
     assert np.array_equal(decode(tmp_path / "same" / "1s" / "desed" / "audio" / "0.wav", 16000), source)
@@ -102,7 +102,7 @@ def test_every_task_loads_under_every_control(control: str, root: Path, tmp_path
     assert dict(manifest.control or {}) == {"kind": control, "seconds": None, "seed": 42}
 
 
-def test_the_same_control_is_generated_byte_for_byte_again(root: Path, tmp_path: Path) -> None:
+def test_generating_the_same_control_twice_gives_the_same_bytes(root: Path, tmp_path: Path) -> None:
     for place in ("first", "second"):
         arguments = ["--control", "noise,mismatched", "--durations", "2", "--data", root, "-o", tmp_path / place]
         assert call("data", "controls", "tau", *arguments)[0] == 0
@@ -110,7 +110,7 @@ def test_the_same_control_is_generated_byte_for_byte_again(root: Path, tmp_path:
         assert path.read_bytes() == (tmp_path / "second" / path.relative_to(tmp_path / "first")).read_bytes()
 
 
-def test_mismatched_audio_is_of_another_class_and_person_for_every_seed(root: Path) -> None:
+def test_mismatched_audio_is_of_another_class_and_speaker_for_every_seed(root: Path) -> None:
     task = get_task("vesus")
     loaded = task.load(task.find(root))
     by_clip = {sample.clips[0]: sample for sample in loaded.samples}
@@ -121,7 +121,7 @@ def test_mismatched_audio_is_of_another_class_and_person_for_every_seed(root: Pa
             assert partner.cluster != sample.cluster
 
 
-def test_each_clip_has_separate_noise(root: Path, tmp_path: Path) -> None:
+def test_the_noise_control_differs_from_clip_to_clip(root: Path, tmp_path: Path) -> None:
     """Here all of them are of one tone."""
     first, *others = sorted((root / "HAD").rglob("*.wav"))
     for clip in others:
@@ -147,7 +147,7 @@ def test_questions_too_far_apart_for_one_window_get_separate_clips(root: Path, t
     assert np.array_equal(heard[1][onset : onset + 16000], whole[15 * 16000 : 16 * 16000])
 
 
-def test_a_transcribed_clip_too_long_for_the_duration_is_left_out(root: Path, tmp_path: Path) -> None:
+def test_a_clip_with_a_transcript_longer_than_the_duration_is_left_out(root: Path, tmp_path: Path) -> None:
     succeed("data", "controls", "librispeech", "--durations", "1", "--data", root, "-o", tmp_path)
     first = next((root / "LIBRISPEECH").rglob("84-*.flac"))
     soundfile.write(first, np.ones(32000) * 0.1, 16000)
@@ -168,7 +168,7 @@ def test_a_transcribed_clip_too_long_for_the_duration_is_left_out(root: Path, tm
         ([], "--durations"),
     ],
 )
-def test_a_wrong_option_is_refused_with_the_allowed_values(
+def test_a_wrong_controls_option_is_refused_with_the_allowed_values(
     arguments: list, message: str, root: Path, tmp_path: Path
 ) -> None:
     code, output = call("data", "controls", "tau", *arguments, "--data", root, "-o", tmp_path / "out")
@@ -186,7 +186,7 @@ def test_an_existing_control_is_not_overwritten_and_a_partial_one_not_kept(root:
     assert not (tmp_path / "out" / "silence").exists()
 
 
-def test_the_embedded_model_scores_on_the_event_and_not_on_silence(tmp_path: Path) -> None:
+def test_the_embedded_model_scores_on_the_event_control_and_not_on_silence(tmp_path: Path) -> None:
     """Cut to 30 s around the event its score stays; on silence it falls to chance or below."""
     root = generate(tmp_path / "mini", tasks=["desed"], progress=False, limit=4)
     arguments = ["--durations", "30", "--control", "audio,silence", "--data", root, "-o", tmp_path / "controls"]

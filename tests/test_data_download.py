@@ -56,7 +56,7 @@ def test_all_tasks_can_be_copied_from_a_folder_or_an_archive(name: str, source: 
     assert call("data", "verify", "all", "--data", tmp_path / "root")[0] == 0
 
 
-def test_a_limit_fetches_only_the_samples_of_a_run_with_that_limit(source: Path, tmp_path: Path) -> None:
+def test_a_download_with_a_limit_fetches_only_the_samples_of_a_run_with_it(source: Path, tmp_path: Path) -> None:
     root = tmp_path / "root"
     fetch(source, root, limit=2)
     for task in AUDIOMARATHON.tasks:
@@ -77,7 +77,7 @@ def test_a_limit_fetches_only_the_samples_of_a_run_with_that_limit(source: Path,
     assert call("data", "verify", "all", "--data", root)[0] == 0
 
 
-def test_a_smaller_limit_removes_no_clip_and_another_seed_adds_clips(source: Path, tmp_path: Path) -> None:
+def test_a_download_with_a_smaller_limit_deletes_no_clip_and_a_new_seed_adds_some(source: Path, tmp_path: Path) -> None:
     keys = ("had", "librispeech", "tau")
     fetch(source, tmp_path, *keys, limit=3)
     before = tree(tmp_path, manifest=False)
@@ -90,7 +90,7 @@ def test_a_smaller_limit_removes_no_clip_and_another_seed_adds_clips(source: Pat
     assert call("data", "verify", *keys, "--data", tmp_path)[0] == 0
 
 
-def test_a_second_call_fetches_only_what_is_missing(source: Path, tmp_path: Path) -> None:
+def test_a_second_download_fetches_only_what_is_missing(source: Path, tmp_path: Path) -> None:
     fetch(source, tmp_path, "tau")
     clip = next(tmp_path.rglob("bus-*.wav"))
     clip.unlink()
@@ -136,7 +136,7 @@ def test_a_dry_run_writes_nothing(source: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["a.zip", "a.tar.gz"])
-def test_a_download_killed_midway_is_finished_by_the_next_call(name: str, source: Path, tmp_path: Path) -> None:
+def test_a_download_killed_midway_is_finished_by_the_next_command(name: str, source: Path, tmp_path: Path) -> None:
     taken = packed(source, tmp_path / name)
     fetch(taken, tmp_path / "whole", "vesus", "gtzan")
     for chunks in (1, 2, 5, 9, 14):
@@ -216,7 +216,9 @@ def test_too_little_space_stops_a_download(source: Path, tmp_path: Path, monkeyp
     assert not list((tmp_path / "root").rglob("*.wav"))
 
 
-def test_a_task_already_elsewhere_under_the_root_is_not_duplicated(source: Path, tmp_path: Path) -> None:
+def test_a_task_that_is_already_elsewhere_in_the_data_folder_is_not_downloaded_again(
+    source: Path, tmp_path: Path
+) -> None:
     BUILDERS["vesus"](tmp_path / "root" / "mine")
     with pytest.raises(DataError, match=r"vesus: is already in .*mine"):
         fetch(source, tmp_path / "root", "vesus")
@@ -309,7 +311,7 @@ def test_a_hub_failure_is_one_error_line(source: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("names", [("m/a", "m/a/b"), ("m/" + "x" * 300,)])
-def test_archive_names_that_cannot_be_paths_are_refused(names: tuple[str, ...], tmp_path: Path) -> None:
+def test_archives_with_names_that_cannot_be_paths_are_refused(names: tuple[str, ...], tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "odd.zip", "w") as archive:
         for name in ("m/audio_emotion_dataset.json", *names):
             archive.writestr(name, "[]")

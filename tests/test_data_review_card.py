@@ -58,7 +58,7 @@ def test_the_reference_option_is_marked(tau: Path) -> None:
     assert f"* {sample.answer}. " in judge(tau, "q\n")[1]
 
 
-def test_the_clip_is_played_until_the_reviewer_answers(
+def test_the_clip_is_played_until_the_reviewer_gives_a_verdict(
     tau: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     player = tmp_path / "bin" / "aplay"
@@ -85,7 +85,7 @@ def test_without_an_audio_player_one_to_install_is_suggested(tau: Path, monkeypa
     assert "(no player: install one of ffplay" in CliRunner().invoke(app, command, input="q\n").output
 
 
-def test_a_verdicts_file_with_other_content_is_refused(tau: Path) -> None:
+def test_a_verdicts_file_of_another_format_is_refused(tau: Path) -> None:
     (tau / "verdicts.jsonl").write_text("[1]\n")
     code, output = judge(tau, "y\n")
     assert (code, "not a file of verdicts" in output) == (2, True)
@@ -108,7 +108,7 @@ class Page(HTMLParser):
         self.sources += [value for name, value in attrs if name == "src"]
 
 
-def test_a_data_card_shows_counts_classes_licence_and_audio(tmp_path: Path) -> None:
+def test_the_data_card_shows_counts_classes_licence_and_audio(tmp_path: Path) -> None:
     root, out = build_all(tmp_path / "root"), tmp_path / "card"
     succeed("data", "card", "--data", root, "-o", out)
     page, text = Page((out / "card.html").read_text()), (out / "card.md").read_text()

@@ -48,7 +48,7 @@ def test_intact_data_of_every_task_verifies(root: Path) -> None:
     succeed("data", "verify", "all", "--data", root)
 
 
-def test_known_gaps_are_noted_and_are_no_problem(root: Path) -> None:
+def test_known_gaps_of_the_published_data_are_a_note_and_not_a_problem(root: Path) -> None:
     gap = {"path": "dev/mixed_concatenated_audio_0061.wav", "uniq_id": 61}
     edit_rows(root / "SLUE" / "merged_audio_data.json", lambda rows: rows[2].update(gap))
     output = succeed("data", "verify", "slue", "--data", root)
@@ -86,7 +86,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str, str]] = {
 
 
 @pytest.mark.parametrize("name", DAMAGE)
-def test_each_kind_of_damage_is_reported_and_fails(root: Path, name: str, tmp_path: Path) -> None:
+def test_each_kind_of_damage_is_reported_and_gives_exit_code_1(root: Path, name: str, tmp_path: Path) -> None:
     damage, kind, text = DAMAGE[name]
     damage(root)
     code, _ = call("data", "verify", "tau", "vesus", "--data", root, "--json", tmp_path / "out" / "report.json")
@@ -108,7 +108,7 @@ def test_damage_inside_a_clip_is_found_only_with_deep(root: Path) -> None:
     assert (code, f"{clip}: damaged or truncated" in output) == (1, True)
 
 
-def test_missing_tasks_fail_only_when_they_were_named(tmp_path: Path) -> None:
+def test_missing_tasks_give_exit_code_1_only_if_they_were_named(tmp_path: Path) -> None:
     BUILDERS["vesus"](tmp_path / "VESUS")
     expect(tmp_path, vesus=(0.5, 1.5))
     assert call("data", "verify", "--data", tmp_path)[0] == 0
@@ -126,7 +126,7 @@ def test_the_data_option_overrides_a_tasks_environment_variable(root: Path, monk
     assert call("data", "verify", "vesus")[0] == 1
 
 
-def test_mini_means_the_mini_benchmark(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_data_folder_name_mini_stands_for_the_mini_benchmark(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mini, "mini_benchmark", lambda: root)
     assert call("data", "verify", "vesus", "--data", "mini")[0] == 0
     assert call("data", "durations", "vesus", "--data", "mini")[0] == 0
@@ -176,7 +176,7 @@ def test_a_task_with_only_broken_clips_has_zero_hours(root: Path, tmp_path: Path
 
 
 @pytest.mark.parametrize(("file", "key"), [("Vox_age.py", "vox_age"), ("analyse_all.py", "librispeech")])
-def test_each_duration_script_measures_its_task(
+def test_each_duration_script_measures_the_task_in_its_file_name(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: Any, file: str, key: str
 ) -> None:
     monkeypatch.chdir(tmp_path)

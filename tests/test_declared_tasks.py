@@ -128,7 +128,7 @@ SHAPES: dict[str, tuple[list[dict[str, Any]], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_options_and_answers_are_read_from_every_supported_shape(shape: str, tmp_path: Path) -> None:
+def test_options_and_answers_are_read_from_every_supported_row_format(shape: str, tmp_path: Path) -> None:
     rows, more = SHAPES[shape]
     task, data = loaded(declared(tmp_path, rows, **more))
     assert (data.bad_rows, task.key) == ((), "own-choice/sounds")
@@ -179,7 +179,7 @@ def test_audio_embedded_in_a_table_is_cached_once(tmp_path: Path, monkeypatch: p
     assert {file: file.stat().st_mtime_ns for file in data.folder.iterdir()} == there
 
 
-def test_clip_names_match_despite_white_space_and_unicode_form(tmp_path: Path) -> None:
+def test_clip_names_are_found_despite_spaces_and_other_unicode_forms(tmp_path: Path) -> None:
     """The last two names are written in the other form of accents than the files'."""
     files = [" in front.wav", "odd/ in front.wav", "odd/a  b.wav", "odd/no\u00a0break.wav", "odd/cafe\u0301.wav",
              "odd/caf\u00e8.wav"]  # fmt: skip
@@ -192,7 +192,9 @@ def test_clip_names_match_despite_white_space_and_unicode_form(tmp_path: Path) -
     assert {sample.id for sample in data.samples} == {unicodedata.normalize("NFC", name) for name in files}
 
 
-def test_a_table_may_hold_paths_but_not_audio_in_some_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_table_with_embedded_audio_in_only_some_rows_has_bad_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("AUDIOMARATHON_CACHE", str(tmp_path / "cache"))
     rows = [{**row, "audio": {"bytes": None, "path": row["audio"]}} for row in ROWS]
     _task, data = loaded(declared(tmp_path, rows, rows="sounds.parquet"))
@@ -207,7 +209,7 @@ def test_a_table_may_hold_paths_but_not_audio_in_some_rows(tmp_path: Path, monke
     assert len(data.samples) == 3
 
 
-def test_dates_in_a_table_are_written_as_text(tmp_path: Path) -> None:
+def test_dates_in_a_parquet_table_become_text(tmp_path: Path) -> None:
     rows = with_rows(day=lambda row: datetime.date(2024, 5, int(row["id"][1]) + 1))
     file = declared(tmp_path, rows, rows="sounds.parquet", groups="day")
     succeed("data", "controls", file, "--control", "silence", "--data", tmp_path / "data", "-o", tmp_path / "out")
@@ -216,7 +218,7 @@ def test_dates_in_a_table_are_written_as_text(tmp_path: Path) -> None:
         assert task.groups(samples[0]) == {"day": "2024-05-01"}
 
 
-def test_equal_options_count_as_one_and_are_reported(tmp_path: Path) -> None:
+def test_two_equal_options_count_as_one_and_are_reported(tmp_path: Path) -> None:
     rows = [{**ROWS[0], "options": ["four", "nine", "ten", "ten"], "answer": "ten"}]
     task, data = loaded(declared(tmp_path, rows, published="mmau-tokens"))
     assert data.defects == {"two options are the same": 1}
@@ -233,7 +235,7 @@ def test_equal_options_count_as_one_and_are_reported(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("reply", "letter"), [("E", "B"), ("B", "B"), ("B. E", "B"), ("(B) E", "B"), ("c", "C"), ("D", "D")]
 )
-def test_options_that_are_single_letters_are_matched_to_the_whole_reply(reply: str, letter: str) -> None:
+def test_a_reply_matches_a_single_letter_option_before_the_answer_letter(reply: str, letter: str) -> None:
     told = {"answer": "B", "options": ["A", "E", "c", "D"], "labels": list("ABCD"), "published": "mmau-tokens"}
     assert Questions().judge(Record("a", reply=reply, reference=told))["parsed"] == letter
 
@@ -253,7 +255,7 @@ def test_classes_must_be_distinct_and_the_same_in_every_row(tmp_path: Path) -> N
         loaded(declared(tmp_path / "b", classes=True))
 
 
-def test_figures_cover_every_recorded_group_and_not_answer_letters() -> None:
+def test_accuracy_by_group_has_every_group_on_record_and_not_the_answer_letters() -> None:
     told = {"answer": "A", "options": ["a bell", "a dog"], "labels": ["A", "B"]}
     task, groups = get_task("own-choice/sounds"), ({"topic": "thing"}, {"level": "hard"}, None)
     records = [
@@ -266,7 +268,7 @@ def test_figures_cover_every_recorded_group_and_not_answer_letters() -> None:
     assert frames["accuracy by level"][["hard", "none_said"]].values.tolist() == [[1.0, "n 3"]]
 
 
-def test_the_declared_rows_file_is_preferred_to_jsonl_of_the_same_name(tmp_path: Path) -> None:
+def test_the_declared_rows_file_is_read_before_a_jsonl_file_of_the_same_name(tmp_path: Path) -> None:
     declared(tmp_path, ROWS, rows="sounds.jsonl")
     file = declared(tmp_path, ROWS[:2])
     assert len(loaded(file)[1].samples) == 2
@@ -274,7 +276,7 @@ def test_the_declared_rows_file_is_preferred_to_jsonl_of_the_same_name(tmp_path:
     assert len(loaded(file)[1].samples) == 4
 
 
-def test_open_questions_use_the_mmau_pro_judge_prompt(tmp_path: Path) -> None:
+def test_open_questions_are_judged_with_the_prompt_of_mmau_pro(tmp_path: Path) -> None:
     task, data = loaded(declared(tmp_path, options=None, answer_is="open", judge="mmau-pro-open"))
     sample = data.samples[0]
     assert (task.key, task.prompt(sample), sample.answer) == ("own-open/sounds", "What is it?", "a bell")
@@ -298,7 +300,9 @@ def test_open_questions_use_the_mmau_pro_judge_prompt(tmp_path: Path) -> None:
         ({"transcript": "first"}, "own-transcript/sounds", "score"),
     ],
 )
-def test_caption_and_transcript_tasks_run(more: dict[str, Any], key: str, figure: str, tmp_path: Path) -> None:
+def test_declared_caption_and_transcript_tasks_run_and_are_scored(
+    more: dict[str, Any], key: str, figure: str, tmp_path: Path
+) -> None:
     def said(row: dict[str, Any]) -> str:
         return f"{row['answer']} sounds"
 
@@ -347,7 +351,7 @@ def test_transcripts_that_english_normalisation_would_damage_are_reported(tmp_pa
     assert loaded(declared(tmp_path / "said", rows, **facts, language="en"))[1].defects == {}
 
 
-def test_a_prompt_template_is_filled_in_and_unknown_fields_refused(tmp_path: Path) -> None:
+def test_a_prompt_template_is_filled_in_and_one_with_unknown_fields_is_refused(tmp_path: Path) -> None:
     file = declared(tmp_path, with_rows(question="Braces {here}?"), prompt="ask.txt")
     (tmp_path / "ask.txt").write_text('{question}\n{options}\nAnswer with {"answer": …}.\n')
     task, data = loaded(file)
@@ -481,12 +485,12 @@ def test_a_bad_row_is_reported_with_its_reason(row: dict[str, Any], reason: str,
 @pytest.mark.parametrize(
     ("how", "answer"), [("letter", "(e)"), ("index", 3), ("index", -1), ("index1", 0), ("index1", 4)]
 )
-def test_an_answer_beyond_the_options_is_a_bad_row(how: str, answer: object, tmp_path: Path) -> None:
+def test_an_answer_that_is_not_among_the_options_is_a_bad_row(how: str, answer: object, tmp_path: Path) -> None:
     _task, data = loaded(declared(tmp_path, [{**ROWS[1], "answer": answer}], answer_is=how))
     assert f"answer {str(answer)!r} is not one of" in data.bad_rows[0].reason
 
 
-def test_a_bad_row_of_several_files_is_named_by_its_file(tmp_path: Path) -> None:
+def test_a_bad_row_is_reported_with_its_file_if_there_are_several_files(tmp_path: Path) -> None:
     file = declared(tmp_path, ROWS[:2], rows="sounds-*.jsonl")
     data = file.parent / "data"
     (data / "sounds-*.jsonl").rename(data / "sounds-a.jsonl")
@@ -520,7 +524,7 @@ OTHER_LISTS += [r'"[\"a\"]"', "['a", "['" + "\\" * 99_999]
 
 
 @pytest.mark.parametrize("text", OTHER_LISTS)
-def test_other_notations_of_lists_are_refused(text: str) -> None:
+def test_text_that_looks_like_a_python_list_but_cannot_be_parsed_is_refused(text: str) -> None:
     with pytest.raises(RowError, match="looks like a Python list"):
         list_in(text)
 
@@ -540,7 +544,7 @@ def test_a_bad_transcript_or_caption_makes_a_bad_row(name: str, text: object, re
     assert (bad.row, reason in bad.reason) == (2, True)
 
 
-def test_captions_of_one_item_are_refused_before_any_sample(tmp_path: Path) -> None:
+def test_a_caption_task_of_one_item_is_refused_before_any_sample_is_run(tmp_path: Path) -> None:
     rows = with_rows(says=["a sound", "a bell"])[:1]
     file = declared(tmp_path, rows, options=None, answer=None, question=None, references="says")
     for command in (("data", "verify", file), ("run", file, "--model", "embedded", "--results", tmp_path / "out")):
@@ -566,7 +570,7 @@ def test_captions_of_one_item_are_refused_before_any_sample(tmp_path: Path) -> N
         (["s-0-of-2", "s-1-of-2", "s-3-of-2"], "s-3-of-2.json is not one of 2 shards"),
     ],
 )
-def test_missing_or_contradictory_shards_are_refused(names: list[str], told: str, tmp_path: Path) -> None:
+def test_a_missing_shard_of_the_rows_files_is_refused(names: list[str], told: str, tmp_path: Path) -> None:
     task = declared(tmp_path, rows="s*.json")
     (tmp_path / "data" / "s*.json").unlink()
     for name in names:
@@ -575,7 +579,7 @@ def test_missing_or_contradictory_shards_are_refused(names: list[str], told: str
         loaded(task)
 
 
-def test_all_shards_are_read_and_a_single_one_is_refused(tmp_path: Path) -> None:
+def test_all_shards_of_a_rows_file_are_read_and_naming_a_single_one_is_refused(tmp_path: Path) -> None:
     task = declared(tmp_path, rows="s-*.parquet")
     (file := tmp_path / "data" / "s-0.parquet").rename(file.with_name("s-00000-of-00002.parquet"))
     more = pyarrow.Table.from_pylist([{**row, "id": f"more {row['id']}"} for row in ROWS])
@@ -585,7 +589,7 @@ def test_all_shards_are_read_and_a_single_one_is_refused(tmp_path: Path) -> None
         loaded(toml(task, FACTS, rows="s-00000-of-00002.parquet"))
 
 
-def test_a_line_that_is_not_json_is_a_bad_row(tmp_path: Path) -> None:
+def test_a_jsonl_line_that_is_not_json_is_a_bad_row(tmp_path: Path) -> None:
     file = declared(tmp_path, rows="sounds.jsonl")
     with (tmp_path / "data" / "sounds.jsonl").open("a") as stream:
         stream.write('{"id": "q9", "a\n\n[1]\n')
@@ -611,7 +615,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def test_a_run_is_scored_and_reported_without_its_task_file(ran: Path, tmp_path: Path) -> None:
+def test_a_finished_run_is_scored_and_reported_without_its_task_file(ran: Path, tmp_path: Path) -> None:
     results = tmp_path / "results"
     shutil.copytree(ran / "results", results)
     base, pruned = sorted(results.glob("own-choice/sounds/embedded/*"))
@@ -643,7 +647,7 @@ def test_a_run_is_scored_and_reported_without_its_task_file(ran: Path, tmp_path:
 
 
 @pytest.mark.parametrize("more", [{"version": "v2"}, {"published": None}, {"prompt": "ask.txt"}])
-def test_a_changed_version_rule_or_prompt_cannot_continue_a_run(
+def test_a_run_is_not_continued_with_a_changed_task_version_rule_or_prompt(
     more: dict[str, Any], ran: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "ask.txt").write_text("{question} {options}")
@@ -656,7 +660,7 @@ def test_a_changed_version_rule_or_prompt_cannot_continue_a_run(
 
 
 @pytest.mark.parametrize("format_", ["csv", "jsonl", "parquet"])
-def test_a_control_of_csv_jsonl_or_parquet_rows_loads_as_the_task(
+def test_a_control_made_from_csv_jsonl_or_parquet_rows_loads_like_the_task(
     format_: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AUDIOMARATHON_CACHE", str(tmp_path / "cache"))
@@ -691,7 +695,7 @@ WRONG = ["dog", "", "?!", "B", "a dog, not a cat", "a dog_"]
 
 
 @pytest.mark.parametrize("reply", [*RIGHT, *WRONG])
-def test_mmau_word_rule_by_examples(reply: str) -> None:
+def test_the_word_rule_of_mmau_judges_example_replies_as_listed(reply: str) -> None:
     assert right_by_words(reply, "a dog", ["a cat", "a dog", "Dog, a", "hotdog"]) is (reply in RIGHT)
 
 
@@ -699,7 +703,7 @@ _TEXT = st.text("ab c_-.é1", max_size=8)
 
 
 @given(_TEXT, st.lists(_TEXT, max_size=5), st.text("abc ", max_size=3))
-def test_by_the_word_rule_an_answer_is_wrong_if_another_options_word_is_added(
+def test_by_the_word_rule_an_answer_with_a_word_of_another_option_is_wrong(
     answer: str, others: list[str], left_over: str
 ) -> None:
     options = [*others, answer]
@@ -748,7 +752,9 @@ class TestExact:
             ("(B)", "The answer is C.", False, None),
         ],
     )
-    def test_exact_answers(self, tmp_path: Path, answer: Any, reply: str, correct: bool, near: bool | None) -> None:
+    def test_replies_are_right_only_if_exact_and_near_if_close_to_the_answer(
+        self, tmp_path: Path, answer: Any, reply: str, correct: bool, near: bool | None
+    ) -> None:
         row = {name: value for name, value in ROWS[0].items() if name != "choices"}
         task, data = loaded(declared(tmp_path, [{**row, "answer": answer}], options=None, answer_is="exact", within=2))
         (sample,) = data.samples
@@ -759,7 +765,9 @@ class TestExact:
 
     @pytest.mark.parametrize("answer", ["soon", None, True, [4, 2], [1, 2, 3], [], {"a": 1}, "NaN", 10**400])
     @pytest.mark.parametrize("how", ["exact", "spans"])
-    def test_an_answer_of_another_type_is_a_bad_row(self, tmp_path: Path, answer: Any, how: str) -> None:
+    def test_an_answer_that_is_no_number_letter_or_span_is_a_bad_row(
+        self, tmp_path: Path, answer: Any, how: str
+    ) -> None:
         rows = [ROWS[1] | {"answer": answer}]
         _task, data = loaded(declared(tmp_path, rows, options=None, answer_is=how))
         if how == "spans" and answer == []:
@@ -767,7 +775,7 @@ class TestExact:
         else:
             assert "is not a" in str(data.bad_rows[0])
 
-    def test_f1_of_time_spans_by_hand(self, tmp_path: Path) -> None:
+    def test_f1_of_time_spans_equals_a_value_computed_by_hand(self, tmp_path: Path) -> None:
         spans = [{"word": "Hello,", "start": 1.0, "end": 1.5}, {"word": "world", "start": 2, "end": 2.5},
                  {"word": "hello", "start": 60, "end": 61}]  # fmt: skip
         task, data = loaded(declared(tmp_path, [ROWS[0] | {"answer": spans}], options=None, answer_is="spans"))
@@ -784,11 +792,11 @@ class TestExact:
 
 
 @pytest.mark.parametrize("text", ["the 4th", "version 12.5.3", "1:2", "three", ""])
-def test_text_without_a_plain_number_yields_no_number(text: str) -> None:
+def test_text_without_a_plain_number_is_read_as_no_number(text: str) -> None:
     assert number_in(text) is None
 
 
-def test_a_span_that_starts_just_after_0_is_read() -> None:
+def test_a_time_span_that_starts_just_after_0_is_read() -> None:
     assert spans_in('{"word": "hi", "start": 0.00001, "end": 1}') == [("hi", 0.00001, 1.0)]
 
 
@@ -842,7 +850,7 @@ def test_mmsu_is_read_from_parquet_files_with_embedded_audio(tmp_path: Path, mon
     assert "not tried on the real ones" in task.source
 
 
-def test_a_task_without_data_is_refused_with_the_download_source(
+def test_a_documented_task_without_data_is_refused_naming_the_download_source(
     no_env: Callable[[str, str], None], tmp_path: Path
 ) -> None:
     no_env("AUDIOMARATHON_CACHE", str(tmp_path))
@@ -852,7 +860,7 @@ def test_a_task_without_data_is_refused_with_the_download_source(
         assert output.startswith("error: lalm/mmar: no data root is set. Get MMAR-meta.jsonl from https://"), output
 
 
-def test_the_documented_example_runs(tmp_path: Path) -> None:
+def test_the_first_example_of_the_documentation_runs(tmp_path: Path) -> None:
     (tmp_path / "birds.toml").write_text(BLOCKS["birds.toml"])
     (lines,) = re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL)
     for line in lines.splitlines():
@@ -863,7 +871,7 @@ def test_the_documented_example_runs(tmp_path: Path) -> None:
     assert (code, "own-choice/birds" in output) == (0, True)
 
 
-def test_the_second_documented_example_reads_an_mmau_parquet_table(
+def test_the_second_example_of_the_documentation_reads_an_mmau_parquet_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AUDIOMARATHON_CACHE", str(tmp_path / "cache"))

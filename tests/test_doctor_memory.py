@@ -78,7 +78,7 @@ def not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("audiomarathon.costs.memory_plan.find_checkpoint", refuse)
 
 
-def test_memory_need_by_hand(plans: dict[str, MemoryPlan]) -> None:
+def test_the_memory_a_model_needs_equals_values_computed_by_hand(plans: dict[str, MemoryPlan]) -> None:
     tokens, parts = plans["7B"].need(90)
     assert tokens == 2250 + 250
     assert parts["KV cache"] == 2 * 28 * 4 * 128 * 2 * 2500
@@ -90,7 +90,9 @@ def test_memory_need_by_hand(plans: dict[str, MemoryPlan]) -> None:
 @pytest.mark.parametrize(
     ("row", "part"), [("weights", "weights"), ("KV cache", "KV cache"), ("activations", "activations"), ("sum", "")]
 )
-def test_the_readme_table_states_the_same_memory_needs(plans: dict[str, MemoryPlan], row: str, part: str) -> None:
+def test_the_memory_table_in_the_readme_equals_the_computed_needs(
+    plans: dict[str, MemoryPlan], row: str, part: str
+) -> None:
     line = next(line for line in README.read_text(encoding="utf-8").splitlines() if line.startswith(f"| {row}"))
     said = [cell.removeprefix("about ") for cell in re.findall(r"\| ((?:about )?[\d.]+) GB", line)]
     needs = [plans[size].need(seconds)[1] for size in SIZES for seconds in (90, 300)]
@@ -102,7 +104,9 @@ class TestFits:
     @pytest.mark.parametrize(
         ("free", "code", "fits"), [(24, 0, ["yes"] * 3), (19.5, 1, ["yes", "yes", "no"]), (8, 1, ["no"] * 3)]
     )
-    def test_gpu_at_hand(self, no_env: Any, gpu: Any, tmp_path: Path, free: float, code: int, fits: list[str]) -> None:
+    def test_doctor_says_which_clip_lengths_fit_into_the_free_gpu_memory(
+        self, no_env: Any, gpu: Any, tmp_path: Path, free: float, code: int, fits: list[str]
+    ) -> None:
         folder = config_only(tmp_path / "7B", "7B")
         gpu(free * GB)
         exit_code, out = call("doctor", "--model", "qwen2.5-omni", "--model-path", folder)
@@ -110,7 +114,7 @@ class TestFits:
         assert re.findall(r"\b(yes|no) *$", out, re.MULTILINE) == fits
         assert f"{free:.1f} GB free" in out
 
-    def test_the_longest_duration_fits_and_one_second_more_does_not(self, gpu: Any, tmp_path: Path) -> None:
+    def test_the_longest_duration_fits_into_memory_and_one_second_more_does_not(self, gpu: Any, tmp_path: Path) -> None:
         gpu(19.3 * GB)
         plan = plan_of(tmp_path)
         longest = plan.longest(plan.room)
@@ -118,11 +122,13 @@ class TestFits:
         assert plan.fits(longest)
         assert not plan.fits(longest + 1)
 
-    def test_the_longest_duration_is_limited_by_the_models_positions(self, plans: dict[str, MemoryPlan]) -> None:
+    def test_the_longest_duration_is_limited_by_the_position_count_of_the_model(
+        self, plans: dict[str, MemoryPlan]
+    ) -> None:
         assert plans["7B"].longest(1e15) == (32768 - 250) // 25
         assert plans["7B"].longest(8 * GB) == 0
 
-    def test_several_gpus_are_added_up_only_with_device_map_auto(self, gpu: Any, tmp_path: Path) -> None:
+    def test_the_memory_of_several_gpus_is_added_up_only_with_device_map_auto(self, gpu: Any, tmp_path: Path) -> None:
         gpu(12 * GB, count=2)
         folder = str(config_only(tmp_path / "7B", "7B"))
         single, both = (
@@ -132,7 +138,7 @@ class TestFits:
         assert (single.fits(90), both.fits(90)) == (False, True)
 
 
-def test_without_a_gpu_doctor_names_a_gpu_size_that_would_fit(
+def test_without_a_gpu_the_doctor_names_a_gpu_size_that_would_fit(
     monkeypatch: pytest.MonkeyPatch, no_env: Any, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
@@ -144,7 +150,7 @@ def test_without_a_gpu_doctor_names_a_gpu_size_that_would_fit(
     assert "no weights there" in out
 
 
-def test_weights_on_disk_are_counted_exactly(tiny_checkpoint: Path) -> None:
+def test_weight_bytes_of_a_checkpoint_on_disk_are_counted_exactly(tiny_checkpoint: Path) -> None:
     plan = plan_memory(
         get_model("qwen2.5-omni"), RunSettings.read({}, model_path=str(tiny_checkpoint), dtype="float32")
     )
@@ -166,19 +172,21 @@ def test_a_missing_checkpoint_is_reported_with_the_download_command(no_env: Any)
     [("qwen2.5-omni-7b", 17.9), ("qwen2.5-omni-3b", 9.4), ("phi4mm", 10.4), ("aero-1", 4.4), ("voxtral", 9.4)],
 )
 @pytest.mark.usefixtures("not_there")
-def test_sizes_are_known_before_the_download(no_env: Any, key: str, gigabytes: float) -> None:
+def test_weight_sizes_of_a_model_are_known_before_it_is_downloaded(no_env: Any, key: str, gigabytes: float) -> None:
     plan = plan_memory(get_model(key), RunSettings.read({}))
     assert plan.need(90)[1]["weights"] == pytest.approx(gigabytes * GB, rel=0.05)
     assert "counted from the config" in plan.source
 
 
-def test_model_path_without_model_is_refused(no_env: Any) -> None:
+def test_the_model_path_option_without_the_model_option_is_refused(no_env: Any) -> None:
     code, err = call("doctor", "--model-path", "/nowhere")
     assert (code, "--model" in err) == (2, True)
 
 
 @pytest.mark.parametrize(("key", "readme", "at_300_s"), [("phi4mm", "Phi4MM", 14), ("aero-1", "Aero-1", 6)])
-def test_a_config_gives_the_readmes_figures(key: str, readme: str, at_300_s: int) -> None:
+def test_memory_needs_computed_from_a_published_config_equal_those_in_the_readme(
+    key: str, readme: str, at_300_s: int
+) -> None:
     config = published_config(get_model(key).checkpoint)
     need = plan_memory(get_model(key), RunSettings.read({}, model_path=str(config))).need(300)[1]
     text = (README.parent.parent / readme / "README.md").read_text()
@@ -191,7 +199,7 @@ def test_a_config_gives_the_readmes_figures(key: str, readme: str, at_300_s: int
     ("flags", "told", "share"),
     [({}, "bfloat16 (auto)", 1), ({"device": "cpu"}, "float32 (auto)", 2), ({"dtype": "float16"}, "float16", 1)],
 )
-def test_the_plan_uses_the_precision_set_for_the_run(
+def test_the_memory_plan_uses_the_precision_set_for_the_run(
     tmp_path: Path, plans: dict[str, MemoryPlan], flags: dict[str, str], told: str, share: int
 ) -> None:
     plan = plan_of(tmp_path, **flags)
@@ -210,7 +218,7 @@ class TestLimits:
             (4000, {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 1000}, 4000),
         ],
     )
-    def test_positions_are_read_from_the_nested_text_config(
+    def test_the_position_limit_is_read_from_the_nested_text_config(
         self, tmp_path: Path, stated: int, rope: dict[str, Any], positions: int
     ) -> None:
         folder = config_only(tmp_path / "config", "3B")
@@ -233,7 +241,7 @@ class TestLimits:
             ),
         ],
     )
-    def test_invalid_position_numbers_are_ignored(
+    def test_invalid_position_numbers_in_a_config_are_ignored(
         self, tmp_path: Path, text: dict[str, Any], positions: int | None
     ) -> None:
         folder = config_only(tmp_path / "config", "3B")
@@ -242,13 +250,13 @@ class TestLimits:
         (folder / "config.json").write_text(json.dumps(content))
         assert limits_of(get_model("qwen2.5-omni-3b"), folder).positions == positions
 
-    def test_several_clips_add_up_but_one_long_truncated_clip_is_allowed(self, tmp_path: Path) -> None:
+    def test_many_clips_beyond_the_position_limit_count_but_a_long_clip_is_allowed(self, tmp_path: Path) -> None:
         spec = replace(get_model("qwen2.5-omni-7b"), heard_seconds=30)
         limits = limits_of(spec, config_only(tmp_path / "config", "7B"))
         assert limits.beyond(50 * 30, 256)  # fifty clips
         assert not limits.refused(50 * 30, 256)  # one clip, of which the model hears the beginning
 
-    def test_a_position_limit_known_only_to_transformers_is_marked_so(self, tmp_path: Path) -> None:
+    def test_a_position_limit_that_only_transformers_knows_is_marked_as_such(self, tmp_path: Path) -> None:
         limits = limits_of(get_model("voxtral"), published_config("mistralai/Voxtral-Mini-3B-2507") or tmp_path)
         assert limits.positions == 131072
         assert "config.json states none" in limits.source
@@ -260,7 +268,7 @@ class TestLimits:
         assert limits.longest(256) == float("inf")
         assert limits.beyond(1e6, 256) == ""
 
-    def test_text_and_reply_use_positions_and_input_pruning_frees_them(self, tmp_path: Path) -> None:
+    def test_question_and_reply_use_positions_and_pruning_at_the_input_frees_them(self, tmp_path: Path) -> None:
         limits = limits_of(get_model("qwen2.5-omni-7b"), config_only(tmp_path / "config", "7B"))
         assert limits.longest(768) == (32768 - 768 - 250) / 25 == 1270
         assert not limits.beyond(1270, 768)
@@ -270,7 +278,7 @@ class TestLimits:
         assert not limits.beyond(2540, 768, get_method("frame:0.5+snapkv:0.5", at="input"))
         assert limits.beyond(2541, 768, get_method("frame:0.5", at="input"))
 
-    def test_doctor_reports_each_limit_with_its_source(self, no_env: Any, tmp_path: Path) -> None:
+    def test_the_doctor_command_reports_each_limit_with_its_source(self, no_env: Any, tmp_path: Path) -> None:
         folder = config_only(tmp_path / "config", "7B")
         flags = ("--model", "qwen2.5-omni", "--model-path", folder)
         code, out = call("doctor", *flags, "--seconds", 3000)
@@ -280,7 +288,7 @@ class TestLimits:
         assert "3,000 s of audio take about 75,250 tokens" in out
         assert call("doctor", *flags, "--seconds", 1200)[0] == 0
 
-    def test_an_endpoint_has_no_known_limit(self, no_env: Any) -> None:
+    def test_an_endpoint_has_no_known_length_limit(self, no_env: Any) -> None:
         _code, out = call("doctor", "--model", "openai", "--seconds", 3000)
         assert "no limit" in out
 
@@ -290,7 +298,7 @@ class TestLimits:
         assert err.count("\n") == 1
         assert "PREFILL_CHUNK=20: whisper-base: " in err
 
-    def test_prefill_chunks_shrink_only_the_activations(self, tmp_path: Path) -> None:
+    def test_chunked_prefill_shrinks_only_the_memory_of_activations(self, tmp_path: Path) -> None:
         facts = plan_of(tmp_path).facts
         whole, parts, few = facts.memory(32768), facts.memory(32768, chunk=2048), facts.memory(100, chunk=2048)
         assert parts["activations"] < whole["activations"] / 3
@@ -299,7 +307,7 @@ class TestLimits:
         weights_and_cache = parts["weights"] + parts["KV cache"]
         assert sum(parts.values()) <= 1.2 * (weights_and_cache + facts.activation_bytes * 2048)
 
-    def test_a_run_beyond_the_limit_is_refused_before_loading_unless_allowed(
+    def test_a_run_beyond_the_length_limit_is_refused_before_loading_unless_allowed(
         self, tiny_checkpoint: Path, tmp_path: Path, no_env: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         task_folders.build_tau(tmp_path / "data" / "TAU")

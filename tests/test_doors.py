@@ -35,7 +35,7 @@ def opened(door: Path) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
-def test_the_scripts_of_a_model_folder_cover_each_task_once(folder: str) -> None:
+def test_the_task_scripts_of_a_model_folder_cover_each_task_once(folder: str) -> None:
     tasks = [opened(door)[0] for door in DOORS if door.parent.name == folder]
     assert sorted(tasks) == sorted(
         task.key
@@ -46,7 +46,7 @@ def test_the_scripts_of_a_model_folder_cover_each_task_once(folder: str) -> None
 
 
 @pytest.mark.parametrize("door", DOORS, ids=lambda door: f"{door.parent.name}/{door.stem}")
-def test_a_task_script_runs_the_task_and_model_in_its_path(door: Path) -> None:
+def test_a_task_script_runs_the_task_and_model_that_its_path_names(door: Path) -> None:
     task, model = opened(door)
     assert get_task(door.stem.removesuffix("_test")).key == task
     assert get_model(model).folder == door.parent.name
@@ -60,7 +60,9 @@ def call(door: Path, *arguments: str, cwd: Path, **env: str) -> subprocess.Compl
 
 
 @pytest.mark.parametrize("door", DOORS, ids=lambda door: f"{door.parent.name}/{door.stem}")
-def test_doors_name_their_task(door: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_help_of_a_task_script_names_its_task_model_and_environment_variables(
+    door: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """In this process: 40 Pythons of their own would take minutes."""
     monkeypatch.setattr(sys, "argv", [str(door), "--help"])
     runpy.run_path(str(door), run_name="__main__")
@@ -70,20 +72,20 @@ def test_doors_name_their_task(door: Path, monkeypatch: pytest.MonkeyPatch, caps
     assert all(name in said for name in env_names())
 
 
-def test_a_task_script_refuses_arguments() -> None:
+def test_a_task_script_with_arguments_is_refused() -> None:
     door = ROOT / "Qwen_2.5_Omni" / "TAU_test.py"
     done = call(Path(door.name), "--limit", "3", cwd=door.parent)
     assert done.returncode == 2
     assert "takes no arguments" in done.stderr
 
 
-def test_a_task_script_refuses_a_bad_setting_first(tmp_path: Path) -> None:
+def test_a_task_script_refuses_a_bad_environment_variable_in_one_line(tmp_path: Path) -> None:
     done = call(ROOT / "Qwen_2.5_Omni" / "VESUS_test.py", cwd=tmp_path, PRUNE_RATIO="1.5")
     assert done.returncode == 2
     assert done.stderr.startswith("error: PRUNE_RATIO=1.5: not allowed")
 
 
-def test_run_task_passes_task_model_and_settings_to_evaluate(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_task_passes_task_model_and_settings_to_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     """`run_task` hands its names to the engine and leaves settings to the env vars."""
     seen: list[tuple[object, ...]] = []
     monkeypatch.setattr(cli, "evaluate", lambda tasks, model, settings: seen.append((tasks, model, settings)))
@@ -102,7 +104,7 @@ def _first(door: Path) -> bool:
     [door if _first(door) else pytest.param(door, marks=pytest.mark.long) for door in DOORS],
     ids=lambda door: f"{door.parent.name}/{door.stem}",
 )
-def test_a_task_script_can_run_the_embedded_model_without_a_download(
+def test_every_task_script_can_run_the_embedded_model_without_a_download(
     door: Path,
     script: Callable[..., tuple[int, str, str]],
     no_env: Callable[[str, str], None],
@@ -118,7 +120,7 @@ def test_a_task_script_can_run_the_embedded_model_without_a_download(
     assert (tmp_path / task / "embedded" / "base-0" / "summary.json").is_file()
 
 
-def test_a_transcriber_or_endpoint_is_not_replaced_by_the_embedded_model(no_env: Callable[[str, str], None]) -> None:
+def test_the_embedded_model_does_not_replace_a_transcriber_or_an_endpoint(no_env: Callable[[str, str], None]) -> None:
     no_env("MODEL_PATH", "embedded")
     said: list[str] = []
     assert embedded_instead("whisper-base", RunSettings.read(), said.append) == ("whisper-base", RunSettings.read())
@@ -126,7 +128,7 @@ def test_a_transcriber_or_endpoint_is_not_replaced_by_the_embedded_model(no_env:
     assert said == []
 
 
-def test_durations_are_written_into_the_repository_only_if_asked(
+def test_duration_scripts_write_no_file_into_the_repository_unless_asked(
     script: Callable[..., tuple[int, str, str]], no_env: Callable[[str, str], None], tmp_path: Path, monkeypatch
 ) -> None:
     no_env("AUDIOMARATHON_DATA", str(task_folders.build_tau(tmp_path / "data")))

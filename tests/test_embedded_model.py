@@ -45,7 +45,7 @@ def test_the_embedded_checkpoint_is_complete_and_at_most_10_mb() -> None:
     assert sum(file.stat().st_size for file in CHECKPOINT.iterdir()) <= 10e6
 
 
-def test_every_cue_is_one_token_and_the_template_is_qwens() -> None:
+def test_every_cue_is_one_token_and_the_chat_template_is_that_of_qwen() -> None:
     tokenizer = AutoTokenizer.from_pretrained(CHECKPOINT)
     assert all(len(tokenizer.encode(f" {cue}")) == 1 for cue in world.cues())
     message = {"role": "user", "content": [{"type": "audio", "audio": ""}, {"type": "text", "text": "Hi"}]}
@@ -57,7 +57,9 @@ def test_every_cue_is_one_token_and_the_template_is_qwens() -> None:
 
 
 @pytest.mark.parametrize("task", ["vox", "slue"])
-def test_the_embedded_model_answers_a_held_out_clip(lm: Qwen2_5Omni, root: Path, task: str) -> None:
+def test_the_embedded_model_answers_a_question_about_a_held_out_clip_correctly(
+    lm: Qwen2_5Omni, root: Path, task: str
+) -> None:
     sample, inputs = prepared(lm, root, task)
     assert reply(lm, inputs) == sample.answer
 

@@ -60,7 +60,7 @@ def command(no_env, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, env: Path) 
     return call
 
 
-def test_run_table_and_compare_end_to_end(command: Command, env: Path, tmp_path: Path) -> None:
+def test_run_table_and_compare_of_an_encoder_write_their_files(command: Command, env: Path, tmp_path: Path) -> None:
     mine, task = env / "means_encoder.py", env / "sounds_task.py"
     code, out, err = command("run", mine, "--tasks", task, "--seeds", "2", "--encoder-arg", "scale=2.0")
     assert code == 0, err
@@ -134,11 +134,11 @@ def test_a_wrong_argument_is_one_error_line(command: Command, arguments: list[st
     assert said in one_error(err)
 
 
-def test_a_model_on_a_task_for_encoders_is_told_the_command() -> None:
+def test_running_a_model_on_an_encoder_task_suggests_the_encoder_command() -> None:
     assert "audiomarathon encoder run" in call("run", "xares/esc50", "--model", "embedded")[1]
 
 
-def test_check_reports_interface_errors_and_findings(command: Command, env: Path, tmp_path: Path) -> None:
+def test_encoder_check_prints_interface_errors_and_findings(command: Command, env: Path, tmp_path: Path) -> None:
     code, out, _ = command("check", env / "means_encoder.py")
     assert (code, "follows X-ARES' interface" in out) == (0, True)
     assert "finding: gain sensitive" in out
@@ -154,13 +154,13 @@ def test_check_reports_interface_errors_and_findings(command: Command, env: Path
         assert "keeps" not in out
 
 
-def test_lists_name_every_task_and_encoder(command: Command) -> None:
+def test_encoder_lists_name_every_task_and_encoder(command: Command) -> None:
     tasks, encoders = command("list")[1], command("list", "encoders")[1]
     assert {"asvspoof2015", "voxlingua33", "liveenv"} <= set(tasks.split())
     assert {"control:logmel", "baseline:whisper"} <= set(encoders.split())
 
 
-def test_imported_x_ares_embeddings_are_probed(command: Command, env: Path, tmp_path: Path) -> None:
+def test_imported_x_ares_embeddings_are_evaluated_by_probes(command: Command, env: Path, tmp_path: Path) -> None:
     """The mean over frames of the first item of a key is what both protocols see."""
     rng, stored = np.random.default_rng(0), tmp_path / "old" / "sounds" / "embeddings" / "TheirEncoder"
     for fold in range(1, 6):
@@ -183,7 +183,7 @@ def test_imported_x_ares_embeddings_are_probed(command: Command, env: Path, tmp_
     assert json.loads((folder / "run.json").read_text())["origin"] == "imported"
 
 
-def test_more_than_one_percent_of_bad_rows_needs_allow_bad_rows(command: Command, tmp_path: Path) -> None:
+def test_a_run_with_over_one_percent_of_bad_rows_needs_allow_bad_rows(command: Command, tmp_path: Path) -> None:
     task = write_task(tmp_path / "odd", clips=2, seconds=(0.1, 0.2))
     task.write_text(task.read_text().replace("output_dim=10", "output_dim=9"))
     given = ("run", "control:noise", "--tasks", task, "--data", tmp_path / "odd", "--protocol", "standard")

@@ -122,7 +122,7 @@ def raw(rows: Rows) -> dict[str, tuple[Any, tuple[int, ...], bytes]]:
     return {name: (row.dtype, row.shape, row.tobytes()) for name, row in rows.items()}
 
 
-def test_embeddings_and_failures_equal_local_ones_after_a_worker_is_killed(workers, env: Path, tmp_path: Path) -> None:
+def test_ray_workers_give_local_embeddings_even_after_a_worker_is_killed(workers, env: Path, tmp_path: Path) -> None:
     heard, said = heard_of(env), list[str]()
     broken = replace(heard[7].clip, audio=Member(env / "sounds_task.py", "broken.wav", 0, 100))
     heard[7] = replace(heard[7], clip=broken, audio="broken")
@@ -150,7 +150,7 @@ def test_embeddings_and_failures_equal_local_ones_after_a_worker_is_killed(worke
 
 
 @pytest.mark.long
-def test_only_a_clip_that_kills_each_worker_fails(workers, env: Path, tmp_path: Path) -> None:
+def test_a_clip_that_kills_every_worker_fails_alone(workers, env: Path, tmp_path: Path) -> None:
     heard, said = heard_of(env), list[str]()
     deadly = max(heard, key=lambda heard_clip: heard_clip.samples)
     here, there = Store(tmp_path / "local", {}), Store(tmp_path / "ray", {})
@@ -165,7 +165,7 @@ def test_only_a_clip_that_kills_each_worker_fails(workers, env: Path, tmp_path: 
 
 
 @pytest.mark.long
-def test_workers_that_die_as_they_load_end_the_run(workers, env: Path, tmp_path: Path, monkeypatch) -> None:
+def test_workers_that_die_while_loading_end_the_run(workers, env: Path, tmp_path: Path, monkeypatch) -> None:
     from audiomarathon.engine import ray_pool
 
     monkeypatch.setattr(ray_pool, "_QUIET_S", 1)
@@ -192,7 +192,7 @@ def machines(*cores: int) -> Iterator[Any]:
 
 
 @pytest.mark.long
-def test_a_run_on_two_machines_equals_a_local_run(
+def test_an_encoder_run_on_two_machines_equals_a_local_run(
     command: Command,  # noqa: F811
     env: Path,
     tmp_path: Path,
@@ -227,7 +227,7 @@ def test_a_run_on_two_machines_equals_a_local_run(
 
 @pytest.mark.long
 @pytest.mark.parametrize("cores", [(1, 1), (1,)])
-def test_a_lost_machines_work_moves_to_another_or_ends_the_run(
+def test_the_work_of_a_lost_machine_moves_to_another_or_the_run_ends(
     workers, env: Path, tmp_path: Path, cores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another does its work; without another the run ends, and what is encoded is kept."""
@@ -282,7 +282,7 @@ def test_an_encoder_module_without_an_importable_name_is_refused() -> None:
         pass
 
 
-def test_a_worker_refuses_an_encoder_that_differs_from_the_local_one(workers, env: Path) -> None:
+def test_a_ray_worker_refuses_an_encoder_that_differs_from_the_local_one(workers, env: Path) -> None:
     from audiomarathon.wings.encoders.probing.ray_encoder import _Worker
 
     given = ("spectrum_encoder.py", {}, "cpu")

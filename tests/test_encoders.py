@@ -98,7 +98,9 @@ def reference(folder: Path, clip: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(("kind", "hop"), [(kind, 100 if kind == "ast" else 20) for kind in KINDS])
-def test_hf_encoder_equals_transformers_on_each_clip(checkpoints: Path, tmp_path: Path, kind: str, hop: int) -> None:
+def test_an_hf_encoder_gives_each_clip_the_features_of_transformers(
+    checkpoints: Path, tmp_path: Path, kind: str, hop: int
+) -> None:
     encoder = load_encoder(f"hf:{checkpoints / kind}")
     assert (encoder.name, encoder.output_dim, encoder.hop_size_in_ms) == (kind, 16, hop)
     assert encoder.takes_lengths == (encoder.max_seconds is not None) == (kind in ("whisper", "ast"))
@@ -125,7 +127,7 @@ def test_hf_encoder_equals_transformers_on_each_clip(checkpoints: Path, tmp_path
 
 
 @pytest.mark.parametrize("kind", ["wav2vec2", "data2vec"])
-def test_waveform_baselines_normalise_the_padded_batch_in_10_s_pieces(checkpoints: Path, kind: str) -> None:
+def test_waveform_baselines_normalise_the_padded_batch_in_pieces_of_10_s(checkpoints: Path, kind: str) -> None:
     encoder = load_encoder(f"baseline:{kind}", {"model": str(checkpoints / kind)})
     assert (encoder.name, encoder.hop_size_in_ms, encoder.takes_lengths) == (kind, 20, False)
     model = transformers.AutoModel.from_pretrained(checkpoints / kind).eval()
@@ -147,7 +149,7 @@ def test_waveform_baselines_normalise_the_padded_batch_in_10_s_pieces(checkpoint
     assert encoder.module(waves(1)[0][0]).shape == (1, 49, 16)  # [T] is taken
 
 
-def test_whisper_baseline_keeps_the_padding_and_declares_half_the_hop(checkpoints: Path) -> None:
+def test_whisper_baseline_encodes_the_padding_and_declares_half_its_real_hop(checkpoints: Path) -> None:
     encoder = load_encoder("baseline:whisper", {"model": str(checkpoints / "whisper")})
     assert (encoder.hop_size_in_ms, encoder.output_dim) == (10, 16)
     audio, _ = waves(1)
@@ -156,7 +158,7 @@ def test_whisper_baseline_keeps_the_padding_and_declares_half_the_hop(checkpoint
     assert "hop off" in [finding.name for finding in check_encoder(encoder).findings]
 
 
-def test_dasheng_baseline_needs_the_dasheng_package(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dasheng_baseline_without_the_dasheng_package_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     class Model(torch.nn.Module):
         def forward(self, audio: torch.Tensor) -> torch.Tensor:
             return audio.new_ones(len(audio), audio.shape[1] // 640, 768)
@@ -178,7 +180,7 @@ def test_x_ares_example_files_load_and_pass_the_interface_check(checkpoints: Pat
 
 
 @pytest.mark.parametrize("name", CONTROLS)
-def test_control_encoders_are_deterministic_and_independent_of_the_batch(name: str) -> None:
+def test_control_encoders_are_deterministic_and_have_only_expected_findings(name: str) -> None:
     encoder = load_encoder(f"control:{name}")
     assert encoder.name == name
     names = {finding.name for finding in check_encoder(encoder).findings}
@@ -189,7 +191,7 @@ def test_control_encoders_are_deterministic_and_independent_of_the_batch(name: s
     torch.testing.assert_close(again.encode(waves(1)[0]), encoder.encode(waves(1)[0]), rtol=0, atol=0)
 
 
-def test_control_encoder_outputs_by_hand() -> None:
+def test_control_encoder_outputs_equal_values_computed_by_hand() -> None:
     audio, lengths = waves(2, 1)
     rows = load_encoder("control:length-loudness").encode(audio, lengths)
     loudness = [20 * torch.log10(row[:n].square().mean().sqrt()) for row, n in zip(audio, lengths, strict=True)]
@@ -243,7 +245,7 @@ class NoModuleEncoder:
         (variant(output_dim=9), "output_dim=9"),
     ],
 )
-def test_each_interface_error_is_reported(encoder: Any, said: str) -> None:
+def test_each_interface_error_of_an_encoder_is_reported(encoder: Any, said: str) -> None:
     with TestCase().assertLogs(level="ERROR") as logged:
         assert not check_audio_encoder(encoder)
     (error,) = check_encoder(encoder).errors
@@ -276,7 +278,7 @@ FINDINGS: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize("name", FINDINGS)
-def test_each_finding_is_reported(name: str) -> None:
+def test_each_undesirable_property_of_an_encoder_is_reported_as_a_finding(name: str) -> None:
     encoder, said = FINDINGS[name]
     checked = check_encoder(encoder)
     if name == "not finite":
@@ -287,7 +289,7 @@ def test_each_finding_is_reported(name: str) -> None:
     assert not encoder.training
 
 
-def test_a_valid_encoder_has_no_findings_and_long_audio_is_checked_if_asked() -> None:
+def test_a_valid_encoder_has_no_findings_and_long_audio_is_checked_only_if_asked() -> None:
     assert check_encoder(FrameEncoder()) == Checked()
     assert check_audio_encoder(FrameEncoder())
     tired = variant(lambda features, audio: features / (audio.shape[-1] < 100 * 16000))
@@ -324,7 +326,7 @@ def some(tmp_path: Path) -> Path:
     return file
 
 
-def test_an_encoder_file_is_loaded_by_path_with_its_arguments(some: Path) -> None:
+def test_an_encoder_file_is_loaded_by_its_path_with_arguments(some: Path) -> None:
     path = list(sys.path)
     encoder = load_encoder(str(some), {"scale": "1e-3", "flip": "True", "word": "a", "layer": "3"})
     assert (encoder.name, encoder.module.got, encoder.module.layer) == ("SomeEncoder", (1e-3, True, "a"), 3)
@@ -340,7 +342,7 @@ def test_an_encoder_file_is_loaded_by_path_with_its_arguments(some: Path) -> Non
     assert load_encoder(f"{some}:OtherEncoder").name == "OtherEncoder"
 
 
-def test_identity_changes_with_all_that_changes_embeddings(some: Path) -> None:
+def test_the_encoder_identity_changes_with_arguments_code_and_weights(some: Path) -> None:
     plain = load_encoder(str(some)).identity
     assert load_encoder(str(some)).identity == plain
     seen = [plain, load_encoder(str(some), {"layer": "1"}).identity]
@@ -399,13 +401,13 @@ def test_an_unknown_encoder_name_is_refused(name: str, said: str) -> None:
         load_encoder(name)
 
 
-def test_hf_refuses_a_model_type_without_audio(checkpoints: Path, tmp_path: Path) -> None:
+def test_an_hf_encoder_of_a_model_type_without_audio_is_refused(checkpoints: Path, tmp_path: Path) -> None:
     transformers.BertModel(transformers.BertConfig(**SMALL, vocab_size=9)).save_pretrained(tmp_path)
     with pytest.raises(AudioMarathonError, match=r"model type 'bert'; allowed: wav2vec2"):
         load_encoder(f"hf:{tmp_path}")
 
 
-def test_a_plug_in_is_found_by_key_and_alias(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plug_in_encoder_is_found_by_key_and_alias(monkeypatch: pytest.MonkeyPatch) -> None:
     entry = types.SimpleNamespace(name="frames", value="x:y", load=lambda: EncoderSpec("me/frames", variant, ("fr",)))
     monkeypatch.setattr("importlib.metadata.entry_points", lambda group: [entry])
     assert load_encoder("fr").name == load_encoder("me/frames", {"extra": "2"}).name == "frames"
@@ -466,7 +468,7 @@ def test_encoder_attributes_that_are_not_numbers_are_refused(fact: dict[str, Any
         from_module(variant(**fact))
 
 
-def test_reported_frame_counts_beyond_the_features_are_refused() -> None:
+def test_frame_counts_that_exceed_the_returned_features_are_refused() -> None:
     class LongEncoder(FrameEncoder):
         def forward(self, audio: torch.Tensor, lengths: torch.Tensor | None = None) -> Any:
             features = super().forward(audio)

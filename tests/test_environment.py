@@ -30,19 +30,21 @@ def processes(proc: Path, running: int, *ours: tuple[int, int, Sequence[str]]) -
     return proc
 
 
-def test_threads_and_child_processes_of_the_run_are_not_foreign(tmp_path: Path) -> None:
+def test_threads_and_child_processes_of_the_run_do_not_count_as_foreign(tmp_path: Path) -> None:
     tree = [(10, 1, "RS"), (20, 10, "R"), (30, 20, "RR"), (40, 1, "R")]
     assert environment.load(10, processes(tmp_path / "proc", 9, *tree))["foreign_processes"] == 5
 
 
-def test_without_proc_the_load_average_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_proc_folder_the_load_average_counts_as_foreign_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("os.getloadavg", lambda: (3.5, 2.0, 1.0))
     load = environment.load(10, tmp_path / "none")
     assert (load["average"], load["foreign_processes"]) == ([3.5, 2.0, 1.0], 3.5)
 
 
 @pytest.mark.parametrize(("foreign", "timing", "warned"), [(2.2, True, True), (1.0, True, False), (9, False, False)])
-def test_a_timed_run_on_a_busy_machine_warns_and_has_the_load_on_record(
+def test_a_timed_run_on_a_busy_machine_warns_and_records_the_load(
     tmp_path: Path, tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch, foreign: float, timing: bool, warned: bool
 ) -> None:
     loads = [{"average": [float(n)] * 3, "foreign_processes": foreign, "cores": 2} for n in range(2)]
@@ -60,7 +62,7 @@ def test_a_timed_run_on_a_busy_machine_warns_and_has_the_load_on_record(
     assert session["cpu_s"] == 3.5  # what the session took, not the process since its start
 
 
-def test_a_command_says_once_that_the_machine_is_busy(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_command_warns_only_once_that_the_machine_is_busy(capsys: pytest.CaptureFixture[str]) -> None:
     def command() -> int:
         for number in (2, 3):
             warn(f"{number} busy processes", BusyMachineWarning)

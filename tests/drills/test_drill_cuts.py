@@ -23,7 +23,7 @@ KINDS = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_damaged_clip_is_refused_or_decodes_to_full_length(kind: str, tmp_path: Path, times, tell) -> None:
+def test_a_damaged_clip_is_decoded_to_full_length_or_refused(kind: str, tmp_path: Path, times, tell) -> None:
     whole, chance = bad_clips.encoded(*KINDS[kind], SECONDS), random.Random(kind)
     path, fates = tmp_path / "clip", Counter()
 

@@ -15,7 +15,7 @@ from audiomarathon.judges.judgements import read_judgements, reading_of
 from audiomarathon.runs.folder import read_records
 
 
-def test_a_judge_killed_at_random_moments_repeats_only_requests_in_flight(tmp_path: Path, times, tell) -> None:
+def test_a_judge_command_killed_at_random_repeats_only_requests_in_flight(tmp_path: Path, times, tell) -> None:
     kills, count = times(10, 200), times(60, 600)
     folder, cache = replies_to(tmp_path / "run", [f"reply {place}" for place in range(count)]), tmp_path / "cache"
     cache.mkdir()

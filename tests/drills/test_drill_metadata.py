@@ -51,7 +51,7 @@ def load(folder: Path) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("field", FIELDS)
-def test_hostile_metadata_values_are_refused_by_row_or_loaded(field: str, tmp_path: Path, times, tell) -> None:
+def test_hostile_metadata_values_are_loaded_or_make_a_bad_row(field: str, tmp_path: Path, times, tell) -> None:
     values: list[object] = [*(ESCAPES if field == "path" else []), *VALUES, *TEXTS]
     bad = 0
     if field not in ("path", "question"):
@@ -65,7 +65,7 @@ def test_hostile_metadata_values_are_refused_by_row_or_loaded(field: str, tmp_pa
     tell(f"{len(values)} hostile values: {bad} rows refused with a reason, {len(values) - bad} harmless, none lost")
 
 
-def test_control_characters_in_a_clip_path_are_not_printed(tmp_path: Path, no_env, tell) -> None:
+def test_control_characters_in_a_clip_path_are_not_printed_to_the_terminal(tmp_path: Path, no_env, tell) -> None:
     spoilt(tmp_path, "path", "\x1b[31mred\x07.wav")
     for command in (["data", "verify", "tau"], ["run", "tau", "--model", "embedded", "--results", str(tmp_path / "r")]):
         done = CliRunner().invoke(app, [*command, "--data", str(tmp_path / "data")])

@@ -141,7 +141,7 @@ def test_a_setting_name_with_control_characters_is_refused(tmp_path: Path, tell)
 
 
 @pytest.mark.parametrize("task", ["tau", "librispeech"])
-def test_random_replies_get_a_consistent_verdict(task: str, times, tell) -> None:
+def test_judging_random_replies_never_raises_and_gives_well_formed_verdicts(task: str, times, tell) -> None:
     chance, count, right = random.Random(0), times(100, 20_000), 0
     plain, odd = ("A", "B.", "(C)", "answer:", "tram", "é", "😀"), ("\x1b[0m", "\u202e", "\0", "\n", "**")
     pieces = (*plain, *odd, "<think>", "</think>")
