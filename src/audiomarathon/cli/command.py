@@ -226,7 +226,9 @@ def _executor(
         str, _several("Where to run: local, or ray (docs/scaling.md).", complete=lambda: list(EXECUTORS))
     ] = "local",
     address: Annotated[str | None, _several("Ray cluster to join (default: start Ray here).")] = None,
-    workers: Annotated[int | None, _several("Ray workers (default: one per GPU, or machine without GPUs; score: one per core).")] = None,
+    workers: Annotated[
+        int | None, _several("Ray workers (default: one per GPU, or machine without GPUs; score: one per core).")
+    ] = None,
     gpus_per_worker: Annotated[float | None, _several("GPUs per worker (default 1; fractions share a GPU).")] = None,
 ) -> Ray | None:
     return read_executor(executor, address=address, workers=workers, gpus_per_worker=gpus_per_worker)
