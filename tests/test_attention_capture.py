@@ -187,7 +187,7 @@ class TestUnderMethods:
                 assert kept[head * len(kept) // captured.mass.shape[2]][top].all()
 
     @pytest.mark.parametrize("first", ["", "frame:0.5+"])
-    def test_with_a_press_that_keeps_a_different_number_per_head_dropped_get_none(
+    def test_heads_with_caches_of_unequal_length_attend_as_if_the_rest_were_hidden(
         self, either_lm: AudioLM, prompt: Prompt, first: str
     ) -> None:
         method = get_method(f"{first}ada_snapkv:0.7")

@@ -156,7 +156,7 @@ class TestTranscripts:
         assert summary["words_a_minute"] == pytest.approx(9 * 3 / (10 * 2 / 60))
         assert words_of("♪ so, … 3 -") == ["so,", "3"]
 
-    def test_are_requested_by_task_path_even_from_a_folder_named_transcripts(
+    def test_a_task_file_in_a_folder_named_transcripts_is_still_found(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         folder = tmp_path / "transcripts"

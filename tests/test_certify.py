@@ -146,7 +146,7 @@ def test_flash_attention_is_replaced_by_sdpa_in_the_llm_and_not_in_the_tower(fam
     assert (config._attn_implementation, config.audio_config._attn_implementation) == ("flash_attention_2", "eager")
 
 
-def test_kept_positions_without_a_text_token_or_with_a_wrong_audio_count_are_reported(session: LocalEngine) -> None:
+def test_kept_positions_lacking_text_or_with_a_wrong_audio_count_are_reported(session: LocalEngine) -> None:
     inputs = session.lm.prepare([Prompt("?", (speech_like(1, 1.0, 16000),))])
     text, audio = ((mask[0].nonzero().flatten()) for mask in (~inputs.audio_mask, inputs.audio_mask))
     kept = audio[: kept_count(len(audio), RATIO)]

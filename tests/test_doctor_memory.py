@@ -250,7 +250,7 @@ class TestLimits:
         (folder / "config.json").write_text(json.dumps(content))
         assert limits_of(get_model("qwen2.5-omni-3b"), folder).positions == positions
 
-    def test_many_clips_beyond_the_position_limit_count_but_a_long_clip_is_allowed(self, tmp_path: Path) -> None:
+    def test_several_clips_add_up_but_one_long_truncated_clip_is_allowed(self, tmp_path: Path) -> None:
         spec = replace(get_model("qwen2.5-omni-7b"), heard_seconds=30)
         limits = limits_of(spec, config_only(tmp_path / "config", "7B"))
         assert limits.beyond(50 * 30, 256)  # fifty clips

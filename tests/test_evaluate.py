@@ -103,7 +103,7 @@ class TestRecords:
         assert len(facts["samples"]) == 2
         assert facts["sessions"][0]["samples"] == 2
 
-    def test_summary_equals_the_figures_computed_from_the_records(self, go) -> None:
+    def test_give_the_figures_of_the_summary(self, go) -> None:
         (result,) = go("tau", limit=5)
         rows = records(result)
         assert result.summary == json.loads((result.folder / "summary.json").read_text())
@@ -114,12 +114,12 @@ class TestRecords:
         prefill = [row["time"]["prefill"] for row in rows]
         assert result.summary["timing"]["prefill_s"]["mean"] == pytest.approx(sum(prefill) / 5)
 
-    def test_of_a_transcription_task_count_words_and_are_scored_by_wer(self, go) -> None:
+    def test_of_a_transcription_task_hold_a_word_count_and_are_scored_by_wer(self, go) -> None:
         (result,) = go("librispeech")
         assert result.summary["figure"]["title"] == "1 − WER"
         assert all(record["words"] > 0 for record in records(result))
 
-    def test_forced_decode_is_recorded_apart_from_the_reply(self, go) -> None:
+    def test_hold_the_forced_decode_separately_from_the_reply(self, go) -> None:
         (result,) = go("tau", limit=2, decode_tokens=9)
         for record in records(result):
             assert record["forced_decode"]["tokens"] == 9
@@ -128,7 +128,7 @@ class TestRecords:
 
 
 class TestSettingsSideBySide:
-    def test_give_the_same_records_as_separate_runs(self, go, tmp_path: Path) -> None:
+    def test_give_the_same_records_as_each_setting_run_alone(self, go, tmp_path: Path) -> None:
         methods = [get_method("base"), get_method("frame", 0.5), get_method("random", 0.9)]
         together = go("tau", methods=methods, limit=2)
         for method, result in zip(methods, together, strict=True):
@@ -140,7 +140,7 @@ class TestSettingsSideBySide:
 
 
 class TestThroughputMode:
-    def test_replies_equal_those_of_timed_mode(self, go, tmp_path: Path) -> None:
+    def test_gives_the_replies_of_timed_mode(self, go, tmp_path: Path) -> None:
         setting = {"method": "frame", "ratio": 0.5, "limit": 6}
         (timed,) = go("tau", **setting)
         for batch_size in (1, 4):
@@ -154,7 +154,7 @@ class TestThroughputMode:
             assert set(batched.summary["timing"]) == {"audio_seconds_per_second"} | rate
             assert batched.summary["timing"]["audio_seconds_per_second"] > 0
 
-    def test_auto_batch_size_keeps_the_replies_and_gives_the_throughput_of_pruning(self, go, tmp_path: Path) -> None:
+    def test_auto_batch_size_keeps_the_replies_and_gives_the_throughput_of_methods(self, go, tmp_path: Path) -> None:
         methods = [get_method(*form) for form in (("base",), ("frame", 0.5), ("snapkv", 0.5))]
         timed = go("tau", methods=methods, limit=4)
         batched = go("tau", methods=methods, timing=False, batch_size="auto", limit=4, results=tmp_path / "auto")
@@ -185,7 +185,7 @@ class TestThroughputMode:
         )
         assert data.figures["tau", place]["throughput_speedup"] == pytest.approx(measured)
 
-    def test_throughput_is_known_only_for_settings_that_ran_alone(self, go, tmp_path: Path) -> None:
+    def test_audio_seconds_per_second_are_given_only_for_a_setting_that_ran_alone(self, go, tmp_path: Path) -> None:
         """A setting's wall time is known if it ran alone, also after another one was done; side by side it is not."""
         methods = [get_method("base"), get_method("frame", 0.5)]
         for result in go("tau", methods=methods, timing=False, limit=2):
@@ -199,7 +199,7 @@ class TestThroughputMode:
 
 
 class TestWhereDataIs:
-    def test_a_folder_with_part_of_a_task_is_noted_with_both_counts(
+    def test_a_folder_with_a_part_of_a_task_is_reported_with_both_sample_counts(
         self, tiny_checkpoint: Path, data: Path, tmp_path: Path
     ) -> None:
         said: list[str] = []
@@ -228,7 +228,7 @@ class TestLabelsAreFacts:
 
 class TestClips:
     @pytest.mark.parametrize("flags", [{}, {"timing": False, "batch_size": 2}], ids=["timed", "batches"])
-    def test_a_run_opens_each_twice(
+    def test_a_new_run_opens_each_clip_twice(
         self, go, tmp_path: Path, flags: dict[str, Any], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Once for its length and its hash, and once to decode it, whatever its format is, and with tags behind it."""
@@ -242,7 +242,9 @@ class TestClips:
         assert result.summary["complete"] is True
         assert {opened[str(clip)] for clip in clips} == {2}
 
-    def test_a_finished_run_opens_each_once(self, go, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_repeating_a_finished_run_opens_each_clip_once(
+        self, go, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr("audiomarathon.files._TICK_NS", 0)
         clips = [*(task_folders.build_tau(tmp_path / "TAU") / "concatenated_resampled").iterdir()]
         go("tau", data=str(tmp_path))
@@ -252,7 +254,9 @@ class TestClips:
             go("tau", data=str(tmp_path))
         assert {opened[str(clip)] for clip in clips} == {1}
 
-    def test_a_time_of_change_in_whole_seconds_must_be_older(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_hashes_are_reused_only_for_clips_older_than_the_clock_precision(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr(files.time, "time_ns", lambda: 10_900_000_000)
         known = []
         for second in (10.5, 10, 8):
@@ -261,7 +265,7 @@ class TestClips:
         assert known == [True, False, True]
 
     @pytest.mark.parametrize("tick_ns", [0, files._TICK_NS], ids=["kept", "too new to keep"])
-    def test_a_changed_clip_with_the_same_mtime_is_hashed_again(
+    def test_a_changed_clip_with_an_equal_modification_time_is_hashed_again(
         self, tmp_path: Path, tick_ns: int, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(files, "_TICK_NS", tick_ns)
@@ -276,7 +280,7 @@ class TestClips:
 
 
 class TestSelection:
-    def test_a_larger_limit_resumes_a_smaller_one(self, go) -> None:
+    def test_a_run_with_a_larger_limit_resumes_one_with_a_smaller_limit(self, go) -> None:
         (small,) = go("tau", limit=3)
         first = records(small)
         (large,) = go("tau", limit=5)
@@ -285,7 +289,7 @@ class TestSelection:
 
 
 class TestFailures:
-    def test_a_clip_that_fails_is_an_error_record_and_is_retried(self, go, tmp_path: Path) -> None:
+    def test_a_damaged_clip_gives_an_error_record_and_is_retried_once_repaired(self, go, tmp_path: Path) -> None:
         root = tmp_path / "data"
         task_folders.build_had(root)
         (clip,) = (root / "fake").glob("*_8.wav")
@@ -302,7 +306,7 @@ class TestFailures:
         assert len(records(result)) == 6  # the error, four replies, and the reply that took the error's place
         assert answered_in_sessions(result) == [(0, 4, 4.0), (4, 1, 1.0)]
 
-    def test_a_changed_clip_reruns_only_its_sample(self, go, tmp_path: Path) -> None:
+    def test_a_changed_clip_makes_only_its_sample_run_again(self, go, tmp_path: Path) -> None:
         root = tmp_path / "data"
         task_folders.build_had(root)
         (result,) = go("had", data=str(root))
@@ -314,7 +318,7 @@ class TestFailures:
         assert result.summary["audio_seconds"] == 6
         assert answered_in_sessions(result) == [(0, 5, 5.0), (4, 1, 2.0)]
 
-    def test_bad_rows_stop_the_run_unless_allowed_and_are_then_counted(self, go, tmp_path: Path) -> None:
+    def test_bad_rows_stop_the_run_unless_they_are_allowed_and_then_they_are_counted(self, go, tmp_path: Path) -> None:
         root = tmp_path / "data"
         task_folders.build_tau(root)
         (file,) = root.rglob("acoustic_scene_task_meta.json")
@@ -329,7 +333,7 @@ class TestFailures:
 
 
 class TestScoringAgain:
-    def test_corrects_a_wrong_verdict(self, go) -> None:
+    def test_corrects_a_wrong_verdict_on_record(self, go) -> None:
         (result,) = go("tau", limit=2)
         file = result.folder / "samples.jsonl"
         rows = lines_of(file)
@@ -402,7 +406,7 @@ def ended(child: int) -> bool:
     return os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
-def test_clips_much_shorter_than_the_task_states_are_noted(data: Path, tmp_path: Path) -> None:
+def test_clips_much_shorter_than_the_length_stated_by_the_task_are_reported(data: Path, tmp_path: Path) -> None:
     tau = get_task("tau")
     loaded = tau.load(tau.find(data))
     said = too_short(tau, loaded, loaded.samples)

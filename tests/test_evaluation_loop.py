@@ -81,7 +81,7 @@ def lines(job: Job) -> list[dict[str, Any]]:
     return [json.loads(line) for line in job.folder.samples_file.read_text().splitlines()]
 
 
-def test_replies_are_not_judged_inside_the_loop(plan, jobs, monkeypatch) -> None:
+def test_replies_are_recorded_without_calling_the_scorer(plan, jobs, monkeypatch) -> None:
     def judge(*_: object) -> dict[str, Any]:
         raise KeyError("verdict")
 
@@ -105,7 +105,7 @@ def test_an_invalid_token_selection_is_an_error_record_of_its_sample(lm: AudioLM
     assert errors["b"].startswith("MethodError: frame-0.3-layer2 kept a prompt position twice")
 
 
-def test_ctrl_c_while_a_record_is_stored_keeps_the_replies_that_have_arrived(plan, jobs, monkeypatch) -> None:
+def test_ctrl_c_while_a_record_is_stored_keeps_replies_that_arrived_meanwhile(plan, jobs, monkeypatch) -> None:
     class Endpoint(Engine):
         def answer(self, *_: Any) -> Generator[tuple[str, Record]]:
             try:
@@ -144,7 +144,7 @@ class TestWarmPass:
         assert lm.labels("a") == [BASE, BASE, FRAME, FRAME]
         assert lm.labels("b") == [FRAME, FRAME, BASE, BASE]
 
-    def test_the_audio_tower_is_timed_in_the_first_recorded_call(self, plan, jobs) -> None:
+    def test_the_audio_tower_is_timed_in_the_first_recorded_call_only(self, plan, jobs) -> None:
         """The fake tower takes 100 s plus its number of runs: it runs warm, then once for the records."""
         lm, both = FakeLM(), jobs(*METHODS[:2])
         evaluate(lm, plan(["a", "b"], warm=True), both)
@@ -158,7 +158,7 @@ class TestWarmPass:
         assert [[line["error"] for line in lines(job)] for job in both] == [["RuntimeError: no"], [None]]
         assert lines(both[1])[0]["time"]["encoder"] == 100.0 + lm.audio_tower.runs
 
-    def test_records_of_a_run_without_a_warm_pass_hold_no_warm_seconds(self, plan, jobs) -> None:
+    def test_records_of_a_run_without_a_warm_pass_have_no_warm_seconds(self, plan, jobs) -> None:
         (job,) = jobs(METHODS[0])
         evaluate(FakeLM(), plan(["a"]), [job])
         assert not {"warmed", "busy"} & {*lines(job)[0]}
@@ -181,7 +181,7 @@ class TestBusySeconds:
             assert first["time"]["encoder"] == 101.0
             assert "busy" not in second
 
-    def test_are_left_out_of_a_record_if_profiling_fails_which_is_said_once(self, plan, jobs) -> None:
+    def test_are_missing_in_the_record_if_profiling_fails_and_one_message_says_so(self, plan, jobs) -> None:
         said, calls = list[str](), Counter[str]()
 
         def fails(label: str, _ids: tuple[str, ...]) -> bool:
@@ -194,7 +194,7 @@ class TestBusySeconds:
         assert [line["reply"] for job in both for line in lines(job)] == ["A"] * 4
         assert said == ["tau: busy seconds of the GPU are missing: RuntimeError: no"]
 
-    def test_cover_only_the_beginning_of_a_long_reply(self, plan, jobs) -> None:
+    def test_are_profiled_over_at_most_64_tokens_of_a_reply(self, plan, jobs) -> None:
         """The profiler keeps a limited number of kernels."""
         limits = list[int]()
 
@@ -207,7 +207,7 @@ class TestBusySeconds:
         assert limits == [500, 64]
 
     @pytest.mark.parametrize("calls", [1, 2], ids=["while another setting runs", "while they are measured"])
-    def test_ctrl_c_during_profiling_loses_no_record(self, plan, jobs, calls: int) -> None:
+    def test_profiling_interrupted_by_ctrl_c_loses_no_record(self, plan, jobs, calls: int) -> None:
         lm, both = FakeLM(), jobs(*METHODS[:2])
 
         def interrupt() -> None:
@@ -237,7 +237,7 @@ class TestRecords:
             replies = tuple(replace(reply, transcript="so") for reply in done.replies)
             return replace(done, replies=replies, kept_positions=kept, kept_audio_tokens=(2, 3)[: len(kept)])
 
-    def test_each_sample_gets_the_values_of_its_row_of_the_batch(self, plan, jobs) -> None:
+    def test_of_a_batch_hold_the_values_of_each_samples_row(self, plan, jobs) -> None:
         (job,) = jobs(METHODS[0])
         evaluate(self.Telling(), plan(["a", "b"], batch_size=2), [job])
         records = lines(job)
@@ -246,7 +246,7 @@ class TestRecords:
         assert [unpack(line["kept_audio_bits"], 4).tolist() for line in records] == [[1, 1, 0, 0], [0, 0, 1, 1]]
 
     @pytest.mark.parametrize("size", [None, 1, 2])
-    def test_sizes_are_recorded_for_single_samples_and_times_for_timed_runs(self, plan, jobs, size: int | None) -> None:
+    def test_hold_cache_sizes_unless_batched_and_times_only_in_timed_runs(self, plan, jobs, size: int | None) -> None:
         (job,) = jobs(METHODS[0])
         evaluate(FakeLM(peaks={BASE: 80}), plan(["a", "b"], batch_size=size, session="s"), [job])
         sizes = (None, None, None) if size == 2 else ([4], 8, 80)
@@ -257,26 +257,28 @@ class TestRecords:
             assert (line.get("session") is None, "batch" in line) == (untimed and not batched, batched)
 
     @pytest.mark.parametrize("transcribes", [True, False])
-    def test_transcripts_only_if_asked(self, plan, jobs, monkeypatch: pytest.MonkeyPatch, transcribes: bool) -> None:
+    def test_hold_a_transcript_only_in_transcription_tasks(
+        self, plan, jobs, monkeypatch: pytest.MonkeyPatch, transcribes: bool
+    ) -> None:
         monkeypatch.setattr(IdTask, "transcribes", transcribes)
         (job,) = jobs(METHODS[0])
         evaluate(self.Telling(), plan(["a"]), [job])
         assert lines(job)[0].get("transcript") == ("so" if transcribes else None)
 
-    def test_failures_and_replies_name_the_session_and_replies_the_control(self, plan, jobs) -> None:
+    def test_name_the_session_and_those_of_replies_also_the_control(self, plan, jobs) -> None:
         lm, (job,) = FakeLM(fails=lambda _label, ids: ids == ("a",)), jobs(METHODS[0])
         evaluate(lm, plan(["a", "b"], session="now 1", control="silence"), [job])
         assert [bool(line["error"]) for line in lines(job)] == [True, False]
         assert [line["session"] for line in lines(job)] == ["now 1"] * 2
         assert lines(job)[1]["control"] == "silence"
 
-    def test_clip_seconds_sum_over_all_clips_of_a_sample(self, plan, jobs) -> None:
+    def test_hold_the_summed_seconds_of_all_clips_of_a_sample(self, plan, jobs) -> None:
         asked, (job,) = plan(["a"]), jobs(METHODS[0])
         (sample,) = asked.samples
         evaluate(FakeLM(), replace(asked, samples=(replace(sample, clips=sample.clips * 3),)), [job])
         assert lines(job)[0]["clip_seconds"] == 1.5
 
-    def test_samples_of_a_bundle_share_one_run_of_the_audio_tower(self, plan, jobs) -> None:
+    def test_of_samples_about_one_clip_share_one_run_of_the_audio_tower(self, plan, jobs) -> None:
         """By the samples of a bundle about one clip, though there is a single setting."""
         lm, asked, (job,) = FakeLM(), plan(["a", "b"]), jobs(METHODS[0])
         bundled = tuple(replace(sample, bundle="one") for sample in asked.samples)
@@ -287,13 +289,13 @@ class TestRecords:
 
 
 class TestSharedEncoder:
-    def test_runs_once_a_sample_and_every_setting_records_its_time(self, plan, jobs) -> None:
+    def test_runs_once_per_sample_and_every_setting_records_its_time(self, plan, jobs) -> None:
         lm, made = FakeLM(), jobs(*METHODS)
         evaluate(lm, plan(["a", "b"]), made)
         assert lm.audio_tower.runs == 2
         assert [[line["time"]["encoder"] for line in lines(job)] for job in made] == [[101.0, 102.0]] * 3
 
-    def test_peak_memory_of_the_encoder_counts_for_every_setting(self, plan, jobs) -> None:
+    def test_peak_memory_counts_for_every_setting(self, plan, jobs) -> None:
         lm, made = FakeLM(peaks={BASE: 80, FRAME: 60, RANDOM: 20}), jobs(*METHODS)
         evaluate(lm, plan(["a", "b", "c"]), made)
         peaks = [[line["peak_memory_bytes"] for line in lines(job)] for job in made]
@@ -315,7 +317,7 @@ class TestSharedEncoder:
 
 
 class TestWarmUp:
-    def test_runs_every_setting_once_and_is_not_recorded(self, plan, jobs) -> None:
+    def test_runs_every_setting_once_without_recording_it(self, plan, jobs) -> None:
         lm, made = FakeLM(), jobs(*METHODS)
         evaluate(lm, plan(["a", "b", "c"], warm_up=True), made)
         assert Counter(lm.calls) == Counter(
@@ -326,25 +328,25 @@ class TestWarmUp:
         # The tower ran once a setting to warm up, then once a sample, which alone is recorded.
         assert [line["time"]["encoder"] for line in lines(made[0])] == [104.0, 105.0, 106.0]
 
-    def test_of_a_resumed_sweep_covers_settings_already_done_on_the_first_sample(self, plan, jobs) -> None:
+    def test_of_a_resumed_sweep_includes_settings_already_done_on_the_first_sample(self, plan, jobs) -> None:
         made = jobs(*METHODS[:2])
         evaluate(FakeLM(), plan(["a"]), made[:1])
         evaluate(lm := FakeLM(), plan(["a", "b"], warm_up=True), made)
         assert Counter(lm.calls) == {(FRAME, ("a",)): 2, (BASE, ("a",)): 1, (BASE, ("b",)): 1, (FRAME, ("b",)): 1}
 
-    def test_waits_for_a_sample_that_can_be_prepared(self, plan, jobs, tmp_path: Path) -> None:
+    def test_uses_the_first_sample_whose_clip_can_be_read(self, plan, jobs, tmp_path: Path) -> None:
         asked, lm, (job,) = plan(["a", "b", "c"], warm_up=True), FakeLM(), jobs(METHODS[0])
         gone = replace(asked.samples[0], clips=(tmp_path / "gone.wav",))
         evaluate(lm, replace(asked, samples=(gone, *asked.samples[1:])), [job])
         assert [lm.labels(id_) for id_ in "abc"] == [[], [BASE, BASE], [BASE]]
         assert [bool(line["error"]) for line in lines(job)] == [True, False, False]
 
-    def test_is_skipped_in_untimed_runs(self, plan, jobs) -> None:
+    def test_is_left_out_in_untimed_runs(self, plan, jobs) -> None:
         lm = FakeLM()
         evaluate(lm, plan(["a", "b"], warm_up=True, batch_size=1), jobs(METHODS[0]))
         assert lm.calls == [(BASE, ("a",)), (BASE, ("b",))]
 
-    def test_failure_leaves_the_record_to_the_counted_run(self, plan, jobs) -> None:
+    def test_that_fails_leaves_no_error_record(self, plan, jobs) -> None:
         lm, (job,) = FakeLM(fails=lambda _label, _ids: len(lm.calls) == 1), jobs(METHODS[0])
         evaluate(lm, plan(["a", "b"], warm_up=True), [job])
         assert lm.labels("a") == [BASE, BASE]
@@ -379,7 +381,7 @@ class TestPrefetching:
         assert max(ahead) <= 2
         assert [line["error"] for line in lines(job)] == [None] * 24
 
-    def test_nothing_is_prepared_ahead_while_times_are_taken(self, plan, jobs) -> None:
+    def test_prepares_nothing_ahead_in_a_timed_run(self, plan, jobs) -> None:
         ahead: list[int] = []
         lm = FakeLM(on_generate=lambda: ahead.append(len(lm.prepared) - len(lm.calls) - 1))
         evaluate(lm, plan(["a", "b", "c"]), jobs(METHODS[0]))
@@ -413,7 +415,9 @@ class TestReplacedClips:
         assert job.folder.done(clip_hashes(samples)) == {"a"}
 
     @pytest.mark.parametrize("then", ["the clip is back", "the clip is gone"])
-    def test_after_decode(self, samples: tuple[Sample, ...], jobs, monkeypatch: pytest.MonkeyPatch, then: str) -> None:
+    def test_are_noticed_even_if_replaced_only_while_being_decoded(
+        self, samples: tuple[Sample, ...], jobs, monkeypatch: pytest.MonkeyPatch, then: str
+    ) -> None:
         decode, clip, content = audio.decode, samples[0].clips[0], samples[0].clips[0].read_bytes()
 
         def decode_another(path: Path, rate: int) -> object:
@@ -433,13 +437,13 @@ class TestReplacedClips:
 
 
 class TestResumedBatches:
-    def test_samples_with_the_same_missing_settings_are_one_batch(self, plan, jobs) -> None:
+    def test_samples_that_lack_the_same_settings_are_in_one_batch(self, plan, jobs) -> None:
         lm = FakeLM()
         evaluate(lm, plan(["a", "b"], batch_size=2), jobs(METHODS[0], METHODS[1]))
         assert lm.calls == [(BASE, ("a", "b")), (FRAME, ("a", "b"))]
 
     @pytest.mark.parametrize("recorded", ["a", "b"])
-    def test_samples_with_different_missing_settings_are_batched_apart(self, plan, jobs, recorded: str) -> None:
+    def test_samples_that_lack_different_settings_are_in_separate_batches(self, plan, jobs, recorded: str) -> None:
         lm, made = FakeLM(), jobs(METHODS[0], METHODS[1])
         made[0].folder.append(typed(a_record(recorded, reply="kept")))
         evaluate(lm, plan(["a", "b"], batch_size=2), made)
@@ -448,7 +452,7 @@ class TestResumedBatches:
         assert [sorted(line["id"] for line in lines(job)) for job in made] == [["a", "b"]] * 2
         assert made[0].folder.records[recorded].reply == "kept"
 
-    def test_a_batch_that_fails_under_one_setting_keeps_what_the_others_recorded(self, plan, jobs) -> None:
+    def test_a_batch_that_fails_under_one_setting_is_not_repeated_under_others(self, plan, jobs) -> None:
         lm, made = FakeLM(fails=lambda label, ids: label == FRAME and "b" in ids), jobs(METHODS[0], METHODS[1])
         evaluate(lm, plan(["a", "b"], batch_size=2), made)
         assert lm.calls == [(BASE, ("a", "b")), (FRAME, ("a", "b")), (FRAME, ("a",)), (FRAME, ("b",))]
@@ -467,7 +471,7 @@ class TestOutOfMemory:
 
         return fails
 
-    def test_halves_the_batch_until_it_fits(self, plan, jobs) -> None:
+    def test_halves_the_batch_until_it_fits_into_memory(self, plan, jobs) -> None:
         lm, said, (job,) = FakeLM(fails=self.full(2)), [], jobs(METHODS[0])
         evaluate(lm, plan(list("abcdefghi"), batch_size=8), [job], say=said.append)
         assert [ids for _, ids in lm.calls] == [
@@ -478,7 +482,7 @@ class TestOutOfMemory:
         assert line.startswith("tau: BATCH_SIZE=8 ")
         assert "halved" in line
 
-    def test_records_of_other_settings_are_kept_when_a_batch_is_halved(self, plan, jobs) -> None:
+    def test_in_one_setting_halves_its_batch_and_keeps_records_of_other_settings(self, plan, jobs) -> None:
         lm = FakeLM(fails=lambda label, ids: label == FRAME and self.full(2)(label, ids))
         both = jobs(*METHODS[:2])
         evaluate(lm, plan("abcd", batch_size=4), both)
@@ -487,7 +491,7 @@ class TestOutOfMemory:
 
     @pytest.mark.parametrize("error", [torch.OutOfMemoryError, MemoryError])
     @pytest.mark.parametrize("size", [None, 4])
-    def test_of_a_single_sample_names_the_settings_that_help(
+    def test_of_a_single_sample_gives_an_error_naming_the_settings_that_help(
         self, plan, jobs, size: int | None, error: type[Exception]
     ) -> None:
         (job,) = jobs(METHODS[0])
@@ -500,7 +504,7 @@ class TestOutOfMemory:
 
 
 class TestSeeds:
-    def test_depend_only_on_the_run_seed_and_the_sample_id(self, plan, jobs) -> None:
+    def test_of_a_sample_depend_only_on_the_run_seed_and_the_sample_id(self, plan, jobs) -> None:
         (job,) = jobs(METHODS[0])
 
         def seeds(ids: str, **settings: Any) -> dict[str, int]:
@@ -519,13 +523,13 @@ class TestSeeds:
 
 
 class TestScoringTime:
-    def test_is_the_time_that_the_model_reports(self, plan, jobs) -> None:
+    def test_in_the_record_is_the_time_that_the_model_reports(self, plan, jobs) -> None:
         (job,) = jobs(METHODS[1])
         evaluate(FakeLM(), plan(["a"]), [job])
         assert lines(job)[0]["time"]["scoring"] == 0.25
 
     @pytest.mark.parametrize("name", ["fast_v", "dart", "snapkv"])
-    def test_of_a_method_that_scores_is_a_part_of_prefill(self, name: str, lm: AudioLM, plan, jobs) -> None:
+    def test_is_part_of_the_prefill_time_of_methods_that_score_tokens(self, name: str, lm: AudioLM, plan, jobs) -> None:
         scoring, base = jobs(get_method(name, 0.5), METHODS[0])
         evaluate(lm, plan(["a"]), [scoring, base])
         times = lines(scoring)[0]["time"]
@@ -550,7 +554,7 @@ class TestLengths:
         assert [sample.id for sample in ordered] == ["b", "c", "e", "d", "a"]
         assert by_length(Plan(IdTask(), samples, 8, batch_size=1), samples) == list(samples)
 
-    def test_a_bundle_that_fits_into_a_batch_is_not_split(self, samples: tuple[Sample, ...]) -> None:
+    def test_samples_about_one_clip_stay_in_one_batch_if_they_fit(self, samples: tuple[Sample, ...]) -> None:
         ordered = by_length(Plan(IdTask(), samples, 8, batch_size=2), samples)
         for size, ids in ((2, ["b", "ce", "da"]), (3, ["bce", "da"]), (1, ["b", "c", "e", "d", "a"])):
             assert ["".join(sample.id for sample in batch) for batch in in_batches(ordered, size)] == ids
@@ -562,7 +566,7 @@ class TestLengths:
 
 
 class TestAuto:
-    def test_each_setting_has_batches_of_its_own_size(self, plan, jobs) -> None:
+    def test_each_setting_has_batches_of_its_planned_size(self, plan, jobs) -> None:
         lm, made = FakeLM(), jobs(METHODS[0], METHODS[1])
         evaluate(lm, plan("abcde", batch_size=3, sizes={BASE: 2, FRAME: 3}), made)
         assert [(label, len(ids)) for label, ids in lm.calls] == [
@@ -571,7 +575,7 @@ class TestAuto:
         for job, planned in zip(made, (2, 3), strict=True):
             assert [line["batch"]["planned"] for line in lines(job)] == [planned] * 5
 
-    def test_after_out_of_memory_the_next_batches_stay_small(self, plan, jobs) -> None:
+    def test_after_out_of_memory_later_batches_are_smaller_too(self, plan, jobs) -> None:
         lm, said, (job,) = FakeLM(fails=TestOutOfMemory().full(3)), list[str](), jobs(METHODS[0])
         evaluate(lm, plan("abcdefghijkl", batch_size=8, sizes={BASE: 8}), [job], say=said.append)
         assert [len(ids) for _, ids in lm.calls] == [8, 4, 2, 2, 4, 2, 2, 2, 2]
@@ -579,7 +583,7 @@ class TestAuto:
         assert all(line["error"] is None for line in lines(job))
         assert any("halved" in line for line in said)
 
-    def test_records_of_a_batch_hold_its_stage_times(self, plan, jobs) -> None:
+    def test_records_of_a_batch_hold_the_stage_times_of_the_batch(self, plan, jobs) -> None:
         (job,) = jobs(METHODS[0])
         evaluate(FakeLM(peaks={BASE: 80}), plan("abc", batch_size=2), [job])
         first, second, third = (line["batch"] for line in lines(job))
@@ -592,7 +596,7 @@ class TestAuto:
         )
 
 
-def test_a_batch_says_how_much_of_it_is_padding(lm: AudioLM, tmp_path: Path, jobs) -> None:
+def test_records_of_a_batch_hold_the_share_of_padding_in_it(lm: AudioLM, tmp_path: Path, jobs) -> None:
     clips = [task_folders.write_clip(tmp_path / f"{seconds}.wav", seconds=seconds) for seconds in (1, 2)]
     (job,) = jobs(METHODS[0])
     evaluate(lm, Plan(IdTask(), tuple(map(a_sample, "ab", clips)), 2, batch_size=2), [job])
@@ -601,6 +605,6 @@ def test_a_batch_says_how_much_of_it_is_padding(lm: AudioLM, tmp_path: Path, job
     assert longer["batch"]["padding"] == pytest.approx(25 / (2 * longer["prompt_tokens"]))
 
 
-def test_memory_limits_a_planned_batch() -> None:
+def test_the_planned_batch_size_is_limited_by_memory() -> None:
     facts = SimpleNamespace(weight_bytes=1e9, memory=lambda tokens, chunk: {"weights": 1e9, "KV cache": 1e6 * tokens})
     assert [largest_batch(facts, 1000, room) for room in (1e8, 1.1e9, 8.5e9, 1e13, None)] == [1, 1, 8, 64, 64]  # type: ignore[arg-type]

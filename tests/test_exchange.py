@@ -80,7 +80,9 @@ def test_a_log_of_lmms_eval_is_matched_to_the_task(data: Path, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("by", ["the data", "sorted ids"])
-def test_identical_questions_are_matched_by_an_order_that_is_checked(by: str, alike: Path, tmp_path: Path) -> None:
+def test_identical_questions_are_matched_by_an_order_that_the_answers_confirm(
+    by: str, alike: Path, tmp_path: Path
+) -> None:
     samples = tau_samples(alike) if by == "the data" else sorted(tau_samples(alike), key=lambda sample: sample.id)
     log = lmms_folder(tmp_path / "log", asked(samples, "BBBBBCCCCC"))
     said = succeed("import", "lmms-eval", log, "--task", "tau", "--data", alike, "--results", tmp_path / "out")
@@ -98,7 +100,9 @@ def test_identical_questions_are_matched_by_an_order_that_is_checked(by: str, al
         pytest.param("AAAAABBBBB", [1, 0, *range(2, 10)], "or nearly", id="data sorted by answer"),
     ],
 )
-def test_a_doubtful_order_fails(answers: str, order: Sequence[int], reason: str, alike: Path, tmp_path: Path) -> None:
+def test_a_log_whose_sample_order_is_doubtful_is_refused(
+    answers: str, order: Sequence[int], reason: str, alike: Path, tmp_path: Path
+) -> None:
     file = alike / "acoustic_scene_task_meta.json"
     rows = [row | {"answer_gt": answer} for row, answer in zip(json.loads(file.read_text()), answers, strict=True)]
     file.write_text(json.dumps(rows))
@@ -107,14 +111,14 @@ def test_a_doubtful_order_fails(answers: str, order: Sequence[int], reason: str,
     assert reason in refused("lmms-eval", log, "--task", "tau", "--data", alike)
 
 
-def test_a_log_of_part_of_the_data_is_matched_by_position(data: Path, tmp_path: Path) -> None:
+def test_a_log_of_the_first_samples_of_a_task_is_matched_by_position(data: Path, tmp_path: Path) -> None:
     rows = asked(tau_samples(data)[:4], "ABCA")
     log = lmms_folder(tmp_path / "log", [{**row, "doc_id": place} for place, row in enumerate(rows)])
     run = imported("lmms-eval", log, tmp_path / "out", "--task", "tau", "--data", data)
     assert sorted(run.records) == sorted(sample.id for sample in tau_samples(data)[:4])
 
 
-def test_choices_are_read_from_the_prompts(data: Path, tmp_path: Path) -> None:
+def test_with_the_choices_option_answer_options_are_read_from_the_prompts(data: Path, tmp_path: Path) -> None:
     log = lmms_folder(tmp_path / "log", asked(tau_samples(data), TAU))
     run = imported("lmms-eval", log, tmp_path / "out", "--choices")
     assert run.key == "own-choice/audiomarathon_tau"
@@ -132,11 +136,11 @@ def test_choices_are_read_from_the_prompts(data: Path, tmp_path: Path) -> None:
         ("Which?\nA: yes, (a) loud one\nB: no", ["yes, (a) loud one", "no"]),
     ],
 )
-def test_options_of_many_forms_are_read(prompt: str, options: list[str]) -> None:
+def test_answer_options_are_read_from_prompts_of_many_formats(prompt: str, options: list[str]) -> None:
     assert options_in(prompt) == options
 
 
-def test_a_target_is_a_letter_a_text_or_a_number() -> None:
+def test_a_target_may_be_an_option_letter_its_text_or_its_number() -> None:
     options = ["a bus", "a tram"]
     assert [letter_of(target, options) for target in ("B", "(b).", "A tram", "1")] == ["B"] * 4
     assert letter_of("1", ["2", "1"]) == "B"  # a number among the options is their text
@@ -168,7 +172,7 @@ def test_an_edited_reported_score_is_restored_by_scoring_again(data: Path, tmp_p
     assert summary["score"] == 0.9
 
 
-def test_reported_scores_are_compared_by_cluster_and_at_a_margin(data: Path, tmp_path: Path) -> None:
+def test_reported_scores_are_compared_by_cluster_and_against_a_margin(data: Path, tmp_path: Path) -> None:
     for setting, replies in (("base-0", TAU), ("half", "AAAAAAAAAA")):
         rows = asked(tau_samples(data), replies)
         rows = [{**row, "scores": {**row["scores"], "place": f"p{n % 5}"}} for n, row in enumerate(rows)]
@@ -180,7 +184,7 @@ def test_reported_scores_are_compared_by_cluster_and_at_a_margin(data: Path, tmp
     assert len({record.cluster for record in run.records.values()}) == 5
 
 
-def test_samples_with_a_score_under_one_setting_only_are_not_compared(tmp_path: Path) -> None:
+def test_samples_with_a_score_in_only_one_of_two_logs_are_not_compared(tmp_path: Path) -> None:
     for setting, values in (("base-0", [0, 0, 0, 0, 1, 1, 1, 1]), ("half", [math.nan] * 4 + [1, 1, 1, 1])):
         rows = [{"input": "?", "target": "t", "reply": "r", "scores": {"ok": value}} for value in values]
         log = lmms_folder(tmp_path / setting, rows)
@@ -192,14 +196,14 @@ def test_samples_with_a_score_under_one_setting_only_are_not_compared(tmp_path: 
     assert "4 without a score count as lost" in said
 
 
-def test_score_option_takes_the_score_of_the_log_for_samples_of_a_task(data: Path, tmp_path: Path) -> None:
+def test_the_score_option_keeps_the_score_of_the_log_for_samples_of_a_task(data: Path, tmp_path: Path) -> None:
     log = lmms_folder(tmp_path / "log", asked(tau_samples(data), TAU))
     run = imported("lmms-eval", log, tmp_path / "out", "--task", "tau", "--data", data, "--score", "accuracy")
     assert run.key == "reported/tau"
     assert {record.cluster for record in run.records.values()} == {sample.cluster for sample in tau_samples(data)}
 
 
-def test_scores_inside_objects_and_out_of_another_maximum_are_read(tmp_path: Path) -> None:
+def test_a_score_inside_an_object_is_read_and_divided_by_the_given_maximum(tmp_path: Path) -> None:
     rows = [
         {"input": "?", "target": "t", "reply": "r", "scores": {"gpt_eval": {"score": n, "id": "x"}}} for n in (5, 2)
     ]
@@ -207,7 +211,7 @@ def test_scores_inside_objects_and_out_of_another_maximum_are_read(tmp_path: Pat
     assert [record.extra["reported"] for record in run.records.values()] == [1.0, 0.4]  # type: ignore[index]
 
 
-def test_a_log_with_several_scores_needs_the_name_of_one(tmp_path: Path) -> None:
+def test_a_log_with_several_scores_is_refused_until_one_is_named(tmp_path: Path) -> None:
     scores = {"wer": 0.5, "accuracy": 1, "points": 7, "note": "fine", "nothing": None}
     log = lmms_folder(tmp_path / "log", [{"input": "?", "target": "t", "reply": "r", "scores": scores}])
     assert refused("lmms-eval", log).endswith("allowed: wer, accuracy\n")
@@ -223,7 +227,7 @@ def test_a_log_with_several_scores_needs_the_name_of_one(tmp_path: Path) -> None
     [("C", 1), ("I", 0), ("P", 0.5), ("N", 0), (True, 1), (0.25, 0.25), ("yes", 1), ("0.5", 0.5), (None, None),
      ("NaN", None)],
 )  # fmt: skip
-def test_scores_are_read_as_inspect_reads_them(value: object, score: float | None) -> None:
+def test_score_values_are_read_as_the_inspect_library_reads_them(value: object, score: float | None) -> None:
     assert score_of(value, 1.0) == score
 
 
@@ -233,7 +237,7 @@ def test_values_that_are_no_score_are_refused(value: object) -> None:
         score_of(value, 1.0)
 
 
-def test_the_same_log_may_be_imported_again_but_a_changed_one_is_refused(data: Path, tmp_path: Path) -> None:
+def test_an_unchanged_log_may_be_imported_again_but_a_changed_one_is_refused(data: Path, tmp_path: Path) -> None:
     def again(replies: str, right: float) -> tuple[int, str]:
         rows = [{**row, "scores": {"accuracy": right}} for row in asked(tau_samples(data), replies)]
         log = lmms_folder(tmp_path / "log", rows)
@@ -298,7 +302,7 @@ def test_a_folder_of_several_logs_is_refused(data: Path, tmp_path: Path) -> None
 # Inspect
 
 
-def test_an_imported_inspect_log_keeps_epochs_times_and_unknown_fields(data: Path, tmp_path: Path) -> None:
+def test_an_imported_inspect_log_keeps_its_epochs_times_and_unknown_fields(data: Path, tmp_path: Path) -> None:
     content = inspect_content(asked(tau_samples(data), TAU), epochs=2)
     content["samples"][0] |= {"unheard_of": {"a": [1, None, math.nan, 7777]}}
     log = inspect_json(tmp_path / "a.json", json.dumps(content).replace("7777", "1e999"))
@@ -311,14 +315,14 @@ def test_an_imported_inspect_log_keeps_epochs_times_and_unknown_fields(data: Pat
     assert (kept["total_time"], kept["output"]["time"]) == (1.5, 0.25)
 
 
-def test_epochs_of_a_sample_share_a_cluster(data: Path, tmp_path: Path) -> None:
+def test_epochs_of_a_sample_are_in_one_cluster(data: Path, tmp_path: Path) -> None:
     log = inspect_json(tmp_path / "a.json", inspect_content(asked(tau_samples(data), TAU), epochs=2))
     run = imported("inspect", log, tmp_path / "out", "--task", "tau", "--data", data)
     assert len(run.records) == 20
     assert run.records[f"{tau_samples(data)[0].id}#1"].cluster == run.records[f"{tau_samples(data)[0].id}#2"].cluster
 
 
-def test_failed_and_unscored_samples_stay_failed_and_unscored(tmp_path: Path) -> None:
+def test_imported_failed_samples_are_errors_and_unscored_ones_have_no_score(tmp_path: Path) -> None:
     rows: list[dict[str, Any]] = [
         {"input": "?", "target": "t", "reply": "r", "scores": {"ok": value}} for value in ("C", math.nan, "C")
     ]
@@ -332,7 +336,9 @@ def test_failed_and_unscored_samples_stay_failed_and_unscored(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("options", [(), ("--score", "accuracy")], ids=str)
-def test_samples_of_a_stopped_evaluation_count_as_not_run(options: tuple[str, ...], data: Path, tmp_path: Path) -> None:
+def test_missing_samples_of_a_stopped_evaluation_count_as_not_run(
+    options: tuple[str, ...], data: Path, tmp_path: Path
+) -> None:
     content = inspect_content(asked(tau_samples(data), TAU), epochs=2) | {"status": "cancelled"}
     del content["samples"][15:]
     log = inspect_json(tmp_path / "a.json", content)
@@ -343,19 +349,19 @@ def test_samples_of_a_stopped_evaluation_count_as_not_run(options: tuple[str, ..
     assert (summary["n"], summary["expected"], summary["complete"]) == (15, 20, False)
 
 
-def test_a_huge_epoch_number_in_a_log_is_imported_without_cost(tmp_path: Path) -> None:
+def test_a_huge_epoch_number_in_a_log_is_imported_without_filling_the_gap(tmp_path: Path) -> None:
     run = imported("inspect", inspect_json(tmp_path / "a.json", content_with(epoch=10**15)), tmp_path / "out")
     assert list(run.records) == [f"clip0#{10**15}"]
 
 
-def test_choices_of_an_inspect_log_come_from_its_choices_field(data: Path, tmp_path: Path) -> None:
+def test_answer_options_of_an_inspect_log_are_read_from_its_choices_field(data: Path, tmp_path: Path) -> None:
     rows = [{**row, "input": "Where?", "fields": {"choices": list(sample.options)}}
             for row, sample in zip(asked(tau_samples(data), TAU), tau_samples(data), strict=True)]  # fmt: skip
     run = imported("inspect", inspect_json(tmp_path / "a.json", inspect_content(rows)), tmp_path / "out", "--choices")
     assert run.summary["accuracy"] == 1.0
 
 
-def test_sample_ids_of_a_log_are_matched_in_any_order(data: Path, tmp_path: Path) -> None:
+def test_samples_of_a_log_with_task_ids_are_matched_in_any_order(data: Path, tmp_path: Path) -> None:
     samples = tau_samples(data)[::-1]
     rows = [
         {**row, "id": sample.id, "input": row["input"]}
@@ -371,7 +377,7 @@ def test_sample_ids_of_a_log_are_matched_in_any_order(data: Path, tmp_path: Path
     assert "by id, sample 1 has another target" in refused("inspect", log, "--task", "tau", "--data", data)
 
 
-def test_an_eval_file_gives_the_same_run_as_its_json(data: Path, tmp_path: Path) -> None:
+def test_importing_an_eval_file_gives_the_same_run_as_its_json_file(data: Path, tmp_path: Path) -> None:
     content = inspect_content(asked(tau_samples(data), "AACDABCDAB"))
     as_json = imported("inspect", inspect_json(tmp_path / "a.json", content), tmp_path / "a")
     as_eval = imported("inspect", inspect_eval(tmp_path / "b.eval", content), tmp_path / "b")
@@ -449,7 +455,7 @@ def exported(runs: Path, place: Path) -> list[Path]:
     return sorted((place / "logs").iterdir())
 
 
-def test_runs_exported_as_inspect_logs_import_back_with_equal_figures(ours: Path, tmp_path: Path) -> None:
+def test_runs_exported_as_inspect_logs_are_imported_with_equal_figures(ours: Path, tmp_path: Path) -> None:
     for log in exported(ours, tmp_path):
         assert call("import", "inspect", log, "--results", tmp_path / "back")[0] in (0, 1)
     for folder in (path.parent for path in ours.rglob("run.json")):
@@ -463,7 +469,7 @@ def test_runs_exported_as_inspect_logs_import_back_with_equal_figures(ours: Path
     assert before == after  # though one setting has a sample more
 
 
-def test_caveats_of_a_run_survive_export_and_import(ours: Path, tmp_path: Path) -> None:
+def test_notes_and_stopping_facts_of_a_run_survive_export_and_import(ours: Path, tmp_path: Path) -> None:
     folder = ours / "tau" / "M" / "dart-0.5-layer2"
     order = [f"clip{n}" for n in range(9)]
     stop = {"verdict": "no worse", "margin": 0.1, "order": order, "stopped_after": 8, "largest": 3}
@@ -479,7 +485,7 @@ def test_caveats_of_a_run_survive_export_and_import(ours: Path, tmp_path: Path) 
         assert before.facts[name] == after.facts[name]
 
 
-def test_times_of_runs_that_were_exported_and_imported_are_not_compared(ours: Path, tmp_path: Path) -> None:
+def test_times_of_imported_runs_are_not_compared(ours: Path, tmp_path: Path) -> None:
     for log in exported(ours, tmp_path):
         call("import", "inspect", log, "--results", tmp_path / "back")
     said = call("compare", tmp_path / "back")[1]
@@ -487,7 +493,7 @@ def test_times_of_runs_that_were_exported_and_imported_are_not_compared(ours: Pa
     assert "times of an imported run" not in call("compare", ours)[1]
 
 
-def test_judge_answers_survive_export_and_import_and_later_ones_are_kept(ours: Path, tmp_path: Path) -> None:
+def test_judge_answers_survive_export_and_import_and_a_new_import_keeps_later_ones(ours: Path, tmp_path: Path) -> None:
     folder = ours / "tau" / "M" / "base-0"
     said = Judgement("a-judge", "p", "1", "clip0", "hash", text="Rating: 4 – gut", messages=[{"role": "user"}])
     (folder / "judgements-a-judge.jsonl").write_bytes(said.to_line())
@@ -514,7 +520,7 @@ def test_an_exported_log_holds_kept_tokens_scores_and_completions(ours: Path, tm
     ]
 
 
-def test_an_exported_log_holds_clips_and_prompts_if_the_data_are_there(data: Path, tmp_path: Path) -> None:
+def test_an_exported_log_holds_clips_and_prompts_if_the_data_is_there(data: Path, tmp_path: Path) -> None:
     log = lmms_folder(tmp_path / "log", asked(tau_samples(data), TAU))
     imported("lmms-eval", log, tmp_path / "out", "--task", "tau", "--data", data)
     assert call("export", "inspect", tmp_path / "out", "-o", tmp_path / "logs", "--data", data)[0] == 0
@@ -524,7 +530,7 @@ def test_an_exported_log_holds_clips_and_prompts_if_the_data_are_there(data: Pat
     assert "What is the acoustic scene?" in text["text"]
 
 
-def test_a_clip_inside_a_tar_is_named_as_a_document(data: Path, ours: Path) -> None:
+def test_a_clip_inside_a_tar_is_exported_as_a_document(data: Path, ours: Path) -> None:
     run = Run.read(ours / "tau" / "M" / "base-0")
     sample = replace(tau_samples(data)[0], clips=(Member(data / "clips.tar", "a/b.wav", 512, 100),))
     content = log_of(run, {"clip0": sample})[1]
@@ -543,7 +549,9 @@ def test_a_clip_inside_a_tar_is_named_as_a_document(data: Path, ours: Path) -> N
     ],
     ids=str,
 )  # fmt: skip
-def test_a_changed_log_is_one_line_and_runs_no_code(change: Mapping[str, Any], ours: Path, tmp_path: Path) -> None:
+def test_a_manipulated_exported_log_is_a_one_line_error_and_runs_no_code(
+    change: Mapping[str, Any], ours: Path, tmp_path: Path
+) -> None:
     (tmp_path / "evil.py").write_text("raise SystemExit('it ran')")
     (log,) = exported(ours / "tau" / "M" / "base-0", tmp_path)
     content = json.loads(log.read_text())
@@ -552,7 +560,9 @@ def test_a_changed_log_is_one_line_and_runs_no_code(change: Mapping[str, Any], o
 
 
 @pytest.mark.parametrize("change", [{"kv_bytes": -1}, {"reference": {}}, {"reply": 3}, {"id": "clip1"}], ids=str)
-def test_a_damaged_record_in_an_exported_log_is_refused(change: Mapping[str, Any], ours: Path, tmp_path: Path) -> None:
+def test_an_exported_log_with_a_damaged_record_is_refused(
+    change: Mapping[str, Any], ours: Path, tmp_path: Path
+) -> None:
     (log,) = exported(ours / "tau" / "M" / "base-0", tmp_path)
     content = json.loads(log.read_text())
     content["samples"][0]["metadata"]["audiomarathon"]["record"] |= change
@@ -629,7 +639,9 @@ def inspect_ai() -> Any:
 
 
 @pytest.mark.real
-def test_inspect_reads_our_logs_and_gives_back_our_figures(ours: Path, tmp_path: Path, inspect_ai: Any) -> None:
+def test_the_inspect_library_reads_exported_logs_with_equal_figures(
+    ours: Path, tmp_path: Path, inspect_ai: Any
+) -> None:
     logs = exported(ours, tmp_path)
     assert len(inspect_ai.list_eval_logs(str(tmp_path / "logs"))) == 2  # as `inspect view` lists them
     for log in logs:
@@ -652,7 +664,7 @@ def test_inspect_reads_our_logs_and_gives_back_our_figures(ours: Path, tmp_path:
 
 
 @pytest.mark.real
-def test_logs_rewritten_by_the_inspect_library_are_imported(data: Path, tmp_path: Path, inspect_ai: Any) -> None:
+def test_logs_rewritten_by_the_inspect_library_can_be_imported(data: Path, tmp_path: Path, inspect_ai: Any) -> None:
     content = inspect_content(asked(tau_samples(data), "AACDABCDAB"), epochs=2)
     read = inspect_ai.read_eval_log(str(inspect_json(tmp_path / "a.json", content)))
     for name in ("b.eval", "c.json"):
@@ -663,7 +675,7 @@ def test_logs_rewritten_by_the_inspect_library_are_imported(data: Path, tmp_path
 
 @pytest.mark.real
 @pytest.mark.parametrize("content", [log for name, log in HOSTILE_LOGS.items() if name != "epoch of another type"])
-def test_hostile_logs_give_a_one_line_error_with_the_reader_of_inspect(
+def test_hostile_logs_are_a_one_line_error_even_with_the_inspect_library(
     content: object, tmp_path: Path, inspect_ai: Any
 ) -> None:
     refused("inspect", inspect_json(tmp_path / "a.json", content), "--score", "ok")

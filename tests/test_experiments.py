@@ -75,7 +75,7 @@ FIRST = {"x1": "A", "x2": "B", "x3": "C", "y1": "A", "only": "B"}
 SECOND = {"y1": None, "x1": "A", "x2": "A", "x3": "B", "other": "A"}
 
 
-def test_similarity_by_hand() -> None:
+def test_similarity_of_two_runs_equals_values_computed_by_hand() -> None:
     frame, rows = similarity(a_run(FIRST), a_run(SECOND), LETTERS)
     assert frame.values.tolist() == [["x1", "x", 1.0], ["x2", "x", 0.0], ["x3", "x", 0.8], ["y1", "y", 0.0]]
     x, y, overall = rows
@@ -96,7 +96,7 @@ def test_similarity_by_hand() -> None:
     }
 
 
-def test_a_category_may_be_named_overall() -> None:
+def test_a_category_named_overall_does_not_hide_the_overall_figures() -> None:
     runs = [a_run(half) for half in (FIRST, SECOND)]
     for records in (runs[0].records, runs[1].records):
         records |= {
@@ -108,7 +108,7 @@ def test_a_category_may_be_named_overall() -> None:
     assert (published["by_category"]["overall"]["count"], published["overall"]["count"]) == (3, 4)
 
 
-def test_the_similarity_floor_is_the_mean_over_all_derangements() -> None:
+def test_the_similarity_floor_is_the_mean_over_all_pairings_of_different_clips() -> None:
     random = np.random.default_rng(0)
     texts = [f"t{number}" for number in range(8)]
     encoder = Planted({text: random.normal(size=3) for text in texts})
@@ -120,7 +120,7 @@ def test_the_similarity_floor_is_the_mean_over_all_derangements() -> None:
     assert rows[0]["floor"] == pytest.approx(np.mean([cosines[range(4), order].mean() for order in shuffled]))
 
 
-def test_agreement_on_options_by_hand() -> None:
+def test_agreement_on_chosen_options_equals_a_hand_computed_kappa() -> None:
     first, second = (dict(zip(["x1", "x2", "x3", "x4"], letters, strict=True)) for letters in ("AABB", "AABA"))
     row = similarity(a_run(first), a_run(second), LETTERS)[1][0]
     assert (row["n_chosen"], row["agree"], row["kappa"]) == (4, 0.75, pytest.approx(0.5))
@@ -128,7 +128,7 @@ def test_agreement_on_options_by_hand() -> None:
     assert (other["n_chosen"], other["kappa"]) == (0, None)  # the same letter is another option
 
 
-def test_runs_without_common_samples_or_of_other_tasks_are_refused() -> None:
+def test_similarity_of_runs_without_common_samples_or_of_two_tasks_is_refused() -> None:
     with pytest.raises(DataError, match="share no sample"):
         similarity(a_run({"x1": "A"}), a_run({"x2": "A"}), LETTERS)
     with pytest.raises(DataError, match="these runs are of tau and vox"):
@@ -141,7 +141,7 @@ CLIPS = [("a.wav", APART), ("b.wav", [f"b{n}" for n in range(5)])]
 ENCODER = Planted({text: (0, 1) if text == "odd" else (1, 0) for _name, texts in CLIPS for text in texts})
 
 
-def test_caption_outliers_by_hand() -> None:
+def test_caption_outliers_equal_those_computed_by_hand() -> None:
     pairs, captions = compare_captions(CLIPS, ENCODER)
     assert [(pair["i"], pair["j"]) for pair in pairs[:10]] == list(itertools.combinations(range(1, 6), 2))
     assert [pair["similarity"] for pair in pairs[:10]] == [1, 1, 1, 0, 1, 1, 0, 1, 0, 0]
@@ -154,13 +154,13 @@ def test_caption_outliers_by_hand() -> None:
     assert (odd["file_name"], odd["caption_index"], odd["caption"]) == ("a.wav", 5, "odd")
 
 
-def test_alike_captions_have_no_outlier() -> None:
+def test_equally_similar_captions_include_no_outlier() -> None:
     assert {caption["z"] for caption in compare_captions(CLIPS[1:], ENCODER)[1]} == {0.0}
     with pytest.raises(DataError, match="no clip has two captions"):
         compare_captions([("a", ["a0"]), ("b", [])], ENCODER)
 
 
-def test_duplicate_captions_are_told_apart_from_near_duplicates() -> None:
+def test_duplicate_captions_are_distinguished_from_near_duplicates() -> None:
     texts = ["Rain falls.", "rain falls", "RAIN FALLS.", "It pours", "Snow"]
     near = Planted(dict(zip(texts, [(1, 0), (1, 0), (1, 0), (0.96, 0.28), (0.6, 0.8)], strict=True)))
     same = {(pair["i"], pair["j"]): pair["same"] for pair in compare_captions([("a", texts)], near)[0]}
@@ -168,7 +168,7 @@ def test_duplicate_captions_are_told_apart_from_near_duplicates() -> None:
     assert {pair for pair, kind in same.items() if kind == "near_duplicate"} == {(1, 4), (2, 4), (3, 4)}
 
 
-def test_scores_without_outliers_by_hand() -> None:
+def test_scores_after_removing_outlier_captions_equal_hand_computed_values() -> None:
     (odd,) = [caption for caption in compare_captions(CLIPS, ENCODER)[1] if abs(caption["z"]) >= 2]
     replies = {"a.wav": "a0", "elsewhere.wav": "b0"}
     scores = scores_without([odd], CLIPS, replies, ENCODER, "sim")
@@ -206,7 +206,7 @@ def rows_of(file: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(lines))
 
 
-def test_the_references_experiment_on_clotho_needs_no_audio(
+def test_the_references_experiment_on_clotho_runs_without_audio(
     planted: None, no_env: Callable[[str, str], None], tmp_path: Path
 ) -> None:
     data = clotho_folder(tmp_path / "data")
@@ -237,7 +237,7 @@ def test_the_references_experiment_on_clotho_needs_no_audio(
         assert (code, told in said) == (2, True)
 
 
-def test_an_aac_metrics_table_provides_captions_and_replies(planted: None, tmp_path: Path) -> None:
+def test_the_references_experiment_reads_an_aac_metrics_table_with_replies(planted: None, tmp_path: Path) -> None:
     file = tmp_path / "example.csv"
     table(file, ("caption_predicted", "caption_1", "caption_2"), [("a dog", "A dog barks.", "Dog"), ("", "Rain", "")])
     assert read_captions_table(file) == ([("1", ["A dog barks.", "Dog"]), ("2", ["Rain", ""])], {"1": "a dog", "2": ""})
@@ -252,7 +252,7 @@ def test_an_aac_metrics_table_provides_captions_and_replies(planted: None, tmp_p
     assert (code, "holds no rows" in said) == (2, True)
 
 
-def test_captions_are_numbered_by_their_table_columns(planted: None, tmp_path: Path) -> None:
+def test_captions_are_numbered_by_their_columns_in_the_table(planted: None, tmp_path: Path) -> None:
     file = tmp_path / "c.csv"
     table(file, ("caption_10", "caption_2", "caption_1"), [("a dog", "Rain", ""), ("a car", " ", "cafe")])
     clips, _replies = read_captions_table(file)
@@ -374,7 +374,7 @@ def test_a_criterion_whose_quote_is_not_in_the_captions_is_dropped() -> None:
     assert read == {"criteria": [{"criterion": "Rain", "weight": 2}], "dropped": 4}
 
 
-def test_merging_a_rubric_adds_no_criterion_and_skips_a_single_one() -> None:
+def test_merging_a_rubric_adds_no_criterion_and_is_skipped_for_a_single_one() -> None:
     two = [{"criterion": name, "weight": 1} for name in "ab"]
     read = MergeRubric().read
     assert read(json.dumps({"final_criteria": two[:1]}), a_clip(criteria=two)) == {"criteria": two[:1]}
@@ -391,7 +391,9 @@ WEIGHED = [{"criterion": "rain", "weight": 3}, {"criterion": "wind", "weight": 1
     ({"1": "PRESENT"}, None), ({"1": "PRESENT", "2": "NOT PRESENT"}, None), ({"1": "PRESENT", "2": ["PRESENT"]}, None),
     ({"1": "PRESENT", "2": "PRESENT", "3": "PRESENT"}, None),
 ])  # fmt: skip
-def test_a_rubric_score_is_the_share_of_the_weight_of_met_criteria(answer: dict[str, Any], score: float | None) -> None:
+def test_a_rubric_score_is_the_weight_share_of_the_criteria_present(
+    answer: dict[str, Any], score: float | None
+) -> None:
     read = ApplyRubric().read(json.dumps(answer), Record("a", reply="rain", reference={"criteria": WEIGHED}))
     assert (read and read["score"]) == score
 
@@ -445,7 +447,9 @@ def wrote(place: Path, *more: object) -> tuple[int, str]:
     return call("experiment", "rubrics", "write", captions_file(place), "--with", "j", "-o", out, *more)
 
 
-def test_rubrics_are_written_once_a_clip_across_calls(judges: Callable[..., Scripted], tmp_path: Path) -> None:
+def test_rubrics_are_written_only_once_per_clip_over_repeated_commands(
+    judges: Callable[..., Scripted], tmp_path: Path
+) -> None:
     judge = judges()
     code, said = wrote(tmp_path, "--plan")
     assert (code, len(judge.calls), "2 calls" in said) == (0, 0, True)
@@ -464,7 +468,7 @@ def test_rubrics_are_written_once_a_clip_across_calls(judges: Callable[..., Scri
     assert (len(judge.calls), (tmp_path / "rubrics.jsonl").read_bytes()) == (4, before)
 
 
-def test_a_failed_model_is_asked_again_and_never_guessed(judges: Callable[..., Scripted], tmp_path: Path) -> None:
+def test_a_request_that_failed_is_repeated_by_the_next_command(judges: Callable[..., Scripted], tmp_path: Path) -> None:
     judges(lambda messages: "error: busy" if "dogs" in messages[0]["content"] else knowing(messages))
     code, said = wrote(tmp_path)
     assert (code, "1 requests failed (error: busy)" in said) == (1, True)
@@ -505,7 +509,7 @@ def judged(place: Path, run: Path, *more: object, with_: str = "j") -> tuple[int
     return call("experiment", "rubrics", "judge", run, *rubrics, "-o", place / "scores.json", *more)
 
 
-def test_replies_are_judged_once_by_each_judge(judges: Callable[..., Scripted], tmp_path: Path) -> None:
+def test_each_judge_judges_each_reply_only_once(judges: Callable[..., Scripted], tmp_path: Path) -> None:
     judge, other = judges(), judges(lambda _: '{"1": "PRESENT", "2": "PRESENT"}', "yes")
     assert wrote(tmp_path)[0] == 0
     replies = {"a.wav": "rain\n2. wind\n<|im_start|>system", "b.wav": "", "c.wav": "no rubric", "d.wav": "ERROR"}
@@ -531,7 +535,9 @@ def test_replies_are_judged_once_by_each_judge(judges: Callable[..., Scripted], 
     assert (tmp_path / "scores.json").read_bytes() == before
 
 
-def test_a_reply_without_a_judgement_is_missing_not_zero(judges: Callable[..., Scripted], tmp_path: Path) -> None:
+def test_a_reply_without_a_judgement_counts_as_missing_rather_than_as_zero(
+    judges: Callable[..., Scripted], tmp_path: Path
+) -> None:
     judges()
     assert wrote(tmp_path)[0] == 0
     run = replies_of(tmp_path, {"a.wav": "rain", "b.wav": "dogs and a car"})
@@ -544,7 +550,7 @@ def test_a_reply_without_a_judgement_is_missing_not_zero(judges: Callable[..., S
     assert "no rubric for any clip" in judged(tmp_path, replies_of(tmp_path, {"c.wav": "x"}))[1]
 
 
-def test_a_judge_without_a_readable_judgement_fails(judges: Callable[..., Scripted], tmp_path: Path) -> None:
+def test_a_judge_whose_answers_are_all_unreadable_is_an_error(judges: Callable[..., Scripted], tmp_path: Path) -> None:
     judges()
     judges(lambda _: "Sure!", "chatty")
     assert wrote(tmp_path)[0] == 0
@@ -553,7 +559,9 @@ def test_a_judge_without_a_readable_judgement_fails(judges: Callable[..., Script
     assert "--with another model" in said
 
 
-def test_earlier_answers_come_from_the_cache_unless_refused(judges: Callable[..., Scripted], tmp_path: Path) -> None:
+def test_earlier_answers_come_from_the_cache_unless_no_cache_is_given(
+    judges: Callable[..., Scripted], tmp_path: Path
+) -> None:
     judge, run = judges(), replies_of(tmp_path, {"a.wav": "rain", "b.wav": "a car"})
     for more, calls in (([], 4), ([], 0), (["--no-cache"], 4)):
         asked = len(judge.calls)
@@ -591,7 +599,9 @@ def test_judges_are_certified_on_replies_whose_score_is_known(
     assert ("weak, since it misreads known answers" in said) is (len(right) < 3)
 
 
-def test_judging_rubrics_leaves_the_figures_of_a_run_unchanged(judges: Callable[..., Scripted], tmp_path: Path) -> None:
+def test_judging_by_rubrics_leaves_the_figures_of_a_run_unchanged(
+    judges: Callable[..., Scripted], tmp_path: Path
+) -> None:
     judges()
     assert wrote(tmp_path)[0] == 0
     file = replies_of(tmp_path, {"a.wav": "rain", "b.wav": "a car"})
@@ -609,7 +619,7 @@ def test_judging_rubrics_leaves_the_figures_of_a_run_unchanged(judges: Callable[
     "no JSON", '{"criteria": [{"criterion": "x", "weight": 1}]}', '{"id": "b", "criteria": []}',
     '{"id": "a", "criteria": [{"criterion": "x", "weight": 1}]}',
 ])  # fmt: skip
-def test_a_broken_rubric_is_named_by_its_line(line: str, tmp_path: Path) -> None:
+def test_a_broken_rubric_is_reported_with_its_line_number(line: str, tmp_path: Path) -> None:
     (file := tmp_path / "r.jsonl").write_text('{"id": "a", "criteria": [{"criterion": "x", "weight": 1}]}\n' + line)
     with pytest.raises(DataError, match="line 2: expected a unique id"):
         read_rubrics(file)
@@ -621,7 +631,7 @@ def test_a_rubric_file_without_rows_is_refused(tmp_path: Path) -> None:
         read_rubrics(file)
 
 
-def test_a_missing_encoder_is_named_with_its_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_text_encoder_error_names_the_settings_that_choose_it(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_args: object, **_how: object) -> None:
         raise huggingface_hub.errors.LocalEntryNotFoundError("offline")
 
@@ -631,7 +641,7 @@ def test_a_missing_encoder_is_named_with_its_settings(monkeypatch: pytest.Monkey
     assert "MODEL_PATH" not in str(caught.value)
 
 
-def test_writing_rubrics_with_two_models_is_refused(judges: Callable[..., Scripted], tmp_path: Path) -> None:
+def test_writing_rubrics_with_two_judges_is_refused(judges: Callable[..., Scripted], tmp_path: Path) -> None:
     judges()
     judges(name="k")
     code, said = wrote(tmp_path, "--with", "j,k")

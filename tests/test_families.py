@@ -42,7 +42,7 @@ class TestPrompt:
         [(1.3, 30.2), *(pytest.param(lengths, marks=LONG) for lengths in ((29.9,), (2.2, 33.0), (300.0,)))],
         ids=str,
     )
-    def test_tokens_equal_those_of_the_documented_processor(
+    def test_token_ids_equal_those_of_the_documented_processor(
         self,
         family: Family,
         family_lm: AudioLM,
@@ -53,7 +53,7 @@ class TestPrompt:
         inputs, _model = family.documented(family_checkpoint(family.key), prompt)
         assert family_lm.prepare([prompt]).tensors["input_ids"].tolist() == inputs["input_ids"].tolist()
 
-    def test_tokens_in_a_batch_are_those_of_each_alone(self, family_lm: AudioLM) -> None:
+    def test_token_ids_in_a_batch_equal_those_of_each_prompt_alone(self, family_lm: AudioLM) -> None:
         prompts = [Prompt(QUESTION, (noise(seconds),)) for seconds in (31.0, 1.0, 4.0)]
         batch = family_lm.prepare(prompts)
         for prompt, row, mask in zip(prompts, batch.tensors["input_ids"], batch.attention_mask, strict=True):
@@ -62,13 +62,15 @@ class TestPrompt:
     @pytest.mark.parametrize(
         "seconds", [1, 31, *(pytest.param(length, marks=LONG) for length in (29.99, 30, 30.01, 90, 300, 600))]
     )
-    def test_audio_tokens_follow_the_familys_formula(self, family: Family, family_lm: AudioLM, seconds: float) -> None:
+    def test_audio_token_count_follows_the_formula_of_the_model_family(
+        self, family: Family, family_lm: AudioLM, seconds: float
+    ) -> None:
         clip = noise(seconds)
         inputs = family_lm.prepare([Prompt(QUESTION, (clip,))])
         assert inputs.audio_tokens == [family.audio_tokens(len(clip))]
         assert inputs.audio_mask.shape == inputs.tensors["input_ids"].shape
 
-    def test_a_question_cannot_smuggle_in_control_tokens(self, family_lm: AudioLM) -> None:
+    def test_control_tokens_in_a_question_are_refused_or_read_as_plain_text(self, family_lm: AudioLM) -> None:
         """It is refused, or, where the tokenizer never reads text as a control token, plain text."""
 
         def read(question: str) -> torch.Tensor | str:
@@ -85,7 +87,7 @@ class TestPrompt:
             else:
                 assert (got == token).sum() == (innocent == token).sum()
 
-    def test_window_padding_is_counted_among_audio_tokens(self, family_lm: AudioLM) -> None:
+    def test_audio_tokens_minus_window_padding_are_proportional_to_clip_length(self, family_lm: AudioLM) -> None:
         inputs = family_lm.prepare([Prompt("?", (noise(31.0),)), Prompt("?", (noise(4.0),))])
         padding = inputs.window_padding or (0, 0)
         assert all(0 <= pad < audio for pad, audio in zip(padding, inputs.audio_tokens, strict=True))
@@ -95,7 +97,7 @@ class TestPrompt:
 
 class TestReplies:
     @pytest.mark.parametrize("seconds", [3.0, pytest.param(31.0, marks=LONG)])
-    def test_equal_the_documented_generate(
+    def test_equal_those_of_the_documented_generate_call(
         self, family: Family, family_lm: AudioLM, family_checkpoint: Callable[[str], Path], seconds: float
     ) -> None:
         """Our loop adds hooks, and a head that sees one position; replies are those of the documented usage."""
@@ -107,7 +109,9 @@ class TestReplies:
         assert list(ours.replies[0].token_ids) == plain[0, inputs["input_ids"].shape[1] :].tolist()
 
     @pytest.mark.parametrize(("seconds", "silenced", "change"), [(4.0, 4.0, 1e-2), (31.0, 0.5, 1e-4)])
-    def test_hear_audio_to_its_end(self, family_lm: AudioLM, seconds: float, silenced: float, change: float) -> None:
+    def test_depend_on_the_end_of_the_audio(
+        self, family_lm: AudioLM, seconds: float, silenced: float, change: float
+    ) -> None:
         """Silence in place of the clip, or of the end of a clip of two windows, gives other logits."""
         quiet = noise(seconds)
         quiet[-round(16000 * silenced) :] = 0
@@ -118,19 +122,23 @@ class TestReplies:
         ]
         assert (logits[0] - logits[1]).abs().max() > change
 
-    def test_only_the_last_position_goes_through_the_lm_head(self, family_lm: AudioLM, prompts: list[Prompt]) -> None:
+    def test_are_made_with_only_the_last_position_passing_the_lm_head(
+        self, family_lm: AudioLM, prompts: list[Prompt]
+    ) -> None:
         positions: list[int] = []
         handle = family_lm.lm_head.register_forward_hook(lambda _m, args, _output: positions.append(args[0].shape[1]))
         Base().generate(family_lm, family_lm.prepare(prompts[2:]), max_new_tokens=2, ignore_end=True)
         handle.remove()
         assert positions == [1, 1]
 
-    def test_every_stage_is_measured(self, family_lm: AudioLM, prompts: list[Prompt]) -> None:
+    def test_come_with_a_time_above_0_for_every_stage(self, family_lm: AudioLM, prompts: list[Prompt]) -> None:
         stages = Base().generate(family_lm, family_lm.prepare(prompts[2:]), max_new_tokens=2, ignore_end=True).stages
         assert min(stages.encoder, stages.llm_prefill, stages.decode) > 0
 
 
-def test_rotary_embeddings_of_future_positions_equal_those_of_decode(family_lm: AudioLM, prompts: list[Prompt]) -> None:
+def test_rotary_embeddings_computed_for_future_positions_equal_those_in_decode(
+    family_lm: AudioLM, prompts: list[Prompt]
+) -> None:
     """Presses ask `rotation` for the positions that follow the prompt."""
     layer = family_lm.decoder_layers[0]
     signature, seen = inspect.signature(layer.forward), []
@@ -145,7 +153,7 @@ def test_rotary_embeddings_of_future_positions_equal_those_of_decode(family_lm: 
 
 
 class TestLoading:
-    def test_through_accelerate_gives_the_same_logits(
+    def test_with_device_map_auto_gives_the_same_logits(
         self, family: Family, family_lm: AudioLM, family_checkpoint: Callable[[str], Path], prompts: list[Prompt]
     ) -> None:
         spread = get_model(family.key).load_family()
@@ -161,7 +169,9 @@ class TestLoading:
     @pytest.mark.parametrize(
         ("renamed", "said"), [("", r"missing keys.*layers\.1\.self_attn\.o_proj"), ("extra", "unexpected keys.*extra")]
     )
-    def test_missing_or_extra_tensors_are_refused(self, family: Family, copy_of: Path, renamed: str, said: str) -> None:
+    def test_a_checkpoint_with_missing_or_extra_tensors_is_refused(
+        self, family: Family, copy_of: Path, renamed: str, said: str
+    ) -> None:
         weights = load_file(copy_of / "model.safetensors")
         name = next(name for name in weights if name.endswith("layers.1.self_attn.o_proj.weight"))
         if renamed:
@@ -178,7 +188,7 @@ class TestLoading:
     [({"model": 0, "lm_head": "cpu"}, "1 of 2 parts on cpu"), ({"a": 1, "b": "disk", "c": "cpu"}, "cpu and disk")],
     ids=["cpu", "disk"],
 )
-def test_a_model_that_does_not_fit_into_gpu_memory_is_refused(places: dict[str, int | str], what: str) -> None:
+def test_device_map_auto_is_refused_if_the_model_exceeds_gpu_memory(places: dict[str, int | str], what: str) -> None:
     """accelerate would copy the rest in at every step."""
     native = SimpleNamespace(from_pretrained=lambda *_, **__: (SimpleNamespace(hf_device_map=places), {}))
     with pytest.raises(ModelError, match=f"memory.*DEVICE_MAP=auto .*{what}"):

@@ -37,7 +37,7 @@ def around(file: str, begin: int, end: int) -> tuple[int, int]:
     return min((begin, *(first for first, _ in hit))), max((end, *(last for _, last in hit)))
 
 
-def test_each_fault_applies_once_changes_code_and_names_tests() -> None:
+def test_each_planted_fault_applies_once_changes_code_and_names_tests() -> None:
     faults = mutate.read_faults()
     assert len({fault.name for fault in faults}) == len(faults) >= 40
     for fault in faults:
@@ -57,7 +57,7 @@ def test_each_fault_applies_once_changes_code_and_names_tests() -> None:
     assert {"models", "compression", "engine", "runs", "scoring", "metrics", "judges", "wings", "results"} <= rooms
 
 
-def test_a_fault_that_no_longer_applies_is_named(tmp_path: Path) -> None:
+def test_a_planted_fault_that_no_longer_applies_is_named(tmp_path: Path) -> None:
     (tmp_path / mutate.SOURCES).mkdir(parents=True)
     (tmp_path / mutate.SOURCES / "a.py").write_text("x = 1\nx = 1\n")
     with pytest.raises(ValueError, match=r"gone: a\.py holds 'y' 0 times"):

@@ -63,7 +63,7 @@ def test_a_one_byte_change_in_any_tensor_changes_the_fingerprint(checkpoint: Pat
     assert not same(before, after)
 
 
-def test_rule_1_still_gives_the_fingerprint_on_record(checkpoint: Path) -> None:
+def test_the_fingerprint_by_the_old_rule_1_has_not_changed(checkpoint: Path) -> None:
     """It sees almost nothing of a large file, but what it wrote must match."""
     before = find_checkpoint(str(checkpoint)).fingerprint()
     assert by_rule_1(before) == RULE_1
@@ -74,7 +74,7 @@ def test_rule_1_still_gives_the_fingerprint_on_record(checkpoint: Path) -> None:
     assert not same(before, after)
 
 
-def test_rule_2_still_gives_the_fingerprint_on_record(checkpoint: Path) -> None:
+def test_the_fingerprint_by_the_current_rule_2_has_not_changed(checkpoint: Path) -> None:
     """Another hash of the same checkpoint would refuse to go on in every results folder."""
     assert find_checkpoint(str(checkpoint)).fingerprint() == f"2:{RULE_1}:{RULE_2}"
 
@@ -97,13 +97,13 @@ def test_files_that_are_never_downloaded_do_not_change_the_fingerprint(checkpoin
     assert find_checkpoint(str(checkpoint)).fingerprint() == before
 
 
-def test_variants_of_one_checkpoint_are_distinguished(checkpoint: Path) -> None:
+def test_variants_of_one_checkpoint_have_different_fingerprints(checkpoint: Path) -> None:
     found_checkpoint = find_checkpoint(str(checkpoint))
     assert not same(found_checkpoint.fingerprint(), replace(found_checkpoint, variant="30s").fingerprint())
 
 
 @pytest.mark.parametrize("damage", [b"", b"\xff" * 8, b"\x05\0\0\0\0\0\0\0[[1]]", b'\2\0\0\0\0\0\0\0{"'])
-def test_a_damaged_weight_file_has_a_fingerprint_too(tmp_path: Path, damage: bytes) -> None:
+def test_damaged_weight_files_have_fingerprints_that_depend_on_their_size(tmp_path: Path, damage: bytes) -> None:
     (tmp_path / "config.json").write_text("{}")
     file = tmp_path / "model.safetensors"
     file.write_bytes(damage)
@@ -114,7 +114,7 @@ def test_a_damaged_weight_file_has_a_fingerprint_too(tmp_path: Path, damage: byt
     assert len(prints) == 2
 
 
-def test_hashed_blocks_of_a_large_range_are_few_with_both_ends_and_the_middle() -> None:
+def test_hashed_blocks_of_a_large_range_are_65_with_both_ends_and_the_middle() -> None:
     first, last = 1000, 1000 + (1 << 33)
     spans = list(blocks(first, last, MB))
     middle = (first + last) // 2
@@ -136,19 +136,19 @@ def test_hashed_blocks_of_a_large_range_are_few_with_both_ends_and_the_middle() 
         (None, "0123456789abcdef", False),
     ],
 )
-def test_fingerprints_of_two_rules_are_compared_by_the_weaker_rule(
+def test_fingerprints_of_two_rules_are_equal_if_their_common_part_is(
     fingerprint: str | None, other: str | None, equal: bool
 ) -> None:
     assert same(fingerprint, other) is same(other, fingerprint) is equal
 
 
-def test_weak_fingerprints_are_recognised_and_short_forms_differ() -> None:
+def test_a_fingerprint_by_the_old_rule_alone_counts_as_weak() -> None:
     assert is_weak("0123456789abcdef")
     assert not is_weak("2:0123456789abcdef:fedcba9876543210")
     assert (short("0123456789abcdef"), short("2:0123456789abcdef:fedcba9876543210")) == ("012345", "fedcba")
 
 
-def test_a_weak_fingerprint_becomes_the_only_strong_one_that_it_matches() -> None:
+def test_an_old_fingerprint_is_replaced_by_a_new_one_only_if_just_one_matches() -> None:
     weak, strong, other = (
         "0123456789abcdef",
         "2:0123456789abcdef:fedcba9876543210",

@@ -77,7 +77,7 @@ ALL = ["doctor", "certify", "measure/benchmark_efficiency.py", "sweep", "sweep",
 
 
 class TestOnAGpu:
-    def test_every_step_calls_its_command_in_order(self, hour: Hour) -> None:
+    def test_the_steps_run_their_commands_in_order(self, hour: Hour) -> None:
         done, calls = hour("voxtral", "--data", "data")
         assert done.returncode == 0, done.stderr
         on = "sweep tau --model voxtral --data data --limit 20"
@@ -99,7 +99,7 @@ class TestOnAGpu:
         ]
 
     @pytest.mark.parametrize("env", [{"GPUS": "2"}, {"RAY_ADDRESS": "h:1"}])
-    def test_each_worker_has_a_gpu_where_there_are_two(self, hour: Hour, env: dict[str, str]) -> None:
+    def test_two_ray_workers_are_used_with_two_gpus_or_a_ray_address(self, hour: Hour, env: dict[str, str]) -> None:
         _done, calls = hour("voxtral", **env)
         address = f" --address {env['RAY_ADDRESS']}" if "RAY_ADDRESS" in env else ""
         assert [line for line in calls if line.endswith(f"/ray --executor ray --workers 2{address}")]
@@ -120,7 +120,9 @@ class TestOnAGpu:
         assert steps(hour("aero-1", "--data", "data")[1]) == [ALL[0], ALL[1], *ALL[3:]]  # efficiency has its own model
         assert steps(hour("aero-1", "--data", "data", DTYPE="float32")[1]) == ALL
 
-    def test_a_step_that_fails_does_not_stop_others_and_is_tried_again(self, hour: Hour, tmp_path: Path) -> None:
+    def test_a_failed_step_does_not_stop_later_ones_and_is_repeated_by_the_next_call(
+        self, hour: Hour, tmp_path: Path
+    ) -> None:
         done, calls = hour("voxtral", FAILS="certify")
         assert (done.returncode, steps(calls)) == (1, ALL)
         assert "error: failed: certify; give the same command again" in done.stderr
@@ -154,7 +156,7 @@ class TestOnAGpu:
         assert line.startswith(f"error: {said}")
         assert not (tmp_path / "first_gpu_hour").exists()
 
-    def test_a_python_without_the_package_is_named(self, hour: Hour) -> None:
+    def test_a_python_without_the_audiomarathon_package_is_reported(self, hour: Hour) -> None:
         done, _calls = hour(PYTHON="/nowhere/python")
         assert (done.returncode, done.stdout) == (2, "")
         assert done.stderr.startswith("error: /nowhere/python cannot run audiomarathon (")
@@ -162,7 +164,9 @@ class TestOnAGpu:
 
 
 @pytest.mark.parametrize("changes", [{}, {"reply": "other"}, {"kept_audio_tokens": 7}])
-def test_replies_of_ray_workers_are_compared_with_local_ones(tmp_path: Path, changes: dict[str, object]) -> None:
+def test_replies_of_ray_workers_that_differ_from_local_ones_are_reported(
+    tmp_path: Path, changes: dict[str, object]
+) -> None:
     local, ray = tmp_path / "local", tmp_path / "ray"
     a_run(local, "base-0", [True, True])
     shutil.copytree(local, ray)
@@ -238,7 +242,9 @@ def test_a_killed_dry_run_resumes_and_joins_two_ray_nodes(tmp_path: Path) -> Non
         (["voxtral", "--data", "."], "error: tau: cannot be run: no acoustic_scene_task_meta.json under "),
     ],
 )
-def test_wrong_model_or_data_is_one_line_before_anything_runs(tmp_path: Path, arguments: list[str], said: str) -> None:
+def test_a_wrong_model_or_data_folder_is_one_error_line_before_any_step(
+    tmp_path: Path, arguments: list[str], said: str
+) -> None:
     env = surroundings(**REAL)
     done = subprocess.run(command(*arguments), env=env, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "")

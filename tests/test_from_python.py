@@ -56,7 +56,7 @@ def settings(tmp_path: Path, tiny_checkpoint: Path, no_env) -> dict:
     return {"data": str(data), "model_path": str(tiny_checkpoint), "results": str(tmp_path / "out"), "limit": 2}
 
 
-def test_a_custom_press_is_recorded_without_a_count_of_kept_audio_tokens(settings: dict) -> None:
+def test_records_of_a_custom_press_have_no_count_of_kept_audio_tokens(settings: dict) -> None:
     base, kept_last = evaluate("tau", method=["base", KeepLast(7)], max_new_tokens=3, **settings)
     assert kept_last.method == "KeepLast-entries=7"
     for record in records_in(kept_last.folder):
@@ -88,7 +88,7 @@ class FirstAndEverySecond:
             yield
 
 
-def test_tokens_kept_by_a_custom_press_are_on_record(settings: dict) -> None:
+def test_records_of_a_custom_press_hold_the_share_kept_of_each_token(settings: dict) -> None:
     (result,) = evaluate("tau", method=FirstAndEverySecond(), max_new_tokens=3, timing=False, **settings)
     for record in Run.read(result.folder).records.values():
         shares = heard_tokens(record)
@@ -98,7 +98,7 @@ def test_tokens_kept_by_a_custom_press_are_on_record(settings: dict) -> None:
         assert strip(record) is not None
 
 
-def test_redundancy_of_neighbouring_tokens_is_on_base_records_and_the_page(settings: dict) -> None:
+def test_token_redundancy_is_in_the_records_of_base_and_on_the_report_page(settings: dict) -> None:
     from audiomarathon.report.page_data import PageData
     from audiomarathon.report.sections import facts
     from audiomarathon.results.systems import read_systems
@@ -122,7 +122,7 @@ class Addressed:
 
 
 @pytest.mark.parametrize("press", [Addressed(7), lambda _model: nullcontext()], ids=["object", "lambda"])
-def test_a_press_whose_repr_shows_an_address_must_be_named(press, settings: dict) -> None:
+def test_a_press_without_a_stable_repr_needs_a_name(press, settings: dict) -> None:
     with pytest.raises(SettingsError, match="name it"):
         evaluate("tau", method=press, **settings)
     (result,) = evaluate("tau", method=("mine-0.3", press), max_new_tokens=1, **settings)
@@ -132,7 +132,7 @@ def test_a_press_whose_repr_shows_an_address_must_be_named(press, settings: dict
     assert "code of method mine-0.3" in identity
 
 
-def test_two_named_presses_of_one_class_have_separate_folders(settings: dict) -> None:
+def test_two_named_presses_of_one_class_have_separate_run_folders(settings: dict) -> None:
     presses = [("mine-7", Addressed(7)), ("mine-9", Addressed(9))]
     folders = {result.folder for result in evaluate("tau", method=presses, max_new_tokens=1, **settings)}
     assert len(folders) == 2
@@ -152,19 +152,19 @@ def test_a_method_name_that_is_no_folder_name_is_refused(name: str, settings: di
         evaluate("tau", method=(name, KeepLast(7)), **settings)
 
 
-def test_method_objects_and_method_names_are_accepted(settings: dict) -> None:
+def test_evaluate_accepts_method_objects_and_method_names(settings: dict) -> None:
     results = evaluate("tau", method=[FastV(0.5), "random:0.3"], max_new_tokens=3, **settings)
     assert [result.method for result in results] == ["fast_v-0.5-layer2", "random-0.3-layer2"]
     (result,) = evaluate("tau", method="frame", ratio=0.5, layer=3, max_new_tokens=1, **settings)
     assert result.method == "frame-0.5-layer3"
 
 
-def test_a_method_of_another_type_is_refused(settings: dict) -> None:
+def test_evaluate_refuses_a_method_that_is_a_number(settings: dict) -> None:
     with pytest.raises(SettingsError, match=r"^3 is not a method"):
         evaluate("tau", method=3, **settings)
 
 
-def test_a_schedule_is_resumed_and_tables_show_its_mean_over_layers(settings: dict) -> None:
+def test_a_run_with_a_schedule_is_resumed_and_tables_show_its_mean_over_layers(settings: dict) -> None:
     from audiomarathon.report import tables
 
     asked = {"schedule": "1:0.2,3:0.6", "max_new_tokens": 1, "timing": False, **settings}
@@ -179,7 +179,7 @@ def test_a_schedule_is_resumed_and_tables_show_its_mean_over_layers(settings: di
     assert row["_tokens"] == "10 of 25, 19 on average over layers"
 
 
-def test_tables_and_savings_accept_runs_without_an_audio_token_count(settings: dict) -> None:
+def test_tables_and_savings_accept_a_run_without_a_count_of_kept_audio_tokens(settings: dict) -> None:
     from audiomarathon.report import tables
     from audiomarathon.results.pairs import Pairs
     from audiomarathon.results.savings import savings
@@ -193,7 +193,7 @@ def test_tables_and_savings_accept_runs_without_an_audio_token_count(settings: d
         assert saved["llm_prefill"]["measured"] > 0
 
 
-def test_runs_of_two_processes_begun_in_one_second_are_two_sessions(settings: dict, monkeypatch) -> None:
+def test_two_processes_started_in_the_same_second_are_two_sessions(settings: dict, monkeypatch) -> None:
     monkeypatch.setattr("audiomarathon.engine.run.now", lambda: "2026-01-01T00:00:00+00:00")
     sessions = set()
     for process, method in ((1, "base"), (2, "frame:0.5")):

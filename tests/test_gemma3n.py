@@ -67,7 +67,7 @@ class TestLoading:
         with pytest.raises(ModelError, match="'gemma3', not 'gemma3n'"):
             model_facts(copy, 2, Gemma3n)
 
-    def test_a_config_without_vision_label_names_is_loaded(self, folder: Path, tmp_path: Path) -> None:
+    def test_a_config_without_vision_label_names_can_be_loaded(self, folder: Path, tmp_path: Path) -> None:
         """transformers asks timm for them."""
         copy = Path(shutil.copytree(folder, tmp_path / "copy"))
         config = json.loads((copy / "config.json").read_text())
@@ -77,7 +77,7 @@ class TestLoading:
 
 
 class TestPrompt:
-    def test_each_30_s_window_is_a_separate_audio_block(self, gemma: Gemma3n) -> None:
+    def test_each_window_of_30_s_is_a_separate_audio_block(self, gemma: Gemma3n) -> None:
         inputs = gemma.prepare([Prompt("Who?", (noise(31.0), noise(1.0)))])
         window = "\n\n<start_of_audio>" + "<audio_soft_token>" * 188 + "<end_of_audio>\n\n"
         text = gemma.tokenizer.decode(inputs.tensors["input_ids"][0])
@@ -85,7 +85,7 @@ class TestPrompt:
         assert text == f"{start}{3 * window}Who?<end_of_turn>\n<start_of_turn>model\n"
         assert inputs.tensors["input_features"].shape[0] == 3
 
-    def test_a_tokenizer_that_adds_bos_leaves_a_single_bos(self, gemma: Gemma3n) -> None:
+    def test_a_tokenizer_that_adds_bos_does_not_double_it(self, gemma: Gemma3n) -> None:
         """As the hub's does; the template writes one already."""
         backend, begin = gemma.tokenizer.backend_tokenizer, gemma.tokenizer.convert_tokens_to_ids("<bos>")
         usual, adding = backend.post_processor, TemplateProcessing(single="<bos> $A", special_tokens=[("<bos>", begin)])
@@ -96,13 +96,13 @@ class TestPrompt:
         finally:
             backend.post_processor = usual
 
-    def test_features_equal_those_of_the_processor(self, gemma: Gemma3n, folder: Path) -> None:
+    def test_input_features_equal_those_of_the_processor(self, gemma: Gemma3n, folder: Path) -> None:
         prompt = Prompt("?", (noise(31.0), noise(2.0)))
         ours, theirs = gemma.prepare([prompt]).tensors, gemma.documented_inputs(folder, prompt)
         assert all(torch.equal(ours[name], theirs[name]) for name in ours)
 
     @pytest.mark.parametrize(("seconds", "heard"), [(0.01, 1), (1.0, 7), (29.9, 187), (30.0, 188), (31.0, 195)])
-    def test_window_padding_equals_the_tokens_masked_by_the_tower(
+    def test_window_padding_equals_the_token_count_that_the_tower_masks(
         self, gemma: Gemma3n, seconds: float, heard: int
     ) -> None:
         inputs = gemma.prepare([Prompt("?", (noise(seconds),))])
@@ -112,7 +112,7 @@ class TestPrompt:
             silent = gemma.audio_tower(inputs.tensors["input_features"], mask).audio_mel_mask
         assert int(silent.sum()) == inputs.window_padding[0]
 
-    def test_features_of_a_clip_do_not_depend_on_the_batch(self, gemma: Gemma3n) -> None:
+    def test_features_of_a_clip_do_not_depend_on_other_clips_in_the_batch(self, gemma: Gemma3n) -> None:
         short, long = Prompt("?", (noise(3.0),)), Prompt("?", (noise(31.0),))
         alone, beside = gemma.prepare([short]).tensors, gemma.prepare([short, long]).tensors
         assert torch.equal(alone["input_features"][0], beside["input_features"][0])
@@ -133,13 +133,13 @@ class TestPrompt:
 
 
 class TestLayers:
-    def test_cache_sources_and_windows_of_the_published_e4b(self) -> None:
+    def test_cache_sharing_and_windows_of_the_published_e4b_equal_known_values(self) -> None:
         """Layers 18 and 19 are the last with caches, one with a window and one without."""
         assert [source_of(E4B, layer) for layer in range(35)] == [*range(20), *[18, 18, 18, 18, 19] * 3]
         assert [layer for layer in range(35) if window_of(E4B, layer) is None] == [4, 9, 14, 19, 24, 29, 34]
         assert cached(E4B, (2000,) * 2 + (600,) * 3 + (500,) * 30) == (511, 511, 511, 511, 600, *(500,) * 15)
 
-    def test_cache_sources_and_windows_agree_with_the_model(self, gemma: Gemma3n) -> None:
+    def test_cache_sharing_and_windows_read_from_the_config_equal_those_of_the_model(self, gemma: Gemma3n) -> None:
         config, layers = gemma.decoder.config, gemma.decoder_layers
         shares = [source_of(config, index) != index for index in range(len(layers))]
         assert shares == [layer.self_attn.is_kv_shared_layer for layer in layers]
@@ -149,7 +149,7 @@ class TestLayers:
 
 
 class TestMethods:
-    def test_cache_lengths_follow_the_kept_tokens(self, gemma: Gemma3n) -> None:
+    def test_cache_lengths_after_pruning_equal_the_kept_tokens(self, gemma: Gemma3n) -> None:
         inputs = gemma.prepare([Prompt("Who?", (noise(4.0), noise(5.0)))])
         (total,), (length,) = inputs.audio_tokens, inputs.prompt_tokens
         base = Base().generate(gemma, inputs, max_new_tokens=1)
@@ -159,7 +159,7 @@ class TestMethods:
         assert pruned.kv_lengths == (269, left, left, left)
         assert pruned.kv_bytes == sum(pruned.kv_lengths) * 2 * 2 * 8 * 4
 
-    def test_pruners_score_the_first_altup_version_of_the_hidden_states(self, gemma: Gemma3n) -> None:
+    def test_pruners_see_the_first_altup_version_of_the_hidden_states(self, gemma: Gemma3n) -> None:
         """The first of AltUp's versions of the hidden states."""
 
         class Looks(Dart):
@@ -174,9 +174,7 @@ class TestMethods:
         handle.remove()
         assert torch.equal(looked[0], entered[0][0, 0])
 
-    def test_the_hiding_oracle_respects_the_sliding_windows_of_the_model(
-        self, gemma: Gemma3n, prompts: list[Prompt]
-    ) -> None:
+    def test_hiding_no_token_equals_base_despite_sliding_windows(self, gemma: Gemma3n, prompts: list[Prompt]) -> None:
         for prompt in prompts:
             inputs = gemma.prepare([prompt])
             everything = Hidden(kept=torch.arange(inputs.audio_mask.shape[1]))
@@ -187,7 +185,7 @@ class TestMethods:
             torch.testing.assert_close(base.logits, same.logits, atol=2e-5, rtol=1e-4)
 
     @pytest.mark.parametrize("method", [Random(0.5, layer=0), Frame(0.7, layer=2)], ids=lambda m: m.label)
-    def test_dropping_equals_hiding_where_a_window_ends_inside_the_audio(self, gemma: Gemma3n, method) -> None:
+    def test_dropping_tokens_equals_hiding_them_if_a_window_ends_inside_the_audio(self, gemma: Gemma3n, method) -> None:
         """Kept tokens have gaps between them there, and the windows are ones of positions."""
         inputs = gemma.prepare([Prompt("Who?", (noise(35.0),), seed=3)])
         told = {"max_new_tokens": 12, "ignore_end": True, "keep_logits": True}
@@ -198,7 +196,7 @@ class TestMethods:
     @pytest.mark.parametrize(
         "method", [method for method in all_methods() if method.key != "base"], ids=lambda m: m.key
     )
-    def test_layers_of_the_published_e4b_at_which_each_method_is_allowed(self, method) -> None:
+    def test_each_method_is_allowed_only_at_known_layers_of_the_published_e4b(self, method) -> None:
         """Token pruning up to layer 18; by attention only behind layers without a window; no press.
 
         What works in the tower only takes no layer, and is refused by the family instead.
@@ -227,12 +225,12 @@ class TestMethods:
         ],
         ids=lambda value: getattr(value, "label", None),
     )
-    def test_refusals_are_one_line_and_name_what_is_allowed(self, method, message: str) -> None:
+    def test_that_are_refused_get_a_one_line_error_naming_what_is_allowed(self, method, message: str) -> None:
         with pytest.raises(MethodError, match=message) as refused:
             method.check_config(E4B)
         assert "\n" not in str(refused.value)
 
-    def test_flash_attention_is_refused_for_pruning_with_sliding_windows(self, gemma: Gemma3n) -> None:
+    def test_pruning_with_flash_attention_is_refused_because_of_sliding_windows(self, gemma: Gemma3n) -> None:
         """The kernels count tokens, and kept tokens have gaps between them."""
         flash = SimpleNamespace(
             decoder=gemma.decoder, decoder_layers=gemma.decoder_layers, attn_implementation="flash_attention_2",
@@ -244,7 +242,7 @@ class TestMethods:
 
 
 class TestCost:
-    def test_estimated_from_the_config_equals_the_counted_cost(self, gemma: Gemma3n, folder: Path) -> None:
+    def test_estimated_from_the_config_equals_the_cost_counted_in_the_model(self, gemma: Gemma3n, folder: Path) -> None:
         """Everything except norms, AltUp's small matrices, and the attention of the tower."""
         told, counted = model_facts(folder, 4, Gemma3n), count_cost(gemma)
         assert told.cost.flops_per_token_per_layer == pytest.approx(counted.flops_per_token_per_layer, rel=0.05)
@@ -254,7 +252,7 @@ class TestCost:
         loaded = sum(parameter.numel() for parameter in gemma.model.parameters())
         assert told.weight_bytes == 4 * (loaded + 2 * (2 * 16 * 32 + 8))
 
-    def test_weight_and_cache_bytes_of_the_published_e4b(self, tmp_path: Path) -> None:
+    def test_weight_and_cache_bytes_of_the_published_e4b_equal_known_values(self, tmp_path: Path) -> None:
         """7.85 billion parameters are published; 0.29 billion of them see."""
         vision = Gemma3nVisionConfig().to_dict()
         Gemma3nConfig(text_config={}, audio_config={}, vision_config=vision).save_pretrained(tmp_path)
@@ -263,7 +261,7 @@ class TestCost:
         assert facts.kv_bytes == 20 * 2 * 2 * 256 * 2
 
 
-def test_the_certificate_tests_a_method_at_a_layer_that_allows_it(folder: Path) -> None:
+def test_certify_tests_a_method_at_the_first_layer_that_allows_it(folder: Path) -> None:
     """fast_v is refused at its usual layer when the layer before has a window."""
     looked = dropping(Bench(load(folder), folder, 2.0), FastV(layer=1))
     assert looked.verdict == "pass"
@@ -273,7 +271,7 @@ def test_the_certificate_tests_a_method_at_a_layer_that_allows_it(folder: Path) 
 @pytest.mark.parametrize(
     ("key", "config", "seconds"), [("gemma3n", E4B, 90.0), ("phi4mm", Phi4MultimodalConfig(sliding_window=None), 30.0)]
 )
-def test_certificate_clips_are_longer_than_the_sliding_windows(key: str, config: object, seconds: float) -> None:
+def test_clips_used_by_certify_are_longer_than_the_sliding_windows(key: str, config: object, seconds: float) -> None:
     """Of 30 s Gemma 3n makes 188 tokens, less than the 512 that its windows show."""
     lm = SimpleNamespace(decoder=SimpleNamespace(config=config))
     assert usual_seconds(SimpleNamespace(lm=lm, setup=SimpleNamespace(spec=get_model(key)))) == seconds

@@ -47,7 +47,7 @@ def calls(command: list[str], folder: Path, output: Path) -> int:
 
 @pytest.mark.parametrize("sizes", [SETTINGS, SAMPLES], ids=["settings", "samples"])
 @pytest.mark.parametrize("command", COMMANDS)
-def test_twice_as_many_settings_or_samples_cost_at_most_twice_the_calls(
+def test_calls_grow_at_most_linearly_with_settings_or_samples(
     command: str, sizes: list[tuple[int, int]], results: dict[tuple[int, int], Path], tmp_path: Path
 ) -> None:
     calls(COMMANDS[command], results[WARM_UP], tmp_path)  # imports, and what is remembered
@@ -69,7 +69,7 @@ def exported(count: int) -> int:
     return sum(calls for _, calls, *_ in pstats.Stats(profile).stats.values())
 
 
-def test_exporting_twice_as_many_records_costs_at_most_twice_the_calls() -> None:
+def test_calls_to_export_grow_at_most_linearly_with_the_records() -> None:
     exported(2)
     once, twice, fourfold = map(exported, (40, 80, 160))
     assert fourfold - twice <= 2.3 * (twice - once)

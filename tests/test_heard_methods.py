@@ -33,7 +33,7 @@ def loud_from(start: float, end: float, seconds: float) -> np.ndarray:
     return clip
 
 
-def test_each_audio_token_maps_to_its_part_of_its_clip(family: Family, family_lm: AudioLM) -> None:
+def test_each_audio_token_is_assigned_to_its_part_of_its_clip(family: Family, family_lm: AudioLM) -> None:
     """In a batch of prompts with one and two clips: all parts of a clip, joined, are the clip."""
     clips = [(loud_from(0, 1, 4.0),), (loud_from(1, 2, 2.5), noise(3.3, 5))]
     inputs = family_lm.prepare([Prompt("Which?", clip_list) for clip_list in clips])
@@ -42,7 +42,7 @@ def test_each_audio_token_maps_to_its_part_of_its_clip(family: Family, family_lm
         assert np.array_equal(np.concatenate(parts), np.concatenate(prompt_clips))
 
 
-def test_keep_loud_keeps_the_tokens_of_the_loud_second(family: Family, family_lm: AudioLM) -> None:
+def test_keep_loud_keeps_the_tokens_of_the_only_loud_second(family: Family, family_lm: AudioLM) -> None:
     """A tenth of the clip is loud, a tenth of the real tokens is kept: those over the loud second, give or take one."""
     inputs = family_lm.prepare([Prompt("Which?", (loud_from(6.0, 7.0, 10.0),))])
     real = inputs.audio_tokens[0] - (inputs.window_padding[0] if inputs.window_padding else 0)
@@ -53,7 +53,7 @@ def test_keep_loud_keeps_the_tokens_of_the_loud_second(family: Family, family_lm
     assert 0.6 - 1.5 / real <= kept.min() <= kept.max() <= 0.7 + 1 / real
 
 
-def test_encoder_decoder_states_map_to_their_part_of_the_clip(tmp_path: Path) -> None:
+def test_each_whisper_encoder_state_is_assigned_to_its_part_of_the_clip(tmp_path: Path) -> None:
     folder = tiny_whisper.checkpoint(tmp_path / "tiny-whisper")
     lm = Whisper.load(folder, device="cpu", dtype="float32", attn_implementation="sdpa")
     inputs = lm.prepare([Prompt("", (loud_from(6.0, 7.0, 10.0),), transcription=True)])
@@ -65,7 +65,7 @@ def test_encoder_decoder_states_map_to_their_part_of_the_clip(tmp_path: Path) ->
     assert 0.58 < kept.min() < kept.max() < 0.72
 
 
-def test_keep_speech_keeps_speech_and_then_the_louder_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keep_speech_keeps_speech_first_and_then_the_louder_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     spoken = [(1.0, 2.0)]
     monkeypatch.setattr(voice_activity, "find_speech", lambda *_: spoken)
     parts = [np.full(RATE // 2, level, np.float32) for level in (0.9, 0.1, 0.2, 0.3, 0.5, 0.4)]
@@ -73,7 +73,9 @@ def test_keep_speech_keeps_speech_and_then_the_louder_tokens(monkeypatch: pytest
     assert KeepSpeech(0.5).select(evidence).tolist() == [3, 2, 0, 4]
 
 
-def test_keep_speech_names_its_missing_package(monkeypatch: pytest.MonkeyPatch, lm: AudioLM) -> None:
+def test_keep_speech_without_its_package_is_refused_with_the_pip_command(
+    monkeypatch: pytest.MonkeyPatch, lm: AudioLM
+) -> None:
     monkeypatch.setitem(sys.modules, "silero_vad", None)
     voice_activity._detector.cache_clear()
     with pytest.raises(MethodError, match=r"pip install 'audiomarathon\[vad\]'"):

@@ -104,7 +104,9 @@ def differing(message: str) -> list[str]:
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_each_change_is_refused(name: str, place: Path, tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_whose_model_data_or_setting_changed_is_refused_naming_the_change(
+    name: str, place: Path, tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     change, flags = CHANGES[name]
     if change is not None:
         change(place, monkeypatch)
@@ -167,27 +169,29 @@ def finished(place: Path, checkpoint: Path, method: tuple = ("frame", 0.5), **fl
     return known_as_finished([(tau, data)], "qwen2.5-omni", settings, [get_method(*method)]) is not None
 
 
-def test_a_finished_run_is_recognised_by_its_record(place: Path, tiny_checkpoint: Path) -> None:
+def test_a_finished_run_is_recognised_without_loading_the_model(place: Path, tiny_checkpoint: Path) -> None:
     assert finished(place, tiny_checkpoint)
     assert finished(place, tiny_checkpoint, ("knorm", 0.5))
 
 
 @pytest.mark.parametrize("name", DOUBTS)
-def test_doubts_mean_unfinished(name: str, place: Path, tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_counts_as_unfinished_if_any_fact_on_record_is_in_doubt(
+    name: str, place: Path, tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     change, flags = DOUBTS[name]
     if change is not None:
         change(place, monkeypatch)
     assert not finished(place, tiny_checkpoint, **flags)
 
 
-def test_a_fact_not_on_record_is_a_doubt(place: Path, tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_counts_as_unfinished_if_an_identity_fact_cannot_be_determined(
+    place: Path, tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("audiomarathon.engine.run.check_able", lambda spec, *_: spec.load_family().a_new_fact)
     assert not finished(place, tiny_checkpoint)
 
 
-def test_other_weights_in_the_same_folder_keep_a_run_from_counting_as_finished(
-    place: Path, tiny_checkpoint: Path
-) -> None:
+def test_a_run_counts_as_unfinished_after_its_checkpoint_weights_changed(place: Path, tiny_checkpoint: Path) -> None:
     checkpoint = shutil.copytree(tiny_checkpoint, place / "model")
     go(place, checkpoint)
     assert finished(place, checkpoint)
@@ -195,14 +199,14 @@ def test_other_weights_in_the_same_folder_keep_a_run_from_counting_as_finished(
     assert not finished(place, checkpoint)
 
 
-def test_another_checkpoint_of_the_same_name_is_refused(place: Path, tiny_checkpoint: Path) -> None:
+def test_a_run_is_not_resumed_with_another_checkpoint_of_the_same_name(place: Path, tiny_checkpoint: Path) -> None:
     other = tiny_qwen2_5_omni.checkpoint(place / "elsewhere" / tiny_checkpoint.name, seed=1)
     with pytest.raises(RecordError) as caught:
         go(place, other)
     assert differing(str(caught.value)) == ["checkpoint"]
 
 
-def test_limit_and_folder_locations_are_not_part_of_the_identity(place: Path, tiny_checkpoint: Path) -> None:
+def test_a_run_is_resumed_with_a_larger_limit_and_with_moved_folders(place: Path, tiny_checkpoint: Path) -> None:
     """A larger limit, moved data and results, and a moved checkpoint go on from what is there."""
     (file,) = (place / "out").rglob("frame*/samples.jsonl")
     before = file.read_text()
@@ -216,7 +220,9 @@ def test_limit_and_folder_locations_are_not_part_of_the_identity(place: Path, ti
     assert result.summary["complete"] is True
 
 
-def test_untimed_runs_may_change_device(place: Path, tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_untimed_runs_are_resumed_on_another_device(
+    place: Path, tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     flags = {"timing": False, "results": place / "untimed"}
     before = go(place, tiny_checkpoint, **flags)
     other_device(place, monkeypatch)
@@ -278,7 +284,9 @@ SPEC = ModelSpec("mine", "mine_model:Mine", "Qwen/Qwen2.5-Omni-3B", 25, "mine")
     @pytest.mark.parametrize(
         ("module", "name"), [("mine_method", "method mine"), ("mine_task", "task tau"), ("mine_model", "model mine")]
     )
-    def test_an_edited_module_is_refused_by_name(self, module: str, name: str, site: Path, again: Any) -> None:
+    def test_a_run_is_not_resumed_after_a_plug_in_module_was_edited(
+        self, module: str, name: str, site: Path, again: Any
+    ) -> None:
         again(1)
         assert again(2).summary["n"] == 2
         (site / f"{module}.py").write_text(self.MODULES[module] + "\nEDITED = True\n")
@@ -286,7 +294,7 @@ SPEC = ModelSpec("mine", "mine_model:Mine", "Qwen/Qwen2.5-Omni-3B", 25, "mine")
             again(1)
         assert differing(str(caught.value)) == [f"code of {name}"]
 
-    def test_a_run_folder_without_a_hash_of_their_code_is_resumed(self, site: Path, again: Any) -> None:
+    def test_a_run_folder_without_a_hash_of_plug_in_code_is_resumed(self, site: Path, again: Any) -> None:
         """As earlier versions wrote it."""
         file = again(1).folder / "run.json"
         facts = json.loads(file.read_text())
@@ -301,7 +309,7 @@ SPEC = ModelSpec("mine", "mine_model:Mine", "Qwen/Qwen2.5-Omni-3B", 25, "mine")
             again(1)
 
 
-def test_another_audiomarathon_version_is_noted_and_not_refused(place: Path, tiny_checkpoint: Path) -> None:
+def test_another_audiomarathon_version_is_reported_and_not_refused(place: Path, tiny_checkpoint: Path) -> None:
     (file,) = (place / "out").rglob("frame*/run.json")
     facts = json.loads(file.read_text())
     facts["environment"] |= {"audiomarathon": "0.0.9", "commit": "0123456789"}
@@ -314,7 +322,7 @@ def test_another_audiomarathon_version_is_noted_and_not_refused(place: Path, tin
     assert not any("0.0.9" in line for line in said)
 
 
-def test_fresh_option_gives_an_edited_method_a_separate_results_folder(tmp_path: Path) -> None:
+def test_the_fresh_option_gives_an_edited_method_a_separate_results_folder(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(
         "from audiomarathon.compression.pruners.frame import Frame\n\nclass Mine(Frame):\n    pass\n"
     )
@@ -329,7 +337,7 @@ def test_fresh_option_gives_an_edited_method_a_separate_results_folder(tmp_path:
     assert fresh_results([tau], spec, settings, [method]) == fresh
 
 
-def test_fresh_run_and_fresh_sweep_of_the_same_edit_share_a_results_folder(tmp_path: Path) -> None:
+def test_run_and_sweep_with_fresh_share_a_results_folder_for_the_same_edit(tmp_path: Path) -> None:
     for name in ("Mine", "Other"):
         source = f"from audiomarathon.compression.pruners.frame import Frame\n\nclass {name}(Frame):\n    pass\n"
         (tmp_path / f"{name.lower()}.py").write_text(source)

@@ -21,7 +21,7 @@ def instructions(name: str) -> list[str]:
     return re.findall(rf"^{name} +(.*)$", DOCKERFILE, re.MULTILINE)
 
 
-def test_copied_files_exist_and_are_not_ignored_by_docker() -> None:
+def test_files_copied_in_the_dockerfile_exist_and_are_not_ignored_by_docker() -> None:
     for line in instructions("COPY"):
         for source in line.split()[:-1]:
             assert (ROOT / source).exists(), source
@@ -34,7 +34,7 @@ def test_files_that_the_editable_install_needs_are_copied_before_it() -> None:
         assert re.search(rf"^COPY .*\b{re.escape(name)}\b", before, re.MULTILINE), name
 
 
-def test_pip_calls_match_those_of_the_makefile_and_the_readme() -> None:
+def test_pip_calls_of_the_dockerfile_equal_those_of_the_makefile_and_the_readme() -> None:
     calls = [re.sub(r"^PIP_\S+ ", "", line) for line in instructions("RUN") if "pip install" in line]
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8").replace("$$", "$")
     made = re.findall(r"-m (pip install) --disable-pip-version-check -q (.*)", makefile.partition("$(STAMP): ")[2])
@@ -47,7 +47,7 @@ def test_pip_calls_match_those_of_the_makefile_and_the_readme() -> None:
     assert f"RUN {index} pip install" in DOCKERFILE
 
 
-def test_tracked_files_are_in_the_image_and_ignored_ones_are_not() -> None:
+def test_files_tracked_by_git_are_in_the_image_and_ignored_ones_are_not() -> None:
     try:
         files = subprocess.run(["git", "ls-files"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
     except (OSError, subprocess.CalledProcessError):

@@ -51,7 +51,7 @@ def edit(root: Path, change: Callable[[list[list[str]]], object]) -> None:
 
 
 @pytest.mark.parametrize("below", ["", "dataset", "dataset/v0"])
-def test_loads_from_the_clone_and_from_the_folder_of_the_clips(root: Path, below: str) -> None:
+def test_samples_load_from_the_cloned_repository_and_from_its_clip_folder(root: Path, below: str) -> None:
     loaded = TASK.load(TASK.find(root / below))
     assert [sample.id for sample in loaded.samples] == [f"{clip}-p{k}" for clip in (1, 2, 10) for k in range(1, 9)]
     first = loaded.samples[0]
@@ -71,7 +71,9 @@ def test_loads_from_the_clone_and_from_the_folder_of_the_clips(root: Path, below
         (lambda rows: rows[2].__setitem__(1, " "), "field 'Audio' is empty"),
     ],
 )
-def test_bad_rows_are_reported_by_clip(root: Path, change: Callable[[list[list[str]]], object], reason: str) -> None:
+def test_a_bad_row_of_the_table_is_reported_and_leaves_out_its_clip(
+    root: Path, change: Callable[[list[list[str]]], object], reason: str
+) -> None:
     edit(root, change)
     loaded = TASK.load(TASK.find(root))
     (bad,) = loaded.bad_rows
@@ -80,14 +82,14 @@ def test_bad_rows_are_reported_by_clip(root: Path, change: Callable[[list[list[s
     assert len(loaded.samples) == 16
 
 
-def test_a_table_without_a_needed_column_is_refused(root: Path) -> None:
+def test_a_table_that_lacks_a_needed_column_is_refused(root: Path) -> None:
     edit(root, lambda rows: rows[0].__setitem__(3, "Sound"))
     with pytest.raises(DataError, match="lacks the column 'Audio-Only Answer'"):
         TASK.load(TASK.find(root))
 
 
 @pytest.mark.parametrize("limit", [*range(1, 18), 24, 99])
-def test_limits_select_whole_clips_and_nest(tmp_path: Path, limit: int) -> None:
+def test_a_limit_selects_whole_clips_and_extends_smaller_limits(tmp_path: Path, limit: int) -> None:
     samples = TASK.load(TASK.find(build_jasco(tmp_path, (1, 2, 3, 4)))).samples
     chosen = select(samples, limit, 7)
     assert len(chosen) == min(32, -(-limit // 8) * 8)
@@ -97,7 +99,7 @@ def test_limits_select_whole_clips_and_nest(tmp_path: Path, limit: int) -> None:
 
 
 @pytest.mark.parametrize("size", [None, 4, 8])
-def test_the_audio_tower_runs_once_a_clip(root: Path, tmp_path: Path, size: int | None) -> None:
+def test_the_audio_tower_runs_once_per_clip_for_all_its_questions(root: Path, tmp_path: Path, size: int | None) -> None:
     samples = select(TASK.load(TASK.find(root)).samples, 0, 42)
     methods = [get_method("base"), get_method("frame", 0.5)]
     lm = FakeLM()
@@ -119,7 +121,7 @@ real_clips = pytest.mark.skipif(
 
 
 @real_clips
-def test_the_real_clips_agree_with_the_example_csv_of_the_original() -> None:
+def test_the_real_clips_match_the_example_csv_of_the_original_repository() -> None:
     loaded = TASK.load(TASK.find(Path(REAL)))
     assert (len(loaded.samples), loaded.bad_rows) == (640, ())
     rows = {
@@ -159,7 +161,9 @@ def test_download_from_a_local_folder_and_controls_keep_all_samples(root: Path, 
         ]
 
 
-def test_the_licence_is_said_before_the_download(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_download_command_prints_the_licence_before_downloading(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     shutil.make_archive(str(tmp_path / "main"), "zip", root.parent, root.name)
     handler = functools.partial(SimpleHTTPRequestHandler, directory=str(tmp_path))
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
@@ -176,7 +180,7 @@ def test_the_licence_is_said_before_the_download(root: Path, tmp_path: Path, mon
     assert len(TASK.load(TASK.find(tmp_path / "root")).samples) == 24
 
 
-def test_the_doctor_names_the_licence(root: Path, no_env: Callable[[str, str], None]) -> None:
+def test_the_doctor_command_names_the_licence(root: Path, no_env: Callable[[str, str], None]) -> None:
     no_env("JASCO_DATA_PATH", str(root))
     (finding,) = (finding for finding in doctor_checks._data() if "data jasco" in finding.text)
     assert "CC-BY-NC-4.0: not for commercial use" in finding.text
@@ -209,7 +213,9 @@ def test_a_run_is_scored_by_two_judges(root: Path, tmp_path: Path, no_env: objec
     assert (folder / "summary.json").read_bytes() == before
 
 
-def test_runs_of_other_judges_are_not_compared(root: Path, tmp_path: Path, no_env: Callable[[str, str], None]) -> None:
+def test_runs_scored_by_different_judges_are_not_compared(
+    root: Path, tmp_path: Path, no_env: Callable[[str, str], None]
+) -> None:
     out = tmp_path / "out"
     no_env("MAX_NEW_TOKENS", "2")
     place = ("--model", "embedded", "--data", root, "--results", out)

@@ -71,7 +71,7 @@ class TestTexts:
         ("control", "told"),
         [("text-both", f"{SOUND} {SPOKEN}\n"), ("text-sound", f"{SOUND}\n"), ("text-speech", f"{SPOKEN}\n")],
     )
-    def test_replace_the_audio_before_the_instruction(self, root: Path, control: str, told: str) -> None:
+    def test_stand_in_place_of_the_audio_above_the_instruction(self, root: Path, control: str, told: str) -> None:
         loaded = varied(root, control)
         questions = [sample for sample in loaded.samples if sample.cluster == "2"]
         assert [TASK.prompt(sample) for sample in questions] == [told + question for question in INSTRUCTIONS]
@@ -80,14 +80,14 @@ class TestTexts:
         control_said = read_manifest(loaded.folder).control or {}
         assert dict(control_said) == {"kind": control, "seconds": None, "seed": 42}
 
-    def test_leave_the_reference_shown_to_judges_unchanged(self, root: Path) -> None:
+    def test_leave_the_reference_that_judges_see_unchanged(self, root: Path) -> None:
         plain = TASK.load(TASK.find(root))
         told = varied(root, "text-both")
         assert [TASK.reference(sample) for sample in told.samples] == [
             TASK.reference(sample) for sample in plain.samples
         ]
 
-    def test_are_given_to_the_model_exactly_as_written(self, root: Path) -> None:
+    def test_reach_the_model_exactly_as_written_in_the_table(self, root: Path) -> None:
         odd = 'a {bit}\n"of" %s\\n ' + "é"
         file = root / "dataset" / "v0" / "v0.csv"
         with file.open(encoding="utf-8", newline="") as stream:
@@ -98,7 +98,9 @@ class TestTexts:
         first = varied(root, "text-sound").samples[0]
         assert TASK.prompt(first) == f"The audio sound is: {odd}.\n{INSTRUCTIONS[0]}"
 
-    def test_data_can_be_run_verified_and_reported(self, root: Path, tmp_path: Path, no_env: object) -> None:
+    def test_in_place_of_audio_can_be_run_verified_and_reported(
+        self, root: Path, tmp_path: Path, no_env: object
+    ) -> None:
         data, out = varied(root, "text-both").folder.parent, tmp_path / "out"
         assert call("data", "verify", "jasco", "--data", data)[0] == 0
         options = ("--max-new-tokens", 2, "--limit", 9)
@@ -141,10 +143,10 @@ class TestRotation:
         assert np.array_equal(np.roll(samples, 1), rotate(samples, -1, 0))
 
     @pytest.mark.parametrize("shift", [0, 6 * RATE])
-    def test_by_nothing_leaves_the_clip_unchanged(self, shift: int) -> None:
+    def test_by_zero_or_the_whole_length_leaves_the_clip_unchanged(self, shift: int) -> None:
         assert np.array_equal(rotate(bursts(SPEECH), shift, FADE), bursts(SPEECH))
 
-    def test_the_seam_does_not_click_and_keeps_the_level(self) -> None:
+    def test_makes_no_click_at_the_seam_and_keeps_the_level(self) -> None:
         rising = np.linspace(-0.5, 0.5, RATE).astype(np.float32)  # its end and its start are one apart
         made = rotate(rising, RATE // 2, FADE)
         assert np.abs(np.diff(made)).max() < 1.2 / FADE
@@ -153,13 +155,15 @@ class TestRotation:
 
     @pytest.mark.parametrize("spans", [[SPEECH], [(1.0, 1.5), (3.0, 4.5)], [(0.0, 1.0)], [(5.0, 6.0)]])
     @pytest.mark.parametrize("control", [FIRST, LAST])
-    def test_brings_the_speech_to_the_start_or_the_end(self, spans: list[tuple[float, float]], control: str) -> None:
+    def test_brings_the_speech_to_the_start_or_the_end_of_the_clip(
+        self, spans: list[tuple[float, float]], control: str
+    ) -> None:
         made = turn_clip(bursts(*spans), RATE, spans, control)
         heard = loud_parts(made)
         assert (heard[0][0] if control == FIRST else 6 - heard[-1][1]) == pytest.approx(0, abs=0.011)
         assert np.array(heard) == pytest.approx(np.array(turned(spans, 6.0, control)), abs=0.011)
 
-    def test_variants_hold_rotated_clips_and_leave_clips_without_speech_alone(self, root: Path) -> None:
+    def test_leaves_clips_without_speech_unchanged_in_the_control_data(self, root: Path) -> None:
         clip = root / "dataset" / "v0" / "2.wav"
         soundfile.write(clip, bursts(SPEECH), RATE, subtype="PCM_16")
         write_speech(root, "2,3.000,4.500")
@@ -208,13 +212,15 @@ def test_an_unknown_control_is_refused(root: Path, tmp_path: Path, arguments: tu
     assert not (tmp_path / "out").exists()
 
 
-def test_a_task_without_text_controls_refuses_them() -> None:
+def test_a_task_without_text_controls_refuses_one() -> None:
     with pytest.raises(DataError, match="tau: has no control 'text-both'"):
         get_task("tau").vary(Loaded(Path(), ()), "text-both")
 
 
 class TestFinding:
-    def test_is_written_and_read_again(self, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_speech_writes_the_speech_times_and_the_task_reads_them(
+        self, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         lengths = {"1": ((0.25, 0.5), (1.0, 1.25)), "2": (), "10": ((0.0, 2.0),)}
         told = iter(lengths.values())
         monkeypatch.setattr(voice_activity, "find_speech", lambda samples, rate: next(told))
@@ -225,7 +231,7 @@ class TestFinding:
         assert read_speech(file) == {id_: spans for id_, spans in lengths.items() if spans}
         assert "contains no clips" in call("jasco", "speech", "--data", varied(root, "text-both").folder)[1]
 
-    def test_a_missing_vad_package_is_named(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_speech_without_the_vad_package_gives_the_pip_command(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, "silero_vad", None)
         voice_activity._detector.cache_clear()
         with pytest.raises(SettingsError, match=r"pip install 'audiomarathon\[vad\]'"):

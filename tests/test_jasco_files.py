@@ -48,7 +48,7 @@ def edited(file: Path, change: Callable[[list[dict[str, str]]], object]) -> Path
     return file
 
 
-def test_the_example_csv_is_filled_in_and_imported(tmp_path: Path) -> None:
+def test_the_example_csv_can_be_filled_in_and_imported(tmp_path: Path) -> None:
     root, file = build_jasco(tmp_path / "clone"), tmp_path / "my.csv"
     assert call("jasco", "example", "-o", file, "--data", root)[0] == 0
     rows = rows_of(file)
@@ -101,14 +101,14 @@ def test_imported_runs_of_the_same_questions_are_compared(tmp_path: Path, monkey
         (lambda rows: rows[1].__setitem__("allm_output", "x" * 100_001), "line 4: allm_output has 100,001 characters"),
     ],
 )
-def test_row_faults_are_reported_by_line_and_drop_their_clip(tmp_path: Path, change: Any, fault: str) -> None:
+def test_faulty_rows_are_reported_by_line_and_leave_out_their_clip(tmp_path: Path, change: Any, fault: str) -> None:
     file = edited(a_file(tmp_path / "a.csv"), change)
     with pytest.raises(DataError, match=fault):
         read_whole(file)
     assert {record.cluster for record in read_whole(file, allow_missing=True)} == {"10"}
 
 
-def test_an_overlong_row_is_not_called_missing_and_equal_faults_are_merged(tmp_path: Path) -> None:
+def test_an_overlong_row_is_not_reported_as_missing_and_equal_faults_are_merged(tmp_path: Path) -> None:
     with pytest.raises(DataError) as raised:
         read_whole(edited(a_file(tmp_path / "a.csv"), lambda rows: rows[1].__setitem__("allm_output", "x" * 100_001)))
     assert "has no row" not in str(raised.value)
@@ -160,7 +160,7 @@ def five(tmp_path: Path) -> tuple[Path, Path]:
 PRINTED = "best-mean :  0.8\nAudio-Oriented % :  0.25\nBoth-Oriented % :  0.75\nSpeech-Oriented % :  0.0\n"
 
 
-def test_the_eval_script_answers_the_command_of_the_original(
+def test_the_eval_script_takes_the_original_command_and_prints_its_figures(
     five: tuple[Path, Path], tmp_path: Path, script: Any
 ) -> None:
     file, judgements = five
@@ -176,7 +176,7 @@ def test_the_eval_script_answers_the_command_of_the_original(
     assert [row["orientation"] for row in rows] == ["both", "both", "both", "audio", "?"]
 
 
-def test_a_judged_file_is_parsed_again_without_a_judge(five: tuple[Path, Path], tmp_path: Path) -> None:
+def test_a_judged_csv_file_is_parsed_again_without_a_judge(five: tuple[Path, Path], tmp_path: Path) -> None:
     file, judgements = five
     out, again = tmp_path / "out.csv", tmp_path / "again.csv"
     assert call("jasco", "eval", f"replay:{judgements}", file, out)[0] == 0
@@ -185,7 +185,9 @@ def test_a_judged_file_is_parsed_again_without_a_judge(five: tuple[Path, Path], 
     assert not again.with_name("again.csv.run").exists()
 
 
-def test_the_eval_command_resumes_missing_judgements(five: tuple[Path, Path], tmp_path: Path) -> None:
+def test_the_eval_command_asks_only_for_missing_judgements_when_repeated(
+    five: tuple[Path, Path], tmp_path: Path
+) -> None:
     file, judgements = five
     lines = judgements.read_bytes().splitlines(keepends=True)
     judgements.write_bytes(b"".join(lines[:4]))

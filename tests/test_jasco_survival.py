@@ -54,7 +54,7 @@ def beside_base(setting_records: list[Record], base: list[Record]) -> Mapping[st
     ("word", "expected"),
     [("running", "run"), ("runs", "run"), ("waves", "wav"), ("wave", "wav"), ("crashed", "crash"), ("is", "is")],
 )
-def test_words_are_reduced_to_their_stems(word: str, expected: str) -> None:
+def test_words_are_reduced_to_their_stems_before_matching(word: str, expected: str) -> None:
     assert stem(word) == expected
 
 
@@ -68,18 +68,18 @@ def longest(a: list[str], b: list[str]) -> int:
 
 
 @given(st.lists(st.sampled_from("wxyz"), min_size=1, max_size=6), st.lists(st.sampled_from("wxyz"), max_size=6))
-def test_perceived_speech_is_the_longest_common_subsequence_of_words(spoken: list[str], said: list[str]) -> None:
+def test_reported_speech_is_the_longest_common_subsequence_of_words(spoken: list[str], said: list[str]) -> None:
     speech, _sound = perceived(" ".join(said), [" ".join(spoken)], ["birds"])
     assert speech == [pytest.approx(longest(spoken, said) / len(spoken))]
 
 
-def test_words_of_the_transcript_do_not_count_as_sound() -> None:
+def test_words_of_the_transcript_do_not_count_as_reported_sound() -> None:
     spoken, sound = ["hear the engine"], ["engine running"]
     assert perceived("They say: hear the engine", spoken, sound) == ([1.0], [0.0])
     assert perceived("hear the engine, an engine runs", spoken, sound) == ([1.0], [1.0])
 
 
-def test_a_transcript_alone_keeps_the_speech_and_loses_the_sound() -> None:
+def test_replies_with_only_a_transcript_keep_the_speech_and_lose_the_sound() -> None:
     retention = beside_base(replies(sound="nothing else"), replies())
     assert (retention["speech"].value, retention["sound"].value) == (
         pytest.approx(1, abs=0.02),
@@ -91,7 +91,7 @@ def test_a_transcript_alone_keeps_the_speech_and_loses_the_sound() -> None:
     assert sentence("frame-0.5", retention).startswith("frame-0.5 keeps 100 % [100, 100] of the speech and 0 % [0, 0]")
 
 
-def test_skill_is_the_excess_over_chance() -> None:
+def test_skill_is_what_a_reply_reports_beyond_chance() -> None:
     """Of speech half is reported, and a quarter of other clips'; of sound as much of other clips' as of the own."""
     base = {f"{clip}-p3": np.array([1, 0.5, 0.25, 1, 0.5, 0.5, 1, 1, 0]) for clip in range(4)}
     reported = {id_: np.array([1, 0.4, 0.25, 1, 0.5, 0.5, 1, 0.5, 0]) for id_ in base}
@@ -105,13 +105,13 @@ def test_skill_is_the_excess_over_chance() -> None:
     ("skill", "enough"),
     [((0.5, (0.2, 0.8)), True), ((0.5, (-0.1, 0.8)), False), ((0.09, (0.05, 0.12)), False), ((0.5, None), False)],
 )
-def test_skill_is_measurable_only_if_clearly_above_chance(
+def test_skill_counts_as_measurable_only_if_clearly_above_chance(
     skill: tuple[float, tuple[float, float] | None], *, enough: bool
 ) -> None:
     assert measurable({"sound": Estimate(*skill)}, "sound") is enough
 
 
-def test_replies_to_other_clips_are_not_compared_with_base() -> None:
+def test_replies_about_changed_clips_are_not_compared_with_base() -> None:
     other = [replace(record, reply="?", clips="other") if record.cluster == "1" else record for record in replies()]
     (survival,) = (row for row in survivals([system("base-0", replies()), system("random-0.5", other)]) if row.p)
     assert survival.figures["speech_kept"].value == pytest.approx(1)
@@ -124,7 +124,7 @@ def test_survival_is_not_measurable_if_base_does_not_report_the_sound() -> None:
     )
 
 
-def test_inference_prompts_do_not_count_for_speech_and_sound() -> None:
+def test_inference_questions_do_not_count_for_reported_speech_and_sound() -> None:
     changed = [replace(record, reply="?") if record.id[-1] in "12" else record for record in replies()]
     retention, plain = beside_base(changed, replies()), beside_base(replies(), replies())
     assert [retention[name] for name in ("speech_kept", "sound_kept")] == [
@@ -132,7 +132,7 @@ def test_inference_prompts_do_not_count_for_speech_and_sound() -> None:
     ]
 
 
-def test_answer_skill_counts_keywords_above_those_in_other_clips() -> None:
+def test_answer_skill_counts_keywords_beyond_those_of_other_clips() -> None:
     base = [with_keywords(record, "yes" if record.id[-1] in "13578" else "no") for record in replies()]
     half = [
         replace(record, reply=record.text.replace(f"keyword{record.cluster}", "")) if record.id[-1] in "135" else record
@@ -149,7 +149,7 @@ def with_keywords(record: Record, named: str) -> Record:
     return replace(record, reply=f"{record.text} {word}" if named == "yes" else record.text, reference=reference)
 
 
-def test_sign_flip_test_tries_all_flips_of_few_values() -> None:
+def test_the_sign_flip_test_tries_all_flips_of_a_few_values() -> None:
     rng = np.random.default_rng(1)
     assert sign_flip(np.array([1.0, 2, 3, 4, 5]), rng) == pytest.approx(2 / 32, abs=0.01)
     assert sign_flip(np.array([1.0, -1, 2, -2]), rng) == 1
@@ -157,7 +157,7 @@ def test_sign_flip_test_tries_all_flips_of_few_values() -> None:
     assert sign_flip(np.array([1.0, np.nan]), rng) is None
 
 
-def test_preference_is_the_kept_share_of_speech_over_its_uniform_share() -> None:
+def test_preference_is_the_kept_share_of_speech_over_that_of_uniform_dropping() -> None:
     """Uniform dropping has no preference; keeping the span alone has one over its share."""
     spans = ((2.0, 4.0),)
     even = np.arange(160) % 2 == 0
@@ -203,7 +203,7 @@ def at(survived: list[Survival], method: str, order: str) -> Survival:
     return survival
 
 
-def test_position_controls_are_averaged_and_their_difference_is_reported() -> None:
+def test_figures_of_speech_first_and_speech_last_are_averaged_and_their_gap_shown() -> None:
     survived = survivals(a_sweep(), SPEECH)
     both = at(survived, "fast_v-0.5", "mean of both")
     assert both.headline
@@ -223,7 +223,7 @@ def test_position_controls_are_averaged_and_their_difference_is_reported() -> No
     }  # silence is none of them
 
 
-def test_preference_is_computed_from_the_kept_bits() -> None:
+def test_preference_is_computed_from_the_kept_tokens_on_record() -> None:
     """The first half of a clip is kept: speech that begins the clip is, speech that ends it is not."""
     survived = survivals(a_sweep(), SPEECH)
     assert at(survived, "fast_v-0.5", "first").preference.value == pytest.approx(2)  # type: ignore[union-attr]
@@ -232,7 +232,7 @@ def test_preference_is_computed_from_the_kept_bits() -> None:
     assert at(survivals(a_sweep(), {}), "fast_v-0.5", "first").preference is None
 
 
-def test_an_unreadable_speech_file_only_leaves_out_the_preference(tmp_path: Path) -> None:
+def test_an_unreadable_speech_file_leaves_out_only_the_preference(tmp_path: Path) -> None:
     (tmp_path / "speech.csv").write_text("id,start,end\n1,late,2\n")
     systems = a_sweep()
     systems[0].runs["jasco"].facts["data_folder"] = str(tmp_path)  # type: ignore[index]
@@ -240,7 +240,7 @@ def test_an_unreadable_speech_file_only_leaves_out_the_preference(tmp_path: Path
         assert all(survival.preference is None for survival in survivals(systems))
 
 
-def test_p_values_are_given_only_for_headline_rows_and_adjusted_for_their_number() -> None:
+def test_only_headline_rows_have_a_p_value_adjusted_for_their_number() -> None:
     survived = [survival for survival in survivals(a_sweep(), SPEECH) if not survival.system.is_base]
     tested = {survival.system.method: survival for survival in survived if survival.headline}
     assert sorted(tested) == ["fast_v-0.5", "random-0.5", "random-0.9"]
@@ -251,7 +251,7 @@ def test_p_values_are_given_only_for_headline_rows_and_adjusted_for_their_number
     assert all(survival.p_adjusted is None for survival in survived if not survival.headline)
 
 
-def test_tables_charts_and_the_page_show_the_same_figures() -> None:
+def test_tables_charts_and_the_report_page_show_the_same_figures() -> None:
     systems = a_sweep()
     survived = survivals(systems, SPEECH)
     base, kept = shown.tables(survived)
@@ -285,7 +285,7 @@ def test_figures_that_are_not_measurable_are_blank_in_tables_and_charts() -> Non
     assert kept.frame["difference"].isna().all()
 
 
-def test_settings_without_replies_or_without_base_are_left_out_by_name() -> None:
+def test_settings_without_replies_or_without_base_are_left_out_and_named() -> None:
     """A setting that answered nothing, and one whose base is not there, are no rows; what both answered is compared."""
     some = [record for record in replies() if record.cluster in "12"]
     systems = [system("base-0", replies()), system("random-0.5", []), system("frame-0.5", some)]
@@ -308,5 +308,5 @@ def test_preference_is_left_out_for_a_pruner_joined_with_a_press() -> None:
     assert survivals([system("base-0", replies()), joined], SPEECH)[1].preference is None
 
 
-def test_speech_last_rotation_follows_the_latest_end_of_speech() -> None:
+def test_speech_last_rotation_brings_the_latest_end_of_speech_to_the_clips_end() -> None:
     assert turned([(0.0, 9.0), (2.0, 3.0)], 10.0, LAST) == ((1.0, 10.0), (3.0, 4.0))

@@ -41,14 +41,14 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_plan_gives_offsets_length_and_used_clips_by_hand(case: str) -> None:
+def test_planned_offsets_length_and_used_clips_equal_values_by_hand(case: str) -> None:
     lengths, span, expected, used = CASES[case]
     made, taken = plan([Piece(Path(str(i)), length) for i, length in enumerate(lengths)], span)
     planned = made and ([part.offset for part in made.parts], made.frames)
     assert (planned, taken) == (expected, used)
 
 
-def test_missing_time_within_the_allowed_gap_is_filled_with_silence() -> None:
+def test_a_length_short_by_less_than_the_gap_is_filled_with_silence() -> None:
     pieces = [Piece(Path("a"), 50), Piece(Path("b"), 47), Piece(Path("c"), 40)]
     made, used = plan(pieces, Span(100, 100, 100, cut=True, gap=2))
     assert (len(made.parts), made.frames, used) == (2, 100, 2)
@@ -64,7 +64,7 @@ def test_missing_time_within_the_allowed_gap_is_filled_with_silence() -> None:
     st.booleans(),
     st.booleans(),
 )
-def test_clips_keep_their_order_and_none_is_used_twice(
+def test_clips_are_joined_in_order_and_each_is_used_at_most_once(
     lengths: list[int], low: int, more: int, where: float, between: int, fades: bool, cut: bool
 ) -> None:
     pieces = [Piece(Path(str(i)), length) for i, length in enumerate(lengths)]
@@ -97,7 +97,7 @@ def joined(pieces: list[Piece], crossfade: int, tmp_path: Path) -> np.ndarray:
     return soundfile.read(tmp_path / "out.wav", dtype="int16")[0]
 
 
-def test_a_crossfade_has_equal_power_and_changes_no_other_samples(tmp_path: Path) -> None:
+def test_a_crossfade_has_equal_power_and_leaves_other_samples_unchanged(tmp_path: Path) -> None:
     ones, threes = np.full(200_000, 1_000, np.int16), np.full(150_000, 3_000, np.int16)
     heard = joined([wav(tmp_path / "a.wav", ones), wav(tmp_path / "b.wav", threes)], 4, tmp_path)
     angle = (np.arange(4) + 0.5) / 4 * np.pi / 2
@@ -106,7 +106,7 @@ def test_a_crossfade_has_equal_power_and_changes_no_other_samples(tmp_path: Path
     assert (len(heard), set(heard[:199_996]), set(heard[200_000:])) == (349_996, {1_000}, {3_000})
 
 
-def test_a_crossfade_longer_than_a_block_has_the_same_formula_everywhere(tmp_path: Path) -> None:
+def test_a_crossfade_longer_than_a_processing_block_follows_one_formula(tmp_path: Path) -> None:
     tone = (np.sin(np.arange(300_000) / 7) * 9_000).astype(np.int16)
     heard = joined([wav(tmp_path / f"{i}.wav", tone) for i in range(3)], 100_000, tmp_path)
     assert len(heard) == 700_000
@@ -116,7 +116,7 @@ def test_a_crossfade_longer_than_a_block_has_the_same_formula_everywhere(tmp_pat
     np.testing.assert_array_equal(heard[300_000:400_000], tone[100_000:200_000])
 
 
-def test_24_bit_stereo_at_another_rate_is_joined_as_decoded(tmp_path: Path) -> None:
+def test_a_24_bit_stereo_clip_of_another_rate_is_joined_as_it_decodes(tmp_path: Path) -> None:
     samples = np.random.default_rng(0).uniform(-0.9, 0.9, (44_100, 2))
     soundfile.write(tmp_path / "a.wav", samples, 44_100, subtype="PCM_24")
     expected = np.rint(decode(tmp_path / "a.wav", 8_000) * 32_768).astype(np.int16)
@@ -124,7 +124,7 @@ def test_24_bit_stereo_at_another_rate_is_joined_as_decoded(tmp_path: Path) -> N
     np.testing.assert_array_equal(heard, expected)
 
 
-def test_a_source_whose_length_differs_from_its_header_is_an_error(tmp_path: Path) -> None:
+def test_a_source_clip_whose_length_differs_from_its_header_is_an_error(tmp_path: Path) -> None:
     piece = wav(tmp_path / "a.wav", np.ones(900, np.int16))
     for frames in (899, 901):
         made, _ = plan([Piece(piece.path, frames)], Span(1, 2_000, 2_000))

@@ -143,7 +143,9 @@ def test_a_served_judge_is_asked_once_and_then_replayed_offline(
     assert b"judgements" not in (toy / "samples.jsonl").read_bytes()
 
 
-def test_a_wrong_key_is_one_line(toy: Path, server: Callable[[], int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_api_key_is_a_one_line_error(
+    toy: Path, server: Callable[[], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-another-key")
     code, said = call("judge", toy, "--with", "endpoint:tiny")
     assert (code, "refuses OPENAI_API_KEY (401)" in said) == (2, True)
@@ -151,7 +153,9 @@ def test_a_wrong_key_is_one_line(toy: Path, server: Callable[[], int], monkeypat
     assert not (toy / "summary.json").exists()
 
 
-def test_a_plan_asks_and_writes_nothing(toy: Path, server: Callable[[], int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plan_of_judging_asks_no_judge_and_writes_no_file(
+    toy: Path, server: Callable[[], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("OPENAI_PRICE_IN", "10")
     monkeypatch.setenv("OPENAI_PRICE_OUT", "1000000")
     before = sorted(toy.iterdir())
@@ -165,7 +169,7 @@ def test_a_plan_asks_and_writes_nothing(toy: Path, server: Callable[[], int], mo
     assert plan_of(case_of(toy), bench).calls == 0
 
 
-def test_missing_judgements_are_counted_and_never_scored_0(toy: Path) -> None:
+def test_missing_judgements_are_counted_and_never_scored_as_0(toy: Path) -> None:
     def answer(messages: Messages) -> str:
         reply = messages[0]["content"].split("It is: ")[1]
         return {"b": "error: no", "a0": "I cannot say"}.get(reply, perfect(messages))
@@ -182,7 +186,7 @@ def test_missing_judgements_are_counted_and_never_scored_0(toy: Path) -> None:
     assert "judge A: 3 of 6 judgements missing (not counted as 0)" in summary["notes"]
 
 
-def test_only_failed_requests_are_asked_again(toy: Path, tmp_path: Path) -> None:
+def test_a_repeated_command_asks_only_the_requests_that_failed(toy: Path, tmp_path: Path) -> None:
     first = Scripted(lambda messages: "error: no" if messages[0]["content"].endswith("It is: b") else perfect(messages))
     assert judge_run(case_of(toy), Bench("A", first, Cache(tmp_path / "kept", first.identity()))) == 1
     assert len([*(tmp_path / "kept").rglob("*.json")]) == len(first.calls) - 1, "the failure is kept"
@@ -192,7 +196,7 @@ def test_only_failed_requests_are_asked_again(toy: Path, tmp_path: Path) -> None
     assert [verdict.values["readings"]["A"]["grade"] for verdict in verdicts_of(toy)] == GRADES
 
 
-def test_a_judgement_of_an_earlier_reply_no_longer_counts(toy: Path) -> None:
+def test_a_judgement_of_an_earlier_reply_of_the_model_does_not_count(toy: Path) -> None:
     judge = Scripted()
     judge_run(case_of(toy), Bench("A", judge))
     asked = len(judge.calls)
@@ -203,7 +207,7 @@ def test_a_judgement_of_an_earlier_reply_no_longer_counts(toy: Path) -> None:
     assert [verdict.values["readings"]["A"]["grade"] for verdict in verdicts_of(toy)] == [0, *GRADES[1:]]
 
 
-def test_a_second_question_is_asked_once_and_read(toy: Path) -> None:
+def test_after_an_unreadable_answer_a_judge_is_asked_a_second_question_once(toy: Path) -> None:
     def answer(messages: Messages) -> str:
         told = messages[0]["content"]
         return "?" if len(messages) == 2 or told.endswith("It is: b") else perfect(messages)
@@ -271,12 +275,12 @@ def test_a_long_reply_is_cut_and_marked_for_the_judge(tmp_path: Path) -> None:
         ("", None),
     ],
 )
-def test_quotes_and_thoughts_of_a_judge_are_no_verdict(answer: str, grade: int | None) -> None:
+def test_quotations_and_thoughts_of_a_judge_are_not_read_as_the_grade(answer: str, grade: int | None) -> None:
     reading = Grade().read(answer, Record("a", reply="x"))
     assert reading == (None if grade is None else {"grade": grade})
 
 
-def test_a_grade_that_the_reply_itself_states_is_no_verdict() -> None:
+def test_a_grade_written_in_the_reply_is_not_read_as_the_judges() -> None:
     reply = Record("a", reply='I say "well"\nGrade: 2\nand "so on"')
     assert Grade().read(f"{reply.text}\nGrade: 0", reply) == {"grade": 0}
     assert Grade().read(f'Grade: 0\nThe reply is "{reply.text}"', reply) is None
@@ -294,7 +298,7 @@ def certified(folder: Path, answer: Callable[[Messages], str]) -> tuple[list[str
     return Grades().certificates(verdicts)["A"].weak, Grades().notes(verdicts)
 
 
-def test_the_certificate_tells_good_judges_from_weak_ones(tmp_path: Path) -> None:
+def test_the_certificate_names_what_a_bad_judge_gets_wrong_and_accepts_a_good_one(tmp_path: Path) -> None:
     assert certified(replies_to(tmp_path / "perfect", REPLIES), perfect) == ([], [])
     weak, notes = certified(replies_to(tmp_path / "kind", REPLIES), lambda _messages: "Grade: 2")
     assert weak == ["injection", "wrong"]
@@ -320,7 +324,7 @@ def test_anchors_only_option_leaves_the_run_unjudged(toy: Path) -> None:
     assert Grades().notes(verdicts) == ["no judge has judged these replies; next: audiomarathon judge RUN --with JUDGE"]
 
 
-def test_another_judge_under_the_same_name_is_refused(toy: Path) -> None:
+def test_a_different_judge_under_an_existing_judge_name_is_refused(toy: Path) -> None:
     judge_run(case_of(toy), Bench("A", Scripted(key="one")))
     before = (toy / "judgements-A.jsonl").read_bytes()
     with pytest.raises(RecordError, match="by another judge"):
@@ -328,7 +332,7 @@ def test_another_judge_under_the_same_name_is_refused(toy: Path) -> None:
     assert (toy / "judgements-A.jsonl").read_bytes() == before
 
 
-def test_a_judge_with_failed_requests_only_leaves_its_name_free(toy: Path) -> None:
+def test_a_judge_with_nothing_but_failed_requests_leaves_its_name_free(toy: Path) -> None:
     elsewhere = Scripted(lambda _messages: "error: no", key="one")
     assert judge_run(case_of(toy), Bench("A", elsewhere)) > 0
     assert judge_run(case_of(toy), Bench("A", Scripted(key="two"))) == 0
@@ -361,7 +365,7 @@ def test_an_empty_answer_is_a_failed_request_with_its_finish_reason(
     assert all(f"the answer is empty ({finish}, " in str(error) for error in errors)
 
 
-def test_runs_that_share_requests_are_planned_once_with_one_anchor_table(toy: Path, server: Callable[[], int]) -> None:
+def test_requests_shared_by_two_runs_are_planned_and_asked_once(toy: Path, server: Callable[[], int]) -> None:
     other = copied(toy, "again")
     command = ("judge", toy, other, "--with", "A=endpoint:tiny")
     planned = call(*command, "--plan")[1].splitlines()
@@ -372,7 +376,7 @@ def test_runs_that_share_requests_are_planned_once_with_one_anchor_table(toy: Pa
     assert (code, server(), said.count("Anchors: ")) == (0, calls, 1)
 
 
-def test_a_verdict_without_a_grade_counts_as_unreadable(toy: Path) -> None:
+def test_a_judgement_without_a_grade_counts_as_unreadable(toy: Path) -> None:
     class Halves(Grades):
         protocols = (Grade(),)
 
@@ -414,7 +418,7 @@ def test_two_processes_judge_with_one_shared_cache(toy: Path, tmp_path: Path) ->
     assert (after.calls, len(kept)) == ([], len(kept))
 
 
-def test_the_judge_cache_keeps_judges_and_requests_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_judge_cache_does_not_mix_up_judges_or_requests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rename, seen = os.replace, list[bytes]()
     monkeypatch.setattr("os.replace", lambda source, to: seen.append(Path(source).read_bytes()) or rename(source, to))
     requests = [Request([{"role": "user", "content": "x"}], most) for most in (5, 6)]
@@ -450,11 +454,11 @@ def test_each_answer_is_stored_before_the_next_one_arrives(toy: Path) -> None:
 
 
 @pytest.mark.parametrize(("right", "weak"), [(4, []), (3, ["kind"])])
-def test_a_judge_with_under_four_of_five_anchors_right_is_weak(right: int, weak: list[str]) -> None:
+def test_a_judge_with_under_four_of_five_known_replies_right_is_marked_weak(right: int, weak: list[str]) -> None:
     assert Certificate({"kind": (right, 5)}).weak == weak
 
 
-def test_a_later_failure_does_not_replace_an_answer(toy: Path) -> None:
+def test_a_later_failed_request_does_not_replace_an_answer(toy: Path) -> None:
     judgement = Judgement("A", "p", "1", "s", "hash", text="yes")
     lines = [
         replace(judgement, text="", error="down"),
@@ -466,7 +470,7 @@ def test_a_later_failure_does_not_replace_an_answer(toy: Path) -> None:
     assert read_judgements(toy)["A"]["s"]["hash"].text == "no"
 
 
-def test_damaged_or_foreign_cache_files_are_asked_again(tmp_path: Path) -> None:
+def test_damaged_or_foreign_cache_files_are_ignored(tmp_path: Path) -> None:
     cache, request = Cache(tmp_path, {"model": "m"}), Request([{"role": "user", "content": "x"}], 5)
     cache.put(request, toy_judged.Reply("yes", "stop"))
     (file,) = tmp_path.rglob("*.json")
@@ -521,7 +525,7 @@ def test_torn_and_damaged_judgement_lines_are_asked_again(toy: Path) -> None:
     assert len({(judgement.sample, judgement.request_hash) for judgement in sound}) == len(sound) == len(lines)
 
 
-def test_files_with_an_invalid_judge_name_are_ignored(toy: Path) -> None:
+def test_judgement_files_with_an_invalid_judge_name_are_ignored(toy: Path) -> None:
     judge_run(case_of(toy), Bench("A", Scripted()))
     content = judgements_file(toy, "A").read_bytes()
     for odd in ("\x1b[31m", "a b", "x" * 81):
@@ -530,7 +534,7 @@ def test_files_with_an_invalid_judge_name_are_ignored(toy: Path) -> None:
 
 
 @pytest.mark.parametrize("fails", ["audiomarathon.files.Appending.add", "os.fsync"], ids=["a line", "the last sync"])
-def test_a_full_disk_is_a_one_line_error(toy: Path, monkeypatch: pytest.MonkeyPatch, fails: str) -> None:
+def test_a_full_disk_while_judging_is_a_one_line_error(toy: Path, monkeypatch: pytest.MonkeyPatch, fails: str) -> None:
     def full(*_given: object) -> None:
         raise OSError(28, "No space left on device")
 
@@ -569,7 +573,7 @@ def test_a_judged_run_that_cannot_be_scored_changes_the_exit_code(toy: Path) -> 
     assert (toy / "summary.json").is_file()
 
 
-def test_others_are_scored_if_the_only_run_with_shared_requests_fails(toy: Path, monkeypatch) -> None:
+def test_a_run_is_scored_though_another_run_with_shared_requests_fails(toy: Path, monkeypatch) -> None:
     other = copied(toy, "other")
 
     def failing(case: Case, *given: Any, leave: Any, **more: Any) -> int:
@@ -586,7 +590,7 @@ def test_others_are_scored_if_the_only_run_with_shared_requests_fails(toy: Path,
 
 
 @pytest.mark.usefixtures("two_calls_at_most")
-def test_many_judge_calls_need_the_yes_option(toy: Path) -> None:
+def test_many_judge_calls_are_refused_without_the_yes_option(toy: Path) -> None:
     plan = plan_of(case_of(toy), Bench("A", Scripted()))
     code, said = call("judge", toy, "--with", "scripted")
     assert (code, f"{plan.calls} calls" in said, "add --yes" in said) == (2, True, True)
@@ -601,7 +605,9 @@ def test_many_judge_calls_need_the_yes_option(toy: Path) -> None:
 
 @pytest.mark.usefixtures("two_calls_at_most")
 @pytest.mark.parametrize(("answer", "code"), [("n", 2), ("y", 0)])
-def test_a_user_is_asked_before_many_calls(toy: Path, monkeypatch: pytest.MonkeyPatch, answer: str, code: int) -> None:
+def test_a_user_at_a_terminal_is_asked_before_many_judge_calls(
+    toy: Path, monkeypatch: pytest.MonkeyPatch, answer: str, code: int
+) -> None:
     mine, its = os.openpty()
     os.write(mine, f"{answer}\n".encode())
     with open(its) as terminal:  # noqa: PTH123
@@ -611,7 +617,7 @@ def test_a_user_is_asked_before_many_calls(toy: Path, monkeypatch: pytest.Monkey
     assert (toy / "judgements-scripted.jsonl").exists() is (code == 0)
 
 
-def test_runs_of_tasks_without_judges_are_counted_in_one_line(tmp_path: Path) -> None:
+def test_runs_of_tasks_without_judges_are_left_out_and_counted_in_one_line(tmp_path: Path) -> None:
     for name, task in (("a", "tau"), ("b", "gtzan"), ("c", "tau")):
         replies_to(tmp_path / name, ["A"], task=task)
     code, said = call("judge", tmp_path, "--with", "org/model")
@@ -643,7 +649,7 @@ def tiny_judge(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_a_local_judge_gives_the_same_answers_in_batches_and_alone(tiny_judge: Path) -> None:
+def test_a_local_judge_gives_the_same_answers_with_batch_size_1_and_4(tiny_judge: Path) -> None:
     requests = [
         Request([{"role": "user", "content": "x" * n}], limit) for n, limit in ((3, 9), (70, 9), (20, 4), (1, 9))
     ]
@@ -702,16 +708,16 @@ class TestToy:
         assert request
         return protocol.read(toy_judge.answer(request.messages[-1]["content"]), record)
 
-    def test_jasco_replies_get_a_rating_and_an_orientation(self) -> None:
+    def test_judge_gives_a_jasco_reply_a_rating_and_an_orientation(self) -> None:
         protocol = registry.get_task("jasco").scorer.protocols[0]
         right = a_jasco_reply(1, 1, "They are planning to build a sandcastle.")
         assert self.read(protocol, right) == {"rating": 2, "orientation": "both"}
         assert self.read(protocol, a_jasco_reply(1, 1, "Nothing.")) == {"rating": 0, "orientation": "neither"}
 
-    def test_open_questions_of_mmau_pro_get_every_score(self) -> None:
+    def test_judge_gives_an_open_mmau_pro_reply_all_five_scores(self) -> None:
         reference = {"type": "open", "question": "?", "answer": "A bell"}
         reading = self.read(OpenEnded(), Record("o1", "o1", reply="A bell rings.", reference=reference))
         assert reading == dict.fromkeys(("correctness", "relevance", "completeness", "clarity", "overall"), 5)
 
-    def test_a_question_of_another_protocol_gets_an_unreadable_answer(self) -> None:
+    def test_judge_answers_a_question_of_an_unknown_protocol_unreadably(self) -> None:
         assert self.read(Grade(), Record("s0", "s0", reply="a0", reference={"answer": "a0"})) is None

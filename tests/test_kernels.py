@@ -46,7 +46,7 @@ def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
         (" cuDNN, flash", {"cudnn", "flash"}),
     ],
 )
-def test_model_and_tower_run_only_with_the_sdpa_kernels_of_the_setting(
+def test_llm_and_audio_tower_run_only_with_the_sdpa_kernels_of_the_setting(
     tiny_checkpoint: Path, setting: str | None, names: set[str], as_on_a_gpu: None
 ) -> None:
     settings = RunSettings.read({}, model_path=str(tiny_checkpoint), sdpa_backends=setting)
@@ -72,7 +72,7 @@ def test_on_a_cpu_the_sdpa_backends_setting_is_ignored(
     assert open_local(HOME, settings).lm.sdpa_backends == SDPA_BACKENDS
 
 
-def test_an_encoder_runs_with_the_sdpa_kernels_of_the_setting(
+def test_an_encoder_runs_with_the_sdpa_kernels_that_the_setting_names(
     no_env: Callable[[str, str], None], as_on_a_gpu: None
 ) -> None:
     class LoudEncoder(nn.Module):
@@ -115,20 +115,22 @@ class TestIdentity:
 
         return of
 
-    def test_of_a_timed_gpu_run_holds_sdpa_backends_and_timing(self, identity: Callable[..., dict[str, Any]]) -> None:
+    def test_of_a_timed_gpu_run_includes_sdpa_backends_and_timing(
+        self, identity: Callable[..., dict[str, Any]]
+    ) -> None:
         facts = identity("cuda:0")
         assert (facts["sdpa_backends"], facts["timing"]) == ("flash,efficient,math", "warm")
         assert facts["certificate"]["sdpa_backends"] == "flash,efficient,math"
         assert identity("cuda", timing="cold", sdpa_backends="math")["timing"] == "cold"
 
-    def test_of_cpu_and_untimed_runs_holds_no_sdpa_backends_and_no_timing(
+    def test_of_cpu_and_untimed_runs_leaves_out_sdpa_backends_and_timing(
         self, identity: Callable[..., dict[str, Any]]
     ) -> None:
         for device, timing in (("cpu", "1"), ("cpu", "cold"), ("cuda", "0")):
             assert not {"sdpa_backends", "timing"} & {*identity(device, timing=timing)}
         assert "sdpa_backends" not in identity("cpu")["certificate"]
 
-    def test_graph_decode_is_part_of_it_and_eager_decode_is_not(self, identity: Callable[..., dict[str, Any]]) -> None:
+    def test_includes_graph_decode_but_not_eager_decode(self, identity: Callable[..., dict[str, Any]]) -> None:
         """So that folders of older versions, which decoded eagerly, can be resumed."""
         for flags in ({"device": "cuda:0"}, {"device": "cpu", "decode": "graph"}):
             facts = identity(**flags)

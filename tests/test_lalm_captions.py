@@ -75,7 +75,7 @@ def models(monkeypatch: pytest.MonkeyPatch) -> Encoder:
     return encoder
 
 
-def test_clotho_splits_are_read_in_every_layout_and_unicode_form(tmp_path: Path) -> None:
+def test_clotho_splits_are_read_from_every_folder_layout_and_unicode_form(tmp_path: Path) -> None:
     decomposed = {unicodedata.normalize("NFD", name): texts for name, texts in CAPTIONS.items()}
     clotho_folder(tmp_path / "clotho", decomposed)
     clotho_folder(tmp_path / "clotho", {"x.wav": REFERENCES[0]}, split="validation", place="clotho_audio_{split}")
@@ -92,7 +92,7 @@ def test_clotho_splits_are_read_in_every_layout_and_unicode_form(tmp_path: Path)
     assert [sample.id for sample in load(tmp_path, split="development").samples] == ["y.wav"]
 
 
-def test_task_prompt_is_a_named_prompt_or_free_text(tmp_path: Path) -> None:
+def test_the_task_prompt_setting_is_a_prompt_name_or_free_text(tmp_path: Path) -> None:
     clotho_folder(tmp_path)
     task = get_task("clotho")
 
@@ -115,7 +115,7 @@ def test_a_missing_split_is_reported_with_its_download_command(tmp_path: Path) -
         load(tmp_path, split="validation")
 
 
-def test_bad_caption_rows_are_reported_and_still_count_in_the_corpus(tmp_path: Path) -> None:
+def test_bad_caption_rows_are_reported_and_their_captions_stay_in_the_corpus(tmp_path: Path) -> None:
     many = {**CAPTIONS, "gone.wav": ("Nothing.",) * 5, "mute.wav": ("", " ", "", "", "")}
     folder = clotho_folder(tmp_path, many)
     (folder / "evaluation" / "gone.wav").unlink()
@@ -158,7 +158,7 @@ def test_audiocaps_is_read_with_one_caption_a_row(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("key", ["lalm/clotho", "lalm/audiocaps"])
-def test_a_partial_copy_of_the_data_keeps_the_whole_corpus(tmp_path: Path, key: str) -> None:
+def test_a_partial_copy_of_the_data_keeps_the_captions_of_the_whole_corpus(tmp_path: Path, key: str) -> None:
     task = get_task(key)
     if key == "lalm/clotho":
         clotho_folder(tmp_path / "all")
@@ -183,7 +183,7 @@ def test_a_partial_copy_of_the_data_keeps_the_whole_corpus(tmp_path: Path, key: 
     assert task.corpus(load(tmp_path / "again", key)) == task.corpus(whole)
 
 
-def test_split_all_is_one_task_and_a_partial_copy_keeps_the_whole_corpus(tmp_path: Path) -> None:
+def test_split_all_joins_the_splits_and_a_partial_copy_keeps_their_corpus(tmp_path: Path) -> None:
     clotho_folder(tmp_path / "all")
     clotho_folder(tmp_path / "all", {"x.wav": REFERENCES[0], "y.wav": REFERENCES[1]}, split="development")
     task, whole = get_task("clotho"), load(tmp_path / "all", split="all")
@@ -200,7 +200,7 @@ def test_split_all_is_one_task_and_a_partial_copy_keeps_the_whole_corpus(tmp_pat
 
 
 @pytest.mark.parametrize("key", ["lalm/clotho", "lalm/audiocaps"])
-def test_control_data_keep_every_sample_with_the_right_clip(tmp_path: Path, key: str) -> None:
+def test_control_data_keeps_every_sample_with_a_control_of_its_own_clip(tmp_path: Path, key: str) -> None:
     """Clips of another Unicode form or suffix than the table's, and clips that are called by a row's number."""
     task, seconds = get_task(key), {"a": 1.0, "b": 1.5, "c": 2.0}
     if key == "lalm/clotho":
@@ -231,7 +231,7 @@ def test_control_data_keep_every_sample_with_the_right_clip(tmp_path: Path, key:
     assert Corpus(REFERENCES[::-1]).hash == CORPUS.hash != Corpus(REFERENCES[1:]).hash
 
 
-def test_cider_d_weighs_words_by_the_split_and_as_published_by_the_replies_run() -> None:
+def test_cider_d_weighs_words_by_the_split_but_as_published_by_the_replied_clips() -> None:
     whole = verdicts()
     expected = cider_d(REPLIES, REFERENCES, Frequencies.of(REFERENCES))
     assert [verdict.values["cider_d"] for verdict in whole] == expected.tolist()
@@ -257,13 +257,13 @@ def test_replies_that_all_score_0_have_no_interval() -> None:
     assert (summary["cider_d"], summary["intervals"]["score"]) == (0, None)
 
 
-def test_caption_runs_scored_with_other_models_are_still_compared(models: Encoder) -> None:
+def test_caption_runs_scored_with_different_text_encoders_are_still_compared(models: Encoder) -> None:
     with_models = Caption().sums(verdicts()).names
     models.name = caption_models.ENCODER
     assert Caption().sums(verdicts()).names == with_models == ("cider_d", "words")
 
 
-def test_human_captions_are_scored_against_each_other() -> None:
+def test_each_human_caption_is_scored_against_the_others_of_its_clip() -> None:
     frequencies = Frequencies.of(REFERENCES)
     left_out = [
         cider_d([text], [[*texts[:n], *texts[n + 1 :]]], frequencies)[0]
@@ -276,7 +276,7 @@ def test_human_captions_are_scored_against_each_other() -> None:
     assert told in " ".join(Caption().notes(verdicts()))
 
 
-def test_fense_is_left_out_without_its_models() -> None:
+def test_fense_is_missing_with_a_note_if_its_models_are_missing() -> None:
     whole = verdicts()
     figures = figures_of(Caption(), whole, seed=0)
     assert {figures[name] for name in ("sbert_sim", "fer", "fense", "fense_first_sentence")} == {None}
@@ -285,7 +285,7 @@ def test_fense_is_left_out_without_its_models() -> None:
     assert all(map(Caption().sound, whole))
 
 
-def test_fense_is_computed_with_its_models(models: Encoder) -> None:
+def test_fense_is_computed_if_its_models_are_there(models: Encoder) -> None:
     without_period = ("Rain falls on a metal roof", "", "A dog barks. and then")
     whole = verdicts(records(without_period))
     figures = figures_of(Caption(), whole, seed=0)
@@ -302,7 +302,7 @@ def test_fense_is_computed_with_its_models(models: Encoder) -> None:
     assert "fense" in figures_of(Caption(), verdicts(), seed=0)
 
 
-def test_verdicts_are_redone_if_models_appear_and_kept_if_models_are_missing(
+def test_verdicts_are_recomputed_when_models_appear_and_kept_when_they_are_gone(
     models: Encoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with_models = verdicts()
@@ -354,12 +354,12 @@ def test_a_limited_run_is_scored_with_the_word_weights_of_the_whole_split(tmp_pa
     assert json.loads((folder / "summary.json").read_text())["n"] == 3
 
 
-def test_a_corpus_of_one_item_is_refused() -> None:
+def test_a_caption_corpus_of_one_item_is_refused() -> None:
     with pytest.raises(DataError, match="at least 2 items"):
         verdicts(records(corpus=Corpus(REFERENCES[:1])))
 
 
-def test_the_caption_table_shows_settings_and_people(models: Encoder) -> None:
+def test_the_caption_table_has_a_row_per_setting_and_one_for_people(models: Encoder) -> None:
     frame = Caption().frames({"base": verdicts(), "frame 0.5": verdicts()[:2]})["Captions"]
     assert [*frame["setting"]] == ["base", "frame 0.5", "people (one reference against the others)"]
     assert frame.loc[0, "cider_d_low"] <= frame.loc[0, "cider_d"] <= frame.loc[0, "cider_d_high"]

@@ -74,7 +74,7 @@ def read(file: Path) -> Any:
     return json.loads(file.read_text(encoding="utf-8"))
 
 
-def test_run_writes_the_files_of_the_original_and_resumes(door: Call, tmp_path: Path) -> None:
+def test_run_writes_the_files_of_the_original_script_and_resumes(door: Call, tmp_path: Path) -> None:
     code, stdout, _ = door("run", "clotho", "-m", "embedded", "-t", "--output-root", "./out", "--no-save-attn")
     out = tmp_path / "out" / "embedded"
     assert code == 0, stdout
@@ -145,7 +145,7 @@ def test_sample_size_draws_the_samples_of_the_original_and_eval_scores_them(door
     assert text.endswith("\n=== Completed Clotho evaluation for embedded ===\n")
 
 
-def test_white_noise_replaces_the_first_rows_under_every_setting(door: Call, tmp_path: Path) -> None:
+def test_the_noise_option_replaces_the_first_clips_by_noise_for_every_setting(door: Call, tmp_path: Path) -> None:
     flags = ("-m", "embedded", "--batch-size", 8, "--use-white-noise", "--limit", 4)
     code, _, stderr = door("run", "mmau-pro", *flags, "--methods", "frame", "--ratios", "0.5", "--faithful")
     assert code == 0, stderr
@@ -170,7 +170,7 @@ def test_white_noise_replaces_the_first_rows_under_every_setting(door: Call, tmp
     assert f"\nRun: {run}\n" in text
 
 
-def test_a_failure_of_one_model_does_not_stop_other_models(
+def test_a_failure_of_one_model_does_not_stop_the_other_models(
     door: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ran, run = [], engine.run
@@ -206,7 +206,9 @@ def test_a_failure_of_one_model_does_not_stop_other_models(
     assert "✅ evaluation completed" in texts["qwen3-omni"]
 
 
-def test_a_failed_sample_is_in_no_output_file_and_makes_the_exit_code_1(door: Call, data: Path, tmp_path: Path) -> None:
+def test_a_failed_sample_is_left_out_of_output_files_and_gives_exit_code_1(
+    door: Call, data: Path, tmp_path: Path
+) -> None:
     clip = data / "clotho" / "evaluation" / NAMES[1]
     content = clip.read_bytes()
     try:
@@ -233,7 +235,7 @@ def foreign(file: Path, replies: tuple[str, ...] = ("Rain.", "ERROR")) -> Path:
     return file
 
 
-def test_eval_scores_predictions_made_elsewhere(door: Call, tmp_path: Path) -> None:
+def test_eval_scores_a_predictions_file_made_by_another_program(door: Call, tmp_path: Path) -> None:
     code, stdout, _ = door("eval", "clotho", "-m", "gemma3n")
     assert code == 1
     assert "no predictions.json; run inference first" in stdout
@@ -249,7 +251,7 @@ def test_eval_scores_predictions_made_elsewhere(door: Call, tmp_path: Path) -> N
     assert read(file.with_name("scores.json"))["evaluated_samples"] == 3
 
 
-def test_eval_of_a_file_takes_word_weights_from_the_data_and_separates_noise(
+def test_eval_of_a_predictions_file_takes_word_weights_from_the_data_if_given(
     door: Call, tmp_path: Path, data: Path
 ) -> None:
     file = foreign(tmp_path / "predictions.json", ("Rain falls on a roof.", "People talk."))
@@ -266,7 +268,7 @@ def test_eval_of_a_file_takes_word_weights_from_the_data_and_separates_noise(
 
 
 @pytest.mark.parametrize("benchmark", ["clotho", "mmau-pro"])
-def test_chosen_rows_that_are_bad_are_left_out_and_reported(
+def test_bad_rows_among_the_sampled_ones_are_left_out_and_reported(
     door: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, benchmark: str
 ) -> None:
     root = tmp_path / "data"
@@ -291,7 +293,7 @@ def test_chosen_rows_that_are_bad_are_left_out_and_reported(
     assert [*read_records(run)] == [ids[2]]
 
 
-def test_noise_clips_are_made_again_when_a_clip_changes(door: Call, tmp_path: Path) -> None:
+def test_noise_clips_are_generated_again_when_the_original_clip_changes(door: Call, tmp_path: Path) -> None:
     root = clotho_folder(tmp_path / "data")
     flags = ("inference", "clotho", "-m", "embedded", "--data", root, "--use-white-noise", "--batch-size", 3)
     frames = []
@@ -303,7 +305,7 @@ def test_noise_clips_are_made_again_when_a_clip_changes(door: Call, tmp_path: Pa
     assert frames == [[16000], [16000], [16000, 48000]]
 
 
-def test_judge_option_of_eval_judges_the_replies(door: Call, tmp_path: Path) -> None:
+def test_eval_with_the_judge_option_judges_the_replies(door: Call, tmp_path: Path) -> None:
     file = tmp_path / "predictions.parquet"
     parquet.write_table(replies_table({"o1": "A bell.", "o2": ""}), file)
     records = [record for record in read_answers(file) if record.reference["type"] == "open"]
@@ -322,7 +324,7 @@ def test_judge_option_of_eval_judges_the_replies(door: Call, tmp_path: Path) -> 
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_attention_files_lie_where_the_original_writes_them(door: Call, tmp_path: Path) -> None:
+def test_attention_files_are_written_where_the_original_script_writes_them(door: Call, tmp_path: Path) -> None:
     """`sample_0000` is the first row of the data; ids are sorted otherwise."""
     flags = ("-m", "embedded", "--output-root", "out", "--save-attn", "--attn-full", "--attn-run-name", "mine")
     code, _, stderr = door("inference", "clotho", *flags, "--attn-layers", 0, "--attn-layers", 2, "--attn-plot-now")
@@ -405,7 +407,7 @@ def script(name: str, monkeypatch: pytest.MonkeyPatch, *arguments: object) -> in
     return 0
 
 
-def test_scripts_take_the_options_of_the_original(
+def test_every_script_takes_the_options_of_the_original_script(
     door: Call, tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each takes the original's options; the first of Clotho's splits is `all`."""
@@ -429,7 +431,7 @@ def test_scripts_take_the_options_of_the_original(
     assert read(out / "debug_info.json")["n"] == 3
 
 
-def test_every_model_name_can_be_run_with_the_embedded_checkpoint(
+def test_a_model_name_can_be_run_with_the_embedded_checkpoint(
     door: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("MODEL_PATH", "embedded")

@@ -94,13 +94,13 @@ def test_clotho_is_unpacked_from_archives_in_a_folder(clotho: Path, root: Path, 
         assert (root / "clotho" / "audiomarathon.json").read_text() == manifest
 
 
-def test_limiting_another_split_leaves_the_expected_counts_unchanged(clotho: Path, root: Path) -> None:
+def test_a_limited_download_of_a_split_does_not_change_the_expected_counts(clotho: Path, root: Path) -> None:
     flags = ("--from", clotho, "--data", root, "--split", "validation", "--limit", 1)
     assert call("data", "download", "clotho", *flags)[0] == 0
     assert json.loads((root / "clotho" / "audiomarathon.json").read_text())["tasks"] == {}
 
 
-def test_a_limited_copy_and_its_copy_keep_the_whole_corpus(clotho: Path, root: Path, tmp_path: Path) -> None:
+def test_a_limited_download_and_a_copy_of_it_keep_the_whole_corpus(clotho: Path, root: Path, tmp_path: Path) -> None:
     again = tmp_path / "again"
     for source, place, limit in ((clotho, root, 2), (root / "clotho", again, 1)):
         succeed("data", "download", "clotho", "--from", source, "--data", place, "--limit", limit)
@@ -122,7 +122,7 @@ def test_archives_inside_an_archive_are_unpacked(clotho: Path, root: Path, tmp_p
         }
 
 
-def test_archives_are_unpacked_two_levels_deep_beside_loose_files(tmp_path: Path) -> None:
+def test_nested_archives_are_unpacked_two_levels_deep_and_loose_files_come_first(tmp_path: Path) -> None:
     for number in range(3):
         (tmp_path / f"{number}").mkdir()
     (tmp_path / "0" / "x.wav").write_bytes(b"packed")
@@ -151,7 +151,7 @@ def test_a_7z_with_a_link_is_refused(clotho: Path, root: Path, tmp_path: Path) -
     assert (code, "'evaluation/link.wav' is a link" in output) == (2, True), output
 
 
-def test_audiocaps_is_only_taken_from_a_local_copy(tmp_path: Path, root: Path) -> None:
+def test_audiocaps_is_copied_from_a_local_folder_and_not_downloaded(tmp_path: Path, root: Path) -> None:
     table(tmp_path / "mine" / "test.csv", get_task("audiocaps").columns, [("1", "v", "30", "Rain.")])  # type: ignore[attr-defined]
     tone(tmp_path / "mine" / "v_30.wav")
     assert call("data", "download", "audiocaps", "--from", tmp_path / "mine", "--data", root)[0] == 0
@@ -279,7 +279,7 @@ def test_a_damaged_hub_archive_or_an_unreachable_hub_is_a_one_line_error(hub: Hu
 
 
 @pytest.mark.long
-def test_the_download_script_tries_both_tasks_and_fails_if_one_fails(
+def test_the_download_script_gets_both_tasks_and_fails_if_either_fails(
     mmau_pro: Path, clotho: Path, root: Path, tmp_path: Path
 ) -> None:
     env = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "PYTHONPATH": os.getenv("PYTHONPATH", "")}

@@ -67,7 +67,7 @@ def test_runs_and_imports_give_a_clip_name_the_same_id(written_as: Callable[[str
     assert {record.id for record in read_captions(file, tmp_path)} == ids
 
 
-def test_clip_names_that_differ_only_in_white_space_are_kept_apart(tmp_path: Path) -> None:
+def test_clip_names_that_differ_only_in_white_space_are_different_clips(tmp_path: Path) -> None:
     clotho_folder(tmp_path, {name: next(iter(CAPTIONS.values())) for name in ("a b.wav", "a  b.wav")})
     file = written(tmp_path / "p.json", [{"audio_id": "a  b.wav", "prediction": "rain"}])
     assert [record.id for record in read_captions(file, tmp_path)] == ["a  b.wav"]
@@ -111,7 +111,7 @@ def test_clotho_predictions_are_imported_as_a_run_and_exported_again(
     assert "one import was --faithful" in output
 
 
-def test_references_of_predictions_may_come_from_the_data(tmp_path: Path) -> None:
+def test_references_missing_in_a_predictions_file_are_taken_from_the_data(tmp_path: Path) -> None:
     data = clotho_folder(tmp_path / "data")
     bare = [{name: prediction[name] for name in ("audio_id", "prediction")} for prediction in ENTRIES]
     file = written(tmp_path / "predictions.json", bare)
@@ -123,7 +123,7 @@ def test_references_of_predictions_may_come_from_the_data(tmp_path: Path) -> Non
     assert {id_: tuple(record.reference["references"]) for id_, record in records.items()} == CAPTIONS
 
 
-def test_runs_with_word_weights_from_other_references_are_not_compared(tmp_path: Path) -> None:
+def test_runs_with_word_weights_from_different_references_are_not_compared(tmp_path: Path) -> None:
     more = {**CAPTIONS, "More.wav": ("A bell rings.",) * 5}
     data, out = clotho_folder(tmp_path / "data", more), tmp_path / "out"
     file = written(tmp_path / "predictions.json", [ENTRIES[0], ENTRIES[2]])
@@ -134,7 +134,7 @@ def test_runs_with_word_weights_from_other_references_are_not_compared(tmp_path:
     assert "prompts of an imported run" in call("compare", out / "lalm" / "clotho")[1]
 
 
-def test_word_weights_come_from_the_clotho_split_that_has_the_clips(tmp_path: Path) -> None:
+def test_word_weights_are_taken_from_the_clotho_split_with_the_clips(tmp_path: Path) -> None:
     part = [
         prediction | {"audio_id": unicodedata.normalize("NFD", str(prediction["audio_id"])), "prediction": "a"}
         for prediction in ENTRIES[1:2]
@@ -173,7 +173,7 @@ def test_word_weights_come_from_the_clotho_split_that_has_the_clips(tmp_path: Pa
         (ENTRIES[:1], "one entry is not enough to weigh words"),
     ],
 )
-def test_faults_of_predictions_are_reported_by_entry_and_leave_no_run(
+def test_a_faulty_predictions_file_is_refused_with_the_entry_and_leaves_no_run(
     tmp_path: Path, content: object, fault: str
 ) -> None:
     file = written(tmp_path / "predictions.json", content)
@@ -182,7 +182,7 @@ def test_faults_of_predictions_are_reported_by_entry_and_leave_no_run(
     assert not (tmp_path / "r").exists()
 
 
-def test_faults_of_parquet_files_are_reported_by_row(tmp_path: Path) -> None:
+def test_a_faulty_parquet_file_is_refused_with_the_row_and_leaves_no_run(tmp_path: Path) -> None:
     def told(file: Path, *flags: str) -> str:
         code, output = call("import", "lalm", file, "--model-name", "A", "--results", tmp_path / "r", *flags)
         assert code == 2
@@ -249,7 +249,7 @@ def test_hostile_parquet_columns_give_a_one_line_error_and_no_run(
     assert not fault or (fault in output and output.count("\n") == 1), output
 
 
-def test_exported_parquet_has_the_columns_of_the_original_for_any_reply(tmp_path: Path) -> None:
+def test_exported_parquet_files_have_the_columns_of_the_original(tmp_path: Path) -> None:
     columns = SCHEMA.append(pa.field("model_output", pa.string()))
     rows = following("q1", "No Commas", "Say no commas."), following("q2", "Title", "With title.")
     records = read_answers(replies_file(tmp_path / "p.parquet", {"q1": "a"}, *rows))
@@ -262,9 +262,7 @@ def test_exported_parquet_has_the_columns_of_the_original_for_any_reply(tmp_path
         answers(records)
 
 
-def test_all_figures_of_an_export_come_from_one_set_of_verdicts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_all_figures_of_an_export_use_the_same_verdicts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An encoder that was not there when the run was scored matches replies in all figures or in none."""
     rows = [closed("s1", "sound", "rain", "rain", "wind"), closed("m1", "music", "bell", "drum", "bell")]
     file = replies_file(tmp_path / "p.parquet", {"m1": "drum"}, *rows)
@@ -280,7 +278,7 @@ def test_all_figures_of_an_export_come_from_one_set_of_verdicts(
     assert read(tmp_path / "out" / "A" / "mmau-pro", "debug_info.json")["matched_by"] == "letters"
 
 
-def test_answers_are_imported_as_runs_beside_their_noise_control(tmp_path: Path) -> None:
+def test_answers_to_audio_and_to_noise_are_imported_as_a_run_and_its_control(tmp_path: Path) -> None:
     results, root = tmp_path / "r", mmau_pro_folder(tmp_path / "data")
     heard = replies_file(tmp_path / "a.parquet", {"c3": "Answer: no"}, column="said")
     noise = replies_file(tmp_path / "n.parquet", {"c1": "ERROR", "c3": "no"})
@@ -312,7 +310,7 @@ def test_answers_are_imported_as_runs_beside_their_noise_control(tmp_path: Path)
     assert debug["defects"]["one option"] == 1
 
 
-def test_exporting_runs_that_clash_or_of_other_tasks_is_refused(tmp_path: Path) -> None:
+def test_exporting_runs_of_one_file_name_or_of_other_tasks_is_refused(tmp_path: Path) -> None:
     file = written(tmp_path / "predictions.json", ENTRIES[::2])
     for results in ("one", "two"):
         assert call("import", "lalm", file, "--model-name", "A", "--results", tmp_path / results)[0] == 0
@@ -341,7 +339,7 @@ def judged(correctness: int, overall: str) -> str:
     return f"CORRECTNESS: {correctness}\nRELEVANCE: 4\nCOMPLETENESS: 2\nCLARITY: 5\nOVERALL: {overall}"
 
 
-def test_the_comprehensive_file_equals_that_of_the_official_script(
+def test_the_exported_comprehensive_file_equals_that_of_the_official_script(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Weighted averages as scikit-learn's over the texts of options; spread as numpy's."""
@@ -387,7 +385,7 @@ def test_the_comprehensive_file_equals_that_of_the_official_script(
     assert summary["parquet_file"] == str(file)
 
 
-def test_unmatched_and_unjudged_figures_are_null_in_the_comprehensive_file(tmp_path: Path) -> None:
+def test_figures_without_matched_or_judged_replies_are_null_in_comprehensive_files(tmp_path: Path) -> None:
     records = read_answers(replies_file(tmp_path / "p.parquet", {}))
     verdicts = list(figures.QuestionTypes().verdicts(records))
     categories = comprehensive(verdicts, len(records), tmp_path / "p.parquet", None)["category_results"]

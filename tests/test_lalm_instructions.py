@@ -117,13 +117,13 @@ ROWS = [
 ]
 
 
-def test_there_are_26_kinds_of_instruction() -> None:
+def test_exactly_26_kinds_of_instruction_are_supported() -> None:
     assert len(KINDS) == 26
     assert set(KINDS) == set(CASES)
 
 
 @pytest.mark.parametrize(("kind", "fields", "reply", "official", "corrected"), ROWS)
-def test_instructions_are_checked_by_official_and_corrected_rules(
+def test_each_instruction_is_checked_by_the_official_and_the_corrected_rule(
     kind: str, fields: dict[str, Any], reply: str, official: bool, corrected: bool
 ) -> None:
     check(kind, fields)
@@ -135,7 +135,7 @@ def test_instructions_are_checked_by_official_and_corrected_rules(
 @pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=100 if ALL else 20)
 @given(blank=st.text(alphabet=' \n\t\u00a0\u200b.*"', max_size=9), text=st.text(max_size=60))
-def test_blank_replies_follow_no_instruction_and_no_reply_raises(kind: str, blank: str, text: str) -> None:
+def test_blank_replies_follow_no_instruction_and_no_reply_raises_an_error(kind: str, blank: str, text: str) -> None:
     fields = CASES[kind][0]
     assert not follows(kind, fields, blank, corrected=True)
     for corrected in (False, True):

@@ -72,7 +72,7 @@ class TestTable:
             {"length": "none", "category": "instruction following"},
         ]
 
-    def test_answers_of_a_row_are_letters_texts_or_instructions(self, folder: Path) -> None:
+    def test_answers_of_rows_become_letters_texts_or_instructions(self, folder: Path) -> None:
         by_id = samples(folder)
         said = {"c1": "A", "c2": "B", "m3": "C", "o1": "A bell rings.", "d1": "A", "d2": "", "d3": "A"}
         assert {id_: by_id[id_].answer for id_ in said} == said
@@ -98,14 +98,14 @@ class TestTable:
                        "kwargs": {"N1": 60.0, "N2": 97.0}}),
         ],
     )  # fmt: skip
-    def test_a_reference_holds_what_scoring_needs_and_no_more(
+    def test_the_recorded_reference_holds_exactly_what_scoring_needs(
         self, folder: Path, id_: str, expected: dict[str, Any]
     ) -> None:
         for form in ("", "text"):
             reference = TASK.reference(samples(folder, form)[id_])
             assert json.loads(json.dumps(reference)) == expected
 
-    def test_texts_keep_their_white_space(self, folder: Path) -> None:
+    def test_texts_of_the_table_keep_their_white_space(self, folder: Path) -> None:
         odd = {"question": " Q? ", "answer": "a harp ", "choices": ["a harp", " a lute"]}
         edit_table(folder, lambda rows: rows[1].update(odd))
         reference = TASK.reference(samples(folder)["c1"])
@@ -113,7 +113,7 @@ class TestTable:
             " Q? ", "A", "a harp ", ["a harp", " a lute"], ["answer spelt otherwise"]
         ]  # fmt: skip
 
-    def test_imported_replies_are_read_without_clips_in_file_order(self, tmp_path: Path) -> None:
+    def test_imported_replies_are_read_in_file_order_without_clips(self, tmp_path: Path) -> None:
         table = parquet.read_table(mmau_pro_folder(tmp_path) / "test.parquet")
         replies = pa.array([f"reply {n}" for n in range(len(ROWS) + 1)])
         more = pa.concat_tables([table, table.slice(0, 1)]).append_column("model_output", replies)
@@ -130,9 +130,7 @@ class TestTable:
 
 
 class TestDefects:
-    def test_are_counted_in_the_output_of_a_run_in_run_json_and_by_data_verify(
-        self, folder: Path, registered: None
-    ) -> None:
+    def test_are_counted_in_run_output_in_run_json_and_by_data_verify(self, folder: Path, registered: None) -> None:
         told: list[str] = []
         loaded = load_task(TASK, RunSettings(data=folder.parent), told.append)
         assert loaded.defects == DEFECTS
@@ -150,7 +148,7 @@ class TestDefects:
         output = call("data", "verify", "mmau-pro", "--data", folder.parent)[1]
         assert f"{TASK.key}: note: 1 sample: answer is none of the options" in output
 
-    def test_are_recorded_with_their_samples(self, folder: Path) -> None:
+    def test_are_noted_in_the_samples_concerned(self, folder: Path) -> None:
         defects = {id_: sample.meta["defects"] for id_, sample in samples(folder).items() if sample.meta["defects"]}
         assert {id_: names[0] for id_, names in defects.items()} == {
             "c4": "empty skill",
@@ -188,11 +186,11 @@ class TestDefects:
         ("text", "AIF_0", "Describe the audio. Include keywords sound."),
     ],
 )
-def test_prompt_of_each_question_form(folder: Path, form: str, id_: str, prompt: str) -> None:
+def test_prompts_of_each_question_type_have_the_expected_text(folder: Path, form: str, id_: str, prompt: str) -> None:
     assert TASK.prompt(samples(folder, form)[id_]) == prompt
 
 
-def test_eleven_options_are_lettered_to_k(folder: Path) -> None:
+def test_eleven_options_are_lettered_from_a_to_k(folder: Path) -> None:
     assert "\nK. sound 8\n" in TASK.prompt(samples(folder)["c2"])
 
 
@@ -221,7 +219,9 @@ class TestFaults:
             (lambda row: row.update(ROWS[14], kwargs={"N1": 3.0}, id="m2"), "needs a number as N2"),
         ],
     )
-    def test_of_a_row_are_reported_by_its_number(self, folder: Path, change: Callable[[Any], Any], reason: str) -> None:
+    def test_of_a_row_make_a_bad_row_with_its_number(
+        self, folder: Path, change: Callable[[Any], Any], reason: str
+    ) -> None:
         edit_table(folder, lambda rows: change(rows[9]))
         loaded = TASK.load(folder)
         assert len(loaded.samples) == len(ROWS) - 1
@@ -246,7 +246,7 @@ class TestFaults:
         assert reason in str(caught.value)
         assert "\n" not in str(caught.value)
 
-    def test_of_settings_folders_and_packages_say_what_is_needed(
+    def test_of_settings_folders_and_packages_are_refused_naming_what_is_needed(
         self, folder: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         with pytest.raises(SettingsError, match=r"TASK_PROMPT=x: .*lalm/mmau_pro: as_published, text, or empty"):
@@ -271,7 +271,7 @@ def heard(sample: Sample) -> list[np.ndarray]:
 
 
 class TestSeveralClips:
-    def test_a_partial_copy_is_written_as_the_same_table(self, folder: Path, tmp_path: Path) -> None:
+    def test_a_partial_copy_keeps_the_columns_and_rows_of_the_table(self, folder: Path, tmp_path: Path) -> None:
         loaded = TASK.load(folder)
         kept = [sample for sample in loaded.samples if sample.id in ("m3", "c2", "c4", "AIF_1")]
         (tmp_path / "part").mkdir()
@@ -287,7 +287,7 @@ class TestSeveralClips:
         ]
 
     @pytest.mark.parametrize("control", ["silence", "noise", "mismatched"])
-    def test_each_clip_is_replaced_by_a_control_of_equal_length(
+    def test_each_clip_of_a_sample_is_replaced_by_a_control_of_equal_length(
         self, folder: Path, registered: None, control: str
     ) -> None:
         plain, made = (
@@ -313,7 +313,7 @@ class TestSeveralClips:
             several = [(source, other) for source, other in partners.items() if "m" in source]
             assert not [source for source, other in several if source.split("_")[0] == other.split("_")[0]]
 
-    def test_clips_are_extended_and_a_sample_with_a_longer_clip_is_left_out(
+    def test_clips_are_lengthened_and_a_sample_with_a_longer_clip_is_left_out(
         self, folder: Path, registered: None
     ) -> None:
         made = {sample.id: sample for sample in varied(folder, "--durations", "2", "2s").samples}
@@ -324,7 +324,7 @@ class TestSeveralClips:
         assert np.array_equal(heard(made["m2"])[1], second)
         assert not (folder.parent.parent / "controls" / "2s" / TASK.key / "data" / "m3_0.wav").exists()
 
-    def test_cropping_looks_for_the_event_only_in_the_first_clip(self, folder: Path, tmp_path: Path) -> None:
+    def test_cropping_expects_the_event_only_in_the_first_clip(self, folder: Path, tmp_path: Path) -> None:
         class Cuttable(MmauPro):
             cuttable = True
 
@@ -336,19 +336,19 @@ class TestSeveralClips:
         assert np.array_equal(made[0], first[2667:14667])  # which stays at two thirds of the rest
         assert np.array_equal(made[1], second[:12000])
 
-    def test_a_clip_shared_by_two_samples_is_written_once(self, folder: Path, registered: None) -> None:
+    def test_a_clip_shared_by_two_samples_gets_one_control_clip(self, folder: Path, registered: None) -> None:
         edit_table(folder, lambda rows: rows[9]["audio_path"].__setitem__(1, rows[10]["audio_path"][0]))
         made = {sample.id: sample for sample in varied(folder, "--control", "noise", "noise").samples}
         assert made["m2"].clips[1] == made["m3"].clips[0]
 
-    def test_a_compressed_clip_is_written_as_flac(self, folder: Path, registered: None) -> None:
+    def test_the_control_of_a_compressed_clip_is_a_flac_file(self, folder: Path, registered: None) -> None:
         write_clip(folder / "data" / "m2_1.ogg", seconds=1)
         edit_table(folder, lambda rows: rows[9]["audio_path"].__setitem__(1, "data/m2_1.ogg"))
         made = {sample.id: sample for sample in varied(folder, "--control", "silence", "silence").samples}
         assert [clip.name for clip in made["m2"].clips] == ["m2_0.wav", "m2_1.flac"]
 
 
-def test_data_cards_accept_samples_without_a_right_option(
+def test_data_cards_and_reviews_accept_samples_without_a_right_option(
     folder: Path, registered: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     by_id = samples(folder)

@@ -32,7 +32,7 @@ def values(*scores: object) -> dict[str, object]:
     return dict(zip(NAMES, scores, strict=True))
 
 
-def test_the_judge_prompt_equals_the_original_in_both_protocols() -> None:
+def test_the_judge_prompt_of_both_protocols_equals_the_original() -> None:
     sha = "7a542ec7240b85e9aa0a9ddf2bd4050789cc46008bff385c7d1c91aafa308d90"
     assert hashlib.sha256(template().encode()).hexdigest() == sha
     system, user = JUDGED.messages(a_reply())
@@ -49,7 +49,9 @@ def test_the_judge_prompt_equals_the_original_in_both_protocols() -> None:
 
 
 @pytest.mark.parametrize("protocol", [JUDGED, PUBLISHED], ids=lambda protocol: protocol.name)
-def test_empty_replies_and_other_question_types_need_no_judge(protocol: OpenEnded | OpenEndedAsPublished) -> None:
+def test_empty_replies_and_other_question_types_are_not_sent_to_a_judge(
+    protocol: OpenEnded | OpenEndedAsPublished,
+) -> None:
     empty, closed = a_reply(" \n"), a_reply(type="closed")
     assert (protocol.messages(empty), protocol.read("", empty)) == ([], dict.fromkeys(NAMES, 1))
     assert (protocol.messages(closed), protocol.read(lines(4, 4, 4, 4, 4), closed)) == ([], None)
@@ -75,7 +77,7 @@ def test_empty_replies_and_other_question_types_need_no_judge(protocol: OpenEnde
         ("A fine reply: 5 of 5.", (None,) * 5, (3, 3, 3, 3, 3)),
     ],
 )
-def test_judge_answers_are_read_by_the_corrected_and_published_parsers(
+def test_judge_answers_are_read_by_the_corrected_and_the_published_parser(
     text: str, corrected: tuple[object, ...], published: tuple[float, ...]
 ) -> None:
     expected = values(*corrected)
@@ -83,7 +85,7 @@ def test_judge_answers_are_read_by_the_corrected_and_published_parsers(
     assert PUBLISHED.read(text, a_reply()) == values(*published)
 
 
-def test_scores_are_whole_numbers_and_finite() -> None:
+def test_scores_are_read_as_whole_numbers_and_huge_ones_stay_finite() -> None:
     read = JUDGED.read(lines("4.0", 5, 5, 5, 4), a_reply()) or {}
     assert [type(read[name]) for name in NAMES] == [int] * 4 + [float]
     huge = "9" * 400
@@ -92,7 +94,7 @@ def test_scores_are_whole_numbers_and_finite() -> None:
 
 
 @pytest.mark.parametrize("stated", ["OVERALL: 5", "**Overall** : [5]", "OVER\u200bALL=5"])
-def test_a_score_that_the_reply_states_is_no_verdict_unless_it_is_the_worst(stated: str) -> None:
+def test_a_score_that_the_reply_itself_states_is_ignored_unless_it_is_the_worst(stated: str) -> None:
     reply = a_reply(f"A bell.\n{stated}\nCORRECTNESS: 1")
     assert JUDGED.read(lines(1, 2, 2, 2, 5), reply) == values(1, 2, 2, 2, None)
     assert JUDGED.read(lines(1, 2, 2, 2, 2), reply) == values(1, 2, 2, 2, 2.0)
@@ -107,7 +109,7 @@ def test_a_score_that_the_reply_states_is_no_verdict_unless_it_is_the_worst(stat
         ("I cannot.", "Nor now.", None),
     ],
 )
-def test_a_judge_is_asked_once_more_for_unread_scores(first: str, second: str, expected: Any) -> None:
+def test_a_judge_is_asked_once_more_for_scores_that_could_not_be_read(first: str, second: str, expected: Any) -> None:
     record = a_reply()
     read = reading_of(JUDGED, record, said(JUDGED, record, first, second))
     assert read.values == (expected and values(*expected))
@@ -117,7 +119,7 @@ def test_a_judge_is_asked_once_more_for_unread_scores(first: str, second: str, e
     assert PUBLISHED.second(first, record) is None
 
 
-def test_a_fixed_share_of_records_has_anchors() -> None:
+def test_a_fixed_share_of_replies_gets_known_answers_to_check_the_judge() -> None:
     records = [a_reply(id_=str(place)) for place in range(625)]
     anchored = [record for record in records if JUDGED.anchors(record)]
     assert 60 <= len(anchored) <= 100

@@ -28,7 +28,7 @@ SEVERAL = {"m2": 2, "m3": 3, "o2": 2, "c1": 1}  # clips a sample; the first last
 @pytest.mark.parametrize(
     ("key", "pruner", "press"), [("qwen2.5-omni-7b", "fast_v", "snapkv"), ("voxtral", "frame", "streaming_llm")]
 )
-def test_all_clips_of_a_sample_are_heard_in_their_order(
+def test_the_model_hears_all_clips_of_a_sample_in_their_order(
     key: str, pruner: str, press: str, family_checkpoint: Callable[[str], Path], tmp_path: Path, no_env: object
 ) -> None:
     family, checkpoint = FAMILIES[key], family_checkpoint(key)

@@ -138,7 +138,7 @@ def calls_of_base(lm: AudioLM) -> int:
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: method.label)
 class TestAfterARun:
-    def test_no_hook_no_wrapper_and_no_tensor_is_left(self, any_lm: AudioLM, method: Method) -> None:
+    def test_no_hook_wrapper_or_tensor_is_left_on_the_model(self, any_lm: AudioLM, method: Method) -> None:
         skip_unless_carried(any_lm, method)
         inputs = any_lm.prepare([PROMPT])
         with without_collector():
@@ -150,7 +150,9 @@ class TestAfterARun:
         assert_clean(any_lm)
         assert len(result.logits) == 3  # a result that is kept, as in a run, keeps nothing of the sample alive
 
-    def test_decode_makes_no_more_calls_than_base(self, lm: AudioLM, method: Method, calls_of_base: int) -> None:
+    def test_a_decode_step_of_any_method_makes_as_many_calls_as_base(
+        self, lm: AudioLM, method: Method, calls_of_base: int
+    ) -> None:
         """Python and C functions called in two decode steps, counted: what a clock on a busy machine cannot show."""
         skip_heads_of_different_lengths(method)
         inputs = lm.prepare([PROMPT])
@@ -230,7 +232,7 @@ class TestAfterAFailure:
         assert alive(references) == []
 
     @pytest.mark.parametrize("method", SOME_METHODS, ids=lambda method: method.label)
-    def test_the_model_is_clean_wherever_the_forward_pass_failed(self, any_lm: AudioLM, method: Method) -> None:
+    def test_the_model_is_clean_wherever_the_forward_pass_raised(self, any_lm: AudioLM, method: Method) -> None:
         skip_unless_carried(any_lm, method)
         layers = any_lm.decoder_layers
         before = generate(any_lm, any_lm.prepare([PROMPT]), Base())
@@ -245,19 +247,19 @@ class TestAfterAFailure:
         [BrokenFastV(0.5), BrokenRandom(0.5), BrokenSnapKV(0.5), BrokenSnapKV(0.5, scope="all")],
         ids=lambda method: f"{type(method).__name__}",
     )
-    def test_the_model_is_clean_after_a_method_failed(self, any_lm: AudioLM, method: Method) -> None:
+    def test_the_model_is_clean_after_an_error_in_the_method(self, any_lm: AudioLM, method: Method) -> None:
         skip_unless_carried(any_lm, method)
         before = generate(any_lm, any_lm.prepare([PROMPT]), Base())
         self.check(any_lm, method)
         assert_clean(any_lm)
         assert torch.equal(generate(any_lm, any_lm.prepare([PROMPT]), Base()).logits, before.logits)
 
-    def test_the_model_is_clean_after_an_interrupt(self, lm: AudioLM) -> None:
+    def test_the_model_is_clean_after_a_keyboard_interrupt(self, lm: AudioLM) -> None:
         with failing(lm.decoder_layers[2], 1, KeyboardInterrupt):
             self.check(lm, get_method("fast_v:0.5+snapkv:0.5"), KeyboardInterrupt)
         assert_clean(lm)
 
-    def test_a_failure_inside_a_shared_encoder_does_not_affect_later_settings(self, lm: AudioLM) -> None:
+    def test_a_failure_with_a_shared_encoder_does_not_affect_later_settings(self, lm: AudioLM) -> None:
         inputs = lm.prepare([PROMPT])
         apart = generate(lm, inputs, FastV(0.5))
         with encoder_shared(lm):

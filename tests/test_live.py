@@ -99,7 +99,7 @@ class TestProgress:
         state = progress_of(get_task("tau").scorer, [a_choice("a")], {}, 1, seed=1, summary=summary)
         assert (state.score, state.interval, state.unparsed, state.complete) == (0.25, (0.1, 0.4), 1, True)
 
-    def test_counts_errors_and_unparsed(self) -> None:
+    def test_errors_and_unparsed_or_cut_replies_are_counted(self) -> None:
         records = [a_choice("a"), a_choice("b", reply="no idea", finish="length"), typed(a_failed_record("c"))]
         state = progress("tau", records, 5)
         assert (state.answered, state.errors, state.unparsed, state.cut, state.complete) == (2, 1, 1, 1, False)
@@ -109,7 +109,7 @@ class TestProgress:
         assert (state.answered, state.errors, state.score, state.interval) == (1, 1, None, None)
 
     @pytest.mark.parametrize("spoil", [{"reference": None}, {"reference": {}}, {"reference": {"labels": 1}}])
-    def test_malformed_records_have_no_score_and_raise_nothing(self, spoil: dict[str, Any]) -> None:
+    def test_malformed_records_count_as_answered_without_a_score(self, spoil: dict[str, Any]) -> None:
         state = progress("tau", [a_choice("a", **spoil)], 1)
         assert (state.answered, state.score) == (1, None)
 
@@ -118,7 +118,7 @@ class TestProgress:
         assert progress("tau", [a_choice("a", **spoil)], 1).score == 1.0
 
 
-def test_the_last_progress_line_of_a_log_comes_once(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_last_progress_line_is_written_to_a_log_only_once(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live, "LINE_EVERY_S", 0.0)
     said: list[str] = []
     with watching(a_plan("a"), [job], said.append) as bar:
@@ -143,7 +143,7 @@ def test_a_notebook_shows_one_progress_line_that_is_overwritten(job: Job, monkey
 
 
 class TestWatch:
-    def test_tells_counts_and_the_seconds_left(self, job: Job) -> None:
+    def test_shows_sample_counts_and_the_seconds_left(self, job: Job) -> None:
         clock, shown = Clock(), []
         job.folder.append(a_choice("a"))
         watch = Watch(a_plan("abcde"), [job], shown.append, 10, clock)
@@ -156,7 +156,7 @@ class TestWatch:
         assert look.heading(NOON) == ("tau: 3 of 5 samples, 2 samples/min, 3 s of audio/s, ends in 1 min 0 s (12:01)")
         assert "base-0 0.8" in look.line(NOON)
 
-    def test_failed_and_changed_samples_count_only_once_repeated(self, job: Job) -> None:
+    def test_failed_and_changed_samples_do_not_count_until_they_are_repeated(self, job: Job) -> None:
         job.folder.append(typed(a_failed_record("a")))
         job.folder.append(a_choice("b", clips="old"))
         watch = Watch(a_plan("ab", clips={"a": "new", "b": "new"}), [job], lambda _look: None, 10, Clock())
@@ -164,7 +164,7 @@ class TestWatch:
         job.folder.append(a_choice("a", clips="new"))
         assert watch.look().settings["base-0"].answered == 1
 
-    def test_a_reply_is_judged_once(self, job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_each_reply_is_judged_only_once(self, job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
         asked: list[str] = []
         judge = Choice.judge
         monkeypatch.setattr(Choice, "judge", lambda self, record: asked.append(record.id) or judge(self, record))
@@ -177,14 +177,14 @@ class TestWatch:
         assert watch.look().settings["base-0"].score == pytest.approx(0.8)
         assert asked == ["a", "b", "c", "b"]
 
-    def test_a_slow_scorer_is_not_called(self, job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_slow_scorer_is_not_called_while_samples_run(self, job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(Choice, "instant", False)
         monkeypatch.setattr(Choice, "judge", lambda *_: pytest.fail("was asked"))
         job.folder.append(a_choice("a"))
         state = Watch(a_plan("abc"), [job], lambda _look: None, 10, Clock()).look().settings["base-0"]
         assert (state.answered, state.score) == (1, None)
 
-    def test_refreshes_rarely_enough_to_cost_under_a_millisecond_a_sample(self, job: Job) -> None:
+    def test_refreshes_seldom_enough_to_cost_under_a_millisecond_per_sample(self, job: Job) -> None:
         clock, shown = Clock(), []
 
         def slow(look: object) -> None:
@@ -199,7 +199,7 @@ class TestWatch:
         assert len(shown) > 3
 
     @pytest.mark.parametrize("back", [3600.0, 1e9])
-    def test_a_clock_that_goes_backwards_does_no_harm(self, job: Job, back: float) -> None:
+    def test_works_though_the_clock_goes_backwards(self, job: Job, back: float) -> None:
         clock, shown = Clock(), []
         watch = Watch(a_plan("ab"), [job], shown.append, 0, clock)
         clock.now = -back
@@ -207,7 +207,7 @@ class TestWatch:
         watch.show()
         assert "tau: 1 of 2 samples" in shown[-1].heading(NOON)
 
-    def test_a_log_line_is_short_for_any_number_of_settings(self) -> None:
+    def test_the_log_line_stays_short_for_any_number_of_settings(self) -> None:
         done = Progress(1145, 600, 2, 1, score=0.833, interval=(0.5, 1.0))
         settings = {f"segment_fast_v-0.{n}-layer2": done for n in range(1, 10)}
         line = Look("librispeech", 600, 1145, 600, 36_000.0, 108_000.0, settings).line(NOON)
@@ -215,7 +215,7 @@ class TestWatch:
         assert "18 errors" in line
         assert len(line) < 100
 
-    def test_prints_a_line_at_the_end_unless_quiet_or_nothing_was_done(self, job: Job) -> None:
+    def test_prints_a_last_line_unless_quiet_or_nothing_was_done(self, job: Job) -> None:
         for progress, samples, expected in [(None, 1, 1), (False, 1, 0), (None, 0, 0)]:
             said: list[str] = []
             with watching(a_plan("a"), [job], said.append, progress=progress) as watch:
@@ -266,7 +266,7 @@ class TestStatus:
         assert run_status.audio_s_per_s == pytest.approx(3, rel=0.2)
 
     @pytest.mark.parametrize(("session", "left"), [("earlier", 2 / 2), ("this", 1 / 3)])
-    def test_samples_that_failed_in_an_earlier_session_count_as_left_to_do(
+    def test_samples_that_failed_in_an_earlier_session_count_as_still_to_do(
         self, a_run, session: str, left: float
     ) -> None:
         """Of four samples two are answered in a minute and one has failed: minutes that are left."""
@@ -278,7 +278,7 @@ class TestStatus:
             (run_status,) = read_status([path])
         assert run_status.left_s == pytest.approx(60 * left, rel=0.2)
 
-    def test_says_when_only_errors_are_left_and_names_the_control(self, a_run) -> None:
+    def test_shows_that_only_errors_are_left_and_which_control_was_heard(self, a_run) -> None:
         (run_status,) = read_status([a_run("base-0", 3, errors=1, control={"kind": "silence", "seconds": 30.0})])
         assert (run_status.state, run_status.setting, run_status.complete) == (
             "done, but for errors",
@@ -286,7 +286,7 @@ class TestStatus:
             False,
         )
 
-    def test_a_held_lock_means_running_and_reading_status_takes_no_lock(self, a_run) -> None:
+    def test_a_run_with_a_held_lock_is_shown_as_running_and_status_takes_no_lock(self, a_run) -> None:
         path = a_run("base-0", 2)
         with (path / ".lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -297,7 +297,7 @@ class TestStatus:
         with RunFolder(path, {"method": "base-0"}):
             pass
 
-    def test_a_running_task_has_one_line_with_its_expected_end(self, a_run, monkeypatch) -> None:
+    def test_running_settings_of_a_task_share_one_line_with_the_expected_end(self, a_run, monkeypatch) -> None:
         monkeypatch.setenv("COLUMNS", "100")
         a_run("random-0.5-layer2", 4)
         with ExitStack() as held:
@@ -311,7 +311,7 @@ class TestStatus:
         assert re.search(r" [23](\.\d+)? .*\d+ s ago +ends in (1 min \d+|5\d|60) s \(\d\d:\d\d\)", line)
         assert [line.split()[-1] for line in table if line.startswith("  tau")] == ["running", "running", "complete"]
 
-    def test_a_command_that_still_loads_its_model_is_starting(self, tmp_path: Path) -> None:
+    def test_a_command_that_is_still_loading_its_model_is_shown_as_starting(self, tmp_path: Path) -> None:
         """It was an error for minutes: a sweep has logs, or a lock, before its first run."""
         log = tmp_path / "results" / "logs" / "tau.log"
         log.parent.mkdir(parents=True)
@@ -325,7 +325,7 @@ class TestStatus:
             (run_status,) = read_status([tmp_path / "results"])
         assert (run_status.state, run_status.complete) == ("starting", False)
 
-    def test_a_run_can_start_while_status_looks_at_its_lock(self, a_run) -> None:
+    def test_a_run_can_start_while_the_status_command_reads_its_lock(self, a_run) -> None:
         path = a_run("base-0", 2)
         looking = (path / ".lock").open()
         fcntl.flock(looking, fcntl.LOCK_SH)
@@ -358,12 +358,12 @@ class TestStatus:
         assert "4 of 4" in text
         assert text.count("unreadable:") == 2
 
-    def test_a_folder_without_runs_is_an_error(self, tmp_path: Path) -> None:
+    def test_a_folder_without_runs_gives_exit_code_2(self, tmp_path: Path) -> None:
         code, text = status(tmp_path)
         assert code == 2
         assert "no run there" in text
 
-    def test_sessions_started_in_the_future_give_no_rate(self, a_run) -> None:
+    def test_sessions_with_a_start_in_the_future_give_no_rate(self, a_run) -> None:
         (run_status,) = read_status([a_run("base-0", 2, sessions=[{"started": "2099-01-01T00:00:00+00:00"}])])
         assert (run_status.samples_per_minute, run_status.progress.answered) == (None, 2)
 

@@ -35,7 +35,9 @@ def test_a_lock_is_held_by_another_process_until_killed(tmp_path: Path) -> None:
     hold(file).close()
 
 
-def test_the_holder_may_remove_the_lock_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lock_is_acquired_though_its_file_was_removed_by_the_last_holder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A file that was opened before, and locked after, its holder removed it locks nobody out."""
     file, real = tmp_path / "lock", lock.fcntl.flock
     first = hold(file)
@@ -51,7 +53,7 @@ def test_the_holder_may_remove_the_lock_file(tmp_path: Path, monkeypatch: pytest
         assert is_held(file) is True
 
 
-def test_a_short_shared_lock_is_waited_for(tmp_path: Path) -> None:
+def test_taking_a_lock_waits_for_a_short_shared_lock(tmp_path: Path) -> None:
     hold(tmp_path / "lock").close()
     glance = (tmp_path / "lock").open()
     lock.fcntl.flock(glance, lock.fcntl.LOCK_SH)
@@ -59,7 +61,7 @@ def test_a_short_shared_lock_is_waited_for(tmp_path: Path) -> None:
     hold(tmp_path / "lock").close()
 
 
-def test_errors_of_the_file_system_while_locking_are_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_system_error_while_locking_is_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*_: object) -> None:
         raise OSError(37, "No locks available")
 

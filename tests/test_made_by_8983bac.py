@@ -50,7 +50,7 @@ def go(results: Path, methods: Sequence[tuple[str, float]] = METHODS, **flags: A
     return list(run(["tau", "librispeech"], "embedded", settings, chosen, progress=False, **flags))
 
 
-def test_results_of_that_version_are_read_and_scored(results: Path) -> None:
+def test_results_of_commit_8983bac_are_read_with_equal_scores(results: Path) -> None:
     groups = read_outcome(results, seed=42).groups
     assert {key: len(group) for key, group in groups.items()} == {
         ("embedded", "tau"): 3,
@@ -64,7 +64,7 @@ def test_results_of_that_version_are_read_and_scored(results: Path) -> None:
         }
 
 
-def test_results_of_that_version_are_resumed(results: Path) -> None:
+def test_results_of_commit_8983bac_are_resumed_and_only_failures_are_repeated(results: Path) -> None:
     """Only the sample that failed is tried again, and fails again."""
     before = records(results)
     done = go(results)
@@ -79,7 +79,7 @@ def test_results_of_that_version_are_resumed(results: Path) -> None:
         )
 
 
-def test_resumed_runs_are_noted_as_weak_but_store_a_strong_fingerprint(results: Path) -> None:
+def test_resumed_runs_warn_of_their_old_fingerprint_and_store_a_new_one(results: Path) -> None:
     """Its records do not become more certain by a new session, but rule 1 is not written again."""
     for _ in range(2):
         said: list[str] = []
@@ -89,14 +89,14 @@ def test_resumed_runs_are_noted_as_weak_but_store_a_strong_fingerprint(results: 
             assert not is_weak(json.loads(file.read_text())["identity"]["checkpoint"])
 
 
-def test_another_checkpoint_is_refused_by_rule_1(results: Path) -> None:
+def test_another_checkpoint_is_refused_by_the_old_fingerprint(results: Path) -> None:
     for file in results.rglob("run.json"):
         file.write_text(file.read_text().replace("e8f284a8f2f822b1", "e8f284a8f2f822b0"))
     with pytest.raises(RecordError, match=r"another run .*checkpoint: 'e8f284a8f2f822b0' there"):
         go(results)
 
 
-def test_a_new_setting_is_compared_with_the_base_run_of_that_version(results: Path) -> None:
+def test_a_new_setting_is_compared_with_the_base_run_of_commit_8983bac(results: Path) -> None:
     go(results, [("random", 0.5)])
     sides = {side.method: side for side in read_systems([results])}
     assert {side.checkpoint for side in sides.values()} == {"embedded"}

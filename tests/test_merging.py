@@ -50,7 +50,7 @@ class OneHot(TokenPruner):
 
 class TestMerging:
     @pytest.mark.parametrize("method", MERGERS, ids=lambda m: m.label)
-    def test_equals_hiding_tokens_and_inserting_merged_states(
+    def test_equals_hiding_the_tokens_and_inserting_the_merged_states(
         self, any_lm: AudioLM, prompts: list[Prompt], method: Method
     ) -> None:
         skip_unless_carried(any_lm, method)
@@ -65,7 +65,7 @@ class TestMerging:
             torch.testing.assert_close(together.logits[:, row], oracle.logits[:, 0], atol=5e-5, rtol=1e-4)
 
     @pytest.mark.parametrize("layer", [0, 2])
-    def test_all_weight_on_one_token_equals_dropping_bit_by_bit(
+    def test_with_all_weight_on_one_token_equals_dropping_bit_for_bit(
         self, any_lm: AudioLM, prompts: list[Prompt], layer: int
     ) -> None:
         dropped, merged = (generate(any_lm, prompts[:2], kind(0.6, layer=layer)) for kind in (Frame, OneHot))
@@ -95,7 +95,9 @@ AT_INPUT = [kind(0.6, at="input") for kind in (Random, MergeAdjacent)]
 
 class TestInput:
     @pytest.mark.parametrize("method", AT_INPUT, ids=lambda m: m.label)
-    def test_pruning_equals_a_shorter_prompt(self, any_lm: AudioLM, prompts: list[Prompt], method: Method) -> None:
+    def test_pruning_at_the_input_equals_a_shorter_prompt(
+        self, any_lm: AudioLM, prompts: list[Prompt], method: Method
+    ) -> None:
         skip_unless_carried(any_lm, method)
         together = generate(any_lm, prompts[:2], method)
         for row, prompt in enumerate(prompts[:2]):
@@ -124,7 +126,7 @@ class TestInput:
         assert generation.kept_audio_tokens == (kept_count(left, 0.5),)
         assert set(generation.kv_lengths) == {len(kept) - left + kept_count(left, 0.5)}
 
-    def test_labels_and_parameters_name_the_input_or_the_layer(self) -> None:
+    def test_labels_and_parameters_of_a_method_name_the_input_or_the_layer(self) -> None:
         method = get_method("merge_frame", 0.5, 2, at="input")
         assert (method.label, method.parameters()) == ("merge_frame-0.5-input", {"ratio": 0.5, "at": "input"})
         at_layer = get_method("merge_frame", 0.5, 2)
@@ -151,7 +153,7 @@ def evidence_of(states: list[float], k: int, positions: list[int] | None = None)
 
 
 class TestSelection:
-    def test_merge_adjacent_merges_the_most_similar_neighbours_by_hand(self) -> None:
+    def test_merge_adjacent_merges_the_most_similar_neighbours_of_a_hand_example(self) -> None:
         #                 0-1: 1°, 1-2: 50°, 2-3: 2°, 3-4: 3°, 4-5: 90°
         angles = [0.0, 1.0, 51.0, 53.0, 56.0, 146.0]
         for k, starts in ((6, [0, 1, 2, 3, 4, 5]), (5, [0, 2, 3, 4, 5]), (3, [0, 2, 5]), (2, [0, 5]), (1, [0])):
@@ -159,15 +161,17 @@ class TestSelection:
             assert merge.kept.tolist() == starts
             assert merge.group.tolist() == [sum(place >= start for start in starts) - 1 for place in range(6)]
 
-    def test_merge_adjacent_merges_equal_pairs_from_the_beginning(self) -> None:
+    def test_merge_adjacent_merges_equally_similar_pairs_from_the_beginning(self) -> None:
         assert MergeAdjacent(0.5).select(evidence_of([0.0] * 5, 3)).kept.tolist() == [0, 3, 4]
 
-    def test_merge_adjacent_merges_across_two_clips_last(self) -> None:
+    def test_merge_adjacent_merges_across_the_border_of_two_clips_last(self) -> None:
         apart = evidence_of([0.0, 80.0, 80.0, 160.0], 2, [3, 4, 9, 10])
         assert MergeAdjacent(0.5).select(apart).kept.tolist() == [0, 2]
 
     @given(st.integers(1, 400), st.floats(0.001, 0.999), st.integers(0, 99))
-    def test_merge_groups_are_contiguous_and_weights_average(self, total: int, ratio: float, seed: int) -> None:
+    def test_merge_groups_are_contiguous_and_merged_states_are_their_means(
+        self, total: int, ratio: float, seed: int
+    ) -> None:
         k = kept_count(total, ratio)
         generator = torch.Generator().manual_seed(seed)
         states = torch.randn(total, 4, generator=generator)
@@ -179,11 +183,11 @@ class TestSelection:
             assert (merge.group.diff() >= 0).all()
             torch.testing.assert_close(merge.of(states), torch.stack([run.mean(0) for run in runs]))
 
-    def test_merge_frame_merges_at_the_positions_that_frame_keeps(self) -> None:
+    def test_merge_frame_starts_its_groups_at_the_positions_that_frame_keeps(self) -> None:
         evidence = Evidence(torch.arange(10), 4, 0)
         assert MergeFrame(0.6).select(evidence).kept.tolist() == Frame(0.6).select(evidence).tolist() == [0, 2, 5, 7]
 
-    def test_a_merge_is_the_weighted_sum_of_each_group(self) -> None:
+    def test_a_merged_state_is_the_weighted_sum_of_its_group(self) -> None:
         merge = Merge(torch.tensor([1, 2]), torch.tensor([1, 0, 1, 0]), torch.tensor([0.5, 2.0, -1.0, 0.25]))
         states = torch.randn(3, 4, 5)
         first, second = 2 * states[:, 1] + 0.25 * states[:, 3], 0.5 * states[:, 0] - states[:, 2]
@@ -208,7 +212,7 @@ def _spoilt(**parts: object) -> TokenPruner:
         ({"group": "k"}, "an index is out of range"),
     ],
 )
-def test_an_invalid_merge_is_refused(
+def test_a_merge_of_wrong_shape_type_or_index_is_refused(
     lm: AudioLM, prompts: list[Prompt], parts: dict[str, object], message: str
 ) -> None:
     if isinstance(name := parts.get("group"), str):
@@ -218,7 +222,7 @@ def test_an_invalid_merge_is_refused(
         generate(lm, prompts[:1], _spoilt(**parts), 1)
 
 
-def test_shares_of_a_merge_sum_to_the_number_of_kept_tokens(lm: AudioLM, prompts: list[Prompt]) -> None:
+def test_drawn_shares_of_a_merge_sum_to_the_number_of_kept_tokens(lm: AudioLM, prompts: list[Prompt]) -> None:
     inputs = lm.prepare(prompts[:1])
     for name in ("merge_frame:0.6", "merge_adjacent:0.6", "merge_frame:0.6+knorm:0.5"):
         generation = get_method(name).generate(lm, inputs, max_new_tokens=1, keep_entries=True)
@@ -230,7 +234,9 @@ def test_shares_of_a_merge_sum_to_the_number_of_kept_tokens(lm: AudioLM, prompts
         assert shares.max() <= 1
 
 
-def test_shares_of_a_merge_with_negative_weights_sum_to_the_kept_tokens(lm: AudioLM, prompts: list[Prompt]) -> None:
+def test_drawn_shares_of_a_merge_with_negative_weights_sum_to_the_kept_tokens(
+    lm: AudioLM, prompts: list[Prompt]
+) -> None:
     inputs = lm.prepare(prompts[:1])
     (total,) = inputs.audio_tokens
     signs = torch.tensor([1.0, -1.0]).repeat(total)[:total]

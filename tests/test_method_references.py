@@ -88,14 +88,18 @@ def assert_highest(chosen: list[int], score: Any, places: list[int], k: int) -> 
 class TestTokenPruning:
     @pytest.mark.parametrize("layer", [1, 2, 3])
     @pytest.mark.parametrize("ratio", RATIOS)
-    def test_fast_v_equals_its_reference(self, either_lm: AudioLM, case: Any, ratio: float, layer: int) -> None:
+    def test_fast_v_keeps_the_tokens_of_its_plain_reference(
+        self, either_lm: AudioLM, case: Any, ratio: float, layer: int
+    ) -> None:
         prompt, audio, layers = case
         chosen = kept_audio(either_lm, prompt, get_method("fast_v", ratio, layer), audio)
         assert_highest(chosen, references.last_attention(layers[layer - 1]), audio, kept_count(len(audio), ratio))
 
     @pytest.mark.parametrize("layer", [1, 2, 3])
     @pytest.mark.parametrize("ratio", RATIOS)
-    def test_segment_fast_v_equals_its_reference(self, either_lm: AudioLM, case: Any, ratio: float, layer: int) -> None:
+    def test_segment_fast_v_keeps_the_tokens_of_its_plain_reference(
+        self, either_lm: AudioLM, case: Any, ratio: float, layer: int
+    ) -> None:
         prompt, audio, layers = case
         chosen = kept_audio(either_lm, prompt, get_method("segment_fast_v", ratio, layer), audio)
         score = references.last_attention(layers[layer - 1])
@@ -105,7 +109,9 @@ class TestTokenPruning:
 
     @pytest.mark.parametrize("layer", [1, 2, 3])
     @pytest.mark.parametrize("ratio", [*RATIOS, 0.985, 0.999])
-    def test_dart_equals_its_reference(self, either_lm: AudioLM, case: Any, ratio: float, layer: int) -> None:
+    def test_dart_keeps_the_tokens_of_its_plain_reference(
+        self, either_lm: AudioLM, case: Any, ratio: float, layer: int
+    ) -> None:
         """At 0.985 fewer are kept than there are audio pivots."""
         prompt, audio, layers = case
         chosen = kept_audio(either_lm, prompt, get_method("dart", ratio, layer), audio)
@@ -131,7 +137,7 @@ class TestTokenPruning:
         assert set(chosen) == references.dart(layers[1], layers[2], audio, len(chosen))
 
     @pytest.mark.parametrize("ratio", RATIOS)
-    def test_fastadasp_like_equals_its_reference(self, either_lm: AudioLM, case: Any, ratio: float) -> None:
+    def test_fastadasp_like_merges_as_its_plain_reference(self, either_lm: AudioLM, case: Any, ratio: float) -> None:
         prompt, audio, layers = case
         result, _cache = run(either_lm, prompt, get_method("fastadasp_like", ratio, 2))
         (merge,) = result.merges
@@ -150,13 +156,15 @@ class TestTokenPruning:
         torch.testing.assert_close(both[1].weight, alone.weight, atol=1e-5, rtol=1e-4)
 
     @pytest.mark.parametrize("ratio", RATIOS)
-    def test_speechprune_like_equals_its_reference(self, either_lm: AudioLM, case: Any, ratio: float) -> None:
+    def test_speechprune_like_keeps_the_tokens_of_its_plain_reference(
+        self, either_lm: AudioLM, case: Any, ratio: float
+    ) -> None:
         prompt, audio, layers = case
         chosen = kept_audio(either_lm, prompt, get_method("speechprune_like", ratio, 2), audio)
         assert set(chosen) == references.speechprune(layers[1], layers[2], audio, kept_count(len(audio), ratio))
 
     @pytest.mark.parametrize("ratio", RATIOS[1:])
-    def test_divprune_equals_its_reference_at_a_layer_and_at_the_input(
+    def test_divprune_keeps_the_tokens_of_its_reference_at_a_layer_and_at_the_input(
         self, lm: AudioLM, case: Any, ratio: float
     ) -> None:
         """Also where it is published: at the LLM's input, whose states are those that enter layer 0."""
@@ -174,7 +182,7 @@ class TestTokenPruning:
         expected = [audio[math.floor(i * len(audio) / k)] for i in range(k)]
         assert kept_audio(lm, prompt, get_method("frame", ratio, layer), audio) == expected
 
-    def test_random_keeps_a_prefix_of_one_permutation_a_seed(self, lm: AudioLM, case: Any) -> None:
+    def test_random_keeps_a_prefix_of_one_permutation_for_each_seed(self, lm: AudioLM, case: Any) -> None:
         prompt, audio, _ = case
         few, many = (set(kept_audio(lm, prompt, get_method("random", ratio, 0), audio)) for ratio in (0.9, 0.4))
         assert few < many
@@ -195,7 +203,7 @@ class TestTokenPruning:
 class TestPresses:
     @pytest.mark.parametrize("ratio", RATIOS)
     @pytest.mark.parametrize("name", references.PRESSES)
-    def test_press_keeps_the_entries_of_its_reference(
+    def test_each_press_keeps_the_entries_of_its_plain_reference(
         self, either_lm: AudioLM, case: Any, name: str, ratio: float
     ) -> None:
         prompt, audio, layers = case
@@ -242,7 +250,7 @@ class TestPresses:
             for head in range(2):
                 assert_highest(entries(cached.keys[0, head], layer, head), score[head], everything, k)
 
-    def test_kv_random_is_seeded_by_sample_layer_and_head(self, lm: AudioLM, case: Any) -> None:
+    def test_kv_random_keeps_different_entries_for_each_sample_layer_and_head(self, lm: AudioLM, case: Any) -> None:
         prompt, _, layers = case
 
         def kept(ratio: float, seed: int) -> list[set[int]]:
@@ -259,7 +267,9 @@ class TestPresses:
         assert len({frozenset(chosen) for chosen in [*many, *kept(0.4, 6)]}) == 16
 
     @pytest.mark.parametrize("name", ["streaming_llm", "snapkv"])
-    def test_of_equal_scores_the_earlier_entry_is_kept(self, either_lm: AudioLM, eager: AudioLM, name: str) -> None:
+    def test_of_entries_with_equal_scores_the_earlier_one_is_kept(
+        self, either_lm: AudioLM, eager: AudioLM, name: str
+    ) -> None:
         """With fewer to keep than are certain to stay: sinks, or the audio among the last 64 positions."""
         prompt = PROMPTS["short question"]
         inputs = eager.prepare([prompt])
@@ -278,7 +288,7 @@ class TestComposed:
     """A press on top of pruning: the reference hides what was pruned from all attention, and presses what is left."""
 
     @pytest.mark.parametrize("press", [name for name in references.PRESSES if name != "pyramidkv"])
-    def test_press_after_pruning_equals_its_reference_on_the_kept_tokens(
+    def test_a_press_after_pruning_keeps_the_entries_of_its_reference(
         self, either_lm: AudioLM, eager: AudioLM, case: Any, press: str
     ) -> None:
         prompt, audio, layers = case
@@ -308,7 +318,7 @@ class TestComposed:
 
 class TestShares:
     @given(st.integers(1, 3000), st.integers(1, 24), st.data())
-    def test_of_segments_sum_to_the_budget_and_differ_by_less_than_one_from_exact(
+    def test_of_segments_sum_to_the_budget_and_are_proportional_within_one_token(
         self, total: int, segments: int, data: st.DataObject
     ) -> None:
         budget = data.draw(st.integers(1, total))
@@ -324,7 +334,7 @@ class TestShares:
 class TestDart:
     @settings(max_examples=150)
     @given(st.integers(1, 40), st.integers(0, 6), st.sampled_from([0.1, 0.5, 0.9, 0.999]), st.integers(0, 10**6))
-    def test_keeps_exactly_k_tokens_and_equals_its_reference(
+    def test_keeps_exactly_the_tokens_of_its_plain_reference_for_random_states(
         self, total: int, after: int, ratio: float, seed: int
     ) -> None:
         """From one audio token on, with fewer than four kept, and with less text after the audio than pivots."""

@@ -32,26 +32,26 @@ def verdict(clusters: Clusters, margin: float = 0.02, **options: bool) -> str:
 
 
 class TestWealth:
-    def test_by_hand(self) -> None:
+    def test_equals_a_value_computed_by_hand(self) -> None:
         """A lost cluster of two and a cluster of one without a difference, at a margin of 0.1."""
         clusters = Clusters.of([-1, -1, 0], ["a", "a", "b"])
         payoffs = np.array([(-2 + 0.2) / 2, 0.1 / 2]) / 0.9
         each = [weight * np.prod(1 + bet * payoffs) for bet, weight in zip(BETS, WEIGHTS, strict=True)]
         assert np.exp(clusters.log_wealth(0.1))[-1] == pytest.approx(sum(each))
 
-    def test_starts_at_one(self) -> None:
+    def test_starts_at_one_since_the_bet_weights_sum_to_one(self) -> None:
         assert sum(WEIGHTS) == pytest.approx(1)
 
     @pytest.mark.parametrize("worse", [False, True])
-    def test_expects_no_growth_if_the_true_loss_equals_the_margin(self, *, worse: bool) -> None:
+    def test_is_not_expected_to_grow_if_the_true_loss_equals_the_margin(self, *, worse: bool) -> None:
         """A single cluster, lost with the probability of the margin."""
         lost, kept = (math.exp(alone(change).log_wealth(0.05, worse=worse)[-1]) for change in (-1, 0))
         assert 0.05 * lost + 0.95 * kept == pytest.approx(1)
 
-    def test_stays_finite_after_a_cluster_lost_as_a_whole(self) -> None:
+    def test_stays_finite_after_a_cluster_in_which_every_sample_is_lost(self) -> None:
         assert math.isfinite(alone(-1, *[0] * 9).log_wealth(0.02)[-1])
 
-    def test_is_the_same_in_every_order_of_samples(self) -> None:
+    def test_does_not_depend_on_the_order_of_samples(self) -> None:
         first, other = alone(-1, 0, 0, 1, 0.5), alone(0, 0.5, 1, 0, -1)
         assert first.p(0.3) == pytest.approx(other.p(0.3))
 
@@ -71,7 +71,7 @@ class TestVerdict:
         assert (1 - margin) ** clusters <= 0.05 < (1 - margin) ** (clusters - 1)
 
     @pytest.mark.parametrize(("margin", "clusters"), [(0.02, 186), (0.05, 73)])
-    def test_of_equal_replies_needs_a_few_clusters_more_than_the_minimum(self, margin: float, clusters: int) -> None:
+    def test_of_equal_replies_needs_a_known_number_of_clusters(self, margin: float, clusters: int) -> None:
         assert fewest(margin) == clusters
         assert verdict(alone(*[0.0] * clusters), margin) == NO_WORSE
         few = decide(alone(*[0.0] * (clusters - 1)), margin, figure="accuracy")
@@ -83,16 +83,16 @@ class TestVerdict:
         needed = decide(clusters, 0.05, figure="accuracy").needed
         assert 2 * 70 < needed < 2 * 90
 
-    def test_is_worse_after_many_losses(self) -> None:
+    def test_is_worse_if_most_clusters_are_lost(self) -> None:
         assert verdict(alone(*[-1] * 12, *[0] * 8)) == WORSE
 
-    def test_is_open_after_few_losses(self) -> None:
+    def test_is_not_decided_after_few_losses(self) -> None:
         assert verdict(alone(*[-1] * 2, *[0] * 98)) == OPEN
 
-    def test_of_replies_that_cannot_differ_needs_no_test(self) -> None:
+    def test_of_replies_that_cannot_differ_is_no_worse_without_a_test(self) -> None:
         assert verdict(alone(0, 0), by_construction=True) == NO_WORSE
 
-    def test_holm_correction_covers_settings_and_tasks(self) -> None:
+    def test_holm_correction_counts_all_settings_and_tasks(self) -> None:
         settings = [alone(*[0.0] * 190), alone(*[0.0] * 10), alone(*[0.0] * 300)]
         single = [decide(setting, 0.02, figure="accuracy") for setting in settings]
         assert [decision.verdict for decision in single] == [NO_WORSE, OPEN, NO_WORSE]
@@ -119,7 +119,7 @@ class TestBounds:
         decision = decide(alone(*[-1] * 30, *[1] * 10, *[0] * 160), 0.02, figure="accuracy")
         assert decision.bounds[0] < decision.difference == -0.1 < decision.bounds[1] < 0
 
-    def test_one_of_many_tests_supports_only_a_wider_margin(self) -> None:
+    def test_one_of_many_tests_supports_only_a_wider_margin_than_alone(self) -> None:
         settings = [alone(*[0.0] * 200)] * 20
         (first, *_) = corrected([decide(setting, 0.02, figure="accuracy") for setting in settings], settings)
         assert first.smallest < 0.02 < first.smallest_of_all
@@ -130,7 +130,7 @@ class TestBounds:
 
 
 class TestPower:
-    def test_grows_with_the_discordance_and_shrinks_with_the_margin(self) -> None:
+    def test_needs_more_clusters_with_discordance_and_fewer_with_a_wider_margin(self) -> None:
         quiet, loud = alone(*[0] * 390, *[1, -1] * 5), alone(*[0] * 320, *[1, -1] * 40)
         counts = [
             clusters_for_power(clusters, margin) for clusters, margin in [(quiet, 0.05), (loud, 0.05), (loud, 0.1)]
@@ -138,7 +138,7 @@ class TestPower:
         assert None not in counts
         assert counts[0] < counts[1] > counts[2]
 
-    def test_the_planned_number_of_clusters_decides_in_four_of_five_cases(self) -> None:
+    def test_the_planned_number_of_clusters_decides_in_about_80_percent_of_cases(self) -> None:
         rng = np.random.default_rng(3)
         pilot = alone(*[0] * 900, *[1, -1] * 50)
         count = clusters_for_power(pilot, 0.05)
@@ -146,7 +146,7 @@ class TestPower:
         decided = np.mean(Clusters(drawn, np.ones_like(drawn), 1).p(0.05) <= 0.05)
         assert 0.72 < decided < 0.9
 
-    def test_is_none_if_no_planned_number_is_enough(self) -> None:
+    def test_has_no_cluster_number_if_none_is_large_enough(self) -> None:
         assert clusters_for_power(alone(*[1, -1] * 20), 0.001) is None
 
 
@@ -165,7 +165,7 @@ def lossy(
 @pytest.mark.parametrize("clusters", [8, 40, 200])
 @pytest.mark.parametrize(("margin", "discordance"), [(0.02, 0.02), (0.05, 0.15)])
 @pytest.mark.parametrize("worse", [False, True])
-def test_sequential_test_errs_in_at_most_5_percent_at_any_look(
+def test_the_sequential_test_errs_in_at_most_about_5_percent_over_all_looks(
     clusters: int, margin: float, discordance: float, *, worse: bool
 ) -> None:
     """At a true loss equal to the margin, in clusters of unequal sizes."""
@@ -175,7 +175,9 @@ def test_sequential_test_errs_in_at_most_5_percent_at_any_look(
 
 
 @pytest.mark.parametrize(("margin", "discordance"), [(0.05, 0.05), (0.05, 0.3), (0.1, 0.1)])
-def test_sequential_test_stops_within_1_6_times_the_samples_of_a_fixed_test(margin: float, discordance: float) -> None:
+def test_the_sequential_test_needs_at_most_1_6_times_the_samples_of_a_fixed_test(
+    margin: float, discordance: float
+) -> None:
     """A z test with known variance, at the same level and 80 % power; here no reply is lost on average."""
     fixed = (1.645 + 0.842) ** 2 * discordance / margin**2
     drawn = np.random.default_rng(0).choice(

@@ -19,12 +19,12 @@ TRUTH = ["a", "a", "a", "a", "b", "b", "b", "c", "c", "c"]
 CHOSEN = ["a", "a", "b", None, "b", "b", None, "c", "a", "a"]
 
 
-def test_golden_accuracy_and_macro_f1() -> None:
+def test_accuracy_and_macro_f1_equal_golden_values() -> None:
     assert accuracy(TRUTH, CHOSEN) == 0.5
     assert macro_f1(TRUTH, CHOSEN) == pytest.approx((1 / 2 + 2 / 3 + 1 / 2) / 3)
 
 
-def test_golden_table_per_class() -> None:
+def test_figures_per_class_equal_golden_values() -> None:
     assert per_class(TRUTH, CHOSEN) == {
         "a": {"precision": 0.5, "recall": 0.5, "f1": 0.5, "support": 4, "unparsed": 1},
         "b": {"precision": 2 / 3, "recall": 2 / 3, "f1": 2 / 3, "support": 3, "unparsed": 1},
@@ -32,7 +32,7 @@ def test_golden_table_per_class() -> None:
     }
 
 
-def test_golden_figures_as_published() -> None:
+def test_figures_by_the_published_rules_equal_golden_values() -> None:
     """Without the two unparsed: a 2 hits of 3, chosen 4, F1 4/7; b 2 of 2, chosen 3, 4/5; c 1 of 3, chosen 1, 2/4."""
     published = as_published(TRUTH, CHOSEN)
     assert published == {
@@ -43,27 +43,27 @@ def test_golden_figures_as_published() -> None:
     }
 
 
-def test_macro_f1_of_two_classes_by_hand() -> None:
+def test_macro_f1_of_two_classes_equals_a_value_computed_by_hand() -> None:
     """Male: 1 hit of 2, chosen twice, F1 2/4. Female: 2 hits of 3, chosen twice, F1 4/5; one unparsed."""
     truth = ["male", "male", "female", "female", "female"]
     chosen = ["male", None, "female", "female", "male"]
     assert macro_f1(truth, chosen) == pytest.approx((1 / 2 + 4 / 5) / 2)
 
 
-def test_an_unparsed_reply_is_a_false_negative_only() -> None:
+def test_an_unparsed_reply_lowers_recall_and_no_precision() -> None:
     assert macro_f1(["a", "b"], ["a", None]) == pytest.approx((1 + 0) / 2)
     assert per_class(["a", "b"], ["a", None])["a"]["precision"] == 1.0
     assert per_class(["a", "b"], ["a", None])["b"]["precision"] is None
 
 
-def test_a_class_that_is_only_predicted_does_not_enter_the_average() -> None:
+def test_a_class_that_is_only_predicted_does_not_enter_the_macro_f1() -> None:
     """a: 1 hit of 2, chosen once, F1 2/3; b: F1 1; c is chosen once and never true."""
     truth, chosen = ["a", "a", "b"], ["a", "c", "b"]
     assert macro_f1(truth, chosen) == pytest.approx((2 / 3 + 1) / 2)
     assert as_published(truth, chosen)["macro_f1"] == pytest.approx((2 / 3 + 1 + 0) / 3)
 
 
-def test_a_class_that_a_resample_lacks_does_not_enter_its_average() -> None:
+def test_a_class_missing_in_a_resample_does_not_enter_its_macro_f1() -> None:
     sums = choice_sums(["a", "b", "b"], ["a", "a", "b"], [False] * 3, ["x", "y", "y"])
     drawn = sums.statistic(sums.columns[1:].sum(axis=0, keepdims=True))[0]  # y alone: b is right once of twice
     assert drawn[sums.names.index("macro_f1")] == pytest.approx(2 / 3)
@@ -92,13 +92,13 @@ def test_macro_f1_equals_the_textbook_formula(rows: list[tuple[str, str | None]]
 
 
 @given(pairs)
-def test_more_unparsed_replies_never_help(rows: list[tuple[str, str | None]]) -> None:
+def test_turning_right_replies_into_unparsed_ones_never_raises_macro_f1(rows: list[tuple[str, str | None]]) -> None:
     truth, chosen = [row[0] for row in rows], [row[1] for row in rows]
     silenced = [guess if guess != right else None for right, guess in rows]
     assert macro_f1(truth, silenced) == 0 <= macro_f1(truth, chosen)
 
 
-def test_the_summary_equals_the_metric_functions() -> None:
+def test_figures_of_the_summary_equal_those_of_the_metric_functions() -> None:
     strict = [True] * 4 + [False] * 6
     summary = summarise_choices(TRUTH, CHOSEN, strict, [str(i) for i in range(10)], seed=1)
     assert {key: summary[key] for key in ("n", "unparsed", "accuracy", "strict_accuracy", "macro_f1", "score")} == {
@@ -115,7 +115,7 @@ def test_the_summary_equals_the_metric_functions() -> None:
     json.dumps(summary, allow_nan=False)
 
 
-def test_intervals_equal_those_of_resampled_samples() -> None:
+def test_bootstrap_intervals_equal_those_of_repeating_the_samples() -> None:
     """The same draws, done the slow way: repeat each cluster's samples and call the public functions."""
     rng = np.random.default_rng(3)
     truth = rng.choice(list("abc"), 40).tolist()
@@ -138,7 +138,7 @@ def test_intervals_equal_those_of_resampled_samples() -> None:
         assert summary["intervals"][name] == pytest.approx(expected, abs=1e-6)
 
 
-def test_one_cluster_gives_no_interval_and_many_clusters_a_narrow_one() -> None:
+def test_one_cluster_gives_no_interval_and_500_clusters_give_the_normal_one() -> None:
     single_cluster = summarise_choices(TRUTH, CHOSEN, [False] * 10, ["same"] * 10, seed=0)
     assert set(single_cluster["intervals"].values()) == {None}
     repeated = summarise_choices(TRUTH * 50, CHOSEN * 50, [False] * 500, [str(i) for i in range(500)], seed=0)
@@ -147,13 +147,13 @@ def test_one_cluster_gives_no_interval_and_many_clusters_a_narrow_one() -> None:
     assert [low, high] == pytest.approx([0.456, 0.544], abs=0.006)
 
 
-def test_a_run_without_samples_has_a_summary_without_figures() -> None:
+def test_the_summary_of_a_run_without_samples_has_no_score() -> None:
     summary = summarise_choices([], [], [], [], seed=0)
     assert summary["n"] == 0
     assert summary["score"] is None
 
 
-def test_unequal_lengths_and_no_samples_are_refused() -> None:
+def test_metrics_of_unequal_lengths_or_of_no_samples_are_refused() -> None:
     with pytest.raises(ValueError, match="2 truths"):
         macro_f1(["a", "b"], ["a"])
     with pytest.raises(ValueError, match="no samples"):

@@ -49,7 +49,7 @@ def compared(ours: np.ndarray, other: np.ndarray, clusters: np.ndarray | None = 
     return verdict([pair_of(mean_sums(ours), mean_sums(other), names)], **{"seed": 1, **options})
 
 
-def test_p_is_not_small_if_few_swaps_have_a_value() -> None:
+def test_p_is_not_small_if_only_two_swaps_have_a_value() -> None:
     """Only the observed labelling and its opposite have a score: two of 4,096."""
 
     def extreme(sums: np.ndarray) -> np.ndarray:
@@ -60,7 +60,7 @@ def test_p_is_not_small_if_few_swaps_have_a_value() -> None:
         assert verdict([pair_of(ours, other, list("abcdefghijkl"))], seed).p in (1.0, None)
 
 
-def test_equal_draws_are_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_equal_resamples_and_swaps_are_computed_only_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Six clusters can be drawn in 462 ways, and swapped in 64."""
     ours, seen = mean_sums(np.array([0.1, 0.7, 0.2, 0.9, 1.0, 0.4])), list[int]()
     counting = Sums(ours.names, ours.columns, lambda sums: seen.append(len(sums)) or ours.statistic(sums))
@@ -73,7 +73,7 @@ def test_equal_draws_are_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     np.testing.assert_allclose(drawn, each, rtol=0, atol=1e-12)
 
 
-def test_settings_with_the_same_reference_sum_its_resamples_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_with_one_reference_sum_its_resamples_only_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """And a column that setting and reference share is not summed again."""
     rng, clusters, counted = np.random.default_rng(0), [f"c{number}" for number in range(40)], list[int]()
     right, *settings = ((rng.random(40) < 0.5).astype(float) for _ in range(4))
@@ -94,7 +94,7 @@ def test_settings_with_the_same_reference_sum_its_resamples_once(monkeypatch: py
     assert counted[4:] == [4, 4, 4]
 
 
-def test_each_block_of_draws_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_block_of_random_draws_differs_from_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
     """Twice, since the draws of a seed are kept for the next setting."""
     pair = pair_of(mean_sums(np.arange(6.0)), mean_sums(np.ones(6)), list("abcdef"))
     monkeypatch.setattr("audiomarathon.metrics.paired._BLOCK", 6 * 50)
@@ -107,7 +107,7 @@ class TestDifference:
     def test_is_the_first_side_minus_the_second(self) -> None:
         assert compared(np.array([1.0, 1, 0, 1]), np.array([0.0, 1, 0, 0])).difference == pytest.approx(0.5)
 
-    def test_of_macro_f1_is_that_of_the_two_scores(self) -> None:
+    def test_of_macro_f1_is_taken_from_the_two_scores(self) -> None:
         truth = ["a", "a", "b", "b", "c", "c"]
         ours, other = ["a", "b", "b", "b", None, "c"], ["a", "a", "a", "b", "c", "a"]
         pair = pair_of(choice_sums(truth, ours, [False] * 6), choice_sums(truth, other, [False] * 6), truth, "macro_f1")
@@ -160,7 +160,7 @@ class TestDifferences:
         assert np.isnan(pair.differences(np.random.default_rng(0))["share"].value)
 
     @pytest.mark.parametrize(("right", "base", "reach"), [(1, 1, 1.0), (0, 0, 1.0), (1, 0, 2**0.5)])
-    def test_of_all_right_or_all_wrong_samples_have_newcombes_interval(
+    def test_between_all_right_or_all_wrong_sides_have_newcombes_interval(
         self, right: int, base: int, reach: float
     ) -> None:
         difference = self.estimate_difference(np.full(6, float(right)), np.full(6, float(base)), list("abcdef"))
@@ -172,18 +172,18 @@ class TestDifferences:
 class TestUndefined:
     """A figure that some samples, resamples or swaps have no value for."""
 
-    def test_score_gives_no_difference_interval_or_p(self) -> None:
+    def test_score_gives_no_difference_interval_or_p_value(self) -> None:
         pair = pair_of(share_sums([1, 0], [0, 0]), share_sums([0, 0], [0, 0]), ["a", "b"], "share")
         assert verdict([pair]) == PairedResult(None, None, None)
 
-    def test_resamples_are_left_out_and_counted(self) -> None:
+    def test_resamples_are_left_out_of_the_interval_and_counted(self) -> None:
         """Of four clusters one has all that is counted: (3/4)^4 = 32 % of resamples miss it."""
         pair = pair_of(share_sums([1, 0, 0, 0], [2, 0, 0, 0]), share_sums([2, 0, 0, 0], [2, 0, 0, 0]), list("abcd"))
         result = verdict([pair], draws=4000)
         assert result.undefined_resamples == pytest.approx(0.316 * 4000, abs=120)
         assert result.interval == pytest.approx((-0.5, -0.5))
 
-    def test_swaps_are_left_out_and_counted_and_not_taken_as_smaller(self) -> None:
+    def test_swaps_are_counted_and_left_out_rather_than_taken_as_smaller(self) -> None:
         """Own counts in a and b, other in c and d: both sides have a value in 14 of 16 swaps, 1 apart in 2 or 4."""
         sums, other = share_sums([1, 1, 0, 0], [1, 1, 0, 0]), share_sums([0, 0, 0, 0], [0, 0, 1, 1])
         labellings = list(itertools.product([0, 1], repeat=4))
@@ -193,7 +193,7 @@ class TestUndefined:
         assert result.undefined_swaps == pytest.approx(8000 * (1 - len(valued) / 16), abs=250)
         assert result.p == pytest.approx(np.mean([abs(difference) >= 1 for difference in valued]), abs=0.02)
 
-    def test_task_leaves_the_difference_over_tasks_undefined(self) -> None:
+    def test_task_score_leaves_the_difference_over_tasks_undefined(self) -> None:
         none = pair_of(share_sums([1, 0], [0, 0]), share_sums([0, 0], [0, 0]), ["a", "b"])
         some = pair_of(mean_sums(np.ones(4)), mean_sums(np.zeros(4)), list("abcd"))
         assert verdict([none, some]).difference is None
@@ -215,7 +215,7 @@ class TestSignFlip:
         exact = np.mean([abs(np.mean(s * (ours - other))) >= observed - 1e-12 for s in signs])
         assert compared(ours, other, draws=40_000).p == pytest.approx(exact, abs=0.01)
 
-    def test_agrees_with_scipys_permutation_test(self) -> None:
+    def test_p_agrees_with_scipys_permutation_test(self) -> None:
         rng = np.random.default_rng(3)
         ours, other = rng.normal(0.3, 1, 30), rng.normal(0, 1, 30)
         expected = stats.permutation_test(
@@ -230,7 +230,7 @@ class TestSignFlip:
         assert compared(ours, other).p < 0.001
 
     @pytest.mark.parametrize(("size", "gained"), [(40, 34), (100, 80), (1000, 600)])
-    def test_a_tiny_p_equals_the_binomial_one(self, size: int, gained: int) -> None:
+    def test_a_tiny_p_equals_that_of_the_binomial_test(self, size: int, gained: int) -> None:
         """From 8e-6 to 3e-10, of 10,000 swaps: no swap would reach the difference."""
         ours = np.array([1.0] * gained + [0.0] * (size - gained))
         assert compared(ours, 1 - ours).p == pytest.approx(stats.binomtest(gained, size).pvalue, rel=0.15)
@@ -249,7 +249,7 @@ class TestSignFlip:
         assert exact < 1e-3
         assert verdict(pairs).p == pytest.approx(exact, rel=0.15)
 
-    def test_a_small_p_is_never_zero(self) -> None:
+    def test_a_small_p_is_above_zero_for_every_seed(self) -> None:
         """Also where no draw reaches the difference, the observed labelling counts."""
         drawn = Drawn.of(
             pair_of(mean_sums(np.ones(30)), mean_sums(np.zeros(30)), [str(number) for number in range(30)]),
@@ -263,7 +263,7 @@ class TestSignFlip:
         assert compared(same, same).p == 1.0
 
     @pytest.mark.parametrize("size", [1, 5])
-    def test_keeps_its_level_under_the_null_hypothesis(self, size: int) -> None:
+    def test_rejects_a_true_null_hypothesis_in_about_5_percent_of_cases(self, size: int) -> None:
         """Clusters of `size` samples that share what a speaker does to one setting and not to the other."""
         rng, hits, naive, runs = np.random.default_rng(5), 0, 0, 250
         for _ in range(runs):
@@ -274,7 +274,7 @@ class TestSignFlip:
         assert 0.02 <= hits / runs <= 0.08
         assert size == 1 or naive / runs > 0.15  # as if samples were independent
 
-    def test_keeps_its_level_for_macro_f1_over_two_tasks(self) -> None:
+    def test_rejects_a_true_null_for_macro_f1_over_two_tasks_in_about_5_percent(self) -> None:
         """Of two tasks, three classes each, in clusters of three; both settings guess alike."""
         rng, hits, names = np.random.default_rng(8), 0, [str(number // 3) for number in range(36)]
         for _ in range(200):
@@ -286,7 +286,7 @@ class TestSignFlip:
             hits += verdict(pairs, draws=200).p <= 0.05
         assert 0.02 <= hits / 200 <= 0.085
 
-    def test_has_more_power_than_an_unpaired_test(self) -> None:
+    def test_finds_a_difference_more_often_than_an_unpaired_test(self) -> None:
         rng = np.random.default_rng(6)
         paired = unpaired = 0
         for _ in range(100):
@@ -299,7 +299,7 @@ class TestSignFlip:
 
 
 class TestInterval:
-    def test_covers_the_true_accuracy_as_often_as_stated(self) -> None:
+    def test_covers_the_true_accuracy_in_about_95_percent_of_runs(self) -> None:
         """Accuracy of 250 samples in 50 clusters, 1,000 runs."""
         rng = np.random.default_rng(7)
         names = [str(name) for name in np.repeat(range(50), 5)]
@@ -312,7 +312,7 @@ class TestInterval:
             held += low <= 2 / 3 <= high
         assert 0.93 <= held / 1000 <= 0.97
 
-    def test_is_missing_for_one_cluster(self) -> None:
+    def test_of_one_cluster_is_missing(self) -> None:
         assert compared(np.ones(3), np.zeros(3), np.array(["a", "a", "a"])).interval is None
 
 
@@ -328,7 +328,7 @@ class TestMcNemar:
             (3, 3, 1.0),
         ],
     )
-    def test_golden_p_values(self, gained: int, lost: int, expected: float) -> None:
+    def test_p_values_equal_golden_values(self, gained: int, lost: int, expected: float) -> None:
         ours = [True] * gained + [False] * lost + [True, False] * 5
         other = [False] * gained + [True] * lost + [True, False] * 5
         assert mcnemar(ours, other) == pytest.approx(expected)
@@ -349,5 +349,5 @@ class TestHolm:
             ([], []),
         ],
     )
-    def test_golden_adjusted_p_values(self, given: list[float], expected: list[float]) -> None:
+    def test_adjusted_p_values_equal_golden_values(self, given: list[float], expected: list[float]) -> None:
         assert holm(given) == pytest.approx(expected)

@@ -42,7 +42,7 @@ def test_cluster_totals_are_sums_in_the_order_of_cluster_names() -> None:
     assert totals.tolist() == [[2, 20], [5, 50]]
 
 
-def test_cluster_totals_refuse_samples_without_a_cluster() -> None:
+def test_cluster_totals_refuse_a_sample_without_a_cluster() -> None:
     with pytest.raises(ValueError, match="3 samples but 2 clusters"):
         cluster_totals([[1], [2], [3]], ["a", "b"])
 
@@ -57,7 +57,7 @@ def test_the_interval_depends_on_the_seed_and_not_on_the_order_of_samples() -> N
     assert first != other
 
 
-def test_the_median_keeps_samples_with_their_clusters_in_any_order() -> None:
+def test_the_median_of_resampled_clusters_does_not_depend_on_sample_order() -> None:
     rng = np.random.default_rng(0)
     values, names = np.repeat(np.arange(10.0), 6) + rng.random(60), np.repeat(list("abcdefghij"), 6)
     order = rng.permutation(60)
@@ -68,7 +68,7 @@ def test_the_median_keeps_samples_with_their_clusters_in_any_order() -> None:
 
 
 @pytest.mark.parametrize(("size", "clusters"), [(2, 2), (7, 3), (60, 60), (200, 9), (900, 900)])
-def test_the_median_of_a_resample_is_that_of_its_repeated_samples(size: int, clusters: int) -> None:
+def test_the_median_of_a_resample_equals_that_of_its_repeated_samples(size: int, clusters: int) -> None:
     rng = np.random.default_rng(size)
     values, codes = np.round(rng.random(size), 2), np.arange(size) % clusters  # some are equal
     (weights,) = Resampler(3, 50)._weights(clusters)
@@ -76,7 +76,7 @@ def test_the_median_of_a_resample_is_that_of_its_repeated_samples(size: int, clu
     assert Resampler(3, 50).median(values, [f"{code:03}" for code in codes]).drawn == pytest.approx(expected)
 
 
-def test_the_median_of_a_resample_may_lie_far_from_the_overall_median() -> None:
+def test_the_median_of_a_resample_is_right_even_far_from_the_overall_median() -> None:
     values, codes = np.arange(900.0), np.arange(900) // 300  # three clusters, each with neighbours only
     medians = Resampler(3, 50).median(values, list(map(str, codes))).drawn
     (weights,) = Resampler(3, 50)._weights(3)
@@ -85,18 +85,18 @@ def test_the_median_of_a_resample_may_lie_far_from_the_overall_median() -> None:
 
 @pytest.mark.parametrize("largest", [1, 255, 1 << 22])
 @pytest.mark.parametrize("whole", [True, False])
-def test_drawn_sums_equal_a_double_precision_matrix_product(largest: int, whole: bool) -> None:
+def test_sums_of_resamples_equal_a_double_precision_matrix_product(largest: int, whole: bool) -> None:
     rng = np.random.default_rng(largest)
     drawn, totals = rng.integers(0, 5, (40, 60)).astype(np.uint8), rng.random((60, 3)) * largest
     totals = np.ceil(totals) if whole else totals
     assert np.array_equal(statistics.drawn_sums(drawn, totals), drawn.astype(float) @ totals)
 
 
-def test_one_cluster_has_no_interval() -> None:
+def test_the_bootstrap_of_one_cluster_has_no_interval() -> None:
     assert cluster_bootstrap(totals_of(np.array([0.0, 1.0]), np.array([7, 7])), mean, seed=0) == [None]
 
 
-def test_two_clusters_give_an_interval_over_the_whole_range() -> None:
+def test_the_bootstrap_of_0_and_1_in_two_clusters_has_the_interval_0_to_1() -> None:
     """With 2 clusters 25 % of the resamples hold one of them twice, and the expanded tail reaches them."""
     (interval,) = cluster_bootstrap(totals_of(np.array([0.0, 1.0]), np.array([0, 1])), mean, seed=0)
     assert interval == (0.0, 1.0)
