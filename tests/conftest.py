@@ -15,13 +15,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 from families import FAMILIES, Family
-from hypothesis import settings
 from remembered import spare_transformers
 from tqdm import tqdm
 from tqdm.auto import tqdm as tqdm_auto
@@ -38,8 +38,11 @@ if TYPE_CHECKING:
     from audiomarathon.models.audio_lm import AudioLM
     from audiomarathon.models.prompt import Prompt
 
-settings.register_profile("suite", deadline=None)  # a deadline is a time, which a busy machine passes
-settings.load_profile("suite")
+with suppress(ImportError):  # `make test-gpu` runs without it
+    from hypothesis import settings
+
+    settings.register_profile("suite", deadline=None)  # a deadline is a time, which a busy machine passes
+    settings.load_profile("suite")
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # threads that wait for each other on a busy machine slow everything
 
 
