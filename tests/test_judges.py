@@ -627,6 +627,15 @@ def test_runs_of_tasks_without_judges_are_left_out_and_counted_in_one_line(tmp_p
     assert error.startswith(f"error: {tmp_path}: no run of a task that is judged")
 
 
+def test_judging_exits_with_2_if_a_run_cannot_be_read(toy: Path) -> None:
+    damaged = copied(toy, "damaged") / "run.json"
+    damaged.write_text("{}")
+    code, said = call("judge", toy, damaged.parent, "--with", "scripted")
+    assert code == 2
+    assert f"left out: {damaged.parent}" in said
+    assert (toy / "judgements-scripted.jsonl").is_file()
+
+
 TURN = "<|im_start|>{{ one['role'] }}\n{{ one['content'] }}<|im_end|>\n"
 TEMPLATE = f"{{% for one in messages %}}{TURN}{{% endfor %}}<|im_start|>assistant\n"
 

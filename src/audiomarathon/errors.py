@@ -77,9 +77,12 @@ class AudioError(AudioMarathonError):
     """
 
     def __init__(self, path: object, reason: str) -> None:
-        super().__init__(f"{path}: {reason}")
+        super().__init__(path, reason)  # what pickle makes the error from again
         self.path = Path(str(path))
         self.reason = reason
+
+    def __str__(self) -> str:
+        return f"{self.args[0]}: {self.reason}"
 
 
 class ModelError(AudioMarathonError):

@@ -191,14 +191,14 @@ def judge(
     """
     from audiomarathon.report import render
 
-    cases = _cases(runs, protocol, anchors_only=anchors_only)
+    cases, unread = _cases(runs, protocol, anchors_only=anchors_only)
     failed = asking.ask(cases, ray)
     if failed is None:
         return 0 if asking.plan else 2
     for title, rows in _certificates(cases, asking.judges).items():
         render.show(render.Table.of(rows, title=title))
     code = 0 if anchors_only else show_scored([case.folder for case in cases])
-    return max(code, int(failed > 0))
+    return max(code, int(failed > 0), 2 * (unread > 0))
 
 
 def _confirmed(calls: int) -> bool:
@@ -207,8 +207,11 @@ def _confirmed(calls: int) -> bool:
     return typer.confirm(f"Make {calls:,} calls?", err=True)
 
 
-def _cases(paths: Sequence[Path], protocol: str, *, anchors_only: bool) -> list[Case]:
-    """Return the runs of tasks that models judge, with their protocols; print how many runs were left out."""
+def _cases(paths: Sequence[Path], protocol: str, *, anchors_only: bool) -> tuple[list[Case], int]:
+    """Return (the runs of tasks that models judge, with their protocols; the number of runs that cannot be read).
+
+    Print which runs are left out.
+    """
     from audiomarathon.judges.judging import Case
     from audiomarathon.runs.read import Run, run_folders
 
@@ -224,13 +227,15 @@ def _cases(paths: Sequence[Path], protocol: str, *, anchors_only: bool) -> list[
             raise SettingsError(f"{run.key}: unknown protocol {name!r}; allowed: {', '.join(protocols)}")
         return Case(folder, list(run.records.values()), protocols[name], anchors_only)
 
-    cases = [case for case in one_by_one(run_folders(paths), case_of, "left out") if case]
+    folders = run_folders(paths)
+    read = one_by_one(folders, case_of, "left out")
+    cases = [case for case in read if case]
     if unjudged:
         tasks = ", ".join(sorted(set(unjudged)))
         say(f"left out: {counted(len(unjudged), 'run')} of {tasks}: models do not judge these replies")
     if not cases:
         raise SettingsError(f"{', '.join(map(str, paths))}: no run of a task that is judged by models, such as jasco")
-    return cases
+    return cases, len(folders) - len(read)
 
 
 def _certificates(cases: Sequence[Case], names: Collection[str]) -> dict[str, list[dict[str, Any]]]:

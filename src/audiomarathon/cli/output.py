@@ -136,14 +136,17 @@ def show_scored(folders: Sequence[Path], ray: Ray | None = None) -> int:
     from audiomarathon.engine.run import score
 
     results = one_by_one(folders, score, ray=ray, per_core=True)
-    code = show(results) if results else 2
+    code = show(results, again="repeat the command that began the run") if results else 2
     return code if len(results) == len(folders) else 2
 
 
-def show(results: list[Any], title: str = "", *, folders: bool = True) -> int:
+def show(
+    results: list[Any], title: str = "", *, folders: bool = True, again: str = "run the same command again"
+) -> int:
     """Print results and, unless `folders` is False, their folders; return 1 if anything is missing, else 0.
 
-    These count as missing: failed samples, samples not run yet, and samples whose attention was not captured.
+    These count as missing: failed samples, samples not run yet, and samples whose attention was not captured. `again`
+    tells the user how to get them.
     """
     from audiomarathon.report import render, tables
     from audiomarathon.runs.folder import what_failed
@@ -158,9 +161,9 @@ def show(results: list[Any], title: str = "", *, folders: bool = True) -> int:
         missing = result.summary["expected"] - result.summary["n"] - errors
         reasons = [what_failed(result.folder, errors)] * bool(errors) + [f"{missing} not run yet"] * bool(missing)
         once = "once the cause is fixed" if errors else "to continue"
-        say(f"error: {result.folder}: {', '.join(reasons)}; run the same command again {once}")
+        say(f"error: {result.folder}: {', '.join(reasons)}; {again} {once}")
     unseen = [result for result in results if result.without_attention]
     for result in unseen:
         number = counted(result.without_attention, "sample")
-        say(f"error: {result.folder}: the attention of {number} is missing; run the same command again to continue")
+        say(f"error: {result.folder}: the attention of {number} is missing; {again} to continue")
     return 1 if incomplete or unseen else 0

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from pathlib import Path
 
 from audiomarathon.benchmarks import Sample, Task, selected
@@ -141,7 +142,10 @@ def plan_sweep(
     lines = [
         f"plan: {counted(len(tasks), 'task')} x {counted(len(methods), 'setting')} on {spec.key} ({name}), "
         f"{hardware.device}, {hardware.dtype}; nothing is loaded or run",
-        f"settings: {', '.join(method.label for method in methods)}",
+        *(
+            f"settings of {key}: {', '.join(method.label for method in same)}"
+            for key, same in groupby(methods, lambda method: method.key)
+        ),
         *(part.line for part in parts),
         f"total: {sum(part.replies for part in parts):,} replies, {_hours(sum(part.seconds or 0.0 for part in parts))}"
         + f" and {counted(unknown, 'task')} unknown" * bool(unknown),
