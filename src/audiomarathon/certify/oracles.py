@@ -201,7 +201,7 @@ class Hidden(Method):
 
     @contextmanager
     def applied_to(self, lm: AudioLM, inputs: Inputs) -> Iterator[Trace]:
-        """Mask the dropped tokens, and overwrite merged ones, inside the block; yield the trace."""
+        """Mask the dropped tokens, and overwrite merged ones, inside the block; yield an empty report (trace)."""
         assert self.kept is not None
         prompt, layers = inputs.audio_mask.shape[1], lm.decoder_layers
         with ExitStack() as stack:
@@ -230,7 +230,7 @@ class HiddenInSteps(Method):
 
     @contextmanager
     def applied_to(self, lm: AudioLM, inputs: Inputs) -> Iterator[Trace]:
-        """Mask the dropped tokens inside the block; yield the trace."""
+        """Mask the dropped tokens inside the block; yield an empty report (trace)."""
         with ExitStack() as stack:
             stack.enter_context(_masks_possible(lm))
             for first, kept in self.steps:  # a later step's mask replaces the earlier ones
@@ -255,7 +255,7 @@ class HiddenEntries(Method):
 
     @contextmanager
     def applied_to(self, lm: AudioLM, inputs: Inputs) -> Iterator[Trace]:
-        """Mask the removed KV-cache entries in decode, inside the block; yield the trace."""
+        """Mask the removed KV-cache entries in decode, inside the block; yield an empty report (trace)."""
         config: Any = lm.decoder.config
         prompt = inputs.audio_mask.shape[1]
         heads = config.num_attention_heads
@@ -284,7 +284,10 @@ class Shorter(Method):
 
     @contextmanager
     def applied_to(self, lm: AudioLM, inputs: Inputs) -> Iterator[Trace]:
-        """Shorten the prompt, and put the given states in place of the audio tokens, in the block; yield the trace."""
+        """Shorten the prompt, and put the given states in place of the audio tokens, inside the block.
+
+        Yield a report (trace) with the shortened batch.
+        """
         assert self.kept is not None
         assert self.states is not None
         kept, states = self.kept.to(inputs.audio_mask.device), self.states

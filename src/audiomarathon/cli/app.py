@@ -80,7 +80,7 @@ def score(runs: Runs, ray: Ray | None) -> int:
     audiomarathon score results/tau
     audiomarathon score results --executor ray
 
-    With --executor ray, each worker takes a run folder at a time, and --workers is by default one a core.
+    With --executor ray, each worker takes a run folder at a time, and --workers is by default one per core.
     """
     from audiomarathon.runs.read import run_folders
 

@@ -60,7 +60,7 @@ class _Question:
         return (self.sample.event,) if self.sample and self.sample.event else ()
 
     def judge(self, reply: str) -> tuple[str, bool | None]:
-        """Return (the text to show for a reply, whether the reply is right); None instead of the latter if unknown."""
+        """Return (the text to show for a reply, whether the reply is right, or None if unknown)."""
         if self.task is None or self.sample is None:
             return reply, None
         scorer, reference = self.task.scorer, self.task.reference(self.sample)

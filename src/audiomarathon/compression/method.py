@@ -210,7 +210,10 @@ class Base(Method):
 
     @contextmanager
     def applied_to(self, lm: AudioLM, inputs: Inputs) -> Iterator[Trace]:
-        """Change nothing inside the block, but measure how similar neighbouring audio tokens are; yield the trace."""
+        """Change nothing inside the block, and yield the method's report (trace).
+
+        The report has one fact: how similar neighbouring audio tokens are.
+        """
         from audiomarathon.compression.redundancy import redundancy_measured
 
         trace = Trace(tuple(inputs.audio_tokens))

@@ -146,7 +146,7 @@ class KVPress(Method):
 
     @contextmanager
     def applied_to(self, lm: AudioLM, inputs: Inputs, before: Trace | None = None) -> Iterator[Trace]:
-        """Shrink each layer's KV cache in prefill, inside the block; yield the trace.
+        """Shrink each layer's KV cache in prefill, inside the block; yield the method's report (trace).
 
         `before` is the trace of a token pruner that is applied before this press; None without a pruner.
         """

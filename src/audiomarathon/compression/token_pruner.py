@@ -38,9 +38,8 @@ _QUERIES = 128  # number of queries whose attention is in memory at once
 class Scored:
     """The model's inner state at layer K, where tokens are dropped, for one sample.
 
-    Shapes: H query heads, Hkv key heads, heads of size d, hidden states of size D.
-
-    S is the number of prompt positions, left padding included.
+    Shapes: S prompt positions (left padding included), H query heads, Hkv key heads, heads of size d, hidden states of
+    size D.
 
     Attributes
     ----------
@@ -341,7 +340,7 @@ class TokenPruner(Method):
 
     @contextmanager
     def applied_to(self, lm: AudioLM, inputs: Inputs) -> Iterator[Trace]:
-        """Drop or merge audio tokens in prefill, inside the block; yield the trace."""
+        """Drop or merge audio tokens in prefill, inside the block; yield the method's report (trace)."""
 
         from audiomarathon.compression.attention import attention_watched
         from audiomarathon.compression.dropping import DropsInSteps
@@ -418,7 +417,7 @@ class TokenPruner(Method):
 
     @contextmanager
     def _states_dropped(self, lm: AudioLM, inputs: Inputs) -> Iterator[Trace]:
-        """Drop or merge an encoder-decoder's states inside the block, and yield the trace; see `states.py`."""
+        """Drop or merge an encoder-decoder's states inside the block; yield the report (trace). See `states.py`."""
         from audiomarathon.compression.heard import heard_by_state
         from audiomarathon.compression.states import StateDrop
 
@@ -443,7 +442,7 @@ class TokenPruner(Method):
 
     @contextmanager
     def _tower_dropped(self, lm: AudioLM, inputs: Inputs) -> Iterator[Trace]:
-        """Drop or merge states inside the audio tower, in a block, and yield the trace; see `tower.py`."""
+        """Drop or merge states inside the audio tower; yield the method's report (trace). See `tower.py`."""
         from audiomarathon.compression.tower import TowerDrop
 
         trace = Trace(tuple(inputs.audio_tokens))

@@ -79,7 +79,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class Answer:
-    """One reply, with its times, token counts and cost.
+    """One reply of a model, with its times, token counts and cost.
 
     Attributes
     ----------
@@ -781,7 +781,10 @@ def proxy_of(url: str) -> str | None:
 
 
 def _is_this_machine(host: str) -> bool:
-    """Tell whether a host is this machine, in any spelling, without a name server, which may be unreachable."""
+    """Tell whether a host name or address means this machine, in any spelling.
+
+    No name server is asked, since it may be unreachable.
+    """
     name = host.rstrip(".").lower()
     if name in (*_LOCAL, socket.gethostname().lower()) or name.endswith(".localhost"):
         return True

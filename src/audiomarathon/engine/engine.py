@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Engine(ABC):
-    """A model that is ready to answer the samples of one task after another.
+    """An engine: a model that is ready to answer the samples of one task after another.
 
     Attributes
     ----------

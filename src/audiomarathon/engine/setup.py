@@ -75,7 +75,7 @@ class Setup:
 
     @property
     def name(self) -> str:
-        """Name of the run's folder within a task's results: the checkpoint's name.
+        """Name of the model's folder within a task's results folder: the checkpoint's name.
 
         In a cascade (a text LLM that reads transcripts), the transcriber's name comes before it.
         """

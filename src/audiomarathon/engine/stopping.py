@@ -243,8 +243,8 @@ class Stopping:
     def differences(self, job: Job, jobs: Sequence[Job], names: Sequence[str], *, worst: bool = False) -> Clusters:
         """Return the differences (a setting's score minus base's) on the named clusters, as input of the betting test.
 
-        The clusters must have run. With `worst`, a sample that has a score under only one of the two counts as lost:
-        see :attr:`Pairs.worst`.
+        Base is the run without compression; clusters are samples that depend on each other, and they must have run.
+        With `worst`, a sample that has a score under only one of the two counts as lost: see :attr:`Pairs.worst`.
         """
         base = next(other for other in jobs if _is_base(other))
         sums = np.array([self._summed(job, base, name) for name in names], dtype=np.float64).reshape(-1, 5).T

@@ -343,7 +343,7 @@ def from_records(folder: Path, todo: Todo, calls: Calls) -> tuple[float, int] | 
 
 
 def _after_encoder(record: Record, time: Mapping[str, float], share: float, calls: Calls) -> float:
-    """Estimate the seconds of LLM prefill and decode in all calls of a sample, from a record of base.
+    """Estimate the seconds of LLM prefill and decode in all calls of a sample, from a record of base (no compression).
 
     Parameters
     ----------

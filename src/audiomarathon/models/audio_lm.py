@@ -536,7 +536,7 @@ class AudioLM:
     def call(
         self, inputs: Inputs, config: GenerationConfig, processors: LogitsProcessorList
     ) -> tuple[torch.Tensor, Any]:
-        """Call the model's `generate`; return (new tokens, shape (rows, steps); what `generate` returned)."""
+        """Call the model's `generate`; return (new tokens of shape (rows, steps), all that `generate` returned)."""
         output = self.model.generate(**inputs.tensors, generation_config=config, logits_processor=processors)
         return output.sequences[:, inputs.audio_mask.shape[1] :], output
 

@@ -11,9 +11,9 @@ from audiomarathon.compression.presses.expected_attention import ExpectedAttenti
 
 @dataclass(frozen=True)
 class AdaExpectedAttention(ExpectedAttention):
-    """Expected attention with Ada-KV (Y.
+    """Expected attention with Ada-KV: a layer's heads share one budget of KV-cache entries.
 
-    Feng et al., arXiv 2407.11550): a layer's heads share one budget of entries.
+    Ada-KV is by Y. Feng et al., arXiv 2407.11550.
     """
 
     key: ClassVar[str] = "ada_expected_attention"

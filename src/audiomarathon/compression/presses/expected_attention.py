@@ -29,7 +29,7 @@ class ExpectedAttention(KVPress):
     sinks: int = 4
 
     def score(self, cached: Cached) -> torch.Tensor:
-        """Return the score of each KV-cache entry: its expected attention × the norm of its value, shape (Hkv, S)."""
+        """Return each KV-cache entry's score, shape (key heads, entries): expected attention × norm of its value."""
         import torch
 
         groups, length, size = cached.key.shape

@@ -23,7 +23,7 @@ class KeyDiff(KVPress):
     paper: ClassVar[str] = "2504.15364"
 
     def score(self, cached: Cached) -> torch.Tensor:
-        """Return the score of each KV-cache entry: how much its key differs from the mean key, shape (Hkv, S)."""
+        """Return each KV-cache entry's score, shape (key heads, entries): how its key differs from the mean key."""
         from torch.nn.functional import cosine_similarity, normalize
 
         keys = cached.key.float()

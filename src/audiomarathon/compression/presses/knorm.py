@@ -23,7 +23,7 @@ class Knorm(KVPress):
     paper: ClassVar[str] = "2406.11430"
 
     def score(self, cached: Cached) -> torch.Tensor:
-        """Return the score of each KV-cache entry: −‖key‖₂, shape (Hkv, S)."""
+        """Return each KV-cache entry's score, shape (key heads, entries): −‖key‖₂."""
         import torch
 
         norm: torch.Tensor = torch.linalg.vector_norm(cached.key.float(), dim=-1)

@@ -22,7 +22,7 @@ class KVRandom(KVPress):
     title: ClassVar[str] = "seeded random entries"
 
     def score(self, cached: Cached) -> torch.Tensor:
-        """Return a random score for each KV-cache entry, shape (Hkv, S)."""
+        """Return a random score for each KV-cache entry, shape (key heads, entries)."""
         import torch
 
         generator = torch.Generator().manual_seed(cached.seed * 1009 + cached.layer)

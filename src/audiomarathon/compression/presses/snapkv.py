@@ -29,7 +29,7 @@ class SnapKV(KVPress):
     kernel: int = 5
 
     def score(self, cached: Cached) -> torch.Tensor:
-        """Return the score of each KV-cache entry: pooled attention from the end of the prompt, shape (Hkv, S)."""
+        """Return each KV-cache entry's score, shape (key heads, entries): pooled attention from the prompt's end."""
         import torch
         from torch.nn.functional import avg_pool1d
 

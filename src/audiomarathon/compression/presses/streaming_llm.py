@@ -25,7 +25,7 @@ class StreamingLLM(KVPress):
     sinks: int = 4
 
     def score(self, cached: Cached) -> torch.Tensor:
-        """Return the score of each KV-cache entry, shape (Hkv, S): its position; infinity for attention sinks."""
+        """Return each KV-cache entry's score, shape (key heads, entries): its position, infinity for sinks."""
         import torch
 
         heads, length = cached.key.shape[:2]

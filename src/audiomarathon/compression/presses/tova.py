@@ -23,7 +23,7 @@ class Tova(KVPress):
     paper: ClassVar[str] = "2401.06104"
 
     def score(self, cached: Cached) -> torch.Tensor:
-        """Return the score of each KV-cache entry, shape (Hkv, S): its attention from the last prompt token."""
+        """Return each KV-cache entry's score, shape (key heads, entries): its attention from the last prompt token."""
         import torch
 
         score = cached.attention.of_last_queries()[0, :, 0].mean(0)
