@@ -1,1 +1,1 @@
-"""Decode clips exactly, or refuse them. Make control audio, which has no content: room tone or noise."""
+"""Decode clips exactly, or raise an error. Make control audio, which has no content: room tone or noise."""

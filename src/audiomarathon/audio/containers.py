@@ -1,4 +1,4 @@
-"""Read the length that a file's container promises, and refuse files that libsndfile would silently shorten.
+"""Read the length that a file's header states, and raise an error for files that libsndfile would silently shorten.
 
 libsndfile believes a length that is too small, shortens a truncated WAV, skips damaged OGG pages, and stops an MP3 at a
 count that may be wrong. It reports none of this. Each check here reads the bytes that show it.
@@ -33,7 +33,7 @@ _MP3_PADDING_FRAMES = 5  # the frame of the Xing header, and the encoder's delay
 
 
 def promised_length(path: Clip, clip: soundfile.SoundFile, file: IO[bytes]) -> tuple[int, bool]:
-    """Return the clip's number of frames, and whether decoding must yield all of them.
+    """Return (the clip's number of frames, whether decoding must yield all of them).
 
     The checks read `file`, the clip's bytes, and leave its position anywhere.
 
@@ -62,7 +62,7 @@ def promised_length(path: Clip, clip: soundfile.SoundFile, file: IO[bytes]) -> t
 
 
 def without_tags(path: Clip, file: IO[bytes]) -> tuple[Clip, IO[bytes]]:
-    """Return a clip and its bytes without the tags after its audio: players ignore them, but libsndfile reports damage.
+    """Return (clip, its bytes) without the tags after the audio: players ignore tags, but libsndfile reports damage.
 
     Tags are ID3v1 (also its extended form), APE (versions 1 and 2), Lyrics3 (version 2) and ID3v2.4 with a footer, in
     any order. Other bytes stay, so that they are reported as damage. A WAV or AIFF may hold a tag in a chunk, so no
@@ -85,7 +85,7 @@ def _all_of(file: IO[bytes]) -> bytes:
 
 
 def _tags_at(file: IO[bytes], end: int) -> int:
-    """Return the byte at which the tags at the end of a file begin; without tags, the file's size, which is `end`."""
+    """Return the byte at which the tags at the end of a file begin; the file's size (`end`) if it has no tags."""
     while end:
         file.seek(max(0, end - _MOST_TAIL))
         tag = _tag_bytes(file.read(min(end, _MOST_TAIL)))
@@ -96,7 +96,7 @@ def _tags_at(file: IO[bytes], end: int) -> int:
 
 
 def _tag_bytes(tail: bytes) -> int:
-    """Return the length of the tag that ends a file, from the file's last bytes; 0 without a tag."""
+    """Return the length of the tag that ends a file, from the file's last bytes; 0 if there is no tag."""
     if tail[-128:-125] == b"TAG":
         return 128 + 227 * (tail[-355:-351] == b"TAG+")
     if tail[-32:-24] == b"APETAGEX":
@@ -108,7 +108,7 @@ def _tag_bytes(tail: bytes) -> int:
 
 
 def _check_chunks(path: Clip, clip: soundfile.SoundFile, file: IO[bytes]) -> None:
-    """Require that the chunks of a WAV or AIFF fill the file, up to its tags, and that one chunk holds audio."""
+    """Raise AudioError unless the chunks of a WAV or AIFF fill the file, up to its tags, and one of them is audio."""
     size, position, held, long = path.stat().st_size, 12, 0, 0
     tags = _tags_at(file, size)
     file.seek(0)
@@ -163,7 +163,7 @@ def _check_au(path: Clip, clip: soundfile.SoundFile, file: IO[bytes]) -> None:
 
 
 def _check_held(path: Clip, clip: soundfile.SoundFile, held: int) -> None:
-    """Require that libsndfile's number of samples matches `held`, the bytes of audio in the file.
+    """Raise AudioError unless libsndfile's number of samples matches `held`, the bytes of audio in the file.
 
     Compressed audio is not checked: libsndfile counts its blocks.
     """
@@ -202,9 +202,9 @@ def _flac_length(path: Clip, clip: soundfile.SoundFile, file: IO[bytes]) -> int:
 
 
 def _flac_frame(frame: bytes, block_size: int) -> tuple[int, int]:
-    """Return the number of samples up to the end of a FLAC frame, and the frame's rate in Hz.
+    """Return (number of samples up to the end of a FLAC frame, the frame's rate in Hz).
 
-    The rate 0 means that of the file's header. `block_size` is the header's number of samples of a frame.
+    The rate 0 means that of the file's header. `block_size` is the header's number of samples per frame.
     """
     ones = 8 - (frame[4] ^ 0xFF).bit_length()
     number, after = frame[4] & 0x7F >> ones, 4 + max(1, ones)
@@ -240,10 +240,10 @@ _CRC16 = tuple(_crc16_table())
 
 
 def _check_ogg(path: Clip, data: bytes) -> None:
-    """Require one stream of whole pages in order, the last page marked as the end (RFC 3533, section 6).
+    """Raise AudioError unless an OGG is one stream of whole pages in order, the last marked as the end.
 
-    An OGG header holds no length. libsndfile takes the last readable page as the end, skips pages with wrong checksums,
-    and decodes only the first of several chained streams.
+    See RFC 3533, section 6. An OGG header holds no length. libsndfile takes the last readable page as the end, skips
+    pages with wrong checksums, and decodes only the first of several chained streams.
     """
     offset, last, serial, number, granule = 0, False, None, -1, 0
     while offset < len(data):
@@ -271,10 +271,10 @@ def _ogg_checksum(page: bytes) -> bytes:
 
 
 def _mp3_length(path: Clip, clip: soundfile.SoundFile, data: bytes) -> tuple[int, bool]:
-    """Return the MP3's number of samples, and whether a header states it, so that decoding must yield exactly as many.
+    """Return (number of samples of an MP3, whether its header states it, so that decoding must yield exactly as many).
 
-    libsndfile stops decoding at the header's count, or at an estimate that is far off for a variable bit rate. Refuse a
-    clip that this would shorten.
+    libsndfile stops decoding at the header's count, or at an estimate that is far off for a variable bit rate. Raise
+    AudioError for a clip that this would shorten.
     """
     frames = list(_mp3_frames(data))
     if not frames:
@@ -314,7 +314,7 @@ def _mp3_frames(data: bytes) -> Iterator[tuple[int, int, int]]:
 
 
 def _id3_bytes(header: bytes) -> int:
-    """Return the length of an ID3v2 tag from its first ten bytes; 0 without a tag."""
+    """Return the length of an ID3v2 tag, from a file's first ten bytes; 0 if there is no tag."""
     if header[:3] != b"ID3" or len(header) < 10:
         return 0
     return 10 + sum((byte & 0x7F) << shift for byte, shift in zip(header[6:10], (21, 14, 7, 0), strict=True))

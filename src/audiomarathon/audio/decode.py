@@ -2,7 +2,7 @@
 
 libsndfile decodes (WAV, AIFF, AU, FLAC, OGG, MP3), soxr resamples. The result is bit-identical to `librosa.load`,
 without librosa. Clips are read in blocks, so that memory grows with the mono output only. containers.py finds damage
-that libsndfile does not report: a clip is never shorter than its header promises.
+that libsndfile does not report: a clip is never shorter than its header states.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ RATES_HZ = (1_000, 768_000)  # rates of real converters; a header outside this r
 
 @dataclass(frozen=True)
 class ClipInfo:
-    """Facts of a clip's header.
+    """Facts in a clip's header.
 
     Attributes
     ----------
@@ -54,7 +54,7 @@ class ClipInfo:
     format
         libsndfile's name for the container: `WAV`, `FLAC`, `OGG`, `MP3`, …
     floats
-        Whether it stores floating-point samples, which no format keeps within −1…1.
+        Whether the clip stores floating-point samples, which no format keeps within −1…1.
     """
 
     seconds: float
@@ -77,10 +77,11 @@ class _SequentialFile(soundfile.SoundFile):  # type: ignore[misc]  # soundfile i
 
 
 def probe(path: str | Clip, file: IO[bytes] | None = None) -> ClipInfo:
-    """Return a clip's duration and format from its header, read from `file` if the clip is open already.
+    """Return a clip's duration and format from its header, without decoding it.
 
-    Report damage that is visible without decoding: a WAV whose chunks do not fill the file, an OGG with a damaged page,
-    a FLAC that does not end where its header says. :func:`decode` finds a truncated MP3 and damage inside a FLAC.
+    `file` is the clip's open file, if it is open already. Damage that is visible without decoding raises an error: a
+    WAV whose chunks do not fill the file, an OGG with a damaged page, a FLAC that does not end where its header says.
+    :func:`decode` finds a truncated MP3 and damage inside a FLAC.
 
     Raises
     ------
@@ -96,7 +97,7 @@ def probe(path: str | Clip, file: IO[bytes] | None = None) -> ClipInfo:
 
 
 def decode(path: str | Clip, sampling_rate: int) -> Samples:
-    """Return the whole clip as mono float32.
+    """Return the whole clip as mono float32 samples.
 
     Parameters
     ----------
@@ -115,14 +116,14 @@ def decode(path: str | Clip, sampling_rate: int) -> Samples:
     ------
     AudioError
         As :func:`probe`; or the clip is longer than `MOST_SECONDS`, or decoding fails, ends before the header's frame
-        count, or yields NaN, infinity or samples beyond `HIGHEST_PEAK`. An MP3 without a Xing/Info header promises no
+        count, or yields NaN, infinity or samples beyond `HIGHEST_PEAK`. An MP3 without a Xing/Info header states no
         count, so a cut between two of its frames is not found.
     """
     return np.concatenate(list(blocks(path, sampling_rate, MOST_SECONDS)))
 
 
 def blocks(path: str | Clip, sampling_rate: int, most_seconds: float = math.inf) -> Iterator[Samples]:
-    """Yield the result of :func:`decode` in pieces, in constant memory.
+    """Yield a clip's mono float32 samples (see :func:`decode`) in pieces, in constant memory.
 
     Damage raises an error only when decoding reaches it. So treat the pieces as provisional until the end.
     """
@@ -133,9 +134,9 @@ def blocks(path: str | Clip, sampling_rate: int, most_seconds: float = math.inf)
 
 
 def pcm_blocks(path: str | Clip, sampling_rate: int) -> Iterator[Pcm]:
-    """Yield the clip in pieces of 16-bit samples, rounded to nearest and clipped; otherwise like :func:`blocks`.
+    """Yield a clip's mono samples in pieces, as 16-bit integers, rounded to nearest and clipped.
 
-    Mono 16-bit audio at `sampling_rate` passes through unchanged.
+    Mono 16-bit audio at `sampling_rate` passes through unchanged. Otherwise like :func:`blocks`.
     """
     with _open(path) as (place, clip, promised, binding):
         if (clip.samplerate, clip.channels, clip.subtype) == (sampling_rate, 1, "PCM_16"):
@@ -150,12 +151,17 @@ def pcm_blocks(path: str | Clip, sampling_rate: int) -> Iterator[Pcm]:
 
 
 def as_pcm(samples: Samples) -> Pcm:
-    """Return samples as 16-bit integers, rounded to nearest and clipped. Decoded 16-bit audio comes back unchanged."""
+    """Return float samples as 16-bit integers, rounded to nearest and clipped.
+
+    Decoded 16-bit audio comes back unchanged.
+    """
     return np.clip(np.rint(samples * 32_768), -32_768, 32_767).astype(np.int16)
 
 
 def write_pcm(path: Path, samples: Pcm, rate: int, container: str | None = None) -> None:
-    """Write 16-bit audio, and create the folder if needed. By default, the path's suffix selects the container.
+    """Write 16-bit samples to an audio file, and create its folder if needed.
+
+    By default, the path's suffix selects the container.
 
     Raises
     ------
@@ -208,9 +214,10 @@ def _check_length(path: Clip, clip: soundfile.SoundFile, frames: int, promised: 
 
 
 def _mono_blocks(path: Clip, clip: soundfile.SoundFile) -> Iterator[Samples]:
-    """Yield the clip in blocks from front to back, averaged over channels.
+    """Yield the clip's samples in blocks from front to back, averaged over channels.
 
-    Refuse NaN, infinity and samples far outside −1…1; warn of a clip that is louder or quieter than real audio is.
+    Raise AudioError for NaN, infinity and samples far outside −1…1; warn of a clip that is louder or quieter than real
+    audio.
     """
     position, peak = 0, 0.0
     while len(block := _read(path, clip, position, "float32")):
@@ -240,7 +247,7 @@ def _refuse(path: Clip, block: npt.NDArray[np.float32], begin: float, rate: int)
 
 
 def _read(path: Clip, clip: soundfile.SoundFile, position: int, dtype: str) -> Any:
-    """Read the next block, shape (frames, channels). `position` is its first frame, for the error message."""
+    """Read the next block of samples, shape (frames, channels); `position` is its first frame, for error messages."""
     try:
         return clip.read(BLOCK_FRAMES, dtype=dtype, always_2d=True)
     except soundfile.LibsndfileError as error:
@@ -252,7 +259,7 @@ def _read(path: Clip, clip: soundfile.SoundFile, position: int, dtype: str) -> A
 
 @contextlib.contextmanager
 def _open(path: str | Clip, file: IO[bytes] | None = None) -> Iterator[tuple[Clip, soundfile.SoundFile, int, bool]]:
-    """Open a clip, and check how much audio its header promises; close it when the block ends.
+    """Open a clip, and read from its header how much audio it must hold; close it when the block ends.
 
     Yields
     ------

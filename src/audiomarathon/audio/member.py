@@ -14,7 +14,9 @@ from audiomarathon.files import open_plain
 
 @dataclass(frozen=True)
 class Member:
-    """A file inside an uncompressed tar, or a part of a file, with the methods of a path that decoding uses.
+    """A file inside an uncompressed tar, or a part of a file, which can be decoded in place like a file on disk.
+
+    It has the methods of a path that decoding uses.
 
     Attributes
     ----------

@@ -15,7 +15,7 @@ _QUIET_SHARE = 0.1
 
 
 def background(clip: Samples, frames: int, rate: int, rng: np.random.Generator) -> Samples:
-    """Return noise with the mean spectrum and level of a clip's quietest tenth.
+    """Return room tone: noise with the mean spectrum and level of a clip's quietest tenth.
 
     Parameters
     ----------

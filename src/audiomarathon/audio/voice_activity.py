@@ -11,13 +11,15 @@ import soxr
 from audiomarathon.audio.decode import Samples
 from audiomarathon.errors import SettingsError
 
-#: Start and end of each stretch of speech, in seconds.
+#: (start, end) of each stretch of speech, in seconds.
 Spans = Sequence[tuple[float, float]]
 _VAD_HZ = 16_000
 
 
 def find_speech(samples: Samples, rate: int) -> Spans:
-    """Return the times of speech, in seconds, in a clip of shape (n,), by silero-vad at a threshold of 0.5.
+    """Return (start, end) in seconds of each stretch of speech in a clip of shape (n,), as silero-vad finds it.
+
+    The threshold is 0.5.
 
     Raises
     ------

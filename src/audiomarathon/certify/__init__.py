@@ -1,1 +1,1 @@
-"""Check, on this machine and these weights, that model, methods and timing do what they claim."""
+"""Check, on this machine and with these weights, that model, methods and timing are as claimed."""

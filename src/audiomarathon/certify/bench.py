@@ -1,4 +1,4 @@
-"""Tools that the checks share: a model, synthetic clips, replies with logits, and the size of rounding errors."""
+"""Tools for the checks of `certify`: a model, synthetic clips, replies with logits, the size of rounding errors."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _FEW_EPSILONS = 4  # for half precisions: their kernels sum in float32
 
 @dataclass(frozen=True)
 class Replied:
-    """One sample's greedy tokens, and the raw logits of each step, float32, shape (steps, vocabulary)."""
+    """One sample's reply: its greedy tokens, and the raw logits of each step, float32, shape (steps, vocabulary)."""
 
     tokens: tuple[int, ...]
     logits: torch.Tensor
@@ -42,7 +42,7 @@ class Replied:
 
 @dataclass(frozen=True)
 class Match:
-    """Difference between a reply and a reference reply to the same question.
+    """How far a reply differs from a reference reply to the same question.
 
     Attributes
     ----------
@@ -65,7 +65,10 @@ class Match:
     jump: float = 0.0
 
     def within(self, tolerance: float) -> bool:
-        """Tell whether rounding explains the difference. Different tokens pass if :attr:`gap` is small."""
+        """Tell whether rounding explains the difference, with distances up to `tolerance`.
+
+        Different tokens are accepted if :attr:`gap` is small.
+        """
         return self.distance <= tolerance and self.gap <= 8 * max(tolerance, self.jump)
 
     def figure(self, tolerance: float) -> str:
@@ -76,7 +79,7 @@ class Match:
 
 
 def replies_of(generation: Generation) -> list[Replied]:
-    """Return each sample's tokens and logits; the generation must have kept logits."""
+    """Return each sample's tokens and logits from a `generate` call that kept logits."""
     assert generation.logits is not None
     logits = generation.logits.float().unbind(1)
     replies = zip(generation.replies, logits, strict=True)
@@ -84,17 +87,20 @@ def replies_of(generation: Generation) -> list[Replied]:
 
 
 def pruner(lm: AudioLM, ratio: float = 0.5) -> Frame:
-    """Return a pruner that works with any model: at layer 2 if it has one, or at the input of an encoder-decoder."""
+    """Return a token pruner that works with any model: at layer 2, or at the input of an encoder-decoder."""
     return Frame(ratio, at="input") if lm.cross else Frame(ratio, layer=min(2, len(lm.decoder_layers) - 1))
 
 
 def placed(lm: AudioLM, method: _Method) -> _Method:
-    """Return a token pruner at the only place where it can work with an encoder-decoder; other methods unchanged."""
+    """Return the method at a place where it can work with the model.
+
+    With an encoder-decoder, a token pruner can work only at the input; other methods are returned unchanged.
+    """
     return replace(method, at="input") if lm.cross and isinstance(method, TokenPruner) else method
 
 
 def match(reply: Replied, reference: Replied, *, jumps: bool = False) -> Match:
-    """Compare two replies: how far their logits differ, and where their tokens first differ; see :class:`Match`."""
+    """Compare two replies: return how far their logits differ, and where their tokens first differ."""
     pairs = enumerate(zip(reply.tokens, reference.tokens, strict=True))
     differs = next((step for step, (token, expected) in pairs if token != expected), None)
     steps = len(reference.tokens) if differs is None else differs + 1
@@ -140,16 +146,16 @@ class Bench:
 
     @cached_property
     def inputs(self) -> Inputs:
-        """The model's inputs for :attr:`prompt`."""
+        """The tensors that the model gets for :attr:`prompt`."""
         return self.lm.prepare([self.prompt])
 
     @cached_property
     def base(self) -> Replied:
-        """The reply to :attr:`prompt` with nothing removed."""
+        """The model's reply to :attr:`prompt` with nothing removed."""
         return self.reply(self.inputs)
 
     def generate(self, inputs: Inputs, method: Method | None = None, steps: int = STEPS, **options: Any) -> Generation:
-        """Generate `steps` tokens, ignoring end tokens, and keep the logits. Without a method, remove nothing."""
+        """Generate `steps` tokens, ignoring end tokens, and keep the logits; without a method, nothing is removed."""
         options |= {"max_new_tokens": steps, "ignore_end": True, "keep_logits": True}
         return (method or Base()).generate(self.lm, inputs, **options)
 
@@ -159,12 +165,12 @@ class Bench:
         return only
 
     def match(self, reply: Replied, reference: Replied) -> Match:
-        """Compare two replies that should be equal up to rounding."""
+        """Return how far two replies differ that should be equal up to rounding."""
         return match(reply, reference, jumps=self.jumps)
 
     @cached_property
     def jumps(self) -> bool:
-        """Whether rounding may send a token to other experts, as in a mixture of experts in half precision.
+        """Whether rounding may send a token to other experts: True for a mixture of experts in half precision.
 
         Such a jump changes the logits of one step strongly; a fault changes those of all steps.
         """
@@ -172,14 +178,14 @@ class Bench:
         return coarse and bool(getattr(self.lm.decoder.config, "num_experts", 0))
 
     def plain_reply(self, tensors: Mapping[str, torch.Tensor], steps: int = STEPS) -> Replied:
-        """Reply with the model's own greedy `generate`: no hooks, no timer, no method, no penalties."""
+        """Generate a reply with the model's own greedy `generate`: no hooks, no timer, no method, no penalties."""
         with torch.inference_mode(), attention_kernels(self.lm.sdpa_backends):
             tokens, logits = self.lm.plainly(tensors, steps)
         return Replied(tuple(tokens.tolist()), logits.float().cpu())
 
     @cached_property
     def floor(self) -> float:
-        """Distance between equivalent computations of base (nothing removed) on this machine: the effect of rounding.
+        """The noise floor: how far rounding alone moves the logits of base (nothing removed) on this machine.
 
         Base is computed again with a mask that hides nothing (which selects other kernels), and in a batch of two equal
         samples. The floor is the larger distance.
@@ -191,10 +197,10 @@ class Bench:
 
     @cached_property
     def tolerance(self) -> float:
-        """Largest distance between two results that still count as equal.
+        """Largest distance between two replies' logits that still counts as equal.
 
-        Four times the floor, and at least a few machine epsilons: kernels may be bit-identical when the floor is
-        measured (as in bfloat16 on a CPU), but not after tokens were removed.
+        It is four times the noise floor, and at least a few machine epsilons: kernels may be bit-identical when the
+        floor is measured (as in bfloat16 on a CPU), but not after tokens were removed.
         """
         dtype = self.lm.model.dtype
         return max(_FACTOR * self.floor, _EPSILONS.get(dtype, _FEW_EPSILONS) * torch.finfo(dtype).eps)
@@ -221,7 +227,7 @@ def speech_like(seed: int, seconds: float, rate: int) -> Waveform:
 
 
 def applicable(lm: AudioLM, methods: Sequence[Method]) -> tuple[list[Method], dict[str, str]]:
-    """Return the methods that apply to a model, and the reason for each method that does not."""
+    """Return (the methods that apply to a model, {key of a method that does not: reason})."""
     able, why_not = [], {}
     for method in methods:
         try:

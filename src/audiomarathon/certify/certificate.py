@@ -1,4 +1,4 @@
-"""Run every check, and store the certificate for later runs of the same checkpoint on the same machine."""
+"""Run every check of `certify`, and store the certificate for later runs of this checkpoint on this machine."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _SECONDS = 30.0
 
 @dataclass(frozen=True)
 class Check:
-    """One check: its name, the meaning of a failure, and the function that runs it."""
+    """One check of `certify`: its name, what a failure means, and the function that runs it."""
 
     name: str
     meaning: str
@@ -42,7 +42,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Certificate:
-    """The results of all checks.
+    """The results of all checks of one checkpoint on one machine.
 
     Attributes
     ----------
@@ -67,7 +67,7 @@ class Certificate:
         return FAIL if any(finding.verdict == FAIL for _, finding in self.rows) else PASS
 
     def as_json(self) -> dict[str, Any]:
-        """Return the whole certificate for a JSON file; `checks` maps each check's name to its result."""
+        """Return the certificate as a JSON object; its field `checks` is {name of a check: result}."""
         checks = {
             check.name: {"verdict": finding.verdict, "figure": finding.figure, "when it fails": check.meaning}
             for check, finding in self.rows
@@ -128,7 +128,7 @@ def checks(users_methods: Sequence[Method] = (), *, on_gpu: bool = False) -> Ite
 
 
 def usual_seconds(engine: LocalEngine) -> float:
-    """Return the length of the clips: the smallest multiple of 30 s that covers the model's attention windows."""
+    """Return the length of the synthetic clips: the smallest multiple of 30 s that covers the attention windows."""
     config: Any = engine.lm.decoder.config
     widest = max(attention_windows(config), default=0)
     return _SECONDS * max(1, math.ceil(widest / engine.setup.spec.tokens_per_second / _SECONDS))
@@ -140,7 +140,7 @@ def certify(
     log: Callable[[str], None] = lambda _line: None,
     methods: Sequence[Method] = (),
 ) -> Certificate:
-    """Run every check on a loaded model.
+    """Run every check on a loaded model; return the certificate.
 
     Parameters
     ----------
@@ -175,7 +175,7 @@ def certify(
 
 
 def _result(check: Check, bench: Bench) -> Finding:
-    """Run a check; an error counts as a failure."""
+    """Run a check and return its result; an error counts as a failure."""
     try:
         return check.run(bench)
     except (AudioMarathonError, RuntimeError, ValueError, TypeError, LookupError, AttributeError) as error:
@@ -184,7 +184,7 @@ def _result(check: Check, bench: Bench) -> Finding:
 
 
 def store(certificate: Certificate) -> Path:
-    """Store a certificate, passed or failed, for later runs; return its file."""
+    """Store a certificate, whether its checks passed or failed, for later runs; return its file."""
     path = place(certificate.about)
     write_json(path, certificate.as_json())
     return path

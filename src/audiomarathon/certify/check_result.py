@@ -11,7 +11,7 @@ NOT_APPLICABLE = "not applicable"
 
 @dataclass(frozen=True)
 class Finding:
-    """The verdict of a check (`pass`, `fail`, …), and a text with the measured figures behind it."""
+    """The verdict of a check (`pass`, `fail`, …), and a text with the measured numbers behind it."""
 
     verdict: str
     figure: str

@@ -1,4 +1,4 @@
-"""Checks of methods: ratio 0 equals base, dropping equals masking, pressing equals hiding cache entries."""
+"""Checks of methods: ratio 0 equals base, dropping tokens equals masking them, and pressing equals hiding entries."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def ratio_zero(bench: Bench, methods: tuple[Method, ...]) -> Finding:
 
 
 def graph_equals_eager(bench: Bench) -> Finding:
-    """Check that decode as a graph gives the logits of transformers' loop, for base and one method of each kind.
+    """Check that decode as a CUDA graph gives the logits of transformers' loop, for base and one method of each kind.
 
     On a GPU, base's reply is longer than a block (the tokens for which a graph is captured), so that the step is
     captured twice.
@@ -133,7 +133,10 @@ def dropping(bench: Bench, method: TokenPruner) -> Finding:
 
 
 def dropping_in_steps(bench: Bench) -> Finding:
-    """Check that dropping in two steps equals hiding in two steps, if possible for a method that ranks by attention."""
+    """Check that dropping tokens in two steps gives the same reply as hiding them in two steps.
+
+    The method ranks by attention if such a method applies to the model.
+    """
     layers, half = len(bench.lm.decoder_layers), kept_count(bench.inputs.audio_tokens[0], RATIO / 2)
     tried = [
         kind(RATIO, schedule=((first, RATIO / 2), (second, RATIO)))
@@ -157,9 +160,10 @@ def dropping_in_steps(bench: Bench) -> Finding:
 
 
 def _same_sums(sums: torch.Tensor, expected: torch.Tensor, merge: Merge) -> bool:
-    """Tell whether merged states (…, k, D) are equal up to rounding, in the L2 norm of each row.
+    """Tell whether merged states `sums`, shape (…, k, D), equal the expected ones up to rounding.
 
-    A row is a sum in float32, rounded once to the model's precision; sums of more tokens round more.
+    Rows are compared by the L2 norm. A row is a sum in float32, rounded once to the model's precision; sums of more
+    tokens round more.
     """
     largest = float(merge.group.bincount().max())
     limit = 2 * torch.finfo(sums.dtype).eps + 2 * torch.finfo(torch.float32).eps * largest**0.5
@@ -168,7 +172,7 @@ def _same_sums(sums: torch.Tensor, expected: torch.Tensor, merge: Merge) -> bool
 
 
 def compared(bench: Bench, reply: Replied, oracle: Replied) -> Finding:
-    """Check that a method's reply equals its oracle's, which hides tokens or entries instead of removing them.
+    """Check that a method's reply equals that of its oracle, which hides tokens or entries instead of removing them.
 
     Also report the reply's distance from base. Oracles are in `oracles.py`.
     """
@@ -179,7 +183,7 @@ def compared(bench: Bench, reply: Replied, oracle: Replied) -> Finding:
 
 
 def wrong_positions(inputs: Inputs, kept: torch.Tensor, states: int = 0) -> str:
-    """Return the fault of the prompt positions that a pruner kept, as text; "" if they are right.
+    """Return, as text, what is wrong with the prompt positions that a pruner kept; "" if nothing is.
 
     All text and as many audio tokens as planned must be kept. Of the first `states` positions, which are the states of
     an encoder-decoder, those of padding may be dropped.
@@ -195,7 +199,10 @@ def wrong_positions(inputs: Inputs, kept: torch.Tensor, states: int = 0) -> str:
 
 
 def pressing(bench: Bench, method: KVPress) -> Finding:
-    """Check that a press keeps the planned entries and bytes, and replies as if the other entries were hidden."""
+    """Check that a press keeps the planned KV-cache entries and bytes.
+
+    Also check that the model replies as if the other entries were hidden.
+    """
     method = dataclasses.replace(method, ratio=RATIO)
     if why_not := applicable(bench.lm, [method])[1]:
         return Finding.not_applicable(why_not[method.key])
@@ -229,7 +236,7 @@ def pressing(bench: Bench, method: KVPress) -> Finding:
 
 @dataclass(frozen=True)
 class _Watched(Method):
-    """Wraps a method, and records the inputs of `layer` in prefill: hidden states, and rotary cos and sin."""
+    """Wraps a method, and records what enters `layer` in prefill: hidden states, and rotary cos and sin."""
 
     key: ClassVar[str] = "watched"
 
@@ -239,7 +246,7 @@ class _Watched(Method):
 
     @contextmanager
     def applied_to(self, lm: AudioLM, inputs: Inputs) -> Iterator[Trace]:
-        """Apply the inner method, and record after its hooks have run; see :meth:`Method.applied_to`."""
+        """Apply the inner method inside the block, and record what enters the layer after its hooks have run."""
 
         def record(_module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             handle.remove()

@@ -21,14 +21,17 @@ _SAMPLING = {"do_sample": True, "temperature": 5.0, "top_k": 0, "top_p": 1.0}
 
 
 def noise_floor(bench: Bench) -> Finding:
-    """Check that rounding is small enough in this precision for the other checks."""
+    """Check that rounding errors in this precision are small enough for the other checks."""
     highest = highest_floor(bench.lm.model.dtype)
     figure = f"rounding moves base by {bench.floor:.1e}; at most {highest:.1e}; tolerance {bench.tolerance:.1e}"
     return Finding.of(bench.floor <= highest, figure)
 
 
 def documented(bench: Bench) -> Finding:
-    """Check that base replies like the plain model with inputs from the family's processor, for two clip lengths."""
+    """Check that base replies like the model's documented code, at two clip lengths.
+
+    That code gets the inputs that the family's own processor makes.
+    """
     # Stay below 30 s: a processor that cuts there computes the last frame without zero padding. We never cut.
     short, longer = bench.clip(1, 0.9), bench.clip(3, 0.9 * LONGER)
     finding = _documented(bench, Prompt(bench.prompt.text, (short,), seed=1))
@@ -55,7 +58,7 @@ def _documented(bench: Bench, prompt: Prompt) -> Finding:
 
 
 def _on_device(processed: Mapping[str, Any], prepared: Inputs) -> dict[str, torch.Tensor]:
-    """Move a processor's tensors to the device and precision of our inputs."""
+    """Return a processor's tensors, moved to the device and precision of our inputs."""
     precision = next(tensor.dtype for tensor in prepared.tensors.values() if tensor.is_floating_point())
     device = prepared.audio_mask.device
     tensors = {name: value for name, value in processed.items() if torch.is_tensor(value)}
@@ -85,7 +88,7 @@ def greedy(bench: Bench) -> Finding:
 
 
 def hears(bench: Bench) -> Finding:
-    """Check that silence, another clip, and a changed end of the longer clip change the first token's logits."""
+    """Check that silence, another clip, and a changed end of the longer clip each change the first token's logits."""
     silence = np.zeros_like(bench.clip(1))
     moved = {"silence": _moved(bench, bench.prompt, silence), "another": _moved(bench, bench.prompt, bench.clip(2))}
     figure = ", ".join(f"{name} {value:.2g}" for name, value in moved.items())
@@ -106,7 +109,7 @@ def hears(bench: Bench) -> Finding:
 
 
 def _moved(bench: Bench, prompt: Prompt, clip: np.ndarray[Any, Any]) -> float:
-    """Return how far the first token's logits move if `clip` replaces the prompt's clip; see :func:`_distance`."""
+    """Return how far the first token's logits move if `clip` replaces the prompt's clip, in standard deviations."""
     prompts = (prompt, Prompt(prompt.text, (clip,), prompt.seed))
     return _distance(*(bench.reply(bench.lm.prepare([asked]), steps=1).logits for asked in prompts))
 
@@ -117,7 +120,7 @@ def _distance(logits: torch.Tensor, changed: torch.Tensor) -> float:
 
 
 def audio_mask(bench: Bench) -> Finding:
-    """Check that other audio changes the first layer's input at exactly the positions of the audio mask."""
+    """Check that other audio changes what enters the first layer at exactly the positions of the audio mask."""
     if bench.lm.cross:
         return Finding.not_applicable("the decoder's prompt holds no audio; states are counted from the clip's length")
     other = bench.lm.prepare([Prompt(bench.prompt.text, (bench.clip(2),))])
@@ -138,7 +141,7 @@ def audio_mask(bench: Bench) -> Finding:
 
 
 def _entering(bench: Bench, inputs: Inputs) -> torch.Tensor:
-    """Return the hidden states that enter the first layer, shape (B, S, D)."""
+    """Return the hidden states that enter the LLM's first layer, shape (B, S, D)."""
     seen: list[torch.Tensor] = []
 
     def record(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -167,7 +170,7 @@ def batch(bench: Bench) -> Finding:
 
 
 def adapter(bench: Bench) -> Finding:
-    """Check that the family's adapter is on: switching it off changes the logits."""
+    """Check that the family's adapter is on: switching it off must change the logits."""
     off = bench.lm.without_adapter()
     if off is None:
         return Finding.not_applicable("this family has no adapter")
@@ -182,7 +185,7 @@ def adapter(bench: Bench) -> Finding:
 
 
 def leftovers(bench: Bench) -> Finding:
-    """Check that the model is as it was loaded: no hooks, wrappers, replaced functions or changed generation config."""
+    """Check that nothing is left on the model: no hooks, wrappers, replaced functions or changed generation config."""
     lm, leftovers_found = bench.lm, []
     for name, module in lm.model.named_modules():
         if module._forward_pre_hooks or module._forward_hooks:

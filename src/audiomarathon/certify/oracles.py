@@ -1,6 +1,7 @@
-"""Oracles for pruning and presses: remove nothing, but hide tokens or cache entries with attention masks.
+"""Oracles for pruning and presses: remove nothing, but hide tokens or KV-cache entries with attention masks.
 
-Oracles share no code with the methods. A method's tokens and logits must equal those of its oracle.
+An oracle is a second way to compute what a method should give. Oracles share no code with the methods. A method's
+tokens and logits must equal those of its oracle.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 def hidden_instead_of_dropped(
     layers: nn.ModuleList, first: int, kept: torch.Tensor, prompt: int
 ) -> AbstractContextManager[None]:
-    """Inside the block, mask every prompt position not in `kept`, in layer `first` and all later layers.
+    """Mask every prompt position that is not in `kept`, in layer `first` and all later layers, inside the block.
 
     This works for a batch of one without padding; `prompt` is the prompt's length.
     """
@@ -69,7 +70,7 @@ def hidden_instead_of_dropped(
 
 
 def hidden_states(lm: AudioLM, inputs: Inputs, kept: torch.Tensor, merge: Merge | None) -> AbstractContextManager[None]:
-    """Inside the block, hide an encoder-decoder's states that are not in `kept` from every layer's cross-attention.
+    """Hide an encoder-decoder's states that are not in `kept` from every layer's cross-attention, inside the block.
 
     This works for a batch of one. Positions are those of the virtual prompt; merged states overwrite kept ones.
     """
@@ -95,7 +96,7 @@ def hidden_states(lm: AudioLM, inputs: Inputs, kept: torch.Tensor, merge: Merge 
 
 
 def merged(states: torch.Tensor, audio: torch.Tensor, merge: Merge) -> torch.Tensor:
-    """Merge the audio tokens of states (…, S, D) into shape (…, k, D), by one product with a (k, N) matrix.
+    """Merge the audio tokens of hidden states (…, S, D) into shape (…, k, D), by one product with a (k, N) matrix.
 
     Like :meth:`Merge.of`, it sums in float32 and rounds once to the states' precision.
     """
@@ -106,7 +107,10 @@ def merged(states: torch.Tensor, audio: torch.Tensor, merge: Merge) -> torch.Ten
 
 
 def overwritten(layer: nn.Module, audio: torch.Tensor, merge: Merge) -> RemovableHandle:
-    """Hook a layer so that merged states overwrite the kept tokens' states that enter it in prefill (batch of one)."""
+    """Hook a layer so that merged states overwrite the kept tokens' states that enter it in prefill; return the handle.
+
+    This works for a batch of one.
+    """
 
     def before(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         hidden = args[0] if args else kwargs["hidden_states"]
@@ -122,7 +126,7 @@ def overwritten(layer: nn.Module, audio: torch.Tensor, merge: Merge) -> Removabl
 def hidden_instead_of_evicted(
     layers: nn.ModuleList, heads: int, kept: Sequence[torch.Tensor], prompt: int
 ) -> AbstractContextManager[None]:
-    """Inside the block, mask the cache entries that a layer's head does not keep, in decode, for a batch of one.
+    """Mask, in decode, the KV-cache entries that a layer's head does not keep, inside the block; for a batch of one.
 
     Parameters
     ----------
@@ -164,7 +168,7 @@ def _hooked(layers: nn.ModuleList, hooks: dict[int, Any]) -> Iterator[None]:
 
 @contextmanager
 def _masks_possible(lm: AudioLM) -> Iterator[None]:
-    """Inside the block, use sdpa in the LLM instead of flash attention, which does not accept the oracles' masks."""
+    """Use sdpa in the LLM instead of flash attention, which does not accept the oracles' masks, inside the block."""
     config: Any = lm.decoder.config
     active = lm.attn_implementation
     if "flash" not in active:
@@ -179,7 +183,7 @@ def _masks_possible(lm: AudioLM) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Hidden(Method):
-    """The oracle of token pruning: hides, from layer `first` on, the tokens that the pruner's call dropped.
+    """The oracle of token pruning: hides, from layer `first` on, the tokens that the pruner dropped.
 
     Attributes
     ----------
@@ -197,7 +201,7 @@ class Hidden(Method):
 
     @contextmanager
     def applied_to(self, lm: AudioLM, inputs: Inputs) -> Iterator[Trace]:
-        """Mask the dropped tokens, and overwrite merged ones; see :meth:`Method.applied_to`."""
+        """Mask the dropped tokens, and overwrite merged ones, inside the block; yield an empty report (trace)."""
         assert self.kept is not None
         prompt, layers = inputs.audio_mask.shape[1], lm.decoder_layers
         with ExitStack() as stack:
@@ -217,7 +221,7 @@ class Hidden(Method):
 class HiddenInSteps(Method):
     """The oracle of pruning in steps, for a batch of one: hides from each layer the tokens dropped by then.
 
-    `steps` are pairs of a first layer and the prompt positions that stay from it on.
+    `steps` are pairs (first layer, prompt positions that stay from this layer on).
     """
 
     key: ClassVar[str] = "hidden_in_steps"
@@ -226,7 +230,7 @@ class HiddenInSteps(Method):
 
     @contextmanager
     def applied_to(self, lm: AudioLM, inputs: Inputs) -> Iterator[Trace]:
-        """Mask the dropped tokens; see :meth:`Method.applied_to`."""
+        """Mask the dropped tokens inside the block; yield an empty report (trace)."""
         with ExitStack() as stack:
             stack.enter_context(_masks_possible(lm))
             for first, kept in self.steps:  # a later step's mask replaces the earlier ones
@@ -237,7 +241,7 @@ class HiddenInSteps(Method):
 
 @dataclass(frozen=True)
 class HiddenEntries(Method):
-    """The oracle of presses: keeps every cache entry, but hides from decode the entries that the press evicted.
+    """The oracle of presses: keeps every KV-cache entry, but hides from decode the entries that the press removed.
 
     Attributes
     ----------
@@ -251,7 +255,7 @@ class HiddenEntries(Method):
 
     @contextmanager
     def applied_to(self, lm: AudioLM, inputs: Inputs) -> Iterator[Trace]:
-        """Mask the evicted entries in decode; see :meth:`Method.applied_to`."""
+        """Mask the removed KV-cache entries in decode, inside the block; yield an empty report (trace)."""
         config: Any = lm.decoder.config
         prompt = inputs.audio_mask.shape[1]
         heads = config.num_attention_heads
@@ -280,7 +284,10 @@ class Shorter(Method):
 
     @contextmanager
     def applied_to(self, lm: AudioLM, inputs: Inputs) -> Iterator[Trace]:
-        """Shorten the prompt, and put the states in; see :meth:`Method.applied_to`."""
+        """Shorten the prompt, and put the given states in place of the audio tokens, inside the block.
+
+        Yield a report (trace) with the shortened batch.
+        """
         assert self.kept is not None
         assert self.states is not None
         kept, states = self.kept.to(inputs.audio_mask.device), self.states

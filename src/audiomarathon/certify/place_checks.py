@@ -25,7 +25,7 @@ from audiomarathon.models.merge import Merge
 
 
 def dropping_at_input(bench: Bench, method: TokenPruner) -> Finding:
-    """Check that dropping at the input gives the reply to a prompt that never held the dropped audio tokens."""
+    """Check that dropping at the LLM's input gives the reply to a prompt that never held the dropped audio tokens."""
     method = dataclasses.replace(method, ratio=RATIO, at="input")
     if why_not := applicable(bench.lm, [method])[1] or bench.lm.cross:
         why = why_not[method.key] if isinstance(why_not, dict) else "no prompt holds audio; see the check without place"
@@ -43,10 +43,11 @@ def dropping_at_input(bench: Bench, method: TokenPruner) -> Finding:
 
 
 def dropping_in_tower(bench: Bench, method: TokenPruner) -> Finding:
-    """Check that dropping inside the tower gives the output of its layers called one by one, for each window alone.
+    """Check that dropping inside the audio tower gives the output of its layers called one by one, for each window
+    alone.
 
     Also check that the LLM then replies as to a prompt with only these audio tokens. The method's choice itself is not
-    repeated, since rounding decides between similar states; instead, check that the method saw the right states.
+    repeated, since rounding decides between similar states; instead, check that the method got the right states.
     """
     lm = bench.lm
     method = dataclasses.replace(method, ratio=RATIO, at="tower")
@@ -90,9 +91,9 @@ def _apart(states: torch.Tensor, expected: torch.Tensor) -> float:
 
 
 def _watched(bench: Bench, method: Method, *layers: Any) -> tuple[Generation, list[dict[str, Any]]]:
-    """Generate with a method; also return, for each of `layers`, its arguments in prefill by name.
+    """Generate with a method; return (generation, arguments of each of `layers` in prefill, as {name: value}).
 
-    They are the arguments after all hooks; the item `output` is the layer's output.
+    They are the arguments after all hooks have run; the item `output` is the layer's output.
     """
     calls: list[dict[str, Any]] = [{} for _ in layers]
 

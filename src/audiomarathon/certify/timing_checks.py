@@ -1,4 +1,4 @@
-"""Checks of measurements: the stages of one call, and the encoder output that settings share."""
+"""Checks of measurements: the times of one call's stages, and the encoder output that settings share."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _STAGES = ("encoder", "llm_prefill", "decode")
 
 @dataclass(frozen=True)
 class _Timed:
-    """The stages that one call reported, and the seconds that it took by the wall clock."""
+    """The times of the stages that one call reported, and the seconds that the call took by the wall clock."""
 
     stages: Stages
     wall: float
@@ -88,9 +88,10 @@ def _timed(bench: Bench, tokens: int) -> _Timed:
 
 
 def fresh_lengths(bench: Bench) -> Finding:
-    """Check on a GPU that the recorded call at a new length takes at most 15 % longer than later calls at that length.
+    """Check on a GPU that the recorded call at a new prompt length takes at most 15 % longer than later calls at that
+    length.
 
-    A run's rules apply: an uncounted call of three tokens comes first. Each attempt has a new length.
+    As in a run, an uncounted call of three tokens comes first. Each attempt has a new length.
     """
     for attempt in range(1, _ATTEMPTS + 1):
         finding = _fresh(bench, 1 + 0.13 * attempt)

@@ -1,4 +1,7 @@
-"""The `audiomarathon` command. Heavy imports are inside the commands, so that `--help` answers at once."""
+"""The `audiomarathon` command, with all its subcommands.
+
+Heavy imports are inside the commands, so that `--help` answers at once.
+"""
 
 from __future__ import annotations
 
@@ -37,10 +40,10 @@ from audiomarathon.wing import Wing, joined
 
 
 class CommandGroups(TyperGroup):
-    """List the commands in the help under headings, such as "Measure a model"."""
+    """Lists the commands in the help under headings, such as "Measure a model"."""
 
     def format_commands(self, _ctx: Any, formatter: Any) -> None:
-        """Write the list of commands, heading by heading."""
+        """Write the list of commands in the help, heading by heading."""
         width = formatter.width - 6 - max(map(len, self.commands))
         for heading, names in COMMANDS.items():
             with formatter.section(heading):
@@ -77,7 +80,7 @@ def score(runs: Runs, ray: Ray | None) -> int:
     audiomarathon score results/tau
     audiomarathon score results --executor ray
 
-    With --executor ray, each worker takes a run folder at a time, and --workers is by default one a core.
+    With --executor ray, each worker takes a run folder at a time, and --workers is by default one per core.
     """
     from audiomarathon.runs.read import run_folders
 
@@ -130,7 +133,7 @@ def _download_fense() -> None:
 
 
 def _named(wing: Wing) -> Mapping[str, tuple[str, Any]]:
-    """Return a wing's commands with their headings, by name."""
+    """Return the commands of a wing (a benchmark in a folder of its own), as {name: (heading, command)}."""
     return {
         name: (heading, command) for heading, commands in wing.commands().items() for name, command in commands.items()
     }
@@ -184,7 +187,7 @@ def main() -> None:
 
 
 def durations_script(*tasks: str) -> None:
-    """Measure clips' durations, for the scripts in `analyse_audio_duration/`.
+    """Measure how long clips are; the scripts in `analyse_audio_duration/` call this with their task.
 
     The default output folder is `durations/`. In the repository that holds the scripts, write nothing unless `-o` names
     a folder.
@@ -199,7 +202,9 @@ def durations_script(*tasks: str) -> None:
 
 @reporting_errors
 def run_task(task: str, *, model: str) -> int:
-    """Run one task on one model for the scripts in the model folders; settings come from env vars.
+    """Run one task on one model, and return the exit code; the scripts in the model folders call this.
+
+    Settings come from env vars.
 
     Parameters
     ----------

@@ -46,7 +46,7 @@ Exit code: 0 success, 1 a task or a sample failed, 2 wrong command.
 
 
 def batch(folder: str, arguments: Sequence[str]) -> None:
-    """Run the `batch_test.sh` of a model's folder; tasks and options may come in any order.
+    """Do the work of the `batch_test.sh` in a model's folder; tasks and options may come in any order.
 
     If the sweep's exit code is not 0, exit with it.
     """
@@ -111,7 +111,7 @@ def _batch(
 
 
 def _gpus(given: str | None) -> list[str]:
-    """Return the numbers of the GPUs in the value of --gpu-id; if there are several, each gets a worker."""
+    """Return the numbers of the GPUs that the value of --gpu-id names; if there are several, each gets a worker."""
     named = [] if given is None else given.split(",")
     if not all(name.isdecimal() for name in named) or len(set(named)) < len(named):
         raise SettingsError(f"--gpu-id={given}: not allowed; allowed: a GPU's number, from 0, or several: 0,1,2,3")
@@ -119,12 +119,15 @@ def _gpus(given: str | None) -> list[str]:
 
 
 def _has_gpu() -> bool:
-    """Tell whether the system lists a GPU (NVIDIA, AMD, or shared with WSL); :func:`_check_seen` checks numbers."""
+    """Tell whether the system lists a GPU (NVIDIA, AMD, or shared with WSL).
+
+    Whether a GPU with a given number exists is checked by :func:`_check_seen`.
+    """
     return any(map(Path.exists, map(Path, ("/dev/kfd", "/dev/dxg")))) or any(Path("/dev").glob("nvidia[0-9]*"))
 
 
 def _check_seen(gpus: list[str]) -> None:
-    """Refuse GPUs that PyTorch does not see, because the sweep would run on the CPU for days."""
+    """Raise SettingsError if PyTorch does not see the GPUs, because the sweep would run on the CPU for days."""
     import torch
 
     if (seen := torch.cuda.device_count()) < len(gpus):

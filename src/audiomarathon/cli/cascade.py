@@ -1,4 +1,4 @@
-"""`audiomarathon transcribe` and `audiomarathon cascade`: transcripts, and a text LLM that answers from them."""
+"""`audiomarathon transcribe` makes transcripts; `audiomarathon cascade` lets a text LLM answer from them."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def cascade(
 
 
 def _of_all() -> list[str]:
-    """Return the tasks that `all` selects for a text LLM: all except those that only ask for a transcript."""
+    """Return the tasks that `all` means for a text LLM: all except those that only ask for a transcript."""
     tasks = tasks_named(["all"])
     for task in tasks:
         if task.transcribes:
@@ -117,9 +117,10 @@ def _of_all() -> list[str]:
 
 
 def _holds_transcripts(given: str) -> bool:
-    """Tell whether an argument is a folder with runs; a folder named like a task must hold runs of transcripts.
+    """Tell whether an argument of `cascade` is a folder with runs, rather than a task.
 
-    Folders named like a task may also hold the task's data or its other results.
+    A folder that is named like a task must hold runs of transcripts, since it may also hold the task's data or its
+    other results.
     """
     from audiomarathon.benchmarks import get_task
     from audiomarathon.runs.read import run_folders
@@ -136,7 +137,7 @@ def _holds_transcripts(given: str) -> bool:
 
 
 def _is_of_transcripts(folder: Path) -> bool:
-    """Tell whether a run folder holds transcripts; a folder that cannot be read holds none."""
+    """Tell whether a run folder holds transcripts; False if it cannot be read."""
     from audiomarathon.runs.folder import read_run
     from audiomarathon.runs.read import Run
 
@@ -148,7 +149,10 @@ def _is_of_transcripts(folder: Path) -> bool:
 
 
 def _show_plan(folders: list[Path], words: list[str], llm: str, settings: RunSettings) -> int:
-    """Print the time and the memory that the LLM needs to answer; return 1 if a task cannot be run, else 0."""
+    """Print the time and the memory that the LLM needs to answer from transcripts.
+
+    Return 1 if a task cannot be run, else 0.
+    """
     from audiomarathon.engine.cascade import find_transcribers, llm_settings, load_tasks
     from audiomarathon.engine.sweep_plan import plan_sweep
     from audiomarathon.models.registry import TEXT_LLM, get_local_model, get_model

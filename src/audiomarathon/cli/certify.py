@@ -1,4 +1,4 @@
-"""`audiomarathon certify`: check on this machine and these weights that methods and times do what they claim."""
+"""`audiomarathon certify`: check on this machine and these weights that methods and times are as claimed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Make typer commands from functions, and their options for settings from the fields of `RunSettings`."""
+"""Make typer commands from functions, and options for settings from the fields of `RunSettings`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from audiomarathon.settings import RunSettings, described, flag_of, settings_fie
 
 Command = Callable[..., Any]
 
-#: Patterns in typer's messages about a value, and their plain form.
+#: Patterns in typer's messages about a value, as {pattern: plain words}.
 _PLAIN = {
     r": Value error, ": ": ",
     r"Input should be (?=greater|less)": "expected a number ",
@@ -36,13 +36,14 @@ _PLAIN = {
 
 
 class Grouped(TyperCommand):
-    """A command that refuses empty and infinite values, and whose help lists options by `rich_help_panel`.
+    """A typer command that refuses empty and infinite values, and whose help lists options by `rich_help_panel`.
 
     The help is plain text, since rich's panels cost 0.1 s of CPU and a third of 80 columns, and drop text in brackets.
     """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the command line; refuse NaN, infinity and empty text, such as from an unset shell variable.
+        """Parse the command line; raise an error for NaN, infinity and empty text, such as from an unset shell
+        variable.
 
         An empty path would mean the working folder, and an empty setting the default. Empty text is allowed if the
         default is "".
@@ -63,7 +64,7 @@ class Grouped(TyperCommand):
         return rest
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write the options by group, in the order in which the groups first appear."""
+        """Write the options in the help, group by group, in the order in which the groups first appear."""
         groups: dict[str, list[tuple[str, str]]] = {}
         for parameter in self.get_params(ctx):
             if (line := parameter.get_help_record(ctx)) is not None:
@@ -75,7 +76,7 @@ class Grouped(TyperCommand):
 
 
 def group(about: str, commands: Mapping[str, Command]) -> typer.Typer:
-    """Return a command with these subcommands; `about` is its help text."""
+    """Return a command with the given subcommands; `about` is its help text."""
     app = typer.Typer(help=about, no_args_is_help=True, rich_markup_mode=None)
     app.callback()(lambda: None)  # otherwise typer drops the name of a single subcommand
     for name, command in commands.items():
@@ -86,10 +87,10 @@ def group(about: str, commands: Mapping[str, Command]) -> typer.Typer:
 def with_group(
     name: str, make: Callable[..., Any], options: Sequence[Parameter] = (), more: Sequence[str] = ()
 ) -> Callable[[Command], Command]:
-    """Return a decorator that adds options to a command and passes it one object made from them.
+    """Return a decorator that adds options to a command, and passes the command one object made from their values.
 
-    The function `make` gets the options' values as arguments; the command gets its result as the parameter `name`. A
-    Python caller may pass the parameter `name` directly instead of the options.
+    The function `make` makes the object: it gets the options' values as arguments. The command gets the object as the
+    parameter `name`. A Python caller may pass the parameter `name` directly instead of the options.
 
     Parameters
     ----------
@@ -114,7 +115,7 @@ def with_group(
 def with_settings(
     *names: str, but: Sequence[str] = (), read: Callable[..., Any] = RunSettings.read
 ) -> Callable[[Command], Command]:
-    """Return a decorator that adds an option for each setting; the command gets what `read` returns as `settings`.
+    """Return a decorator that adds an option for each setting to a command, and passes it all settings as `settings`.
 
     Parameters
     ----------
@@ -123,7 +124,7 @@ def with_settings(
     but
         Names of settings that get no option.
     read
-        Function that gets the options' values by setting and returns the settings.
+        Function that gets the options' values as keyword arguments, and returns the settings.
     """
     options = [
         _option(field) for field in settings_fields() if (field.name in names or not names) and field.name not in but
@@ -132,7 +133,7 @@ def with_settings(
 
 
 def with_options(command: Command, options: Iterable[Parameter], call: Command | None = None, but: str = "") -> Command:
-    """Return the command with more options.
+    """Return a command with more options than the given one.
 
     Parameters
     ----------
@@ -160,7 +161,7 @@ def with_options(command: Command, options: Iterable[Parameter], call: Command |
 
 
 def run_script(command: Command, arguments: Sequence[str] | None = None, *, name: str = "", **how: Any) -> None:
-    """Run one command as a script; after a wrong command line, print one line and exit with code 2.
+    """Run one command as a script, and exit; after a wrong command line, print one line and exit with code 2.
 
     Parameters
     ----------
@@ -180,7 +181,7 @@ def run_script(command: Command, arguments: Sequence[str] | None = None, *, name
 
 
 def run_app(app: typer.Typer, arguments: Sequence[str], name: str) -> int:
-    """Run an app's command and return its exit code.
+    """Run a command of a typer app, and return its exit code.
 
     Raises
     ------
@@ -234,5 +235,5 @@ def _executor(
     return read_executor(executor, address=address, workers=workers, gpus_per_worker=gpus_per_worker)
 
 
-#: Decorator that adds the options for Ray; the command receives them as `ray` (None: run in this process).
+#: Decorator that adds the options for Ray to a command, which gets them as `ray` (None: run in this process).
 with_executor = with_group("ray", _executor)

@@ -107,7 +107,7 @@ def compare(
 def _checked(
     at_latency: float | None, at_score: float | None, output: Path | None, margin: str | None, *, power: bool
 ) -> dict[str, float]:
-    """Check the options before anything is read, and return the margins by task."""
+    """Check the options of `compare` before anything is read; return {task key: largest allowed loss of score}."""
     for name, share in (("--at-latency", at_latency), ("--at-score", at_score)):
         if share is not None and not 0 < share < float("inf"):
             raise SettingsError(f"{name} {share}: not allowed; allowed: a share above 0, such as 0.5")
@@ -127,7 +127,7 @@ def _write(
     answers: Sequence[Mapping[str, Any]],
     more: Kept | None,
 ) -> None:
-    """Write a comparison to a file, as JSON, CSV, Markdown or LaTeX by the ending of its name."""
+    """Write a comparison to a file: as JSON, CSV, Markdown or LaTeX, according to the ending of its name."""
     from audiomarathon.report import render, tables
 
     if output.suffix == ".json":
@@ -150,7 +150,7 @@ def _write(
 
 
 def _as_json(row: Comparison) -> dict[str, Any]:
-    """Return a comparison's fields for JSON, with its verdict about the margin, which is computed and no field."""
+    """Return a comparison's fields for JSON, and its verdict about the margin, which is no field but computed."""
     fields = asdict(row)
     decision = {} if row.decision is None else {"decision": {**fields["decision"], "verdict": row.decision.verdict}}
     return {name: value for name, value in fields.items() if name != "decision"} | decision

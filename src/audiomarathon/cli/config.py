@@ -1,4 +1,4 @@
-"""`--config` and `--save-config`: read or write a command's arguments and settings as a YAML file."""
+"""`--config` reads a command's arguments and settings from a YAML file, `--save-config` writes them."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def with_config(command: Command) -> Command:
 
 @reporting_errors
 def _read(ctx: typer.Context, path: Path | None) -> None:
-    """Read the file before all other options, and store its content in `ctx`.
+    """Read the config file before all other options, and store its content in `ctx`.
 
     Values are read as text, as on a command line: YAML would turn `no` into false and `010` into 8.
     """
@@ -95,7 +95,7 @@ def _root(path: Path) -> Any:
 
 
 def _pairs(path: Path, node: Any) -> dict[str, Any]:
-    """Return the nodes of a YAML mapping by key."""
+    """Return the content of a YAML mapping, as {key: node}."""
     if getattr(node, "id", "") != "mapping" or any(key.id != "scalar" for key, _value in node.value):
         what = "nothing" if node is None else f"a YAML {node.id}"
         raise SettingsError(f"{path}: expected lines of a name and a value, such as 'ratio: 0.5', found {what}")
@@ -108,7 +108,7 @@ def _pairs(path: Path, node: Any) -> dict[str, Any]:
 
 
 def _texts(place: str, node: Any) -> list[str]:
-    """Return the text of a value, or of each value in a list."""
+    """Return the text of a YAML value, or of each value in a YAML list."""
     items = node.value if node.id == "sequence" else [node]
     if any(item.id != "scalar" for item in items):
         raise SettingsError(f"{place}: expected a value or a list of values, found a {node.id}")
@@ -125,7 +125,7 @@ def _paths(path: Path, node: Any) -> dict[str, str]:
 
 
 def _argument(ctx: typer.Context, parameter: Any, place: str, texts: list[str]) -> Any:
-    """Convert the texts that a config file gives for a command's argument to its type; None if they are empty.
+    """Convert the texts that a config file gives for a command's argument to the argument's type; None if empty.
 
     `place` names the argument in the message of an error.
     """
@@ -142,12 +142,12 @@ def _words(parameter: Any) -> list[str]:
 
 
 def _key(parameter: Any) -> str:
-    """Return a parameter's name in the file: its flag without the leading dashes."""
+    """Return the name of a command's parameter in a config file: its flag without the leading dashes."""
     return str(parameter.opts[0].lstrip("-"))
 
 
 def _save(path: Path, ctx: typer.Context, given: Mapping[str, Any], settings: RunSettings) -> int:
-    """Write the config file for --save-config: all values that differ from the defaults.
+    """Write a config file, for --save-config: all values that differ from the defaults. Return the exit code.
 
     API keys and tokens are not settings, so they are never written.
     """
@@ -182,4 +182,4 @@ def _options(
     ] = None,
     save_config: Annotated[Path | None, _file("Write these options to a --config file, and run nothing.")] = None,
 ) -> None:
-    """Declare, by its signature, the options that :func:`with_config` adds; it is never called."""
+    """Hold, as its parameters, the options that :func:`with_config` adds to a command; it is never called."""

@@ -1,4 +1,4 @@
-"""`audiomarathon data …`: download, verify, measure, vary, review and describe data."""
+"""`audiomarathon data …`: download, verify, measure, vary, review and describe the tasks' data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Check versions, devices, checkpoints, data and disk, or an endpoint, for `audiomarathon doctor`."""
+"""The checks of `audiomarathon doctor`: versions, devices, checkpoints, data and disk, or an endpoint."""
 
 from __future__ import annotations
 
@@ -32,7 +32,10 @@ _SHOWN = 8  # number of an endpoint's models to list
 
 @dataclass(frozen=True)
 class Check:
-    """Result of one check: whether it passed, what was found, and how to fix it; `fatal` makes `doctor` exit with 1."""
+    """Result of one check: whether it passed (`good`), what was found, and how to fix it.
+
+    If `fatal`, `doctor` exits with 1.
+    """
 
     good: bool
     text: str
@@ -41,7 +44,7 @@ class Check:
 
 
 def examine() -> list[Check]:
-    """Check versions, devices, checkpoints, data and disk."""
+    """Check versions, devices, checkpoints, data and disk; return the results."""
     return [*_versions(), *_devices(), *map(_checkpoint, all_models()), *_data(), _disk()]
 
 
@@ -109,7 +112,7 @@ def _checkpoint(model: ModelSpec) -> Check:
 
 
 def _damage(folder: Path) -> str:
-    """Say what is missing or broken in a checkpoint's folder (interrupted download, …); "" if it is complete."""
+    """Return what is missing or broken in a checkpoint's folder (interrupted download, …); "" if it is complete."""
     from safetensors import SafetensorError, safe_open
 
     if not (folder / "config.json").is_file():
@@ -155,7 +158,7 @@ def _data() -> list[Check]:
 
 
 def _missing(tasks: Mapping[str, tuple[str, str]]) -> list[Check]:
-    """Return the failed checks of tasks whose data is missing; `tasks` is {task: (reason, remedy)}.
+    """Return failed checks for tasks whose data is missing; `tasks` is {task: (reason, remedy)}.
 
     Several tasks share one remedy, and one line if the reason is the same for all of them.
     """
@@ -177,7 +180,10 @@ def _disk() -> Check:
 
 
 def examine_endpoint(model: str, env: Mapping[str, str] | None = None) -> Iterator[Check]:
-    """Check an endpoint's address, key and list of models. Call no model, so the check costs nothing."""
+    """Check an endpoint's address, key and list of models; yield the results.
+
+    No model is called, so it costs nothing.
+    """
     from audiomarathon.endpoint.client import Endpoint, EndpointError
 
     env = os.environ if env is None else env

@@ -46,7 +46,7 @@ _MAX_NEW_TOKENS = 64  # token limit of a reply about the user's own files
 
 @dataclass(frozen=True)
 class _Question:
-    """The question to explain, with its clips: from a task's sample, or about the user's own files (without task)."""
+    """The question to explain, with its clips: a task's sample, or (without a task) about the user's own files."""
 
     title: str
     prompt: str
@@ -60,7 +60,7 @@ class _Question:
         return (self.sample.event,) if self.sample and self.sample.event else ()
 
     def judge(self, reply: str) -> tuple[str, bool | None]:
-        """Return the text to show for a reply, and whether the reply is right (None if unknown)."""
+        """Return (the text to show for a reply, whether the reply is right, or None if unknown)."""
         if self.task is None or self.sample is None:
             return reply, None
         scorer, reference = self.task.scorer, self.task.reference(self.sample)
@@ -154,7 +154,7 @@ def explain(
 
 
 def _named(method: Method) -> tuple[str, str]:
-    """Return a method's key, and its label in the picture: each part's key, ratio and where it drops."""
+    """Return (a method's key, its label in the picture); the label has each part's key, ratio and where it drops."""
     from audiomarathon.compression.composed import Composed
     from audiomarathon.compression.external import Foreign
 

@@ -1,4 +1,4 @@
-"""`audiomarathon judge`: let models judge the stored replies of runs."""
+"""`audiomarathon judge`: let models (LLM judges) judge the stored replies of runs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _CHARACTERS_A_TOKEN = 4  # characters per token, an estimate for English prompts
 
 @dataclass(frozen=True)
 class _Part:
-    """One run to judge by one judge, in one of two rounds.
+    """One run for one judge to judge, in one of two rounds.
 
     The first round sends the requests that no earlier run shares (`plan.unshared`). The second sends the shared ones,
     whose answers are in the cache by then.
@@ -48,7 +48,7 @@ class _Part:
 
 @dataclass(frozen=True)
 class Asking:
-    """Options that all judging commands share: which judges to ask, and how."""
+    """Options that all commands for LLM judges share: which judges to ask, and how."""
 
     with_: Annotated[
         str,
@@ -72,14 +72,14 @@ class Asking:
 
     @cached_property
     def judges(self) -> dict[str, Judge]:
-        """The judges by name; their models are not loaded yet."""
+        """The judges to ask, as {name: judge}; their models are not loaded yet."""
         from audiomarathon.judges.registry import open_judges
 
         return open_judges(self.with_, batch_size=self.batch_size, download=not self.plan)
 
     @cached_property
     def benches(self) -> list[Bench]:
-        """The judges with the caches of their answers."""
+        """The judges to ask, each with the cache of its answers."""
         from audiomarathon.judges.cache import Cache
         from audiomarathon.judges.judging import Bench
 
@@ -93,7 +93,7 @@ class Asking:
         return benches
 
     def ask(self, cases: Sequence[Case], ray: Ray | None = None) -> int | None:
-        """Print the expected calls, tokens and price; then ask for every answer missing in the run folders.
+        """Print the expected calls, tokens and price; then ask the judges for every answer that the run folders lack.
 
         Requests that runs share are sent for the first of these runs. When all runs have their own answers, the others
         take the shared ones from the cache.
@@ -148,7 +148,7 @@ class Asking:
         return failed
 
     def ask_about(self, part: _Part) -> tuple[Path, int, str]:
-        """Ask a judge about a run. Return its folder, how many requests failed, and a line for the user if any did."""
+        """Ask a judge about a run; return (run folder, number of failed requests, a line for the user if any)."""
         from audiomarathon.judges.judging import judge_run
 
         bench, folder = next(bench for bench in self.benches if bench.name == part.judge), part.case.folder
@@ -208,7 +208,7 @@ def _confirmed(calls: int) -> bool:
 
 
 def _cases(paths: Sequence[Path], protocol: str, *, anchors_only: bool) -> tuple[list[Case], int]:
-    """Return (the runs of tasks that models judge, with their protocols; the number of runs that cannot be read).
+    """Return (the runs of tasks that LLM judges judge, with their protocols; the number of runs that cannot be read).
 
     Print which runs are left out.
     """
@@ -239,7 +239,7 @@ def _cases(paths: Sequence[Path], protocol: str, *, anchors_only: bool) -> tuple
 
 
 def _certificates(cases: Sequence[Case], names: Collection[str]) -> dict[str, list[dict[str, Any]]]:
-    """Return tables of how well each judge read the anchors (replies with a known verdict), as {title: rows}.
+    """Return tables of how well each judge judged the anchors (replies with a known verdict), as {title: rows}.
 
     Runs with equal rows share a table.
     """

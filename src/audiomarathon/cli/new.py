@@ -45,7 +45,7 @@ def _judges() -> Sequence[Named]:
     return plugged_in()
 
 
-#: The kinds of packages, by name: those of the core, then those of wings.
+#: The kinds of packages, as {name: template}: those of the core, then those of wings (benchmarks in own folders).
 _CORE = {
     "method": Template(
         _TEMPLATES / "method", "audiomarathon run tau --data mini --method {name} --ratio 0.5", _methods
@@ -90,26 +90,26 @@ def new(
 
 
 def _is_reserved(kind: str, name: str) -> bool:
-    """Tell whether the name, or the class's name made from it, already means something in the new package."""
+    """Tell whether the new package's name, or the class name made from it, already has a meaning in the package."""
     words = {word for file in KINDS[kind].folder.rglob("*.py") for word in re.findall(r"\w+", file.read_text("utf-8"))}
     title = _title(name)
     return keyword.iskeyword(name) or keyword.iskeyword(title) or title in words - {"NewName"} or name in _FOLDERS
 
 
 def _title(name: str) -> str:
-    """Return the class's name: `my_pruner` gives `MyPruner`."""
+    """Return the class name made from a package's name: `my_pruner` gives `MyPruner`."""
     return "".join(part[:1].upper() + part[1:] for part in name.split("_"))
 
 
 def _taken(kind: str) -> set[str]:
-    """Return, in lower case, the names and aliases that are taken for this kind (`method`, `task`, …)."""
+    """Return, in lower case, the names and aliases that existing methods (or tasks, …, as `kind` says) already have."""
     # These words have a meaning before a colon in --with.
     forms = {"endpoint", "local", "openai", "replay"} if kind == "judge" else set()
     return {*forms, *(word.lower() for known in KINDS[kind].taken() for word in (known.key, *known.aliases))}
 
 
 def _is_installed(name: str) -> bool:
-    """Tell whether a package of this name is installed (`_` equals `-`), which the new package would replace."""
+    """Tell whether a package of this name is installed, since the new package would replace it; `_` equals `-`."""
     try:
         return bool(distribution(name))
     except PackageNotFoundError:
@@ -117,7 +117,7 @@ def _is_installed(name: str) -> bool:
 
 
 def _write(template: Path, folder: Path, name: str) -> None:
-    """Copy a template to `folder` and insert the new name. If an error occurs, `folder` is not created."""
+    """Copy a template to `folder`, with the new name in place of `newname`. After an error, `folder` does not exist."""
     title = _title(name)
     unfinished = folder.with_name(f".{folder.name}.new")
     with writing(folder):

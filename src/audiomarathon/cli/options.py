@@ -1,4 +1,4 @@
-"""Options that several commands share. A run's options, such as `--ratio`, are made from `settings.py`."""
+"""Options that several commands share. The options for settings, such as `--ratio`, are made from `settings.py`."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ Completion = Callable[..., list[str]]
 
 
 def option(text: str, *flags: str, complete: Completion | None = None, **more: Any) -> Any:
-    """Return typer's option with a help text, for `Annotated`; without `flags`, it is named after its parameter."""
+    """Return a typer option with a help text, for `Annotated`; without `flags`, it takes its parameter's name."""
     return typer.Option(*flags, help=text, autocompletion=complete, **more)
 
 
 def argument(text: str, complete: Completion | None = None) -> Any:
-    """Return typer's positional argument with a help text, for `Annotated`."""
+    """Return a typer positional argument with a help text, for `Annotated`."""
     return typer.Argument(help=text, autocompletion=complete)
 
 
@@ -42,7 +42,10 @@ PICTURES = (".png", ".pdf", ".svg", ".jpg", ".jpeg", ".webp")
 
 
 def output_file(text: str, *endings: str) -> Any:
-    """Return the option `-o` for a file, checked before anything slow starts; see :func:`checked_file`."""
+    """Return the option `-o` for a file, whose name is checked before anything slow starts.
+
+    The rules are those of :func:`checked_file`.
+    """
     return option(text, "--output", "-o", callback=_early(lambda path: checked_file("-o", path, *endings)))
 
 
@@ -52,7 +55,7 @@ def output_folder(text: str, *flags: str) -> Any:
 
 
 def checked_file(flag: str, path: Path, *endings: str) -> Path:
-    """Return the file that a user names for output.
+    """Check the file that a user names for output, and return its path.
 
     Parameters
     ----------
@@ -79,7 +82,10 @@ def checked_file(flag: str, path: Path, *endings: str) -> Path:
 
 
 def check_folder(path: Path) -> Path:
-    """Return the folder that a user names for output; refuse a file, and a path through a file."""
+    """Check the folder that a user names for output, and return its path.
+
+    A file, or a path through a file, raises SettingsError.
+    """
     path = named_folder(path)
     if blocked := next((place for place in (path, *path.parents) if place.exists() and not place.is_dir()), None):
         place = "" if blocked == path else f"{blocked} is "
@@ -88,7 +94,7 @@ def check_folder(path: Path) -> Path:
 
 
 def _early(check: Callable[[Path], Path]) -> Callable[[Path | None], Path | None]:
-    """Return typer's callback of an option that checks its value; None stays None."""
+    """Return a callback for a typer option that checks the option's value as soon as it is parsed; None stays None."""
 
     def callback(value: Path | None) -> Path | None:
         checked: list[Path] = []
@@ -142,7 +148,7 @@ Results = Annotated[Path, option("Results folder.", envvar="RESULTS_DIR")]
 
 
 def one_line(name: str) -> str:
-    """Check a name for tables: one line of limited length."""
+    """Return a name for tables, after checking that it is one line of limited length."""
     if not name.isprintable() or len(name) > _LONGEST_NAME:
         raise typer.BadParameter(f"{name[:60]!r}; allowed: one line of up to {_LONGEST_NAME} characters")
     return name
@@ -179,7 +185,9 @@ Margin = Annotated[
 
 
 def margins_of(text: str | None) -> dict[str, float]:
-    """Read margins by task from `--margin`; one margin without a task has the key "", and applies to all others.
+    """Read the value of `--margin`; return {task key: largest allowed loss of score}.
+
+    One margin without a task has the key "", and applies to all other tasks.
 
     Raises
     ------
@@ -203,7 +211,7 @@ def margins_of(text: str | None) -> dict[str, float]:
 
 
 def places(data: Path | None) -> tuple[Path | None, Mapping[str, str]]:
-    """Return the data root, and the env vars (such as TAU_DATA_PATH) that locate single tasks' data.
+    """Return (the data root, the env vars such as TAU_DATA_PATH that locate single tasks' data).
 
     --data overrides every env var, so with it the second value is empty.
     """
@@ -225,7 +233,7 @@ def tasks_named(names: list[str] | None) -> list[Task]:
 
 
 def load_task(name: str, data: Path | None) -> tuple[Task, Loaded]:
-    """Return a task and its samples."""
+    """Return (the task with this name, its samples)."""
     from audiomarathon.benchmarks import get_task, task_folder
 
     task = get_task(name)

@@ -37,7 +37,7 @@ def one_by_one(
     of: int = 0,
     **shape: bool,
 ) -> list[R]:
-    """Call `work` on each item, and return the results in the order of the items.
+    """Call `work` on each item, and return the results in the order of the items, without failed ones.
 
     If an item fails, print `label` and the error, and continue. Raise the error if it is the only item (of `of` items,
     if these are a part of more), or of a class in `ends`. With `ray`, call `work` in Ray's workers; `shape` has
@@ -73,7 +73,7 @@ def _outcomes(
 
 
 def reporting_errors(command: Callable[P, int | None]) -> Callable[P, None]:
-    """Return a command that prints expected errors as one line and sets the exit code.
+    """Wrap a command so that it prints expected errors as one line, and sets the exit code.
 
     The exit code is the error's (mostly 2), 130 for Ctrl-C, else the command's return value.
     """
@@ -109,7 +109,7 @@ def reporting_errors(command: Callable[P, int | None]) -> Callable[P, None]:
 
 
 def _outside(error: BaseException) -> str:
-    """Return the file and line that raised an error; "" if they belong to a module of `_OURS`."""
+    """Return the file and line that raised an error; "" if they belong to this package, typer or argparse."""
     place = error.__traceback__
     while place and place.tb_next:
         place = place.tb_next
@@ -132,7 +132,10 @@ def _showing_warnings() -> Callable[..., None]:
 
 
 def show_scored(folders: Sequence[Path], ray: Ray | None = None) -> int:
-    """Score stored replies of run folders and print the results; return 2 if a run failed, else as :func:`show`."""
+    """Score the stored replies of run folders, and print the results; return the exit code.
+
+    It is 2 if a run failed, else that of :func:`show`.
+    """
     from audiomarathon.engine.run import score
 
     results = one_by_one(folders, score, ray=ray, per_core=True)
@@ -143,7 +146,7 @@ def show_scored(folders: Sequence[Path], ray: Ray | None = None) -> int:
 def show(
     results: list[Any], title: str = "", *, folders: bool = True, again: str = "run the same command again"
 ) -> int:
-    """Print results and, unless `folders` is False, their folders; return 1 if anything is missing, else 0.
+    """Print the results of runs and, unless `folders` is False, their folders; return 1 if anything is missing, else 0.
 
     These count as missing: failed samples, samples not run yet, and samples whose attention was not captured. `again`
     tells the user how to get them.

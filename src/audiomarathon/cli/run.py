@@ -41,7 +41,10 @@ def run(
 
 
 def renewed(tasks: list[str], model: str | None, settings: RunSettings, methods: Sequence[Method]) -> RunSettings:
-    """Return the settings for --fresh: if a method's code was edited, with a new results folder, and print a line."""
+    """Return the settings for --fresh: with a new results folder if a method's code was edited.
+
+    In this case, also print a line.
+    """
     from audiomarathon.engine.identity import fresh_results
 
     fresh = fresh_results(tasks_named(tasks), get_model(model or EMBEDDED), settings, methods)

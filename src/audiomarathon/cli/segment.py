@@ -29,9 +29,10 @@ _RATE = option("Sampling rate of the clips, in Hz.")
 
 
 def door(task: str, arguments: Sequence[str] | None = None) -> NoReturn:
-    """Build a task's folder from its raw corpus, as the command line says; exit with 0, or with 2 after an error.
+    """Run a script of `Segment/`: build a task's folder from its raw corpus, according to the command line.
 
-    Attributes of the corpus class that are annotated with typer's `Option` become further options.
+    Exit with 0, or with 2 after an error. Attributes of the corpus class that are annotated with typer's `Option`
+    become further options.
     """
     corpus = corpus_class(task)
 
@@ -72,7 +73,10 @@ def door(task: str, arguments: Sequence[str] | None = None) -> NoReturn:
 
 
 def cut_door(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Cut long recordings into clips, as the command line says; exit with 0, or with 2 after an error."""
+    """Run the script of `Segment/` that cuts long recordings into clips, according to the command line.
+
+    Exit with 0, or with 2 after an error.
+    """
     from audiomarathon.segment.cutting import Cutting
     from audiomarathon.segment.cutting import cut as cut_recordings
 

@@ -60,9 +60,9 @@ def status(
 
 
 def _watch(paths: Sequence[Path], every: float, show: Callable[[Sequence[RunStatus]], None]) -> list[RunStatus]:
-    """Refresh until two refreshes in a row find no active process; return the last state.
+    """Show the status of runs again and again, until no process is active in two looks in a row; return the last state.
 
-    One refresh is not enough, since a sweep pauses between tasks.
+    One look is not enough, since a sweep pauses between tasks.
     """
     from audiomarathon.results.status import read_status
 

@@ -122,7 +122,8 @@ def run_sweep(
     track
         Names of trackers, joined by commas.
     margins
-        Stop a setting when this margin is decided, by task; the key "" is for all other tasks.
+        {task key: largest loss of score against base}; the key "" is for all other tasks. A setting stops when it is
+        decided whether it loses more.
     """
     from audiomarathon.embedded.without_data import toy_or_real
     from audiomarathon.engine.sweep import grid, parse_ratios

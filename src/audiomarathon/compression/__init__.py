@@ -1,1 +1,1 @@
-"""Methods that reduce the cost of long audio: token pruners and KV presses, in one registry."""
+"""Methods that reduce the cost of long audio: token pruners drop audio tokens, KV presses shrink the KV cache."""

@@ -36,7 +36,7 @@ class Attention:
     key, value
         Keys after the rotary embedding, and values, each of shape (B, Hkv, S, d). H / Hkv query heads share a key head.
     mask
-        The model's mask: None (causal), (B, 1, S, S) boolean or additive, or (B, S) for flash attention.
+        The model's attention mask: None (causal), (B, 1, S, S) boolean or additive, or (B, S) for flash attention.
     scaling
         Factor by which query-key products are multiplied.
     softcap
@@ -51,7 +51,10 @@ class Attention:
     softcap: float | None = None
 
     def of_sample(self, row: int, begin: int = 0) -> Attention:
-        """Return one sample of the batch without its padding, from prompt position `begin` on."""
+        """Return the arguments for one sample, without its padding.
+
+        The sample is a row of the batch, and its prompt begins at position `begin`.
+        """
         if begin == 0 and len(self.query) == 1:
             return self
         mask = self.mask
@@ -72,13 +75,13 @@ class Attention:
         return self.of_queries(self.query.shape[2] - count, count)
 
     def of_queries(self, start: int, count: int) -> torch.Tensor:
-        """Recompute the attention weights of `count` queries, from position `start`.
+        """Recompute the attention weights of `count` queries, the first at position `start`.
 
         Returns
         -------
         torch.Tensor
             Softmax weights in float32, shape (B, H, count, seen). `seen` counts the keys up to the last query's
-            position, since no query sees later keys.
+            position, since no query attends to later keys.
         """
         batch, heads, length, size = self.query.shape
         seen = self.key.shape[2] - length + start + count
@@ -89,7 +92,10 @@ class Attention:
         return self._masked(logits.view(batch, heads, count, seen), start).softmax(-1)
 
     def _masked(self, logits: torch.Tensor, start: int) -> torch.Tensor:
-        """Mask, in place, the logits of keys that a query does not see. The first query is at position `start`."""
+        """Set the logits of keys that a query may not attend to to −∞, in place.
+
+        The first query is at position `start`.
+        """
         count, seen = logits.shape[-2:]
         if self.mask is not None and self.mask.dim() == 4:
             rows = self.mask[:, :, start : start + count, :seen]
@@ -105,7 +111,7 @@ class Attention:
 def attention_watched(
     implementation: str, callbacks: Mapping[nn.Module, Callable[[Attention], None]], *, decode: bool = False
 ) -> Iterator[None]:
-    """Inside the block, call `callbacks[module]` with each attention module's arguments, before the module attends.
+    """Call `callbacks[module]` with each attention module's arguments before the module attends, inside the block.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Methods joined by `+`: a token pruner, then a press on the tokens that it kept."""
+"""Two methods joined by `+`: a token pruner, then a press on the tokens that the pruner kept."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Composed(Method):
-    """A token pruner, and a press that removes its ratio of the audio tokens that the pruner kept.
+    """A token pruner, and a press that removes its own ratio of the audio tokens that the pruner kept.
 
     Layers before the pruner's layer still have all audio tokens, so there the press's ratio applies to all audio
     tokens.
@@ -36,7 +36,7 @@ class Composed(Method):
     second: Method = field(default_factory=Base)
 
     def __post_init__(self) -> None:
-        """Refuse methods that cannot be joined."""
+        """Raise SettingsError for methods that cannot be joined."""
         deeper = isinstance(self.first, TokenPruner) and (self.first.first_layer > 0 or len(self.first.drops) > 1)
         if isinstance(self.second, PyramidKV) and isinstance(self.first, TokenPruner) and deeper:
             raise SettingsError(
@@ -57,30 +57,30 @@ class Composed(Method):
 
     @property
     def decodes_statically(self) -> bool:
-        """Whether decode may run as a graph under both parts."""
+        """Whether decode may run as a CUDA graph under both the pruner and the press."""
         return self.first.decodes_statically and self.second.decodes_statically
 
     @property
     def prefills_in_chunks(self) -> bool:
-        """Whether prefill may run in chunks under both parts."""
+        """Whether prefill may run in chunks under both the pruner and the press."""
         return self.first.prefills_in_chunks and self.second.prefills_in_chunks
 
     def parts(self) -> dict[str, object]:
-        """Return the pruner and the press by name, whose source code is hashed; see :meth:`Method.parts`."""
+        """Return {name: method} for the pruner and the press, whose source code becomes part of a run's identity."""
         return {**self.first.parts(), **self.second.parts()}
 
     def parameters(self) -> dict[str, Any]:
-        """Return the fields of both parts, for records and the identities of runs."""
+        """Return the fields of the pruner and the press, for records and the identities of runs."""
         parts = {"first": self.first, "second": self.second}
         return {name: {"method": part.key, **part.parameters()} for name, part in parts.items()}
 
     def check_config(self, config: Any) -> None:
-        """Refuse a model's config that the pruner or the press refuses."""
+        """Raise an error if the pruner or the press cannot work with a model's config."""
         self.first.check_config(config)
         self.second.check_config(config)
 
     def check_family(self, family: type[AudioLM], depth: int) -> None:
-        """Refuse a family that the pruner refuses."""
+        """Raise an error if the pruner cannot work with a model family."""
         self.first.check_family(family, depth)
 
     @property
@@ -89,13 +89,13 @@ class Composed(Method):
         return self.first.changes_tower
 
     def check(self, lm: AudioLM) -> None:
-        """Refuse a model that the pruner or the press refuses."""
+        """Raise an error if the pruner or the press cannot work with a loaded model."""
         self.first.check(lm)
         self.second.check(lm)
 
     @contextmanager
     def applied_to(self, lm: AudioLM, inputs: Inputs) -> Iterator[Trace]:
-        """Apply the pruner, then the press to the tokens that it kept; see :meth:`Method.applied_to`."""
+        """Apply the pruner, then the press to the tokens that it kept, inside the block; yield their report (trace)."""
         assert isinstance(self.second, KVPress)
         with self.first.applied_to(lm, inputs) as pruned:
             inputs = pruned.inputs or inputs  # the prompt is shorter if the pruner drops inside the tower

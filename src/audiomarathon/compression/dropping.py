@@ -4,8 +4,9 @@ In prefill, the hook on layer K selects the hidden states of kept tokens, or sum
 K and all later layers also select from the other inputs of a layer: rotary cos and sin, position ids, mask, Gemma 3n's
 per-layer inputs. They find arguments by the layer's signature, since some models pass them by position. In decode, a
 layer needs a hook only if it gets a mask or has a sliding window; otherwise the hook removes itself after prefill. If
-tokens are dropped at the input, a hook on the rotary embedding renumbers the kept positions without gaps, in prefill
-and decode. Several drops at rising layers form a chain: each drop selects from the tokens that the previous drop kept.
+tokens are dropped at the LLM's input, a hook on the rotary embedding renumbers the kept positions without gaps, in
+prefill and decode. Several drops at rising layers form a chain: each drop selects from the tokens that the previous
+drop kept.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ class Drop:
         Shape (B, S'): the kept prompt positions, and their places among the tokens that enter the layer; empty until
         they are chosen. Both are equal in a first drop.
     inside
-        Booleans on the device: whether the chosen indices were in range.
+        Booleans on the device: whether the indices that the method chose were in range.
     merges
         How each sample's audio tokens are merged; None for a sample whose tokens are dropped.
     """
@@ -82,9 +83,9 @@ class Drop:
         self.merges: tuple[Merge | None, ...] = ()
 
     def follow(self) -> None:
-        """Find the places of the audio and text tokens among the tokens that the previous drop kept.
+        """Set `audio` and `text` to the places of these tokens among the tokens that the previous drop kept.
 
-        Set `audio` and `text` to them, without waiting for the GPU.
+        This does not wait for the GPU.
         """
         from audiomarathon.compression.ragged import places_of
 
@@ -97,7 +98,7 @@ class Drop:
         self.text = [places_of(row, count) for row, count in zip(~audio & real, words, strict=True)]
 
     def keep(self, chosen: Sequence[torch.Tensor | Merge]) -> None:
-        """Set which audio tokens each sample keeps: indices into its audio positions, or a merge.
+        """Set which audio tokens each sample keeps: indices into its audio positions, or a rule to merge them.
 
         An index out of range would crash a GPU process. So indices are clamped, and `inside` records whether all were
         in range. Read it after the call: reading it here would wait for the GPU. A choice that was made on the CPU,
@@ -117,7 +118,7 @@ class Drop:
         self.index = self.places_in if self.before is None else self.before.index.gather(1, self.places_in)
 
     def states(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Return the hidden states at the kept positions, shape (…, B, S', D); merged tokens become weighted sums."""
+        """Return the hidden states of the kept tokens, shape (…, B, S', D); merged tokens become weighted sums."""
         kept = self.rows(hidden, self.places_in)
         for row, (merge, audio) in enumerate(zip(self.merges, self.audio, strict=True)):
             if merge is not None:
@@ -129,7 +130,7 @@ class Drop:
         return kept
 
     def kept_positions(self) -> tuple[torch.Tensor, ...]:
-        """Return each sample's kept positions, on the CPU."""
+        """Return each sample's kept prompt positions, on the CPU."""
         return tuple(row[~empty].cpu() for row, empty in zip(self.index, self.filler, strict=True))
 
     def rows(self, tensor: torch.Tensor, index: torch.Tensor | None = None) -> torch.Tensor:
@@ -147,7 +148,7 @@ class Drop:
         return self.rows(tensor[..., None])[..., 0]
 
     def prefill_mask(self, given: torch.Tensor | LaterMask | None) -> torch.Tensor | LaterMask | None:
-        """Reduce the model's prefill mask `given` to the kept tokens; the result is of the same kind."""
+        """Reduce the attention mask of a layer in prefill to the kept tokens; return a mask of the same kind."""
         if isinstance(given, LaterMask):
             return given
         if given is None and not self.any_filler:
@@ -169,7 +170,10 @@ class Drop:
         return _hide(visible, hidden, shown=alone)
 
     def decode_mask(self, given: torch.Tensor | None, cached: int) -> torch.Tensor:
-        """Return a new token's mask over a layer's `cached` keys and its own key: it sees all keys except fillers."""
+        """Return the attention mask of a new token over a layer's `cached` keys and its own key.
+
+        It hides only fillers.
+        """
         device = self.index.device if given is None else given.device
         real = ~self.filler.to(device)
         # If a press has shortened the cache too, its hook runs after this one, and replaces a mask of fillers.
@@ -179,7 +183,7 @@ class Drop:
         return like_given(torch.cat([real, fresh], dim=-1), given)
 
     def window_mask(self, given: torch.Tensor | None, past: int, window: int) -> torch.Tensor | None:
-        """Return the mask of a new token in a layer with a sliding window, after `past` tokens.
+        """Return the attention mask of a new token in a layer with a sliding window, after `past` tokens.
 
         The cache holds the last `window` − 1 tokens. But the window counts positions, which have gaps after pruning, so
         some cached tokens lie outside the window. Return None (no mask needed) if the model gave no mask, there are no
@@ -197,7 +201,7 @@ class Drop:
     def attach(
         self, decoder: nn.Module, first: int, decide: Callable[[torch.Tensor], None], last: int | None = None
     ) -> list[Any]:
-        """Put hooks that drop tokens on layer `first` and all later layers before layer `last` (None: to the end).
+        """Hook layer `first` and all later layers before layer `last` (None: to the end), to drop tokens there.
 
         In prefill, `decide` is called with the hidden states that enter layer `first`; it must call :meth:`keep` unless
         this has been done before.
@@ -205,7 +209,7 @@ class Drop:
         Returns
         -------
         list
-            Handles; the caller removes them.
+            Handles of the hooks; the caller removes them.
         """
         handles = [
             self._attach(decoder, index, decide if index == first else None)
@@ -214,7 +218,7 @@ class Drop:
         return [*handles, self._close_up(decoder)] if self.contiguous else handles
 
     def _close_up(self, decoder: Any) -> Any:
-        """Hook the rotary embedding, so that kept and generated tokens are numbered without gaps; return the handle.
+        """Hook the rotary embedding to number kept and generated tokens without gaps; return the hook's handle.
 
         Numbers begin at the prompt's first position after the padding.
         """
@@ -273,7 +277,7 @@ class Drop:
 
 
 class DropsInSteps:
-    """One or several drops at rising layers; each keeps fewer audio tokens than the previous drop.
+    """One or several drops of tokens at rising layers; each keeps fewer audio tokens than the previous drop.
 
     Parameters
     ----------
@@ -310,23 +314,29 @@ class DropsInSteps:
         self.widths = [self._widths[done] for done in self._done]
 
     def positions(self, layer: int, row: int) -> torch.Tensor:
-        """Return the prompt positions of a sample that a layer computes, without fillers."""
+        """Return the prompt positions of one sample (`row` of the batch) that a layer computes, without fillers."""
         done = self._done[layer]
         length = self._lengths[done][row]
         return self.drops[done - 1].index[row, -length:] if done else self._everything[-length:]
 
     def begin(self, step: int, row: int) -> int:
-        """Return the place of a sample's first token in a step's layer, after padding and fillers on the left."""
+        """Return the index of a sample's first token among the tokens that enter a step's layer.
+
+        Padding and fillers come before it.
+        """
         return self._widths[step] - self._lengths[step][row]
 
     def begun(self, step: int) -> Drop:
-        """Return a step's drop, with `audio` and `text` set to places among the tokens that earlier steps kept."""
+        """Return the drop of a step, which is about to begin.
+
+        Its `audio` and `text` are set to places among the tokens that earlier steps kept.
+        """
         if step:
             self.drops[step].follow()
         return self.drops[step]
 
     def left_of(self, heard: Sequence[Any], step: int, row: int) -> Sequence[Any]:
-        """Return the items of `heard` (one for each audio token of a sample) whose tokens earlier steps kept."""
+        """Return those items of `heard` (one for each audio token of a sample) whose tokens the earlier steps kept."""
         before = self.drops[step].before
         if before is None:
             return heard
@@ -334,7 +344,7 @@ class DropsInSteps:
         return [heard[place] for place in torch.searchsorted(self.drops[0].audio[row], left).tolist()]
 
     def attach(self, decoder: nn.Module, decide: Callable[[int, torch.Tensor], None]) -> list[Any]:
-        """Hook all layers from the first step on, and return the hooks' handles, which the caller removes.
+        """Hook all layers from the first step's layer on; return the hooks' handles, which the caller removes.
 
         In prefill, `decide` gets the number of the step and the hidden states that enter its layer; see
         :meth:`Drop.attach`.
@@ -347,23 +357,27 @@ class DropsInSteps:
         ]
 
     def inside(self) -> bool:
-        """Tell, after the call, whether all chosen indices were in range."""
+        """Tell, after the `generate` call, whether all indices that the method chose were in range."""
         return all(all(drop.inside) for drop in self.drops)
 
     def unchanged(self, shown: Sequence[Sequence[torch.Tensor]]) -> bool:
-        """Tell, after the call, whether a method left the tensors that it got unchanged.
+        """Tell, after the `generate` call, whether the method left the tensors that it got unchanged.
 
-        `shown` has, for each step, the places of each sample's audio tokens that the method saw; it may only read them.
+        `shown` has the tensors that the method got: for each step, the places of each sample's audio tokens. It may
+        only read them.
         """
         return all(all(map(torch.equal, places, drop.audio)) for places, drop in zip(shown, self.drops, strict=True))
 
     def kept_steps(self) -> tuple[tuple[int, tuple[torch.Tensor, ...]], ...]:
-        """Return each step's first layer, and each sample's positions that remain from this layer on."""
+        """Return (first layer, each sample's positions that remain from this layer on) for each step."""
         return tuple((first, drop.kept_positions()) for first, drop in zip(self.firsts, self.drops, strict=True))
 
 
 def like_given(visible: torch.Tensor, given: torch.Tensor | None) -> torch.Tensor:
-    """Turn (B, keys) booleans into a mask for one query, of the same kind as `given`: 2-D, boolean or additive."""
+    """Turn booleans (B, keys), True at visible keys, into a mask for one query, of the kind of `given`.
+
+    The kinds are 2-D, boolean and additive.
+    """
     if given is not None and given.dim() == 2:
         return visible.to(given.dtype)
     visible = visible[:, None, None]
@@ -373,7 +387,7 @@ def like_given(visible: torch.Tensor, given: torch.Tensor | None) -> torch.Tenso
 
 
 def _hide(mask: torch.Tensor, hidden: torch.Tensor, shown: torch.Tensor | None = None) -> torch.Tensor:
-    """Change a boolean or additive mask: hide keys where `hidden` is True, show keys where `shown` is True."""
+    """Return a boolean or additive mask in which keys are hidden where `hidden` is True, and shown where `shown` is."""
     if mask.dtype == torch.bool:
         mask = mask & ~hidden
         return mask if shown is None else mask | shown

@@ -23,9 +23,9 @@ _NAME = re.compile(r"\w[\w.=-]{0,100}")
 class Foreign(Method):
     """A press from another library: `press(model)` returns a context manager around the transformers model.
 
-    The kept entries are read from the cache (:mod:`.gathered`) if the press only gathers keys and values, or hides
-    entries of single heads as kvpress does. Otherwise a warning gives the reason. `kept_audio_tokens` is also null if
-    layers or heads keep different numbers.
+    Which KV-cache entries it keeps is read from the cache (:mod:`.gathered`) if the press only gathers keys and values,
+    or hides entries of single heads as kvpress does. Otherwise a warning gives the reason. `kept_audio_tokens` is also
+    null if layers or heads keep different numbers.
     """
 
     key: ClassVar[str] = "foreign"
@@ -36,7 +36,10 @@ class Foreign(Method):
     name: str = ""
 
     def __post_init__(self) -> None:
-        """Refuse a name that cannot name a folder, and an unnamed press whose repr shows a memory address."""
+        """Raise SettingsError for a name that cannot name a folder, or a press without name and without a stable repr.
+
+        A repr that shows a memory address is not stable.
+        """
         if self.name and not _NAME.fullmatch(self.name):
             allowed = "letters, digits and _, and after the first character also . = -"
             raise SettingsError(f"method name {self.name!r}: not allowed; allowed: {allowed}")
@@ -48,20 +51,20 @@ class Foreign(Method):
 
     @property
     def label(self) -> str:
-        """The name of the press, or its repr."""
+        """Name for folders and tables: the name of the press, or its repr."""
         return re.sub(r"[^\w.=-]+", "-", self.parameters()["press"]).strip("-")
 
     def parts(self) -> dict[str, object]:
-        """Return the press as the object whose source is hashed; see :meth:`Method.parts`."""
+        """Return {label: press}: the object whose source code becomes part of a run's identity."""
         return {self.label: self.press}
 
     def parameters(self) -> dict[str, Any]:
-        """Return the press's name (or its repr), and, if known, the ratio with which the press was made."""
+        """Return the press's name (or its repr), and its ratio if known, for the identities of runs."""
         return {"press": self.name or repr(self.press), **({"ratio": self.ratio} if self.ratio else {})}
 
     @contextmanager
     def applied_to(self, lm: AudioLM, inputs: Inputs) -> Iterator[Trace]:
-        """Enter the press around the transformers model; see :meth:`Method.applied_to`."""
+        """Enter the press around the transformers model inside the block; yield the method's report (trace)."""
         import torch
 
         from audiomarathon.compression.gathered import Gathered

@@ -1,4 +1,4 @@
-"""Find which cache entries a press of another library kept, without its help: recognise entries by their bits.
+"""Find which KV-cache entries a press of another library kept, without its help: recognise entries by their bits.
 
 Most presses only gather: the keys and values that they leave are bit-identical to some that prefill made. So we take a
 fingerprint of each entry when a layer attends in prefill, and compare it with the cache's entries after the call. This
@@ -21,7 +21,7 @@ from audiomarathon.models.trace import Trace
 
 
 class Gathered:
-    """Watches the prefill of a prompt of S tokens, and then tells which of its entries remain in the cache."""
+    """Watches the prefill of a prompt of S tokens, and then tells which of its KV-cache entries a press kept."""
 
     def __init__(self, lm: AudioLM, prompt: int) -> None:
         config: Any = lm.decoder.config
@@ -39,7 +39,10 @@ class Gathered:
 
     @contextmanager
     def watching(self, trace: Trace) -> Iterator[None]:
-        """Inside the block, take the fingerprints of one prefill, and note the lengths of the press's caches."""
+        """Take the fingerprints of the KV-cache entries of one prefill inside the block.
+
+        Also note each layer's number of entries after the press.
+        """
         if self.why:
             yield
             return
@@ -61,7 +64,7 @@ class Gathered:
             yield
 
     def kept(self) -> list[torch.Tensor] | None:
-        """Return which prompt entries remain in each layer's cache: boolean, shape (B, Hkv, S).
+        """Return which of the prompt's KV-cache entries remain in each layer: boolean, shape (B, Hkv, S).
 
         B is the number of samples, Hkv of key heads, S of prompt tokens. Return None if this is unknown, and set `why`
         to the reason. Call it after the `generate` call, while the press is still applied.
@@ -90,7 +93,10 @@ class Gathered:
         return None if self.why else masks
 
     def _widths(self) -> list[int]:
-        """Return the length of each layer's cache now; −1 where it is not a tensor like the keys of prefill."""
+        """Return the present number of KV-cache entries of each layer.
+
+        It is −1 where the cache holds no tensor of the kind of prefill's keys.
+        """
         widths = []
         for index in self.layers:
             layers = getattr(self.cache, "layers", ())
@@ -102,7 +108,7 @@ class Gathered:
 
 
 def fingerprints(keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-    """Return a 64-bit hash of each entry's key and value, shape (B, Hkv, S): samples, heads, tokens.
+    """Return a 64-bit hash of each KV-cache entry (its key and value), shape (B, Hkv, S): samples, heads, tokens.
 
     It is the sum of the words of key and value, each multiplied by a fixed odd number, modulo 2⁶⁴.
     """
@@ -116,7 +122,7 @@ def fingerprints(keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
 
 
 def matched(before: torch.Tensor, after: torch.Tensor, live: torch.Tensor) -> torch.Tensor | None:
-    """Tell which entries of the cache `before` are still in the cache `after`, by their fingerprints.
+    """Tell which KV-cache entries of `before` are still in the cache `after`; both hold the entries' fingerprints.
 
     Only entries of `after` at which `live` is True count. They may be in any order; equal entries are matched in order,
     each once. The result is boolean, shape (B, Hkv, S); None if an entry of `after` does not occur in `before`.

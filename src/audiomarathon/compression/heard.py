@@ -1,4 +1,4 @@
-"""Find the part of the waveform behind each audio token, or behind each state of an encoder-decoder."""
+"""Find the part of the waveform that each audio token, or each state of an encoder-decoder, stands for."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ if TYPE_CHECKING:
 
 
 def heard_by_token(lm: AudioLM, inputs: Inputs) -> list[Sequence[Waveform]]:
-    """Return the waveform under each audio token of each sample; a clip's tokens share it evenly.
+    """Return the part of the waveform that each audio token stands for, as a list of arrays for each sample.
 
-    A tower with windows pads a clip to whole windows, so tokens over this silence get arrays that are shorter or empty.
+    A clip's tokens share it evenly. A tower with windows pads a clip to whole windows, so tokens that stand for this
+    silence get arrays that are shorter or empty.
 
     Raises
     ------
@@ -41,7 +42,10 @@ def heard_by_token(lm: AudioLM, inputs: Inputs) -> list[Sequence[Waveform]]:
 
 
 def heard_by_state(lm: AudioLM, inputs: Inputs) -> list[Sequence[Waveform]]:
-    """Return the waveform under each state of sound (not of padding), for each window of all samples."""
+    """Return the part of the waveform that each encoder state stands for, as a list of arrays for each window.
+
+    States of a window's padding are left out.
+    """
     size: int = lm.samples_per_state  # type: ignore[attr-defined]
     windows = [window for clip_windows in _clips(lm, inputs) for window in clip_windows]
     counts = [count for counts in inputs.states for count in counts]

@@ -1,4 +1,4 @@
-"""The base class of methods. A method is a frozen dataclass that changes a model for the length of a `with` block."""
+"""The base class of compression methods: frozen dataclasses that change a model for the length of a `with` block."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ STATES_DROPPED_BY = (
 
 
 def kept_count(total: int, ratio: float) -> int:
-    """Return k, the number of audio tokens to keep of `total` when the fraction `ratio` is removed.
+    """Return k, the number of tokens to keep out of `total` when the fraction `ratio` of them is removed.
 
     With N tokens and ratio r, k = min(N, max(1, N − ⌊N·r + ½⌋)). r is the decimal number that the user wrote, and
     halves are rounded up: ratio 0.3 of 5 tokens removes ⌊1.5 + ½⌋ = 2. k is 0 only if N is 0.
@@ -51,13 +51,13 @@ def plain(ratio: float) -> str:
 
 @dataclass(frozen=True)
 class Method(ABC):
-    """A way to reduce the cost of long audio.
+    """A compression method: a way to reduce the cost of long audio.
 
     :meth:`generate` applies a method during one `generate` call. Methods work by hooks, which are always removed after
     the call. They contain no copies of modelling code.
 
     Class attributes: `key` (the name users type), `title` (one line), `paper` (arXiv number or ""), `saves` (what gets
-    cheaper), `needs` (requirements on model and settings), `note` (a caveat for readers of its figures), `batches`
+    cheaper), `needs` (requirements on model and settings), `note` (a caveat for readers of its results), `batches`
     (whether it supports several samples at once). If a method has a field `layer`, it gets the value of
     `PRUNE_LAYER_IDX`.
     """
@@ -74,7 +74,7 @@ class Method(ABC):
     package: ClassVar[tuple[str, str]] = ("", "")
     """Import name of an optional package that the method needs, and the command that installs it."""
     static_decode: ClassVar[bool] = False
-    """Whether decode needs only the method's trace, and none of its code, so that decode may run as a graph."""
+    """Whether decode needs only the method's trace, and none of its code, so that decode may run as a CUDA graph."""
     chunked_prefill: ClassVar[bool] = False
     """Whether the method keeps the same tokens or entries if each layer of the LLM processes the prompt in chunks."""
 
@@ -82,7 +82,9 @@ class Method(ABC):
 
     @abstractmethod
     def applied_to(self, lm: AudioLM, inputs: Inputs) -> AbstractContextManager[Trace]:
-        """Return a context manager in which the method is applied to a model for one batch; it yields the trace.
+        """Return a context manager that applies the method to a model for one batch, and yields the trace.
+
+        The trace is the method's report about what it kept.
 
         Parameters
         ----------
@@ -98,9 +100,9 @@ class Method(ABC):
         Raises
         ------
         LogitsError
-            When the model's logits hold NaN or infinite numbers.
+            The model's logits hold NaN or infinite numbers.
         MethodError
-            When the caches after prefill are not as long as the method predicted, or a position was kept twice or not
+            The caches after prefill are not as long as the method predicted, or a position was kept twice or not
             in order.
         """
         try:
@@ -123,7 +125,9 @@ class Method(ABC):
         return done
 
     def check_config(self, config: Any) -> None:  # noqa: B027
-        """Refuse a decoder's config with which the method cannot work. A sweep's plan calls this without weights.
+        """Raise an error if the method cannot work with a decoder's config; by default, never.
+
+        A sweep's plan calls this without weights.
 
         Raises
         ------
@@ -132,7 +136,10 @@ class Method(ABC):
         """
 
     def check_family(self, family: type[AudioLM], depth: int) -> None:  # noqa: B027
-        """Refuse a model family, before its weights are loaded; `depth` is the number of its tower's layers, or 0.
+        """Raise an error if the method cannot work with a model family, before its weights are loaded; by default,
+        never.
+
+        `depth` is the number of layers of the family's audio tower, or 0 if it is unknown.
 
         Raises
         ------
@@ -141,7 +148,7 @@ class Method(ABC):
         """
 
     def check(self, lm: AudioLM) -> None:
-        """Refuse a model with which the method cannot work. This is called before the first sample.
+        """Raise an error if the method cannot work with a loaded model. This is called before the first sample.
 
         Raises
         ------
@@ -152,17 +159,23 @@ class Method(ABC):
 
     @property
     def changes_tower(self) -> bool:
-        """Whether the method changes the audio tower's output, so that it cannot share the output of other settings."""
+        """Whether the method changes the audio tower's output, so that other settings' output cannot be reused."""
         return getattr(self, "at", "") == "tower" and self.ratio > 0
 
     @property
     def decodes_statically(self) -> bool:
-        """Whether decode may run as a graph: `static_decode`, unless a subclass applies the method in its own way."""
+        """Whether decode may run as a CUDA graph: the value of `static_decode`.
+
+        It is False if a subclass overrides `applied_to` without stating `static_decode` itself.
+        """
         return self._says("static_decode")
 
     @property
     def prefills_in_chunks(self) -> bool:
-        """Whether prefill may run in chunks: `chunked_prefill`, unless a subclass applies the method in its own way."""
+        """Whether prefill may run in chunks: the value of `chunked_prefill`.
+
+        It is False if a subclass overrides `applied_to` without stating `chunked_prefill` itself.
+        """
         return self._says("chunked_prefill")
 
     def _says(self, fact: str) -> bool:
@@ -177,17 +190,17 @@ class Method(ABC):
         return name if scope == "audio" else f"{name}-{scope}"
 
     def parts(self) -> dict[str, object]:
-        """Return the objects whose source code is part of a run's identity, by name."""
+        """Return {name: object} of the objects whose source code is part of a run's identity: the method itself."""
         return {self.key: self}
 
     def parameters(self) -> dict[str, Any]:
-        """Return every field of the method by name, for the identities of runs."""
+        """Return the method's fields as {name: value}, for the identities of runs."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
 @dataclass(frozen=True)
 class Base(Method):
-    """The method that drops nothing: the reference for all other settings."""
+    """The method that drops nothing: the run without compression, with which all other settings are compared."""
 
     key: ClassVar[str] = "base"
     title: ClassVar[str] = "nothing dropped; the reference"
@@ -197,7 +210,10 @@ class Base(Method):
 
     @contextmanager
     def applied_to(self, lm: AudioLM, inputs: Inputs) -> Iterator[Trace]:
-        """Change nothing, and measure how similar neighbouring audio tokens are; see :meth:`Method.applied_to`."""
+        """Change nothing inside the block, and yield the method's report (trace).
+
+        The report has one fact: how similar neighbouring audio tokens are.
+        """
         from audiomarathon.compression.redundancy import redundancy_measured
 
         trace = Trace(tuple(inputs.audio_tokens))

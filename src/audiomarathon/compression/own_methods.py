@@ -1,4 +1,4 @@
-"""Load a user's method from a file or a module: `my_pruner.py:Novelty`, `my_pkg.mod:Novelty`.
+"""Load a method that a user wrote, from a file or a module: `my_pruner.py:Novelty`, `my_pkg.mod:Novelty`.
 
 The method's key is the class's `key`, so that an installed method and the same method named by its file have one label;
 without a `key`, it is the class's name. Labels of folders and table rows begin with the key: `Novelty-0.5-layer2`.
@@ -36,9 +36,9 @@ def method_at(reference: str, ratio: float | None, known: tuple[Method, ...]) ->
     Raises
     ------
     SettingsError
-        When the method does not exist, its name is taken, or the ratio of a press is missing.
+        The method does not exist, its name is taken, or the ratio of a press is missing.
     PluginError
-        When the file or the class raises an error.
+        The file or the class raises an error.
     """
     where = f"method {reference}"
     name, value = object_at(reference, "method", _is_method, ALLOWED)
@@ -62,7 +62,7 @@ def _is_method(value: object) -> bool:
 
 
 def _same(other: Method, value: object) -> bool:
-    """Tell whether a plug-in's method is the class that the user names by its file: same name and source text."""
+    """Tell whether an installed method is the class that the user names by its file: equal name and source text."""
     mine, theirs = value if isinstance(value, type) else type(value), type(other)
     if theirs.__module__.startswith("audiomarathon."):
         return False

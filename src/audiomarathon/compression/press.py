@@ -1,9 +1,9 @@
 """The base class of KV presses, which shrink the KV cache.
 
-In prefill, every layer attends to all tokens. After a layer's attention, its cache keeps the audio entries with the
-highest scores, sorted by position; so decode takes less time and memory. Text entries are removed only if the setting
-`scope` is `all`. Each sample of a batch is scored without its padding, so it keeps the same entries as alone; a sample
-that keeps fewer entries than another gets fillers on the left, like a shorter prompt.
+In prefill, every layer attends to all tokens. After a layer's attention, its KV cache keeps the entries of audio tokens
+with the highest scores, sorted by position; so decode takes less time and memory. Entries of text tokens are removed
+only if the setting `scope` is `all`. Each sample of a batch is scored without its padding, so it keeps the entries that
+it would keep alone; a sample that keeps fewer entries than another gets fillers on the left, like a shorter prompt.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Cached:
-    """Everything that a press may use to score one sample's cache of one layer: its S entries, and the attention.
+    """Everything that a press may use to score one sample's KV cache in one layer: its S entries, and the attention.
 
     Padding of a batch is left out. H is the number of query heads, Hkv of key heads, S of entries, d the size of a
     head.
@@ -45,14 +45,14 @@ class Cached:
     key, value
         Keys after the rotary embedding, and values, each of shape (Hkv, S, d).
     candidates
-        Indices of the entries that may be removed, ascending, shape (N,): the audio entries, or with scope `all` every
-        entry.
+        Indices of the entries that may be removed, ascending, shape (N,): the entries of audio tokens, or with scope
+        `all` every entry.
     attention
         The layer's :class:`Attention`, to recompute attention weights.
     rotation
         Cosines and sines that rotated this layer's queries and keys, each of shape (S, d_rotated).
     future_rotation
-        Function from a number n to the rotation of the first n positions after the prompt.
+        Function that takes a number n, and returns the rotation of the first n positions after the prompt.
     layer, seed
         Index of the layer; seed of the sample.
     known
@@ -71,13 +71,13 @@ class Cached:
     known: Sequence[int] | None = None
 
     def before(self, entry: int) -> torch.Tensor:
-        """Return the candidates whose index is below `entry`."""
+        """Return the candidates (indices of entries that may be removed) below the index `entry`."""
         if self.known is None:
             return self.candidates[self.candidates < entry]  # waits for the GPU
         return self.candidates[: bisect.bisect_left(self.known, entry)]
 
 
-#: Caveats for readers of a press's results.
+#: Caveats for readers of a press's results, for its field `note`.
 ONE_TOKEN = "a reply of one token comes from prefill, before the cache shrinks: it is base's by construction"
 BY_HEAD = "the ratio holds on average over a layer's heads; each decode step pads every head to the longest"
 #: When the heads of a layer share a budget, each head keeps at least this share of k: kvpress' default for Ada-KV.
@@ -102,17 +102,23 @@ class KVPress(Method):
 
     @abstractmethod
     def score(self, cached: Cached) -> torch.Tensor:
-        """Return each entry's score: the entries with the highest scores are kept.
+        """Return the score of each KV-cache entry: the entries with the highest scores are kept.
 
         The scores are floats of shape (Hkv, S): key heads, entries.
         """
 
     def budgets(self, total: int, layers: int) -> list[int]:
-        """Return how many of `total` candidates (entries that may be removed) each layer keeps."""
+        """Return how many KV-cache entries each layer keeps, as a list of `layers` numbers.
+
+        `total` is the number of entries that may be removed.
+        """
         return [kept_count(total, self.ratio)] * layers
 
     def check_config(self, config: Any) -> None:
-        """Refuse models with sliding-window layers, whose caches a press does not shrink, and an unknown scope."""
+        """Raise MethodError for an unknown scope, an encoder-decoder, or layers with a sliding window.
+
+        A press does not shrink the caches of such layers.
+        """
         if self.scope not in ("audio", "all"):
             raise MethodError(f"{self.key}: scope {self.scope!r} is not allowed; allowed: audio, all")
         if getattr(config, "is_encoder_decoder", False):
@@ -127,7 +133,7 @@ class KVPress(Method):
             )
 
     def check(self, lm: AudioLM) -> None:
-        """Refuse a model as :meth:`Method.check` does; with `by_head`, also flash attention.
+        """Raise MethodError if the press cannot work with a loaded model; with `by_head`, also for flash attention.
 
         Heads that keep different numbers of entries need a mask for each head, which flash attention does not take.
         """
@@ -140,7 +146,7 @@ class KVPress(Method):
 
     @contextmanager
     def applied_to(self, lm: AudioLM, inputs: Inputs, before: Trace | None = None) -> Iterator[Trace]:
-        """Shrink each layer's cache in prefill; see :meth:`Method.applied_to`.
+        """Shrink each layer's KV cache in prefill, inside the block; yield the method's report (trace).
 
         `before` is the trace of a token pruner that is applied before this press; None without a pruner.
         """
@@ -165,7 +171,10 @@ class KVPress(Method):
             )
 
     def _lengths(self, text: int, lengths: tuple[int, ...]) -> tuple[int, ...]:
-        """Return a sample's cache length in each layer after this press; `lengths` has the lengths before it."""
+        """Return a sample's number of KV-cache entries in each layer after this press.
+
+        `lengths` has the numbers before it, and `text` is the number of text tokens.
+        """
         totals = [length - text if self.scope == "audio" else length for length in lengths]
         kept = [self.budgets(total, len(lengths))[index] if total else 0 for index, total in enumerate(totals)]
         if any(not 0 <= budget <= total for budget, total in zip(kept, totals, strict=True)):
@@ -175,9 +184,9 @@ class KVPress(Method):
 
 
 class _Squeeze:
-    """Compresses the caches of one prefill: shortens each layer's cache after the layer's attention.
+    """Shortens each layer's KV cache in one prefill, after the layer's attention.
 
-    `before` and `after` hold each sample's cache length in each layer, without padding.
+    `before` and `after` hold each sample's number of entries in each layer, without padding.
     """
 
     def __init__(
@@ -209,7 +218,7 @@ class _Squeeze:
         self.checks: list[tuple[int, torch.Tensor]] = []  # (layer, (scores hold no NaN, nothing changed))
 
     def check(self) -> None:
-        """Refuse scores with NaN, and a press that changed `candidates`.
+        """Raise MethodError if scores hold NaN, or the press changed `candidates`.
 
         Called after the `generate` call: in prefill, this would wait for the GPU in each layer. All layers are read in
         one copy.
@@ -224,7 +233,7 @@ class _Squeeze:
                 raise MethodError(f"{self.press.label} changed `candidates` in place; only reading is allowed")
 
     def attach(self, stack: ExitStack) -> None:
-        """Hook every layer until the stack closes; each hook shrinks the cache of its layer after prefill."""
+        """Hook every layer until the stack closes; each hook shrinks the KV cache of its layer after prefill."""
         from audiomarathon.compression.attention import attention_watched
 
         seen: dict[int, Attention] = {}
@@ -263,7 +272,7 @@ class _Squeeze:
         return cos.to(device), sin.to(device)
 
     def _decode_mask(self, cache: Any, index: int, given: torch.Tensor | None) -> torch.Tensor:
-        """Return the mask for the next token, which sees all kept entries, and no fillers.
+        """Return the attention mask for the next token: all kept KV-cache entries are visible, and no fillers.
 
         With `by_head`, it has a row for each head: shape (B, H, 1, entries).
         """
@@ -281,7 +290,7 @@ class _Squeeze:
         return like_given(torch.arange(entries, device=device) >= self.fillers[index].to(device)[:, None], given)
 
     def _audio_places(self, index: int, row: int) -> torch.Tensor:
-        """Return the places of a sample's audio tokens among the entries of a layer.
+        """Return the indices of a sample's audio tokens among the KV-cache entries of a layer.
 
         They differ from the places in the prompt if a pruner has dropped tokens.
         """
@@ -321,10 +330,9 @@ class _Squeeze:
         cache.values = attention.value[rows[:, None, None], heads[:, None], chosen]
 
     def _kept(self, index: int, row: int, attention: Attention, rotation: Any, begin: int) -> torch.Tensor:
-        """Choose which of a sample's entries stay in a layer's cache.
+        """Choose which of a sample's KV-cache entries stay in a layer; return their indices, shape (Hkv, entries).
 
-        Return their indices, shape (Hkv, entries). If heads keep different numbers (`by_head`), return booleans, shape
-        (Hkv, S), True at kept entries.
+        If heads keep different numbers (`by_head`), return booleans, shape (Hkv, S), True at kept entries.
         """
         import torch
 

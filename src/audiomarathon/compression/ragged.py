@@ -1,4 +1,5 @@
-"""A cache layer whose heads hold different numbers of entries, and a function to split a layer's budget over heads.
+"""A cache layer whose heads hold different numbers of KV-cache entries, and how heads share a layer's budget of
+entries.
 
 Y. Feng et al., "Ada-KV: Optimizing KV Cache Eviction by Adaptive Budget Allocation for Efficient LLM Inference", arXiv
 2407.11550.
@@ -18,7 +19,7 @@ from transformers.cache_utils import DynamicLayer
 def places_of(mask: torch.Tensor, count: int) -> torch.Tensor:
     """Return the indices at which each row of a boolean tensor is True, in order; each row has `count` of them.
 
-    `nonzero` would wait for the GPU to learn the number, and a sort takes ten times as long as counting.
+    `nonzero` would wait for the GPU to learn how many there are, and a sort takes ten times as long as counting.
     """
     rank = mask.cumsum(-1) - 1
     slots = rank.where(mask & (rank < count), count)  # the last slot takes all other indices, and is cut off
@@ -27,9 +28,10 @@ def places_of(mask: torch.Tensor, count: int) -> torch.Tensor:
 
 
 def highest(worth: torch.Tensor, count: int) -> torch.Tensor:
-    """Mark the `count` highest scores of each row, without a sort; of equal scores, the earlier counts as higher.
+    """Return a boolean tensor, True at the `count` highest scores of each row; of equal scores, the earlier is higher.
 
-    The lowest chosen score is a threshold: all scores above it are chosen, then the first scores that equal it.
+    No sort is needed: the lowest chosen score is a threshold. All scores above it are chosen, then the first scores
+    that equal it.
     """
     if not count:
         return torch.zeros_like(worth, dtype=torch.bool)
@@ -39,12 +41,12 @@ def highest(worth: torch.Tensor, count: int) -> torch.Tensor:
 
 
 class RaggedLayer(DynamicLayer):  # type: ignore[misc]
-    """A layer's cache of the prompt entries that a press kept (a different number in each head) and of new entries.
+    """A layer's KV cache in which each head holds a different number of prompt entries, as a press kept them.
 
-    The prompt's entries are stored head after head without gaps, so that memory is really freed. For transformers,
-    `keys` and `values` have shape (B, Hkv, S', d), where S' is the mean over heads of the sample that keeps most; but
-    row i of head h is *not* an entry of head h. Only during the layer's attention are heads padded to the longest;
-    :meth:`visible` tells which entries are real.
+    New entries follow. The prompt's entries are stored head after head without gaps, so that memory is really freed.
+    For transformers, `keys` and `values` have shape (B, Hkv, S', d), where S' is the mean over heads of the sample that
+    keeps most; but row i of head h is *not* an entry of head h. Only during the layer's attention are heads padded to
+    the longest; :meth:`visible` tells which entries are real.
 
     Parameters
     ----------
@@ -72,7 +74,7 @@ class RaggedLayer(DynamicLayer):  # type: ignore[misc]
 
     @cached_property
     def _ranks(self) -> torch.Tensor:
-        """Rank of each entry of the padded heads in its head, below 0 at padding, which is on the left.
+        """For each entry of the padded heads, its rank in its head; below 0 at padding, which is on the left.
 
         It is computed in decode, since the length of the longest head must be read from the GPU.
         """
@@ -81,24 +83,24 @@ class RaggedLayer(DynamicLayer):  # type: ignore[misc]
 
     @cached_property
     def real(self) -> torch.Tensor:
-        """Boolean, shape (B, Hkv, longest head): True at entries, False at padding."""
+        """Which entries of the padded heads are not padding: boolean, shape (B, Hkv, longest head)."""
         return self._ranks >= 0
 
     @cached_property
     def places(self) -> torch.Tensor:
-        """Index of each entry of the padded heads among all stored entries, shape (B, Hkv, longest head)."""
+        """For each entry of the padded heads, its index among all stored entries, shape (B, Hkv, longest head)."""
         stored = self.keys.shape[1] * self.keys.shape[2]
         begins = (self._lengths.cumsum(1) - self._lengths)[..., None]
         places = (begins + self._ranks.clamp(min=0)).clamp(max=stored - 1)  # the last head may be empty
         return places + torch.arange(len(places), device=places.device)[:, None, None] * stored
 
     def by_head(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Return the prompt's keys and values, each head padded to the longest, and which entries are real."""
+        """Return the prompt's (keys, values, which entries are real), with each head padded to the longest."""
         keys, values = (part.flatten(0, 2)[self.places] for part in (self.keys, self.values))
         return keys, values, self.real
 
     def visible(self, more: int) -> torch.Tensor:
-        """Tell which entries of the padded heads are real, and not padding: boolean, shape (B, Hkv, entries).
+        """Return which entries of the padded heads are not padding: boolean, shape (B, Hkv, entries).
 
         `more` is the number of entries that will be added before the mask is used; they are real.
         """
@@ -108,7 +110,7 @@ class RaggedLayer(DynamicLayer):  # type: ignore[misc]
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *_args: Any, **_kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Add new entries to every head. Return all keys and values, padded, each of shape (B, Hkv, entries, d)."""
+        """Add new entries to every head; return all (keys, values), padded, each of shape (B, Hkv, entries, d)."""
         self.new_keys = torch.cat([self.new_keys, key_states], dim=-2)
         self.new_values = torch.cat([self.new_values, value_states], dim=-2)
         pairs = zip(self.by_head(), (self.new_keys, self.new_values), strict=False)
@@ -116,12 +118,12 @@ class RaggedLayer(DynamicLayer):  # type: ignore[misc]
         return keys, values
 
     def get_seq_length(self) -> int:
-        """Return the layer's length as transformers needs it: the mean number of entries per head."""
+        """Return the cache's length as transformers needs it: the mean number of entries per head."""
         return int(self.keys.shape[2] + self.new_keys.shape[2])
 
 
 def across_heads(worth: torch.Tensor, entries: int, certain: int) -> torch.Tensor:
-    """Choose the entries to keep when a layer's heads share one budget: boolean, shape (Hkv, S), True if kept.
+    """Choose the KV-cache entries to keep if a layer's heads share one budget: boolean, shape (Hkv, S), True if kept.
 
     The entries of all heads are ranked together. A tie goes to the head that has kept fewer entries so far, then to the
     earlier head; within a head, to the earlier position. So heads whose entries all must stay, such as a window longer

@@ -1,4 +1,4 @@
-"""Measure how similar neighbouring audio tokens are: the more similar, the less is lost by dropping at random."""
+"""Measure how similar neighbouring audio tokens are: the more similar, the less is lost by dropping some at random."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ _BLOCK = 1024  # number of tokens that are copied at a time
 
 @contextmanager
 def redundancy_measured(lm: AudioLM, inputs: Inputs, trace: Trace) -> Iterator[None]:
-    """Inside the block, measure the tokens that enter the LLM in prefill, and set `trace.redundancy` at its end."""
+    """Measure how similar neighbouring audio tokens are where they enter the LLM, in a prefill inside the block.
+
+    At the end of the block, `trace.redundancy` is set to each sample's mean similarity.
+    """
     audio = [row.nonzero().flatten() for row in inputs.audio_mask]
     similarities: list[torch.Tensor] = []
 
@@ -39,7 +42,7 @@ def redundancy_measured(lm: AudioLM, inputs: Inputs, trace: Trace) -> Iterator[N
 
 
 def alike(states: torch.Tensor, spots: torch.Tensor) -> torch.Tensor:
-    """Return the mean cosine similarity of neighbours among S states of size D, shape (S, D).
+    """Return the mean cosine similarity of neighbouring states; `states` has S states of size D, shape (S, D).
 
     Neighbours are states at consecutive positions; `spots` has the states' positions, ascending. NaN without
     neighbours. Tokens are processed in blocks, so that long audio needs no more memory.

@@ -82,8 +82,8 @@ def get_method(
     Raises
     ------
     SettingsError
-        For an unknown name, a ratio that is missing or outside [0, 1), `base` with a ratio above 0, or a schedule that
-        does not rise to the ratio, or of a method that drops at once.
+        The name is unknown, the ratio is missing or outside [0, 1), `base` has a ratio above 0, a schedule does not
+        rise to the ratio, or the method drops at once and takes no schedule.
     """
     if "," in name:
         raise SettingsError(
@@ -102,7 +102,7 @@ def get_method(
 
 
 def split_ratio(name: str) -> tuple[str, str | None]:
-    """Split text such as `fast_v:0.5` or `my_pruner.py:Novelty:0.5` into name and ratio (None without a ratio)."""
+    """Split text such as `fast_v:0.5` or `my_pruner.py:Novelty:0.5` into (name, ratio); without a ratio, it is None."""
     name = name.strip()
     if is_reference(name, _names(all_methods())):
         return name, None
@@ -111,7 +111,7 @@ def split_ratio(name: str) -> tuple[str, str | None]:
 
 
 def find_method(name: str, ratio: float | None = None) -> Method:
-    """Return the method with this name, file or module, at ratio 0.
+    """Return the method with this name, file or module, with ratio 0.
 
     Only an external press (an object used as `with press(model):`) gets `ratio` here.
     """
@@ -174,7 +174,10 @@ def _get_one(
 
 
 def _in_steps(method: Method, steps: Schedule) -> Method:
-    """Set a token pruner's schedule, or refuse it. A schedule of one step equals the setting `layer`."""
+    """Return a token pruner with a schedule of steps; raise SettingsError if it does not take it.
+
+    A schedule of one step equals the setting `layer`.
+    """
     stepped = dataclasses.replace(method, schedule=steps)  # type: ignore[call-arg]
     try:
         stepped.check_schedule()  # type: ignore[attr-defined]
@@ -184,7 +187,7 @@ def _in_steps(method: Method, steps: Schedule) -> Method:
 
 
 def _steps(method: Method, schedule: str) -> Schedule:
-    """Parse a schedule for a method; () without a schedule, and for base, which drops nothing."""
+    """Return the schedule of a method, from text; () without a schedule, and for base, which drops nothing."""
     if not schedule or isinstance(method, Base):
         return ()
     try:
@@ -211,7 +214,7 @@ def as_method(method: object, settings: RunSettings) -> Method:
     Raises
     ------
     SettingsError
-        When `method` is none of these.
+        `method` is none of these.
     """
     if isinstance(method, Method):
         return method

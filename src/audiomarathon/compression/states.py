@@ -1,9 +1,9 @@
-"""Drop or merge the encoder's states before an encoder-decoder's cross-attention sees them.
+"""Drop or merge the encoder's states before an encoder-decoder's cross-attention attends to them.
 
-Each window of a sample keeps its share of the sample's budget. The states of its padding are thinned at a uniform
-stride by the same ratio, so that sound and padding keep their shares of the attention. A hook on the decoder replaces
-the states in prefill; in decode their keys and values are cached. If windows of a batch keep different numbers of
-states, shorter rows are filled up at the end, and every layer's cross-attention gets a mask.
+Each window of a sample keeps its share of the sample's budget. The states of a window's padding are dropped at a
+uniform stride by the same ratio, so that audio and padding keep their shares of the attention. A hook on the decoder
+replaces the states in prefill; in decode their keys and values are cached. If windows of a batch keep different numbers
+of states, shorter rows are filled up at the end, and every layer's cross-attention gets a mask.
 """
 
 from __future__ import annotations
@@ -24,15 +24,16 @@ if TYPE_CHECKING:
     from audiomarathon.models.audio_lm import AudioLM
     from audiomarathon.models.prompt import Inputs
 
-#: Function that chooses what a window keeps. Arguments: the positions 0, 1, … of its states of sound, its budget, its
-#: seed, and the states (N, D) or None.
+#: Function that chooses which encoder states a window keeps. Arguments: the positions 0, 1, … of its states without
+#: those of padding, the number to keep, a seed, and the states (N, D) or None.
 Choose = Callable[[torch.Tensor, int, int, torch.Tensor | None], torch.Tensor | Merge]
 
 
 def budgets_of(states: Sequence[int], ratio: float) -> list[int]:
-    """Return how many states each window keeps, from its number of states and the fraction to remove.
+    """Return how many encoder states each window of a sample keeps, if the fraction `ratio` is removed.
 
-    A sample keeps as many as one window with all its states would. Each window with states keeps at least one.
+    `states` has each window's number of states. The sample keeps as many as one window with all its states would. Each
+    window with states keeps at least one.
     """
     kept = [kept_count(end, ratio) for end in (0, *itertools.accumulate(states))]
     return [
@@ -42,19 +43,22 @@ def budgets_of(states: Sequence[int], ratio: float) -> list[int]:
 
 
 def exists(chosen: torch.Tensor | Merge, count: int, keep: int) -> bool:
-    """Tell whether the indices chosen to keep `keep` of `count` states are all in range. This waits for the GPU."""
+    """Tell whether the indices that were chosen to keep `keep` of `count` states are all in range.
+
+    This waits for the GPU.
+    """
     pairs = [(chosen.kept, count), (chosen.group, keep)] if isinstance(chosen, Merge) else [(chosen, count)]
     return all(bool(((part >= 0) & (part < limit)).all()) for part, limit in pairs)
 
 
 class StateDrop:
-    """The states that each window of a batch keeps, with hooks that give the decoder only these states.
+    """The encoder states that each window of a batch keeps, with hooks that give the decoder only these states.
 
     Parameters
     ----------
     choose
-        Method's choice, called once for each window: it gets the positions of the window's states of sound, the number
-        to keep, a seed, and the states (None unless `looks`); it returns indices or a merge.
+        Method's choice, called once for each window: it gets the positions of the window's states (without those of
+        padding), the number to keep, a seed, and the states (None unless `looks`); it returns indices or a merge.
     looks
         Whether `choose` needs the states. If not, it is called before prefill.
 
@@ -87,11 +91,14 @@ class StateDrop:
         return chosen if isinstance(chosen, Merge) else chosen.sort().values
 
     def decide(self, states: torch.Tensor) -> None:
-        """Choose what each window keeps, from the encoder's states: S states of size D, shape (windows, S, D)."""
+        """Choose which states each window keeps, from the encoder's states, shape (windows, S, D).
+
+        S is the number of states of a window, D their size.
+        """
         self.chosen = [self._choose(row, window_states) for row, window_states in zip(self.rows, states, strict=True)]
 
     def kept(self, states: torch.Tensor) -> torch.Tensor:
-        """Return the states that each window keeps: first those of sound, kept or merged, then those of padding.
+        """Return the states that each window keeps: first those of audio, kept or merged, then those of padding.
 
         The shape is (windows, widest, D), D being the size of a state; windows that keep fewer are filled up with
         zeros.
@@ -106,7 +113,7 @@ class StateDrop:
         return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
 
     def attach(self, stack: ExitStack, decide: Callable[[torch.Tensor], None]) -> None:
-        """Until the stack closes, make the decoder see only the kept states.
+        """Hook the decoder so that it attends only to the kept states, until the stack closes.
 
         `decide` gets the encoder's full states, shape (windows, S, D), once, when prefill starts.
         """
@@ -131,7 +138,10 @@ class StateDrop:
             stack.enter_context(layer.register_forward_pre_hook(hide, with_kwargs=True))
 
     def inside(self) -> bool:
-        """Tell whether every chosen index exists. Called after the `generate` call, since it waits for the GPU."""
+        """Tell whether every index that the method chose exists.
+
+        Called after the `generate` call, since it waits for the GPU.
+        """
         rows = zip(self.chosen, self.rows, strict=True)
         return all(exists(choice, count, budget) for choice, (count, budget, _seed) in rows)
 
@@ -154,7 +164,7 @@ class StateDrop:
         return tuple(positions)
 
     def merges(self) -> tuple[Merge | None, ...] | None:
-        """Return how each sample's states were merged, over all windows; None if a window dropped states instead."""
+        """Return how each sample's states were merged, over all its windows; None if states were dropped instead."""
         chosen, merges = iter(self.chosen), []
         for states in self.inputs.states:
             choices = [next(chosen) for _ in states]

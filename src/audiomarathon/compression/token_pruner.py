@@ -2,8 +2,9 @@
 
 At layer K: layers below K compute every token; layer K and later layers compute and cache only k audio tokens, in order
 and at their old positions. At the input: the LLM never computes the dropped tokens, and the kept tokens get positions
-without gaps, as in a shorter prompt. In the tower: states are dropped between two of its layers, so that its later
-layers compute less too. A method chooses the tokens from an :class:`Evidence`; `dropping.py` and `tower.py` drop them.
+without gaps, as in a shorter prompt. In the audio tower: states are dropped between two of its layers, so that its
+later layers compute less too. A method chooses the tokens from an :class:`Evidence`; `dropping.py` and `tower.py` drop
+them.
 """
 
 from __future__ import annotations
@@ -35,11 +36,10 @@ _QUERIES = 128  # number of queries whose attention is in memory at once
 
 @dataclass(frozen=True)
 class Scored:
-    """The model's state at layer K, where tokens are dropped, for one sample.
+    """The model's inner state at layer K, where tokens are dropped, for one sample.
 
-    Shapes: H query heads, Hkv key heads, heads of size d, hidden states of size D.
-
-    S is the number of prompt positions, left padding included.
+    Shapes: S prompt positions (left padding included), H query heads, Hkv key heads, heads of size d, hidden states of
+    size D.
 
     Attributes
     ----------
@@ -68,9 +68,10 @@ class Scored:
         return normed.to(self.key.device)
 
     def received(self, positions: torch.Tensor) -> torch.Tensor:
-        """Return the attention that ascending positions receive, summed over heads and over all later queries.
+        """Return the attention that each of the given positions receives, summed over heads and over all later queries.
 
-        Float32, shape (N,). Memory is O(H·128·S), never S×S; time is that of the layer's own attention.
+        The positions are ascending. The result is float32, shape (N,). Memory is O(H·128·S), never S×S; time is that of
+        the layer's own attention.
 
         Raises
         ------
@@ -108,13 +109,14 @@ class Evidence:
     text_after
         Number of text tokens after the last audio token.
     scored
-        The model's state at layer K; None unless the method sets `scored = True`.
+        The model's inner state at layer K; None unless the method sets `scored = True`.
     states
         Hidden states of the audio tokens that enter layer K, shape (N, D). At the input, these are embeddings; in the
         tower, the tower's states, or their keys if the method sets `sees_keys = True`. None unless the method sets
         `sees_states = True`.
     heard
-        The waveform under each audio token, N arrays; empty unless the method sets `hears = True`.
+        The part of the waveform that each audio token stands for, N arrays; empty unless the method sets
+        `hears = True`.
     sampling_rate
         Sampling rate of `heard`, in Hz.
     """
@@ -130,7 +132,7 @@ class Evidence:
 
     @property
     def seen(self) -> Scored:
-        """The model's state at layer K, where tokens are dropped; only for methods that set `scored = True`."""
+        """The model's inner state at layer K, where tokens are dropped; only for methods that set `scored = True`."""
         assert self.scored is not None, "a method that uses the model's state must declare `scored = True`"
         return self.scored
 
@@ -143,9 +145,8 @@ class TokenPruner(Method):
 
     A subclass only defines :meth:`select`. If it sets `sees_states = True`, the :class:`Evidence` holds the audio
     tokens' hidden states; with `scored = True`, also attention, keys and all hidden states; with `hears = True`, the
-    waveform under each token. It must set
-    `ranks_by_attention = True` if it ranks by attention: such a method cannot use a layer with a sliding window, where
-    most audio gets no attention.
+    part of the waveform that each token stands for. It must set `ranks_by_attention = True` if it ranks by attention:
+    such a method cannot use a layer with a sliding window, where most audio gets no attention.
     """
 
     saves: ClassVar[str] = "LLM prefill from layer K on (all of it at the input), KV cache, decode"
@@ -156,7 +157,7 @@ class TokenPruner(Method):
     hears: ClassVar[bool] = False
     sees_keys: ClassVar[bool] = False
     places: ClassVar[tuple[str, ...]] = ("layer", "input", "tower")
-    """Values of `at` that the method allows."""
+    """Values of `at` (where tokens are dropped) that the method allows."""
     static_decode: ClassVar[bool] = True
     chunked_prefill: ClassVar[bool] = True
     in_steps: ClassVar[bool] = True
@@ -167,11 +168,11 @@ class TokenPruner(Method):
     tower_layer: int | None = None
     """The first layer of the tower that computes only the kept states, if `at = "tower"`; None for half its depth."""
     schedule: Schedule = ()
-    """Pairs of a layer and the fraction of audio tokens removed from it on; the last is `ratio`. () is one step."""
+    """Pairs (layer, fraction of audio tokens removed from it on); the last fraction is `ratio`. () is one step."""
 
     @abstractmethod
     def select(self, evidence: Evidence) -> torch.Tensor | Merge:
-        """Choose the audio tokens to keep, or how to merge them.
+        """Return which audio tokens to keep, or how to merge them.
 
         Returns
         -------
@@ -182,12 +183,12 @@ class TokenPruner(Method):
 
     @property
     def first_layer(self) -> int:
-        """The first layer that computes only the kept tokens; with a schedule, the layer of its first step."""
+        """The LLM's first layer that computes only the kept tokens; with a schedule, the layer of its first step."""
         return self.drops[0][0]
 
     @property
     def drops(self) -> Schedule:
-        """Layers at which tokens are dropped, each with the fraction removed from it on: `schedule`, or one step."""
+        """Where tokens are dropped, as pairs (layer, fraction removed from this layer on): `schedule`, or one step."""
         return self.schedule or ((self.layer if self.at == "layer" else 0, self.ratio),)
 
     @property
@@ -204,9 +205,11 @@ class TokenPruner(Method):
         return f"{self.key}-{plain(self.ratio)}-{self.at}{layer}"
 
     def parameters(self) -> dict[str, Any]:
-        """Return every field by name, for the identities of runs; a schedule as text, as in the settings.
+        """Return the method's fields as {name: value}, for the identities of runs; a schedule as text, as in the
+        settings.
 
-        Leave out the fields that do not matter where tokens are dropped; and `at` if it is a layer of the LLM.
+        Fields that do not matter where the method drops tokens are left out; so is `at` if it drops at a layer of the
+        LLM.
         """
         used = {"layer": {"layer"}, "input": {"at"}, "tower": {"at", "tower_layer"}}[self.at]
         omitted = {"layer", "at", "tower_layer", "schedule"} - ({"schedule"} if self.schedule else used)
@@ -214,18 +217,18 @@ class TokenPruner(Method):
         return parameters | ({"schedule": as_text(self.schedule)} if self.schedule else {})
 
     def in_tower(self, depth: int) -> int:
-        """Return the first layer of a tower of `depth` layers that computes only the kept states."""
+        """Return the first layer that computes only the kept states, in an audio tower of `depth` layers."""
         return depth // 2 if self.tower_layer is None else self.tower_layer
 
     def steps(self, depth: int) -> Sequence[tuple[int, float]]:
-        """Return where an audio tower of `depth` layers drops states, as pairs of a layer and a fraction.
+        """Return where an audio tower of `depth` layers drops states, as pairs (layer, fraction).
 
         From the layer on, this fraction of all states to drop is gone; the last fraction is 1.
         """
         return [(self.in_tower(depth), 1.0)]
 
     def check_config(self, config: Any) -> None:
-        """Refuse a `layer` that the model lacks, or at which the method cannot drop tokens."""
+        """Raise MethodError if the model lacks the layer at which the method drops, or the method cannot drop there."""
         if self.at not in self.places:
             allowed = ", ".join(f"PRUNE_AT={place} (--at {place})" for place in self.places)
             raise MethodError(f"{self.key}: does not work at {self.at!r}; allowed: {allowed}")
@@ -250,7 +253,10 @@ class TokenPruner(Method):
             self._check_layer(layer, config, first, last)
 
     def _check_layer(self, layer: int, config: Any, first: int, last: int) -> None:
-        """Refuse a `layer` that the model lacks, or that is outside `first` to `last`, where the method can drop."""
+        """Raise MethodError if the model lacks the layer, or the method cannot drop there.
+
+        It can drop at the layers from `first` to `last`.
+        """
         layers = config.num_hidden_layers
         if not 0 <= layer < layers:
             raise MethodError(f"{self.key}: layer {layer} is not one of this model's layers {first}–{layers - 1}")
@@ -269,7 +275,7 @@ class TokenPruner(Method):
             )
 
     def check_schedule(self) -> None:
-        """Refuse a schedule that does not end at the ratio, or for a method or place that drops in one step."""
+        """Raise MethodError if the schedule does not end at the ratio, or the method or place allows only one step."""
         told = f"{self.key}: PRUNE_SCHEDULE (--schedule) {as_text(self.schedule)}"
         if not self.in_steps or self.at != "layer":
             why = "merges tokens, which is done at once" if not self.in_steps else f"drops at {self.at!r}, at once"
@@ -284,7 +290,7 @@ class TokenPruner(Method):
             raise MethodError(f"{told}: it ends at {last!r}, but the ratio is {self.ratio!r}; allowed: ratio {last!r}")
 
     def check_family(self, family: type[AudioLM], depth: int) -> None:
-        """Refuse a family whose tower cannot drop states, and a layer that the tower lacks."""
+        """Raise MethodError if nothing can be dropped in the family's audio tower, or the tower lacks the layer."""
         if self.at != "tower":
             return
         if reason := family.no_tower_drop:
@@ -313,7 +319,8 @@ class TokenPruner(Method):
             )
 
     def check(self, lm: AudioLM) -> None:
-        """Refuse a model as :meth:`Method.check` does, and flash attention with sliding windows.
+        """Raise MethodError if the method cannot work with a loaded model, such as flash attention with sliding
+        windows.
 
         In such windows, flash attention would count kept tokens instead of positions.
         """
@@ -333,7 +340,7 @@ class TokenPruner(Method):
 
     @contextmanager
     def applied_to(self, lm: AudioLM, inputs: Inputs) -> Iterator[Trace]:
-        """Drop or merge audio tokens in prefill; see :meth:`Method.applied_to`."""
+        """Drop or merge audio tokens in prefill, inside the block; yield the method's report (trace)."""
 
         from audiomarathon.compression.attention import attention_watched
         from audiomarathon.compression.dropping import DropsInSteps
@@ -410,7 +417,7 @@ class TokenPruner(Method):
 
     @contextmanager
     def _states_dropped(self, lm: AudioLM, inputs: Inputs) -> Iterator[Trace]:
-        """Drop or merge an encoder-decoder's states; see `states.py`."""
+        """Drop or merge an encoder-decoder's states inside the block; yield the report (trace). See `states.py`."""
         from audiomarathon.compression.heard import heard_by_state
         from audiomarathon.compression.states import StateDrop
 
@@ -435,7 +442,7 @@ class TokenPruner(Method):
 
     @contextmanager
     def _tower_dropped(self, lm: AudioLM, inputs: Inputs) -> Iterator[Trace]:
-        """Drop or merge states inside the audio tower; see `tower.py`."""
+        """Drop or merge states inside the audio tower; yield the method's report (trace). See `tower.py`."""
         from audiomarathon.compression.tower import TowerDrop
 
         trace = Trace(tuple(inputs.audio_tokens))
@@ -465,9 +472,10 @@ class TokenPruner(Method):
             trace.kept_positions, trace.merges = drop.kept_positions(), drop.merges()
 
     def _check_choices(self, *, inside: bool, unchanged: bool) -> None:
-        """Raise MethodError if a chosen index was out of range (not `inside`), or the method changed its input.
+        """Raise MethodError if an index that the method chose was out of range, or the method changed its input.
 
-        This is called after `generate`, since reading the results earlier would wait for the GPU.
+        These are the facts `inside` (in range) and `unchanged`. This is called after `generate`, since reading the
+        results earlier would wait for the GPU.
         """
         if not inside:
             raise MethodError(f"{self.label} chose audio tokens that do not exist: an index is out of range")
@@ -520,7 +528,7 @@ def _counts_up(positions: torch.Tensor) -> bool:
 
 
 def _scored(lm: AudioLM, seen: list[Attention], entering: torch.Tensor | None, row: int, begin: int) -> Scored:
-    """Return the model's state at the layer where tokens are dropped, for the sample in `row` of the batch.
+    """Return the model's inner state at the layer where tokens are dropped, for the sample in `row` of the batch.
 
     `seen` has the attention of the layer before; `entering` has the hidden states. The sample's prompt begins at
     position `begin`, after padding.

@@ -1,9 +1,10 @@
 """Drop or merge states between the layers of an audio tower, so that its later layers and the LLM compute less.
 
 Each window keeps a share of its audio tokens, and `pooling` states for each kept token, so that whole audio tokens
-reach the LLM. The numbers depend on counts only, so the prompt is shortened before the tower runs. The states of a
-window's padding are thinned at a uniform stride by the same ratio: all windows stay equally wide, and sound and padding
-keep their shares. Hooks on the tower's layers select states, and the masks or windows of their attention.
+reach the LLM. How many are kept depends only on how many there are, not on their content, so the prompt can be
+shortened before the tower runs. The states of a window's padding are dropped at a uniform stride by the same ratio: all
+windows stay equally wide, and audio and padding keep their shares. Hooks on the tower's layers select states, and the
+masks or windows of their attention.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ if TYPE_CHECKING:
     from audiomarathon.models.audio_lm import AudioLM
     from audiomarathon.models.prompt import Inputs
 
-#: Pairs of (layer, fraction): from this layer on, this fraction of all states to drop is gone. The last fraction is 1.
+#: Pairs (layer, fraction): from this layer on, this fraction of all states to drop is gone. The last fraction is 1.
 Steps = Sequence[tuple[int, float]]
 
 
 @dataclass
 class _Step:
-    """One of the drops inside the tower, at layer `layer`, for all windows.
+    """One of the drops of states inside the audio tower, at layer `layer`, for all windows.
 
     Window w enters with `before[w]` states of audio tokens, then states of padding. Of the former, `after[w]` remain,
     which the method chooses (`chosen`); of the latter, those with the indices `rest[w]` in the window. `begins[w]` is
@@ -59,7 +60,7 @@ class _Step:
         return tuple(size for size in sizes if size)
 
     def selection(self) -> torch.Tensor | Merge:
-        """Return the choice over the states of all windows, joined into one sequence: indices, or a merge.
+        """Return the states that all windows keep, joined into one sequence: as indices, or as a rule to merge them.
 
         A merge has one more group at its end, for all dropped states, which the caller cuts off.
         """
@@ -82,7 +83,7 @@ class _Step:
 
 
 class TowerDrop:
-    """The states that each window of a batch keeps, with the hooks on the tower, and the shortened prompt.
+    """The tower states that each window of a batch keeps, with the hooks on the tower, and the shortened prompt.
 
     Parameters
     ----------
@@ -117,7 +118,7 @@ class TowerDrop:
                 self._decide(step, None)
 
     def _owners(self) -> tuple[list[int], list[int]]:
-        """Return, for each window, the index of the sample to which it belongs, and a seed."""
+        """Return (index of the sample that each window belongs to, seed of each window)."""
         ends, begun = list(itertools.accumulate(self.inputs.audio_tokens)), 0
         owner, seeds = list[int](), list[int]()
         for _count, tokens in self.states.windows:
@@ -152,7 +153,7 @@ class TowerDrop:
         return planned
 
     def _decide(self, step: _Step, states: torch.Tensor | None) -> None:
-        """Choose the states that each window keeps; `states` has all windows' present states, shape (N, D)."""
+        """Choose which states each window keeps in one step; `states` has all windows' present states, shape (N, D)."""
         step.chosen = []
         for count, keep, begin, seed in zip(step.before, step.after, step.begins, self.seeds, strict=True):
             window_states = None if states is None else states[begin : begin + count]
@@ -162,7 +163,7 @@ class TowerDrop:
             step.chosen.append(chosen if isinstance(chosen, Merge) else chosen.sort().values)
 
     def shortened(self) -> Inputs:
-        """Return the batch with a prompt that has as many audio tokens as the tower will return."""
+        """Return the batch with prompts that have only as many audio tokens as the tower will return."""
         inputs, tensors = self.inputs, dict(self.inputs.tensors)
         if inputs.states:
             return inputs
@@ -184,7 +185,7 @@ class TowerDrop:
         return replace(inputs, tensors=tensors, audio_mask=padded(audio), windows=windows)
 
     def _spots(self, sample: int, mask: torch.Tensor) -> list[tuple[torch.Tensor, int]]:
-        """Return the prompt positions of each of a sample's windows, and how many audio tokens the window keeps."""
+        """Return (prompt positions, number of audio tokens to keep) for each window of a sample."""
         counts = [
             (tokens, keep)
             for (_states, tokens), keep, owner in zip(self.states.windows, self.kept, self.owner, strict=True)
@@ -255,7 +256,7 @@ class TowerDrop:
         return shown
 
     def _reduced(self, hidden: torch.Tensor, selected: torch.Tensor | Merge) -> torch.Tensor:
-        """Return the kept states: of padded windows, (windows, S, D) becomes (windows, S', D).
+        """Return the states that remain after a drop: of padded windows, (windows, S, D) becomes (windows, S', D).
 
         If windows follow each other without padding, (N, D) becomes (N', D).
         """
@@ -278,7 +279,10 @@ class TowerDrop:
         return keys.gather(-2, places[:, None, :, None].expand(*keys.shape[:2], -1, keys.shape[-1]))
 
     def inside(self) -> bool:
-        """Tell whether every chosen index exists. Called after the `generate` call, since it waits for the GPU."""
+        """Tell whether every index that the method chose exists.
+
+        Called after the `generate` call, since it waits for the GPU.
+        """
         return all(
             exists(*window) for step in self.steps for window in zip(step.chosen, step.before, step.after, strict=True)
         )

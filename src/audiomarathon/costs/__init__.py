@@ -1,1 +1,1 @@
-"""Costs of a model, from its modules, its config or its records: FLOPs, prefill, memory."""
+"""Costs of a model: FLOPs, prefill and memory, computed from its modules, its config or a run's records."""

@@ -29,12 +29,16 @@ _LEFT_ON_DISK = ("talker.", "token2wav.", "code2wav.", "model.vision_tower.timm_
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """A model's costs, estimated from its checkpoint's config and headers. Bytes are in the run's precision.
+    """A model's costs, estimated from its checkpoint's config and the headers of its weight files.
+
+    Bytes are in the run's precision.
 
     Attributes
     ----------
     config
         The decoder's config.
+    cost
+        Factors from which FLOPs are computed.
     kv_bytes, activation_bytes
         Bytes per prompt token: of the KV cache, and of the activations.
     state_bytes, tower_bytes
@@ -55,7 +59,8 @@ class ModelFacts:
     size: int = 2
 
     def memory(self, tokens: int, batch: int = 1, chunk: int = 0) -> dict[str, float]:
-        """Return the bytes that a batch of prompts with `tokens` tokens each needs, by part (such as `weights`).
+        """Return the bytes that a batch of prompts with `tokens` tokens each needs, as {part, such as `weights`:
+        bytes}.
 
         With `chunk`, each layer processes this many tokens at a time: then only the hidden states and a chunk's mask
         grow with the prompt's length.
@@ -73,7 +78,7 @@ class ModelFacts:
 
 
 def published_config(source: str) -> Path | None:
-    """Return the folder of this package with a hub checkpoint's config, so that estimates need no download.
+    """Return this package's folder with a copy of a hub checkpoint's config, so that estimates need no download.
 
     None if the package has no config for this checkpoint.
     """
@@ -94,7 +99,7 @@ def model_facts(path: Path, size: int, family: type[AudioLM] = AudioLM) -> Model
     Raises
     ------
     ModelError
-        When the files cannot be read, or the config lacks the usual fields of a decoder.
+        The files cannot be read, or the config lacks the usual fields of a decoder.
     """
     with loading(path, "a checkpoint with known costs"):
         try:
@@ -104,7 +109,7 @@ def model_facts(path: Path, size: int, family: type[AudioLM] = AudioLM) -> Model
 
 
 def _cross_facts(path: Path, size: int, config: Any, encoder_window: float) -> ModelFacts:
-    """Estimate an encoder-decoder's costs (Whisper); the encoder's states count as tokens, see :class:`Cost`."""
+    """Estimate the costs of an encoder-decoder (Whisper); the encoder's states count as tokens, see :class:`Cost`."""
     width, layers, tokens = config.d_model, config.decoder_layers, 4  # forced tokens
     state = 2.0 * 2 * width * width + 4.0 * tokens * width
     rest = 2.0 * tokens * (6 * width * width + 2 * width * config.decoder_ffn_dim) + 2.0 * tokens * tokens * width
@@ -191,7 +196,10 @@ def _tower(config: Any) -> float:
 
 
 def _tower_layers(config: Any) -> dict[str, Any]:
-    """Return a Whisper-like tower's layers as fields of :class:`Cost`, with all FLOPs attributed to matrices."""
+    """Return facts about a Whisper-like audio tower's layers, as fields of :class:`Cost`.
+
+    All FLOPs of a layer count as those of its matrices.
+    """
     audio = _audio_config(config)
     depth = (
         0 if hasattr(audio, "nemo_conv_channels") or hasattr(audio, "sscp_conv_channel_size") else tower_depth(config)
@@ -204,7 +212,7 @@ def _audio_config(config: Any) -> Any:
 
 
 def _first_convolution(config: Any) -> int:
-    """Return the number of activations per audio token at the tower's first convolution over mel bands and frames.
+    """Return how many activations per audio token the tower's first convolution over mel bands and frames makes.
 
     Only Phi-4-multimodal and Qwen3-Omni have such a convolution; for other towers, which convolve over frames only,
     return 0.
@@ -235,7 +243,7 @@ def _universal_speech(audio: Any) -> float:
 
 
 def _parameters(path: Path) -> int:
-    """Count the parameters to load, from the headers of the safetensors files; 0 without such files."""
+    """Count the parameters to load, from the headers of the safetensors files; 0 if there are no such files."""
     whole = _parameters_in(file for file in path.glob("*.safetensors") if not is_ignored(file.name))
     return whole and whole + _parameters_in(path.glob(_ADAPTER))
 
@@ -255,7 +263,7 @@ def _parameters_in(files: Iterable[Path]) -> int:
 
 
 def _configured_parameters(config: Any) -> int:
-    """Count the parameters that a config describes: build the model on the meta device, without weights or memory."""
+    """Count the parameters that a config describes, by building the model on the meta device (without memory)."""
     import torch
     from transformers import (
         MODEL_FOR_CAUSAL_LM_MAPPING,
@@ -283,7 +291,8 @@ def _configured_parameters(config: Any) -> int:
 def _configured_adapter(whole: Any, config: Any, attended: int) -> int:
     """Count the parameters of Phi-4's speech adapter, from the config; 0 for other models.
 
-    The adapter adds two matrices to each matrix of a layer. `attended` is the output width of queries, keys and values.
+    The adapter adds two matrices to each matrix of a layer. `attended` is the output width of queries, keys and values
+    together.
     """
     if not hasattr(_audio_config(whole), "nemo_conv_channels"):
         return 0

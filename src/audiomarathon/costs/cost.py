@@ -1,8 +1,8 @@
-"""The FLOPs of prefill and the bytes of a decode step, and the speed-ups that dropping tokens promises.
+"""The FLOPs of prefill and the bytes of a decode step, and the ideal speed-ups by dropping tokens.
 
-A decoder layer that sees s tokens costs 2·(active parameters)·s + 2·s²·heads·head_dim FLOPs (causal attention). At the
-end of prefill, the LM head computes one position. A run counts these factors once, from the loaded model, and writes
-them to `run.json`; this module needs no model.
+A decoder layer that computes s tokens costs 2·(active parameters)·s + 2·s²·heads·head_dim FLOPs (causal attention). At
+the end of prefill, the LM head computes one position. A run counts these factors once, from the loaded model, and
+writes them to `run.json`; this module needs no model.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ class Cost:
     encoder_flops_per_second
         FLOPs of the audio tower per second of audio; None if not counted.
     encoder_window_seconds
-        Length of the audio tower's windows, to which the end of a clip is padded; 0 without windows.
+        Length of the windows into which clips are cut for the audio tower, the last one padded; 0 if clips are not cut.
     tower_layers, tower_linear, tower_attention
         Number of layers of the audio tower, and the FLOPs of each layer per second of audio: of its matrices, and of
         its attention between states (proportional to the square of the number of states). 0 layers if not counted.
     attention_windows
-        Sliding window of each decoder layer in tokens (0 for a layer without); empty if no layer has one.
+        Sliding attention window of each decoder layer in tokens (0 for a layer without); empty if no layer has one.
     weight_bytes
         Bytes of the weights that every decode step reads: decoder, active adapters and LM head, without embedding
         tables and experts; None if not counted.
@@ -75,7 +75,7 @@ class Cost:
 
     @classmethod
     def read(cls, content: Mapping[str, Any]) -> Cost:
-        """Make a cost from the field `cost` of a `run.json`."""
+        """Return the cost that the field `cost` of a `run.json` describes."""
         known: dict[str, Any] = {field.name: content[field.name] for field in fields(cls) if field.name in content}
         known |= {name: tuple(value) for name, value in known.items() if isinstance(value, list)}
         return cls(**known)
@@ -85,7 +85,7 @@ class Cost:
         return {**asdict(self), "layers": len(self.flops_per_token_per_layer)}
 
     def llm_prefill(self, tokens: Sequence[Any]) -> Any:
-        """Return the FLOPs of a prefill in which layer i sees `tokens[i]` tokens.
+        """Return the FLOPs of a prefill in which layer i computes `tokens[i]` tokens.
 
         Numbers of tokens may be arrays with an item per sample; then so is the result.
         """
@@ -100,7 +100,7 @@ class Cost:
         )
 
     def step_bytes(self, kv_bytes: float, batch: int = 1) -> float:
-        """Return the bytes that a decode step reads for `batch` samples, each with a cache of `kv_bytes`.
+        """Return the bytes that a decode step reads for `batch` samples, each with a KV cache of `kv_bytes`.
 
         If each of B tokens chooses k of E experts at random, together they use E·(1 − (1 − k/E)^B) experts on average.
         """
@@ -109,7 +109,7 @@ class Cost:
         return self.weight_bytes + met * self.expert_bytes + batch * kv_bytes
 
     def prompt(self, clip_seconds: float, tokens_per_second: float) -> tuple[int, int]:
-        """Estimate the tokens of a clip's prompt, and how many of them a method may drop.
+        """Estimate the length of a clip's prompt; return (its tokens, how many of them a method may drop).
 
         For an encoder-decoder, the tokens fill whole windows, since it stores the states of padding too.
         """
@@ -131,18 +131,18 @@ class Cost:
         return (self.encoder_flops_per_second - self._spared(drops)) * clip_seconds
 
     def _spared(self, drops: Drops | None) -> float:
-        """Return the FLOPs per second of audio that drops inside the tower save."""
+        """Return how many FLOPs per second of audio the drops inside the audio tower save."""
         left = [] if drops is None or not self.tower_layers else drops.left_in_tower(self.tower_layers)
         return sum((1 - share) * self.tower_linear + (1 - share**2) * self.tower_attention for share in left)
 
 
 @dataclass(frozen=True)
 class Drops:
-    """Audio tokens dropped in prefill: the fraction `ratio`, before layer `layer` (None: nothing is dropped).
+    """Which audio tokens a method drops in prefill: the fraction `ratio`, before layer `layer` (None: nothing).
 
-    `tower` lists drops inside the audio tower: pairs of a layer and the fraction of all drops made by then, such as
-    ((16, 1.0),). It is empty without drops in the tower. `steps` lists pairs of a layer and the fraction removed from
-    it on; the last fraction is `ratio`. It is empty if all tokens are dropped at once.
+    `tower` lists drops inside the audio tower, as pairs (layer, fraction of all drops made by then), such as ((16,
+    1.0),). It is empty without drops in the tower. `steps` lists pairs (layer, fraction removed from it on); the last
+    fraction is `ratio`. It is empty if all tokens are dropped at once.
     """
 
     layer: int | None = None
@@ -151,12 +151,12 @@ class Drops:
     steps: Sequence[Sequence[float]] = ()
 
     def left_in_tower(self, layers: int) -> list[float]:
-        """Return, for each of the tower's `layers` layers, the share of all states that it computes."""
+        """Return, for each of the audio tower's `layers` layers, the share of all states that it still computes."""
         gone = [max((part for layer, part in self.tower if layer <= index), default=0.0) for index in range(layers)]
         return [1 - self.ratio * part for part in gone]
 
     def tokens(self, layers: int, prompt: Any, audio: Any) -> list[Any]:
-        """Return how many tokens each layer sees in prefill, if `audio` of the `prompt` tokens are audio tokens.
+        """Return how many tokens each layer computes in prefill, if `audio` of the `prompt` tokens are audio tokens.
 
         `prompt` and `audio` may be arrays with a number for each sample.
         """
@@ -172,13 +172,13 @@ class Drops:
 
 
 def flops_of(cost: Cost, drops: Drops, record: Record, *, encoder: bool = False) -> float:
-    """Return the FLOPs of one sample's LLM prefill; with `encoder`, of the whole prefill."""
+    """Return the FLOPs of one sample's LLM prefill; with `encoder`, of the whole prefill (audio tower and LLM)."""
     of_sample = record.prompt_tokens or 0, record.audio_tokens or 0, record.clip_seconds
     return float(_flops(cost, drops, *of_sample, encoder=encoder))
 
 
 def flops_of_each(cost: Cost, drops: Drops, records: Sequence[Record], *, encoder: bool = False) -> Floats:
-    """Return the FLOPs of each sample's prefill as an array; as :func:`flops_of`, but for all samples at once."""
+    """Return the FLOPs of each sample's LLM prefill, as an array; with `encoder`, of the whole prefill."""
     each = [(record.prompt_tokens or 0, record.audio_tokens or 0, record.clip_seconds) for record in records]
     prompt, audio, seconds = (np.array([sizes[place] for sizes in each]) for place in range(3))
     flops: Floats = _flops(cost, drops, prompt, audio, seconds, encoder=encoder)
@@ -191,17 +191,20 @@ def _flops(cost: Cost, drops: Drops, prompt: Any, audio: Any, seconds: Any, *, e
         windows = prompt // cost.window_tokens
         audio = np.where(
             windows * cost.window_states > 0, windows * cost.window_states, audio
-        )  # padding is thinned too
+        )  # states of padding are dropped too
         seconds = np.where(windows > 0, windows * cost.encoder_window_seconds, seconds)
     tokens = drops.tokens(len(cost.flops_per_token_per_layer), prompt, audio)
     return cost.llm_prefill(tokens) + windows * cost.window_flops + (cost.encoder(seconds, drops) if encoder else 0.0)
 
 
 def ideal_speed_up(cost: Cost, drops: Drops, record: Record, *, encoder: bool = False) -> float:
-    """Return the speed-up that FLOPs promise for a sample: base's FLOPs ÷ the setting's; see :func:`flops_of`."""
+    """Return the speed-up of a sample's LLM prefill if time were proportional to FLOPs: base's FLOPs ÷ the setting's.
+
+    With `encoder`, of the whole prefill.
+    """
     return flops_of(cost, Drops(), record, encoder=encoder) / flops_of(cost, drops, record, encoder=encoder)
 
 
 def tower_speed_up(cost: Cost, drops: Drops) -> float:
-    """Return the audio tower's FLOPs under base ÷ those under a setting, for a clip of any length."""
+    """Return the audio tower's FLOPs with nothing dropped ÷ its FLOPs under a setting, for a clip of any length."""
     return cost.encoder(1.0) / cost.encoder(1.0, drops) if cost.encoder_flops_per_second else 1.0

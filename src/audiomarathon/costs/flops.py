@@ -25,7 +25,7 @@ _PROBE_SECONDS = 30.0  # length of the test clip: the window of most audio tower
 
 
 def count_cost(lm: AudioLM) -> Cost:
-    """Count the FLOPs of a loaded model, as factors for prompts and clips of any length.
+    """Count the FLOPs of a loaded model; return factors that give the FLOPs for prompts and clips of any length.
 
     Adapters count if they are active and not merged. In a mixture of experts, only the experts that one token uses
     count. The audio tower is run once, on 30 s of silence, because a config does not tell its cost (windows, strides,
@@ -46,9 +46,9 @@ def count_cost(lm: AudioLM) -> Cost:
 
 
 def _cross_cost(lm: AudioLM) -> Cost:
-    """Count an encoder-decoder's FLOPs, in place of those of a decoder that reads audio tokens.
+    """Count the FLOPs of an encoder-decoder, whose decoder reads no audio tokens; return the factors.
 
-    These are the projections and the attention of the encoder's states, and the decoder's work on the forced tokens of
+    They cover the projections and the attention of the encoder's states, and the decoder's work on the forced tokens of
     each window. All layers are alike, as Whisper's are.
     """
     config: Any = lm.decoder.config
@@ -73,7 +73,7 @@ def _cross_cost(lm: AudioLM) -> Cost:
 
 
 def _step(lm: AudioLM) -> dict[str, Any]:
-    """Return the bytes of the weights that a decode step reads, and the sizes of a mixture; fields of :class:`Cost`."""
+    """Return the bytes of the weights that a decode step reads, and numbers of experts, as fields of :class:`Cost`."""
     # Embedding tables, of which a step reads single rows; Phi-4's `embed_tokens_extend` also holds its towers.
     unread = {name for name, _ in lm.decoder.named_children() if name.startswith("embed")}
     parts = [part for name, part in lm.decoder.named_children() if name not in unread]
@@ -88,7 +88,7 @@ def _step(lm: AudioLM) -> dict[str, Any]:
 
 
 def drops_of(method: Method, tower_layers: int = 0) -> Drops | None:
-    """Return where and how much a method drops in prefill; None if unknown (a third-party method).
+    """Return where and how much a method drops in prefill; None if this is unknown (a third-party method).
 
     `tower_layers` is the number of layers of the audio tower (:attr:`Cost.tower_layers`).
     """
@@ -101,7 +101,7 @@ def drops_of(method: Method, tower_layers: int = 0) -> Drops | None:
 
 
 def active_parameters(module: nn.Module, config: Any) -> int:
-    """Count the parameters of a module that one token uses: without idle adapters and without unchosen experts."""
+    """Count the parameters of a module that one token uses: without idle adapters and without experts not chosen."""
     used = {id(p): p.numel() for p in _used(module)}
     met = sum(used.values())
     for part in _mixtures(module):
@@ -111,7 +111,7 @@ def active_parameters(module: nn.Module, config: Any) -> int:
 
 
 def _used(module: nn.Module) -> list[nn.Parameter]:
-    """Return a module's parameters without those of idle adapters."""
+    """Return a module's parameters, without those of idle adapters."""
     idle = {id(p) for part in module.modules() for p in _idle_adapters(part)}
     return [p for p in module.parameters() if id(p) not in idle]
 
@@ -152,7 +152,7 @@ class _TowerIsDoneError(Exception):
 
 
 def _encoder_flops(lm: AudioLM) -> dict[str, Any]:
-    """Return the audio tower's fields of :class:`Cost`, counted while it runs.
+    """Return the fields of :class:`Cost` about the audio tower, counted while the tower runs once.
 
     If they cannot be counted, `encoder_flops_per_second` is None.
     """
@@ -185,7 +185,10 @@ def _encoder_flops(lm: AudioLM) -> dict[str, Any]:
 
 
 def _tower_layers(lm: AudioLM, counter: FlopCounterMode) -> dict[str, float]:
-    """Return the tower's number of layers, and the FLOPs per second of one layer by kind (all layers are alike)."""
+    """Return the audio tower's number of layers, and one layer's FLOPs per second of audio, as fields of :class:`Cost`.
+
+    All layers are alike. The FLOPs of matrices and of attention are separate fields.
+    """
     layers = lm.tower_layers
     counts = counter.get_flop_counts().get(type(layers[0]).__name__, {})  # sum over all layers
     linear = sum(flops for part, flops in counts.items() if str(part) in ("aten.addmm", "aten.mm"))

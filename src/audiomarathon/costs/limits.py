@@ -25,7 +25,7 @@ _STRETCHED = ("linear", "dynamic", "yarn")  # kinds of rotary embedding that ext
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits on the length of audio, from a checkpoint's config and this package's table of models.
+    """Limits on the length of audio for one model, from its checkpoint's config and this package's table of models.
 
     Attributes
     ----------
@@ -44,20 +44,23 @@ class Limits:
     window_source: str
 
     def tokens(self, seconds: float, method: Method | None = None) -> int:
-        """Return about how many positions a prompt with `seconds` of audio takes.
+        """Return about how many positions a prompt with `seconds` of audio takes under a method.
 
-        With a method that drops at the input, only kept tokens take positions; with drops at a layer, all tokens do.
+        If the method drops at the LLM's input, only kept tokens take positions; if it drops at a layer, all tokens do.
         """
         return TEXT_TOKENS + kept_count(math.ceil(seconds * self.spec.tokens_per_second), _dropped(method))
 
     def longest(self, reply: int, method: Method | None = None) -> float:
-        """Return the approximate seconds of audio that leave room for `reply` tokens; infinite without a limit."""
+        """Return about how many seconds of audio leave room for a reply of `reply` tokens; infinite without a limit."""
         if self.positions is None:
             return math.inf
         return max(0, self.positions - reply - TEXT_TOKENS) / self.spec.tokens_per_second / (1 - _dropped(method))
 
     def beyond(self, seconds: float, reply: int, method: Method | None = None) -> str:
-        """Return a message if audio of this length, with text and reply, exceeds the positions; else ""."""
+        """Return a message if audio of this length, with text and reply, needs more positions than the model has.
+
+        Return "" if it does not.
+        """
         if self.positions is None or (tokens := self.tokens(seconds, method)) + reply <= self.positions:
             return ""
         return (
@@ -85,7 +88,7 @@ class Limits:
         return [*lines, *filter(None, [self.refused(seconds, reply)])]
 
     def refused(self, seconds: float, reply: int) -> str:
-        """Return the reason why a run with one clip of this length is refused; "" if it is not."""
+        """Return why a run with one clip of this length would end with an error; "" if it would not."""
         if 0 < self.spec.most_seconds < seconds:
             return f"{seconds:,.0f} s are beyond the documented longest clip"
         return self.beyond(min(seconds, self.spec.heard_seconds or math.inf), reply)
@@ -98,7 +101,7 @@ def _dropped(method: Method | None) -> float:
 
 
 def limits_of(spec: ModelSpec, path: Path) -> Limits:
-    """Read a checkpoint's limits from its config.json, through the family's config class.
+    """Return a checkpoint's limits on the length of audio, read from its config.json by the family's config class.
 
     Raises
     ------
@@ -136,7 +139,7 @@ def limits_of(spec: ModelSpec, path: Path) -> Limits:
 
 
 def _stated(content: dict[str, Any], most: int) -> str:
-    """Return the place of the LLM's positions in config.json, such as `config.json: text_config.max_…`, or ""."""
+    """Return where config.json states the LLM's positions, such as `config.json: text_config.max_…`; "" if nowhere."""
     places: list[tuple[str, Any]] = [("", content)]
     for name in ("thinker_config", "text_config"):
         places += [(f"{above}{name}.", part.get(name)) for above, part in places if isinstance(part.get(name), dict)]
@@ -152,7 +155,7 @@ def check_length(
     settings: RunSettings,
     methods: Sequence[Method],
 ) -> None:
-    """Refuse audio that is longer than a model takes; with BEYOND_LIMITS, warn.
+    """Raise SettingsError if audio is longer than a model takes; with BEYOND_LIMITS, only warn.
 
     Parameters
     ----------
@@ -183,9 +186,10 @@ def beyond_positions(
     settings: RunSettings,
     methods: Sequence[Method],
 ) -> str:
-    """Count the samples whose prompt and reply exceed a model's positions under a method; "" if there are none.
+    """Return a message that counts the samples whose prompt and reply exceed a model's positions; "" if there are none.
 
-    The numbers are those of the first method with such samples. The message also names the methods that fit.
+    The numbers are those of the first method under which there are such samples. The message also names the methods
+    under which all samples fit.
     """
     if spec.remote or not spec.load_family().hears:
         return ""

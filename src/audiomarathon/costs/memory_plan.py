@@ -31,7 +31,7 @@ MOST_IN_BATCH = 64
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """The memory that a model needs, and the memory of this machine's GPU.
+    """The memory that a model needs, and the free memory of this machine's GPU.
 
     Attributes
     ----------
@@ -42,11 +42,11 @@ class MemoryPlan:
     room_name
         Name of the GPU.
     limits
-        Lines on the longest clip that the model takes, and on tasks on this machine with longer clips.
+        Lines for the user: the longest clip that the model takes, and tasks on this machine with longer clips.
     chunk
         Tokens that a layer takes at a time in prefill; 0 for whole prompts.
     known
-        The checkpoint's limits.
+        The checkpoint's limits on the length of audio.
     """
 
     spec: ModelSpec
@@ -61,19 +61,19 @@ class MemoryPlan:
     known: Limits | None = None
 
     def need(self, seconds: float) -> tuple[int, dict[str, float]]:
-        """Return the prompt's tokens for `seconds` of audio (batch 1, nothing dropped), and the bytes by part."""
+        """Return (the prompt's tokens, {part: bytes}) for `seconds` of audio, at batch size 1 with nothing dropped."""
         heard = min(seconds, self.spec.heard_seconds or math.inf)
         tokens, _audio = self.facts.cost.prompt(heard, self.spec.tokens_per_second)
         return tokens, {**self.facts.memory(tokens, chunk=self.chunk), "CUDA": CUDA_BYTES}
 
     def fits(self, seconds: float) -> bool | None:
-        """Tell whether `seconds` of audio fit this GPU; None without a GPU."""
+        """Tell whether `seconds` of audio fit into this GPU's memory; None without a GPU."""
         return None if self.room is None else sum(self.need(seconds)[1].values()) <= self.room
 
     def longest(self, room: float) -> float:
-        """Return the seconds of audio that fit into `room` bytes and the model's positions; 0 if none fit.
+        """Return how many seconds of audio fit into `room` bytes and the model's positions; 0 if none fit.
 
-        The result is at most the longest clip that the model takes or hears.
+        The result is at most the longest clip that the model takes without an error or a cut.
         """
         few, many = (sum(self.facts.memory(count, chunk=self.chunk).values()) for count in _FIT)
         each = (many - few) / (_FIT[1] - _FIT[0])  # beyond a chunk, memory grows evenly
@@ -84,18 +84,20 @@ class MemoryPlan:
         return max(0.0, min(math.floor(tokens / self.spec.tokens_per_second), most))
 
     def card(self, seconds: float) -> int | None:
-        """Return the GiB of the smallest usual GPU (6 to 192 GiB) that fits `seconds` of audio; None if no GPU does."""
+        """Return the GiB of the smallest usual GPU (6 to 192 GiB) that is enough for `seconds` of audio; None if none
+        is.
+        """
         need = sum(self.need(seconds)[1].values())
         return next((size for size in _GPU_GIB if need <= size * 2**30 * _USABLE), None)
 
 
 def plan_memory(spec: ModelSpec, settings: RunSettings) -> MemoryPlan:
-    """Return the memory that a checkpoint needs, from its config, and the memory of this machine's GPU.
+    """Return the memory that a checkpoint needs, from its config, and the free memory of this machine's GPU.
 
     Raises
     ------
     ModelError
-        When the checkpoint is neither a folder nor downloaded, or its config cannot be read.
+        The checkpoint is neither a folder nor downloaded, or its config cannot be read.
     """
     source = settings.model_path or spec.checkpoint
     try:
@@ -136,7 +138,7 @@ def plan_memory(spec: ModelSpec, settings: RunSettings) -> MemoryPlan:
 def largest_batch(facts: ModelFacts, tokens: int, room: float | None, chunk: int = 0) -> int:
     """Return how many prompts of `tokens` tokens fit into `room` bytes beside the weights, from 1 to 64.
 
-    Without a known room, return 64.
+    If the free memory is not known (`room` is None), return 64.
     """
     each = sum(facts.memory(tokens, chunk=chunk).values()) - facts.weight_bytes
     return MOST_IN_BATCH if room is None else max(1, min(MOST_IN_BATCH, int(room * _USABLE / each)))

@@ -1,1 +1,1 @@
-"""Models behind an OpenAI-compatible chat endpoint."""
+"""The client of models behind an OpenAI-compatible chat endpoint."""

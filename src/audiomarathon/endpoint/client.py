@@ -79,12 +79,12 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class Answer:
-    """One reply, with its times, token counts and cost.
+    """One reply of a model, with its times, token counts and cost.
 
     Attributes
     ----------
     text
-        The reply; without one, the refusal that the server sent. `***` replaces the key if :func:`is_secret`.
+        The reply; if there is none, the refusal that the server sent. `***` replaces the API key if :func:`is_secret`.
     finish
         Why the reply ended, in the server's words: `stop`, `length` (token limit), `content_filter`, …; `refusal` if
         the server sent a refusal instead of a reply.
@@ -92,13 +92,13 @@ class Answer:
         Seconds from the start of the successful attempt to the piece that begins the visible text, after any thinking
         (without such text, to the last piece), and to the last piece.
     prompt_tokens, audio_tokens, new_tokens
-        The server's counts; None if it does not send them.
+        Numbers of tokens, as the server counted them; None if it does not send them.
     attempts
         Number of requests sent.
     cost
         Cost in the currency of the prices; None if prices or counts are unknown.
     masked
-        True if the reply contained the key.
+        True if the reply contained the API key, which is masked in `text`.
     """
 
     text: str
@@ -115,7 +115,10 @@ class Answer:
 
 @dataclass(frozen=True)
 class Prices:
-    """Prices per million tokens: text in the prompt, the reply, and audio in the prompt (None: priced like text)."""
+    """Prices per million tokens: of text in the prompt, of the reply, and of audio in the prompt.
+
+    If `audio` is None, audio costs as much as text.
+    """
 
     prompt: float
     reply: float
@@ -123,7 +126,8 @@ class Prices:
 
     @classmethod
     def from_env(cls, env: Mapping[str, str]) -> Prices | None:
-        """Read `OPENAI_PRICE_IN`, `OPENAI_PRICE_OUT` and `OPENAI_PRICE_AUDIO`; None if none is set.
+        """Read the prices from `OPENAI_PRICE_IN`, `OPENAI_PRICE_OUT` and `OPENAI_PRICE_AUDIO`; None if none of them is
+        set.
 
         Raises
         ------
@@ -150,11 +154,11 @@ class Prices:
 
 
 class EndpointError(Exception):
-    """A request failed and will not be retried; the message contains no secret."""
+    """Raised if a request failed and will not be tried again; the message contains no secret."""
 
 
 class _BadReplyError(Exception):
-    """The server's answer contains no complete reply, or reports an error.
+    """Raised if the server's answer contains no complete reply, or reports an error.
 
     Attributes
     ----------
@@ -170,15 +174,15 @@ class _BadReplyError(Exception):
 
 
 class _ForeignError(_BadReplyError):
-    """The answer is no stream of chat completions: the server, or the address, is of another kind."""
+    """Raised if the answer is no stream of chat completions: the server, or the address, is of another kind."""
 
 
 class _TooLongError(_BadReplyError):
-    """The reply is much longer than the requested number of tokens. A retry at temperature 0 would give the same."""
+    """Raised if the reply is much longer than the requested number of tokens. A retry would give the same reply."""
 
 
 _FAULTS = (_BadReplyError, httpx2.HTTPError, OSError, ValueError)
-"""Errors worth a retry, unless `_raise_if_final` raises."""
+"""Errors after which a request is worth a retry, unless `_raise_if_final` raises an error."""
 
 
 @dataclass
@@ -244,7 +248,9 @@ class Endpoint:
 
     @classmethod
     def from_env(cls, model: str, env: Mapping[str, str] | None = None) -> Endpoint:
-        """Read `OPENAI_BASE_URL`, `OPENAI_API_KEY` and the prices.
+        """Return a client for `model`, with the address, key and prices that the env vars set.
+
+        They are `OPENAI_BASE_URL`, `OPENAI_API_KEY` and the prices.
 
         Raises
         ------
@@ -309,7 +315,7 @@ class Endpoint:
         return self._run(self._chat(body, max_new_tokens))
 
     def models(self) -> list[str]:
-        """Return the names of the endpoint's models. Make only one attempt.
+        """Return the names of the models that the endpoint lists, with only one attempt.
 
         Raises
         ------
@@ -319,7 +325,7 @@ class Endpoint:
         return self._run(self._models())
 
     def _run(self, request: Coroutine[Any, Any, _T]) -> _T:
-        """Run a request on the event loop and return its result.
+        """Run a request on the event loop that all threads share, and return its result.
 
         Raises
         ------
@@ -359,14 +365,17 @@ class Endpoint:
         raise EndpointError(f"{reason} ({self.attempts} attempts)")
 
     async def _wait(self, attempt: int) -> None:
-        """Wait before an attempt: longer after each failure, and at least as long as the server asked any thread to."""
+        """Wait before an attempt: longer after each failure, and at least as long as the server asked for.
+
+        A wait that the server asked of one thread holds for all threads.
+        """
         backoff = 0.0 if attempt == 1 else min(_LONGEST_WAIT, _FIRST_WAIT * 2 ** (attempt - 2)) * random.uniform(0.5, 1)
         asked = (self._not_before - time.monotonic()) * random.uniform(1.0, 1.25)  # spreads the threads' requests
         if max(backoff, asked) > 0:
             await self.sleep(max(backoff, asked))
 
     def _raise_if_final(self, error: Exception, refusal: str) -> None:
-        """Raise an error if a retry cannot succeed; else return, and the caller retries.
+        """Raise an error if a retry cannot succeed; else return, and the caller tries again.
 
         `refusal` is the beginning of the message if the server would refuse every request.
         """
@@ -413,7 +422,7 @@ class Endpoint:
         )
 
     async def _reply(self, body: bytes, max_new_tokens: int) -> _Reply:
-        """Send the request once, and return the streamed reply. Errors after the end of the reply are ignored."""
+        """Send the request once, and return the streamed reply. Errors after the reply's end are ignored."""
         begin, reply = time.perf_counter(), _Reply(max(MAX_REPLY, max_new_tokens * _CHARACTERS_A_TOKEN))
         most_bytes = _BYTES + max_new_tokens * _BYTES_A_TOKEN
         try:
@@ -448,7 +457,7 @@ class Endpoint:
     async def _response(
         self, method: str, path: str, body: bytes | None = None
     ) -> AsyncIterator[tuple[httpx2.Response, asyncio.Timeout]]:
-        """Send a request and yield its response and time limit; a status other than 200 is an error."""
+        """Send a request; yield (response, its time limit). A status other than 200 is an error."""
         try:
             async with (
                 asyncio.timeout(self.limit_s) as limit,
@@ -464,7 +473,7 @@ class Endpoint:
             raise _BadReplyError(f"no complete reply within {self.limit_s:g} s") from None
 
     def clean(self, error: Exception | str) -> str:
-        """Return an error or a text as one line. Parts of the key, which servers may quote, become `***`."""
+        """Return an error or a text as one line, with `***` in place of parts of the key, which servers may quote."""
         text, kind = unquote(str(error)), type(error).__name__
         if isinstance(error, _BadReplyError):
             text = f"{error.status} {text}" if error.status else text
@@ -473,13 +482,13 @@ class Endpoint:
         return without_key(_one_line(text), self.key)[:300]
 
     def _masked(self, text: str) -> str:
-        """Replace the whole key by `***` in a reply, or in a text to compare with it; parts of the key stay."""
+        """Replace the API key by `***` in a text, if the whole key occurs in it; parts of the key stay."""
         return text.replace(self.key, "***") if is_secret(self.key) else text
 
 
 @cache
 def _trusted(*_places: str | None) -> ssl.SSLContext:
-    """Load the certificates that servers are checked with; cached, since loading takes 30 ms.
+    """Return the certificates that servers are checked with; cached, since loading takes 30 ms.
 
     The arguments are the values of `SSL_CERT_FILE` and `SSL_CERT_DIR`: if they change, certificates are loaded again.
     """
@@ -497,7 +506,7 @@ def _loop() -> asyncio.AbstractEventLoop:
 
 @dataclass
 class _Reply:
-    """The part of a streamed reply that has arrived.
+    """The part of a streamed reply that has arrived so far.
 
     `most` is the limit on its characters. `pieces` has the text's length after each piece, and the seconds from the
     attempt's start to the piece; `last` is the seconds to the last piece. `usage` has the token counts as the server
@@ -556,12 +565,12 @@ class _Reply:
 
     @property
     def first(self) -> float:
-        """Seconds to the piece that begins the visible text; to the last piece without such text."""
+        """Seconds to the piece that begins the visible text; if there is no such text, to the last piece."""
         begin = begin_of_text(self.text)
         return self.last if begin is None else next(now for length, now in self.pieces if length > begin)
 
     def lost(self, new_tokens: int) -> str:
-        """Return the reason why generated tokens gave no reply, with a remedy; "" if there is no problem.
+        """Return why generated tokens gave no reply, with a remedy; "" if there is no problem.
 
         A reply that the token limit cut before its text began still counts as a reply.
         """
@@ -582,9 +591,9 @@ class _Reply:
 
 
 def _elsewhere(delta: Mapping[str, Any]) -> str:
-    """Return the name of a field, other than the text, into which the server put content of a reply's piece.
+    """Return the name of the field, other than the text, into which the server put content of a reply's piece.
 
-    Such as `reasoning_content`; "" if there is none.
+    An example is `reasoning_content`; "" if there is none.
     """
     content = delta.get("content")
     if isinstance(content, list) and any(part.get("type") != "text" for part in content):
@@ -593,7 +602,7 @@ def _elsewhere(delta: Mapping[str, Any]) -> str:
 
 
 async def _events(response: httpx2.Response, most_bytes: int) -> AsyncIterator[str]:
-    """Yield the data of server-sent events, up to the event `[DONE]`."""
+    """Yield the data of each server-sent event in a response, up to the event `[DONE]`."""
     kind = response.headers.get("Content-Type", "")
     if not kind.lower().startswith("text/event-stream"):
         _refuse(kind, (await _beginning(response)).decode(errors="replace"))
@@ -616,7 +625,7 @@ async def _events(response: httpx2.Response, most_bytes: int) -> AsyncIterator[s
 
 
 def _refuse(kind: str, body: str) -> NoReturn:
-    """Raise the error for an answer that is no stream of a chat; `kind` is its content type, `body` its text.
+    """Raise an error for an answer that is no stream of a chat; `kind` is its content type, `body` its text.
 
     Some gateways report an error with the status 200, and put the true status into the body.
     """
@@ -642,7 +651,7 @@ def _quoted(text: str) -> str:
 
 
 async def _beginning(response: httpx2.Response) -> bytes:
-    """Read a response that is not streamed, such as an error, up to about 1 MiB."""
+    """Return the body of a response that is not streamed, such as an error; at most about 1 MiB of it."""
     content = bytearray()
     with suppress(_BadReplyError):
         async for piece in _bounded(response, _BYTES):
@@ -687,7 +696,7 @@ def _json(text: str, complaint: str) -> Any:
 
 
 def _text(content: Any) -> str:
-    """Return the text of `content`, which some servers send as a list of parts."""
+    """Return the text of `content`, a field of a reply, which some servers send as a list of parts."""
     if isinstance(content, list):
         return "".join(part.get("text") or "" for part in content if part.get("type") == "text")
     if content is not None and not isinstance(content, str):
@@ -696,7 +705,7 @@ def _text(content: Any) -> str:
 
 
 def _message_and_code(body: str) -> tuple[str, str]:
-    """Return the message and the code from an error's body, in any of the formats that servers use."""
+    """Return (message, code) from the body of an error, in any of the formats that servers use."""
     try:
         content = json.loads(body)
         error = content.get("error") or content if isinstance(content, dict) else content
@@ -713,7 +722,7 @@ def _count(usage: Any, name: str) -> int | None:
 
 
 def _seconds(retry_after: str | None) -> float:
-    """Return the seconds of a `Retry-After` header, given as seconds or a date; 0 if it is invalid."""
+    """Return how many seconds a `Retry-After` header asks to wait, given as seconds or a date; 0 if it is invalid."""
     try:
         return max(0.0, float(retry_after or 0))
     except ValueError:
@@ -730,7 +739,10 @@ def _is_certificate(error: BaseException | None) -> bool:
 
 
 def _read_url(env: Mapping[str, str]) -> str:
-    """Return the endpoint's address. Check it and its proxy; error messages show no part that may be secret."""
+    """Return the endpoint's address from the env vars, after checking it and its proxy.
+
+    Error messages show no part that may be secret.
+    """
     url = (env.get("OPENAI_BASE_URL") or DEFAULT_URL).strip().rstrip("/")
     parts = _parts(url)
     if parts is None or parts.scheme not in ("http", "https"):
@@ -748,7 +760,7 @@ def _read_url(env: Mapping[str, str]) -> str:
 
 
 def _parts(url: str) -> SplitResult | None:
-    """Split an address into its parts; return None if no request can be sent to it."""
+    """Split an address into its parts; None if no request can be sent to it."""
     try:
         httpx2.URL(url)
         parts = urlsplit(url)
@@ -759,7 +771,7 @@ def _parts(url: str) -> SplitResult | None:
 
 
 def proxy_of(url: str) -> str | None:
-    """Return the proxy that the environment names for an address; None without one, and for this machine."""
+    """Return the proxy that env vars name for an address; None if there is none, or if the address is this machine."""
     parts = urlsplit(url)
     host = parts.hostname or ""
     named = getproxies().get(parts.scheme)
@@ -769,7 +781,10 @@ def proxy_of(url: str) -> str | None:
 
 
 def _is_this_machine(host: str) -> bool:
-    """Tell whether a host is this machine, in any spelling. Ask no name server, since it may be unreachable."""
+    """Tell whether a host name or address means this machine, in any spelling.
+
+    No name server is asked, since it may be unreachable.
+    """
     name = host.rstrip(".").lower()
     if name in (*_LOCAL, socket.gethostname().lower()) or name.endswith(".localhost"):
         return True
@@ -791,7 +806,7 @@ def _one_line(text: str) -> str:
 
 
 def is_secret(key: str) -> bool:
-    """Tell whether a key is certainly a secret: 16 characters or more, and not made of plain words.
+    """Tell whether an API key is certainly a secret: 16 characters or more, and not made of plain words.
 
     Replies are masked only for such keys. `lm-studio` or `recording-studio-2024` may be right answers. A key is made of
     words if 40 % of its letters and digits begin a frequent pair of letters. This is true for 99 % of keys of two to
@@ -803,7 +818,7 @@ def is_secret(key: str) -> bool:
 
 
 def without_key(text: str, key: str) -> str:
-    """Replace every part of the key in an error by `***`, if the part is long enough to be secret."""
+    """Replace every part of the API key in a text by `***`, if the part is long enough to be secret."""
     size = min(_KEY_SHOWN + 1, len(key))
     parts = {key[start : start + size] for start in range(len(key) - size + 1)} - {""}
     hidden = {at + place for at in range(len(text)) if text[at : at + size] in parts for place in range(size)}

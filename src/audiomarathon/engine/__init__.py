@@ -1,1 +1,1 @@
-"""Turn samples into run folders: engines, the evaluation loop, identities of runs, sweeps and their plans."""
+"""Turn samples into run folders: engines, the evaluation loop, the identities of runs, sweeps and their plans."""

@@ -1,4 +1,4 @@
-"""Answer a prompt about your own audio under any method, with times and token counts.
+"""Answer a prompt about your own audio under any compression method, with times and token counts.
 
 `answer` runs one method. `answers` runs several on the same audio, which is decoded and encoded once, so that their
 times are comparable.
@@ -37,10 +37,10 @@ class Answer:
     audio_seconds
         Length of all clips together.
     audio_tokens
-        Number of audio tokens before the method; `generation.kept_audio_tokens` has the number after it.
+        Number of audio tokens before the method drops any; `generation.kept_audio_tokens` has the number that it kept.
     decode_per_token
-        Seconds per token after the first one. If `DECODE_TOKENS` is N, they come from a second call, which decodes
-        exactly N tokens; else from the reply (None for a reply of one token).
+        Seconds per generated token, not counting the first one. With `DECODE_TOKENS=N` they come from a second call,
+        which decodes exactly N tokens; else from the call that made the reply (None if the reply has one token).
     generation
         Output of the `generate` call: the reply, the seconds of each stage, and sizes of the KV cache. The encoder runs
         once for all methods of :func:`answers`; every answer has the seconds of that run.
@@ -79,12 +79,12 @@ def answer(
     method
         A method, or text such as `"snapkv:0.5"` or `"fast_v:0.5+snapkv:0.3"`.
     settings
-        Checkpoint, device, dtype, token limit and so on; None reads them by :func:`own_settings`.
+        Checkpoint, device, dtype, token limit and so on; None reads them from the env vars (:func:`own_settings`).
 
     Raises
     ------
     AudioMarathonError
-        A file cannot be decoded, a name is unknown, or the method does not apply to the model.
+        A file cannot be decoded, a model or method is unknown, or the method does not apply to the model.
 
     Examples
     --------
@@ -142,10 +142,17 @@ def generations(
     warm_up: bool = False,
     keep_entries: bool = False,
 ) -> Iterator[tuple[Method, Generation]]:
-    """Generate a reply under each method, and yield the method with its reply.
+    """Generate a reply under each method; yield (method, generation).
 
-    The audio tower runs once, and once more for each method that changes it; its seconds are reported for every method.
-    See :meth:`AudioLM.generate` for `keep_entries`.
+    The audio tower (the audio encoder) runs once, and once more for each method that changes it. Every generation
+    reports the seconds of the shared run, except those of methods that change the tower.
+
+    Parameters
+    ----------
+    warm_up
+        Whether to run every method once beforehand, without yielding the result.
+    keep_entries
+        Whether to report which KV-cache entries each layer kept; see :meth:`AudioLM.generate`.
     """
     encoder: float | None = None
     with encoder_shared(lm) as memory:

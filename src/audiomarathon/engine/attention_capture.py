@@ -99,7 +99,7 @@ def parts_of(lm: AudioLM, inputs: Inputs, prompt: Prompt) -> Parts:
 
 
 def _found(lm: AudioLM, inputs: Inputs, question: str) -> tuple[int, int] | None:
-    """Return the prompt positions where the question's text starts and ends (exclusive); None if it is not there."""
+    """Return the prompt positions where the question's text starts and ends (exclusive); None if the text is absent."""
     ids, heard = inputs.tensors["input_ids"][0].tolist(), inputs.audio_mask[0].tolist()
     texts = [[*run] for is_heard, run in groupby(range(len(ids)), key=heard.__getitem__) if not is_heard]
     for run in reversed(texts):
@@ -135,7 +135,7 @@ def capture(
     layers: Sequence[int] = (),
     full: np.ndarray[Any, Any] | None = None,
 ) -> Attention:
-    """Generate a reply to one sample, and return the attention during this call.
+    """Generate a reply to one sample, and return the attention that the model paid during this call.
 
     Parameters
     ----------
@@ -144,7 +144,8 @@ def capture(
     layers
         Layers to capture; empty for all.
     full
-        Array that receives each layer's whole map, mean over heads, shape (L, S, S); dropped positions are 0.
+        Array to fill with each layer's whole attention map, averaged over heads, shape (L, S, S); rows and columns of
+        dropped positions are 0.
 
     Raises
     ------
@@ -160,13 +161,7 @@ def capture(
 
 
 def check_layers(lm: AudioLM, layers: Sequence[int]) -> None:
-    """Refuse layers that a model lacks.
-
-    Raises
-    ------
-    SettingsError
-        A layer does not exist; the message names it.
-    """
+    """Raise SettingsError if the model lacks one of the `layers`; the message names it."""
     count = len(lm.decoder_layers)
     if unknown := [layer for layer in layers if not 0 <= layer < count]:
         raise SettingsError(f"layer {unknown[0]}: not one of this model's layers 0–{count - 1}")
@@ -201,7 +196,7 @@ class _Recorder:
 
     @contextmanager
     def around(self, applied: AbstractContextManager[Trace]) -> Iterator[Trace]:
-        """Enter `applied`, which applies a method, and yield its trace; record the attention of chosen layers."""
+        """Enter the context manager of a method, yield its trace, and record the attention of the chosen layers."""
         looks = {self.lm.decoder_layers[layer].self_attn: functools.partial(self._look, layer) for layer in self.layers}
         with applied as trace:
             self.trace = trace
@@ -264,10 +259,11 @@ class _Recorder:
         self.decoded[layer] = self.decoded[layer] + spread if layer in self.decoded else spread
 
     def _spread(self, weights: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
-        """Scatter weights over cache entries (H, entries) to weights over prompt positions (H, S + 1), 0 where dropped.
+        """Turn attention over KV-cache entries, shape (H, entries), into attention over prompt positions, shape (H, S +
+        1).
 
-        H is the number of heads; the last of the S + 1 positions stands for all generated tokens. `columns` has each
-        entry's prompt position, shape (H, entries).
+        Dropped positions get 0. H is the number of heads; the last of the S + 1 positions stands for all generated
+        tokens. `columns` has each entry's prompt position, shape (H, entries).
         """
         wide = torch.zeros(len(weights), self.length + 1, dtype=torch.float64, device=weights.device)
         return wide.scatter_add_(1, columns, weights.double())
@@ -339,12 +335,14 @@ def capture_missing(
     say: Say = lambda _line: None,
     step: Callable[[int], object] = lambda _more: None,
 ) -> None:
-    """Capture and store the attention of every answered sample that lacks it.
+    """Capture and store the attention of every sample that has a reply but no stored attention.
 
     A sample that fails is reported and skipped; running the same command again retries it.
 
     Parameters
     ----------
+    jobs
+        Each setting with its run folder.
     say
         Receives lines for the user.
     step

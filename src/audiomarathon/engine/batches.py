@@ -34,7 +34,7 @@ _BATCHES_AHEAD = 2
 
 @dataclass(frozen=True)
 class Plan:
-    """How to run a task; the same for every setting.
+    """How to run a task under all of its settings.
 
     Attributes
     ----------
@@ -47,7 +47,7 @@ class Plan:
     batch_size
         Samples per batch of an untimed run; None for a timed run, which has batches of one sample.
     sizes
-        With `BATCH_SIZE=auto`, samples per batch by the setting's label, as planned from the memory; else empty.
+        With `BATCH_SIZE=auto`: samples per batch that fit into memory, as {label of the setting: number}; else empty.
     warm_up
         Whether a timed run starts with an uncounted pass over its first sample (not if `warm` is set).
     warm
@@ -60,17 +60,17 @@ class Plan:
     session
         Start time and process of the run. Two records of one sample with the same session were measured side by side.
     clips
-        Hash of each sample's clips, by id: a sample whose record has another hash runs again. If empty, no hashes are
-        compared.
+        Hash of each sample's clips, as {sample id: hash}. A sample whose record has another hash runs again. If empty,
+        no hashes are compared.
     control
         Kind of audio control (`silence`, …), written into each answered record; None for the real audio.
     readings
-        Transcripts that a text LLM reads in place of each sample's clips, by the sample's id; empty for models that
-        hear the clips.
+        Transcripts that a text LLM reads instead of a sample's clips, as {sample id: transcripts}; empty for models
+        that take audio.
     stopping
         Rule that stops a setting before all samples are run; None to run all samples.
     turn
-        Number of samples in earlier rounds of this run (one that may stop early runs in rounds). It decides which
+        Number of samples in earlier rounds of this run (a run that may stop early works in rounds). It decides which
         setting goes first on a sample.
     """
 
@@ -94,17 +94,17 @@ class Plan:
 
     @property
     def batched(self) -> bool:
-        """Whether samples run in batches; then each record holds the times of its batch."""
+        """Whether samples run in batches of more than one; then each record holds the times of its batch."""
         return bool(self.sizes) or (self.batch_size or 1) > 1
 
 
 @dataclass
 class Ready:
-    """A batch of samples that is ready for the model.
+    """A batch of samples, prepared for the model: decoded, and turned into tensors.
 
-    `failed` holds each sample that could not be prepared, with the reason. `clip_seconds` has the seconds of audio
-    that the model hears of each sample; speeds and FLOPs are computed from it. `load` has the seconds that decoding
-    took, and `preprocess` the seconds that making the tensors took.
+    `inputs` has the tensors. `failed` holds each sample that could not be prepared, with the reason. `clip_seconds`
+    has, for each sample, the seconds of audio that the model takes in; speeds and FLOPs are computed from it. `load`
+    has the seconds that decoding took, and `preprocess` the seconds that making the tensors took.
     """
 
     samples: list[Sample]
@@ -121,7 +121,8 @@ def sample_seed(seed: int, sample_id: str) -> int:
 
 
 def heard(plan: Plan, sample: Sample, sampling_rate: int) -> Prompt:
-    """Decode a sample's clips, check that they have not changed since the run began, and return the prompt.
+    """Return a sample's prompt with its decoded clips, after checking that the clips have not changed since the run
+    began.
 
     The prompt of a text LLM has transcripts instead of clips.
 
@@ -189,7 +190,10 @@ def in_batches(samples: Sequence[Sample], size: int) -> list[list[Sample]]:
 
 
 def prefetched(lm: AudioLM, plan: Plan, samples: Sequence[Sample]) -> Generator[Ready]:
-    """Yield prepared batches. While the model works, threads prepare the next two batches (more would take memory)."""
+    """Yield prepared batches of samples, each prepared in a thread while the model works on an earlier batch.
+
+    At most two batches are prepared ahead, since more would take memory.
+    """
     batches = deque(in_batches(samples, plan.batch_size or 1))
     waiting: deque[Future[Ready]] = deque()
     # With a GPU, one torch thread per preparing thread is fastest. On a CPU, this setting would also slow the model.

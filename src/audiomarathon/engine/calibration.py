@@ -1,6 +1,7 @@
-"""Measure this machine for a plan's estimates: a matrix product, a short prefill and a step that reads weights.
+"""Measure how fast this machine is, for a plan's time estimates.
 
-No checkpoint is loaded: the prefill runs one random layer of the size and attention kind of the model's layers.
+Three things are timed: a matrix product, a short prefill, and a decode step, which mostly reads weights. No checkpoint
+is loaded: the prefill and the step run one random layer of the size and attention kind of the model's layers.
 """
 
 from __future__ import annotations
@@ -22,7 +23,14 @@ _PRODUCT_S, _PREFILL_S = 1.0, 0.5
 class Speed:
     """Speed of a machine.
 
-    In order: FLOP/s of a matrix product, FLOP/s of a prefill, and bytes/s at which a decode step reads the weights.
+    Attributes
+    ----------
+    product
+        FLOP/s of a matrix product.
+    prefill
+        FLOP/s of a prefill.
+    reading
+        Bytes/s at which a decode step reads the weights.
     """
 
     product: float
@@ -32,7 +40,10 @@ class Speed:
 
 @functools.cache
 def measured(device: str, dtype: str, cost: Cost, clock: Callable[[], float] = time.perf_counter) -> Speed | None:
-    """Measure this machine's speed with a layer of the model's size (`cost`); None if the device cannot run it now."""
+    """Measure this machine's speed; None if the device cannot run it now.
+
+    `cost` gives the size of the model, and so of the layer that runs.
+    """
     import torch
 
     def now() -> float:

@@ -1,6 +1,6 @@
-"""A transcriber and a text LLM as one system: the LLM answers a task's questions from transcripts of finished runs.
+"""Combine a transcriber and a text LLM: the LLM answers a task's questions from transcripts in finished runs.
 
-The model that transcribes is never loaded here, so each part runs alone, in its one timed pass.
+The model that transcribes is never loaded here, so each of the two models runs alone, in its one timed pass.
 """
 
 from __future__ import annotations
@@ -38,8 +38,12 @@ _NOT_ITS = ("method", "ratio", "save_attn", "attn_layers")
 class _Made:
     """The transcripts that one model made under one setting, in all its runs, for clips of any task.
 
-    By the hash of a clip, `records` has the task's key and the record of every run that transcribed the clip, and
-    `failed` the record of a clip whose transcription failed.
+    Attributes
+    ----------
+    records
+        {hash of a clip: (task key, record) of every run that transcribed the clip}.
+    failed
+        {hash of a clip: the record of its failed transcription}.
     """
 
     runs: Sequence[Run]
@@ -47,17 +51,17 @@ class _Made:
     failed: Mapping[str, Record]
 
     def of(self, task: Task, clip: str) -> list[Record]:
-        """Return the records that transcribe a clip: from runs of this task or, if there are none, from all runs."""
+        """Return the records with a clip's transcript: from runs of this task or, if there are none, from all runs."""
         every = self.records[clip]
         return [record for key, record in every if key == f"{PREFIX}{task.key}"] or [record for _key, record in every]
 
     @property
     def name(self) -> str:
-        """Name of the model that transcribed, and label of its setting, for messages."""
+        """Name of the model that transcribed, and the label of its setting, for messages."""
         return f"{self.runs[0].checkpoint} {self.runs[0].method}"
 
     def command(self, task: str, settings: RunSettings) -> str:
-        """Return the command that makes the transcripts of a task's clips."""
+        """Return the shell command that makes the transcripts of a task's clips."""
         run, sampling = self.runs[0], {name: getattr(settings, name) for name in _OF_SAMPLES}
         parts = [run.identity[name] for name in ("first", "second") if name in run.identity] or [run.identity]
         removing = [f"{part.get('method')}:{plain(part['ratio'])}" for part in parts if part.get("ratio")]
@@ -70,14 +74,14 @@ class _Made:
 
 
 def llm_settings(llm: str, settings: RunSettings) -> tuple[str, RunSettings]:
-    """Return the model's key and the settings to run an LLM: a folder, a hub id or `openai:NAME`.
+    """Return (model key, settings) with which to run the text LLM `llm`: a folder, a hub id or `openai:NAME`.
 
     Raises
     ------
     ModelError
         The checkpoint is missing.
     SettingsError
-        Attention would be saved, or an endpoint's model has no name.
+        The settings ask to save attention, or an endpoint's model has no name.
     """
     kind, _, name = llm.partition(":")
     if settings.save_attn:
@@ -93,16 +97,16 @@ def llm_settings(llm: str, settings: RunSettings) -> tuple[str, RunSettings]:
 def find_transcribers(
     paths: Sequence[Path], tasks: Mapping[str, tuple[Task, Loaded]], settings: RunSettings, say: Say
 ) -> list[Transcriber]:
-    """Return each setting of each model that transcribed the clips of the tasks' samples.
+    """Return the models that transcribed the clips of the tasks' samples: one `Transcriber` per model and setting.
 
-    For a task, leave out models that transcribed none of its clips, unless no model did.
+    For each task, models that transcribed none of its clips are left out, unless no model transcribed any.
 
     Parameters
     ----------
     paths
         Run folders of transcripts, or folders that contain them.
     tasks
-        Tasks and their samples, by the name that the user gave the task.
+        Tasks and their samples, as {name that the user gave the task: (task, samples)}.
 
     Raises
     ------
@@ -147,7 +151,7 @@ def find_transcribers(
 
 
 def _made(paths: Sequence[Path]) -> list[_Made]:
-    """Read all runs of transcripts, and group them by the model and setting that transcribed; base comes first.
+    """Read all runs of transcripts, and group them by the model and setting that transcribed, uncompressed runs first.
 
     Runs belong to one group if their identities (the facts that must not change) are equal except for the data.
     """
@@ -172,7 +176,7 @@ def _made(paths: Sequence[Path]) -> list[_Made]:
 
 
 def _hashes(samples: Sequence[Sample]) -> dict[str, list[str]]:
-    """Return the hash of each clip of each sample, by the sample's id."""
+    """Return the hashes of each sample's clips, as {sample id: [hash of a clip, …]}."""
     every = {str(clip): replace(sample, id=str(clip), clips=(clip,)) for sample in samples for clip in sample.clips}
     alone = clip_hashes(every.values())
     return {sample.id: [alone[str(clip)] for clip in sample.clips] for sample in samples}
@@ -204,7 +208,7 @@ def cascade(
     progress: bool | None = None,
     trackers: Sequence[Tracker] = (),
 ) -> Iterator[Result]:
-    """Answer tasks by a text LLM from the transcripts in run folders. Yield the result of each task and setting.
+    """Let a text LLM answer tasks from the transcripts in run folders. Yield the result of each task and setting.
 
     Parameters
     ----------
@@ -246,7 +250,7 @@ def cascade(
 
 
 def load_tasks(tasks: Sequence[str | Task], settings: RunSettings, say: Say) -> dict[str, tuple[Task, Loaded]]:
-    """Find and read the samples of tasks, each task once; return them by the name that the user gave the task."""
+    """Find tasks and read their samples, each task once; return {name that the user gave the task: (task, samples)}."""
     loaded_tasks: dict[str, tuple[Task, Loaded]] = {}
     for given in tasks:
         task = given if isinstance(given, Task) else get_task(given)

@@ -1,4 +1,4 @@
-"""Run the audio encoder once per sample: every setting, and the next sample of the same clip, reuse its output."""
+"""Run the audio encoder once per sample: every setting, and the next sample about the same clip, reuse its output."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from audiomarathon.models.loading import patched_attribute
 
 @dataclass
 class Tower:
-    """The audio tower's last output, the clips it belongs to, and the call in which the tower ran.
+    """The audio tower's last output, the clips that it was computed from, and the `generate` call in which the tower
+    ran.
 
     Records take the tower's time and memory from that call. Samples about the same clip share the output only if they
     belong to one bundle (samples that always run together), such as the eight prompts about one JASCO clip.
@@ -27,24 +28,24 @@ class Tower:
     ran_in: Generation | None = None
 
     def turn_to(self, samples: Sequence[Sample]) -> None:
-        """Prepare for a batch: forget the output, unless it belongs to the clips of these samples."""
+        """Prepare for a batch of samples: forget the tower's output unless it is about these samples' clips."""
         heard = [(sample.bundle or f"alone: {sample.id}", sample.clips) for sample in samples]
         if heard != self.heard:
             self.clear()
             self.heard = heard
 
     def clear(self) -> None:
-        """Forget the output: the next call runs the tower again."""
+        """Forget the tower's output, so that the next call runs the tower again."""
         self.output.clear()
         self.ran_in = None
 
 
 @contextmanager
 def encoder_shared(lm: AudioLM, tower: Tower | None = None) -> Iterator[Tower]:
-    """Run the audio tower in the first call inside the block, and reuse its output in later calls.
+    """Run the audio tower in the first `generate` call inside the block, and reuse its output in later calls.
 
-    Every `generate` inside the block must get the same audio. A method that changes the tower always runs its own. Only
-    the `forward` of this tower is replaced, until the block ends. All other parts of the call are unchanged.
+    Every call inside the block must get the same audio. A method that changes the tower always runs the tower itself.
+    Only the `forward` of this tower is replaced, until the block ends. All other parts of a call are unchanged.
 
     Parameters
     ----------

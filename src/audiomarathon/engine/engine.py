@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Engine(ABC):
-    """A model that is ready to answer the samples of one task after another.
+    """An engine: a model that is ready to answer the samples of one task after another.
 
     Attributes
     ----------
@@ -47,15 +47,17 @@ class Engine(ABC):
     def evaluate(
         self, plan: Plan, jobs: Sequence[Job], *, say: Say = lambda _line: None, progress: bool | None = None
     ) -> None:
-        """Answer every sample under every setting, unless it is answered already, and store the records.
+        """Answer every sample that has no reply yet, under every setting, and store the records.
 
         Parameters
         ----------
         jobs
             Each setting with its run folder, which the caller has entered (locked) by `with`. Samples whose record
             holds an error are tried again.
-        say, progress
-            See :func:`~audiomarathon.engine.progress_view.watching`.
+        say
+            Receives lines for the user.
+        progress
+            Whether to show a live view; see :func:`~audiomarathon.engine.progress_view.watching`.
 
         Raises
         ------
@@ -75,14 +77,14 @@ class Engine(ABC):
             say(line)
 
     def at_once(self, plan: Plan) -> int:
-        """Return how many samples keep the model busy.
+        """Return how many samples the engine needs at a time to keep the model busy.
 
         A run that may stop early works in rounds; each round has at least this many samples.
         """
         return max([plan.batch_size or 1, *plan.sizes.values()])
 
     def _round(self, plan: Plan, jobs: Sequence[Job], watch: Watch, say: Say) -> int:
-        """Answer the samples of a plan; return how many of them had no reply yet under some setting."""
+        """Answer the samples of a plan that lack a reply under any setting; return how many there were."""
         done = [(job.method, job.folder.done(plan.clips or None)) for job in jobs]
         lacking = {sample.id: [method for method, ids in done if sample.id not in ids] for sample in plan.samples}
         pending = {id_: methods for id_, methods in lacking.items() if methods}
@@ -111,20 +113,20 @@ class Engine(ABC):
 
     @abstractmethod
     def answer(self, plan: Plan, pending: Mapping[str, Sequence[Method]], say: Say) -> Generator[Labelled]:
-        """Answer samples; yield (label of the setting, record) as soon as the record is made.
+        """Answer samples; yield (label of the setting, record) as soon as a record is made.
 
-        `pending` has, for each sample's id, the settings to run.
+        `pending` has the settings to run, as {sample id: methods}.
         """
 
     def certificate(self) -> dict[str, Any] | None:
-        """Return the stamp for `run.json`, or None: what `audiomarathon certify` found for this checkpoint and machine.
+        """Return what `audiomarathon certify` found for this checkpoint and machine, as it is written to `run.json`.
 
-        None means that there is no certificate; see :mod:`.stamp`.
+        Return None if there is no certificate; see :mod:`.stamp`.
         """
         return stamp(self.setup)
 
     def state(self) -> dict[str, Any]:
-        """Describe the machine and its state now.
+        """Describe the machine as it is now.
 
         Keys: `gpu` (state of each GPU), `load` (load of the machine), `cpu_s` (CPU seconds of each process of the run
         so far), `environment` (versions and hardware), `other_gpu_processes` (other programs on the GPUs).
@@ -143,12 +145,15 @@ class Engine(ABC):
 
 @dataclass(frozen=True)
 class LocalEngine(Engine):
-    """A model that is loaded in this process."""
+    """An engine whose model is loaded in this process."""
 
     lm: AudioLM
 
     def answer(self, plan: Plan, pending: Mapping[str, Sequence[Method]], say: Say) -> Generator[Labelled]:
-        """Answer samples with the loaded model; see :meth:`Engine.answer`."""
+        """Answer samples with the loaded model; yield (label of the setting, record) as soon as a record is made.
+
+        `pending` has the settings to run, as {sample id: methods}.
+        """
         from audiomarathon.engine.batches import by_length
         from audiomarathon.engine.evaluate import answer
 
@@ -158,7 +163,7 @@ class LocalEngine(Engine):
 
 
 _COSTS: dict[tuple[str, str, str, str], Cost] = {}
-"""Costs by model, checkpoint, precision and attention; cached, because counting runs the audio tower."""
+"""Cost of each (model, checkpoint hash, dtype, attention kernel); cached, because counting runs the audio tower."""
 
 
 def open_local(

@@ -1,4 +1,4 @@
-"""Record the machine: versions, hardware, load, and other processes."""
+"""Describe the machine for a run's records: versions, hardware, load, and other processes."""
 
 from __future__ import annotations
 
@@ -74,9 +74,9 @@ def gpu_state() -> list[dict[str, str]]:
 
 
 def load(root: int, proc: Path = Path("/proc")) -> dict[str, Any]:
-    """Return the load averages, and how many threads of other programs now run or wait for a core.
+    """Return the machine's load averages, and how many threads of other programs now run or wait for a core.
 
-    Where `/proc` does not exist, the load average of the last minute replaces the number of threads.
+    Where `/proc` does not exist, the load average of the last minute stands in for the number of threads.
 
     Parameters
     ----------
@@ -109,7 +109,7 @@ def _descendants(root: int, proc: Path) -> set[int]:
 
 
 def _stat(file: Path) -> tuple[str, str]:
-    """Return a process's state (such as `R`, running) and its parent's id, from its `stat` file in `/proc`.
+    """Return (state, parent id) of a process, from its `stat` file in `/proc`; a running process has the state `R`.
 
     Return "" for both if the process has ended.
     """
@@ -150,7 +150,7 @@ def _cpu_model() -> str:
 
 @functools.cache
 def _commit() -> str | None:
-    """Return the commit of this checkout, with `+dirty` if files changed; None outside a checkout."""
+    """Return the git commit of this checkout, with `+dirty` if files changed; None outside a checkout."""
     if _output("git", "ls-files", "--error-unmatch", __file__) is None:
         return None  # installed inside another project's checkout
     commit = _output("git", "rev-parse", "HEAD")
@@ -158,7 +158,7 @@ def _commit() -> str | None:
 
 
 def _output(*command: str) -> str | None:
-    """Run a command in this file's folder; return its output, or None if it fails."""
+    """Run a command in this file's folder; return its output, or None if the command fails."""
     here = Path(__file__).parent
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True, cwd=here)

@@ -51,12 +51,12 @@ def answer(
     Parameters
     ----------
     pending
-        The settings to run for each sample, by the sample's id.
+        The settings to run, as {sample id: methods}.
     first_turn
         Number of the first batch; it decides which setting goes first.
     cold
-        Whether the model still has to warm up: a timed or batched run then runs its first batch once without making
-        records, unless the plan warms up each call.
+        Whether the model has not run yet: a timed or batched run then runs its first batch once without making records,
+        to warm up, unless the plan warms up each call.
     say
         Receives a line for the user if a batch does not fit into memory; the line is not repeated.
     """
@@ -84,9 +84,10 @@ def _each_in_its_batches(
     *,
     cold: bool,
 ) -> Generator[Labelled]:
-    """Answer samples under one setting after another, in batches of the size planned for the setting.
+    """Answer all samples under one setting, then under the next, in batches of the size planned for each setting.
 
-    If a batch does not fit into memory, the setting continues with the smaller size that fits.
+    If a batch does not fit into memory, the setting continues with the smaller size that fits. Yield (label of the
+    setting, record).
     """
     for method in {method.label: method for methods in pending.values() for method in methods}.values():
         size, turn = plan.sizes[method.label], 0
@@ -112,9 +113,9 @@ def _each_in_its_batches(
 
 @dataclass
 class _Loop:
-    """Runs batches, each under the settings for which its samples have no record yet.
+    """Runs batches of samples, each under the settings for which its samples have no record yet.
 
-    `fits` is the largest number of samples to try; it falls after a batch that did not fit into memory.
+    `fits` is the largest number of samples to try in one batch; it falls after a batch did not fit into memory.
     """
 
     lm: AudioLM
@@ -124,9 +125,10 @@ class _Loop:
     fits: int = sys.maxsize
 
     def run(self, batch: Ready, pending: Mapping[str, Sequence[Method]], turn: int) -> Iterator[Labelled]:
-        """Answer a batch. If that fails, answer its halves (out of memory), or its samples one by one (other errors).
+        """Answer a batch; yield (label of the setting, record) for each sample.
 
-        `turn` is the batch's number; it decides which setting goes first.
+        If the batch fails, answer its halves (out of memory), or its samples one by one (other errors). `turn` is the
+        batch's number; it decides which setting goes first.
         """
         for sample, reason in batch.failed:
             for method in pending[sample.id]:
@@ -148,14 +150,14 @@ class _Loop:
     def _run_settings(
         self, batch: Ready, inputs: Inputs, methods: Sequence[Method], turn: int
     ) -> Generator[Labelled, None, tuple[list[Method], int]]:
-        """Run a batch under each setting; yield (label of the setting, record) for each sample.
+        """Run a batch of samples under each setting; yield (label of the setting, record) for each sample.
 
         The audio tower runs once, or not at all if the previous batch had the same clips.
 
         Returns
         -------
         tuple of list and int
-            The finished settings; then how many samples to try at a time if the batch failed, else 0.
+            The settings that finished; then, if the batch failed, how many samples to try at a time, else 0.
         """
         plan, finished, first = self.plan, list[Method](), turn % len(methods)
         held = list[Labelled]()  # records that wait for their busy seconds
@@ -203,10 +205,10 @@ class _Loop:
         return finished, 0
 
     def _ran_in(self, method: Method, generation: Generation) -> Generation:
-        """Return the call in which the audio tower ran for this setting, since only that call measured the tower.
+        """Return the `generate` call in which the audio tower ran for this setting; only that call measured the tower.
 
-        It is this call (`generation`) if the method changes the tower, else the first call that shared the tower's
-        output.
+        It is this setting's call (`generation`) if the method changes the tower, else the first call that shared the
+        tower's output.
         """
         if method.changes_tower:
             return generation
@@ -214,9 +216,10 @@ class _Loop:
         return self.tower.ran_in
 
     def _together(self, inputs: Inputs, method: Method, generation: Generation, tower: Generation) -> dict[str, float]:
-        """Return what the samples of a batch share, for their records: its seconds by stage, its sizes and its memory.
+        """Return what the samples of a batch have in common, for their records: seconds of each stage, sizes and peak
+        memory.
 
-        It is the field `batch` of :class:`Record`.
+        It becomes the field `batch` of :class:`Record`.
         """
         tokens, stages, peak = inputs.prompt_tokens, generation.stages, peak_memory(generation, tower)
         return {
@@ -232,7 +235,10 @@ class _Loop:
         }
 
     def _warmed(self, inputs: Inputs, method: Method) -> float:
-        """Run the method once, uncounted, to warm the GPU up for this batch's lengths; return the seconds it took."""
+        """Run the method once without a record, to warm the GPU up for this batch's lengths.
+
+        Return the seconds that it took.
+        """
         begin = time.perf_counter()
         run_uncounted(self.lm, inputs, [method], max_new_tokens=WARM_PASS_TOKENS, ignore_end=True)
         if self.tower.ran_in is None:
@@ -240,9 +246,10 @@ class _Loop:
         return time.perf_counter() - begin
 
     def _busy(self, inputs: Inputs, methods: Iterable[Method]) -> dict[str, dict[str, float]]:
-        """Return the GPU's busy seconds of each stage by the setting's label, from one more call of each setting.
+        """Return the GPU's busy seconds of each stage, as {label of the setting: {stage: seconds}}.
 
-        A setting is missing if its call fails. The tower runs only in the first call; all settings get its seconds.
+        They are measured in one more call of each setting; a setting is missing if its call fails. The tower runs only
+        in the first call; all settings get its seconds.
         """
         busy_times: dict[str, dict[str, float]] = {}
         encoder = 0.0
@@ -269,7 +276,7 @@ class _Loop:
 
 
 def run_uncounted(lm: AudioLM, inputs: Inputs, methods: Iterable[Method], **options: Any) -> None:
-    """Run every method once to warm up: the first call chooses kernels and claims memory."""
+    """Run every method once to warm up, and keep no result: the first call chooses kernels and claims memory."""
     options = {"max_new_tokens": _WARM_UP_TOKENS, **options}
     for method in methods:
         try:
@@ -279,7 +286,10 @@ def run_uncounted(lm: AudioLM, inputs: Inputs, methods: Iterable[Method], **opti
 
 
 def forced_decode(lm: AudioLM, inputs: Inputs, method: Method, decode_tokens: int) -> dict[str, float] | None:
-    """Decode exactly `decode_tokens` tokens, past end tokens. Return `tokens`, `seconds`, `per_token`; None for 0."""
+    """Decode exactly `decode_tokens` tokens, past end tokens; return the fields `tokens`, `seconds` and `per_token`.
+
+    Return None if `decode_tokens` is 0.
+    """
     if not decode_tokens:
         return None
     generation = method.generate(lm, inputs, max_new_tokens=decode_tokens, ignore_end=True)
@@ -288,7 +298,7 @@ def forced_decode(lm: AudioLM, inputs: Inputs, method: Method, decode_tokens: in
 
 
 def _setup_of(stages: Stages) -> dict[str, float]:
-    """Return the field `decode_setup` (seconds to prepare decode as a graph); empty if decode ran eagerly."""
+    """Return {"decode_setup": seconds to prepare decode as a CUDA graph}; empty if decode ran eagerly."""
     return {} if stages.decode_setup is None else {"decode_setup": stages.decode_setup}
 
 
@@ -352,7 +362,7 @@ def _times(batch: Ready, generation: Generation, tower: Generation) -> dict[str,
 
 
 def peak_memory(generation: Generation, tower: Generation) -> int | None:
-    """Return a call's peak memory in bytes, or the audio tower's peak in the call `tower` if that is higher."""
+    """Return a call's peak memory in bytes, or the audio tower's peak (from the call `tower`) if that is higher."""
     peaks = generation.peak_memory_bytes, tower.encoder_peak_memory_bytes
     return max((peak for peak in peaks if peak is not None), default=None)
 

@@ -1,6 +1,6 @@
 """Make the identity of a run: the facts that must not change when a run resumes, such as prompts, data and seed.
 
-Two runs share a folder only if every field of their identities is equal: a :class:`RunFolder` refuses another run.
+Two runs share a folder only if every field of their identities is equal; else :class:`RunFolder` raises an error.
 """
 
 from __future__ import annotations
@@ -47,12 +47,9 @@ def run_folders(setup: Setup, task: Task, data: Loaded) -> list[tuple[Method, Ru
 
 
 def check_edited(tasks: Sequence[Task], spec: ModelSpec, settings: RunSettings, methods: Sequence[Method]) -> None:
-    """Refuse folders with records of another version of a method's code, before PyTorch is imported.
+    """Raise RecordError if a run folder has records of another version of a method's code; PyTorch is not imported.
 
-    Raises
-    ------
-    RecordError
-        A folder holds such records; the message names it. Everything else is compared once the model is known.
+    The message names the folder. Everything else in the identity is compared once the model is known.
     """
     for method in methods:
         now = _code("method", method.parts())
@@ -63,7 +60,7 @@ def check_edited(tasks: Sequence[Task], spec: ModelSpec, settings: RunSettings, 
 
 
 def places_of(tasks: Sequence[Task], spec: ModelSpec, settings: RunSettings, methods: Sequence[Method]) -> list[Path]:
-    """Return the paths of all run folders, from names alone: nothing is read, and PyTorch is not imported."""
+    """Return the paths of all run folders, made from names alone: nothing is read, and PyTorch is not imported."""
     source = settings.model_path or spec.checkpoint
     folder = Path(source).expanduser()
     name = folder.resolve().name if folder.is_dir() else source.partition("@")[0]
@@ -76,7 +73,7 @@ def fresh_results(
 ) -> RunSettings:
     """Return the settings, with a new results folder if a method's code was edited since its records were made.
 
-    The new folder's name ends in a hash of the code, so that the same code uses the same folder again.
+    The new folder's name ends in a hash of the code, so the next run of this version of the code uses the folder again.
     """
     try:
         check_edited(tasks, spec, settings, methods)
@@ -93,9 +90,9 @@ def _method(setup: Setup, method: Method) -> dict[str, Any]:
 
 
 def _beyond(setup: Setup, task: Task, data: Loaded, method: Method) -> dict[str, bool]:
-    """Return {"beyond_limits": True} for a run that exceeds the model's positions, which BEYOND_LIMITS allows.
+    """Return {"beyond_limits": True} for a run whose samples have more positions than the model was made for.
 
-    Return {} if the setting is off, or no sample exceeds them.
+    Return {} if no sample has, or if BEYOND_LIMITS, which allows such a run, is off.
     """
     settings = setup.settings
     given = setup.spec, setup.checkpoint.path, task, data.samples, settings, [method]
@@ -103,22 +100,22 @@ def _beyond(setup: Setup, task: Task, data: Loaded, method: Method) -> dict[str,
 
 
 def _code(kind: str, things: Mapping[str, object], without: type | None = None) -> dict[str, str]:
-    """Return a hash of the third-party code behind each object; leave out objects without third-party code.
+    """Return a hash of the third-party code behind each of the objects `things`, as {name: hash}.
 
-    A hash's key names the kind and the object, such as `code of task mine`. Subclasses of `without` are left out
-    (:func:`source_hash`).
+    A name tells the kind and the object, such as `code of task mine`. Objects without third-party code are left out. In
+    the hash, subclasses of `without` are left out (:func:`source_hash`).
     """
     hashes = {f"{CODE}{kind} {name}": source_hash(thing, without) for name, thing in things.items()}
     return {name: code_hash for name, code_hash in hashes.items() if code_hash}
 
 
 def _timed_as(settings: RunSettings) -> dict[str, str]:
-    """Return the settings on which the times of a GPU depend."""
+    """Return the settings that GPU times depend on: the attention kernels, and whether calls are warmed up."""
     return {"sdpa_backends": settings.sdpa_backends, "timing": COLD if settings.timing == COLD else "warm"}
 
 
 def _identity(setup: Setup, task: Task, data: Loaded) -> dict[str, Any]:
-    """Return the fields of the identity that all settings of a task share."""
+    """Return the fields of the identity that all settings of a task have in common."""
     settings, hardware, language = setup.settings, setup.hardware, language_of(setup.spec, task, setup.settings)
     prompts = hashlib.sha256("\0".join(task.prompt(sample) for sample in data.samples).encode()).hexdigest()[:16]
     control = read_manifest(data.folder).control

@@ -1,8 +1,8 @@
 """Measure which moments of the audio a reply depends on: silence each, and see how much less likely the reply becomes.
 
 Zeiler & Fergus, "Visualizing and Understanding Convolutional Networks", arXiv 1311.2901, section 4.2, hide squares of a
-picture; here a moment of the waveform becomes silence. The method needs only the reply's probability, so it is evidence
-that is independent of attention. It misses content that two moments repeat: hiding either changes little.
+picture; here a moment of the waveform becomes silence. Only the reply's probability is needed, so this is evidence that
+is independent of attention. It misses content that two moments repeat: hiding only one of them changes little.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ def losses_when_hidden(
     seconds: float,
     step: Callable[[int], object] = lambda _done: None,
 ) -> tuple[Floats, ...]:
-    """Return for each clip how many nats of the reply's log-probability are lost when a moment is hidden.
+    """For each moment of each clip, return how many nats the reply's log-probability loses when the moment is silenced.
 
     Parameters
     ----------
     reply
         The tokens of the model's reply to the whole audio.
     seconds
-        Length of a moment; the last one of a clip may be shorter.
+        Length of a moment; the last moment of a clip may be shorter.
     step
-        Called with 1 after each moment. Each moment takes one prefill and one run of the tower.
+        Called with 1 after each moment. Each moment takes one prefill and one run of the audio tower.
 
     Returns
     -------
     tuple
-        For each clip an array with one number a moment; above 0, the moment supports the reply.
+        For each clip an array with one number per moment; above 0, the moment supports the reply.
 
     Raises
     ------
@@ -70,7 +70,7 @@ def losses_when_hidden(
 
 
 def log_probability(lm: AudioLM, prompt: Prompt, reply: Sequence[int]) -> float:
-    """Return the log-probability of a reply's tokens after a prompt, in nats, in one forward pass."""
+    """Return the log-probability (in nats) of a reply's tokens after a prompt, from one forward pass of the model."""
     inputs = lm.prepare([prompt])
     tokens = torch.tensor([list(reply)], device=lm.device)
     tensors = dict(inputs.tensors)

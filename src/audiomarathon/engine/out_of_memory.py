@@ -1,4 +1,7 @@
-"""Out of memory: notice it, free memory, and halve the batch. The loop in `evaluate.py` then tries again."""
+"""Handle lack of memory: recognise the error, free memory, halve the batch.
+
+The loop in `evaluate.py` then tries again.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,10 @@ def half(batch_size: int) -> int:
 
 
 def free_memory() -> None:
-    """Free GPU memory after a failed call. Its tensors are deleted, but PyTorch's allocator still holds the memory."""
+    """Free GPU memory after a failed call.
+
+    The call's tensors are deleted, but PyTorch's allocator still holds their memory.
+    """
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()

@@ -47,7 +47,7 @@ class Progress:
     unparsed, cut
         Number of replies that could not be parsed, and of replies cut by the token limit.
     score, interval
-        Headline score of the samples answered so far, with its 95 % interval, as in `summary.json`; None if unknown.
+        Headline score of the samples answered so far, and its 95 % interval, as in `summary.json`; None if unknown.
     """
 
     expected: int
@@ -60,7 +60,7 @@ class Progress:
 
     @property
     def complete(self) -> bool:
-        """Whether every sample is answered."""
+        """Whether every sample is answered and none has failed."""
         return self.answered == self.expected and not self.errors
 
 
@@ -78,7 +78,7 @@ def progress_of(
     Parameters
     ----------
     scorer
-        None if the task is not installed; then there is no score.
+        The task's scorer; None if the task is not installed, and then there is no score.
     summary
         The run's summary, if it covers these records; its figures are used instead of new ones.
     """
@@ -98,11 +98,11 @@ def progress_of(
 
 @dataclass(frozen=True)
 class Look:
-    """A task's progress at one moment.
+    """The progress of one task under all settings at one moment.
 
     `done` of `expected` samples are done under all settings, `fresh` of them in this session, which has taken
-    `seconds`. `audio_s` is the audio of this session's samples; a sample counts once, however many settings answered.
-    `settings` holds the progress of each setting by label.
+    `seconds`. `audio_s` is the seconds of audio of this session's samples; a sample counts once, however many settings
+    answered it. `settings` has each setting's progress, as {label: progress}.
     """
 
     task: str
@@ -115,11 +115,14 @@ class Look:
 
     @property
     def left_s(self) -> float | None:
-        """Seconds left at the session's rate so far; None before its first sample."""
+        """Estimated seconds until the task is finished, at this session's rate so far; None before its first sample."""
         return self.seconds * (self.expected - self.done) / self.fresh if self.fresh and self.seconds > 0 else None
 
     def heading(self, now: datetime.datetime, *, audio: bool = True) -> str:
-        """Return the heading of the table: counts, rates and the expected end, on one line."""
+        """Return one line above the table: samples done, samples per minute, and the expected end.
+
+        With `audio`, also the seconds of audio per second.
+        """
         parts = [f"{self.task}: {self.done:,} of {counted(self.expected, 'sample')}"]
         if self.fresh and self.seconds > 0:
             parts.append(rates(self.fresh, self.audio_s if audio else None, self.seconds))
@@ -130,7 +133,7 @@ class Look:
         return ", ".join(parts)
 
     def line(self, now: datetime.datetime) -> str:
-        """Return a log line: counts, the expected end, errors, and as many running scores as fit."""
+        """Return a line for a log: samples done, expected end, errors, and as many settings' running scores as fit."""
         line = self.heading(now, audio=False)
         if errors := sum(setting.errors for setting in self.settings.values()):
             line += f", {counted(errors, 'error')}"
@@ -143,7 +146,7 @@ class Look:
 
 
 class Watch:
-    """Follows the progress of a task under all settings, and shows it at intervals, between samples."""
+    """Follows the progress of one task under all settings, and shows it at intervals, between samples."""
 
     def __init__(
         self,
@@ -168,7 +171,10 @@ class Watch:
         self._cost = self._earned = 0.0
 
     def update(self, samples: int = 1) -> None:
-        """Count finished samples. Show the progress if the interval is over and showing takes little of the time."""
+        """Count `samples` more as finished; show the progress if it is time for it and showing it is cheap enough.
+
+        It is cheap enough if it takes little of the time that the samples take (:data:`COST_A_SAMPLE_S`).
+        """
         self.fresh += samples
         now = self._clock()
         self._earned += max(COST_A_SAMPLE_S * samples, COST_SHARE * (now - self._last))
@@ -177,7 +183,7 @@ class Watch:
             self.show()
 
     def show(self) -> None:
-        """Show the progress now, and note how long this took."""
+        """Show the progress now, and note how many seconds showing it took."""
         begin = self._clock()
         self._show(self.look())
         self.shown = self.fresh
@@ -197,7 +203,10 @@ class Watch:
         return Look(self._plan.task.key, done, expected, self.fresh, seconds, sum(heard.values()), settings)
 
     def _progress(self, records: Sequence[Record], verdicts: dict[str, Verdict]) -> Progress:
-        """Return one setting's progress. `verdicts` caches verdicts between calls, by sample id."""
+        """Return one setting's progress, from its records.
+
+        `verdicts`, as {sample id: verdict}, keeps verdicts between calls, and is updated here.
+        """
         plan = self._plan
         if not plan.task.scorer.instant:
             return progress_of(None, records, {}, len(plan.samples), seed=plan.seed)
@@ -208,10 +217,10 @@ class Watch:
 
 @contextmanager
 def watching(plan: Plan, jobs: Sequence[Job], say: Say, *, progress: bool | None = None) -> Iterator[Watch]:
-    """Show a task's progress during the block.
+    """Show a task's progress during the block; yield the object to call after each sample.
 
-    On a terminal it is a table, in a notebook a line that is rewritten, elsewhere a line every half minute and at the
-    end.
+    On a terminal the progress is a table, in a notebook a line that is rewritten, elsewhere a line every half minute
+    and at the end.
 
     Parameters
     ----------
@@ -254,7 +263,7 @@ def watching(plan: Plan, jobs: Sequence[Job], say: Say, *, progress: bool | None
 def _over_the_last(line: str) -> None:
     """Print a line in place of the last printed line.
 
-    Use a carriage return, since notebooks do not support cursor movements.
+    This uses a carriage return, since notebooks do not support cursor movements.
     """
     print(f"\r{line:<{LINE}}", end="", file=sys.stderr, flush=True)  # noqa: T201
 
@@ -274,19 +283,19 @@ def look_table(look: Look, now: datetime.datetime) -> Table:
 
 
 def answered_text(setting: Progress) -> str:
-    """Return a cell: the number of answered samples, then a line for each problem, such as `2 errors`."""
+    """Return a table cell's text: how many samples are answered, then a line for each problem, such as `2 errors`."""
     troubles = {"errors": setting.errors, "unparsed": setting.unparsed, "cut_by_token_limit": setting.cut}
     return "\n".join([f"{setting.answered:,} of {setting.expected:,}", *flags_of(troubles)])
 
 
 def rates(samples: float, audio_s: float | None, seconds: float) -> str:
-    """Return the speed as text: samples per minute and, if `audio_s` is given, seconds of audio per second."""
+    """Return a speed as text: samples per minute and, if `audio_s` is given, seconds of audio per second."""
     rate = f"{_figure(60 * samples / seconds)} samples/min"
     return rate if audio_s is None else f"{rate}, {_figure(audio_s / seconds)} s of audio/s"
 
 
 def ending(left_s: float, now: datetime.datetime) -> str:
-    """Return the time left and the expected end as text, such as `ends in 5 min 0 s (14:30)`."""
+    """Return when a run will end, as text: the time left and the time of day, such as `ends in 5 min 0 s (14:30)`."""
     if left_s > 10 * 365 * 86_400:
         return "time left unknown"
     end = now + datetime.timedelta(seconds=left_s)

@@ -43,6 +43,10 @@ class Opened:
     ----------
     setup
         The setup on the worker's machine, with the checkpoint's hash and the hardware.
+    cost
+        The model's counted FLOPs; None if they cannot be counted.
+    certificate
+        What `audiomarathon certify` found for this checkpoint on the worker's machine; None if it has not run there.
     environment
         Versions and hardware of that machine.
     said
@@ -60,7 +64,7 @@ class Opened:
 
 @dataclass
 class Worker:
-    """A process that holds a loaded model, and answers one call at a time.
+    """A process of Ray that holds a loaded model, and answers one call at a time.
 
     Attributes
     ----------
@@ -78,7 +82,7 @@ class Worker:
 
     @cached_property
     def loaded(self) -> tuple[LocalEngine, Opened]:
-        """The engine and its facts; the first access loads the model.
+        """The engine with its loaded model, and the facts about this worker; the first access loads the model.
 
         The constructor does not load it, since Ray would wrap the constructor's errors in an error of its own.
         """
@@ -95,7 +99,9 @@ class Worker:
         return engine, Opened(setup, engine.cost, certificate, host, pid, environment(), tuple(said))
 
     def open(self, first: Opened | None) -> Opened:
-        """Load the model if it is not loaded, and return this worker's facts.
+        """Load the model if it is not loaded yet, and return the facts about this worker.
+
+        `first` has the facts about the first worker that loaded its model; None if this is the first one.
 
         Raises
         ------
@@ -108,9 +114,9 @@ class Worker:
         return opened
 
     def state(self) -> dict[str, Any]:
-        """Return the state of the worker's machine now (see :meth:`Engine.state`).
+        """Return the state of the worker's machine now: GPUs, load, CPU seconds and versions (:meth:`Engine.state`).
 
-        Its load leaves out the threads of all workers on the machine, which share one parent process.
+        The load leaves out the threads of all workers on the machine, which share one parent process.
         """
         return {**self.loaded[0].state(), "load": load(os.getppid())}
 
@@ -123,8 +129,8 @@ class Worker:
     ) -> list[Labelled]:
         """Answer samples under their pending settings; return a list of (label of the setting, record).
 
-        `shared` holds the first worker's facts and the plan. `pending` has, for each sample's id, the labels of the
-        settings to run: labels are cheaper to send than methods.
+        `shared` is (facts about the first worker, plan). `pending` has the settings to run, as {sample id: labels}:
+        labels are cheaper to send than methods.
         """
         first, plan = shared
         self.open(first)  # Ray may have restarted this process without notice
@@ -140,7 +146,10 @@ class Worker:
 
 
 def differences(first: Setup, other: Setup) -> str:
-    """Return, as text, the forbidden differences between the first worker's setup and another's; "" if none."""
+    """Return, as text, the differences between two workers' setups that are not allowed; "" if there are none.
+
+    `first` is the first worker's setup. Checkpoint and precision may not differ, nor the device in a timed run.
+    """
     pairs = {
         "checkpoint": (first.checkpoint_hash, other.checkpoint_hash),
         "dtype": (first.hardware.dtype, other.hardware.dtype),
@@ -151,19 +160,22 @@ def differences(first: Setup, other: Setup) -> str:
 
 @dataclass(frozen=True)
 class RayEngine(Engine):
-    """A model that is loaded in each of Ray's workers."""
+    """An engine that answers samples in Ray's workers, each of which has loaded the model."""
 
     pool: Pool
 
     def certificate(self) -> dict[str, Any] | None:
-        """Return the certificate's stamp, looked up on the first worker's machine; see :meth:`Engine.certificate`."""
+        """Return what `audiomarathon certify` found for this checkpoint on the first worker's machine.
+
+        Return None if it has not run there.
+        """
         certificate: dict[str, Any] | None = self.pool.first.certificate
         return certificate
 
     def state(self) -> dict[str, Any]:
         """Describe the workers' machines: the first worker's versions, all GPUs, and the load of the busiest machine.
 
-        See :meth:`Engine.state`.
+        The keys are those of :meth:`Engine.state`, and the number of workers and of GPUs for each.
         """
         known, shape = self.pool.known, self.pool.shape
         states = [(known[worker], state) for worker, state in self.pool.states().items()]
@@ -184,11 +196,11 @@ class RayEngine(Engine):
         }
 
     def at_once(self, plan: Plan) -> int:
-        """Return how many samples keep all workers busy."""
+        """Return how many samples it takes to keep all workers busy."""
         return super().at_once(plan) * self.pool.shape.workers
 
     def answer(self, plan: Plan, pending: Mapping[str, Sequence[Method]], say: Say) -> Generator[Labelled]:
-        """Answer samples in the workers; see :meth:`Engine.answer`."""
+        """Answer samples in the workers; yield (label of the setting, record) when a worker returns its records."""
         self.pool.say = say
         todo = [
             replace(s, clips=tuple(c.absolute() for c in s.clips))
@@ -207,14 +219,17 @@ def _foreign_share(load: Mapping[str, Any]) -> float:
 
 @dataclass(frozen=True)
 class Chunk:
-    """Samples that are sent to a worker together. `turn` is the number of their first batch within the task."""
+    """Samples that are sent to a worker together.
+
+    `turn` is the number of their first batch within the task.
+    """
 
     samples: tuple[Sample, ...]
     turn: int
 
 
 def cut(samples: Sequence[Sample], plan: Plan, workers: int) -> Iterator[Chunk]:
-    """Cut samples into chunks: of one sample in a timed run, else of a few batches.
+    """Cut samples into chunks to send to workers: of one sample in a timed run, else of a few batches.
 
     Chunks get smaller towards the end, so that all workers end at about the same time.
     """
@@ -228,14 +243,14 @@ def cut(samples: Sequence[Sample], plan: Plan, workers: int) -> Iterator[Chunk]:
 
 @dataclass(frozen=True)
 class TaskWork:
-    """One task's samples as work for a pool.
+    """One task's samples as work for a pool of workers.
 
     Attributes
     ----------
     labels
-        For each sample's id, the labels of the settings to run.
+        The settings to run, as {sample id: labels}.
     shared
-        Ray's reference to the facts of the first worker, and to the plan.
+        Ray's reference to (facts about the first worker, plan).
     """
 
     plan: Plan
@@ -248,14 +263,17 @@ class TaskWork:
         return worker.work.options(max_task_retries=0).remote(self.shared, part.samples, pending, part.turn)
 
     def smaller(self, part: Chunk, deaths: int) -> list[Chunk]:
-        """Split a chunk whose worker died: first into batches, then into samples; empty after `LIVES` deaths."""
+        """Split a chunk whose worker died into parts to try next: first into batches, then into single samples.
+
+        Return an empty list after `LIVES` deaths.
+        """
         if deaths >= LIVES:
             return []
         batches = in_batches(part.samples, (self.plan.batch_size or 1) if deaths == 1 else 1)
         return [Chunk(tuple(batch), part.turn + number) for number, batch in enumerate(batches)]
 
     def given_up(self, part: Chunk, deaths: int) -> list[Labelled]:
-        """Return error records for the samples of a chunk that is given up after too many workers died with it."""
+        """Return an error record for each sample and setting of a chunk, after too many workers died with it."""
         reason = f"WorkerLost: {deaths} workers died while they ran this sample"
         records = {sample.id: error_record(self.plan, sample, reason) for sample in part.samples}
         return [(label, record) for id_, record in records.items() for label in self.labels[id_]]

@@ -1,4 +1,4 @@
-"""Call a function on items, such as run folders, in Ray's workers. The function reads and writes files itself."""
+"""Call a function on many items, such as run folders, in Ray's workers. The function reads and writes files itself."""
 
 from __future__ import annotations
 
@@ -23,14 +23,20 @@ R = TypeVar("R")
 
 @dataclass
 class _Worker:
-    """A process that calls the function; `folder` is the working folder, where relative paths start."""
+    """A process of Ray that calls the function `work` on one item after another.
+
+    `folder` is the working folder, where relative paths start.
+    """
 
     work: Callable[[Any], Any]
     folder: Path
     on_gpu: bool
 
     def open(self, _first: Place | None = None) -> Place:
-        """Return this worker's place (machine and process). Without a GPU from Ray, hide all GPUs from this process."""
+        """Change to the working folder and return this worker's machine and process.
+
+        Without a GPU from Ray, also hide all GPUs from this process.
+        """
         with suppress(OSError):
             os.chdir(self.folder)
         if not self.on_gpu:
@@ -38,7 +44,10 @@ class _Worker:
         return Place(platform.node(), os.getpid())
 
     def call(self, item: Any) -> tuple[Any, list[str]]:
-        """Return the function's result, or the error that the user can fix, and the warnings."""
+        """Call the function on an item; return (result, warnings).
+
+        If the function raises an error that the user can fix, the error is the result.
+        """
         with warnings.catch_warnings(record=True) as caught:
             try:
                 outcome = self.work(item)
@@ -49,34 +58,39 @@ class _Worker:
 
 @dataclass(frozen=True)
 class _Calls:
-    """Tell a pool of workers how to send, retry and give up an item, which comes with its place in the sequence."""
+    """Tells a pool of workers how to send, retry and give up an item.
+
+    A part of the work is (number of the item in the sequence, item).
+    """
 
     def send(self, worker: Any, part: tuple[int, Any]) -> Any:
         """Send an item to a worker."""
         return worker.call.options(max_task_retries=0).remote(part[1])
 
     def smaller(self, part: tuple[int, Any], deaths: int) -> Sequence[tuple[int, Any]]:
-        """Return the item again, to retry it; nothing after `LIVES` workers have died with it."""
+        """Return the item alone, to try it again; an empty list after `LIVES` workers have died with it."""
         return [part] if deaths < LIVES else []
 
     def given_up(self, part: tuple[int, Any], deaths: int) -> tuple[AudioMarathonError, list[str]]:
-        """Return an error that says how many workers died with the item, and no warnings."""
+        """Return (error, no warnings); the error says how many workers died with the item."""
         return ExecutorError(f"{part[1]}: {deaths} workers died with it"), []
 
 
 def ray_map(
     work: Callable[[T], R], items: Sequence[T], wanted: Ray, say: Say, *, on_gpu: bool = False, per_core: bool = False
 ) -> Iterator[tuple[int, R | AudioMarathonError]]:
-    """Yield each item's number with its result, or with the error that the user can fix, in the order of completion.
+    """Call a function on each item in Ray's workers; yield (the item's number, result) as calls end.
+
+    If a call raises an error that the user can fix, the error is yielded in place of the result.
 
     Parameters
     ----------
     work
-        Function that is sent to each worker once, so that it may keep a model between calls.
+        The function. It is sent to each worker once, so that it may keep a model between calls.
     on_gpu
         Whether the work can use a GPU.
     per_core
-        Whether the default number of workers is one a core, at most one an item.
+        Whether the default number of workers is one per core, but at most one per item.
 
     Raises
     ------

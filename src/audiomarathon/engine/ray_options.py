@@ -1,4 +1,7 @@
-"""Options of `--executor`: run samples in this process, or in Ray's workers. Nothing here imports Ray or torch."""
+"""Options of `--executor`, which runs samples in this process or in Ray's workers.
+
+Nothing here imports Ray or torch.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Join or start a Ray cluster, place workers on its machines, and send them work.
 
-Each worker holds one loaded model. Ray restarts a worker that died.
+Each worker is a process that holds one loaded model. Ray restarts a worker that died.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ _TOKEN = (
 
 @dataclass(frozen=True)
 class Shape:
-    """Layout of the workers: how many there are, and the hardware of each.
+    """The workers to start: how many, and how many GPUs and CPU cores each gets.
 
     Attributes
     ----------
     gpus, cpus
         GPUs and CPU cores of each worker.
     sharing
-        Number of workers that share one GPU, or one machine's cores if they use no GPU. If it is above 1, they disturb
-        each other's times.
+        Number of workers that share one GPU, or one machine's cores if they use no GPU. If it is above 1, they slow
+        each other, and their times are not comparable with other runs.
     """
 
     workers: int
@@ -62,7 +62,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Place:
-    """Machine and process of a worker."""
+    """Where a worker runs: the machine's name, and the process id."""
 
     host: str
     pid: int
@@ -70,7 +70,7 @@ class Place:
 
 @contextmanager
 def connected(wanted: Ray, settings: RunSettings, say: Say, most: int | None = None) -> Iterator[Shape]:
-    """Join or start a Ray cluster for the duration of the block, and yield the layout of the workers to start.
+    """Join or start a Ray cluster for the duration of the block; yield how many workers to start, with which hardware.
 
     `most` limits the default number of workers without GPUs (:func:`lay_out`).
 
@@ -122,9 +122,10 @@ def connected(wanted: Ray, settings: RunSettings, say: Say, most: int | None = N
 
 @contextmanager
 def _watching_raylet(say: Say, *, ours: bool) -> Iterator[None]:
-    """End this process, after one line, if Ray's daemon on this machine (the raylet) ends during the block.
+    """During the block, end this process with one message if Ray's daemon on this machine (the raylet) ends.
 
-    Ray itself would print pages of text. `ours` tells whether this process started Ray: then it also kills Ray.
+    Without this, Ray would print pages of text. If this process started Ray (`ours`), Ray's other processes are killed
+    too.
     """
     link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     over = threading.Event()
@@ -152,7 +153,7 @@ def _watching_raylet(say: Say, *, ours: bool) -> Iterator[None]:
 
 @contextmanager
 def _hurrying(say: Say, *, ours: bool, code: int) -> Iterator[None]:
-    """Limit the time that the block waits for Ray to stop.
+    """Limit how long the block, in which Ray is stopped, may take.
 
     When the time is over: if this process started Ray (`ours`), kill Ray's processes. If it joined a running Ray
     cluster, leave the cluster alone, and end this process with the exit code `code`.
@@ -181,7 +182,7 @@ def _kill_ours() -> None:
 
 
 def _end(number: int, _frame: object) -> None:
-    """Handle a signal: exit with code 128 + its number, so that `finally` blocks clean up first."""
+    """Handle a signal: exit with the code 128 + the signal's number, so that `finally` blocks clean up first."""
     sys.exit(128 + number)
 
 
@@ -198,7 +199,7 @@ def _signals(handlers: Mapping[signal.Signals, Any]) -> Iterator[None]:
 
 
 def _knock(address: str) -> None:
-    """Raise OSError if no server listens at `host:port`. Ray itself would try for a minute, and then abort.
+    """Raise OSError if no server listens at `host:port`, since Ray itself would try for a minute and then abort.
 
     The address `auto` means `RAY_ADDRESS`, else the Ray cluster last started on this machine, which may have ended.
     """
@@ -211,14 +212,9 @@ def _knock(address: str) -> None:
 
 
 def check_cluster() -> None:
-    """Check that the Ray cluster's head and Ray's daemon on this machine (the raylet) still run.
+    """Raise ExecutorError if the Ray cluster's head or Ray's daemon on this machine (the raylet) has ended.
 
     Without this check, Ray would end this process with a message of its own.
-
-    Raises
-    ------
-    ExecutorError
-        The head or the raylet has ended.
     """
     context, lost = ray.get_runtime_context(), ""
     try:
@@ -233,7 +229,7 @@ def check_cluster() -> None:
 
 
 def _machines() -> list[dict[str, Any]]:
-    """Return the resources of each live machine."""
+    """Return the resources (CPU cores, GPUs, …) of each live machine of the Ray cluster."""
     return [node["Resources"] for node in ray.nodes() if node["Alive"]]
 
 
@@ -243,10 +239,10 @@ def has_room(shape: Shape) -> bool:
 
 
 def lay_out(wanted: Ray, settings: RunSettings, nodes: Sequence[dict[str, Any]], most: int | None = None) -> Shape:
-    """Choose the number of workers, and each worker's GPUs and CPU cores.
+    """Choose how many workers to start, and how many GPUs and CPU cores each gets.
 
-    `nodes` holds each machine's resources under Ray's names (`CPU`, `GPU`). With `most`, the default number of workers
-    without GPUs is one a core, up to `most`, instead of one a machine.
+    `nodes` holds each machine's resources under Ray's names (`CPU`, `GPU`). Without GPUs, the default is one worker per
+    machine or, with `most`, one per core and at most `most`.
 
     Raises
     ------
@@ -286,30 +282,30 @@ def _on_gpus(there: float, each: float) -> int:
 
 
 class Work(Protocol):
-    """Work that a :class:`Pool` does in parts: how a part is sent to a worker, and what to do if that worker dies."""
+    """Work that a :class:`Pool` of workers does in parts: how to send a part, and what to do if its worker dies."""
 
     def send(self, worker: Any, part: Any) -> Any:
         """Start a call on a worker, without retries; return Ray's reference to its result."""
 
     def smaller(self, part: Any, deaths: int) -> Sequence[Any]:
-        """Return the parts to try next after `deaths` workers died with this part; empty to give it up."""
+        """Return the parts to try next after `deaths` workers died with this part; an empty list gives the part up."""
 
     def given_up(self, part: Any, deaths: int) -> Any:
-        """Return the result of a part that is given up after `deaths` workers died with it."""
+        """Return the result to use for a part that is given up, after `deaths` workers died with it."""
 
 
 @dataclass
 class Pool:
-    """A pool of Ray actors (workers) with a method `open(first)`.
+    """A pool of workers: Ray actors that have a method `open(first)`.
 
     `open` loads the model once, and raises an error if the worker differs from the first worker.
 
     Attributes
     ----------
     first
-        Result of `open` on the first worker that loaded its model; it has the worker's `host` and `pid`.
+        What `open` returned on the first worker that loaded its model; it has the worker's `host` and `pid`.
     known
-        Last result of `open`, for each worker that loaded its model.
+        What `open` last returned, as {worker: result}, for each worker that has loaded its model.
     """
 
     workers: list[Any]
@@ -320,14 +316,14 @@ class Pool:
 
     @classmethod
     def start(cls, actor: type, arguments: Sequence[Any], shape: Shape, say: Say) -> Pool:
-        """Start the workers, without waiting for them."""
+        """Return a pool whose workers are starting; do not wait for them."""
         # Ray repeats a call to a worker that it restarts, unless the call forbids that. So `open` outlives a restart.
         options = {"num_cpus": shape.cpus, "num_gpus": shape.gpus, "max_restarts": -1, "max_task_retries": LIVES - 1}
         remote = ray.remote(**options, scheduling_strategy="SPREAD")(actor)
         return cls([remote.remote(*arguments) for _ in range(shape.workers)], shape, say)
 
     def run(self, parts: Iterable[Any] = (), work: Work | None = None) -> Iterator[tuple[Any, Any]]:
-        """Send the parts of the work to workers; yield (part, result) when a worker has finished a part.
+        """Send the parts of the work to workers; yield (part, result) whenever a worker has finished a part.
 
         A worker without a loaded model loads it first. Without parts, return when the first worker has loaded its
         model. If a worker died, its part goes back to the front of the queue, perhaps cut smaller; see :class:`Work`.
@@ -335,7 +331,7 @@ class Pool:
         Raises
         ------
         AudioMarathonError
-            A worker raised an error, or the Ray cluster, all workers or all machines with room for one are lost.
+            A worker raised an error, the Ray cluster or all workers are lost, or no machine has room for a worker.
         """
         queue, idle, trouble = deque((part, 0) for part in parts), list[Any](), 0.0
         calls: dict[Any, tuple[Any, Any]] = {worker.open.remote(self.first): (worker, None) for worker in self.workers}
@@ -388,7 +384,7 @@ class Pool:
         self.say(f"warning: a worker could not be started: {told(error)}")
 
     def _ended(self, calls: Mapping[Any, tuple[Any, Any]]) -> list[Any]:
-        """Wait until at least one call ends, and return the calls that have ended."""
+        """Wait until at least one of the calls to workers ends, and return those that have ended."""
         quiet, tell_at = 0, _QUIET_S
         while not (ended := ray.wait([*calls], timeout=_LOOK_S)[0]):
             check_cluster()
@@ -406,7 +402,7 @@ class Pool:
         return f"{self.known[worker].host} (process {self.known[worker].pid})"
 
     def states(self) -> dict[Any, Any]:
-        """Map each worker that has loaded its model to its `state()`; leave out workers that do not answer."""
+        """Return {worker: result of its `state()`} for workers that have loaded their model; leave out silent ones."""
         calls = {worker.state.remote(): worker for worker in self.known}
         ended = ray.wait([*calls], num_returns=len(calls), timeout=_QUIET_S)[0] if calls else []
         states = {}

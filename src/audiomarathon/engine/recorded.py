@@ -1,9 +1,9 @@
 """Recognise a finished run without PyTorch, so that a repeated command says "nothing to do" at once.
 
 Device, precision and the abilities of the model's family normally come from PyTorch and the family's code. `run.json`
-stores them, with a hash of all their inputs: settings, this machine, installed packages, the files of this package.
-While the hash is the same, the stored facts are valid, and the rest of the identity is computed anew. In any doubt, the
-functions here return None, and the run is prepared as usual.
+stores them, with a hash of everything that they depend on: settings, this machine, installed packages, the files of
+this package. While the hash is unchanged, the stored facts are valid, and the rest of the run's identity is computed
+anew. In any doubt, the functions here return None, and the run is prepared as usual.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from audiomarathon.runs.folder import read_run
 from audiomarathon.settings import RunSettings
 
 DECIDED = "decided"
-"""Field of `run.json`: facts from PyTorch and the model's family, and the hash of their inputs."""
+"""Field of `run.json`: facts from PyTorch and the model's family, and the hash of everything that they depend on."""
 
 _FAMILY = ("eager_because", "names_language", "transcribes_only", "text_only", "cross")
 
 
 class _Facts(SimpleNamespace):
-    """A family's facts as recorded in `run.json`, as attributes.
+    """A model family's facts as recorded in `run.json`, as attributes.
 
     Any other attribute raises :class:`ModelError`; then the run is prepared with PyTorch, as usual.
     """
@@ -50,7 +50,7 @@ class _Recorded(ModelSpec):
     family_facts: Mapping[str, Any] = field(default_factory=dict)
 
     def load_family(self) -> Any:
-        """Return the family's recorded facts in place of its class.
+        """Return the model family's recorded facts in place of its class.
 
         The checks of language and length, which need the class, passed when the facts were recorded.
         """
@@ -60,10 +60,10 @@ class _Recorded(ModelSpec):
 
 
 def decided(setup: Setup) -> dict[str, Any]:
-    """Return the facts that :func:`recorded_setup` reads, as the field :data:`DECIDED` of `run.json`.
+    """Return the field :data:`DECIDED` of `run.json`, from which :func:`recorded_setup` recognises the run later.
 
-    They are hardware and facts of the model's family, with a hash of all their inputs. Return {} if another process
-    determined them, or the model belongs to a plug-in.
+    It has the hardware and facts of the model's family, with a hash of everything that they depend on. Return {} if
+    another process determined them, or the model belongs to a plug-in.
     """
     spec = setup.spec
     if not setup.asked or get_model(spec.key) not in BUILT_IN:
@@ -74,7 +74,9 @@ def decided(setup: Setup) -> dict[str, Any]:
 
 
 def recorded_setup(tasks: Sequence[Task], model: str, settings: RunSettings, methods: Sequence[Method]) -> Setup | None:
-    """Return the setup that :func:`~audiomarathon.engine.setup.find_setup` would return; None if that is not certain.
+    """Return the setup of a repeated command from `run.json`, without PyTorch; None if it might be outdated.
+
+    It equals what :func:`~audiomarathon.engine.setup.find_setup` would return.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Evaluate a model behind an endpoint, with several requests at once. Latencies are measured by the client."""
+"""Evaluate a model behind an endpoint, with several requests at a time. This machine measures the latencies."""
 
 from __future__ import annotations
 
@@ -38,14 +38,15 @@ _PATIENCE_S = 10.0  # seconds to wait for open requests when the run ends with a
 
 @dataclass(frozen=True)
 class EndpointEngine(Engine):
-    """A model that answers over a network."""
+    """An engine whose model answers over a network."""
 
     endpoint: Endpoint
 
     def answer(self, plan: Plan, pending: Mapping[str, Sequence[Method]], say: Say) -> Generator[Labelled]:
-        """Send a request for every sample without a reply, at most `batch_size` at a time.
+        """Send a request for every pending sample, at most `batch_size` at a time; yield (label of the setting,
+        record).
 
-        A timed run sends one request at a time, since several at once would slow each other.
+        A timed run sends one request at a time, since several would slow each other.
         """
         (method,) = self.setup.methods
         samples = iter([sample for sample in plan.samples if sample.id in pending])
@@ -78,7 +79,7 @@ class EndpointEngine(Engine):
                 raise
 
     def _record(self, plan: Plan, sample: Sample) -> Record:
-        """Send one sample's request, and return its record, with the reply or the error."""
+        """Send one sample's request; return the sample's record, with the reply or the error."""
         try:
             prompt = heard(plan, sample, SAMPLING_RATE)
             answer = self.endpoint.chat(messages_of(prompt), max_new_tokens=plan.max_new_tokens, seed=plan.seed)
@@ -103,7 +104,7 @@ class EndpointEngine(Engine):
         )
 
     def state(self) -> dict[str, Any]:
-        """Describe the machine that sends the requests; see :meth:`Engine.state`.
+        """Describe the machine that sends the requests: load, CPU seconds and versions (:meth:`Engine.state`).
 
         GPUs are left out, since a server on this machine may use them for this model.
         """
@@ -174,7 +175,10 @@ def open_endpoint(
 
 
 def _check_settings(settings: RunSettings) -> None:
-    """Refuse settings of local models: at an endpoint they have no effect, but `run.json` would list them."""
+    """Raise SettingsError for settings that apply only to local models.
+
+    At an endpoint they have no effect, but `run.json` would list them.
+    """
     if settings.decode_tokens:
         raise SettingsError(f"DECODE_TOKENS={settings.decode_tokens}: an endpoint stops at the end token; allowed: 0")
     if settings.batch_size == AUTO:

@@ -1,6 +1,6 @@
 """Run tasks: find the data, load the model, evaluate, score and write. Also import replies generated elsewhere.
 
-Errors in the command are reported before the model is loaded, and errors of the model before the first sample.
+Errors in the command are reported before the model is loaded, and errors of the model before the first sample runs.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ if TYPE_CHECKING:
 class Result:
     """A finished run: one task under one setting.
 
-    `summary` is the content of `summary.json`. `without_attention` counts the answered samples whose attention should
-    have been captured but is missing.
+    `method` is the setting's label, and `summary` the content of `summary.json`. `without_attention` counts the
+    answered samples whose attention should have been captured but is missing.
     """
 
     folder: Path
@@ -136,7 +136,7 @@ def opened(
     known: Setup | None = None,
     say: Say = lambda _line: None,
 ) -> Iterator[tuple[Setup, Engine | None]]:
-    """Yield an engine with a loaded model, in this process or in Ray's workers; see :func:`open_local`.
+    """Yield (setup, engine): the model loaded in this process, in Ray's workers, or reached through an endpoint.
 
     Parameters
     ----------
@@ -186,24 +186,23 @@ def opened(
 
 
 def check_batch_size(settings: RunSettings, methods: Sequence[Method]) -> None:
-    """Refuse a batch size above 1 if a method works on one sample at a time.
+    """Raise SettingsError if the batch size is above 1 and a method works on one sample at a time.
 
-    Raises
-    ------
-    SettingsError
-        A method does not run in batches; the message names it.
+    The message names the method.
     """
     if settings.batch_size != 1 and (unbatched := [method.label for method in methods if not method.batches]):
         raise SettingsError(f"BATCH_SIZE={settings.batch_size}: {', '.join(unbatched)} needs batch size 1; allowed: 1")
 
 
 def load_task(task: Task, settings: RunSettings, say: Say) -> Loaded:
-    """Find and read a task's samples.
+    """Find and read a task's samples; tell the user which were left out.
 
     Raises
     ------
     DataError
         There are no samples, or rows are invalid and ALLOW_BAD_ROWS is off.
+    SettingsError
+        The task is run by another command.
     """
     if task.own_command:
         raise SettingsError(f"{task.key} has a command of its own; run it with: {task.own_command}")
@@ -233,9 +232,9 @@ def load_task(task: Task, settings: RunSettings, say: Say) -> Loaded:
 
 
 def is_finished(setup: Setup, task: Task, data: Loaded, margin: Margin | None = None) -> bool:
-    """Tell whether every selected sample has a recorded reply under every setting (with SAVE_ATTN, also attention).
+    """Tell whether every selected sample has a recorded reply under every setting (with SAVE_ATTN, also its attention).
 
-    With a margin, samples after a setting's stop need no reply.
+    With a margin, a setting that is decided needs no more replies.
 
     Raises
     ------
@@ -277,9 +276,10 @@ def known_as_finished(
     methods: Sequence[Method],
     margin: Margin | None = None,
 ) -> Setup | None:
-    """Return the setup if all runs are certainly finished, without PyTorch; None in any doubt (:mod:`.recorded`).
+    """Return the setup if all runs are certainly finished; None in any doubt. PyTorch is not imported
+    (:mod:`.recorded`).
 
-    Raise no error: the full check reports errors.
+    It raises no error: the full check reports errors.
     """
     with suppress(AudioMarathonError):
         setup = recorded_setup([task for task, _data in loaded], model, settings, methods)
@@ -289,9 +289,9 @@ def known_as_finished(
 
 
 def planned_sizes(setup: Setup, samples: Sequence[Sample]) -> dict[str, int]:
-    """Return how many of the longest samples fit into memory under each setting, by the setting's label.
+    """Estimate how many of the longest samples fit into memory at a time, as {label of the setting: number of samples}.
 
-    This estimates; a batch that does not fit is halved (:mod:`.evaluate`). Call it after the model is loaded.
+    A batch that still does not fit is halved (:mod:`.evaluate`). Call this after the model is loaded.
     """
     from audiomarathon.costs.config_facts import DTYPE_BYTES, model_facts
     from audiomarathon.costs.cost import Drops
@@ -328,9 +328,10 @@ def run_task(
     Parameters
     ----------
     engine
-        None if every sample is answered; then only compute the scores again.
+        None if every sample is answered; then only the scores are computed again.
     margin
-        Stop a setting when this margin is decided; None runs all samples.
+        Largest loss of score against base: a setting stops when it is decided whether it loses more. None runs all
+        samples.
     """
     settings = setup.settings
     samples = selected(data, settings)
@@ -388,7 +389,7 @@ def _plan(
     clips: Mapping[str, str],
     stopping: Stopping | None,
 ) -> Plan:
-    """Return the plan by which an engine answers the samples, and seed PyTorch.
+    """Return the plan that tells an engine how to answer the samples, and seed PyTorch.
 
     `clips` has the hash of each sample's clips; `stopping` may end a setting early.
     """
@@ -420,7 +421,7 @@ def _plan(
 
 
 def _score(task: Task, folder: RunFolder) -> dict[str, Any]:
-    """Judge a folder's records; write the verdicts and the summary, and return the summary.
+    """Score a folder's records; write the verdicts and the summary, and return the summary.
 
     The summary covers only the samples that the last run selected; the folder may hold records of other samples.
 
@@ -473,9 +474,9 @@ def as_run(
     judgements: Sequence[Judgement] = (),
     facts: Mapping[str, Any] = MappingProxyType({}),
 ) -> Result:
-    """Write imported records to a run folder and score the run. If the folder exists, add only the missing records.
+    """Write imported records to a run folder, and score the run. If the folder exists, add only the missing records.
 
-    Two imported runs with the same questions can be compared.
+    Two imported runs can be compared if they have the same questions.
 
     Parameters
     ----------
@@ -484,7 +485,7 @@ def as_run(
     name
         The model's name in tables.
     control
-        Kind of audio control that replaced the clips.
+        Kind of audio control that replaced the clips; None for the real audio.
     corpus
         Reference texts of the whole data, if the scorer weights words by them; see
         :meth:`~audiomarathon.benchmarks.task.Task.corpus`.

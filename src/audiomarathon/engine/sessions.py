@@ -1,4 +1,7 @@
-"""Write facts about the run, the machine and each session to `run.json`, and report the state of a resumed run."""
+"""Write facts about the run, the machine and each session to `run.json`, and report what a resumed run already has.
+
+A session is one call of the command.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def run_session(engine: Engine, data: Loaded, plan: Plan, jobs: Sequence[Job], say: Say, progress: bool | None) -> None:
-    """Evaluate a task under its settings, and write times and machine load of this session to each `run.json`.
+    """Evaluate a task under its settings, and write this session's times and machine load to each `run.json`.
 
     A session is one call of the command. The parameters are those of :meth:`Engine.evaluate`.
     """
@@ -90,7 +93,7 @@ def _warn_if_busy(load: Mapping[str, Any] | None, threads: int) -> None:
 
 
 def facts_of(setup: Setup, task: Task, data: Loaded, samples: Sequence[Sample]) -> dict[str, Any]:
-    """Return the fields of `run.json` that are equal for all settings of a task and need no loaded model."""
+    """Return the fields of `run.json` that all settings of a task have in common, and that need no loaded model."""
     expected = read_manifest(data.folder).expected(task)
     return {
         "task": task.key,
@@ -124,7 +127,7 @@ def report_resume(folder: RunFolder, clips: Mapping[str, str], say: Say) -> None
     Parameters
     ----------
     clips
-        Current hash of each sample's clips.
+        Current hash of each sample's clips, as {sample id: hash}.
     """
     last, now = _version(folder.run.get("environment") or {}), _version(software())
     if folder.records and last != now:

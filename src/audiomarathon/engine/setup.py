@@ -42,7 +42,10 @@ _OF_GPUS = ("CUDA_", "NVIDIA_", "HIP_", "ROCR_")  # env vars that hide or order 
 
 @dataclass(frozen=True)
 class Hardware:
-    """Device and precision of the model. `name` is the name of the GPU or CPU, since times depend on it."""
+    """The device and precision that a model runs with.
+
+    `name` is the name of the GPU or CPU, since times depend on it.
+    """
 
     device: str
     dtype: str
@@ -58,7 +61,7 @@ class Hardware:
 class Setup:
     """Checkpoint, machine, settings and methods of a run. The identity of a run is made from these and the task.
 
-    `asked` is a hash of the inputs that determine device and precision (see :func:`what_decides`); "" if another
+    `asked` is a hash of everything that determines device and precision (see :func:`what_decides`); "" if another
     process determined them.
     """
 
@@ -72,37 +75,40 @@ class Setup:
 
     @property
     def name(self) -> str:
-        """Name of the system and of its folder: the checkpoint's name, in a cascade after the transcriber's name."""
+        """Name of the model's folder within a task's results folder: the checkpoint's name.
+
+        In a cascade (a text LLM that reads transcripts), the transcriber's name comes before it.
+        """
         names = dict.fromkeys(method.system for method in self.methods if isinstance(method, Transcriber))
         return "+".join([*names, self.checkpoint.folder_name])
 
     @property
     def decode(self) -> str:
-        """How decode runs if model and method allow it: `graph` or `eager`."""
+        """How decode runs if model and method allow it: `graph` (as a CUDA graph) or `eager` (call by call)."""
         if self.settings.decode != AUTO:
             return self.settings.decode
         return GRAPH if self.hardware.on_gpu and not self.settings.device_map else EAGER
 
     def graphed(self, method: Method) -> bool:
-        """Tell whether decode runs as a graph under a method."""
+        """Tell whether decode runs as a CUDA graph under a method."""
         if self.decode != GRAPH or self.spec.remote or not method.decodes_statically:
             return False
         return not self.spec.load_family().eager_because
 
 
 def language_of(spec: ModelSpec, task: Task, settings: RunSettings) -> str:
-    """Return the language of the task's speech, for a model that needs its name to transcribe; "" for others."""
+    """Return the language of the task's speech for a model that must be told it to transcribe; "" for other models."""
     named = task.transcribes and not spec.remote and spec.load_family().names_language
     return settings.language or task.language if named else ""
 
 
 def check_able(spec: ModelSpec, folder: Path | None, task: Task, settings: RunSettings) -> None:
-    """Refuse a task that a model cannot do under these settings, before its weights are loaded.
+    """Raise an error if a model cannot do a task under these settings, before its weights are loaded.
 
     Parameters
     ----------
     folder
-        The checkpoint's folder; None if it is not on this machine: then skip checks that need its files.
+        The checkpoint's folder; None if it is not on this machine, and then checks that need its files are skipped.
 
     Raises
     ------
@@ -130,7 +136,7 @@ def check_able(spec: ModelSpec, folder: Path | None, task: Task, settings: RunSe
 
 
 def find_setup(model: str, settings: RunSettings, methods: Sequence[Method]) -> Setup:
-    """Find checkpoint and hardware without loading the weights.
+    """Return a run's setup (checkpoint, hardware, settings, methods), after checks that need no weights.
 
     Raises
     ------
@@ -151,9 +157,9 @@ def find_setup(model: str, settings: RunSettings, methods: Sequence[Method]) -> 
 
 
 def check_layers(source: str, methods: Sequence[Method]) -> None:
-    """Refuse a method's layer that is not among a checkpoint's layers, as its config.json states their number.
+    """Raise an error if a method works at a layer that the checkpoint does not have, before PyTorch is imported.
 
-    This is checked before PyTorch is imported. Nothing is checked if the number is not stated.
+    The number of layers comes from the checkpoint's `config.json`; if it is not stated there, nothing is checked.
     """
     if (count := stated_layers(source)) is None:
         return
@@ -164,7 +170,7 @@ def check_layers(source: str, methods: Sequence[Method]) -> None:
 
 
 def check_chunks(spec: ModelSpec, settings: RunSettings, methods: Sequence[Method] = ()) -> None:
-    """Refuse prefill in chunks if the model or a method does not declare support for it."""
+    """Raise SettingsError for prefill in chunks (PREFILL_CHUNK) if the model or a method does not support it."""
     chosen = f"PREFILL_CHUNK={settings.prefill_chunk}"
     if settings.prefill_chunk and (why := spec.load_family().whole_because):
         raise SettingsError(f"{chosen}: {spec.key}: {why}; allowed: 0")
@@ -175,7 +181,7 @@ def check_chunks(spec: ModelSpec, settings: RunSettings, methods: Sequence[Metho
 
 
 def _check_attention(settings: RunSettings, hardware: Hardware) -> None:
-    """Refuse flash attention if it cannot run here, before gigabytes are downloaded or loaded."""
+    """Raise SettingsError if flash attention is chosen but cannot run here, before gigabytes are downloaded."""
     if settings.attn_implementation != "flash_attention_2":
         return
     if not hardware.device.startswith("cuda"):
@@ -185,7 +191,10 @@ def _check_attention(settings: RunSettings, hardware: Hardware) -> None:
 
 
 def _check_config(family: type[AudioLM], path: Path, methods: Sequence[Method]) -> None:
-    """Refuse methods that cannot work with this config. A faulty config is no error here: loading reports it."""
+    """Raise an error for methods that cannot work with the checkpoint's config.
+
+    A faulty config is no error here: loading the model reports it.
+    """
     from audiomarathon.models.loading import loading
     from audiomarathon.models.tower_states import tower_depth
 
@@ -226,7 +235,10 @@ def find_hardware(settings: RunSettings) -> Hardware:
 
 
 def what_decides(spec: ModelSpec, settings: RunSettings) -> str:
-    """Return a hash of all inputs that determine device, precision and a family's facts."""
+    """Return a hash of everything that determines device, precision and the recorded facts of a model's family.
+
+    It covers settings, software versions, this package's files, GPUs and env vars.
+    """
     package = Path(__file__).parent.parent
     states = [(file, file.stat()) for file in sorted(package.rglob("*.py"))]
     cards = sorted(Path("/proc/driver/nvidia/gpus").glob("*/information"))

@@ -83,7 +83,7 @@ def _package(part: Any) -> str:
 
 
 def _is_definition(value: object, *, beside: str) -> bool:
-    """Tell whether a value found in the module `beside` is a module, or a class or function from another module."""
+    """Tell whether a value is a module, or a class or function that the module `beside` imported from elsewhere."""
     return isinstance(value, ModuleType | type | FunctionType) and getattr(value, "__module__", None) != beside
 
 
@@ -101,7 +101,7 @@ def _held(target: object) -> list[object]:
 
 
 def _in_script(part: Any, file: str | None) -> str:
-    """Return the source of a definition in a script or notebook; if there is no source (a console), its bytecode."""
+    """Return the source of a definition in a script or notebook; without source (in a console), its bytecode."""
     members = [part] if isinstance(part, FunctionType) else list(vars(part).values())
     codes = [inspect.unwrap(function).__code__ for function in members if isinstance(function, FunctionType)]
     for place in [file] if file else [code.co_filename for code in codes]:

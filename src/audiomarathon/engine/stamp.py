@@ -1,4 +1,4 @@
-"""The stamp in `run.json`: the results of `audiomarathon certify` for the run's checkpoint on this machine."""
+"""Make the stamp in `run.json`: what `audiomarathon certify` found for the run's checkpoint on this machine."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FAIL = "fail"
 
 
 def about(setup: Setup) -> dict[str, str]:
-    """Return the facts about a run (checkpoint, device, versions, …) that it shares with a certificate valid for it."""
+    """Return the facts about a run that a certificate must share to be valid for it, such as checkpoint and device."""
     return {
         "checkpoint": setup.checkpoint_hash,
         "device": setup.hardware.name,
@@ -34,10 +34,11 @@ def about(setup: Setup) -> dict[str, str]:
 
 
 def stamp(setup: Setup) -> dict[str, Any] | None:
-    """Return the stamp for `run.json`: date, version, and the verdict of each check; None without a certificate.
+    """Return what `audiomarathon certify` found, for `run.json`: date, version, and each check's verdict.
 
-    Warn if a check failed. Also warn if the certificate identifies the checkpoint by the older kind of fingerprint,
-    which misses most changes of weights: the stamp may be about other weights, and says `weak_fingerprint`.
+    Return None without a certificate. Warn if a check failed. Also warn if the certificate identifies the checkpoint by
+    the older kind of fingerprint, which misses most changes of weights: it may be about other weights, and the result
+    has `weak_fingerprint`.
     """
     facts = about(setup)
     path, weak_path = place(facts), place({**facts, "checkpoint": by_rule_1(facts["checkpoint"])})
@@ -60,5 +61,5 @@ def stamp(setup: Setup) -> dict[str, Any] | None:
 
 
 def place(about_: dict[str, str]) -> Path:
-    """Return the path where the certificate with these facts is stored."""
+    """Return the path where the certificate with these facts (from :func:`about`) is stored."""
     return cache_folder() / "certificates" / f"{identity_hash(about_)}.json"

@@ -1,10 +1,12 @@
-"""Stop a setting when its margin is decided: it is at most the margin worse than base, or it is more than that worse.
+"""Stop a setting early, as soon as it is decided whether it is at most a margin worse than base.
 
-Whole clusters run in a seeded random order. After each cluster, the wealth of :mod:`audiomarathon.metrics.betting` is
-checked (a "look"). Looks follow the *drawn* order of clusters, not the order in which replies arrive, in which short
-clips would come first. A setting stops when its wealth reaches the limit; base runs until all other settings have
-stopped. All of this is computed from the records, so a resumed run stops at the same place. After a stop, only the
-bounds of this test are valid: other estimates assume a fixed number of samples.
+Base is the run without compression. The margin is the largest loss of score that counts as "no worse". Whole clusters
+(samples that depend on each other) run in a seeded random order. After each cluster, the wealth of the betting test
+(:mod:`audiomarathon.metrics.betting`) is checked; a check is called a "look". Looks follow the order that was drawn for
+the clusters, not the order in which replies arrive, in which short clips would come first. A setting stops when its
+wealth reaches the limit; base runs until all other settings have stopped. All of this is computed from the records, so
+a resumed run stops at the same place. After a stop, only the bounds of this test are valid: other estimates assume a
+fixed number of samples.
 """
 
 from __future__ import annotations
@@ -44,8 +46,8 @@ RULE = "betting on whole clusters in drawn order, a look after each (docs/lossle
 class Margin:
     """The margins of a sweep's tasks: the largest loss of score against base that counts as no worse.
 
-    `by_task` has each task's margin by key; the key "" is for all other tasks. `tests` is the number of settings ×
-    tasks to decide, by which the test is corrected.
+    `by_task` is {task key: margin}; the key "" is for all other tasks. `tests` is the number of pairs of a setting and
+    a task to decide; the test's level is divided by it.
     """
 
     by_task: Mapping[str, float]
@@ -60,11 +62,11 @@ class Margin:
         jobs: Sequence[Job] = (),
         clips: Mapping[str, str] | None = None,
     ) -> Stopping | None:
-        """Return the rule that stops a task's settings; None if the task has no margin.
+        """Return the rule that decides when the settings of a task stop; None if the task has no margin.
 
-        Earlier looks (checks of the test after a cluster) stay valid: clusters of a recorded order come first, with the
-        same samples, and new clusters follow in seeded order. More samples of a recorded cluster would change the
-        earlier looks.
+        Earlier looks (checks of the test after a cluster of samples) stay valid: clusters of a recorded order come
+        first, with their recorded samples, and new clusters follow in seeded order. More samples of a recorded cluster
+        would change the earlier looks.
 
         Parameters
         ----------
@@ -106,10 +108,10 @@ class Margin:
     def _check_looks(
         self, job: Job, old: Mapping[str, Any], margin: float, most: Mapping[str, Any], ids: Collection[str]
     ) -> None:
-        """Raise SettingsError if earlier looks (checks of the test) at a setting followed another rule than now.
+        """Raise SettingsError if earlier looks (checks of the test) at a setting followed another rule than this run's.
 
-        `old` is that rule, and `most` the rule of the setting with the most samples, from `run.json`. `ids` are those
-        of the samples that this run selects: it may not leave out a sample of earlier looks.
+        `old` is the earlier rule, and `most` the rule of the setting with the most samples, both from `run.json`. `ids`
+        are the samples that this run selects: it may not leave out a sample of earlier looks.
         """
         there, now = (
             f"margin {bound:g}, α {alpha:g} and {counted(tests, 'test')}"
@@ -136,21 +138,21 @@ class Margin:
 class Stopping:
     """The rule that stops the settings of one task.
 
-    A setting stops once the betting test (metrics.betting), checked after each whole cluster, decides whether it is at
-    most `margin` worse than base. Base stops last.
+    A setting stops once the betting test (metrics.betting), checked after each whole cluster of samples, decides
+    whether the setting is at most `margin` worse than base (the run without compression). Base stops last.
 
     Attributes
     ----------
     tests
-        Number of settings × tasks of this sweep: each setting stops at p = α ÷ `tests`, the first step of Holm's
-        correction.
+        Number of pairs of a setting and a task in this sweep: each setting stops at p = α ÷ `tests`, the first step of
+        Holm's correction.
     clusters
         The samples of each cluster (samples that depend on each other), in the random order in which clusters run.
     largest
         Number of samples in the whole task's largest cluster.
     known
-        Ids of samples that were selected and answered before this run, by the setting's label: a stop keeps all of
-        them.
+        Samples that were selected and answered before this run, as {label of the setting: sample ids}: a stop keeps all
+        of them.
     """
 
     task: Task
@@ -162,7 +164,8 @@ class Stopping:
     _sums: dict[tuple[str, str], tuple[float, ...]] = field(default_factory=dict, repr=False, compare=False)
 
     def rounds(self, jobs: Sequence[Job], at_once: int) -> Iterator[tuple[list[Sample], list[Job]]]:
-        """Yield rounds: samples, and the settings that still have to run on them, until every setting is decided.
+        """Yield (samples, settings that still have to run on them) until every setting is decided; each pair is one
+        round.
 
         The caller runs a round before it asks for the next. A round has enough clusters for `at_once` samples. Samples
         after a setting's stop are recorded, but do not count for its verdict or its scores.
@@ -179,7 +182,7 @@ class Stopping:
             yield part, active
 
     def rule(self, job: Job) -> dict[str, Any]:
-        """Return the facts of a setting's test for `run.json`: margin, corrected level, order of clusters, samples.
+        """Return the facts about a setting's test, for `run.json`: margin, corrected level, order of clusters, samples.
 
         They are written before the first reply, so that a killed run keeps them.
         """
@@ -198,11 +201,11 @@ class Stopping:
         }
 
     def outcomes(self, jobs: Sequence[Job]) -> dict[str, dict[str, Any]]:
-        """Return where and how each setting was decided, by the setting's label, as fields of its `run.json`.
+        """Return where and how each setting was decided, as {label of the setting: fields of its `run.json`}.
 
-        `samples` has the ids of the samples up to the stop; `stopping` has the rule, the number of clusters and the
-        verdict. Samples after the stop that were selected and answered before this run count too: a stop never drops
-        results.
+        The field `samples` has the ids of the samples up to the stop; `stopping` has the rule, the number of clusters
+        and the verdict. Samples after the stop that were selected and answered before this run count too: a stop never
+        drops results.
         """
         after = {job.method.label: self._decided(job, jobs, len(self.clusters)) for job in jobs if not _is_base(job)}
         longest = max((count for count, _ in after.values()), default=len(self.clusters))
@@ -224,7 +227,7 @@ class Stopping:
         return outcomes
 
     def lines(self, jobs: Sequence[Job]) -> list[str]:
-        """Return a line for each setting that says where it stopped, and why."""
+        """Return, for each setting except base, a line that says where it stopped, and with which verdict."""
         lines, outcomes = [], self.outcomes(jobs)
         for job in jobs:
             count, verdict = self._decided(job, jobs, len(self.clusters))
@@ -238,8 +241,9 @@ class Stopping:
         return lines
 
     def differences(self, job: Job, jobs: Sequence[Job], names: Sequence[str], *, worst: bool = False) -> Clusters:
-        """Return a setting's score minus base's on the named clusters, which have run, as input of the betting test.
+        """Return the differences (a setting's score minus base's) on the named clusters, as input of the betting test.
 
+        Base is the run without compression; clusters are samples that depend on each other, and they must have run.
         With `worst`, a sample that has a score under only one of the two counts as lost: see :attr:`Pairs.worst`.
         """
         base = next(other for other in jobs if _is_base(other))
@@ -248,9 +252,10 @@ class Stopping:
         return Clusters(totals, sizes, self.largest, int(sums[2].sum()))
 
     def planned(self, jobs: Sequence[Job], seconds_a_reply: float | None, seed: int) -> list[str]:
-        """Return lines for a sweep's plan: how many clusters like the recorded ones decide each setting's margin.
+        """Return lines for a sweep's plan: how many clusters it will take to decide each setting's margin.
 
-        With `seconds_a_reply`, the lines also estimate the hours.
+        The estimate assumes more clusters like the recorded ones. With `seconds_a_reply`, the lines also estimate the
+        hours.
         """
         whole = f"here are {counted(len(self.clusters), 'cluster')}"
         least = fewest(self.margin, ALPHA / self.tests)
@@ -274,7 +279,7 @@ class Stopping:
         return [f"{self.task.key}: {line}" for line in lines]
 
     def _decided(self, job: Job, jobs: Sequence[Job], seen: int) -> tuple[int, str]:
-        """Return after how many of the first `seen` clusters a setting is decided, and the verdict: no worse, or worse.
+        """Return (after how many of the first `seen` clusters a setting is decided, the verdict: no worse, or worse).
 
         Return (`seen`, "") if it is undecided. A sample that failed under the setting or under base counts as lost for
         "no worse", and is left out for "worse".
@@ -295,10 +300,10 @@ class Stopping:
         return (first[verdict], verdict) if verdict else (seen, "")
 
     def _summed(self, job: Job, base: Job, name: str) -> tuple[float, ...]:
-        """Return five numbers about a cluster's differences (score of the setting − score of base).
+        """Return five numbers about the differences (score of the setting − score of base) of a cluster's samples.
 
-        These are their sum, their count, and whether any is not 0; then sum and count if each sample with a score under
-        only one of the two counts as lost.
+        These are the sum of the differences, their number, and whether any is not 0; then sum and number if each sample
+        with a score under only one of the two counts as lost.
         """
         if (job.method.label, name) not in self._sums:
             ids = [sample.id for sample in self.clusters[name]]
@@ -323,14 +328,14 @@ class Stopping:
 
 
 def _recorded(job: Job) -> dict[str, Any]:
-    """Return the rule by which earlier calls tested a setting, from its `run.json`; {} if they did not test it."""
+    """Return the rule with which earlier calls tested a setting, from its `run.json`; {} if they did not test it."""
     return (job.folder.run.get("stopping") or {}) if job.folder.records else {}
 
 
 def without_stopping(job: Job) -> dict[str, Any]:
-    """Return an earlier sweep's rule for the `run.json` of a run of all samples, since its tests still count.
+    """Return an earlier sweep's stopping rule, for the `run.json` of a run of all samples: its tests still count.
 
-    The returned field no longer says where the setting stopped. Return {} without such a rule.
+    The returned field no longer says where the setting stopped. Return {} if there was no such rule.
     """
     old = {name: value for name, value in _recorded(job).items() if name != "before"}
     return {"stopping": old | {"stopped_after": None}} if old else {}
@@ -343,7 +348,9 @@ def _is_base(job: Job) -> bool:
 def stop_margin(
     margins: Mapping[str, float], tasks: Sequence[Task], methods: Sequence[Method], settings: RunSettings
 ) -> Margin:
-    """Return the margins of a sweep that stops when they are decided.
+    """Check the margins of a sweep that stops settings early, and return them.
+
+    `margins` is {task key: largest loss of score against base}; the key "" is for all other tasks.
 
     Raises
     ------

@@ -43,7 +43,10 @@ from audiomarathon.tracking.tracker import Tracker
 
 @dataclass
 class Swept:
-    """A sweep's results so far; `failures` has the reason for each task that failed."""
+    """The results of a sweep so far.
+
+    `failures` has the tasks that failed, as {task key: reason}.
+    """
 
     results: list[Result] = field(default_factory=list)
     failures: dict[str, str] = field(default_factory=dict)
@@ -62,10 +65,10 @@ DEFAULT_RATIOS = "0.1:0.9:0.1"
 
 
 def parse_ratios(text: str | None, schedule: str = "", default: str = DEFAULT_RATIOS) -> list[float]:
-    """Read ratios from a list, a range `first:last:step` (both ends included) or a single number.
+    """Read ratios from text: a list, a range `first:last:step` (both ends included) or a single number.
 
-    Steps are decimal, so 0.1:0.9:0.1 contains 0.3 and not 0.30000000000000004. Ratios are sorted and unique. None
-    stands for the ratio at which `schedule` ends; without a schedule, for `default`.
+    Steps are decimal, so 0.1:0.9:0.1 contains 0.3 and not 0.30000000000000004. Ratios are sorted and unique. If the
+    text is None, take the ratio at which `schedule` ends or, without a schedule, read `default`.
 
     Raises
     ------
@@ -94,14 +97,14 @@ def _range(words: list[Decimal]) -> list[Decimal]:
 
 
 def grid(names: Sequence[str], ratios: Sequence[float], *, base: bool = True, **places: Any) -> list[Method]:
-    """Return every method at every ratio.
+    """Return the settings of a sweep: every named method at every ratio.
 
     Parameters
     ----------
     names
         `all` means every method but base that takes the arguments `places`; methods whose package is not installed are
         left out, with a warning. `fast_v` gets every ratio of `ratios`; `fast_v:0.5` and `fast_v:0.5+snapkv:0.3`
-        include their ratio. A method with ratio 0 is replaced by base; base comes first, once.
+        include their ratio. A method with ratio 0 is replaced by base (no compression), which comes first, once.
     base
         Whether to add base even if no name asks for it.
     places
@@ -135,8 +138,8 @@ def grid(names: Sequence[str], ratios: Sequence[float], *, base: bool = True, **
 def _every(places: Mapping[str, Any]) -> list[str]:
     """Return the keys of all methods but base that accept the arguments `places` (layer, scope, …).
 
-    A method whose package is not installed is left out, with a warning. Raise the last refusal if no method accepts
-    them.
+    A method whose package is not installed is left out, with a warning. If no method accepts the arguments, raise the
+    last method's error.
     """
     keys, at = list[str](), places.get("at", "layer")
     refused: SettingsError | None = None
@@ -186,7 +189,8 @@ def sweep(
     trackers: Sequence[Tracker] = (),
     margins: Mapping[str, float] | None = None,
 ) -> Swept:
-    """Run every task under every setting; a task that fails does not stop the others.
+    """Run every task under every setting; return the results, and the reasons of failed tasks, which stop no other
+    task.
 
     Parameters
     ----------
@@ -199,7 +203,8 @@ def sweep(
     trackers
         Trackers that show each run, such as MLflow; see :mod:`audiomarathon.tracking`.
     margins
-        Stop a setting when this margin is decided, by task; the key "" is for all other tasks. None runs all samples.
+        {task key: largest loss of score against base}; the key "" is for all other tasks. A setting stops when it is
+        decided whether it loses more. None runs all samples.
 
     Raises
     ------
@@ -251,7 +256,10 @@ def sweep(
 
 
 def _write(finished: Callable[[Swept], None], swept: Swept, say: Say) -> None:
-    """Call `finished` with the results so far. If it cannot write them, say so, and let the sweep continue."""
+    """Call `finished` with the results so far.
+
+    If it cannot write them, report the error, and let the sweep continue.
+    """
     try:
         finished(swept)
     except (AudioMarathonError, OSError) as error:
@@ -266,7 +274,10 @@ def _in_a_line(summary: dict[str, Any]) -> str:
 
 @contextmanager
 def _log(logs: Path | None, task: Task, say: Say, swept: Swept) -> Iterator[Say]:
-    """Yield a function that prints a line and logs it for the task. Keep an error of the block in `swept.failures`."""
+    """Yield a function that prints a line and adds it to the task's log.
+
+    An error in the block is stored in `swept.failures`, so that the other tasks still run.
+    """
 
     def tell(line: str) -> None:
         say(line)

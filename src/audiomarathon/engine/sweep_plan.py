@@ -1,7 +1,7 @@
 """Plan a sweep without loading the model: estimate time and memory, and find errors that would stop it.
 
-Time is estimated from the records of base, or without records from FLOPs at this machine's measured speed. FLOPs and
-memory are computed from the checkpoint's config and the headers of its weights.
+Time is estimated from the records of base (the run without compression), or without records from FLOPs at this
+machine's measured speed. FLOPs and memory are computed from the checkpoint's config and the headers of its weights.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ _SPEEDS = {
 
 @dataclass(frozen=True)
 class Todo:
-    """Work left in one task.
+    """The work left in one task.
 
     Attributes
     ----------
     samples, seconds
         Number of selected samples, and seconds of their audio.
     heard
-        Audio seconds of each sample that lacks a reply under one or more settings.
+        Seconds of audio of each sample that lacks a reply under one or more settings.
     durations
-        Each setting, with the audio seconds of each sample that lacks a reply under it.
+        Each setting, with the seconds of audio of each sample that lacks a reply under it.
     on_record
         Number of replies that are already recorded.
     """
@@ -71,8 +71,8 @@ class Calls:
     Attributes
     ----------
     further
-        For each call that a setting makes besides the recorded one, its number of tokens. Such calls are the forced
-        decode run, which times a fixed number of tokens, and an uncounted call that warms up a GPU.
+        Number of tokens of each call that a setting makes besides the recorded one: the forced decode run, which times
+        a fixed number of tokens, and an uncounted call that warms up a GPU.
     towers
         How often the audio tower runs, over all settings.
     """
@@ -83,7 +83,7 @@ class Calls:
 
 @dataclass(frozen=True)
 class _Part:
-    """One task of the plan: its line of text, and its share of the totals.
+    """One task in the plan: its line of text, and its share of the totals.
 
     `replies` is the number of replies to make. `seconds` is the estimated time, or None; `by_flops` tells whether it
     was computed from FLOPs. `runs` is False if an error would stop the task. `longest` is its longest clip in seconds.
@@ -109,14 +109,15 @@ def plan_sweep(
 ) -> tuple[list[str], bool]:
     """Describe a sweep without running it.
 
-    Return the plan's lines (tasks, settings, estimated time and memory), and whether every task can run.
+    Return (the plan's lines, whether every task can run). The lines have tasks, settings, estimated time and memory.
 
     Parameters
     ----------
     tflops
         Assumed TFLOP/s if no run has been timed yet; None measures this machine.
     margins
-        Also say how many clusters decide a margin, by task; the key "" is for all other tasks.
+        {task key: largest loss of score against base}; the key "" is for all other tasks. If given, the lines also say
+        how many clusters of samples it takes to decide whether a setting loses more.
 
     Raises
     ------
@@ -188,9 +189,9 @@ def plan_sweep(
 def _find_model(
     spec: ModelSpec, settings: RunSettings, hardware: Hardware
 ) -> tuple[Checkpoint | None, ModelFacts | None, str]:
-    """Return the checkpoint (None if it is not on this machine), the model's facts, and "".
+    """Return (checkpoint, the model's facts, ""), for a plan; the checkpoint is None if it is not on this machine.
 
-    If the facts are unknown, return None in their place, and the reason instead of "".
+    If the facts are unknown, they are None, and the text is the reason instead of "".
     """
     source, checkpoint = settings.model_path or spec.checkpoint, None
     try:
@@ -217,7 +218,10 @@ def _part(
     calls: Calls,
     say: Say,
 ) -> _Part:
-    """Plan one task. If an error would stop the task, its line says so. See :func:`_speeds` for `speeds`."""
+    """Plan one task. If an error would stop the task, its line says so.
+
+    `speeds` returns what :func:`_speeds` returns.
+    """
     try:
         check_able(spec, setup.checkpoint.path if setup else None, task, settings)
         data = load_task(task, settings, say)
@@ -245,7 +249,7 @@ def _part(
 
 
 def _speeds(hardware: Hardware, facts: ModelFacts | None, tflops: float | None) -> tuple[float, float, str]:
-    """Return TFLOP/s of prefill, GB/s of reading weights, and text on their source: measured here or `tflops`."""
+    """Return (TFLOP/s of prefill, GB/s of reading weights, text on their source: measured, given or assumed)."""
     usual, bandwidth = _SPEEDS[hardware.device.partition(":")[0]]
     if tflops:
         return tflops, bandwidth, "given"
@@ -256,7 +260,10 @@ def _speeds(hardware: Hardware, facts: ModelFacts | None, tflops: float | None) 
 
 
 def _of_margin(task: Task, part: _Part, setup: Setup, margin: Margin) -> list[str]:
-    """Return lines that estimate how many clusters decide a task's margin, from the records of its settings."""
+    """Return lines that estimate how many clusters of samples it takes to decide a task's margin.
+
+    They are computed from the records of its settings.
+    """
     data = load_task(task, setup.settings, lambda _line: None)
     settings = setup.settings
     stopping = margin.stopping(task, selected(data, settings), settings.seed, data.samples)
@@ -274,9 +281,9 @@ def _hours(seconds: float) -> str:
 def what_is_left(
     samples: Sequence[Sample], folders: Sequence[tuple[Method, RunFolder | None]], heard: float = 0.0
 ) -> Todo:
-    """Return the work that the records in the run folders leave to do.
+    """Return the work that is left to do: the samples without a reply in the run folders.
 
-    The model hears at most `heard` seconds of a clip; 0 means the whole clip.
+    The model takes in at most `heard` seconds of a clip; 0 means the whole clip.
 
     Raises
     ------
@@ -302,15 +309,15 @@ def what_is_left(
 
 
 def calls_of(settings: RunSettings, hardware: Hardware) -> Calls:
-    """Return the calls that a run with these settings makes for each sample."""
+    """Return the `generate` calls that a run with these settings makes for each sample."""
     warm = hardware.on_gpu and settings.timing is True
     return Calls((settings.decode_tokens,) * bool(settings.decode_tokens) + (WARM_PASS_TOKENS,) * warm, 1 + warm)
 
 
 def from_records(folder: Path, todo: Todo, calls: Calls) -> tuple[float, int] | None:
-    """Estimate the time of the remaining work from the records of base, which are in `folder`.
+    """Estimate the time of the remaining work from the records of base (no compression), which are in `folder`.
 
-    Return the seconds and the number of records used; None without usable records.
+    Return (seconds, number of records used); None if no record is usable.
     """
     if not (folder / "run.json").exists():
         return None
@@ -336,7 +343,7 @@ def from_records(folder: Path, todo: Todo, calls: Calls) -> tuple[float, int] | 
 
 
 def _after_encoder(record: Record, time: Mapping[str, float], share: float, calls: Calls) -> float:
-    """Estimate the seconds of LLM prefill and decode in all calls of a sample, from a record of base.
+    """Estimate the seconds of LLM prefill and decode in all calls of a sample, from a record of base (no compression).
 
     Parameters
     ----------
@@ -353,7 +360,10 @@ def _after_encoder(record: Record, time: Mapping[str, float], share: float, call
 def from_flops(
     facts: ModelFacts, spec: ModelSpec, todo: Todo, speeds: tuple[float, float], new_tokens: int, calls: Calls
 ) -> float:
-    """Estimate the seconds of the remaining work from FLOPs. `speeds` are TFLOP/s and GB/s (to read weights)."""
+    """Estimate the seconds of the remaining work from FLOPs.
+
+    `speeds` is (TFLOP/s, GB/s at which weights are read).
+    """
     flops, bandwidth = speeds[0] * 1e12, speeds[1] * 1e9
     prefills, tokens = 1 + len(calls.further), new_tokens + sum(calls.further)
     total = calls.towers * sum(facts.cost.encoder(seconds) for seconds in todo.heard) / flops
@@ -368,7 +378,7 @@ def from_flops(
 
 
 def memory(facts: ModelFacts, spec: ModelSpec, longest: float, batch: int, chunk: int = 0) -> str:
-    """Return a line about the memory for a batch of `batch` clips of `longest` seconds each."""
+    """Return a line for a plan: the memory that a batch of `batch` clips of `longest` seconds each takes."""
     tokens, _audio = facts.cost.prompt(longest, spec.tokens_per_second)
     parts = facts.memory(tokens, batch, chunk)
     shown = ", ".join(f"{name} {size / 1e9:.2f}" for name, size in parts.items())

@@ -1,4 +1,7 @@
-"""Transcripts from finished runs, which a text LLM reads in place of clips: the prompt around them, and their costs."""
+"""Transcripts from finished runs, which a text LLM reads in place of clips: the prompt around them, and their costs.
+
+The transcriber and the LLM together are called a cascade.
+"""
 
 from __future__ import annotations
 
@@ -39,17 +42,20 @@ _AFTER_LOADING = ("encoder", "llm_prefill", "decode", "decode_setup")
 
 @dataclass(frozen=True)
 class Reading:
-    """The transcripts of one sample that a text LLM reads: a record for each clip, in the clips' order."""
+    """The transcripts that a text LLM reads in place of one sample's clips: a record per clip, in order."""
 
     records: tuple[Record, ...]
 
     @property
     def texts(self) -> list[str]:
-        """The transcripts; control tokens of chat templates in them are broken up."""
+        """The text of each clip's transcript; control tokens of chat templates in it are broken up."""
         return [shielded(record, None).text.strip() for record in self.records]
 
     def worded(self, question: str) -> str:
-        """Return the prompt: the transcripts, then the task's text; for a sample without clips, only the text."""
+        """Return the prompt for the LLM: the transcripts, then the question.
+
+        For a sample without clips, it is only the question.
+        """
         if not (texts := [text if words_of(text) else NO_WORDS for text in self.texts]):
             return question
         if len(texts) > 1:
@@ -57,7 +63,7 @@ class Reading:
         return FRAME.format(transcripts="\n\n".join(texts), question=question)
 
     def added_to(self, record: Record) -> Record:
-        """Return the LLM's record of a sample, with the costs of the transcripts added.
+        """Return the LLM's record of a sample, with the costs of making the transcripts added.
 
         The stage `encoder` is the transcription: tower, prefill and decode of the model that transcribes. `load` and
         `preprocess` are sums. Times are left out if a part was not timed. Counts of audio tokens are the transcriber's.
@@ -95,20 +101,20 @@ class Reading:
 
 
 def _transcription(record: Record) -> float | None:
-    """Return the seconds in which a model made a transcript, without reading the audio file; None if not timed."""
+    """Return how many seconds a model took to make a transcript, without reading the audio file; None if not timed."""
     if record.time:
         return sum(record.time.get(stage, 0.0) for stage in _AFTER_LOADING)
     return record.latency["total"] if record.latency else None
 
 
 def _total(values: Iterable[Any]) -> Any:
-    """Return the sum; None if a value is unknown."""
+    """Return the sum of the values; None if any value is unknown (None)."""
     return None if None in (known := list(values)) else sum(known)
 
 
 @dataclass(frozen=True)
 class Transcriber(Base):
-    """The method `base` of a text LLM that reads the transcripts that one setting of another model made.
+    """The setting of a text LLM that reads transcripts in place of audio; it removes nothing itself, like `base`.
 
     Attributes
     ----------
@@ -119,7 +125,7 @@ class Transcriber(Base):
     made_by
         Everything that determines the transcripts: the identity of their run, without its data.
     readings
-        The transcripts to read, by the task's key and the sample's id.
+        The transcripts to read, as {task key: {sample id: transcripts}}.
     times
         Kind of times of the LLM's replies: :data:`STAGES`, :data:`LATENCY` or "" for none.
     """
@@ -139,7 +145,7 @@ class Transcriber(Base):
 
     @property
     def note(self) -> str:  # type: ignore[override]
-        """How to read the times; see :class:`Method`."""
+        """Text for reports: what the times of a cascade (transcriber and LLM) include, and flaws of the transcripts."""
         device = self.made_by.get("device")
         on = f"on {device}" if device else "which was not timed, so no times are shown"
         says = {
@@ -151,7 +157,7 @@ class Transcriber(Base):
 
     @property
     def flaws(self) -> str:
-        """Text that counts transcripts that the token limit cut or that hold no words; "" if there are none."""
+        """Text that counts the transcripts that the token limit cut or that hold no words; "" if there are none."""
         every = {
             str(record.clips): record
             for task_readings in self.readings.values()
@@ -164,11 +170,11 @@ class Transcriber(Base):
         return f"of {counted(len(every), 'transcript')}, {' and '.join(flaws)}" if flaws else ""
 
     def reading(self, task: Task) -> Transcriber:
-        """Return the transcriber with the transcripts of one task only, so that its note counts only these."""
+        """Return a copy with the transcripts of one task only, so that its note counts only these."""
         return replace(self, readings={task.key: self.readings[task.key]})
 
     def parameters(self) -> dict[str, Any]:
-        """Return the fields of a cascade's identity that a run of the LLM alone lacks."""
+        """Return the identity's fields that tell a cascade (LLM on transcripts) from a run of the LLM alone."""
         of_method = {name: value for name, value in self.made_by.items() if _is_of_method(name)}
         conditions = [self.made_by.get(name) for name in _CONDITIONS]
         conditions += [value for name, value in sorted(self.made_by.items()) if name.startswith(f"{CODE}model ")]
@@ -188,7 +194,7 @@ def _is_of_method(name: str) -> bool:
 
 
 def made_by(run: Run) -> dict[str, Any]:
-    """Return all that determines a run's transcripts: the model's key, the prompt, and the identity without its data.
+    """Return everything that determines a run's transcripts: model, prompt, and the run's identity without its data.
 
     The prompt is a hash of the different prompts. Unlike the identity's `prompts`, it does not depend on the number of
     samples, so it is equal for runs of the same request over different clips. It is missing for models that take no
@@ -204,7 +210,7 @@ def made_by(run: Run) -> dict[str, Any]:
 
 
 def wording_of(spec: ModelSpec, task: Task, samples: Sequence[Sample]) -> dict[str, str]:
-    """Return a hash of a task's different prompts, as a field of `run.json`; {} for a model that takes no prompt.
+    """Return {field of `run.json`: a hash of a task's different prompts}; {} for a model that takes no prompt.
 
     Models that can only transcribe, such as Whisper, take no prompt.
     """
@@ -215,14 +221,17 @@ def wording_of(spec: ModelSpec, task: Task, samples: Sequence[Sample]) -> dict[s
 
 
 def readings_of(methods: Sequence[Method], task: Task) -> Mapping[str, Reading]:
-    """Return the transcripts of each of a task's samples for a text LLM; empty for models that hear the clips."""
+    """Return the transcripts that a text LLM reads for a task, as {sample id: transcripts}.
+
+    The result is empty for models that take audio.
+    """
     readings = [method.readings.get(task.key, {}) for method in methods if isinstance(method, Transcriber)]
     return readings[0] if readings else {}
 
 
 def texts_of(method: Method, task: Task) -> dict[str, list[str]]:
-    """Return the texts of the transcripts that a text LLM reads, by sample id, one text per clip.
+    """Return the transcripts that a text LLM reads, as {sample id: [text of each clip's transcript]}.
 
-    Empty for models that hear the clips.
+    The result is empty for models that take audio.
     """
     return {id_: reading.texts for id_, reading in readings_of([method], task).items()}

@@ -1,1 +1,1 @@
-"""Model families: how each family's checkpoints are loaded, how its prompts look, and where its parts are."""
+"""Model families: how to load each family's checkpoints, how its prompts look, and where in the model its parts are."""

@@ -1,6 +1,6 @@
 """Aero-1-Audio (github.com/EvolvingLMMs-Lab/Aero-1): Qwen2-Audio's encoder and the LLM Qwen2.5-1.5B.
 
-The checkpoint's own code builds the same parts as Qwen2-Audio under other names. So we load the checkpoint into
+The code in the checkpoint builds the same parts as Qwen2-Audio, under other names. So we load the checkpoint into
 transformers' Qwen2-Audio class, and never run that code. In the prompt, each window of 30 s has a placeholder and a
 line break.
 """
@@ -18,7 +18,7 @@ from audiomarathon.models.qwen2_audio import Qwen2Audio
 
 
 class Aero(Qwen2Audio):
-    """Aero-1-Audio: its weights, loaded into Qwen2-Audio's class, and its prompt."""
+    """Aero-1-Audio: how its weights are loaded into Qwen2-Audio's class, and how its prompt looks."""
 
     title: ClassVar[str] = "Aero-1"
     model_types: ClassVar[tuple[str, ...]] = ("aero",)
@@ -36,5 +36,5 @@ class Aero(Qwen2Audio):
     )
 
     def documented_inputs(self, path: Path, prompt: Prompt) -> Mapping[str, torch.Tensor] | None:  # noqa: ARG002
-        """Return None: the processor is code in the checkpoint, which is never run."""
+        """Return None: no inputs to compare with, since the processor is code in the checkpoint, which is never run."""
         return None

@@ -1,8 +1,8 @@
 """Audio Flamingo 3 (arXiv 2507.08128), on transformers' native class.
 
-A Whisper encoder hears windows of 30 s. A clip has 25 audio tokens a second, and the tokens of its windows follow each
-other in the prompt without a gap. The last window is padded with silence for the encoder, but the silence gets no audio
-tokens. The model takes clips of up to ten minutes. Its processor would cut a longer clip; here it is an error.
+Its Whisper encoder takes windows of 30 s. A clip has 25 audio tokens per second, and the tokens of its windows follow
+each other in the prompt without a gap. The last window is padded with silence for the encoder, but the silence gets no
+audio tokens. The model takes clips of up to ten minutes. Its processor would cut a longer clip; here it is an error.
 """
 
 from __future__ import annotations
@@ -35,7 +35,10 @@ class AudioFlamingo3(AudioLM):
     placeholder = "<sound>"
 
     def heard(self, clips: Sequence[Waveform]) -> tuple[Sequence[int], dict[str, torch.Tensor]]:
-        """Cut clips into windows and extract features; see :meth:`AudioLM.heard`. Refuse a clip over ten minutes."""
+        """Return each clip's number of audio tokens, and the features of all clips, cut into windows of 30 s.
+
+        A clip of more than ten minutes raises an error. See :meth:`AudioLM.heard`.
+        """
         cut = [self._windows(clip) for clip in clips]
         features = self.features([window for clip in cut for window in clip])
         mask = features["attention_mask"]
@@ -44,12 +47,12 @@ class AudioFlamingo3(AudioLM):
         return counts, {"input_features": features["input_features"], "input_features_mask": mask}
 
     def tower_states(self, inputs: Inputs) -> TowerStates:
-        """Return the states of each window; see :meth:`AudioLM.tower_states`."""
+        """Return which states of the audio tower each audio token is made from; a row is a window of 30 s."""
         frames = inputs.tensors["input_features_mask"].sum(-1)
         return TowerStates.padded(frames, self.tokens_of(frames), self.model.config.audio_config.max_source_positions)
 
     def transcript(self, tokens: Sequence[int]) -> str:
-        """Return the text inside `The spoken content of the audio is "…".`; see :meth:`AudioLM.transcript`."""
+        """Return the transcript inside a reply: the text in quotes of `The spoken content of the audio is "…".`"""
         processor = AudioFlamingo3Processor(self.feature_extractor, self.tokenizer)
         text: str = processor.decode([list(tokens)], strip_prefix=True, skip_special_tokens=True)[0]
         return text
@@ -60,7 +63,7 @@ class AudioFlamingo3(AudioLM):
         Raises
         ------
         ModelError
-            When the clip is too long or too short for the model.
+            The clip is too long or too short for the model.
         """
         extractor = self.feature_extractor
         if len(clip) > _MOST_SECONDS * self.sampling_rate:
@@ -73,7 +76,7 @@ class AudioFlamingo3(AudioLM):
         return list(windows(clip, extractor.n_samples))
 
     def worded(self, prompt: Prompt) -> str:
-        """Return a prompt's text with a placeholder for each clip; see :meth:`AudioLM.worded`.
+        """Return a prompt's text with a placeholder for each clip.
 
         The chat template writes one placeholder, since the processor takes one clip. For several clips, replace it by
         several placeholders, each on a line.
@@ -82,7 +85,7 @@ class AudioFlamingo3(AudioLM):
         return super().worded(prompt).replace(self.placeholder, several, 1)
 
     def documented_inputs(self, path: Path, prompt: Prompt) -> Mapping[str, torch.Tensor] | None:
-        """Return the processor's inputs for a prompt of one clip, else None; see :meth:`AudioLM.documented_inputs`."""
+        """Return the inputs that the family's own processor makes of a prompt; None unless the prompt has one clip."""
         if len(prompt.clips) != 1:
             return None
         processor = AudioFlamingo3Processor.from_pretrained(path)

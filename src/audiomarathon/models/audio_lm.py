@@ -44,29 +44,30 @@ class AudioLM:
 
     sampling_rate: ClassVar[int] = 16000
     encoder_window_seconds: ClassVar[float] = 0.0
-    """Seconds of the audio tower's windows; the end of a clip is padded to a whole window. 0 without windows."""
+    """Length in seconds of the windows into which clips are cut for the audio tower; the last window is padded. 0 if
+    clips are not cut."""
     text_only: ClassVar[bool] = True
     """Whether :meth:`prepare` accepts prompts without clips, alone or in a batch. If it does not, a run with such
     samples is refused before the model is loaded."""
     hears: ClassVar[bool] = True
-    """Whether the model hears audio; a text LLM reads transcripts instead."""
+    """Whether the model takes audio; a text LLM reads transcripts instead."""
     transcribes_only: ClassVar[bool] = False
     """Whether the model can only transcribe. Other tasks are refused before the model is loaded."""
     names_language: ClassVar[bool] = False
-    """Whether a request for a transcript names the language of the speech. If not, LANGUAGE does nothing."""
+    """Whether the model must be told the language of the speech to transcribe it. If not, LANGUAGE does nothing."""
     cross: ClassVar[bool] = False
-    """Whether the decoder hears the audio by cross-attention (an encoder-decoder): audio is not in its prompt."""
+    """Whether the decoder attends to the audio by cross-attention (an encoder-decoder): audio is not in its prompt."""
     other_kinds: ClassVar[str] = "name the model that fits; `audiomarathon list models` shows all"
     """Advice in the error about a checkpoint with another model type."""
     template: ClassVar[str | None] = None
     """Chat template for checkpoints without a template file; None uses the tokenizer's template."""
     tower_list: ClassVar[str] = "layers"
-    """Name of the audio encoder's list of layers."""
+    """Name of the attribute that holds the audio encoder's list of layers."""
     placeholder: str = ""
     """Text that the chat template writes for a clip; the tokenizer turns it into :attr:`audio_token`."""
     audio_token: int
     no_tower_drop: ClassVar[str] = "its family does not say which states of its tower make an audio token"
-    """Why nothing can be dropped between the layers of the audio tower; "" if :meth:`tower_states` supports it."""
+    """Why a method cannot drop states between the layers of the audio tower; "" if :meth:`tower_states` supports it."""
     shares_tower: bool = True
     """Whether a call may reuse the tower's output for the same clips; False if a method changes the output."""
     sdpa_backends: str = SDPA_BACKENDS
@@ -82,7 +83,7 @@ class AudioLM:
     rotations: ClassVar[tuple[str, ...]] = ("default", "linear", "llama3", "yarn")
     """Kinds of rotary embedding that a static step can tabulate: the rotation depends only on the position."""
     last_graph: Any = None
-    """Stream and graph of the last captured decode step, whose memory the next graph shares; None before."""
+    """CUDA stream and graph of the last captured decode step, whose memory the next graph shares; None before."""
 
     def __init__(self, model: Any, tokenizer: Any, feature_extractor: Any) -> None:
         self.model = model.eval()
@@ -98,7 +99,8 @@ class AudioLM:
 
     @classmethod
     def load(cls, path: Path, *, device: str, dtype: str, attn_implementation: str, device_map: str = "") -> Self:
-        """Load a checkpoint folder as a model. All families take the same steps; a family may override single steps.
+        """Load a checkpoint folder and return the model. All families take the same steps; a family may override single
+        steps.
 
         Parameters
         ----------
@@ -114,7 +116,7 @@ class AudioLM:
         Raises
         ------
         ModelError
-            When the checkpoint lacks weights, has unexpected weights, or belongs to another model.
+            The checkpoint lacks weights, has unexpected weights, or belongs to another model.
         """
         with loading(path, cls.title):
             cls.refuse_other_kinds(path)
@@ -135,7 +137,10 @@ class AudioLM:
 
     @classmethod
     def refuse_other_kinds(cls, path: Path) -> None:
-        """Refuse another model's checkpoint: the config class would set its missing fields to wrong defaults."""
+        """Raise ModelError if the checkpoint belongs to another model.
+
+        Otherwise, the config class would set the fields that it misses to wrong defaults.
+        """
         kind = cls.architecture.config_class.get_config_dict(path)[0].get("model_type")
         if kind not in cls.model_types:
             raise ModelError(
@@ -144,23 +149,26 @@ class AudioLM:
 
     @classmethod
     def check_folder(cls, path: Path) -> None:
-        """Raise an error before loading if the folder lacks files or this machine lacks a package. By default, pass."""
+        """Raise an error if the folder lacks files, or this machine lacks a package, before the model is loaded.
+
+        By default, check nothing.
+        """
 
     @classmethod
     def attention(cls, attn_implementation: str) -> str | Mapping[str, str]:
-        """Return `from_pretrained`'s argument `attn_implementation`: one name, or a name for each sub-config."""
+        """Return the argument `attn_implementation` for `from_pretrained`: one name, or a name for each sub-config."""
         return attn_implementation
 
     @classmethod
     def load_options(cls, path: Path) -> dict[str, Any]:  # noqa: ARG003
-        """Return the family's extra arguments of `from_pretrained`."""
+        """Return further arguments for `from_pretrained` that the family needs; by default, none."""
         return {}
 
     @classmethod
     def read_tokenizer(cls, path: Path) -> Any:
         """Read the tokenizer, and give it the chat template for audio.
 
-        A separate template file wins over the tokenizer's template, which may lack audio. The processor does the same.
+        A separate template file replaces the tokenizer's template, which may lack audio. The processor does the same.
         """
         # Pass the config: without it, transformers would ask whether to run the code in Aero's checkpoint.
         tokenizer = AutoTokenizer.from_pretrained(path, config=cls.read_config(path), trust_remote_code=False)
@@ -199,31 +207,31 @@ class AudioLM:
         return self.batch(prompts, counts, **features)
 
     def windowed(self, prompt: Prompt) -> Prompt:
-        """Cut a prompt's clips into windows, each of which then counts as a clip; by default, cut nothing."""
+        """Return the prompt with its clips cut into windows, each of which then counts as a clip; by default, uncut."""
         return prompt
 
     def heard(self, clips: Sequence[Waveform]) -> tuple[Sequence[int], dict[str, torch.Tensor]]:
-        """Return each clip's number of audio tokens, and the features of all clips as arguments of the model."""
+        """Return each clip's number of audio tokens, and the features of all clips as arguments for the model."""
         raise NotImplementedError(f"{type(self).__name__} defines neither `heard` nor its own `prepare`")
 
     def features(self, clips: Any, **options: Any) -> Any:
-        """Return the feature extractor's output for one or several clips, without cutting a clip."""
+        """Return what the feature extractor makes of one or several clips, without cutting a clip."""
         usual = {"padding": "max_length", "truncation": False, "return_attention_mask": True, "return_tensors": "pt"}
         return self.feature_extractor(clips, sampling_rate=self.sampling_rate, **{**usual, **options})
 
     def tokens_of(self, frames: torch.Tensor) -> torch.Tensor:
-        """Return the number of audio tokens for `frames` mel frames; with Whisper's encoder, 25 per second."""
+        """Return how many audio tokens a clip of `frames` mel frames has; with Whisper's encoder, 25 per second."""
         return ((frames - 1) // 2 + 1 - 2) // 2 + 1
 
     def tower_states(self, inputs: Inputs) -> TowerStates:
-        """Return the audio tower's states from which each audio token of a batch is made.
+        """Return which states of the audio tower each audio token of a batch is made from.
 
         Dropping inside the tower needs this map; a family without it sets :attr:`no_tower_drop` to the reason.
         """
         raise NotImplementedError(f"{type(self).__name__} does not define `tower_states`")
 
     def worded(self, prompt: Prompt) -> str:
-        """Render a prompt as text with the tokenizer's chat template; each clip becomes a placeholder."""
+        """Return a prompt's text, made with the tokenizer's chat template; each clip becomes a placeholder."""
         return chat_text(self.tokenizer, prompt, self.placeholder)
 
     def batch(self, prompts: Sequence[Prompt], counts: Iterable[int] = (), **features: torch.Tensor) -> Inputs:
@@ -243,7 +251,10 @@ class AudioLM:
         return Inputs(tensors, mask, tuple(prompt.seed for prompt in prompts), clips=clips)
 
     def encoded(self, prompts: Sequence[Prompt], counts: Iterable[int]) -> Any:
-        """Tokenize prompts, padded on the left. `counts` has the number of audio tokens of each clip, in order."""
+        """Turn prompts into token ids, padded on the left.
+
+        `counts` has the number of audio tokens of each clip, in order.
+        """
         remaining = iter(counts)
         texts = [
             with_audio_tokens(self.worded(prompt), self.placeholder, [next(remaining) for _ in prompt.clips])
@@ -267,7 +278,10 @@ class AudioLM:
 
     @property
     def audio_tower(self) -> nn.Module:
-        """The audio encoder, timed as the stage `encoder`. A projector outside this module counts as LLM prefill."""
+        """The audio encoder, timed as the stage `encoder`.
+
+        A projector outside this module counts as LLM prefill.
+        """
         tower: nn.Module = self.model.model.audio_tower
         return tower
 
@@ -283,13 +297,13 @@ class AudioLM:
 
     @property
     def lm_head(self) -> nn.Module:
-        """The output projection over the vocabulary."""
+        """The output projection, which turns hidden states into logits over the vocabulary."""
         head: nn.Module = self.model.lm_head
         return head
 
     @property
     def prefill_only(self) -> Sequence[nn.Module]:
-        """Parts of the decoder that process the encoder's states in prefill and never run in decode; usually none."""
+        """Parts of the decoder that process the encoder's output in prefill and never run in decode; usually none."""
         return ()
 
     @property
@@ -300,7 +314,7 @@ class AudioLM:
 
     @property
     def attn_implementation(self) -> str:
-        """The LLM's active attention implementation."""
+        """Name of the attention implementation that the LLM uses: `sdpa`, `eager` or `flash_attention_2`."""
         name: str = self.decoder.config._attn_implementation  # type: ignore[union-attr, assignment]
         return name
 
@@ -316,12 +330,12 @@ class AudioLM:
         return cos[0], sin[0]
 
     def rotary_arguments(self, positions: torch.Tensor) -> tuple[Any, ...]:
-        """Return the rotary embedding's arguments for text at `positions`, shape (1, count)."""
+        """Return the arguments to call the rotary embedding with, for text at `positions`, shape (1, count)."""
         return (positions,)
 
     @property
     def why_eager(self) -> str:
-        """Why decode of this model stays eager, whatever the method; "" if it may run as a graph."""
+        """Why decode of this model cannot run as a CUDA graph, whatever the method; "" if it may."""
         if self.eager_because:
             return self.eager_because
         if type(self).call is not AudioLM.call:
@@ -333,11 +347,12 @@ class AudioLM:
 
     @property
     def rotary_kinds(self) -> Sequence[tuple[Any, ...]]:
-        """The rotary embedding's arguments besides the positions: an item for each call of it in a decode step."""
+        """Arguments of the rotary embedding besides the positions: one tuple for each time a decode step calls it."""
         return [()]
 
     def step(self, token: torch.Tensor, given: Mapping[str, Any]) -> torch.Tensor:
-        """Run one static decode step on the newest token of each sample; return raw logits, shape (B, 1, vocabulary).
+        """Run one decode step of fixed shapes on the newest token of each sample; return raw logits, shape (B, 1,
+        vocabulary).
 
         Parameters
         ----------
@@ -351,15 +366,18 @@ class AudioLM:
         return logits
 
     def stepping(self) -> AbstractContextManager[None]:
-        """Return a context manager with the family's changes for static steps, so that a replay needs no Python."""
+        """Return a context manager that changes the model so that replaying a captured decode step needs no Python.
+
+        A family overrides it; by default, it changes nothing.
+        """
         return nullcontext()
 
     def generating(self, inputs: Inputs, max_new_tokens: int) -> AbstractContextManager[None]:  # noqa: ARG002
-        """Return a context manager with the family's changes during a `generate` call; by default, none."""
+        """Return a context manager that changes the model during a `generate` call; by default, it changes nothing."""
         return nullcontext()
 
     def documented_inputs(self, path: Path, prompt: Prompt) -> Mapping[str, torch.Tensor] | None:  # noqa: ARG002
-        """Return the inputs that the family's own processor makes of one prompt; None if that processor cannot be used.
+        """Return the inputs that the family's own processor makes of one prompt; None if the processor cannot be used.
 
         `audiomarathon certify` compares them with the inputs from :meth:`prepare`.
 
@@ -371,31 +389,28 @@ class AudioLM:
         return None
 
     def processed(self, processor: Any, prompt: Prompt, **options: Any) -> dict[str, torch.Tensor]:
-        """Return the inputs that a processor makes of one prompt, with the processor's chat template."""
+        """Return the inputs that the given processor makes of one prompt, with the processor's chat template."""
         text = processor.apply_chat_template(conversation(prompt), add_generation_prompt=True, tokenize=False)
         return dict(processor(text=text, audio=list(prompt.clips), return_tensors="pt", **options))
 
     @classmethod
     def check_language(cls, folder: Path, language: str) -> None:
-        """Refuse the language of a task's speech before a checkpoint is loaded; by default, accept any.
+        """Raise ModelError if the model does not know the language of a task's speech; by default, accept any language.
 
-        Raises
-        ------
-        ModelError
-            The model does not know the language; the message lists those that it knows.
+        This runs before the checkpoint is loaded. The message lists the languages that the model knows.
         """
 
     @classmethod
     def longest_reply(cls, folder: Path) -> int:  # noqa: ARG003
-        """Return the family's limit on the tokens of a reply, which holds for any MAX_NEW_TOKENS; 0 without a limit."""
+        """Return the most tokens that a reply can have, even if MAX_NEW_TOKENS is larger; 0 if there is no limit."""
         return 0
 
     def transcript(self, tokens: Sequence[int]) -> str | None:  # noqa: ARG002
-        """Return the transcript inside a reply if the family documents how to extract it, else None."""
+        """Return the transcript inside a reply; None if the family does not document how to extract it."""
         return None
 
     def without_adapter(self) -> AbstractContextManager[None] | None:
-        """Return a context manager that switches the family's adapter off, for `certify`; None without an adapter."""
+        """Return a context manager that switches the family's adapter off, for `certify`; None if it has no adapter."""
         return None
 
     def generate(
@@ -410,7 +425,7 @@ class AudioLM:
         static: bool = False,
         chunked: bool = False,
     ) -> Generation:
-        """Generate greedily for a batch, in one timed pass.
+        """Generate replies greedily for a batch, in one timed pass.
 
         Prefill ends when the first token's logits exist; decode is the rest.
 
@@ -424,7 +439,7 @@ class AudioLM:
         keep_logits
             Whether to return every step's raw logits, shape (steps, B, vocabulary), on the CPU.
         keep_entries
-            Whether to return which cache entries a press kept.
+            Whether to return which KV-cache entries a press kept.
         static
             Whether the method allows decode as a graph. It then runs so if :attr:`decode` is `graph`, the model
             supports it (:attr:`why_eager`), `max_new_tokens` is at least 4, and the decoder has no hooks.
@@ -521,26 +536,29 @@ class AudioLM:
     def call(
         self, inputs: Inputs, config: GenerationConfig, processors: LogitsProcessorList
     ) -> tuple[torch.Tensor, Any]:
-        """Call the model's `generate`; return the new tokens, shape (rows, steps), and its output."""
+        """Call the model's `generate`; return (new tokens of shape (rows, steps), all that `generate` returned)."""
         output = self.model.generate(**inputs.tensors, generation_config=config, logits_processor=processors)
         return output.sequences[:, inputs.audio_mask.shape[1] :], output
 
     def joined(self, inputs: Inputs, rows: tuple[Reply, ...]) -> tuple[Reply, ...]:  # noqa: ARG002
-        """Turn the replies of the model's rows into one reply for each sample; usually a sample is one row."""
+        """Join the replies of a batch's rows into one reply per sample; by default, a sample is one row."""
         return rows
 
     def by_sample(self, inputs: Inputs, logits: torch.Tensor) -> torch.Tensor:  # noqa: ARG002
-        """Return logits of shape (steps, rows, vocabulary) as (steps, B samples, vocabulary); by default unchanged."""
+        """Turn logits of shape (steps, rows, vocabulary) into (steps, B samples, vocabulary); by default unchanged."""
         return logits
 
     def allowed(self, logits: torch.Tensor) -> torch.Tensor:
-        """Set a reply's raw logits, shape (steps, vocabulary), to −∞ for tokens that the family never generates."""
+        """Set a reply's raw logits, shape (steps, vocabulary), to −∞ for tokens that the family never generates.
+
+        By default, nothing changes.
+        """
         return logits
 
     def plainly(self, tensors: Mapping[str, torch.Tensor], steps: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Generate greedily for one sample with the model's documented code: no hooks, timer, method or penalties.
 
-        `audiomarathon certify` compares the result with the result of a run.
+        `audiomarathon certify` compares the result with that of a normal run.
 
         Returns
         -------
@@ -576,7 +594,7 @@ class AudioLM:
 
 
 def _last_position_only(lm_head: nn.Module) -> RemovableHandle:
-    """Hook the LM head to compute only the last position of the prompt; return the hook's handle.
+    """Hook the LM head so that prefill computes logits only for the prompt's last position; return the hook's handle.
 
     Some families compute logits for every prompt position (2.3 GB at 300 s on a 3B model). Then pruning would seem to
     save this needless work. Only the last position is used, so replies do not change.

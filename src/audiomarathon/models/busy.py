@@ -1,7 +1,7 @@
 """Measure how long a GPU works in each stage of a `generate` call, without the time in which it waits for Python.
 
-If a stage's busy seconds are far below its wall seconds, it is launch-bound: dropping tokens shortens the kernels, but
-not the time to launch them.
+If these busy seconds of a stage are far below its wall seconds, the stage is launch-bound: dropping tokens shortens the
+kernels, but not the time that Python needs to launch them.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
 _MARK = "spin_kernel"  # the kernel of `torch.cuda._sleep`
 
-#: A kernel's name, start and end.
+#: Name, start and end of a kernel that ran on the GPU.
 Kernel = tuple[str, float, float]
 
 
 def busy_until(kernels: Sequence[Kernel], moments: Sequence[float]) -> list[float]:
-    """Return the busy time up to each moment: the length of the union of the kernels' intervals before it.
+    """Return how long the GPU worked before each moment: the length of the union of the kernels' intervals.
 
     Kernels may overlap, and a moment may lie inside a kernel. All times have the same unit.
     """
@@ -45,13 +45,16 @@ def busy_until(kernels: Sequence[Kernel], moments: Sequence[float]) -> list[floa
 
 
 def busy_at_marks(kernels: Sequence[Kernel]) -> list[float]:
-    """Return the busy time up to each mark, in the order of the marks; marks do not count as work."""
+    """Return how long the GPU worked before each mark, in the order of the marks.
+
+    A mark is a tiny kernel that was launched to mark a moment; marks do not count as work.
+    """
     marks = sorted(start for name, start, _end in kernels if _MARK in name)
     return busy_until([kernel for kernel in kernels if _MARK not in kernel[0]], marks)
 
 
 def kernels_of(traced: Any) -> list[Kernel]:
-    """Return the kernels that ran on the GPU, with times in seconds since the trace began.
+    """Return the kernels that ran on the GPU during a profiler's trace, with times in seconds since the trace began.
 
     The profiler's `events()` would first build a tree of the kernels, which takes eighteen times as long, and longer
     than the traced call.
@@ -65,13 +68,13 @@ def kernels_of(traced: Any) -> list[Kernel]:
 
 
 class BusyClock(Clock):
-    """Take the GPU's busy seconds instead of wall seconds, for one `generate` call.
+    """A clock for one `generate` call that measures seconds in which the GPU works, instead of wall seconds.
 
     A mark is a tiny kernel on the GPU's stream. The profiler starts when the call starts (the first `synchronize`), and
     stops when it ends (the second). Then the spans between marks are read from its list of kernels.
 
-    A static decode step runs uncaptured: the kernels are the same, and graphs beside a profiler that comes and goes can
-    crash the process before CUDA 12.6 (pytorch/pytorch#112507, #150957).
+    A static decode step runs without a graph: the kernels are the same, and graphs beside a profiler that starts and
+    stops can crash the process before CUDA 12.6 (pytorch/pytorch#112507, #150957).
     """
 
     captures: ClassVar[bool] = False
@@ -83,18 +86,18 @@ class BusyClock(Clock):
         self._busy: list[float] = []
 
     def mark(self) -> Any:
-        """Launch a mark (a tiny kernel) on the model's GPU; return the mark's number."""
+        """Mark this moment by launching a tiny kernel on the model's GPU; return the mark's number."""
         with torch.cuda.device(self.devices[0]):
             torch.cuda._sleep(1)  # type: ignore[no-untyped-call]
         self._marks += 1
         return self._marks - 1
 
     def seconds(self, start: Any, end: Any) -> float:
-        """Return the busy seconds between two marks."""
+        """Return how many seconds the GPU worked between two marks."""
         return float(self._busy[end] - self._busy[start])
 
     def synchronize(self) -> None:
-        """Wait for the GPU; then start the profiler, or stop it and read the kernels."""
+        """Wait for the GPU; then start the profiler (first call), or stop it and read the kernels (second call)."""
         super().synchronize()
         if self.profile is None:
             os.environ.setdefault("TEARDOWN_CUPTI", "1")  # else the tracer stays attached and slows later launches
@@ -113,7 +116,8 @@ class BusyClock(Clock):
 
 @contextmanager
 def busy_seconds(lm: AudioLM) -> Iterator[None]:
-    """Inside the block, the next `generate` call of a model on one GPU reports busy seconds in its stages.
+    """Make the next `generate` call inside the block report busy seconds of the GPU in its stages, instead of wall
+    seconds.
 
     Raises
     ------

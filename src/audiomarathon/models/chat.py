@@ -1,4 +1,4 @@
-"""Turn a prompt into a model's input text: chat templates, and placeholders for audio."""
+"""Turn a prompt into the text that a model reads: chat templates, and placeholders for audio."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from audiomarathon.text import JOINER
 
 
 def chat_text(tokenizer: Any, prompt: Prompt, placeholder: str, **options: Any) -> str:
-    """Render a prompt by the tokenizer's chat template, as one user turn: the clips, then the text.
+    """Return a prompt's text, made with the tokenizer's chat template, as one user turn: the clips, then the question.
 
     Parameters
     ----------
@@ -27,9 +27,9 @@ def chat_text(tokenizer: Any, prompt: Prompt, placeholder: str, **options: Any) 
     Raises
     ------
     ModelError
-        When the text contains a control token.
+        The question contains a control token.
     TemplateError
-        When the template fails, or writes no placeholder for the clips.
+        The template fails, or writes no placeholder for the clips.
     """
     added = [token.content for token in tokenizer.added_tokens_decoder.values() if token.special]
     refuse_control_tokens(prompt.text, [*tokenizer.all_special_tokens, *added])
@@ -43,18 +43,15 @@ def chat_text(tokenizer: Any, prompt: Prompt, placeholder: str, **options: Any) 
 
 
 def conversation(prompt: Prompt) -> list[dict[str, Any]]:
-    """Return a prompt as a chat template's input: one user turn with the clips, then the text."""
+    """Return a prompt in the form that chat templates take: one user turn with the clips, then the text."""
     content = [*({"type": "audio", "audio": ""} for _ in prompt.clips), {"type": "text", "text": prompt.text}]
     return [{"role": "user", "content": content}]
 
 
 def refuse_control_tokens(text: str, special: Sequence[str]) -> None:
-    """Refuse a question that contains text which the tokenizer reads as a control token.
+    """Raise ModelError if a question contains text that the tokenizer reads as a control token.
 
-    Raises
-    ------
-    ModelError
-        The question contains a control token; the message names it.
+    The message names the token.
     """
     for token in special:
         if token in text:
@@ -62,7 +59,10 @@ def refuse_control_tokens(text: str, special: Sequence[str]) -> None:
 
 
 def break_control_tokens(text: str, tokenizer: Any) -> str:
-    """Return a text whose control tokens are broken up by an invisible character: only the template may use them."""
+    """Break up each control token in a text with an invisible character, and return the text.
+
+    Only the chat template may write control tokens.
+    """
     for token in (token.content for token in tokenizer.added_tokens_decoder.values() if token.special):
         if len(token) > 1:
             text = text.replace(token, f"{token[0]}{JOINER}{token[1:]}")
@@ -70,12 +70,12 @@ def break_control_tokens(text: str, tokenizer: Any) -> str:
 
 
 def with_audio_tokens(text: str, placeholder: str, counts: Sequence[int]) -> str:
-    """Repeat each clip's placeholder as often as the clip has audio tokens.
+    """Repeat the placeholder of each clip in a text as often as the clip has audio tokens, and return the text.
 
     Raises
     ------
     ModelError
-        When the numbers of placeholders and clips differ.
+        The numbers of placeholders and clips differ.
     """
     head, *rest = text.split(placeholder)
     if len(rest) > len(counts):  # the question contains a placeholder that the tokenizer does not list as special
@@ -91,7 +91,7 @@ def audio_token(tokenizer: Any, placeholder: str, config: Any) -> int:
     Raises
     ------
     ModelError
-        When the tokenizer's id differs from the config's.
+        The tokenizer's id differs from the config's.
     """
     token: int = tokenizer.convert_tokens_to_ids(placeholder)
     if token != config.audio_token_id:
@@ -103,7 +103,7 @@ def audio_token(tokenizer: Any, placeholder: str, config: Any) -> int:
 
 
 def audio_only(kind: Any, **parts: Any) -> Any:
-    """Build a processor of class `kind` from the given parts; leave out its picture parts, which need torchvision."""
+    """Build a processor of class `kind` from the given parts, without picture parts, which need torchvision."""
 
     class Processor(kind):  # type: ignore[misc]
         def check_argument_for_proper_class(self, name: str, part: Any) -> Any:
@@ -113,13 +113,13 @@ def audio_only(kind: Any, **parts: Any) -> Any:
 
 
 def windows(clip: Waveform, samples: int) -> Iterator[Waveform]:
-    """Cut a clip into windows of `samples` samples; the last window may be shorter."""
+    """Cut a clip into windows of `samples` samples of the waveform; the last window may be shorter."""
     for start in range(0, max(len(clip), 1), samples):
         yield np.ascontiguousarray(clip[start : start + samples])
 
 
 def template_in(folder: Path) -> str:
-    """Return the chat template from a checkpoint folder's separate template file; "" without such a file.
+    """Return the chat template from a checkpoint folder's separate template file; "" if there is no such file.
 
     Processors prefer this file to the tokenizer's template. Older ones name it `chat_template.json`.
     """

@@ -1,6 +1,6 @@
-"""Find a checkpoint's files, and fingerprint them.
+"""Find a checkpoint's files, and compute a fingerprint of their content.
 
-A checkpoint is a local folder, a hub id (downloaded once into the hub's cache), or this package's own tiny one.
+A checkpoint is a local folder, a hub id (downloaded once into the hub's cache), or the tiny one in this package.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class Checkpoint:
 
 
 def header_of(file: Path) -> dict[str, Any]:
-    """Return the header of a safetensors file: type, shape and place of each tensor, by its name.
+    """Return the header of a safetensors file, as {tensor name: its type, shape and place in the file}.
 
     Raises
     ------
@@ -107,14 +107,14 @@ def header_of(file: Path) -> dict[str, Any]:
 
 
 def is_ignored(name: str) -> bool:
-    """Tell whether a file of a hub checkpoint is never downloaded, such as weights in another format."""
+    """Tell whether a file of a hub checkpoint is never downloaded, such as weights in a format that is not used."""
     return any(fnmatch(name, pattern) for pattern in _IGNORED)
 
 
 def _tensor_blocks(stream: BinaryIO, size: int, header: int) -> list[tuple[int, int]]:
-    """Return the byte ranges of a safetensors file to hash: the header, and blocks of every tensor.
+    """Return the byte ranges of a safetensors file to hash, as (start, end): the header, and blocks of every tensor.
 
-    Empty for any other file, and for a damaged file (which cannot be loaded later).
+    The list is empty for any other file, and for a damaged file (which cannot be loaded later).
     """
     if not 8 <= header <= _MOST_HEADER_BYTES:
         return []
@@ -131,7 +131,7 @@ def _tensor_blocks(stream: BinaryIO, size: int, header: int) -> list[tuple[int, 
 
 
 def _even_blocks(size: int) -> Iterator[tuple[int, int]]:
-    """Yield the byte ranges of evenly spaced blocks of a file; of a small file, the whole range."""
+    """Yield the byte ranges (start, end) of evenly spaced blocks of a file; for a small file, its whole range."""
     if size <= _SMALL_BYTES:
         yield 0, size
         return
@@ -148,7 +148,7 @@ def embedded_checkpoint() -> Path:
 def find_checkpoint(
     source: str, *, download: bool = True, named: str = "set MODEL_PATH to a folder that holds the checkpoint"
 ) -> Checkpoint:
-    """Find a checkpoint's files; download them if they are not in the hub's cache.
+    """Return a checkpoint with the folder of its files; download them if they are not in the hub's cache.
 
     Parameters
     ----------
@@ -162,7 +162,7 @@ def find_checkpoint(
     Raises
     ------
     ModelError
-        When the folder or repository does not exist, or the hub refuses or cannot be reached; the message says what to
+        The folder or repository does not exist, or the hub refuses or cannot be reached; the message says what to
         do. Files that cannot be loaded safely raise its subclasses :class:`ConfigError` and :class:`WeightsError`.
     """
     if source in _MISTAKEN:
@@ -193,9 +193,9 @@ def find_checkpoint(
 
 
 def stated_layers(source: str) -> int | None:
-    """Return the LLM's number of layers from a checkpoint's config.json; None without the file or the field.
+    """Return the LLM's number of layers from a checkpoint's config.json; None if the file or the field is missing.
 
-    This imports neither PyTorch nor transformers, and downloads nothing.
+    This imports neither PyTorch nor transformers, and downloads nothing. Also None for an encoder-decoder.
     """
     folder = embedded_checkpoint() if source == EMBEDDED else Path(source).expanduser()
     file: Any = folder / "config.json"
@@ -215,7 +215,7 @@ def stated_layers(source: str) -> int | None:
 
 
 def _snapshot(name: str, revision: str, *, download: bool) -> tuple[Path, list[str]]:
-    """Return the folder of a hub checkpoint, downloaded if needed, and the files to load that it lacks.
+    """Return (folder of a hub checkpoint, downloaded if needed; files that it lacks and that must be loaded).
 
     If the hub cannot be reached, files that are never loaded may be absent, such as README.md after vLLM's download.
     """
@@ -242,6 +242,6 @@ def _snapshot(name: str, revision: str, *, download: bool) -> tuple[Path, list[s
 
 
 def hub_cache() -> Path:
-    """Return the folder for downloads from the hub, by the env vars `HF_HUB_CACHE` and `HF_HOME`."""
+    """Return the folder for downloads from the hub, as set by the env vars `HF_HUB_CACHE` and `HF_HOME`."""
     home = Path(os.environ.get("HF_HOME", "~/.cache/huggingface")).expanduser()
     return Path(os.environ.get("HF_HUB_CACHE", home / "hub")).expanduser()

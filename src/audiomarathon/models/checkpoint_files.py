@@ -40,7 +40,7 @@ _MOST = (
 
 
 def is_loaded(name: str) -> bool:
-    """Tell whether libraries read a checkpoint's file with this path; they do not read licences and pictures."""
+    """Tell whether libraries read a checkpoint's file with this path; for example, not licences and pictures."""
     folder, _, file = name.rpartition("/")
     if folder:
         return "/" not in folder and (file == "config.json" or file.startswith("adapter_"))
@@ -48,7 +48,7 @@ def is_loaded(name: str) -> bool:
 
 
 def check_files(folder: Path, weights: list[Path]) -> None:
-    """Refuse a checkpoint folder that cannot be loaded safely.
+    """Raise an error if a checkpoint folder cannot be loaded safely.
 
     Parameters
     ----------
@@ -101,7 +101,10 @@ def _read_object(file: Path) -> dict[str, Any]:
 
 
 def _check_sizes(file: Path, config: dict[str, Any], weight_bytes: int) -> None:
-    """Refuse sizes that are impossible, or too large for the weight files: such a model would fill the memory."""
+    """Raise ConfigError for sizes in a config that are impossible, or too large for the weight files.
+
+    A model of such a size would fill the memory.
+    """
     for part in _objects(file, config):
         for name in _PARTS:
             if not isinstance(part.get(name, {}), dict):
@@ -127,7 +130,7 @@ def _check_sizes(file: Path, config: dict[str, Any], weight_bytes: int) -> None:
 
 
 def _objects(file: Path, value: Any, depth: int = 1) -> Iterator[dict[str, Any]]:
-    """Yield a JSON object and all objects inside it."""
+    """Yield every JSON object (dict) in a value read from JSON: the value itself, and all objects inside it."""
     if depth > _MOST_DEPTH:
         raise ConfigError(f"{file}: nested too deeply; allowed: {_MOST_DEPTH} levels")
     if isinstance(value, dict):

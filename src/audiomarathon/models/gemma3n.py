@@ -1,6 +1,6 @@
 """Gemma 3n (ai.google.dev/gemma/docs/gemma-3n), on transformers' native class; the vision tower is not loaded.
 
-The audio encoder hears windows of 30 s. Each window has 188 audio tokens, also where it is padded with silence. The
+Its audio encoder takes windows of 30 s. Each window has 188 audio tokens, even where it is padded with silence. The
 vision tower needs timm and torchvision; we leave it out, since no task has pictures.
 """
 
@@ -54,20 +54,20 @@ AutoModel.register(_NoVisionConfig, _NoVision)
 def _factor(sparsity: float, device: torch.device, dtype: torch.dtype) -> torch.Tensor:
     """Return the cutoff, in standard deviations above the mean, below which the share `sparsity` of normal values lies.
 
-    Compute it on the device, as the model does, since another device may round the last bit differently.
+    It is computed on the device, as in the model's own code, since another device may round the last bit differently.
     """
     factor: torch.Tensor = torch.distributions.Normal(0, 1).icdf(torch.tensor(sparsity, device=device))  # type: ignore[no-untyped-call]
     return factor.to(dtype)
 
 
 def _sparse(factor: torch.Tensor, inputs: torch.Tensor) -> torch.Tensor:
-    """Sparsify inputs as the model's `_gaussian_topk` does, with a `factor` computed beforehand."""
+    """Set all but the largest inputs to 0, as the model's `_gaussian_topk` does, with a precomputed `factor`."""
     spread = inputs.std(dim=-1, keepdim=True, unbiased=False)
     return torch.relu(inputs - (inputs.mean(dim=-1, keepdim=True) + spread * factor))
 
 
 class Gemma3n(AudioLM):
-    """Gemma 3n E2B and E4B on whole clips, window by window."""
+    """Gemma 3n E2B and E4B on whole clips, cut into windows of 30 s."""
 
     title: ClassVar[str] = "Gemma 3n"
     architecture: ClassVar[Any] = Gemma3nForConditionalGeneration
@@ -80,7 +80,7 @@ class Gemma3n(AudioLM):
 
     @classmethod
     def read_config(cls, path: Path) -> Gemma3nConfig:
-        """Read a config, and keep only the vision sizes that loading needs; see :meth:`AudioLM.read_config`."""
+        """Read a checkpoint's config; of the vision part, keep only the sizes that loading needs."""
         cls.refuse_other_kinds(path)
         given, _ = Gemma3nConfig.get_config_dict(path)
         names = ("hidden_size", "vocab_size", "vocab_offset", "rms_norm_eps")
@@ -89,7 +89,7 @@ class Gemma3n(AudioLM):
 
     @classmethod
     def load_options(cls, path: Path) -> dict[str, Any]:
-        """Pass the reduced config to `from_pretrained`; see :meth:`AudioLM.load_options`."""
+        """Return further arguments for `from_pretrained`: the config without the vision tower."""
         return {"config": cls.read_config(path)}
 
     def __init__(self, model: Any, tokenizer: Any, feature_extractor: Any) -> None:
@@ -100,25 +100,34 @@ class Gemma3n(AudioLM):
         self.frames_per_token = strides[0][0] * strides[1][0] * model.config.audio_config.conf_reduction_factor
 
     def rotary_arguments(self, positions: torch.Tensor) -> tuple[Any, ...]:
-        """Return the rotary embedding's arguments for text; see :meth:`AudioLM.rotary_arguments`.
+        """Return the arguments to call the rotary embedding with, for text at `positions`.
 
-        The rotation differs between sliding-window and full layers. Use that of the first layer.
+        The rotation differs between sliding-window and full-attention layers. Use that of the first layer.
         """
         return positions, self.decoder.config.layer_types[0]  # type: ignore[union-attr, index]
 
     @property
     def rotary_kinds(self) -> Sequence[tuple[Any, ...]]:
-        """Arguments for sliding-window layers and for full layers; see :attr:`AudioLM.rotary_kinds`."""
+        """Arguments of the rotary embedding besides the positions.
+
+        There is one set for sliding-window layers, and one for full-attention layers.
+        """
         return [(kind,) for kind in self.decoder.rotary_emb.layer_types]  # type: ignore[union-attr]
 
     def step(self, token: torch.Tensor, given: Mapping[str, Any]) -> torch.Tensor:
-        """Run a step of the whole model, to make per-layer inputs and cap logits; see :meth:`AudioLM.step`."""
+        """Run one decode step through the whole model, which makes per-layer inputs and caps logits.
+
+        Return the raw logits; see :meth:`AudioLM.step`.
+        """
         logits: torch.Tensor = self.model(input_ids=token, **given).logits
         return logits
 
     @contextmanager
     def stepping(self) -> Iterator[None]:
-        """Compute the sparse layers' cutoffs once before the block: a graph cannot copy Python numbers to the GPU."""
+        """Inside the block, use cutoffs of the sparse layers that were computed before it.
+
+        A CUDA graph cannot copy the Python numbers from which a layer computes them to the GPU.
+        """
         with ExitStack() as stack:
             for layer in self.decoder_layers:
                 mlp: Any = layer.mlp
@@ -128,7 +137,7 @@ class Gemma3n(AudioLM):
             yield
 
     def prepare(self, prompts: Sequence[Prompt]) -> Inputs:
-        """Turn prompts into a batch, and count each sample's window padding; see :meth:`AudioLM.prepare`."""
+        """Turn prompts into a batch of tensors, and count each sample's audio tokens that stand for padding."""
         inputs = super().prepare(prompts)
         if (mask := inputs.tensors.get("input_features_mask")) is None:
             return inputs
@@ -137,13 +146,13 @@ class Gemma3n(AudioLM):
         return replace(inputs, window_padding=tuple(sum(next(silent) for _ in range(count)) for count in counts))
 
     def windowed(self, prompt: Prompt) -> Prompt:
-        """Cut a prompt's clips into windows of 30 s; see :meth:`AudioLM.windowed`."""
+        """Return the prompt with its clips cut into windows of 30 s."""
         if not all(len(clip) for clip in prompt.clips):
             raise ModelError("a clip is empty")
         return replace(prompt, clips=tuple(window for clip in prompt.clips for window in windows(clip, _WINDOW)))
 
     def heard(self, clips: Sequence[Waveform]) -> tuple[Sequence[int], dict[str, torch.Tensor]]:
-        """Extract the features of windows, each padded to 30 s; see :meth:`AudioLM.heard`.
+        """Return the number of audio tokens of each window, and the features of all windows, each padded to 30 s.
 
         The processor pads only to the longest clip of its call, so the features at the end of a clip would depend on
         the batch.
@@ -154,15 +163,12 @@ class Gemma3n(AudioLM):
         return [self.tokens_per_window] * len(clips), tensors
 
     def worded(self, prompt: Prompt) -> str:
-        """Return a prompt's text with tokens and blank lines around each clip, as the processor writes it.
-
-        See :meth:`AudioLM.worded`.
-        """
+        """Return a prompt's text with tokens and blank lines around each clip, as the family's processor writes it."""
         framed = f"\n\n{self.tokenizer.boa_token}{self.placeholder}{self.tokenizer.eoa_token}\n\n"
         return super().worded(prompt).replace(self.placeholder, framed)
 
     def documented_inputs(self, path: Path, prompt: Prompt) -> Mapping[str, torch.Tensor]:
-        """Return the processor's inputs for a prompt cut into windows; see :meth:`AudioLM.documented_inputs`.
+        """Return the inputs that the family's own processor makes of a prompt that is already cut into windows.
 
         The processor itself would cut a clip at 30 s.
         """

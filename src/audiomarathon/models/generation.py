@@ -1,4 +1,4 @@
-"""The output of one `generate` call: the replies, and what they cost."""
+"""Types for the output of one `generate` call: the replies, and what they cost."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ class Reply:
     Attributes
     ----------
     text
-        The decoded reply, without special tokens.
+        The reply as text, without special tokens.
     finish
         `"stop"` if the model ended its reply, `"length"` if the token limit cut it.
     new_tokens
-        Number of generated tokens, with the end token.
+        Number of generated tokens, including the end token.
     transcript
-        The transcript that the family's code extracts from the text; None if the whole text counts.
+        The transcript that the family's code extracts from the text; None if the whole text is the transcript.
     """
 
     text: str
@@ -44,7 +44,7 @@ class Generation:
     kept_audio_tokens
         Number of audio tokens that the method kept, for each sample; None if the method does not report it.
     kv_lengths
-        Cache length of each decoder layer after prefill (padding included when B > 1).
+        Number of KV-cache positions of each decoder layer after prefill (padding included when B > 1).
     expected_lengths
         The `kv_lengths` that the method predicts; None if it predicts none.
     kv_bytes
@@ -62,9 +62,9 @@ class Generation:
         For a pruner that drops in several steps: each step's first layer, and the positions of each sample that remain
         from this layer on. None for other methods.
     merges
-        How the audio tokens of each sample were merged; None without merging.
+        How the audio tokens of each sample were merged; None if the method merges none.
     kept_entries
-        For each layer, which cache entries a press kept: boolean, shape (Hkv, entries), Hkv being the number of key
+        For each layer, which KV-cache entries a press kept: boolean, shape (Hkv, entries), Hkv being the number of key
         heads, or (B, Hkv, entries) in a batch of B samples. Empty without a press; None if `keep_entries` was not set.
     redundancy
         For base: the mean cosine similarity of neighbouring audio tokens that enter the LLM, for each sample. Else

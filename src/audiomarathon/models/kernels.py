@@ -1,4 +1,4 @@
-"""Choose which of PyTorch's kernels `scaled_dot_product_attention` may use; multiply half precisions into float32."""
+"""Choose which attention kernels PyTorch may use, and multiply half-precision tensors into float32."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ _BACKENDS = {
 
 
 def kernels_for(device: str, names: str) -> str:
-    """Return the kernels that a run's setting allows on a device. On a CPU, always allow PyTorch's CPU kernels.
+    """Return which attention kernels a run may use: on a GPU those of its setting, on a CPU always PyTorch's CPU
+    kernels.
 
     Otherwise `SDPA_BACKENDS=cudnn` would leave no kernel on a CPU.
     """

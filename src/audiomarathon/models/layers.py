@@ -1,4 +1,7 @@
-"""Facts of decoder layers: which have a sliding window, which use another layer's keys and values, and their calls."""
+"""Facts about decoder layers: which attend within a sliding window, which use another layer's keys and values.
+
+Also helpers to read a layer's arguments and hidden states.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,8 @@ if TYPE_CHECKING:
 
 
 def window_of(config: Any, layer: int) -> int | None:
-    """Return how many positions a layer's sliding window spans, the current position included; None without a window.
+    """Return how many positions a layer's sliding attention window spans, with the current one; None if it has no
+    window.
 
     A window at least as long as the longest prompt hides nothing, so it counts as no window (as in Phi-4-multimodal).
     """
@@ -28,12 +32,15 @@ def has_windows(config: Any) -> bool:
 
 
 def attention_windows(config: Any) -> tuple[int, ...]:
-    """Return each decoder layer's sliding window in tokens (0 without a window); empty if no layer has a window."""
+    """Return each decoder layer's sliding attention window in tokens; 0 for a layer that has none.
+
+    Return an empty tuple if no layer has a window.
+    """
     return tuple(window_of(config, i) or 0 for i in range(config.num_hidden_layers)) if has_windows(config) else ()
 
 
 def source_of(config: Any, layer: int) -> int:
-    """Return the layer whose keys and values `layer` uses, usually `layer` itself.
+    """Return the index of the layer whose keys and values `layer` uses, usually `layer` itself.
 
     Gemma 3n's last layers have no keys and values. Each uses those of the last earlier layer of the same kind (sliding
     or full attention).
@@ -45,10 +52,10 @@ def source_of(config: Any, layer: int) -> int:
 
 
 def cached(config: Any, lengths: Sequence[int]) -> tuple[int, ...]:
-    """Return the number of entries in each cache after a prefill in which layer i saw `lengths[i]` tokens.
+    """Return the number of KV-cache entries of each layer after a prefill in which layer i had `lengths[i]` tokens.
 
     A layer that uses another layer's keys and values has no cache. A layer with a sliding window caches only the
-    entries that the next token sees.
+    entries that the next token attends to.
     """
     windows = [window_of(config, layer) for layer in range(len(lengths))]
     return tuple(
@@ -59,14 +66,17 @@ def cached(config: Any, lengths: Sequence[int]) -> tuple[int, ...]:
 
 
 def call_of(signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Return all arguments of a call by name, including those that were passed by position."""
+    """Return all arguments of a call as {name: value}, including those that were passed by position."""
     call = dict(signature.bind(*args, **kwargs).arguments)
     call.update(call.pop("kwargs", {}))
     return call
 
 
 def states_of(config: Any, entering: torch.Tensor | None, row: int, at: torch.Tensor | None = None) -> torch.Tensor:
-    """Return one sample's hidden states that enter a layer, shape (S tokens, size D); `at` selects positions."""
+    """Return the hidden states of one sample (a batch's row) that enter a layer, shape (S tokens, size D).
+
+    `at` selects positions; None returns all.
+    """
     assert entering is not None
     if entering.dim() == 4:  # Gemma 3n (AltUp) has several versions of the hidden states; its layers attend to one
         entering = entering[config.altup_active_idx]

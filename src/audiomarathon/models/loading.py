@@ -1,4 +1,4 @@
-"""Load a checkpoint, or raise an error that gives the reason in one line. Weights must match the model exactly."""
+"""Load a checkpoint so that its weights match the model exactly, or raise an error with the reason in one line."""
 
 from __future__ import annotations
 
@@ -43,12 +43,14 @@ def loading(path: Path, family: str) -> Iterator[None]:
 def pretrained(
     native: Any, path: Path, *, dtype: str, attn_implementation: str | Mapping[str, str], device_map: str, **more: Any
 ) -> tuple[Any, dict[str, Any]]:
-    """Load a folder as a model of the transformers class `native`. Return it with the report for :func:`check_loading`.
+    """Load a folder as a model of the transformers class `native`; return (model, loading report).
+
+    The report is for :func:`check_loading`.
 
     Raises
     ------
     ModelError
-        When a device map puts parts of the model outside the GPUs: then times would measure copies of weights.
+        A device map puts parts of the model outside the GPUs: then times would measure copies of weights.
     """
     model, info = native.from_pretrained(
         path,
@@ -71,7 +73,7 @@ def pretrained(
 
 
 def causal_lm(path: Path, *, dtype: str, device_map: str = "", attn_implementation: str = "sdpa") -> tuple[Any, Any]:
-    """Load a text model from a folder, in eval mode, and its tokenizer, which pads on the left."""
+    """Load a text model from a folder; return (model in eval mode, its tokenizer, which pads on the left)."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     with loading(path, "a text model"):
@@ -84,14 +86,10 @@ def causal_lm(path: Path, *, dtype: str, device_map: str = "", attn_implementati
 
 
 def check_loading(path: Path, info: Mapping[str, Any]) -> None:
-    """Refuse a checkpoint that does not match the model exactly: missing weights would be random.
+    """Raise ModelError if a checkpoint does not match the model exactly, since missing weights would be random.
 
-    `info` is the report of :func:`pretrained`.
-
-    Raises
-    ------
-    ModelError
-        Tensors are missing, unexpected or of another shape; the message names the first few.
+    `info` is the report of :func:`pretrained`. Tensors may not be missing, unexpected or of another shape; the message
+    names the first few.
     """
     for kind in ("missing_keys", "unexpected_keys", "mismatched_keys", "error_msgs"):
         names = sorted(str(name) for name in info.get(kind, ()))
@@ -101,12 +99,9 @@ def check_loading(path: Path, info: Mapping[str, Any]) -> None:
 
 
 def check_finite(path: Path, model: torch.nn.Module) -> None:
-    """Refuse weights that hold NaN or infinity: every reply would be nonsense.
+    """Raise WeightsError if weights contain NaN or infinity, since every reply would be nonsense.
 
-    Raises
-    ------
-    WeightsError
-        A tensor holds NaN or infinity; the message names it.
+    The message names the tensor.
     """
     extremes = {  # each tensor's lowest and highest value (NaN if any value is NaN); each GPU is read only once
         name: torch.stack(torch.aminmax(tensor.detach()))
@@ -126,7 +121,7 @@ def check_finite(path: Path, model: torch.nn.Module) -> None:
 
 
 def check_installed(package: str, extra: str) -> None:
-    """Refuse a model family whose package is not installed.
+    """Raise ModelError if the package that a model family needs is not installed; the message says how to install it.
 
     Parameters
     ----------
@@ -134,11 +129,6 @@ def check_installed(package: str, extra: str) -> None:
         Name of the package in an import.
     extra
         This project's pip extra that installs it; also the name of the file in `requirements/`.
-
-    Raises
-    ------
-    ModelError
-        The package is missing; the message says how to install it.
     """
     if importlib.util.find_spec(package) is None:
         raise ModelError(
@@ -149,7 +139,7 @@ def check_installed(package: str, extra: str) -> None:
 
 @contextmanager
 def patched_attribute(owner: Any, name: str, value: Any) -> Iterator[None]:
-    """Replace `owner.name` by `value` inside the block, on this instance only."""
+    """Replace the attribute `name` of an object by `value` inside the block, on this instance only."""
     # If the instance had the attribute, put it back (accelerate, too, replaces `forward` on instances). If only the
     # class had it, delete ours, and the class's is visible again.
     on_instance = name in vars(owner) or name in getattr(owner, "_buffers", ())

@@ -1,4 +1,4 @@
-"""Merge audio tokens into exactly k groups, each with weights and a position."""
+"""Merge audio tokens: each of k groups of tokens becomes one token, a weighted sum with one position."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Merge:
-    """A rule that merges N audio tokens into k groups; each group is a weighted sum of its tokens.
+    """A rule that merges N audio tokens into k groups; each group becomes a weighted sum of its tokens' hidden states.
 
-    If each group gives weight 1 to the token whose position it takes, and 0 to its other tokens, merging equals
-    dropping to the bit.
+    If each group gives weight 1 to the token whose position it takes, and 0 to its other tokens, merging gives exactly
+    the result of dropping those other tokens.
 
     Attributes
     ----------
@@ -34,7 +34,7 @@ class Merge:
 
     @classmethod
     def average_from(cls, starts: torch.Tensor, total: int) -> Merge:
-        """Return the merge that averages runs of neighbouring tokens; each run keeps the position of its first token.
+        """Return the rule that averages runs of neighbouring tokens; each run keeps the position of its first token.
 
         `starts` has the index of each run's first token (the first is 0); `total` is the number of tokens.
         """
@@ -47,7 +47,7 @@ class Merge:
 
     @classmethod
     def joined(cls, parts: Sequence[Merge]) -> Merge:
-        """Concatenate merges: return one merge of all their tokens, in order."""
+        """Return one rule for the tokens of several rules, placed one after another."""
         import torch
 
         begins = itertools.accumulate((len(merge.group) for merge in parts), initial=0)
@@ -59,16 +59,19 @@ class Merge:
         )
 
     def then(self, later: Merge) -> Merge:
-        """Compose two merges: return one merge with the effect of this merge followed by `later` on its groups."""
+        """Return one rule with the effect of this rule, followed by the rule `later` on this rule's groups."""
         weight = self.weight * later.weight[self.group]
         return Merge(self.kept[later.kept], later.group[self.group], weight)
 
     def to(self, device: torch.device) -> Merge:
-        """Return the merge with its tensors on a device."""
+        """Return the rule with its tensors on a device."""
         return Merge(self.kept.to(device), self.group.to(device), self.weight.to(device))
 
     def of(self, states: torch.Tensor) -> torch.Tensor:
-        """Merge N states of size D, shape (…, N, D), into k, shape (…, k, D); sum in float32, in token order."""
+        """Apply the rule: turn N hidden states of size D, shape (…, N, D), into k, shape (…, k, D).
+
+        Sums are computed in float32, in token order.
+        """
         import torch
 
         group = (

@@ -1,7 +1,7 @@
 """Phi-4-multimodal (arXiv 2503.01743) on transformers' native class, with its speech adapter loaded and active.
 
 It loads the hub's converted revision (`refs/pr/70`). A Conformer encodes 40 s at a time; the LLM gets 12.5 audio tokens
-a second. The LLM's rotary embedding (LongRoPE, on three quarters of each head) has short factors for sequences of up
+per second. The LLM's rotary embedding (LongRoPE, on three quarters of each head) has short factors for sequences of up
 to 4,096 tokens, and long factors for longer sequences.
 """
 
@@ -48,7 +48,7 @@ class Phi4MM(AudioLM):
 
     @classmethod
     def check_folder(cls, path: Path) -> None:
-        """Refuse a checkpoint without the adapter, and a machine without peft; see :meth:`AudioLM.check_folder`."""
+        """Raise ModelError if the folder lacks the speech adapter, or this machine lacks the package peft."""
         check_installed("peft", "phi4mm")
         for name in ("adapter_config.json", "adapter_model.safetensors"):
             if not (path / _FOLDER / name).is_file():
@@ -56,17 +56,16 @@ class Phi4MM(AudioLM):
 
     @classmethod
     def attention(cls, attn_implementation: str) -> Mapping[str, str]:
-        """Return the given attention for the LLM, and sdpa for both encoders; see :meth:`AudioLM.attention`.
+        """Return the attention implementation of each part: the given one for the LLM, sdpa for both encoders.
 
-        The audio encoder adds a bias to every pair of frames, which flash attention does
-        not support. And both encoders define their own eager attention, which `compression/attention.py` would mistake
-        for the LLM's.
+        The audio encoder adds a bias to every pair of frames, which flash attention does not support. And both encoders
+        define their own eager attention, which `compression/attention.py` would mistake for the LLM's.
         """
         return {"": attn_implementation, "audio_config": "sdpa", "vision_config": "sdpa"}
 
     @classmethod
     def complete(cls, model: Any, path: Path, info: Mapping[str, Any]) -> None:  # noqa: ARG003
-        """Load and activate the speech adapter; refuse weights that do not match it exactly."""
+        """Load and activate the speech adapter; raise ModelError if its weights do not match the model exactly."""
         with loading(path / _FOLDER, "the speech adapter"):
             loading_info = model.load_adapter(
                 str(path), adapter_name=_ADAPTER, adapter_kwargs={"subfolder": _FOLDER}, ignore_mismatched_sizes=True
@@ -89,7 +88,7 @@ class Phi4MM(AudioLM):
 
     @property
     def decoder(self) -> nn.Module:
-        """The LLM without its head; see :attr:`AudioLM.decoder`."""
+        """The LLM without its head."""
         decoder: nn.Module = self.model.model
         return decoder
 
@@ -97,20 +96,20 @@ class Phi4MM(AudioLM):
     def audio_tower(self) -> nn.Module:
         """The module that encodes and projects audio, and puts it into the text embeddings.
 
-        See :attr:`AudioLM.audio_tower`.
+        Its calls are timed as the stage `encoder`.
         """
         tower: nn.Module = self.model.model.embed_tokens_extend.audio_embed
         return tower
 
     @property
     def audio_encoder(self) -> nn.Module:
-        """The Conformer inside the audio tower; see :attr:`AudioLM.audio_encoder`."""
+        """The Conformer inside the audio tower, without the projector."""
         encoder: nn.Module = self.audio_tower.encoder  # type: ignore[assignment]
         return encoder
 
     @contextmanager
     def without_adapter(self) -> Iterator[None]:
-        """Switch the adapters off for the block; see :meth:`AudioLM.without_adapter`."""
+        """Switch the speech adapter off inside the block, so that `certify` can check that it has an effect."""
         self.model.disable_adapters()
         try:
             yield
@@ -128,7 +127,7 @@ class Phi4MM(AudioLM):
         Raises
         ------
         ModelError
-            When prompt and token limit together exceed the model's positions.
+            Prompt and token limit together exceed the model's positions.
         """
         config, rotary = self.model.config, self.decoder.rotary_emb
         ends = inputs.attention_mask.sum(-1) + max_new_tokens
@@ -149,14 +148,18 @@ class Phi4MM(AudioLM):
             yield
 
     def _inputs_of_a_step(self, input_ids: torch.Tensor, **kwargs: Any) -> dict[str, Any]:
-        """Prepare a step's inputs as most transformers models do: keep the cache, pass audio only in prefill."""
+        """Return the inputs of one step of generation, as for most transformers models.
+
+        The KV cache is kept, and audio is passed only in prefill. Phi-4's own code would do otherwise.
+        """
         if not kwargs.get("is_first_iteration"):
             kwargs = {name: value for name, value in kwargs.items() if not name.startswith("audio_")}
         step: dict[str, Any] = GenerationMixin.prepare_inputs_for_generation(self.model, input_ids, **kwargs)
         return step
 
     def heard(self, clips: Sequence[Waveform]) -> tuple[Sequence[int], dict[str, torch.Tensor]]:
-        """Extract each clip's features alone, then pad them; see :meth:`AudioLM.heard`.
+        """Return each clip's number of audio tokens, and the features of all clips, each computed alone and then
+        padded.
 
         A batch without clips skips this, but the speech adapter stays active for it too.
         """
@@ -171,14 +174,14 @@ class Phi4MM(AudioLM):
         return [int(clip["audio_embed_sizes"][0]) for clip in alone], padded
 
     def batch(self, prompts: Sequence[Prompt], counts: Iterable[int] = (), **features: torch.Tensor) -> Inputs:
-        """Make a batch that also has each clip's number of audio tokens; see :meth:`AudioLM.batch`."""
+        """Turn prompts into a batch of tensors, with each clip's number of audio tokens among them."""
         sizes = torch.tensor(list(counts))
         inputs = super().batch(prompts, sizes.tolist(), **features)
         # Keep the sizes on the CPU: the model slices by them, and would wait for the GPU to read them there.
         return replace(inputs, tensors={**inputs.tensors, "audio_embed_sizes": sizes}) if features else inputs
 
     def worded(self, prompt: Prompt) -> str:
-        """Render a prompt as text, even by an older template that takes only strings; see :meth:`AudioLM.worded`."""
+        """Return a prompt's text, made with the chat template, which may be an older one that takes only strings."""
         try:
             return chat_text(self.tokenizer, prompt, self.placeholder)
         except TemplateError:  # an older template, which accepts only strings
@@ -186,7 +189,7 @@ class Phi4MM(AudioLM):
             return render(self.tokenizer, [{"role": "user", "content": content}])
 
     def documented_inputs(self, path: Path, prompt: Prompt) -> Mapping[str, torch.Tensor] | None:
-        """Return the inputs that the family's processor makes of a prompt; see :meth:`AudioLM.documented_inputs`."""
+        """Return the inputs that the family's own processor makes of a prompt."""
         processor = audio_only(
             Phi4MultimodalProcessor,
             image_processor=None,
@@ -198,12 +201,9 @@ class Phi4MM(AudioLM):
 
 
 def _check_active(layers: Iterable[nn.Module]) -> None:
-    """Refuse a model in which a decoder layer does not use the adapter.
+    """Raise ModelError if a decoder layer does not use the speech adapter.
 
-    Raises
-    ------
-    ModelError
-        A layer does not use the adapter; the message names the layer and the reason.
+    The message names the layer and the reason.
     """
     for index, layer in enumerate(layers):
         fault = _fault([part for part in layer.modules() if hasattr(part, "lora_B")])
@@ -212,7 +212,7 @@ def _check_active(layers: Iterable[nn.Module]) -> None:
 
 
 def _fault(parts: list[Any]) -> str:
-    """Return why one layer does not use the adapter, or "" if it does. `parts` are the layer's LoRA modules."""
+    """Return why a layer does not use the speech adapter; "" if it does. `parts` are the layer's LoRA modules."""
     if not parts:
         return "has no adapter"
     if any(_ADAPTER not in part.lora_B or list(part.active_adapters) != [_ADAPTER] for part in parts):
@@ -225,7 +225,7 @@ def _fault(parts: list[Any]) -> str:
 
 
 def _rotary_factors(rotary: Any) -> tuple[int, torch.Tensor, torch.Tensor] | None:
-    """Return LongRoPE's switching point in tokens, and its short and long inverse frequencies; None for plain RoPE."""
+    """Return (LongRoPE's switching point in tokens, short inverse frequencies, long ones); None for plain RoPE."""
     if rotary.rope_type != "longrope":
         return None
     switch: int = rotary.config.rope_parameters["original_max_position_embeddings"]
@@ -237,7 +237,7 @@ def _rotary_factors(rotary: Any) -> tuple[int, torch.Tensor, torch.Tensor] | Non
 def _each_alone(
     encode: Callable[..., torch.Tensor], features: torch.Tensor, mask: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """Encode the clips of a batch one by one.
+    """Encode the clips of a batch one by one; return their states, padded to the longest clip.
 
     In a batch, a clip's output would change: the subsampling convolutions read the padding, and the encoder adds its
     boolean padding mask to the attention logits as 0 and 1, which hides nothing.

@@ -1,9 +1,9 @@
 """Prefill in chunks: each layer of the LLM processes the prompt in parts, so that memory grows little with its length.
 
 A layer's feed-forward network makes several times as many numbers as its input has. In chunks, only the hidden states
-and the cache are as long as the prompt. We cut *inside* a layer: layer 0 processes all chunks one after another, then
-layer 1, and so on. So every layer gets its whole input, as without chunks, and methods that choose tokens or entries
-between two layers work unchanged. A chunk attends to its own keys and all earlier keys of its layer.
+and the KV cache are as long as the prompt. We cut *inside* a layer: layer 0 processes all chunks one after another,
+then layer 1, and so on. So every layer gets its whole input, as without chunks, and methods that choose tokens or
+KV-cache entries between two layers work unchanged. A chunk attends to its own keys and all earlier keys of its layer.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Part:
-    """The chunk that a layer processes now.
+    """The chunk of the prompt that a layer processes now.
 
     Attributes
     ----------
@@ -43,7 +43,7 @@ class Part:
     real
         Shape (B, S'): False at padding and fillers; None if there are none. S' is the layer's number of tokens.
     window
-        Span of the layer's sliding window; 0 without a window.
+        Length of the layer's sliding attention window in tokens; 0 if it has none.
     """
 
     last: bool
@@ -51,20 +51,20 @@ class Part:
     window: int
 
 
-#: The chunk that is being computed; None if prefill does not run in chunks.
+#: The chunk that a layer processes now; None if prefill does not run in chunks.
 NOW: ContextVar[Part | None] = ContextVar("chunk", default=None)
 
 
 class LaterMask:
-    """Placeholder for the mask of a whole prompt, whose size would be the square of the prompt's length.
+    """Placeholder for the attention mask of a whole prompt, whose size would be the square of the prompt's length.
 
-    Each layer makes the rows of one chunk at a time.
+    Each layer makes the mask's rows for one chunk at a time.
     """
 
 
 @contextmanager
 def prefill_in_chunks(lm: Any, inputs: Inputs, trace: Trace, size: int) -> Iterator[None]:
-    """Inside the block, the LLM's layers process the prompt in chunks of `size` tokens in a call's prefill."""
+    """Make the LLM's layers process the prompt in chunks of `size` tokens, in a call's prefill inside the block."""
     theirs, decoder = modelling_file(lm.decoder), lm.decoder
     flash = "flash" in lm.attn_implementation
     whole = inputs.prompt_tokens  # read before the call, since it waits for the GPU
@@ -99,12 +99,12 @@ def prefill_in_chunks(lm: Any, inputs: Inputs, trace: Trace, size: int) -> Itera
 
 @contextmanager
 def attending_in_chunks(implementation: str) -> Iterator[None]:
-    """Inside the block, let sdpa attend in chunks without copying keys that several query heads share.
+    """Make sdpa attend in chunks inside the block, without copying keys that several query heads share.
 
     With a mask, transformers repeats keys and values for each query head; these copies would be the largest tensors of
-    all. If each token sees all earlier tokens, half precisions on a GPU need no mask, and the fast kernels accept them,
-    since those align queries with the last keys. Enter this block before any code that watches attention, so that the
-    watching code wraps this.
+    all. If each token attends to all earlier tokens, half precisions on a GPU need no mask, and the fast kernels accept
+    them, since those kernels align queries with the last keys. Enter this block before any code that watches attention,
+    so that the watching code wraps this.
     """
     inner = ALL_ATTENTION_FUNCTIONS.get(implementation)
     functions: dict[str, Any] = ALL_ATTENTION_FUNCTIONS._local_mapping  # these entries win over the library's functions
@@ -138,10 +138,10 @@ def attending_in_chunks(implementation: str) -> Iterator[None]:
 
 
 class _InChunks:
-    """Replacement of a layer's `forward` during prefill; after it, the layer has its original `forward` again.
+    """A layer's replacement for `forward` during prefill; after it, the layer has its original `forward` again.
 
-    `lengths` has each sample's number of tokens in this layer. `places` is a function: from a mask of padding and
-    fillers to the tokens' positions in the prompt.
+    `lengths` has each sample's number of tokens in this layer. `places` is a function that takes a mask of padding and
+    fillers, and returns the tokens' positions in the prompt.
     """
 
     def __init__(
@@ -203,10 +203,11 @@ class _InChunks:
 
 
 class _Keys:
-    """Collects the keys and values of a layer's chunks, and gives them to the cache when they are complete.
+    """Stands in for the KV cache of a layer: collects the keys and values of its chunks, and fills the cache at the
+    end.
 
-    So the cache has the same entries as without chunks, even if it keeps only the entries that a window sees. `end` is
-    the end of the present chunk.
+    So the cache has the same entries as without chunks, even if it keeps only the entries within a sliding window.
+    `end` is the end of the present chunk.
     """
 
     def __init__(self, cache: Any, width: int) -> None:
@@ -227,19 +228,22 @@ class _Keys:
         return self.cache.update(*self.both, layer, *args, **kwargs)
 
 
-#: Arguments of a layer that have an item for each token, with the dimension of the tokens.
+#: Arguments of a layer that have an item for each token, as {name: dimension of the tokens}.
 _ALONG = {"hidden_states": -2, "per_layer_input": -2, "position_ids": -1}
 
 
 def _cut(name: str, value: Any, begin: int, end: int) -> Any:
-    """Cut an argument of a layer to the tokens from `begin` to `end`, if it has an item for each token."""
+    """Cut an argument of a layer to the tokens from `begin` to `end`, if it has an item for each token.
+
+    Return other arguments unchanged.
+    """
     if name == "position_embeddings":
         return tuple(part[..., begin:end, :] for part in value)
     return value.narrow(_ALONG[name], begin, end - begin) if name in _ALONG and value is not None else value
 
 
 def _joined(parts: Iterable[torch.Tensor], like: torch.Tensor) -> torch.Tensor:
-    """Join the outputs of chunks along the tokens, into the shape of `like` (the whole prompt)."""
+    """Join the outputs of chunks along the tokens, into one tensor of the shape of `like` (the whole prompt)."""
     joined, end = like.new_empty(0), 0
     for part in parts:
         if not end:

@@ -1,4 +1,4 @@
-"""The input of a model: a sample's prompt (text and clips), and a batch of prompts as tensors."""
+"""Types for the input of a model: a sample's prompt (text and clips), and a batch of prompts as tensors."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _WINDOW = 30  # seconds
 
 @dataclass(frozen=True)
 class Prompt:
-    """The question of one sample.
+    """The question about one sample, with its clips.
 
     Attributes
     ----------
@@ -65,15 +65,15 @@ class Inputs:
     truncated
         Whether each sample's audio was cut, as some models' published code does; empty for models that cut nothing.
     heard_seconds
-        Seconds of each sample's audio that the model hears; empty for models that cut nothing.
+        Seconds of each sample's audio that the model takes in; empty for models that cut nothing.
     states
-        For an encoder-decoder, the number of the encoder's states that stand for sound, for each window of each sample;
-        empty for models whose prompt holds the audio tokens. Then `audio_mask` describes a virtual prompt: see
-        :mod:`audiomarathon.models.whisper`.
+        For an encoder-decoder, the number of the encoder's states that stand for audio, not for padding, for each
+        window of each sample; then `audio_mask` describes a virtual prompt (see :mod:`audiomarathon.models.whisper`).
+        Empty for models whose prompt holds the audio tokens.
     windows
-        The windows of the clips, for audio towers that attend within windows; None for other towers.
+        The windows of the clips, for audio towers whose attention is limited to windows; None for other towers.
     clips
-        Each sample's waveforms; if a family cuts clips into windows, its windows.
+        Each sample's waveforms; if a family cuts clips into windows, the windows.
     """
 
     tensors: Mapping[str, torch.Tensor]

@@ -24,19 +24,19 @@ from audiomarathon.models.tower_windows import Windows, in_windows, modelling_fi
 
 
 class Qwen2_5Omni(AudioLM):  # noqa: N801 - the family's spelling
-    """The thinker of Qwen2.5-Omni, which hears audio and writes text."""
+    """Qwen2.5-Omni's thinker: the part that takes audio and writes text."""
 
     title: ClassVar[str] = "Qwen2.5-Omni"
     architecture: ClassVar[Any] = Qwen2_5OmniThinkerForConditionalGeneration
     model_types: ClassVar[tuple[str, ...]] = ("qwen2_5_omni", "qwen2_5_omni_thinker")
     eager_because = whole_because = no_tower_drop = ""
     states_per_token: ClassVar[int] = 2
-    """Number of tower states that the tower's pooling joins into one audio token."""
+    """Number of states of the audio tower that its pooling joins into one audio token."""
     processor: ClassVar[Any] = Qwen2_5OmniProcessor
     placeholder = "<|AUDIO|>"
 
     def rotary_arguments(self, positions: torch.Tensor) -> tuple[Any, ...]:
-        """Return the rotary embedding's arguments for text; see :meth:`AudioLM.rotary_arguments`.
+        """Return the arguments to call the rotary embedding with, for text at `positions`.
 
         M-RoPE takes three rows of positions (time, height, width), which are equal for text.
         """
@@ -44,9 +44,9 @@ class Qwen2_5Omni(AudioLM):  # noqa: N801 - the family's spelling
 
     @contextmanager
     def generating(self, inputs: Inputs, max_new_tokens: int) -> Iterator[None]:  # noqa: ARG002
-        """Run the tower on ready-made windows; after a call, delete the position offsets that the thinker has stored.
+        """Run the audio tower on windows that are already cut, in `generate` calls inside the block.
 
-        See :meth:`AudioLM.generating`.
+        At the end, delete the position offsets that the thinker has stored.
         """
         try:
             with in_windows(self.model.model, self.audio_tower, inputs.windows):
@@ -55,7 +55,7 @@ class Qwen2_5Omni(AudioLM):  # noqa: N801 - the family's spelling
             self.model.model.rope_deltas = None
 
     def documented_inputs(self, path: Path, prompt: Prompt) -> Mapping[str, torch.Tensor]:
-        """Return the inputs that the family's processor makes of a prompt; see :meth:`AudioLM.documented_inputs`."""
+        """Return the inputs that the family's own processor makes of a prompt."""
         processor = audio_only(
             self.processor,
             feature_extractor=self.feature_extractor_class.from_pretrained(path),
@@ -65,7 +65,7 @@ class Qwen2_5Omni(AudioLM):  # noqa: N801 - the family's spelling
         return self.processed(processor, prompt, padding=True)
 
     def heard(self, clips: Sequence[Waveform]) -> tuple[Sequence[int], dict[str, torch.Tensor]]:
-        """Count each clip's audio tokens, and extract the features of all clips; see :meth:`AudioLM.heard`."""
+        """Return each clip's number of audio tokens, and the features of all clips."""
         features, mask = self._features(clips)
         tokens = self.tokens_of(mask.sum(-1))
         if int(tokens.min()) < 1:
@@ -73,7 +73,7 @@ class Qwen2_5Omni(AudioLM):  # noqa: N801 - the family's spelling
         return tokens.tolist(), {"input_features": features, "feature_attention_mask": mask.long()}
 
     def batch(self, prompts: Sequence[Prompt], counts: Iterable[int] = (), **features: torch.Tensor) -> Inputs:
-        """Turn prompts into a batch that also has the windows in which the tower attends; see :meth:`AudioLM.batch`."""
+        """Turn prompts into a batch of tensors, with the windows within which the audio tower attends."""
         inputs = super().batch(prompts, counts, **features)
         if not features:
             return inputs
@@ -82,18 +82,16 @@ class Qwen2_5Omni(AudioLM):  # noqa: N801 - the family's spelling
         return replace(inputs, windows=Windows.of(**self._windows(places, mask.sum(-1)), device=self.device))
 
     def tower_states(self, inputs: Inputs) -> TowerStates:
-        """Return the states of each window; a lone state at a clip's end makes no audio token.
-
-        See :meth:`AudioLM.tower_states`.
-        """
+        """Return which states of the audio tower each audio token is made from; a lone last state makes none."""
         assert inputs.windows is not None
         each = self.states_per_token
         return TowerStates(each, tuple((length, length // each) for length in inputs.windows.lengths))
 
     def _windows(self, places: torch.Tensor, lengths: torch.Tensor) -> dict[str, torch.Tensor]:
-        """Return the tensors of :class:`Windows`, computed by transformers' own functions.
+        """Return the tensors from which :class:`Windows` is built, computed by transformers' own functions.
 
-        `places` has shape (1, frames), for all clips together; `lengths` has each clip's number of frames.
+        `places` numbers the frames, shape (1, frames), for all clips together; `lengths` has each clip's number of
+        frames.
         """
         theirs = modelling_file(self.audio_tower)
         places, chunks = theirs.chunk_and_pad_features(places, lengths, self.model.config.audio_config.n_window)
@@ -106,7 +104,7 @@ class Qwen2_5Omni(AudioLM):  # noqa: N801 - the family's spelling
         }
 
     def _features(self, clips: Sequence[Waveform]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return features (clips, mel bins, frames) and a mask (clips, frames), 1 for real frames and 0 for padding."""
+        """Return features (clips, mel bins, frames), and a mask (clips, frames): 1 for real frames, 0 for padding."""
         # Pad by one FFT window more than the longest clip. Then zeros follow every clip, as after the processor's
         # padding to a fixed length, and a clip's last frames do not depend on the batch.
         longest = max(len(clip) for clip in clips)

@@ -1,7 +1,7 @@
 """Qwen2-Audio (arXiv 2407.10759), on transformers' native class.
 
-A Whisper encoder hears windows of 30 s. The prompt has a placeholder for each window, with 25 audio tokens a second.
-The last window is padded with silence for the encoder, but the silence gets no audio tokens.
+Its Whisper encoder takes windows of 30 s. The prompt has a placeholder for each window, with 25 audio tokens per
+second. The last window is padded with silence for the encoder, but the silence gets no audio tokens.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from audiomarathon.models.tower_windows import modelling_file
 
 
 class Qwen2Audio(AudioLM):
-    """Qwen2-Audio on whole clips, window by window."""
+    """Qwen2-Audio on whole clips, cut into windows of 30 s."""
 
     encoder_window_seconds: ClassVar[float] = 30.0
     placeholder = "<|AUDIO|>"
@@ -35,7 +35,7 @@ class Qwen2Audio(AudioLM):
     model_types: ClassVar[tuple[str, ...]] = ("qwen2_audio",)
     eager_because = whole_because = no_tower_drop = ""
     renamed: ClassVar[Mapping[str, str]] = {}
-    """Patterns of tensor names in the checkpoint, each with the name in transformers' class."""
+    """Patterns of tensor names, as {name in the checkpoint: name in transformers' class}."""
     template: ClassVar[str | None] = (
         "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n<|im_start|>user\n"
         "{% for part in messages[0]['content'] %}{% if part['type'] == 'audio' %}"
@@ -43,22 +43,22 @@ class Qwen2Audio(AudioLM):
         "{% else %}{{ part['text'] }}{% endif %}{% endfor %}<|im_end|>\n"
         "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
     )
-    """The processor's built-in chat template, reduced to one user turn. A template in the checkpoint wins over it."""
+    """The processor's built-in chat template, reduced to one user turn. A template in the checkpoint replaces it."""
 
     @classmethod
     def read_config(cls, path: Path) -> Qwen2AudioConfig:
-        """Read the config of Qwen2-Audio or Aero, which have the same fields; see :meth:`AudioLM.read_config`."""
+        """Read a checkpoint's config, of Qwen2-Audio or Aero, which have the same fields."""
         cls.refuse_other_kinds(path)
         return Qwen2AudioConfig.from_pretrained(path)
 
     @classmethod
     def load_options(cls, path: Path) -> dict[str, Any]:
-        """Pass the config, and new names for tensors (Aero), to `from_pretrained`; see :meth:`AudioLM.load_options`."""
+        """Return further arguments for `from_pretrained`: the config, and new names for Aero's tensors."""
         return {"config": cls.read_config(path), "key_mapping": dict(cls.renamed)}
 
     @classmethod
     def complete(cls, model: Any, path: Path, info: Mapping[str, Any]) -> None:  # noqa: ARG003
-        """Use the token embeddings as LM head if the config ties them and the checkpoint has no LM head.
+        """Use the token embeddings as LM head if the config ties the two and the checkpoint has no LM head.
 
         Transformers' class does not do this itself.
         """
@@ -69,19 +69,19 @@ class Qwen2Audio(AudioLM):
             info["missing_keys"].discard("lm_head.weight")
 
     def heard(self, clips: Sequence[Waveform]) -> tuple[Sequence[int], dict[str, torch.Tensor]]:
-        """Count each window's audio tokens, and extract the features of all windows; see :meth:`AudioLM.heard`."""
+        """Return each window's number of audio tokens, and the features of all windows."""
         features = self.features(clips)
         mask = features["attention_mask"]
         tensors = {"input_features": features["input_features"], "feature_attention_mask": mask.long()}
         return self.tokens_of(mask.sum(-1)).tolist(), tensors
 
     def tower_states(self, inputs: Inputs) -> TowerStates:
-        """Return the states of each window; see :meth:`AudioLM.tower_states`."""
+        """Return which states of the audio tower each audio token of a batch is made from, window by window."""
         frames = inputs.tensors["feature_attention_mask"].sum(-1)
         return TowerStates.padded(frames, self.tokens_of(frames), self.model.config.audio_config.max_source_positions)
 
     def generating(self, inputs: Inputs, max_new_tokens: int) -> AbstractContextManager[None]:  # noqa: ARG002
-        """Stop transformers' class from repeating audio tokens that are already there; see :meth:`AudioLM.generating`.
+        """Stop transformers' class from repeating audio tokens that are already there, in calls inside the block.
 
         If each window has one audio token, as after dropping in the tower, the class treats it as a placeholder to
         repeat, unless the class believes that it is being compiled.
@@ -89,7 +89,7 @@ class Qwen2Audio(AudioLM):
         return patched_attribute(modelling_file(self.model), "is_torchdynamo_compiling", lambda: True)
 
     def windowed(self, prompt: Prompt) -> Prompt:
-        """Cut a prompt's clips into windows of 30 s; refuse a clip that is too short. See :meth:`AudioLM.windowed`."""
+        """Return the prompt with its clips cut into windows of 30 s; raise ModelError if a clip is too short."""
         extractor = self.feature_extractor
         lengths = [len(clip) for clip in prompt.clips]
         if not lengths:
@@ -103,7 +103,7 @@ class Qwen2Audio(AudioLM):
         )
 
     def documented_inputs(self, path: Path, prompt: Prompt) -> Mapping[str, torch.Tensor] | None:
-        """Return the processor's inputs for a prompt cut into windows; see :meth:`AudioLM.documented_inputs`.
+        """Return the inputs that the family's own processor makes of a prompt that is already cut into windows.
 
         The processor itself would cut a clip at 30 s.
         """
@@ -112,16 +112,16 @@ class Qwen2Audio(AudioLM):
 
 
 class Qwen2AudioFirst30(Qwen2Audio):
-    """Qwen2-Audio as published: it hears only the first 30 s of each clip. Records of longer clips say `truncated`."""
+    """Qwen2-Audio as published: it takes only the first 30 s of each clip. Records of longer clips say `truncated`."""
 
     def prepare(self, prompts: Sequence[Prompt]) -> Inputs:
-        """Turn prompts into a batch that notes which clips were cut at 30 s; see :meth:`AudioLM.prepare`."""
+        """Turn prompts into a batch of tensors, and note which clips were cut at 30 s."""
         limit = self.feature_extractor.n_samples
         heard = tuple(sum(min(len(clip), limit) for clip in prompt.clips) / self.sampling_rate for prompt in prompts)
         truncated = tuple(any(len(clip) > limit for clip in prompt.clips) for prompt in prompts)
         return replace(super().prepare(prompts), truncated=truncated, heard_seconds=heard)
 
     def windowed(self, prompt: Prompt) -> Prompt:
-        """Keep only the first 30 s of each clip, as one window; see :meth:`AudioLM.windowed`."""
+        """Return the prompt with only the first 30 s of each clip, as one window."""
         limit = self.feature_extractor.n_samples
         return super().windowed(replace(prompt, clips=tuple(clip[:limit] for clip in prompt.clips)))

@@ -2,7 +2,7 @@
 
 The hub's checkpoints hold `thinker.*`, `talker.*` and `code2wav.*`. The last two make speech. The thinker is a mixture
 of experts; each expert's weights are separate tensors on disk, which are joined when they are loaded. Three strided
-convolutions turn each second of audio into 13 audio tokens. The encoder attends within eight seconds.
+convolutions turn each second of audio into 13 audio tokens. The encoder attends within windows of eight seconds.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from audiomarathon.models.tower_windows import modelling_file
 
 
 class Qwen3Omni(Qwen2_5Omni):
-    """The thinker of Qwen3-Omni, which hears audio and writes text."""
+    """Qwen3-Omni's thinker: the part that takes audio and writes text."""
 
     title: ClassVar[str] = "Qwen3-Omni"
     architecture: ClassVar[Any] = Qwen3OmniMoeThinkerForConditionalGeneration
@@ -32,7 +32,7 @@ class Qwen3Omni(Qwen2_5Omni):
     placeholder = "<|audio_pad|>"
 
     def _features(self, clips: Sequence[Waveform]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return features (clips, mel bins, frames) and their mask (clips, frames). Process each clip alone, then pad.
+        """Return features (clips, mel bins, frames) and their mask (clips, frames), computed clip by clip, then padded.
 
         In a batch with a longer clip, the processor would change a clip's last frames, and add up to one audio token.
         """
@@ -43,7 +43,10 @@ class Qwen3Omni(Qwen2_5Omni):
         return features, pad_sequence([torch.ones(clip.shape[1], dtype=torch.long) for clip in alone], batch_first=True)
 
     def _windows(self, places: torch.Tensor, lengths: torch.Tensor) -> dict[str, torch.Tensor]:
-        """Return the arguments of :class:`Windows` for windows of eight seconds; see :meth:`Qwen2_5Omni._windows`."""
+        """Return the tensors from which :class:`Windows` is built, for windows of eight seconds.
+
+        The parameters are those of :meth:`Qwen2_5Omni._windows`.
+        """
         theirs, config = modelling_file(self.audio_tower), self.model.config.audio_config
         places, chunks = theirs.chunk_and_pad_features(places, lengths, config.n_window)
         return {
@@ -54,7 +57,7 @@ class Qwen3Omni(Qwen2_5Omni):
         }
 
     def tokens_of(self, frames: torch.Tensor) -> torch.Tensor:
-        """Return the number of audio tokens for `frames` mel frames; see :meth:`AudioLM.tokens_of`.
+        """Return how many audio tokens a clip of `frames` mel frames has.
 
         Three convolutions halve the number of frames in each chunk of the encoder, rounding up.
         """

@@ -1,4 +1,4 @@
-"""The table of models: name, default checkpoint, and the family whose code runs it.
+"""The table of models: each model's name, its default checkpoint, and the family whose code runs it.
 
 Another package adds a model by an entry point in the group `audiomarathon.models` that names a :class:`ModelSpec`.
 """
@@ -42,7 +42,7 @@ class ModelSpec:
     most_seconds
         Longest allowed clip in seconds; 0 for any length.
     heard_seconds
-        Seconds after which the model cuts a clip; 0 if it never cuts.
+        Seconds after which the model cuts a clip off; 0 if it takes whole clips.
     remote
         Whether the model runs behind an endpoint. Then `family` is the client, and there is no checkpoint.
     """
@@ -133,18 +133,18 @@ def get_model(name: str) -> ModelSpec:
     Raises
     ------
     SettingsError
-        When there is no such model; the message suggests the nearest name, or lists all names.
+        There is no such model; the message suggests the nearest name, or lists all names.
     """
     return look_up(name, (*all_models(), *[TEXT_LLM] * (name.lower() == TEXT_LLM.key)), kind="model")
 
 
 def get_local_model(name: str) -> ModelSpec:
-    """Return the model whose key or alias is `name`; refuse a model behind an endpoint.
+    """Return the model whose key or alias is `name`, which must not run behind an endpoint.
 
     Raises
     ------
     SettingsError
-        When there is no such model, or it runs behind an endpoint.
+        There is no such model, or it runs behind an endpoint.
     """
     spec = get_model(name)
     if spec.remote:

@@ -1,9 +1,9 @@
 """Decode greedily by a static step: the same kernels on fixed tensors each time, which a GPU replays as a CUDA graph.
 
-A decode step of transformers spends most of its time in Python and in launching kernels, however small the cache is.
+A decode step of transformers spends most of its time in Python and in launching kernels, however small the KV cache is.
 Here the prompt's cache entries are copied once into fixed buffers, with room for new entries in blocks of :data:`BLOCK`
-tokens. Positions, lengths and masks are tensors, so a step needs no Python. On one GPU, the step is captured once per
-block and then replayed; on a CPU, the same step runs directly.
+tokens. Positions, lengths and masks are tensors, so a step needs no Python. On one GPU, the step is captured as a graph
+once per block and then replayed; on a CPU, the step's code runs directly.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from audiomarathon.models.prompt import Inputs
     from audiomarathon.models.trace import Trace
 
-#: Number of tokens for which a step has room; after them, it is captured again with more room.
+#: Number of new tokens for which a captured step has room; after them, it is captured again with more room.
 BLOCK = 128
 #: Smallest token limit at which a capture can save time; replies with a lower limit are decoded eagerly.
 FEWEST = 4
@@ -43,7 +43,7 @@ def one_device(lm: Any) -> bool:
 
 
 def hooked(decoder: nn.Module) -> str:
-    """Return the name of a module of the decoder that has hooks, which a graph would leave out; "" if none has."""
+    """Return the name of a module of the decoder that has hooks, which a CUDA graph would leave out; "" if none has."""
     for name, module in decoder.named_modules():
         if module._forward_hooks or module._forward_pre_hooks:
             return name or "the decoder"
@@ -51,13 +51,19 @@ def hooked(decoder: nn.Module) -> str:
 
 
 class PositionProbe:
-    """Reads the last prompt token's position from the rotary embedding's call in prefill: shape (…, B or 1, 1)."""
+    """Reads the last prompt token's position when the rotary embedding is called in prefill.
+
+    It stores the position in `last`, shape (…, B or 1, 1).
+    """
 
     def __init__(self) -> None:
         self.last = torch.empty(0)
 
     def watching(self, rotary: nn.Module) -> RemovableHandle:
-        """Hook a rotary embedding to read the positions of its next call, after its other hooks have run."""
+        """Hook a rotary embedding to read the positions of its next call; return the hook's handle.
+
+        The hook runs after those that were added before.
+        """
 
         def read(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             given = kwargs["position_ids"] if "position_ids" in kwargs else args[1]
@@ -70,12 +76,12 @@ class PositionProbe:
 
 @dataclass
 class _Mask:
-    """The cache entries that a step does not see; layers with equal masks share one object.
+    """Which KV-cache entries a decode step does not attend to; layers with equal masks share one object.
 
-    `hidden` is True at entries that are not seen, shape (B samples or 1, Hkv heads or 1, 1, entries), in the order of
-    :class:`_Layer`. `window` is the span of a sliding window in positions; 0 without a window. With a window, `places`
-    (B, 1, 1, S) has each prompt entry's original position, counted back from −1 at the prompt's end; dropped tokens
-    count too. Fillers lie further back than any window.
+    `hidden` is True at these entries, shape (B samples or 1, Hkv heads or 1, 1, entries), in the order of
+    :class:`_Layer`. `window` is the length of a sliding window in positions; 0 without a window. With a window,
+    `places` (B, 1, 1, S) has each prompt entry's original position, counted back from −1 at the prompt's end; dropped
+    tokens count too. Fillers lie further back than any window.
     """
 
     hidden: torch.Tensor
@@ -85,7 +91,7 @@ class _Mask:
 
 @dataclass
 class _Layer:
-    """A layer's keys and values: first the entries of new tokens, then fillers, then the prompt.
+    """A layer's keys and values in fixed buffers: first the entries of new tokens, then fillers, then the prompt's.
 
     Both have the shape (B, Hkv, entries, d): samples, key heads, entries, numbers of a head. The fillers make the
     number of entries a multiple of :data:`BLOCK`, since matrix products of other sizes use kernels that are several
@@ -98,7 +104,10 @@ class _Layer:
 
 
 class _PassedOn:
-    """Placeholder for the cache in a static step: the layers' attention function stores the entries itself."""
+    """Placeholder for the KV cache in a static step.
+
+    It stores nothing, since the attention function stores the entries.
+    """
 
     is_compileable = False
 
@@ -110,7 +119,7 @@ class _PassedOn:
 
 
 class _Step:
-    """One decode step: read the newest token, store its entries in every layer, choose the next token.
+    """One decode step: read the newest token, store its KV-cache entries in every layer, choose the next token.
 
     All tensors that outlive a step are fixed, so that a graph may replay it. `at` counts steps; `token` (B, 1) is the
     newest token, and `done` (B,) tells which replies have ended. `tokens` and `highest` (room, B) hold each step's
@@ -146,7 +155,7 @@ class _Step:
         }
 
     def grow(self) -> None:
-        """Make room for :data:`BLOCK` more tokens: in the buffers, and in the table of cosines and sines."""
+        """Make room for :data:`BLOCK` more tokens in the buffers, and in the table of rotary cosines and sines."""
         for mask in self.masks:
             mask.hidden = _wider(mask.hidden, 3, self.room, fill=True)
         for layer in self.layers:  # layer by layer, so that a layer's old buffer is freed before the next
@@ -186,7 +195,7 @@ class _Step:
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
-        """Inside the block, the decoder's layers attend by :meth:`attend`, and rotate by the table."""
+        """Make the decoder's layers attend by :meth:`attend` inside the block, and rotate by the prepared table."""
         name = self.lm.attn_implementation
         before = _ATTEND.get(name)
         with ExitStack() as stack:
@@ -206,7 +215,8 @@ class _Step:
         scaling: float | None = None,
         **_kwargs: Any,
     ) -> tuple[torch.Tensor, None]:
-        """Store the new entries of a layer; then attend to the visible ones.
+        """Store a layer's KV-cache entries of the newest token; then attend to all visible entries, and return the
+        output.
 
         `query` has shape (B, H, 1, d), `key` and `value` (B, Hkv, 1, d); the result (B, 1, H, d). A layer that uses an
         earlier layer's keys and values has no entries of its own. Values are summed within each block, then over blocks
@@ -233,17 +243,17 @@ class _Step:
         return (token[:, None] == self.ends).any(-1)
 
     def state(self) -> list[torch.Tensor]:
-        """Return copies of the tensors that a step changes and a later step reads."""
+        """Return copies of the tensors that a step changes and a later step reads: token, count, ended replies."""
         return [part.clone() for part in (self.token, self.at, self.done)]
 
     def restore(self, state: Sequence[torch.Tensor]) -> None:
-        """Restore the tensors that :meth:`state` returned."""
+        """Set the step's tensors back to the values that :meth:`state` returned."""
         for part, before in zip((self.token, self.at, self.done), state, strict=True):
             part.copy_(before)
 
 
 def _wider(part: torch.Tensor, dim: int, room: int, *, fill: int) -> torch.Tensor:
-    """Widen a tensor by :data:`BLOCK` tokens after the first `room` entries, and fill up to a multiple of blocks."""
+    """Widen a tensor by :data:`BLOCK` tokens after the first `room` entries, and pad it to a multiple of blocks."""
     new, prompt = part.narrow(dim, 0, room), part.narrow(dim, room, part.shape[dim] - room)
     more = BLOCK - part.shape[dim] % -BLOCK
     between = part.new_full([more if at == dim else count for at, count in enumerate(part.shape)], fill)
@@ -251,10 +261,10 @@ def _wider(part: torch.Tensor, dim: int, room: int, *, fill: int) -> torch.Tenso
 
 
 def _layers(lm: Any, inputs: Inputs, trace: Trace, cache: Any) -> list[_Layer]:
-    """Take the layers' entries out of the cache after prefill, and find which entries are hidden.
+    """Take each layer's entries out of the KV cache after prefill, and find which of them are hidden from decode steps.
 
     Fillers and padding are on the left. If a layer's heads hold different numbers of entries, the cache has padded them
-    (`by_head`). A layer with a window caches only the entries that the first step sees.
+    (`by_head`). A layer with a sliding window caches only the entries that the first step attends to.
     """
     entries = (
         trace.entries or trace.row_lengths or [(count,) * len(lm.decoder_layers) for count in inputs.prompt_tokens]
@@ -283,9 +293,10 @@ def _layers(lm: Any, inputs: Inputs, trace: Trace, cache: Any) -> list[_Layer]:
 
 
 def places_in_prompt(inputs: Inputs, trace: Trace, index: int, filler: torch.Tensor) -> torch.Tensor:
-    """Return the prompt positions of a layer's last entries, counted back from −1 at the end, shape (B, 1, 1, entries).
+    """Return the prompt positions of a layer's last KV-cache entries, shape (B, 1, 1, entries).
 
-    `filler` (B, 1, 1, entries) marks padding and fillers; they get positions further back than any window.
+    They are counted back from −1 at the prompt's end. `filler` (B, 1, 1, entries) marks padding and fillers; these get
+    positions further back than any window.
     """
     width, prompt = filler.shape[-1], inputs.audio_mask.shape[1]
     places = torch.arange(-width, 0, device=filler.device).expand(filler.shape)
@@ -308,9 +319,9 @@ class Decoded:
     end
         The clock's mark when the last of these tokens existed.
     setup
-        Pairs of marks: just before and just after the step was prepared (captured).
+        Pairs of the clock's marks: just before and just after the step was prepared (captured).
     captured
-        False if a graph was wrong or could not be captured.
+        False if a CUDA graph gave wrong results or could not be captured.
     """
 
     tokens: torch.Tensor
@@ -333,10 +344,11 @@ def decode(
     ends: Sequence[int],
     keep_logits: bool,
 ) -> Decoded:
-    """Generate up to `steps` tokens after the first tokens, `first` (B,); `last` has the prompts' last positions.
+    """Generate up to `steps` tokens after each sample's first token by static steps; return them with logits and times.
 
-    This removes the method's hooks on decode steps. It checks one step late whether all replies have ended, so that the
-    GPU never waits for Python; the additional step counts neither as token nor as time.
+    `first` (B,) has the first tokens, and `last` the prompts' last positions. This removes the method's hooks on decode
+    steps. It checks one step late whether all replies have ended, so that the GPU never waits for Python; the
+    additional step counts neither as token nor as time.
     """
     for handle in trace.decode_hooks:
         handle.remove()
@@ -367,7 +379,7 @@ def decode(
 
 
 class _EndWatch:
-    """Reads a flag of the device one step late, without waiting for the step that runs now."""
+    """Reads a flag from the GPU one step late, without waiting for the step that runs now."""
 
     def __init__(self, device: torch.device) -> None:
         self.on_gpu, self.turn = device.type == "cuda", 0
@@ -376,7 +388,7 @@ class _EndWatch:
         self.events = [torch.cuda.Event() for _ in range(2)] if self.on_gpu else []  # type: ignore[no-untyped-call]
 
     def note(self, flag: torch.Tensor) -> None:
-        """Start copying the flag (a tensor on the device), as it is after all steps launched so far."""
+        """Start copying the flag (a tensor on the GPU), with its value after all steps launched so far."""
         self.turn ^= 1
         self.flags[self.turn].copy_(flag, non_blocking=True)
         if self.on_gpu:
@@ -390,10 +402,10 @@ class _EndWatch:
 
 
 def _ready(lm: Any, step: _Step, capture: bool) -> tuple[Any, bool]:
-    """Prepare a step with more room; return the function that runs it, and False if a graph failed, else True.
+    """Prepare a step with more room; return (the function that runs it, False if a CUDA graph failed, else True).
 
-    On a GPU the function replays a graph. Its first result is compared with that of the step itself; if it differs, or
-    the capture fails, decode continues without graphs, with a warning.
+    On a GPU the function replays a graph. The graph's first result is compared with that of the step itself; if it
+    differs, or the capture fails, decode continues without graphs, with a warning.
     """
     step.grow()
     if not _capturable(step) or not lm.clock.captures:
@@ -428,7 +440,7 @@ def _capturable(step: _Step) -> bool:
 
 
 def _capture(lm: Any, step: _Step) -> tuple[Any, torch.Tensor]:
-    """Run a step once, then capture it as a CUDA graph; return the graph, and the logits of the first run.
+    """Run a step once, then capture it as a CUDA graph; return (the graph, the logits of the first run).
 
     This does not use `torch.cuda.graph`, which would also empty the allocator's cache, so that the next prefill would
     have to fill it again. The first run loads kernels and workspaces, which is not allowed in a capture. Both use the

@@ -19,7 +19,7 @@ _MOST_TEXT = 10_000_000
 
 
 def main() -> None:
-    """Render the template of each request on stdin; answer on stdout with `{"text": …}` or `{"error": …}`."""
+    """Render the chat template of each request on stdin; answer on stdout with `{"text": …}` or `{"error": …}`."""
     from transformers.utils.chat_template_utils import render_jinja_template
 
     with suppress(OSError, ValueError):  # some systems have no /proc, or no such limit

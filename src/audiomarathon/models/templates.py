@@ -19,7 +19,10 @@ SECONDS = 5.0
 
 
 class _Child:
-    """The child process that renders templates; started at the first request, and again after its end or a fork."""
+    """The child process that renders chat templates.
+
+    It is started at the first request, and again after its end or a fork.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -72,12 +75,12 @@ atexit.register(_CHILD.stop)
 
 
 def render(tokenizer: Any, conversation: list[dict[str, Any]], **options: Any) -> str:
-    """Render a conversation with the tokenizer's chat template, up to the start of the model's turn.
+    """Return a conversation as text, made with the tokenizer's chat template, up to the start of the model's turn.
 
     Raises
     ------
     TemplateError
-        When the template fails, never ends or takes too much memory; the message names its file.
+        The template fails, never ends or takes too much memory; the message names its file.
     """
     template = tokenizer.chat_template
     if isinstance(template, dict):  # several templates, by name
@@ -100,7 +103,7 @@ def render(tokenizer: Any, conversation: list[dict[str, Any]], **options: Any) -
 
 
 def template_file(tokenizer: Any) -> Path:
-    """Return the file that holds a tokenizer's chat template, or the folder if there is none."""
+    """Return the file that holds a tokenizer's chat template, or the tokenizer's folder if there is no such file."""
     folder = Path(tokenizer.name_or_path)
     names = ("chat_template.json", "chat_template.jinja", "tokenizer_config.json")
     return next((folder / name for name in names if (folder / name).is_file()), folder)

@@ -1,7 +1,7 @@
-"""Any causal LM with a chat template, as a model that hears nothing: it reads transcripts in place of audio.
+"""Any causal LM with a chat template, as a model that takes no audio: it reads transcripts instead.
 
-It has no audio tower and no audio tokens, so `base` is the only method, and the stage `encoder` takes no time.
-`audiomarathon cascade` runs it (engine/cascade.py).
+It has no audio tower and no audio tokens, so `base` (no compression) is the only method, and the stage `encoder` takes
+no time. `audiomarathon cascade` runs it (engine/cascade.py).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from audiomarathon.models.templates import render
 
 
 class TextLLM(AudioLM):
-    """A text LLM, from a folder or the hub."""
+    """A text LLM, from a folder or the hub, that reads transcripts in place of audio."""
 
     title: ClassVar[str] = "a text LLM"
     architecture: ClassVar[Any] = AutoModelForCausalLM
@@ -36,7 +36,7 @@ class TextLLM(AudioLM):
 
     @classmethod
     def load(cls, path: Path, *, device: str, dtype: str, attn_implementation: str, device_map: str = "") -> Self:
-        """Load a checkpoint folder by transformers' class for causal LMs; see :meth:`AudioLM.load`."""
+        """Load a checkpoint folder with transformers' class for causal LMs, and return the model."""
         model, tokenizer = causal_lm(path, dtype=dtype, device_map=device_map, attn_implementation=attn_implementation)
         tokenizer.chat_template = template_in(path) or tokenizer.chat_template
         if not tokenizer.chat_template:
@@ -46,28 +46,28 @@ class TextLLM(AudioLM):
 
     @property
     def decoder(self) -> nn.Module:
-        """The LLM without its head; see :attr:`AudioLM.decoder`."""
+        """The LLM without its head."""
         decoder: nn.Module = self.model.get_decoder()
         return decoder
 
     @property
     def lm_head(self) -> nn.Module:
-        """The output projection over the vocabulary; see :attr:`AudioLM.lm_head`."""
+        """The output projection, which turns hidden states into logits over the vocabulary."""
         head: nn.Module = self.model.get_output_embeddings()
         return head
 
     @property
     def audio_tower(self) -> nn.Module:
-        """A module that is never called, so that the stage `encoder` is 0 s; see :attr:`AudioLM.audio_tower`."""
+        """A module that is never called, in place of an audio tower, so that the stage `encoder` takes 0 s."""
         return self._no_tower
 
     def worded(self, prompt: Prompt) -> str:
-        """Render a prompt as one user turn of plain text; break up control tokens, which a transcript may contain."""
+        """Return a prompt's text as one user turn; break up control tokens, which a transcript may contain."""
         text = break_control_tokens(prompt.text, self.tokenizer)
         return render(self.tokenizer, [{"role": "user", "content": text}])
 
     def encoded(self, prompts: Sequence[Prompt], counts: Iterable[int]) -> Any:
-        """Tokenize prompts without clips, padded on the left; see :meth:`AudioLM.encoded`.
+        """Turn prompts without clips into token ids, padded on the left.
 
         Raises
         ------
@@ -85,5 +85,5 @@ class TextLLM(AudioLM):
         return batch
 
     def prepare(self, prompts: Sequence[Prompt]) -> Any:
-        """Turn prompts without clips into a batch of tensors; see :meth:`AudioLM.prepare`."""
+        """Turn prompts without clips into a batch of tensors."""
         return self.batch(prompts)

@@ -1,4 +1,4 @@
-"""Time prefill and decode, and read peak memory.
+"""Time the encoder, prefill and decode of a `generate` call, and read peak memory.
 
 All stages are timed in one `generate` call. The calls of the audio tower are the stage `encoder`. Prefill ends at the
 first call of a logits processor, and the rest is decode. So nothing runs twice, and times of different calls are never
@@ -32,7 +32,7 @@ class Stages:
     decode
         Time from the first token's logits to the end, without `decode_setup`.
     decode_setup
-        Time to prepare decode as a graph; None if it ran eagerly.
+        Time to prepare decode as a CUDA graph; None if decode ran eagerly.
     """
 
     encoder: float
@@ -42,19 +42,19 @@ class Stages:
 
     @property
     def prefill(self) -> float:
-        """Time to first token: encoder and LLM prefill."""
+        """Time to first token: the seconds of encoder and LLM prefill together."""
         return self.encoder + self.llm_prefill
 
 
 class Clock:
-    """Take times with `perf_counter`, on a CPU or on several GPUs.
+    """Takes times with `perf_counter`, on a CPU or on several GPUs.
 
     On a CPU, a call has done its work when it returns. With several GPUs, wait for all of them at each mark, since CUDA
     events of different GPUs cannot be compared.
     """
 
     captures: ClassVar[bool] = True
-    """Whether decode may be captured as a graph while this clock runs."""
+    """Whether decode may be captured as a CUDA graph while this clock runs."""
 
     def __init__(self, devices: Sequence[torch.device] = ()) -> None:
         self.devices = devices
@@ -87,7 +87,7 @@ class Clock:
 
 
 class CudaClock(Clock):
-    """Take times with CUDA events on one GPU's stream, so that a mark never waits for the GPU."""
+    """Takes times with CUDA events on one GPU's stream, so that a mark never waits for the GPU."""
 
     def mark(self) -> Any:
         event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
@@ -99,13 +99,13 @@ class CudaClock(Clock):
 
 
 def make_clock(model: nn.Module) -> Clock:
-    """Return the clock for the devices that hold a model's parameters."""
+    """Return the clock that fits the devices that hold a model's parameters."""
     devices = sorted({p.device for p in model.parameters() if p.device.type == "cuda"}, key=lambda d: d.index or 0)
     return CudaClock(devices) if len(devices) == 1 else Clock(devices)
 
 
 class TokenWatch(LogitsProcessor):  # type: ignore[misc]
-    """A logits processor that changes no logits.
+    """A logits processor that leaves the logits as they are, and only watches them.
 
     It runs the functions `calls` once, when the first token's logits exist. It keeps each step's highest logit, which
     is NaN if any logit is NaN.
@@ -125,7 +125,7 @@ class TokenWatch(LogitsProcessor):  # type: ignore[misc]
         return scores
 
     def add(self, highest: torch.Tensor) -> None:
-        """Add the highest logits of steps that called no processor, shape (steps, B)."""
+        """Add the highest logits, shape (steps, B), of steps that ran without calling this processor."""
         self._highest += highest.unbind()
 
     def first_not_finite(self, row: int, steps: int) -> int | None:
@@ -155,7 +155,7 @@ class StageTimer:
 
     @contextmanager
     def watching(self, audio_tower: nn.Module) -> Iterator[None]:
-        """Inside the block, time each call of the audio tower, and note the peak of memory at the end of each call."""
+        """Time each call of the audio tower inside the block, and note the peak of GPU memory at its end."""
         begun: list[Any] = []
 
         def before(_module: nn.Module, _args: Any) -> None:
@@ -172,35 +172,39 @@ class StageTimer:
             yield
 
     def start(self) -> None:
-        """Wait for the device, reset its memory peak, and mark the start of the call."""
+        """Wait for the device, reset the measurement of its peak memory, and mark the start of the `generate` call."""
         self.clock.synchronize()
         self.clock.reset_peak_memory()
         self._start = self.clock.mark()
 
     def mark_first_token(self) -> None:
-        """Mark the end of prefill."""
+        """Mark the end of prefill: the first token's logits exist."""
         self._first = self.clock.mark()
 
     def stop(self, end: Any = None, setup: list[tuple[Any, Any]] | None = None) -> None:
-        """Mark the end of the call, then wait for the device.
+        """Mark the end of the `generate` call, then wait for the device.
 
         `end` is a mark to use as the end instead of this moment. `setup` has pairs of marks around the preparation of
-        decode as a graph. Both are None if decode ran eagerly.
+        decode as a CUDA graph. Both are None if decode ran eagerly.
         """
         self._end, self._setup = self.clock.mark() if end is None else end, setup
         self.clock.synchronize()
 
     def encoder_peak_memory_bytes(self) -> int | None:
-        """Return the peak of memory until the audio tower was done; None if the tower did not run, or on a CPU."""
+        """Return the peak of GPU memory until the audio tower was done; None if the tower did not run, or on a CPU."""
         return max(self._encoder_peaks, default=None)
 
     def peak_memory_bytes(self) -> int | None:
-        """Return the peak of memory of the whole call. Call :meth:`stop` first."""
+        """Return the peak of GPU memory of the whole `generate` call; None on a CPU. Call :meth:`stop` first."""
         peak = self.clock.peak_memory_bytes()
         return None if peak is None else max([peak, *self._encoder_peaks])
 
     def stages(self, asides: Sequence[tuple[Any, Any]] = ()) -> Stages:
-        """Return the measured stages; subtract the time between `asides` from LLM prefill. Call :meth:`stop` first."""
+        """Return the seconds of each stage; call :meth:`stop` first.
+
+        `asides` are pairs of marks around measurements that count for no stage; their time is subtracted from LLM
+        prefill.
+        """
         encoder = sum(self.clock.seconds(begin, end) for begin, end in self._encoder)
         prefill = self.clock.seconds(self._start, self._first)
         prefill -= sum(self.clock.seconds(begin, end) for begin, end in asides)
@@ -212,7 +216,8 @@ class StageTimer:
 
 
 class CacheProbe:
-    """Reads the sizes of the KV cache at the end of prefill: each layer's length, and the bytes of all layers.
+    """Reads the sizes of the KV cache at the end of prefill: each layer's number of positions, and the bytes of all
+    layers.
 
     For an encoder-decoder, the lengths are those of all layers' self-attention, then those of their cross-attention.
     """
@@ -223,7 +228,10 @@ class CacheProbe:
         self._cache: Any = None
 
     def watching(self, decoder: nn.Module) -> RemovableHandle:
-        """Remember the cache that the decoder receives in prefill, until :meth:`read` is called."""
+        """Hook the decoder to remember the KV cache that it gets in prefill, until :meth:`read` is called.
+
+        Return the hook's handle.
+        """
 
         def remember(_module: nn.Module, _args: Any, kwargs: dict[str, Any]) -> None:
             self._cache = kwargs.get("past_key_values")
@@ -233,7 +241,7 @@ class CacheProbe:
         return handle
 
     def read(self) -> None:
-        """Read the cache's sizes, then forget the cache. Call this at the end of prefill."""
+        """Read the KV cache's sizes, then forget the cache. Call this at the end of prefill."""
         caches = [getattr(self._cache, name, None) for name in ("self_attention_cache", "cross_attention_cache")]
         parts = [cache for cache in caches if cache is not None] or [self._cache] * (self._cache is not None)
         layers = [layer for part in parts for layer in part.layers if torch.is_tensor(layer.keys)]

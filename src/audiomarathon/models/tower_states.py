@@ -1,6 +1,6 @@
-"""Map the states of a Whisper-like audio tower to audio tokens, and find the tower's number of layers.
+"""Map the encoder states of a Whisper-like audio tower to audio tokens, and find the tower's number of layers.
 
-Dropping inside the tower needs this map: see :mod:`audiomarathon.compression.tower`.
+Dropping states inside the tower needs this map: see :mod:`audiomarathon.compression.tower`.
 """
 
 from __future__ import annotations
@@ -14,15 +14,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TowerStates:
-    """The states between the layers of a tower, for the clips of a batch.
+    """How many states the audio tower has between its layers, and which of them make an audio token, for a batch's
+    clips.
 
     Attributes
     ----------
     pooling
         Number of neighbouring states that make an audio token, after the tower's last layer.
     windows
-        For each window, in order: its number of states, and its number of audio tokens. The first states of a window
-        make its audio tokens. States of a window's padding are not counted.
+        (number of states, number of audio tokens) of each window into which the clips are cut, in order. The first
+        states of a window make its audio tokens. States of a window's padding are not counted.
     width
         Number of states of a window, padding included; 0 if windows follow each other without padding.
     """
@@ -33,7 +34,7 @@ class TowerStates:
 
     @classmethod
     def padded(cls, frames: torch.Tensor, tokens: torch.Tensor, width: int) -> TowerStates:
-        """Return the states of windows that are padded to `width` states; two states make an audio token.
+        """Return the map for windows that are padded to `width` states; two states make an audio token.
 
         `frames` and `tokens` have each window's number of mel frames and of audio tokens.
         """

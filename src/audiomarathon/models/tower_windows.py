@@ -1,9 +1,9 @@
-"""Run an audio tower that attends within windows with one attention call a layer, and without reading from the GPU.
+"""Run an audio tower that attends within windows with one attention call per layer, and without reading from the GPU.
 
-For sdpa and eager attention, transformers' towers of Qwen2.5-Omni and Qwen3-Omni call attention once a window and
-layer, and read the windows' lengths from the GPU three times a layer. If the name of the attention function contains
-"flash", they call it once a layer, with all windows. So we register such a function while the tower runs. It
-attends to each run of windows of equal length in one call. It pads nothing, since padding changes float32 bits.
+For sdpa and eager attention, transformers' towers of Qwen2.5-Omni and Qwen3-Omni call attention once per window and
+layer, and read the windows' lengths from the GPU three times per layer. If the name of the attention function contains
+"flash", they call it once per layer, with all windows. So we register such a function while the tower runs. It attends
+to each run of windows of equal length in one call. It pads nothing, since padding changes float32 bits.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _NAME = "flash_in_windows"
 
 @dataclass(frozen=True)
 class Windows:
-    """The windows of a batch's clips.
+    """The windows within which an audio tower attends, for a batch's clips.
 
     Attributes
     ----------
@@ -38,7 +38,7 @@ class Windows:
     arguments
         Arguments of the tower that it would otherwise compute with reads from the GPU.
     later
-        The windows' lengths after states were dropped between two layers, for each place with a drop.
+        The windows' lengths after states were dropped between two layers: one tuple of lengths for each drop.
     """
 
     places: torch.Tensor
@@ -48,7 +48,10 @@ class Windows:
 
     @classmethod
     def of(cls, places: torch.Tensor, cu_seqlens: torch.Tensor, device: torch.device, **more: torch.Tensor) -> Windows:
-        """Build windows from tensors on the CPU. `cu_seqlens` holds the windows' boundaries, shape (windows + 1,)."""
+        """Build the windows from tensors on the CPU, with copies on `device`.
+
+        `cu_seqlens` holds the windows' boundaries, shape (windows + 1,).
+        """
         lengths = tuple(cu_seqlens.diff().tolist())
         arguments = {name: tensor.to(device) for name, tensor in {"cu_seqlens": cu_seqlens, **more}.items()}
         return cls(places.to(device), lengths, {**arguments, "max_seqlen": max(lengths)})
@@ -60,13 +63,14 @@ class Windows:
 
 
 def modelling_file(module: nn.Module) -> Any:
-    """Return the Python module of transformers that defines a module's class."""
+    """Return the Python module of transformers in which a model's class is defined."""
     return sys.modules[type(module).__module__]
 
 
 @contextmanager
 def in_windows(model: Any, tower: nn.Module, windows: Windows | None) -> Iterator[None]:
-    """Inside the block, `model.get_audio_features` runs the tower on given windows, with one attention call per layer.
+    """Make `model.get_audio_features` run the tower on the given windows, with one attention call per layer, in the
+    block.
 
     If `windows` is None, change nothing.
     """
@@ -84,7 +88,7 @@ def in_windows(model: Any, tower: nn.Module, windows: Windows | None) -> Iterato
 
 @contextmanager
 def _attending(config: Any, either: tuple[tuple[int, ...], ...]) -> Iterator[None]:
-    """Inside the block, the tower attends in one call per layer, as it already does with flash attention.
+    """Make the tower attend in one call per layer inside the block, as it already does with flash attention.
 
     `either` has the windows' lengths, in frames, before and after each drop of states: a layer uses the list whose sum
     is its number of frames.

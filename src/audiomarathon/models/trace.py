@@ -1,4 +1,4 @@
-"""A method's report about one `generate` call: what it kept, and how long the choice took."""
+"""A compression method's report about one `generate` call: what it kept, and how long the choice took."""
 
 from __future__ import annotations
 
@@ -33,26 +33,28 @@ class Trace:
         For a pruner that drops in several steps: each step's first layer, and the positions of each sample that remain
         from this layer on, like `kept_positions`. None for other methods.
     merges
-        How each sample's audio tokens were merged; an item is None for a sample without merging. None instead of the
-        tuple if the method merges nothing.
+        How each sample's audio tokens were merged; None for a sample whose tokens were not. None instead of the tuple
+        if the method merges nothing.
     spans
         Pairs of clock marks (:meth:`Clock.mark`): just before and just after the method chose what to keep.
     asides
         Pairs of clock marks around measurements that the suite makes during prefill for its records; they count for no
         stage.
     positions
-        Function from a layer and a sample's row to the prompt positions that the layer computes in prefill, in order,
-        without fillers. None if every layer computes all positions.
+        Function that takes a layer and a sample's row, and returns the prompt positions that the layer computes in
+        prefill, in order, without fillers. None if every layer computes all positions.
     row_lengths
-        Number of those positions: for each sample, a number for each layer. None if every layer computes all positions.
+        Number of positions that a layer computes in prefill: for each sample, a number for each layer. None if every
+        layer computes all positions.
     prompts
         The new length of each sample's prompt, if it was shortened at the input; None otherwise.
     expected_lengths
-        Cache length of each layer after prefill, as the method predicts it. It is compared with the real cache.
+        Number of KV-cache entries of each layer after prefill, as the method predicts it. It is compared with the real
+        number.
     kept_entries
-        A list that the caller sets, to which a press appends the entries it keeps: for each layer a boolean tensor over
-        the entries before the press, shape (Hkv key heads, entries), or (B, Hkv, entries) in a batch of B samples. None
-        collects nothing.
+        A list that the caller sets, to which a press appends which KV-cache entries it keeps: for each layer a boolean
+        tensor over the entries before the press, shape (Hkv key heads, entries), or (B, Hkv, entries) in a batch of B
+        samples. None collects nothing.
     kept_shares
         For each sample, the share of (layer, head) pairs whose cache keeps each prompt position, shape (S,), padding
         included. None unless the method is an external press whose kept entries are known.
@@ -60,7 +62,7 @@ class Trace:
         For base: the mean cosine similarity of neighbouring audio tokens that enter the LLM, for each sample; at least
         0, and None without neighbours. None for other methods, and for encoder-decoders.
     entries
-        Number of cache entries that a press left: for each sample, a number for each layer, without fillers. None
+        Number of KV-cache entries that a press left: for each sample, a number for each layer, without fillers. None
         without a press.
     decode_hooks
         Handles of hooks that decode steps of transformers need; a static step (:mod:`.static_decode`) removes them.
@@ -88,14 +90,14 @@ class Trace:
 
     @contextmanager
     def scoring(self, clock: Clock) -> Iterator[None]:
-        """Count the time of the block as `scoring`, the time in which a method chooses what to keep."""
+        """Count the time of the block as `scoring`: the time in which a method chooses what to keep."""
         start = clock.mark()
         yield
         self.spans.append((start, clock.mark()))
 
     @contextmanager
     def looking(self, clock: Clock) -> Iterator[None]:
-        """Leave the time of the block out of LLM prefill, in which the block runs."""
+        """Leave the time of the block out of LLM prefill, in which the block runs, since it only measures."""
         start = clock.mark()
         yield
         self.asides.append((start, clock.mark()))

@@ -1,10 +1,9 @@
 """Voxtral (arXiv 2507.13264), on transformers' native class and mistral-common's tokenizer.
 
-A Whisper encoder hears windows of 30 s; the last window is padded with silence, which gets audio tokens too. A
-projector joins four encoder frames into one audio token, so there are 12.5 a second. mistral-common has two kinds of
+Its Whisper encoder takes windows of 30 s; the last window is padded with silence, which gets audio tokens too. A
+projector joins four encoder frames into one audio token, so there are 12.5 per second. mistral-common has two kinds of
 request. A question is a chat request. A prompt that asks for a transcript is a transcription request, which leaves out
-the prompt's text; if the prompt has no clip, it is a chat request too.
-:meth:`AudioLM.load` loads the checkpoint.
+the prompt's text; if the prompt has no clip, it is a chat request too. :meth:`AudioLM.load` loads the checkpoint.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ _SILENCE = np.zeros(1, np.float32)
 
 
 class Voxtral(AudioLM):
-    """Voxtral Mini and Small on whole clips, window by window."""
+    """Voxtral Mini and Small on whole clips, cut into windows of 30 s."""
 
     title: ClassVar[str] = "Voxtral"
     architecture: ClassVar[Any] = VoxtralForConditionalGeneration
@@ -44,18 +43,18 @@ class Voxtral(AudioLM):
 
     @classmethod
     def check_folder(cls, path: Path) -> None:  # noqa: ARG003
-        """Refuse a machine without mistral-common; see :meth:`AudioLM.check_folder`."""
+        """Raise ModelError if the package mistral-common is not installed."""
         check_installed("mistral_common", "voxtral")
 
     @classmethod
     def check_language(cls, folder: Path, language: str) -> None:  # noqa: ARG003
-        """Refuse a code that mistral-common refuses for every clip; see :meth:`AudioLM.check_language`."""
+        """Raise ModelError if the language is not a code of two letters, which mistral-common needs."""
         if len(language) != 2:
             raise ModelError(f"LANGUAGE={language}: not one of Voxtral's; allowed: codes of two letters (ISO 639-1)")
 
     @classmethod
     def read_tokenizer(cls, path: Path) -> Any:
-        """Read mistral-common's tokenizer, which needs no chat template; see :meth:`AudioLM.read_tokenizer`."""
+        """Read mistral-common's tokenizer from the checkpoint folder; it needs no chat template."""
         return MistralCommonBackend.from_pretrained(path)
 
     def __init__(self, model: Any, tokenizer: Any, feature_extractor: Any) -> None:
@@ -73,27 +72,30 @@ class Voxtral(AudioLM):
             )
 
     def prepare(self, prompts: Sequence[Prompt]) -> Inputs:
-        """Turn prompts into a batch, and count each sample's window padding; see :meth:`AudioLM.prepare`."""
+        """Turn prompts into a batch of tensors, and count each sample's audio tokens that stand for padding."""
         inputs = super().prepare(prompts)
         real = [sum(math.ceil(len(clip) / self.samples_per_token) for clip in prompt.clips) for prompt in prompts]
         return replace(inputs, window_padding=tuple(np.subtract(inputs.audio_tokens, real).tolist()))
 
     def heard(self, clips: Sequence[Waveform]) -> tuple[Sequence[int], dict[str, torch.Tensor]]:
-        """Extract the features of all clips; see :meth:`AudioLM.heard`.
+        """Return the features of all clips, cut into windows; the list of numbers of audio tokens is empty.
 
-        It returns no numbers of audio tokens, since :meth:`encoded` finds them itself.
+        :meth:`encoded` finds these numbers itself.
         """
         if not all(len(clip) for clip in clips):
             raise ModelError("a clip is empty")
         return [], {"input_features": torch.cat([self._windows(clip) for clip in clips])}
 
     def encoded(self, prompts: Sequence[Prompt], counts: Iterable[int]) -> Any:  # noqa: ARG002
-        """Tokenize prompts with mistral-common, padded on the left; see :meth:`AudioLM.encoded`."""
+        """Turn prompts into token ids with mistral-common, padded on the left."""
         tokens = {"input_ids": [self._tokens(prompt) for prompt in prompts]}
         return self.tokenizer.pad(tokens, padding_side="left", return_tensors="pt")
 
     def tower_states(self, inputs: Inputs) -> TowerStates:
-        """Return each window's states; silence makes audio tokens too. See :meth:`AudioLM.tower_states`."""
+        """Return which states of the audio tower each audio token is made from, window by window.
+
+        The states of the silence that pads a window make audio tokens too.
+        """
         audio = self.model.config.audio_config
         width, pooling = audio.max_source_positions, audio.intermediate_size // audio.hidden_size
         windows = ((width, width // pooling),) * len(inputs.tensors["input_features"])
@@ -111,7 +113,7 @@ class Voxtral(AudioLM):
         return windows
 
     def _tokens(self, prompt: Prompt) -> list[int]:
-        """Return the tokens of a prompt, as the family's processor makes them.
+        """Return the token ids of a prompt, equal to those that the family's processor makes.
 
         mistral-common takes audio as an encoded file. So give it a short silent clip for each real clip, which makes
         one window of audio tokens. Then repeat these tokens for each window of the real clip.
@@ -123,7 +125,7 @@ class Voxtral(AudioLM):
         return tokens
 
     def _request(self, prompt: Prompt) -> list[int]:
-        """Return mistral-common's tokens for the prompt, with one window of silence in place of each clip."""
+        """Return the token ids that mistral-common makes of a prompt, with one window of silence for each clip."""
         if not (prompt.transcription and prompt.clips):
             conversation = _conversation(prompt.text, [_SILENCE] * len(prompt.clips))
             return list(self.tokenizer.apply_chat_template(conversation)["input_ids"])
@@ -135,7 +137,7 @@ class Voxtral(AudioLM):
         return list(self.tokenizer.tokenizer.encode_transcription(request).tokens)
 
     def documented_inputs(self, path: Path, prompt: Prompt) -> Mapping[str, torch.Tensor]:
-        """Return the processor's inputs for a prompt; see :meth:`AudioLM.documented_inputs`.
+        """Return the inputs that the family's own processor makes of a prompt.
 
         For transcription, the processor rounds audio to 16 bits.
         """
@@ -155,7 +157,7 @@ def _conversation(text: str, clips: Sequence[Waveform]) -> list[dict[str, Any]]:
 
 
 def _wav(clip: Waveform) -> str:
-    """Encode a clip as a WAV file of floats, which rounds nothing, in base64."""
+    """Encode a clip in base64 as a WAV file of floats, which rounds nothing."""
     stream = io.BytesIO()
     soundfile.write(stream, clip, Voxtral.sampling_rate, format="WAV", subtype="FLOAT")
     return f"data:audio/wav;base64,{base64.b64encode(stream.getvalue()).decode()}"

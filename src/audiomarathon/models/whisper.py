@@ -1,11 +1,11 @@
 """Whisper (arXiv 2212.04356), on transformers' native class: an encoder-decoder, so audio is not in the prompt.
 
-The encoder turns a window of 30 s into 1,500 states, 50 a second, and the decoder attends to them. A clip is cut into
+The encoder turns a window of 30 s into 1,500 states, 50 per second, and the decoder attends to them. A clip is cut into
 windows at quiet moments. The windows of all clips of a batch are the rows of one call, and a reply joins its windows'
 transcripts. Decoding is greedy, without timestamps, translation or fallbacks.
 
-Methods see a virtual prompt: the states of each window, then the decoder's forced tokens. The states of sound are its
-audio tokens. The states of a window's padding are thinned by the same ratio.
+Methods see a virtual prompt: the states of each window, then the decoder's forced tokens (language, task). The states
+that stand for the clip count as its audio tokens. The states of a window's padding are dropped at the same ratio.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _MOMENT_S = 0.2  # length of a moment, in seconds
 
 
 class Whisper(AudioLM):
-    """Whisper on whole clips, window by window."""
+    """Whisper on whole clips, cut into windows of at most 30 s."""
 
     title: ClassVar[str] = "Whisper"
     architecture: ClassVar[Any] = WhisperForConditionalGeneration
@@ -70,36 +70,36 @@ class Whisper(AudioLM):
 
     @classmethod
     def read_tokenizer(cls, path: Path) -> Any:
-        """Read the tokenizer, which needs no chat template; see :meth:`AudioLM.read_tokenizer`."""
+        """Read the tokenizer from the checkpoint folder; it needs no chat template."""
         return AutoTokenizer.from_pretrained(path, trust_remote_code=False)
 
     @property
     def decoder(self) -> nn.Module:
-        """The text decoder; see :attr:`AudioLM.decoder`."""
+        """The text decoder."""
         decoder: nn.Module = self.model.model.decoder
         return decoder
 
     @property
     def audio_tower(self) -> nn.Module:
-        """The encoder; see :attr:`AudioLM.audio_tower`."""
+        """The audio encoder."""
         encoder: nn.Module = self.model.model.encoder
         return encoder
 
     @property
     def lm_head(self) -> nn.Module:
-        """The output projection, which shares the token embeddings; see :attr:`AudioLM.lm_head`."""
+        """The output projection, which has the same weights as the token embeddings."""
         head: nn.Module = self.model.proj_out
         return head
 
     @property
     def prefill_only(self) -> Sequence[nn.Module]:
-        """The projections of the states to keys and values; see :attr:`AudioLM.prefill_only`."""
+        """The projections that turn the encoder's states into keys and values: they run in prefill, never in decode."""
         attentions: list[Any] = [layer.encoder_attn for layer in self.decoder_layers]
         return [part for attention in attentions for part in (attention.k_proj, attention.v_proj)]
 
     @classmethod
     def check_language(cls, folder: Path, language: str) -> None:
-        """Refuse a language that the checkpoint does not know; see :meth:`AudioLM.check_language`."""
+        """Raise ModelError if the checkpoint does not know the language of the speech."""
         with loading(folder, cls.title):
             cls.refuse_other_kinds(folder)
             cls.check_folder(folder)
@@ -108,7 +108,7 @@ class Whisper(AudioLM):
 
     @classmethod
     def check_folder(cls, path: Path) -> None:
-        """Refuse a generation config without the forced tokens; see :meth:`AudioLM.check_folder`."""
+        """Raise ModelError if generation_config.json is missing, or lacks the ids of the decoder's first tokens."""
         file = path / "generation_config.json"
         known = (json_object(file.read_bytes()) if file.is_file() else None) or {}
         wanted = ("no_timestamps_token_id", *("lang_to_id", "task_to_id") * bool(known.get("is_multilingual", True)))
@@ -121,21 +121,25 @@ class Whisper(AudioLM):
 
     @classmethod
     def longest_reply(cls, folder: Path) -> int:
-        """Return OpenAI's token limit per window (`DecodingOptions.sample_len`): half of the decoder's positions."""
+        """Return the token limit of each window's transcript, which OpenAI's code sets to half of the decoder's
+        positions.
+
+        There it is `DecodingOptions.sample_len`.
+        """
         return int(cls.read_config(folder).max_target_positions) // 2
 
     def forced(self, language: str) -> list[int]:
-        """Return the tokens with which the decoder's prompt begins.
+        """Return the token ids with which the decoder's prompt begins: start, language, task, no timestamps.
 
         Raises
         ------
         ModelError
-            When the checkpoint does not know the language.
+            The checkpoint does not know the language.
         """
         return [self.model.config.decoder_start_token_id, *_spoken(self.published, language)]
 
     def cut(self, clip: Waveform) -> list[Waveform]:
-        """Cut a clip into windows of at most 30 s, each at the quietest moment of the last seconds before its end."""
+        """Cut a clip into windows of at most 30 s, each at the quietest moment of the last five seconds."""
         most, moment = self.feature_extractor.n_samples, round(_MOMENT_S * self.sampling_rate)
         windows = []
         while len(clip) > most:
@@ -147,7 +151,10 @@ class Whisper(AudioLM):
         return [*windows, clip]
 
     def prepare(self, prompts: Sequence[Prompt]) -> Inputs:
-        """Turn prompts into a batch: features of each window, and the virtual prompt; see :meth:`AudioLM.prepare`."""
+        """Turn prompts into a batch of tensors: the features of each window, and the mask of the virtual prompt.
+
+        In a virtual prompt, the encoder's states stand for audio tokens (see the module's text).
+        """
         if not all(prompt.clips and all(len(clip) for clip in prompt.clips) for prompt in prompts):
             raise ModelError("Whisper transcribes audio, but a prompt has no clip, or an empty one")
         windows = [[window for clip in prompt.clips for window in self.cut(clip)] for prompt in prompts]
@@ -175,20 +182,20 @@ class Whisper(AudioLM):
         return Inputs(tensors, audio_mask.to(self.device), seeds, states=states, clips=clips)
 
     def _virtual(self, states: Sequence[int], forced: int) -> torch.Tensor:
-        """Return the audio mask of one sample's prompt: its windows' states, then the forced tokens of each window."""
+        """Return the audio mask of one sample's virtual prompt: True at the states of its windows.
+
+        Behind these come the forced tokens (language, task) of each window.
+        """
         places = torch.arange(self.window_states)
         return torch.cat([*(places < count for count in states), torch.zeros(forced * len(states), dtype=torch.bool)])
 
     def tower_states(self, inputs: Inputs) -> TowerStates:
-        """Return each window's states, each of which counts as an audio token; see :meth:`AudioLM.tower_states`."""
+        """Return each window's number of encoder states, each of which counts as an audio token."""
         windows = tuple((count, count) for counts in inputs.states for count in counts)
         return TowerStates(1, windows, self.window_states)
 
     def documented_inputs(self, path: Path, prompt: Prompt) -> Mapping[str, torch.Tensor]:
-        """Return the features of each window as Whisper's feature extractor makes them.
-
-        See :meth:`AudioLM.documented_inputs`.
-        """
+        """Return the features of each window, as Whisper's own feature extractor makes them."""
         extractor = self.feature_extractor_class.from_pretrained(path)
         windows = [window for clip in prompt.clips for window in self.cut(clip)]
         return dict(extractor(windows, sampling_rate=self.sampling_rate, return_tensors="pt"))
@@ -196,7 +203,7 @@ class Whisper(AudioLM):
     def call(
         self, inputs: Inputs, config: GenerationConfig, processors: LogitsProcessorList
     ) -> tuple[torch.Tensor, Any]:
-        """Generate with the checkpoint's own lists of suppressed tokens; see :meth:`AudioLM.call`."""
+        """Generate with the checkpoint's lists of suppressed tokens; return (new tokens, what `generate` returned)."""
         forced = inputs.tensors["decoder_input_ids"]
         config.max_new_tokens = min(config.max_new_tokens, self.model.config.max_target_positions // 2)  # longest_reply
         config.decoder_start_token_id = self.model.config.decoder_start_token_id
@@ -214,9 +221,9 @@ class Whisper(AudioLM):
         return output.sequences[:, forced.shape[1] :], output
 
     def joined(self, inputs: Inputs, rows: Sequence[Reply]) -> tuple[Reply, ...]:
-        """Join the transcripts of each sample's windows; `new_tokens` is that of the longest window.
+        """Join the transcripts of each sample's windows into one reply; `new_tokens` is that of the longest window.
 
-        Windows are decoded side by side, so this is the number of steps. See :meth:`AudioLM.joined`.
+        Windows are decoded side by side, so this is the number of steps.
         """
         remaining, replies = iter(rows), []
         for states in inputs.states:
@@ -232,7 +239,7 @@ class Whisper(AudioLM):
         return tuple(replies)
 
     def by_sample(self, inputs: Inputs, logits: torch.Tensor) -> torch.Tensor:
-        """Concatenate the logits of each sample's windows along the steps; see :meth:`AudioLM.by_sample`.
+        """Concatenate the logits of each sample's windows along the steps.
 
         This turns (steps, windows, vocabulary) into (steps, B samples, vocabulary). Samples with fewer windows are
         padded with zeros at the end.
@@ -243,14 +250,14 @@ class Whisper(AudioLM):
         return torch.nn.utils.rnn.pad_sequence(joined)
 
     def allowed(self, logits: torch.Tensor) -> torch.Tensor:
-        """Set the logits of the checkpoint's suppressed tokens to −∞; see :meth:`AudioLM.allowed`."""
+        """Set the logits of the tokens that the checkpoint suppresses to −∞."""
         known = self.published
         kept = logits.index_fill(-1, torch.tensor(known.suppress_tokens or [], dtype=torch.long), -torch.inf)
         kept[0, known.begin_suppress_tokens or []] = -torch.inf
         return kept
 
     def plainly(self, tensors: Mapping[str, torch.Tensor], steps: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Generate by Whisper's own `generate`, each window alone; see :meth:`AudioLM.plainly`."""
+        """Generate by Whisper's own `generate`, each window alone; return the tokens and raw logits of all windows."""
         config, tokens, logits = copy.deepcopy(self.published), [], []
         more = {"max_new_tokens": steps, "eos_token_id": None, "return_dict_in_generate": True, "output_logits": True}
         config.update(do_sample=False, max_length=None, **more)
@@ -263,7 +270,10 @@ class Whisper(AudioLM):
 
 
 def _spoken(known: GenerationConfig, language: str) -> list[int]:
-    """Return the prompt's tokens after the first: language and `transcribe` (if multilingual), then "no timestamps"."""
+    """Return the decoder's forced tokens after the first: language, `transcribe`, "no timestamps".
+
+    Language and `transcribe` are left out if the checkpoint is not multilingual.
+    """
     if not getattr(known, "is_multilingual", True):
         if language != "en":
             raise ModelError(f"LANGUAGE={language}: this checkpoint hears English only; allowed: en")

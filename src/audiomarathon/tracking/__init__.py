@@ -1,1 +1,1 @@
-"""Show runs in a tracker, such as MLflow, while they run."""
+"""Show runs in a tracker, such as MLflow, while they are running."""

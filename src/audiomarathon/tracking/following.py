@@ -1,7 +1,7 @@
-"""Send a task's runs to trackers while they run.
+"""Send a task's runs to trackers, such as MLflow, while they are running.
 
-Figures are sent now and then, so that a run does not wait for a server after every sample. They are sent between
-samples, never while a sample is timed.
+Scores and times are sent now and then, so that a run does not wait for a server after every sample. They are sent
+between samples, never while a sample is timed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ _STAGES = ("encoder", "llm_prefill", "prefill", "decode")
 
 
 class _Curve:
-    """The curves of one run for trackers: collects its new records in `fresh`, and turns them into points to send."""
+    """The curves of one run for trackers.
+
+    It collects the run's new records in `fresh`, and turns them into points to send.
+    """
 
     def __init__(self, task: Task, run: TrackedRun) -> None:
         self.run, self._task = run, task
@@ -36,7 +39,7 @@ class _Curve:
         self.sent = time.monotonic()
 
     def points(self) -> list[Point]:
-        """Return a point of the curves for each answered sample that was not sent yet.
+        """Return the points to send: one for each sample that was answered since the last call.
 
         The last point has the score so far; of the other points, only some have it, since scoring takes time.
         """
@@ -56,7 +59,7 @@ class _Curve:
         return points
 
     def _score(self) -> dict[str, float]:
-        """Return the score of all samples so far; empty if there is none."""
+        """Return {"score": score of all samples so far}; empty if there is no score."""
         scorer = self._task.scorer
         try:
             score = sums_of(scorer, list(self._verdicts.values())).figures[scorer.figure.name]
@@ -78,7 +81,7 @@ def following(
     jobs
         The runs, whose folders must already be open (inside their `with` block).
     clips
-        Hash of each selected sample's clips.
+        Hash of each selected sample's clips, as {sample id: hash}.
     say
         Receives a line for the user when a tracker fails.
     """

@@ -24,12 +24,12 @@ _COUNTS = ("n", "errors", "unparsed", "peak_memory_bytes", "kv_bytes")
 
 
 class MLflow(Tracker):
-    """Writes runs to an MLflow server, or to a database (`sqlite:///mlflow.db`)."""
+    """The tracker that writes runs to an MLflow server, or to a database (`sqlite:///mlflow.db`)."""
 
     key = "mlflow"
 
     def connect(self) -> None:
-        """Find the experiment, or create it.
+        """Find MLflow's experiment for the runs, or create it.
 
         Raises
         ------
@@ -60,7 +60,7 @@ class MLflow(Tracker):
         self._bases: dict[tuple[str, str], Mapping[str, float]] = {}
 
     def started(self, run: TrackedRun) -> None:
-        """Continue the MLflow run with this run's folder and identity, or create it; log the identity as parameters."""
+        """Open the MLflow run for a run's folder and identity, or create it; log the identity as parameters."""
         place = str(run.folder.resolve())
         id_ = self._runs[place] = self._open(f"{place} {sorted(run.identity.items())}", f"{run.task} {run.label}")
         history = self._client.get_metric_history(id_, "answered")
@@ -69,14 +69,17 @@ class MLflow(Tracker):
         self._client.log_batch(id_, params=self._params(facts))
 
     def scored(self, run: TrackedRun, points: Sequence[Point]) -> None:
-        """Add new points to the curves."""
+        """Add new points to the curves of a run; leave out those that MLflow already has."""
         place = str(run.folder.resolve())
         fresh = [point for point in points if point.samples > self._known[place]]
         self._log(self._runs[place], {point.samples: {"answered": point.samples, **point.figures} for point in fresh})
         self._known[place] = max([self._known[place], *(point.samples for point in fresh)])
 
     def finished(self, run: TrackedRun, summary: Mapping[str, Any] | None) -> None:
-        """Add the summary's figures and files; in a sweep, also add a point to the method's curves over the ratio."""
+        """Add the summary's scores, times and files to a run's MLflow run, and close it.
+
+        In a sweep, also add a point to the method's curves over the ratio.
+        """
         id_ = self._runs[str(run.folder.resolve())]
         if summary is None:
             self._client.set_terminated(id_, "KILLED")
@@ -90,7 +93,7 @@ class MLflow(Tracker):
             self._by_ratio(run, figures)
 
     def _by_ratio(self, run: TrackedRun, figures: Mapping[str, float]) -> None:
-        """Add a setting to its method's curves. Their x axis is the ratio in percent; base is first, if it ran."""
+        """Add a setting to its method's curves, whose x axis is the ratio in percent; base comes first, if it ran."""
         beside = (run.task, str(run.folder.parent.resolve()))
         if run.method == Base.key:
             self._bases[beside] = figures
@@ -131,7 +134,7 @@ class MLflow(Tracker):
 
 
 def _figures(summary: Mapping[str, Any]) -> dict[str, float]:
-    """Return the figures of a summary by metric name: score and interval, counts, and the median of each time."""
+    """Return the numbers in a summary as {metric name: value}: score, interval, counts, median of each time."""
     low, high = (summary.get("intervals") or {}).get("score") or (None, None)
     times = {f"{name}.p50": timing["p50"] for name, timing in summary["timing"].items() if isinstance(timing, dict)}
     counts = {name: summary.get(name) for name in _COUNTS}

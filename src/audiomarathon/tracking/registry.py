@@ -12,7 +12,7 @@ GROUP = "audiomarathon.trackers"  # entry point group
 
 
 def open_trackers(given: str) -> Sequence[Tracker]:
-    """Return the trackers named in `given` (the value of `--track`, joined by commas), ready to use.
+    """Return the trackers that `given` names (the value of `--track`, joined by commas), ready to use.
 
     Raises
     ------

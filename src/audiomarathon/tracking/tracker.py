@@ -1,4 +1,4 @@
-"""The interface of trackers: three methods, called when a run starts, when it has new figures, and when it ends."""
+"""The interface of trackers: three methods, called when a run starts, has new scores or times, and ends."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class TrackedRun:
     label
         Label of the setting, such as `random-0.9-layer2`, which is also the name of the run's folder.
     ratio
-        Fraction of tokens or cache entries to remove; 0 for base and for joined methods.
+        Fraction of tokens or KV-cache entries to remove; 0 for base and for joined methods.
     folder
-        Contains `run.json`, `samples.jsonl` and, after the end, `summary.json`.
+        The run's folder, with `run.json`, `samples.jsonl` and, after the end, `summary.json`.
     identity
-        The run's identity.
+        The facts that must not change when the run resumes, such as prompts, data and seed.
     swept
         True if other settings of the same task run in the same command.
     """
@@ -41,9 +41,9 @@ class TrackedRun:
 
 @dataclass(frozen=True)
 class Point:
-    """A point on a run's curves: figures after `samples` answered samples.
+    """A point on a run's curves: numbers after `samples` answered samples.
 
-    Figures are the score so far (if computed at this point), and the last sample's seconds by stage.
+    `figures` are the score so far (if computed at this point), and the last sample's seconds of each stage.
     """
 
     samples: int
@@ -51,7 +51,9 @@ class Point:
 
 
 class Tracker(ABC):
-    """Shows runs in another program. A tracker that raises an exception gets no more calls; the run continues.
+    """Base class of trackers, which show runs in another program.
+
+    A tracker that raises an exception gets no more calls; the run continues.
 
     Attributes
     ----------

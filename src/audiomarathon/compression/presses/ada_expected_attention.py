@@ -1,4 +1,4 @@
-"""Expected attention's scores, with one budget for all heads of a layer."""
+"""Expected attention's scores, with one budget of KV-cache entries for all heads of a layer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from audiomarathon.compression.presses.expected_attention import ExpectedAttenti
 
 @dataclass(frozen=True)
 class AdaExpectedAttention(ExpectedAttention):
-    """Expected attention with Ada-KV (Y. Feng et al., arXiv 2407.11550): a layer's heads share one budget."""
+    """Expected attention with Ada-KV: a layer's heads share one budget of KV-cache entries.
+
+    Ada-KV is by Y. Feng et al., arXiv 2407.11550.
+    """
 
     key: ClassVar[str] = "ada_expected_attention"
     title: ClassVar[str] = "expected_attention with budgets that differ by head; the ratio holds on average"

@@ -1,4 +1,4 @@
-"""Ada-SnapKV: SnapKV's scores, with one budget for all heads of a layer."""
+"""Ada-SnapKV: SnapKV's scores, with one budget of KV-cache entries for all heads of a layer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from audiomarathon.compression.presses.snapkv import SnapKV
 
 @dataclass(frozen=True)
 class AdaSnapKV(SnapKV):
-    """SnapKV with Ada-KV (Y. Feng et al., arXiv 2407.11550): heads with broad attention keep more entries."""
+    """SnapKV with Ada-KV (Y. Feng et al., arXiv 2407.11550): heads with broad attention keep more KV-cache entries."""
 
     key: ClassVar[str] = "ada_snapkv"
     title: ClassVar[str] = "snapkv with budgets that differ by head; the ratio holds on average"

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class AudioKV(SnapKV):
-    """Low-pass SnapKV's scores of the candidates by FFT: keep the lowest quarter of the spectrum.
+    """SnapKV with scores that are low-passed along time, by FFT: only the lowest quarter of the spectrum is kept.
 
     The idea comes from arXiv 2604.06694; the code does not.
     """
@@ -26,9 +26,10 @@ class AudioKV(SnapKV):
     passed: float = 0.25
 
     def smoothed(self, score: torch.Tensor, cached: Cached) -> torch.Tensor:
-        """Return the pooled scores, shape (Hkv, S − window), with those of the candidates smoothed over time.
+        """Return the pooled scores, shape (Hkv, S − window), in which those of the candidates are smoothed over time.
 
-        The filter is a low-pass. The last `window` prompt positions have no scores here, since they always stay.
+        Candidates are the entries that may be removed. The filter is a low-pass. The last `window` prompt positions
+        have no scores here, since they always stay.
         """
         import torch
 

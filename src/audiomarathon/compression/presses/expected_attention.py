@@ -1,4 +1,4 @@
-"""Expected attention: keep the entries that future queries will probably attend to."""
+"""Expected attention: keep the KV-cache entries that future queries will probably attend to."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ExpectedAttention(KVPress):
-    """Score each entry by the attention expected from future queries, times the norm of its value.
+    """Score each KV-cache entry by the attention expected from future queries, times the norm of its value.
 
     A. Devoto et al., "Expected Attention: KV Cache Compression by Estimating Attention from Future Queries
     Distribution", arXiv 2510.00636, as NVIDIA's kvpress computes it. Queries before rotation are assumed to be
@@ -29,7 +29,7 @@ class ExpectedAttention(KVPress):
     sinks: int = 4
 
     def score(self, cached: Cached) -> torch.Tensor:
-        """Score each entry by its expected attention × value norm; see :meth:`KVPress.score`."""
+        """Return each KV-cache entry's score, shape (key heads, entries): expected attention × norm of its value."""
         import torch
 
         groups, length, size = cached.key.shape
@@ -48,7 +48,7 @@ class ExpectedAttention(KVPress):
 
 
 def _unrotated(query: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """Undo the rotary embedding, which rotated and scaled the first `cos.shape[-1]` dimensions."""
+    """Undo the rotary embedding of queries, which rotated and scaled their first `cos.shape[-1]` dimensions."""
     import torch
 
     turned = cos.shape[-1]
@@ -60,7 +60,7 @@ def _unrotated(query: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> tor
 
 
 def _mean_rotation(cos: torch.Tensor, sin: torch.Tensor, size: int) -> torch.Tensor:
-    """Return the mean of the rotary embedding's rotations over positions, as a matrix of shape (size, size).
+    """Return the mean of the rotary embedding's rotations over the given positions, as a matrix of shape (size, size).
 
     Dimensions that are not rotated stay as they are.
     """

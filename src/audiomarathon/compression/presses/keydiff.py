@@ -1,4 +1,4 @@
-"""KeyDiff: keep the keys that differ most from the mean key."""
+"""KeyDiff: keep the KV-cache entries whose keys differ most from the mean key."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class KeyDiff(KVPress):
-    """Score each entry by −cosine(key, mean of the normalised keys).
+    """Score each KV-cache entry by −cosine(key, mean of the normalised keys).
 
     J. Park et al., "KeyDiff: Key Similarity-Based KV Cache Eviction for Long-Context LLM Inference", arXiv 2504.15364.
     """
@@ -23,7 +23,7 @@ class KeyDiff(KVPress):
     paper: ClassVar[str] = "2504.15364"
 
     def score(self, cached: Cached) -> torch.Tensor:
-        """Score each entry by how much its key differs from the mean key; see :meth:`KVPress.score`."""
+        """Return each KV-cache entry's score, shape (key heads, entries): how its key differs from the mean key."""
         from torch.nn.functional import cosine_similarity, normalize
 
         keys = cached.key.float()

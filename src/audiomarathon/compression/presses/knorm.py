@@ -1,4 +1,4 @@
-"""Knorm: keep the keys of small norm, which attract attention."""
+"""Knorm: keep the KV-cache entries whose keys have a small norm, since they attract attention."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Knorm(KVPress):
-    """Score each entry by −‖key‖₂: entries with small keys stay.
+    """Score each KV-cache entry by −‖key‖₂: entries with small keys stay.
 
     A. Devoto et al., "A Simple and Effective L2 Norm-Based Strategy for KV Cache Compression", arXiv 2406.11430.
     """
@@ -23,7 +23,7 @@ class Knorm(KVPress):
     paper: ClassVar[str] = "2406.11430"
 
     def score(self, cached: Cached) -> torch.Tensor:
-        """Score each entry by −‖key‖₂; see :meth:`KVPress.score`."""
+        """Return each KV-cache entry's score, shape (key heads, entries): −‖key‖₂."""
         import torch
 
         norm: torch.Tensor = torch.linalg.vector_norm(cached.key.float(), dim=-1)

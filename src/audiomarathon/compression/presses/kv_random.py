@@ -1,4 +1,4 @@
-"""Random entries: the control that every press should beat."""
+"""Random KV-cache entries: the control that every press should beat."""
 
 from __future__ import annotations
 
@@ -13,13 +13,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class KVRandom(KVPress):
-    """Score entries at random, seeded by sample and layer. Draw on the CPU: scores are the same on every machine."""
+    """Score KV-cache entries at random, seeded by sample and layer.
+
+    The scores are drawn on the CPU, so that they are equal on every machine.
+    """
 
     key: ClassVar[str] = "kv_random"
     title: ClassVar[str] = "seeded random entries"
 
     def score(self, cached: Cached) -> torch.Tensor:
-        """Draw a random score for each entry; see :meth:`KVPress.score`."""
+        """Return a random score for each KV-cache entry, shape (key heads, entries)."""
         import torch
 
         generator = torch.Generator().manual_seed(cached.seed * 1009 + cached.layer)

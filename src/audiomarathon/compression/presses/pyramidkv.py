@@ -1,4 +1,4 @@
-"""PyramidKV: SnapKV with larger budgets in lower layers."""
+"""PyramidKV: SnapKV that keeps more KV-cache entries in lower layers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from audiomarathon.compression.presses.snapkv import SnapKV
 
 @dataclass(frozen=True)
 class PyramidKV(SnapKV):
-    """SnapKV's scores, with budgets that fall linearly from layer to layer. The mean budget is k.
+    """SnapKV's scores, with budgets of entries that fall linearly from layer to layer. The mean budget is k.
 
     Z. Cai et al., "PyramidKV: Dynamic KV Cache Compression based on Pyramidal Information Funneling", arXiv 2406.02069,
     section 3: the last layer keeps k/β entries (β is the field `beta`) and the first 2k − k/β. Both move towards k if
@@ -28,9 +28,9 @@ class PyramidKV(SnapKV):
     beta: int = 20
 
     def budgets(self, total: int, layers: int) -> list[int]:
-        """Return each layer's number of entries to keep: it falls linearly from layer to layer, with mean k.
+        """Return how many KV-cache entries each layer keeps: fewer from layer to layer, linearly, with mean k.
 
-        See :meth:`KVPress.budgets`.
+        `total` is the number of entries that may be removed.
         """
         kept = kept_count(total, self.ratio)
         if layers == 1:

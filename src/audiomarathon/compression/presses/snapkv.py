@@ -1,4 +1,4 @@
-"""SnapKV: keep the entries that the end of the prompt attends to, smoothed over neighbours."""
+"""SnapKV: keep the KV-cache entries that the end of the prompt attends to, with scores smoothed over neighbours."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SnapKV(KVPress):
-    """Score each entry by the mean attention of the last `window` prompt positions, average-pooled along the prompt.
+    """Score each KV-cache entry by the mean attention of the last `window` prompt positions, then pool along the
+    prompt.
 
-    The entries of these last positions always stay.
+    Pooling averages each score with its neighbours' scores. The entries of the last positions always stay.
 
     Y. Li et al., "SnapKV: LLM Knows What You are Looking for Before Generation", arXiv 2404.14469, section 4.
     """
@@ -28,7 +29,7 @@ class SnapKV(KVPress):
     kernel: int = 5
 
     def score(self, cached: Cached) -> torch.Tensor:
-        """Score each entry by pooled attention from the end of the prompt; see :meth:`KVPress.score`."""
+        """Return each KV-cache entry's score, shape (key heads, entries): pooled attention from the prompt's end."""
         import torch
         from torch.nn.functional import avg_pool1d
 
@@ -40,5 +41,5 @@ class SnapKV(KVPress):
         return torch.nn.functional.pad(score, (0, window), value=torch.inf)
 
     def smoothed(self, score: torch.Tensor, cached: Cached) -> torch.Tensor:  # noqa: ARG002
-        """Return the pooled scores, shape (Hkv, S − window), unchanged. A subclass may smooth them further."""
+        """Return the pooled scores, shape (Hkv, S − window), unchanged; a subclass may smooth them further."""
         return score

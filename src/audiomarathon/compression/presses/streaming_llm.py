@@ -1,4 +1,4 @@
-"""StreamingLLM: attention sinks and the most recent entries."""
+"""StreamingLLM: keep the first KV-cache entries (attention sinks) and the most recent."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class StreamingLLM(KVPress):
-    """Of the entries that may be removed, keep the first few (attention sinks) and the most recent.
+    """Of the KV-cache entries that may be removed, keep the first few (attention sinks) and the most recent.
 
     G. Xiao et al., "Efficient Streaming Language Models with Attention Sinks", arXiv 2309.17453, section 3.2.
     """
@@ -25,7 +25,7 @@ class StreamingLLM(KVPress):
     sinks: int = 4
 
     def score(self, cached: Cached) -> torch.Tensor:
-        """Score each entry by its position, later ones higher; the sinks get infinity. See :meth:`KVPress.score`."""
+        """Return each KV-cache entry's score, shape (key heads, entries): its position, infinity for sinks."""
         import torch
 
         heads, length = cached.key.shape[:2]

@@ -1,4 +1,4 @@
-"""TOVA: keep the entries that the last prompt token attends to."""
+"""TOVA: keep the KV-cache entries that the last prompt token attends to."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Tova(KVPress):
-    """Score each entry by the attention of the last query, mean over heads; the last entry always stays.
+    """Score each KV-cache entry by the attention of the last query, mean over heads; the last entry always stays.
 
     M. Oren et al., "Transformers are Multi-State RNNs", arXiv 2401.06104, section 4.
     """
@@ -23,7 +23,7 @@ class Tova(KVPress):
     paper: ClassVar[str] = "2401.06104"
 
     def score(self, cached: Cached) -> torch.Tensor:
-        """Score each entry by its attention from the last prompt token; see :meth:`KVPress.score`."""
+        """Return each KV-cache entry's score, shape (key heads, entries): its attention from the last prompt token."""
         import torch
 
         score = cached.attention.of_last_queries()[0, :, 0].mean(0)

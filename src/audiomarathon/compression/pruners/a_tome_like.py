@@ -20,12 +20,13 @@ class ATomeLike(MergeAdjacent):
     Differences from A-ToMe:
 
     - The model is not trained for it.
-    - Exactly k states remain in each window. The paper's other choice, a similarity threshold, is not offered.
+    - Exactly k states remain in each window of the tower. The paper's other choice, a similarity threshold, is not
+      offered.
     - The keys are those of the layer that the states enter, and are computed only for this choice. A-ToMe merges inside
       a layer, after its attention, by the keys of that attention.
     - A run of similar neighbours of any length becomes one state in a step, as in :class:`MergeAdjacent`. An average of
       averages weighs each part equally, however many states it stands for.
-    - The layers are our choice, and padding is thinned at a uniform stride by the same share.
+    - The layers are our choice, and states of padding are dropped at a uniform stride, by the same share.
     """
 
     key: ClassVar[str] = "a_tome_like"
@@ -40,7 +41,7 @@ class ATomeLike(MergeAdjacent):
     modules: int = 4
 
     def steps(self, depth: int) -> Sequence[tuple[int, float]]:
-        """Return the layers that merge, and the share of merges done by each; see :meth:`TokenPruner.steps`."""
+        """Return (layer, share of all merges that are done by then) for each layer of the tower that merges."""
         first = self.in_tower(depth)
         count = max(1, min(self.modules, depth - first))
         gone = [(1 - (1 - self.ratio) ** (nth / count)) / self.ratio for nth in range(1, count + 1)]

@@ -31,7 +31,7 @@ class Dart(TokenPruner):
     text_pivots: int = 4
 
     def select(self, evidence: Evidence) -> torch.Tensor:
-        """Choose pivots, and the audio tokens least similar to them; see :meth:`TokenPruner.select`."""
+        """Return the indices of the audio tokens to keep: pivots, and the tokens least similar to them."""
         import torch
         from torch.nn.functional import normalize
 

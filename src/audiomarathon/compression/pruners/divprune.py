@@ -33,7 +33,7 @@ class DivPrune(TokenPruner):
     places: ClassVar[tuple[str, ...]] = ("layer", "input")
 
     def select(self, evidence: Evidence) -> torch.Tensor:
-        """Choose k tokens that are far from each other; see :meth:`TokenPruner.select`."""
+        """Return the indices of k audio tokens that are far from each other."""
         import torch
         from torch.nn.functional import normalize
 

@@ -28,10 +28,10 @@ class FastV(TokenPruner):
     ranks_by_attention: ClassVar[bool] = True
 
     def select(self, evidence: Evidence) -> torch.Tensor:
-        """Choose the k audio tokens that receive the most attention; see :meth:`TokenPruner.select`."""
+        """Return the indices of the k audio tokens that receive the most attention."""
         return attention_received(evidence).topk(evidence.n_keep).indices
 
 
 def attention_received(evidence: Evidence) -> torch.Tensor:
-    """Return each audio token's attention from the last prompt token, mean over heads, shape (N,)."""
+    """Return the attention that the last prompt token pays to each audio token, mean over heads, shape (N,)."""
     return evidence.seen.last_attention.mean(0)[evidence.positions]

@@ -33,7 +33,7 @@ class FastAdaSPLike(TokenPruner):
     in_steps: ClassVar[bool] = False
 
     def select(self, evidence: Evidence) -> Merge:
-        """Merge neighbours with similar keys into k groups; see :meth:`TokenPruner.select`."""
+        """Return the rule that merges neighbouring audio tokens with similar keys into k groups."""
         import torch
 
         positions, seen = evidence.positions, evidence.seen

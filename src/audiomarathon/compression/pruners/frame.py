@@ -21,5 +21,5 @@ class Frame(TokenPruner):
     paper: ClassVar[str] = "2510.07293"
 
     def select(self, evidence: Evidence) -> torch.Tensor:
-        """Choose audio tokens at a uniform stride; see :meth:`TokenPruner.select`."""
+        """Return the indices of k audio tokens at a uniform stride."""
         return at_stride(len(evidence.positions), evidence.n_keep)

@@ -1,4 +1,4 @@
-"""Keep loud: the audio tokens over the loudest moments of the waveform."""
+"""Keep loud: keep the audio tokens that stand for the loudest moments of the waveform."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class KeepLoud(TokenPruner):
-    """Keep the k audio tokens over the loudest moments: a control that uses only the waveform, not the model.
+    """Keep the k audio tokens of the loudest moments: a control that uses only the waveform, not the model.
 
-    Each token stands for an equal part of its clip, with the silence to which a tower pads it. Its loudness is the mean
-    square of the waveform there; of equally loud tokens, the earlier is kept.
+    Each token stands for an equal part of its clip, including the silence with which a tower pads it. Its loudness is
+    the mean square of the waveform there; of equally loud tokens, the earlier is kept.
     """
 
     key: ClassVar[str] = "keep_loud"
@@ -25,12 +25,12 @@ class KeepLoud(TokenPruner):
     places: ClassVar[tuple[str, ...]] = ("layer", "input")
 
     def select(self, evidence: Evidence) -> torch.Tensor:
-        """Choose the k loudest tokens; see :meth:`TokenPruner.select`."""
+        """Return the indices of the k audio tokens of the loudest moments."""
         return loudness(evidence).sort(descending=True, stable=True).indices[: evidence.n_keep]
 
 
 def loudness(evidence: Evidence) -> torch.Tensor:
-    """Return the mean square of the waveform under each audio token, float64, shape (N,)."""
+    """Return the loudness of each audio token: the mean square of the waveform there, float64, shape (N,)."""
     import numpy as np
     import torch
 

@@ -1,4 +1,4 @@
-"""Keep speech: the audio tokens where a voice-activity detector hears speech."""
+"""Keep speech: keep the audio tokens where a voice-activity detector finds speech."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class KeepSpeech(TokenPruner):
-    """Keep the k audio tokens with the most speech by silero-vad; of tokens with equal speech, the louder.
+    """Keep the k audio tokens with the most speech, as silero-vad finds it; of tokens with equal speech, the louder.
 
     A control that uses only the waveform, not the LLM. It needs the extra `vad`.
     """
@@ -28,7 +28,7 @@ class KeepSpeech(TokenPruner):
     places: ClassVar[tuple[str, ...]] = ("layer", "input")
 
     def check_config(self, config: Any) -> None:
-        """Refuse to run without the detector; see :meth:`TokenPruner.check_config`."""
+        """Raise MethodError if the voice-activity detector is not installed, or the config does not fit the method."""
         from audiomarathon.audio.voice_activity import check_detector
 
         try:
@@ -38,7 +38,7 @@ class KeepSpeech(TokenPruner):
         super().check_config(config)
 
     def select(self, evidence: Evidence) -> torch.Tensor:
-        """Choose the k tokens with most speech; see :meth:`TokenPruner.select`."""
+        """Return the indices of the k audio tokens with the most speech."""
         import numpy as np
         import torch
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class MergeAdjacent(TokenPruner):
-    """Join the N − k pairs of neighbours with the most similar hidden states, and average each of the k groups.
+    """Join the N − k pairs of neighbouring audio tokens with the most similar hidden states, and average each group.
 
     N is the number of audio tokens, k the number to keep. Y. Li et al., "Accelerating Transducers through Adjacent
     Token Merging", arXiv 2306.16009, merge neighbours by the cosine similarity of their keys, pair by pair in several
@@ -29,14 +29,15 @@ class MergeAdjacent(TokenPruner):
     in_steps: ClassVar[bool] = False
 
     def select(self, evidence: Evidence) -> Merge:
-        """Merge the most similar neighbours into k groups; see :meth:`TokenPruner.select`."""
+        """Return the rule that merges the most similar neighbouring audio tokens into k groups."""
         assert evidence.states is not None
         starts = starts_of_runs(evidence.states, evidence.positions, evidence.n_keep)
         return Merge.average_from(starts, len(evidence.positions))
 
 
 def starts_of_runs(states: torch.Tensor, positions: torch.Tensor, n_keep: int) -> torch.Tensor:
-    """Join the pairs of neighbours with the most similar states; return where each of the `n_keep` runs starts.
+    """Join the pairs of neighbours with the most similar states into `n_keep` runs; return the index where each run
+    starts.
 
     Parameters
     ----------

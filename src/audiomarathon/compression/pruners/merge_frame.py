@@ -1,4 +1,4 @@
-"""Merge frame: average the audio tokens of equal spans of time."""
+"""Merge frame: average the audio tokens within each of k equal spans of time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from audiomarathon.models.merge import Merge
 
 @dataclass(frozen=True)
 class MergeFrame(TokenPruner):
-    """Average the audio tokens of k equal spans, at the positions that :class:`Frame` keeps.
+    """Average the audio tokens of each of k equal spans, at the positions that :class:`Frame` keeps.
 
     The only difference from :class:`Frame` is that the tokens between kept positions are averaged, not dropped.
     """
@@ -22,5 +22,5 @@ class MergeFrame(TokenPruner):
     in_steps: ClassVar[bool] = False
 
     def select(self, evidence: Evidence) -> Merge:
-        """Average the tokens of k equal spans; see :meth:`TokenPruner.select`."""
+        """Return the rule that averages the audio tokens of each of k equal spans."""
         return Merge.average_from(at_stride(len(evidence.positions), evidence.n_keep), len(evidence.positions))

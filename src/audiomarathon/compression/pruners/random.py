@@ -1,4 +1,4 @@
-"""Random: the control that every method should beat."""
+"""Random: keep random audio tokens, the control that every method should beat."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 class Random(TokenPruner):
     """Keep the first k audio tokens of a random permutation, seeded for each sample.
 
-    The permutation is drawn on the CPU, so that it is the same on every machine.
+    The permutation is drawn on the CPU, so that it is equal on every machine.
     """
 
     key: ClassVar[str] = "random"
     title: ClassVar[str] = "a seeded random subset of the audio tokens"
 
     def select(self, evidence: Evidence) -> torch.Tensor:
-        """Choose k audio tokens at random; see :meth:`TokenPruner.select`."""
+        """Return the indices of k random audio tokens."""
         import torch
 
         generator = torch.Generator().manual_seed(evidence.seed)

@@ -30,7 +30,7 @@ class SegmentFastV(TokenPruner):
     segments: int = 10
 
     def select(self, evidence: Evidence) -> torch.Tensor:
-        """Choose the tokens with FastV's highest scores in each segment; see :meth:`TokenPruner.select`."""
+        """Return the indices of the audio tokens with FastV's highest scores in each segment."""
         import torch
 
         score = attention_received(evidence)
@@ -43,9 +43,9 @@ class SegmentFastV(TokenPruner):
 
 
 def shares(total: int, budget: int, segments: int) -> list[int]:
-    """Cut `total` tokens into equal segments, and return how many of `budget` tokens each segment keeps.
+    """Cut `total` tokens into equal segments; return how many tokens each segment keeps, `budget` in all.
 
-    The shares are proportional to the segments' sizes, and rounded by the largest-remainder method.
+    The numbers are proportional to the segments' sizes, and rounded by the largest-remainder method.
     """
     sizes = [total * (i + 1) // segments - total * i // segments for i in range(segments)]
     whole = [size * budget // total for size in sizes]

@@ -33,7 +33,7 @@ class SpeechPruneLike(TokenPruner):
     ranks_by_attention: ClassVar[bool] = True
 
     def select(self, evidence: Evidence) -> torch.Tensor:
-        """Choose k tokens by similarity to the text and by attention; see :meth:`TokenPruner.select`."""
+        """Return the indices of k audio tokens, chosen by similarity to the question's text and by attention."""
         from torch.nn.functional import normalize
 
         score = attention_received(evidence)

@@ -1,4 +1,4 @@
-"""The judge answers every request, by its table."""
+"""The judge answers every request, with an answer from its table."""
 
 from audiomarathon.judges.judgements import Request
 from audiomarathon.judges.registry import open_judges

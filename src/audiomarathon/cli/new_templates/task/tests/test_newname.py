@@ -1,4 +1,4 @@
-"""The example is read, asked and scored."""
+"""The example's rows become samples and prompts, and replies to them are scored."""
 
 from pathlib import Path
 

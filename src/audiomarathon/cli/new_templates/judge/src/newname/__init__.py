@@ -1,1 +1,1 @@
-"""A judge that answers by a table."""
+"""A judge that takes its answers from a table."""

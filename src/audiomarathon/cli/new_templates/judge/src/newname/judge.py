@@ -1,4 +1,4 @@
-"""A judge that answers by a table: the first pattern found in the question decides."""
+"""A judge that takes its answers from a table: the first pattern found in the question decides."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class NewName(Judge):
     key = "newname"
 
     def identity(self) -> Mapping[str, Any]:
-        """Return everything that the answers depend on: stored answers are reused as long as this stays the same."""
+        """Return everything that the answers depend on: stored answers are reused as long as it is unchanged."""
         return {"backend": "table", "answers": ANSWERS}
 
     def ask(self, requests: Sequence[Request]) -> Iterator[tuple[Request, Reply]]:

@@ -14,7 +14,8 @@ from audiomarathon.compression.token_pruner import Evidence, TokenPruner
 class NewName(TokenPruner):
     """Keep the tokens with the largest norm. Fields are settings, and part of a run's identity.
 
-    A method that drops cache entries derives from `audiomarathon.compression.press.KVPress`, any other from `Method`.
+    A method that drops KV-cache entries derives from `audiomarathon.compression.press.KVPress`, any other from
+    `Method`.
     """
 
     key: ClassVar[str] = "newname"

@@ -1,4 +1,4 @@
-"""Is the tone high or low?"""
+"""A task of your own: is the tone high or low?"""
 
 from __future__ import annotations
 
