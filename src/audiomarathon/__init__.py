@@ -48,8 +48,8 @@ def evaluate(
     *tasks
         Task names (`audiomarathon list tasks`).
     model
-        A model's name (`audiomarathon list models`). If it is None and no data is found, the embedded toy model runs on
-        the mini benchmark.
+        A model's name (`audiomarathon list models`). If neither a model nor data is named, the embedded toy model runs
+        on the mini benchmark.
     method
         How to remove audio tokens or KV-cache entries: a method, a name such as `fast_v:0.5`, or any object used as
         `with press(model):`; or a list of these, to run side by side on each sample. Names without a ratio use the

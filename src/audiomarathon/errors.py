@@ -111,7 +111,7 @@ class MethodError(AudioMarathonError):
 
 
 class ExecutorError(AudioMarathonError):
-    """Ray workers cannot be started, differ from each other (in hardware or checkpoint), or have all died."""
+    """Ray workers cannot be started, differ from each other, or have all died."""
 
 
 class OutputError(AudioMarathonError):

@@ -25,10 +25,12 @@ from typing import IO, Any, Literal
 
 from audiomarathon.errors import DataError, RecordError
 
-MAX_METADATA_BYTES = 256 << 20  # of any file that is read whole: real metadata has a few MB
-MAX_RECORD_BYTES = 4 << 30  # of a run's files of JSON lines, which have some kB a sample
-MAX_CLIP_BYTES = 1 << 30  # of a clip that is read whole: an hour of stereo audio has 0.7 GB
-MAX_OBJECT_BYTES = 16 << 20  # of the JSON about one clip or sample: parsed, it takes up to 30 times as much memory
+MAX_METADATA_BYTES = 256 << 20  # limit of any file that is read whole: real metadata has a few MB
+MAX_RECORD_BYTES = 4 << 30  # limit of a run's files of JSON lines, which have some kB a sample
+MAX_CLIP_BYTES = 1 << 30  # limit of a clip that is read whole: an hour of stereo audio has 0.7 GB
+MAX_OBJECT_BYTES = (
+    16 << 20
+)  # limit of the JSON about one clip or sample: parsed, it takes up to 30 times as much memory
 ESCAPED = "backslashreplace"  # a lone surrogate (an undecodable file name) becomes \\udcXX, which is valid JSON
 _CRC = b', "crc": "%08x"}'  # the last key: checksum of the line without this key
 _LENGTH = len(_CRC % 0)
@@ -38,7 +40,7 @@ _LONGEST_NAME, _LONGEST_BYTES = 120, 230  # characters and bytes of a name that 
 _LONGEST_PART = 255  # longest name in bytes on common file systems
 _SHOWN_NAME = 60
 SYNC_SECONDS = 0.05  # shortest time between two syncs of a file that grows
-_NO_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS)  # of file systems that know no sync
+_NO_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS)  # errors of file systems that cannot sync
 _TICK_NS = 50_000_000  # two changes of a file this close may get the same time
 _COARSE_TICK_NS = 2_000_000_000  # the same on file systems (ext3, FAT, some network ones) that keep whole seconds
 _FLAGS = {"rb": os.O_RDONLY, "ab": os.O_WRONLY | os.O_APPEND | os.O_CREAT, "r+b": os.O_RDWR | os.O_CREAT}
@@ -114,7 +116,7 @@ def json_line(row: Mapping[str, Any]) -> bytes:
 def json_object(text: bytes, *, strict: bool = False) -> dict[str, Any] | None:
     """Parse text that holds a JSON object; return None for any other text.
 
-    With `strict`, also for NaN and infinities.
+    With `strict`, text with NaN or an infinity gives None too.
     """
     try:
         content = json.loads(text, parse_constant=_refuse if strict else None)

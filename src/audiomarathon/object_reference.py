@@ -163,7 +163,7 @@ def _load(path: Path, where: str) -> dict[ModuleType, bytes]:
 
 
 def _is_current(texts: Mapping[ModuleType, bytes] | None) -> bool:
-    """Tell whether a loaded file, and what it imported from its folder, are unchanged since.
+    """Tell whether a loaded file, and the files that it imported from its folder, are unchanged since they were loaded.
 
     Parameters
     ----------

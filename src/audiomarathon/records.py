@@ -108,8 +108,8 @@ class Record:
     control
         Kind of audio that replaced the clips (`silence`, …); None for the real audio.
     prompt_tokens, audio_tokens, window_padding_tokens, kept_audio_tokens, new_tokens
-        Numbers of tokens: of the prompt; of the audio, before any is dropped; those of them that only pad the last
-        window of the audio tower; those that the method kept; and of the reply.
+        Numbers of tokens: of the prompt; of the audio, before any is dropped; those of the audio that stand for
+        silence at the end of the audio tower's windows; those that the method kept; and of the reply.
     kept_audio_bits
         Which audio tokens were kept: one bit per audio token, in base64.
     kept_audio_shares
@@ -276,8 +276,10 @@ class Verdict:
 
     Attributes
     ----------
+    record
+        The sample's record.
     values
-        The fields of a line of `verdicts-<scorer>.jsonl`.
+        The fields of a line of `verdicts-<scorer>.jsonl`, such as whether the reply is right.
     """
 
     record: Record

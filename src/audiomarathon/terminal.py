@@ -92,7 +92,7 @@ class Step(Protocol):
     """A function that moves a progress bar on."""
 
     def __call__(self, done: int, /, more: int = 0) -> object:
-        """Count `done` more units as done, and `more` units more in total."""
+        """Add `done` to the number of finished units, and `more` to the number of all units."""
 
 
 @contextmanager
@@ -148,7 +148,7 @@ def progress_of(total: int, what: str, unit: str, *, shown: bool | None = None) 
 def console() -> Console:
     """Return a console of the library rich that prints tables.
 
-    It is as wide as the terminal. In a pipe or file, it has `COLUMNS` columns, by default 200.
+    It is as wide as the terminal. In a pipe or file, its width is the env var `COLUMNS`, or 200 characters.
     """
     from rich.console import Console
 

@@ -80,7 +80,7 @@ def counted(count: int, noun: str, plural: str = "") -> str:
 
 
 def score_text(score: float | None, interval: Sequence[float] | None) -> str:
-    """Return a score with its interval, such as `0.833 [0.500, 1.000]`, or `[–]` without an interval."""
+    """Return a score with its interval as text, such as `0.833 [0.500, 1.000]`; `[–]` stands for a missing interval."""
     if score is None:
         return "–"
     return f"{score:.3f} " + ("[–]" if interval is None else f"[{interval[0]:.3f}, {interval[1]:.3f}]")

@@ -117,7 +117,7 @@ class Wing:
         """
 
     def pictures(self, runs: Sequence[Run], folder: Path) -> None:
-        """Draw this wing's pictures of the runs into a folder."""
+        """Draw this wing's pictures of some runs, and write them to a folder."""
 
 
 @cache

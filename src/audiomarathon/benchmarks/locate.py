@@ -58,7 +58,7 @@ def walk(root: Path) -> Iterator[Folder]:
 
 
 def nearest(root: Path, matches: Callable[[Folder], bool]) -> list[Path]:
-    """Return the folders under `root` for which `matches` is true, of all these only those nearest to the root.
+    """Of the folders under `root` for which `matches` is true, return those nearest to the root.
 
     Several are returned if they are at the same depth.
     """

@@ -109,7 +109,7 @@ class Row:
         return [replace(self, fields=dict([value])).text(value[0]) for value in values]
 
     def clips(self, names: Sequence[str]) -> tuple[Path, ...]:
-        """Return the paths of the clips that a list in one field names, or several fields."""
+        """Return the paths of the clips that a row names, in several fields or in one field with a list."""
         return tuple(replace(self, fields=dict([value])).clip(value[0]) for value in self._values(names))
 
     def _values(self, names: Sequence[str]) -> list[tuple[str, Any]]:

@@ -58,7 +58,7 @@ def certificate_of(rows: Iterable[Sequence[Any]]) -> Certificate:
 
 
 def wilson(right: int, n: int) -> tuple[float, float]:
-    """Return Wilson's 95 % interval (low, high) of a population's share, of which a sample of `n` has `right`.
+    """Return Wilson's 95 % interval (low, high) of a share, if `right` of `n` trials were right.
 
     E. Wilson, J. Am. Stat. Assoc. 22, 1927.
     """

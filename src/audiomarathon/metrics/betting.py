@@ -74,7 +74,7 @@ class Clusters:
         largest
             Largest allowed size of a cluster; it is raised to the largest size found here.
         order
-            Order of the clusters; clusters that it lacks come last, by name.
+            Names of clusters in the order to use; clusters that are not in it come last, sorted by name.
         """
         place = {name: number for number, name in enumerate(order)}
         names = sorted(set(clusters), key=lambda name: (place.get(name, len(place)), name))

@@ -211,13 +211,14 @@ class Pair:
     def _after_draws(self, drawn: Drawing, sums: Callable[[Drawing], Floats]) -> Floats:
         """Return setting − reference of every figure after each random draw (a resample or a swap).
 
+        If few different draws are possible, equal draws are computed only once.
+
         Parameters
         ----------
         drawn
             How often each draw counts each cluster, shape (draws, clusters).
         sums
-            Function that returns the sums for each row of `drawn`. If few different draws are possible, it computes
-            equal draws only once.
+            Function that returns the sums for each row of `drawn`.
         """
         columns, kinds = drawn.shape[1], 1 + int(drawn.max(initial=0))
         if kinds**columns > _CODES:
@@ -387,7 +388,10 @@ def sign_flip(values: Floats, rng: np.random.Generator, draws: int = DRAWS) -> f
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Return p values after Holm's correction for multiple tests, in the given order (Scand. J. Statistics 6, 1979)."""
+    """Return p values after S. Holm's correction for multiple tests, in the given order.
+
+    Scandinavian Journal of Statistics 6, 1979.
+    """
     order = np.argsort(p_values, kind="stable")
     adjusted = [0.0] * len(p_values)
     highest = 0.0

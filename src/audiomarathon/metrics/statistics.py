@@ -238,7 +238,10 @@ class Resampler:
         return estimates
 
     def of_totals(self, totals: Floats, statistic: Statistic) -> list[Estimate]:
-        """Apply a statistic to totals of shape (clusters, columns); return each figure with its interval."""
+        """Compute figures from the clusters' totals, shape (clusters, columns); return each figure with its interval.
+
+        `statistic` is the function that maps sums to figures.
+        """
         count = len(totals)
         values = statistic(totals.sum(axis=0, keepdims=True))[0].tolist()
         if count < 2:

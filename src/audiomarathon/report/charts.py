@@ -240,7 +240,7 @@ def line_chart(
 def _joined(names: Sequence[str]) -> str:
     """Join the names of equal curves to a label such as `dart = fast_v = base`.
 
-    If it is long, count all but the first.
+    If that is long, the label has the first name and the number of the others.
     """
     names = list(dict.fromkeys(names))
     label = " = ".join(names)

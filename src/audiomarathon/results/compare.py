@@ -100,7 +100,7 @@ def is_clear(row: Comparison) -> bool:
 
 @dataclass(frozen=True)
 class LeftOut:
-    """A system that was not compared, or only not on one task, and the reason.
+    """A system that was not compared, on one task or on any, and the reason.
 
     Attributes
     ----------

@@ -128,9 +128,9 @@ def _gaps(facts: Mapping[str, Any]) -> str:
 
 
 def busy(facts: Mapping[str, Any], records: Sequence[Record]) -> bool:
-    """Tell whether other programs used the CPU cores while the records were timed.
+    """Tell whether other programs slowed the run while the records were timed.
 
-    It is measured at the start and end of each session (call of a command).
+    It is so if they needed too many CPU cores (:func:`is_busy`) at the start or end of a session (call of a command).
     """
     begun = {str(record.session).partition(" ")[0] for record in records if record.time}
     sessions = [session for session in facts.get("sessions") or () if session.get("started") in begun]

@@ -76,10 +76,7 @@ class Choice(Scorer):
         return verdict.values["parsed"] is None
 
     def shown(self, verdict: Verdict) -> str:
-        """Return the result as text: whether the reply is right, and the option that it chose, such as `right: B.
-
-        Jazz`.
-        """
+        """Return whether the reply is right, and the option that it chose, as text such as `right: B. Jazz`."""
         letter = verdict.values["parsed"]
         if letter is None:
             return "unparsed"

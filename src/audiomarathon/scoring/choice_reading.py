@@ -7,10 +7,8 @@
 2. In every other reply, search for *mentions* (`mentions.py`): letters that stand alone, and option texts by whole
    words, the longest first, without other marks between the words. "A" and "I" before a word are an article and a
    pronoun. Initials are not letters, nor are musical notes if the options are keys. A lower-case letter counts only
-   with
-   a cue or a bracket. Either half of "Senior (51-70)" names it if no other option has that half. Numbers are read
-   whole:
-   2.7, 10-12 and "between 7 and 12" are not 7.
+   with a cue or a bracket. Either half of "Senior (51-70)" names it if no other option has that half. Numbers are read
+   whole: 2.7, 10-12 and "between 7 and 12" are not 7.
 3. A mention is *denied* by a negation in its clause ("not B", "A is wrong"). It is *doubtful* in a question or under a
    condition. It is *listed* if the reply goes through the options ("Let me consider each option: A. Blues has a slow").
 4. A mention *commits* the reply *outright* ("the answer is B", "B is correct", "I think it's B"), or by *standing*

@@ -83,7 +83,7 @@ class LibriSpeech(Task):
 
 
 def _chapters(folder: Path) -> list[Folder]:
-    """Return the chapters' folders: those with clips or transcripts, two or three levels below `folder`.
+    """Return the folders of LibriSpeech chapters: those with clips or transcripts, two or three levels below `folder`.
 
     A folder that lost its transcripts or its clips is included, so that the loss is reported. A split in which no
     folder is certainly a chapter (:func:`_is_chapter`) is skipped.

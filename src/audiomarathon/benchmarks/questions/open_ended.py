@@ -72,10 +72,10 @@ class _OpenEnded(Protocol):
 
 
 class OpenEnded(_OpenEnded):
-    """Reads each score from its last line in a judge's answer; all scores but `overall` must be whole numbers.
+    """Reads each score from the last line of a judge's answer that states it.
 
-    If a score is missing, outside 1 to 5, or stated in the reply itself, the judge is asked once more. A score that
-    stays unreadable is None.
+    All scores but `overall` must be whole numbers. If a score is missing, outside 1 to 5, or stated in the reply
+    itself, the judge is asked once more. A score that stays unreadable is None.
     """
 
     name = "mmau-pro-open"

@@ -37,7 +37,7 @@ def right_by_words(reply: str, answer: str, options: Iterable[str]) -> bool:
 class Questions(Choice):
     """Scores closed questions by accuracy, and compares it with rules that ignore the audio.
 
-    Such a rule is always to choose the first option. A verdict has the fields of :class:`Choice`; replies are read by
+    One such rule is to choose always the first option. A verdict has the fields of :class:`Choice`; replies are read by
     MMAU-Pro's rules. `as_published` tells whether the reply is right by the rule `mmau-tokens`
     (:func:`right_by_words`); it is None if the record's reference names no published rule. Options with the same text
     count as one option, with the same label in `labels`.
