@@ -48,22 +48,23 @@ def evaluate(
     *tasks
         Task names (`audiomarathon list tasks`).
     model
-        A model's name (`audiomarathon list models`). None without data selects the embedded toy model and the mini
-        benchmark.
+        A model's name (`audiomarathon list models`). If neither a model nor data is named, the embedded toy model runs
+        on the mini benchmark.
     method
-        A method, a name such as `fast_v:0.5`, or any object used as `with press(model):`; or a list of these, to run
-        side by side on each sample. Names without a ratio use `ratio`. None uses `PRUNE_METHOD`, else base. An object
-        whose repr shows its memory address (a lambda) needs a name, also used for its folder: `("mine-0.3", press)`.
+        How to remove audio tokens or KV-cache entries: a method, a name such as `fast_v:0.5`, or any object used as
+        `with press(model):`; or a list of these, to run side by side on each sample. Names without a ratio use the
+        setting `ratio`. None uses the env var `PRUNE_METHOD`, else `base` (nothing is removed). An object whose repr
+        shows its memory address (a lambda) needs a name, also used for its folder: `("mine-0.3", press)`.
     progress
         None shows progress on a terminal or in a notebook; False shows nothing.
     **settings
-        Fields of :class:`audiomarathon.settings.RunSettings`, such as `limit=100, results="out"`. Env vars fill the
-        others.
+        Fields of :class:`audiomarathon.settings.RunSettings`, such as `limit=100, results="out"`. Env vars set the
+        fields that are not given.
 
     Returns
     -------
     list of Result
-        The folder and the content of `summary.json`, for each task and method.
+        For each task and method, the run's folder and the content of its `summary.json`.
 
     Raises
     ------
@@ -99,7 +100,7 @@ def evaluate_encoder(
     tokenizer: str = "",
     device: str = "auto",
 ) -> list[Score]:
-    """Probe an audio encoder on X-ARES' tasks from Python.
+    """Probe an audio encoder on X-ARES' tasks from Python: train small classifiers on its embeddings, and score them.
 
     Parameters
     ----------
@@ -115,7 +116,7 @@ def evaluate_encoder(
     Returns
     -------
     list of Score
-        The estimate with its 95 % interval, for each task and probe.
+        For each task and probe, the estimated score with its 95 % interval.
 
     Raises
     ------
@@ -145,7 +146,7 @@ def evaluate_encoder(
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public function at its first use: `import audiomarathon` alone loads neither torch nor pandas."""
+    """Import a public function when it is first used, so that `import audiomarathon` loads neither torch nor pandas."""
     if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(f"{__name__}.{_LAZY[name]}"), name)

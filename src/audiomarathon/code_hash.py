@@ -1,6 +1,7 @@
 """Hashes of source files that do not change with comments, docstrings, empty lines, or moves of our own modules.
 
-Rule 2. Older versions hashed the bytes of files (rule 1), so that moving a file invalidated its results.
+These are hashes by rule 2. Older versions hashed the bytes of files (rule 1), so that moving a file invalidated its
+results.
 """
 
 from __future__ import annotations
@@ -62,7 +63,10 @@ Span = tuple[int, int, int, int]
 
 
 def code_hash(files: Iterable[Path]) -> str:
-    """Return `2:` and a hash of the code in some files. Their names and order do not change it."""
+    """Return one hash of the code in all given files, with the prefix `2:`.
+
+    File names and their order do not change it.
+    """
     each = sorted(_hash_of(file.read_bytes()) for file in files)
     return f"2:{hashlib.sha256(''.join(each).encode()).hexdigest()[:32]}"
 
@@ -75,8 +79,8 @@ def _hash_of(source: bytes) -> str:
 def code_of(source: bytes) -> bytes:
     """Return a Python file's code without comments, docstrings, and empty lines outside string literals.
 
-    Imports from this package keep only the imported names, since its modules move. Docstrings stay in a file that reads
-    `__doc__`. A file that is not Python is returned as it is.
+    Import statements for modules of this package are replaced by the imported names alone, since our modules move. In a
+    file that reads `__doc__`, docstrings stay. A file that is not Python is returned unchanged.
     """
     try:
         tree, text = ast.parse(source), source.decode()

@@ -29,9 +29,9 @@ def told(error: BaseException) -> str:
 
 
 class BusyMachineWarning(UserWarning):
-    """Warn that other programs make measured times longer.
+    """Warn that measured times are too long because other programs use the machine.
 
-    A command shows this warning once, even if later tasks count another number of busy programs.
+    A command shows this warning once, even if it later counts another number of busy programs.
     """
 
 
@@ -66,14 +66,14 @@ class PluginError(DataError):
 
 
 class AudioError(AudioMarathonError):
-    """A clip cannot be decoded to usable samples.
+    """A clip cannot be decoded to usable audio.
 
     Attributes
     ----------
     path
-        The clip.
+        File of the clip.
     reason
-        The fault, in a few words.
+        What is wrong with it, in a few words.
     """
 
     def __init__(self, path: object, reason: str) -> None:
@@ -90,7 +90,7 @@ class ModelError(AudioMarathonError):
 
 
 class ConfigError(ModelError):
-    """A checkpoint's config file is not a plain file, or has impossible values. The message names the file."""
+    """A checkpoint's config file has impossible values, or is not a plain file. The message names the file."""
 
 
 class LogitsError(ModelError):
@@ -110,7 +110,7 @@ class EncoderError(AudioMarathonError):
 
 
 class MethodError(AudioMarathonError):
-    """A method cannot work with this model, or with these settings on this model."""
+    """A compression method cannot work with this model, or not with these settings."""
 
 
 class ExecutorError(AudioMarathonError):
@@ -127,9 +127,10 @@ class RecordError(AudioMarathonError):
 
 @contextmanager
 def blaming(what: str, kind: type[AudioMarathonError] = PluginError) -> Iterator[None]:
-    """Inside the block, re-raise any error of third-party code as a `kind` of one line: `what`, then the error.
+    """Inside the block, re-raise any error of third-party code as a one-line error of class `kind`.
 
-    Our errors and Ctrl-C pass unchanged. `sys.exit` does not, since it would end a command silently.
+    The line starts with `what`, then quotes the original error. Errors of this package and Ctrl-C pass unchanged.
+    `sys.exit` is re-raised too, since it would end a command silently.
     """
     try:
         yield

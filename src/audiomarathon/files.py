@@ -1,4 +1,4 @@
-"""Write files atomically; read plain files only, and never more than a limit.
+"""Write files atomically. Read only plain files, and only up to a size limit.
 
 A reader sees either the whole old file or the whole new file, also after a crash. Opening a FIFO in somebody else's
 folder would block forever, and a huge file would fill the memory.
@@ -25,10 +25,12 @@ from typing import IO, Any, Literal
 
 from audiomarathon.errors import DataError, RecordError
 
-MAX_METADATA_BYTES = 256 << 20  # of any file that is read whole: real metadata has a few MB
-MAX_RECORD_BYTES = 4 << 30  # of a run's files of JSON lines, which have some kB a sample
-MAX_CLIP_BYTES = 1 << 30  # of a clip that is read whole: an hour of stereo audio has 0.7 GB
-MAX_OBJECT_BYTES = 16 << 20  # of the JSON about one clip or sample: parsed, it takes up to 30 times as much memory
+MAX_METADATA_BYTES = 256 << 20  # limit of any file that is read whole: real metadata has a few MB
+MAX_RECORD_BYTES = 4 << 30  # limit of a run's files of JSON lines, which have some kB a sample
+MAX_CLIP_BYTES = 1 << 30  # limit of a clip that is read whole: an hour of stereo audio has 0.7 GB
+MAX_OBJECT_BYTES = (
+    16 << 20
+)  # limit of the JSON about one clip or sample: parsed, it takes up to 30 times as much memory
 ESCAPED = "backslashreplace"  # a lone surrogate (an undecodable file name) becomes \\udcXX, which is valid JSON
 _CRC = b', "crc": "%08x"}'  # the last key: checksum of the line without this key
 _LENGTH = len(_CRC % 0)
@@ -38,14 +40,14 @@ _LONGEST_NAME, _LONGEST_BYTES = 120, 230  # characters and bytes of a name that 
 _LONGEST_PART = 255  # longest name in bytes on common file systems
 _SHOWN_NAME = 60
 SYNC_SECONDS = 0.05  # shortest time between two syncs of a file that grows
-_NO_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS)  # of file systems that know no sync
+_NO_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS)  # errors of file systems that cannot sync
 _TICK_NS = 50_000_000  # two changes of a file this close may get the same time
 _COARSE_TICK_NS = 2_000_000_000  # the same on file systems (ext3, FAT, some network ones) that keep whole seconds
 _FLAGS = {"rb": os.O_RDONLY, "ab": os.O_WRONLY | os.O_APPEND | os.O_CREAT, "r+b": os.O_RDWR | os.O_CREAT}
 
 
 def file_name(text: str) -> str:
-    """Turn a name, such as a sample's id, into a safe file name: no path, not hidden, unique to the name."""
+    """Turn a name, such as a sample's id, into a safe file name: no folder in it, not hidden, unique to the name."""
     safe = _UNSAFE.sub("_", text).lstrip(".")[:_LONGEST_NAME]
     while len(safe.encode(errors=ESCAPED)) > _LONGEST_BYTES:
         safe = safe[:-1]
@@ -79,7 +81,7 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def check_writable(folder: Path) -> None:
-    """Refuse a folder that is not writable or cannot be created. The check leaves nothing behind.
+    """Raise an error if a folder is not writable or cannot be created. The check leaves no file or folder behind.
 
     Raises
     ------
@@ -93,13 +95,16 @@ def check_writable(folder: Path) -> None:
 
 
 def write_json(path: Path, content: object) -> None:
-    """Write an object to a JSON file, atomically as :func:`write_text` does, and safe from a power cut on return."""
+    """Write an object to a JSON file, atomically as :func:`write_text` does.
+
+    When the function returns, the file survives a power cut.
+    """
     text = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     write_bytes(path, text.encode(errors=ESCAPED), synced=True)
 
 
 def write_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Write rows to a file of JSON lines, atomically as :func:`write_text` does."""
+    """Write rows to a file, one JSON object a line, atomically as :func:`write_text` does."""
     write_bytes(path, b"".join(map(json_line, rows)))
 
 
@@ -109,7 +114,10 @@ def json_line(row: Mapping[str, Any]) -> bytes:
 
 
 def json_object(text: bytes, *, strict: bool = False) -> dict[str, Any] | None:
-    """Parse text that holds a JSON object; return None for any other text. `strict` refuses NaN and infinities."""
+    """Parse text that holds a JSON object; return None for any other text.
+
+    With `strict`, text with NaN or an infinity gives None too.
+    """
     try:
         content = json.loads(text, parse_constant=_refuse if strict else None)
     except (ValueError, RecursionError):
@@ -118,13 +126,13 @@ def json_object(text: bytes, *, strict: bool = False) -> dict[str, Any] | None:
 
 
 def sealed(content: Mapping[str, Any]) -> bytes:
-    """Return an object as a line of JSON that ends with a checksum; :func:`unsealed` checks it."""
+    """Return an object as a line of JSON with a checksum as its last key, `crc`, which :func:`unsealed` checks."""
     text = _ENCODER.encode(content).encode(errors=ESCAPED)
     return text[:-1] + _CRC % zlib.crc32(text) + b"\n"
 
 
 def unsealed(line: bytes, *, always: bool = False) -> dict[str, Any] | None:
-    """Return the object in a line that :func:`sealed` made, without the checksum; None for a damaged line.
+    """Parse a line that :func:`sealed` made, and return its object without the checksum; None for a damaged line.
 
     Parameters
     ----------
@@ -136,7 +144,13 @@ def unsealed(line: bytes, *, always: bool = False) -> dict[str, Any] | None:
 
 
 def sound_text(line: bytes, *, always: bool = False) -> bytes | None:
-    """Return the text that :func:`unsealed` parses: the line without its end and checksum; None for a damaged line."""
+    """Check a line that :func:`sealed` made, and return its JSON text without the checksum; None if it is damaged.
+
+    Parameters
+    ----------
+    always
+        Whether a line without a checksum counts as damaged.
+    """
     line = line.rstrip(b"\r\n")
     text, end = line[:-_LENGTH] + b"}", line[-_LENGTH:]
     if end.startswith(_CRC[:10]):
@@ -149,7 +163,7 @@ def _refuse(name: str) -> None:
 
 
 def append_line(path: Path, row: Mapping[str, Any]) -> None:
-    """Append a row to a file of JSON lines, which is created if missing. First remove an incomplete last line.
+    """Append a row to a file of JSON lines, after removing an incomplete last line. A missing file is created.
 
     Raises
     ------
@@ -200,7 +214,7 @@ def write_bytes(path: Path, content: bytes, *, synced: bool = False) -> None:
 
 
 class Appending:
-    """Append whole lines to a plain file, so that a power cut loses as few lines as possible.
+    """A plain file to which lines are appended, so that a power cut loses as few lines as possible.
 
     :meth:`add` hands a line to the operating system, so a killed process loses nothing. It also starts a sync to the
     disk in a thread, if the last sync began at least 50 ms ago and has ended. :meth:`close` syncs the rest. The names
@@ -221,7 +235,7 @@ class Appending:
             _sync_folder(folder)
 
     def add(self, line: bytes) -> None:
-        """Append a line."""
+        """Append a line, which must end in a line feed."""
         self._stream.write(line)
         self._stream.flush()
         now = time.monotonic()
@@ -231,7 +245,7 @@ class Appending:
             self._begun, self._syncing = now, self._threads.submit(_sync, self._stream.fileno())
 
     def close(self) -> None:
-        """Sync and close the file; do nothing if it is closed."""
+        """Sync and close the file; do nothing if it is already closed."""
         if self._stream.closed:
             return
         self._threads.shutdown()
@@ -244,7 +258,7 @@ class Appending:
 
 
 def _sync(number: int) -> None:
-    """Wait until the disk holds an open file or folder, given by its file descriptor."""
+    """Wait until the disk holds the content of an open file or folder, given by its file descriptor."""
     try:
         os.fsync(number)
     except OSError as error:
@@ -253,7 +267,10 @@ def _sync(number: int) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Wait until the disk holds the names in a folder, if the system allows this."""
+    """Wait until the disk holds the file names in a folder.
+
+    Errors are ignored, since some systems do not allow this.
+    """
     with contextlib.suppress(OSError):
         number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
@@ -276,12 +293,12 @@ def link(source: Path, target: Path) -> None:
 
 
 def open_plain(path: Path, mode: Literal["rb", "ab", "r+b"] = "rb", buffering: int = -1) -> IO[bytes]:
-    """Open a plain file. For writing, create a missing file, and follow no link.
+    """Open a plain file: no FIFO, device or folder. For writing, create a missing file, and refuse a link.
 
     Raises
     ------
     OSError
-        When it is a FIFO, a device, a folder or (for writing) a link; or when the system refuses.
+        When the path is a FIFO, a device, a folder or (for writing) a link; or when the system refuses.
     """
     follow = 0 if mode == "rb" else os.O_NOFOLLOW
     try:
@@ -318,7 +335,9 @@ def read_stream(stream: IO[bytes], most: int) -> bytes:
 
 
 def whole_lines(stream: IO[bytes], most: int = MAX_RECORD_BYTES) -> Iterator[bytes]:
-    """Yield the lines of an open plain file with their ends, but not an incomplete last line; hold one at a time.
+    """Yield the lines of an open plain file with their line ends. An incomplete last line is left out.
+
+    Only one line at a time is in memory.
 
     Raises
     ------
@@ -335,9 +354,10 @@ def whole_lines(stream: IO[bytes], most: int = MAX_RECORD_BYTES) -> Iterator[byt
 
 
 def state_of(path: Path) -> tuple[int, ...]:
-    """Return facts of a file (size, times, …) that change whenever the file does; its ctime cannot be set back.
+    """Return facts of a file (device, inode, size, two times) that differ after any change of the file.
 
-    Return () if the file cannot be examined, or changed so recently that another change might get the same time.
+    One of them is the ctime, which a program cannot set back. Return () if the file cannot be examined, or changed so
+    recently that another change might get the same time.
     """
     try:
         facts = path.stat()

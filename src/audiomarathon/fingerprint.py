@@ -1,4 +1,4 @@
-"""Fingerprints of large files: hashes of some of their parts, made by one of two rules.
+"""Fingerprints of large files, such as a model's weights: hashes of some of their bytes, made by one of two rules.
 
 Rule 1 (versions up to commit 8983bac) writes a hash of 16 digits. Rule 2 reads more parts of the file, and writes
 `2:<hash by rule 1>:<hash by rule 2>`: with the hash by rule 1, it can be compared with an older fingerprint.
@@ -19,7 +19,7 @@ _RULE_1, _RULE_2 = re.compile("[0-9a-f]{16}"), re.compile("2:([0-9a-f]{16}):([0-
 
 
 def join_rules(rule_1: Any, rule_2: Any) -> str:
-    """Return the fingerprint by rule 2, the newer rule. The arguments are the hashlib digests of both rules."""
+    """Return the fingerprint `2:<hash by rule 1>:<hash by rule 2>`, given the hashlib digests of both rules."""
     return f"2:{rule_1.hexdigest()[:16]}:{rule_2.hexdigest()[:16]}"
 
 
@@ -35,7 +35,10 @@ def by_rule_1(written: Any) -> Any:
 
 
 def same(fingerprint: object, other: object) -> bool:
-    """Tell whether two fingerprints match: by the older rule 1 if either was made by it. Other values must be equal."""
+    """Tell whether two fingerprints match. If either was made by the older rule 1, compare their hashes by rule 1.
+
+    Two values that are no fingerprints match if they are equal.
+    """
     return fingerprint == other or (
         (is_weak(fingerprint) or is_weak(other)) and by_rule_1(fingerprint) == by_rule_1(other)
     )
@@ -53,7 +56,7 @@ def stronger(written: object, among: Iterable[object]) -> object:
 
 
 def short(written: object) -> str:
-    """Return the first six digits of a fingerprint's strongest hash, for use in names."""
+    """Return the first six digits of a fingerprint's hash by its newest rule, for use in names."""
     return str(written).rpartition(":")[2][:6] if _RULE_2.fullmatch(str(written)) else str(written)[:6]
 
 
@@ -74,7 +77,7 @@ def blocks(first: int, last: int, gap: int) -> Iterator[tuple[int, int]]:
 
 
 def feed(digest: hashlib._Hash, stream: IO[bytes], spans: Iterable[tuple[int, int]]) -> None:
-    """Update a digest with byte ranges of an open file; `spans` has pairs of start and end (exclusive)."""
+    """Update a hash with byte ranges of an open file; `spans` has pairs of start and end (exclusive)."""
     for start, end in spans:
         stream.seek(start)
         for at in range(start, end, _CHUNK_BYTES):

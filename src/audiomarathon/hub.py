@@ -10,7 +10,7 @@ from audiomarathon.errors import AudioMarathonError
 
 @contextmanager
 def hub_errors(name: str, kind: type[AudioMarathonError], *, what: str, fetch: str, instead: str) -> Iterator[None]:
-    """Inside the block, turn an error of the hub's client into an error of one line that says what to do.
+    """Inside the block, turn an error of the Hugging Face hub's client into a one-line error that says what to do.
 
     Parameters
     ----------

@@ -1,8 +1,8 @@
-"""Codes of languages: those that transcripts and the setting LANGUAGE may name."""
+"""Codes of languages that a transcript or the setting LANGUAGE may name."""
 
 from __future__ import annotations
 
-#: Languages written without spaces between words: the units are characters, as in Whisper's paper.
+#: Languages written without spaces between words: their error rate counts characters, as in Whisper's paper.
 BY_CHARACTERS = ("zh", "ja", "th", "yue", "lo", "my")
 #: Codes of ISO 639-1, and `yue`, which has no code of two letters.
 LANGUAGES = frozenset(

@@ -17,7 +17,7 @@ _TRIES = 4  # try again: `is_held` in another process locks the file for an inst
 
 
 def hold(file: Path) -> IO[bytes]:
-    """Lock a file, which is created if missing. Closing the returned file releases the lock.
+    """Lock a file, and create it if it is missing. The lock ends when the returned file is closed.
 
     Raises
     ------
@@ -47,7 +47,7 @@ def hold(file: Path) -> IO[bytes]:
 
 @contextmanager
 def holding(file: Path, busy: str) -> Iterator[None]:
-    """Hold a lock for the length of a block.
+    """Inside the block, hold the lock on a file.
 
     Parameters
     ----------
@@ -64,7 +64,7 @@ def holding(file: Path, busy: str) -> Iterator[None]:
 
 
 def hold_run(folder: Path) -> IO[bytes]:
-    """Lock a run's folder, so that no other process writes to it. Closing the returned file releases the lock.
+    """Lock a run's folder, so that no other process writes to it. The lock ends when the returned file is closed.
 
     Raises
     ------
@@ -86,12 +86,15 @@ def _held(file: Path, kind: type[AudioMarathonError], busy: str, unusable: str) 
 
 
 def _is_in_place(stream: IO[bytes], file: Path) -> bool:
-    """Tell whether the locked file is still the file at this path: another process may have replaced it."""
+    """Tell whether an open, locked file is still the file at its path: another process may have replaced it."""
     return file.exists() and os.path.samestat(os.fstat(stream.fileno()), file.stat())
 
 
 def is_held(file: Path) -> bool | None:
-    """Tell whether a process holds the lock, without disturbing it or creating the file; None if unknown."""
+    """Tell whether a process holds the lock on a file; None if unknown.
+
+    The lock is not disturbed, and no file is created.
+    """
     try:
         with open_plain(file) as stream:
             fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)

@@ -40,12 +40,18 @@ def is_reference(text: str, known: Collection[str] = ()) -> bool:
 
 
 def texts_of(module: str) -> Mapping[ModuleType, bytes]:
-    """Map the file loaded as `module`, and its imports from the same folder, to their source texts."""
+    """Return the source text of a loaded file, and of the modules that it imported from its folder, as {module: text}.
+
+    Parameters
+    ----------
+    module
+        Name under which the file was loaded. For an unknown name, the result is empty.
+    """
     return _LOADED.get(module, {})
 
 
 def object_at(reference: str, what: str, fits: Callable[[object], bool], allowed: str) -> tuple[str, Any]:
-    """Load the object that a reference names, such as `FILE.py:Name`; return the object's name and the object.
+    """Load the object that a reference such as `FILE.py:Name` names; return a pair: the object's name, and the object.
 
     A file is run once, and again if it was edited. Packages are also searched in the working folder.
 
@@ -54,7 +60,8 @@ def object_at(reference: str, what: str, fits: Callable[[object], bool], allowed
     what
         Kind of object, for messages, such as `method`.
     fits
-        Tells whether an object is of the right kind. It selects the object if the reference does not name one.
+        Function that tells whether an object is of this kind. If the reference names only a file, it also finds the
+        object in the file.
     allowed
         Description of the allowed objects, for messages.
 
@@ -103,10 +110,10 @@ def raising(where: str) -> AbstractContextManager[None]:
 
 @contextmanager
 def importing_from(folder: Path) -> Iterator[list[ModuleType]]:
-    """Make a folder's modules importable inside the block. Yield a list, which is filled when the block ends.
+    """Inside the block, make a folder's modules importable. Yield a list that is still empty and is filled at the end.
 
-    The list then holds the modules imported from the folder. They are also removed from `sys.modules`, since the next
-    folder may have modules of the same names.
+    At the end of the block, the list holds the modules that were imported from the folder. They are also removed from
+    `sys.modules`, since the next folder may have modules of the same names.
     """
     before, imported = set(sys.modules), list[ModuleType]()
     sys.path.insert(0, str(folder))
@@ -123,7 +130,7 @@ def importing_from(folder: Path) -> Iterator[list[ModuleType]]:
 
 
 def run_file(path: Path) -> ModuleType:
-    """Run a file as a module, with a name unique to its path and content.
+    """Run a Python file as a module, and return the module. Its name is unique to the file's path and content.
 
     Raises
     ------
@@ -156,7 +163,13 @@ def _load(path: Path, where: str) -> dict[ModuleType, bytes]:
 
 
 def _is_current(texts: Mapping[ModuleType, bytes] | None) -> bool:
-    """Tell whether a file is loaded (`texts` is not None), and neither it nor its imports were edited since."""
+    """Tell whether a loaded file, and the files that it imported from its folder, are unchanged since they were loaded.
+
+    Parameters
+    ----------
+    texts
+        The source text that was run for each module; None if the file was never loaded, which gives False.
+    """
     try:
         return texts is not None and all(
             Path(str(module.__file__)).read_bytes() == text for module, text in texts.items()
@@ -177,5 +190,5 @@ def _name(path: Path, text: bytes) -> str:
 
 
 def _home(value: object) -> str:
-    """Return the name of the module that defines a class or function, or for another object, its class."""
+    """Return the name of the module that defines a class or function. For any other object, that of its class."""
     return str((value if isinstance(value, type | FunctionType) else type(value)).__module__)

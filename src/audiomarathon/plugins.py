@@ -35,7 +35,7 @@ N = TypeVar("N", bound=Named)
 def plugins(
     group: str, kind: type[N], built_in: Sequence[N] = (), flaw_of: Callable[[N], str] = lambda _value: ""
 ) -> list[N]:
-    """Return the plug-ins of an entry point group, sorted by entry point name.
+    """Load the plug-ins that other packages declare in an entry point group, sorted by entry point name.
 
     An entry point names an instance of `kind`, or a class or function that makes an instance without arguments. A
     plug-in that cannot be loaded is left out, with a warning, so that one bad package breaks no command. Later errors
@@ -79,15 +79,16 @@ def plugins(
 
 @functools.lru_cache(maxsize=64)
 def _entries(find: Callable[..., Any], group: str, _path: tuple[str, ...]) -> list[Any]:
-    """Return a group's entry points, sorted by name. Cached for the same arguments, since the search is slow.
+    """Return the entry points of a group, sorted by name.
 
-    It reads a file of every installed package. `_path` is `sys.path`: if it changes, the search runs again.
+    The search is slow, since it reads a file of every installed package, so results are cached. `_path` is `sys.path`:
+    if it changes, the search runs again.
     """
     return sorted(find(group=group), key=lambda entry: entry.name)
 
 
 def flaw(value: object, kind: type) -> str:
-    """Check that a plug-in has the class and attributes of `kind`; return the first fault as text, or ""."""
+    """Check that a plug-in has the class and attributes of `kind`; return its first fault as text, or "" if it fits."""
     if not isinstance(value, kind):
         return f"is not a {kind.__name__}"
     for name, written in kind.__annotations__.items():
@@ -109,7 +110,7 @@ def flaw(value: object, kind: type) -> str:
 def guard(value: object, kind: type, name: str) -> None:
     """Change a plug-in's class so that errors in its public methods name the plug-in.
 
-    Also replace properties of the class by their present values, for the attributes that `kind` declares.
+    Properties that `kind` declares as attributes are replaced by their present values.
     """
     owner = type(value)
     if owner.__module__.partition(".")[0] == __name__.partition(".")[0]:

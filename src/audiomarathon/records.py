@@ -1,4 +1,4 @@
-"""Records and verdicts of a run's samples, and the headline figure that ranks systems on a task."""
+"""The record of a sample (reply, tokens, times), the scorer's verdict on it, and the headline figure of a task."""
 
 from __future__ import annotations
 
@@ -23,23 +23,25 @@ class Corpus:
     Attributes
     ----------
     references
-        The reference texts of each item.
+        For each sample, its reference texts.
     """
 
     references: tuple[tuple[str, ...], ...]
 
     @cached_property
     def hash(self) -> str:
-        """SHA-256 of the texts, in hex, independent of the items' order."""
+        """SHA-256 of the texts, in hex; the order of the samples does not change it."""
         return hashlib.sha256(json.dumps(sorted(self.references)).encode()).hexdigest()
 
     def __hash__(self) -> int:
-        """Return the texts' hash, computed once."""
+        """Return a hash of all texts; the slow part is computed once."""
         return hash(self.hash)
 
 
 class Packed(Mapping[str, float]):
-    """Numbers by name, in a third of the memory of a dict: equal names and types are held once for all.
+    """A read-only mapping from names to numbers that takes a third of the memory of a dict.
+
+    Mappings with equal names and types of numbers share them.
 
     Parameters
     ----------
@@ -72,7 +74,7 @@ _DOUBLE = struct.Struct("d").unpack_from
 
 @cache
 def _kinds_of(names: tuple[str, ...], kinds: tuple[type[float], ...]) -> Mapping[str, tuple[int, type[float]]]:
-    """Return, by name, the offset in bytes and the type of each number in the packed bytes."""
+    """Return the offset in bytes and the type of each number in a :class:`Packed`, as {name: (offset, type)}."""
     return {name: (8 * place, kind) for place, (name, kind) in enumerate(zip(names, kinds, strict=True))}
 
 
@@ -83,13 +85,14 @@ class Record:
     Attributes
     ----------
     id, cluster
-        Id of the sample, and name of its cluster: samples that are not independent share one.
+        Id of the sample, and name of its cluster: samples that are not statistically independent, such as questions
+        about one clip, share a cluster.
     reference
-        The facts that a scorer needs, so that a run can be scored without the data.
+        The facts that a scorer needs, such as the right answer, so that a run can be scored without the data.
     error
         Reason why there is no reply; None if the sample was answered.
     reply, transcript
-        The model's raw text, and the transcript that a family extracted from it.
+        The model's raw text; and, for a model family that marks one in it, the transcript alone.
     clips
         Hash of the clips' content.
     transcripts_read
@@ -99,23 +102,24 @@ class Record:
     finish
         `stop`, or `length` if the token limit cut the reply.
     clip_seconds
-        Length of all clips as the model heard them.
+        Length of all clips together, in seconds, as the model heard them.
     truncated
         Whether the model's code cut the audio; None if that is unknown, as behind an endpoint.
     control
         Kind of audio that replaced the clips (`silence`, …); None for the real audio.
     prompt_tokens, audio_tokens, window_padding_tokens, kept_audio_tokens, new_tokens
-        Numbers of tokens. `audio_tokens` includes `window_padding_tokens`, and counts tokens before any is dropped.
+        Numbers of tokens: of the prompt; of the audio, before any is dropped; those of the audio that stand for
+        silence at the end of the audio tower's windows; those that the method kept; and of the reply.
     kept_audio_bits
         Which audio tokens were kept: one bit per audio token, in base64.
     kept_audio_shares
         For an external press: the share of (layer, head) pairs that keep each audio token, as one byte per token in
         base64.
     redundancy
-        For base: the mean cosine similarity of neighbouring audio tokens that enter the LLM, at least 0. None for other
-        methods.
+        For base (no method): the mean cosine similarity of neighbouring audio tokens that enter the LLM, at least 0.
+        None for other methods.
     kv_lengths, kv_bytes
-        Number of entries in each layer's KV cache after prefill, and the bytes of all layers.
+        Number of entries in each layer's KV cache after prefill, and the bytes of the KV cache of all layers.
     peak_memory_bytes
         Peak memory of the GPU.
     time
@@ -123,14 +127,14 @@ class Record:
         part of prefill in which the method chose what to keep); `decode_setup` (seconds to prepare the graph) if decode
         ran as a graph. None for an untimed sample.
     warmed
-        Seconds of the uncounted call that warmed the GPU up for this sample; None without one.
+        Seconds of the uncounted call that warmed the GPU up for this sample; None if there was no such call.
     busy
         Seconds in which the GPU worked in the stages `encoder`, `llm_prefill` and `decode` of one more, untimed call,
         and the decode `steps` of that call, which may be fewer; None for most samples.
     batch
         For an untimed sample in a batch: the batch's `samples`, how many were `planned`, its seconds in the stages
         `encoder`, `llm_prefill` and `decode` (and `decode_setup`), its share of `padding` among prompt tokens, the GPUs
-        that ran it (`devices`), and its `peak_memory_bytes` if known. All samples of a batch hold the same.
+        that ran it (`devices`), and its `peak_memory_bytes` if known. All samples of a batch hold the same values.
     encoder_shared
         Whether several settings, or several samples with the same clip, shared one run of the audio tower.
     forced_decode
@@ -142,12 +146,12 @@ class Record:
         Start time and process of the command that made this record. A sample's records with the same session were
         measured side by side.
     attempts, cost, key_masked
-        Number of requests to an endpoint, their cost, and whether the key was masked in the reply.
+        Number of requests to an endpoint, their cost, and whether the API key stood in the reply and was masked.
     extra
         For an imported record: further fields from the other program's log. None otherwise.
     judgements
-        Judges' replies about this sample, by judge and request hash; None for a failed request. They are stored in
-        separate files (`judges/judgements.py`) and added when a run folder is read.
+        Judge models' replies about this sample, as {judge: {hash of the request: reply}}; a reply is None if the
+        request failed. They are stored in separate files (`judges/judgements.py`) and added when a run folder is read.
     corpus
         The reference texts of all the task's data, if the scorer weights words by them; added when a run folder is
         read.
@@ -194,21 +198,21 @@ class Record:
 
     @property
     def answered(self) -> bool:
-        """Whether the sample has a reply; if not, it failed."""
+        """Whether the sample has a reply. If not, it failed with an error."""
         return self.error is None
 
     @property
     def raw(self) -> str:
-        """The model's text: the transcript if the model family extracted one, else the whole reply."""
+        """The transcript if the model family marked one in the reply, else the whole reply."""
         return self.reply or "" if self.transcript is None else self.transcript
 
     @property
     def text(self) -> str:
-        """The text to score: the raw text without the model's thinking."""
+        """The text to score: `raw` without the model's thinking."""
         return without_thinking(self.raw)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the record's line in `samples.jsonl`, without the fields that do not apply."""
+        """Return the record as the object in its line of `samples.jsonl`, without the fields that do not apply."""
         names = _OF_FAILED if self.error is not None else STORED
         values = {name: getattr(self, name) for name in names}
         return {
@@ -219,7 +223,10 @@ class Record:
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Record:
-        """Make a record from the content of a checked line; ignore fields that only other versions know."""
+        """Make a record from the object in a line of `samples.jsonl`.
+
+        Fields that only other versions know are ignored.
+        """
         known = {name: content[name] for name in STORED if name in content}
         if content.get("error") is not None:  # a failed sample may lack most fields
             known = {name: value for name, value in known.items() if value is not None}
@@ -239,7 +246,7 @@ _LEFT_OUT = frozenset(
 
 @dataclass(frozen=True)
 class Figure:
-    """The headline figure of a task, such as macro-F1, which ranks the systems.
+    """The headline figure of a task, such as macro-F1: how it is named, and whether a higher value is better.
 
     Attributes
     ----------
@@ -248,11 +255,11 @@ class Figure:
     title
         The figure's name in tables and on axes.
     low, high
-        Lowest and highest possible value; None for no bound.
+        Lowest and highest possible value; None if there is no bound.
     better
         Whether a higher (`up`) or lower (`down`) value is better.
     chance
-        Expected figure of a random guess; None if it is unknown, or differs between samples.
+        Expected value of the figure for random guesses; None if it is unknown, or differs between samples.
     """
 
     name: str
@@ -265,7 +272,15 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A scorer's verdict on an answered sample; `values` are the fields of a line of `verdicts-<scorer>.jsonl`."""
+    """A scorer's verdict on an answered sample.
+
+    Attributes
+    ----------
+    record
+        The sample's record.
+    values
+        The fields of a line of `verdicts-<scorer>.jsonl`, such as whether the reply is right.
+    """
 
     record: Record
     values: Mapping[str, Any]

@@ -1,6 +1,6 @@
-"""The settings of a run: one frozen dataclass, filled from flags, env vars, a config file and defaults, in this order.
+"""The settings of a run: one frozen dataclass, filled from flags, env vars, a config file and defaults.
 
-This module does not import torch, so that a bad value is refused at once.
+The first of these that names a setting wins. This module does not import torch, so that a bad value is refused at once.
 """
 
 from __future__ import annotations
@@ -111,15 +111,15 @@ def _layers(text: str) -> tuple[int, ...]:
     return () if text == "all" else tuple(sorted({_integer(0)(part.strip()) for part in text.split(",")}))
 
 
-#: Pairs of a layer and the fraction of audio tokens that are removed from this layer on.
+#: Pairs of an LLM layer and the fraction of audio tokens that are removed from this layer on.
 Schedule = tuple[tuple[int, float], ...]
 RISING = "LAYER:RATIO,…, both rising, up to the ratio, such as 2:0.3,8:0.7"
 
 
 def schedule_of(text: str) -> Schedule:
-    """Parse a schedule of drops, such as `2:0.3,8:0.5`: pairs of a layer and the fraction removed from it on.
+    """Parse a schedule such as `2:0.3,8:0.5`: 0.3 of the audio tokens are removed from layer 2 on, 0.5 from layer 8 on.
 
-    Raise ValueError unless layers and fractions rise.
+    Raise ValueError unless both layers and fractions rise.
     """
     parts = [part.partition(":") for part in text.split(",")] if text else []
     schedule = tuple((_integer(0)(layer.strip()), _ratio(ratio.strip())) for layer, _colon, ratio in parts)
@@ -132,7 +132,7 @@ def schedule_of(text: str) -> Schedule:
 
 
 def as_text(schedule: Schedule) -> str:
-    """Return a schedule as the text that :func:`schedule_of` reads."""
+    """Write a schedule as text that :func:`schedule_of` parses back."""
     return ",".join(f"{layer}:{float(ratio)!r}" for layer, ratio in schedule)
 
 
@@ -147,10 +147,18 @@ _ALLOWED: dict[object, str] = {_switch: "1 or 0", _natural: "a whole number from
 def _setting(
     group: str, default: Any, env: str, parse: Callable[[str], Any] | Sequence[str], help_: str, allowed: str = ""
 ) -> Any:
-    """Declare a setting: a dataclass field with metadata.
+    """Declare a setting: return a dataclass field whose metadata describes it.
 
-    `parse` is either a function that turns text into a value, or the list of allowed values. `allowed` describes the
-    allowed values in help and errors.
+    Parameters
+    ----------
+    group
+        Heading in the help.
+    env
+        Name of the env var.
+    parse
+        Either a function that turns text into a value, or the list of allowed values.
+    help_, allowed
+        Description of the setting, and of its allowed values, for help and errors.
     """
     facts: dict[str, Any] = {"group": group, "env": env, "help": help_, "values": ()}
     if not callable(parse):
@@ -167,7 +175,7 @@ _TIMING, _TASKS, _ATTENTION = "Timing and replies", "Single tasks", "Attention"
 class RunSettings:
     """Every setting of a run. Command-line options, help and errors are made from the metadata of these fields.
 
-    docs/reference.md documents the attributes; `RunSettings.read` fills them.
+    docs/reference.md documents the attributes; :meth:`read` makes an object from flags and env vars.
     """
 
     method: str = _setting(
@@ -311,7 +319,7 @@ class RunSettings:
     """Whether to only add attention to an existing run, and leave its records unchanged."""
 
     def __post_init__(self) -> None:
-        """Refuse settings that contradict each other."""
+        """Raise a :class:`SettingsError` if two settings contradict each other."""
         if self.tower_layer is not None and self.at != "tower":
             both = f"PRUNE_TOWER_LAYER={self.tower_layer} with PRUNE_AT={self.at}"
             raise SettingsError(f"{both}: nothing is dropped in the tower; set PRUNE_AT=tower (--at tower)")
@@ -343,7 +351,10 @@ class RunSettings:
 
     @property
     def places(self) -> dict[str, Any]:
-        """The settings that say where a method drops (layer, scope, …), as keyword arguments of `get_method`."""
+        """The settings that say where a method drops tokens, as keyword arguments of `get_method`.
+
+        They are `layer`, `scope`, `at`, `tower_layer` and `schedule`.
+        """
         return {name: getattr(self, name) for name in ("layer", "scope", "at", "tower_layer", "schedule")}
 
     @classmethod
@@ -413,16 +424,19 @@ class RunSettings:
 
 
 def own_settings(**flags: Any) -> RunSettings:
-    """Read settings from `flags`, and the others from env vars; see :meth:`RunSettings.read`.
+    """Read settings from `flags`, and those that are not given from env vars, as :meth:`RunSettings.read` does.
 
-    `PRUNE_METHOD` and `PRUNE_RATIO` are ignored: the caller names the methods.
+    Only `PRUNE_METHOD` and `PRUNE_RATIO` are ignored, since the caller chooses the methods.
     """
     env = {name: value for name, value in os.environ.items() if name not in ("PRUNE_METHOD", "PRUNE_RATIO")}
     return RunSettings.read(env, **flags)
 
 
 def settings_fields() -> list[dataclasses.Field[Any]]:
-    """Return the settings' fields; their metadata has `group`, `env`, `help`, `parse`, `allowed` and `values`."""
+    """Return the dataclass fields that are settings.
+
+    Their metadata has `group`, `env`, `help`, `parse`, `allowed` and `values`.
+    """
     return [field_ for field_ in dataclasses.fields(RunSettings) if "env" in field_.metadata]
 
 
@@ -432,7 +446,7 @@ def flag_of(setting: dataclasses.Field[Any]) -> str:
 
 
 def flags_for(values: Mapping[str, Any]) -> list[str]:
-    """Return the flags that give settings these values, such as those stored in `run.json`, by field name.
+    """Return the command-line flags that set the given values, such as those stored in `run.json`, by field name.
 
     Values of None and defaults are left out, and so is `timing` as `cold`, which has no flag.
     """
@@ -450,7 +464,7 @@ def flags_for(values: Mapping[str, Any]) -> list[str]:
 
 
 def described(setting: dataclasses.Field[Any]) -> str:
-    """Return a setting's help text, followed by its allowed values unless it is a switch."""
+    """Return a setting's help text, followed by its allowed values unless it is an on/off switch."""
     facts = setting.metadata
     return str(facts["help"]) if isinstance(setting.default, bool) else f"{facts['help']}: {facts['allowed']}"
 
@@ -466,7 +480,10 @@ def cache_folder() -> Path:
 
 
 def _check_names(env: Mapping[str, str]) -> None:
-    """Refuse misspelt `PRUNE_` variables: if ignored, the wrong method would run. Warn about other misspelt names."""
+    """Raise an error for a misspelt `PRUNE_` variable: if ignored, the wrong method would run.
+
+    Warn of other misspelt names.
+    """
     known = [*env_names(), *_READ_ELSEWHERE]
     for name in sorted(set(env) - set(known)):
         near = nearly(name.upper(), known) if len(name) >= _LONG_ENOUGH else []

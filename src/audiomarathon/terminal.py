@@ -23,7 +23,7 @@ _TEXT = 22  # a column of text is not wrapped narrower than this while columns c
 
 
 class _Stream:
-    """A standard stream that reports its first failure and then discards all output."""
+    """A standard stream that passes its first write error to the function `failed`, and then discards all output."""
 
     def __init__(self, stream: TextIO, failed: Callable[[OSError], object]) -> None:
         self._stream, self._failed = stream, failed
@@ -79,7 +79,7 @@ def standard_streams() -> Iterator[None]:
 
 @contextmanager
 def showing_records() -> Iterator[None]:
-    """Protect a block that prints results: if printing fails, the command continues and keeps its exit code."""
+    """Inside a block that prints results, turn an error of printing into a warning, so that the command continues."""
     try:
         yield
         sys.stdout.flush()
@@ -89,10 +89,10 @@ def showing_records() -> Iterator[None]:
 
 
 class Step(Protocol):
-    """A function that shows progress."""
+    """A function that moves a progress bar on."""
 
     def __call__(self, done: int, /, more: int = 0) -> object:
-        """Add `done` to the units that are done, and `more` to their total."""
+        """Add `done` to the number of finished units, and `more` to the number of all units."""
 
 
 @contextmanager
@@ -101,10 +101,12 @@ def progress_of(total: int, what: str, unit: str, *, shown: bool | None = None) 
 
     Parameters
     ----------
+    total
+        Number of units to do.
     what
         Text in front of the bar or the line.
     unit
-        Name of what `total` counts, such as `sample`; `B` for bytes.
+        Name of a unit, such as `sample`; `B` for bytes.
     shown
         False shows nothing.
 
@@ -144,7 +146,10 @@ def progress_of(total: int, what: str, unit: str, *, shown: bool | None = None) 
 
 
 def console() -> Console:
-    """Return a console to print tables. It is as wide as the terminal; in a pipe or file, `COLUMNS` or 200 wide."""
+    """Return a console of the library rich that prints tables.
+
+    It is as wide as the terminal. In a pipe or file, its width is the env var `COLUMNS`, or 200 characters.
+    """
     from rich.console import Console
 
     known = sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdecimal()
@@ -152,10 +157,14 @@ def console() -> Console:
 
 
 def fitted(table: Table, width: int, least: Sequence[str] = ()) -> Table:
-    """Make a table fit a width. First wrap text at spaces, then drop columns, then wrap figures, then cut words.
+    """Change a table so that it fits a width.
+
+    First wrap text at spaces, then drop columns, then wrap numbers, then cut words.
 
     Parameters
     ----------
+    width
+        Width in characters.
     least
         Headings of columns that may be dropped, the least important first; the caption names the dropped columns.
     """
@@ -185,7 +194,7 @@ def fitted(table: Table, width: int, least: Sequence[str] = ()) -> Table:
 
 
 def _span(column: Column, line: int) -> tuple[int, int]:
-    """Return a column's smallest and largest useful width.
+    """Return a table column's smallest and largest useful width, in characters.
 
     At the smallest, no word is cut, and `line` characters of text fit on a line. At the largest, no text is wrapped.
     """

@@ -1,4 +1,4 @@
-"""Text for people: counts, similar names, and foreign text made safe for a terminal or a spreadsheet."""
+"""Text for people: counts, suggestions for misspelt names, and foreign text made safe for terminal or spreadsheet."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Say = Callable[[str], None]
 
 
 def plain(text: str) -> str:
-    r"""Replace control characters by escapes such as `\x1b`, so that printing the text cannot change the terminal."""
+    r"""Replace control characters by visible escapes such as `\x1b`, so that printed text cannot steer the terminal."""
     return _CONTROL.sub(
         lambda match: f"\\x{ord(match[0]):02x}" if ord(match[0]) < 256 else f"\\u{ord(match[0]):04x}", text
     )
@@ -44,7 +44,7 @@ _MARKS = str.maketrans(
 
 
 def same_marks(text: str) -> str:
-    """Write every kind of apostrophe as `'`, and remove characters that nobody sees or hears.
+    """Write every kind of apostrophe as `'`, and remove invisible characters.
 
     These are control characters and Unicode's format characters: soft hyphens, zero-width spaces and joiners, marks of
     direction, byte order marks; and fillers and variation selectors.
@@ -56,10 +56,10 @@ def same_marks(text: str) -> str:
 
 
 def remembered(longest: int) -> Callable[[_F], _F]:
-    """Decorate a function of a text: remember its results, so that all settings of a task share them.
+    """Make a decorator that caches the results of a function of a text.
 
-    Remember the results of 8,192 texts of up to `longest` characters, but only the last four of longer texts, since
-    thousands would fill the memory.
+    It keeps the results of 8,192 texts of up to `longest` characters, so that all settings of a task share them. Of
+    longer texts it keeps only the last four, since thousands would fill the memory.
     """
 
     def decorated(function: _F) -> _F:
@@ -80,17 +80,22 @@ def counted(count: int, noun: str, plural: str = "") -> str:
 
 
 def score_text(score: float | None, interval: Sequence[float] | None) -> str:
-    """Return a score with its interval, such as `0.833 [0.500, 1.000]`, or `[–]` without an interval."""
+    """Return a score with its interval as text, such as `0.833 [0.500, 1.000]`; `[–]` stands for a missing interval."""
     if score is None:
         return "–"
     return f"{score:.3f} " + ("[–]" if interval is None else f"[{interval[0]:.3f}, {interval[1]:.3f}]")
 
 
 def flags_of(summary: Mapping[str, Any]) -> list[str]:
-    """Return the problems of a run's replies, such as `2 errors`, `3 unparsed`, `1 cut` (by the token limit).
+    """Return short notes about problems of a run's replies, such as `2 errors`, `3 unparsed`, `1 cut`.
 
-    For an endpoint, also count replies that are `empty`, `refused` or `filtered` (by the server), or had the key
-    masked.
+    "Cut" means by the token limit.
+
+    Parameters
+    ----------
+    summary
+        Content of the run's `summary.json`. For an endpoint, it also counts replies that are `empty`, `refused` or
+        `filtered` (by the server), or in which the API key was masked.
     """
     flags = [counted(errors, "error")] if (errors := summary.get("errors")) else []
     named = {"unscored": "unscored", "unparsed": "unparsed", "cut_by_token_limit": "cut", "truncated": "truncated"}
@@ -100,9 +105,9 @@ def flags_of(summary: Mapping[str, Any]) -> list[str]:
 
 
 def spreadsheet(value: object) -> object:
-    """Make the value of a CSV cell safe for spreadsheets, which would run text that starts like a formula.
+    """Make the value of a CSV cell safe for spreadsheets, which would execute text that starts like a formula.
 
-    Such text gets an apostrophe in front. Control characters are replaced by escapes.
+    An apostrophe is put in front of such text. Control characters are replaced by escapes.
     """
     if not isinstance(value, str):
         return value
@@ -118,11 +123,11 @@ def did_you_mean(name: str, allowed: Iterable[str]) -> str:
 
 
 def nearly(name: str, known: Sequence[str]) -> list[str]:
-    """Return the known names that are one typo away from `name`, or begin with it (`TAU_DATA_PATH` for `TAU_DATA`)."""
+    """Return the known names that differ from `name` by one typo, or continue it (`TAU_DATA_PATH` for `TAU_DATA`)."""
     close = difflib.get_close_matches(name, known, n=len(known), cutoff=1 - 1.01 / max(6, len(name)))
     return [*close, *(known_name for known_name in known if "_" in name and known_name.startswith(f"{name}_"))]
 
 
 def utc_name() -> str:
-    """Return the current time in UTC as a name: 20260131_235959."""
+    """Return the current time in UTC as a name for a file or folder, such as 20260131_235959."""
     return f"{datetime.datetime.now(datetime.UTC):%Y%m%d_%H%M%S}"

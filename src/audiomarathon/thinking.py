@@ -38,7 +38,7 @@ def without_thinking(reply: str) -> str:
 
 
 def begin_of_text(reply: str) -> int | None:
-    """Return the place of the first visible character that is not thinking; None if there is none."""
+    """Return the index of the first visible character of a reply that is not thinking; None if there is none."""
     for start, end in _spans(reply):
         if text := reply[start:end].lstrip():
             return end - len(text)
@@ -46,7 +46,7 @@ def begin_of_text(reply: str) -> int | None:
 
 
 def _spans(reply: str) -> list[tuple[int, int]]:
-    """Return the parts of a reply that are not thinking, as (start, end)."""
+    """Return the parts of a reply that are not thinking, as pairs of start and end (exclusive)."""
     kept: list[tuple[int, int]] = []
     start, inside = 0, False
     for marker in _MARKER.finditer(reply):

@@ -1,4 +1,4 @@
-"""Read tars, zips and arrays that somebody else made: no header, member or array may take more than its limit."""
+"""Read tars, zips and arrays that somebody else made, and refuse headers, members and arrays above a size limit."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ _MOST_HEADER = 1 << 14  # limit of a .npy file's header; numpy itself reads at m
 
 
 class RefusedError(Exception):
-    """Reason for refusing an archive; the reader adds the archive's name."""
+    """An archive is refused; the message is the reason. The reader adds the archive's name."""
 
 
 def beyond(allowed: int, what: str) -> str:
-    """Return a message such as "more than 20,000 files and folders"; `what` says what was counted."""
+    """Return the text "more than 20,000 files and folders" for the limit `allowed` and the counted things `what`."""
     return f"more than {allowed:,} {what}"
 
 
 class TarHeader(tarfile.TarInfo):
-    """Header of a member of a tar archive. Extended headers have a size limit, and sparse files are refused."""
+    """Header of a member of a tar archive. It refuses long extended headers, negative sizes and sparse files."""
 
     def _proc_member(self, tar: tarfile.TarFile) -> Any:
         if self.size < 0:
@@ -68,25 +68,24 @@ class TarHeader(tarfile.TarInfo):
 
 
 class ZipStream(io.BufferedReader):
-    """A zip archive's stream that limits the size of its list of members, which zipfile reads in one piece."""
+    """Stream of a zip archive that limits the size of its list of members, which zipfile reads in one piece."""
 
     def read(self, size: int | None = -1, /) -> bytes:
-        """Read `size` bytes; refuse a size larger than the limit of a list of members."""
+        """Read `size` bytes; raise :class:`RefusedError` if that is more than a list of members may have."""
         if size is not None and size > MAX_HEADERS:
             raise RefusedError(beyond(MAX_HEADERS, "bytes of headers"))
         return super().read(size)
 
 
 def array_of(content: bytes | Array) -> Array:
-    """Return the array in the bytes of a `.npy` file; it has numbers only, no objects or records.
+    """Return the array that the bytes of a `.npy` file hold. It must hold numbers, not objects or records.
 
-    The array shares the memory of `content`, so a mapped file stays mapped.
+    The array shares the memory of `content`, so a memory-mapped file stays mapped.
 
     Raises
     ------
     ValueError
-        The bytes are not a `.npy` file, or their length contradicts the header. No memory is allocated for the promised
-        array.
+        The bytes are not a `.npy` file, or their length contradicts the header. In this case, no memory is allocated.
     """
     import numpy as np
 
@@ -110,7 +109,7 @@ def array_of(content: bytes | Array) -> Array:
 
 
 def arrays_of(file: Path, names: Sequence[str]) -> dict[str, Array]:
-    """Return arrays of a `.npz` file by name.
+    """Return the named arrays of a `.npz` file, as {name: array}.
 
     Raises
     ------
@@ -126,14 +125,15 @@ def arrays_of(file: Path, names: Sequence[str]) -> dict[str, Array]:
 
 
 def unzipped(content: bytes, chosen: Callable[[str], bool], *codecs: int) -> dict[str, bytes]:
-    """Return chosen members of a zip archive by name, in the archive's order.
+    """Return the content of chosen members of a zip archive, as {member's name: bytes}, in the archive's order.
 
     Parameters
     ----------
     chosen
         Function that tells, from a member's name, whether to unpack it.
     codecs
-        Compression methods to allow besides stored and deflated; others allocate as much memory as the file says.
+        Compression methods to allow besides stored and deflated. Others are refused, since they allocate as much memory
+        as the file says.
 
     Raises
     ------

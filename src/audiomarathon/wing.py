@@ -1,7 +1,8 @@
-"""Wings: further benchmarks beside the home tasks. The core calls the hooks of all wings, and never names a wing.
+"""Wings: benchmarks other than AudioMarathon's own ten tasks, each in a folder of its own with all that it needs.
 
 A wing is a folder in `wings/` whose `wing.py` has the object `WING`, or an entry point of another package in the group
-`audiomarathon.wings`. A wing imports the core; it imports no other wing.
+`audiomarathon.wings`. It answers hooks, such as `benchmarks` and `commands`. The rest of the package (the core) calls
+the hooks of all wings, and never names a wing. A wing imports the core; it imports no other wing.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class Template:
     Attributes
     ----------
     folder
-        Folder of the template; `newname` and `NewName` in it become the new name.
+        Folder of the template; `newname` and `NewName` in it become the new package's name.
     example
         A command to try the new package, with {name} and {folder}.
     taken
@@ -53,9 +54,9 @@ class Template:
 
 
 class Wing:
-    """Base class of wings: its methods are the hooks that the core calls.
+    """Base class of wings, which add a benchmark: its methods are the hooks that the core calls.
 
-    The core calls a hook only when it needs the answer, and a hook imports only then, so that `--help` stays fast.
+    The core calls a hook only when it needs the result, and a hook imports only then, so that `--help` stays fast.
 
     Attributes
     ----------
@@ -72,15 +73,21 @@ class Wing:
         return Path(str(sys.modules[type(self).__module__].__file__)).parent
 
     def benchmarks(self) -> Sequence[Benchmark]:
-        """Return the wing's benchmarks, whose tasks then have names, data, runs and scores like all others."""
+        """Return the benchmarks that this wing adds.
+
+        Their tasks then have names, data, runs and scores like all others.
+        """
         return ()
 
     def task(self, name: str) -> Task | None:  # noqa: ARG002
-        """Return a task that no list contains, such as a task known only from its runs; None for any other name."""
+        """Return a task of this name that :meth:`benchmarks` does not list; None for any other name.
+
+        Such a task may be known only from its runs.
+        """
         return None
 
     def commands(self) -> Mapping[str, Commands]:
-        """Return commands by the heading under which the help lists them; a new heading is added."""
+        """Return the wing's commands, as {heading in the help: {name: command}}; a new heading is added."""
         return {}
 
     def importers(self) -> Commands:
@@ -92,41 +99,47 @@ class Wing:
         return {}
 
     def templates(self) -> Mapping[str, Template]:
-        """Return kinds of packages for `audiomarathon new`, by name."""
+        """Return kinds of packages that `audiomarathon new` can write, as {name: template}."""
         return {}
 
     def sections(self, data: PageData) -> Sequence[Section]:  # noqa: ARG002
-        """Return sections for the page about these runs; empty ones are left out."""
+        """Return this wing's sections of the report page about some runs; empty ones are left out."""
         return ()
 
     def tables(self, runs: Sequence[Run]) -> Sequence[Table]:  # noqa: ARG002
-        """Return tables about this wing's runs among `runs`, such as our scores beside published scores."""
+        """Return tables about those of the runs that belong to this wing, such as our scores beside published ones."""
         return ()
 
     def mini(self, root: Path) -> None:
-        """Write the wing's part of the mini benchmark into a data root: a few short synthetic clips of each task.
+        """Write the wing's part of the mini benchmark into a data folder: a few short synthetic clips of each task.
 
-        Its code is in `mini.py` beside `wing.py`: when that file changes, the mini benchmark is written again.
+        The code is in `mini.py` beside `wing.py`: when that file changes, the mini benchmark is written again.
         """
 
     def pictures(self, runs: Sequence[Run], folder: Path) -> None:
-        """Draw this wing's pictures of the runs into a folder."""
+        """Draw this wing's pictures of some runs, and write them to a folder."""
 
 
 @cache
 def built_in() -> tuple[Wing, ...]:
-    """Return the wings of this package, by name."""
+    """Return the wings of this package, sorted by name."""
     names = sorted(module.name for module in pkgutil.iter_modules([str(Path(__file__).with_name("wings"))]))
     return tuple(import_module(f"{__package__}.wings.{name}.wing").WING for name in names)
 
 
 def all_wings() -> tuple[Wing, ...]:
-    """Return the wings of this package, then those of other packages, wrapped so that their answers are checked."""
+    """Return the wings of this package, then those of other packages.
+
+    The latter are wrapped, to check what they return.
+    """
     return (*built_in(), *map(_Checked, plugins(GROUP, Wing, built_in())))
 
 
 def asked(hook: Callable[[Wing], T]) -> list[T]:
-    """Call a hook on each wing and return the answers. Warn of another package's wing that fails, and leave it out."""
+    """Call a hook on each wing and return a list of the results.
+
+    A wing of another package that fails is left out, with a warning.
+    """
     answers = []
     for wing in all_wings():
         try:
@@ -137,12 +150,14 @@ def asked(hook: Callable[[Wing], T]) -> list[T]:
 
 
 def joined(what: str, known: Mapping[str, Any], hook: Callable[[Wing], Mapping[str, T]]) -> dict[str, T]:
-    """Call a hook on all wings and merge the mappings that they return. Leave out names that are taken, with a warning.
+    """Call a hook on all wings and merge the mappings that they return.
+
+    A name that is taken is left out, with a warning.
 
     Parameters
     ----------
     what
-        Kind of the names, for the warning.
+        Kind of thing that the names name, for the warning, such as `command`.
     known
         The core's names, which no wing may take.
     """
@@ -157,7 +172,7 @@ def joined(what: str, known: Mapping[str, Any], hook: Callable[[Wing], Mapping[s
 
 
 class _Checked(Wing):
-    """Wrapper of a wing from another package: raise a :class:`PluginError` if a hook returns the wrong type."""
+    """Wrapper of a wing from another package: it raises a :class:`PluginError` if a hook returns the wrong type."""
 
     def __init__(self, wing: Wing) -> None:
         self.key, self._wing = wing.key, wing
@@ -167,7 +182,18 @@ class _Checked(Wing):
         return self._wing.home
 
     def _answer(self, name: str, kind: str, *given: Any, named: bool = False, several: bool = True) -> Any:
-        """Call a hook and check its answer: objects of `kind`, in a mapping if `named`, in a list if `several`."""
+        """Call a hook of the wrapped wing, and raise a :class:`PluginError` if it returns the wrong type.
+
+        Parameters
+        ----------
+        name, given
+            Name of the hook, and its arguments.
+        kind
+            Name of the class that the returned objects must have.
+        named, several
+            Whether the hook returns a mapping of names to such objects, or a list of them; if neither, one object or
+            None.
+        """
         where = f"{GROUP} plug-in {self.key!r}: {name}()"
         with blaming(f"{where} raised"):
             answer = getattr(self._wing, name)(*given)
@@ -221,7 +247,11 @@ class _Checked(Wing):
 
 
 def _is_a(candidate: object, kind: str) -> bool:
-    """Tell whether an object is of a class, given by name, since this module cannot import the core's classes."""
+    """Tell whether an object's class, or a base class, has the name `kind`.
+
+    The class is given by name, since this module cannot import the core's classes. `command` stands for a function or a
+    group of commands, and `Mapping` for any mapping.
+    """
     if kind == "command":
         return callable(candidate) or hasattr(candidate, "registered_commands")
     return (

@@ -1,4 +1,4 @@
-"""Benchmarks and their tasks: samples, prompts, and the scorer of the replies."""
+"""Benchmarks and their tasks: a task has samples, prompts, and a scorer of the replies."""
 
 from audiomarathon.benchmarks.locate import task_folder
 from audiomarathon.benchmarks.registry import all_tasks, get_task

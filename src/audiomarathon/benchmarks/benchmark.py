@@ -1,4 +1,4 @@
-"""A benchmark: a namespace of tasks, with groups and weights for means, and published scores."""
+"""A benchmark: a set of tasks with a common name prefix, groups and weights for means, and published scores."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class TaskFacts:
 
 @dataclass(frozen=True)
 class Benchmark:
-    """A namespace of tasks. Means over tasks stay within a benchmark.
+    """A set of tasks whose names share a prefix. Means over tasks stay within a benchmark.
 
     Attributes
     ----------
@@ -41,16 +41,16 @@ class Benchmark:
     tasks
         The tasks, in the paper's order.
     facts
-        Facts about tasks that the paper states, by the task's key; some tasks may be missing.
-    published
-        The paper's scores by row of its table (a model) and by task, on the scale of the task's headline score.
-        `models` maps this suite's models to rows.
+        What the paper states about the tasks, as {task's key: facts}; some tasks may be missing.
+    published, models
+        The paper's scores, on the scale of the task's headline score, as {row of its table (a model): {task: score}};
+        and the row of each model of this package.
     weights
-        Weights of tasks in the mean, by key; None gives equal weights.
+        Weights of tasks in the mean, as {task's key: weight}; None gives equal weights.
     archive, licence
         Address of one archive with the data, and its licence; "" if there is no such archive.
     hubs
-        Name of the data set on the hub for each task, by the task's key; the data set may contain archives.
+        Name of each task's data set on the hub, as {task's key: name}; the data set may contain archives.
     """
 
     key: str
@@ -67,7 +67,7 @@ class Benchmark:
 
     @property
     def groups(self) -> dict[str, tuple[str, ...]]:
-        """Keys of the tasks of each group."""
+        """The groups of tasks, as {group: keys of its tasks}."""
         groups: dict[str, tuple[str, ...]] = {}
         for task in self.tasks:
             if (facts := self.facts.get(task.key)) and facts.group:

@@ -1,4 +1,4 @@
-"""Tasks that ask for a caption per clip; a subclass says what its table holds."""
+"""Tasks that ask for a caption per clip. A subclass says what the file (table) with the captions looks like."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from audiomarathon.files import open_plain, write_text
 from audiomarathon.scoring.caption import Caption
 
 MAX_REFERENCES = 100  # limit of references of an item; the published sets have 5
-#: Prompts by their name in `TASK_PROMPT`. `detail` makes long replies, which CIDEr-D punishes: if references have 11
+#: Prompts, by the name for `TASK_PROMPT`. `detail` makes long replies, which CIDEr-D punishes: if references have 11
 #: words, its length factor is 0.32 for a reply of 20 words, and 0.007 for 30.
 PROMPTS = {
     "detail": "Describe the sound in detail.",
@@ -30,15 +30,16 @@ Item = tuple[str, tuple[str, ...], tuple[str, ...]]  # id, possible names of its
 
 
 class Captioning(Task):
-    """Base of tasks that ask for a caption per clip, scored against several references; a subclass reads the table.
+    """Base of tasks that ask for a caption per clip, scored against several references.
 
-    CIDEr-D's document frequencies come from the whole split, also in a limited run. If a folder has only a part of the
-    data (`data download --limit`), `corpus_<table>` next to the table has all captions.
+    A subclass says how to read the table, the file with the reference captions. CIDEr-D's document frequencies come
+    from the whole split, also in a limited run. If a folder has only a part of the data (`data download --limit`),
+    `corpus_<table>` next to the table has all captions.
 
     Attributes
     ----------
     splits
-        File name of each split's table, by the split's name; the first split is the default.
+        File name of each split's table, as {split: file name}; the first split is the default.
     folders
         Folders of the clips, next to the table; `{split}` is the split's name.
     columns
@@ -54,11 +55,11 @@ class Captioning(Task):
 
     @abstractmethod
     def items(self, rows: Sequence[Mapping[str, str]]) -> list[Item]:
-        """Return the items of a table's rows; an item is a clip's id, its possible file names, and its captions."""
+        """Turn a table's rows into items: a clip's id, the possible names of its file, and its reference captions."""
 
     @abstractmethod
     def rows(self, item: Item) -> list[dict[str, str]]:
-        """Return an item as rows of a table: the inverse of :meth:`items`."""
+        """Turn an item back into rows of a table: the inverse of :meth:`items`."""
 
     def find(self, root: Path) -> Path:
         """Return the folder nearest to the root that has the table of any split."""
@@ -67,7 +68,7 @@ class Captioning(Task):
         return the_one(self, root, folders, next(iter(self.splits.values())))
 
     def load(self, folder: Path, filters: Filters = Filters()) -> Loaded:
-        """Read a split's table, find its clips, and return them as samples."""
+        """Read a split's table, find its clips, and return the samples."""
         split = filters.split or next(iter(self.splits))
         if split not in (*self.splits, ALL):
             raise SettingsError(f"TASK_SPLIT={split}: allowed for {self.key}: {', '.join(self.splits)}, {ALL}")
@@ -92,7 +93,7 @@ class Captioning(Task):
         return Loaded(folder, tuple(sorted(samples.values(), key=lambda sample: natural(sample.id))), tuple(bad))
 
     def tables(self, folder: Path, split: str) -> dict[str, list[Item]]:
-        """Return each split's items in the table's order; the split `all` means every table in the folder."""
+        """Return the items of each split, in the table's order; the split `all` means every table in the folder."""
         there = [part for part in [*self.splits][::-1] if (folder / self.splits[part]).is_file()]
         parts = there if split == ALL else [split]
         if not {*parts} <= {*there}:
@@ -102,28 +103,28 @@ class Captioning(Task):
         return {part: self.items(self._table(folder / self.splits[part])) for part in parts}
 
     def prompt(self, sample: Sample) -> str:
-        """Return the instruction and nothing else."""
+        """Return the prompt: only the instruction to describe the sound."""
         return sample.question
 
     def reference(self, sample: Sample) -> dict[str, Any]:
-        """Return the clip's reference captions, which scoring needs."""
+        """Return the clip's reference captions, which the scorer needs."""
         return {"references": list(sample.meta["references"])}
 
     def corpus(self, loaded: Loaded) -> Sequence[Sequence[str]]:
-        """Return the captions of the whole split, missing clips included."""
+        """Return the reference captions of each clip of the whole split, also of clips that are missing."""
         splits = loaded.samples[0].meta["splits"]
         return [list(texts) for split in splits for texts in self.captions(loaded.folder, split)]
 
     def captions(self, folder: Path, split: str) -> list[tuple[str, ...]]:
-        """Return the captions of each item of a whole split."""
+        """Return the reference captions of each clip of a split, also if the folder has only a part of the clips."""
         table = folder / self.splits[split]
         whole = table.with_name(f"corpus_{table.name}")
         return [texts for _, _, texts in self.items(self._table(whole if whole.is_file() else table)) if texts]
 
     def write_rows(self, part: Part, target: Path) -> None:
-        """Write the part's samples as the table of each split.
+        """Write some samples as tables, one per split.
 
-        If a table lacks items of its split, also write the whole split's captions, as `corpus_<table>`.
+        If a table lacks clips of its split, also write the whole split's captions, as `corpus_<table>`.
         """
         for split in part.kept[0].meta["splits"]:
             samples = [sample for sample in part.kept if sample.meta["split"] == split]
@@ -154,7 +155,7 @@ class Captioning(Task):
 
 
 def few(references: Sequence[str]) -> Sequence[str]:
-    """Return an item's references; raise :class:`RowError` if they are more than `MAX_REFERENCES`.
+    """Return the references of a clip; raise :class:`RowError` if there are more than `MAX_REFERENCES`.
 
     The score of human captions is a mean over all pairs of references, so its cost grows with the square of their
     number.
@@ -179,14 +180,14 @@ def _sample(item: Item, clips: Mapping[str, Path], places: str, question: str, m
 
 
 def _keys(name: str) -> tuple[str, ...]:
-    """Return the keys under which a file name is looked up: with and without suffix, in one Unicode form."""
+    """Return the keys under which a file name is looked up: with and without its suffix, in one Unicode form."""
     plain = unicodedata.normalize("NFC", name)
     stem = plain.rpartition(".")[0] if plain.lower().endswith(AUDIO_SUFFIXES) else plain
     return plain, f"{stem}\0"
 
 
 def _clips(folder: Path, parts: Sequence[str]) -> dict[str, Path]:
-    """Return the audio files in some subfolders of `folder`, by the keys of their names (:func:`_keys`)."""
+    """Find the audio files in some subfolders of `folder`; return them as {key of the name (:func:`_keys`): file}."""
     clips: dict[str, Path] = {}
     for part in parts:
         place = folder / part

@@ -1,4 +1,4 @@
-"""Find clips that are too long for a model, or too short for a task, from their headers, before anything runs."""
+"""Before anything runs, find clips that are too long for a model, or too short for a task, from their headers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from audiomarathon.models.registry import ModelSpec
 
 
 def too_long(spec: ModelSpec, task: Task, samples: Sequence[Sample]) -> str:
-    """Return a line that counts the samples with a clip too long for the model, and names the longest.
+    """Return a message: how many samples have a clip that is too long for the model, and which clip is the longest.
 
     Return "" if there are none.
     """
@@ -30,7 +30,7 @@ def too_long(spec: ModelSpec, task: Task, samples: Sequence[Sample]) -> str:
 
 
 def too_short(task: Task, data: Loaded, samples: Sequence[Sample]) -> str:
-    """Return a note that counts the samples whose clips are far below the task's length, and names the shortest.
+    """Return a note: how many samples have clips far below the task's length, and which clip is the shortest.
 
     Far below is under half of the shortest clip that the data's manifest or the paper states. Return "" if there are
     none.
@@ -49,9 +49,14 @@ def too_short(task: Task, data: Loaded, samples: Sequence[Sample]) -> str:
 
 
 def longest_clips(samples: Sequence[Sample], *, together: bool = False, most: float = 0.0) -> dict[str, float]:
-    """Return the seconds of each sample's longest clip, or (`together`) of all its clips. Leave out unreadable clips.
+    """Return the length of each sample's longest clip, as {sample's id: seconds}. Leave out unreadable clips.
 
-    With `most`, a longer clip counts as `most` seconds, since the model cuts it there.
+    Parameters
+    ----------
+    together
+        Whether to add up the lengths of all clips of a sample instead.
+    most
+        If given, a longer clip counts as `most` seconds, since the model cuts it there.
     """
     seconds_by_id: dict[str, float] = {}
     lengths = lengths_of(samples)  # the run records why a clip cannot be read

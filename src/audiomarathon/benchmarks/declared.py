@@ -1,7 +1,7 @@
 """Tasks that a user describes in a TOML file: the file of rows, the meaning of their fields, and the scorer.
 
-A task's key begins with its kind (`own-choice/NAME`), so that its runs can be read, scored and reported without the
-file.
+The key of such a task begins with its kind (`own-choice/NAME`), so that its runs can be read, scored and reported
+without the file.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ CHARACTERS = "own-characters"  # kind: a transcript in a language written withou
 EXACT, SPANS = "own-exact", "own-spans"
 _ENDLESS = 1e15  # limit of an exact answer: beyond it, floats cannot tell neighbouring integers apart
 _FORMS = {"open": OPEN, "exact": EXACT, "spans": SPANS}  # kinds of tasks without options, by `answer_is`
-#: Scorer, default token limit and default question of each kind of task; a task's key begins with its kind.
+#: Kinds of tasks, as {kind: (scorer, default token limit, default question)}; a task's key begins with its kind.
 KINDS: Mapping[str, tuple[Scorer, int, str]] = {
     CHOICE: (Questions(), 16, ""),
     CLASSES: (Choice(), 16, ""),
@@ -99,7 +99,7 @@ _KEYS = {
     **dict.fromkeys(("prompt", "title", "version", "source"), (_TEXT, "a text")),
 }
 _TYPES = {"classes": bool, "max_new_tokens": int, "within": int}
-#: Special keys of each kind; the first is required, unless it is `language`.
+#: TOML keys that only tasks of a kind may have; the first is required, unless it is `language`.
 _OWN_KEYS: Mapping[str, tuple[str, ...]] = {
     CHOICE: ("options", "answer_is", "published"),
     CLASSES: ("options", "answer_is", "classes"),
@@ -110,7 +110,7 @@ _OWN_KEYS: Mapping[str, tuple[str, ...]] = {
     EXACT: ("answer_is", "within", "unit"),
     SPANS: ("answer_is",),
 }
-#: The key that each key of `_OWN_KEYS` requires, for a message.
+#: What each key of `_OWN_KEYS` requires in the TOML file, for a message.
 _NEEDS = {
     "options": 'answer, without answer_is = "open", "exact" or "spans"',
     "answer_is": "answer",
@@ -125,7 +125,7 @@ _FIRST_BYTES = {b"RIFF": ".wav", b"fLaC": ".flac", b"OggS": ".ogg"}
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Declared(Task):
-    """A task from a TOML file; docs/own-tasks.md explains its keys.
+    """A task that a user describes in a TOML file; docs/own-tasks.md explains the file's keys.
 
     Attributes
     ----------
@@ -134,7 +134,7 @@ class Declared(Task):
     toml
         The file's keys and values; keys for several fields hold lists. Empty in reports, which need no file.
     template
-        The prompt, with {question} and {options}; "" is the suite's lettered form.
+        The prompt, with {question} and {options}; "" uses the same prompt as the built-in tasks with lettered options.
     """
 
     key: str
@@ -151,12 +151,12 @@ class Declared(Task):
 
     @property
     def scorer(self) -> Scorer:  # type: ignore[override]  # follows from the kind
-        """The scorer that belongs to this kind of task."""
+        """The scorer of this kind of task."""
         return KINDS[self.kind][0]
 
     @property
     def transcribes(self) -> bool:  # type: ignore[override]
-        """Whether the model is asked only for a transcript, with the suite's prompt."""
+        """Whether the model is asked only for a transcript, with the built-in prompt."""
         return self.kind in (TRANSCRIPT, CHARACTERS) and not self.template and "question" not in self.toml
 
     @property
@@ -172,7 +172,7 @@ class Declared(Task):
     def load(self, folder: Path, filters: Filters = Filters()) -> Loaded:
         """Read the rows as samples.
 
-        If a table contains the audio itself, write the clips to the cache, which then becomes `Loaded.folder`.
+        If a table contains the audio itself, its clips are written to the cache, which then becomes `Loaded.folder`.
         """
         template = self.template
         if filters.prompt:
@@ -211,14 +211,17 @@ class Declared(Task):
         return Loaded(place, tuple(samples), tuple(bad), defects=defects)
 
     def prompt(self, sample: Sample) -> str:
-        """Return the filled-in template. Without a template, return question and lettered options, or the question."""
+        """Return the template with question and options filled in.
+
+        Without a template, return question and lettered options; for a task without options, the question.
+        """
         filling = {"question": sample.question, "options": option_lines(sample)}
         if template := sample.meta["template"]:
             return re.sub(r"\{(question|options)\}", lambda match: filling[match[1]], template)
         return lettered(sample) if sample.options else sample.question
 
     def reference(self, sample: Sample) -> dict[str, Any]:
-        """Return the facts of a sample that the scorer of this kind of task needs."""
+        """Return the facts of a sample that the scorer needs, such as the right answer."""
         reference = super().reference(sample)
         if self.kind == CAPTION:
             return {"references": list(sample.meta["references"])}
@@ -230,15 +233,15 @@ class Declared(Task):
         return reference | {name: self.toml[name] for name in ("published", "language") if name in self.toml}
 
     def corpus(self, loaded: Loaded) -> Sequence[Sequence[str]]:
-        """Return the captions of all samples; () if the task is not about captions."""
+        """Return each sample's reference captions, by which the scorer weights words; () for other kinds of tasks."""
         return [list(sample.meta["references"]) for sample in loaded.samples] if self.kind == CAPTION else ()
 
     def groups(self, sample: Sample) -> dict[str, str] | None:
-        """Return a sample's values of `group_fields`, by field; None if the task has none."""
+        """Return a sample's groups, as {field: value} for each of the `group_fields`; None if the task has none."""
         return dict(sample.meta["groups"]) or None
 
     def frames(self, verdicts: Mapping[str, Sequence[Verdict]]) -> Mapping[str, pd.DataFrame]:
-        """Return the tables of the task's section of the report; see :meth:`Task.frames`.
+        """Return the tables of the task's section of the report, as {title: table}.
 
         The names of groups come from the records, since the task's file may have changed.
         """
@@ -251,7 +254,7 @@ class Declared(Task):
         return super(Declared, replace(self, group_fields=tuple(groups))).frames(verdicts)
 
     def write_rows(self, part: Part, target: Path) -> None:
-        """Write the part's rows as JSON lines, whatever the format of the source, with the paths of their clips."""
+        """Write the rows of some samples as JSON lines, whatever the source's format, with the paths of their clips."""
         rows, names = [], self.toml["clips"]
         for sample in part.kept:
             clips = part.clips(sample)
@@ -262,7 +265,7 @@ class Declared(Task):
 
     @property
     def _fields(self) -> list[str]:
-        """Names of the fields of a row that the task reads."""
+        """Names of the fields that the task reads in a row."""
         names = [self.toml[name] for name in _ONE if name in self.toml]
         return names + [name for key in _SEVERAL for name in self.toml.get(key, ())]
 
@@ -281,7 +284,10 @@ class Declared(Task):
         return fnmatch(name, self._rows) or name == self._lines
 
     def _unfolded(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        """Add the fields `outer.inner` to a row if the outer field holds an object, or the JSON text of an object."""
+        """Add a field `outer.inner` to a row for each such name in the TOML file, if the field `outer` holds an object.
+
+        The object may also be JSON text.
+        """
         fields = dict(row)
         for name in self._fields:
             outer, _, inner = name.partition(".")
@@ -316,13 +322,13 @@ class Declared(Task):
         )
 
     def _text(self, row: Row) -> str:
-        """Return a row's open answer or transcript."""
+        """Return the open answer, or the transcript, that a row states."""
         return (
             one_text(row.text(name), name) if (name := self.toml.get("transcript")) else row.text(self.toml["answer"])
         )
 
     def _options(self, row: Row) -> tuple[tuple[str, ...], str]:
-        """Return a row's options and the letter of the right option.
+        """Return the texts of a row's options, and the letter of the right option.
 
         If every option's text begins with its letter, these letters are removed, since the prompt adds them.
         """
@@ -350,9 +356,9 @@ class Declared(Task):
 
 
 def on_record(key: str) -> Declared | None:
-    """Return a user's task by the key of its runs, without its TOML file; None for the key of any other task.
+    """Return the task that a user described, given only its key in a run; None for the key of any other task.
 
-    Such a task can read, score and report its runs, but not load data.
+    Without its TOML file, such a task can read, score and report runs, but not load data.
     """
     kind, _, name = key.partition("/")
     return Declared(key=key, kind=kind, title=name, max_new_tokens=KINDS[kind][1]) if name and kind in KINDS else None
@@ -399,7 +405,7 @@ def read_task(file: Path) -> Declared:
 
 
 def _template(text: str, where: str, kind: str) -> str:
-    """Return a prompt's template without its final line break.
+    """Check a prompt's template and return it without its final line break.
 
     Raise :class:`SettingsError` for unknown names in braces. Only prompts for captions and transcripts may be fixed
     texts, which have no name in braces.
@@ -412,7 +418,7 @@ def _template(text: str, where: str, kind: str) -> str:
 
 
 def _kind(file: Path, toml: Mapping[str, Any]) -> str:
-    """Return the kind of task that has these keys.
+    """Return the kind of task that a TOML file with these keys describes.
 
     Raise :class:`SettingsError` for keys that do not go together, and for missing keys.
     """
@@ -432,13 +438,13 @@ def _kind(file: Path, toml: Mapping[str, Any]) -> str:
 
 
 def _group(value: Any) -> str:
-    """Return the name of a sample's group from a field's value, which may be a list of one name (in MMAU)."""
+    """Return the name of a sample's group, given a field's value, which may be a list of one name (in MMAU)."""
     value = value if not isinstance(value, str) or (values := list_in(value)) is None else values
     return ", ".join(map(str, value)) if isinstance(value, list) else "" if value is None else str(value)
 
 
 def _exact(value: Any, kind: str) -> str:
-    """Return an exact answer as JSON: a number, [lowest, highest] or a letter; return a list of spans unchanged."""
+    """Check an exact answer (a number, [lowest, highest], a letter, or a list of spans) and return it as JSON text."""
     if isinstance(value, str) and kind == EXACT and re.fullmatch(r"\(?[A-Z]\)?\.?", value.strip()):
         return json.dumps(value.strip(" ()."))
     with contextlib.suppress(ValueError, RecursionError):
@@ -461,10 +467,10 @@ def _clips_folder() -> Path:
 
 
 def _kept(value: Any, embedded: set[str]) -> Any:
-    """Return the path or paths of clips in a field's value.
+    """Return the path (or paths) of clips that a field's value states.
 
-    If the value is audio instead of a path, write it to a file in the cache, named by its hash. Return this file's
-    name, and add it to `embedded`.
+    If the value is audio instead of a path, write it to a file in the cache, named after the hash of its content.
+    Return this file's name, and add it to `embedded`.
     """
     if isinstance(value, list):
         return [_kept(member, embedded) for member in value]

@@ -1,4 +1,4 @@
-"""Hash the data behind a run's numbers: a task's metadata as a whole, and each sample's clips.
+"""Hash the data that a run uses: a task's metadata as a whole, and each sample's clips.
 
 The hashes are separate so that a replaced clip invalidates one sample, not the run.
 """
@@ -29,7 +29,7 @@ _seconds: dict[Path, tuple[tuple[int, ...], float | None]] = {}
 def fingerprint(loaded: Loaded) -> str:
     """Return the SHA-256 (hex) of a task's metadata: ids, questions, options, answers, labels, clusters, clip names.
 
-    A copy of the data elsewhere, or with other file times, has the same hash.
+    A copy of the data in another folder, or with other file times, has the same hash.
     """
     digest = hashlib.sha256()
     top = str(loaded.folder / "_")[:-1]  # as text, since comparing Path objects would take most of the time
@@ -44,7 +44,7 @@ def fingerprint(loaded: Loaded) -> str:
 
 
 def clip_hashes(samples: Iterable[Sample]) -> dict[str, str]:
-    """Return a fingerprint of each sample's clips, by the sample's id.
+    """Return a fingerprint of each sample's clips, as {sample's id: fingerprint}.
 
     It covers a clip's size, its first and last 4,096 bytes, and evenly spaced blocks between them. Only these parts are
     read, so 60 GB of clips take seconds. A fingerprint joins two hashes: one by rule 1 of older versions (size and
@@ -61,20 +61,26 @@ def clip_hashes(samples: Iterable[Sample]) -> dict[str, str]:
 
 
 def clip_hash(sample: Sample) -> str:
-    """Return the fingerprint of one sample's clips, read again only if a file changed; see :func:`clip_hashes`."""
+    """Return the fingerprint of one sample's clips (see :func:`clip_hashes`).
+
+    A file is read again only if it changed.
+    """
     return _joined([_hash_once(clip) for clip in sample.clips])
 
 
 def lengths_of(samples: Iterable[Sample]) -> dict[Path, float]:
-    """Return the seconds of each clip by its header, without clips that cannot be read.
+    """Return the length of each clip by its header, as {clip: seconds}. Clips that cannot be read are left out.
 
-    The same pass takes the clip's hashes, which a run asks for next.
+    The same pass takes the clip's hashes, which a run needs next.
     """
     return {clip: seconds for clip, seconds in _each(samples, _length_once).items() if seconds is not None}
 
 
 def _each(samples: Iterable[Sample], read: Callable[[Path], T]) -> dict[Path, T]:
-    """Read every clip once, since questions may share a clip; in threads, since a disk serves several reads at once."""
+    """Call `read` on every clip of the samples, and return {clip: result}.
+
+    A clip is read once, since questions may share it, and in threads, since a disk serves several reads at once.
+    """
     clips = list(dict.fromkeys(clip for sample in samples for clip in sample.clips))
     with ThreadPoolExecutor() as pool:
         return dict(zip(clips, pool.map(read, clips), strict=True))
@@ -86,7 +92,7 @@ def _joined(clips: Sequence[tuple[str, str]]) -> str:
 
 
 def _hash_once(clip: Path) -> tuple[str, str]:
-    """Return a clip's hashes by rule 1 and by rule 2, read again only if the file changed."""
+    """Return (hash by rule 1, hash by rule 2) of a clip; the file is read again only if it changed."""
     state = state_of(clip)
     if not state or _hashes.get(clip, ((),))[0] != state:
         try:
@@ -98,7 +104,10 @@ def _hash_once(clip: Path) -> tuple[str, str]:
 
 
 def _length_once(clip: Path) -> float | None:
-    """Return a clip's length, read again only if the file changed; None if it cannot be read. Take its hashes too."""
+    """Return a clip's length in seconds; None if it cannot be read. The file is read again only if it changed.
+
+    The same pass takes the clip's hashes.
+    """
     state = state_of(clip)
     if not state or _seconds.get(clip, ((),))[0] != state:
         try:
@@ -111,7 +120,7 @@ def _length_once(clip: Path) -> float | None:
 
 
 def _hashed(file: IO[bytes]) -> tuple[str, str]:
-    """Return an open clip's hashes by rule 1 and by rule 2; see :func:`clip_hashes`."""
+    """Return (hash by rule 1, hash by rule 2) of an open clip; :func:`clip_hashes` explains the rules."""
     size = file.seek(0, 2)
     edges, inside = hashlib.sha256(), hashlib.sha256()
     feed(edges, file, [(0, min(size, BLOCK_BYTES)), (max(0, size - BLOCK_BYTES), size)])

@@ -16,13 +16,13 @@ from audiomarathon.text import did_you_mean, nearly
 
 HUB_DATASET = "Hezep/AudioMarathon"
 
-#: Tasks of the public data set; `audiomarathon data download` can fetch all of them.
+#: Keys of the tasks in the public data set; `audiomarathon data download` can fetch all of them.
 HUB_TASKS = ("librispeech", "race", "slue", "tau", "gtzan", "desed", "vesus", "had", "vox", "vox_age")
 
 
 @dataclass(frozen=True)
 class Folder:
-    """A folder found by :func:`walk`: its depth under the root, and the names in it."""
+    """A folder that :func:`walk` found: its path, its depth below the root, the names of its files and subfolders."""
 
     path: Path
     depth: int
@@ -58,7 +58,10 @@ def walk(root: Path) -> Iterator[Folder]:
 
 
 def nearest(root: Path, matches: Callable[[Folder], bool]) -> list[Path]:
-    """Return the folders that match at the smallest depth below `root` at which any folder matches."""
+    """Of the folders under `root` for which `matches` is true, return those nearest to the root.
+
+    Several are returned if they are at the same depth.
+    """
     folders: list[Path] = []
     found_at = 0
     for folder in walk(root):
@@ -71,7 +74,9 @@ def nearest(root: Path, matches: Callable[[Folder], bool]) -> list[Path]:
 
 
 def the_one(task: Task, root: Path, folders: list[Path], sought: str) -> Path:
-    """Return the only folder found, or raise an error; `sought` describes the folder in the message.
+    """Return the folder in `folders` if there is exactly one, else raise an error.
+
+    `sought` describes the folder in the message.
 
     Raises
     ------
@@ -98,7 +103,7 @@ def path_variable(task: Task) -> str:
 
 
 def how_to_get(task: Task) -> str:
-    """Return in one line the command that downloads a task's data, and the env vars to set afterwards."""
+    """Return one line of advice: the command that downloads a task's data, and the env vars to set afterwards."""
     advice = f"{task.source[:1].upper()}{task.source[1:]}; then " if task.source else ""
     if task.download:
         advice = f"Get it with: audiomarathon data download {task.key} ({', '.join(task.download)}); then "

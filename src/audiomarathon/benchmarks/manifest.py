@@ -1,4 +1,7 @@
-"""Read and write `audiomarathon.json` in a data root; without this file, the facts in the paper apply."""
+"""Read and write the manifest of a data root, `audiomarathon.json`, with facts about its tasks' data.
+
+If there is no such file, the facts in the paper apply.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ PUBLISHED_LICENCE = "CC-BY-NC-4.0"
 
 @dataclass(frozen=True)
 class Expected:
-    """Expected number of samples of a task, and the range of its clips' durations in seconds."""
+    """What to expect of a task's data: the number of samples, and the shortest and longest clip in seconds."""
 
     count: int
     seconds: tuple[float, float]
@@ -35,7 +38,7 @@ class Manifest:
     name, licence
         Name and licence of the data set; without the file, those of the published data.
     tasks
-        Expected counts and durations that the file states, by the task's key; for other tasks the paper's facts apply.
+        Expected counts and durations that the file states, as {task's key: facts}; for other tasks the paper's apply.
     file
         Path of `audiomarathon.json`; None if there is no such file.
     control
@@ -49,13 +52,13 @@ class Manifest:
     control: Mapping[str, Any] | None = None
 
     def licence_of(self, task: Task) -> str:
-        """Return the licence of a task's data: the file's, else the published one, else "not stated"."""
+        """Return the licence of a task's data: the file's, else the one that was published, else "not stated"."""
         if self.file or benchmark_of(task.key) == AUDIOMARATHON.key:
             return self.licence
         return (task.download or ("", "not stated"))[1]
 
     def expected(self, task: Task) -> Expected | None:
-        """Return a task's expected count and durations; None if neither the file nor a paper states them."""
+        """Return what to expect of a task's data; None if neither the file nor a paper states it."""
         facts = facts_of(task.key)
         return self.tasks.get(task.key) or (Expected(facts.count, facts.seconds) if facts and facts.seconds else None)
 

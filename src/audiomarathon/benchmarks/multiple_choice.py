@@ -1,4 +1,4 @@
-"""Base of the nine choice tasks: turn metadata rows into samples, and make the prompt."""
+"""Base of the nine tasks with lettered options: turn metadata rows into samples, and make the prompt."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ INSTRUCTION = "Listen to the audio and answer with the letter of the correct opt
 
 
 class MultipleChoice(Task):
-    """A task of lettered options, read from one metadata file; a subclass turns a row into a sample.
+    """A task of questions with lettered options, read from one metadata file; a subclass turns a row into a sample.
 
     Attributes
     ----------
     metadata_file
-        Name of the metadata file, which identifies the task's folder.
+        Name of the metadata file, by which the task's folder is found.
     rows_key
         Field that holds the rows, if the file's top level is an object; None if it is a list.
     classes
@@ -72,7 +72,7 @@ class MultipleChoice(Task):
         return ""
 
     def known_gap(self, row: Row, name: str) -> str:  # noqa: ARG002
-        """Return the entry of `known_gaps` for a row's missing clip, the file `name`; "" if none lists it.
+        """Return the name under which `known_gaps` lists a row's missing clip, the file `name`; "" if it does not.
 
         Known gaps are clips that the published metadata names, but the published data lacks.
         """
@@ -84,7 +84,7 @@ class MultipleChoice(Task):
         return the_one(self, root, folders, self.metadata_file)
 
     def load(self, folder: Path, filters: Filters = Filters()) -> Loaded:
-        """Read the metadata file's rows as samples; see :meth:`Task.load`."""
+        """Read the metadata file's rows as samples; bad rows, and samples that settings leave out, are counted."""
         folder = folder.absolute()
         file = folder / self.metadata_file
         gaps = list[str]()
@@ -119,7 +119,7 @@ class MultipleChoice(Task):
         own_label: str = "",
         meta: Mapping[str, Any] | None = None,
     ) -> Sample:
-        """Check a row's facts and return its sample; raise :class:`RowError` if they are wrong.
+        """Make a sample from a row's facts, after checking them; raise :class:`RowError` if they are wrong.
 
         Parameters
         ----------
@@ -132,7 +132,7 @@ class MultipleChoice(Task):
         identifier
             The sample's id. Default: the row's `uniq_id`, else the clip's path.
         cluster
-            The sample's cluster. Default: the clip's path.
+            Name of the sample's cluster; samples that are not independent share one. Default: the clip's path.
         own_label
             Name of the row's field that states the clip's class. That class must not contradict the answer.
         meta
@@ -179,7 +179,7 @@ class MultipleChoice(Task):
         return same[0]
 
     def write_rows(self, part: Part, target: Path) -> None:
-        """Write the metadata file with the part's rows; keep the other content of the file."""
+        """Write the metadata file with the rows of some samples only; keep the other content of the file."""
         if not self.metadata_file:
             return super().write_rows(part, target)
         file, kept = part.loaded.folder / self.metadata_file, {sample.id: sample for sample in part.kept}
@@ -202,12 +202,12 @@ class MultipleChoice(Task):
 
 
 def lettered(sample: Sample) -> str:
-    """Return question (unless it is spoken), lettered options and instruction, separated by blank lines."""
+    """Return a prompt: the question (unless it is spoken), lettered options and instruction, parted by blank lines."""
     return "\n\n".join(filter(None, (sample.question, option_lines(sample), INSTRUCTION)))
 
 
 def option_lines(sample: Sample) -> str:
-    """Return the options with their letters, one per line."""
+    """Return the options with their letters, one per line, such as "A. Jazz"."""
     return "\n".join(f"{letter}. {text}" for letter, text in zip(LETTERS, sample.options, strict=False))
 
 

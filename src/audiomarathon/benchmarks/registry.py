@@ -1,4 +1,4 @@
-"""Find benchmarks and tasks: built-in ones, and those of installed plug-ins."""
+"""Find benchmarks and tasks: the built-in ones, those of installed plug-ins, and those in a user's files."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ OTHER = "other"
 
 @cache
 def built_in() -> tuple[Benchmark, ...]:
-    """Return the benchmarks of the suite: AudioMarathon's own, then those of its wings."""
+    """Return the benchmarks of this package: AudioMarathon's own, then those of its wings (further benchmarks)."""
     return (AUDIOMARATHON, *(each for wing in built_in_wings() for each in wing.benchmarks()))
 
 
 def all_benchmarks() -> tuple[Benchmark, ...]:
     """Return the built-in benchmarks, then those of plug-ins.
 
-    The names of a plug-in's tasks must begin with its benchmark's key.
+    The keys of a plug-in's tasks must begin with the key of its benchmark.
     """
     benchmarks = list(built_in())
     others = asked(lambda wing: () if wing in built_in_wings() else wing.benchmarks())
@@ -57,7 +57,7 @@ def all_benchmarks() -> tuple[Benchmark, ...]:
 
 
 def all_tasks() -> tuple[Task, ...]:
-    """Return the tasks that `audiomarathon run` runs.
+    """Return the tasks that the command `audiomarathon run` can run.
 
     First come the tasks of all benchmarks, in the papers' order; then tasks of plug-ins without a benchmark, by name.
     """
@@ -69,7 +69,7 @@ def all_tasks() -> tuple[Task, ...]:
 
 
 def _flaw_of(task: Task) -> str:
-    """Return the fault of the scorer of a user's or plug-in's task, as text; "" if it has none."""
+    """Return what is wrong with the scorer of a user's or plug-in's task, as text; "" if nothing is."""
     scorer = task.scorer
     if not isinstance(scorer, Scorer) or not re.fullmatch(r"[\w-]+", getattr(scorer, "key", "")):
         return "has no usable 'scorer'; it must be a Scorer whose key consists of letters, digits, - and _"
@@ -88,10 +88,11 @@ def _flaw_of_benchmark(benchmark: Benchmark) -> str:
 
 
 def get_task(name: str) -> Task:
-    """Return a task by its key or an alias (in upper or lower case), a TOML file that describes it, or a Python class.
+    """Return the task that a name selects.
 
-    A class is named by its file or module: `FILE.py:CLASS`, `PACKAGE.MODULE:CLASS`. The prefix `transcripts/` before
-    any of these selects the task to transcribe its clips, unless such a file exists in a folder `transcripts`.
+    A name is a key or an alias (in upper or lower case), a TOML file that describes a task, or a Python class, named by
+    its file or module: `FILE.py:CLASS`, `PACKAGE.MODULE:CLASS`. The prefix `transcripts/` before any of these selects
+    the task to transcribe its clips, unless such a file exists in a folder `transcripts`.
 
     Raises
     ------
@@ -175,12 +176,12 @@ def facts_of(key: str) -> TaskFacts | None:
 
 
 def groups_of(benchmark: str) -> tuple[str, ...]:
-    """Return the names of the groups of tasks in a benchmark, in the order of its tasks."""
+    """Return the names of a benchmark's groups of tasks, in the order of its tasks."""
     return next((tuple(candidate.groups) for candidate in all_benchmarks() if candidate.key == benchmark), ())
 
 
 def on_one_scale(keys: Iterable[str]) -> bool:
-    """Tell whether the tasks' headline figures have the same range and direction, so that their mean is meaningful."""
+    """Tell whether the tasks' headline figures have the same range and direction, so that their mean makes sense."""
     figures = [
         task.scorer.figure for benchmark in all_benchmarks() for task in benchmark.tasks if task.key in set(keys)
     ]
@@ -201,6 +202,6 @@ def weights_of(keys: Sequence[str]) -> list[float]:
 
 
 def group_of(key: str) -> str:
-    """Return the group of the task with this key; "" for none."""
+    """Return the name of the group that a task belongs to, given the task's key; "" if it has no group."""
     facts = facts_of(key)
     return facts.group if facts else ""

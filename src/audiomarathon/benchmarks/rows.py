@@ -1,4 +1,4 @@
-"""Read and check rows of metadata: each error in a row is reported as a reason, never as a traceback."""
+"""Read and check the rows of metadata files: an error in a row is reported as a reason, never as a traceback."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _LIKE_A_LIST = re.compile(rf"[\s'\"]*(?:(?:np\.|numpy\.)?array\(\s*)?[\[{{][\[{{
 
 
 class RowError(ValueError):
-    """The reason why a row cannot become a sample; loading turns it into a :class:`BadRow`."""
+    """A row cannot become a sample; the message is the reason. Loading a task turns it into a :class:`BadRow`."""
 
 
 class MissingClipError(RowError):
@@ -68,7 +68,7 @@ class Row:
     fields: Mapping[str, Any]
 
     def text(self, name: str) -> str:
-        """Return a required field's text; a number counts as its digits, and 2.0 as "2"."""
+        """Return the text in a required field. A number counts as its digits, and 2.0 as "2"."""
         value = self.fields.get(name)
         if isinstance(value, str):
             return clean(value, f"field {name!r}")
@@ -81,11 +81,11 @@ class Row:
         return clean(str(value), f"field {name!r}")
 
     def optional(self, name: str) -> str:
-        """Return a field's text, or "" if the row lacks it."""
+        """Return the text in a field; "" if the row lacks the field."""
         return "" if self._lacks(name) else self.text(name)
 
     def lettered(self, prefix: str = "choice_") -> tuple[str, ...]:
-        """Return the texts of `choice_a`, `choice_b`, …, up to the first absent or empty field."""
+        """Return the texts of the fields `choice_a`, `choice_b`, …, up to the first that is absent or empty."""
         names = _names(prefix)
         present = [name for name in names if name in self.fields and not self._lacks(name)]
         if present != list(names[: len(present)]):
@@ -98,6 +98,8 @@ class Row:
 
         Parameters
         ----------
+        names
+            Name of the one field, or of each of the several fields.
         may_end
             Allow missing fields at the end, since rows have different numbers of options.
         """
@@ -107,11 +109,11 @@ class Row:
         return [replace(self, fields=dict([value])).text(value[0]) for value in values]
 
     def clips(self, names: Sequence[str]) -> tuple[Path, ...]:
-        """Return the clips named by a list in one field, or by several fields; see :meth:`clip`."""
+        """Return the paths of the clips that a row names, in several fields or in one field with a list."""
         return tuple(replace(self, fields=dict([value])).clip(value[0]) for value in self._values(names))
 
     def _values(self, names: Sequence[str]) -> list[tuple[str, Any]]:
-        """Return the values in a list of fields, each with its field's name; a list in one field is taken apart."""
+        """Return (field's name, value) for some fields. A list in a single field gives a pair for each item."""
         values = [self.fields.get(name) for name in names]
         if len(names) == 1 and isinstance(value := values[0], str) and (texts := list_in(value)) is not None:
             values = [texts]
@@ -122,14 +124,14 @@ class Row:
         return [*zip(names, values, strict=False)]
 
     def id(self, name: str) -> str:
-        """Return a field's text as an id: one line of limited length."""
+        """Return the text in a field as a sample's id. It must be one line of limited length."""
         text = self.text(name)
         if len(text) > MAX_ID_LENGTH or not text.isprintable():
             raise RowError(f"id {shown(text)} is not one line of at most {MAX_ID_LENGTH} characters")
         return name_id(text)
 
     def clip(self, name: str, *subfolders: str) -> Path:
-        """Return the clip named by a field, in the task's folder or one of its subfolders.
+        """Return the path of the clip that a field names, in the task's folder or one of its subfolders.
 
         A path that leaves the task's folder is refused. The check uses the written path, not the target of links: the
         hub's cache stores every clip as a link to another folder. A name may begin or end with white space, and is
@@ -149,18 +151,18 @@ class Row:
         raise MissingClipError(f"clip {shown(written)} is missing under {self.folder}", PurePosixPath(relative).stem)
 
     def identifier(self, clip: Path) -> str:
-        """Return the row's `uniq_id` if it is a valid id (:meth:`id`), else the clip's path within the folder."""
+        """Return an id for the row's sample: its `uniq_id` if that is valid, else the clip's path within the folder."""
         with contextlib.suppress(RowError):
             if not isinstance(self.fields.get("uniq_id"), float):
                 return self.id("uniq_id")
         return self.relative(clip)
 
     def relative(self, clip: Path) -> str:
-        """Return a clip's path within the task's folder, the same on every machine."""
+        """Return a clip's path within the task's folder, which is the same on every machine."""
         return name_id(clip.relative_to(self.folder).as_posix())
 
     def extras(self, *names: str) -> dict[str, Any]:
-        """Return the fields with these names, but only those that hold a text, a number, or a short list of both."""
+        """Return some fields as {name: value}, but only those that hold a text, a number, or a short list of these."""
         return {name: self.fields[name] for name in names if _is_plain(self.fields.get(name))}
 
     def _lacks(self, name: str) -> bool:
@@ -196,7 +198,7 @@ def read_rows(file: Path, key: str | None = None) -> list[Any]:
 
 
 def read_text(file: Path) -> str:
-    """Return the UTF-8 text of a plain file of limited size; refuse pipes and devices.
+    """Return the UTF-8 text of a file of limited size. A pipe or a device is refused.
 
     Raises
     ------
@@ -245,7 +247,7 @@ def read_csv(file: Path, needed: Sequence[str]) -> list[tuple[int, dict[str, str
 
 
 def _check_columns(file: Path, names: Sequence[str], needed: Sequence[str]) -> None:
-    """Refuse a table that lacks a needed column, or has two columns of the same name.
+    """Raise an error if a table lacks a needed column, or has two columns of the same name.
 
     Readers would silently use the last of the two.
     """
@@ -256,7 +258,7 @@ def _check_columns(file: Path, names: Sequence[str], needed: Sequence[str]) -> N
 
 
 def read_parquet(file: Path, needed: Sequence[str], others: Sequence[str] = ()) -> Any:
-    """Return a parquet file's columns `needed`, and its columns among `others`, as a `pyarrow.Table`.
+    """Read columns of a parquet file as a `pyarrow.Table`: all of `needed`, and those of `others` that exist.
 
     Raises
     ------
@@ -276,11 +278,10 @@ def read_parquet(file: Path, needed: Sequence[str], others: Sequence[str] = ()) 
 
 
 def read_table(file: Path, columns: Sequence[str]) -> Iterator[Any]:
-    """Yield the rows of a file of JSON, JSON lines, CSV or parquet, as its suffix says.
+    """Yield the rows of a file of JSON, JSON lines, CSV or parquet, according to its suffix.
 
-    Yield a `RowError` for a bad line.
-
-    From a parquet file, read only `columns`, a few rows at a time, since its audio may not fit into memory.
+    For a bad line, yield a `RowError`. From a parquet file, read only `columns`, a few rows at a time, since its audio
+    may not fit into memory.
 
     Raises
     ------
@@ -336,7 +337,7 @@ def _parquet(file: Path, needed: Sequence[str], *, of_any_size: bool = False) ->
 
 
 def _batches(file: Path, opened: Any, columns: Sequence[str]) -> list[Any]:
-    """Return a parquet file's batches of rows; raise :class:`DataError` if they are too large.
+    """Read columns of a parquet file as batches of rows; raise :class:`DataError` if they are too large.
 
     A limit is needed because 50 kB can unpack to gigabytes.
     """
@@ -356,7 +357,7 @@ def _batches(file: Path, opened: Any, columns: Sequence[str]) -> list[Any]:
 
 
 def as_csv(rows: Iterable[Mapping[str, Any]], columns: Iterable[str]) -> str:
-    """Return rows as the text of a CSV file, written as pandas would; a missing value or None is empty."""
+    """Return rows as the text of a CSV file, written as pandas would write it; a missing value or None is empty."""
     out = io.StringIO()
     writer = csv.DictWriter(out, list(columns), lineterminator="\n")
     writer.writeheader()
@@ -365,12 +366,12 @@ def as_csv(rows: Iterable[Mapping[str, Any]], columns: Iterable[str]) -> str:
 
 
 def write_ascii(file: Path, content: object) -> None:
-    """Write content as JSON in pure ASCII, like the public data."""
+    """Write content to a JSON file in pure ASCII, like the files of the public data."""
     write_text(file, json.dumps(content, indent=2, ensure_ascii=True) + "\n")
 
 
 def read_json(file: Path) -> Any:
-    """Return the content of a JSON file; raise every error as a :class:`DataError` with a one-line message."""
+    """Return the content of a JSON file; every error becomes a :class:`DataError` with a one-line message."""
     text = read_text(file)
     try:
         return json.loads(text, object_pairs_hook=unique_fields)
@@ -383,7 +384,7 @@ def read_json(file: Path) -> Any:
 
 
 def unique_fields(fields: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Build an object of a JSON text; raise ValueError if a field occurs twice.
+    """Make a dict of the (name, value) pairs of a JSON object; raise ValueError if a field occurs twice.
 
     Pass this function to `json.loads` as `object_pairs_hook`.
     """
@@ -402,10 +403,14 @@ def collect(
     to_sample: Callable[[Row], Sample | None],
     places: Sequence[tuple[Path, int]] = (),
 ) -> tuple[list[Sample], list[BadRow]]:
-    """Return the samples made from rows, sorted by id, and the bad rows with their number (from 1) and reason.
+    """Make samples from rows. Return the samples, sorted by id, and the bad rows with their number (from 1) and reason.
 
-    A row for which `to_sample` returns None is left out. `places` has the file and number of each row, if the rows come
-    from several files.
+    Parameters
+    ----------
+    to_sample
+        Function that makes a sample from a row; a row for which it returns None is left out.
+    places
+        File and number of each row, if the rows come from several files.
     """
     samples: dict[str, tuple[Path, int, Sample]] = {}
     bad: list[BadRow] = []
@@ -428,13 +433,13 @@ def collect(
 
 @lru_cache(_REMEMBERED)
 def words_of(text: str) -> tuple[str, ...]:
-    """Return a text's words for comparison: lower-case, without punctuation, underscores as spaces."""
+    """Return a text's words for a comparison: in lower case, without punctuation; underscores count as spaces."""
     return tuple(re.findall(r"[^\W_]+", text.casefold()))
 
 
 @lru_cache(_REMEMBERED)
 def class_of(text: str, classes: tuple[str, ...]) -> str:
-    """Return the class that a text names.
+    """Return the class that a text names, such as `metro_station` for "Metro station".
 
     If it names none, return the text in the form of a class: lower-case words joined by `_`.
 
@@ -454,13 +459,13 @@ def class_of(text: str, classes: tuple[str, ...]) -> str:
 
 
 def natural(text: str) -> tuple[list[tuple[int, int, str]], str]:
-    """Return a sort key under which "clip 9" comes before "clip 10"; the text itself breaks ties."""
+    """Return a key to sort texts so that "clip 9" comes before "clip 10"; the text itself breaks ties."""
     parts = re.split(r"([0-9]{1,18})", text)
     return [(1, int(part), "") if part.isdecimal() else (0, 0, part) for part in parts], text
 
 
 def clean(text: str, what: str) -> str:
-    """Return a text without surrounding white space.
+    """Return a text without surrounding white space, after checking it.
 
     Raise :class:`RowError` if the text is empty, too long or cannot be stored; `what` names the text in the message.
     """
@@ -477,7 +482,7 @@ def clean(text: str, what: str) -> str:
 
 
 def list_in(text: str) -> list[Any] | None:
-    """Return the list that a cell's text spells, as JSON or as Python prints it; None for any other text.
+    """Parse a text that spells a list, in JSON or as Python prints it; return None for any other text.
 
     pandas writes lists, tuples and numpy arrays into a CSV file as Python prints them: `['a', "b's"]`, `('a', 'b')`,
     `['a' 'b']`.
@@ -513,14 +518,17 @@ def list_in(text: str) -> list[Any] | None:
 
 
 def one_text(text: str, what: str) -> str:
-    """Return a text unchanged; raise :class:`RowError` if it spells a list of texts. `what` names it in the message."""
+    """Return a text unchanged; raise :class:`RowError` if it spells a list of texts.
+
+    `what` names the text in the message.
+    """
     if _LIKE_A_LIST.match(text) or any(isinstance(member, str) for member in list_in(text) or ()):
         raise RowError(f"{what} {shown(text)} looks like a list; expected one text")
     return text
 
 
 def _value_of(written: str) -> Any:
-    """Return the value of a text, a number or a gap (None, nan) that Python printed."""
+    """Return the value that Python printed: a text, a number, or None for a gap (None, nan)."""
     if written in ("None", "nan"):
         return None
     if written[-1] in "'\"":
@@ -551,7 +559,7 @@ def for_each(file: Path, noun: str, items: Iterable[Any], work: Callable[[Any], 
 
 
 def replied(record: Record, reply: str) -> Record:
-    """Return a record with an imported reply; raise :class:`RowError` if the reply is too long."""
+    """Return a copy of a record with an imported reply; raise :class:`RowError` if the reply is too long."""
     if len(reply) > MAX_REPLY:
         raise RowError(f"the reply to {shown(record.id)} has {len(reply):,} characters; allowed: up to {MAX_REPLY:,}")
     return replace(record, reply=reply)
@@ -564,13 +572,13 @@ def one_line_each(options: Iterable[str]) -> None:
 
 
 def listed_faults(faults: Sequence[str], most: int) -> str:
-    """Join errors for a message: the first `most` of them, and the number of the remaining errors."""
+    """Join errors to one text for a message: the first `most` of them, and how many more there are."""
     more = [f"and {len(faults) - most} more"] if len(faults) > most else []
     return "; ".join([*faults[:most], *more])
 
 
 def shown(value: object) -> str:
-    """Return a value for a message: quoted, and without its middle if it is long."""
+    """Return a value as text for a message: in quotes, and without its middle if it is long."""
     return shortened(repr(value))
 
 
@@ -581,7 +589,7 @@ def shortened(text: str) -> str:
 
 
 def _spellings(path: str) -> Iterator[str]:
-    """Yield a path as written, then without white space around it, then with its accents composed or decomposed."""
+    """Yield a path as written, then without white space around it, then with its accents composed, then decomposed."""
     seen = set[str]()
     for form in ("", "NFC", "NFD"):
         for text in (path, path.strip()):
@@ -608,7 +616,7 @@ def _bases(folder: Path, subfolders: tuple[str, ...]) -> tuple[str, tuple[str, .
 
 
 def is_absent(value: Any) -> bool:
-    """Tell whether a field's value is null, or NaN, which empty cells of tables become in JSON."""
+    """Tell whether a field has no value: null, or NaN, which empty cells of tables become in JSON."""
     return value is None or (isinstance(value, float) and math.isnan(value))
 
 

@@ -1,6 +1,6 @@
-"""Choose the samples of a limited run: by seed, and in proportion to classes and clusters.
+"""Choose the samples of a limited run: at random by a seed, and in proportion to classes and clusters.
 
-A larger run contains all samples of a smaller one.
+A larger run contains all samples of a smaller one. A cluster is a set of samples that are not independent.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from audiomarathon.settings import RunSettings
 
 
 def selected(loaded: Loaded, settings: RunSettings) -> tuple[Sample, ...]:
-    """Return the samples of a task that a run with these settings selects; see :func:`select`."""
+    """Return the samples of a task that a run with these settings uses; see :func:`select`."""
     ids = settings.samples
     if settings.limit and not ids and loaded.limited is not None:
         ids = tuple(loaded.limited(settings.limit, settings.seed))
@@ -76,13 +76,16 @@ def select(samples: Sequence[Sample], limit: int, seed: int, ids: Sequence[str] 
 
 
 def draw(seed: int, *what: str) -> float:
-    """Return a number in [0, 1) that depends only on the arguments, not on global state or Python's hash seed."""
+    """Return a random-looking number in [0, 1) that depends only on the arguments, not on any global state."""
     digest = hashlib.sha256("\0".join((str(seed), *what)).encode("utf-8", "surrogatepass")).digest()
     return int.from_bytes(digest[:6], "big") / 2**48  # 48 bits: exact in a float
 
 
 def _positions(samples: Sequence[Sample], seed: int) -> dict[str, float]:
-    """Spread the samples of each cluster evenly over [0, 1), in a seeded order from a seeded start."""
+    """Return a position in [0, 1) for each sample, as {sample's id: position}.
+
+    The samples of each cluster are spread evenly, in a seeded order from a seeded start.
+    """
     clusters: dict[str, list[str]] = {}
     for sample in samples:
         clusters.setdefault(sample.cluster, []).append(sample.id)
@@ -95,12 +98,12 @@ def _positions(samples: Sequence[Sample], seed: int) -> dict[str, float]:
 
 
 def _interleaved(sizes: dict[str, int], seed: int) -> list[str]:
-    """Return class names in an order in which every prefix holds each class within 1 of its share.
+    """Return the classes' names, each as often as it has samples, in an order whose every prefix is balanced.
 
-    The k-th sample (from 0) of a class with N_c of the N samples has a window of allowed places (from 0):
-    ⌊k·N/N_c⌋ to ⌈(k+1)·N/N_c⌉ − 1. Each place takes, of the samples whose window is open, the one whose window ends
-    first. Then all samples stay in their windows (Baruah et al., Proportionate progress, Algorithmica 1996), and the
-    count of each class differs from its share by less than 1.
+    Every prefix holds each class within 1 of its share. The k-th sample (from 0) of a class with N_c of the N samples
+    has a window of allowed places (from 0): ⌊k·N/N_c⌋ to ⌈(k+1)·N/N_c⌉ − 1. Each place takes, of the samples whose
+    window is open, the one whose window ends first. Then all samples stay in their windows (Baruah et al.,
+    Proportionate progress, Algorithmica 1996), and the count of each class differs from its share by less than 1.
     """
     total = sum(sizes.values())
     ties = {name: (draw(seed, "class", name), name) for name in sizes}

@@ -1,4 +1,7 @@
-"""Refuse incomplete sets of shards, whose names state a total, such as `test-00000-of-00002.parquet`."""
+"""Refuse a data set from which a shard is missing.
+
+Shards' names state a total, such as `test-00000-of-00002.parquet`.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ _NAMED = 5  # absent shards shown in a message
 
 
 def check_shards(files: Iterable[Path]) -> None:
-    """Require every shard that the names of these files promise; other files pass.
+    """Raise an error if a shard is missing, according to the totals in the files' names. Other files pass.
 
     Shards are counted from 0, or from 1 if the name of the last states so. A hash may follow the total, as in
     `train-00000-of-00002-1a2b3c.parquet`.
@@ -57,7 +60,7 @@ def check_shards(files: Iterable[Path]) -> None:
 
 
 def _name(shard: Path, number: int) -> str:
-    """Return the name of another shard of the same series; `*` stands for a hash after the total."""
+    """Return the name of the shard with another number in the same set; `*` stands for a hash after the total."""
     match = [*_SHARD.finditer(shard.name)][-1]
     start, end = match.span(1)
     rest = shard.name[match.end() :]

@@ -1,6 +1,6 @@
-"""The task interface: samples, prompts, and the scorer of the replies.
+"""The interface of tasks: a task has samples, prompts, and a scorer of the replies.
 
-Predicting and scoring are two steps: a scorer sees a stored reply and the record's reference, never a model, so a run
+Predicting and scoring are two steps: a scorer gets a stored reply and the record's reference, never a model, so a run
 can be scored again years later on a laptop.
 """
 
@@ -34,7 +34,7 @@ def storable(text: str) -> str:
 
 
 def name_id(name: str) -> str:
-    """Return the id of a file or row with this name, the same for a run and an import.
+    """Return the sample id for a file or row with this name; it is the same in a run and in an import.
 
     White space stays as it is, since it tells names apart (Clotho has names that begin with a space). Accents are
     composed (NFC), since file systems and tables write the same name in two forms.
@@ -62,7 +62,8 @@ class Sample:
     answer
         Letter of the right option, "" if none is right; for open tasks the reference text.
     cluster
-        Source of dependence between samples: the speaker, person, location or clip. Intervals resample whole clusters.
+        Name of the speaker, person, location or clip that makes samples dependent on each other. Intervals resample
+        whole clusters.
     bundle
         Samples of one bundle belong together: a limited run takes all of them or none. "" for a single sample.
     kind
@@ -70,7 +71,7 @@ class Sample:
     meta
         Further facts of the sample, JSON-compatible, such as the onset of the event that decides the answer.
     row
-        Place of its row among the rows of the task's files, from 1; 0 if the task has no rows.
+        Number of its row among the rows of the task's files, from 1; 0 if the task has no rows.
     """
 
     id: str
@@ -98,7 +99,7 @@ class Sample:
 
     @property
     def right(self) -> str:
-        """The right answer for readers: `B. Jazz`, or a text; "none" if no option is right."""
+        """The right answer as text for readers: `B. Jazz`, or a reference text; "none" if no option is right."""
         if not self.options or not self.answer:
             return self.answer or "none"
         return f"{self.answer}. {self.options[LETTERS.index(self.answer)]}"
@@ -106,7 +107,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class BadRow:
-    """A row that cannot become a sample: its file, its number (from 1; 0 = the whole file), and the reason."""
+    """A row of metadata that cannot become a sample: its file, its number (from 1; 0: the whole file), the reason."""
 
     file: Path
     row: int
@@ -126,7 +127,8 @@ class Loaded:
     folder
         The task's own folder, found under the data root.
     left_out
-        Number of samples removed by each setting (`SKIP_PERSONS`, `BALANCE`), and because their clip is a known gap.
+        Number of samples left out for each reason, as {reason: number}: a setting (`SKIP_PERSONS`, `BALANCE`), or a
+        clip that the published data is known to lack.
     defects
         Number of samples with each known defect of the data; these samples are used all the same.
     gaps
@@ -151,12 +153,14 @@ class Part:
 
     Attributes
     ----------
+    loaded
+        The task's data.
     kept
         The samples to write.
     changes
-        Fields to set in a sample's row, by the sample's id; the value None removes a field.
+        Fields to set in samples' rows, as {sample's id: {field: value}}; the value None removes a field.
     paths
-        Paths of a sample's clips in the target folder, by the sample's id; by default as in the task's folder.
+        Paths of samples' clips in the target folder, as {sample's id: paths}; by default as in the task's folder.
     """
 
     loaded: Loaded
@@ -173,7 +177,7 @@ class Part:
         return self.clips(sample)[0]
 
     def row(self, sample: Sample, fields: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a sample's fields with the sample's `changes` applied; a field changed to None is left out."""
+        """Return the fields of a sample's row with its `changes` applied; a field changed to None is left out."""
         changes = self.changes.get(sample.id, {})
         both = {**fields, **changes}
         return {name: value for name, value in both.items() if name not in changes or value is not None}
@@ -181,12 +185,12 @@ class Part:
 
 @dataclass(frozen=True)
 class Variation:
-    """The change of one sample in a control variant of its task's data.
+    """How one sample is changed in a control variant of its task's data.
 
     Attributes
     ----------
     audio
-        Function that makes audio of the same length from a clip's samples and sampling rate. None removes the clip.
+        Function that makes audio of the same length from a clip's audio and sampling rate. None removes the clip.
     fields
         Fields to set in the sample's row; `controls.jsonl` repeats them.
     """
@@ -202,7 +206,7 @@ def relative(loaded: Loaded, clip: Path) -> str:
 
 @dataclass(frozen=True)
 class Filters:
-    """Settings that choose a task's samples.
+    """Settings that decide which of a task's samples a run uses.
 
     Attributes
     ----------
@@ -247,8 +251,8 @@ class Task(ABC):
         Names of controls (altered copies of the data) of this task only, besides those that `data controls` makes for
         every task.
     own_command
-        Command that runs the task, if `audiomarathon run` cannot, since its records are not replies of models. Its wing
-        compares and reports its runs.
+        Command that runs the task, if `audiomarathon run` cannot, since its records are not replies of models. The
+        benchmark with this command also compares and reports its runs.
     download
         Size and licence of the task's data, if `data download` fetches them from a separate source.
     group_fields
@@ -276,7 +280,7 @@ class Task(ABC):
 
     @property
     def owner(self) -> Task:
-        """The task that the data belong to: this task, unless it asks another question about another task's clips."""
+        """The task whose data this task uses: itself, unless it asks another question about another task's clips."""
         return self
 
     @abstractmethod
@@ -285,11 +289,14 @@ class Task(ABC):
 
     @abstractmethod
     def load(self, folder: Path, filters: Filters = Filters()) -> Loaded:
-        """Read every row in the task's folder; bad rows are reported, never silently dropped."""
+        """Read every row in the task's folder as a sample.
+
+        Rows that cannot become samples are reported in the result.
+        """
 
     @abstractmethod
     def prompt(self, sample: Sample) -> str:
-        """Return the prompt as plain text; the model family adds its chat template."""
+        """Return the prompt for a sample as plain text; the model family adds its chat template."""
 
     def write_rows(self, part: Part, target: Path) -> None:  # noqa: ARG002
         """Write the metadata of some samples into a folder; the caller writes the clips.
@@ -302,41 +309,46 @@ class Task(ABC):
         raise DataError(f"{self.key}: this task cannot be written: its package lacks the method Task.write_rows")
 
     def vary(self, loaded: Loaded, control: str) -> Mapping[str, Variation]:  # noqa: ARG002
-        """Return the change of each sample, by id, in the control named `control`, one of `own_controls`.
+        """Return the change of each sample in the control named `control`, one of `own_controls`, as {id: change}.
 
         Samples of one clip need equal changes, because the clip is changed once for all of them.
         """
         raise DataError(f"{self.key}: has no control {control!r}; its own: {', '.join(self.own_controls) or 'none'}")
 
     def reference(self, sample: Sample) -> dict[str, Any]:
-        """Return the facts of a sample that scoring needs. The record stores them, so that scoring needs no data."""
+        """Return the facts of a sample that scoring needs, such as the right answer.
+
+        The record of the sample stores them, so that scoring needs no data.
+        """
         if not sample.options:
             return {"answer": sample.answer}
         return {"answer": sample.answer, "options": list(sample.options), "labels": list(sample.labels)}
 
     def corpus(self, loaded: Loaded) -> Sequence[Sequence[str]]:  # noqa: ARG002
-        """Return the reference texts of each item of all data, if the scorer weights words by them; else ().
+        """Return the reference texts of each sample of all data, if the scorer weights words by them; else ().
 
         Records store only the references of samples that ran.
         """
         return ()
 
     def too_few(self, loaded: Loaded) -> str:
-        """Return the reason why the data have too few items to be scored; "" if they have enough."""
+        """Return why the data have too few samples to be scored; "" if they have enough."""
         few = len(self.corpus(loaded)) == 1
         return "has 1 item; CIDEr-D needs the references of at least 2 items to weigh words" if few else ""
 
     def groups(self, sample: Sample) -> dict[str, str] | None:
-        """Return a sample's values of `group_fields`; None if the task has none."""
+        """Return the groups that a sample belongs to, as {field: value} for each of `group_fields`; None if none."""
         return {name: str(sample.meta.get(name, "")) for name in self.group_fields} or None
 
     def frames(self, verdicts: Mapping[str, Sequence[Verdict]]) -> Mapping[str, pd.DataFrame]:
-        """Return tables for the task's section of the report, by title: the scorer's tables, and the score by group.
+        """Return tables for the task's section of the report, as {title: table}.
+
+        They are the scorer's tables, and the headline score by group of samples.
 
         Parameters
         ----------
         verdicts
-            Verdicts by setting.
+            The verdicts of each setting, as {setting: verdicts}.
         """
         groups = {
             f"{self.scorer.figure.title} by {name}": _by_group(self.scorer, verdicts, name)
@@ -346,7 +358,7 @@ class Task(ABC):
 
 
 def _by_group(scorer: Scorer, verdicts: Mapping[str, Sequence[Verdict]], name: str) -> pd.DataFrame:
-    """Return a table of the headline figure, with its interval, for each group of samples: one row per setting.
+    """Return a table of the headline figure of each group of samples, with its interval; it has one row per setting.
 
     Samples with the same value of the group field `name` are a group.
     """

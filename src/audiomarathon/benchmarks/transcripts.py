@@ -1,4 +1,4 @@
-"""Tasks to transcribe another task's clips; text LLMs read the transcripts in place of audio (engine/cascade.py)."""
+"""Tasks to transcribe another task's clips. In a cascade, a text LLM reads the transcripts (engine/cascade.py)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PREFIX = "transcripts/"
 
 @dataclass(frozen=True, eq=False)
 class Transcripts(Task):
-    """The clips of a task (`asked`), to transcribe. Clips of the same content are one sample.
+    """A task to transcribe the clips of another task (`asked`). Clips of the same content are one sample.
 
     A sample's id is its clip's name. Its cluster is that of the first question about the clip.
     """
@@ -30,7 +30,7 @@ class Transcripts(Task):
     transcribes = True
 
     def __post_init__(self) -> None:
-        """Refuse a task whose clips cannot be transcribed.
+        """Raise an error for a task whose clips cannot be transcribed.
 
         Raises
         ------
@@ -54,20 +54,20 @@ class Transcripts(Task):
 
     @property
     def language(self) -> str:  # type: ignore[override]
-        """Language of the speech."""
+        """Language of the speech, as the other task states it."""
         return self.asked.language
 
     @property
     def owner(self) -> Task:
-        """The task that asks about the clips."""
+        """The other task, which asks about the clips."""
         return self.asked
 
     def find(self, root: Any) -> Any:
-        """Return the folder of the task that asks about the clips."""
+        """Return the data folder of the other task, which asks about the clips."""
         return self.asked.find(root)
 
     def load(self, folder: Any, filters: Filters = Filters()) -> Loaded:
-        """Return a sample for each clip of the task that asks about the clips, whose filters apply."""
+        """Return a sample for each clip of the other task, after its filters."""
         loaded = self.asked.load(folder, filters)
         first = {clip: sample for sample in reversed(loaded.samples) for clip in sample.clips}
         alone = {clip: Sample(_name(loaded, clip), (clip,), INSTRUCTION, "", first[clip].cluster) for clip in first}
@@ -83,11 +83,11 @@ class Transcripts(Task):
         return Loaded(loaded.folder, samples, loaded.bad_rows, loaded.left_out, gaps=loaded.gaps, limited=limited)
 
     def prompt(self, sample: Sample) -> str:
-        """Return the request for a transcript, with LibriSpeech's prompt."""
+        """Return the request for a transcript, which is LibriSpeech's prompt."""
         return sample.question
 
     def reference(self, sample: Sample) -> dict[str, Any]:  # noqa: ARG002
-        """Return {}: nobody knows what is said."""
+        """Return no facts for the scorer: nobody knows what is said in the clips."""
         return {}
 
 

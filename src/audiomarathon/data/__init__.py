@@ -1,1 +1,1 @@
-"""Download, verify, describe and review data, and make control variants of it."""
+"""Download, verify, describe and review the tasks' data, and make control variants of it."""

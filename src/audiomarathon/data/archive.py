@@ -31,12 +31,14 @@ _KINDS = ", ".join(_SUFFIXES)
 _SEVEN_ZIP = b"7z\xbc\xaf\x27\x1c"
 _COMPRESSED = ((b"\x1f\x8b", gzip.open), (b"BZh", bz2.open), (b"\xfd7zXZ", lzma.open), (b"]\0\0\x80", lzma.open))
 
-#: Function that opens an archive as a stream that can be read and sought.
+#: Function that opens an archive as a seekable stream.
 Opener = Callable[[], AbstractContextManager[Any]]
 
 
 def from_web(url: str, file: Path, say: Callable[[str], None]) -> Path:
-    """Download an archive to `file` unless that file exists; return its path. A failed download leaves no file.
+    """Download an archive to the path `file`, unless the file exists; return the path.
+
+    A failed download leaves no file.
 
     Raises
     ------
@@ -64,29 +66,32 @@ def from_web(url: str, file: Path, say: Callable[[str], None]) -> Path:
 
 
 class Source(Protocol):
-    """A folder, archive or repository: lists its files, and copies them one by one into a staging folder."""
+    """A folder, archive or repository of data: it lists its files, and copies them one by one into a staging folder."""
 
     @property
     def name(self) -> str:
         """Name of the source, for messages."""
 
     def entries(self) -> list[Entry]:
-        """Return all files; paths are relative, without `..`."""
+        """Return all files of the source. Their paths are relative, without `..`."""
 
     def fetch(self, wanted: Sequence[Entry], stage: Path) -> Iterator[tuple[Entry, Path]]:
-        """Yield each wanted entry with the path of its copy, in any order. The caller moves the copy away."""
+        """Copy files into the folder `stage`: yield each wanted entry with the path of its copy, in any order.
+
+        The caller moves the copy away.
+        """
 
 
 @runtime_checkable
 class OpenSource(Source, Protocol):
-    """A source whose files can be read in place."""
+    """A source whose files can be read where they are, without a copy."""
 
     def opened(self, path: str) -> AbstractContextManager[Any]:
-        """Open a file for reading and seeking."""
+        """Open a file of the source, given by its path, as a seekable stream."""
 
 
 def open_source(path: Path) -> Source:
-    """Open the folder or archive at a path as a source.
+    """Make a source from the folder or archive at a path.
 
     Raises
     ------
@@ -109,7 +114,7 @@ def _open_archive(archive: Path, content: Opener) -> Source:
 
 @contextmanager
 def _reading(archive: Path) -> Iterator[None]:
-    """Turn errors of a damaged or hostile archive in the `with` block into :class:`DataError`.
+    """Inside the block, turn errors of a damaged or hostile archive into a :class:`DataError` that names it.
 
     Other errors, such as a full disk, pass.
     """
@@ -126,13 +131,13 @@ def _reading(archive: Path) -> Iterator[None]:
 
 
 class FolderSource:
-    """A folder as a source. Links are followed, because the hub's cache consists of them."""
+    """A folder as a source of files. Links are followed, because the hub's cache consists of them."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.name = folder, str(folder)
 
     def entries(self) -> list[Entry]:
-        """Return the folder's files that are not hidden. Each folder is read once, since links may lead back to it."""
+        """Return the folder's files, without hidden ones. Each folder is read once, since links may lead back to it."""
         files = [folder.path / name for folder in walk(self.folder) for name in sorted(folder.files)]
         top = self.folder.absolute()
         return [Entry(file.relative_to(top).as_posix(), file.stat().st_size) for file in files if file.is_file()]
@@ -144,19 +149,19 @@ class FolderSource:
                 yield entry, copied(stream, entry, stage)
 
     def opened(self, path: str) -> io.FileIO:
-        """Open a file of the folder, given by its relative path."""
+        """Open a file of the folder, given by its relative path, as a seekable stream."""
         return io.FileIO(self.folder / path)
 
 
 class ArchiveSource(ABC):
-    """An archive whose members are read in the order in which it stores them."""
+    """An archive as a source of files; its members are read in the order in which it stores them."""
 
     def __init__(self, archive: Path, content: Opener) -> None:
         self.archive, self.content, self.name = archive, content, str(archive)
 
     @abstractmethod
     def members(self, raw: Any) -> Generator[Member]:
-        """Yield the members of the archive in the stream `raw`; at the end, raise if the archive is damaged."""
+        """Yield the members of the archive in the stream `raw`; at the end, raise an error if it is damaged."""
 
     @contextmanager
     def read(self) -> Iterator[Iterator[Member]]:
@@ -165,7 +170,7 @@ class ArchiveSource(ABC):
             yield members
 
     def entries(self) -> list[Entry]:
-        """Return the archive's files; raise if a member is not allowed (:func:`vetted`)."""
+        """Return the archive's files; raise an error if a member may not be unpacked (:func:`vetted`)."""
         with self.read() as members:
             return vetted(members)
 
@@ -186,7 +191,7 @@ class ZipSource(ArchiveSource):
     """A zip archive; checksums are verified while reading."""
 
     def members(self, raw: Any) -> Generator[Member]:
-        """Yield the members, which may be opened in any order."""
+        """Yield the archive's members, which may be opened in any order."""
         with ZipStream(raw) as bounded, zipfile.ZipFile(bounded) as opened:
             for info in opened.infolist():
                 kind = stat.S_IFDIR if info.is_dir() else stat.S_IFMT(info.external_attr >> 16) or stat.S_IFREG
@@ -198,7 +203,10 @@ class ZipSource(ArchiveSource):
 
     @contextmanager
     def opened(self, path: str) -> Iterator[IO[bytes]]:
-        """Open a member by its path. Seeking back in a compressed member decompresses it again from its start."""
+        """Open a member of the archive, given by its path, as a seekable stream.
+
+        Seeking back in a compressed member decompresses it again from its start.
+        """
         with self.read() as members, next(member for member in members if normal(member.name) == path).open() as stream:
             yield stream
 
@@ -207,7 +215,10 @@ class TarSource(ArchiveSource):
     """A tar archive, compressed or not, read from front to back without seeking."""
 
     def members(self, raw: Any) -> Generator[Member]:
-        """Yield the members; open each before requesting the next. Compressed data is checked to its end."""
+        """Yield the archive's members; each must be opened before the next is requested.
+
+        Compressed data is checked to its end.
+        """
         with io.BufferedReader(raw) as file:
             start = file.peek(8)
             unpack = next((unpack for magic, unpack in _COMPRESSED if start.startswith(magic)), None)
@@ -226,17 +237,20 @@ class TarSource(ArchiveSource):
 
 
 class SevenZipSource(ArchiveSource):
-    """A 7z archive. Files are packed together, so all wanted files are unpacked in one pass."""
+    """A 7z archive. It stores files compressed together, so all wanted files are unpacked in one pass."""
 
     def members(self, raw: Any) -> Generator[Member]:
-        """Yield the members; only :meth:`fetch` can unpack them."""
+        """Yield the archive's members. They cannot be opened; only :meth:`fetch` can unpack them."""
         with self._unpacker(raw) as opened:
             for info in opened.list():
                 kind = stat.S_IFDIR if info.is_directory else stat.S_IFREG if info.is_file else stat.S_IFLNK
                 yield Member(info.filename, kind, info.uncompressed)
 
     def fetch(self, wanted: Sequence[Entry], stage: Path) -> Iterator[tuple[Entry, Path]]:
-        """Unpack all wanted files, then yield them; an interrupted pass starts over."""
+        """Unpack all wanted files into `stage`, then yield each entry with the path of its copy.
+
+        An interrupted pass starts over.
+        """
         folder = stage / "7z"
         with _reading(self.archive), self.content() as raw, self._unpacker(raw) as opened:
             names = {normal(name): name for name in opened.getnames()}
@@ -259,7 +273,7 @@ class SevenZipSource(ArchiveSource):
 
 
 class UnpackedSource:
-    """A source that also lists the files in its archives, and in archives inside these.
+    """A source that also lists the files inside its archives, and inside archives in these.
 
     Parameters
     ----------
@@ -276,11 +290,11 @@ class UnpackedSource:
 
     @property
     def name(self) -> str:
-        """The source's name."""
+        """Name of the outer source, for messages."""
         return self.outer.name
 
     def entries(self) -> list[Entry]:
-        """Return the source's files and those in its archives."""
+        """Return the outer source's files, and the files inside its archives."""
         entries = {entry.path: entry for entry in self.outer.entries()}
         for path in [path for path in entries if path.lower().endswith(_SUFFIXES)]:
             archive = _open_archive(Path(self.name, path), partial(self.outer.opened, path))
@@ -293,7 +307,7 @@ class UnpackedSource:
         return list(entries.values())
 
     def fetch(self, wanted: Sequence[Entry], stage: Path) -> Iterator[tuple[Entry, Path]]:
-        """Yield the source's own files, then those of each archive."""
+        """Copy wanted files into `stage`, those outside archives first; yield each entry with the path of its copy."""
         yield from self.outer.fetch([entry for entry in wanted if entry.path not in self._held], stage)
         held = {entry: self._held[entry.path] for entry in wanted if entry.path in self._held}
         for archive in dict.fromkeys(archive for archive, _ in held.values()):
@@ -303,9 +317,9 @@ class UnpackedSource:
 
 
 def copied(stream: IO[bytes], entry: Entry, stage: Path) -> Path:
-    """Copy a stream into the staging folder (for unfinished files); return the file.
+    """Copy a stream to a file in the staging folder (for unfinished files); return the file.
 
-    Raise if its size is not the entry's.
+    Raise DataError if the copy's size is not the entry's.
     """
     target = stage / "partial"
     written = 0
@@ -322,7 +336,7 @@ def copied(stream: IO[bytes], entry: Entry, stage: Path) -> Path:
 
 
 def check_space(folder: Path, needed: int) -> int:
-    """Check that a folder's disk has room for `needed` bytes and some spare; return its free bytes.
+    """Check that a folder's disk has room for `needed` bytes and a reserve; return its number of free bytes.
 
     The folder need not exist yet.
 
@@ -342,7 +356,7 @@ def check_space(folder: Path, needed: int) -> int:
 
 
 def is_there(file: Path, size: int) -> bool:
-    """Tell whether a file exists with this size.
+    """Tell whether a file exists and has this size.
 
     Such a file is complete, because files are written under another name, and renamed only after a check.
     """

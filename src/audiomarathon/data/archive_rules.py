@@ -12,7 +12,7 @@ from audiomarathon import untrusted
 from audiomarathon.untrusted import RefusedError, beyond
 
 MAX_BYTES = 200 * 10**9
-"""Largest unpacked size of an archive: three times the benchmark."""
+"""Limit on the unpacked bytes of an archive: three times the benchmark's size."""
 
 MAX_MEMBERS = 100_000
 """Limit on a source's number of files and folders; the benchmark has 7,000."""
@@ -24,7 +24,10 @@ MAX_PATH = 1_000
 class Entry:
     """A file of a source: its path, its size in bytes, and its hash if known.
 
-    `digest` is `sha256:…`, `md5:…`, or `git:…` for the SHA-1 of a git blob.
+    Attributes
+    ----------
+    digest
+        `sha256:…`, `md5:…`, or `git:…` for the SHA-1 of a git blob; "" if unknown.
     """
 
     path: str
@@ -35,8 +38,14 @@ class Entry:
 class Member(NamedTuple):
     """A member (file, folder, link, …) of an archive.
 
-    `kind` is a file type as in `stat`; `header` counts the bytes of its extended headers; `open` opens the member, or
-    is None if it cannot be read alone.
+    Attributes
+    ----------
+    kind
+        File type as in the module `stat`.
+    header
+        Number of bytes of the member's extended headers.
+    open
+        Function that opens the member; None if it cannot be read alone.
     """
 
     name: str
@@ -47,12 +56,13 @@ class Member(NamedTuple):
 
 
 def vetted(members: Iterable[Member]) -> list[Entry]:
-    """Check an archive's members, and return those that are files.
+    """Check that all members of an archive may be unpacked, and return those that are files.
 
     Raises
     ------
     RefusedError
-        A member is not allowed, or there are too many members, or they are too large.
+        A member is not allowed (such as a link, or a path out of the folder), or there are too many members, or they
+        are too large.
     """
     files: dict[str, Entry] = {}
     folders: set[str] = {""}
@@ -86,5 +96,5 @@ def vetted(members: Iterable[Member]) -> list[Entry]:
 
 
 def normal(name: str) -> str:
-    """Return a member's path without "./" and doubled slashes; the caller must refuse ".."."""
+    """Simplify a member's path: remove "./" and doubled slashes. The caller must refuse ".."."""
     return PurePosixPath(name).as_posix()

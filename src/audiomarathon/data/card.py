@@ -1,4 +1,4 @@
-"""Write a card of a data root: counts, durations, class balance, licence and audio examples."""
+"""Write a card, a page that describes a data folder: counts, durations, class balance, licence and audio examples."""
 
 from __future__ import annotations
 
@@ -22,12 +22,14 @@ EXCERPT_S = 20.0
 
 
 def write_card(tasks: Sequence[tuple[Task, Loaded]], folder: Path, *, jobs: int = 0) -> list[Path]:
-    """Write `card.md`, `card.html` and `audio/` with ten excerpts to a folder; return the two pages.
+    """Write a card of some tasks' data to a folder: `card.md`, `card.html`, and ten excerpts in `audio/`.
+
+    Return the paths of the two pages.
 
     Parameters
     ----------
     tasks
-        The tasks to describe; the examples come from each task in turn.
+        The tasks to describe; the excerpts come from each task in turn.
 
     Raises
     ------
@@ -66,7 +68,7 @@ def write_card(tasks: Sequence[tuple[Task, Loaded]], folder: Path, *, jobs: int 
 
 
 def _row(task: Task, loaded: Loaded, jobs: int) -> dict[str, Any]:
-    """Return a task's facts for the templates: counts, durations, licence, class balance."""
+    """Return a task's facts for the card: counts, durations, licence, class balance."""
     task_durations, manifest = durations(task, loaded, jobs=jobs), read_manifest(loaded.folder)
     figures, expected = task_durations.statistics(), manifest.expected(task)
     balance = Counter(sample.stratum for sample in loaded.samples if sample.stratum)
@@ -85,13 +87,13 @@ def _row(task: Task, loaded: Loaded, jobs: int) -> dict[str, Any]:
 
 
 def markdown(text: object) -> str:
-    """Return a text as one line without Markdown or HTML markup."""
+    """Escape a text for Markdown and HTML, so that no part of it is markup; write it as one line."""
     line = " ".join(str(text).split()).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return "".join(f"\\{character}" if character in "\\`*_[]|#!~" else character for character in line)
 
 
 def _examples(tasks: Sequence[tuple[Task, Loaded]], folder: Path) -> list[dict[str, Any]]:
-    """Write excerpts of ten samples, taken from the tasks in turn; return their descriptions."""
+    """Write audio excerpts of ten samples, taken from the tasks in turn; return a description of each for the card."""
     heard = [(task, [sample for sample in loaded.samples if sample.clips]) for task, loaded in tasks]
     orders = [(task.key, iter(select(samples, EXAMPLES, SEED))) for task, samples in heard]
     examples: list[dict[str, Any]] = []
@@ -111,7 +113,7 @@ def _examples(tasks: Sequence[tuple[Task, Loaded]], folder: Path) -> list[dict[s
 
 
 def _write_excerpt(sample: Sample, target: Path) -> None:
-    """Write the first seconds of a clip, or the seconds around the deciding event if it is known."""
+    """Write a short excerpt of a sample's clip: its start, or the time around the deciding event if that is known."""
     rate = probe(sample.clips[0]).sampling_rate
     clip = decode(sample.clips[0], rate)
     onset = sample.meta.get("event_onset")

@@ -1,7 +1,8 @@
-"""Make control variants of a task, to test how its score depends on the audio.
+"""Make control variants of a task's data, to test how a score depends on the audio.
 
-The clips of a variant have one length, cut around the deciding event or extended with background noise. Or they have
-their original lengths, with silence, noise or another sample's audio instead of their own.
+In one kind of variant, all clips have one length: they are cut around the event that decides the answer, or extended
+with background noise. In the others, clips keep their lengths, with silence, noise or another sample's audio in place
+of their own.
 """
 
 from __future__ import annotations
@@ -36,7 +37,13 @@ _BACKGROUND = "noise with the spectrum and level of the clip's quietest tenth"
 
 @dataclass(frozen=True)
 class _Variant:
-    """A control variant of the data: kind of audio, length of every clip in seconds (None: unchanged), and seed."""
+    """A control variant of the data: the kind of audio, the length of every clip (None: as it is), and a seed.
+
+    Attributes
+    ----------
+    seconds
+        Length of every clip in seconds; None leaves lengths unchanged.
+    """
 
     kind: str
     seconds: float | None
@@ -49,14 +56,14 @@ class _Variant:
 
 
 def window(length: float, seconds: float, events: Sequence[tuple[float, float]]) -> float | None:
-    """Return the time in the original clip at which the variant's clip starts.
+    """Return the time in the original clip at which the clip of a control variant starts.
 
     The time before the events and the time after them shrink or grow by the same factor.
 
     Parameters
     ----------
     length, seconds
-        Lengths of the clip and of the variant's clip.
+        Lengths of the original clip and of the variant's clip, in seconds.
     events
         (onset, end) in seconds of each event in the clip that decides an answer. Without events the result is 0.
 
@@ -78,12 +85,18 @@ def window(length: float, seconds: float, events: Sequence[tuple[float, float]])
 
 @dataclass(frozen=True)
 class _Clip:
-    """One clip of a variant, to be written to `path`, for these samples.
+    """A clip of a control variant, to be written to `path`, and the samples that use it.
 
-    Unless it is replaced, its audio is `length` seconds of `source`, from `start` seconds on. `deciding` says how much
-    of the part that decides the answer the clip holds ("whole", "cut", "unknown" or "absent"). `partner` is the clip
-    whose audio replaces this clip's; `variation` is the change by a control that the task itself defines. Both can be
-    None.
+    Attributes
+    ----------
+    source, start, length
+        The audio is `length` seconds of the file `source`, from `start` seconds on, unless it is replaced.
+    deciding
+        How much of the part that decides the answer the clip holds ("whole", "cut", "unknown" or "absent").
+    partner
+        The clip whose audio replaces this clip's; None if none does.
+    variation
+        The change by a control that the task itself defines; None if there is none.
     """
 
     samples: tuple[Sample, ...]
@@ -105,7 +118,7 @@ def build_controls(
     seed: int = SEED,
     jobs: int = 0,
 ) -> tuple[Path, dict[str, int]]:
-    """Write one variant of some tasks as a data root, from which each task loads as usual.
+    """Write one control variant of some tasks as a data root, from which each task loads as usual.
 
     Parameters
     ----------
@@ -144,7 +157,7 @@ def build_controls(
 
 
 def _write_task(task: Task, loaded: Loaded, root: Path, variant: _Variant, jobs: int) -> int:
-    """Write a task's folder in a variant's root; return how many samples it leaves out."""
+    """Write a task's clips and metadata into a variant's root; return how many samples are left out."""
     varied = task.vary(loaded, variant.kind) if variant.kind not in KINDS else {}
     groups = _by_clip(loaded).items()
     plan = [clip_plan for clip, group in groups for clip_plan in _plan(task, loaded, clip, group, variant, varied)]
@@ -178,7 +191,7 @@ def _write_task(task: Task, loaded: Loaded, root: Path, variant: _Variant, jobs:
 
 
 def _by_clip(loaded: Loaded) -> dict[Path, list[Sample]]:
-    """Return the samples of each clip."""
+    """Group a task's samples by clip, as {clip: samples}."""
     groups: dict[Path, list[Sample]] = {}
     for sample in loaded.samples:
         if not sample.clips:
@@ -189,7 +202,7 @@ def _by_clip(loaded: Loaded) -> dict[Path, list[Sample]]:
 
 
 def _events(samples: Sequence[Sample], clip: Path) -> list[tuple[float, float]]:
-    """Return (onset, end) in seconds of each event that decides the answer of one of these samples.
+    """Return (onset, end) in seconds of each event in a clip that decides the answer of one of the samples.
 
     Only samples whose first clip is `clip` count, because a sample's event lies in its first clip.
     """
@@ -200,7 +213,7 @@ def _events(samples: Sequence[Sample], clip: Path) -> list[tuple[float, float]]:
 def _plan(
     task: Task, loaded: Loaded, clip: Path, group: Sequence[Sample], variant: _Variant, varied: Mapping[str, Variation]
 ) -> list[_Clip]:
-    """Return the variant's clips for one clip of the task.
+    """Plan the variant's clips that are made from one clip of the task.
 
     This is one clip for all samples of `group`, or one per sample if their events do not fit into one; no clip if it
     would have to be cut and the task forbids that. `varied` has, by sample id, the change that a control of the task
@@ -231,13 +244,16 @@ def _plan(
 
 
 def _path(loaded: Loaded, clip: Path) -> str:
-    """Return the path of a variant's clip: the original path, ending in WAV or FLAC, which keep 16-bit audio exact."""
+    """Return the path of a variant's clip: the original path, with the ending of WAV or FLAC.
+
+    These keep 16-bit audio exact; any other ending becomes FLAC's.
+    """
     path = Path(relative(loaded, clip))
     return (path if path.suffix.lower() in (".wav", ".flac") else path.with_suffix(".flac")).as_posix()
 
 
 def _partner(task: Task, loaded: Loaded, sample: Sample, clip: Path, variant: _Variant) -> Path:
-    """Choose the clip whose audio replaces a sample's clip: the first clip of another sample, chosen at random.
+    """Choose at random the clip whose audio replaces a sample's clip: the first clip of another sample.
 
     The other sample is of another cluster (speaker, place or passage) and, if the task's answers are classes, of
     another class. Each clip of a sample has its own random draw.
@@ -255,10 +271,11 @@ def _partner(task: Task, loaded: Loaded, sample: Sample, clip: Path, variant: _V
 
 
 def _changes(clip_plan: _Clip, sample: Sample) -> Mapping[str, Any]:
-    """Return the fields to change in a sample's metadata row: those that a control of the task sets, if it is one.
+    """Return the fields to change in a sample's metadata row, because its clip was changed.
 
-    Otherwise the event's onset changes to that in the new clip. Onset and length become None if no event is known, or
-    if the new clip does not hold it whole.
+    If the task itself defines the control, these are the fields that the control sets. Otherwise the event's onset
+    changes to that in the new clip; onset and length become None if no event is known, or if the new clip does not hold
+    it whole.
     """
     if clip_plan.variation:
         return clip_plan.variation.fields
@@ -268,7 +285,7 @@ def _changes(clip_plan: _Clip, sample: Sample) -> Mapping[str, Any]:
 
 
 def _write(clip_plan: _Clip, *, key: str, folder: Path, variant: _Variant) -> dict[str, Any]:
-    """Write one clip; return its row of `controls.jsonl`."""
+    """Write one clip of a variant; return its row for `controls.jsonl`."""
     source, kind = clip_plan.source, variant.kind
     if clip_plan.variation and clip_plan.variation.audio is None:
         said = {"clip": None, "source": source.name, "samples": [s.id for s in clip_plan.samples], "kind": kind}

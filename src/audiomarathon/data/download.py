@@ -1,10 +1,10 @@
-"""Download tasks' data into a data root: only needed files, checked, and resumable.
+"""Download tasks' data into a data root: only the files that are needed, checked, and resumable.
 
 The task itself decides which files it needs. The source's tree is mirrored with empty files, only the metadata is
 downloaded, and the task is found and loaded there as in a run. Only the clips of its samples are then downloaded; a
 limit takes the same samples as SAMPLE_LIMIT in a run. Files are downloaded into a hidden folder of the root, and
 renamed once they are whole. They come one by one: huggingface_hub's `snapshot_download` takes quadratic time with 7,000
-patterns, and puts no file in place until all are there. A clip that is already there is checked by its size only.
+patterns, and puts no file in place until all are there. A clip that is already in the root is checked by its size only.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Wanted:
     manifest
         The source's manifest (`audiomarathon.json`), with its licence.
     expected
-        Expected facts (such as counts) of the whole task; None for a split other than the default.
+        Facts that the whole task should have, such as its number of samples; None for a split other than the default.
     """
 
     task: Task
@@ -66,7 +66,7 @@ class Wanted:
 
     @property
     def limited(self) -> bool:
-        """Whether samples are left out."""
+        """Whether some of the task's samples are left out."""
         return len(self.chosen) < len(self.loaded.samples)
 
 
@@ -82,7 +82,7 @@ def download(
     dry_run: bool = False,
     say: Callable[[str], None] = lambda _line: None,
 ) -> list[Wanted]:
-    """Download tasks into a data root; return what was downloaded. With `dry_run`, only return what would be.
+    """Download tasks into a data root; return the downloaded files. With `dry_run`, only return what it would download.
 
     Parameters
     ----------
@@ -140,7 +140,7 @@ def _plan(
     task: Task, source: Source, entries: dict[str, Entry], mirror: Path, root: Path,
     limit: int, seed: int, split: str, licence: str,
 ) -> Wanted:  # fmt: skip
-    """Return the files that a task needs: load it from a mirror of the source, where only metadata has content."""
+    """Find the files that a task needs: load it from a mirror of the source, where only metadata files have content."""
     try:
         folder = task.find(mirror).relative_to(mirror.absolute())
     except MissingDataError:
@@ -177,7 +177,7 @@ def _plan(
 
 
 def _present(task: Task, folder: Path, filters: Filters) -> set[str]:
-    """Return the ids of the samples that the root already has, which stay selected: a lower limit removes nothing."""
+    """Return the ids of the samples that the root already has. They stay selected, so a lower limit removes nothing."""
     try:
         return {sample.id for sample in task.load(folder, filters).samples} if folder.is_dir() else set()
     except DataError:
@@ -199,7 +199,10 @@ def _is_metadata(entry: Entry, folder: Path, named: str) -> bool:
 
 
 def _write_metadata(plan: Wanted, mirror: Path, root: Path, source: Source, limit: int, seed: int) -> None:
-    """Write the metadata rows (all, or those of the chosen samples), and the expected counts in the root's manifest."""
+    """Write a downloaded task's metadata rows, and the counts to expect of it in the root's manifest.
+
+    The rows are all of them, or only those of the chosen samples.
+    """
     if plan.limited:
         plan.task.write_rows(Part(plan.loaded, plan.chosen), root / plan.folder)
     else:
@@ -221,10 +224,12 @@ def _write_metadata(plan: Wanted, mirror: Path, root: Path, source: Source, limi
 def bring(
     source: Source, wanted: Sequence[Entry], stage: Path, place: Callable[[Entry], Path], *, shown: bool | None = None
 ) -> None:
-    """Fetch files from a source, and move each to its final path once it is whole and checked.
+    """Fetch files from a source, and move each to its final path once it is complete and checked.
 
     Parameters
     ----------
+    wanted
+        The files to fetch.
     stage
         Folder for unfinished files.
     place
@@ -257,7 +262,7 @@ def bring(
 
 
 def _digest(file: Path, like: str) -> str:
-    """Return a file's hash of the kind of the hash `like` (`sha256:…`, `md5:…`, `git:…`); "" if `like` is ""."""
+    """Return a file's hash, of the same kind as the hash `like` (`sha256:…`, `md5:…`, `git:…`); "" if `like` is ""."""
     if not like:
         return ""
     kind = like.partition(":")[0]

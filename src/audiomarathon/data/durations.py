@@ -26,7 +26,7 @@ HISTOGRAM_BINS = 20
 
 
 def probe_clips(loaded: Loaded, what: str, *, deep: bool = False, jobs: int = 0) -> dict[Path, ClipInfo | str]:
-    """Read the header of every clip of a task in parallel; with `deep`, decode the whole clip.
+    """Read the header of every clip of a task, in parallel; with `deep`, decode the whole clip.
 
     Parameters
     ----------
@@ -95,16 +95,16 @@ class Durations:
         return figures | {"total_hours": round(float(array.sum()) / 3600, 4), **rounded}
 
     def histogram(self) -> dict[str, list[float] | list[int]]:
-        """Return counts and bin edges in seconds; empty without clips."""
+        """Return a histogram of the durations: counts, and the bins' edges in seconds; empty if there are no clips."""
         if not self.seconds:
             return {"counts": [], "edges": []}
         counts, edges = np.histogram(self.seconds, HISTOGRAM_BINS)
         return {"counts": counts.tolist(), "edges": [round(float(edge), 3) for edge in edges]}
 
     def tokens(self) -> dict[str, dict[str, float | int | list[str]]]:
-        """Return how many audio tokens these clips take, for each rate of tokens per second (as text) that models have.
+        """Return how many audio tokens these clips take in each model, as {tokens per second, as text: statistics}.
 
-        Each entry has the median, maximum and total over clips; "models" lists the models with this rate.
+        The statistics are the median, maximum and total over clips; "models" lists the models with this rate.
         """
         by_rate: dict[float, list[str]] = {}
         for model in filter(lambda model: model.tokens_per_second, all_models()):  # an endpoint's rate is unknown
@@ -117,7 +117,7 @@ class Durations:
         }
 
     def as_json(self) -> dict[str, Any]:
-        """Return everything as JSON-compatible values."""
+        """Return all fields and statistics as values that JSON can hold."""
         return {
             "task": self.task.key,
             **self.statistics(),
@@ -129,7 +129,7 @@ class Durations:
 
 
 def durations(task: Task, loaded: Loaded, *, jobs: int = 0) -> Durations:
-    """Read the durations of a task's clips; unreadable clips are listed in the result, not raised as errors."""
+    """Measure the durations of a task's clips; unreadable clips are listed in the result, not raised as errors."""
     probed = probe_clips(loaded, task.key, jobs=jobs)
     return Durations(
         task,
@@ -141,7 +141,7 @@ def durations(task: Task, loaded: Loaded, *, jobs: int = 0) -> Durations:
 
 
 def write_durations(all_durations: Sequence[Durations], folder: Path) -> list[Path]:
-    """Write JSON and CSV into a folder, one entry or row per task; return their paths.
+    """Write tasks' durations to a JSON and a CSV file, one entry or row per task; return the files' paths.
 
     The files are `durations.*`, or `<task>.*` (`lalm-clotho.csv`) for a single task.
 

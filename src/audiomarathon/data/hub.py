@@ -1,4 +1,4 @@
-"""Read a data set on the hub as a source of files with hashes."""
+"""Read a data set on the Hugging Face hub as a source of files with hashes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _BLOCK = 8 << 20  # bytes per request when parts of a file are read
 
 
 class HubSource:
-    """A data set on the hub. :meth:`entries` picks the newest revision, and later reads use the same one.
+    """A data set on the Hugging Face hub as a source. :meth:`entries` picks the newest revision for all later reads.
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ class HubSource:
         return f"{self.repository}@{self._revision}" if self._revision else self.repository
 
     def entries(self) -> list[Entry]:
-        """Return the data set's files with the hub's hashes."""
+        """Return the data set's files, each with the hash that the hub states."""
         from huggingface_hub.hf_api import RepoFile
 
         with _errors(self.repository):
@@ -64,7 +64,10 @@ class HubSource:
         return entries
 
     def fetch(self, wanted: Sequence[Entry], stage: Path) -> Iterator[tuple[Entry, Path]]:
-        """Download several files at the same time; interrupted files are resumed."""
+        """Download the wanted files into `stage`, several at a time; yield each entry with the path of its copy.
+
+        An interrupted download is resumed.
+        """
 
         download = partial(self._api.hf_hub_download, repo_type="dataset", revision=self._revision)
 
@@ -82,7 +85,7 @@ class HubSource:
 
     @contextmanager
     def opened(self, path: str) -> Iterator[Any]:
-        """Open a file; only the parts that are read are downloaded."""
+        """Open a file of the data set as a seekable stream; only the parts that are read are downloaded."""
         from huggingface_hub import HfFileSystem
 
         name = f"datasets/{self.repository}/{path}"

@@ -1,4 +1,4 @@
-"""Collect a person's verdicts on randomly chosen samples of a task, as the paper's authors did."""
+"""Let a person check randomly chosen samples of a task and store the verdicts, as the paper's authors did."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def review(
     show: Callable[[str], None] = print,
     play: bool = True,
 ) -> Counter[str]:
-    """Show and play samples one by one, and append each verdict to a JSONL file.
+    """Show and play samples one by one to a person, and append each verdict to a JSONL file.
 
     Parameters
     ----------
@@ -83,7 +83,7 @@ def review(
 
 
 def described(sample: Sample) -> str:
-    """Return a sample as text: its question and its options (the right one marked), or its transcript."""
+    """Describe a sample as text: its question and its options (the right one marked), or its transcript."""
     lines = [sample.id, *(str(clip) for clip in sample.clips), sample.question]
     if not sample.options:
         return "\n".join([*lines, f"transcript: {sample.answer}"])
@@ -95,7 +95,10 @@ def described(sample: Sample) -> str:
 
 
 def _asked(ask: Callable[[str], str]) -> str:
-    """Return the answer: `y`, `n` followed by a note, `s` or `q`; the end of input means `q`."""
+    """Ask the person until the answer is valid; return `y` or `n` with a note, `s` or `q`.
+
+    The end of input means `q`.
+    """
     while True:
         try:
             answer = ask("right? y(es), n(o) [why], s(kip), q(uit): ").strip()
@@ -108,7 +111,7 @@ def _asked(ask: Callable[[str], str]) -> str:
 
 @contextmanager
 def _playing(sample: Sample, show: Callable[[str], None]) -> Iterator[None]:
-    """Play a sample's clips during the `with` block, and stop playing at its end; problems are shown with `show`."""
+    """Inside the block, play a sample's clips; stop at its end. Problems are shown with the function `show`."""
     command = next((command for name, command in PLAYERS.items() if shutil.which(name)), None)
     if command is None:
         show(f"(no player: install one of {', '.join(PLAYERS)}; the clip's path is above)")
@@ -124,7 +127,10 @@ def _playing(sample: Sample, show: Callable[[str], None]) -> Iterator[None]:
 
 
 def _read(file: Path) -> dict[str, dict[str, Any]]:
-    """Return the last verdict on each sample, by id; skip an incomplete last line, which a killed review leaves."""
+    """Read a file of verdicts; return the last one on each sample, as {sample's id: row of the file}.
+
+    An incomplete last line, which a killed review leaves, is skipped.
+    """
     try:
         lines = read_plain(file).splitlines(keepends=True) if file.exists() else []
         rows = [json.loads(line) for line in lines if line.endswith(b"\n")]

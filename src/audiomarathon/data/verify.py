@@ -1,4 +1,4 @@
-"""Check a data root: every task's rows, clips, durations and counts. Hashes are checked by `download.py`."""
+"""Check the data of tasks in a data root: rows, clips, durations and counts. Hashes are checked by `download.py`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from audiomarathon.errors import DataError, MissingDataError
 from audiomarathon.text import counted
 
 TOLERANCE_S = 1.0
-"""Seconds by which a clip may miss the expected range: published ranges are rounded to quarters of a minute."""
+"""Seconds by which a clip may be outside the expected range: published ranges are rounded to quarters of a minute."""
 
 Kind = Literal["task", "row", "clip", "duration", "count"]
 
@@ -27,8 +27,8 @@ class Problem:
     Attributes
     ----------
     kind
-        `task` (it cannot be read), `row` (it gives no sample: a missing clip, an answer that is not an option, a
-        duplicate id, …), `clip` (unreadable audio), `duration` (out of range) or `count` (of samples).
+        `task` (the data cannot be read), `row` (a metadata row gives no sample: a missing clip, an answer that is not
+        an option, a duplicate id, …), `clip` (unreadable audio), `duration` (out of range) or `count` (of samples).
     text
         What was found, and where.
     """
@@ -39,9 +39,18 @@ class Problem:
 
 @dataclass(frozen=True)
 class TaskReport:
-    """Result for one task; `state` is `ok`, `wrong` or `missing`.
+    """Result of checking one task's data.
 
-    `notes` count samples with defects that the published data is known to have; they are not counted as problems.
+    Attributes
+    ----------
+    state
+        `ok`, `wrong` or `missing`.
+    expected
+        Facts that the data should have, such as the number of samples; None if unknown.
+    seconds
+        Shortest and longest duration of a clip.
+    notes
+        Numbers of samples with defects that the published data is known to have; they are not counted as problems.
     """
 
     task: str
@@ -57,7 +66,7 @@ class TaskReport:
     notes: tuple[str, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
-        """Return everything as JSON-compatible values."""
+        """Return all fields as values that JSON can hold."""
         return asdict(self) | {"folder": str(self.folder) if self.folder else None}
 
 
@@ -70,7 +79,7 @@ def verify(
     jobs: int = 0,
     tolerance: float = TOLERANCE_S,
 ) -> TaskReport:
-    """Check one task of a data root.
+    """Check one task's data in a data root, and return a report.
 
     Parameters
     ----------

@@ -1,1 +1,1 @@
-"""Judges: models that rate replies of the model under test."""
+"""Judges: language models that rate the replies of the model under test."""

@@ -1,4 +1,4 @@
-"""Measure how far judges agree: Krippendorff's alpha of all judges, Cohen's kappa and plain agreement of each pair."""
+"""Measure how well judges agree: Krippendorff's alpha of all judges; Cohen's kappa and plain agreement of each pair."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Scale = Literal["nominal", "ordinal"]
 
 
 def agreement(values: Mapping[str, Sequence[Any]], scale: Scale) -> dict[str, Any]:
-    """Return the judges' agreement on one kind of value, such as a rating.
+    """Return how well judges agree on one kind of value, such as a rating.
 
     Parameters
     ----------
@@ -41,7 +41,10 @@ def agreement(values: Mapping[str, Sequence[Any]], scale: Scale) -> dict[str, An
 
 
 def krippendorff_alpha(items: Sequence[Sequence[Any]], scale: Scale) -> float | None:
-    """Return Krippendorff's alpha; None if all values are equal. Each item lists the value of each judge, or None."""
+    """Return Krippendorff's alpha of judges' values; None if all values are equal.
+
+    Each item is a reply, and lists each judge's value of it, or None if the judge gave none.
+    """
     levels = sorted({value for item in items for value in item if value is not None})
     if len(levels) < 2:
         return None
@@ -53,7 +56,7 @@ def krippendorff_alpha(items: Sequence[Sequence[Any]], scale: Scale) -> float | 
 
 
 def cohen_kappa(first: Sequence[Any], second: Sequence[Any], scale: Scale = "nominal") -> float | None:
-    """Return Cohen's kappa of two judges, with quadratic weights for ordinal values; None if undefined.
+    """Return Cohen's kappa of two judges' values, with quadratic weights for an ordinal scale; None if undefined.
 
     For numbers, weights use the values themselves: ratings 0 and 2 are two apart, even if nobody gave a 1.
     """

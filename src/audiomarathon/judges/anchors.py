@@ -1,4 +1,4 @@
-"""A judge's certificate: how many anchors (replies with a known verdict) it read correctly."""
+"""A judge's certificate: how many anchors (artificial replies whose right judgement is known) it judged correctly."""
 
 from __future__ import annotations
 
@@ -16,25 +16,31 @@ WEAK = 0.8  # tables mark a judge that reads a smaller share of any kind of anch
 
 @dataclass(frozen=True)
 class Certificate:
-    """One judge's results on anchors: for each kind of anchor, the number judged correctly and the number asked."""
+    """One judge's results on anchors, the artificial replies that test it.
+
+    Attributes
+    ----------
+    kinds
+        For each kind of anchor, the number that the judge judged correctly and the number that it was asked about.
+    """
 
     kinds: Mapping[str, tuple[int, int]]
 
     @property
     def weak(self) -> list[str]:
-        """Kinds of anchors of which the judge judged less than the share `WEAK` correctly."""
+        """Kinds of anchors of which the judge got less than the share `WEAK` right."""
         return [kind for kind, (right, n) in self.kinds.items() if right < WEAK * n]
 
     @property
     def mark(self) -> str:
-        """The warning that tables show with a weak judge, or with a judge tested on no anchor; "" for any other."""
+        """The warning that tables show next to a judge that is weak or saw no anchor; "" for any other judge."""
         if not self.kinds:
             return _UNKNOWN
         shown = (f"{kind} {self.kinds[kind][0]} of {self.kinds[kind][1]}" for kind in self.weak)
         return f"{_WEAK} ({', '.join(shown)} right)" if self.weak else ""
 
     def to_json(self) -> dict[str, Any]:
-        """Return the certificate for `summary.json`: `right`, `n` and Wilson's 95 % interval by kind of anchor."""
+        """Return the certificate for `summary.json`: `right`, `n` and Wilson's 95 % interval per kind of anchor."""
         rows = {
             kind: {"right": right, "n": n, "interval": list(wilson(right, n))}
             for kind, (right, n) in self.kinds.items()
@@ -52,7 +58,7 @@ def certificate_of(rows: Iterable[Sequence[Any]]) -> Certificate:
 
 
 def wilson(right: int, n: int) -> tuple[float, float]:
-    """Return Wilson's 95 % interval (low, high) of the share `right` / `n` of a population, from a sample of `n`.
+    """Return Wilson's 95 % interval (low, high) of a share, if `right` of `n` trials were right.
 
     E. Wilson, J. Am. Stat. Assoc. 22, 1927.
     """

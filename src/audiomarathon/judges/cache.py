@@ -1,4 +1,4 @@
-"""Cache judges' answers by judge and request, so that the same request is not sent twice."""
+"""Cache judges' answers on disk, so that a judge is not sent the same request twice."""
 
 from __future__ import annotations
 
@@ -30,16 +30,17 @@ class Cache:
     root
         The cache folder.
     identity
-        The judge's identity, part of the key of each answer.
+        Everything that the judge's answers depend on (see :meth:`Judge.identity`); it is part of the key of each
+        answer.
     """
 
     def __init__(self, root: Path, identity: Mapping[str, Any]) -> None:
         self._root, self._identity = root / "judgements", dict(identity)
 
     def get(self, request: Request) -> Reply | None:
-        """Return the cached answer to a request.
+        """Return the judge's cached answer to a request.
 
-        Return None if there is no answer, or its file is damaged, belongs to another request, or holds no valid answer.
+        None if there is no answer, or its file is damaged, belongs to another request, or holds no valid answer.
         """
         try:
             content = unsealed(read_plain(self._file(request)), always=True) or {}
@@ -53,7 +54,7 @@ class Cache:
         return Reply(**stored) if stored["error"] is None and len(stored["text"]) <= MAX_REPLY else None
 
     def put(self, request: Request, reply: Reply) -> None:
-        """Store an answer. If the file cannot be written, do nothing; the judge will be asked again."""
+        """Store a judge's answer. If the file cannot be written, do nothing; the judge will be asked again."""
         file = self._file(request)
         content = {"identity": self._identity, "request": asdict(request), "reply": asdict(reply)}
         with suppress(OSError):

@@ -1,4 +1,4 @@
-"""A judge behind an OpenAI-compatible endpoint: a closed model, or one served by vLLM, SGLang or transformers."""
+"""A judge behind an OpenAI-compatible endpoint: a closed model, or one that vLLM, SGLang or transformers serves."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SEED = 42
 
 @dataclass
 class EndpointJudge(Judge):
-    """A judge that is a served model, asked at temperature 0 with a seed; at most `at_once` requests are in flight."""
+    """A judge that is a served model, asked at temperature 0 with a seed; at most `at_once` requests are open."""
 
     key: str
     endpoint: Endpoint
@@ -27,18 +27,18 @@ class EndpointJudge(Judge):
     on_gpu = False
 
     def identity(self) -> Mapping[str, Any]:
-        """Return what the answers depend on: served model, host, temperature, seed; see :meth:`Judge.identity`."""
+        """Return everything that the judge's answers depend on: served model, host, temperature and seed."""
         server = {"model": self.endpoint.model, "host": self.endpoint.host}
         return {"backend": "endpoint", **server, "temperature": 0, "seed": _SEED}
 
     def prices(self) -> Prices | None:
-        """Return the endpoint's prices of tokens; None if unknown (see :meth:`Judge.prices`)."""
+        """Return the endpoint's prices of tokens; None if unknown."""
         return self.endpoint.prices
 
     def ask(self, requests: Sequence[Request]) -> Iterator[tuple[Request, Reply]]:
         """Send up to `at_once` requests at a time; yield each with its answer or error as it arrives.
 
-        Raise ModelError after several failures in a row; see :meth:`Judge.ask`.
+        Raise ModelError after several failures in a row.
         """
         waiting, running = iter(requests), set[Future[tuple[Request, Reply]]]()
         with ThreadPoolExecutor(self.at_once, "judge") as pool, self.endpoint:

@@ -38,7 +38,7 @@ class Judge(ABC):
     stored
         Whether all answers come from a file, so that no cache is needed.
     on_gpu
-        Whether it uses a GPU if there is one.
+        Whether the judge uses a GPU if there is one.
     """
 
     key: str
@@ -48,14 +48,14 @@ class Judge(ABC):
 
     @abstractmethod
     def identity(self) -> Mapping[str, Any]:
-        """Return everything that the answers depend on, as JSON values: back-end, model, fingerprint, sampling.
+        """Return everything that the judge's answers depend on, as JSON values: back-end, model, fingerprint, sampling.
 
         The identity is stored with each judgement, and is part of the key under which the cache stores an answer.
         """
 
     @abstractmethod
     def ask(self, requests: Sequence[Request]) -> Iterator[tuple[Request, Reply]]:
-        """Yield each request with its answer as soon as it arrives, in any order.
+        """Send requests to the judge; yield each with its answer as soon as it arrives, in any order.
 
         Raises
         ------

@@ -1,7 +1,7 @@
 """Judges' answers about a run's replies: `judgements-<judge>.jsonl`, append-only, one line per answered request.
 
 A judgement belongs to its request: when the reply, the prompt or the protocol changes, the request changes, and the old
-judgement no longer counts. This module does not parse a judge's text; protocols do.
+judgement no longer counts. This module does not parse a judge's text; protocols (`protocol.py`) do.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Request:
 
     @property
     def hash(self) -> str:
-        """Hash of the request: equal for equal messages and token limits."""
+        """Hash of messages and token limit; requests that are equal in both have equal hashes."""
         what = json.dumps([self.messages, self.max_new_tokens], sort_keys=True)
         return hashlib.sha256(what.encode()).hexdigest()
 
@@ -86,12 +86,12 @@ class Judgement:
     cached: bool = False
 
     def to_line(self) -> bytes:
-        """Convert the judgement to a line with its checksum."""
+        """Convert the judgement to a line of its file, with a checksum."""
         return sealed({"schema": 1, **asdict(self)})
 
     @classmethod
     def from_line(cls, line: bytes) -> Judgement | None:
-        """Convert a line to its judgement; None if it is damaged."""
+        """Convert a line of the file to its judgement; None if the line is damaged."""
         content = unsealed(line, always=True) or {}
         known = {
             judgement_field.name: content[judgement_field.name]
@@ -105,12 +105,12 @@ class Judgement:
 
 @dataclass(frozen=True)
 class Reading:
-    """The values that a protocol read from a judge's answers about a record, such as a rating.
+    """The values that a protocol read from a judge's answers about a reply, such as a rating.
 
     Attributes
     ----------
     values
-        The values by name; None if the judge has not answered, or its answer cannot be read.
+        The values, as {name: value}; None if the judge has not answered, or its answer cannot be read.
     missing
         Why there are no values: `absent` (not judged, or judged before the reply or the prompt changed), `failed` (the
         request failed) or `unreadable`; "" if there are values.
@@ -121,7 +121,7 @@ class Reading:
 
 
 def is_reply(content: Mapping[str, Any]) -> bool:
-    """Tell whether the fields of a stored answer (:class:`Judgement`) have the right types; a field may be missing."""
+    """Tell whether the fields of a stored answer (:class:`Judgement`) have the right types. A field may be missing."""
     return all(
         isinstance(value := content[name], kind)
         and type(value) is not bool
@@ -132,24 +132,24 @@ def is_reply(content: Mapping[str, Any]) -> bool:
 
 
 def request_of(protocol: Protocol, record: Record) -> Request | None:
-    """Return a protocol's request about a record; None if the protocol asks nothing about it."""
+    """Make the request that a protocol sends to a judge about a record; None if it asks nothing about this record."""
     messages = protocol.messages(shielded(record, protocol.longest_reply))
     return Request(messages, protocol.max_new_tokens) if messages else None
 
 
 def second_of(protocol: Protocol, text: str, record: Record) -> Request | None:
-    """Return the second request that a judge's first answer (`text`) calls for; None if the first answer suffices."""
+    """Make the second request that a judge's first answer (`text`) calls for; None if the first answer suffices."""
     messages = protocol.second(text, shielded(record, protocol.longest_reply))
     return Request(messages, protocol.max_new_tokens) if messages else None
 
 
 def reading_of(protocol: Protocol, record: Record, said: Mapping[str, str | None]) -> Reading:
-    """Read the values of a judge's answers about one record, as its protocol defines.
+    """Read the values, such as a rating, from a judge's answers about one record, as the protocol defines.
 
     Parameters
     ----------
     said
-        The judge's answers by request hash; the value None stands for a failed request.
+        The judge's answers, as {hash of the request: answer}; None stands for a failed request.
     """
     shown, request = shielded(record, protocol.longest_reply), request_of(protocol, record)
     if request is None:
@@ -168,17 +168,19 @@ def _read(values: Mapping[str, Any] | None) -> Reading:
 
 
 def judgements_file(folder: Path, judge: str) -> Path:
-    """Return the path of a judge's file of judgements in a run folder."""
+    """Return the path of the file with a judge's judgements in a run folder."""
     return folder / f"{_PREFIX}{judge}.jsonl"
 
 
 def judge_of(file: Path) -> str:
-    """Return the judge's name from the name of its file of judgements."""
+    """Return the judge's name, given the file with its judgements."""
     return file.stem.removeprefix(_PREFIX)
 
 
 def lines_in(file: Path) -> Iterator[Judgement]:
-    """Yield a file's judgements in order. Skip damaged lines with a warning, and a half-written last line silently.
+    """Yield the judgements in a file, in order.
+
+    Skip damaged lines with a warning, and an incomplete last line silently.
 
     Raises
     ------

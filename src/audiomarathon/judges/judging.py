@@ -1,6 +1,6 @@
 """Judge a run: ask a judge for the answers that are missing, and store each answer as it arrives.
 
-The file `judgements-<judge>.jsonl` is the only state. A killed process loses at most the answers in flight.
+The file `judgements-<judge>.jsonl` is the only state. A killed process loses at most the answers still on the way.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Bench:
     Attributes
     ----------
     name
-        The judge's name, which is part of the name of its file of judgements.
+        The judge's name, which is part of the name of the file with its judgements.
     cache
         Cache of the judge's answers; None if no cache is used.
     """
@@ -40,9 +40,12 @@ class Bench:
 
 @dataclass(frozen=True)
 class Case:
-    """A run to judge, with its protocol: the questions to ask about each reply.
+    """A run to judge, with the protocol that makes the questions about each reply.
 
-    With `anchors_only`, ask only about anchors (artificial replies with a known right judgement).
+    Attributes
+    ----------
+    anchors_only
+        Whether to ask only about anchors (artificial replies with a known right judgement).
     """
 
     folder: Path
@@ -51,7 +54,7 @@ class Case:
     anchors_only: bool = False
 
     def asked(self) -> Iterator[Record]:
-        """Yield the records to ask about: first the anchors, by which the judge is tested, then the model's replies."""
+        """Yield the records to ask about: first anchors (artificial replies that test the judge), then real replies."""
         answered = [record for record in self.records if record.answered]
         for record in answered:
             with self.naming(record):
@@ -60,13 +63,13 @@ class Case:
         yield from () if self.anchors_only else answered
 
     def naming(self, record: Record) -> AbstractContextManager[None]:
-        """Inside the block, turn an error of the protocol into a :class:`RecordError` that names the record."""
+        """Inside the block, turn an error of the protocol into a :class:`RecordError` that names the sample."""
         return blaming(f"{self.folder}: no question can be made of sample {record.id}", RecordError)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The work of judging a run.
+    """How many requests it takes to judge a run.
 
     Attributes
     ----------
@@ -90,7 +93,7 @@ class Plan:
 
 
 def plan_of(case: Case, bench: Bench, planned: set[str] | None = None) -> Plan:
-    """Count the requests that judging a run would need. Ask and write nothing.
+    """Count the requests that judging a run would need, without asking the judge or writing anything.
 
     Parameters
     ----------
@@ -112,10 +115,15 @@ def plan_of(case: Case, bench: Bench, planned: set[str] | None = None) -> Plan:
 
 
 def judge_run(case: Case, bench: Bench, *, leave: Collection[str] = (), step: Step = lambda _done, more=0: more) -> int:
-    """Ask a judge for every answer that a run's folder lacks; return the number of failed requests.
+    """Ask a judge for the answers that a run's folder lacks, and store them; return the number of failed requests.
 
-    Leave out the requests with the hashes `leave`. `step`, which shows progress, is called with 1 after each request,
-    and with the number of second questions (such as retries), which the plan cannot know.
+    Parameters
+    ----------
+    leave
+        Hashes of requests to leave out.
+    step
+        Function that shows progress. It is called with 1 after each request, and with the number of second questions
+        (such as retries), which the plan cannot know.
 
     Raises
     ------
@@ -158,14 +166,21 @@ def judge_run(case: Case, bench: Bench, *, leave: Collection[str] = (), step: St
 def _pending(
     case: Case, known: Mapping[str, Mapping[str, Judgement]], asked: Collection[str] = ()
 ) -> tuple[dict[str, tuple[Request, list[str]]], int]:
-    """Return the requests without an answer, by hash and with their sample ids, and the number of answered requests.
+    """Find the requests about a run that the judge has not answered.
 
     Parameters
     ----------
     known
-        The judge's stored judgements, by sample id and request hash.
+        The judge's stored judgements, as {sample's id: {request's hash: judgement}}.
     asked
         Hashes of requests to leave out, since they were already sent in this call.
+
+    Returns
+    -------
+    dict
+        The unanswered requests, as {hash: (request, ids of its samples)}.
+    int
+        Number of answered requests.
     """
     pending: dict[str, tuple[Request, list[str]]] = {}
     n_answered = 0
@@ -188,7 +203,10 @@ def _pending(
 
 
 def _answers(bench: Bench, requests: Sequence[Request]) -> Iterator[tuple[Request, Reply, bool]]:
-    """Answer requests from the cache or by the judge; yield (request, answer, whether it came from the cache)."""
+    """Get answers to requests, from the cache or else from the judge.
+
+    Yield (request, answer, whether it came from the cache).
+    """
     uncached = []
     for request in requests:
         if bench.cache and (reply := bench.cache.get(request)) is not None:
@@ -204,7 +222,7 @@ def _answers(bench: Bench, requests: Sequence[Request]) -> Iterator[tuple[Reques
 
 @contextmanager
 def _appending(file: Path) -> Iterator[Appending]:
-    """Open a file to append lines; first cut off a half-written last line."""
+    """Inside the block, hold a file open to append lines, after cutting off an incomplete last line."""
     with writing(file):
         if file.exists():
             with open_plain(file, "r+b") as stream:

@@ -23,7 +23,7 @@ class LocalJudge(Judge):
     source
         A folder or a hub id.
     batch_size
-        Requests per `generate` call; it changes answers at most by rounding errors.
+        Requests per `generate` call. It changes answers at most by rounding errors.
     download
         Whether missing files are downloaded from the hub.
     """
@@ -35,7 +35,7 @@ class LocalJudge(Judge):
 
     @cached_property
     def checkpoint(self) -> Checkpoint:
-        """The checkpoint's files."""
+        """The files of the model's checkpoint."""
         return find_checkpoint(self.source, download=self.download, named="name a folder that holds it: --with FOLDER")
 
     @cached_property
@@ -49,7 +49,7 @@ class LocalJudge(Judge):
         return self.checkpoint.fingerprint()
 
     def identity(self) -> Mapping[str, Any]:
-        """Return what the answers depend on: checkpoint, precision, temperature; see :meth:`Judge.identity`.
+        """Return everything that the judge's answers depend on: checkpoint, precision and temperature.
 
         The checkpoint's fingerprint covers the chat template.
         """
@@ -78,7 +78,7 @@ class LocalJudge(Judge):
     def ask(self, requests: Sequence[Request]) -> Iterator[tuple[Request, Reply]]:
         """Generate answers in batches of requests of similar length; yield each request with its answer.
 
-        A prompt that is too long for the model gets an error; see :meth:`Judge.ask`.
+        A request that is too long for the model gets an error as its answer.
         """
         model, _tokenizer = self._loaded
         most = getattr(model.config.get_text_config(), "max_position_embeddings", None)
@@ -97,7 +97,7 @@ class LocalJudge(Judge):
             yield from zip((request for request, _tokens in batch), self._answers(batch), strict=True)
 
     def _tokens(self, request: Request) -> list[int]:
-        """Return the token ids of a request's prompt, in the model's chat template.
+        """Return the token ids of a request's prompt, written in the model's chat template.
 
         Special tokens in the request's text are broken up, since only the template may use them. If the template has no
         system turn (such as Gemma's), the user's turn begins with the system text.

@@ -1,4 +1,4 @@
-"""The protocol interface: which questions to ask a judge about a reply, and how to read its answers.
+"""The interface of protocols: which questions to ask a judge about a reply, and how to read its answers.
 
 A protocol has no side effects: it turns a record into chat messages, and a judge's text into values such as a rating.
 It uses no judge and no file.
@@ -38,9 +38,9 @@ class Anchor:
     kind
         Kind of anchor, such as `correct` or `injection`; the judge's certificate counts each kind.
     reply
-        Replaces the model's reply in the record.
+        The text that replaces the model's reply in the record.
     expected
-        The right judgement: for each value by name, such as `rating`, the values that count as right.
+        The right judgement, as {name of a value, such as `rating`: the values that count as right}.
     """
 
     kind: str
@@ -48,11 +48,14 @@ class Anchor:
     expected: Mapping[str, Collection[Any]] = field(default_factory=dict)
 
     def of(self, record: Record) -> Record:
-        """Return the record with the anchor's reply in place of the model's."""
+        """Return a copy of the record with the anchor's reply in place of the model's."""
         return replace(record, reply=self.reply, transcript=None)
 
     def right(self, reading: Mapping[str, Any] | None) -> bool:
-        """Tell whether a judge judged this anchor correctly; an unreadable judgement (None) is wrong."""
+        """Tell whether a judge judged this anchor correctly, given the values read from its answer.
+
+        If the answer was unreadable (None), it is wrong.
+        """
         return reading is not None and all(reading.get(name) in allowed for name, allowed in self.expected.items())
 
 
@@ -69,7 +72,7 @@ class Protocol(ABC):
     max_new_tokens
         Token limit of a judge's answer.
     scales
-        The values for which agreement between judges is measured, each with its scale.
+        The values for which agreement between judges is measured, as {name: "nominal" or "ordinal"}.
     longest_reply
         Number of characters of the reply that a judge sees; None shows all.
     """
@@ -82,14 +85,14 @@ class Protocol(ABC):
 
     @abstractmethod
     def messages(self, record: Record) -> Messages:
-        """Return the question about a record as chat messages; an empty list asks nothing, such as for an empty reply.
+        """Return the question to a judge about a record, as chat messages; [] to ask nothing, as for an empty reply.
 
         Put the reply into a user's message. The record was already made harmless by :func:`shielded`.
         """
 
     @abstractmethod
     def read(self, text: str, record: Record) -> Mapping[str, Any] | None:
-        """Return the values that a judge's answer states, such as a rating, JSON-compatible; None if it is unreadable.
+        """Return the values that a judge's answer states, such as a rating, for JSON; None if the answer is unreadable.
 
         Parameters
         ----------
@@ -98,15 +101,15 @@ class Protocol(ABC):
         """
 
     def second(self, text: str, record: Record) -> Messages | None:  # noqa: ARG002
-        """Return a second question to the same judge, such as a retry; None if the first answer suffices."""
+        """Return a second question to the judge, such as a retry; None if its first answer `text` suffices."""
         return None
 
     def read_second(self, text: str, second: str, record: Record) -> Mapping[str, Any] | None:  # noqa: ARG002
-        """Return the values of a judge that was asked twice, from both answers; by default only the second counts."""
+        """Return the values that a judge's two answers state; by default only the second answer counts."""
         return self.read(second, record)
 
     def anchors(self, record: Record) -> Sequence[Anchor]:  # noqa: ARG002
-        """Return anchors for this sample (replies with a known right judgement), made from its reference alone."""
+        """Return anchors for a sample: artificial replies with a known right judgement, made from its reference."""
         return ()
 
 
@@ -149,7 +152,7 @@ def last_verdict(label: str, values: str, text: str, reply: str, *, worst: Colle
 
 
 def verdict_part(text: str) -> str:
-    """Remove the judge's thinking from its answer, and empty its long quotations.
+    """Return the part of a judge's answer that may hold its verdict: without thinking or the text of long quotations.
 
     A quotation of more than 20 characters may come from the judged reply, and contain a line that looks like a verdict.
     """
@@ -157,9 +160,9 @@ def verdict_part(text: str) -> str:
 
 
 def asked_again(protocol: Protocol, text: str, record: Record, request: str) -> Messages | None:
-    """Return messages that ask a judge again: the first question, the judge's answer (`text`), and `request`.
+    """Make the messages that ask a judge again: the first question, the judge's answer (`text`), and `request`.
 
-    Return None if every value could be read from the first answer.
+    None if every value could be read from the first answer.
     """
     if None not in (protocol.read(text, record) or {"": None}).values():
         return None
@@ -168,18 +171,21 @@ def asked_again(protocol: Protocol, text: str, record: Record, request: str) -> 
 
 
 def completed(first: Mapping[str, Any] | None, second: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Return the values of a first answer; take a value that is None from the second. None if neither could be read."""
+    """Merge the values of a judge's two answers: those of the first, and where one is None, that of the second.
+
+    None if neither answer could be read.
+    """
     if first is None or second is None:
         return dict(first or second or {}) or None
     return {name: value if value is not None else second[name] for name, value in first.items()}
 
 
 def injections(wrong: Anchor, texts: Sequence[str]) -> list[Anchor]:
-    """Return one prompt-injection anchor per text: a wrong reply followed by the text must still be judged wrong."""
+    """Make one prompt-injection anchor per text: a wrong reply followed by the text must still be judged wrong."""
     return [Anchor("injection", f"{wrong.reply}\n{text}", wrong.expected) for text in texts]
 
 
 def was_shielded(record: Record, longest: int | None = LONGEST_REPLY) -> list[str]:
-    """Return the names of the changes that :func:`shielded` makes in a record's reply: `cut`, `control tokens`."""
+    """Return what :func:`shielded` changes in a record's reply: a list of `cut` and `control tokens`, or []."""
     cut = ["cut"] if longest is not None and len(record.text) > longest else []
     return cut + ["control tokens"] * bool(_CONTROL.search(record.text[:longest]))

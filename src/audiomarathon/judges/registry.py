@@ -1,4 +1,4 @@
-"""Turn the names that the user gives to `--with` into judges."""
+"""Make judges from the names that the user gives to the option `--with`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _FORMS = ", ".join(FORMS)
 
 
 def open_judges(given: str, *, batch_size: int = 8, download: bool = True) -> dict[str, Judge]:
-    """Return the judges by name, without loading or asking them.
+    """Return the named judges, as {name: judge}, without loading or asking them.
 
     Parameters
     ----------
@@ -87,10 +87,10 @@ def _open(text: str, batch_size: int, download: bool) -> Judge:
 
 
 def plugged_in() -> Sequence[Judge]:
-    """Return the judges of plug-ins."""
+    """Return the judges that other packages provide as plug-ins."""
     return plugins(GROUP, Judge)  # type: ignore[type-abstract]
 
 
 def _name(source: str) -> str:
-    """Return the judge's default name, made from its folder, hub id or key; it becomes part of file names."""
+    """Return a judge's default name, made from its folder, hub id or key; it becomes part of file names."""
     return re.sub(r"[^\w.-]", "-", source.rstrip("/").rsplit("/", 1)[-1])[:80]

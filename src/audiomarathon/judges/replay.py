@@ -1,4 +1,4 @@
-"""A judge that answers from stored judgements, such as those of another run. It sends no requests."""
+"""A judge that answers from stored judgements, such as those of another run. It sends no requests to a model."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class ReplayJudge(Judge):
         return judgements
 
     def identity(self) -> Mapping[str, Any]:
-        """Return the identity of the judge that gave the answers."""
+        """Return the identity of the judge that gave the stored answers."""
         return next(iter(self._answers.values())).identity
 
     def ask(self, requests: Sequence[Request]) -> Iterator[tuple[Request, Reply]]:
-        """Yield each request with its stored answer, or with an error if the file has none; see :meth:`Judge.ask`."""
+        """Yield each request with its stored answer, or with an error if the file has none."""
         for request in requests:
             if (stored := self._answers.get(request.hash)) is None:
                 yield request, Reply(error=f"{self.file.name} has no judgement of this request")

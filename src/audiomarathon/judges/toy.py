@@ -1,4 +1,4 @@
-"""A judge by rules, to try commands without a model: it counts words of the reference answer in the reply."""
+"""A judge that follows rules, to try commands without a model: it counts words of the reference answer in the reply."""
 
 from __future__ import annotations
 
@@ -15,26 +15,27 @@ _LINE = re.compile(r"^(\w+): (.*)$", re.MULTILINE)
 
 
 class ToyJudge(Judge):
-    """Counts the reference's words in the reply; a toy without a model, which anchors show to be weak."""
+    """A toy judge that counts the reference's words in the reply. It is no model, and anchors show that it is weak."""
 
     key, on_gpu = "toy", False
 
     def identity(self) -> Mapping[str, Any]:
-        """Return what the answers depend on: the back-end's name and its rules; see :meth:`Judge.identity`."""
+        """Return everything that the judge's answers depend on: the back-end's name and the version of its rules."""
         return {"backend": "rules", "model": self.key, "version": 1}
 
     def ask(self, requests: Sequence[Request]) -> Iterator[tuple[Request, Reply]]:
-        """Yield each request with an answer that counts words of the reference in the reply; see :meth:`Judge.ask`."""
+        """Yield each request with an answer by rules: how many of the reference's words are in the reply."""
         for request in requests:
             yield request, Reply(answer(request.messages[-1]["content"]), "stop")
 
 
 def answer(question: str) -> str:
-    """Return an answer in the form that a question asks for: the lines after "format", each with a value.
+    """Return the toy judge's answer to a question, in the form that the question asks for.
 
-    A line whose hint has names with slashes gets one of the names, the last for a reply without a word of the
-    reference. Every other line that asks for a number gets the share of the reference's words in the reply, on the
-    question's scale. A question in another form gets an answer that no protocol can read.
+    The form is the lines after "format", each with a value. A line whose hint has names with slashes gets one of the
+    names, the last for a reply without a word of the reference. Every other line that asks for a number gets the share
+    of the reference's words in the reply, on the question's scale. A question in another form gets an answer that no
+    protocol can read.
     """
     texts = re.findall(_PARTS, question, re.MULTILINE)
     form = _FORMAT.search(question)

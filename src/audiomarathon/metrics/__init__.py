@@ -1,1 +1,1 @@
-"""Compute scores, their intervals over clusters, and paired tests."""
+"""Compute scores, their intervals over clusters of samples, and paired tests."""

@@ -1,9 +1,10 @@
-"""Test a margin by betting: is a setting no worse than base by more than, say, 0.02?
+"""Test a margin by betting: is a setting no worse than base (no compression) by more than, say, 0.02?
 
-A bettor starts with a wealth of 1 and bets, cluster by cluster, against the hypothesis that the setting loses the
-margin or more. If the hypothesis is true, the wealth is a supermartingale: the probability that it ever reaches 1/α is
-at most α, for any number of clusters, however few samples differ, and however often the wealth is checked (J. Ville,
-1939). A t interval or a bootstrap has no such guarantee here: without a lost sample there is no variance to divide by.
+A margin is an allowed loss of score. A bettor starts with a wealth of 1 and bets, cluster by cluster, against the
+hypothesis that the setting loses the margin or more. If the hypothesis is true, the wealth is a supermartingale: the
+probability that it ever reaches 1/α is at most α, for any number of clusters, however few samples differ, and however
+often the wealth is checked (J. Ville, 1939). A t interval or a bootstrap has no such guarantee here: without a lost
+sample there is no variance to divide by.
 
 For cluster j with n_j samples and differences d in [−1, 1] (setting − base), the payoff is X_j = (Σ d + m · n_j) ÷ N,
 with the margin m and the largest allowed cluster size N. The hypothesis is E[X] ≤ 0 over the population of clusters:
@@ -42,7 +43,7 @@ _STEPS = 40  # number of steps of a bisection: to 1e-12
 
 @dataclass(frozen=True)
 class Clusters:
-    """Differences of a setting from base, by cluster.
+    """Differences of a setting from base (no compression), added up per cluster of samples.
 
     Attributes
     ----------
@@ -64,14 +65,16 @@ class Clusters:
     def of(
         cls, differences: Sequence[float], clusters: Sequence[str], largest: int = 0, order: Sequence[str] = ()
     ) -> Clusters:
-        """Add up the differences of samples (setting − base) by cluster.
+        """Add up the samples' differences (setting − base) per cluster.
 
         Parameters
         ----------
+        differences, clusters
+            Difference of each sample, and name of its cluster.
         largest
             Largest allowed size of a cluster; it is raised to the largest size found here.
         order
-            Order of the clusters; clusters that it lacks come last, by name.
+            Names of clusters in the order to use; clusters that are not in it come last, sorted by name.
         """
         place = {name: number for number, name in enumerate(order)}
         names = sorted(set(clusters), key=lambda name: (place.get(name, len(place)), name))
@@ -86,8 +89,8 @@ class Clusters:
     def log_wealth(self, margin: float, *, worse: bool = False) -> Floats:
         """Return the logarithm of the bettor's wealth after each cluster, in the shape of `totals`.
 
-        A high wealth is evidence that the setting is worse than base by less than `margin`, which lies between −1 and
-        1; with `worse`, that it is worse by more than the margin.
+        A high wealth is evidence that the setting loses less than `margin` against base, where `margin` lies between −1
+        and 1; with `worse`, that it loses more than the margin.
         """
         sign = -1.0 if worse else 1.0
         payoffs = sign * (self.totals + margin * self.sizes) / self.largest / (1 - sign * margin)
@@ -110,7 +113,7 @@ class Clusters:
         return np.asarray(np.exp(-np.maximum(last, 0.0)))
 
     def bound(self, alpha: float, *, worse: bool = False, each: bool = False) -> float:
-        """Return the smallest margin at which the test says "no worse", at confidence 1 − α (`alpha`).
+        """Return the smallest margin at which the test says "no worse", at confidence 1 − `alpha`.
 
         With `worse`, return the largest margin at which it says "worse by more than the margin". The wealth changes
         monotonically with the margin, so bisection finds the bound. The result is 1 (or −1 with `worse`) if the data
@@ -128,7 +131,7 @@ class Clusters:
 
 @dataclass(frozen=True)
 class Decision:
-    """The result of testing a margin, for one setting on one task.
+    """The result of testing a margin (an allowed loss of score), for one setting on one task.
 
     Attributes
     ----------
@@ -158,7 +161,7 @@ class Decision:
     beside
         Text with further figures, which the score of a sample cannot show.
     by_construction
-        Whether the setting's replies equal base's by construction, so that there is nothing to test.
+        Whether the setting's replies must equal base's, because of how the method works: there is nothing to test.
     """
 
     figure: str
@@ -190,7 +193,7 @@ class Decision:
 
     @property
     def missing(self) -> str:
-        """Text on how much data an open verdict needs; "" for other verdicts, or if this is unknown."""
+        """Text on how much data an undecided test needs; "" if the test is decided, or if the need is unknown."""
         if self.verdict != OPEN:
             return ""
         if self.clusters < self.needed:
@@ -213,8 +216,15 @@ def decide(
 ) -> Decision:
     """Test whether a setting is no worse than base by more than a margin, and whether it is worse by more.
 
-    `worst` has the same differences, but counts each sample that only one side scored as lost; "no worse" must be true
-    with these.
+    Parameters
+    ----------
+    clusters
+        The differences (setting − base), per cluster.
+    margin
+        The allowed loss of score.
+    worst
+        The same differences, but with each sample that only one side has a score of counted as lost; "no worse" must be
+        true with these.
     """
     worst = worst or clusters
     low, high = worst.bound(alpha, each=each), clusters.bound(alpha, worse=True, each=each)
@@ -233,9 +243,14 @@ def decide(
 
 
 def corrected(decisions: Sequence[Decision], clusters: Sequence[Clusters]) -> list[Decision]:
-    """Correct the decisions of several settings and tasks by Holm's method, for each of the two verdicts.
+    """Return the decisions of several settings and tasks with Holm's correction, for each of the two verdicts.
 
-    Decisions by construction are not tests, and do not count.
+    Decisions whose replies must equal base's are not tests, and do not count.
+
+    Parameters
+    ----------
+    clusters
+        The differences from which each decision was made.
     """
     tested = [place for place, decision in enumerate(decisions) if not decision.by_construction]
     no_worse = dict(zip(tested, holm([decisions[place].p_no_worse for place in tested]), strict=True))
@@ -255,10 +270,11 @@ def corrected(decisions: Sequence[Decision], clusters: Sequence[Clusters]) -> li
 
 
 def fewest_of_any_test(margin: float, alpha: float = ALPHA) -> int:
-    """Return the number of clusters below which no valid test of this kind can say "no worse": ln(1/α) ÷ −ln(1 − m).
+    """Return the number of clusters below which no valid test of this kind can say "no worse".
 
-    If each cluster is lost with probability m, none of C clusters is lost with probability (1 − m)^C. A test that says
-    "no worse" after C clusters without a loss is wrong that often, which must be at most α.
+    It is ln(1/α) ÷ −ln(1 − m) for the margin m. If each cluster is lost with probability m, none of C clusters is lost
+    with probability (1 − m)^C. A test that says "no worse" after C clusters without a loss is wrong that often, which
+    must be at most α.
     """
     return math.ceil(math.log(1 / alpha) / -math.log1p(-margin) - 1e-9)
 
@@ -266,15 +282,15 @@ def fewest_of_any_test(margin: float, alpha: float = ALPHA) -> int:
 def fewest(margin: float, alpha: float = ALPHA, like: Clusters | None = None) -> int:
     """Return the fewest clusters with which :class:`Clusters` can say "no worse" if no sample is lost or gained.
 
-    This is more than :func:`fewest_of_any_test`, because a bettor who does not know the discordance cannot stake all.
-    It is still more if clusters (with the sizes of `like`) are smaller than the largest.
+    This is more than :func:`fewest_of_any_test`, because a bettor who does not know how many clusters differ cannot
+    stake all. It is even more if clusters (with the sizes of `like`) are smaller than the largest.
     """
     shares = np.ones(1) if like is None or not len(like.sizes) else like.sizes / like.largest
     return _first(lambda count: _without_loss(count, margin, shares) >= math.log(1 / alpha))
 
 
 def _without_loss(count: int, margin: float, shares: Floats) -> float:
-    """Return the logarithm of the wealth after `count` clusters in which setting and base do not differ.
+    """Return the logarithm of the bettor's wealth after `count` clusters in which setting and base do not differ.
 
     `shares` are the clusters' sizes as shares of the largest size; the wealth uses the mean growth over them.
     """
@@ -283,7 +299,7 @@ def _without_loss(count: int, margin: float, shares: Floats) -> float:
 
 
 def _first(enough: Callable[[int], bool]) -> int:
-    """Return the smallest number, from 1 on, that is `enough`; every larger number must be enough too."""
+    """Return the smallest whole number, from 1 on, for which `enough` is true, as it must be for all larger ones."""
     high = 1
     while not enough(high) and high < _MOST_CLUSTERS:
         high *= 2
@@ -297,11 +313,11 @@ def _first(enough: Callable[[int], bool]) -> int:
 def clusters_for_power(
     pilot: Clusters, margin: float, *, alpha: float = ALPHA, power: float = POWER, seed: int = 0, runs: int = 200
 ) -> int | None:
-    """Return how many clusters like a pilot's give "no worse" with probability `power`, if the setting loses nothing.
+    """Return how many clusters give "no worse" with probability `power`, if the setting loses nothing.
 
-    Clusters are drawn from the pilot with replacement, and each cluster's differences get a random sign, so that the
-    mean difference is 0 and the discordance is the pilot's. One more cluster, with one sample that differs, stands for
-    discordance that a small pilot may have missed. The test is applied once, at the end.
+    The clusters are simulated: drawn from a pilot's with replacement, each with a random sign of its differences, so
+    that the mean difference is 0 and as many clusters differ as in the pilot. One more cluster, with one sample that
+    differs, stands for differences that a small pilot may have missed. The test is applied once, at the end.
 
     Returns
     -------

@@ -34,10 +34,10 @@ def macro_f1(truth: Labels, predicted: Predictions) -> float:
 
 
 def per_class(truth: Labels, predicted: Predictions) -> dict[str, dict[str, Any]]:
-    """Return `precision`, `recall`, `f1`, `support` and `unparsed` of each class in `truth`, sorted.
+    """Return `precision`, `recall`, `f1`, `support` and `unparsed` of each class in `truth`, as {class: figures}.
 
     `precision` is None for a class never predicted (its F1 is 0). `support` is the number of the class's samples,
-    `unparsed` the number of these whose reply chose no option.
+    `unparsed` the number of these whose reply chose no option. Classes are sorted by name.
     """
     _check(truth, predicted)
     table: dict[str, dict[str, Any]] = {}
@@ -55,10 +55,7 @@ def per_class(truth: Labels, predicted: Predictions) -> dict[str, dict[str, Any]
 
 
 def choice_details(truth: Labels, predicted: Predictions) -> dict[str, Any]:
-    """Return the fields `per_class` and `as_published` of a run's summary.
-
-    The functions with the same names compute them.
-    """
+    """Return the fields `per_class` and `as_published` of a run's summary, from the functions with these names."""
     if not truth:
         return {"per_class": {}, "as_published": None}
     return {"per_class": per_class(truth, predicted), "as_published": as_published(truth, predicted)}
@@ -67,9 +64,9 @@ def choice_details(truth: Labels, predicted: Predictions) -> dict[str, Any]:
 def as_published(truth: Labels, predicted: Predictions) -> dict[str, Any] | None:
     """Return accuracy and F1 by the benchmark's released code, for comparison with its published table only.
 
-    This code first drops the samples with an unparsed reply: `n` is the number of samples left, and the result is None
-    if none is left. `macro_f1` averages over all classes in the truth or the predictions, `weighted_f1` by support,
-    both as in scikit-learn. The release used `macro_f1` for some tasks and `weighted_f1` for others.
+    The released code first drops the samples with an unparsed reply: `n` is the number of samples left, and the result
+    is None if none is left. `macro_f1` averages over all classes in the truth or the predictions, `weighted_f1` by
+    support, both as in scikit-learn. The release used `macro_f1` for some tasks and `weighted_f1` for others.
     """
     kept = [(right, chosen) for right, chosen in zip(truth, predicted, strict=True) if chosen is not None]
     if not kept:
@@ -90,11 +87,11 @@ def choice_sums(truth: Labels, predicted: Predictions, strict: Sequence[bool], c
     Parameters
     ----------
     truth, predicted
-        Class of the right option, and of the option read from the reply (None: unparsed).
+        For each sample, class of the right option, and of the option that the reply chose (None: unparsed).
     strict
         Whether the reply is exactly the right letter or the complete right option.
     clusters
-        Cluster of each sample; intervals resample whole clusters.
+        Name of each sample's cluster; intervals resample whole clusters.
     """
     _check(truth, predicted, strict)
     labels = sorted(set(truth))
@@ -114,7 +111,7 @@ def choice_sums(truth: Labels, predicted: Predictions, strict: Sequence[bool], c
 
 
 def published_choice_sums(truth: Labels, predicted: Predictions, clusters: Sequence[str] = ()) -> Sums:
-    """Return macro-F1 and weighted F1 by the benchmark's released code, as sums over samples, which can be resampled.
+    """Return macro-F1 and weighted F1 by the benchmark's released code, as sums over samples that can be resampled.
 
     As in :func:`as_published`, samples with an unparsed reply do not count: they add 0 to every sum.
     """

@@ -53,7 +53,7 @@ def units_of(text: str, language: str) -> str:
 
 
 def needs_language(text: str) -> bool:
-    """Tell whether English rules misread a text: it has letters with marks, or letters that are not Latin."""
+    """Tell whether English rules would misread a text: it has letters with marks, or letters that are not Latin."""
     return not text.isascii() and any(
         character in _LOST or not unicodedata.name(character, "LATIN").startswith("LATIN")
         for character in unicodedata.normalize("NFD", same_marks(text))
@@ -62,18 +62,18 @@ def needs_language(text: str) -> bool:
 
 
 def released(text: str) -> str:
-    """Apply Whisper's English normaliser unchanged; it treats only the ASCII apostrophe as an apostrophe."""
+    """Normalise a text as Whisper's unchanged English normaliser does; only the ASCII apostrophe is an apostrophe."""
     return _in_english(text)
 
 
 def normalise(text: str) -> str:
-    """Apply Whisper's English normaliser after unifying all kinds of apostrophe and removing invisible characters."""
+    """Normalise an English text: unify apostrophes, remove invisible characters, then apply Whisper's normaliser."""
     return _in_english(same_marks(text).translate(_SIGNS))
 
 
 @remembered(10_000)  # all settings share the references, and most replies to a sample are equal
 def _in_english(text: str) -> str:
-    """Apply Whisper's English normaliser.
+    """Apply Whisper's English normaliser, without its slowness on long or odd texts.
 
     Its patterns take quadratic time on runs of spaces or open brackets, and it fails on numbers of thousands of digits.
     So collapse white space first, which does not change the result. Normalise a text of over 20,000 characters, or one

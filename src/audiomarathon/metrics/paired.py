@@ -41,7 +41,7 @@ _CODES = 1 << 17  # compute equal draws once if at most this many different draw
 
 @dataclass(frozen=True)
 class Pair:
-    """A setting and the setting that it is compared with (the reference), on the same samples.
+    """The results of a setting and of its reference on the same samples, as sums per cluster.
 
     Attributes
     ----------
@@ -65,9 +65,9 @@ class Pair:
 
     @classmethod
     def of(cls, setting: Sums, reference: Sums, figure: str | None = None) -> Pair:
-        """Pair a setting's sums with a reference's, and choose the figure to test (default: the first).
+        """Pair a setting's sums with its reference's, and choose the figure to test (default: the first).
 
-        Both must hold the same units in the same order.
+        Both must hold the same units (samples) in the same order.
 
         Raises
         ------
@@ -105,14 +105,14 @@ class Pair:
         return setting, reference
 
     def _apart(self, sums: Floats) -> Floats:
-        """Return the setting's figures minus the reference's, after each random draw, shape (draws, figures).
+        """Return, for each random draw, the setting's figures minus the reference's, shape (draws, figures).
 
-        `sums` has the shape (draws, 2 · columns): the setting's sums, then the reference's.
+        `sums` has the shape (draws, 2 · columns): the setting's sums in each draw, then the reference's.
         """
         return self.sums.statistic(sums[:, : self._width]) - self.sums.statistic(sums[:, self._width :])
 
     def differences(self, rng: np.random.Generator, draws: int = DRAWS) -> dict[str, Estimate]:
-        """Return setting − reference of every figure with its 95 % interval over clusters.
+        """Return setting − reference of every figure, with its 95 % interval over clusters.
 
         Setting and reference are resampled together, so that the difficulty of shared samples cancels out. If the
         setting has all samples right or all wrong, and so has the reference, no resample varies. Then combine the two
@@ -135,8 +135,8 @@ class Pair:
     def _resampled(self, block: _Drawn, weights: Drawing) -> Floats:
         """Return the sums over each resample, shape (draws, 2 · columns): first the setting's, then the reference's.
 
-        A row of `weights` says how often each cluster counts. If they are all draws of `block`, the reference's sums
-        are cached.
+        A row of `weights` says how often a resample contains each cluster. If `weights` are exactly the draws of
+        `block`, the reference's sums are cached.
         """
         if not self._exact or weights is not block.weights:
             return drawn_sums(weights, self.totals)
@@ -146,7 +146,7 @@ class Pair:
 
     @property
     def _differing(self) -> npt.NDArray[np.intp]:
-        """The setting's columns that differ from the reference's."""
+        """Indices of the columns in which the setting differs from the reference."""
         return np.flatnonzero((self.held[:, : self._width] != self.held[:, self._width :]).any(axis=0))
 
     def flipped(self, rng: np.random.Generator, draws: int = DRAWS) -> Floats:
@@ -160,7 +160,7 @@ class Pair:
 
     @property
     def _moved(self) -> Floats:
-        """What swapping setting and reference in each cluster adds to the sums, shape (clusters, 2 · columns)."""
+        """What swapping setting and reference in each cluster would add to the sums, shape (clusters, 2 · columns)."""
         return np.roll(self.totals, self._width, axis=1) - self.totals
 
     def _swapped(self, swaps: Drawing, moved: Floats) -> Floats:
@@ -186,7 +186,8 @@ class Pair:
     def influences(self) -> Floats:
         """Each cluster's contribution to the observed difference (without swaps), to first order, shape (clusters,).
 
-        They are computed halfway between setting and reference, so that swapping a cluster only changes its sign.
+        The contributions are computed halfway between setting and reference, so that swapping a cluster only changes
+        its sign.
         """
         half = -self._moved[:, : self._width] / 2
         middle = self.totals.sum(axis=0).reshape(2, self._width).mean(axis=0)
@@ -196,8 +197,8 @@ class Pair:
     def tilted(self, rng: np.random.Generator, tilts: Floats, draws: int = DRAWS) -> tuple[Floats, Floats]:
         """Draw random swaps that favour large differences (importance sampling).
 
-        Return the tested difference after each draw, and each draw's sum over clusters of ± its tilt (− if swapped).
-        The odds of a cluster to stay as observed are exp(2 · its tilt).
+        The odds of a cluster to stay as observed are exp(2 · its tilt). Return two arrays, shape (draws,): the tested
+        difference after each draw; and the sum of all clusters' tilts, negative for swapped clusters.
         """
         acting = np.flatnonzero(self._moved.any(axis=1))
         acting_tilts, odds = tilts[acting], special.expit(-2 * tilts[acting])
@@ -208,10 +209,16 @@ class Pair:
         return values, np.concatenate([acting_tilts.sum() - 2 * (block @ acting_tilts) for block in blocks])
 
     def _after_draws(self, drawn: Drawing, sums: Callable[[Drawing], Floats]) -> Floats:
-        """Return setting − reference of every figure for each random draw (a resample or a swap).
+        """Return setting − reference of every figure after each random draw (a resample or a swap).
 
-        `sums` returns the sums of each row of `drawn`, whose shape is (draws, clusters): how often a cluster counts. If
-        few different draws are possible, equal draws are computed once.
+        If few different draws are possible, equal draws are computed only once.
+
+        Parameters
+        ----------
+        drawn
+            How often each draw counts each cluster, shape (draws, clusters).
+        sums
+            Function that returns the sums for each row of `drawn`.
         """
         columns, kinds = drawn.shape[1], 1 + int(drawn.max(initial=0))
         if kinds**columns > _CODES:
@@ -229,7 +236,7 @@ class Pair:
 def _difference(setting: float, reference: float, drawn: Floats, clusters: int, ends: Sequence[float]) -> Estimate:
     """Return setting − reference with its interval.
 
-    `drawn` holds the difference in each resample; `ends` are the scores if all samples are wrong or all are right.
+    `drawn` holds the difference in each resample; `ends` are the scores if all samples are wrong, and if all are right.
     """
     estimate = Estimate(setting - reference, None, clusters, drawn)
     if clusters < 2 or math.isnan(setting - reference):
@@ -252,7 +259,8 @@ class PairedResult:
         Setting − reference, or the mean over several pairs. None if a score has no value on these samples; then
         interval and p are None too.
     interval
-        95 %, bootstrap over clusters; None with fewer than two clusters in a pair, or if no resample has a value.
+        95 % bootstrap interval over clusters; None with fewer than two clusters in a pair, or if no resample has a
+        value.
     p
         Two-sided p of the permutation test that swaps both settings within clusters; None if no draw has a value.
     undefined_resamples, undefined_swaps
@@ -269,7 +277,7 @@ class PairedResult:
 
 @dataclass(frozen=True)
 class Drawn:
-    """A pair's difference in random resamples and swaps, from which :func:`judge` tests one or several pairs.
+    """The difference between a setting and its reference in random resamples and swaps, for :func:`judge` to test.
 
     Attributes
     ----------
@@ -287,7 +295,7 @@ class Drawn:
     weight: float = 1.0
 
     def scaled(self, weight: float) -> Drawn:
-        """Multiply all differences by a task's weight in a mean over tasks."""
+        """Return a copy whose differences are multiplied by a task's weight in a mean over tasks."""
         return Drawn(self.difference.scaled(weight), self.flipped * weight, self.pair, self.weight * weight)
 
     @classmethod
@@ -298,17 +306,18 @@ class Drawn:
 
 
 def judge(tasks: Sequence[Drawn], seed: int = 0) -> PairedResult:
-    """Compare two settings on one task, or on several tasks by the mean of their differences; return interval and p.
+    """Test whether two settings differ: on one task, or on several tasks by the mean of their differences.
 
-    Tasks are independent, so each has separate draws; all have the same number of draws. The interval comes from
-    :func:`~audiomarathon.metrics.statistics.interval_over`. The test swaps the two settings within whole clusters,
-    which changes nothing under the null hypothesis (B. Efron and R. Tibshirani, An Introduction to the Bootstrap, 1993,
-    section 15.2, on clusters). The observed labelling counts as a draw, so p is never 0 and the test keeps its level.
-    Swaps for which a score is undefined are left out and counted; the test keeps its level without them.
+    Return the difference with its interval and p. Tasks are independent, so each has separate draws; all have the same
+    number of draws. The interval comes from :func:`~audiomarathon.metrics.statistics.interval_over`. The test swaps the
+    two settings within whole clusters, which changes nothing under the null hypothesis (B. Efron and R. Tibshirani, An
+    Introduction to the Bootstrap, 1993, section 15.2, on clusters). The observed labelling counts as a draw, so p is
+    never 0 and the test keeps its level. Swaps for which a score is undefined are left out and counted; the test keeps
+    its level without them.
 
     As in sequential tests (J. Besag and P. Clifford, Biometrika 78, 1991), p is precise if enough swaps reach the
     difference. If fewer do, p is small, and :func:`_small_p` refines it with the same number of further swaps, drawn by
-    `seed`. So a long table, whose correction needs very small p, takes no more swaps a row than a short table.
+    `seed`. So a long table, whose correction needs very small p, takes no more swaps per row than a short table.
     """
     difference = float(np.mean([task.difference.value for task in tasks]))
     if math.isnan(difference):
@@ -356,8 +365,8 @@ def _log_cosh(values: Floats) -> Floats:
 def mcnemar(setting: Sequence[bool], reference: Sequence[bool]) -> float:
     """Return the exact two-sided p of McNemar's test on samples that only one of two settings got right.
 
-    Use it only if every sample is a separate cluster, because it assumes independent samples. (Q. McNemar,
-    Psychometrika 12, 1947; exact by the binomial distribution.)
+    Each list says which samples a setting got right. Use the test only if every sample is a separate cluster, because
+    it assumes independent samples. (Q. McNemar, Psychometrika 12, 1947; exact by the binomial distribution.)
     """
     from scipy.stats import binomtest  # imported here, since the import takes 0.7 s
 
@@ -367,9 +376,9 @@ def mcnemar(setting: Sequence[bool], reference: Sequence[bool]) -> float:
 
 
 def sign_flip(values: Floats, rng: np.random.Generator, draws: int = DRAWS) -> float | None:
-    """Return the two-sided p of the sign-flip test that independent values have mean 0.
+    """Test whether independent values have mean 0; return the two-sided p of the sign-flip test.
 
-    Return None for fewer than two values, or if a value is NaN.
+    None for fewer than two values, or if a value is NaN.
     """
     if len(values) < 2 or np.isnan(values).any():
         return None
@@ -379,7 +388,10 @@ def sign_flip(values: Floats, rng: np.random.Generator, draws: int = DRAWS) -> f
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Return p values adjusted for multiple tests, in the given order (S. Holm, Scand. J. Statistics 6, 1979)."""
+    """Return p values after S. Holm's correction for multiple tests, in the given order.
+
+    Scandinavian Journal of Statistics 6, 1979.
+    """
     order = np.argsort(p_values, kind="stable")
     adjusted = [0.0] * len(p_values)
     highest = 0.0
@@ -396,7 +408,7 @@ def _blocks(draws: int, count: int) -> Iterator[int]:
 
 @dataclass(frozen=True, eq=False)
 class _Drawn:
-    """How often each resample contains each cluster, shape (rows, count), and the generator's state afterwards."""
+    """How often each resample contains each cluster, shape (rows, count), and the generator's state after the draws."""
 
     weights: Drawing
     after: str
@@ -411,9 +423,9 @@ def _weights(rng: np.random.Generator, rows: int, count: int) -> _Drawn:
 
 @lru_cache(maxsize=32)  # up to _BLOCK bytes each
 def _drawn(state: str, rows: int, count: int) -> _Drawn:
-    """Return what :func:`_weights` draws with a generator in the state `state` (JSON text).
+    """Draw resamples as :func:`_weights` does, with a generator in the state `state` (JSON text).
 
-    Cached, because all comparisons use the same draws.
+    Results are cached, because all comparisons use the same draws.
     """
     rng = np.random.default_rng()
     rng.bit_generator.state = json.loads(state)
@@ -426,9 +438,10 @@ def _drawn(state: str, rows: int, count: int) -> _Drawn:
 
 @lru_cache(maxsize=32)
 def _sums_of_counts(drawn: _Drawn, counts: bytes) -> Floats:
-    """Return the sums over each resample, shape (draws, columns), of counts below 256 of each cluster.
+    """Return the sums over each resample, shape (draws, columns), of each cluster's counts, which are below 256.
 
-    `counts` are their bytes, cluster by cluster. Cached for all settings that have the same reference.
+    `counts` are the counts as bytes, cluster by cluster. Results are cached for all settings that have the same
+    reference.
     """
     count = drawn.weights.shape[1]
     return drawn_sums(drawn.weights, np.frombuffer(counts, np.uint8).reshape(count, -1).astype(np.float64))

@@ -29,7 +29,7 @@ _WEIGHTS_KEPT = 16_000_000  # one byte each: enough to cache the draws of 8,000 
 
 @dataclass(frozen=True)
 class Sums:
-    """Metrics as sums over units, and the statistic that turns sums into figures.
+    """Figures of a run that are computed from sums over units, and the function (statistic) that computes them.
 
     Attributes
     ----------
@@ -38,9 +38,9 @@ class Sums:
     columns
         Shape (units, columns): what each unit adds to each sum. A unit is a sample, or a group of samples.
     statistic
-        Maps sums, shape (n, columns), to figures, shape (n, figures); NaN where a figure is undefined.
+        Function that maps sums, shape (n, columns), to figures, shape (n, figures); NaN where a figure is undefined.
     clusters
-        The cluster of each unit.
+        Name of each unit's cluster; units that are not independent share one.
     ends
         Each figure's values if all units are wrong and if all are right, such as (0, 1) for accuracy. If a figure
         equals one of these ends in every resample, it gets Wilson's interval, scaled to the distance between the ends.
@@ -62,12 +62,12 @@ class Sums:
 
     @property
     def totals(self) -> Floats:
-        """Return the sums of each cluster, shape (clusters, columns)."""
+        """The sums over each cluster, shape (clusters, columns)."""
         return cluster_totals(self.columns, self.clusters)
 
     @property
     def figures(self) -> dict[str, float | None]:
-        """Return the figures by name; None where undefined."""
+        """The figures, as {name: value}; None where undefined."""
         values = self.statistic(self.columns.sum(axis=0, keepdims=True))[0].tolist()
         return {name: None if math.isnan(value) else value for name, value in zip(self.names, values, strict=True)}
 
@@ -94,18 +94,18 @@ class Estimate:
     drawn: Floats = field(default_factory=lambda: np.empty(0), repr=False, compare=False)
 
     def scaled(self, factor: float) -> Estimate:
-        """Multiply figure, interval and resamples by a factor, such as to change the unit."""
+        """Return a copy with figure, interval and resamples multiplied by a factor, such as to change the unit."""
         interval = self.interval and (self.interval[0] * factor, self.interval[1] * factor)
         return replace(self, value=self.value * factor, interval=interval, drawn=self.drawn * factor)
 
     @property
     def low(self) -> float:
-        """Lower end of the interval; without an interval, the figure."""
+        """Lower end of the interval; if there is no interval, the figure."""
         return min(self.interval[0], self.value) if self.interval else self.value
 
     @property
     def high(self) -> float:
-        """Upper end of the interval; without an interval, the figure."""
+        """Upper end of the interval; if there is no interval, the figure."""
         return max(self.interval[1], self.value) if self.interval else self.value
 
     @property
@@ -121,14 +121,14 @@ class Estimate:
 
 
 def cluster_totals(values: npt.ArrayLike, clusters: Sequence[str]) -> Floats:
-    """Add up the rows of all samples of a cluster, for each cluster.
+    """Add up the rows of each cluster's samples.
 
     Parameters
     ----------
     values
         Shape (samples, columns): what each sample adds to each sum.
     clusters
-        The cluster of each sample.
+        Name of each sample's cluster.
 
     Returns
     -------
@@ -170,12 +170,14 @@ def ratio(above: Floats, below: npt.NDArray[Any], otherwise: float = np.nan) -> 
 
 
 def means_of_items(columns: Mapping[str, Sequence[float | None]], clusters: Sequence[str]) -> Sums:
-    """Return figures that are means over items, as sums that can be resampled; leave out items whose value is None.
+    """Return figures that are means over items, as sums that can be resampled. Items whose value is None are left out.
 
     Parameters
     ----------
     columns
-        The values of each figure, by the figure's name: one value per item.
+        The values of each figure, as {figure's name: one value per item}.
+    clusters
+        Name of each item's cluster.
     """
     values = np.array(list(columns.values()), dtype=np.float64).T.reshape(len(clusters), len(columns))
     present = ~np.isnan(values)
@@ -220,7 +222,7 @@ class Resampler:
         self.resamples = resamples
 
     def of_sums(self, sums: Sums) -> dict[str, Estimate]:
-        """Return each figure with its interval, by name."""
+        """Return each figure with its interval, as {figure's name: estimate}."""
         estimates = {}
         for name, resampled in zip(sums.names, self.of_totals(sums.totals, sums.statistic), strict=True):
             clusters = sums.counted.get(name, resampled.clusters)
@@ -236,7 +238,10 @@ class Resampler:
         return estimates
 
     def of_totals(self, totals: Floats, statistic: Statistic) -> list[Estimate]:
-        """Apply a statistic to totals of shape (clusters, columns); return each figure with its interval."""
+        """Compute figures from the clusters' totals, shape (clusters, columns); return each figure with its interval.
+
+        `statistic` is the function that maps sums to figures.
+        """
         count = len(totals)
         values = statistic(totals.sum(axis=0, keepdims=True))[0].tolist()
         if count < 2:
@@ -263,7 +268,10 @@ class Resampler:
         return _estimate(value, ordered[middles].mean(axis=1), len(names))
 
     def _weights(self, count: int) -> Iterable[npt.NDArray[Any]]:
-        """Return how often each resample contains each cluster, in blocks of shape (some resamples, count)."""
+        """Return how often each resample contains each of `count` clusters, in blocks of some resamples.
+
+        A block has the shape (some resamples, count).
+        """
         draw = _kept if count * self.resamples <= _WEIGHTS_KEPT else _drawn
         return draw(self.seed, count, self.resamples)
 
@@ -280,7 +288,7 @@ def _middles(weights: npt.NDArray[np.uint8], places: npt.NDArray[np.intp], reach
     weights
         How often each resample contains each cluster, shape (resamples, clusters).
     places
-        The cluster of each sample, in the order of the samples' values, shape (n,).
+        Index of the cluster of each sample, in the order of the samples' values, shape (n,).
     """
     size = math.isqrt(len(places)) + 1
     stretches = -(-len(places) // size)
@@ -317,9 +325,9 @@ def _drawn(seed: tuple[int, ...], count: int, resamples: int) -> Iterator[npt.ND
 
 @lru_cache(maxsize=8)
 def _kept(seed: tuple[int, ...], count: int, resamples: int) -> tuple[npt.NDArray[np.uint8], ...]:
-    """Return how often each resample contains each of `count` clusters, in blocks of shape (some resamples, count).
+    """Return how often each resample contains each of `count` clusters, as arrays of shape (some resamples, count).
 
-    Cached, because all settings of a task have the same number of clusters.
+    Results are cached, because all settings of a task have the same number of clusters.
     """
     return tuple(_drawn(seed, count, resamples))
 
@@ -333,7 +341,10 @@ def _estimate(value: float, drawn: Floats, clusters: int) -> Estimate:
 
 
 def _on_log_scale(rate: Estimate) -> tuple[float, float]:
-    """Return the interval of a positive rate that varies over resamples; :class:`Resampler` explains it."""
+    """Return the interval of a positive error rate that varies over resamples, computed on the log scale.
+
+    :class:`Resampler` gives the formula.
+    """
     from scipy import special
 
     count = rate.clusters
@@ -343,7 +354,7 @@ def _on_log_scale(rate: Estimate) -> tuple[float, float]:
 
 
 def _at_end(estimate: Estimate, ends: Sequence[float]) -> Estimate:
-    """Return the estimate, with Wilson's interval if the figure equals one of `ends`, such as 0, in every resample."""
+    """Return the estimate; if the figure equals one of `ends` (such as 0) in every resample, with Wilson's interval."""
     value = estimate.value
     if not estimate.fixed or (ends and value not in ends):
         return estimate
@@ -356,7 +367,10 @@ def _at_end(estimate: Estimate, ends: Sequence[float]) -> Estimate:
 
 
 def span_of(ends: Sequence[float]) -> float:
-    """Return the distance between a figure's `ends` (its values when all is wrong, when all is right); 1 for one."""
+    """Return the distance between a figure's `ends`: its values when all is wrong, and when all is right.
+
+    If only one end is given, return 1.
+    """
     return max(ends) - min(ends) or 1.0
 
 
@@ -369,20 +383,20 @@ def wilson_reach(clusters: int) -> float:
 
 
 def mean_of(values: Sequence[float | None]) -> float | None:
-    """Return the mean; None without values, or if a value is None."""
+    """Return the mean of the values; None if there are no values or one of them is None."""
     present = [value for value in values if value is not None]
     return float(np.mean(present)) if present and len(present) == len(values) else None
 
 
 def means_of(rows: Sequence[Sequence[float] | None]) -> list[float] | None:
-    """Return the mean of each column; None without rows, if a row is None, or if rows differ in length."""
+    """Return the mean of each column of the rows; None if there are no rows, one is None, or they differ in length."""
     present = [row for row in rows if row is not None]
     alike = len(present) == len(rows) and len({*map(len, present)}) == 1
     return np.mean(present, axis=0).tolist() if alike else None
 
 
 def expanded_tail(clusters: int) -> float:
-    """Return the share of resamples outside each end of the interval: 2.5 % for many clusters, less for few."""
+    """Return the share of resamples to leave outside each end of an interval: 2.5 % for many clusters, less for few."""
     from scipy import special
 
     t = special.stdtrit(clusters - 1, (1 + CONFIDENCE) / 2)
@@ -392,10 +406,12 @@ def expanded_tail(clusters: int) -> float:
 def mean_over(tasks: Sequence[Estimate], weights: Sequence[float] | None = None) -> Estimate:
     """Return the mean of a figure over independent tasks, with its interval.
 
-    Tasks with equally many clusters have the same draws, so shuffle each task's draws first, seeded by its index.
+    Tasks with equally many clusters have the same draws, so each task's draws are shuffled first, seeded by its index.
 
     Parameters
     ----------
+    tasks
+        The figure of each task.
     weights
         Weights of the tasks, whose mean is 1; None for equal weights.
     """
@@ -409,7 +425,7 @@ def mean_over(tasks: Sequence[Estimate], weights: Sequence[float] | None = None)
 
 
 def interval_over(tasks: Sequence[Estimate]) -> tuple[float, float] | None:
-    """Return the interval of the mean of independently drawn tasks; None if a task has no interval.
+    """Return the interval of the mean of tasks that were resampled independently; None if a task has no interval.
 
     Start from :func:`interval_of_mean`, in which a task whose figure does not vary (all samples right) has no width.
     Such a task still has an interval: combine its width with the mean's as the root of the sum of squares.

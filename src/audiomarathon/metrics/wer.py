@@ -1,4 +1,4 @@
-"""Word error rate, or character error rate, with counts of each kind of error; jiwer aligns and counts."""
+"""Word error rate, or character error rate, with counts of each kind of error. The library jiwer aligns and counts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LOOP_WORDS = 8
 
 @dataclass(frozen=True)
 class TranscriptErrors:
-    """The errors of one transcript, in words after normalisation; in characters for some languages.
+    """The errors of one transcript, counted in words after normalisation, or in characters for some languages.
 
     Attributes
     ----------
@@ -46,7 +46,7 @@ class TranscriptErrors:
 
 
 def transcript_errors(reference: str, hypothesis: str, read: Callable[[str], str] | None = None) -> TranscriptErrors:
-    """Normalise both texts, align them and count errors.
+    """Normalise a reference and a transcript (hypothesis), align them and count errors.
 
     With an empty reference, every word of the hypothesis is an insertion; see `empty_references` in
     :func:`transcript_details`.
@@ -54,8 +54,8 @@ def transcript_errors(reference: str, hypothesis: str, read: Callable[[str], str
     Parameters
     ----------
     read
-        Returns a text's units, separated by spaces: :func:`normalise` (the default), :func:`released`, or a partial
-        :func:`units_of` of another language.
+        Function that returns a text's normalised words, separated by spaces: :func:`normalise` (the default),
+        :func:`released`, or a partial :func:`units_of` of another language.
     """
     expected, given = map(str.split, map(read or normalise, (reference, hypothesis)))
     aligned = jiwer.process_words(" ".join(expected), " ".join(given))
@@ -65,7 +65,7 @@ def transcript_errors(reference: str, hypothesis: str, read: Callable[[str], str
 
 
 def letter_errors(reference: str, hypothesis: str) -> tuple[int, int]:
-    """Compare two texts in lower case; return the number of wrong letters, and the reference's number of letters.
+    """Compare two texts in lower case; return (number of wrong letters, number of letters of the reference).
 
     Whisper's normaliser is not used: it writes numbers as digits, so one wrong letter would change a whole word.
     """
@@ -77,7 +77,7 @@ def letter_errors(reference: str, hypothesis: str) -> tuple[int, int]:
 
 
 def transcript_details(errors: Sequence[Counts], unit: str = "words") -> dict[str, Any]:
-    """Return the details of a transcription run's summary.
+    """Return the details of a transcription run for its summary.
 
     Returns
     -------
@@ -108,7 +108,7 @@ def transcript_sums(errors: Sequence[Counts], clusters: Sequence[str] = (), rate
     errors
         The fields of :class:`TranscriptErrors` of each sample.
     clusters
-        Cluster of each sample; intervals resample whole clusters.
+        Name of each sample's cluster; intervals resample whole clusters.
     rate
         The error rate's name: `wer` or `cer`.
     """
@@ -123,7 +123,10 @@ def transcript_sums(errors: Sequence[Counts], clusters: Sequence[str] = (), rate
 
 
 def mean_of_samples_sums(errors: Sequence[Counts], clusters: Sequence[str] = (), rate: str = "wer") -> Sums:
-    """Return the score by the benchmark's released code, 1 − mean of the samples' rates, and this mean, as sums."""
+    """Return the score by the benchmark's released code as sums over samples.
+
+    The score is 1 − the mean of the samples' error rates; the sums also give this mean.
+    """
     sums, mean = transcript_sums(errors, clusters, rate), f"mean_{rate}"
 
     def figures(totals: Floats) -> Floats:
@@ -161,7 +164,7 @@ def _rates(sums: Floats) -> Floats:
 
 
 def _longest_loop(words: Sequence[str]) -> int:
-    """Return the number of repeated words in the longest loop (see `insertion_loop`); 0 without a loop."""
+    """Return the number of repeated words in the longest loop (see `insertion_loop`); 0 if there is no loop."""
     numbers: dict[str, int] = {}
     codes = np.array([numbers.setdefault(word, len(numbers)) for word in words], dtype=np.int64)
     longest = 0

@@ -1,1 +1,1 @@
-"""Draw and print results: tables, pictures and the HTML page."""
+"""Show results: tables, pictures and the HTML page."""

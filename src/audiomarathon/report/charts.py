@@ -1,4 +1,4 @@
-"""Make the charts of the page, `plot`, `demo` and papers as Vega-Lite specs.
+"""Make the charts of the report page, of the commands `plot` and `demo`, and of papers, as Vega-Lite specs.
 
 A spec holds no data, only names of data sets, which are stored beside it. So charts of one kind share a spec, and the
 page stores it once. Limits and label positions are computed here, where tests can check them.
@@ -62,11 +62,13 @@ class Line:
 
     Attributes
     ----------
+    name
+        Text of the line's label.
     points
         Points by rising x. Each has `x`, `y`, and optionally `low` and `high`, `what` (the point's name), `method`, and
         `busy` for times of a busy machine, which are drawn hollow.
     method
-        Sets colour, dashes and marks. A point with another `method`, such as base at the start, gets no mark.
+        Decides colour, dashes and marks. A point with another `method`, such as base at the start, gets no mark.
     nth
         Number of this line among the lines of the same method; each number has different dashes.
     colour
@@ -81,13 +83,13 @@ class Line:
 
 
 def point(x: float, estimate: Estimate, **more: Any) -> Row:
-    """Return a point of a :class:`Line`: `x`, the estimate `estimate` as `y` with its interval, and further fields."""
+    """Make a point of a :class:`Line`: `estimate` is its `y`, with the interval. `more` are further fields."""
     return {"x": x, "y": estimate.value, "low": estimate.low, "high": estimate.high, **more}
 
 
 @dataclass(frozen=True, repr=False)
 class Chart:
-    """A chart: a Vega-Lite spec, and its data sets (rows) by the names that the spec uses."""
+    """A chart: a Vega-Lite spec, and its data sets, as {name that the spec uses: rows}."""
 
     spec: Mapping[str, Any]
     data: Mapping[str, Sequence[Row]]
@@ -97,11 +99,11 @@ class Chart:
         return {**self.spec, "datasets": dict(self.data), "config": CONFIG}
 
     def with_title(self, title: str) -> Chart:
-        """Return the chart with a title."""
+        """Return a copy of the chart with a title."""
         return Chart({**self.spec, "title": plain(title)}, self.data)
 
     def svg(self, **more: Any) -> str:
-        """Return the chart as SVG, with space on the right, since labels are wider in browsers than Vega estimates."""
+        """Return the chart as SVG, with extra space on the right: labels are wider in browsers than Vega estimates."""
         padding = {"left": 5, "top": 5, "bottom": 5, "right": 25}
         return str(library("vl_convert").vegalite_to_svg({**self.vega_lite(), "padding": padding, **more}))
 
@@ -110,7 +112,7 @@ class Chart:
 
 
 def save(chart: Chart, path: Path) -> Path:
-    """Write a chart in the format of the file's suffix, creating its folder; return the path.
+    """Write a chart to a file, in the format of the file's suffix, creating its folder; return the path.
 
     Raises
     ------
@@ -162,7 +164,9 @@ def line_chart(
     size: tuple[int, int] = (430, 250),
     ticks: Sequence[str] = (),
 ) -> Chart:
-    """Draw lines with intervals, each labelled at its end; equal lines are drawn once, with a label that names them.
+    """Draw lines with intervals, each with a label at its end.
+
+    Equal lines are drawn once, with a label that names them.
 
     Parameters
     ----------
@@ -234,14 +238,17 @@ def line_chart(
 
 
 def _joined(names: Sequence[str]) -> str:
-    """Return the names of equal curves as a label, such as `dart = fast_v = base`; if it is long, count the others."""
+    """Join the names of equal curves to a label such as `dart = fast_v = base`.
+
+    If that is long, the label has the first name and the number of the others.
+    """
     names = list(dict.fromkeys(names))
     label = " = ".join(names)
     return label if len(label) <= _LABEL or len(names) < 2 else f"{names[0]} = {len(names) - 1} others"
 
 
 def _reach(values: Iterable[float], more: float) -> tuple[float, float]:
-    """Return the limits of an axis around all values, with a margin of `more` times their span at each end."""
+    """Return the limits of an axis around all values, with a space of `more` times their span at each end."""
     known = list(values)
     low, high = min(known, default=0.0), max(known, default=1.0)
     margin = more * (high - low or abs(high) or 1.0)
@@ -249,13 +256,13 @@ def _reach(values: Iterable[float], more: float) -> tuple[float, float]:
 
 
 def reached(lines: Sequence[Line]) -> list[float]:
-    """Return all y values of the lines' points and the ends of their intervals, to compute axis limits."""
+    """Return all y values that the lines need, those of points and those of intervals' ends, to compute axis limits."""
     ends = (point.get(end) for line in lines for point in line.points for end in ("low", "high", "y"))
     return [value for value in ends if value is not None]
 
 
 def score_range(lines: Sequence[Line], *more: float) -> tuple[float, float]:
-    """Return limits of a score axis that hold the lines and the values `more`.
+    """Return the limits of a score axis on which the lines and the values `more` fit.
 
     The axis is wide enough that nearly equal scores look flat.
     """
@@ -266,10 +273,16 @@ def score_range(lines: Sequence[Line], *more: float) -> tuple[float, float]:
 
 
 def _labels(ends: Sequence[tuple[float, float, str, str]], limits: tuple[float, float], height: int) -> list[Row]:
-    """Return the labels at the ends of lines as rows to draw, moved apart if they overlap.
+    """Place labels at the ends of lines, moved apart if they would overlap; return rows to draw.
 
-    `ends` has (y, x, text, colour) of each line's end, `limits` are those of the y axis, and `height` is the chart's in
-    pixels.
+    Parameters
+    ----------
+    ends
+        (y, x, text, colour) of each line's end.
+    limits
+        Limits of the y axis.
+    height
+        Height of the chart in pixels.
     """
     low, high = limits
     unit = height / (high - low)
@@ -282,13 +295,13 @@ def _labels(ends: Sequence[tuple[float, float, str, str]], limits: tuple[float, 
 
 
 def figure(content: list[dict[str, Any]] | dict[str, Any], width: int, height: Any) -> dict[str, Any]:
-    """Return a Vega-Lite spec without data and config, made of a list of layers or a single layer."""
+    """Make a Vega-Lite spec without data and config, from a list of layers or from a single layer."""
     body = {"layer": content} if isinstance(content, list) else content
     return {"$schema": _SCHEMA, **body, "width": width, "height": height}
 
 
 def layer(rows: str, mark: str, look: Mapping[str, Any], **channels: Any) -> dict[str, Any]:
-    """Return a Vega-Lite layer that draws the data set called `rows` as a `mark`, such as "line".
+    """Make a Vega-Lite layer that draws the data set called `rows` as a `mark`, such as "line".
 
     `look` has the mark's properties. A channel (`x`, `y`, `color`, …) is given as a name for :func:`field`, or as a
     complete channel.
@@ -298,7 +311,7 @@ def layer(rows: str, mark: str, look: Mapping[str, Any], **channels: Any) -> dic
 
 
 def field(name: str, **more: Any) -> dict[str, Any]:
-    """Return a Vega-Lite encoding channel that shows a field of the rows.
+    """Make a Vega-Lite encoding channel that shows a field of the rows.
 
     `name:Q` is a field of numbers, `name:N` a field of names; `name` alone (for `x2` and `y2`) takes the type of `x` or
     `y`.
@@ -308,12 +321,12 @@ def field(name: str, **more: Any) -> dict[str, Any]:
 
 
 def as_is(name: str) -> dict[str, Any]:
-    """Return a channel for a field whose values are themselves colours, shapes or opacities, and need no scale."""
+    """Make a channel for a field whose values are themselves colours, shapes or opacities, and need no scale."""
     return field(name, scale=None, legend=None)
 
 
 def by_name(name: str, colours: Mapping[str, str], **more: Any) -> dict[str, Any]:
-    """Return a colour channel that maps names to colours, with a legend.
+    """Make a colour channel that maps names to colours, with a legend.
 
     The legend is requested explicitly, since a neighbouring chart without a legend would hide it otherwise.
     """
@@ -354,7 +367,10 @@ def _line_layers(x: str, y: str, bands: bool, ticks: Sequence[str]) -> list[dict
 
 
 def spread(wanted: Sequence[float], gap: float, room: float) -> list[float]:
-    """Return ascending positions moved apart to at least `gap`, as little as possible, within 0…`room` if possible."""
+    """Move positions apart to at least `gap`, as little as possible; keep their order.
+
+    If possible, they stay within 0 to `room`.
+    """
     if not wanted:
         return []
     steps = gap * np.arange(len(wanted))
@@ -364,7 +380,7 @@ def spread(wanted: Sequence[float], gap: float, room: float) -> list[float]:
 
 
 def pareto_front(points: Iterable[Mapping[str, Any]]) -> list[dict[str, float]]:
-    """Return the points (with `x` and `y`) that no other point beats in both y (higher) and x (lower), by rising x."""
+    """Return the points that no other point beats in both y (higher) and x (lower), by rising x."""
     front: list[dict[str, float]] = []
     for point in sorted(points, key=lambda point: (point["x"], -point["y"])):
         if not front or point["y"] > front[-1]["y"]:
@@ -373,13 +389,15 @@ def pareto_front(points: Iterable[Mapping[str, Any]]) -> list[dict[str, float]]:
 
 
 def bar_chart(rows: Sequence[Row], x: str, *, width: int = 380) -> Chart:
-    """Draw horizontal bars, stacked by part.
+    """Draw horizontal bars, each a stack of parts.
 
     Parameters
     ----------
     rows
         Each row is one part of a bar: `name` (of the bar), `part`, `value`, `colour`, and `busy` for times of a busy
         machine, which are drawn pale. Bars keep the order of the rows.
+    x
+        Title of the x axis.
     """
     order = list(dict.fromkeys(row["name"] for row in rows))
     parts = {row["part"]: row["colour"] for row in rows}
@@ -397,7 +415,7 @@ def bar_chart(rows: Sequence[Row], x: str, *, width: int = 380) -> Chart:
 
 
 def _pale(rows: Sequence[Row]) -> list[Row]:
-    """Return the bars' rows with their opacity: bars of times taken on a busy machine are pale."""
+    """Return the bars' rows with their opacity added: bars of times taken on a busy machine are pale."""
     return [row | {"solid": _PALE if row.get("busy") else 1.0} for row in rows]
 
 
@@ -428,6 +446,8 @@ def grouped_bars(rows: Sequence[Row], y: str, *, legend: bool, size: tuple[int, 
     rows
         Each row has `task`, `setting`, `method`, `value`, and optionally `low` and `high`, and `busy` as in
         :func:`bar_chart`.
+    y
+        Title of the y axis.
     """
     looks = {row["setting"]: series.colour(row["method"]) for row in rows}
     across = {
@@ -447,7 +467,7 @@ def grouped_bars(rows: Sequence[Row], y: str, *, legend: bool, size: tuple[int, 
 
 
 def heat_map(rows: Sequence[Row], x: str, y: str, value: str) -> Chart:
-    """Draw a cell of colour for each pair of x and y, with its value, 0 to 1; both axes keep the order of the rows.
+    """Draw a coloured cell for each pair of x and y, with its value between 0 and 1. Both axes keep the rows' order.
 
     Parameters
     ----------
@@ -481,7 +501,7 @@ def histogram(edges: Sequence[float], counts: Sequence[int], median: float, x: s
 
 
 def script() -> str:
-    """Return the JavaScript of Vega, Vega-Lite and vega-embed as one text, so that the page needs no network.
+    """Return the JavaScript of Vega, Vega-Lite and vega-embed as one text, for pages that work without a network.
 
     Raises
     ------

@@ -26,7 +26,7 @@ def notes(compared: Compared, missing: Mapping[str, str]) -> list[str]:
     Parameters
     ----------
     missing
-        Control systems that were not run, by name, with their labels, such as `random-0.9-layer2`.
+        Runs of the control `random` that are missing, as {name: method's label}, such as `random-0.9-layer2`.
     """
     lines = []
     if missing:
@@ -65,9 +65,9 @@ def notes(compared: Compared, missing: Mapping[str, str]) -> list[str]:
 
 
 def at_margins(rows: Sequence[Comparison]) -> list[str]:
-    """Return a line that counts the verdicts about a margin (an allowed loss of score) and explains their error rate.
+    """Return lines on the tests of margins (allowed losses of score): the number of each verdict, the risk of error.
 
-    [] without a margin.
+    [] if no margin was tested.
     """
     tested = [(row, row.decision) for row in rows if row.decision]
     figures: dict[tuple[float, str], list[str]] = {}
@@ -86,7 +86,10 @@ def at_margins(rows: Sequence[Comparison]) -> list[str]:
 
 
 def _conclusion(rows: Sequence[Comparison]) -> list[str]:
-    """Return a line on significant differences; if there are none, on how wide the intervals are; [] without tests."""
+    """Return a line that names the significant differences. If there are none, it says how wide the intervals are.
+
+    [] if nothing was tested.
+    """
     tested = [row for row in rows if row.p_adjusted is not None and row.alike != AS_BASE]
     clear = [f"{row.side} in {row.scope} ({row.verdict.difference or 0:+.3f})" for row in tested if is_clear(row)]
     if clear:
@@ -109,7 +112,7 @@ def _conclusion(rows: Sequence[Comparison]) -> list[str]:
 
 
 def _remarks(pairs: Pairs) -> list[str]:
-    """Return notes on the conditions of a setting's measurements: other sessions, busy machine, other versions, …"""
+    """Return notes on how a setting was measured: in other sessions, on a busy machine, with other versions, …"""
     lines = [ACROSS] if pairs.across else []
     lines += ["the machine was busy while times were taken"] if pairs.timed and pairs.busy else []
     if versions := pairs.other_versions:
@@ -118,9 +121,10 @@ def _remarks(pairs: Pairs) -> list[str]:
 
 
 def power_lines(compared: Compared, row: Comparison) -> list[str]:
-    """Return a line that estimates how many clusters like a row's would show that no more than the margin is lost.
+    """Return a line that estimates how much data would show that a setting loses no more than the margin.
 
-    A margin is an allowed loss of score. [] if no margin was tested, or if the replies equal base's by construction.
+    A margin is an allowed loss of score. The estimate is a number of clusters like the row's. [] if no margin was
+    tested, or if the replies must equal base's.
     """
     decision, pairs = row.decision, compared.shared[row.side][row.scope]
     if decision is None or decision.by_construction:
@@ -140,9 +144,9 @@ def power_lines(compared: Compared, row: Comparison) -> list[str]:
 
 
 def _undefined(verdict: PairedResult) -> str:
-    """Return a note if the score is undefined on these samples, or in some resamples (for intervals) or swaps (for p).
+    """Return a note if a score has no value on these samples, or not in some resamples or swaps.
 
-    "" if it is always defined.
+    Resamples give intervals, swaps give p. "" if the score always has a value.
     """
     if verdict.difference is None:
         return "the score has no value on these samples"
@@ -152,7 +156,7 @@ def _undefined(verdict: PairedResult) -> str:
 
 
 def answer(ranking: Ranking, *, latency: float | None = None, score: float | None = None) -> dict[str, Any]:
-    """Return the best setting under a limit, with its figures, as a dict for JSON; its `text` is one line for the user.
+    """Find the best setting under a limit; return its figures as a dict for JSON, with one line for the user (`text`).
 
     With `latency`: the best-scoring setting that takes at most `latency` × the reference's time to first token. With
     `score`: the fastest setting that reaches at least `score` × the reference's score.

@@ -1,4 +1,7 @@
-"""Show scores of control runs (on shortened, silenced or replaced audio) against the duration of their clips."""
+"""Show how scores of control runs depend on the clips' duration.
+
+A control run hears shortened, silent or replaced audio.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +22,11 @@ _ENDS = {"x": "seconds", "y": "score", "low": "score_low", "high": "score_high"}
 
 
 def control_runs(folders: Sequence[Path]) -> Table:
-    """Return the finished runs in or under folders, one row per run, sorted by task, kind of audio and duration.
+    """Return a table of the finished runs in or under folders, one row per run.
 
-    The column `task` also names model and setting. `heard` is `audio` for real audio of any duration, else the kind of
-    control. `seconds` is the length to which clips were cut or extended, else their median length. `chance` is the
-    share of right replies by guessing, None if unknown.
+    It is sorted by task, kind of audio and duration. The column `task` also names model and setting. `heard` is `audio`
+    for real audio of any duration, else the kind of control. `seconds` is the length to which clips were cut or
+    extended, else their median length. `chance` is the share of right replies of random guesses; None if unknown.
 
     Raises
     ------
@@ -56,7 +59,7 @@ def _row(run: Run, summary: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def plot(runs: Table, path: Path) -> Path:
-    """Draw score against duration: a panel per task, model and setting, a line per control, with 95 % intervals.
+    """Draw score against duration with 95 % intervals: a panel per task, model and setting, a line per kind of control.
 
     `runs` is the table from :func:`control_runs`.
 

@@ -1,4 +1,7 @@
-"""Prepare curves of finished runs: score, LLM prefill and KV cache against the ratio, one line per method."""
+"""Prepare curves of finished runs: score, LLM prefill and KV cache against the ratio, one line per method.
+
+The ratio is the fraction of the audio tokens that the method removes.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ _SEED = 42  # seed of the bootstrap
 
 @dataclass(frozen=True)
 class Setting:
-    """One run in a picture: its line, its ratio, and its figures by their names in :data:`QUANTITIES`.
+    """One run in a picture: its line, its ratio, and its figures.
 
     Attributes
     ----------
@@ -39,7 +42,9 @@ class Setting:
     line
         Name of the line: the method, with layer and scope if runs differ in them.
     ratio
-        Fraction of audio removed; for joined methods, the fraction that both remove together.
+        Fraction of audio tokens removed; for joined methods, the fraction that both remove together.
+    figures
+        The run's figures, as {name in :data:`QUANTITIES`: estimate}.
     ideal
         LLM prefill speed-up computed from FLOPs; None if unknown.
     conditions
@@ -48,7 +53,7 @@ class Setting:
     busy
         Whether the machine was busy while the run or its base was timed.
     pairs
-        The run paired with base; None without base.
+        The run's samples paired with base's; None if there is no base.
     """
 
     label: str
@@ -64,10 +69,16 @@ class Setting:
 
 @dataclass(frozen=True)
 class Panel:
-    """One picture: all settings of one checkpoint on one task, or their means over tasks.
+    """The data of one picture: all settings of one checkpoint on one task, or their means over tasks.
 
-    `headline` is the name of the score, and `notes` are the lines below the picture. `undrawn` names settings without
-    drawn times, and the reasons.
+    Attributes
+    ----------
+    headline
+        Name of the score.
+    notes
+        Lines below the picture.
+    undrawn
+        Settings whose times are not drawn, with the reasons.
     """
 
     name: str
@@ -79,13 +90,16 @@ class Panel:
 
     @property
     def bases(self) -> dict[str, Setting]:
-        """Base runs by their conditions (see :class:`Setting`); "" stands for the panel's usual conditions."""
+        """The base runs (no compression), as {conditions (see :class:`Setting`): run}.
+
+        The key "" stands for the panel's usual conditions.
+        """
         return {setting.conditions: setting for setting in reversed(self.settings) if setting.method == "base"}
 
     def lines(self) -> dict[str, list[Setting]]:
-        """Return the settings of each line, by rising ratio.
+        """Return the settings of each line, as {name of the line: settings by rising ratio}.
 
-        Base under the same conditions starts every line, because any method at ratio 0 is base.
+        Every line starts with base under the same conditions, because any method at ratio 0 is base.
         """
         lines: dict[str, list[Setting]] = {}
         for setting in sorted(self.settings, key=lambda candidate: candidate.ratio):
@@ -96,7 +110,7 @@ class Panel:
 
 
 def read_panels(paths: Sequence[Path]) -> list[Panel]:
-    """Read run folders, or folders that contain them; return one panel per task and checkpoint, and one for the mean.
+    """Read run folders, or folders that contain them, and prepare a picture per task and checkpoint, and for the mean.
 
     Raises
     ------
@@ -112,7 +126,7 @@ def read_panels(paths: Sequence[Path]) -> list[Panel]:
 
 
 def panels_of(runs: Sequence[Run]) -> list[Panel]:
-    """Return the pictures' data: one panel per checkpoint, control and task, and for several tasks one for their mean.
+    """Prepare pictures of runs: one per checkpoint, control and task, and for several tasks one of their mean.
 
     A control is a run on altered audio, such as silence. Runs without answered samples or without a current summary are
     left out.
@@ -165,7 +179,7 @@ def _panel(task: str, suffix: str, runs: Sequence[Run]) -> Panel:
 
 
 def _beside_base(settings: Sequence[Setting]) -> tuple[Setting, ...]:
-    """Replace each setting's LLM prefill time by the median time of base (the unpruned run) ÷ the setting's speed-up.
+    """Replace each setting's LLM prefill time by base's median time ÷ the setting's speed-up.
 
     So the drawn times agree with the speed-ups, which are paired by sample; `series.PAIRED` is the note that says so.
     """
@@ -188,7 +202,7 @@ def _heading(run: Run) -> str:
 
 
 def _setting(run: Run, under: str, line: str, base: Run | None, sessions: Collection[str]) -> Setting:
-    """Return one run as a :class:`Setting` of a picture, with its figures computed.
+    """Compute the figures of one run, to draw it in a picture.
 
     Parameters
     ----------
@@ -197,7 +211,7 @@ def _setting(run: Run, under: str, line: str, base: Run | None, sessions: Collec
     line
         Name of its line without the conditions.
     base
-        Run of base with the same conditions; None if there is none.
+        Run of base (no compression) with the same conditions; None if there is none.
     sessions
         The sessions whose times the picture shows: base's sessions; without base, the single session of all runs.
     """
@@ -227,7 +241,7 @@ def _setting(run: Run, under: str, line: str, base: Run | None, sessions: Collec
 
 
 def mean_panel(panels: Sequence[Panel], name: str, weights: Sequence[float] | None = None) -> Panel | None:
-    """Return the panel of means over tasks, for settings that were run on every task; None if there is no such setting.
+    """Prepare a picture of the means over tasks, of those settings that were run on every task; None if there are none.
 
     Intervals treat tasks as independent (:func:`~audiomarathon.metrics.statistics.mean_over`).
     """

@@ -1,4 +1,4 @@
-"""Draw which moments of a sample's audio each method keeps: a spectrogram above one strip per method."""
+"""Draw which moments of a sample's audio each method keeps: a spectrogram, and below it a strip per method."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Clip:
     Attributes
     ----------
     waveform
-        Mono samples.
+        The clip's mono audio.
     events
         (Onset, length) in seconds of each event that decides the question; empty if unknown.
     """
@@ -75,7 +75,9 @@ class Strip:
 
 
 def evidence_strip(losses: Sequence[Floats], seconds: float, strips: Sequence[Strip]) -> tuple[Strip, list[Strip]]:
-    """Return a strip of the moments that a reply depends on, and all strips with the share of this evidence they keep.
+    """Make a strip of the moments that a reply depends on (the evidence), and note how much of it each strip keeps.
+
+    Return the new strip, and copies of all strips with this share.
 
     Parameters
     ----------
@@ -109,11 +111,12 @@ def evidence_strip(losses: Sequence[Floats], seconds: float, strips: Sequence[St
 
 
 def shares_kept(inputs: Inputs, generation: Generation) -> Floats:
-    """Return for each audio token the share of (layer, head) pairs whose KV cache keeps it, shape (N,).
+    """Return how much of each audio token a method kept: the share of (layer, head) pairs whose KV cache keeps it.
 
-    With a pruner, the share of a token is 1 (kept) or 0 (dropped), or its weight in the token that it was merged into;
-    layers before the drop do not count. If tokens are dropped in steps, it is the share of the layers from the first
-    step on that hold the token. With a pruner and a press, the share is averaged over all layers.
+    The shape is (N,) for N audio tokens. With a pruner, the share of a token is 1 (kept) or 0 (dropped), or its weight
+    in the token that it was merged into; layers before the drop do not count. If tokens are dropped in steps, it is the
+    share of the layers from the first step on that hold the token. With a pruner and a press, the share is averaged
+    over all layers.
 
     Parameters
     ----------
@@ -148,7 +151,7 @@ def shares_kept(inputs: Inputs, generation: Generation) -> Floats:
 
 
 def _left(steps: Sequence[tuple[int, torch.Tensor]], layer: int) -> torch.Tensor:
-    """Return the positions of the tokens that a layer holds after dropping in steps.
+    """Return the positions of the tokens that are left in a layer, when tokens were dropped in steps.
 
     Each step is (first layer, positions that remain from this layer on).
     """
@@ -156,7 +159,10 @@ def _left(steps: Sequence[tuple[int, torch.Tensor]], layer: int) -> torch.Tensor
 
 
 def event_share(clips: Sequence[Clip], strip: Strip, tokens_per_second: float) -> float | None:
-    """Return the mean kept share, 0–1, of the tokens in the events that decide the question; None if there are none."""
+    """Return how much of the events that decide the question is kept: the mean share of their audio tokens, 0 to 1.
+
+    None if no event is known.
+    """
     inside = []
     for clip, shares in zip(clips, strip.shares, strict=True):
         starts = np.arange(len(shares)) / tokens_per_second
@@ -167,7 +173,7 @@ def event_share(clips: Sequence[Clip], strip: Strip, tokens_per_second: float) -
 
 
 def draw(title: str, clips: Sequence[Clip], strips: Sequence[Strip], tokens_per_second: float, path: Path) -> Path:
-    """Draw spectrograms and strips to a file.
+    """Draw the spectrograms of the clips, and a strip per method, to a file; return its path.
 
     Parameters
     ----------
@@ -226,8 +232,12 @@ def _column(
 ) -> None:
     """Draw one clip and, below it, a strip per method.
 
-    `strips` has (colour, kept share of each audio token) of each. `share` is the fraction of the picture's width that
-    this clip takes.
+    Parameters
+    ----------
+    strips
+        (colour, kept share of each audio token) of each method.
+    share
+        Fraction of the picture's width that this clip takes.
     """
     from matplotlib.ticker import MaxNLocator
 
@@ -244,7 +254,7 @@ def _column(
 
 
 def spectrogram(axes: Any, clip: Clip) -> None:
-    """Draw a clip's log-mel spectrogram on matplotlib axes, with the deciding events."""
+    """Draw a clip's log-mel spectrogram on matplotlib axes, and mark the events that decide the question."""
     import librosa
 
     hop = max(160, len(clip.waveform) // 2000)
@@ -286,9 +296,12 @@ def _strip(axes: Any, clip: Clip, shares: Floats, ink: str, tokens_per_second: f
 
 
 def _words(first: Any, last: Any, strip: Strip, event: float | None) -> None:
-    """Write a method's name left of its strip; right of it, its reply and the share of all tokens that it kept.
+    """Write a method's name to the left of its strip, and to the right its reply and the share of tokens that it kept.
 
-    `event` is the kept share of the tokens of the events that decide the question, which is added; None if unknown.
+    Parameters
+    ----------
+    event
+        Share kept of the tokens in the events that decide the question, to add; None if unknown.
     """
     first.text(-0.012, 0.5, literal(strip.label), transform=first.transAxes, ha="right", va="center", fontsize=9)
     kept = sum(float(shares.sum()) for shares in strip.shares)

@@ -1,4 +1,4 @@
-"""Tables of the available tasks, models, methods and judges, made without pandas or SciPy."""
+"""Tables of the available tasks, models, methods and judges for the command `list`, made without pandas or SciPy."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from audiomarathon.report.render import NONE, Kind, Table
 
 
 def tasks() -> Table:
-    """List the tasks, in the paper's order."""
+    """Make the table of the tasks, in the paper's order."""
     rows = []
     for task in all_tasks():
         facts = facts_of(task.key)
@@ -26,7 +26,7 @@ def tasks() -> Table:
 
 
 def models() -> Table:
-    """List the models, with the sizes of their checkpoints."""
+    """Make the table of the models, with the sizes of their checkpoints."""
     rows = [
         {
             "key": model.key,
@@ -44,7 +44,7 @@ def models() -> Table:
 
 
 def methods() -> Table:
-    """List the methods, with papers and savings."""
+    """Make the table of the methods, with their papers and what they save."""
     rows = [
         {
             "key": method.key,
@@ -59,12 +59,12 @@ def methods() -> Table:
 
 
 def _flat(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a row with each text joined to one line, since texts of plug-ins may have several lines."""
+    """Return a row in which each text is one line, since texts of plug-ins may have several lines."""
     return {name: " ".join(value.split()) if isinstance(value, str) else value for name, value in row.items()}
 
 
 def judges() -> Table:
-    """List the judges: short names for hub ids, forms such as `endpoint:MODEL`, and plug-ins."""
+    """Make the table of the judges: short names for hub ids, forms such as `endpoint:MODEL`, and plug-ins."""
     from audiomarathon.judges.registry import FORMS, KNOWN, plugged_in
 
     rows = [{"judge": name, "what": source} for name, source in {**KNOWN, **FORMS}.items()]

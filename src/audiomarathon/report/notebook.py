@@ -27,7 +27,7 @@ from audiomarathon.runs.read import Run
 
 
 class Shown(pd.DataFrame):
-    """A pandas frame that is shown like a command's table; pandas operations on it return plain frames.
+    """A pandas frame that Jupyter and `print` show like a command's table; pandas operations return plain frames.
 
     Attributes
     ----------
@@ -40,7 +40,7 @@ class Shown(pd.DataFrame):
 
     @classmethod
     def of(cls, table: Table) -> Shown:
-        """Make a frame from a table: its figures, unrounded, under the names of their columns."""
+        """Make a frame from a table: it holds the table's figures, unrounded, under the names of their columns."""
         shown = cls(figures(table))
         shown.table = table
         return shown
@@ -54,7 +54,7 @@ class Shown(pd.DataFrame):
         return hasattr(self, "table") and self.equals(figures(self.table))
 
     def __repr__(self) -> str:
-        """Return the table as a terminal shows it."""
+        """Return the text that a terminal shows: the table, or the frame if it was changed."""
         return in_text(self.table) if self._unchanged else super().__repr__()
 
     def _repr_html_(self) -> str:
@@ -68,7 +68,7 @@ class Runs:
     Attributes
     ----------
     data
-        The runs by checkpoint and setting, as in `audiomarathon report`.
+        The runs, grouped by checkpoint and setting as in `audiomarathon report`.
     """
 
     data: PageData
@@ -113,14 +113,14 @@ class Runs:
 
     @property
     def charts(self) -> dict[str, Chart]:
-        """The pictures of `plot`: score, LLM prefill and KV cache against the ratio, per task and for the mean.
+        """The pictures of the command `plot`, as {task or `mean`: picture}.
 
-        With a single task, `mean` is the task's picture.
+        They show score, LLM prefill and KV cache against the ratio. With a single task, `mean` is the task's picture.
 
         Raises
         ------
         SettingsError
-            Without vl-convert (the extra `report`).
+            vl-convert (the extra `report`) is missing.
         """
         drawn = {panel.name: of_panel(panel) for panel in panels_of(self.data.runs)}
         charts = {name: chart for name, chart in drawn.items() if chart is not None}
@@ -148,8 +148,8 @@ def load_runs(runs: Source) -> Runs:
     Parameters
     ----------
     runs
-        A run folder, a folder of run folders, the result of `evaluate`, or a list of these. With a pruner's run, also
-        read its control `random` of the same ratio from the same folder.
+        A run folder, a folder of run folders, the result of `evaluate`, or a list of these. With a pruner's run, the
+        run of the control `random` at the same ratio in the same folder is read too.
 
     Returns
     -------
@@ -180,8 +180,8 @@ def compare_runs(runs: Source, against: str | None = None, *, seed: int = 42) ->
     runs
         The argument or the result of :func:`load_runs`.
     against
-        The reference setting, or its method if that has one setting (`random`). None selects base, else the first
-        setting.
+        The setting to compare the others with (the reference), or its method if that has one setting (`random`). None
+        selects base (no compression), else the first setting.
     seed
         Seed of the intervals and tests.
 
@@ -212,7 +212,7 @@ def write_report(
     spectrograms: bool = True,
     data: str | Path | None = None,
 ) -> Path:
-    """Write the page of `audiomarathon report`, one self-contained HTML file, and return its path.
+    """Write the page of the command `audiomarathon report`, one self-contained HTML file; return its path.
 
     Parameters
     ----------

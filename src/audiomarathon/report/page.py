@@ -36,7 +36,7 @@ _EMBEDDED_RATE = 16_000
 
 @dataclass(frozen=True)
 class PageOptions:
-    """Options of a page.
+    """Options of the report page.
 
     Attributes
     ----------
@@ -58,7 +58,7 @@ class PageOptions:
     data: Path | None = None
 
     def __post_init__(self) -> None:
-        """Refuse options that are not allowed."""
+        """Raise a :class:`SettingsError` for an option that is not allowed."""
         if self.players not in PLAYERS:
             raise SettingsError(f"--audio {self.players}: allowed: {', '.join(PLAYERS)}")
         if self.samples < 0:
@@ -66,17 +66,17 @@ class PageOptions:
 
 
 def page(data: PageData, options: PageOptions, *, step: Callable[[], object] = lambda: None) -> str:
-    """Return the page's HTML.
+    """Return the HTML of the report page.
 
     Parameters
     ----------
     step
-        Called after each sample of the sample browser, to move a progress bar.
+        Function that is called after each sample of the sample browser, to move a progress bar.
 
     Raises
     ------
     SettingsError
-        Without vl-convert (the extra `report`).
+        vl-convert (the extra `report`) is missing.
     RecordError
         When the runs have no record of a sample.
     """
@@ -127,7 +127,7 @@ def page(data: PageData, options: PageOptions, *, step: Callable[[], object] = l
 
 
 class _Held:
-    """A store of values for the page's JSON: each distinct value is kept once, since charts and replies repeat values.
+    """A store of the values in the page's JSON: each distinct value is kept once, since charts and replies repeat them.
 
     Attributes
     ----------
@@ -140,9 +140,10 @@ class _Held:
         self._places: dict[str, int] = {}
 
     def rows(self, rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-        """Encode rows for the page's JSON: their number `n`, and for each column the indices of its cells in `values`.
+        """Store the values of some rows; return the rows encoded as indices of their cells in `values`.
 
-        A column of equal cells has a single index. The index of a missing value is -1.
+        The result has the number of rows, `n`, and a list of indices per column. A column of equal cells has a single
+        index. The index of a missing value is -1.
         """
         listed = list(rows)
         places = {
@@ -162,16 +163,19 @@ class _Held:
 
 
 def _apart(reply: Mapping[str, Any]) -> dict[str, Any]:
-    """Split a reply into `kept` and all other fields (`said`), which are often equal under several settings."""
+    """Split a reply in two: its setting and `kept`, and its other fields as `said`.
+
+    The latter are often equal under several settings.
+    """
     setting_fields = {name: value for name, value in reply.items() if name in ("setting", "kept")}
     return setting_fields | {"said": {name: value for name, value in reply.items() if name not in setting_fields}}
 
 
 def _charts(sections: Iterable[Section], held: _Held) -> dict[str, Any]:
-    """Return all charts for the page: `specs`, each distinct spec once, and `charts`, the data of every chart.
+    """Return all charts for the page's JSON: `specs`, each distinct spec once, and `charts`, the data of every chart.
 
     `charts` is {section: {scope: charts}}; each chart has the index of its spec, its title, and its data sets as
-    :meth:`_Held.rows` holds them.
+    :meth:`_Held.rows` encodes them.
     """
     specs: list[Mapping[str, Any]] = []
     drawn: dict[str, dict[str, list[dict[str, Any]]]] = {}
@@ -188,7 +192,7 @@ def _charts(sections: Iterable[Section], held: _Held) -> dict[str, Any]:
 
 
 def as_script(content: Any) -> str:
-    """Return a value as JSON that is safe inside an HTML script element, with control characters in texts escaped."""
+    """Return a value as JSON that is safe inside an HTML script element; control characters in texts are escaped."""
     text = json.dumps(_plain(content), ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
@@ -206,12 +210,12 @@ def _address(players: str) -> Callable[[Clip], str | None]:
 
 
 def _linked(clip: Clip) -> str | None:
-    """Return the address of a clip's file for the player; a clip inside a tar is embedded instead."""
+    """Return the address from which the page plays a clip: its file, or for a clip inside a tar, the embedded audio."""
     return _embedded(clip) if isinstance(clip, Member) else clip.absolute().as_uri()
 
 
 def _embedded(clip: Clip) -> str | None:
-    """Return a clip as a data URL with mono Ogg Vorbis; None if it cannot be read."""
+    """Return a clip's audio as a data URL (mono Ogg Vorbis), to embed it in the page; None if it cannot be read."""
     import soundfile
 
     try:

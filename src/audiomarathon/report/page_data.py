@@ -1,4 +1,7 @@
-"""Collect the figures that the page shows: those of each system on each task and mean, and recommendations."""
+"""Collect what the report page shows: each system's figures, per task and as means, and the recommendations.
+
+A system is a method on a model, with its runs.
+"""
 
 from __future__ import annotations
 
@@ -36,16 +39,17 @@ _SIZES = ("kv_bytes", "peak_memory_bytes")
 
 @dataclass(frozen=True)
 class Setting:
-    """A system (one setting of one checkpoint, with its runs) as shown in pictures and tables.
+    """A system (a method on a model, with its runs) as shown in pictures and tables.
 
     Attributes
     ----------
     name
         Name in tables, with the checkpoint if there are several.
     line, method, ratio
-        Name of its line in pictures, method (which sets the colour), and fraction of audio removed.
+        Name of its line in pictures, method (which sets the colour), and fraction of audio tokens removed.
     place, base
-        Indices of the system and of its base in :attr:`PageData.systems`; `base` is None if there is no base.
+        Indices of the system and of its base (no compression) in :attr:`PageData.systems`; `base` is None if there is
+        no base.
     """
 
     name: str
@@ -58,7 +62,7 @@ class Setting:
 
 
 Place = tuple[str, int]
-"""A scope (a task's key, or a mean's name) and the index of a system."""
+"""A scope (a task's key, or the name of a mean over tasks) and the index of a system in :attr:`PageData.systems`."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +86,8 @@ class Advice:
     place
         Index of `best` in :attr:`PageData.systems`.
     margins
-        The margins at which `best` was decided to be no worse, as text; "" if no margin was requested.
+        The margins (allowed losses of score) at which `best` was decided to be no worse, as text; "" if no margin was
+        requested.
     """
 
     checkpoint: str
@@ -99,10 +104,15 @@ class Advice:
 
 @dataclass(frozen=True)
 class PageData:
-    """The figures of all systems on every task and every mean over tasks; `seed` is the seed of intervals and tests.
+    """The figures of all systems on every task and every mean over tasks.
 
-    With `margins` (by task; the key "" is for all other tasks), only a setting that is decided to be no worse is
-    recommended.
+    Attributes
+    ----------
+    seed
+        Seed of intervals and tests.
+    margins
+        Allowed losses of score, as {task: margin}; the key "" is for all other tasks. If any is set, only a setting
+        that is decided to be no worse is recommended.
     """
 
     systems: Sequence[System]
@@ -127,7 +137,7 @@ class PageData:
         return settings
 
     def only(self, kept: Callable[[Run], bool]) -> PageData:
-        """Return the data of those systems for which `kept` is true of every run."""
+        """Return the data of those systems of which every run satisfies the function `kept`."""
         systems = [system for system in self.systems if all(map(kept, system.runs.values()))]
         return self if len(systems) == len(self.systems) else replace(self, systems=systems)  # keep the cached figures
 
@@ -143,7 +153,7 @@ class PageData:
 
     @cached_property
     def _runs(self) -> dict[Place, dict[str, Any]]:
-        """The figures of every finished run, by (task, index of its system in `systems`)."""
+        """The figures of every finished run, as {(task, index of its system in `systems`): figures}."""
         return {
             (task, place): _figures(run, run.summary)
             for place, system in enumerate(self.systems)
@@ -153,12 +163,12 @@ class PageData:
 
     @cached_property
     def _scores(self) -> dict[Place, dict[str, Any]]:
-        """The figures of every finished run that has a score, by (task, index of its system in `systems`)."""
+        """The figures of every finished run with a score, as {(task, index of its system in `systems`): figures}."""
         return {place: row for place, row in self._runs.items() if row["score"] is not None}
 
     @property
     def unfinished(self) -> list[tuple[str, str, int, int]]:
-        """Unfinished runs: (setting, task, answered samples, expected samples)."""
+        """(setting, task, number of answered samples, number of expected samples) of each unfinished run."""
         return [
             (self.settings[place].name, task, len(run.records), run.expected)
             for place, system in enumerate(self.systems)
@@ -183,15 +193,15 @@ class PageData:
 
     @cached_property
     def charted(self) -> list[int]:
-        """Indices of the systems to draw: all but controls, which hear other audio; all if there are only controls."""
+        """Indices of the systems to draw: all but control runs, which hear other audio; all if there are no others."""
         heard = [place for place, system in enumerate(self.systems) if not system.control]
         return heard or list(range(len(self.systems)))
 
     @cached_property
     def widest(self) -> str:
-        """The scope to show first: the mean that most systems have, or "" if there is no score.
+        """The task or mean to show first: the mean that most systems have, or "" if there is no score.
 
-        If fewer than half of the systems have a mean, it is the task that most systems have.
+        If fewer than half of the systems have any mean over all or common tasks, it is the task that most systems have.
         """
 
         def has(scope: str) -> int:
@@ -204,14 +214,17 @@ class PageData:
 
     @cached_property
     def point(self) -> float:
-        """One point, the loss that a recommendation may have: a hundredth of the score range of the scope `widest`."""
+        """One point, the loss of score that a recommendation may have: a hundredth of the range of scores.
+
+        The range is that of the task or mean `widest`.
+        """
         members = self.members(self.widest)
         figures = [run.task.scorer.figure for run in self.runs if run.task and run.key in members]
         ranges = (figure.high - figure.low for figure in figures if figure.high is not None and figure.low is not None)
         return max(ranges, default=1.0) / 100
 
     def members(self, scope: str) -> list[str]:
-        """Return the tasks of a scope: the tasks of a mean, or the single task that the scope is."""
+        """Return the tasks of a scope: those that a mean is over, or the single task that the scope is."""
         return self.scopes.get(scope, [scope])
 
     @cached_property
@@ -238,10 +251,10 @@ class PageData:
 
     @cached_property
     def beside_base(self) -> tuple[dict[Place, Comparison], dict[Place, str], dict[int, Compared]]:
-        """Comparisons with base, in three dicts.
+        """All comparisons with base (no compression), in three dicts.
 
-        The first holds the comparison, and the second the reason if it is missing, by (task or mean, index of the
-        system). The third holds all comparisons with a base by the index of this base.
+        The first is {(task or mean, index of the system): comparison}. The second has the reason for each comparison
+        that is missing, with the same keys. The third is {index of a base: all comparisons with this base}.
         """
         rows: dict[Place, Comparison] = {}
         why: dict[Place, str] = {}
@@ -307,12 +320,12 @@ class PageData:
         return {**kept, **busy, **whys, "shared": row.samples, "timed": timed, "across": row.across}
 
     def _n(self, scope: str, place: int) -> int:
-        """Return the number of samples that a system (given by its index) answered on a task or on a mean's tasks."""
+        """Return how many samples a system (given by its index) answered, on a task or on all tasks of a mean."""
         return sum(self._runs[task, place]["n"] or 0 for task in self.members(scope) if (task, place) in self._runs)
 
     @cached_property
     def advice(self) -> list[Advice]:
-        """For each checkpoint, a recommendation: the fastest setting that loses at most a point against base."""
+        """For each checkpoint, a recommendation: the fastest setting that loses at most one point against base."""
         advices = []
         for checkpoint in dict.fromkeys(self.systems[place].checkpoint for place in self.charted):
             bases = [
@@ -383,7 +396,7 @@ def _figures(run: Run, summary: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _waits(summary: Mapping[str, Any]) -> list[str]:
-    """Return a note with an endpoint's latencies, for which there is no column; [] for other runs."""
+    """Return a note on an endpoint's latencies, for which there is no column; [] for other runs."""
     timing = summary.get("timing") or {}
     if not (first := timing.get("first_token_latency_s")) or not (total := timing.get("total_latency_s")):
         return []
@@ -397,7 +410,7 @@ def _median(records: Sequence[Record], stage: str) -> float | None:
 
 
 def own_scores(run: Run) -> list[tuple[float, float]]:
-    """Return (clip duration in seconds, score) of each sample of a run that has a score."""
+    """Return (clip's duration in seconds, score) of each sample of a run that has a score."""
     if run.task is None:
         return []
     scored = ((verdict.record.clip_seconds, run.task.scorer.own_score(verdict)) for verdict in run.verdicts.values())
@@ -405,9 +418,10 @@ def own_scores(run: Run) -> list[tuple[float, float]]:
 
 
 def by_duration(scored: Iterable[tuple[float, float]]) -> list[tuple[float, int, float]]:
-    """Return (start in seconds, number of samples, mean score) of each bin of 30 s of clip duration.
+    """Average samples' scores in bins of 30 s of clip duration.
 
-    `scored` has (clip duration in seconds, score) of each sample.
+    Return (start in seconds, number of samples, mean score) of each bin. `scored` has (clip's duration in seconds,
+    score) of each sample.
     """
     bins: dict[int, list[float]] = {}
     for seconds, score in scored:
@@ -417,7 +431,7 @@ def by_duration(scored: Iterable[tuple[float, float]]) -> list[tuple[float, int,
 
 
 def _mean(tasks: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Average the columns of several tasks: scores weighted and with an interval, times and sizes unweighted."""
+    """Average the columns of several tasks: scores with weights and an interval, times and sizes without weights."""
     weights = weights_of(list(tasks))
     each = [row["mean_of"] for row in rows if row["mean_of"] is not None]
     interval = mean_over(each, weights).interval if len(each) == len(rows) else None
@@ -434,15 +448,16 @@ def _mean(tasks: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> dict[str, 
 
 
 def scores_table(data: PageData, figure: str = "score", *, narrow: bool = False) -> Table:
-    """Show each setting's score, or its difference from base, on each task, each group's mean and the overall mean.
+    """Make the table of each setting's score, or its difference from base, on each task, group's mean and overall mean.
 
-    The best printed score of a column is marked; control runs (on altered audio) are never best. `figure` is `score`,
-    or the name of the difference.
+    The best printed score of a column is marked; control runs (on altered audio) are never best.
 
     Parameters
     ----------
+    figure
+        `score`, or the name of the difference.
     narrow
-        Write the ends of intervals with two digits.
+        Whether to write the ends of intervals with two digits.
     """
     columns = [*data.tasks, *sorted(data.scopes, key=lambda scope: scope.endswith(OVERALL))]
     columns = [scope for scope in columns if any((scope, place) in data.figures for place in range(len(data.systems)))]

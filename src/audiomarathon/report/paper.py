@@ -1,4 +1,4 @@
-"""Write the material for a paper: vector figures with their CSV, tables, and all records."""
+"""Write the material for a paper: vector figures with their data as CSV, tables, and all records."""
 
 from __future__ import annotations
 
@@ -36,16 +36,18 @@ RECORD_COLUMNS: Mapping[str, str] = (
 
 
 def write_paper(data: PageData, folder: Path) -> list[Path]:
-    """Write a PDF and a CSV per task and for the mean, `scores.md`, `scores.tex`, wings' tables and `records.csv`.
+    """Write figures, tables and records for a paper to a folder; return the files' paths.
 
-    With margins also `margins-1.md` and `.tex`, with a number for each base.
+    They are a PDF and a CSV per task and for the mean, `scores.md`, `scores.tex`, tables of further benchmarks, and
+    `records.csv`. If margins (allowed losses of score) are set, also `margins-1.md` and `.tex`, with a number for each
+    base.
 
     Raises
     ------
     RecordError
         When no run is finished, or a file cannot be written.
     SettingsError
-        Without vl-convert (the extra `report`).
+        vl-convert (the extra `report`) is missing.
     """
     written = []
     for panel in panels_of([run for system in data.systems for run in system.runs.values()]):
@@ -73,7 +75,10 @@ def _write(path: Path, text: str) -> Path:
 
 
 def panel_table(panel: Panel) -> Table:
-    """Return the figures in a panel's pictures (one checkpoint on a task, or on the mean of tasks), by setting."""
+    """Return the figures that a picture shows, as a table of its settings.
+
+    The picture is of one checkpoint, on a task or on the mean over tasks.
+    """
     rows = []
     for setting in panel.settings:
         row: dict[str, Any] = {
@@ -90,7 +95,7 @@ def panel_table(panel: Panel) -> Table:
 
 
 def _footnotes(data: PageData) -> list[str]:
-    """Return the notes on scores and replies; each begins with the settings and tasks that it applies to."""
+    """Return the notes on scores and replies. Each begins with the settings and tasks that it is about."""
     footnotes: dict[str, list[str]] = {}
     for (scope, place), row in data.figures.items():
         if scope in data.tasks:
@@ -100,7 +105,7 @@ def _footnotes(data: PageData) -> list[str]:
 
 
 def records(data: PageData) -> Table:
-    """Return every record of every run, including failed samples, as one flat table."""
+    """Return the records of all samples of all runs, including failed samples, as one flat table."""
     return Table.of(
         [
             _flat(run, record, {"checkpoint": setting.system.checkpoint, "setting": setting.name, "task": task})
@@ -132,7 +137,10 @@ def typed(frame: pd.DataFrame, columns: Mapping[str, str] = MappingProxyType({})
 
 
 def _flat(run: Run, record: Record, named: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a sample's record, verdict and seconds as columns; a group named like a field does not replace it."""
+    """Return a sample's record, verdict and seconds as columns.
+
+    A group that is named like a field does not replace it.
+    """
     flat = {**named, "id": record.id, "cluster": record.cluster, "answer": record.reference.get("answer")}
     flat |= {field: getattr(record, field) for field in (*_FLAT, *_COUNTS)}
     more = {**(record.groups or {}), **_verdict(run, record.id)}
@@ -141,7 +149,7 @@ def _flat(run: Run, record: Record, named: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _verdict(run: Run, id_: str) -> dict[str, Any]:
-    """Return a sample's `own_score`, and the values of its verdict that are not lists or objects, as columns."""
+    """Return the columns of a sample's verdict: `own_score`, and its values that are neither lists nor objects."""
     verdict = run.verdicts.get(id_) if run.task else None
     if run.task is None or verdict is None:
         return {}

@@ -1,4 +1,4 @@
-"""Draw the charts that commands write to files: runs against the ratio, the demo, controls, clip durations."""
+"""Draw the charts that commands write to files: figures against the ratio, the demo, controls, clip durations."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ _MOST_NOTES = 3  # only some notes: the tables have all of them
 
 
 def plot_runs(paths: Sequence[Path], folder: Path, kind: str = "png") -> list[Path]:
-    """Draw one picture per task, one of the mean over several tasks, and the charts of the wings' page sections.
+    """Draw a picture per task, one of the mean over several tasks, and those of further benchmarks; return their paths.
 
     Raises
     ------
     RecordError
         When there is no finished run, or the folder cannot be written.
     SettingsError
-        Without vl-convert (the extra `report`), or for an unknown format.
+        vl-convert (the extra `report`) is missing, or the format is unknown.
     """
     if kind not in charts.FORMATS:
         raise SettingsError(f"--format {kind}: allowed: {', '.join(charts.FORMATS)}")
@@ -53,7 +53,7 @@ def plot_runs(paths: Sequence[Path], folder: Path, kind: str = "png") -> list[Pa
 
 
 def _of_wings(data: PageData) -> dict[str, Chart]:
-    """Return the charts of the wings (further benchmarks) in their sections of the page, by section and scope."""
+    """Return the charts that wings (further benchmarks) add to the page, as {section and scope: chart}."""
     return {
         "-".join(filter(None, (section.anchor, scope))): charts.side_by_side(scope_charts, title=section.heading)
         for part in asked(lambda wing: wing.sections(data))
@@ -63,7 +63,10 @@ def _of_wings(data: PageData) -> dict[str, Chart]:
 
 
 def of_panel(panel: Panel, size: tuple[int, int] = (430, 250)) -> Chart | None:
-    """Draw a chart per measured quantity, of `size` pixels, with the ratio on the x axis; None if none is measured."""
+    """Draw a chart for each measured quantity of a panel, with the ratio on the x axis; None if nothing was measured.
+
+    The charts have `size` pixels each and are side by side.
+    """
     drawn = [chart for quantity in _QUANTITIES if (chart := _against_ratio(panel, quantity, size)) is not None]
     notes = ["Bands: 95 % intervals over clusters."]
     if panel.headline == MEAN:
@@ -77,18 +80,18 @@ def of_panel(panel: Panel, size: tuple[int, int] = (430, 250)) -> Chart | None:
 
 
 def _undrawn(*panels: Panel) -> list[str]:
-    """Return the caption's lines about times that were measured but are not drawn."""
+    """Return the lines of a caption about times that were measured but are not drawn."""
     every = {setting.label for panel in panels for setting in panel.settings if setting.method != "base"}
     return lines_by_reason((reason for panel in panels for reason in panel.undrawn), every)
 
 
 def _is_paired(panel: Panel) -> bool:
-    """Tell whether the panel's LLM prefill times are base's median ÷ a setting's speed-up, not medians of its times."""
+    """Tell whether a panel's LLM prefill times are base's median ÷ a setting's speed-up, not medians of the setting."""
     return any(setting.method != "base" and "speed_up" in setting.figures for setting in panel.settings)
 
 
 def _against_ratio(panel: Panel, quantity: str, size: tuple[int, int]) -> Chart | None:
-    """Draw a quantity of :data:`_QUANTITIES` against the ratio (share of audio removed).
+    """Draw a quantity of :data:`_QUANTITIES` against the ratio (fraction of audio tokens removed).
 
     None if no run has it, or if it is not the score and only base has it.
     """
@@ -132,7 +135,7 @@ def _point(setting: Setting, quantity: str, panel: Panel) -> charts.Row:
 
 
 def _ideal(panel: Panel) -> list[dict[str, float]]:
-    """Return the ideal speed-ups of the first line that has any, as points.
+    """Return the ideal speed-ups of the first line that has any, as points (ratio, speed-up).
 
     One line is enough, because methods that drop tokens at the same layer have the same ideal speed-up.
     """
@@ -148,12 +151,12 @@ def _ideal(panel: Panel) -> list[dict[str, float]]:
 
 
 def plot_settings(folders: Sequence[Path], path: Path, title: str = "") -> Path:
-    """Draw scores with intervals, and LLM prefill, by task and setting.
+    """Draw bars of scores, with intervals, and of LLM prefill times, a bar per setting in each task; return the path.
 
     Raises
     ------
     SettingsError
-        Without vl-convert (the extra `report`).
+        vl-convert (the extra `report`) is missing.
     RecordError
         When a folder holds no run, or the picture cannot be written.
     """
@@ -183,7 +186,7 @@ def plot_durations(all_durations: Sequence[Durations], folder: Path) -> list[Pat
     Raises
     ------
     SettingsError
-        Without vl-convert (the extra `report`).
+        vl-convert (the extra `report`) is missing.
     RecordError
         When a picture cannot be written.
     """

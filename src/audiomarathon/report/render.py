@@ -1,4 +1,4 @@
-"""Render every table: a frame becomes text on a terminal, Markdown, CSV, LaTeX or HTML.
+"""Write tables: a frame of rows becomes text on a terminal, Markdown, CSV, LaTeX or HTML.
 
 A frame holds figures with all digits. Columns beside a column `score` refine it:
 
@@ -44,7 +44,7 @@ _LATEX = {
 
 
 def with_interval(name: str, value: Any, interval: Sequence[float] | None = None) -> dict[str, Any]:
-    """Return a figure as columns NAME, NAME_low and NAME_high: its value and interval; None if missing or NaN."""
+    """Return a figure as the columns NAME, NAME_low and NAME_high: its value and interval; None if missing or NaN."""
     if value is None or math.isnan(value):
         value, interval = None, None
     low, high = interval or (None, None)
@@ -52,7 +52,7 @@ def with_interval(name: str, value: Any, interval: Sequence[float] | None = None
 
 
 def estimated(name: str, estimate: Estimate | None) -> dict[str, Any]:
-    """Return an estimate as the columns of :func:`with_interval`; they are None if it is missing."""
+    """Return an estimate as the columns NAME, NAME_low and NAME_high; all None if the estimate is None."""
     return with_interval(name, estimate.value, estimate.interval) if estimate else with_interval(name, None)
 
 
@@ -63,7 +63,7 @@ class Kind:
     Attributes
     ----------
     heading
-        Heading of the column; default its name.
+        Heading of the column; by default its name.
     form
         A format specification such as `.3f`, or a function that turns a figure into text.
     scale
@@ -81,7 +81,7 @@ class Kind:
     ends: str = ""
 
     def text(self, value: Any) -> str:
-        """Return a figure as text; a dash if it is missing. Text stays text, whatever the format."""
+        """Return a value as text; a dash if it is missing. A value that is text stays so, whatever the format."""
         if isinstance(value, bool):
             return "yes" if value else "no"
         if _missing(value):
@@ -154,10 +154,10 @@ class Table:
     data
         The data, unrounded; the docstring of this module says how columns refine others.
     shown
-        Columns to show, in order; default all. CSV has all columns.
+        Columns to show, in order; by default all. CSV has all columns.
     title
         Title above the table.
-    group
+    group, headed
         Column that groups the rows: a rule is drawn where its value changes. With `headed`, its value stands above each
         group instead of in each row.
     least
@@ -165,7 +165,7 @@ class Table:
     notes
         Lines below the table.
     kinds
-        Kind of each column by name; overrides :data:`KINDS`.
+        How to write each column, as {column: kind}; overrides :data:`KINDS`.
     foreign
         Whether column names come from data (classes, groups), so that :data:`KINDS` does not apply to them.
     folded
@@ -194,7 +194,7 @@ class Table:
 
     @cached_property
     def frame(self) -> pd.DataFrame:
-        """The data as a frame. Rows give columns of dtype object, so that integers stay integers beside gaps."""
+        """The data as a pandas frame. Rows give columns of dtype object, so that integers stay integers beside gaps."""
         import pandas as pd
 
         if isinstance(self.data, pd.DataFrame):
@@ -204,14 +204,14 @@ class Table:
 
     @cached_property
     def rows(self) -> Sequence[Mapping[Any, Any]]:
-        """The data as rows."""
+        """The data as rows, each a mapping from column to value."""
         return self.data if isinstance(self.data, list) else self.frame.to_dict("records")
 
     @property
     def columns(self) -> list[str]:
         """Names of the columns to show: those of `shown` that exist.
 
-        If `shown` is empty, all columns except those that refine another, such as `score_low` beside `score`.
+        If `shown` is empty, these are all columns except those that refine another, such as `score_low` beside `score`.
         """
         there = [*self.rows[0]] if self.rows else list(self.frame.columns)
         beside = {f"{name}{suffix}" for name in there for suffix in _BESIDE}
@@ -231,14 +231,24 @@ class Table:
         return self.kind(name).heading or str(name).replace("_", " ")
 
     def without_empty(self, *keep: str) -> Table:
-        """Return the table without columns that are empty in every row; the columns in `keep` stay."""
+        """Return a copy of the table without columns that are empty in every row; the columns in `keep` stay."""
         empty = {name for name in self.columns if name not in keep and all(_missing(row[name]) for row in self.rows)}
         return self if not empty else replace(self, shown=[name for name in self.columns if name not in empty])
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One cell of a table, as texts: its figure, interval and remark (`beside`), mark, and tooltip (`why`)."""
+    """One cell of a table, as texts.
+
+    Attributes
+    ----------
+    figure, beside
+        The figure; and its interval and remark, to show after it.
+    mark
+        How to highlight the cell, such as `best`; "" for not at all.
+    why
+        Tooltip on the page.
+    """
 
     figure: str
     beside: str = ""
@@ -269,7 +279,7 @@ def _cell(row: Mapping[Any, Any], name: str, kind: Kind) -> Cell:
 
 
 def rich_table(table: Table) -> RichTable:
-    """Return the table as a table of the library rich, for a terminal; texts in it are never read as rich's markup."""
+    """Make a table of the library rich, for a terminal. Texts in the table are never read as rich's markup."""
     from rich import box
     from rich.table import Table as RichTable
     from rich.text import Text
@@ -291,7 +301,7 @@ def rich_table(table: Table) -> RichTable:
 
 
 def show(*tables: Table) -> None:
-    """Print tables, as wide as the terminal."""
+    """Print tables to the terminal, as wide as it is."""
     from audiomarathon.terminal import console
 
     out = console()
@@ -317,7 +327,7 @@ def fits(table: Table, width: int) -> bool:
 
 
 def for_width(table: Table, width: int) -> RichTable:
-    """Return the table for a terminal of this width; if needed, wrap texts, then hide columns of `table.least`."""
+    """Make the table for a terminal of this width; if needed, wrap texts, then hide columns of `table.least`."""
     from audiomarathon.terminal import fitted
 
     drawn = rich_table(table)
@@ -330,7 +340,7 @@ def for_width(table: Table, width: int) -> RichTable:
 
 
 def _widths(drawn: RichTable) -> list[int]:
-    """Return the width in characters of each column of a drawn table: its longest line."""
+    """Return the width in characters of each column of a table: that of its longest line."""
     from rich.cells import cell_len
 
     texts = ([str(column.header), *map(str, column.cells)] for column in drawn.columns)
@@ -338,7 +348,7 @@ def _widths(drawn: RichTable) -> list[int]:
 
 
 def _room(widths: Sequence[int]) -> int:
-    """Return the width of a table with these columns, padding and edges included."""
+    """Return the width of a table whose columns have these widths, with padding and edges."""
     return sum(widths) + 3 * len(widths) + 1
 
 
@@ -360,20 +370,20 @@ def _in_markdown(text: str) -> str:
 
 
 def _of_figures(table: Table) -> pd.DataFrame:
-    """Return the table's figures as a frame, without remarks, marks, tooltips and columns that are only for display."""
+    """Return the table's figures as a frame, without remarks, marks, tooltips, and columns only for display."""
     remarks = {f"{name}{suffix}" for name in table.frame.columns for suffix in _BESIDE[2:]}
     shown_only = {name for name in KINDS if name.startswith("_")}
     return table.frame[[name for name in table.frame.columns if name not in remarks | shown_only]]
 
 
 def figures(table: Table) -> pd.DataFrame:
-    """Return all figures with every digit, as numbers; NaN if missing."""
+    """Return all figures of a table as a pandas frame of numbers, unrounded; NaN if missing."""
     kept = _of_figures(table)
     return kept.where(kept.notna(), math.nan).infer_objects()
 
 
 def csv(table: Table) -> str:
-    """Return all figures with every digit as CSV, without remarks and marks."""
+    """Return all figures of a table as CSV, unrounded, without remarks and marks."""
     kept = _of_figures(table)
     rows = [{name: spreadsheet(value) for name, value in row.items()} for row in kept.to_dict("records")]
     import pandas as pd
@@ -398,13 +408,13 @@ def _in_latex(cell: Cell) -> str:
 
 
 def escaped(text: str) -> str:
-    """Return a text with LaTeX's special characters escaped."""
+    """Escape LaTeX's special characters in a text."""
     return "".join(_LATEX.get(letter, letter) for letter in plain(text))
 
 
 @cache
 def templates() -> Environment:
-    """Return the templates of pages, which escape all values."""
+    """Return the Jinja environment with the templates of pages, which escape all values."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     return Environment(
@@ -419,7 +429,7 @@ def html(table: Table) -> str:
 
 
 def html_with_notes(table: Table) -> str:
-    """Return the table as HTML for other pages such as Jupyter's, with title, notes and colours."""
+    """Return the table as HTML for other pages, such as Jupyter's, with title, notes and colours."""
     from markupsafe import Markup
 
     title, notes = (Markup("<p>{}</p>").format(plain(text)) for text in (table.title, "\n".join(table.notes)))

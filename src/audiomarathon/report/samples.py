@@ -1,4 +1,4 @@
-"""Collect the samples that the page shows: prompt, replies, which audio was kept, and spectrogram."""
+"""Collect the samples that the report page shows: prompt, replies, which audio was kept, and spectrogram."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ Key = tuple[str, str, str]
 
 
 def choose(systems: Sequence[System], limit: int) -> tuple[list[Key], int]:
-    """Choose at most `limit` samples to show; return them and the number of all samples.
+    """Choose at most `limit` samples to show; return their keys, and the number of all samples.
 
     Samples on which settings disagree come first, then failed ones, then wrong and right ones. Within each kind, tasks
     take turns.
@@ -67,7 +67,7 @@ def choose(systems: Sequence[System], limit: int) -> tuple[list[Key], int]:
 
 
 def _own_score(run: Run, id_: str) -> float | None:
-    """Return the score of a single sample of a run; None if the sample failed or cannot be scored alone."""
+    """Return a sample's score in a run; None if the sample failed or cannot be scored alone."""
     verdict = run.verdicts.get(id_) if run.task else None
     return run.task.scorer.own_score(verdict) if run.task and verdict else None
 
@@ -81,7 +81,7 @@ def samples_of(
     spectrograms: bool,
     step: Callable[[], object] = lambda: None,
 ) -> list[dict[str, Any]]:
-    """Return each chosen sample with the replies of all settings, as an object for the page's JSON.
+    """Return each chosen sample with the replies of all settings, as objects for the page's JSON.
 
     Parameters
     ----------
@@ -92,7 +92,7 @@ def samples_of(
     spectrograms
         Whether to draw spectrograms, which decodes the clips.
     step
-        Called after each sample.
+        Function that is called after each sample, to show progress.
     """
     known = {place: _samples(systems, *place, data) for place in dict.fromkeys(key[:2] for key in chosen)}
     # Cut long replies under many settings, so that the page stays small enough to open.
@@ -116,7 +116,7 @@ def samples_of(
 def _from_runs(systems: Sequence[System], key: Key, longest: int, wide: int) -> dict[str, Any]:
     """Return a sample for the page's JSON from the run folders alone: its reference, and each setting's reply.
 
-    Texts are cut to `longest` characters; the strip of kept tokens has `wide` columns.
+    Texts are cut to `longest` characters; the strip that shows which tokens were kept has `wide` columns.
     """
     task, control, id_ = key
     run_records = [
@@ -143,21 +143,24 @@ def _from_runs(systems: Sequence[System], key: Key, longest: int, wide: int) -> 
 
 
 def _shortened(text: str, longest: int = _LONGEST) -> str:
-    """Return a text cut to `longest` characters; a cut text states its full length."""
+    """Cut a text to `longest` characters. A cut text ends with its full length."""
     return text if len(text) <= longest else f"{text[:longest]} … ({len(text):,} characters)"
 
 
 def _samples(systems: Sequence[System], key: str, control: str, data: Path | None) -> Mapping[str, Sample]:
-    """Return the samples of the task `key` by id, from `data`, or from the data folder of a run with this control.
+    """Return the samples of the task `key`, as {id: sample}.
 
-    Empty if the data is missing.
+    They are read from `data`, or from the data folder of a run with this control. Empty if the data is missing.
     """
     system = next(system for system in systems if key in system.runs and system.control == control)
     return samples_in(system.runs[key], data)
 
 
 def samples_in(run: Run, data: Path | None = None) -> Mapping[str, Sample]:
-    """Return the samples of a run's task by id, from `data` or the run's data folder; empty if the data is missing."""
+    """Return the samples of a run's task, as {id: sample}, from `data` or else from the run's data folder.
+
+    {} if the data is missing.
+    """
     try:
         task = get_task(run.key)
         folder = Path(str(run.facts["data_folder"])) if data is None or run.control else task_folder(task, data, {})
@@ -183,8 +186,8 @@ def _from_data(
 def _reply(setting: int, run: Run, record: Record, longest: int, wide: int) -> dict[str, Any]:
     """Return one setting's reply to a sample, with its verdict, as an object without fields that are None or False.
 
-    `setting` is the setting's index. Texts are cut to `longest` characters; the strip of kept tokens has `wide`
-    columns.
+    `setting` is the setting's index. Texts are cut to `longest` characters; the strip that shows which tokens were kept
+    has `wide` columns.
     """
     verdict = run.verdicts.get(record.id) if run.task else None
     scorer = run.task.scorer if run.task else None
@@ -203,9 +206,9 @@ def _reply(setting: int, run: Run, record: Record, longest: int, wide: int) -> d
 
 
 def strip(record: Record, wide: int = STRIP) -> str | None:
-    """Return the share of audio tokens kept over time as base64, with half a byte for each of `wide` columns.
+    """Return which audio tokens a method kept over time, as base64 of half a byte for each of `wide` columns.
 
-    0 means none, 15 means all. Return None if the record does not say which tokens were kept.
+    0 means that none of a column's tokens were kept, 15 that all were. None if the record does not say.
     """
     kept = kept_tokens(record)
     if kept is None:
@@ -252,6 +255,6 @@ def _mel_filters() -> npt.NDArray[np.float32]:
 
 
 def _packed(shares: npt.NDArray[np.floating[Any]]) -> str:
-    """Encode shares from 0 to 1 as base64, two shares per byte, each rounded to 16 levels."""
+    """Encode shares (0 to 1) as base64, two shares per byte, each rounded to 16 levels."""
     levels = np.round(shares * (_LEVELS - 1)).astype(np.uint8).reshape(-1)
     return base64.b64encode((levels[::2] << 4 | levels[1::2]).tobytes()).decode()

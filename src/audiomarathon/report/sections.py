@@ -1,4 +1,4 @@
-"""Make the sections of the page: recommendation, scores, curves, costs, durations, tables of single tasks, machine."""
+"""Make the sections of the report page: recommendation, scores, curves, costs, durations, single tasks, machine."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _MOST_BARS = 100
 
 @dataclass(frozen=True)
 class Section:
-    """A section of the page.
+    """A section of the report page.
 
     Attributes
     ----------
@@ -39,9 +39,10 @@ class Section:
     tables
         Tables, each under its title.
     charts
-        Charts by scope (a task or a mean over tasks), which the page's reader selects; those under "" are always shown.
+        Charts as {scope: charts}; a scope is a task or a mean over tasks, which the page's reader selects. Charts under
+        "" are always shown.
     notes
-        Notes by scope; notes under "" are always shown.
+        Notes as {scope: notes}; notes under "" are always shown.
     toggle
         Label of a switch between the first and the second table; "" shows all tables.
     """
@@ -55,7 +56,7 @@ class Section:
 
 
 def sections(data: PageData) -> list[Section]:
-    """Return the non-empty sections, in reading order: about replies, from wings, about the machine."""
+    """Return the sections that are not empty, in reading order: on replies, of further benchmarks, on the machine."""
     replies = data.only(_replies)
     parts = [
         *(_of_replies(replies) if replies.systems else []),
@@ -69,12 +70,15 @@ def sections(data: PageData) -> list[Section]:
 
 
 def _replies(run: Run) -> bool:
-    """Tell whether a run holds replies of models; other runs, such as those of probes, are in sections by wings."""
+    """Tell whether a run holds replies of models.
+
+    Other runs, such as those of probes, have sections by their benchmarks.
+    """
     return not (run.task and run.task.own_command)
 
 
 def _of_replies(data: PageData) -> list[Section]:
-    """Return the sections on models' replies."""
+    """Return the sections of the page that are about models' replies."""
     scopes = sorted([*reversed(data.scopes), *data.tasks], key=lambda scope: scope != data.widest)
     return [
         _choice(data),
@@ -106,7 +110,7 @@ def facts(data: PageData, samples: int) -> list[str]:
 
 
 def _redundancy(runs: Sequence[Run]) -> list[str]:
-    """Return a line on the similarity of neighbouring audio tokens, by task and checkpoint; [] if not measured."""
+    """Return a line on how similar neighbouring audio tokens are, for each task and checkpoint; [] if not measured."""
     several, told = len({run.checkpoint for run in runs}) > 1, []
     for run in runs:
         values = [record.redundancy for record in run.records.values() if record.redundancy is not None]
@@ -117,7 +121,7 @@ def _redundancy(runs: Sequence[Run]) -> list[str]:
 
 
 def _machine_of(run: Run) -> str:
-    """Return the name of the GPU or CPU, with precision and attention."""
+    """Return the name of the GPU or CPU that a run used, with precision and attention implementation."""
     device = run.identity.get("device")
     name = (run.facts.get("environment") or {}).get("cpu") if device in (None, "cpu") else device
     precision = [str(value) for value in map(run.identity.get, ("dtype", "attention")) if value]
@@ -125,7 +129,7 @@ def _machine_of(run: Run) -> str:
 
 
 def advice(data: PageData) -> list[str]:
-    """Return a recommendation per checkpoint: the fastest setting with a score within a point of base."""
+    """Return a recommendation per checkpoint, as text: the fastest setting with a score within one point of base's."""
     if not any(map(_replies, data.runs)):
         return []
     none = "No recommendation: it needs base and another setting of the same checkpoint."
@@ -138,7 +142,7 @@ def advice(data: PageData) -> list[str]:
 
 
 def _advised(recommendation: Advice, point: float) -> str:
-    """Return a recommendation as text; `point` is one hundredth of the score's range."""
+    """Write a recommendation as text; `point` is one hundredth of the score's range."""
     if recommendation.best is None:
         return f"{recommendation.checkpoint}: no recommendation, because {recommendation.why}."
     tasks = recommendation.tasks[0] if len(recommendation.tasks) == 1 else counted(len(recommendation.tasks), "task")
@@ -175,24 +179,24 @@ def _advised(recommendation: Advice, point: float) -> str:
 
 
 def described(data: PageData, scope: str) -> str:
-    """Describe a scope (a task or a mean over tasks), and name the settings without a score in it."""
+    """Describe a scope (a task or a mean over tasks) in a sentence, and name the settings that have no score in it."""
     missing = [data.settings[place].name for place in data.charted if (scope, place) not in data.figures]
     text = f"{scope}: the mean over {', '.join(data.members(scope))}" if scope in data.scopes else scope
     return f"{text}." + f" Not shown, because a score is missing: {', '.join(missing)}." * bool(missing)
 
 
 Row = tuple[Setting, dict[str, Any]]
-"""A setting, and its figures on one task or mean."""
+"""A setting, and its figures on one task or on one mean over tasks."""
 
 
 def _rows(data: PageData, scope: str) -> list[Row]:
-    """Return the settings to draw for a task or mean, each with its figures there."""
+    """Return the settings to draw for a task or mean, each with its figures."""
     places = [place for place in data.charted if (scope, place) in data.figures]
     return [(data.settings[place], data.figures[scope, place]) for place in places]
 
 
 def _choice(data: PageData) -> Section:
-    """Return the first section: score against time to first token, and a table with recommended settings first."""
+    """Make the first section: score against time to first token, and a table with recommended settings first."""
     scope, advised = data.widest, {recommendation.place for recommendation in data.advice}
     rows = []
     for place, setting in enumerate(data.settings):
@@ -255,13 +259,13 @@ _CONTROLS = (
 
 
 def _by_reason(data: PageData, remarks: Iterable[tuple[str, str]], scope: str | None = None) -> list[str]:
-    """Group remarks, given as (name, reason): return one sentence per reason, with all names that it applies to."""
+    """Group remarks, given as (name, reason), to one sentence per reason, with all names that it applies to."""
     every = {data.settings[place].name for place in data.charted if not data.systems[place].is_base}
     return [f"{line}." for line in lines_by_reason((LeftOut(name, scope, why) for name, why in remarks), every)]
 
 
 def _undrawn(data: PageData, scope: str) -> list[str]:
-    """Return the caption's lines about times that were measured but are not drawn, such as those of another session."""
+    """Return the lines of a caption on times that were measured but are not drawn, such as those of another session."""
     left_out = [(setting.name, row) for setting, row in _rows(data, scope) if row["prefill_s"] is not None]
     whys = [
         (name, ACROSS if row.get("across") else row.get("untimed") or row.get("why") or "not compared with base")
@@ -272,7 +276,7 @@ def _undrawn(data: PageData, scope: str) -> list[str]:
 
 
 def _remarks(data: PageData, scope: str) -> Iterator[tuple[str, str]]:
-    """Yield (name of a setting or checkpoint, note on its figures) for a task or mean."""
+    """Yield (name of a setting or checkpoint, note on its figures) for a task or a mean over tasks."""
     for name, task, answered, expected in data.unfinished:
         count = f"{answered} of {expected} samples"
         yield name, f"no figures for {task}: not finished ({count}; audiomarathon score summarises these samples)"
@@ -314,7 +318,10 @@ Draw = Callable[[PageData, str], tuple[list[Chart], list[str]]]
 
 
 def _by_scope(anchor: str, heading: str, scopes: Sequence[str], data: PageData, draw: Draw) -> Section:
-    """Return a section with charts and notes by scope (a task or a mean); scopes without charts are left out."""
+    """Make a section with charts and notes for each scope (a task or a mean); scopes without charts are left out.
+
+    `draw` is a function that makes a scope's charts and notes.
+    """
     drawn = {scope: draw(data, scope) for scope in scopes}
     by_scope = {scope: charts for scope, (charts, _) in drawn.items() if charts}
     return Section(anchor, heading, (), by_scope, {scope: drawn[scope][1] for scope in by_scope})
@@ -324,14 +331,14 @@ X = Callable[[Mapping[str, Any]], float | None]
 
 
 def _lines(data: PageData, scope: str, x: X, *, timed: bool = True) -> list[Line]:
-    """Return the lines of a picture of scores: one per method, layer and checkpoint, with points by rising ratio.
+    """Make the lines of a picture of scores: one per method, layer and checkpoint, with points by rising ratio.
 
     A line starts at base if it can be compared with base.
 
     Parameters
     ----------
     x
-        Function that returns the x value of a setting's figures, or None to leave the point out.
+        Function that returns the x value of a setting, given its figures, or None to leave the point out.
     timed
         Whether the picture shows times; then points measured on a busy machine are hollow.
     """
@@ -369,12 +376,12 @@ def _speed_up(row: Mapping[str, Any]) -> float | None:
 
 
 def _hollow(lines: Sequence[Line]) -> list[str]:
-    """Return the note that explains hollow points in a list if the lines have such points, else []."""
+    """Return a list with the note that explains hollow points, if the lines have such points; else []."""
     return [series.HOLLOW] * any(point.get("busy") for line in lines for point in line.points)
 
 
 def _has_points(lines: Sequence[Line]) -> bool:
-    """Tell whether the lines are worth drawing: their points have at least two different x values."""
+    """Tell whether a picture of the lines makes sense: their points have at least two different x values."""
     return len({point["x"] for line in lines for point in line.points}) > 1
 
 
@@ -411,7 +418,7 @@ def _curves(data: PageData, scope: str) -> tuple[list[Chart], list[str]]:
 
 
 def _paired(data: PageData, scope: str) -> list[str]:
-    """Return [:data:`series.PAIRED`], a note on how times are drawn, if any times are compared with base, else []."""
+    """Return the note on how times are drawn (:data:`series.PAIRED`) as a list; [] if none is compared with base."""
     return [series.PAIRED] * any(row.get("first_token_speedup") for _, row in _rows(data, scope))
 
 
@@ -454,7 +461,7 @@ def _costs(data: PageData, scope: str) -> tuple[list[Chart], list[str]]:
 
 
 def _durations(data: PageData, scope: str) -> tuple[list[Chart], list[str]]:
-    """Draw score against clip duration: one chart per method and layer, each with base's line. Also return notes.
+    """Draw score against clip duration, one chart per method and layer, each with base's line; also return notes.
 
     All charts have equal axes.
     """
@@ -488,7 +495,7 @@ def _durations(data: PageData, scope: str) -> tuple[list[Chart], list[str]]:
 
 
 def _task_tables(data: PageData) -> Section:
-    """Return the section with the tables that tasks and scorers provide for themselves."""
+    """Make the section of the tables that tasks and scorers provide for themselves."""
     task_tables = []
     for key in data.tasks:
         runs = {setting.name: setting.system.runs[key] for setting in data.settings if key in setting.system.runs}

@@ -33,12 +33,12 @@ HOLLOW, PALE = "Hollow points: times of a busy machine.", "Pale bars: times of a
 
 
 def palette(count: int) -> list[str]:
-    """Return `count` colours; beyond the last colour of the palette, they repeat."""
+    """Return `count` colours. After the last colour of the palette, they repeat."""
     return list(islice(cycle(_COLOURS + _MORE_COLOURS), count))
 
 
 def method_and_ratio(identity: Identity) -> tuple[str, float]:
-    """Return a setting's method and ratio from its run's identity; for joined methods, what both remove together."""
+    """Return (method, ratio) of a setting, given its run's identity. For joined methods: what both remove together."""
     parts = _parts(identity)
     if parts == [identity]:
         return str(identity.get("method", "?")), float(identity.get("ratio") or 0.0)
@@ -47,10 +47,10 @@ def method_and_ratio(identity: Identity) -> tuple[str, float]:
 
 
 def lines_of(identities: Sequence[Identity]) -> list[str]:
-    """Return the name of each setting's line: its method, and the parameters that distinguish its line from others.
+    """Return the name of each setting's line in a picture: its method, and the parameters that tell lines apart.
 
-    These are layer, place (`at`), the tower's layer, scope and schedule, each only if settings of the same method
-    differ in it.
+    The parameters are layer, place (`at`), the tower's layer, scope and schedule, each only if settings of the same
+    method differ in it.
     """
     methods = [method_and_ratio(identity)[0] for identity in identities]
     names = ("layer", "at", "tower_layer", "scope", "schedule")
@@ -83,18 +83,18 @@ def _built_in() -> tuple[str, ...]:
 
 
 def colour(method: str) -> str:
-    """Return the colour of a method by its key; joined methods (`fast_v+snapkv`) get the colour of the second part."""
+    """Return the colour of a method, given its key. Joined methods (`fast_v+snapkv`) get the second method's colour."""
     colours = _COLOURS + _MORE_COLOURS
     return BASE if method == "base" else colours[_place(method) % len(colours)]
 
 
 def mark(method: str) -> str:
-    """Return the shape of a method's points, as Vega's name for it, such as `square`."""
+    """Return the shape of a method's points, by Vega's name for it, such as `square`."""
     return _MARKS[_place(method) % len(_MARKS)]
 
 
 def dash(method: str) -> list[int]:
-    """Return the dashes of a method's line as lengths of dash and gap; [] draws a solid line.
+    """Return the dashes of a method's line, as lengths of dashes and gaps; [] for a solid line.
 
     The first methods are solid, later ones dashed, dotted, then long-dashed; joined methods have dashes and dots.
     """
@@ -104,7 +104,7 @@ def dash(method: str) -> list[int]:
 def _place(method: str) -> int:
     """Return the number that decides a method's colour, dashes and mark: its index in the registry of methods.
 
-    For a method that is not built in, it is made from the method's name.
+    For a method that is not built in, the number is made from the method's name.
     """
     names, last_part = _built_in(), method.rsplit("+", 1)[-1]
     return names.index(last_part) if last_part in names else len(names) + sum(last_part.encode())

@@ -1,4 +1,4 @@
-"""Write the summary of a sweep to the terminal, and as text, CSV and JSON."""
+"""Write the summary of a sweep to the terminal, and to files as text, CSV and JSON."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from audiomarathon.text import counted
 
 
 def print_outcome(outcome: Outcome, console: Console) -> None:
-    """Print scores, times and savings per checkpoint; then the failures."""
+    """Print a sweep's scores, times and savings per checkpoint; then its failures."""
     checkpoints = outcome.checkpoints
     for checkpoint, settings in checkpoints.items():
         for table in sweep(settings, f", {checkpoint}" if len(checkpoints) > 1 else ""):
@@ -34,7 +34,7 @@ def print_outcome(outcome: Outcome, console: Console) -> None:
 
 
 def write_outcome(outcome: Outcome, folder: Path, model: str) -> list[Path]:
-    """Write `summary.txt`, `summary.csv` and `summary.json` to a folder; return their paths.
+    """Write the summary of a sweep to a folder: `summary.txt`, `summary.csv` and `summary.json`; return their paths.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Make a frame for every view of results; `render` writes it to a terminal, Markdown, CSV, LaTeX or the page."""
+"""Make the table for every view of results; `render` writes it to a terminal, Markdown, CSV, LaTeX or the page."""
 
 from __future__ import annotations
 
@@ -39,9 +39,12 @@ _COUNTS = ("n", "errors", "unparsed", "cut_by_token_limit", "truncated")
 
 
 def of_task(task: Task, verdicts: Mapping[str, Sequence[Verdict]]) -> list[Table]:
-    """Return the tables that a task and its scorer add to the common ones; columns named `… %` show whole percent.
+    """Return the tables that a task and its scorer add to the common ones. Columns named `… %` show whole percent.
 
-    `verdicts` holds each setting's verdicts by the setting's name.
+    Parameters
+    ----------
+    verdicts
+        The verdicts of each setting, as {setting's name: verdicts}.
     """
     frames = task.frames(verdicts)
     task_tables = []
@@ -55,14 +58,14 @@ def of_task(task: Task, verdicts: Mapping[str, Sequence[Verdict]]) -> list[Table
 
 
 def _whole(share: float) -> str:
-    """Return whole percent, with halves rounded up."""
+    """Round a share in percent to a whole number, with halves rounded up; return it as text."""
     return str(math.floor(share + 0.5))
 
 
 def result_row(
     result: Result, saved: Mapping[str, Any] | None = None, beside: Finished | None = None
 ) -> dict[str, Any]:
-    """Return all figures of a finished setting in one row.
+    """Return all figures of a finished run in one row.
 
     Times are medians in seconds, sizes in bytes, speed-ups base ÷ setting, differences setting − base.
 
@@ -137,7 +140,7 @@ def _saved(saved: Mapping[str, Any], n: int) -> dict[str, Any]:
 def _speed_up(stage: str, gain: Mapping[str, Any]) -> dict[str, Any]:
     """Return the columns of a stage's speed-up: its value, interval, ideal, and remarks.
 
-    `gain` is the result of :func:`~audiomarathon.results.pairs.gains`, which explains them.
+    `gain` is the result of :func:`~audiomarathon.results.pairs.gains`, which explains its fields.
     """
     column = f"{stage}_speedup"
     row = with_interval(column, gain.get("measured"), gain.get("interval"))
@@ -152,9 +155,9 @@ def _speed_up(stage: str, gain: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _throughput(gain: Mapping[str, float] | None) -> dict[str, Any]:
-    """Return the columns of a setting's rate (samples a second) against base's, each in batches of its own size.
+    """Return the columns that compare a setting's samples per second with base's, each in batches of its own size.
 
-    The speed-up is None without comparable batches.
+    The speed-up is None if no batches can be compared.
     """
     if gain is None:
         return {"throughput_speedup": None}
@@ -168,10 +171,10 @@ def _throughput(gain: Mapping[str, float] | None) -> dict[str, Any]:
 
 
 def results(finished: Sequence[Result], title: str = "") -> Table:
-    """Show one row per task and setting: score with its 95 % interval, times, kept audio tokens and KV cache.
+    """Make the table of finished runs: score with its 95 % interval, times, kept audio tokens and KV cache.
 
-    Times are medians over samples in milliseconds; a dash means not measured. Endpoints have the latencies that the
-    client measured, and costs if prices are known.
+    It has one row per task and setting. Times are medians over samples in milliseconds; a dash means not measured.
+    Endpoints have the latencies that the client measured, and costs if prices are known.
     """
     return _scores([result_row(result) for result in finished], finished, title)
 
@@ -203,7 +206,7 @@ def sweep_rows(outcome: Outcome) -> list[dict[str, Any]]:
 
 
 def sweep(settings: Sequence[Finished], of: str = "") -> tuple[Table, Table]:
-    """Return two tables of a sweep's settings: scores and times, and savings against base on the same samples.
+    """Make the two tables of a sweep's settings: scores and times, and savings against base on the same samples.
 
     A speed-up is the median over samples of base ÷ setting, with its 95 % interval. `ideal` is computed from the FLOPs
     of prefill, or from the bytes that a decode step reads. Decode is measured only in runs with a forced number of
@@ -233,7 +236,7 @@ def sweep(settings: Sequence[Finished], of: str = "") -> tuple[Table, Table]:
 
 
 def lengths_text(lengths: Sequence[float] | None) -> str | None:
-    """Return each layer's mean cache length as text: `2×2600 26×1350` for two layers of 2,600 and 26 of 1,350 entries.
+    """Write each layer's mean KV-cache length as text: `2×2600 26×1350` for two layers of 2600 and 26 of 1350 entries.
 
     More than four groups of equal layers are shown as a range, `900–2600`.
     """
@@ -246,12 +249,16 @@ def lengths_text(lengths: Sequence[float] | None) -> str | None:
 
 
 def comparison(compared: Compared, missing: Sequence[str] = (), notes: Sequence[str] = ()) -> Table:
-    """Show one row per system on each task, group and mean; speed-ups are reference ÷ system: above 1 is faster.
+    """Make the table of a comparison: one row per system on each task, group and mean.
+
+    Speed-ups are reference ÷ system: above 1 is faster.
 
     Parameters
     ----------
     missing
-        Names of control runs (`random`) that are missing; each gets a row "not run".
+        Names of runs of the control `random` that are missing; each gets a row "not run".
+    notes
+        Lines below the table.
     """
     rows = [
         {"reference": compared.reference, "scope": heading, **comparison_row(row)}
@@ -270,7 +277,7 @@ def comparison(compared: Compared, missing: Sequence[str] = (), notes: Sequence[
 
 
 def in_halves(table: Table) -> list[Table]:
-    """Return a comparison as two tables that fit a narrow terminal: one of scores, one of speed-ups."""
+    """Split the table of a comparison in two that fit a narrow terminal: one of scores, one of speed-ups."""
     speed_ups = [name for name in table.columns if name.endswith("_speedup")]
     scores = replace(table, shown=[name for name in table.columns if name not in speed_ups])
     if not speed_ups:
@@ -281,7 +288,7 @@ def in_halves(table: Table) -> list[Table]:
 
 
 def comparison_row(row: Comparison) -> dict[str, Any]:
-    """Return a comparison as one row.
+    """Return a comparison as one row of a table.
 
     Its difference is marked as better or worse only if it is significant after Holm's correction for many tests.
     """
@@ -315,7 +322,7 @@ def comparison_row(row: Comparison) -> dict[str, Any]:
 
 
 def _decision(decision: Decision | None) -> dict[str, Any]:
-    """Return the columns for the result of a test of a margin (an allowed loss of score); none without a test."""
+    """Return the columns with the result of the test of a margin (an allowed loss of score); {} if none was tested."""
     if decision is None:
         return {}
     said = AS_BASE if decision.by_construction else "; ".join(filter(None, [decision.missing, decision.beside]))
@@ -338,7 +345,10 @@ def _decision(decision: Decision | None) -> dict[str, Any]:
 
 
 def kept(retained: Kept) -> Table:
-    """Show each setting's share of right replies on the samples that base answers right and the control does not."""
+    """Make the table of the share that each setting still answers right of samples that need the audio.
+
+    These are the samples that base answers right and the control run (silence or noise) does not.
+    """
     rows = [
         {"task": row.task, "setting": row.side, "n": row.samples, "clusters": row.clusters}
         | with_interval("kept", row.share, row.interval)
@@ -350,12 +360,15 @@ def kept(retained: Kept) -> Table:
 
 
 def at_margin(decision: Decision) -> str:
-    """Return a verdict about a margin as text, such as `no worse by more than 0.02`."""
+    """Return the verdict of the test of a margin as text, such as `no worse by more than 0.02`."""
     return decision.verdict if decision.verdict == OPEN else f"{decision.verdict} by more than {decision.margin:g}"
 
 
 def _in_sections(rows: Sequence[Comparison]) -> list[tuple[str, Comparison]]:
-    """Return (heading, row) for each row: rows of single tasks first, of the overall mean last."""
+    """Give each comparison the heading under which the table shows it; return (heading, comparison) pairs.
+
+    Single tasks come first, then groups, and the overall mean last.
+    """
     sections: dict[tuple[str, tuple[str, ...]], list[Comparison]] = {}
     for row in rows:
         sections.setdefault((row.scope, row.tasks), []).append(row)
@@ -369,7 +382,7 @@ def _in_sections(rows: Sequence[Comparison]) -> list[tuple[str, Comparison]]:
 
 
 def reproduction(rows: Sequence[Mapping[str, Any]], title: str, notes: Sequence[str] = ()) -> Table:
-    """Show our scores beside the published ones, × 100: per task, per group and overall."""
+    """Make the table of our scores beside the published ones, × 100: per task, per group and overall."""
     interval_rows = [{**row, **with_interval("mine", row["mine"], row["interval"])} for row in rows]
     shown = ("scope", "samples", "unparsed", "mine", "weighted", "published", "difference", "agrees")
     hundredths = {"mine": "mine × 100 [95 %]", "weighted": "weighted F1", "published": "published"}
@@ -380,7 +393,7 @@ def reproduction(rows: Sequence[Mapping[str, Any]], title: str, notes: Sequence[
 
 
 def verification(reports: Sequence[TaskReport]) -> Table:
-    """Show one row per task: found and expected samples, and the number of problems."""
+    """Make the table of the data's checks, a row per task: found and expected samples, and the number of problems."""
     rows = []
     for report in reports:
         expected = report.expected
@@ -404,7 +417,7 @@ def verification(reports: Sequence[TaskReport]) -> Table:
 
 
 def durations(all_durations: Sequence[Durations]) -> Table:
-    """Show one row per task: clip durations in seconds, and total hours."""
+    """Make the table of clip durations in seconds, and total hours, one row per task."""
     from audiomarathon.data.durations import PERCENTILES
 
     rows = [
@@ -419,7 +432,7 @@ def durations(all_durations: Sequence[Durations]) -> Table:
 
 
 def tokens(all_durations: Sequence[Durations]) -> Table:
-    """Show one row per task: audio tokens of the median and the longest clip, for each token rate."""
+    """Make the table of audio tokens that clips take, per task: for the median and the longest clip, at each rate."""
     rows, notes = list[dict[str, Any]](), dict[str, None]()
     for task_durations in all_durations:
         row: dict[str, Any] = {"audio tokens": task_durations.task.key}
@@ -431,7 +444,7 @@ def tokens(all_durations: Sequence[Durations]) -> Table:
 
 
 def status(statuses: Sequence[RunStatus]) -> Table:
-    """Show the progress of one checkpoint's runs, one row per run."""
+    """Make the table of the progress of one checkpoint's runs, one row per run."""
     from audiomarathon.engine.progress_view import answered_text
 
     rows = [
@@ -450,7 +463,7 @@ def status(statuses: Sequence[RunStatus]) -> Table:
 
 
 def running(statuses: Sequence[RunStatus], now: datetime.datetime) -> Table:
-    """Show speed and expected end of one checkpoint's running tasks, one row per task; `now` is the current time."""
+    """Make the table of the speed and expected end of one checkpoint's running tasks; `now` is the current time."""
     from audiomarathon.engine.progress_view import ending
 
     rows = []

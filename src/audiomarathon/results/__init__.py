@@ -1,1 +1,1 @@
-"""Combine runs: comparisons, savings, the best setting, status."""
+"""Compute figures over many runs: comparisons, savings, the best setting, progress."""

@@ -64,7 +64,10 @@ Timed = list[tuple[Record, Record]]
 
 
 def conditions_of(run: Run) -> dict[str, str]:
-    """Return the conditions of a run (precision, seed, …) by field of its identity, each as a text for names."""
+    """Return the conditions of a run, such as precision and seed, as {field of its identity: text to show}.
+
+    A text such as `seed {}` has a place for the value.
+    """
     conditions = {name: form for name, form in _CONDITIONS.items() if name in run.identity}
     return conditions | {name: "model code {:.6}" for name in run.identity if name.startswith(_MODEL_CODE)}
 
@@ -75,7 +78,7 @@ def _differing(run: Run, other: Run, names: Iterable[str]) -> list[str]:
 
 
 def _other_questions(run: Run, other: Run) -> list[str]:
-    """Return the identity fields that belong to the question (prompts, data, …) and differ between two runs.
+    """Return the names of the identity fields about the question (prompts, data, …) in which two runs differ.
 
     The data of a control run (silence, noise) differs on purpose, so it is not compared.
     """
@@ -91,7 +94,7 @@ def _origins(*runs: Run) -> set[object]:
 
 
 def other_question(run: Run, other: Run) -> str:
-    """Return why the scores of two runs of a task may not be compared; "" if they may."""
+    """Return why the scores of two runs of one task may not be compared; "" if they may."""
     if not (differing := _other_questions(run, other)):
         return ""
     plain = [_SAID[name] for name in differing if name in _SAID][:1]
@@ -101,17 +104,17 @@ def other_question(run: Run, other: Run) -> str:
 
 
 def other_conditions(run: Run, other: Run) -> list[str]:
-    """Name the conditions in which two runs differ, such as `seed 7`; ignore fields that only one run has."""
+    """Return the conditions in which two runs differ, as texts such as `seed 7`; skip fields that only one run has."""
     forms = {name: form for name, form in conditions_of(run).items() if name in other.identity}
     texts = [forms[name].format(run.identity[name]) for name in _differing(run, other, forms)]
     return texts + [f"[{run.control}]"] * (run.control != other.control and bool(run.control))
 
 
 def marks_of_graphs(runs: Iterable[Run]) -> Callable[[Run], str]:
-    """Return a function that names a run's decode "as a graph", and other runs "".
+    """Make a function that returns "as a graph" for a run that decoded as a CUDA graph, and "" for any other run.
 
-    Runs are named only if some setting of the checkpoint was run both ways: in one sweep, some methods may decode as a
-    graph and others not.
+    It returns "" for all runs of a checkpoint unless some setting of the checkpoint was run both ways: in one sweep,
+    some methods may decode as a graph and others not.
     """
     ways: dict[tuple[str, str, str, str], set[object]] = {}
     for run in runs:
@@ -121,9 +124,9 @@ def marks_of_graphs(runs: Iterable[Run]) -> Callable[[Run], str]:
 
 
 def apart(run: Run, other: Run) -> str:
-    """Name the question (prompts, data) and the conditions (seed, …) in which a run differs from another; "" if none.
+    """Return a text that names what differs between two runs: prompts, data, seed, …; "" if nothing does.
 
-    The text tells their lines in a picture apart.
+    It distinguishes the runs' lines in a picture.
     """
     named = [
         f"{name} {run.identity.get(name)}" if name == "max_new_tokens" else f"other {name.removeprefix(CODE)}"
@@ -133,12 +136,12 @@ def apart(run: Run, other: Run) -> str:
 
 
 def is_base(run: Run) -> bool:
-    """Tell whether a run is of base, the model without compression."""
+    """Tell whether a run is of base, which means that no method removed anything."""
     return run.method == Base().label
 
 
 def base_among(run: Run, runs: Sequence[Run]) -> Run | None:
-    """Return a run's base (the run without compression) of the same task and conditions; None if there is none.
+    """Return the run without compression (base) that has a run's task and conditions; None if there is none.
 
     Of several, prefer a run that was asked the same question, then a run with comparable times, including decode.
     """
@@ -161,7 +164,7 @@ def base_among(run: Run, runs: Sequence[Run]) -> Run | None:
 
 
 def other_machine(run: Run, base: Run) -> str:
-    """Return why the times of two runs may not be compared, even within one session; "" if they may."""
+    """Return why the times of two runs may not be compared, even if they come from one session; "" if they may."""
     if why := _other_kind(run, base):
         return why
     if CASCADE in _origins(run, base) or any(
@@ -185,7 +188,10 @@ def _other_kind(run: Run, base: Run) -> str:
 
 
 def _costs(both: Sequence[tuple[Record, Record]]) -> str:
-    """Return a text with the median times and memory of a run and of its base, on the samples that both answered."""
+    """Describe the median time to the first token, peak memory and cost of a run and of the reference.
+
+    `both` has (reference's record, run's record) of each sample that both answered.
+    """
     records, theirs = ([pair[side] for pair in both] for side in (1, 0))
     told = [f"{_first_token(records)} to the first token, the reference {_first_token(theirs)}"]
     if any(known := [_peak(records), _peak(theirs)]):
@@ -196,7 +202,7 @@ def _costs(both: Sequence[tuple[Record, Record]]) -> str:
 
 
 def _first_token(records: Sequence[Record]) -> str:
-    """Return the median seconds to the first token as text; for an endpoint, the latency."""
+    """Return the median seconds to the first token as text. For an endpoint, it is the latency."""
     known = [record.time["prefill"] if record.time else (record.latency or {}).get("first_token") for record in records]
     seconds = [time for time in known if time is not None]
     return f"{statistics.median(seconds):.3g} s" if seconds else "an unknown time"
@@ -215,15 +221,20 @@ def _charged(records: Sequence[Record]) -> str:
 
 
 def timed_pairs(run: Run, base: Run, both: Sequence[tuple[Record, Record]]) -> tuple[Timed, bool, str]:
-    """Return the pairs of records (base's, run's) whose times may be compared.
+    """Return the samples whose times may be compared between a run and its base.
 
-    These are the pairs from one session (one call of a command), as in a sweep. Without such pairs, they are all timed
-    pairs, if machine and precision agree and no other process was busy.
+    These are the samples that both answered in one session (one call of a command), as in a sweep. If there are none,
+    they are all timed samples, provided that machine and precision agree and no other process was busy.
+
+    Parameters
+    ----------
+    both
+        (base's record, run's record) of each sample that both answered.
 
     Returns
     -------
     list
-        The pairs.
+        The pairs of `both` whose times may be compared.
     bool
         Whether they come from different sessions.
     str
@@ -240,10 +251,16 @@ def timed_pairs(run: Run, base: Run, both: Sequence[tuple[Record, Record]]) -> t
 
 
 def batched_pairs(run: Run, base: Run, both: Sequence[tuple[Record, Record]]) -> tuple[Timed, str]:
-    """Return the pairs of records (base's, run's) in batches with comparable seconds, and the reason if there are none.
+    """Return the samples that both runs answered in batches with comparable seconds, and why there are none.
 
-    The rule is that of :func:`timed_pairs`, but devices are not compared, since untimed runs do not name them. The
-    reason is "" if there are pairs, or if a run did not run in batches.
+    The rule is that of :func:`timed_pairs`, but devices are not compared, since untimed runs do not name them.
+
+    Returns
+    -------
+    list
+        (base's record, run's record) of these samples.
+    str
+        Why there are none; "" if there are some, or if one of the runs did not run in batches.
     """
     if not (measured := [pair for pair in both if pair[0].batch and pair[1].batch]):
         return [], ""
@@ -257,7 +274,7 @@ def batched_pairs(run: Run, base: Run, both: Sequence[tuple[Record, Record]]) ->
 
 
 def other_session(run: Run, base: Run) -> str:
-    """Return why the two runs' times, which come from different sessions, may not be compared; "" if they may."""
+    """Return why times of two runs from different sessions may not be compared; "" if they may."""
     sessions, other = (list(_sessions(side).values()) for side in (run, base))
     machines = [[(session.get("environment") or {}).get(name) for name in _MACHINE] for session in (*sessions, *other)]
     if not sessions or not other or None in machines[0][:2] or any(machine != machines[0] for machine in machines):
@@ -273,12 +290,12 @@ def other_session(run: Run, base: Run) -> str:
 
 
 def timed_sessions(runs: Iterable[Run]) -> set[str]:
-    """Return the sessions of the runs' timed records; a session names the command's start time and process."""
+    """Return the sessions in which the runs' times were taken, each as the start time and process of the command."""
     return {str(record.session) for run in runs for record in run.records.values() if record.time}
 
 
 def _sessions(run: Run) -> dict[str, Mapping[str, Any]]:
-    """Return the sessions (calls of a command) that wrote the run's records: their facts, by start time."""
+    """Return the sessions (calls of a command) that wrote the run's records, as {start time: the session's facts}."""
     starts = {str(record.session).partition(" ")[0] for record in run.records.values() if record.session}
     return {
         session["started"]: session for session in run.facts.get("sessions") or () if session.get("started") in starts
@@ -286,9 +303,9 @@ def _sessions(run: Run) -> dict[str, Mapping[str, Any]]:
 
 
 def _sharing(run: Run) -> set[int]:
-    """Return the distinct counts of Ray workers that shared a GPU or a machine's cores.
+    """Return how many Ray workers shared a GPU or a machine's cores, in each session that ran samples.
 
-    The counts are those of the sessions (calls of a command) that ran samples; 1 means that nothing was shared.
+    A session is one call of a command. Equal numbers appear once; 1 means that nothing was shared.
     """
     return {
         session.get("workers_sharing", 1) for session in run.facts.get("sessions", []) if session.get("samples") != 0

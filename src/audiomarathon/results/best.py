@@ -1,6 +1,6 @@
-"""Find the best-scoring setting within a limit on latency, or the fastest one that reaches a score.
+"""Find the best-scoring system within a limit on latency, or the fastest one that reaches a score.
 
-All systems and the reference are ranked on the same samples of the same tasks.
+A system is a model with a method. All systems and the reference are ranked on the same samples of the same tasks.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from audiomarathon.results.compare import Compared, Comparison, LeftOut, row_of,
 from audiomarathon.results.pairs import AS_BASE, Pairs, mean_scores, speed_up_alone
 
 SETTLE = "more samples, timed beside base on a quiet machine, would settle it"
-"""Advice for the doubts that :meth:`Ranking.doubts` returns."""
+"""Advice to print after the doubts that :meth:`Ranking.doubts` returns."""
 
 Ids = Mapping[str, frozenset[str]]
 
 
 @dataclass(frozen=True)
 class Ranked:
-    """A system in a ranking: its score, and its speed-up.
+    """A system (a model with a method) in a ranking, with its score and its speed-up.
 
     The speed-up is the reference's time to first token ÷ the system's; above 1, the system is faster.
     """
@@ -31,7 +31,7 @@ class Ranked:
 
     @property
     def is_random(self) -> bool:
-        """Whether the system is the control `random`, which any method should beat."""
+        """Whether the method is the control `random`, which drops random tokens; any method should beat it."""
         return any(word.startswith("random-") for word in self.name.split())
 
 
@@ -42,7 +42,8 @@ class Ranking:
     Attributes
     ----------
     ids
-        The samples used, by task: all ranked systems answered them, with times comparable to the reference's.
+        Ids of the samples used, as {task: ids}: all ranked systems answered them, with times comparable to the
+        reference's.
     candidates
         The ranked systems; the reference comes first.
     left_out
@@ -61,7 +62,7 @@ class Ranking:
 
     @property
     def reference(self) -> str:
-        """The reference's name."""
+        """Name of the system that the others are compared with."""
         return self._compared.reference
 
     def best(self, *, latency: float | None = None, score: float | None = None, random: bool = True) -> Ranked | None:
@@ -86,7 +87,7 @@ class Ranking:
         return max(good, key=lambda candidate: (candidate.speed, candidate.score), default=None)
 
     def faster(self, points: float) -> list[Ranked]:
-        """Return the systems that are faster than the reference and score at most `points` below it, fastest first.
+        """Return the systems that are faster than the reference and score at most `points` lower, fastest first.
 
         On a scale from 0 to 1, 0.01 is one point.
         """
@@ -97,7 +98,7 @@ class Ranking:
         return sorted(good, key=lambda candidate: (-candidate.speed, -candidate.score))
 
     def doubts(self, candidate: Ranked, points: float | None = None) -> list[str]:
-        """Return the reasons to doubt, on these samples, that a candidate is faster than the reference and as good.
+        """Return the reasons to doubt, on these samples, that a system is faster than the reference and as good.
 
         If margins (allowed losses of score) are tested, each of the ranking's tasks must have the verdict "no worse".
 
@@ -121,9 +122,9 @@ class Ranking:
         return [*(why for why, holds in doubts.items() if holds), *self._undecided(candidate)]
 
     def _undecided(self, candidate: Ranked) -> list[str]:
-        """Return why the tests of margins (allowed losses of score) do not say that a candidate is no worse, by task.
+        """Return, for each task, why the test of its margin (allowed loss of score) does not find a system no worse.
 
-        [] if no margins are tested.
+        The list is empty if all tests find it no worse, or if no margins are tested.
         """
         rows = {row.scope: row for row in self._compared.rows if row.side == candidate.name and len(row.tasks) == 1}
         if all(row.decision is None for row in self._compared.rows):
@@ -144,7 +145,7 @@ class Ranking:
         return whys
 
     def row(self, candidate: Ranked) -> Comparison | None:
-        """Compare a candidate with the reference on the ranking's samples; None for the reference itself."""
+        """Compare a system with the reference on the ranking's samples; return None for the reference itself."""
         if candidate.name == self._compared.reference:
             return None
         members = _members(self._compared.shared[candidate.name], self.ids)
@@ -158,11 +159,11 @@ class Ranking:
 
 
 def ranking_of(compared: Compared) -> Ranking:
-    """Return the systems that can be ranked on the same samples of the same tasks.
+    """Rank the systems that can be ranked on the same samples of the same tasks.
 
-    First choose tasks: the set with the largest number of tasks × number of systems that have times for all of them
-    (ties: more tasks, then by name). Then choose systems: those with the largest number of common samples × number of
-    systems. So a few incomplete systems do not shrink the ranking.
+    First choose tasks: the set with the largest product of the number of its tasks and the number of systems that have
+    times for all of them (if equal: more tasks, then by name). Then choose systems: those with the largest product of
+    the number of common samples and the number of systems. So a few incomplete systems do not shrink the ranking.
     """
     timed = {
         name: {key: frozenset(record.id for _, record in pairs.timed) for key, pairs in shared.items() if pairs.timed}
@@ -187,7 +188,13 @@ def ranking_of(compared: Compared) -> Ranking:
 
 
 def _common_tasks(sets: Sequence[frozenset[str]]) -> list[str]:
-    """Return the set of tasks with the largest number of tasks × number of systems that have them all."""
+    """Return the set of tasks with the largest product of its size and the number of systems that have all its tasks.
+
+    Parameters
+    ----------
+    sets
+        The tasks of each system.
+    """
     closed: set[frozenset[str]] = set()
     for tasks in sets:  # all intersections of the systems' task sets
         closed |= {tasks, *(tasks & other for other in closed)}
@@ -201,9 +208,19 @@ def _common_tasks(sets: Sequence[frozenset[str]]) -> list[str]:
 
 
 def _common_samples(sides: Mapping[str, Ids]) -> tuple[Ids, list[str]]:
-    """Choose systems so that (samples that all of them answered) × (number of systems) is large.
+    """Choose systems so that the number of samples that all answered, times the number of systems, is large.
 
-    Return these samples by task, and the systems' names. `sides` holds each system's samples.
+    Parameters
+    ----------
+    sides
+        The samples of each system, as {system: {task: ids}}.
+
+    Returns
+    -------
+    dict
+        Ids of the samples that all chosen systems answered, by task.
+    list
+        Names of the chosen systems.
     """
     largest = (0, 0)
     common: dict[str, frozenset[str]] = {}
@@ -236,5 +253,5 @@ def _ranked(compared: Compared, ids: Ids, chosen: Sequence[str]) -> list[Ranked]
 
 
 def _members(shared: Mapping[str, Pairs], ids: Ids) -> list[Pairs]:
-    """Return a system's pairs with the reference on the samples `ids`, one :class:`Pairs` per task."""
+    """Return a system's samples paired with the reference's: one :class:`Pairs` per task, of samples in `ids` only."""
     return [shared[task].only(of_task) for task, of_task in ids.items()]

@@ -1,6 +1,7 @@
-"""Compare settings or models on the samples that both answered: scores, tests and speed-ups, per task and overall.
+"""Compare systems on the samples that both answered: scores, tests and speed-ups, per task and overall.
 
-Differences are paired on samples; intervals and tests work on whole clusters (`metrics/paired.py`).
+A system is one method on one model. Each sample of a system is paired with the reference's; intervals and tests treat
+a cluster of samples (such as questions about one clip) as one unit (`metrics/paired.py`).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from audiomarathon.runs.read import uncollected
 
 @dataclass(frozen=True)
 class Comparison:
-    """A system compared with the reference, on one task, a group of tasks, or all tasks.
+    """A system (a method on a model) compared with the reference, on one task, a group of tasks, or all tasks.
 
     Attributes
     ----------
@@ -43,7 +44,7 @@ class Comparison:
     verdict
         The paired test: difference in score, its interval and p.
     p_adjusted
-        p by Holm's correction, over all rows of the same kind (tasks, groups, overall).
+        p after Holm's correction over all rows of the same kind (tasks, groups, overall).
     mcnemar
         p of McNemar's exact test; None unless the row is one task, every sample is a separate cluster, and every reply
         is right or wrong.
@@ -55,15 +56,15 @@ class Comparison:
     clusters
         Number of clusters of the task that has the fewest.
     alike
-        "= base" if the replies equal the reference's by construction, "same replies" if they happen to be equal, else
-        "".
+        "= base" if the replies must be equal to the reference's, since the method acts only after the only token of a
+        reply is chosen; "same replies" if they happen to be equal; else "".
     throughput
-        Samples a second of both sides, as :func:`~audiomarathon.results.pairs.throughput` returns them; None without
+        Samples per second of both sides, as :func:`~audiomarathon.results.pairs.throughput` returns them; None without
         comparable batches.
     unbatched
-        Why samples a second are missing although both sides ran in batches; "" if they are not missing.
+        Why samples per second are missing although both sides ran in batches; "" if they are not missing.
     decision
-        Result of the test of a margin; None without a margin, and for means over tasks.
+        Result of the test of a margin (an allowed loss of score); None without a margin, and for means over tasks.
     across, busy
         Whether times come from different sessions, and whether the machine was busy when they were taken.
     """
@@ -93,13 +94,23 @@ class Comparison:
 
 
 def is_clear(row: Comparison) -> bool:
-    """Tell whether the difference between system and reference is significant (p < 0.05 after Holm's correction)."""
+    """Tell whether a system's score differs significantly from the reference's (p < 0.05 after Holm's correction)."""
     return row.p_adjusted is not None and row.p_adjusted < 0.05
 
 
 @dataclass(frozen=True)
 class LeftOut:
-    """What was not compared: a system (`side`), or one of its tasks (`task`; "" for all), and the reason."""
+    """A system that was not compared, on one task or on any, and the reason.
+
+    Attributes
+    ----------
+    side
+        The system's name.
+    task
+        The task's key; None or "" if the system was left out on all tasks.
+    why
+        The reason.
+    """
 
     side: str
     task: str | None
@@ -115,7 +126,7 @@ class Compared:
     reference
         The reference's name.
     shared
-        The pairs of each system with the reference, by the system's name and by task.
+        The samples of each system paired with the reference's, as {system: {task: pairs}}.
     rows
         The comparisons: for each system, one per task, per group of tasks, and overall.
     left_out
@@ -123,7 +134,7 @@ class Compared:
     seed
         Seed of intervals and tests.
     controls
-        Names of the systems that heard control audio.
+        Names of the systems that heard control audio (silence or noise in place of the clips).
     """
 
     reference: str
@@ -152,11 +163,11 @@ def compare(
     Parameters
     ----------
     more
-        Additional means over tasks: {name of the mean: its tasks}. Only systems that ran all its tasks get the mean.
+        Additional means over tasks, as {name of the mean: its tasks}. Only systems that ran all its tasks get the mean.
     stages
         Stages to compute speed-ups of.
     margins
-        Margins to test, by task; the key "" is for all other tasks.
+        Allowed losses of score to test, as {task: margin}; the key "" is for all other tasks.
 
     Raises
     ------
@@ -186,7 +197,7 @@ def compare(
 def compare_with(
     systems: Sequence[System], name: str | None, *, seed: int = 42, margins: Mapping[str, float] | None = None
 ) -> Compared:
-    """Compare all systems with the one called `name`; without a name, with the unpruned `base`, or else with the first.
+    """Compare all systems with the one called `name`; without a name, with base (no compression), else with the first.
 
     Raises
     ------
@@ -203,7 +214,7 @@ def compare_with(
 
 
 def check_margins(margins: Mapping[str, float], systems: Sequence[System]) -> None:
-    """Refuse margins (allowed losses of score) for tasks that no system ran.
+    """Raise an error if a margin (an allowed loss of score) is set for a task that no system ran.
 
     Raises
     ------
@@ -221,7 +232,7 @@ _FEW = 3  # this many settings are always listed
 def lines_by_reason(left_out: Iterable[LeftOut], every: Collection[str] = ()) -> list[str]:
     """Return one line per reason: the systems and tasks that were left out for this reason, then the reason.
 
-    A list of at least all systems in `every`, if these are more than three, is called "all 11 settings".
+    If a line would name all systems in `every`, and these are more than three, it says "all 11 settings" instead.
     """
     by_reason: dict[str, dict[str, list[str]]] = {}
     for omission in left_out:
@@ -244,7 +255,7 @@ def lines_by_reason(left_out: Iterable[LeftOut], every: Collection[str] = ()) ->
 
 
 def _unanswered(name: str, system: System) -> list[LeftOut]:
-    """Return a note for each task of a system on which samples failed or are not run yet, with their number."""
+    """For each task on which a system has failed or missing samples, return a note with their number."""
     lacking = {key: run.expected - len(run.records) for key, run in system.runs.items()}
     return [
         LeftOut(name, key, f"{count:,} of {system.runs[key].expected:,} samples failed or not run yet")
@@ -254,9 +265,19 @@ def _unanswered(name: str, system: System) -> list[LeftOut]:
 
 
 def _in_common(name: str, system: System, base: System, of_base: str) -> tuple[dict[str, Pairs], list[LeftOut]]:
-    """Pair a system with the reference: return the pairs by task, and the tasks and samples that have no pair.
+    """Pair a system's samples with the reference's.
 
-    `of_base` is the reference's name for messages.
+    Parameters
+    ----------
+    base, of_base
+        The reference, and its name for messages.
+
+    Returns
+    -------
+    dict
+        The pairs, by task.
+    list
+        The tasks and samples that have no pair, with the reason.
     """
     shared: dict[str, Pairs] = {}
     left_out: list[LeftOut] = []
@@ -280,9 +301,16 @@ def _rows(
     more: Mapping[str, Sequence[str]],
     stages: Collection[str],
 ) -> list[Comparison]:
-    """Return a system's comparisons with the reference: on each task, each group with several tasks, and all tasks.
+    """Compare a system with the reference: on each task, each group with several tasks, and all tasks.
 
-    `more` are additional means, `stages` those whose speed-up is computed.
+    Parameters
+    ----------
+    tasks
+        The pairs of samples, by task.
+    more
+        Additional means over tasks, as {name of the mean: its tasks}.
+    stages
+        Stages whose speed-up is computed.
     """
     known = {scope: list(keys) for scope, keys in more.items() if all(key in tasks for key in keys)}
     scopes = {key: [key] for key in tasks} | scopes_of(tasks) | known
@@ -295,9 +323,9 @@ def _rows(
 
 
 def weighed(draws: Mapping[str, Drawn], seed: int) -> PairedResult:
-    """Test the difference in the mean over tasks, weighted as the benchmark weights them.
+    """Test the difference between system and reference in the mean over tasks, with the benchmark's weights of tasks.
 
-    `draws` holds each task's difference in random resamples and swaps, by the task's key.
+    `draws` holds, for each task, the differences in random resamples and after random swaps.
     """
     weights = weights_of(list(draws))
     return judge([drawn.scaled(weight) for drawn, weight in zip(draws.values(), weights, strict=True)], seed)
@@ -311,7 +339,15 @@ def row_of(
     seed: int,
     stages: Collection[str] = STAGES,
 ) -> Comparison:
-    """Make the comparison of the system `name` with the reference, from its pairs (one per task) and test result."""
+    """Make the row that compares the system `name` with the reference.
+
+    Parameters
+    ----------
+    members
+        The samples paired with the reference's, one :class:`Pairs` per task.
+    verdict
+        Result of the paired test.
+    """
     score, reference_score = mean_scores(members)
     return Comparison(
         scope=scope,
@@ -341,15 +377,12 @@ def row_of(
 
 
 def _alike(members: Sequence[str]) -> str:
-    """Return "= base" if this holds for every task, "same replies" if all replies are equal, "" if any reply differs.
-
-    `members` are the values of :attr:`Pairs.alike` of the tasks.
-    """
+    """Join tasks' :attr:`Pairs.alike`: "" if a reply differs, "= base" if all tasks have it, else "same replies"."""
     return "" if "" in members else next((text for text in members if text != AS_BASE), AS_BASE)
 
 
 def _adjusted(rows: Sequence[Comparison]) -> list[Comparison]:
-    """Fill in p by Holm's correction, separately for each kind of row (tasks, groups, overall)."""
+    """Return the comparisons with their p values corrected by Holm, separately for tasks, groups, and overall rows."""
     adjusted = holm_within([(kind_of(row.scope, row.tasks), row.verdict.p) for row in rows])
     return [replace(row, p_adjusted=p) for row, p in zip(rows, adjusted, strict=True)]
 
@@ -357,7 +390,10 @@ def _adjusted(rows: Sequence[Comparison]) -> list[Comparison]:
 def _decided(
     rows: Sequence[Comparison], shared: Mapping[str, Mapping[str, Pairs]], margins: Mapping[str, float]
 ) -> list[Comparison]:
-    """Fill in the result of testing each task's margin (allowed loss of score), corrected over settings and tasks."""
+    """Return the comparisons with the result of testing each task's margin (an allowed loss of score) filled in.
+
+    The tests are corrected for their number, over systems and tasks.
+    """
     asked = {
         place: (shared[row.side][row.scope], margin)
         for place, row in enumerate(rows)
@@ -374,9 +410,9 @@ def _decided(
 
 
 def holm_within(tests: Sequence[tuple[str | None, float | None]]) -> list[float | None]:
-    """Adjust p values by Holm's correction, separately for each kind.
+    """Correct p values by Holm's method, separately for each kind of test.
 
-    Each test is (kind, p). Return the adjusted p values in the same order; None for a test without a kind or p.
+    Each test is (kind, p). Return the corrected p values in the same order; None for a test without a kind or p.
     """
     corrected_ps: list[float | None] = [None] * len(tests)
     for kind in {kind for kind, _ in tests} - {None}:

@@ -1,9 +1,9 @@
-"""Compare methods by the share that stays right of samples that base answers right and a control does not.
+"""Compare methods on the samples that base answers right with the audio and wrong without it.
 
-Samples that are answered right without the audio say nothing about a method, nor do samples that base answers wrong.
-The other samples separate *methods from each other* better. They say nothing about the loss against base: base is right
-on all of these samples because they were selected so, and any setting scores below it, even if it differs only by
-chance.
+A method's figure is the share of these samples that it still answers right. Samples that are answered right without the
+audio (on silence or noise) say nothing about a method, nor do samples that base answers wrong. The other samples
+separate *methods from each other* better. They say nothing about the loss against base: base is right on all of these
+samples because they were selected so, and any setting scores below it, even if it differs only by chance.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ CONTROLS = ("silence", "noise")  # controls by preference: the first that was ru
 
 @dataclass(frozen=True)
 class KeptRow:
-    """The share of the selected samples that a setting answers right, with its interval over clusters."""
+    """The share of the selected samples that a setting answers right on a task, with its interval over clusters."""
 
     task: str
     side: str
@@ -35,7 +35,17 @@ class KeptRow:
 
 @dataclass(frozen=True)
 class Kept:
-    """All settings' shares; `control` is the name of the control run, and `notes` has lines for the reader."""
+    """The shares of all settings.
+
+    Attributes
+    ----------
+    reference
+        Name of the setting that had to answer the samples right.
+    control
+        Name of the run on silence or noise that had to answer them wrong.
+    notes
+        Lines for the reader.
+    """
 
     reference: str
     control: str
@@ -44,7 +54,7 @@ class Kept:
 
 
 def kept_of(systems: Sequence[System], compared: Compared) -> Kept:
-    """Return the shares of all settings that were compared with the reference.
+    """Select the samples that the reference answers right and its control wrong; return each setting's share of them.
 
     Only tasks count whose replies are right or wrong.
 
@@ -74,9 +84,9 @@ def kept_of(systems: Sequence[System], compared: Compared) -> Kept:
 
 
 def _control(systems: Sequence[System], compared: Compared) -> tuple[str, Mapping[str, Pairs]]:
-    """Find the run of the reference's setting on silence or noise; return its name, and its pairs by task.
+    """Find the run of the reference's setting on silence or noise.
 
-    A pair is the reference's and this run's verdict on one sample.
+    Return its name, and its samples paired with the reference's, by task.
     """
     kinds = {f"{compared.reference} [{kind}": kind for kind in CONTROLS}
     names = [name for begin in kinds for name in compared.controls if name.startswith(begin)]

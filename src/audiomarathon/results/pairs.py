@@ -1,6 +1,6 @@
-"""Pair two runs of a task: the samples that both answered, and those with comparable times.
+"""Pair two runs of a task: find the samples that both answered, and those whose times can be compared.
 
-Every difference, speed-up and saving of a setting against base comes from one :class:`Pairs`.
+Every difference, speed-up and saving of a setting against base (no compression) comes from one :class:`Pairs`.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def time_of(record: Record, stage: str) -> float | None:
 
 @contextmanager
 def _as_written() -> Iterator[None]:
-    """Turn errors inside the block, such as a missing field of `run.json`, into a :class:`RecordError`."""
+    """Inside the block, turn errors such as a missing field of `run.json` into a :class:`RecordError`."""
     try:
         yield
     except (AttributeError, KeyError, TypeError, ValueError) as error:
@@ -83,7 +83,7 @@ class Pairs:
         Whether times come from different sessions (calls of a command), under the conditions of
         :data:`~audiomarathon.results.beside.ACROSS`.
     lost
-        Number of the run's samples without a pair, by reason.
+        Number of the run's samples without a pair, as {reason: number}.
     """
 
     task: Task
@@ -99,10 +99,11 @@ class Pairs:
     @classmethod
     @_as_written()
     def of(cls, run: Run, reference: Run) -> Pairs:
-        """Pair the samples that two runs of a task answered; for the reference, earlier calls of its command count too.
+        """Pair the samples that two runs of a task answered.
 
-        Which scores and times may be compared, :mod:`~audiomarathon.results.beside` decides. A control run is paired
-        with a run on the real clips by sample id, without times.
+        Samples that only earlier calls of the reference's command selected count too.
+        :mod:`~audiomarathon.results.beside` decides which scores and times may be compared. A control run (silence,
+        noise) is paired with a run on the real clips by sample id, without times.
 
         Raises
         ------
@@ -128,7 +129,10 @@ class Pairs:
         return pairs
 
     def only(self, ids: Collection[str]) -> Pairs:
-        """Return a copy with the pairs of these samples only; return this object, with its cache, if these are all."""
+        """Return a copy with these samples only.
+
+        If these are all samples, return this object, with its cached results.
+        """
         pairs = [pair for pair in self.pairs if pair[1].record.id in ids]
         if len(pairs) == len(self.pairs):
             return self
@@ -136,7 +140,7 @@ class Pairs:
 
     @cached_property
     def pair(self) -> Pair:
-        """Both runs' sums (counts, scores) over each cluster, for the paired test of the headline score."""
+        """Both runs' counts and scores, added up over each cluster of samples, for the paired test of the score."""
         scorer = self.task.scorer
         ours = sums_of(scorer, [verdict for _, verdict in self.pairs])
         whole = len(self.pairs) == len(self.base.verdicts)
@@ -148,7 +152,7 @@ class Pairs:
         return Pair.of(ours, other, scorer.figure.name)
 
     def drawn(self, seed: int) -> Drawn:
-        """Return the difference in score in random resamples (for its interval) and after random swaps (for p).
+        """Return the difference in score in random resamples (for its interval) and after random swaps (for its p).
 
         A swap exchanges the two runs in some clusters. The random stream depends only on seed and task, not on other
         comparisons.
@@ -156,7 +160,7 @@ class Pairs:
         return Drawn.of(self.pair, self._stream(seed))
 
     def differences(self, seed: int) -> dict[str, Estimate]:
-        """Return run − reference for each figure of the task, with intervals from the same draws as :meth:`drawn`."""
+        """Return run − reference for each figure of the task, with intervals from the resamples of :meth:`drawn`."""
         return self.pair.differences(self._stream(seed))
 
     def _stream(self, seed: int) -> np.random.Generator:
@@ -164,14 +168,13 @@ class Pairs:
 
     @property
     def records(self) -> Timed:
-        """The records of all pairs, timed or not: (reference's, run's)."""
+        """(reference's record, run's record) of all pairs, timed or not."""
         return [(base.record, verdict.record) for base, verdict in self.pairs]
 
     def ideals(self, stage: str) -> Floats:
-        """Return each timed pair's speed-up of a stage on a perfect machine, from FLOPs or bytes; NaN if unknown.
+        """Return each timed sample's speed-up of a stage on a perfect machine, from FLOPs or bytes; NaN if unknown.
 
-        If no pair is timed, return that of every pair. It is computed once for the rows of the task, of its group and
-        overall.
+        If no sample is timed, return that of every sample. The result is cached, since several rows of a table need it.
         """
         if stage not in self._ideals:
             rows = self.timed or self.records
@@ -184,9 +187,9 @@ class Pairs:
         return {}
 
     def ratios(self, stage: str) -> Floats:
-        """Return the reference's seconds in a stage (such as prefill) ÷ the run's for each timed pair; NaN if unknown.
+        """Return the reference's seconds in a stage ÷ the run's, for each timed sample; NaN if unknown.
 
-        It is computed once.
+        The result is cached. Stages are those of :data:`STAGES`, such as `llm_prefill`.
         """
         if stage not in self._ratios:
             each = [[*map(STAGES[stage], [pair[side] for pair in self.timed])] for side in (0, 1)]
@@ -208,7 +211,7 @@ class Pairs:
 
     @property
     def batched(self) -> Timed:
-        """The records (reference's, run's) of samples that ran in batches with comparable seconds."""
+        """(reference's record, run's record) of the samples that ran in batches with comparable seconds."""
         return self._in_batches[0]
 
     @property
@@ -218,9 +221,9 @@ class Pairs:
 
     @cached_property
     def alike(self) -> str:
-        """ "= base" if the replies equal the reference's by construction, "same replies" if they happen to be equal.
+        """Whether all replies equal the reference's: "= base" if they must, "same replies" if they happen to, else "".
 
-        "" if a reply differs.
+        They must if every reply is one token, which the model chooses in prefill, before the method acts.
         """
         if any(
             verdict.record.reply != base.record.reply or verdict.record.reply is None for base, verdict in self.pairs
@@ -235,17 +238,17 @@ class Pairs:
 
     @cached_property
     def clustered(self) -> Clusters:
-        """Differences of the samples' own scores (run − reference), added up by cluster, for the test of a margin.
+        """For each cluster of samples, the sum of the differences in score (run − reference), for the test of a margin.
 
         Samples without a score in either run are left out. The largest cluster is that of the whole task, if the run
         recorded it, else that of the recorded samples, answered or not. If the sweep stopped early, clusters keep its
-        drawn order.
+        random order.
         """
         return self._clustered(None)
 
     @cached_property
     def worst(self) -> Clusters:
-        """Like :meth:`clustered`, but if only one run has a score of a sample, count the sample as lost by the run.
+        """Like :attr:`clustered`, but a sample that only one run has a score of counts as lost by the run.
 
         Otherwise a setting could become "no worse" by failing on the samples that it would lose.
         """
@@ -283,7 +286,7 @@ class Pairs:
 
     @property
     def stopping(self) -> Mapping[str, Any] | None:
-        """The rule by which the run's sweep stopped when a margin was decided; None without such a rule."""
+        """The rule by which the run's sweep stopped as soon as a margin was decided; None if it had no such rule."""
         return self.run.facts.get("stopping")
 
     def decided(self, margin: float) -> Decision:
@@ -304,10 +307,11 @@ class Pairs:
         )
 
     def to_settle(self, decision: Decision, seed: int) -> tuple[int, int] | None:
-        """Estimate the number of clusters, and of samples, like these that a clear verdict on a margin needs.
+        """Estimate the number of clusters, and of samples, that would settle the test of a margin.
 
-        If the setting loses nothing, that many give "no worse" with a probability of 80 %. The level is that of one of
-        the decision's tests. None if the number is too large to compute.
+        A margin is an allowed loss of score. If the setting loses nothing, samples like these in this number give the
+        verdict "no worse" with a probability of 80 %, at the level of one of the decision's tests. Return (clusters,
+        samples), or None if the number is too large to compute.
         """
         like = self.clustered
         count = clusters_for_power(like, decision.margin, alpha=decision.alpha / decision.tests, seed=seed)
@@ -315,7 +319,7 @@ class Pairs:
 
     @property
     def mcnemar(self) -> float | None:
-        """p of McNemar's exact test; None if samples share clusters, or replies can be partly right."""
+        """p of McNemar's exact test; None if several samples share a cluster, or replies can be partly right."""
         rights = [[self.task.scorer.right(pair[side]) for pair in self.pairs] for side in (1, 0)]
         if self.pair.clusters < len(self.pairs) or None in (*rights[0], *rights[1]):
             return None
@@ -323,7 +327,7 @@ class Pairs:
 
     @property
     def notes(self) -> list[str]:
-        """Notes of the scorer and of the method on the run's score, and on audio beyond the model's limits."""
+        """Notes for the reader: on the run's score, by scorer and method, and on audio beyond the model's limits."""
         facts = self.run.facts
         return [
             *self.task.scorer.notes([verdict for _, verdict in self.pairs]),
@@ -337,7 +341,7 @@ class Pairs:
 
     @cached_property
     def truncated(self) -> int:
-        """Number of samples whose audio either system truncated."""
+        """Number of samples whose audio was truncated in either run."""
         return sum(bool(base.record.truncated or verdict.record.truncated) for base, verdict in self.pairs)
 
     @cached_property
@@ -352,12 +356,12 @@ class Pairs:
 
     @cached_property
     def busy(self) -> bool:
-        """Whether the machine was busy while either run was timed."""
+        """Whether other programs used the machine while either run was timed."""
         return any(busy(run.facts, list(run.records.values())) for run in (self.run, self.base))
 
     @property
     def other_versions(self) -> str:
-        """Packages whose versions differ between the two runs; "" if none do."""
+        """Packages whose versions differ between the two runs, with both versions, as text; "" if none do."""
         packages, other = ((run.facts.get("environment") or {}).get("packages") or {} for run in (self.run, self.base))
         names = sorted(name for name in {*packages, *other} if packages.get(name) != other.get(name))
         return ", ".join(f"{name} {packages.get(name, 'none')} and {other.get(name, 'none')}" for name in names)
@@ -374,10 +378,15 @@ def _one_token(record: Record) -> bool:
 
 
 def speed_up(members: Sequence[Pairs], stage: str, seed: int) -> Estimate | None:
-    """Return the speed-up of a stage with its interval; None if a task is untimed.
+    """Return the speed-up of a stage, with its interval; None if a task has no comparable times.
 
     It is the median, over the samples of all tasks, of the reference's time ÷ the run's; above 1, the run is faster.
     Clusters of different tasks never count as one cluster, even if their names are equal.
+
+    Parameters
+    ----------
+    members
+        The pairs of samples, one :class:`Pairs` per task.
     """
     ratios = _ratios(members, stage)
     heads = [f"{pairs.task.key}:" if len(members) > 1 else "" for pairs in members]
@@ -387,7 +396,7 @@ def speed_up(members: Sequence[Pairs], stage: str, seed: int) -> Estimate | None
 
 
 def speed_up_alone(members: Sequence[Pairs], stage: str) -> float | None:
-    """Return the speed-up of :func:`speed_up` without the interval, which is slow to compute."""
+    """Return the same number as :func:`speed_up`, but without the interval, which is slow to compute."""
     ratios = _ratios(members, stage)
     known = ratios[~np.isnan(ratios)]
     return float(np.median(known)) if len(known) else None
@@ -399,14 +408,16 @@ def _quotients(above: Floats, below: Floats) -> Floats:
 
 
 def _ratios(members: Sequence[Pairs], stage: str) -> Floats:
-    """Return :meth:`Pairs.ratios` of all timed pairs; empty if a task is untimed."""
+    """Return the reference's time ÷ the run's for the timed samples of all tasks; empty if a task is untimed."""
     if any(pairs.untimed or (stage == "decode_per_token" and pairs.undecoded) for pairs in members):
         return np.empty(0)
     return np.concatenate([pairs.ratios(stage) for pairs in members])
 
 
 def median_ratio(rows: Sequence[tuple[float | None, float | None, str]], *, seed: int) -> Estimate | None:
-    """Return the median over samples of first ÷ second quantity, with its interval over clusters; None without samples.
+    """Return the median over samples of (first quantity ÷ second), with its interval over clusters.
+
+    None if no sample has both quantities.
 
     Parameters
     ----------
@@ -423,7 +434,7 @@ def _median(ratios: Floats, clusters: Sequence[str], seed: int) -> Estimate | No
 
 
 def gains(members: Sequence[Pairs], stage: str, seed: int) -> dict[str, Any] | None:
-    """Return a stage's speed-up for JSON; None without comparable times.
+    """Return a stage's speed-up as a dict for JSON; None if no times can be compared.
 
     Keys: `measured` and `interval` (see :func:`speed_up`), `ideal` (see :func:`ideal_gain`), `work` (the median over
     the profiled samples of the reference's busy seconds of the GPU ÷ the run's; None without any), `launch_bound`
@@ -465,7 +476,7 @@ def _gain_without_choosing(members: Sequence[Pairs], stage: str) -> float:
 
 
 def throughput(members: Sequence[Pairs]) -> dict[str, float] | None:
-    """Return how many samples a second one GPU answers, for JSON; None if a task has no comparable batches.
+    """Return how many samples per second one GPU answers, as a dict for JSON; None if a task has no comparable batches.
 
     Keys: `measured` (the run's rate ÷ the reference's), `samples_per_second` and `base_samples_per_second`, over the
     same samples, and the size of each side's largest batch (`batch`, `base_batch`). There is no interval: the samples
@@ -488,17 +499,20 @@ def throughput(members: Sequence[Pairs]) -> dict[str, float] | None:
 
 
 def ideal_gain(members: Sequence[Pairs], stage: str) -> float | None:
-    """Return a perfect machine's median speed-up over samples; None if a run does not record its costs.
+    """Return the median speed-up over samples on a perfect machine; None if a run does not record its costs.
 
-    For prefill, it is the reference's FLOPs ÷ the run's. For decode, it is the bytes that a step reads, weights and
-    cache: the reference's ÷ the run's, for one sample (times are taken with batch size 1).
+    For prefill, it is the reference's FLOPs ÷ the run's. For decode, it is the bytes that a step reads (weights and KV
+    cache), the reference's ÷ the run's, for one sample (times are taken with batch size 1).
     """
     ideals = np.concatenate([np.empty(0), *(pairs.ideals(stage) for pairs in members)])
     return float(np.median(ideals)) if len(ideals) and not np.isnan(ideals).any() else None
 
 
 def _work(run: Run, records: Sequence[Record], stage: str) -> Floats:
-    """Return what a stage costs each sample: FLOPs of prefill, or bytes that a decode step reads; NaN if unknown."""
+    """Return what a stage costs for each sample: FLOPs of prefill, or bytes that a decode step reads.
+
+    NaN if unknown.
+    """
     cost, drops, whole = run.cost, run.drops, stage == "first_token"
     if cost and cost.weight_bytes is not None and stage == "decode_per_token":
         each = (math.nan if record.kv_bytes is None else cost.step_bytes(record.kv_bytes) for record in records)
@@ -514,7 +528,7 @@ def _work(run: Run, records: Sequence[Record], stage: str) -> Floats:
 
 
 def ideal_of(run: Run, records: Sequence[Record], *, encoder: bool = False) -> float | None:
-    """Return the median over records of the ideal speed-up by FLOPs: unpruned ÷ this run's.
+    """Return the ideal speed-up by FLOPs, without compression ÷ with this run's method: the median over records.
 
     None if the run does not record its costs. With `encoder`, the FLOPs of the audio encoder count too (see
     :func:`ideal_speed_up`).
@@ -526,18 +540,25 @@ def ideal_of(run: Run, records: Sequence[Record], *, encoder: bool = False) -> f
 
 
 def mean_scores(members: Sequence[Pairs]) -> tuple[float | None, float | None]:
-    """Return the mean score over tasks of the run and of the reference; (None, None) if a task has no score."""
+    """Return (the run's, the reference's) mean score over tasks; (None, None) if a task has no score."""
     weights = weights_of([pairs.task.key for pairs in members])
     score, other = np.average([pairs.pair.scores for pairs in members], axis=0, weights=weights).tolist()
     return (None if math.isnan(score) else score), (None if math.isnan(other) else other)
 
 
 def _paired(run: Run, base: Run, *, same_clips: bool) -> tuple[list[tuple[Verdict, Verdict]], dict[str, int]]:
-    """Return the verdict pairs of samples that both answered, and the number of unpaired samples by reason.
+    """Pair the samples that both runs answered.
 
     A sample with a score in only one run is not paired, since the means must be over the same samples. With
     `same_clips`, samples with different clips in the two runs are not paired either (controls replace clips on
     purpose).
+
+    Returns
+    -------
+    list
+        (reference's verdict, run's verdict) of each sample.
+    dict
+        Number of unpaired samples, as {reason: number}.
     """
     scorer, pairs, lost = get_task(run.key).scorer, [], Counter[str]()
     for id_, verdict in run.verdicts.items():

@@ -25,7 +25,7 @@ PROTOCOLS = ("paper", "full")
 
 
 def protocol_folder(results: Path, protocol: str) -> Path:
-    """Return the folder for the runs of a protocol (`paper` or `full`), apart from runs that may use other samples."""
+    """Return the folder for the runs of a protocol (`paper` or `full`), apart from runs on other samples."""
     return results / f"{REPRODUCED}{protocol}"
 
 
@@ -54,7 +54,7 @@ def protocol_settings(settings: RunSettings, protocol: str) -> RunSettings:
 def caveats(
     results: Sequence[Result], failures: Mapping[str, str], settings: RunSettings, spec: ModelSpec
 ) -> list[str]:
-    """Return a line per difference between these runs and the published ones."""
+    """Return the differences between these runs and the published ones, one line each."""
     lines = [f"{key} was not run: {why}" for key, why in failures.items()]
     if settings.limit:
         lines.append(f"{counted(settings.limit, 'sample')} per task only; the published scores use all samples")
@@ -77,7 +77,7 @@ def caveats(
 
 
 def reproduced(results: Sequence[Result], model: str, *, seed: int = 42) -> list[dict[str, Any]]:
-    """Return one row per task, then one per group's mean, then one for the mean of all tasks.
+    """Return rows that put our scores beside the published ones: one per task, one per group's mean, one for all tasks.
 
     A group's mean needs all tasks of the group; its interval resamples each task separately. The fields of a row, None
     if missing:
@@ -118,7 +118,7 @@ def row_of(
     scope: str, samples: int, unparsed: int, mine: float | None, interval: tuple[float, float] | None,
     weighted: float | None, published: float | None
 ) -> dict[str, Any]:  # fmt: skip
-    """Return one row of :func:`reproduced`; compute its `difference` and `agrees`."""
+    """Make one row of :func:`reproduced` from its fields, and compute its `difference` and `agrees`."""
     row: dict[str, Any] = {"scope": scope, "samples": samples, "unparsed": unparsed, "mine": mine, "interval": interval}
     row |= {"weighted": weighted, "published": published}
     inside = None if interval is None or published is None else interval[0] <= published <= interval[1]
@@ -126,7 +126,7 @@ def row_of(
 
 
 def published(model: str) -> Mapping[str, float]:
-    """Return a model's published scores by task, in 0–1; empty if the paper did not run the model."""
+    """Return a model's published scores (0–1), as {task: score}; empty if the paper did not run the model."""
     return AUDIOMARATHON.published.get(AUDIOMARATHON.models.get(model, ""), {})
 
 

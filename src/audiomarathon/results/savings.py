@@ -1,4 +1,4 @@
-"""Compute the savings of a setting: ideal, from counted FLOPs, and measured against base."""
+"""Compute what a setting saves: ideally, by counted FLOPs, and measured, against base (no compression)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from audiomarathon.runs.summary import note_of
 
 
 def savings(run: Run, pairs: Pairs | None, *, seed: int = 42) -> dict[str, Any]:
-    """Return a setting's savings for its summary: speed-up of each stage, share of audio tokens kept, KV cache.
+    """Return what a setting saves, for its summary: speed-up of each stage, share of audio tokens kept, KV-cache size.
 
     Every speed-up is base ÷ setting, so above 1 the setting is faster; see :func:`~audiomarathon.results.pairs.gains`.
     Without comparable times, the ideal speed-ups of prefill use all samples.
@@ -21,7 +21,7 @@ def savings(run: Run, pairs: Pairs | None, *, seed: int = 42) -> dict[str, Any]:
     Parameters
     ----------
     pairs
-        The run paired with base; None if there is no base, which leaves out measured savings.
+        The run's samples paired with base's; None if there is no base, which leaves out measured savings.
     """
     records = list(run.records.values())
     timed = [record for _, record in pairs.timed] if pairs else []
@@ -55,7 +55,7 @@ def savings(run: Run, pairs: Pairs | None, *, seed: int = 42) -> dict[str, Any]:
 
 
 def kv_bytes(run: Run, seed: int) -> Estimate | None:
-    """Return the mean bytes of the KV cache over the run's samples, with interval; None if a record lacks them."""
+    """Return the mean size of a run's KV caches in bytes, with its interval over samples; None if a record lacks it."""
     values = [record.kv_bytes for record in run.records.values()]
     if not values or None in values:
         return None

@@ -1,4 +1,4 @@
-"""Choose the tasks of each mean: the tasks of a group, and all tasks of a benchmark."""
+"""Choose the tasks that each mean is over: those of a group, and all of a benchmark."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ COMMON = "in common"  # name of the mean over tasks for which every system has s
 
 
 def scopes_of(tasks: Iterable[str]) -> dict[str, list[str]]:
-    """Return the means to compute, as {name: its tasks}: one per group and one per benchmark with several tasks.
+    """Return the means to compute, as {name: its tasks}: one per group of tasks and one per benchmark.
 
-    A benchmark gets a mean only if all its tasks score on one scale. If tasks come from several benchmarks, each name
-    starts with the benchmark. A group that contains all of a benchmark's tasks gets no separate mean.
+    Both need several tasks. A benchmark gets a mean only if all its tasks score on one scale. If tasks come from
+    several benchmarks, each name starts with the benchmark. A group that contains all of a benchmark's tasks gets no
+    separate mean.
     """
     keys = list(dict.fromkeys(tasks))
     benchmarks: dict[str, list[str]] = {}
@@ -37,9 +38,9 @@ def scopes_of(tasks: Iterable[str]) -> dict[str, list[str]]:
 
 
 def kind_of(scope: str, tasks: Sequence[str]) -> str:
-    """Return the kind of a comparison's row: task, group, overall or in common; p values are corrected within a kind.
+    """Return the kind of a row in a comparison: "task", "group", "overall" or "in common".
 
-    "in common" is the mean over the tasks on which every system has a score.
+    p values are corrected within a kind. "in common" is the mean over the tasks on which every system has a score.
     """
     if len(tasks) == 1:
         return "task"

@@ -1,7 +1,7 @@
 """Measure how similar two runs' replies to the same samples are, such as a model's with audio and with noise.
 
-LALM Bench (github.com/jemin7709/audio-llm-benchmark) prints only the cosine. A high cosine may only mean that replies
-are about the same question, so we add a floor: the cosine of replies to different questions.
+LALM Bench (github.com/jemin7709/audio-llm-benchmark) prints only the cosine of the replies' embeddings. A high cosine
+may only mean that replies are about the same question, so we add a floor: the cosine of replies to different questions.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _DIGITS = 4  # as in the published files
 
 
 def similarity(first: Run, second: Run, encoder: TextEncoder) -> tuple[pd.DataFrame, list[dict[str, Any]]]:
-    """Return the cosine of two runs' replies to each shared sample.
+    """Return how similar two runs' replies are: the cosine of their embeddings for each sample, and means over samples.
 
     Returns
     -------
@@ -78,7 +78,7 @@ def similarity(first: Run, second: Run, encoder: TextEncoder) -> tuple[pd.DataFr
 
 
 def as_published(frame: pd.DataFrame, rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the results in the format of LALM Bench's `similarity_results.json`."""
+    """Return the results of :func:`similarity` in the format of LALM Bench's `similarity_results.json`."""
     names = {"mean": "similarity", "std": "std"}
     figures = [
         {key: row[name] and round(row[name], _DIGITS) for key, name in names.items()} | {"count": row["n"]}
@@ -89,14 +89,17 @@ def as_published(frame: pd.DataFrame, rows: list[dict[str, Any]]) -> dict[str, A
 
 
 def _floor(first: Floats, second: Floats) -> float | None:
-    """Return the mean cosine over all pairs of replies to different samples; None for a single sample."""
+    """Return the mean cosine between a reply of the first run and a reply of the second run to another sample.
+
+    None if there is only one sample.
+    """
     count = len(first)
     paired_sum = (first * second).sum()
     return float((first.sum(axis=0) @ second.sum(axis=0) - paired_sum) / (count * (count - 1))) if count > 1 else None
 
 
 def _chosen(run: Run) -> dict[str, Any]:
-    """Return the option that each reply of a run chose, by the sample's id; {} if no question has options."""
+    """Return the option that each reply of a run chose, as {sample's id: option}; {} if no question has options."""
     if not any(record.reference.get("options") for record in run.records.values()):
         return {}
     return {id_: verdict.values.get("parsed") for id_, verdict in run.verdicts.items()}

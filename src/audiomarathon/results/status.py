@@ -25,16 +25,20 @@ class RunStatus:
 
     Attributes
     ----------
+    folder, task, checkpoint, setting
+        Where and what the run is; `setting` names method and audio control.
+    progress
+        Numbers of samples that are answered, failed and expected, and the score so far.
     alive
         Whether a process holds the folder's lock; None if unknown.
     quiet_s
-        Seconds since the last record; None without records.
+        Seconds since the last record was written; None without records.
     samples_per_minute, audio_s_per_s
         Speed of the current or last session up to its last record, including failed samples; None without records.
     left_s
         Estimated seconds left; None if no process is active.
     problem
-        Why the folder cannot be read; the other fields are then empty.
+        Why the folder cannot be read; the other fields are then empty. None if it can be read.
     """
 
     folder: Path
@@ -56,7 +60,10 @@ class RunStatus:
 
     @property
     def state(self) -> str:
-        """The state: running, starting, complete, "done, but for errors" (some samples failed), stopped, …"""
+        """The state in a word: running, starting, complete, stopped, not complete or unreadable.
+
+        It is "done, but for errors" if every sample was tried and some failed.
+        """
         if self.problem is not None:
             return "unreadable"
         if self.alive:
@@ -68,12 +75,12 @@ class RunStatus:
         return "stopped" if self.alive is False else "not complete"
 
     def as_json(self) -> dict[str, Any]:
-        """Return everything as JSON-compatible values."""
+        """Return all fields, the state, and whether the run is complete, as values that JSON can hold."""
         return asdict(self) | {"folder": str(self.folder), "state": self.state, "complete": self.complete}
 
 
 def read_status(paths: Sequence[Path]) -> list[RunStatus]:
-    """Return the progress of each run in run folders, or in folders that contain them.
+    """Return the progress of each run in some folders, which are run folders or contain them.
 
     A folder whose command has started but has no run yet is `starting`.
 
@@ -128,7 +135,7 @@ def _status(folder: Path) -> RunStatus:
 
 
 def _tried(session: Mapping[str, Any], records: Sequence[Record]) -> int:
-    """Return how many samples failed in a session (one call of a command)."""
+    """Return how many of the records are failed samples of this session (one call of a command)."""
     started = session.get("started")  # a record's session also names the process
     failed = [str(record.session).split() for record in records if not record.answered]
     return sum(session_parts[:1] == [started] for session_parts in failed)
@@ -137,10 +144,14 @@ def _tried(session: Mapping[str, Any], records: Sequence[Record]) -> int:
 def _rates(
     session: Mapping[str, Any], records: Sequence[Record], tried: int, quiet_s: float | None
 ) -> tuple[float, float] | tuple[None, None]:
-    """Return a session's speed: samples per minute, and seconds of audio per second; (None, None) if unknown.
+    """Return (samples per minute, seconds of audio per second) of a session; (None, None) if unknown.
 
-    `tried` is the number of samples that failed in the session, which count as processed; `quiet_s` are the seconds
-    since the last record.
+    Parameters
+    ----------
+    tried
+        Number of samples that failed in the session, which count as processed.
+    quiet_s
+        Seconds since the last record.
     """
     answered = [record for record in records if record.answered]
     fresh = len(answered) - int(session.get("answered_before", 0))

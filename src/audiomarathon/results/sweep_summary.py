@@ -1,4 +1,4 @@
-"""Summarise a sweep: every finished run in the results folder, compared with base of the same task and model.
+"""Summarise a sweep: compare every finished run in the results folder with base (no compression) of its task and model.
 
 The summary is made from the runs on disk, so a second sweep into the same folder extends it.
 """
@@ -24,7 +24,7 @@ Key = tuple[str, str]
 
 @dataclass(frozen=True)
 class Finished:
-    """A finished setting, compared with base.
+    """A finished run of a setting, compared with base.
 
     Attributes
     ----------
@@ -45,14 +45,14 @@ class Finished:
 
 @dataclass
 class Outcome:
-    """The results of a sweep, and the runs finished before it.
+    """The results of a sweep, and the runs finished before it in the same folder.
 
     Attributes
     ----------
     seed
         Seed of the intervals.
     groups
-        Settings by checkpoint and task, base first, then by name.
+        The finished runs, as {(checkpoint, task): runs}; base comes first, then the others by name.
     swept
         The sweep's results and failures.
     tasks
@@ -66,7 +66,7 @@ class Outcome:
 
     @property
     def checkpoints(self) -> dict[str, list[Finished]]:
-        """All settings of all tasks, by checkpoint."""
+        """The finished runs of all tasks, as {checkpoint: runs}."""
         checkpoints: dict[str, list[Finished]] = {}
         for (checkpoint, _task), settings in self.groups.items():
             checkpoints.setdefault(checkpoint, []).extend(settings)
@@ -80,7 +80,7 @@ class Outcome:
         self.swept = Swept(list(swept.results), dict(swept.failures))
 
     def catch_up(self, results: Path, swept: Swept) -> None:
-        """Read all runs in a results folder again, since another sweep may have finished runs there meanwhile."""
+        """Read all runs in a results folder again, since another sweep may have finished some there."""
 
         def place(key: Key) -> tuple[int, str, str]:
             checkpoint, task = key
@@ -92,14 +92,14 @@ class Outcome:
 
 
 def read_outcome(results: Path, *, seed: int, tasks: Sequence[str] = ()) -> Outcome:
-    """Return the finished runs of a results folder, those of `tasks` first; skip everything else."""
+    """Return the finished runs of a results folder, those of `tasks` first; skip unfinished ones."""
     outcome = Outcome(seed, tasks=tasks)
     outcome.catch_up(results, Swept())
     return outcome
 
 
 def _groups(paths: Sequence[Path], seed: int) -> dict[Key, list[Finished]]:
-    """Return the finished settings under folders, by checkpoint and task, each compared with base."""
+    """Compare the finished runs under folders with base, and return them as {(checkpoint, task): runs}."""
     try:
         runs = read_runs(paths)
     except RecordError:
@@ -112,7 +112,7 @@ def _groups(paths: Sequence[Path], seed: int) -> dict[Key, list[Finished]]:
 
 
 def _beside_base(runs: Sequence[Run], seed: int) -> list[Finished]:
-    """Compare the finished runs of one task and checkpoint with base, the unpruned run.
+    """Compare the finished runs of one task and checkpoint with base, the run without compression.
 
     Return base first, then the other settings by name.
     """

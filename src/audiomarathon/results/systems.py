@@ -1,4 +1,4 @@
-"""Read run folders as systems: one setting of one checkpoint, over any number of tasks."""
+"""Read run folders as systems. A system is one setting (a method, …) of one checkpoint, over any number of tasks."""
 
 from __future__ import annotations
 
@@ -18,14 +18,16 @@ from audiomarathon.text import did_you_mean
 
 @dataclass(frozen=True)
 class System:
-    """One setting of one checkpoint: its runs by task.
+    """One setting of one checkpoint, with its runs of several tasks.
 
     Attributes
     ----------
     checkpoint
         The checkpoint's name, with part of its content's hash if several checkpoints have this name.
     method
-        The method's label.
+        The method's label, such as `fast_v-0.5-layer2`.
+    runs
+        The runs, by task.
     control
         Kind of audio control ("silence", "noise"), or "" for the real audio.
     marks
@@ -55,16 +57,16 @@ class System:
         return dict(next(iter(self.runs.values())).identity)
 
     def name(self, *, with_checkpoint: bool) -> str:
-        """Return the system's name for tables."""
+        """Return the system's name for tables: method, control and marks, after the checkpoint if `with_checkpoint`."""
         heard = [f"[{self.control}]"] if self.control else []
         return " ".join([*[self.checkpoint] * with_checkpoint, self.method, *heard, *self.marks])
 
 
 def read_systems(paths: Sequence[Path]) -> list[System]:
-    """Read run folders, or folders that contain them, as systems; systems that heard control audio come last.
+    """Read run folders, or folders that contain them, as systems. Those that heard control audio come last.
 
-    With each pruner's run, the run of `random` at the same ratio and layer (or at the input) is read too, if it is in
-    the same folder.
+    With each pruner's run, the run of the control `random` at the same ratio and layer (or at the input) is read too,
+    if it is in the same folder.
 
     Raises
     ------
@@ -75,7 +77,7 @@ def read_systems(paths: Sequence[Path]) -> list[System]:
 
 
 def systems_of(runs: Sequence[Run]) -> list[System]:
-    """Group runs into systems (one setting of one checkpoint each); systems that heard control audio come last.
+    """Group runs into systems (one setting of one checkpoint each). Those that heard control audio come last.
 
     Raises
     ------
@@ -112,12 +114,12 @@ def systems_of(runs: Sequence[Run]) -> list[System]:
 
 
 def _marks(run: Run) -> dict[str, str]:
-    """Return the conditions that distinguish systems of one checkpoint and method, each as its name shows it."""
+    """Return the conditions that distinguish runs of one checkpoint and method, as {field of the identity: text}."""
     return {n: form.format(run.identity[n]) for n, form in conditions_of(run).items() if n != "checkpoint"}
 
 
 def twice(run: Run, other: Run) -> RecordError:
-    """Return the error to raise when two runs have the same task, checkpoint and setting."""
+    """Make the error to raise when two runs have the same task, checkpoint and setting."""
     names = {*run.identity, *other.identity}
     differing = sorted(name for name in names if not same(run.identity.get(name), other.identity.get(name)))
     but = f", though the two differ in {', '.join(differing)}" if differing else ""
@@ -127,15 +129,18 @@ def twice(run: Run, other: Run) -> RecordError:
 
 
 def _control_beside(folder: Path) -> Path | None:
-    """Return the run folder of `random` at a pruner's ratio and layer, next to the pruner's; None if it is missing."""
+    """Return the run folder of the control `random`, at a pruner's ratio and layer, next to the pruner's run folder.
+
+    None if there is no such folder.
+    """
     control = folder.parent / (control_of(folder.name) or folder.name)
     return control if control != folder and (control / "run.json").exists() else None
 
 
 def control_of(label: str) -> str:
-    """Return the label of the control `random` at the ratio and layer in a pruner's label.
+    """Return the label of the control `random` with the ratio and layer of a pruner's label.
 
-    "" for labels of other methods.
+    "" if the label is not a pruner's.
     """
     method, _, rest = label.partition("-")
     pruned = ("-layer" in rest or rest.endswith("-input")) and "+" not in label and not rest.startswith("0-")
@@ -143,7 +148,10 @@ def control_of(label: str) -> str:
 
 
 def missing_controls(systems: Sequence[System]) -> dict[str, str]:
-    """Return the labels of the control `random` that pruners should be compared with but that were not run, by name."""
+    """Return the runs of the control `random` that are missing, as {system's name: method's label}.
+
+    Each pruner should be compared with `random` at its ratio and layer.
+    """
     several = len({system.checkpoint for system in systems}) > 1
     have = {system.name(with_checkpoint=several) for system in systems}
     wanted = [replace(system, method=control_of(system.method)) for system in systems if not system.control]
@@ -152,9 +160,9 @@ def missing_controls(systems: Sequence[System]) -> dict[str, str]:
 
 
 def sweeps_of(labels: Iterable[str]) -> list[str]:
-    """Return the options of `sweep` that run pruners' labels again, those of one place together.
+    """Return options of the command `sweep` that run pruners with these labels again, one text for each layer or place.
 
-    The default place, layer 2, has no option.
+    Layer 2, the default, needs no option.
     """
     ratios: dict[str, set[str]] = {}
     for _method, ratio, place in (label.split("-", 2) for label in labels):
@@ -170,9 +178,9 @@ def sweeps_of(labels: Iterable[str]) -> list[str]:
 
 
 def find_reference(systems: Sequence[System], name: str | None) -> System:
-    """Return the reference: the named system, else base, else the first.
+    """Return the system to compare the others with: the named one, else base (no compression), else the first.
 
-    A method's name is enough if it has one setting: `random` for `random-0.9-layer2`.
+    A method's name is enough if the method has one setting: `random` for `random-0.9-layer2`.
 
     Raises
     ------
@@ -191,5 +199,5 @@ def find_reference(systems: Sequence[System], name: str | None) -> System:
 
 
 def base_of(system: System, systems: Sequence[System]) -> System | None:
-    """Return a system's base (the unpruned system of the same checkpoint, control and marks); None if it is missing."""
+    """Return the system without compression that shares a system's checkpoint, control and marks; None if missing."""
     return next((base for base in systems if base.is_base and base.conditions == system.conditions), None)

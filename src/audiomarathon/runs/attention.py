@@ -1,7 +1,7 @@
 """Store each sample's attention in `attention/<sample>.npz`, with a line in `attention/index.jsonl`.
 
 Whole attention maps of L layers and S tokens take 4·L·S² bytes (6.5 GB for 300 s of audio). So only summary statistics
-are stored, the "reduced" attention; it takes 1 MB.
+of the maps are stored, the "reduced" attention; it takes 1 MB.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ FOLDER = "attention"
 INDEX = "index.jsonl"
 WHOLE = ".whole"  # suffix of the folder with a sample's whole maps
 
-#: Kinds of rows, by the tokens that attend: the prompt's last token, the question (mean), the generated tokens (mean).
+#: Kinds of attending tokens: the prompt's last token, the question (mean over its tokens), the generated tokens (mean).
 ROWS = ("last", "question", "generated")
 BLOCKS = 64
 TOP = 16
@@ -41,10 +41,10 @@ _ARRAYS = ("mass", "profile", "top_index", "top_mass", "entropy", "blocks", "edg
 
 @dataclass(frozen=True)
 class Attention:
-    """A sample's reduced attention: R kinds of attending tokens (:data:`ROWS`), L layers, H heads, A audio tokens.
+    """Statistics of a sample's attention maps.
 
-    A row without attending tokens is NaN: a reply of one token has no row "generated", and dropped tokens attend to
-    nothing.
+    Their shapes use R kinds of attending tokens (:data:`ROWS`), L layers, H heads and A audio tokens. A kind without
+    attending tokens is NaN: a reply of one token has no row "generated", and dropped tokens attend to nothing.
 
     Attributes
     ----------
@@ -91,7 +91,7 @@ class Attention:
         return len(content)
 
     def write_texts(self, folder: Path) -> None:
-        """Write `tokens.json` and `meta.json` in LALM Bench's format."""
+        """Write `tokens.json` and `meta.json` into a folder, in LALM Bench's format."""
         write_text(folder / "tokens.json", json.dumps(list(self.tokens), ensure_ascii=False, indent=2))
         write_text(folder / "meta.json", json.dumps(dict(self.meta), ensure_ascii=False, indent=2))
 
@@ -127,12 +127,12 @@ def _json(text: Array) -> Any:
 
 
 def _damage_of(arrays: Mapping[str, Array], tokens: Any, meta: Any) -> str:
-    """Return the first fault in a file's content, as text; "" if it holds a valid :class:`Attention`.
+    """Return the first fault in the content of an attention file, as text; "" if it holds a valid :class:`Attention`.
 
     Raises
     ------
     RecordError
-        The kept audio tokens cannot be read.
+        The field that tells which audio tokens were kept cannot be read.
     """
     mass, profile, blocks = arrays["mass"], arrays["profile"], arrays["blocks"]
     if (mass.ndim, profile.ndim, blocks.ndim) != (4, 3, 3) or not mass.size:
@@ -165,7 +165,7 @@ def _damage_of(arrays: Mapping[str, Array], tokens: Any, meta: Any) -> str:
 
 
 def _are_layers(value: Any) -> bool:
-    """Tell whether a value from JSON is a list of layers: whole numbers from 0, each once, in order."""
+    """Tell whether a value from JSON is a list of layer numbers: whole numbers from 0, each once, in order."""
     return _are(int, value) and bool(value) and value == sorted({*value}) and 0 <= value[0] <= value[-1] < _MOST_LAYERS
 
 
@@ -179,7 +179,7 @@ def _is_part(value: Any, length: int) -> bool:
 
 
 def file_of(run: Path, id_: str) -> Path:
-    """Return the file with a sample's attention, in the folder of its run. It need not exist.
+    """Return the path of the file for a sample's attention, in the folder of its run. The file need not exist.
 
     The name follows from the sample's id. The index names the file too, but a name in somebody's results may lead to
     any file of this machine.
@@ -188,7 +188,7 @@ def file_of(run: Path, id_: str) -> Path:
 
 
 def index_of(run: Path) -> dict[str, dict[str, Any]]:
-    """Return the index of a run's stored attention: each sample's last line, by the sample's id.
+    """Return the index of a run's stored attention, as {sample's id: its last line in the index file}.
 
     Lines that are damaged, and lines whose file is missing or has another size than the line says, are left out.
 
@@ -212,9 +212,9 @@ def index_of(run: Path) -> dict[str, dict[str, Any]]:
 
 
 def captured(folder: RunFolder, clips: Mapping[str, str], settings: RunSettings) -> set[str]:
-    """Return the ids of samples that need no new capture: the stored attention fits settings and current clips.
+    """Return the ids of samples whose attention need not be captured again: what is stored fits settings and clips.
 
-    `clips` is the current hash of each sample's clips.
+    `clips` has the current hash of each sample's clips.
     """
     ids = set()
     for id_, row in index_of(folder.path).items():

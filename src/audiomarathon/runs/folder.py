@@ -1,6 +1,7 @@
 """The folder of one run: its lock, its identity and its records, which survive a crash at any moment.
 
-`samples.jsonl` holds the records. Each record is a line that is appended, flushed and synced to the disk as
+The identity is the set of facts that the records depend on, such as data, checkpoint and setting. `samples.jsonl` holds
+the records, one per sample. Each record is a line that is appended, flushed and synced to the disk as
 :class:`~audiomarathon.files.Appending` says. When the command is repeated, it reads the lines and continues. If a
 sample has several lines, its last line counts, since failed samples are run again.
 Only damaged lines are removed; they are moved to `samples.rejected`.
@@ -55,7 +56,7 @@ CODE = "code of "  # prefix of identity fields that older versions did not write
 
 
 def identity_hash(identity: Mapping[str, Any]) -> str:
-    """Return a short hash of an identity, independent of the order of its fields."""
+    """Return a short hash of a run's identity; the order of its fields does not matter."""
     return hashlib.sha256(json.dumps(identity, sort_keys=True, ensure_ascii=True).encode()).hexdigest()[:12]
 
 
@@ -67,12 +68,12 @@ class RunFolder:
     Parameters
     ----------
     path
-        The folder; created when missing.
+        The folder; created if missing.
     identity
         Facts that the records depend on (data, checkpoint, setting, …). They must equal those of the records that are
         already in the folder.
     fits
-        Tells whether a record fits this task; a record that does not fit counts as damaged.
+        Function that tells whether a record fits this task; a record that does not fit counts as damaged.
     texts
         The present transcripts of each sample's clips, if a text LLM reads them; else empty.
 
@@ -108,7 +109,7 @@ class RunFolder:
 
     @property
     def reads(self) -> bool:
-        """Whether a text LLM reads transcripts of the clips."""
+        """Whether the model is a text LLM that reads transcripts of the clips."""
         return bool(self._texts)
 
     def __enter__(self) -> RunFolder:
@@ -133,7 +134,9 @@ class RunFolder:
                 self._lock.close()
 
     def done(self, clips: Mapping[str, str] | None = None) -> set[str]:
-        """Return the ids of samples that have a reply to the current clips and, in a cascade, the current transcripts.
+        """Return the ids of samples that have a reply to the current clips.
+
+        In a cascade (a text LLM that reads transcripts), the transcripts must be the current ones too.
 
         Parameters
         ----------
@@ -145,12 +148,12 @@ class RunFolder:
         return {id_ for id_, record in finished.items() if clips is None or self._is_current(record, clips)}
 
     def _is_current(self, record: Record, clips: Mapping[str, str]) -> bool:
-        """Tell whether a record's clips, and the transcripts that it read, are still the same."""
+        """Tell whether a sample's clips and the transcripts that the model read are the same as for its record."""
         same_texts = list(record.transcripts_read or ()) == list(self._texts.get(record.id, ()))
         return same(record.clips, clips.get(record.id)) and same_texts
 
     def append(self, record: Record) -> None:
-        """Append a record to `samples.jsonl`, and hand it to the operating system.
+        """Append a record to `samples.jsonl`, so that it survives a kill of this process.
 
         Raises
         ------
@@ -175,7 +178,7 @@ class RunFolder:
         self.appended(record)
 
     def write_run(self, content: Mapping[str, Any]) -> None:
-        """Write `run.json`: the identity, and `content`."""
+        """Write `run.json`: the run's identity, and the further fields `content`."""
         hashed = identity_hash(self.identity)
         identity_fields = {"schema_version": SCHEMA_VERSION, "identity_hash": hashed, "identity": self.identity}
         weak = {"weak_fingerprint": True} if self.weak else {}
@@ -183,12 +186,12 @@ class RunFolder:
         write_json(self.path / "run.json", self.run)
 
     def write_corpus(self, references: Sequence[Sequence[str]]) -> None:
-        """Write `corpus.json`: the reference texts of all the task's data; some scorers weight words by them."""
+        """Write `corpus.json`: the reference texts of all the task's data, by which some scorers weight words."""
         corpus = Corpus(tuple(map(tuple, references)))
         write_json(self.path / CORPUS_FILE, {"hash": corpus.hash, "references": references})
 
     def peek(self) -> None:
-        """Read the records without entering the `with` block: lock, repair and create nothing.
+        """Read the records without the `with` block: no lock, no repair, and no file is created.
 
         Raises
         ------
@@ -223,7 +226,7 @@ class RunFolder:
             )
 
     def _read_and_repair(self) -> dict[str, Record]:
-        """Read the records. Remove a last line that is incomplete, and move damaged lines to `samples.rejected`."""
+        """Read `samples.jsonl`. Remove a last line that is incomplete, and move damaged lines to `samples.rejected`."""
         if not self.samples_file.exists():
             return {}
         with open_plain(self.samples_file, "r+b") as stream:
@@ -252,14 +255,14 @@ class RunFolder:
 
 @dataclass(frozen=True)
 class Job:
-    """A setting to evaluate (`method`), and the run folder for its records."""
+    """A setting to evaluate (its method), and the run folder for its records."""
 
     method: Method
     folder: RunFolder
 
 
 def checkpoint_of(facts: Mapping[str, Any]) -> str:
-    """Return the name of a run's checkpoint: the name of its folder, or for a hub download the repository's name.
+    """Return the name of a run's checkpoint: its folder's name or, if it came from the hub, the repository's name.
 
     `facts` is the content of `run.json`.
     """
@@ -274,11 +277,10 @@ def checkpoint_of(facts: Mapping[str, Any]) -> str:
 
 
 def read_records(path: Path) -> dict[str, Record]:
-    """Read a run's records by id, with the task's reference texts (`corpus.json`) and the judges' answers.
+    """Read a run's records, as {sample's id: record}, with the task's reference texts and the judges' answers.
 
-    Change no file, since the run may be active.
-
-    Skip an incomplete last line silently, and damaged lines with a warning.
+    Change no file, since the run may be active. Skip an incomplete last line silently, and damaged lines with a
+    warning. The reference texts come from `corpus.json`, if the run has one.
 
     Raises
     ------
@@ -307,7 +309,7 @@ def _bare_records(path: Path) -> dict[str, Record]:
 
 
 def with_context(path: Path, records: Mapping[str, Record]) -> dict[str, Record]:
-    """Add to a run's records the task's reference texts (`corpus.json`) and the judges' answers.
+    """Add to a run's records what other files of its folder hold: reference texts (`corpus.json`) and judges' answers.
 
     Every record lists every judge, including judges that have not judged it.
     """
@@ -343,7 +345,7 @@ def _corpus(file: Path) -> Corpus:
 
 
 def what_failed(path: Path, errors: int) -> str:
-    """Return a message for the user: the number of a run's failed samples (`errors`), and the first error."""
+    """Return a message for the user: how many of a run's samples failed (`errors`), and the first error."""
     said = (f"{id_}: {record.error}" for id_, record in read_records(path).items() if not record.answered)
     first = " ".join(next(said, "").split())[:300]
     return f"{counted(errors, 'sample')} failed (see 'error' in samples.jsonl; the first: {first})"
@@ -356,7 +358,7 @@ _PLAIN = (
 
 
 def read_object(file: Path) -> dict[str, Any]:
-    """Read a run folder's JSON file.
+    """Read a JSON file of a run folder, which must hold an object.
 
     Raises
     ------
@@ -396,7 +398,7 @@ def _is_pair(value: object) -> bool:
 
 
 def _check(file: Path, content: Mapping[str, Any], kinds: Mapping[str, Any]) -> None:
-    """Raise :class:`RecordError` if a field of `content` has another type than `kinds` says; a field may be missing."""
+    """Raise :class:`RecordError` if a field of `content` has another type than `kinds` says. A field may be missing."""
     if odd := [name for name, kind in kinds.items() if not isinstance(content.get(name), kind | None)]:
         raise RecordError(f"{file}: its {odd[0]!r} has a value of the wrong type")
 
@@ -416,7 +418,10 @@ def read_run(path: Path) -> dict[str, Any]:
 
 
 def check_run(file: Path, content: object) -> dict[str, Any]:
-    """Return the content of a `run.json`; raise :class:`RecordError` if it is not valid. `file` is for the message."""
+    """Check the content of a `run.json` and return it; raise :class:`RecordError` if it is not valid.
+
+    `file` is named in the error.
+    """
     if not isinstance(content, dict):
         raise RecordError(f"{file}: the facts of its run are not a JSON object")
     _check(file, content, _RUN_TYPES)

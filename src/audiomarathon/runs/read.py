@@ -33,23 +33,24 @@ REPRODUCED = "reproduce-"
 
 
 def named(runs: Sequence[Run]) -> str:
-    """Return the folder of the first run, and the number of the others, for a message."""
+    """Return a text for a message: the folder of the first run, and how many more runs there are."""
     more = f" and {counted(len(runs) - 1, 'more run')}" if len(runs) > 1 else ""
     return f"{os.path.normpath(str(runs[0].folder))}{more}" if runs else "no run"
 
 
 @dataclass(frozen=True)
 class Run:
-    """One task under one setting of one checkpoint.
+    """One run, read from its folder: one task under one setting of one checkpoint.
 
     Attributes
     ----------
     facts
         The content of `run.json`.
     records, failed
-        Records by id of the samples that the last call of the command selected: answered samples, and failed samples.
+        The samples that the last call of the command selected, as {sample's id: record}: those that were answered, and
+        those that failed.
     beyond
-        Records by id of answered samples that only an earlier call selected, such as with a larger --limit.
+        Answered samples that only an earlier call selected, such as with a larger --limit.
     folder
         The run's folder; None for a run that was built in memory.
     """
@@ -87,7 +88,7 @@ class Run:
 
     @cached_property
     def whole(self) -> Run:
-        """The run with all answered samples in its folder, including samples that only earlier calls selected.
+        """This run with all answered samples in its folder, including samples that only earlier calls selected.
 
         So a later call with fewer samples does not remove samples from comparisons.
         """
@@ -102,7 +103,7 @@ class Run:
 
     @cached_property
     def task(self) -> Task | None:
-        """The task; None if it belongs to a plug-in that is not installed."""
+        """The task of the run; None if it belongs to a plug-in that is not installed."""
         try:
             return get_task(self.key)
         except AudioMarathonError:
@@ -115,12 +116,12 @@ class Run:
 
     @property
     def checkpoint(self) -> str:
-        """Name of the checkpoint."""
+        """Name of the model's checkpoint."""
         return checkpoint_of(self.facts)
 
     @property
     def method(self) -> str:
-        """Label of the setting, such as `random-0.9-layer2`."""
+        """Label of the method with its settings, such as `random-0.9-layer2`."""
         return str(self.facts["method"])
 
     @property
@@ -137,7 +138,9 @@ class Run:
 
     @cached_property
     def verdicts(self) -> Mapping[str, Verdict]:
-        """The scorer's verdicts by sample id, from the installed version; samples that cannot be scored are left out.
+        """The verdicts of the installed version's scorer, as {sample's id: verdict}.
+
+        Samples that cannot be scored are left out, with a warning.
 
         Raises
         ------
@@ -155,7 +158,7 @@ class Run:
 
     @cached_property
     def summary(self) -> Mapping[str, Any] | None:
-        """The content of `summary.json`, computed again if the records or the scorer have changed since.
+        """The content of `summary.json`, computed again if the records or the scorer have changed since it was written.
 
         None if the file is missing, or does not cover the run's samples: after a killed run, it may be the summary of
         an earlier run with fewer samples.
@@ -184,15 +187,15 @@ class Run:
 
     @cached_property
     def sums(self) -> Sums:
-        """The scorer's figures of this run, as sums over its verdicts, ordered by sample id.
+        """The figures of this run as sums over its samples, ordered by sample id, which can be resampled.
 
-        Sums can be resampled; see :class:`~audiomarathon.metrics.statistics.Sums`.
+        See :class:`~audiomarathon.metrics.statistics.Sums`.
         """
         return sums_of(get_task(self.key).scorer, [self.verdicts[id_] for id_ in sorted(self.verdicts)])
 
     @cached_property
     def headline(self) -> Estimate:
-        """The headline score, its interval as in `summary.json`, and its value in each bootstrap resample.
+        """The headline score, with its interval as in `summary.json` and its value in each bootstrap resample.
 
         The score is NaN, without an interval, if no sample is scored.
         """
@@ -203,12 +206,12 @@ class Run:
 
     @property
     def seed(self) -> int:
-        """The run's seed (setting SEED), also used for its intervals."""
+        """The run's seed (setting SEED), which also seeds its intervals."""
         return int((self.facts.get("settings") or {}).get("seed", SEED))
 
     @cached_property
     def cost(self) -> Cost | None:
-        """The factors from which FLOPs are computed, counted from the loaded model; None if they were not counted."""
+        """The sizes of the model from which FLOPs are computed; None if the run did not record them."""
         return Cost.read(self.facts["cost"]) if self.facts.get("cost") else None
 
     @cached_property
@@ -218,9 +221,9 @@ class Run:
 
 
 def run_folders(paths: Sequence[Path]) -> list[Path]:
-    """Return the run folders in or under some paths, each once; sorted within each path.
+    """Return the run folders in or under some paths, each only once; sorted within each path.
 
-    Folders that `reproduce` wrote are left out, unless a path names one.
+    Folders that the command `reproduce` wrote are left out, unless a path names one.
 
     Raises
     ------
@@ -244,14 +247,17 @@ def run_folders(paths: Sequence[Path]) -> list[Path]:
 
 
 def holds_run(folder: Path) -> bool:
-    """Tell whether a folder holds a run, that is, a `run.json` or at least records."""
+    """Tell whether a folder is a run folder: it has a `run.json` or at least records."""
     file = folder / "samples.jsonl"
     return (folder / "run.json").exists() or (file.exists() and file.stat().st_size > 0)
 
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """Pause the search for cycles of objects: it looks through all records again and again, and they hold none."""
+    """Inside the block, turn off Python's cyclic garbage collector.
+
+    It would look through all records again and again, and they hold no cycles.
+    """
     collecting = gc.isenabled()
     gc.disable()
     try:
@@ -268,7 +274,8 @@ def read_runs(paths: Sequence[Path], beside: Callable[[Path], Path | None] = lam
     Parameters
     ----------
     beside
-        Called with each run's folder; returns the folder of a further run to read, such as its control, or None.
+        Function that is called with each run's folder, and returns the folder of a further run to read, such as a
+        control to compare it with, or None.
 
     Raises
     ------
@@ -284,7 +291,7 @@ def read_runs(paths: Sequence[Path], beside: Callable[[Path], Path | None] = lam
 
 
 def readable(paths: Sequence[Path], folders: Iterable[Path], read: Callable[[Path], _T]) -> Iterator[_T]:
-    """Call `read` on each folder and yield its result. Skip a damaged run with a warning, unless it is in `paths`.
+    """Call `read` on each run folder and yield its result. Skip a damaged run with a warning, unless it is in `paths`.
 
     Raises
     ------

@@ -1,12 +1,13 @@
-"""Convert records to and from lines of `samples.jsonl`, with a checksum, and check every field.
+"""Convert records of samples to and from lines of `samples.jsonl`, with a checksum, and check every field.
 
-The audio tokens that a pruner kept are stored as one bit per audio token, in base64 (1.25 kB for 7,500 tokens).
+Which audio tokens a pruner kept is stored as one bit per audio token, in base64 (1.25 kB for 7,500 tokens).
 
 All commands read records with this module, so that each skips the same damaged lines and none fails because of them.
 
-Nearly all lines of a run are sound, so a line with a checksum is decoded to the types that :class:`Record` declares,
-compiled once; only what the decoder refuses is checked field by field. Equal references, labels and cache lengths are
-held once for all records that a process reads, and times are packed: records take little more memory than their lines.
+Nearly all lines of a run are valid, so a line with a checksum is decoded at once to the types that :class:`Record`
+declares, by a compiled decoder; only lines that it refuses are checked field by field. Equal references, labels and
+cache lengths are held once for all records that a process reads, and times are packed: records take little more memory
+than their lines.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ _shared: Final[dict[tuple[str, bytes], Any]] = {}
 
 
 def to_line(record: Record) -> bytes:
-    """Convert a record to a line with its checksum.
+    """Convert a record to a line of `samples.jsonl`, with its checksum.
 
     Raises
     ------
@@ -80,7 +81,7 @@ def to_line(record: Record) -> bytes:
 
 
 def from_line(line: bytes) -> Record | None:
-    """Convert a line to a record; None if the line is damaged.
+    """Convert a line of `samples.jsonl` to a record; None if the line is damaged.
 
     Lines written by versions up to commit 8983bac have no checksum; they are accepted if their fields are valid. Newer
     lines begin with `{"schema":`; if such a line has no checksum, its end was lost, so it is damaged.
@@ -94,7 +95,7 @@ def from_line(line: bytes) -> Record | None:
 
 
 def _decoded(text: bytes) -> Record | None:
-    """Decode the record of an answered sample fast; None if the text needs the slower check by :func:`damage_of`."""
+    """Decode the record of an answered sample fast; None if :func:`damage_of`, which is slower, must check the text."""
     decode, errors = _decoder()
     try:
         record = Record(*decode(text))
@@ -105,7 +106,7 @@ def _decoded(text: bytes) -> Record | None:
 
 @cache
 def _decoder() -> tuple[Callable[[bytes], Iterable[Any]], tuple[type[Exception], ...]]:
-    """Return a function that decodes a line's text to a record's field values, and the errors that it raises."""
+    """Make a function that decodes a line's text to a record's field values; also return the errors that it raises."""
     import msgspec
 
     limits = msgspec.Meta(ge=0, lt=int(_LARGEST))
@@ -156,7 +157,9 @@ def _decoder() -> tuple[Callable[[bytes], Iterable[Any]], tuple[type[Exception],
 
 
 def _share(name: str, text: bytes) -> Any:
-    """Parse and check a field's text; cache the result, so that records with equal text share one value.
+    """Parse and check the text of a record's field.
+
+    Results are cached, so that records with equal text share one value.
 
     Raises
     ------
@@ -178,7 +181,7 @@ def _share(name: str, text: bytes) -> Any:
 
 
 def damage_of(record: Mapping[str, Any]) -> str:
-    """Describe the fault of a record's first invalid field, as text; "" if all fields are valid.
+    """Return the fault of the first invalid field of a record's JSON object, as text; "" if all fields are valid.
 
     Fields must have the types that :class:`Record` declares; in the record of a failed sample, any field may be None.
     """
@@ -194,9 +197,9 @@ def damage_of(record: Mapping[str, Any]) -> str:
 
 
 def _at_odds(value_of: Callable[[str], Any]) -> str:
-    """Describe the first contradiction between a record's fields, each valid by itself; "" if there is none.
+    """Return the first contradiction between a record's fields (each valid alone), as text; "" if there is none.
 
-    `value_of` is a function that returns a field's value by its name.
+    `value_of` is a function that returns a field's value, given its name.
     """
     if value_of("time") and None in map(value_of, ("prompt_tokens", "audio_tokens", "new_tokens")):
         return "it has times, but not all of prompt_tokens, audio_tokens and new_tokens"
@@ -210,9 +213,9 @@ def _at_odds(value_of: Callable[[str], Any]) -> str:
 
 
 def _fits(kind: tuple[str, ...], name: str, value: Any) -> bool:
-    """Tell whether a value, and each value inside a list or an object, has the type that :class:`Record` declares.
+    """Tell whether a field's value, and each value inside a list or an object, has the declared type.
 
-    `kind` is a type, or a tuple: the type of a list or object, and the `kind` of its values.
+    `kind` names the type, and for a list or object also the type of its values, such as ("Mapping", "float").
     """
     outer, *inner = kind
     if inner == ["Any"]:
@@ -231,7 +234,7 @@ def _fits(kind: tuple[str, ...], name: str, value: Any) -> bool:
 
 
 def _is_reference(value: object) -> bool:
-    """Tell whether a value can be a record's `reference`.
+    """Tell whether a value can be the `reference` of a record.
 
     It must be an object; its `options` and `labels`, if it has them, must be lists of texts. If it has both, the lists
     must be equally long, and `answer` must be the letter of an option.
@@ -271,7 +274,7 @@ def pack_shares(shares: torch.Tensor, audio_mask: torch.Tensor) -> str:
 
 
 def unpack(text: str, audio_tokens: int) -> npt.NDArray[np.bool_]:
-    """Decode the text that :func:`pack` returned: a boolean per audio token, True if it was kept.
+    """Decode the text that :func:`pack` returned, to a boolean per audio token: True if the token was kept.
 
     Raises
     ------
@@ -283,9 +286,16 @@ def unpack(text: str, audio_tokens: int) -> npt.NDArray[np.bool_]:
 
 
 def _packed(name: str, text: str, audio_tokens: int, to_a_byte: int = 8) -> bytes:
-    """Decode a packed field (base64) of a record; `to_a_byte` is the number of audio tokens that a byte stands for.
+    """Decode a base64 field of a record that holds one item per audio token.
 
-    Raise RecordError if it does not hold one item per audio token; `name` names the field in the message.
+    Raise RecordError if it does not hold that many.
+
+    Parameters
+    ----------
+    name
+        The field's name, for the error.
+    to_a_byte
+        Number of audio tokens that a byte stands for.
     """
     try:
         packed = base64.b64decode(text, validate=True)
@@ -300,8 +310,8 @@ def heard_tokens(record: Record) -> npt.NDArray[np.bool_] | npt.NDArray[np.float
     """Return, for each audio token of a sample except window padding, whether the pruner kept it.
 
     For an external press, return the share (0–1) of layers and heads that kept each token. Return None if the record
-    lacks this: without a pruner, with a press of the suite, or with a pruner joined with a press (its record holds only
-    the pruner's choice).
+    does not say: there was no pruner, or a press of this package, or a pruner joined with a press (the record then
+    holds only the pruner's choice).
     """
     kept = kept_tokens(record)
     if kept is None or (record.kept_audio_bits and kept.sum() != record.kept_audio_tokens):
@@ -310,9 +320,10 @@ def heard_tokens(record: Record) -> npt.NDArray[np.bool_] | npt.NDArray[np.float
 
 
 def kept_tokens(record: Record) -> npt.NDArray[np.bool_] | npt.NDArray[np.float64] | None:
-    """Return which audio tokens a record says were kept, window padding included; None if it does not say.
+    """Return, for each audio token of a sample (window padding included), whether the pruner kept it.
 
-    For a pruner, whether it kept each token; for an external press, the share of layers and heads that kept it.
+    For an external press, return the share (0–1) of layers and heads that kept each token. None if the record does not
+    say.
     """
     tokens = record.audio_tokens or 0
     if record.kept_audio_bits:
@@ -323,7 +334,10 @@ def kept_tokens(record: Record) -> npt.NDArray[np.bool_] | npt.NDArray[np.float6
 
 
 def tokens_within(tokens: int, seconds: float, spans: Iterable[Sequence[float]]) -> npt.NDArray[np.bool_]:
-    """Return which of a clip's audio tokens begin within spans of (start, end) seconds; token i of n is at i / n."""
+    """Return, for each of a clip's audio tokens, whether it begins within one of the spans of (start, end) seconds.
+
+    Token i of n begins at i / n of the clip.
+    """
     times, within = np.arange(tokens) * seconds / max(1, tokens), np.zeros(tokens, bool)
     for start, end in spans:
         within |= (times >= start) & (times < end)

@@ -1,4 +1,4 @@
-"""Get the verdicts of a run (the scores of single samples): reuse valid stored verdicts, and score all other records.
+"""Get the verdicts of a run (the scores of its samples): reuse valid stored verdicts, and score all other records.
 
 `verdicts-<scorer>.jsonl` is only a cache, which people may also read: deleting it changes no figure. A stored verdict
 is valid only if the installed version of the scorer made it from the record's present reply and reference, so that no
@@ -24,7 +24,7 @@ _LINE = re.compile(rb'\{"id": ("(?:[^"\\]|\\.)*"), "stamp": "(\w+)"(?:, (.*))?\}
 
 
 def verdicts_file(folder: Path, scorer: Scorer) -> Path:
-    """Return the path of a scorer's file of verdicts in a run folder."""
+    """Return the path of the file with a scorer's verdicts in a run folder."""
     return folder / f"verdicts-{scorer.key}.jsonl"
 
 
@@ -34,14 +34,14 @@ def judged(
     folder: Path | None = None,
     failed: Callable[[Record, BaseException], None] = lambda _record, _error: None,
 ) -> dict[str, Verdict]:
-    """Return the verdict of each answered record by id, in the records' order.
+    """Return the verdict of each answered record, as {sample's id: verdict}, in the records' order.
 
     Parameters
     ----------
     folder
         The run's folder, whose stored verdicts are used if valid; None scores every record.
     failed
-        Called with each record that cannot be scored, and the error; this record gets no verdict.
+        Function that is called with each record that cannot be scored, and the error; this record gets no verdict.
     """
     answered = [record for record in records if record.answered]
     stored = _stored(folder, scorer) if folder else {}
@@ -93,14 +93,16 @@ def write_verdicts(folder: Path, scorer: Scorer, verdicts: Iterable[Verdict]) ->
 
 
 def cannot_be_judged(scorer: Scorer, record: Record, error: BaseException) -> AudioMarathonError:
-    """Return the error to raise when a scorer fails on a record: it names the scorer, the sample and the fault."""
+    """Make the error to raise when a scorer fails on a record: it names the scorer, the sample and the fault."""
     return PluginError(f"scorer {scorer.key} fails on the record of {record.id!r}: {told(error)}")
 
 
 def _stored(folder: Path, scorer: Scorer) -> Mapping[str, tuple[str, Mapping[str, object]]]:
-    """Read stored verdicts: {sample id: (stamp, values)}. Skip damaged lines; their samples are scored again.
+    """Read a run's stored verdicts, as {sample's id: (stamp, values)}.
 
-    The stamp shows which version of the scorer made the verdict, and from which reply and reference.
+    Skip damaged lines; their samples are scored again.
+
+    The stamp is a hash that shows which version of the scorer made the verdict, and from which reply and reference.
     """
     try:
         lines = read_plain(verdicts_file(folder, scorer), MAX_RECORD_BYTES).splitlines()
@@ -119,6 +121,6 @@ def _stored(folder: Path, scorer: Scorer) -> Mapping[str, tuple[str, Mapping[str
 def _values(text: bytes) -> Mapping[str, object] | None:
     """Parse the JSON text of a verdict's values; None if it is damaged.
 
-    Equal texts, such as those of all right answers by one letter, are parsed once.
+    Results are cached: equal texts, such as those of all right answers with one letter, are parsed once.
     """
     return json_object(b"{%b}" % text, strict=True)

@@ -19,7 +19,7 @@ from audiomarathon.scoring.scorer import figures_of, fingerprint_of
 from audiomarathon.settings import SEED
 from audiomarathon.text import counted
 
-#: Origins of a run in which a text LLM read transcripts of another model, and of one that was generated elsewhere.
+#: Origins of a run: a text LLM read another model's transcripts; the replies were imported from another program.
 CASCADE, IMPORTED = "cascade", "imported"
 
 
@@ -35,7 +35,7 @@ def summarise(
     records
         The records of the selected samples, including failed samples.
     verdicts
-        Verdicts by id; an answered sample without a verdict counts as `unscored`.
+        The scorer's verdicts, by sample id; an answered sample without a verdict counts as `unscored`.
     """
     expected = len(facts.get("samples", records))
     answered = [record for record in records if record.answered]
@@ -75,7 +75,7 @@ def summarise(
 
 
 def _oddities(answered: Sequence[Record]) -> dict[str, int]:
-    """Count empty replies; for an endpoint, also refusals, filtered replies and replies with a masked key."""
+    """Count empty replies; for an endpoint, also refusals, replies that the server filtered, and masked API keys."""
     return {
         "empty": sum(bool(record.finish) and not record.text.strip() for record in answered),
         "refused": sum(record.finish == "refusal" for record in answered),
@@ -85,7 +85,7 @@ def _oddities(answered: Sequence[Record]) -> dict[str, int]:
 
 
 def _kept_over_layers(facts: Mapping[str, Any], answered: Sequence[Record]) -> dict[str, float | None]:
-    """Return, for a setting that drops in steps, the mean number of audio tokens over samples and layers.
+    """Return the mean number of audio tokens over samples and layers, for a setting that drops in several steps.
 
     It is an item of the summary, `kept_over_layers`. Return {} for any other setting.
     """
@@ -97,7 +97,7 @@ def _kept_over_layers(facts: Mapping[str, Any], answered: Sequence[Record]) -> d
 
 
 def note_of(facts: Mapping[str, Any]) -> str:
-    """Return the method's note on how to read its figures; "" if there is none.
+    """Return the note of a run's method on how to read its figures; "" if there is none.
 
     Runs of older versions lack the note in `run.json`; the installed method's note is used for them.
     """
@@ -106,7 +106,10 @@ def note_of(facts: Mapping[str, Any]) -> str:
 
 
 def stopped_note(facts: Mapping[str, Any]) -> str:
-    """Return a note for a run that stopped early because its margin was decided; "" for a run of all its samples."""
+    """Return a note for a run that stopped early because the test of its margin was decided; "" for any other run.
+
+    A margin is an allowed loss of score against base.
+    """
     stop = facts.get("stopping") or {}
     after, order = stop.get("stopped_after"), stop.get("order") or ()
     if stop.get("verdict") not in (NO_WORSE, WORSE) or not isinstance(after, int) or after >= len(order):
@@ -119,13 +122,16 @@ def stopped_note(facts: Mapping[str, Any]) -> str:
 
 
 def _gaps(facts: Mapping[str, Any]) -> str:
-    """Return a note on the samples that were left out because the published data lacks their clips; "" for none."""
+    """Return a note on samples that were left out because the published data lacks their clips; "" if none were."""
     count = (facts.get("left_out") or {}).get(KNOWN_GAPS, 0)
     return f"left out {counted(count, 'sample')} ({KNOWN_GAPS})" if isinstance(count, int) and count else ""
 
 
 def busy(facts: Mapping[str, Any], records: Sequence[Record]) -> bool:
-    """Tell whether other programs used the cores at the start or end of a session that timed some of the records."""
+    """Tell whether other programs slowed the run while the records were timed.
+
+    It is so if they needed too many CPU cores (:func:`is_busy`) at the start or end of a session (call of a command).
+    """
     begun = {str(record.session).partition(" ")[0] for record in records if record.time}
     sessions = [session for session in facts.get("sessions") or () if session.get("started") in begun]
     device = (facts.get("identity") or {}).get("device")
@@ -134,30 +140,37 @@ def busy(facts: Mapping[str, Any], records: Sequence[Record]) -> bool:
 
 
 def threads_of(session: Mapping[str, Any], device: object) -> int:
-    """Return how many CPU threads a session keeps busy: those of all workers on a CPU, one thread with a GPU."""
+    """Return how many CPU threads a session keeps busy: those of all workers on a CPU, one if the model is on a GPU."""
     machine = session.get("environment") or {}
     on_cpu = device is not None and device == machine.get("cpu")
     return (machine.get("threads") or 1) * (session.get("workers_sharing") or 1) if on_cpu else 1
 
 
 def is_busy(load: Mapping[str, Any] | None, threads: int) -> bool:
-    """Tell whether the run and other programs together need more threads than there are cores, and so slow each other.
+    """Tell whether the run and other programs together need more CPU threads than there are cores.
 
-    On two cores, one other process makes LLM prefill two to five times slower if it runs in two threads, and not slower
-    if it runs in one thread.
+    Then they slow each other. On two cores, one other process makes LLM prefill two to five times slower if prefill
+    runs in two threads, and not slower if it runs in one thread.
+
+    Parameters
+    ----------
+    load
+        The measured load of the machine; None if unknown.
+    threads
+        Number of threads of the run.
     """
     return bool(load) and 0 < foreign_count(load) > load.get("cores", math.inf) - threads  # type: ignore[union-attr]
 
 
 def foreign_count(load: Mapping[str, Any] | None) -> int:
-    """Return the mean number of other busy processes, rounded, so that a rarely busy process does not count."""
+    """Return the mean number of other programs' busy processes, rounded, so that a rarely busy one does not count."""
     return round((load or {}).get("foreign_processes") or 0.0)
 
 
 def _throughput(facts: Mapping[str, Any]) -> float | None:
-    """Return how many seconds of audio an untimed run processed per second, from sessions with only this setting.
+    """Return how many seconds of audio an untimed run processed per second; None if unknown.
 
-    In other sessions, several settings shared the wall time, and each setting's part of it is unknown.
+    Only sessions that ran this setting alone count: in other sessions, several settings shared the time.
     """
     if (facts.get("identity") or {}).get("origin") == CASCADE:
         return None  # its sessions leave out the transcription
@@ -168,10 +181,10 @@ def _throughput(facts: Mapping[str, Any]) -> float | None:
 
 
 def samples_a_second(records: Sequence[Record]) -> float | None:
-    """Return samples per GPU second (tower, LLM prefill and decode) of a run in batches; None for any other run.
+    """Return how many samples a run in batches answered per GPU second; None for any other run.
 
-    Decoding and preparing clips runs beside the GPU's work, so it is left out. Each record of a batch counts for an
-    equal share of the batch's seconds.
+    The seconds are those of audio tower, LLM prefill and decode. Decoding and preparing clips runs beside the GPU's
+    work, so it is left out. Each record of a batch counts for an equal share of the batch's seconds.
     """
     batches = [record.batch for record in records if record.batch]
     stages = ("encoder", "llm_prefill", "decode", "decode_setup")

@@ -1,1 +1,1 @@
-"""Scorers: they turn stored replies into verdicts and scores, and never use the model under test."""
+"""Scorers: they turn stored replies into verdicts and scores. They never call the model that wrote the replies."""

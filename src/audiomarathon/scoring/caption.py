@@ -1,4 +1,4 @@
-"""Score captions: CIDEr-D, FENSE if its models are on this machine, lengths, and the scores of people's captions."""
+"""Score captions by CIDEr-D, by FENSE if its models are on this machine, and by length; score people's captions too."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ _FETCH = "audiomarathon models download fense, then audiomarathon score RUN"
 class Caption(Scorer):
     """Scores captions by CIDEr-D, with document frequencies of the whole data, and by FENSE.
 
-    A verdict has `cider_d`, `human_cider_d` (mean over the item's references, each scored against the others) and
-    `words`. The models of FENSE add `pieces` (word pieces of the reply), `sbert_sim`, `fer`, `fense`,
+    A verdict has `cider_d`, `human_cider_d` (mean over the clip's reference captions, each scored against the others)
+    and `words`. The models of FENSE add `pieces` (word pieces of the reply), `sbert_sim`, `fer`, `fense`,
     `fense_first_sentence` and `human_fense`, which are None without these models. `encoder` is the sentence encoder's
     name, `encoder_hash` and `checker` are hashes of the two models, `why` explains a missing model. A record's
     reference has `references`, at least one text.
@@ -43,10 +43,10 @@ class Caption(Scorer):
     modules = tuple(f"audiomarathon.metrics.captions.{name}" for name in ("cider_d", "fense", "lengths", "ptb"))
 
     def verdicts(self, records: Sequence[Record]) -> Iterator[Verdict]:
-        """Score the replies of a batch.
+        """Score the replies of some records.
 
-        A reply's values depend on its own texts and on the corpus (the captions by which CIDEr-D weighs words), never
-        on the other replies of the batch.
+        A reply's scores depend on the reply, its references and the corpus (all reference captions, by which CIDEr-D
+        weighs words), never on the other replies.
         """
         from audiomarathon.metrics.captions.cider_d import cider_d
         from audiomarathon.metrics.captions.ptb import tokens
@@ -63,7 +63,7 @@ class Caption(Scorer):
             yield Verdict(record, figures | {name: values[place] for name, values in columns.items()})
 
     def sound(self, verdict: Verdict) -> bool:
-        """Tell whether a stored verdict has a CIDEr-D score, and values from the same models as this machine's.
+        """Tell whether a stored verdict can be used: it has a CIDEr-D score, and was made with this machine's models.
 
         If a model is missing on this machine, the verdict's values from that model stay valid.
         """
@@ -73,9 +73,9 @@ class Caption(Scorer):
         return used == now and isinstance(verdict.values.get("cider_d"), float)
 
     def sums(self, verdicts: Sequence[Verdict]) -> Sums:
-        """Return CIDEr-D and the words per reply.
+        """Return CIDEr-D and the number of words per reply.
 
-        Neither uses a scoring model (as FENSE does), so runs scored on different machines can be compared.
+        Neither needs a scoring model (as FENSE does), so runs scored on different machines can be compared.
         """
         sums = means({name: _column(name, verdicts) for name in ("cider_d", "words")}, verdicts)
         return replace(sums, ends={"cider_d": ()})  # not a share of right answers
@@ -86,7 +86,7 @@ class Caption(Scorer):
         return replace(sums, ends={"fer": (0.0, 1.0)})
 
     def published(self, verdicts: Sequence[Verdict]) -> Sums:
-        """Return CIDEr-D of the raw replies, with document frequencies of the evaluated items, as in aac-metrics."""
+        """Return CIDEr-D as aac-metrics computes it: of raw replies, with frequencies from the evaluated clips only."""
         from audiomarathon.metrics.captions.cider_d import Frequencies, cider_d
 
         references = tuple(tuple(verdict.record.reference["references"]) for verdict in verdicts)
@@ -104,7 +104,7 @@ class Caption(Scorer):
         return means({"cider_d_as_published": scores}, verdicts)
 
     def summary(self, verdicts: Sequence[Verdict]) -> dict[str, Any]:
-        """Return CIDEr-D as published, FENSE, lengths, the scores of people's captions, and the corpus's size."""
+        """Return CIDEr-D as published, FENSE, lengths, the scores of people's captions, and the size of the corpus."""
         from audiomarathon.metrics.captions.lengths import lengths
 
         texts = [verdict.record.text for verdict in verdicts]
@@ -121,12 +121,12 @@ class Caption(Scorer):
         }
 
     def own_score(self, verdict: Verdict) -> float:
-        """Return the reply's CIDEr-D as a share of its maximum."""
+        """Return the reply's CIDEr-D ÷ 10, so that it lies between 0 and 1."""
         return float(verdict.values["cider_d"]) / 10
 
     @property
     def own_title(self) -> str:
-        """Name of the mean of :meth:`own_score`."""
+        """Name of the mean of :meth:`own_score` over samples."""
         return "CIDEr-D ÷ 10"
 
     def shown(self, verdict: Verdict) -> str:
@@ -135,10 +135,10 @@ class Caption(Scorer):
         return f"CIDEr-D {verdict.values['cider_d']:.2f}" + ("" if fense is None else f", FENSE {fense:.2f}")
 
     def notes(self, verdicts: Sequence[Verdict]) -> list[str]:
-        """Return notes for readers of the scores.
+        """Return notes for readers of the scores, one line each.
 
         They say why FENSE is missing, how many replies are too long for its models, the scores of people's captions,
-        and how many items' captions determine the weights of words.
+        and from how many clips' captions the weights of words come.
         """
         summary = self.summary(verdicts)
         notes = [f"FENSE not computed: {why}" for why in sorted({verdict.values["why"] for verdict in verdicts} - {""})]
@@ -178,14 +178,14 @@ class Caption(Scorer):
 
 
 def _models() -> tuple[SentenceEncoder | None, Echecker | None]:
-    """Return the sentence encoder and the fluency checker for FENSE; None for a model missing on this machine."""
+    """Return FENSE's two models, the sentence encoder and the fluency checker; None for one missing on this machine."""
     from audiomarathon.scoring.caption_models import ENCODER, fluency_checker, text_encoder
 
     return text_encoder(ENCODER), fluency_checker()
 
 
 def _by_models(replies: Sequence[str], references: Sequence[tuple[str, ...]]) -> dict[str, list[Any]]:
-    """Return the verdicts' values that need FENSE's models: a list with one value per reply, for each value's name."""
+    """Return the verdicts' values that need FENSE's models, as {name of the value: one value per reply}."""
     from audiomarathon.metrics.captions.fense import fense, sbert_sim
     from audiomarathon.metrics.captions.lengths import first_sentence, human_ceiling
 
@@ -227,7 +227,10 @@ def _frequencies(corpus: Corpus) -> Frequencies:
 
 @lru_cache(1 << 13)
 def _human(corpus: Corpus, texts: tuple[str, ...]) -> float | None:
-    """Return the mean CIDEr-D of each reference of an item against the others; None for a single reference."""
+    """Return how people's captions of a clip score: the mean CIDEr-D of each reference against the others.
+
+    None for a clip with one reference.
+    """
     from audiomarathon.metrics.captions.cider_d import cider_d
     from audiomarathon.metrics.captions.lengths import human_ceiling
 
@@ -241,7 +244,7 @@ def _column(name: str, verdicts: Sequence[Verdict]) -> list[float | None]:
 
 
 def _named(name: str, verdicts: Sequence[Verdict]) -> str:
-    """Return a figure's name, such as `fense`, or `fense[NAME]` if another encoder than FENSE's own was used."""
+    """Return a figure's name, such as `fense`; if the encoder is not FENSE's own, with its name: `fense[NAME]`."""
     from audiomarathon.scoring.caption_models import ENCODER
 
     others = {verdict.values["encoder"] for verdict in verdicts} - {None, ENCODER}

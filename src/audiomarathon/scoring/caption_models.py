@@ -1,5 +1,6 @@
-"""The models of FENSE: a sentence encoder, and a fluency checker. Both are small BERTs. A missing model raises
-ModelError, which callers turn into "not computed: …".
+"""The models of FENSE, which scores captions: a sentence encoder and a fluency checker. Both are small BERTs.
+
+A missing model raises :class:`ModelError`, which callers turn into "not computed: …".
 """
 
 from __future__ import annotations
@@ -33,9 +34,10 @@ _USUAL_WINDOW = 512
 
 
 def text_encoder(default: str = "") -> SentenceEncoder | None:
-    """Return the sentence encoder named by `TEXT_ENCODER`, else the default if it is in the hub's cache, else None.
+    """Return the sentence encoder that the env var `TEXT_ENCODER` names, or the default if it is in the hub's cache.
 
-    Scoring works offline: nothing is downloaded.
+    The default is used only if the variable is not set. None if there is neither. Scoring works offline: nothing is
+    downloaded.
 
     Raises
     ------
@@ -48,7 +50,7 @@ def text_encoder(default: str = "") -> SentenceEncoder | None:
 
 
 def fluency_checker() -> Echecker | None:
-    """Return FENSE's checker if `audiomarathon models download fense` has downloaded it, else None."""
+    """Return FENSE's fluency checker; None unless `audiomarathon models download fense` has downloaded it."""
     return _checker(file) if (file := checker_file()).is_file() else None
 
 
@@ -84,18 +86,20 @@ def _checker(file: Path) -> Echecker:
 
 @dataclass
 class SentenceEncoder:
-    """A sentence-transformers model, which turns texts into unit vectors.
+    """A sentence-transformers model, which turns texts into vectors of length 1.
 
-    A text's vector is the mean of the last hidden states, or the first of these states, normalised to length 1. The
-    file `1_Pooling/config.json` says which of the two; without this file it is the mean.
+    A text's vector is the mean of the model's last hidden states, or the first of these states, divided by its length.
+    The file `1_Pooling/config.json` says which of the two; without this file it is the mean.
 
     Attributes
     ----------
+    source
+        Hub id or folder of the model.
     window
         Number of word pieces that the model reads, special tokens included; longer texts are cut. None takes the number
         from `sentence_bert_config.json`, or 512.
     download
-        Allow downloads from the hub.
+        Whether the model may be downloaded from the hub.
     """
 
     source: str = ENCODER
@@ -111,7 +115,7 @@ class SentenceEncoder:
 
     @cached_property
     def hash(self) -> str:
-        """Fingerprint of the model's files, with a suffix for a pooling other than the mean."""
+        """Fingerprint of the model's files; a suffix marks another pooling than the mean."""
         return _files(self.source, download=self.download).fingerprint() + _NAMED_POOLINGS[self._pooling]
 
     @cached_property
@@ -148,7 +152,7 @@ class SentenceEncoder:
         return model.eval(), tokenizer
 
     def encode(self, texts: list[str]) -> npt.NDArray[np.float32]:
-        """Return unit vectors, shape (texts, dimensions); each text is encoded once and cached."""
+        """Return the texts' vectors of length 1, shape (texts, dimensions). Each text is encoded once and cached."""
         import torch
 
         model, tokenizer = self._loaded
@@ -165,13 +169,13 @@ class SentenceEncoder:
         return np.array([self._known[text] for text in texts], np.float32).reshape(len(texts), -1)
 
     def count_pieces(self, texts: list[str]) -> list[int]:
-        """Return the number of word pieces of each whole text, special tokens included."""
+        """Return the number of word pieces of each text before any is cut, special tokens included."""
         return [len(ids) for ids in self._loaded[1](texts, verbose=False)["input_ids"]] if texts else []
 
 
 @dataclass
 class Echecker:
-    """FENSE's fluency checker, a BERT with six outputs; the last output is the probability of any error.
+    """FENSE's fluency checker, a BERT with six outputs; the last output is the probability that a text has any error.
 
     Attributes
     ----------
@@ -220,7 +224,7 @@ class Echecker:
         return model["encoder"].eval(), model["clf"].eval(), tokenizer
 
     def error(self, texts: list[str]) -> npt.NDArray[np.float64]:
-        """Return the probability of an error in each text; only the first 64 word pieces count.
+        """Return the probability that each text has an error of fluency; only the first 64 word pieces count.
 
         Each text is read once and cached.
         """
@@ -243,5 +247,5 @@ def _batches(texts: Sequence[str], size: int) -> Iterator[list[str]]:
 
 
 def _by_length(text: str) -> tuple[int, str]:
-    """Return a key for sorting, so that texts of similar length share a batch, in a reproducible order."""
+    """Return a key to sort texts by length, then by text, so that texts of similar length share a batch."""
     return len(text), text

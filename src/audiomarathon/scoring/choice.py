@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from audiomarathon.metrics.statistics import Sums
 
-#: The modules that read a reply.
+#: The modules that find the chosen option in a reply.
 READING = tuple(f"audiomarathon.scoring.{name}" for name in ("choice_reading", "mentions", "visible"))
 _MOST_CLASSES = 20  # limit of rows of the table of recalls
 
@@ -22,7 +22,7 @@ _MOST_CLASSES = 20  # limit of rows of the table of recalls
 class Choice(Scorer):
     """Scores replies to questions with lettered options.
 
-    A verdict has `parsed` (the chosen letter, or None), `rule` (the rule that read it), `correct` and `strict`.
+    A verdict has `parsed` (the chosen letter, or None), `rule` (the rule that found it), `correct` and `strict`.
     `strict` is true only if the reply is exactly the right letter or the complete right option. A record's reference
     holds `answer` (a letter), `options` and `labels` (the class that each option stands for).
     """
@@ -33,13 +33,13 @@ class Choice(Scorer):
     modules = (*READING, "audiomarathon.metrics.classification")
 
     def judge(self, record: Record) -> dict[str, Any]:
-        """Read the option that the reply chooses, and compare its letter with the answer."""
+        """Find the option that the reply chooses, and compare its letter with the right answer."""
         read = read_reply(record.text, record.reference["options"])
         correct = read.letter == record.reference["answer"]
         return {"parsed": read.letter, "rule": read.rule, "correct": correct, "strict": correct and read.strict}
 
     def sound(self, verdict: Verdict) -> bool:
-        """Tell whether a stored verdict's letter belongs to an option (or is None), and its flags are booleans."""
+        """Tell whether a stored verdict is valid: its letter is an option's or None, and its flags are booleans."""
         letters = (None, *LETTERS[: len(verdict.record.reference["options"])])
         flags = [verdict.values.get(name) for name in ("correct", "strict")]
         return verdict.values.get("parsed", "") in letters and all(isinstance(flag, bool) for flag in flags)
@@ -64,7 +64,7 @@ class Choice(Scorer):
         return published_choice_sums(*_classes(verdicts), clusters_of(verdicts))
 
     def right(self, verdict: Verdict) -> bool:
-        """Tell whether the right option was chosen."""
+        """Tell whether the reply chose the right option."""
         return bool(verdict.values["correct"])
 
     def own_score(self, verdict: Verdict) -> float:
@@ -76,7 +76,7 @@ class Choice(Scorer):
         return verdict.values["parsed"] is None
 
     def shown(self, verdict: Verdict) -> str:
-        """Return whether the reply is right and the option that it chose, as text such as `right: B. Jazz`."""
+        """Return whether the reply is right, and the option that it chose, as text such as `right: B. Jazz`."""
         letter = verdict.values["parsed"]
         if letter is None:
             return "unparsed"
@@ -91,7 +91,7 @@ class Choice(Scorer):
         return [f"all right answers belong to one class ({classes[0]}), so macro-F1 is the F1 of that class"]
 
     def frames(self, verdicts: Mapping[str, Sequence[Verdict]]) -> Mapping[str, pd.DataFrame]:
-        """Return a table of the recall of each class; no table for a single class, or more than 20 classes."""
+        """Return a table of each class's recall, a row per setting; no table for one class, or more than 20."""
         import pandas as pd
 
         truths = {name: _classes(group)[0] for name, group in verdicts.items()}
@@ -112,12 +112,12 @@ class Choice(Scorer):
         return {"Recall per class": pd.DataFrame(rows, dtype=object)}
 
     def chance(self, verdicts: Sequence[Verdict]) -> float:
-        """Return the expected accuracy of choosing each option with equal probability."""
+        """Return the expected accuracy of a random choice among the options."""
         return sum(1 / len(verdict.record.reference["options"]) for verdict in verdicts) / len(verdicts)
 
 
 def _classes(verdicts: Sequence[Verdict]) -> tuple[list[str], list[str | None]]:
-    """Return two lists with a class per sample: of the right option, and of the chosen option (None: unparsed)."""
+    """Return two lists with each sample's class: that of the right option, and of the chosen one (None: unparsed)."""
     truth: list[str] = []
     chosen: list[str | None] = []
     for verdict in verdicts:

@@ -1,22 +1,22 @@
-"""Read the option that a reply chooses. A wrong reading is worse than none: a doubtful reply is `unparsed`.
+"""Find the option that a reply chooses. A wrong reading is worse than none: a doubtful reply is `unparsed`.
 
 1. Only visible text is read (`visible.py`): no thinking, special tokens, markup, pictures, or quotations of what is
    spoken; of JSON only the answer; nothing after a question that the model wrote itself. A reply that is one letter,
-   wrapped or punctuated, or one option's text word for word, is that option. Answers to several numbered questions are
-   none.
-2. Every other reply is read as *mentions* (`mentions.py`): letters that stand alone, and option texts by whole words,
-   the longest first, without other marks between the words. "A" and "I" before a word are an article and a pronoun.
-   Initials are not letters, and notes are none where options are keys. A lower-case letter counts only with a cue or a
-   bracket. Either half of "Senior (51-70)" names it if no other option has that half. Numbers are read whole: 2.7,
-   10-12 and "between 7 and 12" are not 7.
+   wrapped or punctuated, or one option's text word for word, chooses that option. Answers to several numbered questions
+   choose none.
+2. In every other reply, search for *mentions* (`mentions.py`): letters that stand alone, and option texts by whole
+   words, the longest first, without other marks between the words. "A" and "I" before a word are an article and a
+   pronoun. Initials are not letters, nor are musical notes if the options are keys. A lower-case letter counts only
+   with a cue or a bracket. Either half of "Senior (51-70)" names it if no other option has that half. Numbers are read
+   whole: 2.7, 10-12 and "between 7 and 12" are not 7.
 3. A mention is *denied* by a negation in its clause ("not B", "A is wrong"). It is *doubtful* in a question or under a
    condition. It is *listed* if the reply goes through the options ("Let me consider each option: A. Blues has a slow").
 4. A mention *commits* the reply *outright* ("the answer is B", "B is correct", "I think it's B"), or by *standing*
    alone between punctuation ("B. Jazz", "Based on the audio, D"). "A or B" and "A, B" are one mention of two options.
-5. The reply is read if everything that commits it names the same existing option. If several options are standing or
-   listed, they are a list, and only outright mentions count. A conclusion ("So the answer is D") outweighs letters
-   before it. If nothing commits the reply, it is read if exactly one option's text occurs in it, and the reply is short
-   or about the audio.
+5. A reply chooses an option if everything that commits it names the same existing option. If several options are
+   standing or listed, they are a list, and only outright mentions count. A conclusion ("So the answer is D") outweighs
+   letters before it. If nothing commits the reply, it chooses an option if exactly one option's text occurs in it, and
+   the reply is short or about the audio.
 
 A reply that retracts ("no, wait") or contradicts itself, in letters or in texts, is `unparsed`.
 """
@@ -55,12 +55,12 @@ _NOTHING = None, "unparsed"
 
 @dataclass(frozen=True)
 class ReadReply:
-    """The option that a reply chooses.
+    """The option that a reply chooses, and how it was found.
 
     Attributes
     ----------
     letter
-        The option chosen, or None.
+        The letter of the chosen option, or None.
     rule
         The rule that decided: `letter`, `leading letter`, `named letter`, `option text`, or `unparsed`.
     strict
@@ -73,7 +73,7 @@ class ReadReply:
 
 
 def read_reply(reply: str, options: Sequence[str]) -> ReadReply:
-    """Read which option a reply to a multiple-choice question chooses; never raise an error, whatever the reply.
+    """Find the option that a reply to a multiple-choice question chooses; never raise an error, whatever the reply.
 
     Parameters
     ----------
@@ -102,7 +102,7 @@ def _read(reply: str, options: tuple[str, ...]) -> ReadReply:
 # --- The whole reply.
 
 _BARE = re.compile(r"[\s().,:;!?…>=→–—-]*(?:([A-Z])(?:[\s,.;]+\1)*|([a-z]))[\s().,:;!?…–—-]*")  # "B B B" is a loop
-#: Letters that answer numbered questions.
+#: Letters that answer numbered questions, such as "1) B".
 _ANSWERS = re.compile(
     r"(?:^|(?<=[\s,;(]))(?:q(?:uestion)?\s*)?(\d{1,2})\s*[).:、]\s*\(?(?P<answer>[A-Z])(?=\s*(?:$|[.,;、)\n]|\s\d))",
     re.IGNORECASE,
@@ -110,7 +110,7 @@ _ANSWERS = re.compile(
 _COUNT = re.compile(r"\W*\d+\W*$")
 #: A transcript, or a report of what is said.
 _SPOKEN = re.compile(r"[\[(]\d{1,2}:\d\d|\b(?:says?|said)\s*[:,]|说\s*:", re.IGNORECASE)
-#: A long reply that commits itself to nothing is read only if it speaks about the audio.
+#: Words about the audio. A long reply that commits itself to no option is read only if it has one of them.
 _ABOUT = re.compile(
     r"\b(?:audio|sounds?|speak\w*|speech|voices?|tone|music\w*|recording|clip|scene|song|genre|instruments?|hear\w*"
     r"|listen\w*|emotion\w*|answer|options?|notes?|key|melody|rhythm|tempo|sing\w*|passage|conversation|background"
@@ -126,7 +126,7 @@ _RETRACTS = re.compile(
     r"|\bI mean\b|\bon second thoughts?\b|\bscratch that\b|\bi change my\b|不对|不對",
     re.IGNORECASE,
 )
-#: Before the answer with which a reply ends.
+#: Words that introduce a reply's last answer, such as "So the answer is".
 _CONCLUDES = re.compile(
     r"(?:^|[\n.!?;,—–-])\W*(?:(?:so|therefore|thus|hence|consequently|in conclusion)\b[^.!?\n]{0,40}\banswer\b"
     r"[^.!?\n]{0,30}|(?:my |the )?final (?:answer|choice)\b[^.!?\n]{0,30})$",
@@ -135,9 +135,14 @@ _CONCLUDES = re.compile(
 
 
 def _decide(text: str, options: dict[str, str]) -> tuple[str | None, str]:
-    """Return the chosen option's letter, or None, and the rule that decided; the module's docstring has all rules.
+    """Return the letter of the option that a reply chooses (or None), and the name of the rule that decided.
 
-    `options` are the options' texts by letter.
+    The rules are in the module's docstring.
+
+    Parameters
+    ----------
+    options
+        The options' texts, by letter.
     """
     if not options:
         return _NOTHING
@@ -160,9 +165,9 @@ def _decide(text: str, options: dict[str, str]) -> tuple[str | None, str]:
 
 
 def _unquoted(text: str, options: dict[str, str]) -> str:
-    """Empty the quotations in a reply, which repeat what is spoken; keep quotations of an option or of a letter.
+    """Empty the long quotations in a reply, which repeat what is spoken; keep quotations of an option or of a letter.
 
-    Mark a reply that is one quotation as spoken.
+    A reply that is one quotation gets "says:" in front.
     """
 
     def shortened(match: re.Match[str]) -> str:
@@ -174,10 +179,10 @@ def _unquoted(text: str, options: dict[str, str]) -> str:
 
 
 def _weighed(text: str, mentions: list[Mention], options: dict[str, str]) -> tuple[str | None, str]:
-    """Return the letter of the option that a reply's mentions of options decide on, or None, and the rule that decided.
+    """Decide which option a reply chooses, from its mentions of options.
 
-    Choose the only option to which the reply commits itself ("the answer is B"). If it commits itself to none, choose
-    the only option whose text it mentions.
+    It is the only option to which the reply commits itself ("the answer is B"). If it commits itself to none, it is
+    the only option whose text it mentions. Return its letter (or None), and the name of the rule that decided.
     """
     kinds = _by_kind(text, mentions, options)
     counting = _counting(text, kinds)
@@ -195,7 +200,7 @@ def _weighed(text: str, mentions: list[Mention], options: dict[str, str]) -> tup
 
 
 def _by_kind(text: str, mentions: list[Mention], options: dict[str, str]) -> Mapping[str, list[Mention]]:
-    """Group the mentions of options by kind ("outright", "denied", …).
+    """Group the mentions of options in a reply by kind, as {"outright": mentions, "denied": mentions, …}.
 
     A conclusion ("So the answer is D") replaces the letters considered before it.
     """
@@ -219,9 +224,12 @@ def _by_kind(text: str, mentions: list[Mention], options: dict[str, str]) -> Map
 
 
 def _counting(text: str, kinds: Mapping[str, list[Mention]]) -> list[Mention]:
-    """Return the mentions that decide, from mentions by kind ("outright", "standing", …).
+    """Return the mentions that decide which option a reply chooses; [] if it commits itself to no readable option.
 
-    [] if the reply commits itself to nothing that can be read.
+    Parameters
+    ----------
+    kinds
+        The reply's mentions of options, by kind ("outright", "standing", …).
     """
     passing, alone = kinds["passing"], _options_of([*kinds["standing"], *kinds["listed"]])
     if counting := [*kinds["outright"], *(kinds["standing"] if len(alone) == 1 else ())]:
@@ -274,13 +282,13 @@ _ADVERBS = (
     r"|vermutlich|wahrscheinlich|sino|probablemente|mais|donc|probablement|provavelmente|probabilmente|наверное|а"
     r"|prawdopodobnie)"
 )
-#: Text before a mention that stands alone.
+#: Text that may come before an option that stands alone.
 _OPENS = re.compile(
     rf"(?:^|[.,;:!?)(\n–—…。、=→|]|\s-\s)\s*(?:{_ADVERBS}\b[\s,:]*)*"
     rf"(?:(?:(?:the|my|final|correct|best)\s+)*{NOUN}[\s:]*)*\(?\s*$",
     re.IGNORECASE,
 )
-#: An item of a list.
+#: Words that introduce an item of a list of options.
 _ITEM = re.compile(
     r"\b(?:each|every|possible|given|first|second|third|next|last) (?:option|choice|answer)\W*(?:is\W*)?$",
     re.IGNORECASE,
@@ -359,7 +367,7 @@ _DESCRIBED = re.compile(
     r"\s*(?:[:;(=→]|[–—-]\s|(?:is|are|has|have|features?|typically|usually|often|generally|tends?|refers?|means?)\b)",
     re.IGNORECASE,
 )
-#: After an option: what was heard, not what the option means.
+#: Text after an option that says what was heard, not what the option means.
 _EVIDENCE = re.compile(
     r"\s*[–—-]\W*$|\s*[–—:-]?\s*(?:because|since|as|there|i|we|you|it|they|he|she|this"
     r"|(?:the|a|an|his|her|their|its) (?:\w+ )?(?:audio|clip|recording|sound|speaker|voice|tone|music|singer|song"
@@ -372,10 +380,10 @@ _UNITS = re.compile(
 
 
 def _kind(text: str, mention: Mention, following: int, listing: int) -> str:
-    """Return how a reply mentions an option, such as "outright" or "denied"; the module's docstring explains each.
+    """Return how a reply mentions an option, such as "outright" or "denied".
 
-    "aside" is a letter in brackets behind other words, and counts only if nothing else does. "conceded" never counts.
-    Every other mention is "passing".
+    The module's docstring explains most kinds. "aside" is a letter in brackets behind other words, and counts only if
+    nothing else does. "conceded" never counts. Every other mention is "passing".
 
     Parameters
     ----------
@@ -394,7 +402,7 @@ def _kind(text: str, mention: Mention, following: int, listing: int) -> str:
 
 
 def _dismissed(text: str, mention: Mention, before: str, after: str, following: int) -> str:
-    """Return "denied", "doubtful", "listed" or "conceded" if the words around a mention say so, else ""."""
+    """Return the kind "denied", "doubtful", "listed" or "conceded" if the words around a mention say so, else ""."""
     reason = _REASON.search(text[mention.end : min(following, mention.end + CONTEXT)])
     about = text[mention.end : mention.end + reason.start()] if reason else text[mention.end : following][:CONTEXT]
     if _DENIES.search(_EDGE.split(before.rstrip(" :("))[-1]) or _DENIED_AFTER.match(about) or _BUT_NOT.match(after):
@@ -411,7 +419,10 @@ def _dismissed(text: str, mention: Mention, before: str, after: str, following: 
 
 
 def _committed(text: str, mention: Mention, before: str, after: str) -> str:
-    """Return "outright" if a reply states a mention as its answer, another kind if it surely does not, else ""."""
+    """Return "outright" if a reply states the mentioned option as its answer.
+
+    Otherwise return another kind if the words around the mention surely make it one, else "".
+    """
     bare, asks = mention.by_letter and not mention.with_text, _asks(mention, before)
     if _VERDICT.match(after) and (_OPENS.search(before) or asks or _AND_SO.search(before)):
         return "outright"
@@ -427,7 +438,7 @@ def _committed(text: str, mention: Mention, before: str, after: str) -> str:
 
 
 def _placed(text: str, mention: Mention, before: str, after: str, listing: int) -> str:
-    """Return "listed", "aside", "standing" or "passing", from the place of a mention in its reply."""
+    """Return the kind "listed", "aside", "standing" or "passing" of a mention, from its position in the reply."""
     marked = mention.by_letter and bool(
         mention.with_text or re.match(r"\s*[.):]+\s*\w", text[mention.start + 1 :][:20])
     )
@@ -450,7 +461,7 @@ def _asks(mention: Mention, before: str) -> bool:
 
 
 def _closes(mention: Mention, after: str) -> bool:
-    """Tell whether the text behind a mention lets it name an option.
+    """Tell whether the text behind a mention allows that the mention names an option.
 
     A unit behind a number does not ("7 minutes"). Directly before a Chinese, Japanese or Korean character, an option's
     text counts only if the character is a particle such as 的.

@@ -1,4 +1,4 @@
-"""Score transcripts that have no reference: in how many clips were words heard?"""
+"""Score transcripts that have no reference, by the share of clips in which the recogniser found words."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Heard(Scorer):
-    """Counts the words of each transcript; the figure is the share of clips in which words were heard.
+    """Counts the words of each transcript; the figure is the share of clips whose transcript has words.
 
     It says nothing about errors: a model that invents words has words for every clip.
     """
@@ -26,23 +26,23 @@ class Heard(Scorer):
         return {"words": len(words_of(record.text))}
 
     def sums(self, verdicts: Sequence[Verdict]) -> Sums:
-        """Return the share of clips in which words were heard."""
+        """Return the share of clips whose transcript has words."""
         return means({self.figure.name: [self.own_score(verdict) for verdict in verdicts]}, verdicts, shares=True)
 
     def summary(self, verdicts: Sequence[Verdict]) -> dict[str, Any]:
-        """Return the words a minute of all clips together."""
+        """Return the number of words per minute of audio, over all clips together."""
         minutes = sum(verdict.record.clip_seconds for verdict in verdicts) / 60
         return {"words_a_minute": sum(verdict.values["words"] for verdict in verdicts) / minutes if minutes else None}
 
     def own_score(self, verdict: Verdict) -> float:
-        """Return 1 if words were heard, else 0."""
+        """Return 1 if the model's transcript of the sample has words, else 0."""
         return float(verdict.values["words"] > 0)
 
     def sound(self, verdict: Verdict) -> bool:
-        """Tell whether a stored verdict holds a number of words."""
+        """Tell whether a stored verdict is valid: it holds a number of words, 0 or more."""
         return isinstance(words := verdict.values.get("words"), int) and words >= 0
 
 
 def words_of(transcript: str) -> list[str]:
-    """Return a transcript's words: parts between spaces that have a letter or a digit, unlike "♪" or "..."."""
+    """Return a transcript's words: the parts between spaces that have a letter or a digit, so neither "♪" nor "..."."""
     return [part for part in transcript.split() if any(map(str.isalnum, part))]

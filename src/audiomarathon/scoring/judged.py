@@ -1,4 +1,4 @@
-"""Base of the scorers that let judges (language models) rate replies.
+"""Base of the scorers that let judges rate replies. A judge is a language model.
 
 A verdict holds each judge's reading of a reply: the values read from the judge's stored answer, such as a rating.
 """
@@ -23,13 +23,13 @@ _MOST_MISSING = 0.02  # above this share of missing judgements, tables show a ma
 
 
 class Judged(Scorer):
-    """A scorer whose verdicts are judges' readings; a subclass computes figures from them.
+    """A scorer whose verdicts are judges' readings of a reply; a subclass computes figures from them.
 
-    A verdict has five values. Three are mappings by judge: `readings` (the values read from the judge's answer),
-    `missing` (why there is no reading: `absent`, `failed`, `unreadable`) and `anchors`. An anchor is an artificial
-    reply with a known reading; `anchors` lists the kind of each anchor and whether the judge read it correctly, for the
-    first protocol with answered anchors. `fixed` is True if the protocol asks no judge about the reply. `shielded`
-    lists the changes made in the reply before judges saw it.
+    A verdict has five values. Three are mappings with the judges' names as keys: `readings` (the values read from the
+    judge's answer), `missing` (why there is no reading: `absent`, `failed`, `unreadable`) and `anchors`. An anchor is
+    an artificial reply with a known reading; `anchors` lists the kind of each anchor and whether the judge read it
+    correctly, for the first protocol with answered anchors. `fixed` is True if the protocol asks no judge about the
+    reply. `shielded` lists the changes made in the reply before judges saw it.
     """
 
     instant: ClassVar[bool] = False
@@ -37,16 +37,16 @@ class Judged(Scorer):
 
     @property
     def protocol(self) -> Protocol:
-        """The way of asking judges (its questions, and how answers are read) whose readings the figures use."""
+        """The protocol (the questions to a judge, and how its answers are read) whose readings the figures use."""
         return self.protocols[0]
 
     @property
     def version(self) -> str:
-        """Hash of the scorer's code, with the versions of all protocols (ways to ask judges)."""
+        """Hash of the scorer's code, with the versions of all its protocols."""
         return "-".join([super().version, *(protocol.version for protocol in self.protocols)])
 
     def judge(self, record: Record) -> dict[str, Any]:
-        """Return the values of a record's verdict, read from the judges' stored answers; the class lists them."""
+        """Return the values of a record's verdict, which the class lists, read from the judges' stored answers."""
         values: dict[str, Any] = {"readings": {}, "missing": {}, "anchors": {}}
         for name, said in sorted(record.judgements.items()):
             reading = reading_of(self.protocol, record, said)
@@ -62,13 +62,13 @@ class Judged(Scorer):
 
     @abstractmethod
     def own_score(self, verdict: Verdict) -> float | None:
-        """Return the reply's score, 0…1; None without a judge's reading."""
+        """Return the reply's score, between 0 and 1; None if no judge's answer could be read."""
 
     def summary(self, verdicts: Sequence[Verdict]) -> dict[str, Any]:
-        """Return facts on the judges' quality.
+        """Return facts on the judges' quality, for `summary.json`.
 
-        These are the missing judgements by reason, the anchors that each judge read correctly (:meth:`certificates`),
-        and the agreement between judges.
+        These are the numbers of missing judgements by reason, of the anchors that each judge read correctly
+        (:meth:`certificates`), and the agreement between judges.
         """
         certificates, judges = self.certificates(verdicts), {}
         for name in judges_of(verdicts):
@@ -79,7 +79,7 @@ class Judged(Scorer):
         return {"judged": {"protocol": self.protocol.name, "judges": judges, "agreement": between}}
 
     def agreement(self, verdicts: Sequence[Verdict]) -> dict[str, dict[str, Any]]:
-        """Return how far judges agree on each value in the protocol's `scales`, such as a rating, by the value's name.
+        """Return how well judges agree on each value that they give, as {name of the value, such as rating: agreement}.
 
         See :func:`~audiomarathon.judges.agreement.agreement` for the fields.
         """
@@ -94,7 +94,7 @@ class Judged(Scorer):
     def notes(self, verdicts: Sequence[Verdict]) -> list[str]:
         """Return warnings about the judges, one line each; [] if there is nothing to warn of.
 
-        They say that a judge misread anchors (replies with a known reading) or judged none, that many of a judge's
+        They say that a judge misread anchors (replies with a known reading) or was shown none, that many of a judge's
         judgements are missing, or that there is no judge.
         """
         notes, certificates = [], self.certificates(verdicts)
@@ -108,7 +108,10 @@ class Judged(Scorer):
         return notes or ([] if judges_of(verdicts) else [_UNJUDGED])
 
     def lacks(self, verdict: Verdict, judge: str) -> str:
-        """Return why a judge's reading is missing or incomplete: `absent`, `failed` or `unreadable`; else ""."""
+        """Return why a judge's reading of a reply is missing or incomplete; "" if it is complete.
+
+        The reason is `absent`, `failed` or `unreadable`.
+        """
         reading = verdict.values["readings"].get(judge)
         if reading is None:
             return str(verdict.values["missing"].get(judge, "absent"))
@@ -131,9 +134,14 @@ def judges_of(verdicts: Sequence[Verdict]) -> list[str]:
 
 
 def _anchors_read(protocol: Protocol, record: Record, said: Mapping[str, str | None]) -> list[list[Any]]:
-    """Return a list `[kind, correct]` for each anchor (an artificial reply with a known reading) that a judge answered.
+    """Return `[kind, correct]` for each anchor (an artificial reply with a known reading) that a judge answered.
 
-    `correct` tells whether the judge's reading is the known one. `said` holds its answers by the hash of the request.
+    `correct` tells whether the judge's reading is the known one.
+
+    Parameters
+    ----------
+    said
+        The judge's answers, as {hash of the request: answer}.
     """
     read = [(anchor, reading_of(protocol, anchor.of(record), said)) for anchor in protocol.anchors(record)]
     answered = ("", "unreadable")

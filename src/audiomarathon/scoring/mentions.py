@@ -14,9 +14,9 @@ CONTEXT = 160  # characters around a mention that are examined
 
 RANGE = re.compile(r"(?<=\d)\s*(?:[-–—~]|\bto\b|\band\b|\bthrough\b|到|至)\s*(?=\d)")
 _WORD = re.compile(r"(?:(?<![^\s(])[-−<>≤≥])?\d+(?:[.,:/-]\d+)*(?![^\W_])[+%]?" + rf"|[{CJK}]|(?:(?![{CJK}])[^\W_])+")
-#: Characters that mean an option only if they stand alone: yes, no, there is, there is not, right, wrong.
+#: Characters that name an option only if they stand alone: yes, no, there is, there is not, right, wrong.
 _PARTICLES = frozenset("是否有无無对對错錯不没沒")
-#: After "no" that belongs to the next word, as in "no audio", not to the sentence, as in "No they are not".
+#: What follows a "no" that belongs to the next word, as in "no audio", not to the sentence, as in "No they are not".
 _NO_OF = re.compile(
     r" (?!(?:it|that|this|these|those|they|the|a|an|there|he|she|I|we|you|because|since|as|is|was|not|and|or|but"
     r"|with|for|way|\w+ly|seems?|would|to|in|on)\b)[A-Za-z]",
@@ -26,16 +26,21 @@ _NO_OF = re.compile(
 
 @remembered(2_000)
 def _words(text: str) -> tuple[tuple[str, int, int], ...]:
-    """Return (word in lower case, start, end) of a text's words; a decimal, a range or a CJK character is one word."""
+    """Return a text's words as (word in lower case, start, end); a decimal, a range or a CJK character is one word."""
     return tuple((word[0].casefold(), word.start(), word.end()) for word in _WORD.finditer(text))
 
 
 @dataclass(frozen=True)
 class Mention:
-    """A place in the reply that names one or more options: their letters are in `options`.
+    """A place in the reply that names one or more options.
 
-    `by_letter`: the place holds a letter. `number`: it holds an option's text that begins with a number. `with_text`:
-    it holds a letter next to the text of its option.
+    Attributes
+    ----------
+    options
+        The letters of the options.
+    by_letter, number, with_text
+        Whether the place holds a letter; an option's text that begins with a number; a letter next to the text of its
+        option.
     """
 
     start: int
@@ -65,12 +70,12 @@ _GOES_ON = (
     r"|I (?:think|believe|guess)|parce|weil|porque|it'?s|there(?:'s| is| are)|this is"
     r"|the (?:speaker|audio|voice|clip|recording|sound|music|song|tone|singer|rhythm|tempo))\b"
 )
-#: Allowed after a mention that stands alone: punctuation, or words that continue the sentence.
+#: What may follow a mention that stands alone: punctuation, or words that continue the sentence.
 CLOSES = (
     rf"\s*(?:$|[.,;!?()\n–—…。、|/&+]|:(?!\s*\d)|-\s|→|[{CJK}]|{_GOES_ON}"
     r"|(?:(?:most )?likely|probably|definitely|certainly|clearly|it is)\b)"
 )
-#: "A" before one of these is not an article.
+#: If one of these follows "A", the "A" is not an article.
 _NO_ARTICLE = (
     rf"\s*(?:$|[.,;:=!?()\n–—…。、|/&+]|-\s|→|[{CJK}]|{_GOES_ON}"
     r"|(?:is|was|seems|sounds|looks|fits|matches|would|must|could|might|may|means|stands|refers|describes|and|or|nor)\b)"
@@ -99,8 +104,8 @@ LABEL = re.compile(rf"(?:\b|(?<=[{CJK}])){NOUN}[\s:(]*$", re.IGNORECASE)
 def _forms(options: dict[str, str]) -> list[tuple[list[str], list[str], frozenset[str]]]:
     """Return the word sequences that can name an option, the longest first.
 
-    Each comes with the option's text between each pair of neighbouring words, and with the letters of the options that
-    it names. In a reply, no other punctuation may stand between these words.
+    Each item is (words, gaps, letters): the gaps are the option's text between neighbouring words, the letters those of
+    the options that the words name. In a reply, no other punctuation may stand between these words.
     """
     named: dict[tuple[str, ...], tuple[list[str], set[str]]] = {}
     halves: dict[tuple[str, ...], tuple[list[str], set[str]]] = {}
@@ -157,7 +162,10 @@ def mentions_of(text: str, options: dict[str, str]) -> Iterator[Mention]:
 
 
 def _named_words(text: str) -> list[tuple[str, int, int]]:
-    """Return (word, start, end) of a text's words without articles, which replies add or omit; "A" may be a letter."""
+    """Return a text's words as (word, start, end), without articles, which replies add or omit.
+
+    "A" stays, since it may be a letter.
+    """
     words = _words(text)
     kept = [word for word, _next in pairwise(words) if word[0] not in ("a", "an", "the") or text[word[1]] == "A"]
     return kept + list(words[-1:])
@@ -166,9 +174,9 @@ def _named_words(text: str) -> list[tuple[str, int, int]]:
 def _is_name(text: str, span: Sequence[tuple[str, int, int]], joined: Sequence[str], *, capital: bool = False) -> bool:
     """Tell whether an option's words, found in a reply, name the option.
 
-    "A metro. Station announcements" does not name the metro station: the words are parted by a mark that the option
-    does not have. A particle such as 是 is a name only if it stands alone, and "no" is none before a noun. Korean names
-    begin a word. With `capital`, a first word of one or two letters must have a capital, as in the option.
+    "A metro. Station announcements" does not name the metro station: a punctuation mark that the option does not have
+    stands between the words. A particle such as 是 is a name only if it stands alone, and "no" is none before a noun.
+    Korean names begin a word. With `capital`, a first word of one or two letters must have a capital, as in the option.
     """
     gaps = [text[a[2] : b[1]] for a, b in pairwise(span)]
     if any(set(re.findall(r"[.,;:!?\n]", gap)) - set(joint) for joint, gap in zip(joined, gaps, strict=True)):
@@ -208,7 +216,7 @@ _JOINS = re.compile(
 
 
 def grouped(text: str, mentions: Sequence[Mention]) -> list[Mention]:
-    """Merge mentions: of a letter with the text of its option beside it, and of options joined by "or" or a comma."""
+    """Merge mentions that belong together: a letter beside its option's text, and options joined by "or" or a comma."""
     merged: list[Mention] = []
     for mention in sorted(mentions, key=lambda mention: mention.start):
         if merged and mention.options == merged[-1].options and mention.by_letter != merged[-1].by_letter:

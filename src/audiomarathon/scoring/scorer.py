@@ -1,4 +1,4 @@
-"""The scorer interface: judge stored replies, and turn verdicts into figures.
+"""The interface of scorers: they judge stored replies, and compute a run's figures from the verdicts.
 
 Scoring is a separate step: it reads records, never a model, so a run can be scored again years later on a laptop.
 """
@@ -38,7 +38,7 @@ class Scorer(ABC):
     key
         Name of the scorer, used in the name of the file `verdicts-<key>.jsonl`: letters, digits, `-` and `_`.
     figure
-        The headline figure; one of the names of :meth:`sums`.
+        The headline figure, one of those that :meth:`sums` returns.
     instant
         True if scoring a record is quick, so that the live view of a run may do it.
     needs
@@ -47,8 +47,8 @@ class Scorer(ABC):
         Further code that verdicts depend on, besides the scorer's own file: modules and installed packages. When it
         changes, :attr:`version` changes, and stored verdicts are made again.
     protocols
-        Protocols for asking judges about a reply: each makes the questions and reads the answers. Figures use the
-        first; empty if rules alone score.
+        Protocols for asking judges (language models) about a reply: each makes the questions and reads the answers.
+        Figures use the first; empty if rules alone score.
     """
 
     key: ClassVar[str]
@@ -60,7 +60,7 @@ class Scorer(ABC):
     protocols: ClassVar[tuple[Protocol, ...]] = ()
 
     def judge(self, record: Record) -> dict[str, Any]:
-        """Score one answered sample; return the verdict's values, which must fit into JSON.
+        """Score one answered sample; return the fields of its verdict, which must fit into JSON.
 
         Parameters
         ----------
@@ -77,34 +77,40 @@ class Scorer(ABC):
 
     @abstractmethod
     def sums(self, verdicts: Sequence[Verdict]) -> Sums:
-        """Return the figures as sums over samples or clips; intervals and tests resample these by whole clusters."""
+        """Return the figures as sums over samples or clips; intervals and tests resample these by whole clusters.
+
+        A cluster is a set of samples that are not independent, such as all questions about one clip.
+        """
 
     @abstractmethod
     def own_score(self, verdict: Verdict) -> float | None:
-        """Return one sample's score, 0…1; None if unknown, such as a reply without a judgement.
+        """Return one sample's score, between 0 and 1; None if unknown, such as for a reply without a judgement.
 
-        The report uses it to sort, to colour, and to plot over duration.
+        The report uses it to sort and colour samples, and to plot the score over duration.
         """
 
     @property
     def own_title(self) -> str:
-        """Name of the mean of :meth:`own_score` over samples; margins (allowed losses) are tested on this mean."""
+        """Name of the mean of :meth:`own_score` over samples. Margins (allowed losses) are tested on this mean."""
         return "accuracy" if type(self).right is not Scorer.right else "mean score of samples, 0 to 1"
 
     def uncapped(self, verdicts: Sequence[Verdict]) -> dict[str, float]:  # noqa: ARG002
-        """Return figures of errors that :meth:`own_score` hides because it is capped, by name; {} if it hides none."""
+        """Return figures of errors that :meth:`own_score` hides since it is capped, as {name: value}; {} if none."""
         return {}
 
     def summary(self, verdicts: Sequence[Verdict]) -> dict[str, Any]:  # noqa: ARG002
-        """Return further content of `summary.json`, besides the figures of :meth:`sums`."""
+        """Return further fields for `summary.json`, besides the figures of :meth:`sums`."""
         return {}
 
     def right(self, verdict: Verdict) -> bool | None:  # noqa: ARG002
-        """Return whether the reply is right; None if the scorer also knows partly right replies."""
+        """Return whether the reply is right; None if this scorer can also find replies partly right."""
         return None
 
     def unparsed(self, verdict: Verdict) -> bool:  # noqa: ARG002
-        """Return whether the reply could not be parsed. Such a reply is wrong, and counted."""
+        """Return whether the reply could not be parsed.
+
+        Such a reply counts as wrong, and a run reports their number.
+        """
         return False
 
     def shown(self, verdict: Verdict) -> str:
@@ -115,21 +121,23 @@ class Scorer(ABC):
         return "not scored" if (score := self.own_score(verdict)) is None else f"{score:.2f}"
 
     def notes(self, verdicts: Sequence[Verdict]) -> list[str]:  # noqa: ARG002
-        """Return notes for readers, one line each; they are shown wherever the score is."""
+        """Return notes for readers, one line each. They are shown wherever the score is."""
         return []
 
     def frames(self, verdicts: Mapping[str, Sequence[Verdict]]) -> Mapping[str, pd.DataFrame]:  # noqa: ARG002
-        """Return tables for the task's section of the report, by title; `report/render.py` describes the columns.
+        """Return tables for the task's section of the report, as {title: table}.
+
+        `report/render.py` describes the columns.
 
         Parameters
         ----------
         verdicts
-            Verdicts by setting.
+            The verdicts of each setting, as {setting: verdicts}.
         """
         return {}
 
     def chance(self, verdicts: Sequence[Verdict]) -> float | None:  # noqa: ARG002
-        """Return the expected share of right replies when guessing; None if unknown."""
+        """Return the expected share of right replies of random guesses; None if unknown."""
         return self.figure.chance
 
     def published(self, verdicts: Sequence[Verdict]) -> Sums | None:  # noqa: ARG002
@@ -141,22 +149,22 @@ class Scorer(ABC):
         return {}
 
     def fits(self, record: Record) -> bool:
-        """Return whether a record's reference has the required fields; the record of a failed sample needs none."""
+        """Return whether a record's reference has the fields that this scorer needs; a failed sample needs none."""
         return not record.answered or all(name in (record.reference or {}) for name in self.needs)
 
     def sound(self, verdict: Verdict) -> bool:  # noqa: ARG002
-        """Return whether a stored verdict is usable; an unusable verdict is made again."""
+        """Return whether a stored verdict is valid and can be used; an unusable verdict is made again."""
         return True
 
     @property
     def version(self) -> str:
-        """Hash of the code that verdicts depend on; stored verdicts with another version are made again."""
+        """Hash of the code that verdicts depend on. Stored verdicts of another version are made again."""
         return _hash_of(type(self), self.modules, self.packages)
 
     def stamp(self, record: Record) -> str:
-        """Return a hash of everything that a record's verdict depends on, such as the version, reply and reference.
+        """Return a hash of everything that a record's verdict depends on: the version, the reply, the reference, …
 
-        A stored verdict is valid only if it has this stamp.
+        It is stored with the verdict, which stays valid only while the hash is the same.
         """
         text, raw = record.text, record.raw
         parts = [self.key, self.version, text, record.reference]
@@ -168,17 +176,19 @@ class Scorer(ABC):
 
 
 def clusters_of(verdicts: Sequence[Verdict]) -> tuple[str, ...]:
-    """Return the cluster of each sample."""
+    """Return the name of each sample's cluster; samples that are not independent share one."""
     return tuple(verdict.record.cluster for verdict in verdicts)
 
 
 def means(columns: Mapping[str, Sequence[float | None]], verdicts: Sequence[Verdict], *, shares: bool = False) -> Sums:
-    """Return figures that are means over samples, as sums that can be resampled; leave out samples whose value is None.
+    """Return figures that are means over samples, as sums that can be resampled.
+
+    Samples whose value is None are left out.
 
     Parameters
     ----------
     columns
-        The values of each figure, by the figure's name: one value per sample.
+        The values of each figure, as {figure's name: one value per sample}.
     shares
         Whether every figure lies between 0 (all wrong) and 1 (all right).
     """
@@ -189,7 +199,7 @@ def means(columns: Mapping[str, Sequence[float | None]], verdicts: Sequence[Verd
 
 
 def cells(name: str, estimate: Estimate) -> dict[str, Any]:
-    """Return a figure's three columns in a table: its value, and both ends of its interval (None without interval)."""
+    """Return a figure's three columns in a table: its value, and both ends of its interval (None if unknown)."""
     low, high = estimate.interval or (None, None)
     return {name: estimate.value, f"{name}_low": low, f"{name}_high": high}
 
@@ -197,17 +207,17 @@ def cells(name: str, estimate: Estimate) -> dict[str, Any]:
 def fingerprint_of(scorer: Scorer, records: Iterable[Record]) -> str:
     """Return a hash of everything that a run's summary depends on.
 
-    It covers the failed samples, and the scorer's version, reply and reference of each answered sample.
+    It covers which samples failed; and for each answered sample its reply, its reference and the scorer's version.
     """
     lines = sorted(f"{record.id} {scorer.stamp(record) if record.answered else 'failed'}" for record in records)
     return hashlib.sha256("\n".join(lines).encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
 def sums_of(scorer: Scorer, verdicts: Sequence[Verdict]) -> Sums:
-    """Return the scorer's sums of a run's verdicts, always with the ends of the headline figure.
+    """Return a scorer's figures of a run's verdicts as sums; make sure that the headline figure's two ends are set.
 
-    Ends are a figure's values when all is wrong and when all is right. If the sums have none, they are the bounds `low`
-    and `high` of the scorer.
+    The ends are the figure's values when all replies are wrong and when all are right. If the scorer does not set them,
+    its figure's `low` and `high` are used.
     """
     sums, figure = scorer.sums(verdicts), scorer.figure
     if sums.ends or figure.low is None or figure.high is None:

@@ -20,8 +20,8 @@ class Transcript(Scorer):
     """Scores transcripts by 1 − word error rate (WER), at least 0.
 
     A verdict has the fields of :class:`~audiomarathon.metrics.wer.TranscriptErrors`. For English it also has
-    `as_published`: the same counts of the raw reply, by Whisper's normaliser as it is. A
-    record's reference has `answer`, and may have `language` (default `en`), which decides the normaliser.
+    `as_published`: the same counts for the raw reply, with Whisper's normaliser unchanged. A record's reference has
+    `answer`, and may have `language` (default `en`), which decides the normaliser.
     """
 
     key = "transcript"
@@ -33,7 +33,7 @@ class Transcript(Scorer):
     unit: ClassVar[str] = "words"
 
     def judge(self, record: Record) -> dict[str, Any]:
-        """Count the word errors of one reply."""
+        """Count the word errors of one transcript."""
         from audiomarathon.metrics.normalise import released, units_of
         from audiomarathon.metrics.wer import transcript_errors
 
@@ -44,7 +44,7 @@ class Transcript(Scorer):
         return {**counts, "as_published": asdict(transcript_errors(answer, record.raw, released))}
 
     def sound(self, verdict: Verdict) -> bool:
-        """Tell whether all counts of a stored verdict are whole numbers, 0 or more."""
+        """Tell whether a stored verdict is valid: all its counts are whole numbers, 0 or more."""
         names = ("errors", "words", "substitutions", "deletions", "insertions", "insertion_loop")
         blocks = (verdict.values, _as_published(verdict))
         return all(isinstance(count := block.get(name), int) and count >= 0 for block in blocks for name in names)
@@ -99,7 +99,7 @@ class Transcript(Scorer):
         return f"1 − errors per {self.unit[:-1]}, capped at 1 a sample"
 
     def uncapped(self, verdicts: Sequence[Verdict]) -> dict[str, float]:
-        """Return insertions per reference word, which the cap hides if a reply repeats itself."""
+        """Return insertions per reference word: if a reply repeats itself, the cap of a sample's errors hides them."""
         words = sum(verdict.values["words"] for verdict in verdicts)
         inserted = sum(verdict.values["insertions"] for verdict in verdicts)
         return {f"insertions per {self.unit[:-1]}": inserted / words} if words else {}
@@ -112,7 +112,7 @@ class Transcript(Scorer):
 class Characters(Transcript):
     """Scores transcripts in a language written without spaces by 1 − character error rate (CER), at least 0.
 
-    In verdicts, `words` is the number of the reference's characters.
+    In verdicts, `words` is the number of characters of the reference.
     """
 
     key = "characters"
@@ -121,6 +121,6 @@ class Characters(Transcript):
 
 
 def _as_published(verdict: Verdict) -> Mapping[str, Any]:
-    """Return the counts by the published rule; for a language without such a rule, the usual counts."""
+    """Return a verdict's error counts by the published rule; for a language without such a rule, its usual counts."""
     published = verdict.values.get("as_published", verdict.values)
     return published if isinstance(published, Mapping) else {}

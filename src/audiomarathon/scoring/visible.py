@@ -1,4 +1,4 @@
-"""The visible text of a reply: without thinking, special tokens, markup and quotations of what was spoken."""
+"""The visible text of a reply: without thinking, special tokens, markup, and quotations of what was spoken."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ BRACKETS = str.maketrans("[]{}", "()()")
 
 
 def normal(text: str) -> str:
-    """Return a text with look-alike characters replaced, and accidentals as words: C♯ and C# are "C sharp"."""
+    """Replace look-alike characters in a text, and write musical accidentals as words: C♯ and C# become "C sharp"."""
     text = unicodedata.normalize("NFKC", same_marks(text)).replace("♭", " flat").replace("♯", " sharp")
     return _FLAT.sub(r"\1 flat", _SHARP.sub(r"\1 sharp", text))
 
@@ -61,12 +61,12 @@ def visible(reply: str) -> str:
 
 
 def before_next(text: str) -> str:
-    """Return a visible text up to the next question, which some models write themselves, and without "Q: … A:"."""
+    """Cut a visible text at the next question, which some models write themselves, and remove a leading "Q: … A:"."""
     return _NEXT.split(_ASKED.sub("", text), maxsplit=1)[0]
 
 
 def stated(text: str) -> str:
-    """Return the answer that a reply in JSON states; any other reply unchanged."""
+    """Return the answer field of a reply that is JSON; return any other reply unchanged."""
     match = re.search(r"\{.*\}", text, re.DOTALL)
     try:
         content = json.loads(match[0]) if match else None
@@ -78,7 +78,7 @@ def stated(text: str) -> str:
 
 
 def plain(text: str) -> str:
-    """Remove markup and pictures, and turn all brackets into round ones."""
+    """Remove markup and emoji from a reply, and turn all brackets into round ones."""
     text = "".join(" " if ord(char) > 0x2190 and unicodedata.category(char) == "So" else char for char in text)  # ✅
     text = re.sub(
         r"\b(?:none|nothing|anything|anyone) other than\b|\bno reason not to\b", "exactly", text, flags=re.IGNORECASE

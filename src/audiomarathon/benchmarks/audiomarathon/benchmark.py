@@ -15,7 +15,7 @@ from audiomarathon.benchmarks.audiomarathon.vox import Vox
 from audiomarathon.benchmarks.audiomarathon.vox_age import VoxAge
 from audiomarathon.benchmarks.benchmark import Benchmark, TaskFacts
 
-#: The paper's acronym, group, number of samples and range of durations.
+#: What the paper states about each task: acronym, group, number of samples, shortest and longest clip in seconds.
 _FACTS = {
     "librispeech": TaskFacts("ASR", "speech content", 204, (60.0, 240.0)),
     "race": TaskFacts("SCR", "speech content", 820, (120.0, 252.0)),

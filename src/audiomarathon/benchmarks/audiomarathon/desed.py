@@ -1,4 +1,4 @@
-"""DESED: which domestic sound event occurs?"""
+"""DESED: which domestic sound event, such as a barking dog, occurs in the clip?"""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from audiomarathon.records import LETTERS
 class Desed(MultipleChoice):
     """Task: name a domestic sound event in a clip.
 
-    The metadata file holds its rows in the field `tasks`. A row's options are an object with letters as keys.
+    The metadata file holds its rows in the field `tasks`. The options of a row are an object with letters as keys.
     """
 
     key = "desed"

@@ -22,8 +22,8 @@ class Had(MultipleChoice):
     """Task: is the speech real, or partly faked (half-truth audio detection)?
 
     There is no metadata file: a clip's class is its folder, `real/` or `fake/`. The setting `BALANCE` keeps the same
-    number of clips of each class, as many as the smaller class has. The benchmark's public runs drew clips from an
-    unsorted file listing, which differs between machines; here all clips are used, and a balanced draw is repeatable.
+    number of clips of each class, as many as the smaller class has. The benchmark's public runs took clips from an
+    unsorted file listing, which differs between machines; here all clips are used, and a balanced choice is repeatable.
     """
 
     key = "had"
@@ -35,7 +35,7 @@ class Had(MultipleChoice):
     def find(self, root: Path) -> Path:
         """Return the folder that holds both `real/` and `fake/`.
 
-        If there is none, a folder with only one of the two counts if it is the root or is called HAD.
+        If there is none, return a folder with only one of the two, provided that it is the root or is called HAD.
         """
 
         def has_one(folder: Folder) -> bool:
@@ -46,7 +46,7 @@ class Had(MultipleChoice):
         return the_one(self, root, folders, "folder with real/ and fake/")
 
     def load(self, folder: Path, filters: Filters = Filters()) -> Loaded:
-        """List the WAV clips under `real/` and `fake/`; report other audio files as bad rows."""
+        """List the WAV clips under `real/` and `fake/` as samples; report other audio files as bad rows."""
         folder = folder.absolute()
         events = _events(folder)
         files = [
@@ -67,7 +67,7 @@ class Had(MultipleChoice):
         return Loaded(folder, tuple(kept), tuple(bad), MappingProxyType(left_out))
 
     def write_rows(self, part: Part, target: Path) -> None:
-        """Write `events.json` with the time of each clip's fake part, if any of the samples has one."""
+        """Write `events.json` with the time of the fake part in each sample's clip, if it is known for any sample."""
         rows = [part.row(sample, {"path": part.path(sample), **sample.meta}) for sample in part.kept]
         if any(len(row) > 1 for row in rows):
             write_ascii(target / "events.json", rows)
@@ -80,7 +80,7 @@ class Had(MultipleChoice):
 
 
 def balanced(samples: list[Sample], seed: int) -> list[Sample]:
-    """Draw the same number of samples from every class by `seed`, and return them in the given order."""
+    """Choose the same number of samples of every class, at random by `seed`; return them in the given order."""
     classes: dict[str, list[str]] = {}
     for sample in sorted(samples, key=lambda sample: (draw(seed, "balance", sample.id), sample.id)):
         classes.setdefault(sample.stratum, []).append(sample.id)
@@ -90,7 +90,7 @@ def balanced(samples: list[Sample], seed: int) -> list[Sample]:
 
 
 def _events(folder: Path) -> Mapping[str, dict[str, Any]]:
-    """Return the rows of `events.json` by the clip's path; a row holds the time of the clip's fake part.
+    """Return the rows of `events.json`, as {path of the clip: row}; a row holds the time of the clip's fake part.
 
     The file is optional; the mini benchmark has one.
     """

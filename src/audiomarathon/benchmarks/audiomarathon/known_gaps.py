@@ -1,4 +1,4 @@
-"""Clips that the metadata of the public data names, but that are not in it.
+"""Names of clips that the public data's metadata names, but that are missing in the public data.
 
 Issue 3 of the official repository lists them. The authors removed those of VESUS because people could not tell their
 emotion. A row whose clip is missing and listed here is left out and counted; any other missing clip is an error.

@@ -15,7 +15,7 @@ INSTRUCTION = "Transcribe the speech in the audio exactly. Output the transcript
 
 
 class LibriSpeech(Task):
-    """Task: transcribe read speech. The cluster of a sample is its speaker.
+    """Task: transcribe read speech. Samples of one speaker share a cluster.
 
     There is no metadata file: clips are `<split>/<speaker>/<chapter>/*.flac`. Their texts are in the chapter's
     `.trans.txt` (lines of clip and text), or in one `.txt` per clip. A sample's id is `speaker/chapter/clip`, whether
@@ -41,7 +41,7 @@ class LibriSpeech(Task):
         return the_one(self, root, folders, "<speaker>/<chapter>/ folders of FLAC with transcripts")
 
     def load(self, folder: Path, filters: Filters = Filters()) -> Loaded:
-        """Pair clips with transcripts. A clip without transcript, or a transcript without clip, becomes a bad row."""
+        """Pair clips with transcripts as samples; a clip or a transcript that is alone becomes a bad row."""
         del filters  # no filter applies to this task
         folder = folder.absolute()
         samples: dict[str, Sample] = {}
@@ -83,7 +83,7 @@ class LibriSpeech(Task):
 
 
 def _chapters(folder: Path) -> list[Folder]:
-    """Return the chapters: folders with clips or transcripts, two or three levels below `folder`.
+    """Return the folders of LibriSpeech chapters: those with clips or transcripts, two or three levels below `folder`.
 
     A folder that lost its transcripts or its clips is included, so that the loss is reported. A split in which no
     folder is certainly a chapter (:func:`_is_chapter`) is skipped.
@@ -110,7 +110,10 @@ def _files(folder: Folder, suffix: str | tuple[str, ...]) -> list[Path]:
 
 
 def _transcripts(chapter: Folder) -> tuple[dict[str, str], list[BadRow]]:
-    """Return the texts of a chapter's transcript files by clip name, and the errors in these files as bad rows."""
+    """Read a chapter's transcript files.
+
+    Return the texts, as {name of the clip: text}, and the errors in these files as bad rows.
+    """
     texts: dict[str, str] = {}
     bad: list[BadRow] = []
     for file in _files(chapter, ".txt"):
@@ -131,7 +134,7 @@ def _transcripts(chapter: Folder) -> tuple[dict[str, str], list[BadRow]]:
 
 
 def _lines(file: Path, chapter: Folder) -> list[tuple[int, str, str]]:
-    """Return the line number, clip name and text of every line of a transcript file.
+    """Return (line number, name of the clip, text) of every line of a transcript file.
 
     A file named after one clip counts as one line.
     """

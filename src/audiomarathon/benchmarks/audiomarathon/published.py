@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 _TASKS = ("slue", "race", "librispeech", "desed", "gtzan", "tau", "had", "vesus", "vox_age", "vox")
 
-#: Scores by row of the published table, in the order of `_TASKS`.
+#: The rows of the published table: each model's scores, in the order of `_TASKS`.
 _ROWS: Mapping[str, tuple[float, ...]] = {
     "Phi-4-MM": (18.4, 69.3, 92.7, 55.1, 46.7, 23.4, 26.4, 27.3, 26.6, 91.1),
     "Qwen2.5-Omni-3B": (25.2, 82.3, 94.7, 70.2, 97.4, 69.3, 67.3, 39.6, 29.1, 97.2),
@@ -35,7 +35,7 @@ ROW_OF: Mapping[str, str] = {
     "aero-1": "Aero-1",
 }
 
-#: Scores in 0–1, by row of the published table and by task.
+#: The published scores between 0 and 1, as {row of the table (a model): {task: score}}.
 SCORES: Mapping[str, Mapping[str, float]] = {
     row: {task: round(score / 100, 4) for task, score in zip(_TASKS, scores, strict=True)}
     for row, scores in _ROWS.items()

@@ -10,7 +10,7 @@ from audiomarathon.benchmarks.task import Sample
 
 
 class Race(MultipleChoice):
-    """Task: answer questions on a passage read aloud. Several questions share a passage, which is the cluster."""
+    """Task: answer questions on a passage read aloud. Samples about the same passage share a cluster."""
 
     key = "race"
     aliases = ("SCR",)

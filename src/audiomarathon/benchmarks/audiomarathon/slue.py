@@ -1,4 +1,4 @@
-"""SLUE: questions about the named entities in European Parliament speech."""
+"""SLUE: questions about the named entities (persons, places, …) in European Parliament speech."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from audiomarathon.benchmarks.task import Sample
 
 
 class Slue(MultipleChoice):
-    """Task: answer questions about named entities in speech. Options are not classes; the clip is the cluster."""
+    """Task: answer questions about named entities in speech. Samples about the same clip share a cluster.
+
+    The options are not classes, so only their letters count.
+    """
 
     key = "slue"
     aliases = ("SER",)

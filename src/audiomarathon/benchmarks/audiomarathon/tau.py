@@ -1,4 +1,4 @@
-"""TAU: in which of ten places was this recorded? :class:`MultipleChoice` makes the prompt."""
+"""TAU: in which of ten kinds of places was this recorded? :class:`MultipleChoice` makes the prompt."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LOCATION = re.compile(r"([a-z_]+-[a-z]+-[0-9]+)(?![0-9])", re.IGNORECASE)
 class Tau(MultipleChoice):
     """Task: name the acoustic scene of a recording.
 
-    The metadata states the question. The cluster is the location, if the file name states it.
+    The metadata states the question. Samples from one location share a cluster, if the file name states the location.
     """
 
     key = "tau"

@@ -15,7 +15,7 @@ _NOUNS = {"anger": "angry", "happiness": "happy", "sadness": "sad", "fear": "fea
 
 
 class Vesus(MultipleChoice):
-    """Task: name the emotion that a speaker acts. The cluster of a sample is its speaker.
+    """Task: name the emotion that a speaker acts. Samples of one speaker share a cluster.
 
     The benchmark's public runs leave out the happy samples of persons 2 and 10. If the settings `SKIP_PERSONS` and
     `SKIP_EMOTION` are both set, only these persons' samples of this emotion are left out.
@@ -34,7 +34,7 @@ class Vesus(MultipleChoice):
         return _NOUNS.get(label, label)
 
     def load(self, folder: Path, filters: Filters = Filters()) -> Loaded:
-        """Read the rows. Raise :class:`SettingsError` if `SKIP_EMOTION` names no emotion of this task."""
+        """Read the rows as samples. Raise :class:`SettingsError` if `SKIP_EMOTION` names no emotion of this task."""
         if filters.skip_emotion and self.label(filters.skip_emotion) not in self.classes:
             raise SettingsError(f"SKIP_EMOTION={filters.skip_emotion}: unknown; allowed: {', '.join(self.classes)}")
         return super().load(folder, filters)
@@ -46,9 +46,10 @@ class Vesus(MultipleChoice):
         return self.build(row, clip, cluster=f"person {person}", own_label="emotion_label", meta=meta)
 
     def known_gap(self, row: Row, name: str) -> str:
-        """Return the name by which the known gaps list a row's missing clip; "" if they do not list it.
+        """Return the name under which the list of known gaps has a row's missing clip; "" if it is not listed.
 
-        The name joins the row's person and emotion to a part of the file's name; see :meth:`MultipleChoice.known_gap`.
+        Known gaps are clips that the published data is known to lack. The name joins the row's person and emotion to a
+        part of the file's name.
         """
         part = re.search(r"(?:sentences|words_phrases)_[0-9]+", name)
         person, emotion = _number(row.text("person_id")), self.label(row.text("emotion_label"))
@@ -69,6 +70,6 @@ class Vesus(MultipleChoice):
 
 
 def _number(person: str) -> str:
-    """Return a person's number ("person_02" and "2.0" are "2"), so that settings need not copy a file's spelling."""
+    """Return a person's number as text: "2" for "person_02" or "2.0", so settings need not copy a file's spelling."""
     digits = re.findall(r"[0-9]+", re.sub(r"\.0*$", "", person.strip()))
     return digits[0].lstrip("0") or "0" if len(digits) == 1 else person.strip()

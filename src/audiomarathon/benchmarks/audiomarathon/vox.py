@@ -12,7 +12,7 @@ from audiomarathon.benchmarks.task import Sample
 
 
 class Vox(MultipleChoice):
-    """Task: is the speaker a man or a woman? The cluster of a sample is its speaker.
+    """Task: is the speaker a man or a woman? Samples of one speaker share a cluster.
 
     Rows state the answer as the option's text.
     """
@@ -32,10 +32,10 @@ class Vox(MultipleChoice):
 
 
 def speaker(row: Row, clip: str) -> str:
-    """Return the speaker of a row, which becomes the cluster of its sample.
+    """Return the speaker that a row names, so that samples of one speaker share a cluster.
 
-    It is in the field `speaker_id_original`, else in the clip's path (`wav/id10270/…`). Return "" if neither states it;
-    the clip is then the cluster.
+    The name is in the field `speaker_id_original`, else in the clip's path (`wav/id10270/…`). Return "" if neither
+    states it; each clip is then a cluster.
     """
     if named := row.optional("speaker_id_original"):
         return named

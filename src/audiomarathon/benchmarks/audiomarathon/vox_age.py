@@ -16,9 +16,9 @@ _NAME_AND_RANGE = (str.isalpha, str.isdecimal)
 
 
 class VoxAge(MultipleChoice):
-    """Task: to which of five age groups does the speaker belong? The cluster of a sample is its speaker.
+    """Task: to which of five age groups does the speaker belong? Samples of one speaker share a cluster.
 
-    Files write a group as its name and its range in either order, or only one of them; name and range must agree.
+    Files write a group as its name and its range of years in either order, or only one of them; both must agree.
     """
 
     key = "vox_age"
@@ -32,9 +32,9 @@ class VoxAge(MultipleChoice):
     option_count = 5
 
     def label(self, option: str) -> str:
-        """Return the age group that an option names: by its name, its range, or both if they agree.
+        """Return the age group that an option names: by its name, by its range of years, or by both if they agree.
 
-        An option that names no group gives its words, joined by `_`.
+        For an option that names no group, return its words, joined by `_`.
         """
         return _group(option)
 

@@ -1,1 +1,1 @@
-"""Ask questions, read the replies and check them, for users' tasks and several benchmarks."""
+"""Questions as several benchmarks and users' tasks ask them: make them, read the replies, and check them."""

@@ -1,7 +1,7 @@
-"""Read the option that a reply to MMAU-Pro chooses.
+"""Find the option that a reply to a question of MMAU-Pro chooses.
 
-Letters are read as elsewhere in the suite; numbers and bold type are read too. MMAU-Pro's published prompt numbers the
-options, so replies use numbers: "The answer is **2) Blues**".
+Letters are read as in :mod:`~audiomarathon.scoring.choice_reading`; numbers and bold type are read too. MMAU-Pro's
+published prompt numbers the options, so replies use numbers: "The answer is **2) Blues**".
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from audiomarathon.scoring.visible import visible
 _NUMBER = re.compile(r"(?<![\w.,:/-])(\d{1,2})([).:])(?=\s|\*|$)[\s*]*")
 _ALONE = re.compile(r"[\s*_(\[]*(?:option|choice|answer)?[\s:*_(\[]*(\d{1,2})[\s).:\]*_]*", re.IGNORECASE)
 _COUNTS = re.compile(r"\d|\b(?:zero|one|two|three|four|five|six|seven|eight|nine|ten)\b", re.IGNORECASE)
-#: Bold type that is not a heading of a list, denied, in a question, or one of two alternatives.
+#: Bold text that names an option: it is no heading of a list, not denied, not in a question, and no alternative ("or").
 _BOLD = re.compile(
     r"(?<!\bnot )(?<!n't )(?<!\bno )(?<!\bnot a )(?<!\bnot the )(?<!rule out )(?<!\bor )"
     r"\*\*([^*]+)\*\*(?!\s*[:?]|\s*,?\s+or\b)",
@@ -27,7 +27,7 @@ _LABEL = re.compile(r"\s*[A-Z][).:]\s")
 
 
 def read_option(reply: str, options: Sequence[str]) -> tuple[str | None, str]:
-    """Return the letter of the option that a reply chooses, or None, and the rule that read it.
+    """Return the letter of the option that a reply chooses (or None), and the name of the rule that found it.
 
     The rules, in this order:
 
@@ -62,7 +62,7 @@ def read_option(reply: str, options: Sequence[str]) -> tuple[str | None, str]:
 
 
 def _lettered(reply: str, options: Sequence[str]) -> str:
-    """Replace the number of an option by its letter if the option's text follows: "2. text" becomes "B. text"."""
+    """Replace an option's number by its letter if the option's text follows: "2. text" becomes "B. text"."""
 
     def letter(match: re.Match[str]) -> str:
         place = int(match[1]) - 1

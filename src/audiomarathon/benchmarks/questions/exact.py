@@ -1,4 +1,4 @@
-"""Score answers that are exact: a number, a range of numbers or a letter; and spans of time with their words (BLAB)."""
+"""Score exact answers: a number, a range of numbers or a letter; or a list of words with their times (BLAB)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from audiomarathon.scoring.visible import visible
 
 TOLERANCE_S = 0.2  # between the ends of two spans that are the same, as in BLAB's own script
 _UNIT = r"(?:s|secs?|seconds?|mins?|minutes?|h|hours?)"
-#: Hours, minutes and seconds; or a number that is whole: 12.5s is 12.5, 1e-05 is small, and of 12.5.3 or 4th nothing.
+#: Hours, minutes and seconds; or a complete number: 12.5s is 12.5, 1e-05 is one number, but 12.5.3 and 4th hold none.
 _NUMBER = re.compile(
     r"(?<![\w.:])(?:(\d+):)?(\d+):(\d\d(?:\.\d+)?)(?![\w:])"
     rf"|(?<![\w.])(?<!\d:)[-−]?(?:\d+(?:\.\d+)?|\.\d+)(?:e[+-]?\d+)?(?={_UNIT}?(?![\w:]|\.\d))"
@@ -31,7 +31,7 @@ _OBJECT = re.compile(r"\{[^{}]*\}")
 
 
 class Exact(Scorer):
-    """Scores answers by equality; beside it, numbers that are off by at most the task's tolerance (`near`).
+    """Scores answers by equality, and counts apart the numbers that are off by at most the task's tolerance (`near`).
 
     A record's reference has `answer`, the JSON of a number, of [lowest, highest] or of an option's letter, and `within`
     if there is a tolerance. A reply's first number counts, and 2:05 is 125, except for an answer that is a letter.
@@ -45,8 +45,8 @@ class Exact(Scorer):
     def judge(self, record: Record) -> dict[str, Any]:
         """Return the verdict's values: `parsed`, `correct` and `near`.
 
-        `parsed` is the number or letter in the reply, None if there is none. `near` tells whether it is right up to the
-        task's tolerance; it is None for a letter, or without a tolerance.
+        `parsed` is the number or letter in the reply; None if there is none. `near` tells whether it is right up to the
+        task's tolerance; it is None for a letter, and if there is no tolerance.
         """
         answer, within = json.loads(record.reference["answer"]), record.reference.get("within")
         if isinstance(answer, str):
@@ -69,7 +69,7 @@ class Exact(Scorer):
         return bool(verdict.values["correct"])
 
     def own_score(self, verdict: Verdict) -> float:
-        """Return 1 for a right answer, else 0."""
+        """Return 1 if the answer is right, else 0."""
         return float(verdict.values["correct"])
 
     def unparsed(self, verdict: Verdict) -> bool:
@@ -78,10 +78,10 @@ class Exact(Scorer):
 
 
 class Spans(Scorer):
-    """Scores lists of {"word", "start", "end"}: F1 over all spans of all samples, with precision and recall.
+    """Scores lists of spans {"word", "start", "end"}: F1 over all spans of all samples, with precision and recall.
 
-    Two spans are the same if their words are (any case, without punctuation), and their starts and ends differ by at
-    most 0.2 s. The answer is the JSON of such a list; the text may have another name than `word`.
+    Two spans match if their words are equal (in any case, without punctuation), and their starts and ends differ by at
+    most 0.2 s. A record's answer is the JSON of such a list; the field with the text may have another name than `word`.
     """
 
     key = "spans"
@@ -90,7 +90,7 @@ class Spans(Scorer):
     modules: ClassVar[tuple[str, ...]] = READING
 
     def judge(self, record: Record) -> dict[str, Any]:
-        """Return numbers of spans: `said` in the reply, `there` in the answer, and `found` in both."""
+        """Count spans: `said` in the reply, `there` in the answer, and `found` in both."""
         said, left = spans_in(visible(record.text)), spans_in(record.reference["answer"])
         hits, there = 0, len(left)
         for word, *ends in said:
@@ -107,12 +107,12 @@ class Spans(Scorer):
         return Sums(("f1", "precision", "recall"), np.array(rows), _f1, clusters_of(verdicts))
 
     def own_score(self, verdict: Verdict) -> float:
-        """Return the sample's F1."""
+        """Return the F1 of this sample's spans."""
         hits, said, there = (verdict.values[name] for name in ("found", "said", "there"))
         return 2 * hits / (said + there) if said + there else 1.0
 
     def unparsed(self, verdict: Verdict) -> bool:
-        """Tell whether the reply holds no span."""
+        """Tell whether the reply holds no readable span."""
         return not verdict.values["said"]
 
 
@@ -122,7 +122,7 @@ def _f1(sums: Floats) -> Floats:
 
 
 def number_in(text: str) -> float | None:
-    """Return the first number in a text, with 1:02:03 and 2:05 as seconds; None without one, or if it is infinite."""
+    """Return the first number in a text, with 1:02:03 and 2:05 as seconds; None if there is none, or it is infinite."""
     if not (match := _NUMBER.search(_THOUSANDS.sub("", text))):
         return None
     hours, minutes, seconds = match.groups()
@@ -132,7 +132,7 @@ def number_in(text: str) -> float | None:
 
 
 def spans_in(text: str) -> list[tuple[str, float, float]]:
-    """Return (words, start, end) of each JSON object in a text that has a text and both times; leave out others."""
+    """Return (words, start, end) of each JSON object in a text that has words and two times; skip other objects."""
     spans = []
     for text_object in _OBJECT.findall(text):
         fields = json_object(text_object.encode()) or {}

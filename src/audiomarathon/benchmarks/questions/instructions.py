@@ -23,7 +23,15 @@ Check = Callable[[str, Given], bool]
 
 @dataclass(frozen=True)
 class _Kind:
-    """One kind of instruction: the fields that it needs, the official check, and the corrected one (None: the same)."""
+    """One kind of instruction.
+
+    Attributes
+    ----------
+    needs
+        Names of the fields that the checks need.
+    official, corrected
+        The official script's check, and the check without its bugs; None if the official check has none.
+    """
 
     needs: tuple[str, ...]
     official: Check
@@ -31,7 +39,12 @@ class _Kind:
 
 
 def check(kind: str, given: Given) -> None:
-    """Raise an error if an instruction cannot be checked; `given` is as in :func:`follows`.
+    """Raise an error if it cannot be checked whether a reply follows an instruction.
+
+    Parameters
+    ----------
+    kind, given
+        The instruction, as in :func:`follows`.
 
     Raises
     ------
@@ -56,7 +69,7 @@ def follows(kind: str, given: Given, reply: str, *, corrected: bool) -> bool:
     Parameters
     ----------
     kind
-        The row's `task_identifier`, one of `KINDS`.
+        Kind of instruction: the row's `task_identifier`, one of `KINDS`.
     given
         The row's `kwargs`, and its `question` (as written) and `transcription` (as spoken).
     corrected
@@ -96,7 +109,12 @@ def _letters(text: str, more: str = "") -> str:
 def _counted(official: Count, low: str = "N", high: str = "N", corrected: Count | None = None) -> _Kind:
     """Make a kind of instruction that limits a count, such as the number of words.
 
-    The fields named `low` and `high` hold the limits; "" means no limit.
+    Parameters
+    ----------
+    official, corrected
+        Function that counts in a reply, as the official script does, and without its bugs.
+    low, high
+        Names of the fields that hold the limits; "" means no limit.
     """
 
     def within(count: Count) -> Check:
@@ -106,7 +124,7 @@ def _counted(official: Count, low: str = "N", high: str = "N", corrected: Count 
 
 
 def _listed(name: str, combine: Callable[[Iterable[bool]], bool]) -> _Kind:
-    """Make a kind of instruction about the keywords in the field `name`.
+    """Make a kind of instruction about the keywords in the field `name`, such as to include them all.
 
     `combine` tells, from whether the reply has each keyword, whether the reply follows the instruction.
 
@@ -121,10 +139,10 @@ def _listed(name: str, combine: Callable[[Iterable[bool]], bool]) -> _Kind:
 
 
 def _phrased(name: str, holds: Callable[[str, str], bool]) -> _Kind:
-    """Make a kind of instruction about the phrase in the field `name`, such as how a reply starts.
+    """Make a kind of instruction about the phrase in the field `name`, such as to start with it.
 
-    `holds(reply, phrase)` tells whether the reply follows it.
-    Only the letters and spaces of phrase and reply are compared.
+    `holds(reply, phrase)` tells whether the reply follows the instruction. Only the letters and spaces of phrase and
+    reply are compared.
     """
     return _Kind((name,), lambda reply, given: holds(_letters(reply, " "), _letters(given[name], " ")))
 

@@ -1,4 +1,4 @@
-"""Does a reply contain one of some keywords?"""
+"""Tell whether a reply contains one of some keywords."""
 
 from __future__ import annotations
 

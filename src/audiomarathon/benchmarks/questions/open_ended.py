@@ -1,4 +1,4 @@
-"""Ask judges about open answers to MMAU-Pro (arXiv 2508.13992), and read the scores that they give.
+"""Ask judges (language models) about open answers to MMAU-Pro (arXiv 2508.13992), and read the scores that they give.
 
 A judge gives `correctness`, `relevance`, `completeness`, `clarity` and `overall`, from 1 to 5. A record's reference
 holds `type`, `question` and `answer`; judges are asked only about records of type "open".
@@ -36,18 +36,18 @@ _MISSING = 3.0  # the official script's score if none is found
 
 @cache
 def template() -> str:
-    """Return MMAU-Pro's question to judges, with four fields in braces."""
+    """Return the text of MMAU-Pro's question to judges, with four fields in braces to fill in."""
     return (files(__package__) / "texts" / "open_ended.txt").read_bytes().decode()
 
 
 class _OpenEnded(Protocol):
-    """Asks judges MMAU-Pro's published question; a subclass reads the answers."""
+    """Asks judges MMAU-Pro's published question about a reply; a subclass reads the answers."""
 
     version = "1"
     max_new_tokens = 512
 
     def messages(self, record: Record) -> Messages:
-        """Return the question about a record's reply; [] if the reply is empty, or the question is not open."""
+        """Return the question to a judge about a record's reply; [] if the reply is empty or the question not open."""
         reference = record.reference
         if reference["type"] != "open" or not record.text.strip():
             return []
@@ -56,7 +56,7 @@ class _OpenEnded(Protocol):
         return [{"role": "system", "content": SYSTEM}, {"role": "user", "content": content}]
 
     def read(self, text: str, record: Record) -> dict[str, Any] | None:
-        """Return the scores in a judge's answer, by name; None if the answer has none.
+        """Return the scores that a judge's answer states, as {name: score}; None if it states none.
 
         A reply without words gets 1 for every score.
         """
@@ -68,14 +68,14 @@ class _OpenEnded(Protocol):
 
     @abstractmethod
     def _scores(self, text: str, record: Record) -> dict[str, Any] | None:
-        """Return the scores that a judge's answer states, by name; None if it states none."""
+        """Return the scores that a judge's answer states, as {name: score}; None if it states none."""
 
 
 class OpenEnded(_OpenEnded):
-    """Reads from a judge's answer the last line of each score; all scores but `overall` must be whole numbers.
+    """Reads each score from the last line of a judge's answer that states it.
 
-    If a score is missing, outside 1 to 5, or stated in the reply itself, the judge is asked once more. A score that
-    stays unreadable is None.
+    All scores but `overall` must be whole numbers. If a score is missing, outside 1 to 5, or stated in the reply
+    itself, the judge is asked once more. A score that stays unreadable is None.
     """
 
     name = "mmau-pro-open"
@@ -91,15 +91,15 @@ class OpenEnded(_OpenEnded):
         return values if any(values.values()) else None
 
     def second(self, text: str, record: Record) -> Messages | None:
-        """Return a second question, for the five lines with the scores only; None if every score could be read."""
+        """Return a second question to the judge, for the five lines with scores only; None if all were readable."""
         return asked_again(self, text, record, RETRY)
 
     def read_second(self, text: str, second: str, record: Record) -> dict[str, Any] | None:
-        """Read the judge's first answer, and fill in its missing values from the second answer."""
+        """Return the scores in the judge's first answer, with missing ones filled in from its second answer."""
         return completed(self.read(text, record), self.read(second, record))
 
     def anchors(self, record: Record) -> Sequence[Anchor]:
-        """Return four anchors (replies with a known verdict), or none.
+        """Return four anchors (artificial replies with a known right judgement) for a sample, or none.
 
         They are the reference answer, its contradiction, and the contradiction with each of two pleas for the highest
         score. Only about 80 of the 625 records have anchors, chosen by a hash of their ids: anchors for all would make
@@ -118,9 +118,9 @@ class OpenEnded(_OpenEnded):
 
 
 class OpenEndedAsPublished(_OpenEnded):
-    """Reads a judge's answer like MMAU-Pro's official script, bugs included.
+    """Reads the scores in a judge's answer like MMAU-Pro's official script, bugs included.
 
-    A score is the first number after its name, or 3 without one. An overall score of exactly 3 counts as missing, and
+    A score is the first number after its name; 3 if there is none. An overall score of exactly 3 counts as missing, and
     becomes the mean of the four other scores. The question is the same as in :class:`OpenEnded`, so one answer can be
     read both ways.
     """

@@ -38,12 +38,12 @@ _PUBLISHED = OpenEndedAsPublished()
 class QuestionTypes(Judged):
     """Scores closed questions by the chosen option, open questions by judges, and instructions by rules.
 
-    A verdict has `score`, 0…1, which is None for an open reply without a judgement and for a closed question without a
-    right option. `as_published` is the score by the rules of MMAU-Pro's official script. Open replies also have the
-    fields of :class:`Judged`. Closed questions also have `parsed` (the letter) and `rule` (the rule that read it).
-    `matched` is the letter of the option nearest to the reply by the sentence encoder in `TEXT_ENCODER`, and `encoder`
-    is the encoder's name; both are None without an encoder. The official script always takes the option that is nearest
-    by NV-Embed-v2.
+    A verdict has `score`, between 0 and 1, which is None for an open reply without a judgement and for a closed
+    question without a right option. `as_published` is the score by the rules of MMAU-Pro's official script. Open
+    replies also have the fields of :class:`Judged`. Closed questions also have `parsed` (the letter) and `rule` (the
+    rule that found it). `matched` is the letter of the option nearest to the reply by the sentence encoder in
+    `TEXT_ENCODER`, and `encoder` is the encoder's name; both are None without an encoder. The official script always
+    takes the option that is nearest by NV-Embed-v2.
     """
 
     key = "mmau_pro"
@@ -60,13 +60,13 @@ class QuestionTypes(Judged):
     )
 
     def verdicts(self, records: Sequence[Record]) -> Iterator[Verdict]:
-        """Score a batch of replies; the sentence encoder gets all texts of the batch at once."""
+        """Score the replies of some records; the sentence encoder gets all their texts at once."""
         matched = _matched(records)
         for record in records:
             yield Verdict(record, self.judge(record) | matched.get(record.id, {}))
 
     def judge(self, record: Record) -> dict[str, Any]:
-        """Return a verdict's values, except those that need the sentence encoder: :meth:`verdicts` adds these."""
+        """Return the values of a reply's verdict that need no sentence encoder; :meth:`verdicts` adds the others."""
         reference, kind = record.reference, record.reference["type"]
         if kind == "open":
             values = super().judge(record)
@@ -89,9 +89,9 @@ class QuestionTypes(Judged):
         return blank | read_as | {"score": score, "as_published": None}
 
     def sound(self, verdict: Verdict) -> bool:
-        """Tell whether a stored verdict's score is valid, and its values come from this machine's sentence encoder.
+        """Tell whether a stored verdict can be used: its score is valid, and its encoder is this machine's.
 
-        Without an encoder on this machine, values from any encoder stay valid.
+        Without a sentence encoder on this machine, values from any encoder stay valid.
         """
         score, encoder = verdict.values.get("score", -1), text_encoder()
         stale = encoder and _matchable(verdict.record) and verdict.values.get("encoder_hash") != encoder.hash
@@ -161,7 +161,7 @@ class QuestionTypes(Judged):
         return means(columns, verdicts)
 
     def summary(self, verdicts: Sequence[Verdict]) -> dict[str, Any]:
-        """Return the figures as published, how many replies each rule read, and the numbers of uncounted replies."""
+        """Return the figures as published, how often each rule found the option, and how many replies do not count."""
         closed = [verdict for verdict in verdicts if _type(verdict) == "closed"]
         rules = [verdict.values["rule"] for verdict in closed]
         opens = [verdict for verdict in verdicts if _type(verdict) == "open"]
@@ -175,7 +175,7 @@ class QuestionTypes(Judged):
         }
 
     def chance(self, verdicts: Sequence[Verdict]) -> float | None:
-        """Return the expected accuracy of guessing among options; open questions and instructions count as wrong."""
+        """Return the expected accuracy of guessing an option; open questions and instructions count as wrong."""
         counted = [verdict for verdict in verdicts if _counted_score(verdict) is not None]
         guessed = [1 / len(verdict.record.reference["options"]) for verdict in counted if _type(verdict) == "closed"]
         return sum(guessed) / len(counted) if counted else None
@@ -183,17 +183,17 @@ class QuestionTypes(Judged):
     def lacks(self, verdict: Verdict, judge: str) -> str:
         """Return why a judge's grade of an open reply is missing; "" if it is there, or the question is not open.
 
-        See :meth:`Judged.lacks`.
+        The reason is `absent`, `failed` or `unreadable`.
         """
         return super().lacks(verdict, judge) if _type(verdict) == "open" else ""
 
     def own_score(self, verdict: Verdict) -> float | None:
-        """Return the verdict's `score`, 0…1; None without a judgement, or without a right option."""
+        """Return the verdict's `score`, between 0 and 1; None without a judgement or without a right option."""
         score: float | None = verdict.values["score"]
         return score
 
     def right(self, verdict: Verdict) -> bool | None:
-        """Return whether the right option was chosen, or the instruction followed; None for open questions."""
+        """Return whether the reply chose the right option, or followed the instruction; None for open questions."""
         return None if _type(verdict) == "open" or verdict.values["score"] is None else verdict.values["score"] == 1
 
     def unparsed(self, verdict: Verdict) -> bool:
@@ -201,7 +201,7 @@ class QuestionTypes(Judged):
         return _type(verdict) == "closed" and verdict.values["parsed"] is None
 
     def shown(self, verdict: Verdict) -> str:
-        """Return the chosen option, the judges' overall scores, or the kind of instruction, as text."""
+        """Return the result as text: the chosen option, the judges' overall scores, or the kind of instruction."""
         reference, said = verdict.record.reference, super().shown(verdict)
         if reference["type"] == "following":
             return f"{said}: {reference['kind']}"
@@ -212,7 +212,7 @@ class QuestionTypes(Judged):
         return f"{said}: {letter}. {reference['options'][LETTERS.index(letter)]}" if letter else "unparsed"
 
     def notes(self, verdicts: Sequence[Verdict]) -> list[str]:
-        """Return notes for readers of the scores.
+        """Return notes for readers of the scores, one line each.
 
         They state the number of replies that do not count, the scores of rules that choose an option without the audio,
         and the sentence encoder of the published score.
@@ -241,9 +241,9 @@ class QuestionTypes(Judged):
         return notes
 
     def frames(self, verdicts: Mapping[str, Sequence[Verdict]]) -> Mapping[str, pd.DataFrame]:
-        """Return tables of scores by type of question, by category and by skill.
+        """Return tables of the scores by type of question, by category and by skill, as {title: table}.
 
-        A question with several skills counts under each.
+        A question that needs several skills counts under each.
         """
         types = ("accuracy", "macro", "chance_corrected", *_TYPES, "correctness", "spatial_in_mono")
         estimates = {
@@ -298,12 +298,12 @@ def _category(verdict: Verdict) -> str:
 
 
 def _fits_mono(verdict: Verdict) -> bool:
-    """Tell whether a question can be answered from a mono mix; other questions do not count in the accuracy."""
+    """Tell whether a question can be answered from a mono mix. Other questions do not count in the accuracy."""
     return _category(verdict) != SPATIAL
 
 
 def _counted_score(verdict: Verdict) -> float | None:
-    """Return the verdict's score if the question counts in the accuracy, else None."""
+    """Return the verdict's score if the question counts in the accuracy; else None."""
     score: float | None = verdict.values["score"]
     return score if _fits_mono(verdict) else None
 
@@ -314,7 +314,7 @@ def _answerable(record: Record) -> bool:
 
 
 def _guess(verdict: Verdict) -> float | None:
-    """Return the expected score of guessing among options; None if the question is open or cannot be answered."""
+    """Return the expected score of guessing an option; None if the question is open or cannot be answered."""
     reference = verdict.record.reference
     return 1 / len(reference["options"]) if reference["type"] == "closed" and _answerable(verdict.record) else None
 
@@ -330,7 +330,7 @@ def _last(verdict: Verdict) -> float:
 
 
 def _longest(verdict: Verdict) -> float:
-    """Return the score of choosing the longest option; if several are longest, the mean of their scores."""
+    """Return the score of always choosing the longest option; if several are longest, the mean of their scores."""
     options = verdict.record.reference["options"]
     sizes = list(map(len, options))
     longest = [letter for letter, size in zip(LETTERS, sizes, strict=False) if size == max(sizes)]
@@ -338,7 +338,7 @@ def _longest(verdict: Verdict) -> float:
 
 
 def _graded(verdict: Verdict, judge: str) -> float | None:
-    """Return one judge's overall grade of an open reply, rescaled from 1…5 to 0…1; None without a grade."""
+    """Return one judge's overall grade of an open reply, rescaled from 1…5 to 0…1; None if there is no grade."""
     grade = (verdict.values["readings"].get(judge) or {}).get("overall") if _type(verdict) == "open" else None
     return None if grade is None else (grade - 1) / 4
 
@@ -353,7 +353,7 @@ def _correctness(verdict: Verdict) -> float | None:
 
 
 def _matchable(record: Record) -> bool:
-    """Tell whether the official script counts a closed question: it drops questions with one option."""
+    """Tell whether the official script counts a closed question, which it does if the question has several options."""
     return record.reference["type"] == "closed" and len(record.reference["options"]) > 1
 
 
@@ -362,7 +362,7 @@ def _counts_as_published(verdict: Verdict) -> bool:
 
 
 def _matched(records: Sequence[Record]) -> dict[str, dict[str, Any]]:
-    """Return for each closed question, by the record's id, the verdict's values that need the sentence encoder.
+    """Return the values of closed questions' verdicts that need the sentence encoder, as {sample's id: values}.
 
     `matched` is the letter of the option whose text is nearest to the reply; `as_published` is 1 if this text is
     exactly the answer, else 0. Without a sentence encoder, the result is empty.
@@ -391,7 +391,7 @@ def _cells(estimates: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]
 
 
 def _by_skill(verdicts: Mapping[str, Sequence[Verdict]], field: str) -> list[dict[str, Any]]:
-    """Return the rows of a table: one row per skill, with each setting's accuracy in a column.
+    """Return the rows of a table: one row per skill that questions need, with each setting's accuracy in a column.
 
     `field` is the field of a record's reference that lists the skills of the question.
     """

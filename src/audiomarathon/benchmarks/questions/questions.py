@@ -27,8 +27,7 @@ _BLIND = ("guessing", "always_first", "always_last", "longest_option")
 def right_by_words(reply: str, answer: str, options: Iterable[str]) -> bool:
     """Tell whether a reply is right by `mmau-tokens`, the published rule of MMAU and MMAR.
 
-    The reply must contain every word of the answer. It must contain no word of another option, except words of the
-    answer.
+    The reply must contain every word of the answer, and no word of another option that is not in the answer too.
     """
     said, wanted = _words(reply), _words(answer)
     wrong = set().union(*(_words(option) - wanted for option in options))
@@ -36,11 +35,12 @@ def right_by_words(reply: str, answer: str, options: Iterable[str]) -> bool:
 
 
 class Questions(Choice):
-    """Scores closed questions by accuracy; also scores rules that ignore the audio, such as always the first option.
+    """Scores closed questions by accuracy, and compares it with rules that ignore the audio.
 
-    A verdict has the fields of :class:`Choice`; replies are read by MMAU-Pro's rules. `as_published` tells whether the
-    reply is right by the rule `mmau-tokens` (:func:`right_by_words`); it is None if the record's reference names no
-    published rule. Options with the same text count as one option, with the same label in `labels`.
+    One such rule is to choose always the first option. A verdict has the fields of :class:`Choice`; replies are read by
+    MMAU-Pro's rules. `as_published` tells whether the reply is right by the rule `mmau-tokens`
+    (:func:`right_by_words`); it is None if the record's reference names no published rule. Options with the same text
+    count as one option, with the same label in `labels`.
     """
 
     key = "questions"
@@ -48,7 +48,10 @@ class Questions(Choice):
     modules: ClassVar[tuple[str, ...]] = (*Choice.modules, "audiomarathon.benchmarks.questions.choices")
 
     def judge(self, record: Record) -> dict[str, Any]:
-        """Return the option that the reply chooses, and whether it is right: by our rules and by the published rule."""
+        """Return the chosen option, and whether it is right, twice: by our rules, and by the published rule.
+
+        The published rule is the one that the benchmark's authors use.
+        """
         reference = record.reference
         letter, rule = _read(record.text, reference["options"])
         correct = letter is not None and _label(reference, letter) == _label(reference, reference["answer"])
@@ -59,7 +62,7 @@ class Questions(Choice):
         return {"parsed": letter, "rule": rule, "correct": correct, "strict": strict, "as_published": published}
 
     def sound(self, verdict: Verdict) -> bool:
-        """Tell whether a stored verdict is usable: as in :meth:`Choice.sound`, with a valid `as_published`."""
+        """Tell whether a stored verdict is valid: its letter, its flags, and `as_published`."""
         return super().sound(verdict) and verdict.values.get("as_published", "") in (None, True, False)
 
     def sums(self, verdicts: Sequence[Verdict]) -> Sums:
@@ -79,23 +82,23 @@ class Questions(Choice):
         return means(columns, verdicts, shares=True)
 
     def published(self, verdicts: Sequence[Verdict]) -> Sums:
-        """Return the accuracy by the published rule; without such a rule, the figure has no value."""
+        """Return the accuracy by the published rule; if the task has no such rule, the figure has no value."""
         return means({"as_published": [verdict.values["as_published"] for verdict in verdicts]}, verdicts)
 
     def summary(self, verdicts: Sequence[Verdict]) -> dict[str, Any]:
-        """Return `rules`: the number of replies that each rule read."""
+        """Return `rules`: how many replies each rule of reading decided."""
         return {"rules": dict(sorted(Counter(verdict.values["rule"] for verdict in verdicts).items()))}
 
     def frames(self, verdicts: Mapping[str, Sequence[Verdict]]) -> Mapping[str, Any]:  # noqa: ARG002
-        """Return no tables: :class:`Choice` has recall per class, but letters are not classes."""
+        """Return no tables. :class:`Choice` has a table of recall per class, but these options are not classes."""
         return {}
 
     def chance(self, verdicts: Sequence[Verdict]) -> float:
-        """Return the expected accuracy of choosing each option with equal probability."""
+        """Return the expected accuracy of a random choice among the options."""
         return fmean(_share(verdict, range(len(verdict.record.reference["options"]))) for verdict in verdicts)
 
     def notes(self, verdicts: Sequence[Verdict]) -> list[str]:
-        """Return notes for readers of the scores.
+        """Return notes for readers of the scores, one line each.
 
         They state the scores of rules that ignore the audio. If the task has a published rule, they state the score by
         that rule, and how many right replies it counts as wrong because they are a letter only.
@@ -117,7 +120,7 @@ def _words(text: str) -> set[str]:
 
 
 def _read(reply: str, options: Sequence[str]) -> tuple[str | None, str]:
-    """Return the letter of the option that a reply chooses, or None, and the rule that read it.
+    """Return the letter of the option that a reply chooses (or None), and the name of the rule that found it.
 
     If two options share a text, the text may mean either, but a letter means its own option. Options that look like
     letters (musical notes) are distinguished by the whole reply.
@@ -137,7 +140,7 @@ def _label(reference: Mapping[str, Any], letter: str) -> str:
 
 
 def _share(verdict: Verdict, places: Sequence[int]) -> float:
-    """Return the share of right options among the options at these places (0 is the first).
+    """Return the share of right options among the options at some positions (0 is the first).
 
     Several options are right if they have the text of the right one.
     """

@@ -1,1 +1,1 @@
-"""Metrics of captions: tokens, CIDEr-D, FENSE, lengths."""
+"""Metrics of captions: CIDEr-D, FENSE, lengths, and the tokens that they count."""

@@ -28,18 +28,18 @@ Vector = tuple[dict[Ngram, float], float]  # weights of the n-grams of one order
 
 @dataclass(frozen=True)
 class Frequencies:
-    """Document frequencies: the number of items whose references contain each n-gram.
+    """Document frequencies: for each n-gram, the number of clips whose reference captions contain it.
 
-    Callers count the references of the whole split, even if only some of its items are scored: in a count over few
-    items, common words look rare, and every score rises. The figure `cider_d` uses frequencies in the split,
-    `cider_d_as_published` frequencies in the scored items.
+    Callers count the references of the whole split, even if only some of its clips are scored: in a count over few
+    clips, common words look rare, and every score rises. The figure `cider_d` uses frequencies in the split,
+    `cider_d_as_published` frequencies in the scored clips.
 
     Attributes
     ----------
     items
-        Number of items that contain each n-gram, n = 1…4.
+        Number of clips (items) that contain each n-gram, n = 1…4.
     total
-        Number of items of the corpus.
+        Number of clips of the corpus.
     hash
         SHA-256 of `items` and `total`, in hex.
     """
@@ -50,12 +50,12 @@ class Frequencies:
 
     @classmethod
     def of(cls, references: Sequence[Sequence[str]]) -> Frequencies:
-        """Count in how many items of a corpus each n-gram occurs, given each item's references.
+        """Count in how many clips of a corpus each n-gram occurs, given each clip's reference captions.
 
         Raises
         ------
         DataError
-            With fewer than two items: every n-gram would have weight 0.
+            With fewer than two clips: every n-gram would have weight 0.
         """
         if len(references) < 2:
             raise DataError(f"CIDEr-D needs the references of at least 2 items to weigh words, got {len(references)}")
@@ -67,14 +67,14 @@ class Frequencies:
         return cls(items, len(references), digest.hexdigest())
 
     def vectors(self, text: str) -> list[Vector]:
-        """Return a text's tf-idf vectors with their norms, one for each n from 1 to 4.
+        """Return a text's four tf-idf vectors (for n-grams with n from 1 to 4), each with its norm.
 
-        The weight of an n-gram is its count in the text times ln(total / items that contain it).
+        The weight of an n-gram is its count in the text times ln(total / clips that contain it).
         """
         return _kept(self, text) if len(text) <= SHORT else _vectors(self, text)
 
     def __hash__(self) -> int:
-        """Return the hash of the frequencies, which was computed once."""
+        """Return the hash of the frequencies, which is computed only once."""
         return hash(self.hash)
 
 
@@ -91,14 +91,14 @@ _kept = lru_cache(maxsize=1 << 10)(_vectors)
 
 
 def cider_d(candidates: Sequence[str], references: Sequence[Sequence[str]], frequencies: Frequencies) -> Floats:
-    """Return each item's CIDEr-D score, 0…10; the corpus score is the mean of these scores.
+    """Return each clip's CIDEr-D score, between 0 and 10; the corpus score is the mean of these scores.
 
     Parameters
     ----------
     candidates
-        One caption per item; an empty caption scores 0.
+        One caption per clip, to score; an empty caption scores 0.
     references
-        At least one caption per item.
+        The reference captions of each clip, at least one.
     """
     scores = []
     for candidate, texts in zip(candidates, references, strict=True):

@@ -1,6 +1,6 @@
 """FENSE (Fluency ENhanced Sentence-bert Evaluation): similarity in meaning, with a penalty for broken English.
 
-Z. Zhou et al., "Can Audio Captions Be Evaluated with Image Caption Metrics?", ICASSP 2022. This file has the arithmetic
+Z. Zhou et al., "Can Audio Captions Be Evaluated with Image Caption Metrics?", ICASSP 2022. This file has the formula
 and the interfaces of the two models; the models are in `audiomarathon/scoring/caption_models.py`.
 """
 
@@ -31,20 +31,22 @@ class FluencyChecker(Protocol):
     """Detects broken English."""
 
     def error(self, texts: list[str]) -> Floats:
-        """Return each text's probability of an error, 0…1."""
+        """Return the probability that each text has an error, between 0 and 1."""
         ...
 
 
 @dataclass(frozen=True)
 class Fense:
-    """FENSE and its two parts, one value per item, shape (items,); the corpus figures are the means over items.
+    """FENSE and its two parts, one value per caption, shape (captions,).
+
+    The corpus figures are the means over captions.
 
     Attributes
     ----------
     sbert_sim
-        Mean cosine between the candidate and its references, −1…1.
+        Mean cosine between the caption and its references, −1…1.
     fer
-        1 if the fluency checker is over 90 % sure of an error in the candidate, else 0.
+        1 if the fluency checker is over 90 % sure of an error in the caption, else 0.
     fense
         `sbert_sim * (1 - 0.9 * fer)`.
     """
@@ -57,7 +59,7 @@ class Fense:
 def fense(
     candidates: Sequence[str], references: Sequence[Sequence[str]], encoder: TextEncoder, checker: FluencyChecker
 ) -> Fense:
-    """Return each item's FENSE. The encoder and the checker process each distinct text once."""
+    """Return the FENSE of each candidate caption. Encoder and checker process equal texts only once."""
     similarity = sbert_sim(candidates, references, encoder)
     places = {text: place for place, text in enumerate(dict.fromkeys(candidates))}
     probability = np.asarray(checker.error(list(places)), np.float64)
@@ -66,7 +68,7 @@ def fense(
 
 
 def sbert_sim(candidates: Sequence[str], references: Sequence[Sequence[str]], encoder: TextEncoder) -> Floats:
-    """Return the mean cosine between each candidate and its references, shape (items,)."""
+    """Return the mean cosine between the vectors of each candidate and its references, shape (candidates,)."""
     every = [*candidates, *(text for texts in references for text in texts)]
     if not every:
         return np.zeros(0)
@@ -79,6 +81,6 @@ def sbert_sim(candidates: Sequence[str], references: Sequence[Sequence[str]], en
 
 
 def unit_vectors(texts: list[str], encoder: TextEncoder) -> Floats:
-    """Return the texts' vectors at length 1, shape (texts, dimensions); a zero vector stays zero."""
+    """Encode texts as vectors, and divide each by its length; shape (texts, dimensions). A zero vector stays zero."""
     vectors = np.asarray(encoder.encode(texts), np.float64)
     return ratio(vectors, np.linalg.norm(vectors, axis=1, keepdims=True), 0.0)

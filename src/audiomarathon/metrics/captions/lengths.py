@@ -19,7 +19,7 @@ _STOP = re.compile(r"""(?<!\S)(\S*[.!?]["'\u2019\u201d)\]]*)(?=(\s+\S+))|\n""")
 
 
 def first_sentence(text: str) -> str:
-    """Return a text up to the end of its first sentence or line. The period of "e.g." or "Dr." ends no sentence."""
+    """Cut a text after its first sentence or line. The period of "e.g." or "Dr." ends no sentence."""
     text = text.strip()
     for match in _STOP.finditer(text):
         if not match[1]:
@@ -37,7 +37,7 @@ def lengths(captions: Sequence[str], count_pieces: Callable[[list[str]], Sequenc
     Parameters
     ----------
     count_pieces
-        Function that counts the word pieces of each whole text, special tokens included; None if FENSE's encoder is
+        Function that counts the word pieces of each text, uncut and with special tokens; None if FENSE's encoder is
         missing.
 
     Returns
@@ -61,20 +61,20 @@ def lengths(captions: Sequence[str], count_pieces: Callable[[list[str]], Sequenc
 
 
 def human_ceiling(references: Sequence[Sequence[str]], metric: Metric) -> Floats:
-    """Return each item's human score: the mean score of each of its captions against its other captions.
+    """Return how people's captions of each clip score: the mean score of each against the clip's other captions.
 
     Parameters
     ----------
     references
-        Captions of each item.
+        People's captions of each clip.
     metric
-        Function that maps captions and their references to scores. It is called with the first reference of every item,
+        Function that maps captions and their references to scores. It is called with the first caption of every clip,
         then with the second, and so on.
 
     Returns
     -------
     array
-        Shape (items,); NaN for an item with a single reference.
+        Shape (clips,); NaN for a clip with a single caption.
     """
     sums, counts = np.zeros(len(references)), np.array([len(texts) for texts in references], np.float64)
     for left in range(int(counts.max(initial=0))):

@@ -56,7 +56,7 @@ _PERIOD = (
 _ATTRIBUTE = r"""\s+[A-Za-z][\w:.-]*(?:\s*=\s*(?:"[^"]*"|'[^']*'))?"""
 _IN_URL = r'[^\s<>"|(){}]'
 
-#: In the order of matching. No rule matches the 17 dropped tokens.
+#: Patterns of tokens, in the order in which they are tried. None matches the 17 dropped tokens.
 _RULES = (
     r"[a-z]+(?= (?!\d))(?<!cannot)(?<!gonna)(?<!gotta)(?<!wanna)(?<!gimme)(?<!lemme)",  # a fast rule for most words
     rf"<[!?][A-Za-z-][^>]*>|</?[A-Za-z][\w:.@-]*(?:{_ATTRIBUTE})*\s*/?\s*>",
@@ -100,13 +100,16 @@ _CURLY = re.compile(r"(?:\u2019(?:s|d|m|ll|re|ve|t)|n\u2019t)\Z")
 
 @cache
 def _token() -> re.Pattern[str]:
-    """Return the compiled rules that split a caption into tokens; the first call compiles them, in 0.1 s."""
+    """Return the regular expression that finds the tokens of a caption.
+
+    The first call compiles it, which takes 0.1 s.
+    """
     return re.compile("|".join(_RULES))
 
 
 @remembered(SHORT)
 def tokens(text: str) -> tuple[str, ...]:
-    """Return the tokens of one caption, in lower case; line breaks count as spaces.
+    """Split one caption into tokens, in lower case; line breaks count as spaces.
 
     A telephone number or a markup tag is one token; its spaces become no-break spaces.
     """
@@ -121,7 +124,7 @@ def tokens(text: str) -> tuple[str, ...]:
 
 
 def _special(token: str) -> str:
-    """Return a token with its special characters written as the tokenizer writes them, such as `-lrb-` for `(`."""
+    """Write a token's special characters as the PTB tokenizer writes them, such as `-lrb-` for `(`."""
     if token in _WRITTEN:
         return _WRITTEN[token]
     if _CURLY.match(token):
