@@ -18,7 +18,9 @@ _CLIPS = (("Dog", "stone"), ("Water", "garden"), ("Dishes", "kettle"), ("Alarm",
 
 
 def write(root: Path) -> None:
-    """Write `jasco/v0.csv`, its clips, and `speech.csv` into a data root."""
+    """Write the mini benchmark's `jasco/v0.csv`, its four clips, and `speech.csv` (their speech times) into a data
+    root.
+    """
     labels = {label.cue: label for label in world.EVENTS}
     table, spoken = io.StringIO(), io.StringIO()
     rows, spans = csv.writer(table), csv.writer(spoken)
