@@ -64,9 +64,7 @@ class CoReasoning(Judged):
     )
 
     def judge(self, record: Record) -> dict[str, Any]:
-        """Return the values of a reply's verdict, such as `readings` (each judge's rating and orientation) and
-        `keyword`.
-        """
+        """Return a reply's verdict as a dict, such as `readings` (each judge's rating and orientation), `keyword`."""
         values, older = super().judge(record), self.protocols[1]
         for name in [name for name, why in values["missing"].items() if why == "absent"]:
             if (reading := reading_of(older, record, record.judgements[name]).values) is not None:
@@ -132,9 +130,7 @@ class CoReasoning(Judged):
         }
 
     def own_score(self, verdict: Verdict) -> float | None:
-        """Return the mean of the judges' gated ratings of a reply, divided by the highest rating; None if there is no
-        rating.
-        """
+        """Return the mean of the judges' gated ratings of a reply, divided by the highest rating; None if none."""
         gated = [
             rating
             for reading in verdict.values["readings"].values()

@@ -18,9 +18,7 @@ _CLIPS = (("Dog", "stone"), ("Water", "garden"), ("Dishes", "kettle"), ("Alarm",
 
 
 def write(root: Path) -> None:
-    """Write the mini benchmark's `jasco/v0.csv`, its four clips, and `speech.csv` (their speech times) into a data
-    root.
-    """
+    """Write the mini benchmark's part of JASCO into a data root: `jasco/v0.csv`, its four clips, and `speech.csv`."""
     labels = {label.cue: label for label in world.EVENTS}
     table, spoken = io.StringIO(), io.StringIO()
     rows, spans = csv.writer(table), csv.writer(spoken)

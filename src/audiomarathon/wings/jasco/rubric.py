@@ -1,6 +1,4 @@
-"""JASCO's questions to judge models, byte for byte, and two ways to read the answers: strictly, and as JASCO's code
-does.
-"""
+"""JASCO's questions to judge models, byte for byte, and two ways to read answers: strictly, and like JASCO's code."""
 
 from __future__ import annotations
 
@@ -43,7 +41,7 @@ class _Rubric(Protocol):
         self.prompt = prompt
 
     def messages(self, record: Record) -> Messages:
-        """Return JASCO's question about a record's reply as chat messages; [] for an empty reply: no judge is asked."""
+        """Return JASCO's question about a reply as chat messages; [] for an empty reply, to ask no judge."""
         reference = record.reference
         if not record.text.strip():
             return []
@@ -97,9 +95,7 @@ class Strict(_Rubric):
         }
 
     def second(self, text: str, record: Record) -> Messages | None:
-        """If the rating or orientation cannot be read, return a second question that asks for these two lines; else
-        None.
-        """
+        """If the rating or orientation cannot be read, return a second question for these two lines; else None."""
         return asked_again(self, text, record, RETRY)
 
     def read_second(self, text: str, second: str, record: Record) -> dict[str, Any] | None:
@@ -159,9 +155,7 @@ class AsPublished(_Rubric):
         return {"rating": _rating(text), "orientation": next(names, UNKNOWN)}
 
     def second(self, text: str, record: Record) -> Messages | None:
-        """If no orientation was found, return a second question: which one follows from the judge's explanation? Else
-        None.
-        """
+        """If no orientation was found, return a second question, which shows the judge's explanation; else None."""
         if self.read(text, record)["orientation"] != UNKNOWN:
             return None
         content = text_of("second_question").format(explanation=text.rpartition("Explanation2: ")[2])

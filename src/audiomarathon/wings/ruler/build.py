@@ -108,9 +108,7 @@ class Ruler:
 
     @cached_property
     def peak(self) -> int:
-        """Largest absolute sample value of all needles, rounded up; it sets the gain shared by all clips of a
-        background.
-        """
+        """Largest absolute sample value of all needles, rounded up; it sets the gain of all clips of a background."""
         return math.ceil(max(float(np.abs(group).max()) for group, _spans in self.groups.values()))
 
     @property

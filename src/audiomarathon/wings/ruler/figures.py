@@ -110,8 +110,7 @@ def _maps(verdicts: Iterable[Verdict], name: str) -> Iterator[Chart]:
 
 
 def _grouped(verdicts: Iterable[Verdict], *names: str) -> list[tuple[tuple[str, ...], list[Verdict]]]:
-    """Group verdicts with equal values of the record's groups `names`, such as "minutes"; return (values, verdicts)
-    pairs.
+    """Group verdicts by the record's values of `names`, such as "minutes"; return (values, verdicts) of each group.
 
     The groups are sorted by their values.
     """
