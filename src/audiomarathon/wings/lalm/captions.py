@@ -27,9 +27,7 @@ class Clotho(Captioning):
     columns = ("file_name", *(f"caption_{number}" for number in range(1, 6)))
 
     def items(self, rows: Sequence[Mapping[str, str]]) -> list[Item]:
-        """Return (id, possible names of the clip's file, captions) for each row of the table; the id is the file's
-        name.
-        """
+        """Return (id, possible names of the clip's file, captions) for each row; the id is the clip's file name."""
         return [
             (row["file_name"], (row["file_name"],), tuple(filter(str.strip, map(row.__getitem__, self.columns[1:]))))
             for row in rows
@@ -57,8 +55,9 @@ class AudioCaps(Captioning):
     columns = ("audiocap_id", "youtube_id", "start_time", "caption")
 
     def items(self, rows: Sequence[Mapping[str, str]]) -> list[Item]:
-        """Return (id, possible names of the clip's file, captions) for each clip; the id is the video's id and the
-        start.
+        """Return (id, possible names of the clip's file, captions) for each clip.
+
+        The id is `<youtube_id>_<start_time>`.
         """
         captioned: dict[str, Item] = {}
         for row in rows:

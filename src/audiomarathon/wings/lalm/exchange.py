@@ -166,9 +166,7 @@ def predictions(records: Iterable[Record]) -> list[dict[str, Any]]:
 
 
 def scores(summary: Mapping[str, Any], timestamp: str) -> dict[str, Any]:
-    """Return the content of `scores.json`: figures by the published code's rules, with word weights from the scored
-    clips.
-    """
+    """Return the content of `scores.json`: figures by the published rules, with word weights from the scored clips."""
     figures = {"cider_d": "cider_d_as_published", **{name: name for name in ("sbert_sim", "fer", "fense")}}
     return {
         "dataset": "Clotho-v2",

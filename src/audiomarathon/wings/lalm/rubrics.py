@@ -131,9 +131,7 @@ class ApplyRubric(_InJson):
         return self.asked(criteria="\n".join(rows), reply=reply, example=example) if record.text.strip() else []
 
     def read(self, text: str, record: Record) -> dict[str, Any] | None:
-        """Return `present` and `score` from the judge's answer; None unless it answers exactly the criteria asked
-        about.
-        """
+        """Return `present` and `score` from the judge's answer; None unless it answers exactly the given criteria."""
         weights = [criterion["weight"] for criterion in record.reference["criteria"]]
         names = [str(number) for number in range(1, len(weights) + 1)]
         answers = json_answer(text) if record.text.strip() else dict.fromkeys(names, ABSENT)
@@ -224,9 +222,7 @@ def _is_criterion(criterion: Any) -> bool:
 
 
 def with_criteria(record: Record, criteria: Criteria) -> Record:
-    """Return a copy of a record with these criteria in its reference, for :class:`MergeRubric` and
-    :class:`ApplyRubric`.
-    """
+    """Return a copy of a record with `criteria` in its reference, for merging them and for judging by them."""
     return replace(record, reference={**record.reference, "criteria": criteria})
 
 
