@@ -28,15 +28,15 @@ PROTOCOL, PART = "protocol", "part"
 def labels_to_reply(predicted: Sequence[tuple[str, float]], last: Sequence[str] = ()) -> str:
     """Write a clip's predicted labels as the text of a reply: a line per training seed, with label and probability.
 
-    `predicted` comes from the best training epoch. If `last` has the label that each seed predicts after the last
-    training epoch, its line also has that label.
+    If `last` has the label that each seed predicts after the last training epoch, its line also has that label;
+    `predicted` then holds the labels predicted after the epoch with the best validation score.
     """
     lines = [[label, f"{probability:.3f}"] for label, probability in predicted]
     return "\n".join("\t".join([*line, *last[place : place + 1]]) for place, line in enumerate(lines))
 
 
 def scores_to_reply(scores: Floats) -> str:
-    """Write one clip's scores as a reply: a line per training seed, the base64 of its float32 scores of all classes."""
+    """Write a clip's class scores as the text of a reply: a line per training seed, the base64 of float32 values."""
     return "\n".join(base64.b64encode(row.astype("<f4").tobytes()).decode() for row in scores)
 
 
@@ -193,9 +193,7 @@ class Tagged(Probed):
     modules = ("audiomarathon.wings.encoders.metrics.average_precision",)
 
     def judge(self, record: Record) -> dict[str, Any]:
-        """Return `ranked`: each training seed's average precision of ranking the clip's labels; None for a clip without
-        labels.
-        """
+        """Return `ranked`: each training seed's average precision of the clip's labels; None if it has no labels."""
         from audiomarathon.wings.encoders.metrics.average_precision import average_precisions
 
         scores = scores_of(record)

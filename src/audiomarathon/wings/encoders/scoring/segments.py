@@ -28,9 +28,7 @@ def counts_to_reply(seeds: Sequence[Counts], onsets: Sequence[int] | None = None
 
 
 class Segmented(Probed):
-    """Score events by F1 over segments of time (a label counts once per segment); if the task asks, also by F1 of
-    onsets.
-    """
+    """Score events by F1 over segments of time, in which a label counts once; if the task asks, also F1 of onsets."""
 
     key = "segments"
     figure = Figure("segment_f1", "segment F1")
@@ -41,7 +39,7 @@ class Segmented(Probed):
         """Return `segments` and `onsets`: a clip's true positives, false positives and false negatives.
 
         `segments` holds {label: the three counts} for each training seed. `onsets` holds the three counts summed over
-        labels, for one seed; it is None if onsets are not scored.
+        labels; it is None if onsets are not scored.
         """
         lines = [json.loads(line) for line in record.text.split("\n")]
         labels = {label for line in lines for label in line["segments"]}
