@@ -66,9 +66,7 @@ class BuildLog:
                 append_line(self.folder / LEFT_OUT_FILE, row)
 
     def finished(self, path: str, agrees: Callable[[Row], bool]) -> bool:
-        """Return whether a clip is already built: `agrees` accepts its logged row, and its file has the logged size and
-        hash.
-        """
+        """Return whether a clip is built: `agrees` accepts its logged row, and its file has that size and hash."""
         row, file = self._logged.get(path), self.folder / path
         if row is None or not agrees(row) or not file.is_file():
             return False

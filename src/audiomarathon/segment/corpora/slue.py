@@ -65,9 +65,7 @@ class SlueCorpus(Corpus):
         return groups
 
     def rows(self, clip: Row, chance: random.Random) -> list[Row]:
-        """Return a row with a question: which entity is named in the clip? Wrong options have its type, but are not
-        named.
-        """
+        """Return a row with a question: which entity is named in the clip? Wrong options are not named in it."""
         text = f" {' '.join(source['facts']['text'] for source in clip['sources'])} "
         entities = [tuple(entity) for source in clip["sources"] for entity in source["facts"]["entities"]]
         absent = {
