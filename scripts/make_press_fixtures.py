@@ -28,9 +28,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from plain_qwen2 import BY_HEAD, PRESSES, PROMPT, RATIOS, places_in, plain_qwen2, prompt_ids
 
 TARGET = Path(__file__).parents[1] / "tests/data/presses/kvpress-0.5.5.npz"
-MARGIN = (
-    1e-5  # least gap between kept and dropped scores, as a share of their spread: rounding must not change a choice
-)
+MARGIN = 1e-5  # least gap of kept and dropped scores, as a share of their spread: rounding must not change a choice
 
 
 @torch.inference_mode()
@@ -94,9 +92,7 @@ def kept_by(
 
 
 def kept_by_heads(press: kvpress.ScorerPress, model: Qwen2ForCausalLM, prompt: torch.Tensor) -> np.ndarray:
-    """Return which KV-cache entries AdaKVPress keeps by the scores of `press`; it masks the others and shortens no
-    cache.
-    """
+    """Return which KV-cache entries AdaKVPress keeps by the scores of `press`; it masks the others, removing none."""
     scores: list[torch.Tensor] = []
     score = press.score
 

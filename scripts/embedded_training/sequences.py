@@ -81,9 +81,7 @@ class Sequences:
         self._encode = cache(tokenizer.encode)
 
     def batch(self, size: int, length: int, transcripts: float, reach: int) -> Batch:
-        """Draw `size` examples of `length` tokens, a share `transcripts` of them transcriptions, at positions up to
-        `reach`.
-        """
+        """Draw `size` examples of `length` tokens at positions up to `reach`; a share `transcripts` transcribe."""
         tasks = [task for task in world.TASKS if task != "librispeech"]
         examples = []
         for _ in range(size):

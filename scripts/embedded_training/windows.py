@@ -113,9 +113,7 @@ def _word_onsets(rng: np.random.Generator, seconds: float, count: int) -> list[f
 
 
 def _heard(clip: synthesis.Clip, count: int) -> torch.Tensor:
-    """Return the class of each token, shape (count, 50): an event's if the middle of the token's 40 ms is inside the
-    event.
-    """
+    """Return each token's class, shape (count, 50): an event's if the middle of the token's 40 ms lies inside it."""
     middle = (np.arange(count * TOKENS) + 0.5) * SECONDS / TOKENS
     heard = np.full(count * TOKENS, NOTHING)
     for event in clip.events:

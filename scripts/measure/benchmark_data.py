@@ -174,7 +174,7 @@ def growth(counts: Sequence[int], repeats: int) -> Table:
 
 
 def memory(gigabytes: float) -> str:
-    """Return the peak memory of a process that builds a corpus of this size, and of a process that only imports."""
+    """Return a line with the peak memory of a process that builds a corpus this large, and of one that only imports."""
     form = FORMATS["WAV 48 kHz stereo 24 bit (TAU)"]
     clips = round(gigabytes * 1e9 / (CLIP_S * form[1] * form[2] * 3))
     with tempfile.TemporaryDirectory() as name:

@@ -160,7 +160,7 @@ def audio_table(results: dict[str, Comparison], *, workers: int) -> Table:
 
 
 def benchmark_audio(*, seconds: float, clips: int, repeats: int, workers: int) -> dict[str, Comparison]:
-    """Write the clips, compare both sides on each format, and remove the clips."""
+    """Write clips of each format to a temporary folder and compare both sides on them; return {format: comparison}."""
     results = {}
     with tempfile.TemporaryDirectory() as name:
         for ending in FORMATS:

@@ -48,7 +48,7 @@ def measured(commands: Sequence[Sequence[str]], **env: str) -> tuple[float, floa
 
 
 def split(results: Path, sharing: int) -> dict[str, float]:
-    """Return the seconds of each stage over all records of a folder; `sharing` records share the work on the audio."""
+    """Sum the seconds of each stage over a folder's records; `sharing` records share the work on a clip's audio."""
     records = [json.loads(line) for file in results.rglob("samples.jsonl") for line in file.read_text().splitlines()]
     times = [record["time"] for record in records]
     return {

@@ -66,8 +66,9 @@ def choosing_and_gathering(lm: AudioLM, seconds: float, method: Method, repeats:
 
 
 def decode_against_control(lm: AudioLM, seconds: float, name: str, tokens: int, repeats: int) -> list[float]:
-    """Return ratios of decode time: a prompt pruned by one audio token ÷ a prompt with one token fewer, per pair of
-    calls.
+    """Return decode times of a prompt pruned by one audio token ÷ those of a prompt with one token fewer.
+
+    There is one ratio per pair of calls.
 
     Caches are equally long on both sides (except in the layers below the layer K of a token pruner), so an excess above
     1 is the overhead of our code.

@@ -36,9 +36,7 @@ class CpuTimeClock(Clock):
 
 
 def bandwidth(device: str, repeats: int = 5) -> float:
-    """Measure the bytes per second that the device reads and writes when it copies memory: the fastest of several
-    copies.
-    """
+    """Measure how many bytes per second the device reads and writes to copy memory: the fastest of several copies."""
     source = torch.empty(2**30 if device.startswith("cuda") else 2**26, dtype=torch.uint8, device=device)
     target, clock, seconds = torch.empty_like(source), Clock([source.device] * source.is_cuda), list[float]()
     for _ in range(repeats + 1):
