@@ -145,7 +145,7 @@ def paired(system: System, other: System) -> tuple[PairedResult, list[Pairs]]:
 def verdict(test: PairedResult, p: float | None, margin: float = 0.0) -> str:
     """Return whether a test shows that a setting is better than the one it is compared with: "yes", "no", "not shown".
 
-    "no" means worse. With a margin (an allowed loss), return whether the interval shows that the loss is smaller.
+    "no" means that it is worse. With a margin (an allowed loss), "yes" means that the loss is smaller than the margin.
     """
     if test.interval is None or test.difference is None:
         return "not shown"

@@ -29,8 +29,6 @@ def noise(rng: np.random.Generator, n: int, rate: int, *bands: tuple[float, floa
     """Return `n` samples of noise with standard deviation 1, whose spectrum has a bump for each of the `bands`.
 
     A band is (centre in Hz, width in octaves).
-
-    Each band is a bump in the spectrum.
     """
     size = next_fast_len(n, real=True)
     spectrum = rfft(rng.standard_normal(size, dtype=np.float32))

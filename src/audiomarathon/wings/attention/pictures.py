@@ -266,8 +266,6 @@ def _names(runs: Sequence[Run]) -> list[str]:
     """Return a unique name per run: its method (such as `fast_v-0.5-layer2`), with task and checkpoint if these differ.
 
     Names that are still equal get the path of the run's folder.
-
-    If names are still equal, they get the run's folder.
     """
     tasks, models = len({run.key for run in runs}) > 1, len({run.checkpoint for run in runs}) > 1
     names = [
@@ -281,8 +279,6 @@ def _figures(capture: Seen, layer: int) -> dict[str, Any]:
     """Return a run's part of `attention.json`: its samples, layers, attention shares and rank correlations.
 
     `layer` is the layer K at which FastV drops tokens; layer K − 1's ranking of tokens is compared with later layers'.
-
-    `layer` is the layer whose ranking of tokens is compared with that of later layers.
     """
     last = capture.last_layers()
     mass = {
@@ -513,9 +509,6 @@ def _clip(run: Run, id_: str, seconds: Sequence[float]) -> Clip | None:
 
     The clips are read from the task's data. The paths in the stored attention are never opened, since the results may
     come from somebody else.
-
-    The clips are those of the task's data. The paths in the stored attention are not opened: the results may be
-    somebody else's.
     """
     sample = samples_in(run).get(id_)
     try:

@@ -67,8 +67,6 @@ def verdict(encoder: Any, device: str) -> str:
     """Return a line about the first of X-ARES' ten rules that an encoder breaks; "" if it breaks none.
 
     Features that are not real numbers count as a broken rule too.
-
-    "" if it breaks none.
     """
     try:
         with blaming("the encoder cannot encode audio of shape [2, 50000]:", EncoderError):
@@ -100,8 +98,6 @@ def _findings(encoder: Encoder, long: bool) -> Iterator[Finding]:
     """Yield the faults of an encoder that X-ARES does not check for.
 
     Test clips that are longer than the encoder accepts are skipped. With `long`, also encode a clip of 600 s.
-
-    With `long`, also encode a clip of 600 s.
     """
     import torch
 

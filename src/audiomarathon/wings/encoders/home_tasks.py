@@ -47,7 +47,7 @@ class LongTask(EncoderTask):
     def read(self, root: Path, *, limit: int = 0, mini: bool = False) -> Dataset:  # noqa: ARG002
         """Return the clips of AudioMarathon's task, each labelled with its class.
 
-        `limit` is explained in :meth:`EncoderTask.read`.
+        `limit` limits the number of clips; :meth:`EncoderTask.read` explains how.
 
         A clip's `facts` hold its prompt in the home task. `mini` has no effect: there is no small variant.
         """

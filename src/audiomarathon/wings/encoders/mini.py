@@ -82,10 +82,7 @@ def _meta(task: EncoderTask, classes: list[str], heard: list[int], speaker: dict
 
 @cache
 def _sound(sounds: tuple[int, ...], take: int) -> bytes:
-    """Return a FLAC file in which the numbered sounds follow each other; `take` seeds their recordings.
-
-    Sounds are numbered; `take` is the number of their recording.
-    """
+    """Return a FLAC file in which the numbered sounds follow each other; `take` seeds their recordings."""
     stream = io.BytesIO()
     samples = np.concatenate([_part(sound, take) for sound in sounds])
     soundfile.write(stream, samples, _RATE, format="FLAC", subtype="PCM_16")

@@ -217,8 +217,7 @@ class Tower:
     ) -> tuple[int, int]:
         """Return (tower frames per audio token, number of tower frames without padding).
 
-        Padding, which fills the tower's last window, are the frames that begin after the clip's end or that belong to
-        no token.
+        Frames that begin after the clip's end, or that belong to no token, are padding of the tower's last window.
         """
         if not self.lm.encoder_window_seconds or state.dim() < 3:
             per = max(1, state.shape[:-1].numel() // tokens)

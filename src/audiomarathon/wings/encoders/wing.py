@@ -54,10 +54,7 @@ class Encoders(Wing):
         return {"encoder": Template(folder, "audiomarathon encoder check {name}", _taken)}
 
     def sections(self, data: PageData) -> Sequence[Section]:
-        """Return the report page's sections: encoders' scores, towers alone, towers beside their models' replies.
-
-        See :meth:`Wing.sections`.
-        """
+        """Return the report page's sections: encoders' scores, towers alone, towers beside their models' replies."""
         from audiomarathon.wings.encoders.report.sections import sections
 
         return sections(data.runs)

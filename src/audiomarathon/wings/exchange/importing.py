@@ -228,9 +228,6 @@ def _ways(
 
     `indices` has the index of every entry's sample (-1 for none). `asked` is the (target, prompt) of each entry in
     plain words. `facts` are the words that an entry for each sample must contain.
-
-    `indices` has the index of every entry's sample (-1 for none). `asked` is the (target, prompt) of each entry in
-    plain words, `facts` the words that an entry for each sample must contain.
     """
     by_id = {sample.id: place for place, sample in enumerate(samples)}
     if all(entry.id in by_id for entry in log.entries) and not all(entry.id.isdecimal() for entry in log.entries):

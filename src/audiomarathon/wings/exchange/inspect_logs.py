@@ -206,8 +206,6 @@ def restored(file: Path, content: Mapping[str, Any], results: Path, model: str, 
 
     `model` and `setting` are names for tables; "" takes the names that the log holds.
 
-    `model` and `setting` are names for tables; "" takes the run's own.
-
     Raises
     ------
     AudioMarathonError

@@ -44,13 +44,6 @@ class CoReasoning(Judged):
     `as_published`: each judge's rating and orientation, read from its answer by the rules of JASCO's code, with
     `asked_again` (a second question is needed) and `unanswered` (the second question has no answer yet). If a judge was
     asked only with the older prompt, its answer to that prompt is read, and its entry in `readings` has `prompt`: "v1".
-
-    A judge rates each reply from 0 to 2, and states its orientation: whether the reply depends on the sound, the
-    speech, Both or Neither. The gated rating is the rating if the orientation is Both, else 0. Besides the fields of
-    :class:`Judged`, a verdict has `keyword` (whether the reply contains a keyword) and `as_published`: each judge's
-    reading by the rules of JASCO's code, with `asked_again` (a second question is needed) and `unanswered` (it has no
-    answer yet). If a judge was asked only with the older prompt, that answer is read, and the reading has `prompt`:
-    "v1".
     """
 
     key = "jasco"
@@ -81,9 +74,6 @@ class CoReasoning(Judged):
 
         They are the figures of all judges together, the best-mean of each judge (`best_mean: NAME`), and the share of
         replies with a keyword.
-
-        There are figures of all judges together, the best-mean of each judge (`best_mean: NAME`), and the share of
-        replies with a keyword.
         """
         rows = {name: _rows(verdicts, name, "readings") for name in judges_of(verdicts)}
         clips = sorted({_place(judged.record)[0] for judged in verdicts}, key=natural)
@@ -97,8 +87,6 @@ class CoReasoning(Judged):
         """Return JASCO's figures by the counting rules of JASCO's own code, as sums over clips.
 
         By these rules, an unreadable rating counts as the rating of the row before.
-
-        In these figures, an unreadable rating counts as the rating of the row before.
         """
         inherited_rows = _inherited(verdicts)
         clips = sorted({_place(verdict.record)[0] for verdict in verdicts}, key=natural)
@@ -189,8 +177,6 @@ def read_as_published(record: Record, said: Mapping[str, str | None]) -> dict[st
     """Read a judge's answers about a reply by the rules of JASCO's code; None if the judge has not judged the reply.
 
     `said` holds the judge's stored answers as {hash of the question: answer}.
-
-    `said` holds the judge's stored answers, by the hash of the request.
     """
     for protocol in _PUBLISHED.values():
         request = request_of(protocol, record)
@@ -207,8 +193,6 @@ def read_as_published(record: Record, said: Mapping[str, str | None]) -> dict[st
 
 def inherited(rows: Sequence[Row]) -> tuple[list[Row], int]:
     """Replace each unreadable rating by the rating of the row before, as JASCO's code does; also count its crashes.
-
-    A row holds clip, prompt, rating and orientation; an unreadable rating is None.
 
     A row holds clip, prompt, rating and orientation; an unreadable rating is None.
 

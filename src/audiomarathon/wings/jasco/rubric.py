@@ -59,11 +59,8 @@ class _Rubric(Protocol):
 class Strict(_Rubric):
     """Read a judge's answer strictly: its last line with a rating, and its last line with an orientation.
 
-    If one of these is missing, or the line also occurs in the reply that is judged, the judge is asked once more. A
-    value that stays unreadable is None, never 0.
-
-    If one of these values is missing, or stated in the reply itself, the judge is asked once more. A value that stays
-    unreadable is None, never 0.
+    If one of these values is missing, or stated in the judged reply itself, the judge is asked once more. A value that
+    stays unreadable is None, never 0.
 
     Parameters
     ----------
@@ -129,10 +126,6 @@ class AsPublished(_Rubric):
     The values are `orientation`, and `rating`, which is None where JASCO's code repeats the rating of the row before
     (:func:`audiomarathon.wings.jasco.figures.inherited`). The first question is the same as in :class:`Strict`, so one
     answer can be read both ways.
-
-    Values: `orientation`, and `rating`, which is None where JASCO's code repeats the rating of the row before
-    (:func:`audiomarathon.wings.jasco.figures.inherited`). The first question is the same as in :class:`Strict`, so
-    one answer can be read both ways.
     """
 
     version = "1"
@@ -146,8 +139,6 @@ class AsPublished(_Rubric):
 
         The rating is in the last line that contains `Rating: `. The orientation is the first that occurs in the answer,
         in the order in which JASCO's code looks for them.
-
-        The orientation is the first that occurs in the answer, in the order in which JASCO's code looks for them.
         """
         if not record.text.strip():
             return {"rating": 0, "orientation": NEITHER}

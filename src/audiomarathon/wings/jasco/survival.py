@@ -77,10 +77,6 @@ def reports(records: Iterable[Record]) -> Reports:
     The numbers are, for each of speech, sound and keywords: whether the reply counts (1 or 0), the share of the clip's
     text that it reports, and the mean share of other clips' texts that it reports, which measures chance. Speech and
     sound count only in replies to prompts that ask for both.
-
-    The result has an array of nine numbers for each sample's id. They are, for each of speech, sound and keywords:
-    whether the reply counts (1 or 0), the share of the clip's text that it reports, and the mean share for other clips'
-    texts, which measures chance. Speech and sound count only in replies to prompts that ask for both.
     """
     records = list(records)
     names = ("spoken_text", "audio_sound", "target_keywords")
@@ -102,7 +98,8 @@ def reports(records: Iterable[Record]) -> Reports:
 
 
 def retained(orders: Sequence[tuple[Reports, Reports]]) -> tuple[dict[str, Estimate], float | None]:
-    """Return how much of what the unpruned model reports a setting still reports, and a test of speech against sound.
+    """Return the share that a setting still reports of what the unpruned model reports, and a test of speech against
+    sound.
 
     Parameters
     ----------

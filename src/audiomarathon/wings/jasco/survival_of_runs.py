@@ -29,9 +29,9 @@ ORDERS = {"": AS_IS, FIRST: "first", LAST: "last"}
 
 @dataclass(frozen=True)
 class Survival:
-    """How much of the speech and sound that the unpruned model reports a setting still reports.
+    """What a setting still reports of the speech and sound that the unpruned model reports.
 
-    One such row is for one position of the speech in the clips, or for the mean of both. "Base" is the run without
+    A row is for one position of the speech in the clips, or for the mean of both positions. "Base" is the run without
     pruning.
 
     Attributes
@@ -71,7 +71,7 @@ class Survival:
 
 
 def survivals(systems: Sequence[System], speech: Mapping[str, Spans] | None = None) -> list[Survival]:
-    """Return how much of the speech and sound that the unpruned model reports each setting still reports.
+    """Return, for each setting, what it still reports of the speech and sound that the unpruned model reports.
 
     There is one row per setting and position of the speech, and one for the mean of `first` and `last`. The unpruned
     model has rows too.

@@ -48,7 +48,7 @@ def long_rows(survivals: Sequence[Survival]) -> list[dict[str, Any]]:
 
 
 def tables(survivals: Sequence[Survival]) -> list[Table]:
-    """Return two tables: how much of speech and sound the unpruned model reports, and how much each setting keeps."""
+    """Return two tables: how much of speech and sound the unpruned model reports, and what settings keep of it."""
     several = len({survival.system.checkpoint for survival in survivals}) > 1
     model = ["model"] if several else []
     bases = [_row(survival) for survival in survivals if survival.system.is_base]

@@ -58,9 +58,6 @@ class Jasco(Task):
 
     A clip's eight samples are one cluster (dependent samples), and one bundle (a run with `--limit` takes all of them
     or none), because only the best of the eight replies counts.
-
-    A clip's eight samples are one cluster, and one bundle (a limited run takes all of them or none), because only the
-    best of the eight replies counts.
     """
 
     key = "jasco"

@@ -398,8 +398,6 @@ class _Options:
         """Score runs and write LALM Bench's score files; return (run folders, exit code).
 
         The runs are those in `folders`, or else the latest under `runs`, or else the file of predictions in `target`.
-
-        Write the score files; return the run folders and the exit code.
         """
         if not folders and (earlier := list(runs.glob(f"*/{_TASKS[self.bench]}/*/*/run.json"))):
             last = max(earlier, key=lambda file: file.stat().st_mtime)

@@ -243,8 +243,6 @@ def _captions(
 
     The pattern is such as `clotho_%s_evaluation.csv`. The clips are (id, captions) pairs. The replies are {id: reply};
     only a CSV file may hold replies.
-
-    Only a CSV file may hold replies.
     """
     from audiomarathon.benchmarks import get_task, task_folder
     from audiomarathon.benchmarks.captioning import ALL, Captioning

@@ -94,9 +94,7 @@ def _mmau_pro(folder: Path, names: Sequence[str]) -> None:
 def _question(number: int, name: str, names: Sequence[str]) -> dict[str, Any]:
     """Return a question about which sound is in the clip, with four options: the right answer `name`, and three others.
 
-    Which letter is right depends on `number`.
-
-    The place of the answer among the options changes from question to question.
+    The position of the right answer among the options depends on `number`.
     """
     others = [other for other in names if other != name][:3]
     choices = [*others[: number % 4], name, *others[number % 4 :]]

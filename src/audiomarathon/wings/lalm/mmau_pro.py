@@ -147,8 +147,6 @@ def read_questions(file: Path, *more: str) -> tuple[list[tuple[Sample, Mapping[s
     """Return ((sample without clips, its row) for each row of a parquet file, bad rows), in the file's order.
 
     `more` names additional columns to read, such as the column of replies.
-
-    `more` names additional columns, such as the column of replies.
     """
     asked: dict[str, tuple[Sample, Mapping[str, Any]]] = {}
 

@@ -2,9 +2,6 @@
 
 This is an experiment of LALM Bench (github.com/jemin7709/audio-llm-benchmark). A `Clip` is a pair: the clip's name, and
 its captions, numbered from 1; "" is a missing caption.
-
-An experiment of LALM Bench (github.com/jemin7709/audio-llm-benchmark). A `Clip` is a pair: the clip's
-name, and its captions, numbered from 1; "" is a missing caption.
 """
 
 from __future__ import annotations

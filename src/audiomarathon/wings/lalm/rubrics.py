@@ -186,8 +186,6 @@ def json_answer(text: str) -> dict[str, Any] | None:
 
     Thinking before the answer, a code fence and trailing commas are ignored. A duplicate key makes the answer
     unreadable.
-
-    A duplicate key makes an answer invalid.
     """
     for plain in (text, without_thinking(text)):  # try the whole text first: a string may contain the tag
         fenced = _FENCE.fullmatch(plain.strip())

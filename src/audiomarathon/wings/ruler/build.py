@@ -201,9 +201,6 @@ def _row(ruler: Ruler, clip: Clip, asked: Asked) -> dict[str, Any]:
 
     Its `needles` are (start, length) in seconds of each sound that decides the answer, counted from `event_onset`, so
     that a control that moves the event moves them too.
-
-    `needles` in it has (start, length) in seconds of each sound that decides the answer, counted from `event_onset`, so
-    that a control that moves the event moves them too.
     """
     item = clip.item
     assert item is not None

@@ -52,10 +52,6 @@ def figures(verdicts: Sequence[Verdict], *, is_base: bool) -> dict[str, Estimate
     `accuracy` is the share of right answers, and `kept` the mean share of the needles' audio tokens that were kept.
     `unanswered` is the share of samples answered wrongly although something of each needle was kept, `dropped` the
     share of samples answered wrongly that lost all tokens of a needle.
-
-    `accuracy` is the share of right answers, and `kept` the mean share of the needles' audio tokens that were kept.
-    `unanswered` is the share of samples that are wrong although something of each needle was kept, `dropped` of those
-    that are wrong and lost a whole needle.
     """
     columns: dict[str, list[float | None]] = {"accuracy": [], **{name: [] for name in _TITLES}}
     for verdict in verdicts:

@@ -70,7 +70,8 @@ class Store:
 class FrameStore(Store):
     """The stored frames of clips, shape (frames, dim) each: one memory-mapped file per clip.
 
-    Values are kept in half precision; if one is too large for that, all of the clip are kept in single precision.
+    Values are kept in half precision; if a clip has one that is too large for that, all its values are kept in single
+    precision.
     """
 
     def __init__(self, store: Store) -> None:

@@ -40,10 +40,7 @@ class Recognised(Transcript):
         return {**super().summary(verdicts), "cer": errors / letters if letters else None}
 
     def published(self, verdicts: Sequence[Verdict]) -> Sums | None:
-        """Return the score of X-ARES' own probe, counting word errors after lower-casing only; None for other probes'.
-
-        Transcripts of other probes have no such score.
-        """
+        """Return the score of X-ARES' own probe, with word errors after lower-casing only; None for other probes."""
         from audiomarathon.metrics.wer import corpus_sums
 
         if not release_notes(verdicts):
