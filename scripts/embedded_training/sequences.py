@@ -81,7 +81,10 @@ class Sequences:
         self._encode = cache(tokenizer.encode)
 
     def batch(self, size: int, length: int, transcripts: float, reach: int) -> Batch:
-        """Draw `size` examples of `length` tokens at positions up to `reach`; a share `transcripts` transcribe."""
+        """Draw `size` examples of `length` tokens, at positions up to `reach`.
+
+        `transcripts` is the share of transcriptions among the examples.
+        """
         tasks = [task for task in world.TASKS if task != "librispeech"]
         examples = []
         for _ in range(size):

@@ -141,7 +141,10 @@ def mini_benchmark(cache_dir: Path | None = None) -> Path:
 
 
 def fingerprint() -> str:
-    """Return a short hash of all that determines the mini benchmark's bytes: its code, and whether pyarrow exists."""
+    """Return a short hash of everything that determines the mini benchmark's bytes.
+
+    This is its code, and whether pyarrow is installed.
+    """
     of_wings = [wing.home / "mini.py" for wing in all_wings()]
     files = [
         *map(Path, (world.__file__, signals.__file__, synthesis.__file__, __file__)),

@@ -98,8 +98,7 @@ def reports(records: Iterable[Record]) -> Reports:
 
 
 def retained(orders: Sequence[tuple[Reports, Reports]]) -> tuple[dict[str, Estimate], float | None]:
-    """Return the share that a setting still reports of what the unpruned model reports, and a test of speech against
-    sound.
+    """Return the share that a setting still reports of what the unpruned model reports, and test speech against sound.
 
     Parameters
     ----------
