@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# All tasks at all ratios, a log a task and a summary: ./batch_test.sh -h explains.
+# Run all tasks at all ratios; write a log for each task, and a summary. For help: ./batch_test.sh -h
 set -euo pipefail
 
 folder="$(CDPATH='' cd -- "$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")" && pwd)"

@@ -25,7 +25,7 @@ _KINDS = {
 
 
 def timing_table(shown: Sequence[Answer]) -> Table:
-    """Return a table with a row per method; `base` comes first, and LLM prefill is compared with it."""
+    """Return a table of times, one row per method; `base` (nothing removed), the one to compare with, is first."""
     rows, base = [], shown[0].generation.stages.llm_prefill
     for answer in shown:
         call, stages = answer.generation, answer.generation.stages

@@ -28,7 +28,7 @@ RATIO = 0.5
 JOINED = "frame:0.5+snapkv:0.3"
 SHOWN = 20
 
-#: Modules that hold the needed names in different versions of the package, newest first.
+#: {name: modules that define it in different versions of the package, newest first}.
 PLACES = {
     "all_methods": ("compression.registry", "pruning.registry"),
     "get_method": ("compression.registry", "pruning.registry"),
@@ -40,7 +40,7 @@ PLACES = {
 
 
 def find(name: str) -> Any:
-    """Return a class or function of the package from the module that has it in the imported version."""
+    """Return the package's class or function `name`, from the module that defines it in the imported version."""
     for place in PLACES[name]:
         with contextlib.suppress(ModuleNotFoundError):
             return getattr(importlib.import_module(f"audiomarathon.{place}"), name)
@@ -48,7 +48,7 @@ def find(name: str) -> Any:
 
 
 def trace(families: list[str]) -> dict[str, Any]:
-    """Return the facts of the version that this process imports, by name, for every family, attention and method."""
+    """Return what the imported version does, as {family, attention and method: facts such as token ids}."""
     import torch
     from families import FAMILIES  # builders of the tests of this version
 
@@ -67,7 +67,7 @@ def trace(families: list[str]) -> dict[str, Any]:
 
 
 def of_methods(lm: Any) -> Iterator[tuple[str, Any]]:
-    """Yield a model's facts under every method, for one prompt and for a batch."""
+    """Yield (method's name and batch size, facts) of a model under every method, for one prompt and for a batch."""
     get_method, refused = find("get_method"), find("MethodError")
     names = [method.key for method in find("all_methods")()]
     methods = [get_method(name, 0.0 if name == "base" else RATIO) for name in names]
@@ -82,7 +82,7 @@ def of_methods(lm: Any) -> Iterator[tuple[str, Any]]:
 
 
 def generated(lm: Any, method: Any, inputs: Any) -> dict[str, Any]:
-    """Return the facts of one call of `generate`."""
+    """Generate once, and return the facts to compare: token ids, what was kept, and the size of the KV cache."""
     takes_method = "method" in inspect.signature(find("AudioLM").generate).parameters
     applied = method if takes_method else method.applied_to(lm, inputs)
     done = lm.generate(inputs, applied, max_new_tokens=6, keep_entries=True)
@@ -97,7 +97,7 @@ def generated(lm: Any, method: Any, inputs: Any) -> dict[str, Any]:
 
 
 def digest(tensor: Any) -> str:
-    """Return a tensor's number of entries, and their hash."""
+    """Return a tensor's shape and the hash of its bytes, as text."""
     return f"{tuple(tensor.shape)} {hashlib.sha256(tensor.cpu().numpy().tobytes()).hexdigest()[:12]}"
 
 
@@ -134,7 +134,7 @@ def checkout(name: str) -> Iterator[Path]:
 
 
 def traced(name: str, families: list[str]) -> dict[str, Any]:
-    """Return the facts of a version, found in a separate process."""
+    """Return what a version does, as :func:`trace` does, from a separate process."""
     print(name, file=sys.stderr)
     with checkout(name) as place:
         env = os.environ | {"PYTHONPATH": f"{place / 'src'}{os.pathsep}{place / 'tests'}"}
@@ -145,7 +145,7 @@ def traced(name: str, families: list[str]) -> dict[str, Any]:
 
 
 def differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
-    """Return one line for each fact that differs or is missing in one version."""
+    """Return one line for each fact that differs between two versions or is missing in one."""
     lines = []
     for name in sorted({*old, *new}):
         before, after = old.get(name, "missing"), new.get(name, "missing")

@@ -17,7 +17,7 @@ _NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, to
 
 
 def lines_of_code(source: str) -> int:
-    """Return how many lines hold code."""
+    """Return how many lines of a source text contain code."""
     docstrings: set[int] = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
@@ -36,7 +36,7 @@ def lines_of_code(source: str) -> int:
 
 
 def main() -> None:
-    """Print a Markdown table: files and lines of each room, and of all."""
+    """Print a Markdown table with the number of files and of lines of code per room, and in all."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("root", type=Path, nargs="?", default=Path("src/audiomarathon"), help="[%(default)s]")
     root = parser.parse_args().root

@@ -59,7 +59,7 @@ def machine() -> None:
 
 
 def replies(local: Path, ray: Path, output: Path) -> int:
-    """Compare two folders of runs sample by sample, and write the differences; return 1 if there are any."""
+    """Compare two folders of runs sample by sample, and write the differences to a file; return 1 if there are any."""
     here, there = ({run.method: run for run in read_runs([folder])} for folder in (local, ray))
     if here.keys() != there.keys():
         raise RecordError(f"{local} and {ray} hold different settings: {', '.join(here)}; {', '.join(there)}")
@@ -76,7 +76,7 @@ def replies(local: Path, ray: Path, output: Path) -> int:
 
 
 def answers(run: Run) -> Iterator[tuple[str, Any]]:
-    """Yield for each sample the facts that must not depend on workers: reply, kept tokens, cache lengths."""
+    """Yield (sample's id, facts that must not depend on workers: reply, kept tokens, cache lengths) of a run."""
     for id_, record in run.records.items():
         yield id_, (record.reply, record.clips, record.kept_audio_tokens, record.kv_lengths, record.new_tokens)
 
@@ -111,7 +111,7 @@ def table(out: Path, *, dry: bool) -> None:
 
 
 def where(out: Path) -> str:
-    """Return the machine and the versions that the first step recorded."""
+    """Return the machine and the versions of software that the first step recorded, as text."""
     facts = json.loads((out / STEPS[0] / "inputs").read_text().splitlines()[-1])
     versions = [f"{name} {facts['packages'][name]}" for name in ("torch", "transformers")]
     ours = f"audiomarathon {facts['audiomarathon']} ({facts['commit'] or 'no checkout'})"
@@ -119,7 +119,7 @@ def where(out: Path) -> str:
 
 
 def state(folder: Path) -> dict[str, str]:
-    """Return a step's arguments, and its duration in seconds or, if it failed, the last line of its log."""
+    """Return a step's arguments, with its duration in seconds or, if it failed, the last line of its log."""
     step = (folder / "inputs").read_text().partition("\n")[0]
     if (folder / "done").exists():
         return {"step": step, "state": "done", "s": (folder / "done").read_text().strip()}
@@ -129,7 +129,7 @@ def state(folder: Path) -> dict[str, str]:
 
 
 def read(file: Path) -> dict[str, Any]:
-    """Return a step's output; empty if it wrote none."""
+    """Return the JSON that a step wrote to `file`; {} if it wrote none."""
     return json.loads(file.read_text()) if file.exists() else {}
 
 

@@ -33,7 +33,7 @@ MARGIN = 1e-5  # least gap of kept and dropped scores, as a share of their sprea
 
 @torch.inference_mode()
 def main() -> None:
-    """Write the golden file, or stop if a choice depends on rounding."""
+    """Write the file of kept entries, or stop if a choice depends on rounding."""
     assert version("kvpress") == "0.5.5", f"kvpress {version('kvpress')} is installed; {TARGET.name} needs 0.5.5"
     model, prompt = plain_qwen2(), prompt_ids()
     full = DynamicCache()
@@ -62,13 +62,13 @@ def main() -> None:
     print(f"{TARGET}: {TARGET.stat().st_size} bytes")
 
 
-margins: list[float] = []  # for the current press: the margin of each layer and head
+margins: list[float] = []  # for the current press: the gap between kept and dropped scores, of each layer and head
 
 
 def kept_by(
     press: kvpress.ScorerPress, model: Qwen2ForCausalLM, prompt: torch.Tensor, full: DynamicCache
 ) -> np.ndarray:
-    """Return the entries that `press` keeps, shape (layers, KV heads, prompt), and record the margin of each choice."""
+    """Return which KV-cache entries `press` keeps, shape (layers, KV heads, prompt); record the gap of each choice."""
     scores: list[torch.Tensor] = []
     score = press.score
 
@@ -92,7 +92,7 @@ def kept_by(
 
 
 def kept_by_heads(press: kvpress.ScorerPress, model: Qwen2ForCausalLM, prompt: torch.Tensor) -> np.ndarray:
-    """Return the entries that AdaKVPress keeps by the scores of `press`; it masks the rest and shortens no cache."""
+    """Return which KV-cache entries AdaKVPress keeps by the scores of `press`; it masks the others, removing none."""
     scores: list[torch.Tensor] = []
     score = press.score
 

@@ -29,7 +29,7 @@ _ELSEWHERE = {
 
 
 def settings() -> str:
-    """Return the table of env vars, with flag, default and meaning."""
+    """Return the Markdown table of settings: env var, flag, default and meaning."""
     rows = ["| env var | flag | default | what |", "|---|---|---|---|"]
     for setting in settings_fields():
         told = {True: "1", False: "0", "": "–", (): "–", None: "–"}.get(setting.default, str(setting.default))
@@ -39,7 +39,7 @@ def settings() -> str:
 
 
 def commands() -> str:
-    """Return the table of commands by heading: what each does, and its options besides the settings."""
+    """Return Markdown tables of the commands, one per heading: what each does, and its options besides the settings."""
     made, lines = get_command(app), list[str]()
     of_settings = {flag_of(setting) for setting in settings_fields()}
     for heading, names in COMMANDS.items():
@@ -71,7 +71,7 @@ def _rows(name: str, command: Any, of_settings: set[str]) -> list[str]:
 
 
 def records() -> str:
-    """Return the fields of a line of samples.jsonl, from the docstring of :class:`Record`."""
+    """Return a Markdown table of the fields of a line of samples.jsonl, from the docstring of :class:`Record`."""
     text = inspect.getdoc(Record) or ""
     parts = re.split(r"\n(?=\S)", text.partition("Attributes\n----------\n")[2])
     rows = ["| field | what |", "|---|---|"]
@@ -86,7 +86,7 @@ PARTS = {"settings": settings, "commands": commands, "records": records}
 
 
 def filled(page: str) -> str:
-    """Return the page with its generated parts updated."""
+    """Return the page's text with its generated parts replaced."""
     return _PART.sub(lambda part: f"{part[1]}\n{PARTS[part[2]]()}\n\n{part[3]}", page)
 
 

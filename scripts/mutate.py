@@ -37,7 +37,7 @@ _FAILED = 1  # pytest's exit code if tests failed; 0 means all passed, any other
 
 @dataclass(frozen=True)
 class Fault:
-    """A bug to plant; the attributes are those of faults.toml."""
+    """A bug to plant; the attributes are the fields of faults.toml."""
 
     name: str
     file: str
@@ -46,7 +46,7 @@ class Fault:
     tests: tuple[str, ...]
 
     def planted(self, root: Path) -> str:
-        """Return the file's text with the fault in it, or raise ValueError unless the old text occurs exactly once."""
+        """Return the file's text with the fault in it; raise ValueError unless `old` occurs exactly once."""
         text = (root / SOURCES / self.file).read_text(encoding="utf-8")
         if (count := text.count(self.old)) != 1:
             raise ValueError(f"{self.name}: {self.file} holds {self.old!r} {count} times; allowed: exactly once")
@@ -54,13 +54,13 @@ class Fault:
 
 
 def read_faults(file: Path = Path(__file__).with_name("faults.toml")) -> list[Fault]:
-    """Read the table of faults."""
+    """Read the faults in faults.toml."""
     rows = tomllib.loads(file.read_text(encoding="utf-8"))["fault"]
     return [Fault(**{**row, "tests": tuple(f"tests/test_{name}.py" for name in row["tests"])}) for row in rows]
 
 
 def copied(target: Path) -> Path:
-    """Copy the files that git tracks or would add to `target`, links as links; return `target`."""
+    """Copy the files that git tracks or would add into the folder `target`, links as links; return `target`."""
     command = ("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard")
     listed = subprocess.run(command, cwd=ROOT, capture_output=True, check=True)
     for name in filter(None, os.fsdecode(listed.stdout).split("\0")):
@@ -71,9 +71,9 @@ def copied(target: Path) -> Path:
 
 
 def started(root: Path, tests: tuple[str, ...]) -> int:
-    """Run tests on the sources under `root` in a fork of this process, until one fails; return its process id.
+    """Run tests on the sources under `root` in a forked process, until one fails; return the process id.
 
-    Tests are selected as by `make test`. Their output goes to `root/said`, the names of imported modules to
+    The same tests are selected as in `make test`. Their output goes to `root/said`, the names of imported modules to
     `root/modules`.
     """
     if child := os.fork():
@@ -130,7 +130,7 @@ def main() -> int:
 
 
 def plant(planted: dict[Fault, str], roots: list[Path], *, whole: bool) -> int:
-    """Plant faults, one in each copy of the tree at a time, and print each result; return the number of survivors."""
+    """Plant each fault in a copy of the tree, run its tests, print the result; return how many faults were missed."""
     left, free, survivors = list(planted), list(roots), 0
     running: dict[int, tuple[Fault, Path, float]] = {}
     while left or running:

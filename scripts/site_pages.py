@@ -1,4 +1,4 @@
-"""MkDocs hook: add the repository's pages outside `docs/` to the site, and point every relative link at its target.
+"""MkDocs hook: add the repository's pages outside `docs/` to the site, and rewrite relative links so that they work.
 
 On GitHub a page links to files of the repository. On the site a link to a page leads to that page; a link to any other
 file leads to the repository if `REPOSITORY_URL` names it, and becomes plain text otherwise.
@@ -16,7 +16,7 @@ from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parent.parent
 
-#: Pages outside `docs/`, by their place on the site.
+#: {place on the site: page outside `docs/`}.
 OUTSIDE = {
     "index.md": "README.md",
     "contributing.md": "CONTRIBUTING.md",
@@ -33,14 +33,14 @@ _LINK = re.compile(r"(?P<image>!?)\[(?P<text>[^\]]*)\]\((?!\w+:|#)(?P<path>[^)#\
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Add the pages outside `docs/`."""
+    """Add the pages outside `docs/` to the site's files; MkDocs calls this hook."""
     for page, source in OUTSIDE.items():
         files.append(File.generated(config, page, content=(ROOT / source).read_text(encoding="utf-8")))
     return files
 
 
 def on_page_markdown(markdown: str, page: Any, files: Files, **_: Any) -> str:
-    """Rewrite a page's relative links."""
+    """Return a page's Markdown with its relative links rewritten for the site; MkDocs calls this hook."""
     here = page.file.src_uri
     pages = {source: uri for uri, source in OUTSIDE.items()}
     pages |= {f"docs/{uri}": uri for uri in files.src_uris if uri not in OUTSIDE}

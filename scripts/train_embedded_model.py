@@ -45,7 +45,7 @@ CURRICULUM = (
 
 
 def main() -> None:
-    """Run all stages, with a checkpoint after each."""
+    """Run all stages of the training, and save a checkpoint after each stage of the decoder."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path, required=True, help="folder of the checkpoint; its content is replaced")
     parser.add_argument("--seed", type=int, default=0)

@@ -1,4 +1,4 @@
-"""Define the embedded model's size, and save it in the layout of the hub's Qwen2.5-Omni checkpoints."""
+"""The embedded model's sizes, and how it is saved in the layout of the hub's Qwen2.5-Omni checkpoints."""
 
 import json
 import shutil
@@ -16,12 +16,12 @@ from transformers import (
 
 WIDTH = 128
 LAYERS = 5
-WINDOW_TOKENS = 50  # the encoder sees two seconds at a time: 200 mel frames, 50 tokens
+WINDOW_TOKENS = 50  # the audio encoder attends within two seconds: 200 mel frames, 50 tokens
 EMBEDDING_STD = 0.1
 
 
 def build_model(tokenizer: PreTrainedTokenizerFast) -> Qwen2_5OmniThinkerForConditionalGeneration:
-    """Return the untrained model."""
+    """Build the embedded model with untrained weights."""
     token = {text: tokenizer.convert_tokens_to_ids(text) for text in tokenizer.all_special_tokens}
     config = Qwen2_5OmniThinkerConfig(
         audio_config={
@@ -76,7 +76,7 @@ def build_model(tokenizer: PreTrainedTokenizerFast) -> Qwen2_5OmniThinkerForCond
 def save_checkpoint(
     model: Qwen2_5OmniThinkerForConditionalGeneration, tokenizer: PreTrainedTokenizerFast, folder: Path
 ) -> None:
-    """Write weights (bfloat16, named `thinker.*`), config, tokenizer and feature extractor in the hub's layout."""
+    """Save the weights (bfloat16, named `thinker.*`), config, tokenizer and feature extractor in the hub's layout."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     state = {

@@ -1,4 +1,4 @@
-"""Stage 2: teach the decoder to read the encoder's tokens: to choose the option it heard, and to transcribe words."""
+"""Stage 2: train the decoder to use the encoder's tokens: to choose the option that was heard, and to transcribe."""
 
 import logging
 import time
@@ -25,7 +25,8 @@ class Stage:
     """A step of the curriculum: tokens per sequence, sequences per batch, number of batches, peak learning rate.
 
     With a `reach` above the length, positions have gaps (see `Sequences`). `blinkers` is the share of batches in which
-    masks limit where audio may be read; with `early_too`, also in the layers below the first that pruning shortens.
+    masks limit which text tokens attend to audio tokens; with `early_too`, also in the layers below the first that
+    pruning shortens. `transcripts` is the share of transcription examples.
     """
 
     length: int
@@ -39,15 +40,16 @@ class Stage:
     early_too: bool = False
 
     def scaled(self, factor: float) -> "Stage":
-        """Return the same stage with another number of steps."""
+        """Return this stage with its number of steps multiplied by `factor`."""
         return replace(self, steps=max(20, round(self.steps * factor)))
 
 
 class Hints(nn.Module):
-    """Linear heads that supervise steps of the reasoning, for training only.
+    """Linear heads that supervise intermediate results, for training only.
 
-    Each one predicts an intermediate result, at the position where the decoder must know it. Without them, both kinds
-    of task stay at chance for a long time, because a letter says little about why it is right.
+    Each one predicts an intermediate result from the hidden state at the position where the decoder must know it.
+    Without them, both kinds of task stay at chance for a long time, because the loss on a letter says little about why
+    it is right.
     """
 
     def __init__(self, width: int) -> None:
@@ -69,7 +71,7 @@ def train_decoder(
     *,
     hint_weight: float = 0.5,
 ) -> None:
-    """Train the decoder and the hints for one stage."""
+    """Train the decoder and the hints on the batches of one stage."""
     parameters = [*model.model.language_model.parameters(), *hints.parameters()]
     optimizer = torch.optim.AdamW(parameters, lr=stage.rate, weight_decay=0.01, betas=(0.9, 0.98))
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, stage.rate, total_steps=stage.steps, pct_start=0.1)
@@ -161,5 +163,5 @@ def _losses(
 def _hint(
     loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor], predicted: torch.Tensor, wanted: torch.Tensor
 ) -> torch.Tensor:
-    """Return the loss, or a differentiable zero if the batch has no targets."""
+    """Compute a hint's loss; return a differentiable zero if the batch has no targets for it."""
     return loss(predicted, wanted) if len(wanted) else predicted.sum()

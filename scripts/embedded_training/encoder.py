@@ -1,4 +1,4 @@
-"""Stage 1: teach the audio encoder to name the sound at each token."""
+"""Stage 1: train the audio encoder so that each of its tokens names the sound at that token."""
 
 import logging
 import time
@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 
 
 def cue_tokens(tokenizer: PreTrainedTokenizerFast) -> torch.Tensor:
-    """Return the token of each class: the audio placeholder for "nothing", then each cue's word as in an option."""
+    """Return the token id of each class: the audio placeholder for "nothing", then each cue's word as in an option."""
     tokens = [tokenizer.encode(f" {cue}") for cue in CUES]
     if not all(len(ids) == 1 for ids in tokens):
         raise ValueError("every cue must be a single token")
@@ -59,7 +59,7 @@ def train_encoder(
 
 
 def encode(model: Qwen2_5OmniThinkerForConditionalGeneration, mels: torch.Tensor) -> torch.Tensor:
-    """Encode (windows, 128, 200) features to (windows, 50, width) tokens."""
+    """Encode mel features, shape (windows, 128, 200), to tokens, shape (windows, 50, width)."""
     count = len(mels)
     flat = mels.float().transpose(0, 1).flatten(1)
     lengths = torch.full((count,), 200)
@@ -69,7 +69,7 @@ def encode(model: Qwen2_5OmniThinkerForConditionalGeneration, mels: torch.Tensor
 
 @torch.no_grad()
 def encode_all(model: Qwen2_5OmniThinkerForConditionalGeneration, windows: Windows) -> torch.Tensor:
-    """Return every window's tokens, (windows, 50, width), to train the decoder on."""
+    """Encode all windows to tokens, shape (windows, 50, width), on which the decoder is trained."""
     return torch.cat([encode(model, mels) for mels in windows.mels.split(256)])
 
 
@@ -80,7 +80,7 @@ def token_accuracy(
     windows: Windows,
     encoded: torch.Tensor,
 ) -> dict[str, float]:
-    """Return, by task, the share of the encoder's tokens whose nearest word is the right one."""
+    """Return, for each task, the share of the encoder's tokens whose nearest word is the right word."""
     targets = model.get_input_embeddings().weight[cue_tokens(tokenizer)]
     right = ((encoded @ targets.T).argmax(-1) == windows.heard).float().mean(1)
     return {task: round(right[windows.task == i].mean().item(), 3) for i, task in enumerate(world.TASKS)}

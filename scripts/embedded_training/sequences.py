@@ -1,4 +1,4 @@
-"""Build training sequences of any length from encoded windows and the tasks' prompts."""
+"""Build training sequences of any length for the decoder, from encoded windows and the tasks' prompts."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,10 +18,10 @@ from .windows import CUE_INDEX, NOTHING, TOKENS, Windows
 
 @dataclass(frozen=True)
 class Example:
-    """One clip and question, before it is cut to the batch's length.
+    """One clip with a question, before it is cut to the length of a batch.
 
-    `windows` are indices of encoded windows; `options` holds the token offset in `question` of each option's cue and
-    whether it is the right one.
+    `windows` are the indices of its encoded windows. `question` and `answer` are token ids. `options` holds, for each
+    option, the position of its cue in `question` and whether it is the right option.
     """
 
     windows: list[int]
@@ -33,13 +33,13 @@ class Example:
 
 @dataclass(frozen=True)
 class Batch:
-    """Sequences of equal length, without padding: ids, positions, windows of audio, targets of the losses.
+    """Sequences of equal length, without padding: token ids, positions, windows of audio, and targets of the losses.
 
     Attributes
     ----------
     audio, after, blind
-        Masks: audio tokens; text after the audio; and the part of this text that belongs to choice tasks, without the
-        options' cues.
+        Masks: audio tokens; text after the audio; and the part of this text that belongs to multiple-choice examples,
+        without the options' cues.
     previous
         In transcriptions, at a token where a word is heard: the class of the word before it (0: none). Else -100.
     answer_at, answer
@@ -68,7 +68,7 @@ class Batch:
 
 
 class Sequences:
-    """Draws examples and batches from the windows of the training split."""
+    """Draws random examples and batches from the windows of the training split."""
 
     def __init__(self, windows: Windows, tokenizer: PreTrainedTokenizerFast, rng: np.random.Generator) -> None:
         self.windows, self.tokenizer, self.rng = windows, tokenizer, rng
@@ -81,7 +81,10 @@ class Sequences:
         self._encode = cache(tokenizer.encode)
 
     def batch(self, size: int, length: int, transcripts: float, reach: int) -> Batch:
-        """Draw `size` examples of `length` tokens, with a share of transcriptions, at positions up to `reach`."""
+        """Draw `size` examples of `length` tokens, at positions up to `reach`.
+
+        `transcripts` is the share of transcriptions among the examples.
+        """
         tasks = [task for task in world.TASKS if task != "librispeech"]
         examples = []
         for _ in range(size):
@@ -127,9 +130,7 @@ class Sequences:
         return Example(windows, self._encode(TRANSCRIBE), [*answer, self.end], [])
 
     def _arrange(self, task: str, cues: Sequence[str], count: int) -> list[int]:
-        """Return the indices of about `count` windows: the events of `cues` in order, at random places between
-        background.
-        """
+        """Return the indices of about `count` windows: the events of `cues` in order, randomly placed in background."""
         rng, background = self.rng, self.windows.background[task]
         chunks = []
         for cue in cues:
@@ -198,10 +199,10 @@ class Sequences:
         )
 
     def _positions(self, audio: int, length: int, reach: int) -> torch.Tensor:
-        """Return positions; half of the examples have gaps, as if more background lay between the windows.
+        """Return the tokens' positions; half of the examples have gaps, as if there were more background in between.
 
-        So the rotary embedding learns a long clip's distances already in the first, short stage (cf. PoSE, arXiv
-        2309.10400).
+        So the model is trained on a long clip's distances already in the first stage, whose sequences are short (cf.
+        PoSE, arXiv 2309.10400).
         """
         steps = np.ones(length, np.int64)
         spare = reach - length

@@ -1,4 +1,4 @@
-"""Make the embedded tokenizer: byte-level BPE like Qwen's, trained on our prompts, with Qwen's chat template."""
+"""Make the embedded tokenizer: byte-level BPE like Qwen's, trained on the tasks' prompts, with Qwen's chat template."""
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
@@ -43,13 +43,13 @@ PROMPT_END = "<|im_end|>\n<|im_start|>assistant\n"
 
 
 def choice_prompt(question: str, options: list[str]) -> str:
-    """Return the words of a multiple-choice prompt, exactly as in the tasks."""
+    """Return the text of a multiple-choice prompt, exactly as the tasks write it."""
     lines = "\n".join(f"{letter}. {option}" for letter, option in zip("ABCDE", options, strict=False))
     return f"{question}\n\n{lines}\n\n{LETTER_INSTRUCTION}"
 
 
 def build_tokenizer() -> PreTrainedTokenizerFast:
-    """Return a tokenizer in which every word of the mini benchmark is a single token."""
+    """Train and return a tokenizer in which every word of the mini benchmark is a single token."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [

@@ -1,4 +1,4 @@
-"""Cut two-second windows of the training split: mel features, and the sound at each of their 50 tokens.
+"""Make two-second windows of the training clips: mel features, and the sound at each of their 50 tokens.
 
 The audio encoder attends only within its two-second windows, so the encoding of a long clip is the sequence of its
 windows' encodings. Windows cut from short clips are therefore enough to train for any length.
@@ -19,7 +19,7 @@ from audiomarathon.embedded import synthesis, world
 RATE = 16000
 SECONDS = 2
 TOKENS = 50
-NOTHING = 0  # the class of a token without a deciding sound; the cues follow from 1
+NOTHING = 0  # class of a token at which no sound decides an answer; the cues are classes from 1 on
 
 CUES = world.cues()
 CUE_INDEX = {cue: i + 1 for i, cue in enumerate(CUES)}
@@ -27,20 +27,20 @@ CUE_INDEX = {cue: i + 1 for i, cue in enumerate(CUES)}
 
 @dataclass
 class Windows:
-    """All windows, and the indices of windows of the same kind.
+    """All windows of the training clips, and the indices of windows of the same kind.
 
     Attributes
     ----------
     mels
-        (windows, 128, 200) features, float16.
+        Mel features, shape (windows, 128, 200), float16.
     heard
-        (windows, 50) class of each token.
+        Class of each token, shape (windows, 50).
     texture
-        Windows of each cue that fills its clips.
+        {cue: its windows}, for classes whose sound fills a clip.
     background
-        Windows of each task without any event.
+        {task: its windows without any event}.
     events
-        Per cue, the one or two successive windows that hold one event.
+        {(task, cue): for each event, the one or two successive windows that contain it}.
     task
         Task of each window, as an index into `world.TASKS`.
     """
@@ -54,7 +54,7 @@ class Windows:
 
 
 def make_windows(seed: int, scale: float = 1.0) -> Windows:
-    """Render the training clips and cut them; `scale` multiplies their number."""
+    """Synthesise the training clips and cut them into windows; `scale` multiplies the number of clips."""
     extractor = WhisperFeatureExtractor(feature_size=128)
 
     def features(item: tuple[str, synthesis.Clip]) -> tuple[str, synthesis.Clip, torch.Tensor]:
@@ -81,7 +81,7 @@ def make_windows(seed: int, scale: float = 1.0) -> Windows:
 
 
 def _jobs(scale: float) -> Iterator[tuple[str, int, int]]:
-    """Yield (task, class or variant, number of the repeat) of each training clip to render."""
+    """Yield (task, class or variant, number of the repeat) of each training clip to synthesise."""
     for task in ("tau", "gtzan", "vesus", "vox", "vox_age"):
         for which in range(len(world.labels_of(task))):
             yield from ((task, which, repeat) for repeat in range(round(24 * scale)))
@@ -107,13 +107,13 @@ def _clip(seed: int, task: str, which: int, repeat: int) -> tuple[str, synthesis
 
 
 def _word_onsets(rng: np.random.Generator, seconds: float, count: int) -> list[float]:
-    """Return sorted random onsets of words, at most one per window and none at the end."""
+    """Return sorted random times at which words begin, at most one per window and none at the end."""
     slack = seconds - 2.0 - 2.5 * count
     return [float(gap + 1.0 + 2.5 * i) for i, gap in enumerate(np.sort(rng.uniform(0, slack, count)))]
 
 
 def _heard(clip: synthesis.Clip, count: int) -> torch.Tensor:
-    """Return the class of each token: an event if the middle of its 40 ms lies inside it."""
+    """Return each token's class, shape (count, 50): an event's if the middle of the token's 40 ms lies inside it."""
     middle = (np.arange(count * TOKENS) + 0.5) * SECONDS / TOKENS
     heard = np.full(count * TOKENS, NOTHING)
     for event in clip.events:

@@ -32,7 +32,7 @@ REPLY = 8  # tokens
 
 
 def measured(lm: AudioLM, seconds: float, repeats: int) -> tuple[list[tuple[float, float]], Attention]:
-    """Return the CPU seconds of each prefill, of the capture after it, and the captured attention."""
+    """Return ((CPU seconds of a prefill, of the capture after it) per repeat, the captured attention)."""
     noise = np.random.default_rng(0).standard_normal(round(seconds * lm.sampling_rate))
     prompt = Prompt("What is heard in this recording, and when?", ((0.1 * noise).astype(np.float32),))
     inputs, base, pairs = lm.prepare([prompt]), Base(), []
@@ -49,7 +49,7 @@ def measured(lm: AudioLM, seconds: float, repeats: int) -> tuple[list[tuple[floa
 
 @reporting_errors
 def main() -> None:
-    """Measure each length of audio, and print a line for each."""
+    """Measure each length of audio, and print a line per length."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", help="a model's name; default: a random model")
     parser.add_argument("--model-path", help="its checkpoint")

@@ -27,7 +27,7 @@ WORDS = [
 
 
 def main() -> None:
-    """Print seconds and ratios."""
+    """Time the three tasks, and print CPU seconds and ratios."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--items", type=int, default=1045, help="items (default 1045, Clotho's evaluation split)")
     parser.add_argument("--rounds", type=int, default=5, help="rounds, in which the sides take turns (default 5)")

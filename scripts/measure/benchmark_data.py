@@ -35,7 +35,7 @@ from audiomarathon.segment.joining import Joining
 
 CLIP_S, JOINED_S, RATE = 10, 150, 16_000
 EACH = JOINED_S // CLIP_S
-#: Suffix, rate, channels and sample format of the source clips.
+#: {name: suffix, rate, channels and sample format of the source clips}.
 FORMATS = {
     "WAV 16 kHz mono 16 bit (VoxCeleb)": (".wav", 16_000, 1, "PCM_16"),
     "WAV 44.1 kHz mono 16 bit (DESED)": (".wav", 44_100, 1, "PCM_16"),
@@ -45,7 +45,7 @@ FORMATS = {
 
 
 def corpus(folder: Path, form: tuple[str, int, int, str], clips: int) -> list[Path]:
-    """Write a corpus in TAU's layout: eight different clips, and links to them under other names."""
+    """Write a corpus in TAU's layout: eight different clips, and links to them under other names; return the files."""
     suffix, rate, channels, subtype = form
     rng, paths = np.random.default_rng(0), []
     (folder / "audio").mkdir(parents=True)
@@ -92,7 +92,7 @@ def with_librosa(paths: Sequence[Path], out: Path) -> None:
 
 
 def cpu_seconds(work: Callable[[], object]) -> float:
-    """Return the CPU seconds of one call, children's included."""
+    """Return the CPU seconds of one call of `work`, child processes included."""
 
     def spent() -> float:
         both = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
@@ -104,7 +104,7 @@ def cpu_seconds(work: Callable[[], object]) -> float:
 
 
 def in_turns(sides: dict[str, Callable[[], object]], repeats: int) -> dict[str, float]:
-    """Return each side's median CPU seconds over interleaved runs, after one warm-up run."""
+    """Return the median CPU seconds of each side over interleaved runs, after one warm-up run."""
     spent: dict[str, list[float]] = {side: [] for side in sides}
     for _ in range(repeats + 1):
         for side, work in sides.items():
@@ -113,14 +113,14 @@ def in_turns(sides: dict[str, Callable[[], object]], repeats: int) -> dict[str, 
 
 
 def row(title: str, hours: float, seconds: dict[str, float]) -> list[str]:
-    """Return a table's row: audio-hours per CPU second of each side, and our ratio to the others."""
+    """Return a row of a table: audio-hours per CPU second of each side, and our speed ÷ that of the others."""
     speeds = [f"{hours / value:.2f}" for value in seconds.values()]
     mine, *others = seconds.values()
     return [title, *speeds, *(f"{other / mine:.1f}x" for other in others)]
 
 
 def joining_and_probing(clips: int, repeats: int) -> tuple[Table, Table]:
-    """Compare the three sides on each format; return a table for joining clips and one for reading their lengths."""
+    """Compare the three sides on each format; return (table for joining clips, table for reading their lengths)."""
     tables = []
     for title in (f"joining {clips} clips of {CLIP_S} s to {JOINED_S} s", f"the length of {clips} clips of {CLIP_S} s"):
         tables.append(Table(title=f"{title}: audio-hours per CPU second"))
@@ -136,7 +136,7 @@ def joining_and_probing(clips: int, repeats: int) -> tuple[Table, Table]:
 
 
 def compared(root: Path, paths: Sequence[Path], repeats: int) -> tuple[dict[str, float], dict[str, float]]:
-    """Return the CPU seconds of each side, for joining clips and for reading their lengths."""
+    """Return (CPU seconds of each side for joining clips, the same for reading the clips' lengths)."""
     from pydub import AudioSegment
 
     def fresh(work: Callable[[Path], object]) -> None:
@@ -157,7 +157,7 @@ def compared(root: Path, paths: Sequence[Path], repeats: int) -> tuple[dict[str,
 
 
 def growth(counts: Sequence[int], repeats: int) -> Table:
-    """Return a table of the CPU milliseconds per source clip, for whole builds of several sizes."""
+    """Return a table of CPU milliseconds per source clip, for whole builds of several sizes."""
     table = Table(title="growth: whole builds of TAU-like clips")
     for heading in ("clips", "CPU s", "ms a clip"):
         table.add_column(heading, justify="right")
@@ -174,7 +174,7 @@ def growth(counts: Sequence[int], repeats: int) -> Table:
 
 
 def memory(gigabytes: float) -> str:
-    """Return the peak memory of a process that builds a corpus of this size, and of a process that only imports."""
+    """Return a line with the peak memory of a process that builds a corpus this large, and of one that only imports."""
     form = FORMATS["WAV 48 kHz stereo 24 bit (TAU)"]
     clips = round(gigabytes * 1e9 / (CLIP_S * form[1] * form[2] * 3))
     with tempfile.TemporaryDirectory() as name:
@@ -192,7 +192,7 @@ def memory(gigabytes: float) -> str:
 def child(arguments: Sequence[str]) -> None:
     """Run the builder if arguments are given, then print this process's peak memory in kB.
 
-    Linux's `ru_maxrss` of a child begins at its parent's size, so the kernel's figure for this process is read.
+    Linux's `ru_maxrss` of a child starts at its parent's size, so the kernel's own figure for this process is used.
     """
     if arguments:
         ours(Path(arguments[0]), Path(arguments[1]))

@@ -54,7 +54,7 @@ from audiomarathon.settings import ATTENTION, PLACES, RunSettings
 
 
 def table(rows: Sequence[Row], rate: float) -> Table:
-    """Return the rows as a readable table; `rate` is the device's bandwidth in bytes a second."""
+    """Return the measured rows as a readable table; `rate` is the device's memory bandwidth in bytes a second."""
     shown = Table(box=box.SIMPLE_HEAD)
     headings = (
         "s",
@@ -111,7 +111,7 @@ def _times(value: float | None) -> str:
 
 
 def at_least(low: float, read: Callable[[str], Any] = int) -> Callable[[str], Any]:
-    """Return a parser of numbers that refuses lower values."""
+    """Return a parser of numbers for argparse that refuses numbers below `low`."""
 
     def number(text: str) -> Any:
         value = read(text)
@@ -123,7 +123,7 @@ def at_least(low: float, read: Callable[[str], Any] = int) -> Callable[[str], An
 
 
 def joined(read: Callable[[str], Any]) -> Callable[[str], list[Any]]:
-    """Return a parser of values joined by commas."""
+    """Return a parser for argparse of values joined by commas."""
 
     def values(text: str) -> list[Any]:
         return [read(part) for part in text.split(",")]
@@ -132,7 +132,7 @@ def joined(read: Callable[[str], Any]) -> Callable[[str], list[Any]]:
 
 
 def read_flags(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """Read the command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--config", choices=SIZES, default="scaled")
     parser.add_argument(
@@ -168,7 +168,7 @@ def read_flags(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 @reporting_errors
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure every duration, print the table, and write the figures to `--output`."""
+    """Measure every duration, print the table, and write all figures to the file `--output`."""
     flags = read_flags(arguments)
     transformers.logging.set_verbosity_error()
     threads = flags.threads or (1 if flags.cpu_time else None)

@@ -40,13 +40,13 @@ TOKENS = 16
 
 
 def ours(lm: AudioLM, task: Task, sample: Sample) -> None:
-    """Answer one sample as a timed run of this project does."""
+    """Answer one sample in a single pass, as a timed run of this project does."""
     clips = tuple(audio.decode(path, lm.sampling_rate) for path in sample.clips)
     Base().generate(lm, lm.prepare([Prompt(task.prompt(sample), clips)]), max_new_tokens=TOKENS)
 
 
 def published(lm: AudioLM, task: Task, sample: Sample) -> None:
-    """Answer one sample like the release's scripts: prefill, then everything again."""
+    """Answer one sample as the release's scripts do: one pass for a single token, then the whole generation again."""
     for tokens in (1, TOKENS):
         clips = tuple(librosa.load(path, sr=lm.sampling_rate, mono=True)[0] for path in sample.clips)
         inputs = lm.prepare([Prompt(task.prompt(sample), clips)])
@@ -61,7 +61,7 @@ def published(lm: AudioLM, task: Task, sample: Sample) -> None:
 
 
 def one_pass_or_two(count: int) -> None:
-    """Print the time of one pass as a share of the published protocol's time."""
+    """Print the time of our single pass ÷ the time of the published protocol's two passes."""
     family = get_model("embedded").load_family()
     lm = family.load(embedded_checkpoint(), device="cpu", dtype="float32", attn_implementation="sdpa")
     task = get_task("tau")
@@ -81,7 +81,7 @@ def one_pass_or_two(count: int) -> None:
 
 
 def made_up_runs(root: Path, runs: int, records: int) -> None:
-    """Write run folders like those of a sweep of ten settings over several tasks."""
+    """Write synthetic run folders, like those of a sweep of ten settings over several tasks."""
     tasks = ("tau", "gtzan", "desed", "vesus", "had")
     for number in range(runs):
         task, ratio = tasks[number % len(tasks)], number // len(tasks) / 100
@@ -112,7 +112,7 @@ def made_up_runs(root: Path, runs: int, records: int) -> None:
 
 
 def report_on(runs: int, records: int) -> None:
-    """Print the time and the peak memory of the report."""
+    """Time `audiomarathon report` on synthetic runs; print seconds, peak memory and the page's size."""
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         made_up_runs(root / "results", runs, records)

@@ -41,16 +41,16 @@ for file in pathlib.Path(sys.argv[1]).glob("*.jsonl"):
 
 
 class AtOnce(Judge):
-    """A judge that answers at once, with texts of the usual length."""
+    """A judge that answers at once, with a text of the usual length."""
 
     key = "at-once"
 
     def identity(self) -> Mapping[str, Any]:
-        """Return the judge's name only."""
+        """Return the judge's identity, which is only its name."""
         return {"backend": self.key}
 
     def ask(self, requests: Sequence[Request]) -> Iterator[tuple[Request, Reply]]:
-        """Yield each request with its reply, in order."""
+        """Yield each request with its answer, in order."""
         for request in requests:
             yield request, Reply(ANSWER.format("It matches. " * 30, "It needs both. " * 30), "stop")
 
@@ -68,7 +68,7 @@ def replies(clips: int) -> list[Record]:
 
 
 def main() -> None:
-    """Print seconds and ratios of both parts."""
+    """Time both parts, and print seconds and ratios."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--clips", type=int, default=80, help="clips, of eight replies each (default 80)")
     parser.add_argument("--judges", type=int, default=3, help="judges (default 3)")

@@ -43,7 +43,7 @@ Extract = Callable[[np.ndarray], Features]
 
 @dataclass(frozen=True)
 class Comparison:
-    """Seconds that both sides took for one audio format, one value per repeat.
+    """The seconds that our pipeline and librosa took on one audio format, one value per repeat.
 
     Attributes
     ----------
@@ -64,12 +64,12 @@ class Comparison:
 
     @property
     def ratio(self) -> float:
-        """Speed-up of our side; the median over pairs of neighbouring runs."""
+        """How many times as fast our side is: the median over pairs of neighbouring runs."""
         return statistics.median(theirs / ours for ours, theirs in zip(self.ours, self.theirs, strict=True))
 
 
 def write_clips(folder: Path, ending: str, *, seconds: float, clips: int) -> list[Path]:
-    """Write one clip of chords and swelling noise, and copies of it."""
+    """Write one clip of chords and swelling noise, and copies of it; return the files."""
     rng = np.random.default_rng(42)
     first = folder / f"0.{ending}"
     with soundfile.SoundFile(first, "w", SOURCE_RATE, 2) as file:
@@ -82,7 +82,7 @@ def write_clips(folder: Path, ending: str, *, seconds: float, clips: int) -> lis
 
 
 def feature_extractor() -> Extract:
-    """Return the feature extractor of the Qwen2.5-Omni family, for clips of any length."""
+    """Return a function that extracts Qwen2.5-Omni's features from a clip of any length."""
     extractor = WhisperFeatureExtractor(feature_size=128)
 
     def extract(samples: np.ndarray) -> Features:
@@ -94,7 +94,7 @@ def feature_extractor() -> Extract:
 
 
 def ours(paths: Sequence[Path], extract: Extract, workers: int) -> list[Features]:
-    """Decode and extract whole clips in a pool of threads."""
+    """Decode clips and extract their features in a pool of threads."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -105,12 +105,12 @@ def ours(paths: Sequence[Path], extract: Extract, workers: int) -> list[Features
 
 
 def theirs(paths: Iterable[Path], extract: Extract) -> list[Features]:
-    """Load each clip with librosa and extract its features, one after the other, with torch's default threads."""
+    """Load each clip with librosa and extract its features, one clip after another, with torch's default threads."""
     return [extract(librosa.load(path, sr=MODEL_RATE)[0]) for path in paths]
 
 
 def compare(paths: Sequence[Path], *, seconds: float, repeats: int, workers: int) -> Comparison:
-    """Time both sides, after one warm-up of each in which their features are compared bit by bit."""
+    """Time both sides, after a warm-up in which their features are compared bit by bit."""
     extract = feature_extractor()
     for features, other in zip(ours(paths[:2], extract, workers), theirs(paths[:2], extract), strict=True):
         np.testing.assert_array_equal(features, other)
@@ -126,14 +126,14 @@ def compare(paths: Sequence[Path], *, seconds: float, repeats: int, workers: int
 
 
 def timed(work: Callable[[], object]) -> float:
-    """Return the wall seconds of one call."""
+    """Return the wall seconds of one call of `work`."""
     start = time.perf_counter()
     work()
     return time.perf_counter() - start
 
 
 def audio_table(results: dict[str, Comparison], *, workers: int) -> Table:
-    """Return medians per format: all clips for both sides, our seconds of audio per second, and one clip's parts."""
+    """Return a table of medians per format: all clips on both sides, our speed, and the parts of one clip's time."""
     table = Table(title=f"audio to features, {workers} threads, medians")
     for heading in (
         "format",
@@ -160,7 +160,7 @@ def audio_table(results: dict[str, Comparison], *, workers: int) -> Table:
 
 
 def benchmark_audio(*, seconds: float, clips: int, repeats: int, workers: int) -> dict[str, Comparison]:
-    """Write the clips, compare both sides on each format, and remove the clips."""
+    """Write clips of each format to a temporary folder and compare both sides on them; return {format: comparison}."""
     results = {}
     with tempfile.TemporaryDirectory() as name:
         for ending in FORMATS:
@@ -172,7 +172,7 @@ def benchmark_audio(*, seconds: float, clips: int, repeats: int, workers: int) -
 
 
 def benchmark_overhead(*, repeats: int) -> list[tuple[float, float]]:
-    """Return the evaluation loop's wall seconds and the sum of its recorded stages, one pair per repeat."""
+    """Return (the evaluation loop's wall seconds, the sum of its recorded stages), one pair per repeat."""
     from audiomarathon.benchmarks import get_task
     from audiomarathon.compression.method import Base
     from audiomarathon.embedded.mini_benchmark import mini_benchmark
@@ -199,7 +199,7 @@ def benchmark_overhead(*, repeats: int) -> list[tuple[float, float]]:
 
 
 def overhead_table(pairs: Sequence[tuple[float, float]]) -> Table:
-    """Return the share of wall time outside the stages, the median over repeats."""
+    """Return a table of the share of wall time outside the recorded stages: the median over repeats, and the range."""
     table = Table(title="harness overhead in timed mode (embedded model, tau of the mini benchmark)")
     for heading in ("wall s", "stages s", "overhead", "lowest", "highest"):
         table.add_column(heading, justify="right")

@@ -38,7 +38,7 @@ for file in pathlib.Path(sys.argv[1]).rglob("samples.jsonl"):
 
 
 def make_runs(root: Path, samples: int) -> int:
-    """Write fifty runs of this many samples each; return the number of runs."""
+    """Write fifty runs with this many samples each; return the number of runs."""
     command = [sys.executable, "-m", "audiomarathon", "sweep", *TASKS, "--model", "embedded", *GRID, "--limit", "8"]
     env = os.environ | {"AUDIOMARATHON_DATA": str(mini_benchmark()), "RESULTS_DIR": str(root)}
     subprocess.run(command, env=env, check=True, capture_output=True)
@@ -54,7 +54,7 @@ def make_runs(root: Path, samples: int) -> int:
 
 
 def multiply(source: Path, root: Path, runs: int) -> None:
-    """Fill a results folder with this many runs: those of `source`, then copies with slightly other ratios."""
+    """Fill a results folder with `runs` runs: those of `source`, then copies of them with slightly different ratios."""
     folders = sorted(
         (file.parent for file in source.rglob("run.json")), key=lambda folder: (folder.name[:4] != "base", folder)
     )
@@ -101,7 +101,7 @@ def _renamed(record: dict[str, Any], number: int) -> dict[str, Any]:
 
 
 def cost(command: list[str]) -> tuple[float, float, float]:
-    """Return a command's CPU seconds, wall seconds and peak memory in GB."""
+    """Run a command; return (its CPU seconds, its wall seconds, its peak memory in GB)."""
     before, begin = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     _, status, used = os.wait4(process.pid, 0)
@@ -114,7 +114,7 @@ def cost(command: list[str]) -> tuple[float, float, float]:
 
 
 def main() -> None:
-    """Print the figures of both sides, and their ratio."""
+    """Measure the report and the reading of the same records, and print both with their ratio."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--samples", type=int, default=1000, help="samples a run (default 1000)")
     parser.add_argument("--rounds", type=int, default=3, help="rounds, in which the sides take turns (default 3)")

@@ -35,13 +35,16 @@ from audiomarathon.settings import RunSettings
 
 
 def wait_for_all(engine: Engine | None) -> None:
-    """Return when every worker has loaded its model. (A run starts with the first ready worker.)"""
+    """Wait until every worker has loaded its model. (A run starts with the first worker that has.)"""
     if isinstance(engine, RayEngine):
         ray.get([worker.open.remote(engine.pool.first) for worker in engine.pool.workers])
 
 
 def measured(workers: int, flags: argparse.Namespace, results: Path) -> tuple[float, float, dict[str, str]]:
-    """Return the seconds until a run is ready, the seconds of its samples, and its replies. 0 workers: one process."""
+    """Return (seconds until a run's model is loaded, seconds of its samples, its replies) with `workers` Ray workers.
+
+    0 workers: the run uses one process, without Ray.
+    """
     settings = RunSettings.read(
         {}, data=flags.data, results=results, limit=flags.samples, timing=False, device=flags.device, max_new_tokens=16
     )
@@ -63,7 +66,7 @@ def measured(workers: int, flags: argparse.Namespace, results: Path) -> tuple[fl
 
 
 def read_flags() -> argparse.Namespace:
-    """Read the command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workers", default="1,2,3,4", help="[%(default)s]")
     parser.add_argument("--model", default="embedded", help="[%(default)s]")

@@ -35,7 +35,7 @@ SHARED, OWN = ("load", "preprocess", "encoder"), ("llm_prefill", "decode")
 
 
 def measured(commands: Sequence[Sequence[str]], **env: str) -> tuple[float, float]:
-    """Run `audiomarathon` commands one after the other; return their wall seconds and CPU seconds."""
+    """Run `audiomarathon` commands one after another; return (wall seconds, CPU seconds)."""
     clean = {name: value for name, value in os.environ.items() if name not in env_names()}
     wall, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
     for command in commands:
@@ -48,7 +48,7 @@ def measured(commands: Sequence[Sequence[str]], **env: str) -> tuple[float, floa
 
 
 def split(results: Path, sharing: int) -> dict[str, float]:
-    """Return the seconds of each stage over all records of a folder; `sharing` records share the work on the audio."""
+    """Sum the seconds of each stage over a folder's records; `sharing` records share the work on a clip's audio."""
     records = [json.loads(line) for file in results.rglob("samples.jsonl") for line in file.read_text().splitlines()]
     times = [record["time"] for record in records]
     return {
@@ -58,7 +58,7 @@ def split(results: Path, sharing: int) -> dict[str, float]:
 
 
 def read_flags() -> argparse.Namespace:
-    """Read the command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--config", choices=("embedded", *SIZES), default="embedded")
     parser.add_argument("--task", default="tau", help="task of the mini benchmark [%(default)s]")
@@ -69,7 +69,7 @@ def read_flags() -> argparse.Namespace:
 
 
 def main() -> None:
-    """Measure both sides, and print a table."""
+    """Measure the sweep and the separate runs, and print a table."""
     from audiomarathon.embedded.mini_benchmark import mini_benchmark
 
     flags = read_flags()
@@ -98,7 +98,7 @@ def main() -> None:
 
 
 def show(rows: dict[str, tuple[tuple[float, float], dict[str, float]]], title: str) -> None:
-    """Print the seconds of both sides, and those of the sweep as a share of those of the separate runs."""
+    """Print the seconds of both sides, and the sweep's seconds as a share of the separate runs'."""
     table = Table(title=title)
     for heading in ("", "wall", "CPU", *SHARED, *OWN, "rest", "samples alone"):
         table.add_column(heading, justify="right")

@@ -54,7 +54,10 @@ METHODS = (
 
 @dataclass(frozen=True)
 class Row:
-    """One setting in one batch: seconds of a call by stage, samples a second, and base ÷ setting of the ideals."""
+    """One setting with one batch size: a call's seconds per stage, samples a second, and the ideals (base ÷ setting).
+
+    Base is the run without compression.
+    """
 
     seconds: float
     setting: str
@@ -73,7 +76,7 @@ class Row:
 def measure(
     lm: AudioLM, cost: Cost, seconds: float, method: Method, batches: Sequence[int], new_tokens: int, repeats: int
 ) -> Iterator[Row]:
-    """Measure one setting with growing batches, until one does not fit into memory."""
+    """Measure one setting with growing batch sizes, until one does not fit into memory."""
     clip, drops, layers = noise_of(round(seconds * 25)), drops_of(method), len(cost.flops_per_token_per_layer)
     for size in batches:
         try:
@@ -101,7 +104,7 @@ def measure(
 
 
 def beside_base(rows: Sequence[Row], cost: Cost) -> list[Row]:
-    """Fill in the ideals that need base's cache."""
+    """Return the rows with the ideals that need the cache of base (the run without compression)."""
     base = {row.seconds: row.kv_bytes for row in rows if row.setting == METHODS[0].label}
     filled = []
     for row in rows:
@@ -112,7 +115,7 @@ def beside_base(rows: Sequence[Row], cost: Cost) -> list[Row]:
 
 
 def best(rows: Sequence[Row]) -> dict[str, dict[str, float]]:
-    """Return each setting's fastest batch, and its samples a second ÷ those of base's fastest, by duration."""
+    """Return {duration and setting: its fastest batch, with its speed ÷ that of base's fastest batch}."""
     best_rows: dict[str, dict[str, float]] = {}
     for row in rows:
         key = f"{row.seconds:g} s {row.setting}"
@@ -127,7 +130,7 @@ def best(rows: Sequence[Row]) -> dict[str, dict[str, float]]:
 
 
 def table(rows: Sequence[Row]) -> Table:
-    """Return the rows as a readable table."""
+    """Return the measured rows as a readable table."""
     shown = Table(box=box.SIMPLE_HEAD)
     for heading in ("s", "setting", "batch", "samples / s", "tower s", "LLM prefill s", "decode s", "peak GB",
                     "ideal: FLOPs", "bytes", "capacity"):  # fmt: skip
@@ -144,7 +147,7 @@ def table(rows: Sequence[Row]) -> Table:
 
 @reporting_errors
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure every duration and setting, print the table, and write the figures to `--output`."""
+    """Measure every duration and setting, print the table, and write all figures to the file `--output`."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--config", choices=SIZES, default="qwen2.5-omni-7b")
     parser.add_argument("--durations", type=joined(at_least(1, float)), default=[90.0, 300.0], help="[90,300]")

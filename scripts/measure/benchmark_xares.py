@@ -100,7 +100,7 @@ def made_config(encoder):
 
 @dataclass(frozen=True)
 class Shape:
-    """Size and form of a synthetic task.
+    """Size and form of a synthetic task, on which both sides are timed.
 
     Attributes
     ----------
@@ -113,7 +113,7 @@ class Shape:
     unlike
         Strength of a clip's individual pattern relative to that of its class.
     events
-        Number of events per second, which last as long as the range `lasts` says (seconds); 0 for clips of one class.
+        Number of events per second; 0 for clips of one class. `lasts` is the range of their lengths in seconds.
     epochs
         Training epochs; 0 for the task's default.
     """
@@ -135,18 +135,18 @@ class Shape:
 
     @property
     def folds(self) -> list[int]:
-        """Numbers of the folds; empty if the parts are not folds."""
+        """The numbers of the folds; [] if the parts are not folds."""
         return [int(part) for part in self.parts if part.isdigit()]
 
     @property
     def task(self) -> FramedTask | None:
-        """The released task, if it labels frames."""
+        """X-ARES' own task of this name, if probes label its frames; else None."""
         (task,) = named([self.name]) if self.events else (None,)
         return task if isinstance(task, FramedTask) else None
 
     @property
     def labels(self) -> list[str]:
-        """The labels that X-ARES has for frames."""
+        """The labels of frames for which X-ARES has a class."""
         return sorted(frozenset(self.task.classes) - self.task.unreleased) if self.task else []
 
 
@@ -168,7 +168,7 @@ _RELEASED = (
 
 
 def make_tars(shape: Shape, folder: Path) -> None:
-    """Write one tar per part, named as in X-ARES; the same shape gives the same bytes."""
+    """Write one tar of clips per part, named as in X-ARES; the same shape gives the same bytes."""
     folder.mkdir(parents=True)
     random = np.random.default_rng(SEED)
     patterns = random.standard_normal((shape.classes, BANDS))
@@ -195,7 +195,10 @@ def make_tars(shape: Shape, folder: Path) -> None:
 
 
 def drawn(random: np.random.Generator, shape: Shape, seconds: float, label: int) -> list[tuple[float, float, int]]:
-    """Return a clip's events: start and end in seconds, and class. The first has the clip's class or spans the clip."""
+    """Draw a clip's events; return (start, end, class) of each, in seconds.
+
+    The first event has the clip's class; without events, it spans the clip.
+    """
     if not shape.events:
         return [(0.0, seconds, label)]
     many = max(1, random.poisson(shape.events * seconds))
@@ -206,7 +209,7 @@ def drawn(random: np.random.Generator, shape: Shape, seconds: float, label: int)
 
 
 def meta_of(shape: Shape, events: Sequence[tuple[float, float, int]]) -> Any:
-    """Return a clip's JSON."""
+    """Return a clip's JSON content: its label, or its events."""
     if not shape.task:
         return {"label": events[0][2]}
     names = [int(label) if label.isdigit() else label for label in shape.labels]
@@ -220,7 +223,7 @@ def _add(archive: tarfile.TarFile, name: str, content: bytes) -> None:
 
 
 def write_files(shape: Shape, root: Path) -> tuple[Path, Path]:
-    """Write the task and the encoder; return their paths."""
+    """Write the task file and the encoder file that both sides read; return their paths."""
     settings: dict[str, Any] = {"name": shape.name, "env_root": str(root), "output_dim": shape.classes}
     settings |= {"torch_num_threads": 1, "num_encoder_workers": 0}
     task, encoder = root / f"{shape.name}_task.py", root / f"{shape.name}_encoder.py"
@@ -242,7 +245,7 @@ def write_files(shape: Shape, root: Path) -> tuple[Path, Path]:
 
 
 def one_side(side: str, python: str, env: Path, files: Sequence[Path], seed: int) -> dict[str, Any]:
-    """Run one side in a separate process; return its seconds, scores and cache bytes."""
+    """Run one side in a separate process; return its seconds, its scores and the bytes of its cache."""
     out = env / "found.json"
     script = Path(__file__).parent / "harness" / "xares_side.py"
     line = [python, script, side, env, *files, str(seed), out]
@@ -256,7 +259,7 @@ def one_side(side: str, python: str, env: Path, files: Sequence[Path], seed: int
 
 
 def beside(shape: Shape, python: str, rounds: int) -> dict[str, list[dict[str, Any]]]:
-    """Run both sides in turn; return the results of each round."""
+    """Run both sides alternately; return {side: results of each round}."""
     results: dict[str, list[dict[str, Any]]] = {side: [] for side in SIDES}
     with tempfile.TemporaryDirectory() as name:
         env = Path(name)
@@ -274,7 +277,7 @@ def beside(shape: Shape, python: str, rounds: int) -> dict[str, list[dict[str, A
 
 
 def rows(shape: Shape, results: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[tuple[str, ...]]:
-    """Return one row per case: seconds or bytes of both sides, their ratio, and the scores."""
+    """Return the table's rows for one shape: seconds or bytes of both sides, their ratio, and the scores."""
     theirs, ours = (results[side] for side in SIDES)
     seeds = [score for result in (ours if shape.task else ours[:1]) for score in result["MLP"]]
     scores = {"MLP": mlp_scores([result["MLP"][0] for result in theirs], seeds)}
@@ -297,7 +300,7 @@ def rows(shape: Shape, results: Mapping[str, Sequence[Mapping[str, Any]]]) -> li
 
 
 def mlp_scores(theirs: Sequence[float], ours: Sequence[float]) -> str:
-    """Return a cell: mean ± standard deviation of both sides' MLP scores, and Welch's t-test."""
+    """Return the text of a table cell: mean ± standard deviation of both sides' MLP scores, and Welch's t-test."""
     told = [
         f"{statistics.mean(each):.4f} ± {statistics.stdev(each) if len(each) > 1 else 0:.4f} ({len(each)})"
         for each in (theirs, ours)
@@ -309,7 +312,7 @@ def mlp_scores(theirs: Sequence[float], ours: Sequence[float]) -> str:
 
 
 def knn_scores(results: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
-    """Return a cell: both sides' kNN scores, and whether they are equal."""
+    """Return the text of a table cell: both sides' kNN scores, and whether they are equal."""
     all_of = {side: sorted({round(result["kNN"], 9) for result in results[side]}) for side in SIDES}
     theirs, ours = (", ".join(f"{score:.4f}" for score in all_of[side]) for side in SIDES)
     equal = len({*all_of["xares"], *all_of["audiomarathon"]}) == 1
@@ -317,7 +320,7 @@ def knn_scores(results: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
 
 
 def checkpoint_scores(theirs: Sequence[Mapping[str, Any]]) -> str:
-    """Return a cell: X-ARES' frame scores, our scores of its checkpoints, and the greatest difference."""
+    """Return the text of a table cell: X-ARES' frame scores, ours of its checkpoints, and the largest difference."""
     pairs = [(result["MLP"][0], result["checkpoint"]) for result in theirs]
     most = max(abs(them - us) for them, us in pairs)
     told = " · ".join(", ".join(f"{score:.4f}" for score in each) for each in zip(*pairs, strict=True))

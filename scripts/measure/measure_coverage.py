@@ -29,7 +29,7 @@ CLASSES, SIZE = 4, 5
 USUAL, EASY = (6.0, 3.0), (400.0, 2.0)  # skill is spread over clusters as a Beta distribution, of mean 0.67 and 0.995
 FIGURES = ("accuracy", "macro_f1")
 
-#: By name of the row: the clusters of each task, and its skill.
+#: {name of the row: for each task, its number of clusters and how its skill is distributed over them}.
 MEANS: dict[str, list[tuple[int, tuple[float, float]]]] = {
     "3 tasks of 6": [(6, USUAL)] * 3,
     "10 tasks of 6": [(6, USUAL)] * 10,
@@ -43,7 +43,7 @@ MEANS: dict[str, list[tuple[int, tuple[float, float]]]] = {
 def drawn(
     rng: np.random.Generator, clusters: int, skills: tuple[float, float] = USUAL
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Draw a synthetic task: return its samples' true classes, chosen classes and clusters."""
+    """Draw a synthetic task; return (true class, chosen class, cluster) of its samples, an array each."""
     names = np.repeat(np.arange(clusters), SIZE)
     truth = rng.integers(0, CLASSES, clusters * SIZE)
     harder = 0.15 if skills == USUAL else 0.0
@@ -62,7 +62,7 @@ def figures(truth: np.ndarray, chosen: np.ndarray, names: np.ndarray) -> dict[st
 
 
 def truths(skills: tuple[float, float]) -> dict[str, float]:
-    """Return the true accuracy and macro-F1."""
+    """Return the true accuracy and macro-F1 of a task with this distribution of skill, from a large draw."""
     rng = np.random.default_rng(0)
     truth, chosen, _ = drawn(rng, 80_000, skills)
     accuracy = float((truth == chosen).mean())
@@ -73,7 +73,7 @@ def truths(skills: tuple[float, float]) -> dict[str, float]:
 def measured(
     seed: int, tasks: Sequence[tuple[int, tuple[float, float]]], runs: int, known: dict[tuple[float, float], dict]
 ) -> str:
-    """Return the shares of runs whose interval contains the true mean over tasks, and macro-F1's bias, as cells."""
+    """Return table cells: the shares of runs whose interval contains the true mean over tasks, and macro-F1's bias."""
     rng, held, bias = np.random.default_rng(seed), dict.fromkeys(FIGURES, 0), 0.0
     true = {name: float(np.mean([known[skills][name] for _, skills in tasks])) for name in FIGURES}
     for _ in range(runs):
@@ -86,7 +86,7 @@ def measured(
 
 
 def transcripts(rng: np.random.Generator, clusters: int, kind: str) -> tuple[np.ndarray, np.ndarray]:
-    """Draw transcripts: return the errors and the words of each sample, shape (clusters, SIZE)."""
+    """Draw synthetic transcripts; return (errors, words) of each sample, both of shape (clusters, SIZE)."""
     words = rng.integers(150, 400, (clusters, SIZE))
     rates = {
         "even": lambda: rng.gamma(8.0, 0.01, (clusters, 1)),
@@ -101,7 +101,7 @@ def transcripts(rng: np.random.Generator, clusters: int, kind: str) -> tuple[np.
 
 
 def measured_wer(clusters: int, kind: str, runs: int, truth: float) -> str:
-    """Return how often the WER's interval, and the expanded percentile interval, contain the truth, as cells."""
+    """Return table cells: how often the WER's interval, and the expanded percentile interval, contain the truth."""
     rng, names = np.random.default_rng(clusters), [str(place) for place in range(clusters) for _ in range(SIZE)]
     counts = dict.fromkeys(("held", "above", "below", "percentile"), 0)
     for _ in range(runs):
@@ -118,8 +118,8 @@ def measured_wer(clusters: int, kind: str, runs: int, truth: float) -> str:
 
 
 SIZES = np.arange(1.0, 21.0)
-#: Spreads of losses and gains over clusters: each gives a cluster's rate relative to the mean, from its size and a
-#: uniform draw.
+#: How losses and gains are spread over clusters: {name: function from a cluster's size and a uniform draw to its rate
+#: relative to the mean}.
 SPREADS = {
     "even": lambda sizes, _draws: np.ones_like(sizes),
     "in a third of the clusters": lambda _sizes, draws: 3.0 * (draws < 1 / 3),
@@ -130,10 +130,11 @@ SPREADS = {
 def paired_clusters(
     rng: np.random.Generator, shape: tuple[int, int], accuracy: float, discordance: float, loss: float, spread: str
 ) -> Clusters:
-    """Draw settings that lose `loss` of base's accuracy, on clusters of 1 to 20 samples; the shape is (runs, clusters).
+    """Draw a setting's and base's scores, where the setting loses `loss` of base's accuracy; base has no compression.
 
-    Base's accuracy differs between clusters. A share of its right replies is lost, and a share of its wrong ones
-    gained, at rates that differ between clusters by `spread`. As in `compare`, the task's largest cluster is the limit.
+    `shape` is (runs, clusters); clusters have 1 to 20 samples. Base's accuracy differs between clusters. A share of its
+    right replies is lost, and a share of its wrong replies gained, at rates that differ between clusters as `spread`
+    says. As in `compare`, the size of the task's largest cluster is the limit.
     """
     sizes = rng.choice(SIZES, shape)
     right = rng.binomial(sizes.astype(int), rng.beta(8 * accuracy, 8 * (1 - accuracy), shape))
@@ -145,10 +146,11 @@ def paired_clusters(
 
 
 def false_verdicts(margin: float, clusters: int, runs: int) -> dict[str, float]:
-    """Return how often the test is wrong at a true loss equal to the margin, in the worst of all simulated cases.
+    """Return how often the test of an allowed loss is wrong if the true loss equals it, in the worst simulated case.
 
-    The cases differ in accuracy, discordance and spread. "one of 20" is the chance of any wrong verdict among 20
-    settings under Holm's correction, which begins with 20 times the smallest p.
+    `margin` is the allowed loss. The cases differ in accuracy, discordance (the share of samples on which the setting
+    and base disagree) and spread. "one of 20" is the chance of any wrong verdict among 20 settings under Holm's
+    correction, which begins with 20 times the smallest p.
     """
     rng, highest_rates = np.random.default_rng([clusters, round(1000 * margin)]), dict[str, float]()
     cases = itertools.product((0.3, 0.6, 0.95), (margin, 3 * margin, 0.3), SPREADS)
@@ -169,7 +171,7 @@ def false_verdicts(margin: float, clusters: int, runs: int) -> dict[str, float]:
 
 
 def samples_to_decide(margin: float, discordance: float, most: int, runs: int) -> dict[str, float]:
-    """Return how many samples "no worse" takes without a loss, in clusters of 1 to `most` samples.
+    """Return how many samples the verdict "no worse" takes if there is no loss, in clusters of 1 to `most` samples.
 
     Keys: `classic` (a z test with known variance, of 80 % power; at least the bound of any test), `fixed` (our test
     with one look at the end, of 80 % power), `stopped` (the median with a look after every cluster).
@@ -190,7 +192,7 @@ def samples_to_decide(margin: float, discordance: float, most: int, runs: int) -
 
 
 def print_margins(runs: int) -> None:
-    """Print two Markdown tables on the test of a margin."""
+    """Print two Markdown tables on the test of an allowed loss (margin)."""
     names = [
         *("no worse, one look", "no worse, each look", "no worse, each look, one of 20"),
         *("worse, one look", "worse, each look", "worse, each look, one of 20"),
@@ -211,7 +213,7 @@ def print_margins(runs: int) -> None:
 
 
 def main() -> None:
-    """Print five Markdown tables."""
+    """Simulate, and print five Markdown tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=2000, help="runs a row (default 2000)")
     parser.add_argument("--only", choices=["margins"], help="print only the tables on the test of a margin")

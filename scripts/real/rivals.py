@@ -42,7 +42,7 @@ HOLDS = {"yes": "holds here", "no": "does not", "not shown": "not shown"}
 
 @dataclass(frozen=True)
 class Part:
-    """A sweep: its folder, its title, and the place where it drops tokens."""
+    """A sweep: the name of its folder, its title, and the place in the model where it drops tokens."""
 
     name: str
     title: str
@@ -58,10 +58,11 @@ PARTS = (
 
 @dataclass(frozen=True)
 class Claim:
-    """A paper's claim about a method.
+    """A claim that a paper makes about a method.
 
-    `bar` is the method that it claims to beat. It is "base" if it claims no loss, which counts as confirmed if the
-    interval excludes a loss of `MARGIN`. It is "" if the claim cannot be tested here, for the reason in `why`.
+    `bar` is the method that this method is claimed to beat. It is "base" (no compression) if the claim is that there is
+    no loss, which counts as confirmed if the interval excludes a loss of `MARGIN`. It is "" if the claim cannot be
+    tested here, for the reason in `why`.
     """
 
     method: str
@@ -94,7 +95,7 @@ SAYING = (
 
 
 def methods(*, at_input: bool) -> list[str]:
-    """Return the keys of the token pruners that work at the input (or at layer 1), the bars first."""
+    """Return the keys of the token pruners that work at the input (else at layer 1), `random` and `frame` first."""
     can = [method.key for method in BUILT_IN if isinstance(method, TokenPruner) and "layer" in method.places]
     blind = [
         method.key
@@ -133,15 +134,18 @@ def run(out: Path, limit: int, ratios: str) -> int:
 
 
 def paired(system: System, other: System) -> tuple[PairedResult, list[Pairs]]:
-    """Test one setting against another on their common tasks, weighted as in their benchmark."""
+    """Test one setting against another on the tasks that both have, weighted as in their benchmark.
+
+    Return (result of the test, pairs of samples of each task).
+    """
     pairs = {key: Pairs.of(task_run, other.runs[key]) for key, task_run in system.runs.items() if key in other.runs}
     return weighed({key: each.drawn(SEED) for key, each in pairs.items()}, SEED), list(pairs.values())
 
 
 def verdict(test: PairedResult, p: float | None, margin: float = 0.0) -> str:
-    """Return the verdict on whether a setting is better than the bar: "yes", "no" (worse), or "not shown".
+    """Return whether a test shows that a setting is better than the one it is compared with: "yes", "no", "not shown".
 
-    With a margin: the verdict, by the interval, on whether it is worse by at most the margin.
+    "no" means that it is worse. With a margin (an allowed loss), "yes" means that the loss is smaller than the margin.
     """
     if test.interval is None or test.difference is None:
         return "not shown"
@@ -154,13 +158,13 @@ def verdict(test: PairedResult, p: float | None, margin: float = 0.0) -> str:
 
 
 def shown(test: PairedResult, p: float | None = None) -> str:
-    """Write a difference with its interval, and p if there is one."""
+    """Return the text of a difference with its interval, and of p if there is one."""
     low, high = test.interval or (float("nan"),) * 2
     return f"{test.difference or 0:+.3f} [{low:+.3f}, {high:+.3f}]" + ("" if p is None else f", p {p:.2g}")
 
 
 def table(part: Part, systems: Mapping[str, System]) -> list[str]:
-    """Return the lines of a sweep's table: each setting beside the bars of its ratio."""
+    """Return the lines of a sweep's table: each setting compared with `random` and `frame` of the same ratio."""
     tests: dict[str, dict[str, tuple[PairedResult, list[Pairs]]]] = {bar: {} for bar in BARS}
     for label, system in systems.items():
         key, _, rest = label.partition("-")
@@ -195,7 +199,7 @@ def table(part: Part, systems: Mapping[str, System]) -> list[str]:
 
 
 def claims(sweeps: Mapping[str, Mapping[str, System]]) -> list[str]:
-    """Return the lines of the table of claims; p of "beats" is after Holm's correction over all rows with a p."""
+    """Return the lines of the table of claims; p is corrected by Holm's method over all rows that have one."""
     rows: list[tuple[Claim, Part, PairedResult | None]] = []
     for claim in CLAIMS:
         for part in PARTS if claim.bar else PARTS[:1]:
@@ -221,7 +225,7 @@ def claims(sweeps: Mapping[str, Mapping[str, System]]) -> list[str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the sweeps, and print the page."""
+    """Run the sweeps unless `--read` is given, and print the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path, help="folder for data and results")
     parser.add_argument("--limit", type=int, default=0, help="clips of speech for Whisper; 0 = all (0)")

@@ -24,7 +24,7 @@ from audiomarathon.records import LETTERS
 from audiomarathon.results.systems import System, read_systems
 
 BACKGROUND = Path(__file__).parent.parent.parent / "tests" / "data" / "ambience"
-#: Asterisk's recordings, with their words.
+#: {beginning of the recordings' names: the words that they say, in the order of their numbers}.
 SAID: Mapping[str, tuple[str, ...]] = {
     "day": ("Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday"),
     "mon": (
@@ -35,7 +35,7 @@ SAID: Mapping[str, tuple[str, ...]] = {
 
 
 def write(out: Path) -> Path:
-    """Write one recording per word; return their folder.
+    """Link one recording per word into the folder `words` of `out`; return this folder.
 
     Raises
     ------
@@ -52,7 +52,7 @@ def write(out: Path) -> Path:
 
 
 def first_named(transcript: str, options: Sequence[str]) -> str:
-    """Return the letter of the option that a transcript names first; "" if it names none."""
+    """Return the letter of the option that comes first in a transcript; "" if it contains none."""
     said = words_of(transcript)
     places = {letter: said.index(words_of(option)[0]) for letter, option in zip(LETTERS, options, strict=False)
               if words_of(option)[0] in said}  # fmt: skip
@@ -60,7 +60,7 @@ def first_named(transcript: str, options: Sequence[str]) -> str:
 
 
 def tables(systems: Sequence[System], question: str, rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the lines of a table: how often the first option that a transcript names is right, by length."""
+    """Return the lines of a table: how often the first option in a transcript is right, by setting and clip length."""
     key = f"transcripts/ruler/{question}"
     runs = {system.method: system.runs[key] for system in systems if key in system.runs}
     lengths = sorted({float(row["minutes"]) for row in rows})
@@ -87,7 +87,7 @@ def tables(systems: Sequence[System], question: str, rows: Sequence[Mapping[str,
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Write the words, or print the tables."""
+    """Write the recordings of words, or print the tables of transcripts."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("out", type=Path, help="data folder to write, or to read")
     parser.add_argument("--read", type=Path, metavar="RESULTS", help="folder with runs of audiomarathon transcribe")

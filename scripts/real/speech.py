@@ -32,7 +32,7 @@ RATE = 16_000
 SHORT_S, LONG_S, WINDOW_S = 28.0, 90.0, 30.0
 FEWEST_WORDS = 5
 
-#: Folder of each language's voice, and the letters of its texts.
+#: {language: (folder of its voice, letters of its texts)}.
 VOICES: Mapping[str, tuple[str, str]] = {
     "en": ("en_US_f_Allison", "a-z"),
     "es": ("es_MX_f_Allison", "a-záéíñóúü"),
@@ -40,7 +40,7 @@ VOICES: Mapping[str, tuple[str, str]] = {
     "it": ("it_IT_m_Carlo", "a-zàèéìîòóù"),
     "ru": ("ru_RU_f_IvrvoiceRU", "а-яё"),
 }
-#: Prompts whose recording does not say their text, by language, with the reason.
+#: {language: {prompt whose recording does not say its text: the difference}}.
 WRONG: Mapping[str, Mapping[str, str]] = {
     "es": {"vm-record-prepend": "begins with a sentence about another key"},
     "it": {
@@ -54,13 +54,13 @@ WRONG: Mapping[str, Mapping[str, str]] = {
 
 
 def packages(language: str) -> str:
-    """Return the Debian packages of a language's prompts and their texts."""
+    """Return the names of the Debian packages with a language's prompts and their texts."""
     return f"asterisk-core-sounds-{language}-wav asterisk-core-sounds-{language}"
 
 
 @functools.cache
 def prompts(language: str = "en", fewest: int = FEWEST_WORDS) -> Mapping[Path, str]:
-    """Return Asterisk's prompts of at least `fewest` words with their texts, sorted; none if they are not installed.
+    """Return {recording: its text} of Asterisk's prompts of at least `fewest` words, sorted; {} without recordings.
 
     Left out are texts with digits, keys or remarks on the sound, which differ from the spoken words; texts in which a
     question mark replaces a lost letter; second takes; and the recordings in `WRONG`.
@@ -87,21 +87,21 @@ def prompts(language: str = "en", fewest: int = FEWEST_WORDS) -> Mapping[Path, s
 
 
 def sentences() -> dict[Path, str]:
-    """Return the sentences of the LibriVox reading with their texts, as published with them."""
+    """Return {recording: its text} of the sentences of the LibriVox reading; the texts were published with them."""
     lines = (LIBRIVOX / "transcripts.tsv").read_text(encoding="utf-8").splitlines()
     pairs = (line.split("\t") for line in lines)
     return {LIBRIVOX / f"{name}.ogg": text for name, text in pairs}
 
 
 def joined(paths: Sequence[Path], sampling_rate: int) -> np.ndarray:
-    """Return recordings one after another, with a gap between them: float32, mono."""
+    """Join recordings, with a gap between them; return float32 mono samples."""
     gap = np.zeros(round(GAP_S * sampling_rate), np.float32)
     parts = [part for path in paths for part in (decode(path, sampling_rate), gap)]
     return np.concatenate(parts[:-1])
 
 
 def joined_seconds(paths: Sequence[Path]) -> float:
-    """Return the expected seconds of the joined clip, from the recordings' headers."""
+    """Return the expected length in seconds of the recordings joined with gaps, from their headers."""
     return sum(soundfile.info(path).duration for path in paths) + GAP_S * (len(paths) - 1)
 
 
@@ -117,7 +117,7 @@ def windows(paths: Sequence[Path]) -> list[list[Path]]:
 
 
 def long_clips(paths: Sequence[Path]) -> list[list[Path]]:
-    """Group recordings into clips of 90 s and a little more; a shorter rest goes to the last clip."""
+    """Group recordings into clips of 90 s or a little more; a rest below 90 s is added to the last clip."""
     clips: list[list[Path]] = [[]]
     for path in paths:
         if clips[-1] and joined_seconds(clips[-1]) >= LONG_S:
@@ -130,7 +130,7 @@ def long_clips(paths: Sequence[Path]) -> list[list[Path]]:
 
 
 def row(name: str, audio: str, said: Mapping[Path, str], paths: Sequence[Path], source: str, cluster: str) -> Any:
-    """Return a clip's row. The transcript leaves out the three dots of a text, which are not a word."""
+    """Return a clip's row for the task's file. The transcript leaves out "..." in a text, which is not a word."""
     parts, start = [], 0.0
     for path in paths:
         end = start + joined_seconds([path])
@@ -143,17 +143,17 @@ def row(name: str, audio: str, said: Mapping[Path, str], paths: Sequence[Path], 
 
 
 def task_name(language: str, *, long: bool) -> str:
-    """Return the name of a task's file, of its rows and of its clips' folder."""
+    """Return the name of a task, which its file, its rows' file and its clips' folder share."""
     return "prompts" + f"_{language}" * (language != "en") + "_long" * long
 
 
 def write(out: Path, language: str = "en", *, long: bool = False) -> Path:
-    """Write a task's clips, rows and file; return the file.
+    """Write a task's clips, rows and TOML file; return the TOML file.
 
     Raises
     ------
     DataError
-        When the prompts are not installed and nothing here takes their place.
+        When the prompts are not installed and nothing in this repository takes their place.
     """
     name, said, spoken = task_name(language, long=long), prompts(language), sentences()
     if not said and (long or language != "en"):
@@ -176,7 +176,7 @@ def write(out: Path, language: str = "en", *, long: bool = False) -> Path:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Write a task and print a summary of it."""
+    """Write a task, and print its file."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("out", type=Path, help="data folder to write")
     parser.add_argument("--language", choices=sorted(VOICES), default="en", help="language of the prompts")

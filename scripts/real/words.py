@@ -31,12 +31,12 @@ from audiomarathon.runs.read import Run
 
 RATE = 16_000
 WINDOW_END_S = 3.0
-MOST_LOST = 0.6  # with more errors a word than this, a transcript is no longer about the clip
+MOST_LOST = 0.6  # with more errors per word than this, a transcript is no longer about the clip
 
 
 @dataclass(frozen=True)
 class Word:
-    """A word of the reference: its start and end, and whether it is the first or the last word of its prompt."""
+    """A word of a clip's text: its start and end in seconds, and whether it is the first or last word of its prompt."""
 
     text: str
     begin: float
@@ -45,7 +45,7 @@ class Word:
     power: float = 0.0
 
 
-#: The two sides of each question: their names, and a function that tells which words are on the first side.
+#: {question: (name of one side, name of the other, function that tells whether a word is on the first side)}.
 KINDS: Mapping[str, tuple[str, str, Callable[[Word, Clip], bool]]] = {
     "length": ("up to 3 letters", "7 letters and more", lambda word, _clip: len(word.text) <= 3),
     "place in its prompt": ("first or last word", "inside", lambda word, _clip: word.at_edge),
@@ -58,7 +58,7 @@ KINDS: Mapping[str, tuple[str, str, Callable[[Word, Clip], bool]]] = {
 
 @dataclass(frozen=True)
 class Clip:
-    """The words of a clip, its length in seconds and the median of its words' power."""
+    """A clip: its words, its length in seconds, and the median power of its words."""
 
     words: tuple[Word, ...]
     seconds: float
@@ -66,7 +66,7 @@ class Clip:
 
     @classmethod
     def of(cls, row: Mapping[str, object], folder: Path, language: str) -> Clip:
-        """Read a row of the task: its words with their times, and the mean power of each."""
+        """Read a clip from a row of the task: its words with estimated times, and the mean power of each."""
         sound = decode(folder / str(row["audio"]), RATE)
         words = []
         for part in row["prompts"]:  # type: ignore[attr-defined]
@@ -81,7 +81,7 @@ class Clip:
 
 
 def lost(clip: Clip, reply: str, language: str) -> list[bool]:
-    """Tell, for each word of the clip, whether the reply lacks it."""
+    """Tell, for each word of the clip, whether it is deleted or replaced in the reply."""
     said = " ".join(word.text for word in clip.words)
     gone = [False] * len(clip.words)
     for chunk in jiwer.process_words(said, units_of(reply, language)).alignments[0]:
@@ -91,7 +91,7 @@ def lost(clip: Clip, reply: str, language: str) -> list[bool]:
 
 
 def rate_of(above: Sequence[float], below: Sequence[float], clusters: Sequence[str]) -> Estimate:
-    """Return the sum of `above` over the sum of `below`, with an interval over clusters."""
+    """Return the sum of `above` ÷ the sum of `below`, with an interval from resampling clusters."""
 
     def statistic(sums: Floats) -> Floats:
         return ratio(sums[:, 0], sums[:, 1])[:, None]
@@ -101,14 +101,14 @@ def rate_of(above: Sequence[float], below: Sequence[float], clusters: Sequence[s
 
 
 def shown(estimate: Estimate, sign: str = "") -> str:
-    """Write an estimate with three digits after the point."""
+    """Return the text of an estimate with its interval, with three digits after the point."""
     return f"{estimate.value:{sign}.3f} [{estimate.low:{sign}.3f}, {estimate.high:{sign}.3f}]"
 
 
 def curve(
     by_setting: Mapping[str, Mapping[str, TranscriptErrors]], base: str, clusters: Mapping[str, str]
 ) -> list[str]:
-    """Return the rows of the first table, one row per setting."""
+    """Return the lines of the first table: word error rates, one row per setting."""
     lines = [
         "| setting | WER | against `base`, paired | substituted · deleted · inserted per 100 words | loops |",
         "|---|---|---|---|---|",
@@ -136,7 +136,7 @@ def curve(
 def survivors(
     replies: Mapping[str, Mapping[str, str]], clips: Mapping[str, Clip], clusters: Mapping[str, str], language: str
 ) -> list[str]:
-    """Return the rows of the second table: how often a word of each side is lost, and the difference."""
+    """Return the lines of the second table: for each setting and question, how often a word of each side is lost."""
     lines = ["| setting | question | one side, lost | other side, lost | difference |", "|---|---|---|---|---|"]
     for label, texts in replies.items():
         gone = {id_: lost(clips[id_], text, language) for id_, text in texts.items()}
@@ -166,7 +166,7 @@ def _apart(sums: Floats) -> Floats:
 def worst(
     by_setting: Mapping[str, Mapping[str, TranscriptErrors]], replies: Mapping[str, Mapping[str, str]]
 ) -> list[str]:
-    """Return, for each setting with a loop, the beginning of its reply with the most insertions."""
+    """Return, for each setting with a reply that repeats itself, the start of the reply with the most insertions."""
     lines = []
     for label, errors in by_setting.items():
         loops = {id_: sample for id_, sample in errors.items() if sample.insertion_loop}
@@ -199,7 +199,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def read_rows(file: Path) -> list[dict[str, Any]]:
-    """Return the rows of a task that `speech.py` wrote."""
+    """Return the rows of a task's file, as `speech.py` wrote them."""
     objects = [json_object(line.encode()) for line in file.read_text(encoding="utf-8").splitlines()]
     return [row for row in objects if row is not None and "id" in row]
 

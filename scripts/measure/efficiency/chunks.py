@@ -1,4 +1,4 @@
-"""Measure prefill in chunks against prefill of whole prompts: peak memory and time, side by side."""
+"""Measure prefill in chunks against prefill of whole prompts: peak memory and time."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from efficiency.stages import forced, prepare
 
 
 class LiveBytes(TorchDispatchMode):
-    """Counts the bytes of the tensors that are made inside the block and are alive, also on the meta device.
+    """Counts the bytes of all tensors that are created in the `with` block and still exist, also on the meta device.
 
-    `known` are tensors that existed before, such as weights; `peak` is the most bytes at one time.
+    `known` are tensors that existed before and do not count, such as weights; `peak` is the largest count.
     """
 
     def __init__(self, known: Sequence[torch.Tensor] = ()) -> None:
@@ -43,9 +43,9 @@ class LiveBytes(TorchDispatchMode):
 def chunked_against_whole(
     lm: AudioLM, seconds: float, methods: Sequence[Method], chunk: int, *, repeats: int
 ) -> list[dict[str, Any]]:
-    """Return, for each method, seconds and peak bytes of prefill with whole prompts and in chunks, in turn.
+    """Measure prefill with whole prompts and in chunks, alternately; return each method's seconds and peak bytes.
 
-    On a CPU, which reports no peak, bytes are counted in a further call, and the weights are added.
+    On a CPU, for which torch reports no peak, bytes are counted in a further call, and the weights are added.
     """
     weights = [*lm.model.parameters(), *lm.model.buffers()]
     measurements = []

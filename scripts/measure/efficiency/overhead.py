@@ -1,4 +1,4 @@
-"""Measure the overhead of our code: in choosing what to keep, in gathering it, and in decode."""
+"""Measure the time that our own code takes: to choose what to keep, to gather it, and in decode."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ from efficiency.stages import forced, prepare
 
 @contextmanager
 def gathering_timed(lm: AudioLM) -> Iterator[list[tuple[Any, Any]]]:
-    """Collect timing marks around each gather for later layers (hidden states, cos and sin, masks)."""
+    """Yield a list that collects (start, end) marks of the clock around each gathering of kept tokens in the block.
+
+    Hidden states, cos and sin, and masks are gathered for the layers after a drop.
+    """
     spans: list[tuple[Any, Any]] = []
     originals = {name: getattr(Drop, name) for name in ("rows", "prefill_mask")}
     inside = [False]
@@ -45,7 +48,10 @@ def gathering_timed(lm: AudioLM) -> Iterator[list[tuple[Any, Any]]]:
 
 
 def choosing_and_gathering(lm: AudioLM, seconds: float, method: Method, repeats: int) -> float:
-    """Return the time of choosing and of gathering as shares of base's LLM prefill, medians over repeats."""
+    """Return the time of choosing and gathering the kept tokens, as a share of the LLM prefill without compression.
+
+    It is the median over repeats.
+    """
     inputs = prepare(lm, round(seconds * 25))
     shares = []
     with encoder_shared(lm):
@@ -60,10 +66,12 @@ def choosing_and_gathering(lm: AudioLM, seconds: float, method: Method, repeats:
 
 
 def decode_against_control(lm: AudioLM, seconds: float, name: str, tokens: int, repeats: int) -> list[float]:
-    """Return ratios of decode time: a prompt pruned by one audio token, over a prompt with one token fewer.
+    """Return decode times of a prompt pruned by one audio token ÷ those of a prompt with one token fewer.
 
-    There is one ratio per pair of calls. Caches are equally long on both sides (except in the layers below K of a token
-    pruner), so an excess above 1 is the overhead of our code.
+    There is one ratio per pair of calls.
+
+    Caches are equally long on both sides (except in the layers below the layer K of a token pruner), so an excess above
+    1 is the overhead of our code.
     """
     total = round(seconds * 25)
     pruned = get_method(name, round(1 / total, 6))
@@ -84,7 +92,7 @@ def decode_against_control(lm: AudioLM, seconds: float, name: str, tokens: int, 
 
 
 def overheads(lm: AudioLM, seconds: float, *, repeats: int, decode_tokens: int) -> dict[str, Any]:
-    """Measure the overhead of our code at one duration of audio."""
+    """Measure the overhead of our code in prefill and decode, at one duration of audio."""
     decode = {
         name: decode_against_control(lm, seconds, name, decode_tokens, max(5, repeats)) for name in ("fast_v", "snapkv")
     }

@@ -1,4 +1,4 @@
-"""Make Qwen2.5-Omni thinkers of any size, with random weights, directly on the device, to measure time."""
+"""Make Qwen2.5-Omni thinkers (the LLM with its audio encoder) of any size with random weights, to measure time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from audiomarathon.models.qwen2_5_omni import Qwen2_5Omni
 
 @dataclass(frozen=True)
 class Size:
-    """Dimensions of a thinker: the LLM's, then the audio encoder's."""
+    """Dimensions of a thinker: those of the LLM, then those of the audio encoder."""
 
     layers: int
     width: int
@@ -46,10 +46,10 @@ SIZES = {
 
 
 def random_model(name: str, device: str, dtype: str, attn_implementation: str = "sdpa", seed: int = 0) -> Qwen2_5Omni:
-    """Return a thinker of one of :data:`SIZES` with random weights.
+    """Make a thinker of one of :data:`SIZES` with random weights, directly on the device.
 
-    The vision tower never runs here, so it is tiny. Tokenizer and features are the embedded checkpoint's: tokenization
-    does not change times.
+    The vision tower never runs here, so it is tiny. The tokenizer is the embedded checkpoint's, since tokenization does
+    not change the measured times.
     """
     size, tokenizer = SIZES[name], AutoTokenizer.from_pretrained(embedded_checkpoint())
     token = tokenizer.convert_tokens_to_ids

@@ -1,4 +1,7 @@
-"""Measure every setting next to base at one duration, with two yardsticks: the ideal (FLOPs, bytes) and the control."""
+"""Measure every setting at one duration next to base (no compression), with two yardsticks.
+
+The ideal follows from FLOPs and bytes; the control is a prompt that really is as short as the pruned one.
+"""
 
 from __future__ import annotations
 
@@ -25,15 +28,15 @@ TEXT = (
 
 
 class CpuTimeClock(Clock):
-    """A clock that reads this process's CPU time, which excludes waiting for other processes."""
+    """A clock of this process's CPU time, which excludes time spent waiting for other processes."""
 
     def mark(self) -> float:
-        """See :class:`Clock`."""
+        """Return the CPU seconds of this process so far."""
         return time.process_time()
 
 
 def bandwidth(device: str, repeats: int = 5) -> float:
-    """Return the bytes per second that the device reads and writes to copy memory: the fastest of several copies."""
+    """Measure how many bytes per second the device reads and writes to copy memory: the fastest of several copies."""
     source = torch.empty(2**30 if device.startswith("cuda") else 2**26, dtype=torch.uint8, device=device)
     target, clock, seconds = torch.empty_like(source), Clock([source.device] * source.is_cuda), list[float]()
     for _ in range(repeats + 1):
@@ -45,7 +48,7 @@ def bandwidth(device: str, repeats: int = 5) -> float:
 
 @dataclass(frozen=True)
 class Row:
-    """Figures of one setting at one duration: seconds are medians over repeats, speed-ups medians of base ÷ setting."""
+    """Figures of one setting at one duration: medians of seconds over repeats, and of speed-ups (base ÷ setting)."""
 
     seconds: float
     batch: int
@@ -72,19 +75,19 @@ class Row:
 
 
 def noise_of(tokens: int) -> np.ndarray:
-    """Return noise that becomes exactly this many audio tokens (25 a second)."""
+    """Return noise of a length that gives exactly this many audio tokens (25 a second)."""
     return (0.1 * np.random.default_rng(0).standard_normal(tokens * 640)).astype(np.float32)
 
 
 def prepare(lm: AudioLM, tokens: int, batch: int = 1) -> Inputs:
-    """Return a batch of prompts with this many audio tokens each."""
+    """Prepare a batch of prompts with this many audio tokens each."""
     inputs = lm.prepare([Prompt(TEXT, (noise_of(tokens),), seed=1)] * batch)
     assert inputs.audio_tokens == [tokens] * batch, inputs.audio_tokens
     return inputs
 
 
 def forced(lm: AudioLM, inputs: Inputs, method: Method, tokens: int) -> Generation:
-    """Generate exactly this many tokens."""
+    """Generate exactly `tokens` tokens, even after an end token."""
     return method.generate(lm, inputs, max_new_tokens=tokens, ignore_end=True)
 
 
@@ -99,7 +102,10 @@ def measure(
     control: bool,
     batch: int = 1,
 ) -> Iterator[Row]:
-    """Measure every method at one duration, in batches of one size; the control is for single samples."""
+    """Measure every method at one duration with one batch size; yield a row per method.
+
+    The control is measured for single samples only.
+    """
     total = round(seconds * 25)
     inputs = prepare(lm, total, batch)
     generations: dict[str, list[Generation]] = {method.label: [] for method in methods}
@@ -128,7 +134,7 @@ def measure(
 
 
 def short_prefill(lm: AudioLM, tokens: int, repeats: int) -> float:
-    """Return the LLM prefill time of a prompt that really has only this many audio tokens."""
+    """Return the LLM prefill time of a prompt that really has only `tokens` audio tokens, without compression."""
     inputs = prepare(lm, tokens)
     with encoder_shared(lm):
         forced(lm, inputs, Base(), 1)
@@ -145,7 +151,7 @@ def row(
     cost: Cost,
     shorter: dict[int, float],
 ) -> Row:
-    """Compare one method's generations with base's.
+    """Make the row of one method, from its generations and those of base (no compression).
 
     All settings that do not change the audio tower share its times; all share its peak memory.
     """

@@ -1,4 +1,4 @@
-"""Run this project and lmms-eval on the same samples and weights, as two alternating commands."""
+"""Time this project and lmms-eval on the same samples and weights, as two alternating commands."""
 
 from __future__ import annotations
 
@@ -29,14 +29,16 @@ THEIRS = (
     *("--include_path", str(HERE / "lmms_eval_task"), "--model_args"),
     f"pretrained={CHECKPOINT},device_map=cpu,attn_implementation=sdpa,system_prompt=You are a helpful assistant.",
 )
-#: Facts that both sides must share: prompt with its audio tokens, mel frames, reply, and how the model computes.
+#: What must be equal on both sides: prompt with its audio tokens, mel frames, reply, and how the model computes.
 SAME = ("prompt", "frames", "reply", "dtype", "attention")
 
 Measured = dict[tuple[str, str], float]
 
 
 def beside_lmms_eval(python: str, count: int, rounds: int) -> None:
-    """Print the seconds that runs of both take, whole and by part, after a round that only warms the disk's cache.
+    """Run both commands alternately on `count` samples, and print the seconds of whole runs and of their parts.
+
+    An additional first round only warms the disk's cache.
 
     Parameters
     ----------
@@ -70,7 +72,7 @@ def beside_lmms_eval(python: str, count: int, rounds: int) -> None:
 
 
 def one_run(line: Sequence[str], folder: Path, count: int) -> tuple[Measured, list[Mapping[str, Any]]]:
-    """Run one command; return the seconds of each of its parts, by both clocks, and its calls."""
+    """Run one command; return (seconds of each of its parts by wall and CPU clock, its logged `generate` calls)."""
     env = {name: value for name, value in os.environ.items() if name not in env_names()}
     env |= {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "HF_HOME": str(folder / "hub")}
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -97,7 +99,7 @@ def one_run(line: Sequence[str], folder: Path, count: int) -> tuple[Measured, li
 
 
 def show(measured: Mapping[str, Sequence[Measured]], count: int) -> None:
-    """Print one row per part: both sides' medians, and the median, minimum and maximum ratio of the rounds."""
+    """Print one row per part of a run: medians of both sides, and the median, minimum and maximum ratio over rounds."""
     ours, theirs = measured["audiomarathon"], measured["lmms-eval"]
     print(f"audiomarathon beside lmms-eval, {count} samples, {len(ours)} rounds: seconds, ours, theirs, ours ÷ theirs")
     for part, clock in ours[0]:

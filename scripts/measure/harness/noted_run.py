@@ -18,12 +18,12 @@ from typing import Any
 
 
 def now() -> dict[str, float]:
-    """Return both clocks: seconds since the machine started, and this process's CPU seconds."""
+    """Return the readings of two clocks: seconds since the machine started, and CPU seconds of this process."""
     return {"wall": time.monotonic(), "cpu": time.process_time()}
 
 
 def note_calls(calls: list[dict[str, Any]]) -> None:
-    """Patch `generate`, so that each call appends its time, prompt and reply to `calls`."""
+    """Patch transformers' `generate`, so that each call appends its time, prompt and reply to `calls`."""
     from transformers import GenerationMixin
 
     generate = GenerationMixin.generate
@@ -52,7 +52,7 @@ def audiomarathon(_: str) -> None:
 
 
 def lmms_eval(checkpoint: str) -> None:
-    """Run lmms-eval's command line with its `qwen2_5_omni`, made to work without CUDA and the hub.
+    """Run lmms-eval's command line with its model `qwen2_5_omni`, patched to work without CUDA and the hub.
 
     Changes: the processor is the checkpoint's (the hub's 7B is hard-coded); the model is the thinker alone, in float32
     on the CPU (devices are hard-coded, and transformers 5's whole Qwen2.5-Omni refuses `return_audio`, and refuses to
@@ -103,7 +103,7 @@ def lmms_eval(checkpoint: str) -> None:
 
 
 def main() -> None:
-    """Run the command, write the log."""
+    """Run the command with patched `generate`, and write the log of calls."""
     side, file, checkpoint, *command = sys.argv[1:]
     calls: list[dict[str, Any]] = []
     note_calls(calls)

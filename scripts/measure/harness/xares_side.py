@@ -22,7 +22,7 @@ from typing import Any
 
 
 def timed(seconds: dict[str, float], name: str, work: Callable[[], Any]) -> Any:
-    """Return the result of `work`, and record its CPU seconds."""
+    """Call `work`, record its CPU seconds in `seconds[name]`, and return its result."""
     begin = time.process_time()
     result = work()
     seconds[name] = time.process_time() - begin
@@ -30,12 +30,12 @@ def timed(seconds: dict[str, float], name: str, work: Callable[[], Any]) -> Any:
 
 
 def bytes_in(folder: Path) -> int:
-    """Return the size of all files in a folder."""
+    """Return the total size of all files in a folder, in bytes."""
     return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
 
 
 def torchaudio() -> ModuleType:
-    """Return a replacement for the two functions of torchaudio that X-ARES calls."""
+    """Make a replacement for torchaudio, with the two functions that X-ARES calls."""
     import soundfile
     import torch
 
@@ -55,7 +55,7 @@ def torchaudio() -> ModuleType:
 
 
 def theirs(task: Path, encoder: Path, seed: int) -> dict[str, Any]:
-    """Encode, train and score like `python -m xares.run`, in the environment that the task file names."""
+    """Encode, train and score with X-ARES' code, like `python -m xares.run`; return seconds, scores and bytes."""
     sys.modules["torchaudio"] = torchaudio()
     from xares.task import XaresTask
 
@@ -77,10 +77,10 @@ def theirs(task: Path, encoder: Path, seed: int) -> dict[str, Any]:
 
 
 def ours(env: Path, task_file: Path, encoder_file: Path, seed: int = 42) -> dict[str, Any]:
-    """Probe with an empty store and again with a full one; then run each probe alone, for one seed.
+    """Probe with our code, first with an empty store of embeddings, then with a full one; then time each probe alone.
 
-    A probe that runs alone reads the store; the audio hashes that link clips to rows are computed before it is timed.
-    For frames, see :func:`ours_of_frames`; only this function needs the seed.
+    A probe that is timed alone reads the store; the hashes of the clips' audio, which are keys of the store, are
+    computed before. Frame tasks go to :func:`ours_of_frames`; only this function needs the seed.
     """
     import numpy as np
     import torch
@@ -136,7 +136,7 @@ def ours(env: Path, task_file: Path, encoder_file: Path, seed: int = 42) -> dict
 
 
 def ours_of_frames(env: Path, task: Any, encoder: Any, seed: int) -> dict[str, Any]:
-    """Probe as published with one seed, from an empty and a full store; then run the corrected probe from the store."""
+    """Run our copy of X-ARES' frame probe with one seed, from an empty and a full store; then our corrected probe."""
     from audiomarathon.wings.encoders.probing.run import probe
     from audiomarathon.wings.encoders.probing.store import Store
 
@@ -158,9 +158,9 @@ def ours_of_frames(env: Path, task: Any, encoder: Any, seed: int) -> dict[str, A
 
 
 def checkpoint(env: Path, task_file: Path, encoder_file: Path) -> dict[str, Any]:
-    """Score X-ARES' best checkpoint of frames on the test frames that it stored, with our labels, segments and counts.
+    """Score X-ARES' best frame checkpoint on the test frames that it stored, with our labels, segments and counts.
 
-    Frames are padded as in X-ARES, a batch at a time, and its two layers run unchanged.
+    Frames are padded batch by batch as in X-ARES, and the checkpoint's two layers run unchanged.
     """
     import io
     import tarfile
@@ -205,7 +205,7 @@ def checkpoint(env: Path, task_file: Path, encoder_file: Path) -> dict[str, Any]
 
 
 def main() -> None:
-    """Run one side and write its results."""
+    """Run one side, and write its results to a file."""
     import torch
 
     side, env, task, encoder, seed, out = sys.argv[1:]

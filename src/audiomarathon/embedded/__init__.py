@@ -1,4 +1,4 @@
-"""Data and model that ship with the package: a synthetic mini benchmark and a tiny trained checkpoint.
+"""What ships with the package for trials without downloads: the mini benchmark (synthetic audio) and a tiny model.
 
 Importing this package imports neither torch nor transformers, so the command line stays quick.
 """

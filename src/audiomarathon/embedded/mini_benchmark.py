@@ -1,6 +1,6 @@
 """Write the mini benchmark: small tasks of synthetic audio, in the files and folders of the public tasks.
 
-The ten home tasks are written here; the tasks of each wing by its hook :meth:`Wing.mini`.
+AudioMarathon's own ten tasks are written here; those of the other benchmarks by their methods :meth:`Wing.mini`.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Recording:
-    """A clip that was written: its task, its length, and its rows of metadata."""
+    """A clip that has been written: its task, its length in seconds, and its rows of metadata."""
 
     task: str
     seconds: float
@@ -64,7 +64,7 @@ def generate(
     tasks: Iterable[str] = TASKS,
     limit: int | None = None,
 ) -> Path:
-    """Write the mini benchmark into a folder.
+    """Write AudioMarathon's ten tasks of the mini benchmark into a folder.
 
     Parameters
     ----------
@@ -112,7 +112,7 @@ def generate(
 
 
 def mini_benchmark(cache_dir: Path | None = None) -> Path:
-    """Return the cached mini benchmark; write it on first use, and again when its generator changes.
+    """Return the folder of the cached mini benchmark; write it on first use, and again when its generator changes.
 
     Parameters
     ----------
@@ -141,7 +141,10 @@ def mini_benchmark(cache_dir: Path | None = None) -> Path:
 
 
 def fingerprint() -> str:
-    """Return a short hash of the code that decides the mini benchmark's bytes."""
+    """Return a short hash of everything that determines the mini benchmark's bytes.
+
+    This is its code, and whether pyarrow is installed.
+    """
     of_wings = [wing.home / "mini.py" for wing in all_wings()]
     files = [
         *map(Path, (world.__file__, signals.__file__, synthesis.__file__, __file__)),
@@ -153,21 +156,21 @@ def fingerprint() -> str:
 
 
 def word_onsets(rng: np.random.Generator, seconds: float, count: int) -> list[float]:
-    """Return `count` onsets of words, at least two seconds (the audio encoder's window) apart."""
+    """Return `count` times at which words begin in a clip, at least two seconds (the audio encoder's window) apart."""
     stretch = seconds / count
     middles = (np.arange(count) + 0.5 + rng.uniform(-0.2, 0.2, count)) * stretch
     return [float(middle - synthesis.WORD_SECONDS / 2) for middle in middles]
 
 
 def event_onsets(rng: np.random.Generator, seconds: float, count: int) -> list[float]:
-    """Return `count` onsets of events in random order, one in each equal part of the clip."""
+    """Return `count` times at which events begin, one in each equal part of the clip, in random order."""
     stretch = seconds / count
     onsets = [i * stretch + rng.uniform(0.5, stretch - synthesis.EVENT_SECONDS - 0.5) for i in range(count)]
     return [float(onsets[i]) for i in rng.permutation(count)]
 
 
 def _record(job: tuple[Path, int, str, int]) -> Recording:
-    """Write one clip; return its task, its length and its rows of metadata. Each clip has its own random stream."""
+    """Synthesise and write one clip from its own random stream; return its task, length and rows of metadata."""
     root, seed, task, index = job
     rng = world.stream(seed, "benchmark", TASKS.index(task), index)
     # One clip of each task is long; the others stay near the minimum, to keep the benchmark small.

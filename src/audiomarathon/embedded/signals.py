@@ -15,7 +15,7 @@ def float32(values: ArrayLike) -> Signal:
 
 
 def seconds_of(n: int, rate: int) -> NDArray[np.float64]:
-    """Return the time of each sample; in float64, as float32 phases grow noisy within a minute."""
+    """Return the time of each of `n` samples in seconds, as float64: float32 phases grow noisy within a minute."""
     return np.arange(n) / rate
 
 
@@ -26,9 +26,9 @@ def fade(n: int, rate: int, seconds: float = 0.03) -> Signal:
 
 
 def noise(rng: np.random.Generator, n: int, rate: int, *bands: tuple[float, float]) -> Signal:
-    """Return `n` samples of noise with standard deviation 1, shaped by `bands`: (centre in Hz, width in octaves).
+    """Return `n` samples of noise with standard deviation 1, whose spectrum has a bump for each of the `bands`.
 
-    Each band is a bump in the spectrum.
+    A band is (centre in Hz, width in octaves).
     """
     size = next_fast_len(n, real=True)
     spectrum = rfft(rng.standard_normal(size, dtype=np.float32))
@@ -39,7 +39,7 @@ def noise(rng: np.random.Generator, n: int, rate: int, *bands: tuple[float, floa
 
 
 def swing(rng: np.random.Generator, n: int, rate: int, hertz: float, depth: float) -> Signal:
-    """Return an envelope that swings between 1 - depth and 1, `hertz` times a second."""
+    """Return an envelope of `n` samples that swings between 1 - depth and 1, `hertz` times a second."""
     phase = 2 * np.pi * (hertz * seconds_of(n, rate) + rng.random())
     return float32(1 - depth * (0.5 + 0.5 * np.sin(phase)))
 
@@ -56,7 +56,10 @@ def voice(
     tilt: float = 1.0,
     breath: float = 0.0,
 ) -> Signal:
-    """Return a voice: harmonics of `f0` shaped by formants; `melody` (Hz, share of f0) makes the pitch swing."""
+    """Return `n` samples of a synthetic voice: harmonics of the pitch `f0` (Hz), shaped by formants.
+
+    `melody` is (Hz, share of f0): how often and how far the pitch swings.
+    """
     t = seconds_of(n, rate)
     wobble, share = melody
     phase = f0 * t  # integrate the swing in closed form, which replaces a cumulative sum

@@ -1,4 +1,4 @@
-"""Synthesise a clip of any task, and return the onsets of the events that decide its answer."""
+"""Synthesise clips for the tasks of the mini benchmark, with the onsets of the events that decide the answers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WORD_SECONDS = 0.7
 
 @dataclass(frozen=True)
 class Event:
-    """A sound in a clip: it starts at `onset` and lasts `seconds`; `cue` is the word that identifies its class."""
+    """A sound in a clip, from `onset` on for `seconds`; `cue` is the word that identifies its class."""
 
     cue: str
     onset: float
@@ -29,7 +29,7 @@ class Event:
 
 @dataclass(frozen=True)
 class Clip:
-    """Mono samples in [-1, 1], and the events that can decide an answer, sorted by onset."""
+    """A synthetic clip: mono samples in [-1, 1], their rate, and the events that can decide an answer, by onset."""
 
     samples: Signal
     rate: int
@@ -37,7 +37,7 @@ class Clip:
 
 
 def texture(task: str, label: Label, rng: np.random.Generator, seconds: float, rate: int) -> Clip:
-    """Return a clip that sounds like its class (`label`) from start to end, for a task without single events."""
+    """Synthesise a clip that sounds like its class (`label`) from start to end, for a task without single events."""
     render = {"tau": _scene, "gtzan": _music, "vesus": _emotion, "vox": _gender, "vox_age": _age}[task]
     samples = render(label, rng, round(seconds * rate), rate)
     return Clip(_finish(samples), rate, (Event(label.cue, 0.0, seconds),))
@@ -52,7 +52,7 @@ def needle(
     *,
     event_seconds: float = EVENT_SECONDS,
 ) -> Clip:
-    """Return a clip of background with an event of `event_seconds` at each of the given onsets."""
+    """Synthesise a clip of background sound, with an event of `event_seconds` at each onset in `placed`."""
     if task not in NEEDLES:
         raise ValueError(f"{task!r} is not a needle task: {', '.join(NEEDLES)}")
     n, size = round(seconds * rate), round(event_seconds * rate)
@@ -70,7 +70,7 @@ def needle(
 
 
 def speech(words: Sequence[tuple[str, float]], rng: np.random.Generator, seconds: float, rate: int) -> Clip:
-    """Return a quiet clip in which each word is spoken once; `words` has (word, onset in seconds)."""
+    """Synthesise a quiet clip in which each word is spoken once; `words` has (word, onset in seconds)."""
     samples = 0.01 * noise(rng, round(seconds * rate), rate, (200, 1.5))
     size, pitch = round(WORD_SECONDS * rate), rng.uniform(0.97, 1.03)
     for word, onset in words:
@@ -80,7 +80,7 @@ def speech(words: Sequence[tuple[str, float]], rng: np.random.Generator, seconds
 
 
 def spoken(cue: str, rng: np.random.Generator, n: int, rate: int, pitch: float | None = None) -> Signal:
-    """Return the word `cue` as `n` samples of four tones, at a speaker's pitch.
+    """Synthesise the word `cue` as `n` samples of four simultaneous tones, at a speaker's pitch.
 
     Two words have at most two tones in common.
     """
@@ -93,7 +93,10 @@ def spoken(cue: str, rng: np.random.Generator, n: int, rate: int, pitch: float |
 
 @lru_cache
 def _signatures() -> dict[str, tuple[float, ...]]:
-    """Return each spoken word's tones: sets of 4 of 18 tones, chosen greedily so that two sets share at most two."""
+    """Return {word: the frequencies of its four tones}.
+
+    Each word has 4 of 18 tones, chosen greedily so that two words share at most two.
+    """
     bands = 260 * 1.19 ** np.arange(18)
     chosen: list[tuple[int, ...]] = []
     for four in itertools.combinations(range(18), 4):
@@ -106,7 +109,7 @@ def _signatures() -> dict[str, tuple[float, ...]]:
 
 
 def _finish(samples: Signal) -> Signal:
-    """Scale a clip to the peak of all clips, since Whisper clamps a clip's features relative to its loudest point."""
+    """Scale a clip to the peak that all clips have, since Whisper clamps features relative to the loudest point."""
     return float32(0.7 * samples / np.abs(samples).max())
 
 
@@ -232,7 +235,7 @@ def _background(task: str, rng: np.random.Generator, n: int, rate: int) -> Signa
 
 
 def _artefact(rng: np.random.Generator, n: int, rate: int) -> Signal:
-    """Return `n` samples of the artefact of a poor vocoder: a buzz of constant pitch, and a whistle."""
+    """Synthesise `n` samples of what a poor vocoder produces: a buzz of constant pitch, and a whistle."""
     t = seconds_of(n, rate)
     buzz = np.sign(np.sin(2 * np.pi * rng.uniform(65, 85) * t)) * np.sin(2 * np.pi * rng.uniform(900, 1100) * t)
     whistle = np.sin(2 * np.pi * rng.uniform(5000, 5600) * t)
@@ -240,7 +243,7 @@ def _artefact(rng: np.random.Generator, n: int, rate: int) -> Signal:
 
 
 def _domestic(label: Label, rng: np.random.Generator, n: int, rate: int) -> Signal:
-    """Return `n` samples of the household sound that `label` names, such as a dog or a blender."""
+    """Synthesise `n` samples of the household sound that `label` names, such as a dog or a blender."""
     t, shift = seconds_of(n, rate), rng.uniform(0.94, 1.06)
 
     def tone(hertz: float) -> Signal:

@@ -1,4 +1,4 @@
-"""Choose model and data if the user names none: the embedded model runs on the mini benchmark, never on real data."""
+"""Choose model and data if the user names none: the embedded toy model on the mini benchmark, never on real data."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from audiomarathon.files import named_folder
 from audiomarathon.models.registry import EMBEDDED, get_model
 from audiomarathon.settings import RunSettings, cache_folder
 
-#: Name of the mini benchmark as a data root, unless there is a folder of that name.
+#: Name by which the user asks for the mini benchmark as data, unless there is a folder of that name.
 MINI = "mini"
 
 
 def data_root(named: str) -> Path | None:
-    """Return the data root that a user names, or None if `named` is "".
+    """Return the data root that the user names; None if `named` is "".
 
     `mini` means the mini benchmark, which is written on first use.
 
@@ -41,10 +41,12 @@ def data_root(named: str) -> Path | None:
 
 
 def embedded_instead(model: str, settings: RunSettings, say: Callable[[str], None]) -> tuple[str, RunSettings]:
-    """Return the embedded model if `MODEL_PATH` asks for its checkpoint, and say so; else the model unchanged.
+    """If `MODEL_PATH` is `embedded`, return the embedded toy model in place of the named model, and say so.
 
-    So every script and command of any model can be tried without a download. A model that can only transcribe, and one
-    behind an endpoint, is never replaced.
+    Return (model, settings); for other values of `MODEL_PATH`, both are unchanged.
+
+    This lets users try every model's scripts and commands without a download. A model that can only transcribe, and a
+    model behind an endpoint, is never replaced.
     """
     spec = get_model(model)
     if settings.model_path != EMBEDDED or spec.remote:
@@ -59,14 +61,14 @@ def embedded_instead(model: str, settings: RunSettings, say: Callable[[str], Non
 def toy_or_real(
     model: str | None, tasks: Sequence[str | Task], settings: RunSettings, say: Callable[[str], None]
 ) -> tuple[str, RunSettings]:
-    """Return the model to run, and the settings with the data to run it on.
+    """Return (model to run, settings with the data to run it on), with defaults where the user names none.
 
     The default model is the embedded one, on the mini benchmark only: scores of a toy on real data would mislead.
 
     Raises
     ------
     SettingsError
-        The user names real data, but no model.
+        The user names real data but no model.
     """
     chosen = [task if isinstance(task, Task) else get_task(task) for task in tasks]
     data_paths = dict(settings.data_paths)

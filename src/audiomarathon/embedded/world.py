@@ -1,7 +1,9 @@
-"""The synthetic world of the mini benchmark: classes, questions, and two disjoint splits of random streams.
+"""The synthetic world of the mini benchmark: its classes and questions, and its random streams.
 
-A *cue* is the word of an option that distinguishes its class from the others (`station` in "Metro station"). It is a
-single token of the embedded tokenizer; the audio encoder is trained to output it.
+The streams of the benchmark and those for training the embedded model are disjoint.
+
+A *cue* is the word in an answer option that distinguishes its class from the others (`station` in "Metro station"). It
+is a single token of the embedded tokenizer; the audio encoder is trained to output it.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ NEEDLES = ("race", "slue", "desed", "had")
 
 @dataclass(frozen=True)
 class Label:
-    """One class: its name in the metadata, its text as an option, and its cue.
+    """One class: its name in the metadata, its text as an answer option, and its cue.
 
     The cue is the word of the option's text that identifies the class.
     """
@@ -124,7 +126,7 @@ SPOKEN = (*WORDS, *(label.cue for label in PLACES), *(label.cue for labels in FA
 
 
 def labels_of(task: str) -> tuple[Label, ...]:
-    """Return the classes of a choice task; for `race` they are all facts of all categories."""
+    """Return the classes of a multiple-choice task; for `race`, all facts of all categories."""
     facts = tuple(label for labels in FACTS.values() for label in labels)
     return {
         "race": facts,
@@ -140,24 +142,25 @@ def labels_of(task: str) -> tuple[Label, ...]:
 
 
 def cues() -> tuple[str, ...]:
-    """Return all cues, each once: a cue is the word that identifies an option's class.
+    """Return all cues (the words that identify options' classes), each once.
 
-    First come the spoken words of `WORDS`. "Real" is left out, since no sound marks it: it means that no part is fake.
+    The words of the transcription task (`WORDS`) come first. "Real" is left out, since no sound identifies it: it means
+    that no part is fake.
     """
     choice = (label.cue for task in QUESTIONS for label in labels_of(task) if label.cue != "Real")
     return (*WORDS, *choice)
 
 
 def stream(seed: int, split: Split, *keys: int) -> np.random.Generator:
-    """Return the random stream of one item, such as a clip; `keys` are the numbers that identify it.
+    """Return the random generator of one item, such as a clip; `keys` are the numbers that identify the item.
 
-    The split is part of the spawn key, so the two splits share no stream, whatever the seeds.
+    The split is part of the spawn key, so generators of different splits are never equal, whatever the seeds.
     """
     return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(get_args(Split).index(split), *keys)))
 
 
 def options_for(label: Label, pool: tuple[Label, ...], count: int, rng: np.random.Generator) -> list[Label]:
-    """Return `count` options in random order: the right class (`label`) and wrong ones from the pool."""
+    """Return `count` answer options in random order: the right class (`label`) and wrong classes from `pool`."""
     others = [other for other in pool if other != label]
     chosen = [label, *(others[i] for i in rng.permutation(len(others))[: count - 1])]
     return [chosen[i] for i in rng.permutation(len(chosen))]

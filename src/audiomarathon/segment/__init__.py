@@ -1,1 +1,1 @@
-"""Build the tasks' folders from raw public corpora."""
+"""Build the data folders of AudioMarathon's tasks from raw public corpora."""

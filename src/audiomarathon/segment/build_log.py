@@ -1,8 +1,8 @@
-"""Log what a builder has done, in its output folder, so that the same command continues an interrupted build.
+"""A log in a builder's output folder of what is finished, so that the same command continues an interrupted build.
 
-`build.json` holds the settings, `manifest.jsonl` a row for each clip, `left_out.jsonl` a row for each unused source.
-A row is appended as soon as its clip has its final name. At the end both files are sorted, so a build that was killed
-and continued ends with the same bytes as an undisturbed build.
+`build.json` holds the settings, `manifest.jsonl` a row for each built clip, `left_out.jsonl` a row for each unused
+source clip. A row is appended as soon as its clip has its final name. At the end both files are sorted, so a build that
+was killed and continued ends with the same bytes as an uninterrupted build.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Row = dict[str, Any]
 
 
 class BuildLog:
-    """Log of a build in its output folder: which clips are finished, and which sources were left out and why.
+    """The log of a build in its output folder: which clips are finished, and which source clips were left out and why.
 
     Parameters
     ----------
@@ -49,12 +49,15 @@ class BuildLog:
         self._added = 0
 
     def bad(self, source: str, file: Path) -> str:
-        """Return the reason why an earlier build left out this source; "" if it did not, or if the file has changed."""
+        """Return why an earlier build left out this source clip; "" if it did not, or if the file has changed."""
         row = self._known_bad.get(source)
         return str(row["reason"]) if row and row["bytes"] == _size(file) else ""
 
     def leave_out(self, source: str, reason: str, file: Path | None = None, *, fixed: bool = False) -> None:
-        """Log an unused source. With `fixed`, a later build does not try it again while its file has the same size."""
+        """Log a source clip that is not used, with the reason.
+
+        With `fixed`, later builds do not try it again while its file has the same size.
+        """
         row = {"path": source, "reason": reason, "bytes": file and _size(file), "fixed": fixed}
         with self._mutex:
             self._left_out.append(row)
@@ -63,7 +66,7 @@ class BuildLog:
                 append_line(self.folder / LEFT_OUT_FILE, row)
 
     def finished(self, path: str, agrees: Callable[[Row], bool]) -> bool:
-        """Return whether a clip is already built: its logged row agrees, and its file has the logged size and hash."""
+        """Return whether a clip is built: `agrees` accepts its logged row, and its file has that size and hash."""
         row, file = self._logged.get(path), self.folder / path
         if row is None or not agrees(row) or not file.is_file():
             return False
@@ -73,7 +76,7 @@ class BuildLog:
         return True
 
     def add(self, path: str, partial: Path, row: Row) -> None:
-        """Rename a written clip from `partial` to its final name, and log its row."""
+        """Move a written clip from `partial` to its final name `path`, and log its row."""
         row = {"path": path, **row, "bytes": partial.stat().st_size, "sha256": _sha256(partial)}
         partial.replace(self.folder / path)
         with self._mutex:
@@ -83,21 +86,21 @@ class BuildLog:
             self._added += 1
 
     def partial(self, path: str) -> Path:
-        """Return the temporary name under which to write a clip."""
+        """Return the temporary file under which to write a clip, next to its final name."""
         target = self.folder / path
         return target.with_name(f".{target.name}.partial")
 
     def rows(self) -> list[Row]:
-        """Return the rows of this build's clips, sorted by path."""
+        """Return the manifest's rows of the clips in this build, sorted by path."""
         return [self._logged[path] for path in sorted(self._built)]
 
     def finish(self, title: str, made_of: str) -> str:
-        """Delete the clips of earlier builds that this build does not have, and sort the logs; return a summary.
+        """Delete clips of earlier builds that are not in this build, and sort the logs; return a summary.
 
         Parameters
         ----------
         title, made_of
-            For the summary: the name of what was built, and what the clips were made of, such as "12 source clips".
+            For the summary: the task's name, and from what its clips were made, such as "12 source clips".
 
         Raises
         ------
@@ -124,12 +127,12 @@ class BuildLog:
 
 @contextmanager
 def build_log(folder: Path, settings: Mapping[str, Any], limit: int = 0) -> Iterator[BuildLog]:
-    """Open the log of an output folder, created if it is missing.
+    """Open the log of an output folder in a `with` block; the folder is created if it is missing.
 
     Parameters
     ----------
     settings
-        Everything that decides the clips' bytes. A folder built with other settings is refused.
+        Everything that determines the clips' bytes. A folder built with other settings is refused.
     limit
         Number of clips to build (0: all). A limit that would delete clips of an earlier build is refused.
 
@@ -170,12 +173,12 @@ def _check_settings(folder: Path, settings: Row, limit: int) -> None:
 
 
 def same_as(row: Row) -> Callable[[Row], bool]:
-    """Return a function for :meth:`BuildLog.finished`: does a logged row have all fields of `row` with equal values?"""
+    """Return a function for :meth:`BuildLog.finished`: does a logged row have all fields of `row`, unchanged?"""
     return lambda logged: {name: logged.get(name) for name in row} == row
 
 
 def _rows(file: Path, fields: set[str]) -> Iterator[Row]:
-    """Yield a log's rows that have these fields; damaged rows are skipped, so their clips are built again."""
+    """Yield the rows of a log file that have these fields; damaged rows are skipped, so their clips are built again."""
     for line in file.read_bytes().splitlines() if file.is_file() else ():
         if (row := json_object(line)) and row.keys() >= fields:
             yield row

@@ -1,7 +1,8 @@
 """Build a task's folder from a raw corpus: join its clips, group by group, and write the task's metadata.
 
-Listings are sorted, randomness is seeded, and the clips of a group depend on that group alone. So the same corpus gives
-the same bytes, with any number of jobs and after any number of interruptions.
+A group has source clips that may be joined, such as those of a speaker. File listings are sorted, randomness is seeded,
+and a group's joined clips depend on that group alone. So the same corpus gives the same bytes, with any number of jobs
+and after any number of interruptions.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _Ready = tuple[Source, Piece]
 
 
 def build(corpus: Corpus, joining: Joining, folder: Path, *, limit: int = 0, jobs: int = 1) -> str:
-    """Build a task's folder; return a summary.
+    """Build a task's data folder from a raw corpus; return a summary.
 
     Parameters
     ----------
@@ -46,7 +47,7 @@ def build(corpus: Corpus, joining: Joining, folder: Path, *, limit: int = 0, job
     folder
         The output folder. An interrupted build with the same settings continues there.
     limit
-        Number of clips to make, one from each group in turn, with the groups in a seeded order; 0 makes all.
+        Number of joined clips to make, one from each group in turn, with the groups in a seeded order; 0 makes all.
     jobs
         Number of groups to build at the same time.
 
@@ -98,7 +99,7 @@ def _make(builder: _Builder, groups: list[Group], limit: int, jobs: int, bar: tq
 
 
 def _in_turns(makers: Iterable[Iterator[str]]) -> Iterator[str]:
-    """Yield from each iterator in turn: the first clip of each group, then each group's second, if it has one, …"""
+    """Yield from each iterator in turn: the first item of each, then the second of each that has one, and so on."""
     waiting = deque(makers)
     while waiting:
         maker = waiting.popleft()
@@ -109,9 +110,10 @@ def _in_turns(makers: Iterable[Iterator[str]]) -> Iterator[str]:
 
 @dataclass
 class _Builder:
-    """Makes the clips of a corpus, group by group.
+    """Builds the joined clips of a corpus, group by group.
 
-    It calls `advance` with the share of a group done since the last call. Set `stopped` to start no further clip.
+    It calls `advance` with the share of a group done since the last call. Once `stopped` is set, no further clip is
+    started.
     """
 
     corpus: Corpus
@@ -121,7 +123,7 @@ class _Builder:
     stopped: bool = False
 
     def clips(self, group: Group) -> Iterator[str]:
-        """Build a group's clips in order; yield their paths."""
+        """Build the joined clips of a group in order; yield their paths."""
         sources = self.corpus.sources(group)
         with tempfile.TemporaryDirectory(prefix="audiomarathon-") as scratch:
             index, path = 0, self.corpus.place(group, 0)
@@ -148,9 +150,9 @@ class _Builder:
                     yield path
 
     def _pieces(self, sources: Sequence[Source], scratch: Path) -> Iterator[_Ready]:
-        """Yield the readable ones of a group's clips with their lengths; log and report the unreadable ones.
+        """Yield the readable source clips of a group, each with its length; log and report the unreadable ones.
 
-        Audio that must first be made goes into the folder `scratch`.
+        Audio that must first be made (by a speech synthesiser) goes into the folder `scratch`.
         """
         seen: set[str] = set()
         for source in sources:
@@ -172,7 +174,7 @@ class _Builder:
                 self.advance(1 / len(sources))
 
     def _write(self, group: Group, path: str, joined: Plan, taken: Sequence[_Ready], span: Span) -> int | None:
-        """Write a clip unless it exists. If a source cannot be decoded, return its index in `taken`, else None."""
+        """Write a joined clip unless it exists; return the index in `taken` of an unreadable source clip, or None."""
         row = self._row(group, joined, taken, span)
         if self.log.finished(path, same_as(row)):
             return None
@@ -187,7 +189,7 @@ class _Builder:
         return None
 
     def _row(self, group: Group, joined: Plan, taken: Sequence[_Ready], span: Span) -> Row:
-        """Return a clip's row of the manifest: its sources and their places, in samples at the clip's rate."""
+        """Return a joined clip's row of the manifest, with its source clips and their positions in samples."""
         parts = [
             {
                 "path": source.name,
@@ -213,13 +215,13 @@ class _Builder:
         return dict(json.loads(json.dumps(row)))  # tuples become lists, as in the manifest to compare with
 
     def _leave_out(self, taken: Sequence[_Ready], span: Span) -> None:
-        """Log sources that are too long for a clip, or too short even when joined."""
+        """Log source clips that are not used: too long for a joined clip, or too short even when joined."""
         for source, piece in taken:
             reason = TOO_LONG if piece.frames > span.high and not self.corpus.cut else TAIL
             self.log.leave_out(source.name, reason, source.path, fixed=self.corpus.spoken)  # do not synthesise it again
 
     def _broken(self, source: Source, reason: str) -> None:
-        """Log and report a source that cannot be read."""
+        """Log and report a source clip that cannot be read."""
         # A speech synthesiser that failed may work the next time; a damaged file will not.
         self.log.leave_out(source.name, reason, source.path, fixed=not self.corpus.spoken)
         # Don't take tqdm's lock: an interrupt while a bar is drawn leaves it held, and this call would wait for ever.
@@ -227,7 +229,7 @@ class _Builder:
 
 
 def _is_alone_in(row: Row, group: Group, source: Source) -> bool:
-    """Return whether a logged clip consists of this source alone, with unchanged size and facts."""
+    """Return whether a logged clip consists of this source clip alone, whose size and facts have not changed."""
     (first, *others) = row["sources"]
     logged = (first["path"], first["source_bytes"], first["facts"], row["facts"])
     wanted = (source.name, source.path.stat().st_size, dict(source.facts), dict(group.facts))

@@ -1,4 +1,4 @@
-"""The interface of a raw corpus for the builder: groups of clips that may be joined, and rows for the joined clips."""
+"""The interface of a raw corpus: groups of source clips that may be joined, and metadata rows for the joined clips."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ AAC_SUFFIXES = (".m4a", ".aac", ".mp4")
 
 @dataclass(frozen=True)
 class Source:
-    """One clip of a raw corpus.
+    """One clip of a raw corpus, to be joined with others.
 
     Attributes
     ----------
@@ -33,7 +33,7 @@ class Source:
     name
         The file's path within the corpus, used in the manifest.
     facts
-        The corpus's facts about the clip; copied to the manifest.
+        What the corpus states about the clip; copied to the manifest of built clips.
     """
 
     path: Path
@@ -43,14 +43,14 @@ class Source:
 
 @dataclass(frozen=True)
 class Group:
-    """Clips that may be joined, such as clips of one speaker, one chapter, or one scene and place.
+    """Source clips that may be joined, such as clips of one speaker, of one chapter, or of one scene and place.
 
     Attributes
     ----------
     name
-        Unique in the corpus; used in file names.
+        Name, unique in the corpus; used in file names.
     sources
-        The clips in the order in which they are joined; or a folder, whose clips are listed when needed.
+        The clips in the order in which they are joined; or a folder, whose clips are listed when they are needed.
     facts
         Facts that all clips of the group share.
     """
@@ -61,16 +61,16 @@ class Group:
 
 
 class Corpus(ABC):
-    """A raw corpus and the task built from it.
+    """A raw corpus, and how to build a task from it.
 
     A subclass adds command-line options as attributes `Annotated` with typer's `Option`.
 
     Attributes
     ----------
     task
-        The task's key.
+        Key of the task.
     title
-        The corpus's name.
+        Name of the corpus.
     layout
         The files that the corpus must have, for the help text.
     example
@@ -88,7 +88,7 @@ class Corpus(ABC):
     shuffled
         Whether clips are joined in a seeded random order.
     spoken
-        Whether the audio must first be made by a speech command, which may fail.
+        Whether the audio must first be made by a speech synthesiser, which may fail.
     metadata_file
         Name of the task's metadata file (JSON), or "".
     clip
@@ -113,17 +113,17 @@ class Corpus(ABC):
         vars(self).update(options)
         self.roots = [Path(root).absolute() for root in raw]
         self.seed = seed
-        #: Settings of this corpus that decide the clips.
+        #: Settings of this corpus on which the clips' bytes depend.
         self.options: dict[str, Any] = {}
         #: (file, reason) of the files that the reader skipped.
         self.left_out: list[tuple[str, str]] = []
 
     @abstractmethod
     def groups(self) -> list[Group]:
-        """Return the groups, in an order that is the same on every machine."""
+        """Return the groups of source clips that may be joined, in an order that is the same on every machine."""
 
     def sources(self, group: Group) -> Sequence[Source]:
-        """Return a group's clips, in the order in which they are joined."""
+        """Return a group's source clips, in the order in which they are joined."""
         if isinstance(group.sources, Path):
             sources = [Source(path, self.name(path)) for path in audio_files(group.sources)]
         else:
@@ -133,18 +133,18 @@ class Corpus(ABC):
         return sources
 
     def audio(self, source: Source, scratch: Path) -> Path:
-        """Return the file with a source's audio; a file made on demand goes to `scratch`."""
+        """Return the audio file of a source clip; a file that must first be made is written to `scratch`."""
         del scratch
         return source.path
 
     def place(self, group: Group, index: int) -> str:
-        """Return the path of a group's joined clip number `index`, relative to the task's folder."""
+        """Return the path of the group's joined clip number `index`, relative to the task's folder."""
         return self.clip.format(name=group.name, index=index, **group.facts)
 
     def rows(self, clip: Row, chance: random.Random) -> list[Row]:
-        """Return the task's metadata rows (questions) about a joined clip; [] if no question can be asked about it.
+        """Return the task's metadata rows (questions) about a joined clip; [] if no question can be asked.
 
-        `clip` is its row of the manifest; `chance` is a seeded random generator.
+        `clip` is the joined clip's row of the manifest; `chance` is a seeded random generator.
         """
         del clip, chance
         return []
@@ -156,21 +156,21 @@ class Corpus(ABC):
         return [(path, "no question can be asked about it") for path, of_clip in rows.items() if not of_clip]
 
     def document(self, rows: list[Row]) -> object:
-        """Return the content of the metadata file, JSON-compatible, from all of its rows."""
+        """Turn all metadata rows into the content of the metadata file, JSON-compatible."""
         return rows
 
     def chance(self, *what: str) -> random.Random:
-        """Return a random generator for one purpose, seeded by the corpus's seed and by `what`, the purpose's name."""
+        """Return a random generator for one purpose, seeded by the corpus's seed and by the purpose's name `what`."""
         return random.Random("\0".join((str(self.seed), *what)))
 
     def name(self, path: Path) -> str:
-        """Return a file's path within the corpus; if several folders were given, it begins with the folder's number."""
+        """Return a file's path within the corpus; if there are several folders, it begins with the folder's number."""
         root = next(root for root in self.roots if path.is_relative_to(root))
         relative = path.relative_to(root).as_posix()
         return relative if len(self.roots) == 1 else f"{self.roots.index(root)}/{relative}"
 
     def tables(self, columns: Sequence[str], *, only: bool = False) -> list[Path]:
-        """Return the corpus's tab-separated tables with these columns; if `only`, with exactly these, in this order."""
+        """Return the corpus's tab-separated files with these columns; if `only`, with exactly these, in this order."""
         tables = []
         for file in (file for root in self.roots for file in below(root, [".tsv"])):
             try:
@@ -184,9 +184,9 @@ class Corpus(ABC):
         return tables
 
     def the_one(self, candidates: Sequence[Path], what: str, option: str = "") -> Path:
-        """Return the only path in `candidates`; if there is none or several, raise :class:`DataError`.
+        """Return the only path in `candidates`; raise :class:`DataError` if there is none, or several.
 
-        The message says `what` is searched and, if given, by which `option` the user can name it.
+        The message names `what` is searched, and the command-line `option` with which the user can name it.
         """
         places = ", ".join(map(str, self.roots))
         if not candidates:
@@ -220,7 +220,7 @@ def below(root: Path, suffixes: Sequence[str]) -> Iterator[Path]:
 
 
 def audio_files(folder: Path) -> list[Path]:
-    """Return the audio files under a folder, in natural order of their paths.
+    """Return the audio files under a folder, sorted naturally by path (2 before 10).
 
     AAC files without a converted copy are included: they cannot be read, so the builder reports them by name.
     """
@@ -254,13 +254,13 @@ def table(file: Path, columns: Sequence[str], *, exact: bool = False) -> Iterato
 
 
 def question(clip: Row, text: str, options: Sequence[str], answer: str, **facts: Any) -> list[Row]:
-    """Return a list with a clip's only row: question, options (`choice_a`, `choice_b`, …), answer, and `facts`."""
+    """Return a list with one metadata row about a clip: question, options (`choice_a`, …), answer, and `facts`."""
     choices = {f"choice_{letter.lower()}": option for letter, option in zip(LETTERS, options, strict=False)}
     return [{"path": clip["path"], "question": text, **choices, "answer_gt": answer, **facts}]
 
 
 def drawn(answer: str, others: Sequence[str], chance: random.Random) -> tuple[list[str], str]:
-    """Return four options in random order (the answer and three drawn from `others`), and the answer's letter."""
+    """Draw three wrong options from `others`; return (four options in random order, the answer's letter)."""
     options = [answer, *chance.sample(sorted(set(others) - {answer}), DISTRACTORS)]
     chance.shuffle(options)
     return options, LETTERS[options.index(answer)]

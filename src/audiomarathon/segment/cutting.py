@@ -1,4 +1,4 @@
-"""Cut long recordings into clips within a range of lengths, at silences if possible.
+"""Cut long recordings into clips of allowed lengths, at silences if possible.
 
 A recording is read twice, in blocks: first to measure its level in every hundredth of a second, then to write clips. A
 clip ends in the middle of the longest silence within its allowed lengths.
@@ -31,7 +31,7 @@ Levels = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Cutting:
-    """Settings for cutting recordings.
+    """Settings for cutting recordings into clips.
 
     Attributes
     ----------
@@ -58,7 +58,7 @@ class Cutting:
 
 @dataclass(frozen=True)
 class Stretch:
-    """The place of a clip in its recording, in samples.
+    """The position of a clip in its recording, in samples.
 
     `ends_at` says where the clip ends: at a "silence", at the longest allowed "length", or at the recording's "end".
     """
@@ -69,7 +69,7 @@ class Stretch:
 
 
 def levels(recording: Path, rate: int) -> tuple[Levels, int]:
-    """Return the RMS level of each hundredth of a second, and the recording's length in samples."""
+    """Return (RMS level of each hundredth of a second, the recording's length in samples)."""
     hop, frames = rate // HOPS_PER_SECOND, 0
     rest = np.zeros(0, np.int16)
     chunks: list[Levels] = []
@@ -83,7 +83,7 @@ def levels(recording: Path, rate: int) -> tuple[Levels, int]:
 
 
 def stretches(level: Levels, frames: int, cutting: Cutting) -> list[Stretch]:
-    """Return where to cut a recording into clips. If possible, no rest too short for a clip remains at the end.
+    """Choose where to cut a recording into clips, so that no rest too short for a clip remains at the end, if possible.
 
     Parameters
     ----------
@@ -121,12 +121,12 @@ def _longest_run(silent: npt.NDArray[np.bool_]) -> int | None:
 
 
 def cut(raws: Sequence[Path], cutting: Cutting, folder: Path) -> str:
-    """Cut recordings (files, and all audio files in folders) into clips; return a summary.
+    """Cut recordings (files, and all audio files in folders) into clips in `folder`; return a summary.
 
     Raises
     ------
     DataError
-        Two recordings have the same name, nothing can be cut, or the folder cannot be used.
+        Two recordings have the same name, no clip can be cut, or the folder cannot be used.
     """
     folders = [raw for raw in raws if not raw.is_file()]  # audio_files refuses one that does not exist
     recordings = [(raw, raw.name) for raw in raws if raw.is_file()]
@@ -155,7 +155,10 @@ def cut(raws: Sequence[Path], cutting: Cutting, folder: Path) -> str:
 
 
 def _write(recording: Path, pieces: Sequence[Stretch], cutting: Cutting, log: BuildLog, facts: dict[str, Any]) -> None:
-    """Write the missing clips of a recording; the stretches `pieces` follow each other from its start, without gaps."""
+    """Write those clips of a recording that are missing.
+
+    `pieces` are its clips' positions, which follow each other from its start without gaps.
+    """
     stem = facts["source"].rpartition(".")[0] or facts["source"]
     missing = {}
     for number, stretch in enumerate(pieces):

@@ -20,7 +20,7 @@ from audiomarathon.errors import AudioError, DataError
 
 @dataclass(frozen=True)
 class Joining:
-    """Settings for joining clips: shortest and longest joined clip, gap and crossfade (seconds), rate (Hz)."""
+    """Settings for joining clips: shortest and longest joined clip, gap or crossfade (all in seconds), rate (Hz)."""
 
     low: float
     high: float
@@ -36,12 +36,12 @@ class Joining:
 
     @property
     def settings(self) -> dict[str, float]:
-        """The settings under their names in `build.json`."""
+        """The settings as {name in `build.json`: value}."""
         lengths = {"min_seconds": self.low, "max_seconds": self.high}
         return {**lengths, "gap_seconds": self.gap, "crossfade_seconds": self.crossfade, "rate": self.rate}
 
     def span(self, chance: random.Random, *, cut: bool) -> Span:
-        """Return the settings for one joined clip in samples, with a random target length among the allowed lengths.
+        """Return the settings for one joined clip in samples; the target length is drawn from the allowed lengths.
 
         `cut` says whether the last part may be shortened.
         """
@@ -61,7 +61,7 @@ def check_lengths(low: float, high: float, rate: int) -> None:
 
 @dataclass(frozen=True)
 class Piece:
-    """One source clip, ready to be joined.
+    """One source clip, with its length, before it is joined.
 
     Attributes
     ----------
@@ -77,7 +77,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class Part:
-    """The place of a source clip in a joined clip, in samples.
+    """The position of a source clip in a joined clip, in samples.
 
     Attributes
     ----------
@@ -99,7 +99,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Plan:
-    """A planned joined clip: its parts, and its length in samples."""
+    """A joined clip that is planned but not written: its parts, and its length in samples."""
 
     parts: tuple[Part, ...]
     frames: int
@@ -132,14 +132,14 @@ class Span:
 
 
 def plan(pieces: Iterable[Piece], span: Span) -> tuple[Plan | None, int]:
-    """Plan the next joined clip: take pieces from the front until the target length is reached.
+    """Plan the next joined clip: take source clips from the front until the target length is reached.
 
     Returns
     -------
     Plan or None
-        None if the pieces taken are too short or too long for a clip.
+        None if the source clips taken are too short or too long for a joined clip.
     int
-        Number of pieces taken. If there is no plan, the caller leaves these pieces out.
+        Number of source clips taken. If there is no plan, the caller leaves these out.
     """
     parts: list[Part] = []
     end = 0
@@ -169,12 +169,12 @@ def _after(parts: Sequence[Part], piece: Piece, end: int, span: Span) -> Part:
 
 
 def length_at(frames: int, rate: int, wanted: int) -> int:
-    """Return the number of samples that a clip has when decoded and resampled from `rate` to `wanted`."""
+    """Return the number of samples of a clip after resampling from `rate` to `wanted`."""
     return frames if rate == wanted else math.ceil(frames * (float(wanted) / rate))
 
 
 def write(joined: Plan, file: Path, rate: int, container: str = "WAV") -> None:
-    """Write a joined clip; it is put together in memory (5 minutes at 16 kHz: 9.6 MB).
+    """Join the parts of a planned clip and write it; it is held in memory (5 minutes at 16 kHz: 9.6 MB).
 
     Raises
     ------

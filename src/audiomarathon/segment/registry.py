@@ -1,4 +1,4 @@
-"""The raw corpora, by the task that is built from each."""
+"""Which class reads the raw corpus of each task."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from audiomarathon.segment.corpus import Corpus
 
-#: Module and class of each task's corpus.
+#: {task's key: (module, class) that reads its raw corpus}.
 CORPORA = {
     "tau": ("tau", "TauCorpus"),
     "gtzan": ("gtzan", "GtzanCorpus"),

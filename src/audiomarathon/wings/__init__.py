@@ -1,1 +1,1 @@
-"""Further benchmarks on the core: each wing is a folder with its tasks, scorers, tables, pictures and commands."""
+"""Further benchmarks and tools, each in a folder of its own (a "wing") with its tasks, scorers, tables and commands."""

@@ -1,1 +1,1 @@
-"""Readers of the public corpora from which the ten tasks are built, one file per corpus."""
+"""Readers of the raw public corpora from which AudioMarathon's ten tasks are built, one file per corpus."""

@@ -21,10 +21,10 @@ COLUMNS = ("filename", "onset", "offset", "event_label")
 
 
 class DesedCorpus(Corpus):
-    """Join soundscapes to clips in which at least three of the ten classes do not occur; three are the wrong options.
+    """Join soundscapes to clips in which at least three of the ten classes do not occur; these are the wrong options.
 
-    Five minutes of random soundscapes hold nearly every class. So soundscapes are first dealt to ten groups, each of
-    which excludes three classes.
+    Five minutes of random soundscapes contain nearly every class. So soundscapes are first distributed over ten groups,
+    each of which excludes three classes.
     """
 
     task = "desed"
@@ -41,7 +41,7 @@ Any strongly labelled table works (validation, public eval, soundscapes.tsv); ch
     metadata: Annotated[Path | None, typer.Option(help="TSV table of events (default: the only one found).")] = None
 
     def groups(self) -> list[Group]:
-        """Deal each soundscape to the smallest group whose excluded classes it does not contain."""
+        """Put each soundscape into the smallest group whose excluded classes it does not contain; return the groups."""
         classes = list(Desed.classes)
         self.chance("classes").shuffle(classes)
         excluded = [{classes[(i + step) % len(classes)] for step in range(DISTRACTORS)} for i in range(len(classes))]
@@ -75,7 +75,7 @@ Any strongly labelled table works (validation, public eval, soundscapes.tsv); ch
         return sources
 
     def rows(self, clip: Row, chance: random.Random) -> list[Row]:
-        """Return a row that asks which event occurs in the clip; the three wrong options do not occur in it."""
+        """Return a row with a question: which event occurs in the clip? The three wrong options do not occur in it."""
         events = [
             (label, source["offset"] / clip["rate"] + onset, source["offset"] / clip["rate"] + offset)
             for source in clip["sources"]
@@ -107,12 +107,12 @@ Any strongly labelled table works (validation, public eval, soundscapes.tsv); ch
         ]
 
     def document(self, rows: list[Row]) -> object:
-        """Return the rows wrapped in an object like that of the published file."""
+        """Return the content of the metadata file: the rows, wrapped in an object like that of the published file."""
         return {"task_info": {"task": "sound event detection", "dataset": "DESED"}, "tasks": rows}
 
 
 def _events(file: Path) -> Mapping[str, list[Event]]:
-    """Return each soundscape's events (label, start, end), by file name; a line without a label gives no event."""
+    """Return {soundscape's file name: its events (label, start, end)}; a line without a label adds no event."""
     events_by_file: dict[str, list[Event]] = {}
     for place, row in table(file, COLUMNS):
         events = events_by_file.setdefault(Path(row["filename"]).name, [])

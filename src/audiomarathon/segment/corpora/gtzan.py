@@ -27,7 +27,7 @@ class GtzanCorpus(Corpus):
     clip = "wav/{name}.{index:05d}.wav"
 
     def groups(self) -> list[Group]:
-        """Return one group per genre."""
+        """Return one group of source clips per genre."""
         folders = [
             place
             for root in self.roots
@@ -38,7 +38,7 @@ class GtzanCorpus(Corpus):
         return [Group(genre, folder / genre, {"genre": genre}) for genre in genres]
 
     def rows(self, clip: Row, chance: random.Random) -> list[Row]:
-        """Return the question for the genre, with three wrong options."""
+        """Return a row with a question about the clip's genre, with three wrong options."""
         genre = clip["facts"]["genre"]
         options, letter = drawn(genre, Gtzan.classes, chance)
         shown = [f"{option.capitalize()} - {option}" for option in options]

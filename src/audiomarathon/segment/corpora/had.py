@@ -13,9 +13,9 @@ from audiomarathon.segment.corpus import Corpus, Group, Row, Source, below
 
 
 class HadCorpus(Corpus):
-    """Join genuine clips with genuine clips, and half-truth clips with half-truth clips.
+    """Join genuine clips with genuine clips, and half-truth clips (with some synthetic words) with half-truth clips.
 
-    Clips are joined whole: a piece of a half-truth clip might hold only genuine speech, and yet be labelled fake.
+    Clips are joined whole: a piece of a half-truth clip might contain only genuine speech and yet be labelled fake.
     """
 
     task = "had"
@@ -51,7 +51,10 @@ class HadCorpus(Corpus):
         return [Group(kind, some) for kind, some in kept.items() if some]
 
     def write(self, folder: Path, clips: Iterable[Row]) -> list[tuple[str, str]]:
-        """Write `events.json`, with the first fake segment of each clip; return [], since every clip has a question."""
+        """Write `events.json`, with the first fake segment of each joined clip.
+
+        Return [], since a question can be asked about every clip.
+        """
         rows = []
         for clip in clips:
             fakes = [
@@ -66,7 +69,7 @@ class HadCorpus(Corpus):
 
 
 def _labels(file: Path) -> Iterator[tuple[str, list[tuple[float, float]], bool]]:
-    """Yield each clip's name, its fake segments (start, end) in seconds, and whether it is labelled genuine."""
+    """Yield (clip's name, its fake segments as (start, end) in seconds, whether it is labelled genuine)."""
     for number, line in enumerate(read_text(file).splitlines(), start=1):
         if not (words := line.split()):
             continue

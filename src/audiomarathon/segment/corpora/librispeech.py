@@ -24,7 +24,7 @@ Name the folder of a split, or LibriSpeech/ for all splits."""
     container = "FLAC"
 
     def groups(self) -> list[Group]:
-        """Return one group per chapter."""
+        """Return one group of utterances per chapter."""
         groups = []
         for root in self.roots:
             for transcript in below(root, [".trans.txt"]):
@@ -49,7 +49,9 @@ Name the folder of a split, or LibriSpeech/ for all splits."""
         return sources
 
     def place(self, group: Group, index: int) -> str:
-        """Return a path like those in the corpus, such as `test-clean/1089/134686/1089-134686-0000.flac`."""
+        """Return a joined clip's path, like those in the corpus: such as
+        `test-clean/1089/134686/1089-134686-0000.flac`.
+        """
         _, speaker, chapter = group.name.split("/")
         return f"{group.name}/{speaker}-{chapter}-{index:04d}.flac"
 

@@ -1,4 +1,4 @@
-"""RACE: passages and questions of English exams, read aloud by the user's own speech synthesiser."""
+"""RACE: passages and questions of English exams, which a speech synthesiser of the user's choice reads aloud."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ A speech synthesiser reads the passages: a command with {text} (a UTF-8 file) an
         self.options = {"tts": self.tts}
 
     def groups(self) -> list[Group]:
-        """Return one group per passage."""
+        """Return one group per passage, each with a single source."""
         groups = []
         for root in self.roots:
             for path in below(root, [".txt"]):
@@ -97,7 +97,7 @@ A speech synthesiser reads the passages: a command with {text} (a UTF-8 file) an
 
 
 def _passage(path: Path) -> dict[str, Any]:
-    """Return a passage's id, article and questions, and the positions (from 0) of unusable questions.
+    """Read a passage; return its id, article and questions, and the positions (from 0) of unusable questions.
 
     Raises ValueError, KeyError, TypeError or AttributeError if the file is not a passage.
     """

@@ -1,4 +1,4 @@
-"""SLUE-VoxPopuli: utterances from the European Parliament with their named entities."""
+"""SLUE-VoxPopuli: utterances from the European Parliament, with the named entities in each."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from audiomarathon.errors import DataError
 from audiomarathon.segment.corpus import DISTRACTORS, Corpus, Group, Row, Source, below, drawn, question, table
 
 COLUMNS = ("id", "normalized_text", "normalized_ner")
-#: The benchmark's seven types of entity, by OntoNotes' name; no question is asked about other types.
+#: {OntoNotes' type of entity: one of the benchmark's seven types}; no question is asked about other types.
 TYPES = {
     "GPE": "PLACE", "LOC": "PLACE", "CARDINAL": "QUANT", "MONEY": "QUANT", "ORDINAL": "QUANT", "PERCENT": "QUANT",
     "QUANTITY": "QUANT", "ORG": "ORG", "DATE": "WHEN", "TIME": "WHEN", "NORP": "NORP", "PERSON": "PERSON", "LAW": "LAW",
@@ -46,7 +46,7 @@ class SlueCorpus(Corpus):
     metadata_file = Slue.metadata_file
 
     def groups(self) -> list[Group]:
-        """Return one group per split."""
+        """Return one group of utterances per split."""
         groups = []
         self._named: dict[str, set[str]] = {}  # phrases by type of entity, in the whole corpus
         for file in self.tables(COLUMNS) or [self.the_one([], f"table (.tsv) with the columns {', '.join(COLUMNS)}")]:
@@ -65,7 +65,7 @@ class SlueCorpus(Corpus):
         return groups
 
     def rows(self, clip: Row, chance: random.Random) -> list[Row]:
-        """Return a row that asks which entity is named; wrong options have its type and are not named in the clip."""
+        """Return a row with a question: which entity is named in the clip? Wrong options are not named in it."""
         text = f" {' '.join(source['facts']['text'] for source in clip['sources'])} "
         entities = [tuple(entity) for source in clip["sources"] for entity in source["facts"]["entities"]]
         absent = {
@@ -89,13 +89,13 @@ class SlueCorpus(Corpus):
 
 
 def _is_of(path: Path, split: str) -> bool:
-    """Tell whether a path is in the split's folder; in some copies `fine-tune/` is called `finetune/`."""
+    """Tell whether a path is in the folder of a split; in some copies `fine-tune/` is called `finetune/`."""
     wanted = split.replace("-", "")
     return any(part.replace("-", "").removesuffix("wav") == wanted for part in path.parts[:-1])
 
 
 def _utterances(file: Path) -> Iterator[tuple[str, list[tuple[str, str]], str]]:
-    """Yield each utterance's id, entities (type, words) and text."""
+    """Yield (utterance's id, its entities as (type, words), its text)."""
     for place, row in table(file, COLUMNS, exact=True):
         text = row["normalized_text"]
         try:

@@ -13,7 +13,7 @@ COLUMNS = ("filename", "scene_label", "identifier")
 
 
 class TauCorpus(Corpus):
-    """Join clips of one scene, place and device.
+    """Join source clips of one scene, place and recording device.
 
     The scene comes from the label column, because file names are ambiguous (`metro` and `metro_station`). Devices are
     kept apart because in the mobile set they recorded the same moment side by side.
@@ -32,7 +32,7 @@ class TauCorpus(Corpus):
     clip = "concatenated_resampled/{scene}-{identifier}-{index}-{device}.wav"
 
     def groups(self) -> list[Group]:
-        """Return a group for each scene, place and device."""
+        """Return one group of source clips for each scene, place and device."""
         groups: dict[str, list[Source]] = {}
         facts: dict[str, dict[str, str]] = {}
         groups_of: dict[Path, str] = {}
@@ -53,7 +53,7 @@ class TauCorpus(Corpus):
         return [Group(name, sorted(groups[name], key=lambda s: s.name), facts[name]) for name in sorted(groups)]
 
     def rows(self, clip: Row, chance: random.Random) -> list[Row]:
-        """Return the question for the scene, with three wrong options."""
+        """Return a row with a question about the clip's scene, with three wrong options."""
         scene = clip["facts"]["scene"]
         options, letter = drawn(scene, Tau.classes, chance)
         shown = [option.replace("_", " ").capitalize() for option in options]

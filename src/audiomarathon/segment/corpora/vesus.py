@@ -23,7 +23,7 @@ class VesusCorpus(Corpus):
     metadata_file = Vesus.metadata_file
 
     def groups(self) -> list[Group]:
-        """Return a group for each person and emotion."""
+        """Return one group of source clips for each person and emotion."""
         task = Vesus()
         folders = [place for root in self.roots for place in nearest(root, lambda f: any(map(_is_person, f.folders)))]
         groups = []
@@ -40,7 +40,7 @@ class VesusCorpus(Corpus):
         return sorted(groups, key=lambda group: group.name)
 
     def rows(self, clip: Row, chance: random.Random) -> list[Row]:
-        """Return the question for the emotion, with three wrong options."""
+        """Return a row with a question about the clip's emotion, with three wrong options."""
         person, emotion = clip["facts"]["person"], clip["facts"]["emotion"]
         options, letter = drawn(emotion, Vesus.classes, chance)
         shown = [option.capitalize() for option in options]

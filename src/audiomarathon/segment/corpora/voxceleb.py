@@ -1,4 +1,4 @@
-"""VoxCeleb 1 and 2: interviews, one folder per speaker. The corpus lists genders; users must supply ages."""
+"""VoxCeleb 1 and 2: interviews, one folder per speaker. The corpus states genders; users must supply ages."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ _CONVERT = "ffmpeg -i 00001.m4a -ac 1 -ar 16000 00001.wav"
 
 
 class _VoxCeleb(Corpus):
-    """Join clips of one speaker, video by video."""
+    """Base of the two tasks from VoxCeleb: join clips of one speaker, video after video."""
 
     seconds = (90.0, 210.0)
     clip = "wav/{name}/{name}_{index:04d}.wav"
 
     @abstractmethod
     def speakers(self) -> Mapping[str, Any]:
-        """Return each speaker's gender or age, by id."""
+        """Return {speaker's id: gender or age}."""
 
     def groups(self) -> list[Group]:
-        """Return one group per speaker; a speaker's clips are listed only when needed."""
+        """Return one group of source clips per speaker; a speaker's clips are listed only when needed."""
         folders = []
         for root in self.roots:
             candidates = nearest(root, lambda folder: any(map(_SPEAKER.fullmatch, folder.folders)))
@@ -64,7 +64,7 @@ class _VoxCeleb(Corpus):
 
 
 class VoxCorpus(_VoxCeleb):
-    """Build the task of the speaker's gender."""
+    """Build the task `vox`: what is the speaker's gender?"""
 
     task = "vox"
     title = "VoxCeleb (gender)"
@@ -78,7 +78,7 @@ VoxCeleb2 comes as .m4a, which cannot be read here; convert each clip, into the 
     meta: Annotated[Path | None, typer.Option(help="vox1_meta.csv or vox2_meta.csv (default: searched).")] = None
 
     def speakers(self) -> Mapping[str, str]:
-        """Return each speaker's gender, by id."""
+        """Return {speaker's id: gender}."""
         places = dict.fromkeys(place for root in self.roots for place in (root, *root.parents[:3]))
         near = [file for place in places for file in sorted(place.glob("vox[12]_meta.csv"))]
         genders: dict[str, str] = {}
@@ -94,7 +94,7 @@ VoxCeleb2 comes as .m4a, which cannot be read here; convert each clip, into the 
         return genders
 
     def rows(self, clip: Row, chance: random.Random) -> list[Row]:
-        """Return the question for the gender; its options keep the published order."""
+        """Return a row with a question about the speaker's gender; its options keep the published order."""
         del chance
         facts = {"speaker_id_original": clip["facts"]["speaker"], "uniq_id": f"vox_{Path(clip['path']).stem}"}
         asked = "What is the gender of the speaker?"
@@ -102,7 +102,7 @@ VoxCeleb2 comes as .m4a, which cannot be read here; convert each clip, into the 
 
 
 class VoxAgeCorpus(_VoxCeleb):
-    """Build the task of the speaker's age group."""
+    """Build the task `vox_age`: to which age group does the speaker belong?"""
 
     task = "vox_age"
     title = "VoxCeleb (age)"
@@ -114,7 +114,7 @@ class VoxAgeCorpus(_VoxCeleb):
     ages: Annotated[Path, typer.Option(help="CSV table of speaker ids and ages.")]
 
     def speakers(self) -> Mapping[str, int]:
-        """Return each speaker's age, by id; speakers under 18 belong to no age group and are left out."""
+        """Return {speaker's id: age}; speakers under 18 belong to no age group and are left out."""
         ages_by_speaker: dict[str, int] = {}
         for number, cells in enumerate(_cells(self.ages), start=1):
             if number == 1 and not any(cell.replace(".", "").isdecimal() for cell in cells):
@@ -131,7 +131,7 @@ class VoxAgeCorpus(_VoxCeleb):
         return {speaker: age for speaker, age in ages_by_speaker.items() if age >= 18}
 
     def rows(self, clip: Row, chance: random.Random) -> list[Row]:
-        """Return the question for the age group; its options keep the published order."""
+        """Return a row with a question about the speaker's age group; its options keep the published order."""
         del chance
         age = clip["facts"]["known"]
         answer = VoxAge.classes[sum(age > oldest for oldest in _OLDEST)]
@@ -141,7 +141,10 @@ class VoxAgeCorpus(_VoxCeleb):
 
 
 def table(file: Path) -> list[dict[str, str]]:
-    """Return a table's rows by lower-case column name. VoxCeleb1's table has tabs, VoxCeleb2's commas and blanks."""
+    """Return the rows of a metadata table as {lower-case column name: text}.
+
+    VoxCeleb1's table is separated by tabs, VoxCeleb2's by commas and blanks.
+    """
     header, *rows = _cells(file)
     names = [name.lower() for name in header]
     return [dict(zip(names, row, strict=False)) for row in rows]

@@ -1,1 +1,1 @@
-"""The wing of captured attention: its pictures and commands; the capture itself is part of the engine."""
+"""Commands and pictures of the attention that runs captured. The capturing code is in the room `engine`."""

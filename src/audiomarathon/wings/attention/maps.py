@@ -1,4 +1,6 @@
-"""Draw whole attention maps of a sample, or the mean map of several, into files named as in LALM Bench."""
+"""Draw the token-by-token attention maps of a prompt, or the mean map of several prompts, as files named as in LALM
+Bench.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ _LOOK = {"cmap": "viridis", "interpolation": "nearest"}
 
 @dataclass(frozen=True)
 class Whole:
-    """A sample's complete attention maps, shape (layers, tokens, tokens), its tokens, and the layers' numbers."""
+    """A sample's attention maps, shape (layers, tokens, tokens), with its tokens and the layers' numbers."""
 
     name: str
     maps: Maps
@@ -37,7 +39,10 @@ def draw_sample(sample: Whole, folder: Path) -> None:
 
 
 def draw_mean(samples: Sequence[Whole], folder: Path, *, run: str, faithful: bool) -> None:
-    """Write the mean over samples: `global_layer_mean` and `global_mean`, each as .npy and .jpg, and `stats.json`.
+    """Write the mean of the samples' attention maps, per layer (`global_layer_mean`) and over all layers
+    (`global_mean`).
+
+    Each mean is a .npy and a .jpg file; `stats.json` describes the samples.
 
     Prompts of unequal length are averaged in blocks of relative positions. With `faithful`, as in LALM Bench, all
     maps are cut to the shortest prompt and labelled with the first sample's tokens.
@@ -108,7 +113,7 @@ def _draw_grid(maps: Maps, layers: Sequence[int], file: Path) -> None:
 
 
 def draw_map(axes: Any, weights: Maps, **look: Any) -> Any:
-    """Draw an attention map with logarithmic colours, blank where attention is 0; `look` goes to `imshow`."""
+    """Draw an attention map with logarithmic colours, blank where attention is 0. `look` has arguments for `imshow`."""
     from matplotlib.colors import LogNorm
 
     shown = np.where(weights > 0, np.clip(weights, 1e-4, 1), np.nan)

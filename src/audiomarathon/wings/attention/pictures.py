@@ -43,7 +43,7 @@ _GREY = "#BBBBBB"
 
 @dataclass(frozen=True)
 class Seen:
-    """Captured attention of a run: N samples, R kinds of query tokens (`ROWS`), L layers, H heads.
+    """Attention that a run captured: N samples, R kinds of query tokens (`ROWS`), L layers, H heads.
 
     K is the layer at which FastV drops tokens; it ranks them by the attention of layer K − 1.
 
@@ -56,7 +56,7 @@ class Seen:
     files
         The file of stored attention of each sample, by id.
     clusters
-        Cluster of each sample, in the order of `files`.
+        Cluster (group of dependent samples, such as a speaker's) of each sample, in the order of `files`.
     to_audio
         Share of attention that goes to all audio tokens together, shape (N, R, L, H).
     shares
@@ -89,11 +89,12 @@ class Seen:
 
     @property
     def label(self) -> str:
-        """The run's name as a text of a picture."""
+        """The run's name, escaped for matplotlib."""
         return literal(self.name)
 
     def last_layers(self) -> Estimate:
-        """Return how well layer K − 1 predicts the last layers: the mean rank correlation, with its interval.
+        """Return how well attention in layer K − 1 predicts attention in the last layers: mean rank correlation and
+        interval.
 
         The mean is over the layers `later`; it is NaN if it is undefined.
         """
@@ -190,7 +191,10 @@ def _marks(attention: Attention) -> dict[str, tuple[float, float]]:
 
 
 def _correlation(ranks: npt.NDArray[Any], other: npt.NDArray[Any]) -> float:
-    """Return Spearman's ρ between two layers' attention, over tokens dropped in neither; NaN if it is undefined."""
+    """Return Spearman's ρ between the attention of two layers to each token; NaN if it is undefined.
+
+    Only tokens that were dropped in neither layer count.
+    """
     both = (ranks > 0) & (other > 0)  # dropped tokens have no rank
     if both.sum() < 3 or np.ptp(ranks[both]) == 0 or np.ptp(other[both]) == 0:
         return np.nan
@@ -198,7 +202,8 @@ def _correlation(ranks: npt.NDArray[Any], other: npt.NDArray[Any]) -> float:
 
 
 def draw(runs: Sequence[Run], folder: Path, *, layer: int = 0, sample: str = "") -> list[Path]:
-    """Draw all pictures of the runs' attention, and write its figures to `attention.json`; return the files.
+    """Draw all pictures of the runs' captured attention, write the plotted values to `attention.json`; return the
+    files.
 
     Parameters
     ----------
@@ -245,20 +250,22 @@ def draw(runs: Sequence[Run], folder: Path, *, layer: int = 0, sample: str = "")
 
 
 def _allowed_layers(runs: Sequence[Run]) -> list[int]:
-    """Return each K for which layer K − 1 and a later layer were captured for every sample."""
+    """Return every layer number K for which layer K − 1 and some later layer were captured for every sample."""
     rows = [row for run in runs if run.folder for row in index_of(run.folder).values()]
     return [number + 1 for number in _shared_layers(rows)[:-1]]
 
 
 def _shared_layers(rows: Iterable[Mapping[str, Any]]) -> list[int]:
-    """Return the layers that were captured for every sample; `rows` are lines of `attention/index.jsonl`."""
+    """Return the layers that were captured for every sample. `rows` are the lines of `attention/index.jsonl`, one a
+    sample.
+    """
     return sorted(set.intersection(*({*row["layers"]} for row in rows)))
 
 
 def _names(runs: Sequence[Run]) -> list[str]:
-    """Return a unique name per run: its setting (such as `fast_v-0.5-layer2`), with task and checkpoint if they differ.
+    """Return a unique name per run: its method (such as `fast_v-0.5-layer2`), with task and checkpoint if these differ.
 
-    If names are still equal, they get the run's folder.
+    Names that are still equal get the path of the run's folder.
     """
     tasks, models = len({run.key for run in runs}) > 1, len({run.checkpoint for run in runs}) > 1
     names = [
@@ -269,9 +276,9 @@ def _names(runs: Sequence[Run]) -> list[str]:
 
 
 def _figures(capture: Seen, layer: int) -> dict[str, Any]:
-    """Return a run's part of `attention.json`: its samples, layers, attention shares and rank correlations, for JSON.
+    """Return a run's part of `attention.json`: its samples, layers, attention shares and rank correlations.
 
-    `layer` is the layer whose ranking of tokens is compared with that of later layers.
+    `layer` is the layer K at which FastV drops tokens; layer K − 1's ranking of tokens is compared with later layers'.
     """
     last = capture.last_layers()
     mass = {
@@ -314,7 +321,7 @@ def _samples(seen: Sequence[Seen]) -> str:
 
 
 def _lines(seen: Sequence[Seen]) -> list[tuple[Seen, dict[str, Any]]]:
-    """Return the runs, each with matplotlib's line style; base (nothing removed) is last, dashed on top of others."""
+    """Return each run with matplotlib's line style. The run without compression is last: dashed, on top of others."""
     looks = [
         (capture, {"color": BASE, "linestyle": "--"} if capture.run.method == Base().label else {"color": ink})
         for capture, ink in zip(seen, palette(len(seen)), strict=True)
@@ -323,7 +330,9 @@ def _lines(seen: Sequence[Seen]) -> list[tuple[Seen, dict[str, Any]]]:
 
 
 def _by_layer(panel: Any, layers: Sequence[int]) -> dict[str, Any]:
-    """Label the layers on a panel's x axis; return matplotlib's arguments for marks (none if there are many layers)."""
+    """Label the layers on a panel's x axis; return matplotlib's arguments for line markers ({} if there are many
+    layers).
+    """
     from matplotlib.ticker import MaxNLocator
 
     panel.set_xlim(layers[0], max(layers[-1], layers[0] + 1))
@@ -335,7 +344,7 @@ def _by_layer(panel: Any, layers: Sequence[int]) -> dict[str, Any]:
 
 
 def _heads(seen: Sequence[Seen]) -> Figure:
-    """Draw each head's attention to the audio, one panel per run and kind of attending token."""
+    """Draw the share of attention that each head gives to the audio, one panel per run and kind of attending token."""
     title = f"Attention to the audio, by layer and head ({_samples(seen)})"
     figure, grid = _figure(len(seen), len(ROWS), 11, 1 + 2.6 * len(seen), title)
     for row, capture in enumerate(seen):
@@ -358,7 +367,7 @@ def _name_layers(panel: Any, layers: Sequence[int]) -> None:
 
 
 def _layers(seen: Sequence[Seen]) -> Figure:
-    """Plot the share of attention to the audio by layer, a line per run; below, the first run's shares to all parts."""
+    """Plot each layer's share of attention to the audio, a line per run; below, the first run's shares to all parts."""
     title = f"Where attention goes, by layer ({_samples(seen)}; bands: 10th to 90th percentile)"
     figure, grid = _figure(2, len(ROWS), 12, 7.4, title, sharey=True)
     for place, kind in enumerate(ROWS):
@@ -437,7 +446,7 @@ def _foresight(seen: Sequence[Seen], layer: int) -> Figure:
 
 
 def _time(seen: Sequence[Seen], id_: str) -> Figure | None:
-    """Draw how much the question attends to each moment of a sample's audio, and which tokens pruners kept.
+    """Draw how much the question attends to each moment of a sample's audio, and which audio tokens pruners kept.
 
     Return None if the sample has no audio tokens, or if the model is not installed, since a token's duration is then
     unknown.
@@ -495,10 +504,11 @@ def _time(seen: Sequence[Seen], id_: str) -> Figure | None:
 
 
 def _clip(run: Run, id_: str, seconds: Sequence[float]) -> Clip | None:
-    """Join a sample's clips into one, each cut or padded to the duration of its tokens; None if a clip is missing.
+    """Join a sample's clips into one, each cut or padded to the duration of its audio tokens; None if a clip is
+    missing.
 
-    The clips are those of the task's data. The paths in the stored attention are not opened: the results may be
-    somebody else's.
+    The clips are read from the task's data. The paths in the stored attention are never opened, since the results may
+    come from somebody else.
     """
     sample = samples_in(run).get(id_)
     try:

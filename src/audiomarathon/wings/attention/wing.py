@@ -1,4 +1,4 @@
-"""The hooks of this wing, which the core calls."""
+"""This benchmark folder's `WING`: the methods through which the core finds the commands and pictures of attention."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ if TYPE_CHECKING:
 
 
 class Attention(Wing):
-    """Pictures of the attention that runs captured."""
+    """Adds `audiomarathon attention` and its pictures of captured attention."""
 
     key = "attention"
 
     def commands(self) -> Mapping[str, Commands]:
-        """Return `audiomarathon attention`, by the help's heading for it; see :meth:`Wing.commands`."""
+        """Return the command `audiomarathon attention`, as {heading in the help: {name: command}}."""
         from audiomarathon.wings.attention.commands import attention_app
 
         return {"Look at results": {"attention": attention_app}}
 
     def pictures(self, runs: Sequence[Run], folder: Path) -> None:
-        """Draw the attention of those runs that captured it into a folder; see :meth:`Wing.pictures`."""
+        """Draw the captured attention of the runs into a folder."""
         from audiomarathon.wings.attention.pictures import draw
 
         draw(runs, folder)

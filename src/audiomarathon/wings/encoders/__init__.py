@@ -1,1 +1,1 @@
-"""The wing of audio encoders: X-ARES, probes of embeddings, and the towers of audio LLMs."""
+"""Audio encoders: X-ARES' tasks, probes (small models trained on embeddings), and the audio towers of audio LLMs."""

@@ -1,7 +1,8 @@
 """Load X-ARES' four baseline encoders as released (0.1.3), with the faults that affect the scores it published.
 
-Audio is cut into pieces of 10 s; a last piece under 1 s is padded with zeros to 1 s. The classes name further
-faults; `hf:ID` loads the same model without any of these. The argument `model` is a hub id or a local copy.
+Audio is cut into pieces of 10 s; a last piece under 1 s is padded with zeros to 1 s. Each class
+documents further faults; `hf:ID` loads the same model without any of them. The argument `model` is a hub id or a local
+copy.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ class _Pieces(torch.nn.Module):
     sampling_rate = _RATE
 
     def forward(self, audio: torch.Tensor) -> torch.Tensor:
-        """Return the features of audio, shape (clips, frames, values), computed piece by piece.
+        """Return the features of audio, shape (clips, frames, values), computed for each piece of 10 s alone.
 
         `audio` has the shape (clips, samples), or (samples,) for one clip.
         """

@@ -1,4 +1,4 @@
-"""Check an encoder against X-ARES' ten rules, and for faults that these rules do not find."""
+"""Check an encoder against X-ARES' ten rules, and for faults that these rules do not cover."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     import torch
 
 _logger = logging.getLogger(__name__)
-HOP_OFF = "hop off"  # name of the finding that the measured hop differs from the declared hop
+HOP_OFF = "hop off"  # name of the fault that the measured hop (time between frames) differs from the declared one
 _NOT_FINITE = "not finite"
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A fault of an encoder: its name, such as "hop off", and one line about it."""
+    """A fault of an encoder: its name, such as "hop off", and a line that describes it."""
 
     name: str
     line: str
@@ -28,10 +28,10 @@ class Finding:
 
 @dataclass(frozen=True)
 class Checked:
-    """The result of a check.
+    """The result of checking an encoder.
 
-    `errors` has the first broken rule of X-ARES, or a line per input whose features are not finite. `findings` has all
-    other faults.
+    `errors` has the first rule of X-ARES that is broken, or a line per test input whose features are not finite.
+    `findings` has all other faults.
     """
 
     errors: tuple[str, ...] = ()
@@ -39,7 +39,7 @@ class Checked:
 
 
 def check_audio_encoder(encoder: Any) -> bool:
-    """Return whether X-ARES would accept an encoder; log the reason if not. Never raises."""
+    """Return whether X-ARES would accept an encoder; log the reason if it would not. Never raises an error."""
     broken = verdict(encoder, "cpu")
     if broken:
         _logger.error(broken)
@@ -47,7 +47,10 @@ def check_audio_encoder(encoder: Any) -> bool:
 
 
 def check_encoder(encoder: Encoder | torch.nn.Module, *, long: bool = False) -> Checked:
-    """Check an encoder, and leave it in eval mode without gradients. With `long`, also encode a clip of 600 s."""
+    """Check an encoder for faults; this switches it to eval mode without gradients.
+
+    With `long`, also encode a clip of 600 s.
+    """
     ready = encoder if isinstance(encoder, Encoder) else None
     broken = verdict(ready.module if ready else encoder, ready.device if ready else "cpu")
     if broken:
@@ -61,9 +64,9 @@ def check_encoder(encoder: Encoder | torch.nn.Module, *, long: bool = False) -> 
 
 
 def verdict(encoder: Any, device: str) -> str:
-    """Return a line about the first of X-ARES' ten rules that an encoder breaks, or about features that are no numbers.
+    """Return a line about the first of X-ARES' ten rules that an encoder breaks; "" if it breaks none.
 
-    "" if it breaks none.
+    Features that are not real numbers count as a broken rule too.
     """
     try:
         with blaming("the encoder cannot encode audio of shape [2, 50000]:", EncoderError):
@@ -92,9 +95,9 @@ def _verdicts(encoder: Any, device: str) -> Iterator[tuple[bool, str]]:
 
 
 def _findings(encoder: Encoder, long: bool) -> Iterator[Finding]:
-    """Yield faults that X-ARES does not check for; skip test clips that are longer than the encoder accepts.
+    """Yield the faults of an encoder that X-ARES does not check for.
 
-    With `long`, also encode a clip of 600 s.
+    Test clips that are longer than the encoder accepts are skipped. With `long`, also encode a clip of 600 s.
     """
     import torch
 
@@ -149,7 +152,7 @@ def _findings(encoder: Encoder, long: bool) -> Iterator[Finding]:
 
 
 def hop_off(encoder: Encoder) -> str:
-    """Return a line if the measured hop (milliseconds between frames) is not the declared `hop_size_in_ms`; else ""."""
+    """Return a line if the measured hop (milliseconds between frames) differs from `hop_size_in_ms`; else ""."""
     for seconds in (1, 3, 10):
         if seconds > (encoder.max_seconds or seconds):
             break
@@ -169,7 +172,7 @@ def _apart(first: torch.Tensor, second: torch.Tensor, limit: float) -> str:
 
 
 def _noise(rows: int, samples: int) -> torch.Tensor:
-    """Return seeded noise, shape (rows, samples), without changing torch's global random generator."""
+    """Return seeded noise, shape (rows, samples), without using torch's global random generator."""
     import torch
 
     return torch.randn(rows, samples, generator=torch.Generator().manual_seed(0))

@@ -1,4 +1,4 @@
-"""`audiomarathon encoder`: probe frozen audio encoders on X-ARES' tasks."""
+"""`audiomarathon encoder`: probe frozen audio encoders (fit small models on their embeddings) on X-ARES' tasks."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ _TRIED = 20  # number of clips to encode for an estimate of the time
 
 @dataclass(frozen=True)
 class Probing:
-    """Options that the commands of `encoder` share: where data and results are, and how to load an encoder."""
+    """Options that the commands of `audiomarathon encoder` share: data and results folders, how to load an encoder."""
 
     data: _Data = None
     results: _Results = _RESULTS
@@ -90,11 +90,11 @@ class Probing:
 
     @property
     def arguments(self) -> dict[str, str]:
-        """The values of --encoder-arg, by name: arguments for the encoder's class."""
+        """The values of --encoder-arg as {name: text}: arguments for the encoder's class."""
         return _by_name(self.encoder_arg)
 
     def check(self, tasks: str, model: str = "") -> None:
-        """Refuse unknown tasks or models, and data that is not a folder, before anything is loaded."""
+        """Raise an error for unknown tasks or models, and for data that is not a folder, before anything is loaded."""
         if model:
             get_model(model)
         for name in (word for word in tasks.split(",") if not word.strip().lower().endswith(".py")):
@@ -103,7 +103,7 @@ class Probing:
             raise MissingDataError(f"{self.data}: not a folder; name the data root with --data, or mini")
 
     def on_workers(self, loaded: Encoder, name: str, ray: Ray | None) -> AbstractContextManager[Encoder]:
-        """Return a context in which the loaded encoder runs on Ray's workers; without `ray`, in this process."""
+        """Return a context whose value is the encoder: run on Ray's workers if `ray` is set, else in this process."""
         if ray is None:
             return nullcontext(loaded)
         from audiomarathon.wings.encoders.probing.ray_encoder import shared_out
@@ -469,7 +469,7 @@ def prune(
 def _probed(
     model: str, tasks: str, limit: int, probing: Probing, probe: Callable[..., Iterator[Result]]
 ) -> tuple[list[Run], int]:
-    """Load a model, probe it on each task, and return the runs and the exit code."""
+    """Load a model's tower, probe it on each task with `probe`, and return (runs, exit code)."""
     from audiomarathon.wings.encoders.probing.evaluate import checked_device, read_tasks
     from audiomarathon.wings.encoders.probing.towers import check_labels
 
@@ -483,7 +483,7 @@ def _probed(
 def _finish(
     works: Sequence[Iterator[Result]], results: Path, view: Callable[[list[Score]], Table] | None = None
 ) -> int:
-    """Run the probes, show their scores as a table made by `view` (default: all encoders); return the exit code."""
+    """Run the probes, print their scores as a table made by `view` (default: all encoders); return the exit code."""
     from audiomarathon.report import render
     from audiomarathon.runs.folder import what_failed
     from audiomarathon.wings.encoders.report.encoder_tables import encoder_scores
@@ -500,7 +500,7 @@ def _finish(
 
 
 def _done(works: Sequence[Iterator[Result]]) -> tuple[list[Run], int]:
-    """Run the probes of all tasks; return their runs and the exit code."""
+    """Run the probes of all tasks; return (their runs, exit code)."""
     from audiomarathon.runs.read import Run
     from audiomarathon.wings.encoders.probing.evaluate import tried
 

@@ -1,4 +1,4 @@
-"""Define control encoders that a useful encoder must beat: spectrogram, random weights, length and loudness, noise."""
+"""Control encoders, which a useful encoder must beat: spectrogram, random weights, length and loudness, noise."""
 
 from __future__ import annotations
 
@@ -57,10 +57,10 @@ class RandomEncoder(torch.nn.Module):
 
 
 class LengthLoudnessEncoder(torch.nn.Module):
-    """One frame per clip, which encodes only the clip's length and loudness.
+    """An encoder with one frame per clip, which encodes only the clip's length and loudness.
 
-    Each number is encoded by 32 Gaussian bumps along a scale. Two plain numbers would be lost, because probes
-    scale each embedding to mean 0 and variance 1.
+    Each of the two numbers is encoded by 32 Gaussian bumps along a scale. Two plain numbers would be lost, because
+    probes scale each embedding to mean 0 and variance 1.
     """
 
     sampling_rate, output_dim, hop_size_in_ms = 16_000, 64, 1000
@@ -87,7 +87,10 @@ class LengthLoudnessEncoder(torch.nn.Module):
 
 
 class NoiseEncoder(torch.nn.Module):
-    """Noise seeded by a hash of the clip's samples: a rerun gives the same noise, from which nothing can be learned."""
+    """An encoder whose features are noise, seeded by a hash of the clip's samples.
+
+    So a rerun gives the same features, from which nothing can be learned.
+    """
 
     sampling_rate, output_dim, hop_size_in_ms = 16_000, 64, 40
 

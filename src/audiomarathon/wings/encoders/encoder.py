@@ -1,4 +1,4 @@
-"""A frozen audio encoder, ready to use.
+"""A frozen audio encoder behind one interface.
 
 The interface is X-ARES': an `nn.Module` with `sampling_rate`, `output_dim` and `hop_size_in_ms` that turns float32
 `[B, T]` into `[B, T', D]`. Two additions are optional: the attribute `max_seconds`, and `forward(audio, lengths=None)`,
@@ -31,7 +31,7 @@ _ANY_RUN = ("training", "device", "name_or_path")  # attributes that do not chan
 
 @dataclass
 class Encoder:
-    """An encoder, ready to use.
+    """An audio encoder with frozen weights, on its device.
 
     Attributes
     ----------
@@ -106,9 +106,10 @@ class Encoder:
 
 
 def unusable(features: Any) -> str:
-    """Return why features are not a plain tensor of real numbers, shape (clips, frames, D); "" if they are.
+    """Return why features are not a dense floating-point tensor of shape (clips, frames, D); "" if they are.
 
-    A conversion would lose the imaginary part of complex numbers, and the precision of integers beyond 2²⁴.
+    Complex numbers and integers are refused, since their conversion to float32 would lose the imaginary part, or
+    precision beyond 2²⁴.
     """
     import torch
 
@@ -132,7 +133,7 @@ def from_module(
     device: str = "cpu",
     files: Iterable[Path] = (),
 ) -> Encoder:
-    """Wrap an `nn.Module` as an :class:`Encoder`: in eval mode, without gradients, on a device.
+    """Wrap an `nn.Module` as an :class:`Encoder`: in eval mode, without gradients, moved to `device`.
 
     Parameters
     ----------
@@ -173,7 +174,7 @@ def loading(name: str) -> AbstractContextManager[None]:
 
 
 def source_hash_of(kind: type, files: Iterable[Path]) -> str:
-    """Return a hash of the code in `files` and in the source files of a class and its base classes.
+    """Return a hash of the code in `files`, and in the source files of a class and its base classes.
 
     Base classes of torch are left out.
     """
@@ -190,7 +191,7 @@ def source_hash_of(kind: type, files: Iterable[Path]) -> str:
 
 
 def _state_hash(module: torch.nn.Module) -> str:
-    """Return a hash of every tensor (name, dtype, shape, bytes) and every plain attribute of a module and its parts."""
+    """Return a hash of a module: the name, dtype, shape and bytes of all its tensors, and its plain attributes."""
     digest = hashlib.sha256()
     for name, tensor in itertools.chain(module.named_parameters(), module.named_buffers()):
         _feed(digest, name, tensor)
@@ -202,7 +203,7 @@ def _state_hash(module: torch.nn.Module) -> str:
 
 
 def _feed(digest: hashlib._Hash, name: str, value: Any) -> None:
-    """Add an attribute's name and value to a hash, including tensors, arrays and modules inside lists and dicts."""
+    """Add an attribute's name and value to a hash; tensors, arrays and modules inside lists and dicts count too."""
     import numpy as np
     import torch
 

@@ -1,4 +1,8 @@
-"""Load encoders from transformers: last layer, true hop, each clip normalised alone, no frames of padding."""
+"""Load audio encoders from transformers so that their features are correct.
+
+Features come from the last layer, with the true hop (time between frames). Each clip is normalised alone, and frames of
+padding are removed.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +33,7 @@ def hugging_face_encoder(model: str) -> torch.nn.Module:
 
 
 def from_checkpoint(model: str) -> tuple[Checkpoint, Any, Any]:
-    """Find a checkpoint (hub id or folder); return it, its feature extractor, and its model (float32, eval mode)."""
+    """Find a checkpoint by hub id or folder; return (checkpoint, feature extractor, model in float32 and eval mode)."""
     checkpoint = find_checkpoint(model, named="name a folder that holds the checkpoint: hf:FOLDER")
     with loading(checkpoint.path, "an audio encoder"):
         kind = AutoConfig.from_pretrained(checkpoint.path).model_type
@@ -46,13 +50,16 @@ def from_checkpoint(model: str) -> tuple[Checkpoint, Any, Any]:
 
 
 def normalised(audio: torch.Tensor, dim: int | None = None) -> torch.Tensor:
-    """Return samples with mean 0 and variance 1, over `dim` or all dimensions, as Wav2Vec2FeatureExtractor does."""
+    """Scale samples to mean 0 and variance 1, over `dim` or over all dimensions, as Wav2Vec2FeatureExtractor does."""
     deviation = (audio.var(dim, correction=0, keepdim=True) + 1e-7).sqrt()
     return (audio - audio.mean(dim, keepdim=True)) / deviation
 
 
 class WaveformEncoder(torch.nn.Module):
-    """Strided convolutions and a transformer over the waveform. Padding changes features, so it takes no lengths."""
+    """Encoders that read the waveform (wav2vec2, HuBERT, WavLM, data2vec-audio).
+
+    Padding would change their features, so `forward` takes no lengths, and clips of a batch must be equally long.
+    """
 
     def __init__(self, checkpoint: Checkpoint, extractor: Any, model: Any) -> None:
         super().__init__()
@@ -65,7 +72,7 @@ class WaveformEncoder(torch.nn.Module):
             self.least = (self.least - 1) * stride + kernel
 
     def forward(self, audio: torch.Tensor) -> torch.Tensor:
-        """Return the output of the last layer, shape (clips, frames, values), of audio, shape (clips, samples).
+        """Return the output of the last layer, shape (clips, frames, values), for audio, shape (clips, samples).
 
         Each clip is normalised alone.
         """
@@ -76,7 +83,9 @@ class WaveformEncoder(torch.nn.Module):
 
 
 class SpectrogramEncoder(torch.nn.Module):
-    """Whisper's encoder or AST. Spectrograms are padded to a fixed length, and only the frames of the clip are kept.
+    """Encoders that read a spectrogram (Whisper's encoder, AST).
+
+    Spectrograms are padded to a fixed length, and only the frames of the clip are kept.
 
     Whisper's frames are kept if they begin within the clip, AST's patches if they lie within it; at least one is kept.
     """
@@ -99,7 +108,7 @@ class SpectrogramEncoder(torch.nn.Module):
         self.hop_size_in_ms = self.hop / rate * 1000
 
     def forward(self, audio: torch.Tensor, lengths: torch.Tensor | None = None) -> Any:
-        """Return features, shape (clips, frames, values), of audio, shape (clips, samples).
+        """Return features, shape (clips, frames, values), for audio, shape (clips, samples).
 
         With `lengths` (each clip's number of samples without padding), also return each clip's number of frames. AST's
         patches are averaged over frequencies.

@@ -1,4 +1,4 @@
-"""AudioMarathon's tasks as tasks for encoders: which class does a clip of 90 to 300 seconds have?
+"""AudioMarathon's own tasks as tasks for encoders: which class does a clip of 90 to 300 seconds belong to?
 
 A clip's label is :attr:`Sample.stratum`, and folds keep clusters whole. A clip has the id and prompt of its home task
 (the task of AudioMarathon), so a probe of a model can be compared with the model's replies.
@@ -27,12 +27,12 @@ _LABELLED = ("tau", "gtzan", "vesus", "had", "vox", "vox_age", "desed")  # tasks
 
 @dataclass(frozen=True, kw_only=True)
 class LongTask(EncoderTask):
-    """A task of AudioMarathon (`home`) turned into a task for encoders: probes predict the class of a clip."""
+    """A task of AudioMarathon (`home`) as a task for encoders: probes predict the class of a clip."""
 
     home: Task
 
     def find(self, root: Path) -> Path:
-        """Return the home task's folder under a root, else under `AUDIOMARATHON_DATA` if that is set."""
+        """Return the folder of AudioMarathon's task under `root`, or else under `AUDIOMARATHON_DATA` if that is set."""
         try:
             return task_folder(self.home, root, os.environ)
         except MissingDataError:
@@ -41,11 +41,13 @@ class LongTask(EncoderTask):
             return task_folder(self.home, None, os.environ)
 
     def load(self, folder: Path, filters: Filters = Filters()) -> Loaded:
-        """Read a folder of the home task; return its samples and bad rows, as :meth:`Task.load` does."""
+        """Read AudioMarathon's task from a folder; return its samples and bad rows, as :meth:`Task.load` does."""
         return self.home.load(folder, filters)
 
     def read(self, root: Path, *, limit: int = 0, mini: bool = False) -> Dataset:  # noqa: ARG002
-        """Return the home task's clips, each labelled with its class; `limit` is explained in :meth:`EncoderTask.read`.
+        """Return the clips of AudioMarathon's task, each labelled with its class.
+
+        `limit` limits the number of clips; :meth:`EncoderTask.read` explains how.
 
         A clip's `facts` hold its prompt in the home task. `mini` has no effect: there is no small variant.
         """
@@ -82,9 +84,9 @@ LONG = Benchmark(
 
 
 def encoder_tasks(names: Sequence[str], encoder: Any = None) -> list[EncoderTask]:
-    """Return tasks by name: "long" for all tasks of this file's benchmark `LONG`, or `long/tau` for one of them.
+    """Return tasks by name: "long" for all of AudioMarathon's tasks as encoder tasks, `long/tau` for one of them.
 
-    Other names are tasks of X-ARES, which :func:`named` finds; it also explains `encoder`.
+    Other names are tasks of X-ARES; :func:`named` finds these, and explains `encoder`.
     """
     tasks: dict[str, EncoderTask] = {}
     for name in map(str.strip, names):

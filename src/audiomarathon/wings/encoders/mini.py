@@ -1,6 +1,7 @@
 """The mini benchmark's encoder tasks: every public task of X-ARES, as tars of short synthetic clips.
 
-The clips come from a small pool, so a sound stands for several classes of a large task. Scores say nothing.
+The clips come from a small pool of sounds, so in a large task several classes share a sound. Scores on them mean
+nothing.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _LARGE = 60  # a task with more classes has one clip per class in each part
 
 
 def write(root: Path) -> None:
-    """Write every public task into `xares/<name>/` of a data root."""
+    """Write the mini benchmark's data of every public X-ARES task into `xares/<name>/` of a data root."""
     for task in TASKS:
         if not task.private:
             takes = itertools.count()
@@ -48,7 +49,7 @@ def write(root: Path) -> None:
 def _clips(task: EncoderTask, takes: Iterator[int]) -> Iterator[tuple[str, bytes, Any]]:
     """Yield (key, audio, JSON) of each clip of a part ("train", a fold, …) of a task's data.
 
-    Each number from `takes` seeds another recording of the same sounds.
+    Each number from `takes` seeds another recording of the sounds.
     """
     classes = sorted(task.classes) if isinstance(task.classes, frozenset) else [f"c{n:04}" for n in range(task.classes)]
     classes = classes or [str(n) for n in range(10)]
@@ -81,10 +82,7 @@ def _meta(task: EncoderTask, classes: list[str], heard: list[int], speaker: dict
 
 @cache
 def _sound(sounds: tuple[int, ...], take: int) -> bytes:
-    """Return a FLAC file of the sounds, one after the other.
-
-    Sounds are numbered; `take` is the number of their recording.
-    """
+    """Return a FLAC file in which the numbered sounds follow each other; `take` seeds their recordings."""
     stream = io.BytesIO()
     samples = np.concatenate([_part(sound, take) for sound in sounds])
     soundfile.write(stream, samples, _RATE, format="FLAC", subtype="PCM_16")
@@ -92,9 +90,9 @@ def _sound(sounds: tuple[int, ...], take: int) -> bytes:
 
 
 def _part(sound: int, take: int) -> Signal:
-    """Return recording number `take` of a sound: noise with a bump in its spectrum, and a hum.
+    """Return a recording of a sound: noise with a bump in its spectrum, and a hum. `take` seeds the recording.
 
-    The sound's number decides the frequencies of bump and hum.
+    The number `sound` sets the frequencies of bump and hum.
     """
     rng = world.stream(42, "benchmark", 103, sound, take)
     n, shift = round(_SECONDS * _RATE), rng.uniform(0.98, 1.02)

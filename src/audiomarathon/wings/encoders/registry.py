@@ -1,4 +1,7 @@
-"""Find an audio encoder by name and load it: built in, from a plug-in, a file or the hub, or a tower."""
+"""Find an audio encoder by name and load it.
+
+It may be built in, from a plug-in, a Python file or the hub, or the audio tower of an audio LLM.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +25,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class EncoderSpec:
-    """A named encoder. Plug-ins add encoders by entry points in the group `audiomarathon.encoders`.
+    """The name of an encoder, and the function that makes it.
 
-    `make` takes the arguments given by `--encoder-arg` and returns the module.
+    Plug-ins add encoders by entry points in the group `audiomarathon.encoders`.
+
+    `make` takes the arguments of `--encoder-arg` as keywords and returns the `nn.Module`.
     """
 
     key: str
@@ -56,7 +61,7 @@ def all_encoders() -> tuple[EncoderSpec, ...]:
 
 
 def load_encoder(name: str, arguments: Mapping[str, str] | None = None, device: str = "cpu") -> Encoder:
-    """Load an encoder.
+    """Load an audio encoder by its name.
 
     Parameters
     ----------
@@ -106,7 +111,7 @@ def load_encoder(name: str, arguments: Mapping[str, str] | None = None, device: 
 
 
 def _class_in(path: Path, wanted: str | None) -> type[torch.nn.Module]:
-    """Return the class `wanted` of a Python file; if it is None, the file's only class named …Encoder.
+    """Return the class called `wanted` in a Python file; if `wanted` is None, the file's only class named …Encoder.
 
     Imported classes do not count.
     """

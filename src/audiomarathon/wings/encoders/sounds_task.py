@@ -1,4 +1,4 @@
-"""Write a small encoder task in X-ARES' format: which of ten scenes is heard in a synthetic clip."""
+"""Write a small encoder task in X-ARES' format: which of ten scenes is a synthetic clip from?"""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def {name}_config(encoder) -> TaskConfig:
 
 
 def write_task(root: Path, *, clips: int = 6, seconds: tuple[float, float] = (0.1, 0.2)) -> Path:
-    """Write the task's tars of clips into `<root>/sounds`, and its task file into `root`; return the task file.
+    """Write the task's clips as tars into `<root>/sounds`, and its task file into `root`; return the task file.
 
     Parameters
     ----------
     clips
         Number of clips of each of the ten scenes in each of the five folds.
     seconds
-        Shortest and longest clip.
+        Length of the shortest and of the longest clip.
     """
     labels = world.labels_of("tau")
     for fold in range(1, 6):

@@ -1,9 +1,9 @@
 """Use the audio tower inside an audio LLM as an encoder: `tower:MODEL[@point]`, read by hooks in one prefill.
 
-Points, in the order in which audio passes them: `tower.i` (output of the tower's layer i), `tower` (output of the
-tower), `projector` (input of the LLM), `llm.k` (output of the LLM's layer k), `llm.last` (output of its last layer),
-and `text` (the last token of the prompt after all layers). Each clip is read alone, so no other clip changes its
-embedding. The padding of a clip's last window is left out.
+Hidden states are read at points. In the order in which audio passes them, these are: `tower.i` (output of the tower's
+layer i), `tower` (output of the tower), `projector` (input of the LLM), `llm.k` (output of the LLM's layer k),
+`llm.last` (output of its last layer), and `text` (the last token of the prompt after all layers). Each clip is read
+alone, so no other clip changes its embedding. The padding of a clip's last window is left out.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ from audiomarathon.wings.encoders.encoder import Encoder, source_hash_of
 
 PROMPT = "Describe the audio."
 Applied = Callable[[AudioLM, Inputs], AbstractContextManager[Trace]]
-"""A method's `applied_to`: returns a context manager that changes the model during a prefill."""
+"""A compression method's `applied_to`: it returns a context manager that changes the model during a prefill."""
 _ARGUMENTS = ("checkpoint", "dtype", "attention", "prompt")
 _LEAST_S, _PROBE_S = 0.1, 16.0  # pad shorter clips to this; measure sizes and hops on noise of this length
 
 
 @dataclass(frozen=True)
 class Reading:
-    """The hidden states of a clip at every point, from one prefill.
+    """The hidden states of a clip at every point of an audio LLM, from one prefill.
 
     Attributes
     ----------
     rows
-        The clip's hidden states by point, without padding: float32, shape (frames or tokens, values), on the CPU.
+        {point: the clip's hidden states without padding}; float32, shape (frames or tokens, values), on the CPU.
     kept
-        Whether each audio token of the prompt was kept, shape (audio tokens,).
+        Whether the compression method kept each audio token of the prompt, shape (audio tokens,).
     merged
-        Whether tokens were merged.
+        Whether the method merged tokens.
     """
 
     rows: Mapping[str, torch.Tensor]
@@ -56,9 +56,9 @@ class Reading:
     merged: bool = False
 
     def pooled(self, points: Mapping[str, int]) -> torch.Tensor:
-        """Return the mean hidden state at each point, concatenated, shape (sum of sizes,).
+        """Average the hidden states at each point over time, and concatenate the means, shape (sum of sizes,).
 
-        `points` maps each point to the size of its hidden states. A point without states gives zeros.
+        `points` is {point: size of its hidden states}. A point without hidden states gives zeros.
         """
         none = {point: torch.zeros(1, size) for point, size in points.items()}
         chosen = {point: self.rows[point] if len(self.rows[point]) else none[point] for point in points}
@@ -67,16 +67,16 @@ class Reading:
 
 @dataclass(frozen=True)
 class Tower:
-    """An audio LLM whose hidden states are read.
+    """An audio LLM, with what is needed to read its hidden states at named points.
 
     Attributes
     ----------
     name
-        Folder name of the checkpoint.
+        Name of the checkpoint's folder.
     identity
         Everything that the hidden states depend on (checkpoint, precision, prompt), JSON-compatible.
     sizes, hops
-        For each point: number of values in a row, and milliseconds between rows.
+        For each point: number of values in a hidden state, and milliseconds between hidden states.
     max_seconds
         Longest clip in seconds that the model accepts; None for no limit.
     """
@@ -91,7 +91,10 @@ class Tower:
 
     @classmethod
     def of(cls, lm: AudioLM, name: str, identity: Mapping[str, Any], prompt: str = PROMPT) -> Tower:
-        """Wrap a loaded model as a tower, and measure each point's size and hop on 16 s of noise."""
+        """Wrap a loaded audio LLM as a tower, and measure the size and hop at each point on 16 s of noise.
+
+        A hop is the time between two hidden states.
+        """
         tower = cls(lm, name, {**identity, "prompt": prompt}, prompt)
         noise = torch.randn(int(_PROBE_S * lm.sampling_rate), generator=torch.Generator().manual_seed(0)) * 0.1
         rows = tower.read(noise.numpy()).rows
@@ -99,7 +102,7 @@ class Tower:
         return replace(tower, sizes={point: states.shape[1] for point, states in rows.items()}, hops=hops)
 
     def point(self, name: str) -> str:
-        """Check that the model has this point (such as `tower.3`), and return its name; `llm.last` becomes `llm.k`.
+        """Check that the model has the point `name` (such as `tower.3`), and return it; `llm.last` becomes `llm.k`.
 
         Raises
         ------
@@ -114,16 +117,16 @@ class Tower:
         return point
 
     def read(self, wave: Waveform, applied: Applied | None = None, text: str = "", seed: int = 0) -> Reading:
-        """Prefill once with a clip and a prompt, and return the hidden states at every point.
+        """Prefill once with a clip and a prompt, and return the clip's hidden states at every point.
 
         Parameters
         ----------
         wave
             Mono samples at the model's rate.
         applied
-            Method to apply during the prefill; None for no method. With a method, rows hold only the kept tokens. If it
-            merges tokens, points before the merge are missing. If it drops or merges inside the tower, only points
-            after the last layer with a drop or merge are there.
+            Compression method to apply during the prefill; None for no method. With a method, the result holds only
+            kept tokens. If the method merges tokens, the points before the merge are missing. If it drops or merges
+            inside the tower, only the points after its last drop or merge are there.
         text
             The prompt; "" for the tower's prompt.
         seed
@@ -169,7 +172,7 @@ class Tower:
         return Reading(rows, torch.isin(spots, kept), bool(done.merges))
 
     def _left_in_tower(self, seen: Mapping[str, torch.Tensor], inputs: Inputs) -> torch.Tensor | None:
-        """Return the output of the tower's last layer if states were dropped inside the tower, else None."""
+        """Return the output of the tower's last layer if hidden states were dropped inside the tower, else None."""
         last = seen[f"tower.{len(self.lm.tower_layers) - 1}"]
         if self.lm.no_tower_drop:
             return None
@@ -181,7 +184,7 @@ class Tower:
         self, state: torch.Tensor, left: torch.Tensor, inputs: Inputs, kept: torch.Tensor, spots: torch.Tensor,
         is_heard: torch.Tensor,
     ) -> torch.Tensor:  # fmt: skip
-        """Return the indices of those hidden states at a point that belong to kept audio tokens, without padding.
+        """Return the indices of the hidden states at a point that belong to kept audio tokens, without padding.
 
         Parameters
         ----------
@@ -212,9 +215,9 @@ class Tower:
     def _heard_frames(
         self, state: torch.Tensor, output: torch.Tensor, inputs: Inputs, tokens: int, samples: int
     ) -> tuple[int, int]:
-        """Return the number of tower frames per audio token, and the number of tower frames without padding.
+        """Return (tower frames per audio token, number of tower frames without padding).
 
-        Padding to a full window is left out: frames that begin after the clip's end, or that belong to no token.
+        Frames that begin after the clip's end, or that belong to no token, are padding of the tower's last window.
         """
         if not self.lm.encoder_window_seconds or state.dim() < 3:
             per = max(1, state.shape[:-1].numel() // tokens)
@@ -228,10 +231,10 @@ class Tower:
 
 @contextmanager
 def _watching(lm: AudioLM) -> Any:
-    """Yield a dict that a prefill in the `with` block fills: hidden states by point.
+    """Yield a dict {point: hidden states}, which a prefill inside the `with` block fills.
 
-    The points are the output of each layer, and the input of the LLM. The decoder of an encoder-decoder holds no audio,
-    so its layers are not points.
+    The points are the output of each layer, and the input of the LLM. The decoder of an encoder-decoder model has no
+    audio tokens, so its layers are not points.
     """
     seen: dict[str, torch.Tensor] = {}
     names = {f"tower.{i}": layer for i, layer in enumerate(lm.tower_layers)} | {"tower": lm.audio_encoder}
@@ -256,18 +259,18 @@ def _watching(lm: AudioLM) -> Any:
 
 
 class TowerEncoder(nn.Module):
-    """Encoder that returns the frames at one point of a tower.
+    """An encoder whose features are the hidden states at one point of an audio LLM.
 
-    Without a point, it returns a single frame per clip: the means at all points, concatenated.
+    Without a point, it returns a single frame per clip: the mean hidden states at all points, concatenated.
 
     Attributes
     ----------
     applied
-        Method to apply; None for no method.
+        Compression method to apply; None for no method.
     asked
-        The prompt and its seed; None for the tower's prompt and a seed made from the clip.
+        (prompt, seed of random methods); None for the tower's prompt and a seed made from the clip.
     last
-        The reading of the last clip.
+        The hidden states of the last clip.
     """
 
     def __init__(self, tower: Tower, point: str = "", points: Mapping[str, int] | None = None) -> None:
@@ -281,7 +284,7 @@ class TowerEncoder(nn.Module):
         self.last: Reading | None = None
 
     def forward(self, audio: torch.Tensor, lengths: torch.Tensor | None = None) -> Any:
-        """Read clips (the rows of `audio`) one by one, and return their features, shape (clips, frames, values).
+        """Encode clips (the rows of `audio`) one by one, and return their features, shape (clips, frames, values).
 
         With `lengths` (each clip's number of samples without padding), also return each clip's number of frames.
         """
@@ -303,7 +306,7 @@ class TowerEncoder(nn.Module):
 
 
 def load_tower(name: str, arguments: Mapping[str, Any], device: str) -> Encoder:
-    """Load `tower:MODEL[@point]`; the default point is `tower`, the output of the audio tower.
+    """Load `tower:MODEL[@point]` as an encoder; the default point is `tower`, the output of the audio tower.
 
     Parameters
     ----------
@@ -342,9 +345,9 @@ def load_tower(name: str, arguments: Mapping[str, Any], device: str) -> Encoder:
 
 
 def at_point(tower: Tower, point: str = "", device: str = "cpu", points: Mapping[str, int] | None = None) -> Encoder:
-    """Return an encoder that gives the frames at one point of a tower.
+    """Return an encoder whose features are the hidden states at one point of a tower.
 
-    Without `point`, it gives one frame per clip: the means at all points (or at `points`), concatenated.
+    Without `point`, it gives one frame per clip: the mean hidden states at all points (or at `points`), concatenated.
     """
     module = TowerEncoder(tower, point, points).eval()
     name, identity = f"{tower.name}@{point}" if point else tower.name, {**tower.identity, "points": module.points}

@@ -1,4 +1,4 @@
-"""The hooks of this wing, which the core calls."""
+"""This benchmark folder's `WING`: the methods through which the core finds encoders' tasks, commands and sections."""
 
 from __future__ import annotations
 
@@ -19,51 +19,48 @@ if TYPE_CHECKING:
 
 
 class Encoders(Wing):
-    """Audio encoders, and the towers of audio LLMs, probed on X-ARES' tasks and on AudioMarathon's long clips."""
+    """Adds X-ARES, and probes of audio encoders and of audio LLMs' towers on X-ARES' and AudioMarathon's clips."""
 
     key = "encoders"
 
     def benchmarks(self) -> Sequence[Benchmark]:
-        """Return X-ARES, and AudioMarathon's tasks as tasks for encoders; see :meth:`Wing.benchmarks`."""
+        """Return two benchmarks: X-ARES, and AudioMarathon's tasks as tasks for encoders."""
         from audiomarathon.wings.encoders.home_tasks import LONG
         from audiomarathon.wings.encoders.xares.benchmark import XARES
 
         return (XARES, LONG)
 
     def task(self, name: str) -> Task | None:
-        """Return a task from a user's X-ARES file, by the key of its runs, or None; see :meth:`Wing.task`."""
+        """Return a task from a user's X-ARES task file, which only its runs know; None for other names."""
         from audiomarathon.wings.encoders.xares.task_config import on_record
 
         return on_record(name)
 
     def mini(self, root: Path) -> None:
-        """Write short synthetic clips for X-ARES' public tasks into a data root; see :meth:`Wing.mini`."""
+        """Write the mini benchmark's clips for X-ARES' public tasks into a data root."""
         from audiomarathon.wings.encoders.mini import write
 
         write(root)
 
     def commands(self) -> Mapping[str, Commands]:
-        """Return `audiomarathon encoder`, by the help's heading for it; see :meth:`Wing.commands`."""
+        """Return the command group `audiomarathon encoder`, as {heading in the help: {name: commands}}."""
         from audiomarathon.wings.encoders.commands import encoder_app
 
         return {"Other benchmarks, and their files": {"encoder": encoder_app}}
 
     def templates(self) -> Mapping[str, Template]:
-        """Return the package that `audiomarathon new encoder` writes; see :meth:`Wing.templates`."""
+        """Return the package template that `audiomarathon new encoder` fills in, as {name: template}."""
         folder = Path(__file__).parent / "new_template"
         return {"encoder": Template(folder, "audiomarathon encoder check {name}", _taken)}
 
     def sections(self, data: PageData) -> Sequence[Section]:
-        """Return the page's sections: encoders' scores, towers alone, towers beside their models' replies.
-
-        See :meth:`Wing.sections`.
-        """
+        """Return the report page's sections: encoders' scores, towers alone, towers beside their models' replies."""
         from audiomarathon.wings.encoders.report.sections import sections
 
         return sections(data.runs)
 
     def tables(self, runs: Sequence[Run]) -> Sequence[Table]:
-        """Return tables of encoders' scores (baselines also beside published scores); see :meth:`Wing.tables`."""
+        """Return tables of encoders' scores; X-ARES' baseline encoders also get one beside the published scores."""
         from audiomarathon.wings.encoders.report.encoder_sections import score_tables
         from audiomarathon.wings.encoders.report.tower_sections import of_encoders
         from audiomarathon.wings.encoders.results.scores import task_scores

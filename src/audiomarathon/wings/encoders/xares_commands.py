@@ -1,4 +1,4 @@
-"""X-ARES' own interfaces for the folder X-ARES/: `python -m xares.run`, and `XaresTask` from Python."""
+"""X-ARES' own interfaces for the folder X-ARES/: the command `python -m xares.run`, the Python class `XaresTask`."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ Scored = tuple[float, int]
 
 
 class XaresTask:
-    """A task and the encoder to evaluate on it, with the methods of X-ARES' class of this name.
+    """A task and the encoder to evaluate on it, with the methods of X-ARES' class of the same name.
 
     Parameters
     ----------
@@ -61,22 +61,22 @@ class XaresTask:
 
     @cached_property
     def encoder(self) -> Encoder:
-        """The encoder, loaded and checked."""
+        """The encoder, loaded, after a check of its interface."""
         return ready(self.config.encoder)
 
     def run(self) -> tuple[Scored, Scored]:
-        """Download missing data, encode the clips, fit every probe; return the scores of X-ARES' MLP and kNN."""
+        """Download missing data, encode the clips and fit every probe; return the scores of X-ARES' MLP and kNN."""
         self.download_audio_tar()
         self.work()
         return self.score()[1]
 
     def download_audio_tar(self) -> None:
-        """Download the task's tars from Zenodo, if it has a record there."""
+        """Download the task's tars from Zenodo, if it has a Zenodo record and its tars are missing."""
         if self.task.zenodo and not self.task.placed(self.root):
             fetch(self.task, self.root, say)
 
     def work(self, to_stage: int = 2) -> None:
-        """Encode the clips; unless `to_stage` is 1, also fit the probes."""
+        """Encode the clips and fit the probes; if `to_stage` is 1, only encode the clips."""
         ((_, data),) = read_tasks([self.task], self.root, mini=self.config.use_mini_dataset, bad=True, say=say)[0]
         if to_stage == 1:
             encode_task(self.encoder, self.task, data).released()
@@ -84,7 +84,7 @@ class XaresTask:
             deque(probe_task(self.encoder, self.task, data, self.results, protocol="both", say=say), maxlen=0)
 
     def score(self) -> tuple[Score, tuple[Scored, Scored]]:
-        """Write X-ARES' score files; return the scores of all probes, and those of X-ARES' MLP and kNN alone."""
+        """Write X-ARES' score files; return (scores of all probes, (score of X-ARES' MLP, score of X-ARES' kNN))."""
         folder = self.results / self.task.key / self.encoder.name
         settings = [setting for setting in settings_of(self.task, "both") if (folder / setting).is_dir()]
         runs = [Run.read(folder / setting) for setting in settings]
@@ -140,9 +140,11 @@ def run(
 
 
 def _jobs(words: Sequence[str], results: Path, failed: set[str], encoder: Encoder | None) -> dict[str, XaresTask]:
-    """Return the tasks that can run, by file or name; print a line for each that is disabled, without data or wrong.
+    """Return the tasks that can run, as {task file or name: task}.
 
-    `words` are task files or names; a word whose task is in error is added to `failed`.
+    A line is printed for each task that is disabled, lacks data or is wrong.
+
+    `words` are task files or names; a word whose task is wrong is added to `failed`.
     """
     jobs: dict[str, XaresTask] = {}
     for word in words:
@@ -168,7 +170,7 @@ def _config(word: str, encoder: Encoder | None) -> TaskConfig:
 
 @contextmanager
 def _trying(word: str, failed: set[str], left_out: tuple[type[AudioMarathonError], ...] = ()) -> Iterator[None]:
-    """Print an error of the `with` block as one line and continue after the block.
+    """Print an error raised in the `with` block as one line, and continue after the block.
 
     Add `word` (the task's file or name) to `failed`, unless the error's type is in `left_out`.
     """
@@ -182,7 +184,7 @@ def _trying(word: str, failed: set[str], left_out: tuple[type[AudioMarathonError
 
 
 def _side_by_side(many: int, words: Sequence[str], how: tuple[str, int, Path]) -> set[str]:
-    """Run each task in its own process, `many` at a time; return the tasks that failed.
+    """Run each task in a process of its own, `many` at a time; return the tasks that failed.
 
     `words` are the tasks' files or names; `how` is (file of the encoder, last stage, results folder).
     """
@@ -216,7 +218,7 @@ def _child(word: str, device: str, encoder_py: str, to_stage: int, results: Path
 
 
 def _show(jobs: Sequence[XaresTask]) -> None:
-    """Print the scores and averages in X-ARES' format, then our table with intervals."""
+    """Print scores and averages in X-ARES' format, then our table of scores with intervals."""
     scores, pairs = zip(*(job.score() for job in jobs), strict=True)
     private, names = [job.config.private for job in jobs], [job.config.formal_name for job in jobs]
     (mlp, _), (knn, _) = (zip(*column, strict=True) for column in zip(*pairs, strict=True))

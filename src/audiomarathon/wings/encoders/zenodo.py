@@ -1,4 +1,4 @@
-"""Download X-ARES' data from Zenodo, file by file: resumable, and checked by MD5."""
+"""Download X-ARES' data from Zenodo, file by file; downloads can be resumed, and are checked by MD5."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from audiomarathon.lock import holding
 from audiomarathon.wings.encoders.xares.task import EncoderTask, tars_of
 
 BASE = "AUDIOMARATHON_ZENODO"
-READY = ".audio_tar_ready"  # X-ARES creates this file in a folder that is complete
+READY = ".audio_tar_ready"  # X-ARES creates this file in a folder whose tars are complete
 _AT_ONCE = 2
 _BUSY = "another download is running there"
 _TRIES = 5
@@ -30,7 +30,9 @@ _LONGEST_WAIT_S = 300.0
 
 
 class Record:
-    """A Zenodo record as a source of files, from Zenodo or from the server in AUDIOMARATHON_ZENODO.
+    """A Zenodo record (a published set of files) as a source of downloads.
+
+    It is read from Zenodo, or from the server in AUDIOMARATHON_ZENODO.
 
     Raises
     ------
@@ -64,16 +66,16 @@ class Record:
         self.size = sum(entry.size for entry in self._entries)
 
     def entries(self) -> list[Entry]:
-        """Return the record's files: path, size and MD5 of each."""
+        """Return the path, size and MD5 of each file of the record."""
         return self._entries
 
     def fetch(self, wanted: Sequence[Entry], stage: Path) -> Iterator[tuple[Entry, Path]]:
-        """Download the wanted files into the folder `stage`, several at once; yield each with the path of its copy."""
+        """Download the wanted files into the folder `stage`, several at once; yield (entry, path of its copy)."""
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             yield from zip(wanted, pool.map(partial(self._one, stage=stage), wanted), strict=True)
 
     def _one(self, entry: Entry, stage: Path) -> Path:
-        """Download a file; after a lost connection or an interrupted run, continue where the download stopped."""
+        """Download one file; after a lost connection or an interrupted run, continue from the bytes already there."""
         import httpx2
 
         url, part = self._urls[entry.path], stage / f".{entry.path}.partial"
@@ -162,7 +164,7 @@ def from_folder(task: EncoderTask, source: Path, root: Path) -> None:
 
 
 def _unpack(task: EncoderTask, source: Source, folder: Path) -> int:
-    """Copy a task's tars from a source into a folder; return how many of them the source has."""
+    """Copy a task's tars from a source (a folder or an archive) into a folder; return how many tars the source has."""
     names = (*task.globs.values(), *task.mini.values())
     wanted = [entry for entry in source.entries() if any(fnmatch(Path(entry.path).name, name) for name in names)]
     (stage := folder / ".unpack").mkdir(exist_ok=True)
@@ -172,7 +174,7 @@ def _unpack(task: EncoderTask, source: Source, folder: Path) -> int:
 
 
 def _copy(source: Source, wanted: Sequence[Entry], folder: Path, stage: Path) -> None:
-    """Copy the wanted files of a source into one folder, each whole or not at all; existing files stay.
+    """Copy the wanted files of a source into a folder, each wholly or not at all; existing files stay.
 
     `stage` is a folder for unfinished files.
     """
@@ -190,7 +192,7 @@ def _finish(task: EncoderTask, folder: Path, source: str) -> None:
 
 @contextmanager
 def _answer(url: str, headers: dict[str, str]) -> Iterator[Any]:
-    """Request a URL and yield the answer for reading; on status 429, wait as long as the server asks and try again."""
+    """Request a URL and yield its answer for reading; on status 429, wait as the server asks and try again."""
     import httpx2
 
     for tries_left in reversed(range(_TRIES)):

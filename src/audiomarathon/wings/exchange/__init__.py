@@ -1,1 +1,1 @@
-"""Import the results of other suites as runs, and export our runs for them."""
+"""Import the results of other evaluation suites (lmms-eval, Inspect) as runs, and export our runs for them."""

@@ -1,4 +1,4 @@
-"""`import lmms-eval`, `import inspect`, `export inspect`, `export hub`: other suites' results in, ours out."""
+"""The commands `import lmms-eval`, `import inspect`, `export inspect` and `export hub`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Entries of another suite's log: the fields that all logs share, and readers of their JSON and their scores."""
+"""Samples in another suite's log: the fields that all kinds of logs share, and readers of their JSON and scores."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _WORDS: Mapping[str, float | None] = {  # letters as scores, as in Inspect: corr
 
 @dataclass(frozen=True)
 class Entry:
-    """One sample of a log.
+    """One sample of a log of another suite.
 
     Attributes
     ----------
@@ -31,13 +31,13 @@ class Entry:
     place
         Position of the sample in the task's data, in the log's order, from 0.
     prompt, target, options
-        The text of the question, the right answer as the log states it, and the options if the log lists them.
+        The text of the question, the right answer as the log states it, and the answer options if the log lists them.
     reply, finish, error
         The reply, the reason why it ended, and the reason why there is no reply (None without an error).
     scores
-        The log's scores by name, as written; `outer.inner` for scores inside an object.
+        The log's scores as {name: value}, as written; a score inside an object is named `outer.inner`.
     extra
-        The fields to keep in the record.
+        The log's fields to keep in the run's record of the sample.
     """
 
     id: str
@@ -53,7 +53,13 @@ class Entry:
     error: str | None = None
 
     def at(self, path: str) -> str:
-        """Return the text or number in a kept field, such as `metadata.speaker`; raise :class:`RowError` without it."""
+        """Return the text or number in a field of `extra`, such as `metadata.speaker`.
+
+        Raises
+        ------
+        RowError
+            The field is missing, or is neither text nor number.
+        """
         value: Any = self.extra
         for name in path.split("."):
             value = value.get(name) if isinstance(value, dict) else None
@@ -62,7 +68,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Log:
-    """A log: the names of its task and model, its entries, and the ids of all samples if it lists them."""
+    """A log of another suite: its task's and model's names, its samples, and all samples' ids if it lists them."""
 
     task: str
     model: str
@@ -71,7 +77,7 @@ class Log:
 
 
 def parsed(text: str | bytes) -> dict[str, Any]:
-    """Parse a JSON object; NaN and infinities become texts.
+    """Parse a JSON object from text; NaN and infinities become strings.
 
     Raises
     ------
@@ -93,12 +99,12 @@ def parsed(text: str | bytes) -> dict[str, Any]:
 
 
 def _number(text: str) -> float | str:
-    """Return the number that a text states; a number too large for a float stays a text."""
+    """Return a JSON number as a float; a number too large for a float stays a string."""
     return number if math.isfinite(number := float(text)) else text
 
 
 def flat(scores: Mapping[str, Any]) -> dict[str, Any]:
-    """Flatten scores by name: a score inside an object gets the name `outer.inner`."""
+    """Flatten {name: score or object of scores}: a score inside an object gets the name `outer.inner`."""
     objects = {name: value if isinstance(value, dict) else {"": value} for name, value in scores.items()}
     return {
         f"{name}.{inner}".rstrip("."): score
@@ -108,12 +114,12 @@ def flat(scores: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def score_of(value: object, most: float) -> float | None:
-    """Return a log's score as a share of the best score, 0…1; None if the log states that there is no score (NaN).
+    """Divide a log's score by the best score `most`, giving 0…1; None if the log states that there is no score.
 
     Raises
     ------
     RowError
-        The value is no score, or not from 0 to `most`.
+        The value is not a score, or not from 0 to `most`.
     """
     score = _share(value, most)
     if score is not None and not 0 <= score <= 1:  # NaN is not
@@ -122,12 +128,14 @@ def score_of(value: object, most: float) -> float | None:
 
 
 def name_of_score(log: Log, name: str, most: float) -> str:
-    """Return the name of the score to use: `name`, or without a name the log's only score.
+    """Return the name of the score to use: `name` if it is given, else the name of the log's only score.
+
+    Only scores from 0 to `most` count as candidates when no name is given.
 
     Raises
     ------
     SettingsError
-        The log has no score of that name. Or no name is given, and the log has no score or several.
+        The log has no score called `name`. Or no name is given, and the log has no score or several.
     """
     scores = [(each, value) for entry in log.entries if entry.error is None for each, value in entry.scores.items()]
     names = dict.fromkeys(each for each, value in scores if value is not None)
@@ -145,7 +153,7 @@ def name_of_score(log: Log, name: str, most: float) -> str:
 
 
 def _share(value: Any, most: float) -> float | None:
-    """Return a value as a share of the best score `most`; None for no score, NaN for a value that is not a number."""
+    """Divide a log's score by the best score `most`; None if the value means "no score", NaN if it is not a number."""
     number = _WORDS.get(value.strip().lower(), value) if isinstance(value, str) else value
     with suppress(ValueError, TypeError, OverflowError):
         return None if number is None else float(number) / most

@@ -1,4 +1,4 @@
-"""Write runs as a dataset folder for the hub: a card, and the frames of runs and samples as parquet."""
+"""Write runs as a dataset folder for the Hugging Face hub: README.md, and the tables of runs and samples as parquet."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from audiomarathon.version import __version__
 
 
 def dataset_files(runs: Runs) -> dict[str, bytes]:
-    """Return the files of a dataset folder, by name.
+    """Return the files of a dataset folder for the Hugging Face hub, as {file name: bytes}.
 
     Raises
     ------

@@ -1,4 +1,7 @@
-"""Turn a log's entries into a run: of a task with local data, of choice questions, or with the log's own scores."""
+"""Turn the samples of another suite's log into a run folder.
+
+The samples are matched to a task with local data, or read as questions with options, or keep the log's own scores.
+"""
 
 from __future__ import annotations
 
@@ -26,33 +29,35 @@ if TYPE_CHECKING:
 
 #: A lettered option: at the start of a line ("A. bus", "(A) bus"), or within a line if the letter is in brackets.
 _OPTION = re.compile(r"(?:^[ \t]*\(?|[ \t]\()([A-Z])[).:][ \t]+", re.MULTILINE)
-_SHIFTS = 21  # number of orders to compare when an order is checked; all but one are wrong
-_Words = tuple[frozenset[str], Sequence[str]]  # words of possible targets, and of texts in the prompt
+_SHIFTS = 21  # number of orders to compare when the log's order is checked; all but one are shifted, so wrong
+_Words = tuple[frozenset[str], Sequence[str]]  # possible targets, and texts that the prompt must contain, as words
 
 
 def as_results(
     file: Path, log: Log, results: Path, say: Say, *, task: str = "", data: Path | None = None, choices: bool = False,
     score: str = "", out_of: float = 1.0, cluster: str = "", model: str = "", setting: str = "",
 ) -> Result:  # fmt: skip
-    """Write a log's entries to a run folder under `results`, and score the run.
+    """Write the samples of another suite's log to a run folder under `results`, and score the run.
 
     Parameters
     ----------
     task, data
-        The task to whose samples the entries belong, and the data root; "" for none.
+        The task to whose samples the log's entries belong ("" for none), and the folder of the data.
     choices
-        Whether to read the options from the prompts, and to score the replies as choices.
+        Whether to read the answer options from the prompts, and to score which option each reply chooses.
     score, out_of
         Name of the log's score to use as the verdict ("" for its only score), and the best score of a sample.
     cluster
-        Name of the field with the cluster; "" uses the sample's cluster, or its id.
+        Name of the log's field with the cluster (samples of one cluster are dependent); "" uses the cluster of the
+        task's sample, or else the sample's id.
     model, setting
-        Names for tables; "" takes the model that the log names, and the setting "imported".
+        Names of the model and its setting in tables; "" takes the model that the log names, and "imported".
 
     Raises
     ------
     AudioMarathonError
-        An entry is wrong, the entries match no samples, or another run is in the folder. Nothing is written.
+        An entry of the log is malformed, the entries match no samples, or the folder holds another run. Nothing is
+        written.
     """
     from audiomarathon.cli.options import load_task
     from audiomarathon.engine.run import as_run
@@ -106,12 +111,14 @@ def as_results(
 
 
 def options_in(prompt: str) -> list[str]:
-    """Return the lettered options in a prompt: its last list that begins with A, since few-shot examples come first.
+    """Return the texts of a prompt's answer options (A. …, B. …).
+
+    A prompt with few-shot examples has several such lists; the last list that begins with A counts.
 
     Raises
     ------
     RowError
-        There are fewer than two options, or an option is empty.
+        The prompt has fewer than two options, or an option is empty.
     """
     marks = list(_OPTION.finditer(prompt))
     start = max((place for place, mark in enumerate(marks) if mark[1] == "A"), default=len(marks))
@@ -124,7 +131,7 @@ def options_in(prompt: str) -> list[str]:
 
 
 def _choices(entry: Entry) -> dict[str, Any]:
-    """Return the facts that score a reply to a question with options: `answer` (a letter), `options` and `labels`."""
+    """Return the record fields from which a choice is scored: `answer` (a letter), `options` and their `labels`."""
     options = list(entry.options) or options_in(entry.prompt)
     if not 2 <= len(options) <= len(LETTERS):
         raise RowError(f"has {len(options)} options, expected 2 to {len(LETTERS)}")
@@ -133,7 +140,9 @@ def _choices(entry: Entry) -> dict[str, Any]:
 
 
 def matched(file: Path, log: Log, task: Task, samples: Sequence[Sample], say: Say) -> list[Sample]:
-    """Match each entry to a sample; return the samples in the entries' order, and tell the user how they were matched.
+    """Match each sample of a log to a sample of the task's data; return the latter in the log's order.
+
+    The user is told how they were matched.
 
     An entry agrees with a sample if its target is the sample's answer (its letter, text, label or number from 0) and
     its prompt has all the options. Entries are matched by id if all their ids are ids of samples; else by text, if each
@@ -154,7 +163,7 @@ def matched(file: Path, log: Log, task: Task, samples: Sequence[Sample], say: Sa
     least = max(1, (len(asked) - same) / 2)
 
     def odd(places: Sequence[int], shift: int = 0) -> list[int]:
-        """Return the indices of the entries that do not agree with the samples at these places."""
+        """Return the indices of the log's entries that disagree with the samples at `places`, shifted by `shift`."""
         shifted = [None if place < 0 else facts[(place + shift) % len(facts)] for place in places]
         return [number for number, fact in enumerate(shifted) if fact is None or not _agree(fact, *asked[number])]
 
@@ -172,12 +181,12 @@ def matched(file: Path, log: Log, task: Task, samples: Sequence[Sample], say: Sa
 
 
 def letter_of(target: str, options: Sequence[str]) -> str:
-    """Return the letter of the right option, for a target that is a letter, an option's text, or its number from 0.
+    """Return the letter of the right option, for a target that is an option's letter, its text, or its number from 0.
 
     Raises
     ------
     RowError
-        The target is none of these, or the text of several options.
+        The target is none of these, or it is the text of several options.
     """
     bare, places = target.strip(" ().").upper(), range(len(options))
     same = [LETTERS[place] for place in places if bare == LETTERS[place]]
@@ -188,13 +197,16 @@ def letter_of(target: str, options: Sequence[str]) -> str:
 
 
 def _targets(options: Sequence[str], place: int) -> set[str]:
-    """Return the forms, as words, in which a log may state the right option: letter, text, both, or number."""
+    """Return the ways a log may state that the option at `place` is right: its letter, its text, both, or its number.
+
+    Each is normalised to plain words.
+    """
     numbers = [] if any(map(str.isdecimal, "".join(options))) else [str(place)]
     return {_words(text) for text in (LETTERS[place], options[place], f"{LETTERS[place]} {options[place]}", *numbers)}
 
 
 def _facts(sample: Sample) -> _Words:
-    """Return the words that an entry for this sample must contain: possible targets, and texts of the prompt."""
+    """Return (targets, texts): the right answers that a log may state for this sample, and its options' texts."""
     place, answers = LETTERS.find(sample.answer or "-"), {_words(sample.answer)}
     if sample.options and place >= 0:
         answers |= _targets(sample.options, place) | {_words(sample.labels[place])}
@@ -212,10 +224,10 @@ def _words(text: str) -> str:
 def _ways(
     log: Log, asked: Sequence[tuple[str, str]], samples: Sequence[Sample], facts: Sequence[_Words]
 ) -> Iterator[tuple[str, list[int]]]:
-    """Yield (name, indices) for each way to match entries to samples.
+    """Yield (name, indices) for each way to match a log's entries to samples: by id, by text, by position.
 
     `indices` has the index of every entry's sample (-1 for none). `asked` is the (target, prompt) of each entry in
-    plain words, `facts` the words that an entry for each sample must contain.
+    plain words. `facts` are the words that an entry for each sample must contain.
     """
     by_id = {sample.id: place for place, sample in enumerate(samples)}
     if all(entry.id in by_id for entry in log.entries) and not all(entry.id.isdecimal() for entry in log.entries):

@@ -1,4 +1,4 @@
-"""Read logs of Inspect (`.eval`, `.json`), and write runs as such logs, whose metadata hold each whole record."""
+"""Read logs of Inspect (`.eval`, `.json`), and write runs as such logs; their metadata hold every record unchanged."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ if TYPE_CHECKING:
     from audiomarathon.engine.run import Result
 
 OURS = "audiomarathon"
-"""Key of our facts in the metadata of a log and of its samples."""
+"""Key under which our own data are stored in the metadata of a log and of its samples."""
 
 _ZSTD = 93  # compression of Inspect's .eval files; zipfile supports it from Python 3.14 on, or through Inspect
 _HEADER = "header.json"
-#: Fields of a sample that are stored elsewhere in a record, and the transcript, which stays in the log.
+#: Fields of a sample not copied into a record's `extra`: some have their own field, the transcript stays in the log.
 _LEFT_OUT = frozenset(
     ("choices", "target", "output", "messages", "events", "events_data", "attachments", "timelines", "error_retries")
 )
-#: Facts of a run that affect the counts and notes of its summary, and the bounds at a margin.
+#: Facts of a run that affect its summary's counts and notes, and the bounds for its allowed loss of score.
 _CAVEATS = ("samples", "stopping", "largest_cluster", "note", "left_out", "data_samples", "data_expected")
 _KEY = re.compile(r"[a-z][\w-]*(/[\w-][\w.-]*)*")  # pattern of a task's key, which must not be a path
 _NEED = (
@@ -52,7 +52,7 @@ _NEED = (
 
 
 def read_content(file: Path) -> dict[str, Any]:
-    """Return the content of a log as an object, with its samples in a list.
+    """Return the content of a log of Inspect as an object, whose `samples` is a list.
 
     Raises
     ------
@@ -81,12 +81,12 @@ def read_content(file: Path) -> dict[str, Any]:
 
 
 def read_log(file: Path, content: Mapping[str, Any]) -> Log:
-    """Return the log in the content that :func:`read_content` returned.
+    """Turn the content that :func:`read_content` returned into a :class:`Log`.
 
     Raises
     ------
     DataError
-        A sample is not as Inspect writes it.
+        A sample is not in Inspect's format.
     """
     spec, entries, listed = content["eval"], list[Entry](), content["eval"].get("dataset")
     order = listed.get("sample_ids") if isinstance(listed, dict) else None
@@ -97,7 +97,7 @@ def read_log(file: Path, content: Mapping[str, Any]) -> Log:
 
 
 def _joined(content: bytes) -> bytes:
-    """Convert a zipped log to the text of a JSON log."""
+    """Convert a zipped log of Inspect to the text of a JSON log."""
     codecs = [_ZSTD] if "inspect_ai" in sys.modules or sys.version_info >= (3, 14) else []
     members = unzipped(content, lambda name: name == _HEADER or name.startswith("samples/"), *codecs)
     if _HEADER not in members:
@@ -128,7 +128,13 @@ def _entry(sample: Any, places: dict[str, int]) -> Entry:
 
 
 def _of_kind(fields: Mapping[str, Any], name: str, kind: type[Any]) -> Any:
-    """Return a field's value, checked to be of type `kind`; an empty value if the field is missing or null."""
+    """Return the value of the field `name`; an empty value of type `kind` if the field is missing or null.
+
+    Raises
+    ------
+    RowError
+        The value is of another type.
+    """
     value = kind() if fields.get(name) is None else fields[name]
     if not isinstance(value, kind):
         raise RowError(f"field {name!r} holds {shown(value)}, expected {kind.__name__}")
@@ -136,7 +142,7 @@ def _of_kind(fields: Mapping[str, Any], name: str, kind: type[Any]) -> Any:
 
 
 def _texts(fields: Mapping[str, Any], name: str) -> list[str]:
-    """Return a field that holds a text or a list of texts."""
+    """Return the field `name`, which holds a text or a list of texts, as a list."""
     value = fields.get(name)
     texts = [value] if isinstance(value, str) else list(_of_kind(fields, name, list))
     if not all(isinstance(text, str) for text in texts):
@@ -145,7 +151,7 @@ def _texts(fields: Mapping[str, Any], name: str) -> list[str]:
 
 
 def _text(content: Any) -> str:
-    """Return the text of a message, or of a list of messages or parts; other parts, such as audio, are left out."""
+    """Return the text of a message, or of a list of messages or message parts; parts such as audio are left out."""
     if isinstance(content, list):
         return "\n".join(filter(None, map(_text, content)))
     if isinstance(content, dict):
@@ -154,12 +160,12 @@ def _text(content: Any) -> str:
 
 
 def log_of(run: Run, samples: Mapping[str, Sample]) -> tuple[str, dict[str, Any]]:
-    """Return a finished run as a log of Inspect: the file's name, as Inspect names logs, and its content.
+    """Return a finished run as a log of Inspect: (file name as Inspect names logs, content).
 
     Parameters
     ----------
     samples
-        The task's samples by id, for prompts and clips; without a sample, only its options are known.
+        The task's samples as {id: sample}, for prompts and clips. If a sample is missing, its prompt is left out.
     """
     summary, folder = run.check_finished(), run.folder or Path()
     task, records = get_task(run.key), [*run.records.values(), *run.failed.values()]
@@ -191,19 +197,19 @@ def log_of(run: Run, samples: Mapping[str, Sample]) -> tuple[str, dict[str, Any]
 
 
 def is_ours(content: Mapping[str, Any]) -> bool:
-    """Tell whether a log's content was made by :func:`log_of`."""
+    """Tell whether :func:`log_of` made this log, so that it holds a whole run of this suite."""
     return "run" in _ours(content["eval"])
 
 
 def restored(file: Path, content: Mapping[str, Any], results: Path, model: str, setting: str) -> Result:
-    """Write the run in a log of ours to a run folder under `results`, and score it.
+    """Write the run that a log of :func:`log_of` holds to a run folder under `results`, and score it.
 
-    `model` and `setting` are names for tables; "" takes the run's own.
+    `model` and `setting` are names for tables; "" takes the names that the log holds.
 
     Raises
     ------
     AudioMarathonError
-        The log is not as :func:`log_of` makes it, or another run is in the folder. Nothing is written.
+        The log is not as :func:`log_of` makes it, or the folder holds another run. Nothing is written.
     """
     from audiomarathon.engine.run import as_run
 
@@ -278,7 +284,10 @@ def _sample(run: Run, task: Task, record: Record, sample: Sample | None, answers
 
 
 def _part(clip: Clip) -> dict[str, str]:
-    """Return a reference to a clip; Inspect supports two audio formats, and treats other files as documents."""
+    """Return a message part that refers to an audio clip.
+
+    Inspect knows two audio formats (WAV, MP3); clips in other formats are referred to as documents.
+    """
     kind = Path(str(clip)).suffix.lower().removeprefix(".")
     if kind in ("wav", "mp3") and isinstance(clip, Path):
         return {"type": "audio", "audio": str(clip), "format": kind}
@@ -286,7 +295,7 @@ def _part(clip: Clip) -> dict[str, str]:
 
 
 def _ours(holder: Any) -> Mapping[str, Any]:
-    """Return our facts in the metadata of a log or a sample; {} if there are none."""
+    """Return our own data in the metadata of a log or a sample; {} if there are none."""
     for name in ("metadata", OURS):
         holder = holder.get(name) if isinstance(holder, dict) else None
     return holder if isinstance(holder, dict) else {}

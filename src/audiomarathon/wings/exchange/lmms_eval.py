@@ -1,4 +1,4 @@
-"""Read lmms-eval's logs of samples: `<time>_samples_<task>.jsonl`, as version 0.7 writes them."""
+"""Read lmms-eval's files of samples, `<time>_samples_<task>.jsonl`, as its version 0.7 writes them."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _KNOWN = frozenset((*_NEEDED, "doc", "arguments", "input", "resps", "token_count
 
 
 def read_log(path: Path) -> tuple[Path, Log]:
-    """Read a file of samples, or the only such file in a folder; return the file and its log.
+    """Read lmms-eval's file of samples, or the only such file in a folder; return (file, its content as a log).
 
     Raises
     ------
     DataError
-        There is no such file, or several; or a line is not as lmms-eval writes it.
+        There is no such file, or several; or a line is not in lmms-eval's format.
     """
     files = sorted(path.rglob("*samples_*.jsonl")) if path.is_dir() else [path]
     if len(files) != 1:

@@ -1,4 +1,4 @@
-"""Use the scores that another suite's log reports as verdicts, under a name that says so."""
+"""A scorer that takes over the scores in another suite's log, under the name "reported"."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ if TYPE_CHECKING:
     from audiomarathon.metrics.statistics import Sums
 
 REPORTED = "reported"
-"""Prefix of these tasks' keys, and name of the score in a record's `extra`."""
+"""Prefix of the keys of tasks with a log's own scores, and name of the score in a record's `extra`."""
 
 
 class Reported(Scorer):
-    """Takes each sample's score from the log, and the mean over samples as the headline figure.
+    """Take each sample's score from the log; the headline figure is the mean over samples.
 
-    A verdict has `reported`: the log's score, 0…1, or None if the log has none. It is in the record's `extra`, since
-    it differs between two runs with the same questions. `scored_by` in the reference is its name in the log.
+    A verdict has `reported`: the log's score, 0…1, or None if the log has none. The score is in the record's `extra`,
+    not in its `reference`, since it differs between two runs with the same questions. `reference["scored_by"]` is the
+    score's name in the log.
     """
 
     key = REPORTED
@@ -33,11 +34,11 @@ class Reported(Scorer):
     needs = ("scored_by",)
 
     def judge(self, record: Record) -> dict[str, Any]:
-        """Return the log's score; None if the log has none."""
+        """Return the score that the log has for the sample; None if it has none."""
         return {REPORTED: (record.extra or {}).get(REPORTED)}
 
     def sound(self, verdict: Verdict) -> bool:
-        """Tell whether a stored verdict is a score."""
+        """Tell whether a stored verdict is valid: a score from 0 to 1, or None."""
         return (score := verdict.values.get(REPORTED, "")) is None or (type(score) in (int, float) and 0 <= score <= 1)
 
     def stamp(self, record: Record) -> str:
@@ -46,7 +47,7 @@ class Reported(Scorer):
         return hashlib.sha256(both.encode()).hexdigest()[:16]
 
     def sums(self, verdicts: Sequence[Verdict]) -> Sums:
-        """Return the mean of the scores; samples without a score are left out."""
+        """Average the log's scores over the samples; samples without a score are left out."""
         return means({REPORTED: [verdict.values[REPORTED] for verdict in verdicts]}, verdicts, shares=True)
 
     def own_score(self, verdict: Verdict) -> float | None:
@@ -54,7 +55,7 @@ class Reported(Scorer):
         return cast("float | None", verdict.values[REPORTED])
 
     def notes(self, verdicts: Sequence[Verdict]) -> list[str]:
-        """Return a note that states the source of the scores, and how many samples have none."""
+        """Return a note that names the log's score used, and counts the samples without one."""
         names = ", ".join({str(verdict.record.reference["scored_by"]): None for verdict in verdicts})
         missing = sum(verdict.values[REPORTED] is None for verdict in verdicts)
         without = f"; {counted(missing, 'sample')} without one left out" if missing else ""
@@ -72,19 +73,19 @@ class ReportedTask(Task):
         self.title = f"{key.partition('/')[2]}, as scored by another suite"
 
     def find(self, root: Path) -> NoReturn:  # noqa: ARG002
-        """Raise :class:`DataError`: such a task has no data."""
+        """Raise :class:`DataError`: a task known only from imported runs has no data."""
         raise DataError(f"{self.key}: has no data; it is known by imported runs only")
 
     def load(self, folder: Path, filters: Filters = Filters()) -> Loaded:  # noqa: ARG002
-        """Raise :class:`DataError`: such a task has no data."""
+        """Raise :class:`DataError`: a task known only from imported runs has no data."""
         return self.find(folder)
 
     def prompt(self, sample: Sample) -> str:
-        """Return the question."""
+        """Return the sample's question as the prompt."""
         return sample.question
 
 
 def on_record(key: str) -> ReportedTask | None:
-    """Return the task with this key if it is a task of reported scores; None for any other key."""
+    """Return the task with this key if it is known from a log's scores (`reported/NAME`); None for any other key."""
     kind, _, name = key.partition("/")
     return ReportedTask(key) if kind == REPORTED and name else None

@@ -1,4 +1,4 @@
-"""The hooks of this wing, which the core calls."""
+"""This folder's `WING`: the methods through which the core finds the importers and exporters of other suites' logs."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ if TYPE_CHECKING:
 
 
 class Exchange(Wing):
-    """Logs of lmms-eval and Inspect as runs, and runs as logs of Inspect or as a dataset for the hub."""
+    """Imports logs of lmms-eval and Inspect as runs; exports runs as logs of Inspect or as a dataset for the hub."""
 
     key = "exchange"
 
     def task(self, name: str) -> Task | None:
-        """Return a task known only from the scores that a log reports; None for other names. See :meth:`Wing.task`."""
+        """Return a task known only from the scores that a log reports (`reported/NAME`); None for other names."""
         from audiomarathon.wings.exchange.reported import on_record
 
         return on_record(name)
 
     def importers(self) -> Commands:
-        """Return the commands that import logs of lmms-eval and of Inspect; see :meth:`Wing.importers`."""
+        """Return the commands that import logs of lmms-eval and of Inspect, as {name: function}."""
         from audiomarathon.wings.exchange.commands import import_log
 
         return {"lmms-eval": import_log, "inspect": import_log}
 
     def exporters(self) -> Commands:
-        """Return the commands that export logs of Inspect and a dataset for the hub; see :meth:`Wing.exporters`."""
+        """Return the commands that export runs as logs of Inspect and as a dataset for the hub, as {name: function}."""
         from audiomarathon.wings.exchange.commands import export_hub, export_inspect
 
         return {"inspect": export_inspect, "hub": export_hub}

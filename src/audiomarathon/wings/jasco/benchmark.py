@@ -1,15 +1,15 @@
-"""JASCO as a benchmark: its only task, and the published scores."""
+"""JASCO as a benchmark: its only task, facts about its data, and the published scores of models."""
 
 from __future__ import annotations
 
 from audiomarathon.benchmarks.benchmark import Benchmark, TaskFacts
 from audiomarathon.wings.jasco.task import Jasco
 
-#: What a reply may depend on.
+#: What a reply may depend on: the clip's sound ("audio"), its speech, both or neither.
 LEANINGS = ("audio", "both", "speech", "neither")
 
-#: Published figures by three judges (prompt v2), and by Llama-3.1-70B alone (prompt v1, README of commit e728f83). Each
-#: row is best-mean, then the shares of replies that depend on audio, on both and on speech.
+#: Published figures of each model, judged by three judges (prompt v2), and by Llama-3.1-70B alone (prompt v1, README of
+#: commit e728f83). Each row is best-mean, then the shares of replies that depend on audio, on both and on speech.
 DEPENDENCE = {
     "WavLLM-7B": ((0.31, 0.12, 0.11, 0.77), (0.49, 0.09, 0.17, 0.74)),
     "LTU-AS-7B": ((0.99, 0.23, 0.40, 0.37), (1.04, 0.19, 0.49, 0.32)),

@@ -231,7 +231,10 @@ def survival(
 def _judged(
     folder: Path, file: Path, judge: str, records: Sequence[Record], protocols: Sequence[Any], batch_size: int
 ) -> tuple[str, list[Record]]:
-    """Let a judge answer the questions of all protocols; return the judge's name, and the records with its answers."""
+    """Let a judge model rate the replies in `records`; return (judge's name, records with the judge's answers).
+
+    `protocols` make the questions and read the answers; the answers are kept in the run folder `folder`.
+    """
     from audiomarathon.engine.run import as_run
     from audiomarathon.judges.judging import Case
     from audiomarathon.runs.folder import read_records
@@ -247,7 +250,7 @@ def _judged(
 
 
 def _print_figures(scorer: Any, verdicts: Sequence[Verdict]) -> None:
-    """Print the four lines that JASCO's program prints, from judgements read as it does, then our strict figures."""
+    """Print the four lines that JASCO's program prints, computed by its rules, then the figures by our strict rules."""
     from audiomarathon.wings.jasco.benchmark import LEANINGS
 
     strict, published = scorer.sums(verdicts).figures, scorer.published(verdicts).figures
@@ -275,7 +278,7 @@ def _systems(paths: Sequence[Path]) -> list[System]:
 
 
 def _percent(value: float | None) -> str:
-    """Return whole percent, with halves rounded up as in JASCO's tables."""
+    """Return a share as whole percent ("–" for None), with halves rounded up as in JASCO's tables."""
     return "–" if value is None else str(int(100 * value + 0.5))
 
 

@@ -1,4 +1,4 @@
-"""Import any model's replies to JASCO, and export judgements, as CSV files with the columns of JASCO's own code."""
+"""Read any model's replies to JASCO from CSV files, and write judgements to them, in the format of JASCO's own code."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from audiomarathon.wings.jasco.figures import PROMPTS, gate
 from audiomarathon.wings.jasco.task import COLUMNS, INSTRUCTIONS
 
 REPLY = "allm_output"
-JUDGEMENT = "llama3_extract"  # the original's column name, whatever the judge
+JUDGEMENT = "llama3_extract"  # the column's name in JASCO's own code, whichever model judges
 _EXAMPLE = (
     "id", "audio", "n_frames", "audio_sound", "spoken_text", "prompt", "with_speech", "audio_only_target",
     "speech_only_target", "target_keywords", "tgt_text", REPLY,
@@ -25,11 +25,11 @@ _EXAMPLE = (
 NEEDED = ["id", "prompt", *COLUMNS, REPLY]
 _SHOWN_FAULTS = 20
 
-Line = tuple[int, dict[str, str]]  # a row: the number of its last line in the file, and its fields
+Line = tuple[int, dict[str, str]]  # a row of a CSV file: the number of its last line, and {column: text}
 
 
 def example(samples: Iterable[Sample]) -> str:
-    """Return the text of a CSV file to fill in with replies: one row per sample, with an empty reply.
+    """Return the text of a CSV file to fill in with replies: one row per clip and instruction, with an empty reply.
 
     It has the columns of JASCO's `example.csv`.
     """
@@ -46,14 +46,16 @@ def example(samples: Iterable[Sample]) -> str:
 
 
 def read_replies(file: Path) -> list[tuple[Line, Record]]:
-    """Read a CSV file of replies; return each row with its record, in the file's order. Prompts may be any text.
+    """Read a CSV file of replies to JASCO; return (row, record of the reply) for each row, in the file's order.
+
+    Prompts may be any text.
 
     The first row of an id becomes the record `<id>-p1`, the second `<id>-p2`, and so on.
 
     Raises
     ------
     DataError
-        The file is not of this format, or has more than eight rows of an id.
+        The file lacks a column, a row cannot be used, or an id has more than eight rows.
     """
     seen = Counter[str]()
     rows = []
@@ -69,14 +71,16 @@ def read_replies(file: Path) -> list[tuple[Line, Record]]:
 
 
 def read_whole(file: Path, *, allow_missing: bool = False) -> list[Record]:
-    """Read a CSV file with replies to all eight prompts of each clip; return records sorted by clip and prompt.
+    """Read a CSV file that has a reply to each of JASCO's eight prompts for each clip.
+
+    Return records of the replies, sorted by clip and prompt.
 
     A row belongs to the prompt with the same text; differences in white space are ignored.
 
     Parameters
     ----------
     allow_missing
-        Leave out clips with errors, instead of raising an error. These clips do not count as 0.
+        Leave out clips that have an error in a row, instead of raising an error. These clips do not count as 0.
 
     Raises
     ------
@@ -124,7 +128,10 @@ def read_whole(file: Path, *, allow_missing: bool = False) -> list[Record]:
 
 
 def judged_columns(verdict: Verdict, judge: str, parser: str) -> dict[str, str]:
-    """Return the columns that a judge adds to a reply's row: `rating`, `orientation`, `gated` and `rule`.
+    """Return the columns that a judge's answer adds to a reply's row: `rating`, `orientation`, `gated` and `rule`.
+
+    `orientation` is what the reply depends on (sound, speech, both, neither), `gated` the rating if it is both, else 0.
+    `rule` says how the answer was read, or why it is missing.
 
     With the parser "original", their values are read from the judge's answer by the rules of JASCO's code (bugs
     included); with any other parser, by this suite's strict rules.
@@ -141,7 +148,7 @@ def judged_columns(verdict: Verdict, judge: str, parser: str) -> dict[str, str]:
 
 
 def _fault_of(row: Mapping[str, str]) -> str:
-    """Return why a row cannot be used (its id is not valid, or a text is too long); "" if it can."""
+    """Return why a row of the CSV file cannot be used (a malformed id, a text that is too long); "" if it can."""
     try:
         _id(row)
     except RowError as error:
@@ -157,7 +164,7 @@ def _record(row: Mapping[str, str], number: int) -> Record:
 
 
 def _id(row: Mapping[str, str]) -> str:
-    """Return the id of a row's clip, as the task reads it."""
+    """Return the id of the clip in a row of the CSV file, spelled as in the task's data."""
     return Row(Path(), row).id("id")
 
 

@@ -1,4 +1,4 @@
-"""Compute JASCO's figures: the best-mean of each judge and of all judges together, and what replies depend on."""
+"""Compute JASCO's figures: best-mean (the mean over clips of the best rating), and what replies depend on."""
 
 from __future__ import annotations
 
@@ -25,24 +25,25 @@ _SEED = 42  # seed of the intervals in tables
 HIGHEST = 2  # the highest rating
 ORIENTATIONS = (AUDIO, BOTH, SPEECH, NEITHER)
 _PUBLISHED = {"v2": AsPublished("v2"), "v1": AsPublished("v1")}
-# A clip's columns for one judge: the best gated rating, and whether there is one; for each prompt, the gated rating and
-# its count; the sum of ratings and their count; the number of replies with each orientation.
+# A clip's columns for one judge: the best gated rating, and whether there is one; the gated rating of each prompt, then
+# their counts (0 or 1); the sum of ratings and their count; the number of replies with each orientation.
 _WIDTH = 2 + 2 * PROMPTS + 2 + len(ORIENTATIONS)
-_OWN = 4  # columns of all judges: their best, whether there is one, replies with a keyword, replies
+_OWN = 4  # a clip's columns for all judges: the best of their mean ratings, if any; replies with a keyword; replies
 
-#: A judge's reading of one reply: clip, prompt from 0, rating, orientation; None is missing.
+#: A judge's rating of one reply: clip, prompt counted from 0, rating, orientation. None: the judge's answer lacks it.
 Row = tuple[str, int, int | None, str | None]
 
 
 class CoReasoning(Judged):
-    """Scores JASCO by best-mean: the mean over clips of the highest of a clip's eight gated ratings.
+    """Score JASCO by best-mean: the mean over clips of the highest of a clip's eight gated ratings.
 
-    A judge rates each reply from 0 to 2, and states its orientation: whether the reply depends on the sound, the
-    speech, Both or Neither. The gated rating is the rating if the orientation is Both, else 0. Besides the fields of
-    :class:`Judged`, a verdict has `keyword` (whether the reply contains a keyword) and `as_published`: each judge's
-    reading by the rules of JASCO's code, with `asked_again` (a second question is needed) and `unanswered` (it has no
-    answer yet). If a judge was asked only with the older prompt, that answer is read, and the reading has `prompt`:
-    "v1".
+    A judge model rates each reply from 0 to 2 and states its orientation: whether the reply depends on the clip's
+    sound, its speech, both or neither. The gated rating is the rating if the orientation is Both, else 0.
+
+    Besides the fields of :class:`Judged`, a verdict has `keyword` (whether the reply contains a keyword) and
+    `as_published`: each judge's rating and orientation, read from its answer by the rules of JASCO's code, with
+    `asked_again` (a second question is needed) and `unanswered` (the second question has no answer yet). If a judge was
+    asked only with the older prompt, its answer to that prompt is read, and its entry in `readings` has `prompt`: "v1".
     """
 
     key = "jasco"
@@ -56,7 +57,7 @@ class CoReasoning(Judged):
     )
 
     def judge(self, record: Record) -> dict[str, Any]:
-        """Return the values of a record's verdict, such as `readings` and `keyword`; the class describes them."""
+        """Return a reply's verdict as a dict, such as `readings` (each judge's rating and orientation), `keyword`."""
         values, older = super().judge(record), self.protocols[1]
         for name in [name for name, why in values["missing"].items() if why == "absent"]:
             if (reading := reading_of(older, record, record.judgements[name]).values) is not None:
@@ -69,9 +70,9 @@ class CoReasoning(Judged):
         }
 
     def sums(self, verdicts: Sequence[Verdict]) -> Sums:
-        """Return the figures as sums over clips.
+        """Return JASCO's figures as sums over clips.
 
-        There are figures of all judges together, the best-mean of each judge (`best_mean: NAME`), and the share of
+        They are the figures of all judges together, the best-mean of each judge (`best_mean: NAME`), and the share of
         replies with a keyword.
         """
         rows = {name: _rows(verdicts, name, "readings") for name in judges_of(verdicts)}
@@ -83,16 +84,20 @@ class CoReasoning(Judged):
         return _sums(rows, clips, np.array(shares, dtype=np.float64).reshape(-1, 2))
 
     def published(self, verdicts: Sequence[Verdict]) -> Sums | None:
-        """Return the figures as JASCO's code counts them, as sums over clips.
+        """Return JASCO's figures by the counting rules of JASCO's own code, as sums over clips.
 
-        In these figures, an unreadable rating counts as the rating of the row before.
+        By these rules, an unreadable rating counts as the rating of the row before.
         """
         inherited_rows = _inherited(verdicts)
         clips = sorted({_place(verdict.record)[0] for verdict in verdicts}, key=natural)
         return _sums({name: rows for name, (rows, _) in inherited_rows.items()}, clips, np.zeros((len(clips), 2)))
 
     def summary(self, verdicts: Sequence[Verdict]) -> dict[str, Any]:
-        """Return the judges' quality, numbers of unreadable judgements, the figures as published, and reply length."""
+        """Return entries for a run's summary: how well judges agree with each other and with known verdicts, and more.
+
+        These are the fields of :class:`Judged`, unreadable judgements per judge, the figures by the rules of JASCO's
+        own code, and the mean length of replies in words.
+        """
         judges = judges_of(verdicts)
         published = self.published(verdicts)
         counts = {}
@@ -113,7 +118,7 @@ class CoReasoning(Judged):
         }
 
     def own_score(self, verdict: Verdict) -> float | None:
-        """Return the mean of the judges' gated ratings as a share of the highest rating; None without ratings."""
+        """Return the mean of the judges' gated ratings of a reply, divided by the highest rating; None if none."""
         gated = [
             rating
             for reading in verdict.values["readings"].values()
@@ -122,12 +127,16 @@ class CoReasoning(Judged):
         return float(np.mean(gated)) / HIGHEST if gated else None
 
     def shown(self, verdict: Verdict) -> str:
-        """Return each judge's rating and orientation as text, or "not judged"."""
+        """Return each judge's rating and orientation of a reply as text, or "not judged"."""
         said = [f"{name}: {row['rating']} {row['orientation']}" for name, row in verdict.values["readings"].items()]
         return "; ".join(said) or "not judged"
 
     def frames(self, verdicts: Mapping[str, Sequence[Verdict]]) -> Mapping[str, pd.DataFrame]:
-        """Return two tables: best-means by judge, and the shares of the replies' orientations, Neither included."""
+        """Return two tables, one row per setting: each judge's best-mean, and what replies depend on.
+
+        `verdicts` has each setting's verdicts. The second table has the share of replies that depend on sound, on
+        speech, on both and on neither, and how well judges agree.
+        """
         import pandas as pd
 
         best, depends = [], []
@@ -165,9 +174,9 @@ def gate(rating: int | None, orientation: str | None) -> int | None:
 
 
 def read_as_published(record: Record, said: Mapping[str, str | None]) -> dict[str, Any] | None:
-    """Read a judge's answers about a reply as JASCO's code does; None if the judge has not judged the reply.
+    """Read a judge's answers about a reply by the rules of JASCO's code; None if the judge has not judged the reply.
 
-    `said` holds the judge's stored answers, by the hash of the request.
+    `said` holds the judge's stored answers as {hash of the question: answer}.
     """
     for protocol in _PUBLISHED.values():
         request = request_of(protocol, record)
@@ -183,7 +192,7 @@ def read_as_published(record: Record, said: Mapping[str, str | None]) -> dict[st
 
 
 def inherited(rows: Sequence[Row]) -> tuple[list[Row], int]:
-    """Replace each unreadable rating by the rating of the row before, as JASCO's code does.
+    """Replace each unreadable rating by the rating of the row before, as JASCO's code does; also count its crashes.
 
     A row holds clip, prompt, rating and orientation; an unreadable rating is None.
 
@@ -203,15 +212,15 @@ def inherited(rows: Sequence[Row]) -> tuple[list[Row], int]:
 
 
 def _place(record: Record) -> tuple[str, int]:
-    """Return a record's place among rows: its clip, and the index of its prompt, counted from 0."""
+    """Return (clip, prompt's index counted from 0) of a record, from its id."""
     clip, _, prompt = record.id.rpartition("-p")
     return clip, int(prompt) - 1
 
 
 def _rows(verdicts: Sequence[Verdict], judge: str, field: str) -> list[Row]:
-    """Return a judge's readings as rows (clip, prompt, rating, orientation), sorted by clip, then by prompt.
+    """Return a judge's ratings as rows (clip, prompt, rating, orientation), sorted by clip, then by prompt.
 
-    `field` names the verdict's value that holds the readings: `readings` or `as_published`.
+    `field` names the verdict's value to take them from: `readings` (our rules) or `as_published` (JASCO's rules).
     """
     read = [(_place(verdict.record), verdict.values[field].get(judge)) for verdict in verdicts]
     read.sort(key=lambda row: (natural(row[0][0]), row[0][1]))
@@ -224,7 +233,7 @@ def _inherited(verdicts: Sequence[Verdict]) -> dict[str, tuple[list[Row], int]]:
 
 
 def _sums(judged: Mapping[str, Sequence[Row]], clips: Sequence[str], keywords: Floats) -> Sums:
-    """Return the figures of judges' readings (rows by judge) as sums over clips.
+    """Return JASCO's figures as sums over clips, from each judge's rows (clip, prompt, rating, orientation).
 
     Parameters
     ----------
@@ -268,8 +277,8 @@ def _sums(judged: Mapping[str, Sequence[Row]], clips: Sequence[str], keywords: F
 def _figures(sums: Floats, *, judges: int) -> Floats:
     """Compute the figures that :func:`_sums` names, shape (n, figures), from summed columns, shape (n, columns).
 
-    A row is the sum over all clips, or over the clips of a resample. Most figures are computed for each judge, then
-    averaged over judges.
+    A row of `sums` is the sum over all clips, or over the clips of a bootstrap resample. Most figures are computed for
+    each judge, then averaged over judges.
     """
     n = len(sums)
     blocks = sums[:, _OWN:].reshape(n, judges, _WIDTH)

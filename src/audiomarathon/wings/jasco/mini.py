@@ -18,7 +18,7 @@ _CLIPS = (("Dog", "stone"), ("Water", "garden"), ("Dishes", "kettle"), ("Alarm",
 
 
 def write(root: Path) -> None:
-    """Write `jasco/v0.csv`, its clips, and `speech.csv` into a data root."""
+    """Write the mini benchmark's part of JASCO into a data root: `jasco/v0.csv`, its four clips, and `speech.csv`."""
     labels = {label.cue: label for label in world.EVENTS}
     table, spoken = io.StringIO(), io.StringIO()
     rows, spans = csv.writer(table), csv.writer(spoken)

@@ -1,4 +1,4 @@
-"""A run's figures beside the published ones."""
+"""A table of a JASCO run's figures beside the published figures of the model."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from audiomarathon.wings.jasco.benchmark import DEPENDENCE, JASCO, JUDGES, LEANI
 
 
 def beside_published(run: Run) -> render.Table:
-    """Return a finished run's figures beside the published ones; the title names the judges of both."""
+    """Return a table of a finished JASCO run's figures beside the published ones; its title names the judges."""
     summary = run.summary
     assert summary is not None
     published = JASCO.models.get(str(run.facts.get("model", "")), "")
@@ -39,6 +39,6 @@ def beside_published(run: Run) -> render.Table:
 
 
 def _model_of(judgements: Mapping[str, Mapping[str, Judgement]]) -> str:
-    """Return the name of a judge's model from its judgements, in lower case and without the owner of a hub id."""
+    """Return the name of the model that gave these judgements, in lower case and without the owner of a hub id."""
     identities = (request.identity for requests in judgements.values() for request in requests.values())
     return str(next(identities, {}).get("model", "")).rpartition("/")[2].lower()

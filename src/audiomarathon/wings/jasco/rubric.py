@@ -1,4 +1,4 @@
-"""JASCO's questions to judges, byte for byte, with two ways to read the answers: strictly, and as published."""
+"""JASCO's questions to judge models, byte for byte, and two ways to read answers: strictly, and like JASCO's code."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Prompt = Literal["v2", "v1"]
 SYSTEM = "You are an NLP assistant"
 RETRY = "Answer only with the two lines Rating: and Orientation:"
 AUDIO, BOTH, SPEECH, NEITHER = "audio", "both", "speech", "neither"
-UNKNOWN = "?"  # orientation that the original cannot read in either answer
+UNKNOWN = "?"  # orientation that JASCO's own code can read in neither answer of the judge
 
 _RATINGS = r"[012](?!\d|\.\d)"
 _ORIENTATIONS = r"(?:audio|speech|both|good|neither)(?=(?:[- ]oriented)?+\b(?!\s*/))"
@@ -30,18 +30,18 @@ _ORIGINAL_SECOND = ((NEITHER, "Neither"), (AUDIO, "Audio-Oriented"), (SPEECH, "S
 
 @cache
 def text_of(name: str) -> str:
-    """Return a prompt text by name: `judge_v2`, `judge_v1` or `second_question`."""
+    """Return the text of a prompt to judges: `judge_v2`, `judge_v1` or `second_question`."""
     return (files(__package__) / "texts" / f"{name}.txt").read_bytes().decode()
 
 
 class _Rubric(Protocol):
-    """Asks judges the question of JASCO's code; a subclass reads the answers."""
+    """Ask judge models the question of JASCO's code; a subclass reads their answers."""
 
     def __init__(self, prompt: Prompt) -> None:
         self.prompt = prompt
 
     def messages(self, record: Record) -> Messages:
-        """Return JASCO's question about a record's reply as chat messages; [] for an empty reply: no judge is asked."""
+        """Return JASCO's question about a reply as chat messages; [] for an empty reply, to ask no judge."""
         reference = record.reference
         if not record.text.strip():
             return []
@@ -57,15 +57,15 @@ class _Rubric(Protocol):
 
 
 class Strict(_Rubric):
-    """Reads a judge's answer strictly: its last line with a rating, and its last line with an orientation.
+    """Read a judge's answer strictly: its last line with a rating, and its last line with an orientation.
 
-    If one of these values is missing, or stated in the reply itself, the judge is asked once more. A value that stays
-    unreadable is None, never 0.
+    If one of these values is missing, or stated in the judged reply itself, the judge is asked once more. A value that
+    stays unreadable is None, never 0.
 
     Parameters
     ----------
     anchored
-        Also ask judges about anchors: replies with a known verdict.
+        Also ask judges about anchors: made-up replies whose right verdict is known.
     """
 
     version = "1"
@@ -76,7 +76,10 @@ class Strict(_Rubric):
         self.name, self.anchored = f"jasco-{prompt}", anchored
 
     def read(self, text: str, record: Record) -> dict[str, Any] | None:
-        """Return `rating` and `orientation` from a judge's answer; a reply without words gets rating 0 and Neither."""
+        """Return `rating` and `orientation` from a judge's answer about a reply; None if neither can be read.
+
+        A reply without words gets rating 0 and orientation Neither.
+        """
         if not record.text.strip():
             return {"rating": 0, "orientation": NEITHER}
         rating = last_verdict("rating", _RATINGS, text, record.text, worst=["0"])
@@ -89,17 +92,17 @@ class Strict(_Rubric):
         }
 
     def second(self, text: str, record: Record) -> Messages | None:
-        """If the rating or the orientation cannot be read, return a second question that asks for these lines only."""
+        """If the rating or orientation cannot be read, return a second question for these two lines; else None."""
         return asked_again(self, text, record, RETRY)
 
     def read_second(self, text: str, second: str, record: Record) -> dict[str, Any] | None:
-        """Read the judge's first answer, and fill in its missing values from the second answer."""
+        """Return `rating` and `orientation` from a judge's first answer, completed from its second answer."""
         return completed(self.read(text, record), self.read(second, record))
 
     def anchors(self, record: Record) -> Sequence[Anchor]:
-        """Return anchors (replies with a known verdict), made from the clip's reference answers.
+        """Return anchors (replies whose right verdict is known), made from the clip's reference answers.
 
-        Only the record of a clip's first prompt has anchors, so that they are asked once per clip.
+        Only the record of a clip's first prompt has anchors, so that judges are asked about them once per clip.
         """
         reference = record.reference
         if not (self.anchored and record.id.endswith("-p1")):
@@ -118,11 +121,11 @@ class Strict(_Rubric):
 
 
 class AsPublished(_Rubric):
-    """Reads a judge's answer by substrings, like JASCO's `eval.py`, bugs included.
+    """Read a judge's answer by searching for substrings, like JASCO's `eval.py`, bugs included.
 
-    Values: `orientation`, and `rating`, which is None where JASCO's code repeats the rating of the row before
-    (:func:`audiomarathon.wings.jasco.figures.inherited`). The first question is the same as in :class:`Strict`, so
-    one answer can be read both ways.
+    The values are `orientation`, and `rating`, which is None where JASCO's code repeats the rating of the row before
+    (:func:`audiomarathon.wings.jasco.figures.inherited`). The first question is the same as in :class:`Strict`, so one
+    answer can be read both ways.
     """
 
     version = "1"
@@ -132,9 +135,10 @@ class AsPublished(_Rubric):
         self.name = f"jasco-{prompt}-as-published"
 
     def read(self, text: str, record: Record) -> dict[str, Any]:
-        """Return `rating` from the last line with `Rating: ` in it, and `orientation`.
+        """Return `rating` and `orientation` from a judge's answer.
 
-        The orientation is the first that occurs in the answer, in the order in which JASCO's code looks for them.
+        The rating is in the last line that contains `Rating: `. The orientation is the first that occurs in the answer,
+        in the order in which JASCO's code looks for them.
         """
         if not record.text.strip():
             return {"rating": 0, "orientation": NEITHER}
@@ -142,14 +146,17 @@ class AsPublished(_Rubric):
         return {"rating": _rating(text), "orientation": next(names, UNKNOWN)}
 
     def second(self, text: str, record: Record) -> Messages | None:
-        """If no orientation was found, return a second question: which one follows from the judge's explanation?"""
+        """If no orientation was found, return a second question, which shows the judge's explanation; else None."""
         if self.read(text, record)["orientation"] != UNKNOWN:
             return None
         content = text_of("second_question").format(explanation=text.rpartition("Explanation2: ")[2])
         return [{"role": "system", "content": SYSTEM}, {"role": "user", "content": content}]
 
     def read_second(self, text: str, second: str, record: Record) -> dict[str, Any]:
-        """Read the orientation from the second answer, in which JASCO's code does not recognise `Both`."""
+        """Return the first answer's `rating`, and the second answer's `orientation`.
+
+        In the second answer, JASCO's code does not recognise `Both`.
+        """
         names = (name for name, form in _ORIGINAL_SECOND if form in second)
         return {**self.read(text, record), "orientation": next(names, UNKNOWN)}
 

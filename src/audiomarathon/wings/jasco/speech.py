@@ -1,4 +1,4 @@
-"""Locate the speech in a clip, and rotate a clip so that its speech comes first or last."""
+"""Read where the speech is in a clip, and rotate a clip so that its speech comes first or last."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _FADE_S = 0.02
 
 
 def read_speech(file: Path) -> dict[str, Spans]:
-    """Read the speech times of clips, by id, from a CSV file with the columns `id`, `start` and `end` (seconds).
+    """Read a CSV file with the columns `id`, `start` and `end` (seconds); return {clip's id: its spans of speech}.
 
     Raises
     ------
@@ -39,13 +39,13 @@ def read_speech(file: Path) -> dict[str, Spans]:
 
 
 def turn(spans: Spans, seconds: float, control: str) -> float:
-    """Return the time in seconds at which a rotated clip begins; the part before this time moves to the end.
+    """Return the second of the original clip with which the rotated clip begins; what comes before it moves to the end.
 
     Parameters
     ----------
     control
-        `speech-first`: the first stretch of speech begins the clip. `speech-last`: the last stretch ends it. Any other
-        value, or a clip without speech, gives 0.
+        `speech-first`: the rotated clip begins with the first span of speech. `speech-last`: it ends with the last
+        span. Any other value, or a clip without speech, gives 0.
     """
     if not spans or control not in (FIRST, LAST):
         return 0.0
@@ -53,7 +53,7 @@ def turn(spans: Spans, seconds: float, control: str) -> float:
 
 
 def turned(spans: Spans, seconds: float, control: str) -> Spans:
-    """Return the speech times of a clip after rotation by :func:`turn`; a stretch across the end becomes two."""
+    """Return where the speech is after the rotation by :func:`turn`; a span that crosses the new end becomes two."""
     shift, turned_spans = turn(spans, seconds, control), []
     for start, end in spans:
         begin, long = (start - shift) % seconds, min(end, seconds) - start
@@ -80,7 +80,7 @@ def rotate(samples: Samples, shift_frames: int, fade_frames: int) -> Samples:
 
 
 def turn_clip(samples: Samples, rate: int, spans: Spans, control: str) -> Samples:
-    """Rotate a clip so that its speech comes first or last, as `control` says; see :func:`turn`.
+    """Rotate a clip so that its speech comes first or last, as the control's name says (see :func:`turn`).
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Measure from replies to JASCO whether pruning removes the sound or the speech first.
+"""Measure from replies to JASCO whether pruning audio tokens removes the clip's sound or its speech first.
 
 Only prompts 3 to 8 ask a model to report both.
 """
@@ -24,13 +24,13 @@ from audiomarathon.runs.record_line import tokens_within
 from audiomarathon.settings import SEED
 
 MODALITIES = ("speech", "sound", "answer")
-LEAST_SKILL = 0.10  # if the unpruned model has less skill, pruning has nothing to remove
-_FIRST_PROMPT = 3  # prompts 1 and 2 ask for the inference only
+LEAST_SKILL = 0.10  # if the unpruned model reports less above chance, pruning has nothing to remove
+_FIRST_PROMPT = 3  # prompts 1 and 2 ask for the inference only, not for the words and the sound
 _COMMON = frozenset(("sound", "sounds", "noise", "noises", "of", "and", "a", "the", "to", "on", "in", "light", "faint"))
 _ENDING = re.compile(r"(?<=\w{3})(?:ings?|ed|es|s)$")
 _WIDTH = 3 * len(MODALITIES)  # for each: replies that count, share reported, share of other clips' texts reported
 
-#: What each sample adds to the sums, by the sample's id: shape (_WIDTH,).
+#: {sample's id: what its reply adds to the sums, shape (_WIDTH,)}.
 Reports = Mapping[str, Floats]
 
 
@@ -55,7 +55,7 @@ def stem(word: str) -> str:
 
 
 def perceived(reply: str, spoken: Sequence[str], sounds: Sequence[str]) -> tuple[list[float], list[float]]:
-    """Return two lists: the share of each spoken text, and of each sound, that a reply reports.
+    """Return two lists: the share of each text in `spoken`, and of each sound in `sounds`, that a reply reports.
 
     The first text and the first sound belong to the reply's clip, the others to other clips. A text's share is the
     length of the longest common subsequence of words, divided by the text's length. A sound's share counts the stems of
@@ -72,11 +72,11 @@ def perceived(reply: str, spoken: Sequence[str], sounds: Sequence[str]) -> tuple
 
 
 def reports(records: Iterable[Record]) -> Reports:
-    """Measure how much of the clip's speech, sound and keywords each reply reports.
+    """Measure how much of its clip's speech, sound and keywords each reply reports; return {sample's id: nine numbers}.
 
-    The result has an array of nine numbers for each sample's id. They are, for each of speech, sound and keywords:
-    whether the reply counts (1 or 0), the share of the clip's text that it reports, and the mean share for other clips'
-    texts, which measures chance. Speech and sound count only in replies to prompts that ask for both.
+    The numbers are, for each of speech, sound and keywords: whether the reply counts (1 or 0), the share of the clip's
+    text that it reports, and the mean share of other clips' texts that it reports, which measures chance. Speech and
+    sound count only in replies to prompts that ask for both.
     """
     records = list(records)
     names = ("spoken_text", "audio_sound", "target_keywords")
@@ -98,13 +98,13 @@ def reports(records: Iterable[Record]) -> Reports:
 
 
 def retained(orders: Sequence[tuple[Reports, Reports]]) -> tuple[dict[str, Estimate], float | None]:
-    """Return the share of base's reports that a setting keeps, and a test of speech against sound.
+    """Return the share that a setting still reports of what the unpruned model reports, and test speech against sound.
 
     Parameters
     ----------
     orders
-        Pairs of reports (of the setting, of base): one pair for one order of the clips, or two pairs for clips with the
-        speech first and with the speech last. The figures are averaged over the pairs.
+        Pairs of reports (of the setting, of base, the run without pruning): one pair, or two pairs for clips with the
+        speech first and clips with the speech last. The figures are averaged over the pairs.
 
     Returns
     -------
@@ -132,10 +132,10 @@ def retained(orders: Sequence[tuple[Reports, Reports]]) -> tuple[dict[str, Estim
 
 
 def _figures(sums: Floats, *, orders: int) -> Floats:
-    """Compute the figures of :func:`retained` from summed reports, averaged over the orders of the clips.
+    """Compute the figures of :func:`retained` from summed reports, averaged over the positions of the speech.
 
     `sums` has the shape (n, orders · 2 · _WIDTH): n sums (of the data or of resamples), each with the reports of the
-    setting and of base for every order (speech first, speech last).
+    setting and of base (the run without pruning) for every position of the speech (first, last).
     """
     counted = sums.reshape(-1, orders, 2, len(MODALITIES), 3)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -155,19 +155,19 @@ def _pseudo_values(sums: Sums, name: str) -> Floats:
 
 
 def measurable(estimates: Mapping[str, Estimate], name: str) -> bool:
-    """Tell whether the unpruned model reports the modality `name` well enough to measure a loss by pruning.
+    """Tell whether the unpruned model reports `name` (speech or sound) well enough to measure a loss by pruning.
 
-    `estimates` holds the figures of :func:`retained`. The model's skill must be at least 0.10, with an
-    interval above 0.
+    `estimates` holds the figures of :func:`retained`. The model's skill (reported share, corrected for chance) must be
+    at least 0.10, with an interval above 0.
     """
     estimate = estimates[name]
     return estimate.value >= LEAST_SKILL and estimate.interval is not None and estimate.low > 0
 
 
 def sentence(setting: str, estimates: Mapping[str, Estimate]) -> str:
-    """Return a sentence on how much of the speech and of the sound a setting keeps.
+    """Return a sentence on the shares of speech and sound that a setting still reports.
 
-    If base hardly reports the speech or the sound, the sentence says that this cannot be measured.
+    If the unpruned model hardly reports the speech or the sound, the sentence says that this cannot be measured.
     """
     parts = []
     for name in MODALITIES[:2]:
@@ -181,13 +181,13 @@ def sentence(setting: str, estimates: Mapping[str, Estimate]) -> str:
 
 
 def preference(kept: Iterable[tuple[str, npt.NDArray[Any], float, Spans]]) -> Estimate | None:
-    """Return the share of speech tokens kept ÷ the share of all tokens kept; above 1, the method prefers speech.
+    """Return the share of speech tokens kept ÷ the share of all audio tokens kept; above 1, the method prefers speech.
 
     Parameters
     ----------
     kept
-        For each reply: its clip, whether or in what share each audio token was kept (without tokens of a window's
-        padding), the clip's length in seconds, and its speech times.
+        For each reply: its clip, whether or in what share each audio token was kept (without tokens that only pad the
+        audio tower's window), the clip's length in seconds, and its spans of speech.
     """
     rows, clips = [], []
     for clip, bits, seconds, spans in kept:

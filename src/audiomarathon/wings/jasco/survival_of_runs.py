@@ -1,4 +1,4 @@
-"""Measure how much of the speech and of the sound in JASCO's clips each setting keeps, by position of the speech."""
+"""Measure how much of the speech and the sound in JASCO's clips the replies of each pruned run still report."""
 
 from __future__ import annotations
 
@@ -23,18 +23,21 @@ from audiomarathon.wings.jasco.survival import Reports, measurable, preference, 
 ReportsOf = Callable[[int, tuple[str, ...]], Reports]
 TASK = "jasco"
 AS_IS, BOTH_ORDERS = "as is", "mean of both"
-#: Position of the speech, by a run's control.
+#: Position of the speech in the clips, as {a run's control: position}.
 ORDERS = {"": AS_IS, FIRST: "first", LAST: "last"}
 
 
 @dataclass(frozen=True)
 class Survival:
-    """How much a setting keeps of the speech and sound that base's replies report, for one position of the speech.
+    """What a setting still reports of the speech and sound that the unpruned model reports.
+
+    A row is for one position of the speech in the clips, or for the mean of both positions. "Base" is the run without
+    pruning.
 
     Attributes
     ----------
     system
-        The setting. For the mean of both positions: the system whose clips have the speech first.
+        The setting (a model with a method). For the mean of both positions: the one whose clips have the speech first.
     order
         Position of the speech: `as is`, `first`, `last`, or `mean of both`.
     figures
@@ -63,21 +66,23 @@ class Survival:
 
     @property
     def measurable(self) -> bool:
-        """Whether base reports both speech and sound often enough to measure what a setting keeps of them."""
+        """Whether the unpruned model reports both speech and sound often enough to measure a loss by pruning."""
         return all(measurable(self.figures, name) for name in ("speech", "sound"))
 
 
 def survivals(systems: Sequence[System], speech: Mapping[str, Spans] | None = None) -> list[Survival]:
-    """Return how much each setting keeps of the speech and sound that base's replies report.
+    """Return, for each setting, what it still reports of the speech and sound that the unpruned model reports.
 
-    There is one row per setting and position of the speech, and one for the mean of `first` and `last`.
+    There is one row per setting and position of the speech, and one for the mean of `first` and `last`. The unpruned
+    model has rows too.
 
-    Settings without a base are left out, and so is base, which keeps everything.
+    Settings are left out if the unpruned model answered none of the same clips.
 
     Parameters
     ----------
     speech
-        Times of the speech in each original clip; None reads :data:`SPEECH_FILE` in the runs' data folder.
+        Spans of speech in each original clip, as {clip's id: spans}; None reads :data:`SPEECH_FILE` in the runs' data
+        folder.
     """
     systems = [system for system in systems if TASK in system.runs and system.control in ORDERS]
     spans = _speech_of(systems) if speech is None else speech
@@ -85,9 +90,9 @@ def survivals(systems: Sequence[System], speech: Mapping[str, Spans] | None = No
 
     @functools.cache  # because base is compared with every setting
     def reports_of(system: int, ids: tuple[str, ...]) -> Reports:
-        """Return how much of speech and sound a system's replies to the samples `ids` report; `system` is its `id()`.
+        """Return how much of speech and sound the replies to the samples `ids` report; `system` is a system's `id()`.
 
-        Chance is estimated from the clips of the same samples.
+        The share reported by chance is estimated from the clips of these samples only.
         """
         return reports(known[system].runs[TASK].records[id_] for id_ in ids)
 
@@ -105,7 +110,7 @@ def survivals(systems: Sequence[System], speech: Mapping[str, Spans] | None = No
 
 
 def left_out(systems: Sequence[System]) -> list[str]:
-    """Return the names of settings that have no base (run of the unpruned model), or share no sample with it."""
+    """Return the names of settings left out of the table: no run of the unpruned model answered the same samples."""
     systems = [system for system in systems if TASK in system.runs and system.control in ORDERS]
     bases = [(system, base_of(system, systems)) for system in systems]
     return [system.name(with_checkpoint=True) for system, base in bases if base is None or not _shared(system, base)]
@@ -125,7 +130,7 @@ def _by_setting(systems: Sequence[System]) -> list[list[System]]:
 
 
 def _row(pairs: Sequence[tuple[System, System]], reports_of: ReportsOf, spans: Mapping[str, Spans]) -> Survival:
-    """Return how much a setting keeps, from one (setting, base) pair, or as the mean of two: speech first and last."""
+    """Return the figures of one setting, from a (setting, base) pair, or from two: speech first and speech last."""
     shared = [(pruned, base, _shared(pruned, base)) for pruned, base in pairs]
     figures, p = retained([(reports_of(id(pruned), ids), reports_of(id(base), ids)) for pruned, base, ids in shared])
     system = pairs[0][0]
@@ -139,10 +144,10 @@ def _row(pairs: Sequence[tuple[System, System]], reports_of: ReportsOf, spans: M
 
 
 def _kept(records: Sequence[Record], spans: Mapping[str, Spans]) -> Iterator[tuple[str, np.ndarray, float, Spans]]:
-    """Yield (cluster, kept flags, clip's seconds, speech times) of each record whose clip has speech.
+    """Yield (cluster, kept flags, clip's seconds, spans of speech) of each record whose clip has speech.
 
-    The kept flags tell for each audio token without window padding whether it was kept. Records of a pruner joined
-    with a press are skipped, since they hold only the pruner's choice.
+    The kept flags tell for each audio token, except those that only pad the audio tower's window, whether it was kept.
+    Records of a pruner combined with a KV-cache press are skipped, since they hold only the pruner's choice.
     """
     for record in records:
         if (speech := spans.get(record.cluster)) and (heard := heard_tokens(record)) is not None:
@@ -161,7 +166,7 @@ def _speech_of(systems: Sequence[System]) -> Mapping[str, Spans]:
 
 
 def _adjusted(survival_rows: Sequence[Survival]) -> list[Survival]:
-    """Return the rows with p by Holm's correction, over the headline rows (those to report) of each checkpoint."""
+    """Return the rows with p corrected by Holm's method, over the headline rows (those to report) of a checkpoint."""
 
     def kind(row: Survival) -> str | None:
         return row.system.checkpoint if row.headline and row.measurable else None

@@ -1,4 +1,4 @@
-"""Show whether pruning removes speech or sound first, for `jasco survival` and the page."""
+"""Tables, sentences and charts on whether pruning removes speech or sound first, for `jasco survival` and the page."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _LATE = (
 
 
 def rows(survivals: Sequence[Survival]) -> list[dict[str, Any]]:
-    """Return all figures, one row per setting and position of the speech; shares in 0–1, None if missing."""
+    """Return all figures as dicts, one per setting and position of the speech; shares in 0–1, None if missing."""
     return [_row(survival) for survival in survivals]
 
 
@@ -48,7 +48,7 @@ def long_rows(survivals: Sequence[Survival]) -> list[dict[str, Any]]:
 
 
 def tables(survivals: Sequence[Survival]) -> list[Table]:
-    """Return two tables: how much of speech and sound base reports, and how much of that each setting keeps."""
+    """Return two tables: how much of speech and sound the unpruned model reports, and what settings keep of it."""
     several = len({survival.system.checkpoint for survival in survivals}) > 1
     model = ["model"] if several else []
     bases = [_row(survival) for survival in survivals if survival.system.is_base]
@@ -73,7 +73,7 @@ def tables(survivals: Sequence[Survival]) -> list[Table]:
 
 
 def sentences(survivals: Sequence[Survival]) -> list[str]:
-    """Return one sentence per method: shares kept at its middle ratio, and the effect of the speech's position."""
+    """Return one sentence per method: what it keeps at its middle ratio, and the effect of the speech's position."""
     said = []
     for name, _method, curve in _methods(survivals):
         middle = curve[(len(curve) - 1) // 2]
@@ -86,7 +86,7 @@ def sentences(survivals: Sequence[Survival]) -> list[str]:
 
 
 def panels(survivals: Sequence[Survival]) -> list[Chart]:
-    """Return a picture per method: the kept shares of speech and sound against the ratio, with intervals."""
+    """Return a chart per method: the kept shares of speech and sound against the ratio, with intervals."""
     drawn = []
     for name, method, curve in _methods([survival for survival in survivals if survival.measurable]):
         lines = [Line(kind, kind, _points_of(curve, kind), colour=_COLOURS[kind]) for kind in ("speech", "sound")]
@@ -101,7 +101,7 @@ def panels(survivals: Sequence[Survival]) -> list[Chart]:
 
 
 def _methods(survivals: Sequence[Survival]) -> list[tuple[str, str, list[Survival]]]:
-    """Return (checkpoint, method, rows by rising ratio) of each method; the checkpoint is "" if there is only one.
+    """Return (checkpoint, method, its rows sorted by ratio) of each method; the checkpoint is "" if there is only one.
 
     The rows are the headline rows: one per setting, the one to report (see :attr:`Survival.headline`).
     """
@@ -162,5 +162,5 @@ def _line(survival: Survival) -> str:
 
 
 def to_json(survivals: Sequence[Survival]) -> Mapping[str, Any]:
-    """Return all rows and sentences for a JSON file."""
+    """Return all figures and sentences as {"rows": …, "sentences": …} for a JSON file."""
     return {"rows": rows(survivals), "sentences": sentences(survivals)}

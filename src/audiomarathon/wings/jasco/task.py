@@ -20,7 +20,7 @@ from audiomarathon.wings.jasco.figures import CoReasoning
 from audiomarathon.wings.jasco.speech import FIRST, LAST, SPEECH_FILE, read_speech, turn_clip
 
 METADATA = "v0.csv"
-#: Columns of `v0.csv`, by the names of the same texts in `example.csv` and in references.
+#: {name of a text in `example.csv` and in references: its column in `v0.csv`}.
 COLUMNS = {
     "audio_sound": "Audio",
     "spoken_text": "Speech",
@@ -56,8 +56,8 @@ INSTRUCTIONS = (
 class Jasco(Task):
     """Task "What are they doing?": open answers, judged by language models (arXiv 2409.14526).
 
-    A clip's eight samples are one cluster, and one bundle (a limited run takes all of them or none), because only the
-    best of the eight replies counts.
+    A clip's eight samples are one cluster (dependent samples), and one bundle (a run with `--limit` takes all of them
+    or none), because only the best of the eight replies counts.
     """
 
     key = "jasco"
@@ -71,12 +71,12 @@ class Jasco(Task):
     metadata_file = METADATA
 
     def find(self, root: Path) -> Path:
-        """Return the folder of `v0.csv`, in a clone of JASCO's repository or elsewhere."""
+        """Return the folder under `root` that contains `v0.csv`, in a clone of JASCO's repository or elsewhere."""
         named = nearest(root, lambda folder: METADATA in folder.files)
         return the_one(self, root, named, f"{METADATA} of JASCO")
 
     def load(self, folder: Path, filters: Filters = Filters()) -> Loaded:
-        """Read the clips' rows, and ask eight questions about each."""
+        """Read the rows of `v0.csv`, and make eight samples of each clip, one per instruction."""
         del filters  # no filter applies to this task
         folder = folder.absolute()
         file = folder / METADATA
@@ -85,12 +85,12 @@ class Jasco(Task):
         return Loaded(folder, tuple(sample for clip in clips for sample in _asked(clip)), tuple(bad))
 
     def prompt(self, sample: Sample) -> str:
-        """Return the instruction. If the data are a control with a text instead of audio, put this text before it."""
+        """Return the instruction; for a control that gives a text instead of audio, put this text before it."""
         text = sample.meta.get(_TOLD)
         return f"{text}\n{sample.question}" if text else sample.question
 
     def vary(self, loaded: Loaded, control: str) -> Mapping[str, Variation]:
-        """Return the change of each sample, by id, in a control (an altered copy of the data).
+        """Return {sample's id: how to change the sample} for a control, which is an altered copy of the data.
 
         A text replaces the audio, or the clip is rotated so that its speech comes first or last.
         """
@@ -109,12 +109,12 @@ class Jasco(Task):
         }
 
     def reference(self, sample: Sample) -> dict[str, Any]:
-        """Return all facts that judges see, so that judging does not need the data."""
+        """Return all texts that judges see, so that judging does not need the data."""
         texts = {name: sample.meta[name] for name in COLUMNS}
         return {"answer": sample.answer, "prompt": sample.question, **texts}
 
     def write_rows(self, part: Part, target: Path) -> None:
-        """Write `v0.csv`, one row per clip."""
+        """Write `v0.csv` of a part or an altered copy of the data, one row per clip."""
         lines = io.StringIO()
         out = csv.writer(lines)
         out.writerow([_ID, *COLUMNS.values(), _CLIP, _TOLD])
@@ -126,7 +126,7 @@ class Jasco(Task):
 
 
 def _clip(row: Row) -> Sample:
-    """Turn a row into a sample with the clip's facts, but without a question."""
+    """Turn a row of `v0.csv` into a sample with the clip's texts, but without a question."""
     id_ = name_id(row.text(_ID))
     if not re.fullmatch(r"[\w.-]+", id_):
         raise RowError(f"{_ID} {shown(id_)} holds more than letters, digits, . _ and -")

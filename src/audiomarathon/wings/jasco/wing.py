@@ -1,4 +1,4 @@
-"""The hooks of this wing, which the core calls."""
+"""This benchmark folder's `WING`: the methods through which the core finds JASCO's task, commands and page section."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ if TYPE_CHECKING:
 
 
 class JascoWing(Wing):
-    """JASCO: sound and speech together."""
+    """Adds JASCO: do models use the sound and the speech of a clip together?"""
 
     key = "jasco"
 
     def benchmarks(self) -> Sequence[Benchmark]:
-        """Return JASCO, whose only task is `jasco`; see :meth:`Wing.benchmarks`."""
+        """Return the benchmark JASCO, whose only task is `jasco`."""
         from audiomarathon.wings.jasco.benchmark import JASCO
 
         return (JASCO,)
 
     def mini(self, root: Path) -> None:
-        """Write four short synthetic clips and their rows into a data root; see :meth:`Wing.mini`."""
+        """Write the mini benchmark's part of JASCO, four short synthetic clips and their rows, into a data root."""
         from audiomarathon.wings.jasco.mini import write
 
         write(root)
 
     def commands(self) -> Mapping[str, Commands]:
-        """Return `audiomarathon jasco`, by the help's heading for it; see :meth:`Wing.commands`."""
+        """Return the command group `audiomarathon jasco`, as {heading in the help: {name: commands}}."""
         from audiomarathon.wings.jasco.commands import jasco_app
 
         return {"Other benchmarks, and their files": {"jasco": jasco_app}}
 
     def sections(self, data: PageData) -> Sequence[Section]:
-        """Return the page's section on whether pruning removes speech or sound first; see :meth:`Wing.sections`."""
+        """Return the report page's section on whether pruning removes speech or sound first; () without such runs."""
         from audiomarathon.report.sections import Section
         from audiomarathon.wings.jasco import survival_report
         from audiomarathon.wings.jasco.survival_of_runs import survivals
@@ -54,7 +54,7 @@ class JascoWing(Wing):
         return (Section("survival", heading, survival_report.tables(survival_rows), charts, said),)
 
     def tables(self, runs: Sequence[Run]) -> Sequence[Table]:
-        """Return a table for each finished run: our figures beside the published ones; see :meth:`Wing.tables`."""
+        """Return a table for each finished JASCO run: our figures beside the published ones."""
         from audiomarathon.wings.jasco.published import beside_published
 
         return [beside_published(run) for run in runs if run.key == "jasco" and run.summary is not None]

@@ -1,1 +1,1 @@
-"""LALM Bench: captions (Clotho, AudioCaps), and questions about audio (MMAU-Pro, MMAU-mini, MMAR)."""
+"""LALM Bench: captions (Clotho, AudioCaps), and questions about audio (MMAU-Pro, MMAU-mini, MMAR, MMSU)."""

@@ -1,4 +1,4 @@
-"""LALM Bench as a benchmark: its tasks, and their published scores."""
+"""LALM Bench as a benchmark: its tasks, and facts about their data."""
 
 from __future__ import annotations
 

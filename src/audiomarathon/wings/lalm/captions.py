@@ -1,4 +1,4 @@
-"""Captioning tasks: Clotho v2.1 and AudioCaps, which differ only in their tables."""
+"""Captioning tasks: Clotho v2.1 and AudioCaps, which differ only in the columns and folders of their data."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from audiomarathon.benchmarks.captioning import Captioning, Item
 class Clotho(Captioning):
     """Clotho v2.1: clips of 15 to 30 s with five captions each (arXiv 1910.09387).
 
-    The table is `clotho_captions_<split>.csv`; clips are in `<split>/` next to it, or in the folders of Zenodo's
+    The captions are in `clotho_captions_<split>.csv`; clips are in `<split>/` next to it, or in the folders of Zenodo's
     archives.
     """
 
@@ -27,14 +27,14 @@ class Clotho(Captioning):
     columns = ("file_name", *(f"caption_{number}" for number in range(1, 6)))
 
     def items(self, rows: Sequence[Mapping[str, str]]) -> list[Item]:
-        """Return one item per row of the table; its id is the clip's file name."""
+        """Return (id, possible names of the clip's file, captions) for each row; the id is the clip's file name."""
         return [
             (row["file_name"], (row["file_name"],), tuple(filter(str.strip, map(row.__getitem__, self.columns[1:]))))
             for row in rows
         ]
 
     def rows(self, item: Item) -> list[dict[str, str]]:
-        """Return an item's only row in the table."""
+        """Return the only row that a clip has in the table, as {column: text}."""
         captions = [*item[2], *[""] * 5]
         return [{"file_name": item[0], **dict(zip(self.columns[1:], captions, strict=False))}]
 
@@ -42,8 +42,8 @@ class Clotho(Captioning):
 class AudioCaps(Captioning):
     """AudioCaps: ten-second clips of YouTube; five captions each in test and val, one in train (NAACL 2019).
 
-    The table is `<split>.csv`, one row per caption. Clips are next to it, or in `<split>/`, `audio/` or `wavs/`. A clip
-    is named `<youtube_id>_<start_time>`, `<youtube_id>`, `Y<youtube_id>` or `<audiocap_id>`.
+    The captions are in `<split>.csv`, one row per caption. Clips are next to it, or in `<split>/`, `audio/` or `wavs/`.
+    A clip is named `<youtube_id>_<start_time>`, `<youtube_id>`, `Y<youtube_id>` or `<audiocap_id>`.
     """
 
     key = "lalm/audiocaps"
@@ -55,7 +55,10 @@ class AudioCaps(Captioning):
     columns = ("audiocap_id", "youtube_id", "start_time", "caption")
 
     def items(self, rows: Sequence[Mapping[str, str]]) -> list[Item]:
-        """Return one item per clip; its id is the video's id with the start in seconds."""
+        """Return (id, possible names of the clip's file, captions) for each clip.
+
+        The id is `<youtube_id>_<start_time>`.
+        """
         captioned: dict[str, Item] = {}
         for row in rows:
             video, start = row["youtube_id"], row["start_time"]
@@ -66,9 +69,9 @@ class AudioCaps(Captioning):
         return list(captioned.values())
 
     def rows(self, item: Item) -> list[dict[str, str]]:
-        """Return one row of the table per caption of an item.
+        """Return a clip's rows of the table, one per caption, as {column: text}.
 
-        All rows get the `audiocap_id` of the item's first row, since the clip's file may be named by it.
+        All rows get the `audiocap_id` of the clip's first row, since the clip's file may be named after it.
         """
         video, _, start = item[0].rpartition("_")
         return [dict(zip(self.columns, (item[1][-1], video, start, text), strict=True)) for text in item[2]]

@@ -1,4 +1,4 @@
-"""LALM Bench: read and write its files (`import lalm`, `export lalm`), and run the scripts of `LALM_Bench/`."""
+"""Read and write LALM Bench's files (`import lalm`, `export lalm`), and run the scripts of `LALM_Bench/`."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ _SEED = 42  # seed of --sample_size, as published
 _TAIL = 50  # number of last lines of a log to show
 _FAITHFUL_TOKENS = 2048
 _TYPES = ("closed", "open", "following")
-#: For (benchmark, figures as published?): each figure of summary.json, and its name in result_….txt.
+#: {(benchmark, whether figures are computed by the published code's rules): {figure of summary.json: name to print}}.
 _FIGURES = {
     ("clotho", False): {"cider_d": "CIDEr-D", "fense": "FENSE"},
     ("clotho", True): {"cider_d_as_published": "CIDEr-D", "fense": "FENSE"},
@@ -217,12 +217,12 @@ def bench(
 
 
 def door(folder: Path, *arguments: str) -> None:
-    """Run :func:`bench` as a script of `LALM_Bench/`; `arguments` are put before those of the command line."""
+    """Run :func:`bench` for a script of `LALM_Bench/`; `arguments` are put before those of the command line."""
     os.environ["LALM_BENCH_ROOT"] = os.environ.get("LALM_BENCH_ROOT") or str(folder)
     run_script(bench, [*arguments, *sys.argv[1:]], no_args_is_help=True)
 
 
-_Chosen = tuple[RunSettings, str]  # settings with the chosen samples, and the name of the folder for their runs
+_Chosen = tuple[RunSettings, str]  # settings that name the chosen samples, and the name of the folder for their runs
 
 
 @dataclass(frozen=True)
@@ -232,7 +232,7 @@ class _Options:
     Attributes
     ----------
     root
-        Results folder, with a subfolder per model.
+        Folder of the results, with a subfolder per model.
     output
         Folder for predictions and scores; None uses the results folder.
     judge
@@ -240,7 +240,7 @@ class _Options:
     captions
         Folder of Clotho, whose captions give the word weights of the caption metrics; None uses the scored file.
     faithful, noise
-        Whether to print figures as published, and whether models hear noise instead of the clips.
+        Whether to print figures by the published code's rules, and whether models get noise instead of the clips.
     attention, draw
         Name of the folder for saved attention ("" saves none), and whether to draw it.
     """
@@ -256,10 +256,12 @@ class _Options:
     draw: bool
 
     def choose(self, flags: Mapping[str, Any], sample_size: int, limit: int, *, whole: bool) -> _Chosen:
-        """Find the data and choose samples in file order, without bad rows; with `noise`, also make their noise clips.
+        """Find the data, and choose the samples to run, in the order of the file and without bad rows.
 
-        Return the settings with these samples, and the name of the folder for their runs. With `whole`, whole attention
-        maps are saved too.
+        With `noise`, also write noise clips in place of the samples' clips.
+
+        Return (settings that name these samples, name of the folder for their runs). With `whole`, these settings also
+        save attention maps over all tokens.
 
         Raises
         ------
@@ -307,7 +309,7 @@ class _Options:
         return settings, file_name("-".join(filter(None, name)))
 
     def one_model(self, phase: str, model: str, chosen: _Chosen | None, methods: str, ratios: str, replies: int) -> int:
-        """Run the phases (inference, evaluation) for one model and write its files.
+        """Run the phases (inference, evaluation) of the benchmark for one model, and write LALM Bench's files.
 
         Return 1 if a phase or a sample failed, else 0. `replies` is the number of replies to print.
         """
@@ -333,7 +335,7 @@ class _Options:
         return 1 if code is None else code
 
     def eval_file(self, file: Path, column: str) -> int:
-        """Score a file of predictions; write the scores beside the file or to `output`, and print them."""
+        """Score a file of predictions; write the scores to `output` or else beside the file, and print them."""
         target, name = self.output or file.parent, _SCORES
         if target.suffix == ".json":
             target, name = target.parent, target.name
@@ -372,7 +374,7 @@ class _Options:
         )
 
     def _write_attention(self, run: Run, samples: Sequence[str], place: Path) -> None:
-        """Link each sample's attention into LALM Bench's folders: `sample_0000/` and so on, in data order."""
+        """Link each sample's saved attention into LALM Bench's folders `sample_0000/` and so on, in data order."""
         from audiomarathon.runs.attention import WHOLE, Attention, file_of, index_of
 
         assert run.folder is not None
@@ -393,9 +395,9 @@ class _Options:
                 say(f"warning: no pictures are drawn; {error}")
 
     def _evaluate(self, model: str, folders: Sequence[Path], runs: Path, target: Path) -> tuple[list[Path], int]:
-        """Score the runs `folders`, or else the latest runs under `runs`, or else the file of predictions in `target`.
+        """Score runs and write LALM Bench's score files; return (run folders, exit code).
 
-        Write the score files; return the run folders and the exit code.
+        The runs are those in `folders`, or else the latest under `runs`, or else the file of predictions in `target`.
         """
         if not folders and (earlier := list(runs.glob(f"*/{_TASKS[self.bench]}/*/*/run.json"))):
             last = max(earlier, key=lambda file: file.stat().st_mtime)
@@ -413,7 +415,7 @@ class _Options:
         return list(folders), code
 
     def _score_file(self, file: Path, runs: Path, name: str, column: str) -> tuple[Path, int]:
-        """Import and score a file of predictions; return its run folder and the exit code.
+        """Turn a file of predictions into a run, and score it; return (run folder, exit code).
 
         A file that has changed since an earlier call gets a new run folder.
         """
@@ -435,7 +437,7 @@ class _Options:
         return show([score(folder) for folder in folders])
 
     def _score_lines(self, folders: Sequence[Path]) -> list[str]:
-        """Return lines with the figures of runs, one line per figure; with `faithful`, the figures as published."""
+        """Return a line of text per figure of the runs; with `faithful`, the figures by the published code's rules."""
         wanted, lines = _FIGURES[self.bench, self.faithful], []
         for folder in folders:
             run = _read(folder)
@@ -449,7 +451,7 @@ class _Options:
 
 
 def _add(file: Path, *lines: str) -> None:
-    """Print lines, and append them to a file (a model's `result_….txt`)."""
+    """Print lines of text, and append them to a file (a model's `result_….txt`)."""
     with writing(file), file.open("a", encoding="utf-8", errors="backslashreplace") as stream:
         stream.writelines(f"{line}\n" for line in lines)
     for line in lines:
@@ -459,7 +461,7 @@ def _add(file: Path, *lines: str) -> None:
 def _phase(
     file: Path, name: str, log: Path, work: Callable[[], tuple[list[Path], int]]
 ) -> tuple[list[Path], int | None]:
-    """Run one phase and copy stderr to a log; return its run folders and its exit code (None if it raised an error)."""
+    """Run `work` as one phase, and copy stderr to a log; return (run folders, exit code or None after an error)."""
     _add(file, f"[{name}] Started at {_now()}")
     begun = time.monotonic()
     result: tuple[list[Path], int | None] = [], None
@@ -482,13 +484,16 @@ def _phase(
 
 
 class _Both(io.TextIOBase):
-    """A stream that copies text to several streams. It says that it is no terminal, so no progress bars are drawn."""
+    """A stream that writes text to several streams.
+
+    It is not a terminal to other code, so that no progress bars are drawn.
+    """
 
     def __init__(self, *streams: TextIO) -> None:
         self._streams = streams
 
     def write(self, text: str) -> int:
-        """Write a text to every stream; ignore a stream that cannot be written."""
+        """Write a text to every stream; skip a stream that cannot be written."""
         for stream in self._streams:
             with contextlib.suppress(OSError):  # a full disk or a closed terminal must not end the run
                 stream.write(text)
@@ -497,7 +502,7 @@ class _Both(io.TextIOBase):
 
 
 def _bench_of(file: Path) -> str:
-    """Return the benchmark (clotho or mmau-pro) that a file of predictions belongs to, judged by its suffix."""
+    """Return the benchmark (clotho or mmau-pro) to which a file of predictions belongs, judged by the file's suffix."""
     for bench, name in _PREDICTIONS.items():
         if file.suffix.lower() == Path(name).suffix:
             return bench
@@ -507,7 +512,7 @@ def _bench_of(file: Path) -> str:
 def _imported(
     file: Path, place: Path, name: str, *, control: str | None, data: Path | None, column: str, faithful: bool
 ) -> Result:
-    """Turn a file of predictions into the run folder `place`; `name` is the model's name.
+    """Turn a file of predictions into a run in the folder `place`; `name` is the model's name.
 
     The other parameters are those of :func:`import_`.
     """
@@ -526,7 +531,10 @@ def _imported(
 
 
 def _write_predictions(run: Run, target: Path) -> Path:
-    """Write a run's replies in LALM Bench's format to the folder `target`; return the file."""
+    """Write a run's replies in LALM Bench's format into the folder `target`; return the file.
+
+    If this changes the replies in an existing file, the scores beside it are deleted.
+    """
     from audiomarathon.wings.lalm.exchange import answers, predictions
 
     records = [*run.records.values()]
@@ -547,7 +555,7 @@ def _write_predictions(run: Run, target: Path) -> Path:
 
 
 def _write_scores(run: Run, target: Path, predictions: Path, name: str = _SCORES) -> list[Path]:
-    """Write a run's scores in LALM Bench's format to the folder `target`; return the files."""
+    """Write a run's scores in LALM Bench's format into the folder `target`; return the files."""
     from audiomarathon.wings.lalm.exchange import comprehensive, debug_info, scores
 
     summary = _summary(run)
@@ -564,7 +572,7 @@ def _write_scores(run: Run, target: Path, predictions: Path, name: str = _SCORES
 
 
 def _summary(run: Run) -> Mapping[str, Any]:
-    """Summarise a run again, since text encoders may have been installed or removed after summary.json was written."""
+    """Compute a run's summary again, since text encoders may have been installed or removed since it was written."""
     from audiomarathon.benchmarks import get_task
     from audiomarathon.runs.summary import summarise
 
@@ -579,7 +587,7 @@ def _read(folder: Path) -> Run:
 
 
 def _place_of(run: Run, target: Path) -> Path:
-    """Return the folder for a run's files: `target` for base and imported runs, else a subfolder of it."""
+    """Return the folder for a run's files: `target` for an uncompressed or imported run, else a subfolder of it."""
     from audiomarathon.compression.method import Base
     from audiomarathon.runs.summary import IMPORTED
 

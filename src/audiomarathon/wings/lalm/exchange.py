@@ -1,4 +1,4 @@
-"""Import any model's replies to Clotho and MMAU-Pro, and export result files in LALM Bench's formats."""
+"""Read and write LALM Bench's files of replies to Clotho and MMAU-Pro, and write its files of scores."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ if TYPE_CHECKING:
     import pyarrow
 
 REPLY = "model_output"
-FAILED = "ERROR"  # the original's reply for a clip on which the model failed
+FAILED = "ERROR"  # the reply that LALM Bench writes for a clip on which the model failed
 _SHOWN_FAULTS = 5
 _LONGEST_NAME = 255  # limit of a clip's file name
 _TYPES = {"closed": "closed", "open": "openended", "following": "aif"}
 
 
 def read_captions(file: Path, folder: Path | None = None, *, faithful: bool = False) -> list[Record]:
-    """Read the records of a `predictions.json`: entries with `audio_id`, `prediction` and `references`.
+    """Read a `predictions.json` (objects with `audio_id`, `prediction` and `references`) as records of replies.
 
     Parameters
     ----------
@@ -56,7 +56,7 @@ def read_captions(file: Path, folder: Path | None = None, *, faithful: bool = Fa
     Raises
     ------
     DataError
-        An entry has missing, mistyped or duplicate fields; the message names them.
+        An object lacks a field, has a value of the wrong type, or repeats an id; the message says which.
     """
     records: dict[str, Record] = {}
     known: dict[str, list[str]] = {}
@@ -94,7 +94,9 @@ def read_captions(file: Path, folder: Path | None = None, *, faithful: bool = Fa
 
 
 def read_answers(file: Path, column: str = REPLY, *, faithful: bool = False) -> list[Record]:
-    """Read the records of a `predictions.parquet`: the columns of MMAU-Pro's `test.parquet`, and a column of replies.
+    """Read a `predictions.parquet` as records of replies.
+
+    It has the columns of MMAU-Pro's `test.parquet`, and a column of replies.
 
     Parameters
     ----------
@@ -106,7 +108,7 @@ def read_answers(file: Path, column: str = REPLY, *, faithful: bool = False) -> 
     Raises
     ------
     DataError
-        A column is missing, or a row is not a question or has no text as reply.
+        A column is missing, a row is not a valid question, or a reply is not a text.
     """
     check_shards([file])
     questions, bad = read_questions(file, column)
@@ -128,10 +130,10 @@ def read_answers(file: Path, column: str = REPLY, *, faithful: bool = False) -> 
 
 
 def corpus_of(records: Sequence[Record], folder: Path | None = None) -> tuple[list[list[str]], str]:
-    """Return the captions by which CIDEr-D weights words, and a text that names their source.
+    """Return (captions of each clip, source): the captions from which CIDEr-D takes word weights, and their source.
 
-    The source is the first split of a Clotho folder that has all the records' clips, or all its splits together.
-    Without a folder, the source is the records.
+    The captions are those of the first split of a Clotho folder that has all the records' clips, or of all its splits
+    together. Without a folder, they are the references of the records.
 
     Raises
     ------
@@ -155,7 +157,7 @@ def corpus_of(records: Sequence[Record], folder: Path | None = None) -> tuple[li
 
 
 def predictions(records: Iterable[Record]) -> list[dict[str, Any]]:
-    """Return the content of `predictions.json`, without failed samples."""
+    """Return the content of `predictions.json`: each answered sample's reply and references."""
     return [
         {"audio_id": record.id, "prediction": record.raw, "references": list(record.reference["references"])}
         for record in records
@@ -164,7 +166,7 @@ def predictions(records: Iterable[Record]) -> list[dict[str, Any]]:
 
 
 def scores(summary: Mapping[str, Any], timestamp: str) -> dict[str, Any]:
-    """Return the content of `scores.json`: the figures as published, with word weights from the evaluated clips."""
+    """Return the content of `scores.json`: figures by the published rules, with word weights from the scored clips."""
     figures = {"cider_d": "cider_d_as_published", **{name: name for name in ("sbert_sim", "fer", "fense")}}
     return {
         "dataset": "Clotho-v2",
@@ -176,13 +178,13 @@ def scores(summary: Mapping[str, Any], timestamp: str) -> dict[str, Any]:
 
 
 def answers(records: Sequence[Record], folder: Path | None = None) -> pyarrow.Table:
-    """Return the content of `predictions.parquet`, without failed samples.
+    """Return the content of `predictions.parquet`: MMAU-Pro's rows, with the replies of all answered samples.
 
     Parameters
     ----------
     folder
-        Folder of `test.parquet`. Its rows are used if they include all questions; else rows are made from the records,
-        without the clips' paths.
+        Folder of `test.parquet`. Its rows are used if they include all answered questions; else rows are made from the
+        records, without the clips' paths.
     """
     import pyarrow
 
@@ -202,7 +204,7 @@ def answers(records: Sequence[Record], folder: Path | None = None) -> pyarrow.Ta
 
 
 def comprehensive(verdicts: Sequence[Verdict], expected: int, file: Path, overall: float | None) -> dict[str, Any]:
-    """Return the content of `predictions_comprehensive_results.json`: figures as published, by category.
+    """Return the content of `predictions_comprehensive_results.json`: each category's figures by the published rules.
 
     A category without replies is left out. If no reply of a category is scored, its score and metrics are None.
 
@@ -239,7 +241,7 @@ def comprehensive(verdicts: Sequence[Verdict], expected: int, file: Path, overal
 
 
 def debug_info(summary: Mapping[str, Any], verdicts: Sequence[Verdict]) -> dict[str, Any]:
-    """Return the content of `debug_info.json`: how replies were read, and how many are not scored, by reason."""
+    """Return the content of `debug_info.json`: which rules read the replies, and why some replies are not scored."""
     names = ("expected", "n", "errors", "unparsed", "not_answerable", "not_judged", "cut_by_token_limit")
     return {
         **{name: summary.get(name) for name in names},
@@ -259,12 +261,12 @@ def _with_reply(record: Record, reply: str, *, faithful: bool) -> Record:
 
 
 def _folded(name: str) -> str:
-    """Return a name without the white space that some tools strip or join."""
+    """Return a name with single spaces, since some tools strip or merge white space in file names."""
     return " ".join(name.split())
 
 
 def _row(record: Record) -> dict[str, Any]:
-    """Return a record as a row of `test.parquet`; the clips' paths are empty, since the record lacks them."""
+    """Return a record as a row of `test.parquet`; the clips' paths are empty, since a record has none."""
     reference = record.reference
     return {
         "id": record.id,
@@ -280,7 +282,7 @@ def _row(record: Record) -> dict[str, Any]:
 
 
 def _choice_metrics(verdicts: Sequence[Verdict]) -> dict[str, float]:
-    """Return accuracy, precision, recall and F1 over option texts, weighted by support as in scikit-learn."""
+    """Return accuracy, precision, recall and F1 of the chosen options, weighted by support as in scikit-learn."""
     chosen = [verdict.record.reference["options"][LETTERS.index(verdict.values["matched"])] for verdict in verdicts]
     rows = per_class([verdict.record.reference["answer_text"] for verdict in verdicts], chosen).values()
 
@@ -292,7 +294,7 @@ def _choice_metrics(verdicts: Sequence[Verdict]) -> dict[str, float]:
 
 
 def _judged_metrics(verdicts: Sequence[Verdict]) -> dict[str, float]:
-    """Return each score's mean and standard deviation over replies, and the rates of good and poor replies.
+    """Return mean and standard deviation of each judged score, and the shares of good and of poor replies.
 
     A reply's scores are first averaged over the judges. A reply is good from an overall score of 4, and poor up to 2.
     """

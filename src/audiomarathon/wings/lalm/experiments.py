@@ -1,4 +1,4 @@
-"""`audiomarathon experiment …`: LALM Bench's side experiments on finished runs, and their original scripts."""
+"""`audiomarathon experiment …`: LALM Bench's side experiments on finished runs, also under its scripts' names."""
 
 from __future__ import annotations
 
@@ -220,7 +220,7 @@ def judge(
 
 
 def _run(path: Path) -> Run:
-    """Return the only run in a folder (an error if there are several), or a file of predictions read as a run."""
+    """Read the only run in a folder (an error if there are several), or a file of predictions as if it were a run."""
     from audiomarathon.runs.read import Run, read_runs
     from audiomarathon.wings.lalm.exchange import read_answers, read_captions
 
@@ -239,9 +239,10 @@ def _run(path: Path) -> Run:
 def _captions(
     captions: str, data: Path | None, split: str
 ) -> tuple[str, list[tuple[str, Sequence[str]]], dict[str, str]]:
-    """Return a pattern for output names (`clotho_%s_evaluation.csv`), (id, captions) of each clip, and replies by id.
+    """Return (pattern for output names, clips, replies).
 
-    Only a CSV file may hold replies.
+    The pattern is such as `clotho_%s_evaluation.csv`. The clips are (id, captions) pairs. The replies are {id: reply};
+    only a CSV file may hold replies.
     """
     from audiomarathon.benchmarks import get_task, task_folder
     from audiomarathon.benchmarks.captioning import ALL, Captioning
@@ -267,7 +268,7 @@ def _captions(
 def _answers(
     folder: Path, records: Sequence[Record], protocol: Protocol, asking: Asking
 ) -> tuple[int, list[Record]] | None:
-    """Ask judges; return the number of failed requests and the records with answers; None if nothing was asked."""
+    """Ask judges about the records; return (number of failed requests, records with answers), or None if not asked."""
     from audiomarathon.judges.judging import Case
     from audiomarathon.runs.folder import with_context
 
@@ -281,7 +282,7 @@ def _counts(counts: Mapping[str, int]) -> str:
 
 
 def _cells(figures: Mapping[str, Estimate]) -> dict[str, Any]:
-    """Return figures and their intervals as the cells of a table row, by column."""
+    """Return figures and the ends of their intervals as {column: value}, the cells of a table row."""
     from audiomarathon.report.render import estimated
 
     return {name: value for key, figure in figures.items() for name, value in estimated(key, figure).items()}
@@ -298,7 +299,7 @@ experiment_app.add_typer(
 
 
 def similarity_door(folder: Path) -> None:
-    """Run :func:`similarity` with the options and files of LALM Bench's `calculate_similarity.py`."""
+    """Run :func:`similarity` with the options and default files of LALM Bench's script `calculate_similarity.py`."""
 
     def calculate(
         noise_file: Annotated[Path, option(_RUN)] = folder / "predictions_with_noise.parquet",
@@ -314,7 +315,7 @@ def similarity_door(folder: Path) -> None:
 
 
 def judge_door() -> None:
-    """Run :func:`judge` with the options of LALM Bench's `judge.py`."""
+    """Run :func:`judge` with the options of LALM Bench's script `judge.py`."""
 
     def check(
         model: Annotated[str, option("Judges, joined by commas, as for audiomarathon judge --with.")],

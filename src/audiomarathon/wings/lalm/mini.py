@@ -1,4 +1,4 @@
-"""The mini benchmark's LALM Bench: a few synthetic clips of each task, in the files and folders of the public data."""
+"""The mini benchmark's LALM Bench: a few synthetic clips of each task, in files and folders like the public data's."""
 
 from __future__ import annotations
 
@@ -28,7 +28,10 @@ _CAPTIONS = (
 
 
 def write(root: Path) -> None:
-    """Write Clotho, AudioCaps, MMAU, MMAR and, where pyarrow is installed, MMAU-Pro into `lalm/` of a data root."""
+    """Write the mini benchmark's LALM Bench into the folder `lalm/` of a data root.
+
+    It has Clotho, AudioCaps, MMAU, MMAR and, if pyarrow is installed, MMAU-Pro.
+    """
     folder = root / "lalm"
     names = [label.cue for label in world.EVENTS[:6]]
     told = [[text.format(name.lower()) for text in _CAPTIONS] for name in names]
@@ -89,9 +92,9 @@ def _mmau_pro(folder: Path, names: Sequence[str]) -> None:
 
 
 def _question(number: int, name: str, names: Sequence[str]) -> dict[str, Any]:
-    """Return question `number` of MMAU-Pro: which sound is heard? Its four options are `name`, the answer, and others.
+    """Return a question about which sound is in the clip, with four options: the right answer `name`, and three others.
 
-    The place of the answer among the options changes from question to question.
+    The position of the right answer among the options depends on `number`.
     """
     others = [other for other in names if other != name][:3]
     choices = [*others[: number % 4], name, *others[number % 4 :]]

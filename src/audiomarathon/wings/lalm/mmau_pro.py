@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import pyarrow
 
 METADATA = "test.parquet"
-#: Type of questions by category; other categories are closed.
+#: {category: type of its questions}; the questions of all other categories are closed (multiple choice).
 TYPES = {"open": "open", "instruction following": "following"}
 CATEGORIES = (
     "music", "sound", "speech", "multi", "spatial_audio", "voice_chat", "sound_speech", "sound_music", "music_speech",
@@ -55,10 +55,10 @@ EMPTY_SKILL = "empty skill"
 
 
 class MmauPro(Task):
-    """Task: understand every kind of audio. It has closed and open questions, and instructions to follow.
+    """Task MMAU-Pro: closed and open questions about audio of every kind, and spoken instructions to follow.
 
     `TASK_PROMPT=as_published` numbers the options, adds no instruction, and gives spoken instructions as text too.
-    `TASK_PROMPT=text` changes one thing: spoken instructions are given as text too.
+    `TASK_PROMPT=text` only gives spoken instructions as text too.
     """
 
     key = "lalm/mmau_pro"
@@ -72,12 +72,12 @@ class MmauPro(Task):
     metadata_file = METADATA
 
     def find(self, root: Path) -> Path:
-        """Return the folder of `test.parquet`, next to the unpacked `data.zip`."""
+        """Return the folder under `root` with `test.parquet` and the folder `data` (unpacked from `data.zip`)."""
         folders = nearest(root, lambda folder: METADATA in folder.files and "data" in folder.folders)
         return the_one(self, root, folders, f"{METADATA} of MMAU-Pro beside its folder data (unpack data.zip)")
 
     def load(self, folder: Path, filters: Filters = Filters()) -> Loaded:
-        """Read the rows and find their clips; defects of the data are counted, not fixed."""
+        """Read the rows and find their clips; defects of the data are counted, not repaired."""
         if filters.prompt not in FORMS:
             allowed = f"allowed for {self.key}: {', '.join(filter(None, FORMS))}, or empty"
             raise SettingsError(f"TASK_PROMPT={filters.prompt}: not allowed; {allowed}")
@@ -89,7 +89,7 @@ class MmauPro(Task):
         return Loaded(folder, tuple(samples), tuple(bad), defects=dict(sorted(defects.items())))
 
     def prompt(self, sample: Sample) -> str:
-        """Return the question, in the form of prompt that `TASK_PROMPT` chose."""
+        """Return the prompt of a sample: its question, worded as `TASK_PROMPT` says."""
         meta, form = sample.meta, sample.meta.get("form", "")
         question = meta["transcription"] if form and meta["type"] == "following" else sample.question
         if not sample.options:
@@ -99,14 +99,14 @@ class MmauPro(Task):
         return "\n".join([f"{question}\n\nOptions:", *(f"{n}) {text}" for n, text in enumerate(sample.options, 1))])
 
     def reference(self, sample: Sample) -> dict[str, Any]:
-        """Return all facts of a sample that scoring and judging need."""
+        """Return all facts of a sample that scoring and judging need, so that these do not need the data."""
         meta = {name: value for name, value in sample.meta.items() if name != "form"}
         return {"answer": sample.answer, "question": sample.question, "options": list(sample.options), **meta}
 
     def frames(self, verdicts: Mapping[str, Sequence[Verdict]]) -> Mapping[str, pd.DataFrame]:
-        """Return tables for the task's section of the report, by title, from each setting's verdicts.
+        """Return the tables of the task's section of the report, as {title: table}, from the verdicts of each setting.
 
-        The accuracy by length of the audio comes first. The table by category comes from the scorer.
+        The first table has the accuracy by length of the audio; those after it, such as by category, are the scorer's.
         """
         tables = self.scorer.frames(verdicts)
         by_length, _by_category = (frame for title, frame in super().frames(verdicts).items() if title not in tables)
@@ -115,7 +115,7 @@ class MmauPro(Task):
         return {"Accuracy by length of the audio": by_length[columns], **tables}
 
     def write_rows(self, part: Part, target: Path) -> None:
-        """Write `test.parquet` with the columns and types of MMAU-Pro's own file."""
+        """Write `test.parquet` of a part or an altered copy of the data, with MMAU-Pro's own columns and types."""
         import pyarrow
         from pyarrow import parquet
 
@@ -132,7 +132,7 @@ class MmauPro(Task):
 
 
 def schema() -> pyarrow.Schema:
-    """Return the columns of `test.parquet` and their types."""
+    """Return the names and types of the columns of `test.parquet`."""
     import pyarrow
 
     text, number = pyarrow.string(), pyarrow.float64()
@@ -144,9 +144,9 @@ def schema() -> pyarrow.Schema:
 
 
 def read_questions(file: Path, *more: str) -> tuple[list[tuple[Sample, Mapping[str, Any]]], list[BadRow]]:
-    """Return the samples in a parquet file (without clips), each with its row, in the file's order; and the bad rows.
+    """Return ((sample without clips, its row) for each row of a parquet file, bad rows), in the file's order.
 
-    `more` names additional columns, such as the column of replies.
+    `more` names additional columns to read, such as the column of replies.
     """
     asked: dict[str, tuple[Sample, Mapping[str, Any]]] = {}
 
@@ -161,7 +161,7 @@ def read_questions(file: Path, *more: str) -> tuple[list[tuple[Sample, Mapping[s
 
 
 def question(row: Row) -> Sample:
-    """Turn a row into a sample without clips.
+    """Turn a row of `test.parquet` into a sample without clips.
 
     Texts stay unchanged, since the published scoring compares them exactly.
     """
@@ -222,9 +222,9 @@ def _open(row: Row) -> _Asked:
 
 
 def _following(row: Row) -> _Asked:
-    """Return the (empty) options, the answer, further facts and the defects of an instruction to follow.
+    """Return (options, answer, fields, defects) of an instruction to follow; it has no options.
 
-    The answer is the spoken instruction, so that readers of the report see what was asked.
+    The answer is the text of the spoken instruction, so that readers of the report see what was asked.
     """
     transcription, kind, kwargs = row.text("transcription"), row.text("task_identifier"), row.fields.get("kwargs") or {}
     if not isinstance(kwargs, dict):
@@ -244,7 +244,7 @@ def _with_clips(row: Row, form: str) -> Sample:
 
 
 def _texts(row: Row, name: str) -> list[str]:
-    """Return a field's list of texts; null is an empty list."""
+    """Return the list of texts in the field `name`; [] for null."""
     value = row.fields.get(name) or []
     if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
         raise RowError(f"field {name!r} must be a list of texts, found {shown(value)}")
@@ -252,7 +252,7 @@ def _texts(row: Row, name: str) -> list[str]:
 
 
 def _written(row: Row, name: str) -> str:
-    """Return a text unchanged, white space included; "" for null."""
+    """Return the text in the field `name` unchanged, white space included; "" for null."""
     text, value = row.optional(name), row.fields.get(name)
     return value if text and isinstance(value, str) else text
 

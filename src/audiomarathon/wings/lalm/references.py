@@ -1,7 +1,7 @@
-"""Compare the captions of a clip with each other, find outliers among them, and score without the outliers.
+"""Compare the captions of a clip with each other, find outliers among them, and score replies without the outliers.
 
-An experiment of LALM Bench (github.com/jemin7709/audio-llm-benchmark). A `Clip` is a pair: the clip's
-name, and its captions, numbered from 1; "" is a missing caption.
+This is an experiment of LALM Bench (github.com/jemin7709/audio-llm-benchmark). A `Clip` is a pair: the clip's name, and
+its captions, numbered from 1; "" is a missing caption.
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ Rows = Sequence[Mapping[str, Any]]
 
 
 def read_captions_table(file: Path) -> tuple[list[Clip], dict[str, str]]:
-    """Read the clips of a CSV file, and the reply for each clip if it has a column `caption_predicted`.
+    """Read a CSV file of captions; return ((name, captions) of each clip, {name: reply}).
+
+    Replies are read from the column `caption_predicted`, if there is one.
 
     The columns are `caption_1`, `caption_2`, … up to `caption_999` in any order, and `file_name`. Without `file_name`,
     a clip's name is the number of its row.
@@ -61,7 +63,7 @@ def read_captions_table(file: Path) -> tuple[list[Clip], dict[str, str]]:
 
 
 def compare_captions(clips: Sequence[Clip], encoder: TextEncoder) -> tuple[Rows, Rows]:
-    """Return how similar each clip's captions are, pair by pair and caption by caption; captions count from 1.
+    """Return the similarity of each pair of captions of a clip, and how much each caption resembles the clip's others.
 
     Returns
     -------
@@ -70,7 +72,8 @@ def compare_captions(clips: Sequence[Clip], encoder: TextEncoder) -> tuple[Rows,
         captions of a clip. Duplicates differ only in case, or have the same tokens.
     captions
         `file_name`, `caption_index`, `caption`, `mean_similarity` (to the clip's other captions) and `z` (z-score of
-        `mean_similarity` among all captions; 0 if all are alike), for clips with several captions.
+        `mean_similarity` among all captions; 0 if all are equal), for clips with several captions. Captions are
+        numbered from 1.
 
     Raises
     ------
@@ -103,24 +106,25 @@ def compare_captions(clips: Sequence[Clip], encoder: TextEncoder) -> tuple[Rows,
 def scores_without(
     outliers: Rows, clips: Sequence[Clip], replies: Mapping[str, str], encoder: TextEncoder, named: str
 ) -> dict[str, dict[str, Estimate]]:
-    """Score people and replies against all captions, and against captions that are not outliers.
+    """Score human captions and replies against all captions, and against the captions that are not outliers.
 
-    For people, each caption is scored against the clip's other captions. Words are weighted by all captions in both
-    cases, so that only the references differ.
+    A human caption is scored against the clip's other captions. Word weights come from all captions in both cases, so
+    that only the references differ.
 
     Parameters
     ----------
     outliers
         Rows with the `file_name` and `caption_index` of each outlier.
     replies
-        The reply for each clip, by name.
+        The reply for each clip, as {clip's name: reply}.
     named
-        Name to give to the figure of the mean cosine similarity.
+        Name of the figure "mean cosine similarity" in the result.
 
     Returns
     -------
     dict
-        For each figure, such as `people: cider_d`: `all`, `cleaned` and `difference` (over the clips that have both).
+        For each figure, such as `people: cider_d`, three means over clips: `all` (against all captions), `cleaned`
+        (without outliers) and `difference` (over the clips that have both).
     """
     gone = {(outlier["file_name"], outlier["caption_index"]) for outlier in outliers}
     whole = [[text for text in texts if text] for _name, texts in clips]

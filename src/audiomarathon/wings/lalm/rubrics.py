@@ -27,7 +27,7 @@ from audiomarathon.scoring.judged import Judged, judges_of
 from audiomarathon.scoring.scorer import means
 from audiomarathon.thinking import without_thinking
 
-ANCHORED = 0.1  # share of the records that get anchors
+ANCHORED = 0.1  # share of the records that get anchors (replies with a known verdict)
 MOST_WEIGHT = 100
 PRESENT, ABSENT = "PRESENT", "NOT_PRESENT"
 _RETRY = "Answer only with that JSON object, complete, and nothing before or after it."
@@ -39,7 +39,7 @@ Criteria = list[dict[str, Any]]  # each with `criterion` and `weight`
 
 
 class _InJson(Protocol):
-    """Asks a judge for a JSON object, and asks once more if the answer cannot be read.
+    """Ask a judge model for a JSON object, and ask once more if the answer cannot be read.
 
     The question is a text in the folder `texts/`, in a file with the protocol's name.
     """
@@ -48,17 +48,17 @@ class _InJson(Protocol):
     longest_reply: int | None = None
 
     def asked(self, **parts: str) -> Messages:
-        """Return the question as chat messages: the text of this protocol with its fields filled in."""
+        """Return the question as chat messages: the text of this protocol, with its fields filled in from `parts`."""
         file = files(__package__) / "texts" / f"{self.name.replace('-', '_')}.txt"
         return [{"role": "user", "content": file.read_text("utf-8").format(**parts)}]
 
     def second(self, text: str, record: Record) -> Messages | None:
-        """If the answer cannot be read, return a second question that asks for the JSON object only."""
+        """If the answer cannot be read, return a second question that asks for the JSON object only; else None."""
         return asked_again(self, text, record, _RETRY)
 
 
 class WriteRubric(_InJson):
-    """Asks a model to write criteria, each with words quoted from a caption.
+    """Ask a model to write criteria for good captions, each with words quoted from a reference caption.
 
     The record's reply holds the captions, one per line. Values read from the answer: `criteria`, and `dropped`, the
     number of criteria whose quote is in no reference.
@@ -67,11 +67,11 @@ class WriteRubric(_InJson):
     name = "rubric-write"
 
     def messages(self, record: Record) -> Messages:
-        """Return the prompt that shows the captions."""
+        """Return the question as chat messages; it shows the captions."""
         return self.asked(captions=record.text)
 
     def read(self, text: str, record: Record) -> dict[str, Any] | None:
-        """Return `criteria` (those that quote a reference) and `dropped` (number of others); None if unreadable.
+        """Return `criteria` (those that quote a reference) and `dropped` (number of the others); None if unreadable.
 
         Case and punctuation of the quotes are ignored.
         """
@@ -86,7 +86,7 @@ class WriteRubric(_InJson):
 
 
 class MergeRubric(_InJson):
-    """Asks a judge to merge criteria of the same meaning.
+    """Ask a model to merge criteria of the same meaning.
 
     The criteria are in the record's `reference["criteria"]`; a single criterion is kept without asking.
     """
@@ -94,7 +94,7 @@ class MergeRubric(_InJson):
     name = "rubric-merge"
 
     def messages(self, record: Record) -> Messages:
-        """Return the prompt that shows the criteria; a single criterion needs no call."""
+        """Return the question as chat messages; it shows the criteria. A single criterion needs no question: []."""
         criteria = record.reference["criteria"]
         rows = "\n".join(json.dumps(criterion, ensure_ascii=False) for criterion in criteria)
         return self.asked(criteria=rows) if len(criteria) > 1 else []
@@ -107,10 +107,11 @@ class MergeRubric(_InJson):
 
 
 class ApplyRubric(_InJson):
-    """Asks a judge which criteria a reply meets.
+    """Ask a judge model which criteria a reply meets.
 
-    The record's reference has `criteria`, and `references` to make anchors. Values read from the answer: `present` (a
-    bool for each criterion), and `score`, the weight of the criteria that are present as a share of the whole weight.
+    The record's reference has `criteria`, and `references` to make anchors (replies with a known verdict). Values read
+    from the answer: `present` (for each criterion, whether the reply meets it), and `score`, the weight of the met
+    criteria as a share of the weight of all criteria.
     """
 
     name = "rubric-judge"
@@ -118,7 +119,10 @@ class ApplyRubric(_InJson):
     scales: ClassVar = {"score": "ordinal"}
 
     def messages(self, record: Record) -> Messages:
-        """Return the prompt that shows criteria and reply; a reply without words needs no call."""
+        """Return the question as chat messages; it shows criteria and reply.
+
+        A reply without words needs no question: [].
+        """
         rows = [
             f"{number}. {criterion['criterion']}" for number, criterion in enumerate(record.reference["criteria"], 1)
         ]
@@ -127,7 +131,7 @@ class ApplyRubric(_InJson):
         return self.asked(criteria="\n".join(rows), reply=reply, example=example) if record.text.strip() else []
 
     def read(self, text: str, record: Record) -> dict[str, Any] | None:
-        """Return `present` and `score` from the answer; None unless it answers each criterion, and nothing else."""
+        """Return `present` and `score` from the judge's answer; None unless it answers exactly the given criteria."""
         weights = [criterion["weight"] for criterion in record.reference["criteria"]]
         names = [str(number) for number in range(1, len(weights) + 1)]
         answers = json_answer(text) if record.text.strip() else dict.fromkeys(names, ABSENT)
@@ -138,7 +142,7 @@ class ApplyRubric(_InJson):
         return {"present": present, "score": met / sum(weights)}
 
     def anchors(self, record: Record) -> Sequence[Anchor]:
-        """Return three replies with a known verdict: all criteria met, none met, and none met with a plea for points.
+        """Return three replies with a known verdict: one meets all criteria, one none, one none but asks for points.
 
         One record in ten, chosen by a hash of its id, has such anchors.
         """
@@ -152,9 +156,9 @@ class ApplyRubric(_InJson):
 
 
 class RubricScore(Judged):
-    """Scores a reply by the weight of the criteria that judges find in it, as a share of the rubric's whole weight.
+    """Score a reply by the weight of the criteria that it meets, as a share of the weight of all criteria.
 
-    There is a figure for each judge, and their mean as `rubric_score`.
+    Judge models say which criteria it meets. There is a figure for each judge, and their mean as `rubric_score`.
     """
 
     key = "rubric"
@@ -163,12 +167,12 @@ class RubricScore(Judged):
     protocols = (ApplyRubric(),)
 
     def own_score(self, verdict: Verdict) -> float | None:
-        """Return a reply's score, averaged over the judges that read it; None if no judge did."""
+        """Return a reply's score, averaged over the judges with a readable answer; None if there is none."""
         scores = [reading["score"] for reading in verdict.values["readings"].values()]
         return sum(scores) / len(scores) if scores else None
 
     def sums(self, verdicts: Sequence[Verdict]) -> Sums:
-        """Return the mean score of each judge over the replies that it read, and the mean over judges."""
+        """Return the mean score of each judge over the replies with a readable answer, and the mean over judges."""
         columns: dict[str, list[float | None]] = {
             judge: [(verdict.values["readings"].get(judge) or {}).get("score") for verdict in verdicts]
             for judge in judges_of(verdicts)
@@ -178,9 +182,10 @@ class RubricScore(Judged):
 
 
 def json_answer(text: str) -> dict[str, Any] | None:
-    """Parse a judge's answer as a JSON object; ignore thinking, a code fence and trailing commas. None if unreadable.
+    """Parse a judge's answer as a JSON object; None if it is unreadable.
 
-    A duplicate key makes an answer invalid.
+    Thinking before the answer, a code fence and trailing commas are ignored. A duplicate key makes the answer
+    unreadable.
     """
     for plain in (text, without_thinking(text)):  # try the whole text first: a string may contain the tag
         fenced = _FENCE.fullmatch(plain.strip())
@@ -192,7 +197,7 @@ def json_answer(text: str) -> dict[str, Any] | None:
 
 
 def criteria_of(written: Any) -> Criteria | None:
-    """Return a judge's criteria, each text on one line; None if one of them is invalid.
+    """Return the criteria in a judge's answer, each text on one line; None if one of them is invalid.
 
     A valid criterion has a text and a weight over 0, at most 100.
     """
@@ -215,12 +220,12 @@ def _is_criterion(criterion: Any) -> bool:
 
 
 def with_criteria(record: Record, criteria: Criteria) -> Record:
-    """Return a record with criteria as its reference, for :class:`MergeRubric` and :class:`ApplyRubric`."""
+    """Return a copy of a record with `criteria` in its reference, for merging them and for judging by them."""
     return replace(record, reference={**record.reference, "criteria": criteria})
 
 
 def read_rubrics(file: Path) -> dict[str, dict[str, Any]]:
-    """Read the lines of `rubrics.jsonl` by id: `id`, `criteria`, and any other fields.
+    """Read `rubrics.jsonl`; return {id: fields of its line}, where the fields are `id`, `criteria` and any others.
 
     Raises
     ------

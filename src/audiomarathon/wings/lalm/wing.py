@@ -1,4 +1,4 @@
-"""The hooks of this wing, which the core calls."""
+"""This benchmark folder's `WING`: the methods through which the core finds LALM Bench's tasks, commands and files."""
 
 from __future__ import annotations
 
@@ -14,36 +14,36 @@ if TYPE_CHECKING:
 
 
 class Lalm(Wing):
-    """LALM Bench: captions, and questions about audio."""
+    """Adds LALM Bench: captions, and questions about audio."""
 
     key = "lalm"
 
     def benchmarks(self) -> Sequence[Benchmark]:
-        """Return LALM Bench, with its tasks of captions and questions; see :meth:`Wing.benchmarks`."""
+        """Return LALM Bench, with its captioning and question tasks."""
         from audiomarathon.wings.lalm.benchmark import LALM_BENCH
 
         return (LALM_BENCH,)
 
     def mini(self, root: Path) -> None:
-        """Write short synthetic clips of each task of LALM Bench into a data root; see :meth:`Wing.mini`."""
+        """Write the mini benchmark's LALM Bench, short synthetic clips of each task, into a data root."""
         from audiomarathon.wings.lalm.mini import write
 
         write(root)
 
     def commands(self) -> Mapping[str, Commands]:
-        """Return `audiomarathon experiment`, by the help's heading for it; see :meth:`Wing.commands`."""
+        """Return the command group `audiomarathon experiment`, as {heading in the help: {name: commands}}."""
         from audiomarathon.wings.lalm.experiments import experiment_app
 
         return {"Other benchmarks, and their files": {"experiment": experiment_app}}
 
     def importers(self) -> Commands:
-        """Return the command `import lalm`, which turns files of replies into runs; see :meth:`Wing.importers`."""
+        """Return the command `import lalm`, which turns LALM Bench's files of replies into runs."""
         from audiomarathon.wings.lalm.commands import import_
 
         return {"lalm": import_}
 
     def exporters(self) -> Commands:
-        """Return the command `export lalm`, which writes runs as LALM Bench's files; see :meth:`Wing.exporters`."""
+        """Return the command `export lalm`, which writes runs as LALM Bench's files."""
         from audiomarathon.wings.lalm.commands import export
 
         return {"lalm": export}

@@ -1,1 +1,1 @@
-"""The ruler: words and bells at known seconds in up to an hour of audio, and questions with exact answers."""
+"""The ruler, a benchmark: words and bells at known seconds in up to an hour of audio, and questions about them."""

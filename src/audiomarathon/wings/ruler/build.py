@@ -1,4 +1,7 @@
-"""Write a ruler into a data root: clips, named by a hash of everything that determines them, and rows of questions."""
+"""Write the ruler's clips and rows of questions into a data root.
+
+A clip's file name is a hash of everything that determines its sound, so existing clips can be reused.
+"""
 
 from __future__ import annotations
 
@@ -36,12 +39,16 @@ _LOUDEST = 0.99
 _BLOCK = 1 << 20
 _BYTES_A_SECOND = 22_000  # bytes per sample of a FLAC at this level, to estimate sizes
 Group = tuple[Signal, list[tuple[int, int]]]
-"""An item's needles as audio samples, each with a root mean square of 1, and the start and length of each."""
+"""Needles (planted words and bells) joined as audio, each with a root mean square of 1, and (start, length) of each."""
 
 
 @dataclass(frozen=True)
 class Clip:
-    """A clip to write: its item (None: only the background), length, place, loudness, and the start of its needles."""
+    """A clip to write: its item (None: background only), its length, and the position and loudness of its needles.
+
+    Needles are the words and bells planted into the background. `place` is their position from 0 (start of the clip) to
+    1 (end), `snr` their loudness against the background in dB, `onset` their start in audio samples.
+    """
 
     item: Item | None
     minutes: float
@@ -52,7 +59,11 @@ class Clip:
 
 @dataclass(frozen=True)
 class Ruler:
-    """A ruler to write. Creation fails if its needles do not fit into the shortest clip, or words are too few."""
+    """A ruler to write: the plan of its items, the sounds of words and bells, and the backgrounds.
+
+    Creation fails if the needles (planted words and bells) do not fit into the shortest clip, or if there are too few
+    words.
+    """
 
     grid: Grid
     voice: Voice
@@ -60,7 +71,7 @@ class Ruler:
     groups: dict[Item, Group] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Make each item's needles (its words and bells), which are the same at every length, place and loudness.
+        """Make the sound of each item's needles (its words and bells), the same at every length, place and loudness.
 
         Raises
         ------
@@ -84,9 +95,9 @@ class Ruler:
             self.groups[item] = np.concatenate(parts[:-1]), spans
 
     def clips(self, number: int) -> Iterator[Clip]:
-        """Yield the clips to write for the background with this number, by length and loudness.
+        """Yield the clips to write for the background with this index, sorted by length and loudness.
 
-        In each group of one length and loudness, the clip with the background alone comes first.
+        For each length and loudness, the clip with the background alone comes first.
         """
         group_items = [member for member in self.groups if member.number % len(self.backgrounds) == number]
         for minutes, snr in itertools.product(self.grid.minutes, self.grid.snr):
@@ -97,12 +108,12 @@ class Ruler:
 
     @cached_property
     def peak(self) -> int:
-        """Highest sample of all needles, rounded up; it sets the gain that all clips of a background share."""
+        """Largest absolute sample value of all needles, rounded up; it sets the gain of all clips of a background."""
         return math.ceil(max(float(np.abs(group).max()) for group, _spans in self.groups.values()))
 
     @property
     def size(self) -> tuple[int, float, float]:
-        """Number of clips, their total hours, and their approximate size in GB."""
+        """(number of clips, their total hours, their approximate size in GB)."""
         minutes = [clip.minutes for number in range(len(self.backgrounds)) for clip in self.clips(number)]
         return len(minutes), sum(minutes) / 60, 60 * sum(minutes) * _BYTES_A_SECOND / 1e9
 
@@ -116,7 +127,7 @@ class Ruler:
 
 @cache
 def _code() -> str:
-    """Return a hash of the source files that make sound, so that a changed file changes the clips' names."""
+    """Return a hash of the source files that make sound, so that a changed file changes the clips' file names."""
     return code_hash(map(Path, (__file__, sounds.__file__, signals.__file__, synthesis.__file__)))
 
 
@@ -125,9 +136,9 @@ def _frames(minutes: float) -> int:
 
 
 def write(ruler: Ruler, root: Path, step: Callable[[int], object] = lambda _: None) -> int:
-    """Write a ruler into a data root; return the number of clips made. Existing clips are kept.
+    """Write a ruler's clips and rows into a data root; return the number of new clips. Existing clips are kept.
 
-    The rows of each question are written last, so a killed call leaves complete clips and no wrong rows.
+    The files with rows (one per question) are written last, so a killed call leaves only complete clips.
 
     Parameters
     ----------
@@ -167,7 +178,10 @@ def write(ruler: Ruler, root: Path, step: Callable[[int], object] = lambda _: No
 
 
 def _write_clip(file: Path, ruler: Ruler, clip: Clip, background: Signal) -> None:
-    """Write a clip; copy only the part of the background under its needles, since an hour takes 230 MB."""
+    """Write a clip as FLAC: the background, with the needles added where the clip has any.
+
+    The needles are added in place and then taken out again, since a copy of an hour of background takes 230 MB.
+    """
     loudness = level(background)
     peak = max(float(background.max()), -float(background.min())) + ruler.peak * 10 ** (clip.snr / 20) * loudness
     gain, stream = np.float32(min(LEVEL / loudness, _LOUDEST / peak)), io.BytesIO()
@@ -185,7 +199,7 @@ def _write_clip(file: Path, ruler: Ruler, clip: Clip, background: Signal) -> Non
 def _row(ruler: Ruler, clip: Clip, asked: Asked) -> dict[str, Any]:
     """Return the metadata row of a question about a clip.
 
-    `needles` in it has (start, length) in seconds of each sound that decides the answer, counted from `event_onset`, so
+    Its `needles` are (start, length) in seconds of each sound that decides the answer, counted from `event_onset`, so
     that a control that moves the event moves them too.
     """
     item = clip.item

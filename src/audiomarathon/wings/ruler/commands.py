@@ -1,4 +1,4 @@
-"""`audiomarathon ruler`: write a ruler into a data root."""
+"""The command `audiomarathon ruler`: write a ruler into a data root."""
 
 from __future__ import annotations
 

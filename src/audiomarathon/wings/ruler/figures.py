@@ -1,4 +1,4 @@
-"""The ruler's figures: the score by length and place, and whether the needle of a wrong answer was kept."""
+"""The ruler's figures: the score by clip length and needle position, and whether wrong answers lost their needle."""
 
 from __future__ import annotations
 
@@ -28,14 +28,15 @@ _NOTES = (
 
 
 def kept_of_needles(record: Record, *, is_base: bool = False) -> list[float] | None:
-    """Return the share of audio tokens kept of each needle that decides a sample's answer.
+    """Return, for each needle that decides a sample's answer, the share of its audio tokens that was kept.
 
-    None if the clip has no needle (a control), or the record does not say which tokens were kept.
+    A needle is a planted word or bell. None if the clip has no needle (a control), or the record does not say which
+    tokens were kept.
 
     Parameters
     ----------
     is_base
-        Whether nothing was removed, so that every share is 1.
+        Whether this is the run without compression, so that every share is 1.
     """
     spans = record.reference.get("needles")
     if not spans or is_base:
@@ -46,11 +47,11 @@ def kept_of_needles(record: Record, *, is_base: bool = False) -> list[float] | N
 
 
 def figures(verdicts: Sequence[Verdict], *, is_base: bool) -> dict[str, Estimate]:
-    """Return four figures of a group of verdicts, by name, with intervals.
+    """Return four figures of some verdicts, as {name: estimate with interval}.
 
     `accuracy` is the share of right answers, and `kept` the mean share of the needles' audio tokens that were kept.
-    `unanswered` is the share of samples that are wrong although something of each needle was kept, `dropped` of those
-    that are wrong and lost a whole needle.
+    `unanswered` is the share of samples answered wrongly although something of each needle was kept, `dropped` the
+    share of samples answered wrongly that lost all tokens of a needle.
     """
     columns: dict[str, list[float | None]] = {"accuracy": [], **{name: [] for name in _TITLES}}
     for verdict in verdicts:
@@ -61,12 +62,15 @@ def figures(verdicts: Sequence[Verdict], *, is_base: bool) -> dict[str, Estimate
         for column, value in zip(columns.values(), row, strict=True):
             column.append(value)
     estimates = Resampler(SEED).of_sums(means(columns, verdicts, shares=True))
-    # Base keeps all by construction, which needs no interval.
+    # The run without compression keeps all tokens by construction, so these figures need no interval.
     return estimates | {name: replace(estimates[name], interval=None) for name in ("kept", "dropped") if is_base}
 
 
 def section(data: PageData) -> Sequence[Section]:
-    """Return the section on the ruler: a table by length, and a heat map for each task, setting and kind of needle."""
+    """Return the page's section on the ruler: a table by length, and heat maps of accuracy by length and place.
+
+    There is a heat map for each task, setting, number of needles and loudness.
+    """
     rows, drawn = [], dict[str, list[Chart]]()
     several = len({system.checkpoint for system in data.systems}) > 1
     runs = [(task.key, system) for task in RULER.tasks for system in data.systems if task.key in system.runs]
@@ -89,7 +93,7 @@ def section(data: PageData) -> Sequence[Section]:
 def _maps(verdicts: Iterable[Verdict], name: str) -> Iterator[Chart]:
     """Yield a heat map of accuracy by length and place, for each number of needles and each loudness in a run.
 
-    `name` begins the titles.
+    Their titles begin with `name`.
     """
     for (needles, loudness), group in _grouped(verdicts, "needles", "dB"):
         cells = [
@@ -102,7 +106,10 @@ def _maps(verdicts: Iterable[Verdict], name: str) -> Iterator[Chart]:
 
 
 def _grouped(verdicts: Iterable[Verdict], *names: str) -> list[tuple[tuple[str, ...], list[Verdict]]]:
-    """Group verdicts by their records' groups `names`; return (values, verdicts) of each group, by rising values."""
+    """Group verdicts by the record's values of `names`, such as "minutes"; return (values, verdicts) of each group.
+
+    The groups are sorted by their values.
+    """
     groups: dict[tuple[str, ...], list[Verdict]] = {}
     for verdict in verdicts:
         groups.setdefault(tuple((verdict.record.groups or {}).get(name, "0") for name in names), []).append(verdict)

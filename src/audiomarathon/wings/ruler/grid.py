@@ -1,4 +1,4 @@
-"""Plan a ruler: sounds of each clip, questions about it, and the cells of length, place, needles and loudness."""
+"""Plan a ruler: the sounds of each clip, the questions about it, and the lengths, places and loudnesses to combine."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from audiomarathon.records import LETTERS
 from audiomarathon.settings import SEED
 from audiomarathon.text import counted
 
-#: The question of each task; a task's key is `ruler/` and the name.
+#: The question of each task, as {name: question}; the task's key is `ruler/NAME`.
 QUESTIONS: Mapping[str, str] = {
     "word": "Which of these words is said in the recording?",
     "count": "How many times does the bell ring in the recording?",
@@ -26,12 +26,12 @@ BELL = "bell"
 RATE = 16_000  # sampling rate of clips, in Hz
 MOST_MINUTES, MOST = 60.0, 1_000  # limits: length in minutes, number of needles, number of items
 LOUDEST_DB = 40.0
-_UNSAID = OPTIONS - 1  # number of options of `word` that are not said
+_UNSAID = OPTIONS - 1  # number of wrong options of the question `word`: words that are not said in the clip
 
 
 @dataclass(frozen=True)
 class Asked:
-    """One question about a clip.
+    """One multiple-choice question about a clip.
 
     Attributes
     ----------
@@ -40,7 +40,7 @@ class Asked:
     letter
         Letter of the right option.
     deciding
-        Indices of the sounds that decide the answer, in :attr:`Item.sounds`.
+        Indices in :attr:`Item.sounds` of the sounds that decide the answer.
     """
 
     question: str
@@ -51,12 +51,12 @@ class Asked:
 
 @dataclass(frozen=True)
 class Item:
-    """The sounds of a clip and the questions about them, the same at every length, place and loudness.
+    """The words and bells of a clip and the questions about them, the same at every length, place and loudness.
 
     Attributes
     ----------
     needles
-        The number of words; for bells, the lowest number among the options.
+        The number of words; for a clip with bells only, the lowest number among the options.
     number
         Index of the item among those with the same number of needles, from 0; modulo the number of backgrounds, it
         gives the item's background.
@@ -72,7 +72,9 @@ class Item:
 
 @dataclass(frozen=True)
 class Grid:
-    """The cells of a ruler, and the number of items in each.
+    """The plan of a ruler: lengths, places, loudnesses and numbers of needles to combine, and the items of each cell.
+
+    A cell is one combination. Needles are the words and bells planted into the background.
 
     Attributes
     ----------
@@ -102,7 +104,7 @@ class Grid:
     seed: int = SEED
 
     def __post_init__(self) -> None:
-        """Check every value.
+        """Check that every value is allowed.
 
         Raises
         ------
@@ -132,7 +134,7 @@ def _check(flag: str, values: Sequence[Any], fine: Callable[[Any], bool], allowe
 
 
 def items(grid: Grid, vocabulary: Sequence[str]) -> list[Item]:
-    """Return all items of a grid, with words from `vocabulary`.
+    """Return all items of a plan (sounds and questions of clips), with words from `vocabulary`.
 
     An item's sounds, question and options are the same at every length, place and loudness, so cells are compared on
     equal items. Items with words get the questions `word`, `order` (if there are two words or more) and `after`; items
@@ -177,12 +179,12 @@ def items(grid: Grid, vocabulary: Sequence[str]) -> list[Item]:
 
 
 def _balanced(rng: np.random.Generator, count: int) -> np.ndarray:
-    """Return `count` numbers from 0 to 3 in random order; each block of four has each number once."""
+    """Return `count` numbers from 0 to 3 in random order; each block of four holds every number once."""
     return np.concatenate([rng.permutation(OPTIONS) for _ in range(count // OPTIONS)])
 
 
 def _answers(rng: np.random.Generator, vocabulary: Sequence[str], count: int, needles: int) -> dict[str, list[str]]:
-    """Return the right word of each of `count` items, by question (`order`, `after`, `word`).
+    """Return the right words of `count` items as {question: words}, for the questions `order`, `after` and `word`.
 
     Each word of the vocabulary is right equally often (±1). In one item out of `needles`, the word said first is also
     the right answer to `after` and `word`.
@@ -203,9 +205,9 @@ def _answers(rng: np.random.Generator, vocabulary: Sequence[str], count: int, ne
 def _words(
     rng: np.random.Generator, answers: Mapping[str, str], vocabulary: Sequence[str], needles: int
 ) -> tuple[str, ...]:
-    """Return the sounds of an item: its first word, other words in random order, and a bell before one of them.
+    """Return the sounds of an item: the word said first, other words in random order, and a bell before one of them.
 
-    `answers` holds the item's right word by question; the bell comes before the right answer to `after`.
+    `answers` holds the item's right word of each question; the bell comes before the right answer to `after`.
     """
     first, *others = dict.fromkeys(answers.values())
     unsaid = [word for word in vocabulary if word not in (first, *others)]
@@ -218,7 +220,7 @@ def _words(
 def _about_words(
     rng: np.random.Generator, question: str, sounds: Sequence[str], right: str, vocabulary: Sequence[str], letter: int
 ) -> Asked:
-    """Return a multiple-choice question about the words of an item; `right` is its answer, `letter` the answer's index.
+    """Return a multiple-choice question about an item's words. `right` is its answer, `letter` the answer's index.
 
     The wrong options of `word` are words that are not said in the clip. Those of other questions are said in it, as far
     as it has enough words.
@@ -235,7 +237,7 @@ def _about_words(
 
 
 def _placed(rng: np.random.Generator, options: Sequence[str], letter: int) -> tuple[tuple[str, ...], str]:
-    """Return the options in random order and the letter of the right one, which is first in `options`.
+    """Return the options in random order, and the letter of the right option, which is the first of `options`.
 
     `letter` is the index at which the right option is put (0 for A).
     """

@@ -1,4 +1,4 @@
-"""Sounds of a ruler: words and bells to plant, and backgrounds of any length; synthetic, or from folders."""
+"""Sounds of a ruler: words and bells to plant, and backgrounds of any length, synthetic or from recordings."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ _STRIKE_HZ = 660.0
 
 @dataclass(frozen=True)
 class Sound:
-    """A sound to plant, or a background.
+    """A sound to plant (a word or a bell), or a background.
 
     Attributes
     ----------
     mark
         Unique name of the sound, such as the hash of its recording.
     make
-        Function that returns mono samples at :data:`RATE`. For a sound to plant, its argument is a random stream; for a
-        background, a number of samples (a shorter background is the beginning of a longer one).
+        Function that returns mono audio samples at :data:`RATE`. For a sound to plant, its argument is a random
+        generator; for a background, a number of samples (a shorter background is the beginning of a longer one).
     """
 
     mark: str
@@ -45,11 +45,11 @@ class Sound:
 
 
 Voice = Mapping[str, Sound]
-"""Words, and the bell, by name."""
+"""The sounds of the words and of the bell, as {name: sound}."""
 
 
 def level(samples: Signal) -> float:
-    """Return the root mean square, computed in pieces, since an hour has 58 million samples."""
+    """Return a sound's root mean square, computed in pieces, since an hour has 58 million samples."""
     total = sum(float(np.square(part, dtype=np.float64).sum()) for part in _parts(samples))
     return float(np.sqrt(total / max(1, len(samples))))
 
@@ -60,7 +60,7 @@ def _parts(samples: Signal) -> Iterator[Signal]:
 
 
 def voice(words: Path | None = None, bell: Path | None = None) -> dict[str, Sound]:
-    """Return the words, and the bell, by name.
+    """Return the sounds of the words and of the bell, as {name: sound}.
 
     Parameters
     ----------
@@ -105,7 +105,7 @@ def _struck(rng: np.random.Generator) -> Signal:
 
 
 def synthetic_backgrounds(count: int, seed: int) -> list[Sound]:
-    """Return backgrounds of murmuring noise."""
+    """Return `count` different backgrounds of synthetic, murmuring noise."""
     return [Sound(f"murmur-{seed}-{number}", partial(_murmur, seed, number)) for number in range(count)]
 
 
@@ -118,7 +118,7 @@ def _murmur(seed: int, number: int, frames: int) -> Signal:
 
 
 def recorded_backgrounds(folder: Path, count: int, seed: int, frames: int) -> list[Sound]:
-    """Return backgrounds made of a folder's recordings.
+    """Return up to `count` backgrounds made of a folder's recordings.
 
     Each recording is used in one background only. A background plays its recordings one after another, all equally
     loud, and repeats them if they are too short. Only the recordings needed for `frames` samples are read.
@@ -146,12 +146,12 @@ def recorded_backgrounds(folder: Path, count: int, seed: int, frames: int) -> li
 
 
 def _joined(files: Sequence[Path], frames: int) -> Signal:
-    """Join recordings, equally loud, and repeat them until `frames` samples are filled."""
+    """Join recordings, made equally loud, and repeat them until `frames` samples are filled."""
     return np.resize(np.concatenate([_smooth(_audible(file)) for file in files]), frames)
 
 
 def _audible(file: Path) -> Signal:
-    """Return a recording with a root mean square of 1; refuse digital silence."""
+    """Return a recording scaled to a root mean square of 1; raise :class:`AudioError` if it is digital silence."""
     samples = decode(file, RATE)
     if not (loudness := level(samples)):
         raise AudioError(file, "is digital silence, which has no loudness to set")
@@ -168,7 +168,7 @@ def _smooth(piece: Signal) -> Signal:
 
 
 def recordings(folder: Path, flag: str) -> list[Path]:
-    """Return the recordings in a folder and below, by name; refuse a folder without any."""
+    """Return the audio files in a folder and its subfolders, by name; raise :class:`DataError` if there are none."""
     place = named_folder(folder)
     if not place.is_dir():
         raise DataError(f"{flag} {folder}: is not a folder")

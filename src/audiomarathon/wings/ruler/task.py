@@ -17,12 +17,14 @@ from audiomarathon.benchmarks.task import Loaded, Sample, Variation
 from audiomarathon.errors import DataError
 from audiomarathon.wings.ruler.grid import QUESTIONS
 
-#: Name of the group for each column of a row; a cell of the heat map is a length and a place.
+#: {group by which scores are split: its column in a row}; a cell of the heat map is a length and a place.
 GROUPS = {"minutes": "minutes", "place": "place", "needles": "needle_count", "dB": "snr_db"}
 
 
 class Ruler(MultipleChoice):
-    """A question about words and bells at a known second of a clip. Options are not classes, so the score is accuracy.
+    """Questions about words and bells planted at known seconds of a clip.
+
+    The score is accuracy, not macro-F1, since the options are not classes.
 
     `data controls --control no-needle` writes the same backgrounds with the same lengths without needles; `--durations
     30` writes the same needles in 30 s of the same background.
@@ -39,11 +41,11 @@ class Ruler(MultipleChoice):
 
     @property
     def metadata_file(self) -> str:  # type: ignore[override]
-        """Name of the file with the task's rows."""
+        """Name of the JSON file with the task's rows."""
         return f"{self.key.replace('/', '_')}.json"
 
     def sample(self, row: Row) -> Sample:
-        """Turn one row into a sample; its cluster is its background."""
+        """Turn one row into a sample; its cluster (samples that depend on each other) is its background."""
         try:
             spans = [(float(start), float(length)) for start, length in row.fields.get("needles") or ()]
         except (TypeError, ValueError):
@@ -54,13 +56,13 @@ class Ruler(MultipleChoice):
         return replace(built, kind=f"{groups['minutes']} min, {groups['place']}")
 
     def reference(self, sample: Sample) -> dict[str, Any]:
-        """Return the facts for scoring, and the (start, end) in seconds of the needles that decide the answer."""
+        """Return what scoring needs, and the (start, end) in seconds of the needles that decide the answer."""
         onset, _ = sample.event or (None, None)
         ends = [[onset + start, onset + start + length] for start, length in sample.meta["spans"] if onset is not None]
         return super().reference(sample) | ({"needles": ends} if ends else {})
 
     def vary(self, loaded: Loaded, control: str) -> Mapping[str, Variation]:
-        """Return the clip's background alone, of the same length, for each sample."""
+        """Return, for each sample, the change to the control `no-needle`: only its background, of the same length."""
         clips = {sample.id: loaded.folder / str(sample.meta.get("background_alone")) for sample in loaded.samples}
         if missing := [clip for clip in clips.values() if not clip.is_file()]:
             raise DataError(f"{missing[0]}: is missing; make the ruler again with audiomarathon ruler, then {control}")

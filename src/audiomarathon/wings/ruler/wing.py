@@ -1,4 +1,4 @@
-"""The hooks of this wing, which the core calls."""
+"""This benchmark folder's `WING`: the methods through which the core finds the ruler's tasks, command and section."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ if TYPE_CHECKING:
 
 
 class RulerWing(Wing):
-    """The ruler: needles at known seconds of long audio."""
+    """Adds the ruler: needles (words and bells) planted at known seconds of long audio."""
 
     key = "ruler"
 
     def benchmarks(self) -> Sequence[Benchmark]:
-        """Return the ruler, with a task for each kind of question; see :meth:`Wing.benchmarks`."""
+        """Return the benchmark `ruler`, with a task for each kind of question."""
         from audiomarathon.wings.ruler.task import RULER
 
         return (RULER,)
 
     def mini(self, root: Path) -> None:
-        """Write a small ruler, with clips of 15 and 30 s, into a data root; see :meth:`Wing.mini`."""
+        """Write the mini benchmark's ruler, with clips of 15 and 30 s, into a data root."""
         from audiomarathon.wings.ruler.mini import write
 
         write(root)
 
     def commands(self) -> Mapping[str, Commands]:
-        """Return `audiomarathon ruler`, by the help's heading for it; see :meth:`Wing.commands`."""
+        """Return the command `audiomarathon ruler`, as {heading in the help: {name: command}}."""
         from audiomarathon.wings.ruler.commands import ruler
 
         return {"Other benchmarks, and their files": {"ruler": ruler}}
 
     def sections(self, data: PageData) -> Sequence[Section]:
-        """Return the page's section: score by length and place, why answers are wrong; see :meth:`Wing.sections`."""
+        """Return the report page's section on the ruler: score by length and place, and why answers are wrong."""
         from audiomarathon.wings.ruler.figures import section
 
         return section(data)

@@ -1,1 +1,1 @@
-"""Metrics that only probes need."""
+"""Metrics that only the scoring of probes needs."""

@@ -1,4 +1,4 @@
-"""Compute average precision as scikit-learn does, and split its mean over classes into one value per item."""
+"""Compute average precision as scikit-learn does, and split its mean over classes into one value per clip."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _ranked_classes(scores: Floats, targets: Integers) -> list[tuple[float, Floa
 
 
 def _ranked(scores: Floats, targets: Integers) -> tuple[float, Floats]:
-    """Return one class's average precision, and its derivative with respect to each item's weight, shape (items,).
+    """Return one class's average precision, and its derivative by each item's weight, shape (items,).
 
     `scores` and `targets` (0 or 1) have the shape (items,). The average precision is Σₖ Tₖ (Hₖ / Nₖ) / Σₖ Tₖ. Tₖ counts
     the positives at the k-th distinct score from the top; of the Nₖ items with that score or a higher one, Hₖ are

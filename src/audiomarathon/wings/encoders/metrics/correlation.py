@@ -1,4 +1,4 @@
-"""Compute Pearson's correlation from sums over items, so that resampling needs only each cluster's sums."""
+"""Compute Pearson's correlation from sums over items, so that a bootstrap needs only the sums of each cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compute F1 of events in time: by segments, or by onsets within a tolerance."""
+"""Compute F1 of detected sound events: over segments of time, or over onsets within a tolerance."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def f1(counts: npt.ArrayLike) -> Floats:
 
 
 def mean_f1(counts: npt.ArrayLike, *, macro: bool) -> Floats:
-    """Return the mean F1 of the labels that occur in the truth; without `macro`, F1 of all labels' counts together.
+    """Return the mean F1 of the labels that occur in the truth; if `macro` is false, F1 of all labels' summed counts.
 
     Parameters
     ----------
@@ -59,7 +59,7 @@ def counts_of(predicted: npt.NDArray[np.bool_], true: npt.NDArray[np.bool_]) -> 
 
 
 def onset_counts(predicted: Sequence[float], true: Sequence[float], tolerance: float) -> tuple[int, int, int]:
-    """Match a label's predicted and true onsets; return numbers of true positives, false positives, false negatives.
+    """Match predicted and true onsets of a label; return (true positives, false positives, false negatives).
 
     Onsets are sorted times in seconds. Two onsets match if they differ by at most `tolerance`; each is matched at most
     once. Matching the earliest fitting pair first gives the most pairs, because the tolerance is the same for all

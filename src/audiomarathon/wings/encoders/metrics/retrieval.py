@@ -1,4 +1,4 @@
-"""Compute retrieval metrics: ranks of the relevant items, recall at k, and average precision at k."""
+"""Compute retrieval metrics: ranks of the relevant items, recall at k, and mean average precision at k."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from audiomarathon.metrics.statistics import Floats
 
 
 def places_of(scores: Floats, relevant: Sequence[int]) -> list[int]:
-    """Return the ranks of the relevant items by score, counted from 1, in ascending order.
+    """Return the ranks of the relevant items when all items are sorted by score, counted from 1, in ascending order.
 
     Among equal scores, irrelevant items rank first. Otherwise constant scores would seem perfect.
     """
@@ -21,7 +21,7 @@ def places_of(scores: Floats, relevant: Sequence[int]) -> list[int]:
 
 
 def recall(queries: Sequence[Sequence[int]], k: int) -> float:
-    """Return the share of queries with a relevant item among the first k.
+    """Return recall at k: the share of queries with a relevant item among the first k.
 
     A query is given as the ranks of its relevant items.
     """
@@ -29,7 +29,7 @@ def recall(queries: Sequence[Sequence[int]], k: int) -> float:
 
 
 def average_precision(queries: Sequence[Sequence[int]], k: int) -> float:
-    """Return the mean over queries of average precision at k.
+    """Return mean average precision at k: average precision at k, averaged over queries.
 
     A query is given as the ranks of its relevant items. An item with a rank beyond k adds 0, but counts in the mean.
     """

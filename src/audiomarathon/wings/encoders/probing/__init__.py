@@ -1,1 +1,1 @@
-"""Probe frozen audio encoders: fit small models on their embeddings to measure what these tell about a task."""
+"""Probe frozen audio encoders: fit small models ("probes") on their embeddings, to measure what these contain."""

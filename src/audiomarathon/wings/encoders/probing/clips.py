@@ -1,4 +1,4 @@
-"""Define the data of probes that predict labels: pooled embeddings, targets, and the parts to fit and test on."""
+"""The data of probes that predict labels: one embedding per clip, its target, and the parts to train and test on."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HELD_OUT = 0.15
 
 @dataclass(frozen=True)
 class Clips:
-    """Embeddings of a task's clips.
+    """The embeddings of a task's clips, with the labels to predict.
 
     Attributes
     ----------
@@ -62,7 +62,7 @@ class Clips:
         return int(self.targets.shape[1] if self.multi_label else self.targets.max() + 1)
 
     def rows(self, *parts: str) -> Integers:
-        """Return the row numbers of the clips in these parts, in ascending order."""
+        """Return the row numbers of the clips in the given parts, in ascending order."""
         missing = sorted({*parts} - {*self.parts.tolist()})
         if missing:
             raise DataError(f"no clips in {', '.join(missing)}; parts with clips: {', '.join(np.unique(self.parts))}")
@@ -71,7 +71,7 @@ class Clips:
 
 @dataclass(frozen=True)
 class Split:
-    """The parts of the data (such as "train", or folds) on which to fit, validate and test a probe."""
+    """The parts of the data (such as "train", or folds) on which to train, validate and test a probe."""
 
     train: tuple[str, ...]
     valid: str
@@ -80,12 +80,12 @@ class Split:
 
 @dataclass(frozen=True)
 class Predictions:
-    """A probe's class scores of the test clips of all splits.
+    """A probe's class scores for the test clips of all splits.
 
     Attributes
     ----------
     rows
-        Row number, in the embeddings, of the clip that each row of `scores` belongs to, shape (clips,).
+        For each row of `scores`: the row number of its clip in the embeddings, shape (clips,).
     scores
         A score for each class, shape (clips, classes); the class with the highest score is predicted.
     penalties, valid
@@ -100,13 +100,13 @@ class Predictions:
 
     @property
     def predicted(self) -> Integers:
-        """For each clip, the class with the highest score."""
+        """The predicted class of each clip, which has the highest score."""
         best: Integers = self.scores.argmax(axis=1)
         return best
 
 
 def rotated(folds: Sequence[str], *, as_published: bool = False) -> list[Split]:
-    """Return one split for each fold: test on it, validate on the next fold, train on the rest.
+    """Return one split per fold: test on this fold, validate on the next fold, train on the rest.
 
     With `as_published`, validate on the test fold, as X-ARES does.
     """
@@ -121,7 +121,7 @@ def rotated(folds: Sequence[str], *, as_published: bool = False) -> list[Split]:
 
 
 def held_out(clusters: Sequence[str], targets: Integers, *, share: float = HELD_OUT, seed: int = 0) -> npt.NDArray[Any]:
-    """Choose clips for validation, in whole clusters (clips of one speaker, say): about `share` of each class.
+    """Choose about `share` of each class for validation, in whole clusters (dependent clips, such as a speaker's).
 
     Returns
     -------
@@ -145,14 +145,16 @@ def held_out(clusters: Sequence[str], targets: Integers, *, share: float = HELD_
 
 
 def one_hot(targets: Integers, classes: int) -> Floats:
-    """Return the class numbers as one-hot rows, shape (clips, classes)."""
+    """Turn class numbers into one-hot rows, shape (clips, classes)."""
     return np.eye(classes)[targets]
 
 
 def grouped(clusters: Sequence[str], folds: int) -> list[str]:
-    """Deal whole clusters (clips of one speaker, say) to folds, and return the fold of each clip ("1", "2", …).
+    """Distribute clips over folds so that a cluster (dependent clips, such as a speaker's) stays in one fold.
 
-    Clusters are dealt in the order of a hash of their names, each to the fold with the fewest clips so far.
+    Return the fold of each clip ("1", "2", …).
+
+    Clusters are taken in the order of a hash of their names; each goes to the fold with the fewest clips so far.
     """
     sizes, taken, counts = Counter(clusters), dict[str, int](), [0] * folds
     for name in sorted(sizes, key=lambda name: hashlib.sha256(name.encode()).digest()):

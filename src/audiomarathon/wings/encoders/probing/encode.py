@@ -1,8 +1,8 @@
-"""Encode clips to pooled embeddings or frames, in two ways: each clip's own embedding, and embeddings as in X-ARES.
+"""Encode clips to embeddings (the mean of a clip's frames, or all frames), in two ways: ours, and as in X-ARES.
 
-A clip's own embedding does not depend on its batch: a batch has clips of equal length; clips of different lengths share
-a batch only if the encoder takes lengths and ignores padding. X-ARES pads every batch with zeros and pools the padding
-too, so its embeddings, and its published scores, depend on the other clips of a batch.
+With ours, a clip's embedding does not depend on its batch: a batch has clips of equal length; clips of different
+lengths share a batch only if the encoder takes lengths and ignores padding. X-ARES pads every batch with zeros and
+averages over the padding too, so its embeddings, and its published scores, depend on the other clips of a batch.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from audiomarathon.wings.encoders.xares.task import Clip, Recipe
 
 BATCH_SECONDS = 60.0  # limit of seconds of padded audio in a batch; ten times as many on a GPU
 PART_BYTES, PART_S = 8 << 20, 20.0  # write a part (file) of the store after this many bytes or seconds
-_MIXES = "hears clips of its length"  # name of a row that stores the result of `mixes`, not an embedding
+_MIXES = "hears clips of its length"  # key of a row of the store with the result of `mixes`, not an embedding
 _APART = 1e-3  # a larger relative difference between embeddings is more than rounding
 _AHEAD = 2  # number of batches decoded before they are needed
 
 
 @dataclass(frozen=True)
 class Heard:
-    """A clip whose file was read before encoding.
+    """A clip whose file has been hashed and measured, before it is encoded.
 
     Attributes
     ----------
@@ -54,7 +54,7 @@ class Heard:
 
 @dataclass(frozen=True)
 class Item:
-    """One embedding of a clip as X-ARES makes it.
+    """One embedding of a clip, made in the way of X-ARES.
 
     X-ARES cuts long clips into crops. If a clip's crops lie in several batches, it has an embedding for each batch.
 
@@ -77,11 +77,11 @@ class Batch:
     cuts
         The audio: clips, each with the number of the crop to take, from 0.
     rows
-        The embeddings to store: the key of each in the store, and its position in the batch.
+        The embeddings to store, as {key in the store: position in the batch}.
     size
         Length of a crop in samples; 0 to take whole clips.
     padded
-        Whether frames of the padding are pooled too, as X-ARES does.
+        Whether the mean is taken over frames of the padding too, as X-ARES does.
     """
 
     cuts: tuple[tuple[Heard, int], ...]
@@ -91,12 +91,12 @@ class Batch:
 
 
 Outcome = tuple[Rows, Mapping[str, str]]
-"""Result of a batch: the embeddings to store, by key, and the reason for each embedding that is missing, by key."""
+"""Result of a batch: ({key in the store: embedding}, {key of a missing embedding: why it is missing})."""
 
 
 @dataclass(kw_only=True)
 class SharedEncoder(Encoder):
-    """An encoder whose batches are encoded by a function, such as one that sends them to copies in other processes.
+    """An encoder whose batches are encoded by a function `work`, such as one that sends them to other processes.
 
     Attributes
     ----------
@@ -111,7 +111,7 @@ class SharedEncoder(Encoder):
 
 
 def hear(clips: Sequence[Clip], sampling_rate: int) -> list[Heard]:
-    """Hash each clip's file and read its header; return the results in the same order, errors included."""
+    """Hash each clip's file and read its length; return the results in the same order, errors included."""
 
     def hash_clip(clip: Clip) -> Heard:
         digest = ""
@@ -127,9 +127,9 @@ def hear(clips: Sequence[Clip], sampling_rate: int) -> list[Heard]:
 
 
 def mixes(encoder: Encoder, store: Store) -> bool:
-    """Tell whether a clip's features change when a much louder clip is in the same batch.
+    """Tell whether other clips in the batch change a clip's features, tested with a much louder clip.
 
-    If so, the encoder gets clips one by one. The answer is kept in the store.
+    If they do, clips must be encoded one by one. The answer is kept in the store.
     """
     import torch
 
@@ -146,9 +146,10 @@ def mixes(encoder: Encoder, store: Store) -> bool:
 def encode_own(
     encoder: Encoder, heard: Sequence[Heard], store: Store, step: Callable[[int], object] = lambda _n: None
 ) -> dict[str, str]:
-    """Encode each clip independently of other clips, and store the embeddings; return errors by clip id.
+    """Encode each clip independently of other clips, and store the embeddings; return {clip's id: error}.
 
-    A clip too long for the encoder is encoded in windows of equal length; the frames of all windows are averaged.
+    A clip that is too long for the encoder is encoded in windows of equal length; the frames of all windows are
+    averaged.
 
     Parameters
     ----------
@@ -166,7 +167,7 @@ def encode_published(
     store: Store,
     step: Callable[[int], object] = lambda _n: None,
 ) -> list[Item]:
-    """Encode the clips of one part as X-ARES does, store the embeddings, and return an :class:`Item` for each.
+    """Encode the clips of one part in the way of X-ARES, and store the embeddings; return an :class:`Item` for each.
 
     With `recipe.crop`, clips are cut into crops of equal length, and the rest is dropped; shorter clips are padded.
     Otherwise, clips are padded to the longest of their batch. Batches follow the order of the data. If a batch holds
@@ -224,7 +225,7 @@ def _own_batches(encoder: Encoder, heard: Iterable[Heard], store: Store) -> list
 
 
 def _encode(encoder: Encoder, store: Store, batches: Iterable[Batch], step: Callable[[int], object]) -> dict[str, str]:
-    """Encode the batches of which the store lacks an embedding, and store the results; return errors by store key.
+    """Encode the batches with an embedding that the store lacks, and store the results; return {store key: error}.
 
     `step` is called with the number of clips done since its last call.
     """
@@ -258,10 +259,10 @@ def _here(encoder: Encoder, batches: Iterable[Batch], framed: bool) -> Iterator[
 
 
 def encode_batch(encoder: Encoder, batch: Batch, framed: bool, ready: Future[list[Samples]] | None = None) -> Outcome:
-    """Decode a batch (unless its audio is `ready`) and encode it; if this fails, encode it clip by clip.
+    """Encode a batch, after decoding its audio unless `ready` has it; if this fails, encode its clips one by one.
 
-    Return the embeddings, and the reason for each that is missing, both by store key. With `framed`, an embedding is
-    the clip's frames, else their mean.
+    Return ({key in the store: embedding}, {key: why its embedding is missing}). With `framed`, an embedding is the
+    clip's frames, else their mean.
     """
     try:
         waves = ready.result() if ready else _decoded(batch.cuts, encoder.sampling_rate)
@@ -278,14 +279,14 @@ def encode_batch(encoder: Encoder, batch: Batch, framed: bool, ready: Future[lis
 
 
 def singly(batch: Batch) -> list[Batch]:
-    """Split a batch into batches of one clip each; a batch of X-ARES stays whole."""
+    """Split a batch into batches of one clip each; a batch made in the way of X-ARES stays whole."""
     if batch.padded:
         return [batch]
     return [Batch((cut,), {row: 0}) for cut, row in zip(batch.cuts, batch.rows, strict=True)]
 
 
 def _ahead(batches: Iterable[Batch], rate: int) -> Iterator[tuple[Batch, Future[list[Samples]]]]:
-    """Yield each batch with a future of its audio, resampled to `rate` Hz.
+    """Yield each batch with a future that gives its audio, resampled to `rate` Hz.
 
     The next batches are decoded while the encoder works.
     """
@@ -299,9 +300,9 @@ def _ahead(batches: Iterable[Batch], rate: int) -> Iterator[tuple[Batch, Future[
 
 
 def _decoded(cuts: Sequence[tuple[Heard, int]], rate: int) -> list[Samples]:
-    """Return the audio of the whole file for each cut (clip, number of the crop); decode each file once.
+    """Return the audio of the file of each cut (clip, number of the crop); each file is decoded once.
 
-    The caller takes the crops out of the files. `rate` is the wanted sampling rate in Hz.
+    The whole file is returned, from which the caller takes the crop. `rate` is the wanted sampling rate in Hz.
     """
     files = {heard_clip.audio: heard_clip.clip.audio for heard_clip, _ in cuts}
     waves = {audio: decode(file, rate) for audio, file in files.items()}
@@ -309,7 +310,7 @@ def _decoded(cuts: Sequence[tuple[Heard, int]], rate: int) -> list[Samples]:
 
 
 def _rows(encoder: Encoder, batch: Batch, waves: Sequence[Samples], framed: bool) -> Rows:
-    """Encode a batch; return, for each store key, the frames (if `framed`) or their mean.
+    """Encode a batch; return {key in the store: frames (if `framed`) or their mean}.
 
     `waves` is the audio of each cut of the batch. Audio that is longer than the encoder accepts is cut into windows.
     """

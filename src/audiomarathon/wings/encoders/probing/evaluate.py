@@ -1,4 +1,4 @@
-"""Run probes of encoders and tasks given by name; used by the commands, X-ARES' interfaces and Python callers."""
+"""Run the probes of an encoder on tasks; the commands, X-ARES' interfaces and Python callers use this."""
 
 from __future__ import annotations
 
@@ -30,14 +30,17 @@ Say = Callable[[str], None]
 
 
 def data_root() -> Path:
-    """Return the folder with all encoder tasks' data: $AUDIOMARATHON_ENCODER_DATA, else $XARES_ENV_ROOT, else `env`."""
+    """Return the folder with the data of all encoder tasks.
+
+    It is $AUDIOMARATHON_ENCODER_DATA, else $XARES_ENV_ROOT, else `env`.
+    """
     return Path(os.environ.get("AUDIOMARATHON_ENCODER_DATA") or os.environ.get("XARES_ENV_ROOT") or "env")
 
 
 def ready(
     encoder: str | Encoder | torch.nn.Module, arguments: Mapping[str, str] | None = None, device: str = "auto"
 ) -> Encoder:
-    """Return the encoder to probe, loaded if it is given by name, after checking that it has X-ARES' interface.
+    """Load an encoder that is given by name or as a module, and check that it follows X-ARES' interface.
 
     Raises
     ------
@@ -58,7 +61,7 @@ def ready(
 
 
 def checked_device(device: str) -> str:
-    """Check the value of `--device`; return it, or for "auto" a GPU if there is one, else the CPU."""
+    """Check the value of `--device` and return it; for "auto", return "cuda" if there is a GPU, else "cpu"."""
     import torch
 
     if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", device):
@@ -78,7 +81,7 @@ def read_tasks(
     bad: bool = False,
     say: Say,
 ) -> tuple[list[tuple[EncoderTask, Dataset]], list[EncoderTask]]:
-    """Return the tasks that can be read, each with its data, and the tasks whose data is missing.
+    """Read the data of tasks; return (tasks that can be read, each with its data; tasks whose data is missing).
 
     A task that cannot be read is left out, and a line about it is printed.
 
@@ -117,7 +120,7 @@ def read_tasks(
 
 
 def encode_task(encoder: Encoder, task: EncoderTask, data: Dataset) -> Encoded:
-    """Return a task's embeddings. Clips that are missing in the cache are encoded, with a progress bar."""
+    """Return a task's embeddings; clips without one in the cache are encoded, with a progress bar."""
     if isinstance(encoder.module, TowerEncoder) and type(encoder) is Encoder and not task.framed:
         return read_points(encoder, task, data).at(encoder.module.point)
     store = Store(cache_folder(), encoder.identity)
@@ -126,14 +129,14 @@ def encode_task(encoder: Encoder, task: EncoderTask, data: Dataset) -> Encoded:
 
 
 def tried(works: Sequence[Iterator[Result]], say: Say) -> tuple[list[Result], bool]:
-    """Run the probes of all tasks; return the results, and whether a task failed.
+    """Run the probes of all tasks; return (results, whether a task failed).
 
     An error in one task is printed, and the next task follows.
 
     Parameters
     ----------
     works
-        One iterator for each task, which runs its probes and yields their results.
+        One iterator per task, which runs the task's probes and yields their results.
 
     Raises
     ------
@@ -156,7 +159,7 @@ def tried(works: Sequence[Iterator[Result]], say: Say) -> tuple[list[Result], bo
 
 
 def check_protocol(protocol: str) -> None:
-    """Refuse a protocol other than "standard" (our probes), "as_published" (X-ARES') and "both".
+    """Raise an error unless `protocol` is "standard" (our probes), "as_published" (X-ARES') or "both".
 
     Raises
     ------

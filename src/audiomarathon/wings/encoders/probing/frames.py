@@ -1,4 +1,4 @@
-"""Fit probes that label frames: closed-form ridge with a validated threshold, and X-ARES' trained probe."""
+"""Probes that predict the labels of each frame: ridge regression with a threshold, and X-ARES' trained probe."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ _PRODUCT = 2048  # number of frames, of several clips, multiplied at a time
 
 @dataclass(frozen=True)
 class Framed:
-    """Frames of a task's clips.
+    """The frames of a task's clips, with the labels to predict for each frame.
 
     Attributes
     ----------
     frames, active
-        Each clip's embeddings, shape (frames, dim), and its active labels, shape (frames, labels).
+        Each clip's embeddings, shape (frames, dim), and whether each label is active, shape (frames, labels).
     parts
-        The part of each clip, shape (clips,).
+        The part of the data that each clip belongs to, such as "train", shape (clips,).
     segment
         Number of frames in a segment; a label counts once per segment.
     macro
@@ -61,11 +61,11 @@ class Framed:
     macro: bool
 
     def rows(self, *parts: str) -> list[int]:
-        """Return the row numbers of the clips in these parts."""
+        """Return the row numbers of the clips in the given parts."""
         return [row for row, part in enumerate(self.parts) if part in parts]
 
     def moments(self, *parts: str) -> Moments:
-        """Return the :class:`Moments` (the sums that ridge regression needs) of all frames in these parts."""
+        """Return the :class:`Moments` (sums from which ridge regression is computed) of all frames in these parts."""
         lengths = {row: len(self.frames[row]) for row in self.rows(*parts)}
         batches = _batches(self, [*lengths], max(1, _PRODUCT // max(1, *lengths.values())))
         each = (map(_doubles, pair) for pair in batches)
@@ -74,19 +74,22 @@ class Framed:
 
 
 def columns(seconds: float, hop: float) -> int:
-    """Return the number of the first frame at or after a time, rounded as in X-ARES; `hop` is in milliseconds."""
+    """Return the index of the first frame at or after a time in seconds, rounded as in X-ARES.
+
+    `hop` is the time between frames in milliseconds.
+    """
     return math.ceil(seconds / (hop / 1000))
 
 
 def activity(
     events: Sequence[Event], labels: Sequence[str], hop: float, frames: int, until: float, *, released: bool = False
 ) -> Active:
-    """Return which labels are active in each frame, shape (frames, labels); events of other labels are left out.
+    """Return whether each label is active in each frame of a clip, shape (frames, labels), from the clip's events.
 
     An event covers the frames from the first at or after its start to the last before its end, so a short event may
-    cover none. Nothing is active from `until` seconds on, unless `until` is 0. With `released`, rows are added for
-    events that end after the clip's last frame, because X-ARES' released code cuts labels at the end of the padded
-    batch, not at the end of the clip.
+    cover none. Events of labels that are not in `labels` are left out. Nothing is active from `until` seconds on,
+    unless `until` is 0. With `released`, rows are added for events that end after the clip's last frame, because
+    X-ARES' released code cuts labels at the end of the padded batch, not at the end of the clip.
     """
     places = {label: place for place, label in enumerate(labels)}
     if released:
@@ -102,10 +105,10 @@ def activity(
 def onsets_in(
     predicted: Active, events: Sequence[Event], labels: Sequence[str], hop: float, tolerance: float
 ) -> list[int]:
-    """Compare predicted onsets (where a label becomes active) with the starts of events.
+    """Count how many predicted onsets (frames where a label becomes active) are at the start of a true event.
 
-    A predicted onset is right within `tolerance` seconds of a true one; `hop` is in milliseconds. Return the numbers of
-    true positives, false positives and false negatives, summed over all labels.
+    A predicted onset is right within `tolerance` seconds of a true start; `hop` is in milliseconds. Return [true
+    positives, false positives, false negatives], summed over all labels.
     """
     begins = predicted & ~np.vstack([np.zeros_like(predicted[:1]), predicted[:-1]])
     counts = []
@@ -117,7 +120,7 @@ def onsets_in(
 
 
 def frame_ridge(given: Framed, splits: Sequence[Split]) -> Iterator[tuple[int, Active]]:
-    """Yield each test clip's row and its active labels in each frame, predicted by ridge and one threshold.
+    """Yield (test clip's row number, whether each label is active in each frame), predicted by ridge and a threshold.
 
     For each split, choose the penalty and the threshold with the best F1 over the segments of the validation part
     (among equals, the largest penalty, then the largest threshold). Then fit ridge on train and valid.
@@ -139,7 +142,7 @@ def frame_ridge(given: Framed, splits: Sequence[Split]) -> Iterator[tuple[int, A
 
 
 def _at_thresholds(scores: Floats, true: Active) -> npt.NDArray[np.int64]:
-    """Count true positives, false positives and false negatives at each of :data:`THRESHOLDS` (0.01 to 0.99).
+    """Count true positives, false positives and false negatives of scores at each threshold from 0.01 to 0.99.
 
     The shape of the counts is (thresholds, labels, 3).
     """
@@ -157,7 +160,9 @@ def _at_thresholds(scores: Floats, true: Active) -> npt.NDArray[np.int64]:
 def published_frames(
     given: Framed, split: Split, recipe: Recipe, *, seeds: Sequence[int], positive: float
 ) -> npt.NDArray[np.int64]:
-    """Train X-ARES' frame probe for each seed, keep the first epoch with the best F1 on valid, and count test segments.
+    """Train X-ARES' frame probe with each seed, and count right and wrong segments of the test clips.
+
+    The first epoch with the best F1 on the validation part is kept.
 
     Clips of a batch are padded with frames of zeros. The padding is trained on as inactive frames and scored too, as
     in X-ARES. `positive` is the weight of active labels in the loss (torch's `pos_weight`).
@@ -187,7 +192,7 @@ def published_frames(
 
 
 def _batches(given: Framed, rows: Sequence[int], size: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Yield batches of at most `size` of the clips `rows`: normalised frames, and the labels that are active in them.
+    """Yield (normalised frames, whether each label is active) for batches of at most `size` of the clips `rows`.
 
     Shapes are (clips, frames, dim) and (clips, frames, labels), zero-padded to the longest clip of the batch. Each
     batch overwrites the arrays of the previous batch.
@@ -228,9 +233,9 @@ def _counts(head: Merged, given: Framed, rows: Sequence[int], size: int) -> npt.
 
 
 def predict_frames(problem: Problem) -> list[Predicted]:
-    """Label each test clip's frames, by ridge or as X-ARES does.
+    """Predict the labels of each test clip's frames, by ridge or by X-ARES' probe.
 
-    The reply for a clip is not the labels but counts: how many segments (and onsets) are true positives, false
+    The stored text for a clip has not the labels but counts: how many segments (and onsets) are true positives, false
     positives and false negatives.
     """
     encoded, clips, frames = problem.encoded, problem.clips, problem.embeddings

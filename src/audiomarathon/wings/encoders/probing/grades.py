@@ -1,4 +1,4 @@
-"""Predict grades (numbers that a task has for each clip) by closed-form ridge, with a validated penalty."""
+"""Predict grades (numbers that a task has for each clip) by ridge regression, with a penalty chosen by validation."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class PredictedGrades:
     Attributes
     ----------
     rows
-        Row number, in the embeddings, of the clip that each prediction belongs to, shape (clips,).
+        For each prediction: the row number of its clip in the embeddings, shape (clips,).
     values, spreads
         The predicted grades; and the standard deviation of the true grades in the parts on which the probe was fitted
         (1 if they do not vary). Both have the shape (clips, grades).
@@ -38,7 +38,7 @@ class PredictedGrades:
 def grade_probe(
     embeddings: Floats, grades: Floats, parts: npt.NDArray[np.str_], splits: Sequence[Split]
 ) -> PredictedGrades:
-    """Fit ridge on train, choose the penalty on valid, refit on both, and predict the test clips, for each split.
+    """For each split: fit ridge on train, choose the penalty on valid, refit on both, and predict the test clips.
 
     The penalty with the highest Pearson's r of the first grade wins; among equals, the largest. Grades need no z-scores
     here: ridge with an unpenalised bias predicts the same in any unit.
@@ -62,7 +62,7 @@ def grade_probe(
 
 
 def predict_grades(problem: Problem) -> list[Predicted]:
-    """Predict the grades of each test clip; grades that some clips of the task lack are left out."""
+    """Predict the grades of each test clip; a grade that some clip of the task lacks is left out."""
     task, clips = problem.encoded.task, problem.clips
     assert isinstance(task, GradedTask)
     grades = np.array([clip.facts for clip in clips])

@@ -1,4 +1,4 @@
-"""Probe embeddings that X-ARES stored. The runs are marked `imported`: code and weights of the encoder are unknown."""
+"""Probe embeddings that X-ARES stored; the runs are marked `imported`, since the encoder's weights are unknown."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def probe_stored(
     bad: bool = False,
     say: Callable[[str], None],
 ) -> list[Iterator[Result]]:
-    """Return, for each task with stored embeddings, an iterator that runs its probes and yields their results.
+    """For each task with stored embeddings, return an iterator that runs the task's probes and yields their results.
 
     Embeddings are searched in `<env>/<task>/embeddings/<encoder>/` and `<env>/embeddings/<encoder>/`.
 
@@ -75,9 +75,9 @@ def probe_stored(
 
 
 def _stored(task: EncoderTask, encoder: str, folder: Path) -> Encoded:
-    """Read a task's stored embeddings, averaged over frames.
+    """Read a task's stored embeddings, and average them over frames.
 
-    X-ARES appends the batch number to each clip's key, and reads only the first of equal keys. A long file can have
+    X-ARES appends the batch number to each clip's key, and of equal keys reads only the first. A long clip can have
     embeddings in several batches: our probes use the first of them, X-ARES' probes use all.
     """
     clips, rows, bad, digest, clustered = list[Clip](), list[Floats](), list[BadRow](), hashlib.sha256(), True
@@ -126,7 +126,7 @@ def _stored(task: EncoderTask, encoder: str, folder: Path) -> Encoded:
 
 
 def _items(tars: Sequence[Path], size: int, bad: list[BadRow]) -> Iterator[tuple[str, int, Member, Member]]:
-    """Yield (key, batch number, frames, JSON) of each item.
+    """Yield (key, batch number, member with the frames, member with the JSON) of each stored embedding.
 
     A key is a member's name without ".npy" or ".json"; if it occurs several times in a tar, the first counts. Damaged
     tars, and keys without both files, are added to `bad`. `size` is the number of clips in a batch of X-ARES.

@@ -1,4 +1,4 @@
-"""Run the probes of tasks whose clips have one label or several."""
+"""Run the probes of tasks whose clips have labels, one or several each."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PROBES: Mapping[str, Callable[[Clips, Sequence[Split]], Predictions]] = {
 
 
 def predict_labels(problem: Problem) -> list[Predicted]:
-    """Predict each test clip's label by the problem's probe; if clips can have several labels, a score for each."""
+    """Predict each test clip's label with the chosen probe; in multi-label tasks, predict a score for each label."""
     encoded, clips, splits = problem.encoded, problem.clips, problem.splits
     task, labels = encoded.task, encoded.data.classes
     given = Clips(problem.embeddings, targets_of(task, encoded.data, clips), problem.parts)

@@ -1,4 +1,6 @@
-"""Our label probes, all without randomness: closed-form LDA and ridge with a validated penalty, and kNN by cosine.
+"""Our probes of labels, all without randomness: LDA and ridge regression in closed form, and kNN by cosine similarity.
+
+The penalty of LDA and ridge is chosen by validation.
 
 Embeddings are normalised like LayerNorm without gain and bias, so that one grid of penalties fits every encoder.
 Single-label tasks use shrinkage LDA, since ridge to one-hot targets fails if classes differ in fewer dimensions than
@@ -32,7 +34,7 @@ _SIMILARITIES = 1 << 24  # number of pairs (test clip, train clip) computed at a
 
 @dataclass(frozen=True)
 class Moments:
-    """Sums over clips from which LDA and ridge are computed; sums of several parts can be added.
+    """Sums over clips, from which LDA and ridge are computed; the sums of several parts of the data can be added.
 
     Attributes
     ----------
@@ -56,7 +58,7 @@ class Moments:
 
 @dataclass(frozen=True)
 class Head:
-    """A fitted linear probe: an embedding x has the class scores x W + b, with W of the shape (dim, classes)."""
+    """A fitted linear probe: the class scores of an embedding x are x W + b, with W of the shape (dim, classes)."""
 
     weights: Floats
     bias: Floats
@@ -74,7 +76,7 @@ def standardised(embeddings: npt.NDArray[np.floating[Any]]) -> Floats:
 
 
 def moments(inputs: Floats, targets: Integers | Floats, classes: int) -> Moments:
-    """Return the :class:`Moments` of clips; `targets` are class numbers, or one row of numbers for each clip."""
+    """Compute the :class:`Moments` of clips; `targets` are class numbers, or a row of numbers for each clip."""
     y = one_hot(targets.astype(np.int64), classes) if targets.ndim == 1 else targets.astype(np.float64)
     return Moments(inputs.T @ inputs, inputs.T @ y, inputs.sum(axis=0), y.sum(axis=0), len(y))
 
@@ -118,9 +120,10 @@ def _solutions(covariance: Floats, right: Floats, penalties: Sequence[float]) ->
 
 
 def linear_probe(clips: Clips, splits: Sequence[Split]) -> Predictions:
-    """Fit LDA (multi-label: ridge) on train, choose the penalty on valid, refit on both, score test.
+    """Fit LDA (multi-label: ridge) on train, choose the penalty on valid, refit on both, and score the test clips.
 
-    If penalties have the same score, the largest wins. Each part's moments are computed once, and added for each split.
+    If penalties score equally on valid, the largest is chosen. Each part's moments are computed once, and added for
+    each split.
     """
     fit, grid = (ridge, RIDGE_PENALTIES) if clips.multi_label else (lda, LDA_PENALTIES)
     _refuse_leaks(splits)
@@ -145,9 +148,9 @@ def _moments_of(clips: Clips, rows: Integers) -> Moments:
 
 
 def knn(clips: Clips, splits: Sequence[Split], *, centred: bool = False) -> Predictions:
-    """Classify each test clip by a vote of the 10 nearest clips of train and valid, weighted by exp(cosine / 0.07).
+    """Classify each test clip by a vote of its 10 nearest clips in train and valid, weighted by exp(cosine / 0.07).
 
-    All clips at the distance of the tenth also vote, so that the order of clips never matters.
+    All clips that are as near as the tenth also vote, so that the order of clips never matters.
 
     Parameters
     ----------

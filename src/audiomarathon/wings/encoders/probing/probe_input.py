@@ -1,4 +1,4 @@
-"""The input of a probe: a task's embeddings, and the splits to fit on, to validate on and to test on."""
+"""The input of a probe: a task's embeddings, and the splits to train, validate and test on."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STANDARD = ("linear", "knn", "knn-centred")
 PUBLISHED = (f"mlp-{XARES}", f"knn-{XARES}")
 PROTOCOLS = {"both": (*STANDARD, *PUBLISHED), "standard": STANDARD, "as_published": PUBLISHED}
 _FEWEST = 3  # least number of folds: one to train on, one to validate on, one to test on
-_FOLDS = 5  # number of folds of whole clusters, drawn if a task's own parts cannot be used
+_FOLDS = 5  # number of new folds, made of whole clusters, if a task's own parts cannot be used
 
 Step = Callable[[int], object]
 """A function to call with the number of items done since the last call, for a progress bar."""
@@ -29,29 +29,29 @@ Material = tuple[Sequence[Clip], Any]
 
 @dataclass(frozen=True)
 class Encoded:
-    """A task's embeddings, with the facts that every probe of them needs.
+    """A task's embeddings by one encoder, with what every probe of them needs.
 
     Attributes
     ----------
     name
         Name of the encoder.
     identity
-        Facts that decide the embeddings; they are part of each run's identity.
+        Facts on which the embeddings depend; they are part of each run's identity.
     facts
         Other facts for each run's `run.json`.
     per_clip, released
         Functions that return clips with embeddings: `per_clip` encodes each clip independently of the others,
         `released` encodes batches and crops as X-ARES does.
     failed
-        Reason why a clip has no embedding, by the clip's id.
+        {clip's id: why the clip has no embedding}.
     seconds
-        Lengths of the clips, by id; clips of unknown length are missing.
+        {clip's id: its length in seconds}; clips of unknown length are missing.
     hop
         Milliseconds between frames; 0 without frames.
     device
         Device on which probes of speech recognition and retrieval are trained; other probes use the CPU.
     probes
-        Label probes to use instead of the usual ones, by the name of the setting.
+        {setting's name: probe of labels to use instead of the usual one}.
     """
 
     name: str
@@ -69,19 +69,20 @@ class Encoded:
 
 
 Predicted = tuple[Clip, str, Mapping[str, Any]]
-"""A test clip, a probe's reply, and the scorer's reference."""
+"""(test clip, the probe's prediction as the text of a reply, the reference with which it is scored)."""
 
 
 @dataclass(frozen=True)
 class Problem:
-    """The input of one probe of a task.
+    """The input of one probe on one task.
 
     Attributes
     ----------
     setting
         Name of the probe.
     clips, embeddings, parts
-        The clips, and the embedding (or frames) and the part of each. Clips that X-ARES counts twice occur twice.
+        The clips, with the embedding (or frames) and the part of the data of each. Clips that X-ARES counts twice
+        occur twice.
     seeds
         Seeds of trained probes.
     say
@@ -99,11 +100,11 @@ class Problem:
 
     @property
     def released(self) -> bool:
-        """Whether the probe is X-ARES' own, instead of ours."""
+        """Whether the probe is one of X-ARES' own, instead of ours."""
         return self.setting in PUBLISHED
 
     def rows(self, *parts: str) -> list[int]:
-        """Return the row numbers of the clips in these parts.
+        """Return the row numbers of the clips in the given parts of the data.
 
         Raises
         ------
@@ -117,7 +118,7 @@ class Problem:
 
 
 def problem_of(encoded: Encoded, setting: str, seeds: Sequence[int], say: Callable[[str], None]) -> Problem:
-    """Return the input of the probe named `setting`."""
+    """Make the input of the probe called `setting` from a task's embeddings."""
     task, released = encoded.task, setting in PUBLISHED
     clips, embeddings = encoded.released() if released else encoded.per_clip()
     if released:
@@ -128,7 +129,7 @@ def problem_of(encoded: Encoded, setting: str, seeds: Sequence[int], say: Callab
 
 
 def targets_of(task: EncoderTask, data: Dataset, clips: Sequence[Clip]) -> Integers:
-    """Return each clip's class number; if clips can have several labels or none, a row with 0 or 1 for each class."""
+    """Return each clip's class number; if clips can have no label or several, a row with 0 or 1 for each class."""
     places = {label: place for place, label in enumerate(data.classes)}
     if task.one_label:
         return np.array([places[clip.labels[0]] for clip in clips])
@@ -143,12 +144,12 @@ def targets_of(task: EncoderTask, data: Dataset, clips: Sequence[Clip]) -> Integ
 def standard_splits(
     task: EncoderTask, clips: Sequence[Clip], targets: Integers, say: Callable[[str], None]
 ) -> tuple[list[str], list[Split]]:
-    """Return the part of each clip, and the splits of the standard probes (fit, validate, test).
+    """Return (part of each clip, splits) with which our probes are trained, validated and tested.
 
     If the task has folds, each is tested in turn, and the next fold is used for validation. Otherwise the task's own
-    parts are used; if it has no validation part, 15 % of train are held out, in whole clusters. If a fold or the tested
-    part shares clusters with another part, or if there are too few parts, clips are dealt anew to five folds of whole
-    clusters.
+    parts are used; if it has no validation part, 15 % of train are held out, in whole clusters (dependent clips). If a
+    fold or the tested part shares clusters with another part, or if there are too few parts, clips are distributed
+    over five new folds of whole clusters.
     """
     parts, clusters = [clip.part for clip in clips], [clip.cluster for clip in clips]
     valid, test = ("test", "valid") if task.swapped else ("valid", "test")
@@ -178,7 +179,10 @@ def standard_splits(
 
 
 def published_splits(task: EncoderTask) -> list[Split]:
-    """Return X-ARES' splits. X-ARES validates on the test fold, or on the test part if there is no validation part."""
+    """Return the splits that X-ARES uses.
+
+    It validates on the test fold; without folds, on the test part if there is no validation part.
+    """
     if task.folds:
         return rotated([*task.parts], as_published=True)
     return [Split((task.part("train"),), task.part("valid"), task.part("test"))]

@@ -1,4 +1,4 @@
-"""X-ARES' probes as released (0.1.3), with their faults; compare these scores only with the tables X-ARES published.
+"""X-ARES' probes as released (0.1.3), faults included; their scores compare only with X-ARES' published tables.
 
 The linear probe ("MLP") is LayerNorm and a linear layer, trained by Adam on pooled embeddings. It is far from
 converged. Where X-ARES validates on the test part, the best epoch is chosen on test clips. For speed, embeddings are
@@ -29,7 +29,7 @@ _BLOCK = 2048  # number of test clips scored at a time
 
 @dataclass(frozen=True)
 class PublishedScores:
-    """Scores of test clips by X-ARES' linear probe.
+    """Class scores (logits) of the test clips by X-ARES' linear probe.
 
     Attributes
     ----------
@@ -56,7 +56,10 @@ def learning_rate(start: float, epoch: int, epochs: int) -> float:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Limit torch to one thread in the block: the products are small, and waiting threads would burn CPU time."""
+    """Limit torch to one thread in the `with` block.
+
+    The matrix products are small, so more threads would mostly wait.
+    """
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -75,10 +78,12 @@ def linear_probe(
     lr: float = 1e-3,
     seeds: Sequence[int] = SEEDS,
 ) -> PublishedScores:
-    """Train a probe for each split and seed, keep the first epoch with the best validation score, score the test clips.
+    """Train X-ARES' linear probe on each split with each seed, and score the test clips.
 
-    Each seed is set once, and the first weights for all splits are drawn in turn, as in X-ARES. Unlike X-ARES, which
-    shuffles clips within a buffer, each epoch takes them in a uniformly random order.
+    The first epoch with the best validation score is kept.
+
+    Each seed is set once, and the initial weights for all splits are drawn one after another, as in X-ARES. Unlike
+    X-ARES, which shuffles clips within a buffer, each epoch takes them in a uniformly random order.
     """
     inputs = torch.as_tensor(clips.embeddings).float()
     inputs = layer_norm(inputs, inputs.shape[1:])
@@ -106,9 +111,9 @@ def linear_probe(
 
 
 def initial_heads(dim: int, classes: int, splits: int, seed: int) -> list[torch.nn.Linear]:
-    """Return `splits` linear layers (`dim` to `classes`) as torch draws them after `torch.manual_seed(seed)`.
+    """Return `splits` linear layers (`dim` to `classes`) with the weights that torch draws after `manual_seed(seed)`.
 
-    Torch's own generator stays as it is.
+    The state of torch's global generator does not change.
     """
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
@@ -116,7 +121,7 @@ def initial_heads(dim: int, classes: int, splits: int, seed: int) -> list[torch.
 
 
 class Heads:
-    """Several linear probes ("heads") in stacked tensors, each trained on its own batches.
+    """Several linear probes ("heads") as stacked tensors, each trained on batches of its own.
 
     A head is LayerNorm's gain γ and bias β, then a linear layer with weight W, shape (classes, dim), and bias b. Logits
     of a normalised embedding x are x (γ ⊙ W)ᵀ + Wβ + b.
@@ -130,12 +135,12 @@ class Heads:
         self.adam = torch.optim.Adam([self.weight, self.bias, self.gain, self.shift], fused=True)
 
     def merged(self) -> Merged:
-        """Return the heads as plain linear layers, with LayerNorm's gain and bias merged into their weights."""
+        """Return the heads as plain linear layers, with LayerNorm's gain and bias multiplied into their weights."""
         offset = torch.bmm(self.weight, self.shift.unsqueeze(-1)).squeeze(-1) + self.bias
         return Merged(self.weight * self.gain.unsqueeze(1), offset)
 
     def step(self, inputs: torch.Tensor, targets: torch.Tensor, rate: float, positive: float = 1.0) -> None:
-        """Take one step of Adam at the learning rate `rate`, on the mean cross-entropy (multi-hot targets: binary).
+        """Take one step of Adam at learning rate `rate` on the mean cross-entropy (binary for multi-hot targets).
 
         Parameters
         ----------
@@ -161,13 +166,13 @@ class Heads:
 
 @dataclass
 class Merged:
-    """Linear probes in stacked tensors: weight, shape (heads, classes, dim), and bias, shape (heads, classes)."""
+    """Several linear layers as stacked tensors: weight, shape (heads, classes, dim); bias, shape (heads, classes)."""
 
     weight: torch.Tensor
     bias: torch.Tensor
 
     def __call__(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Return logits, shape (heads, clips, classes). `inputs` is a batch per head, or one that all heads share."""
+        """Return logits, shape (heads, clips, classes); `inputs` has a batch per head, or one batch for all heads."""
         return inputs @ self.weight.transpose(1, 2) + self.bias.unsqueeze(1)
 
 
@@ -177,9 +182,9 @@ def _figures(logits: torch.Tensor, targets: torch.Tensor) -> Floats:
 
 @one_thread()
 def knn(clips: Clips, splits: Sequence[Split]) -> Predictions:
-    """Classify each test clip by a vote of 10 train clips, weighted by softmax(similarity / 0.07).
+    """Classify each test clip by a vote of 10 train clips, weighted by softmax(similarity / 0.07), as X-ARES does.
 
-    It computes in single precision, as X-ARES does.
+    It computes in single precision.
 
     X-ARES scales each test clip to length 1; in the train part it scales each *feature* over all clips. So the
     similarity, a dot product, is not a cosine.

@@ -1,4 +1,4 @@
-"""Run an encoder in Ray workers, each on a GPU or a group of cores. Only the calling process writes files."""
+"""Encode batches of clips in Ray workers, each with a GPU or some cores; only the calling process writes files."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from audiomarathon.wings.encoders.registry import load_encoder
 
 @dataclass
 class _Worker:
-    """A copy of the encoder in a Ray worker; `folder` is the working folder, where relative paths start."""
+    """A copy of an encoder in a Ray worker; `folder` becomes the working folder, to which relative paths refer."""
 
     name: str
     arguments: Mapping[str, str]
@@ -35,7 +35,7 @@ class _Worker:
 
     @cached_property
     def encoder(self) -> Encoder:
-        """The encoder, loaded at first use: not in the constructor, so that an error reaches the caller unchanged."""
+        """The encoder, loaded at first use, not in the constructor, so that an error reaches the caller unchanged."""
         import torch
 
         with suppress(OSError):
@@ -48,12 +48,12 @@ class _Worker:
         return encoder
 
     def open(self, _first: Place | None = None) -> Place:
-        """Load the encoder if it is not loaded; return the worker's machine and process."""
+        """Load the encoder if it is not loaded; return the worker's machine and process id."""
         _ = self.encoder
         return Place(platform.node(), os.getpid())
 
     def encode(self, batch: Batch, framed: bool) -> Outcome:
-        """Decode and encode a batch; with `framed`, return each clip's frames, else their mean."""
+        """Decode and encode a batch; with `framed`, keep each clip's frames, else their mean."""
         return encode_batch(self.encoder, batch, framed)
 
 
@@ -61,7 +61,7 @@ class _Worker:
 def shared_out(
     loaded: Encoder, name: object, arguments: Mapping[str, str], device: str, wanted: Ray, say: Callable[[str], None]
 ) -> Iterator[SharedEncoder]:
-    """Yield an encoder that sends its batches to Ray's workers.
+    """Yield an encoder that sends its batches to Ray workers, which stop at the end of the `with` block.
 
     Parameters
     ----------
@@ -92,7 +92,10 @@ def shared_out(
 
 
 def _work(pool: Pool, batches: Iterable[Batch], framed: bool) -> Iterator[tuple[Batch, Outcome]]:
-    """Yield each batch with its outcome (embeddings, and reasons for missing ones) once a worker has encoded it."""
+    """Yield (batch, outcome) for each batch once a worker has encoded it.
+
+    An outcome has the embeddings, and the reasons why some are missing.
+    """
     todo = [*batches]
     for batch, (rows, failed) in pool.run(todo, _Encoding(framed)) if todo else ():
         yield (
@@ -103,7 +106,7 @@ def _work(pool: Pool, batches: Iterable[Batch], framed: bool) -> Iterator[tuple[
 
 @dataclass(frozen=True)
 class _Encoding:
-    """How a pool sends, retries and gives up a batch; a batch that killed three workers is split into clips."""
+    """How a pool of workers sends and retries a batch; a batch that killed three workers is split into clips."""
 
     framed: bool
 
@@ -122,5 +125,5 @@ class _Encoding:
         return clips if deaths == LIVES and len(clips) > 1 else []
 
     def given_up(self, part: Batch, _deaths: int) -> Outcome:
-        """Return the outcome of a batch that is given up: no embeddings, and the reason."""
+        """Return the outcome of a batch that is not tried again: no embeddings, and the reason."""
         return {}, dict.fromkeys(part.rows, f"WorkerLost: {LIVES} workers died encoding it")

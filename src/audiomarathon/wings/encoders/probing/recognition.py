@@ -1,7 +1,7 @@
-"""Probes of speech recognition: a linear layer with CTC, and X-ARES' adapter into a frozen causal LM.
+"""Probes of speech recognition: a linear layer trained by CTC, and X-ARES' adapter into a frozen causal LM.
 
-CTC (A. Graves et al., ICML 2006) tests whether letters can be read off the frames. In X-ARES' probe a language model
-can guess words, so the score measures the language model too; it is slow without a GPU.
+CTC (A. Graves et al., ICML 2006) tests whether single frames contain the letters. In X-ARES' probe a language model can
+guess words, so the score measures the language model too; it is slow without a GPU.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ _WIDTHS = ("intermediate_size", "ffn_dim", "n_inner")  # names of a layer's inne
 _IGNORED = -100  # torch's cross-entropy ignores this label
 
 Frames = Sequence[Any]
-"""An array per clip, shape (frames, dim)."""
+"""The frames of each clip, an array of shape (frames, dim)."""
 
 
 def spelled(text: str) -> list[int]:
-    """Return the letters of a text as class numbers from 1 on; 0 is the class "blank" of CTC."""
+    """Turn a text into class numbers, one per letter, from 1 on; 0 is the class "blank" of CTC."""
     plain = re.sub(f"[^{LETTERS}]+", " ", text.lower()).strip()
     return [1 + LETTERS.index(letter) for letter in plain]
 
 
 def read_off(classes: Sequence[int]) -> str:
-    """Return the text of a best CTC path: merge repeats of a class, then drop blanks."""
+    """Turn the best class of each frame (a CTC path) into text: merge repeats of a class, then drop blanks."""
     before = [0, *classes]
     text = "".join(
         LETTERS[current - 1] for was, current in zip(before, classes, strict=False) if current not in (was, 0)
@@ -60,7 +60,7 @@ def read_off(classes: Sequence[int]) -> str:
 
 
 def padded(frames: Frames, rows: Sequence[int], device: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the frames of the clips `rows`, zero-padded to shape (clips, frames, dim), and each clip's frame count."""
+    """Return (frames of the clips `rows`, zero-padded to shape (clips, frames, dim); each clip's number of frames)."""
     each = [torch.as_tensor(np.asarray(frames[row], dtype=np.float32)) for row in rows]
     return nn.utils.rnn.pad_sequence(each, True).to(device), torch.tensor(
         [len(sequence) for sequence in each], device=device
@@ -74,7 +74,7 @@ def _batches(rows: Sequence[int], size: int, order: torch.Generator | None = Non
 
 
 def ctc_epochs(clips: int) -> int:
-    """Return the number of epochs of training for this many clips: 20, or more to reach about 1,000 steps."""
+    """Return the number of training epochs for this many clips: 20, or more to reach about 1,000 steps."""
     return max(EPOCHS, STEPS // -(-clips // BATCH))
 
 
@@ -82,10 +82,10 @@ def ctc(
     frames: Frames, texts: Sequence[str], rows: Sequence[Sequence[int]], hop: float, device: str = "cpu",
     step: Step = lambda _n: None
 ) -> dict[int, str]:  # fmt: skip
-    """Train LayerNorm and a linear layer by CTC, and return the transcripts of test clips by row number.
+    """Train LayerNorm and a linear layer by CTC; return {row number of a test clip: its predicted transcript}.
 
-    Adam trains at each of three learning rates. Keep the rate and epoch with the lowest letter error rate on the
-    validation clips; if several are equal, the first. With few clips there are more epochs.
+    Adam trains at each of three learning rates. The rate and epoch with the lowest letter error rate on the validation
+    clips are kept; if several are equal, the first. With few clips there are more epochs.
 
     Parameters
     ----------
@@ -138,21 +138,24 @@ def ctc(
 
 
 class Adapter(nn.Module):
-    """A gated layer from frames to a language model's embeddings. Weights are drawn in the same order as in X-ARES."""
+    """A gated layer that turns frames into inputs of a language model.
+
+    Its weights are drawn in the same order as in X-ARES.
+    """
 
     def __init__(self, dim: int, inner: int, outer: int) -> None:
         super().__init__()
         self.gate, self.up, self.down = nn.Linear(dim, inner), nn.Linear(dim, inner), nn.Linear(inner, outer)
 
     def forward(self, frames: torch.Tensor) -> torch.Tensor:
-        """Return embeddings, shape (clips, frames, width of the language model's embeddings)."""
+        """Turn frames into embeddings, shape (clips, frames, width of the language model's embeddings)."""
         output: torch.Tensor = self.down(functional.silu(self.gate(frames)) * self.up(frames))
         return output
 
 
 @dataclass(frozen=True)
 class Writer:
-    """A frozen causal LM that writes text after adapted frames and a separator.
+    """A frozen causal LM that continues a sequence of adapted frames and a separator with text.
 
     The separator is Qwen's `<|vision_end|>`; for a model without that token, it is the model's EOS token.
     """
@@ -161,7 +164,7 @@ class Writer:
     tokenizer: Any
 
     def joined(self, audio: torch.Tensor, counts: torch.Tensor, texts: Sequence[str | None]) -> dict[str, torch.Tensor]:
-        """Return the model's inputs and labels for sequences of audio, separator, text and EOS token.
+        """Return the model's inputs and labels for sequences of adapted audio frames, separator, text and EOS token.
 
         Where a text is None, the sequence ends after the separator, so that the model can continue it.
 
@@ -192,10 +195,10 @@ def adapted(
     frames: Frames, texts: Sequence[str], rows: Sequence[Sequence[int]], writer: Writer, recipe: Recipe, seed: int,
     device: str = "cpu", step: Step = lambda _n: None
 ) -> dict[int, str]:  # fmt: skip
-    """Train X-ARES' adapter, and return the transcripts of test clips by row number.
+    """Train X-ARES' adapter; return {row number of a test clip: its predicted transcript}.
 
-    As in X-ARES, the epoch is chosen by teacher forcing: the model predicts each token after the true ones, and each
-    text is cut to the true text's length. If no epoch has a right word, the first epoch is kept.
+    As in X-ARES, the epoch is chosen by teacher forcing: the model predicts each token from the true tokens before it,
+    and each predicted text is cut to the true text's length. If no epoch has a right word, the first epoch is kept.
     """
     train, valid, test = rows
     config = writer.model.config.get_text_config()
@@ -209,7 +212,7 @@ def adapted(
     half = partial(torch.autocast, device.partition(":")[0], enabled=device.startswith("cuda"))
 
     def inputs(batch: Sequence[int], *, told: bool) -> tuple[dict[str, torch.Tensor], int]:
-        """Return the model's inputs and the number of audio positions; if `told`, the inputs hold the true texts.
+        """Return (the model's inputs, number of audio positions); with `told`, the inputs include the true texts.
 
         The adapter always runs in single precision.
         """
@@ -264,7 +267,7 @@ def adapted(
 
 
 def predict_transcripts(problem: Problem) -> list[Predicted]:
-    """Transcribe each test clip, by CTC or by X-ARES' probe, with the first seed only."""
+    """Predict the transcript of each test clip, by CTC or by X-ARES' probe (only with the first seed)."""
     encoded, clips, frames = problem.encoded, problem.clips, problem.embeddings
     task, device, texts = encoded.task, encoded.device, [clip.facts[0] for clip in clips]
     assert isinstance(task, SpokenTask)

@@ -1,4 +1,4 @@
-"""Train X-ARES' retrieval probe: two small towers that bring a clip's embedding near its captions."""
+"""X-ARES' retrieval probe: two small networks that map clips and captions to nearby vectors."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ _TEMPERATURE = 0.07
 
 
 class Towers(nn.Module):
-    """One tower for a clip's embedding and one for a caption's words. Weights are drawn in the same order as in X-ARES.
+    """One network ("tower") for a clip's embedding and one for a caption's words.
+
+    Weights are drawn in the same order as in X-ARES.
 
     Word vectors start at random, so no language model is involved.
     """
@@ -42,7 +44,7 @@ class Towers(nn.Module):
         return vectors
 
     def of_captions(self, captions: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Return a vector for each caption, given as a tensor of word numbers.
+        """Return a vector for each caption, which is given as a tensor of token numbers.
 
         X-ARES averages the last layer's output over words. That layer is linear, so here it is applied to the average.
         The layers before it do not depend on a word's neighbours, so each word is computed once.
@@ -66,19 +68,22 @@ def trained_towers(
     embeddings: torch.Tensor, captions: Sequence[Sequence[torch.Tensor]], rows: Sequence[Sequence[int]], words: int,
     recipe: Recipe, seeds: Sequence[int], step: Step = lambda _n: None
 ) -> list[list[Places]]:  # fmt: skip
-    """Train towers for each seed, keep the first epoch with the best mean R@1 on valid, and rank the test clips.
+    """Train the two networks with each seed, and rank the test clips.
 
-    Return, for each seed, the :data:`Places` of each test clip: ranks of its captions, and its rank for each caption.
+    The first epoch with the best mean R@1 on valid is kept.
+
+    Return, for each seed, the :data:`Places` (ranks) of each test clip: those of its captions among all captions, and
+    the clip's own rank among all clips for each of its captions.
 
     Parameters
     ----------
     embeddings, captions
-        Each clip's embedding, shape (clips, dim), and the word numbers of its captions.
+        Each clip's embedding, shape (clips, dim), and the token numbers of its captions.
     rows
         Row numbers of the clips to train on, to validate on and to test on.
     words
-        Number of words in the tokenizer. Words that are in no caption get no gradient: their vectors are drawn, so that
-        the random state is the same as in X-ARES, and then dropped.
+        Size of the tokenizer's vocabulary. Tokens that are in no caption get no gradient: their vectors are drawn, so
+        that the random state is the same as in X-ARES, and then dropped.
     step
         Called after each epoch.
     """
@@ -121,7 +126,7 @@ def trained_towers(
 def _places(
     towers: Towers, embeddings: torch.Tensor, captions: Sequence[Sequence[torch.Tensor]], rows: Sequence[int]
 ) -> list[Places]:
-    """Rank by cosine among the clips in `rows` and their captions.
+    """Rank the clips in `rows` and their captions by the cosine of their vectors.
 
     Return, for each clip, the rank of each of its captions among all captions, and, for each of its captions, the rank
     of the clip among all clips.
@@ -144,7 +149,7 @@ def _places(
 def predict_places(problem: Problem) -> list[Predicted]:
     """Rank all captions for each test clip, and all test clips for each caption.
 
-    A clip's reply holds the ranks of its own captions, and the clip's rank for each of these, for each seed.
+    The text stored for a clip has, for each seed, the ranks of its own captions, and its own rank for each of these.
     """
     task, clips, device = problem.encoded.task, problem.clips, problem.encoded.device
     assert isinstance(task, CaptionedTask)

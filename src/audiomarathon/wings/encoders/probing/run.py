@@ -1,7 +1,7 @@
 """Probe an encoder on a task: encode the clips, fit the probes, and write each probe's predictions as a run folder.
 
 Each probe counts as a setting of the encoder. `linear`, `knn` and `knn-centred` are ours; `mlp-xares-0.1.3` and
-`knn-xares-0.1.3` are the probes behind X-ARES' published tables. Each test clip has a record, whose reply is the
+`knn-xares-0.1.3` are the probes behind X-ARES' published tables. Each test clip has a record, whose reply holds the
 prediction.
 """
 
@@ -55,7 +55,7 @@ from audiomarathon.wings.encoders.scoring.probe import PART, PROTOCOL
 from audiomarathon.wings.encoders.xares.tars import CUT
 from audiomarathon.wings.encoders.xares.task import Dataset, EncoderTask
 
-#: The function that predicts test clips, by the kind of task.
+#: {kind of task: function that predicts its test clips}.
 _PREDICT: Mapping[str, Callable[[Problem], list[Predicted]]] = {
     "labels": predict_labels,
     "graded": predict_grades,
@@ -80,7 +80,7 @@ def probe(
     say: Callable[[str], None] = lambda _line: None,
     step: Callable[[int], object] = lambda _n: None,
 ) -> Iterator[Result]:
-    """Encode a task's clips that are not in the store, fit the probes, and yield the result of each setting.
+    """Encode the clips of a task that are not in the store, fit the probes, and yield the result of each probe.
 
     Parameters
     ----------
@@ -109,7 +109,7 @@ def embed(
     store: Store,
     step: Callable[[int], object] = lambda _n: None,
 ) -> Encoded:
-    """Encode a task's clips that are not in the store, and return the embeddings.
+    """Encode the clips of a task that are not in the store, and return the embeddings of all its clips.
 
     X-ARES' batches are encoded only when a probe first asks for them. `step` is called with the number of clips done
     since its last call.
@@ -217,12 +217,14 @@ def fit(
 
 
 def check_data(task: EncoderTask, data: Dataset, say: Callable[[str], None], *, allow: bool) -> None:
-    """Refuse data that cannot tell encoders apart; else print bad rows, unknown clusters, and parts of a single class.
+    """Check that a task's data can be used and can tell encoders apart; print a line for each weakness.
+
+    Weaknesses are bad rows, unknown clusters (of dependent clips), and parts in which all clips have one class.
 
     Parameters
     ----------
     allow
-        Whether a tar may be cut, and more than 1 % of the rows be bad, that is, give no clip.
+        Whether to accept tars that are cut off, and more than 1 % of bad rows (rows that give no clip).
 
     Raises
     ------
@@ -252,7 +254,7 @@ def check_data(task: EncoderTask, data: Dataset, say: Callable[[str], None], *, 
 
 
 def found_for(task: EncoderTask, protocol: str, say: Callable[[str], None]) -> list[str]:
-    """Return the names of a task's probes, after checking that the causal LM or tokenizer they need is available.
+    """Return the names of a task's probes, after a check that the causal LM or tokenizer that they need is available.
 
     Raises
     ------
@@ -266,7 +268,7 @@ def found_for(task: EncoderTask, protocol: str, say: Callable[[str], None]) -> l
 
 
 def settings_of(task: EncoderTask, protocol: str, say: Callable[[str], None] = lambda _line: None) -> list[str]:
-    """Return the names of a task's probes under a protocol ("standard": ours, "as_published": X-ARES', or "both")."""
+    """Return the names of a task's probes: ours ("standard"), X-ARES' ("as_published") or both, as `protocol` says."""
     settings = [setting for setting in PROTOCOLS[protocol] if task.one_label or not setting.startswith("knn")]
     settings = [setting for setting in settings if task.recipe.knn or setting != PUBLISHED[1]]
     if task.lacking:
@@ -298,9 +300,9 @@ def _facts(encoded: Encoded) -> dict[str, Any]:
 
 
 def _records(encoded: Encoded, predicted: Sequence[Predicted], *, published: bool) -> list[Record]:
-    """Return a record for each prediction of a test clip, and a record with an error for each test clip that failed.
+    """Return a record of each test clip: with the prediction, or with an error if the clip could not be encoded.
 
-    `published` marks the records of X-ARES' own probes.
+    `published` tells whether X-ARES' own probe made the predictions.
     """
     records: dict[str, Record] = {}
     for clip, reply, known in predicted:

@@ -1,4 +1,4 @@
-"""Compute the figure by which probes are validated: accuracy, or for several labels mean average precision."""
+"""Compute the validation score of a probe: accuracy, or mean average precision if clips can have several labels."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from audiomarathon.wings.encoders.probing.clips import Integers
 def figure(scores: Floats, targets: Integers) -> float:
     """Return the accuracy of class scores; for multi-label targets, mean average precision over classes with positives.
 
-    If no class has positives, it is 0.
+    If no class has positives, return 0.
     """
     if targets.ndim == 1:
         return float((scores.argmax(axis=1) == targets).mean())
@@ -21,7 +21,7 @@ def figure(scores: Floats, targets: Integers) -> float:
 
 
 def published_figure(scores: Floats, targets: Integers) -> float:
-    """Return the same as :func:`figure`, but classes without positives count as average precision 0, as in X-ARES."""
+    """Return the validation score as X-ARES does: in mean average precision, a class without positives counts 0."""
     if targets.ndim == 1:
         return figure(scores, targets)
     return float(np.nan_to_num(average_precisions(scores, targets)).mean())

@@ -1,8 +1,9 @@
-"""Store pooled embeddings on disk, so that no clip is encoded twice and no outdated embedding is used.
+"""Store embeddings on disk, so that no clip is encoded twice and no outdated embedding is used.
 
-Each encoder has a folder, named by the hash of :attr:`Encoder.identity`. A row is found by the hash of the clip's
-audio, so a changed file has no row, and tasks that share a clip share its row. Rows are written in parts, one file
-each. A part is written under another name and then renamed, so a killed run loses at most the rows not yet written.
+Each encoder has a folder, named by the hash of :attr:`Encoder.identity`. The key of an embedding is the hash of its
+clip's audio, so a changed file has none, and tasks that share a clip share its embedding. Embeddings are written in
+parts, one file each. A part is written under another name and then renamed, so a killed run loses at most the
+embeddings not yet written.
 """
 
 from __future__ import annotations
@@ -32,20 +33,20 @@ _VERSION = 1  # version of how clips are decoded, cut, batched and pooled: raise
 
 
 class Store:
-    """The embeddings of one encoder.
+    """The stored embeddings of one encoder.
 
     Parameters
     ----------
     cache
         The cache folder; the encoder's folder is in its subfolder `embeddings`.
     identity
-        Everything that decides the encoder's embeddings, JSON-compatible.
+        Everything on which the encoder's embeddings depend, JSON-compatible.
 
     Attributes
     ----------
     rows
-        Embeddings, float32, shape (dim,) each. The key of a clip's own embedding is the hash of its audio; the key of
-        an embedding made as in X-ARES is "<hash of the batch>:<position in the batch>".
+        {key: embedding}, float32, shape (dim,) each. The key of an embedding made in our way is the hash of its clip's
+        audio; of one made as in X-ARES, "<hash of the batch>:<position in the batch>".
     """
 
     def __init__(self, cache: Path, identity: Mapping[str, Any]) -> None:
@@ -56,20 +57,21 @@ class Store:
             self.rows |= read_part(file)
 
     def has(self, row: str) -> bool:
-        """Return whether the store holds an embedding under this key; :attr:`rows` explains the keys."""
+        """Return whether the store has an embedding with this key; :attr:`rows` explains the keys."""
         return row in self.rows
 
     def add(self, rows: Rows) -> None:
-        """Write embeddings, given by key, to disk as one part (file)."""
+        """Write embeddings, {key: embedding}, to disk as one file."""
         self.rows |= rows
         content = save({"mean": np.stack([*rows.values()])}, {"keys": json.dumps([*rows])})
         write_bytes(self.folder / f"part-{_hash(content)}.safetensors", content)
 
 
 class FrameStore(Store):
-    """Frames of clips, shape (frames, dim) each: one memory-mapped file per row.
+    """The stored frames of clips, shape (frames, dim) each: one memory-mapped file per clip.
 
-    Values are kept in half precision; if one is too large for that, the whole row is kept in single precision.
+    Values are kept in half precision; if a clip has one that is too large for that, all its values are kept in single
+    precision.
     """
 
     def __init__(self, store: Store) -> None:
@@ -89,7 +91,7 @@ class FrameStore(Store):
         return row in self.rows
 
     def add(self, rows: Rows) -> None:
-        """Write the frames of each clip, given by key, to a separate file."""
+        """Write the frames of each clip, {key: frames}, to a file of their own."""
         for row, frames in rows.items():
             stream, half = io.BytesIO(), np.abs(frames).max(initial=0) <= _HALF
             np.save(stream, frames.astype(np.float16 if half else np.float32))
@@ -100,12 +102,14 @@ class FrameStore(Store):
 
 
 def _mapped(file: Path) -> npt.NDArray[np.float32]:
-    """Map an array into memory and close its file. `np.load` keeps it open, and the number of open files is limited.
+    """Map an array's file into memory and close the file.
+
+    `np.load` would keep it open, and the number of open files is limited.
 
     Raises
     ------
     OSError, ValueError
-        The file is not plain, or does not match its checksum, or holds no frames.
+        The file is not a plain file, does not match its checksum, or holds no frames.
     """
     import torch
 
@@ -122,9 +126,9 @@ def _mapped(file: Path) -> npt.NDArray[np.float32]:
 
 
 def read_part(file: Path) -> Rows:
-    """Return the embeddings in a part (file), by key; if it is damaged, warn and return none.
+    """Return the embeddings in a file of the store, as {key: embedding}; if it is damaged, warn and return {}.
 
-    Their clips are then encoded again.
+    The clips of a damaged file are encoded again.
     """
     try:
         content = read_plain(file, MAX_RECORD_BYTES)

@@ -1,9 +1,9 @@
-"""Probe an audio LLM at every point: the layers of its audio tower, the projector and the LLM's layers.
+"""Probe an audio LLM at many points: the layers of its audio tower, the projector and the LLM's layers.
 
-One prefill reads a clip at all points; their pooled embeddings are stored side by side, as columns. One command
-(`encoder layers`) compares the points, the point that is best on validation, and learned mixes of layers. The other
-(`encoder prune`) measures what a probe loses when a method drops audio tokens, and compares this with two controls:
-random tokens, and the positions that the method kept in another clip.
+One prefill gives a clip's hidden states at all points; their means over time are stored side by side, as columns of one
+embedding. The command `encoder layers` compares probes at each point, at the point that is best on validation, and on
+learned mixes of layers. The command `encoder prune` measures what a probe loses when a method drops audio tokens, and
+compares this with two controls: random tokens, and the positions that the method kept in another clip.
 """
 
 from __future__ import annotations
@@ -45,24 +45,24 @@ if TYPE_CHECKING:
 
 BEST, TEXT = "best", "text"
 SHUFFLED = "shuffled_"
-"""Prefix of the control that keeps, in a clip, the positions that a method kept in another clip."""
+"""Prefix of the name of a control, which keeps in a clip the token positions that a method kept in another clip."""
 _STEPS, _LOOK, _RATE = 200, 10, 0.02  # learning layer weights: steps of Adam, steps between validations, rate
 
 
 @dataclass(frozen=True)
 class Points:
-    """Embeddings of a task's clips at several points of a tower (an audio LLM): outputs of layers, or the projector's.
+    """Embeddings of a task's clips at several points of a tower (an audio LLM), such as the outputs of its layers.
 
     Attributes
     ----------
     encoded
-        The clips; an embedding holds the means at all points, side by side.
+        The clips; an embedding has the mean hidden states at all points, side by side.
     sizes
-        Number of dimensions of each point.
+        {point: number of its columns in an embedding}.
     kept
-        For methods that drop tokens: which tokens of a clip were kept, shape (N, 1), by the hash of its audio.
+        For methods that drop tokens: {hash of a clip's audio: whether each of its tokens was kept, shape (N, 1)}.
     made
-        Hash of everything that decides a point's embeddings. It does not depend on which other points are stored.
+        Hash of everything on which a point's embeddings depend. It does not depend on which other points are stored.
     """
 
     encoded: Encoded
@@ -73,12 +73,12 @@ class Points:
 
     @property
     def spans(self) -> dict[str, slice]:
-        """The columns of the embeddings that belong to each point, by its name (such as "llm.4")."""
+        """{point, such as "llm.4": its columns in an embedding}."""
         ends = accumulate(self.sizes.values())
         return {point: slice(end - size, end) for (point, size), end in zip(self.sizes.items(), ends, strict=True)}
 
     def at(self, point: str, name: str = "", **more: Any) -> Encoded:
-        """Return the embeddings at a point (such as "llm.4"), or at all points together, side by side, if it is "".
+        """Return the embeddings at one point, such as "llm.4"; for "", those at all points, side by side.
 
         Parameters
         ----------
@@ -106,21 +106,21 @@ def read_points(
     encoder: Encoder, task: EncoderTask, data: Dataset, method: Method | None = None, points: Sequence[str] = (),
     like: Mapping[str, Any] | None = None,
 ) -> Points:  # fmt: skip
-    """Encode a task's clips at points (layers, projector, …) of a tower, that is, an audio LLM.
+    """Encode a task's clips at points (layers, projector, …) of a tower (an audio LLM).
 
-    Clips that are in the store are not encoded again, so a killed run continues.
+    Clips that are in the store are not encoded again, so a killed run can be resumed.
 
     Parameters
     ----------
     encoder
         The encoder of any point of the tower.
     method
-        Method that drops or merges audio tokens during the prefill, or None.
+        Compression method that drops or merges audio tokens during the prefill; None for no method.
     points
         Points to store; by default all.
     like
-        Only for the control `shuffled_METHOD`: for each clip, by the hash of its audio, which tokens the method kept
-        in another clip. The same positions are kept here.
+        Only for the control `shuffled_METHOD`: {hash of a clip's audio: whether METHOD kept each token of another
+        clip}. In this clip, the tokens at the same positions are kept.
     """
     assert isinstance(encoder.module, TowerEncoder)
     tower = encoder.module.tower
@@ -170,7 +170,7 @@ def read_points(
 
 
 def _check_files(task: EncoderTask, data: Dataset) -> None:
-    """Raise DataError if two clips have the same file.
+    """Raise DataError if two clips have the same audio file.
 
     Embeddings are stored by the hash of the audio, but each clip has its own prompt, on which they also depend.
     """
@@ -182,7 +182,7 @@ def _check_files(task: EncoderTask, data: Dataset) -> None:
 
 
 def check_labels(tasks: Iterable[EncoderTask]) -> None:
-    """Check that the clips of every task have labels, which linear probes need.
+    """Raise an error if the clips of a task have no labels, which linear probes need.
 
     Raises
     ------
@@ -195,11 +195,11 @@ def check_labels(tasks: Iterable[EncoderTask]) -> None:
 
 
 def probe_layers(encoder: Encoder, task: EncoderTask, data: Dataset, *, results: Path, say: Any) -> Iterator[Result]:
-    """Fit a linear probe at every point, at the best point, and on learned mixes of the tower's and the LLM's layers.
+    """Fit a linear probe at every point of a tower, at the best point, and on learned mixes of layers.
 
-    The validation part of each split chooses the best point, and the number of steps for a mix. A mix's weights are
-    a softmax, learned with a linear head on the training part, as in SUPERB (S. Yang et al., Interspeech 2021). The mix
-    then gets the same probe as a layer.
+    The best point, and the number of training steps of a mix, are chosen on the validation part of each split. A mix is
+    a weighted mean of the tower's or of the LLM's layers. Its weights are a softmax, learned with a linear head on the
+    training part, as in SUPERB (S. Yang et al., Interspeech 2021). The mix then gets the same probe as a layer.
     """
     read = read_points(encoder, task, data)
     fits: dict[str, Predictions] = {}
@@ -216,7 +216,7 @@ def probe_layers(encoder: Encoder, task: EncoderTask, data: Dataset, *, results:
     chosen: list[str] = []
 
     def best(clips: Clips, splits: Sequence[Split]) -> Predictions:
-        """Take the predictions of each split from the point that is best on its validation part."""
+        """Return, for each split, the predictions at the point that is best on the split's validation part."""
         predictions = {
             point: fitted(point, replace(clips, embeddings=clips.embeddings[:, columns]), splits)
             for point, columns in read.spans.items()
@@ -261,7 +261,10 @@ def probe_layers(encoder: Encoder, task: EncoderTask, data: Dataset, *, results:
 
 
 def _weights(layers: Floats, clips: Clips, split: Split) -> Floats:
-    """Learn one weight per layer (their sum is 1), with a linear head, on train; keep the step that validates best."""
+    """Learn one weight per layer (they sum to 1) with a linear head, on the training part.
+
+    The step with the best validation score is kept.
+    """
     import torch
     from torch.nn import functional
 
@@ -293,7 +296,7 @@ def _weights(layers: Floats, clips: Clips, split: Split) -> Floats:
 
 @dataclass(frozen=True)
 class _Given(TokenPruner):
-    """Pruner of the control `shuffled_METHOD`: keep the positions of the tokens that METHOD kept in another clip.
+    """Pruner of the control `shuffled_METHOD`: keep the token positions that METHOD kept in another clip.
 
     `other` says for each audio token of the other clip whether it was kept. If the clips differ in length, positions
     are scaled.
@@ -305,7 +308,7 @@ class _Given(TokenPruner):
     other: Any = ()
 
     def select(self, evidence: Evidence) -> torch.Tensor:
-        """Return the indices of the audio tokens to keep; see :meth:`TokenPruner.select`."""
+        """Return the indices of the audio tokens to keep: those at the positions that were kept in the other clip."""
         import torch
 
         count = len(evidence.positions)
@@ -314,10 +317,10 @@ class _Given(TokenPruner):
 
 
 def _others(kept: FrameStore, heard: Sequence[str]) -> dict[str, Any]:
-    """Pair each clip with another, and return, for each clip, which tokens were kept in the other.
+    """Pair each clip with another clip; return {hash of the clip's audio: which tokens of the other clip were kept}.
 
     The other clip has the same number of audio tokens; if none has, it is the next longer clip (for the longest, the
-    shortest). `heard` and the keys of the result are hashes of the clips' audio.
+    shortest). `heard` holds the hashes of the clips' audio.
     """
     there = sorted(
         (audio for audio in {*heard} if kept.has(audio)),
@@ -331,7 +334,7 @@ def _others(kept: FrameStore, heard: Sequence[str]) -> dict[str, Any]:
 
 
 def check_methods(methods: Iterable[Method], tower: Tower | None = None) -> None:
-    """Check that each method changes the prefill, and that the tower's model can run it.
+    """Raise an error if a method does not change the prefill, or if the tower's model cannot run it.
 
     Raises
     ------
@@ -352,7 +355,7 @@ def probe_pruned(
     encoder: Encoder, task: EncoderTask, data: Dataset, *, results: Path, methods: Sequence[Method],
     points: Sequence[str], say: Any,
 ) -> Iterator[Result]:  # fmt: skip
-    """Fit the same linear probe at each point on the tokens that each method keeps, and yield the result of each probe.
+    """Fit a linear probe at each point on the tokens that each method keeps, and yield the result of each probe.
 
     For each method that drops tokens, except `random`, a control `shuffled_METHOD` is also probed: it keeps the
     positions that the method kept in another clip, of the same length if there is one. Inside the tower, each window

@@ -1,1 +1,1 @@
-"""Tables and pictures of encoders and towers."""
+"""Tables and pictures of encoders and of the audio towers of audio LLMs."""

@@ -1,4 +1,4 @@
-"""Make the page's sections on encoders: scores, a radar chart of all tasks, confusions, and confident mistakes."""
+"""Make the report page's sections on encoders: scores, a radar chart of all tasks, confusions, confident mistakes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SIZE, _CELL = 360, 18  # pixels of a radar, and of a cell
 
 
 def score_tables(scores: Sequence[Score]) -> list[Table]:
-    """Return the tables of all scores. X-ARES' baseline encoders also get tables of our and the published scores."""
+    """Return the tables of encoders' scores; X-ARES' baseline encoders also get a table beside the published scores."""
     named = [name for name in ENCODERS if any(score.encoder == name for score in scores)]
     beside = [beside_published([score for score in scores if score.encoder == name], name, "readme") for name in named]
     several = [by_task(scores)] * (len({score.encoder for score in scores}) > 1)
@@ -32,14 +32,14 @@ def score_tables(scores: Sequence[Score]) -> list[Table]:
 
 
 def notes(runs: Sequence[Run], scores: Sequence[Score]) -> list[str]:
-    """Return the lines below tables: what the columns of scores mean, and the notes that runs carry."""
+    """Return the lines below the tables: what their columns mean, and the notes that are stored in runs."""
     radar = ["The radar shows the linear probe's scores, from 0 in the middle to 1."] * bool(radars(scores))
     run_notes = dict.fromkeys(f"{run.key}: {note}" for run in runs for note in [run.facts.get("note")] if note)
     return [*radar, *notes_of(scores), *run_notes]
 
 
 def radars(scores: Sequence[Score]) -> list[Chart]:
-    """Return a radar chart of the linear probe's scores, one axis per task, grouped by domain; [] below three tasks."""
+    """Return a radar chart of the linear probe's scores, one axis per task, sorted by domain; [] below three tasks."""
     scores = [score for score in scores if STANDARD[0] in score.by_probe]
     axes = list(
         dict.fromkeys((score.domain, score.task) for score in sorted(scores, key=lambda task_score: task_score.domain))
@@ -87,7 +87,7 @@ def _radar(scores: Sequence[Score], axes: Sequence[str]) -> Chart:
 
 
 def confusions(runs: Sequence[Run]) -> dict[str, list[Chart]]:
-    """Draw the linear probe's confusion matrix for each encoder and task; keys are "<task>, <encoder>"."""
+    """Draw the linear probe's confusion matrix of each encoder and task, as {"<task>, <encoder>": [chart]}."""
     charts: dict[str, list[Chart]] = {}
     for run in _linear(runs):
         name = _namer(run)
@@ -116,7 +116,7 @@ def confusions(runs: Sequence[Run]) -> dict[str, list[Chart]]:
 
 
 def surest_mistakes(runs: Sequence[Run]) -> Table:
-    """Return a table of the test clips on which the linear probe was most confidently wrong, per encoder and task."""
+    """Return a table of each encoder's and task's test clips on which the linear probe was wrong but most confident."""
     rows = []
     for run in _linear(runs):
         wrong = [verdict for verdict in run.verdicts.values() if not verdict.values["right"][0]]
@@ -136,7 +136,7 @@ def _linear(runs: Sequence[Run]) -> Iterator[Run]:
 
 
 def _namer(run: Run) -> Callable[[str], str]:
-    """Return a function that gives a label's name; a label without a name stays as it is."""
+    """Return a function from a label to its readable name; a label without a name stays as it is."""
     names = run.task.names if isinstance(run.task, EncoderTask) else {}
     return lambda label: names.get(label, label)
 

@@ -1,4 +1,4 @@
-"""Make tables of encoders' scores: by our probes, by X-ARES' probes, and beside X-ARES' published scores."""
+"""Make tables of encoders' scores: per probe (ours and X-ARES'), per task, and beside X-ARES' published scores."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _KINDS = {
 
 
 def encoder_scores(scores: Sequence[Score]) -> Table:
-    """Show each encoder's scores by each probe, one row per task, then one row per mean over tasks."""
+    """Make a table of each encoder's scores, one column per probe; its rows are tasks, then means over tasks."""
     rows = []
     for score in sorted(
         [*scores, *mean_scores(scores)], key=lambda task_score: task_score.encoder
@@ -44,7 +44,7 @@ def encoder_scores(scores: Sequence[Score]) -> Table:
 
 
 def notes_of(scores: Sequence[Score]) -> tuple[str, ...]:
-    """Return the notes that explain the columns of scores, and name tasks whose rows cannot be compared."""
+    """Return the notes that explain the columns, and name tasks on which encoders' scores cannot be compared."""
     standard = "linear, kNN: our scores, with 95 % intervals over test clips; trust these"
     figures = "a task's figure: accuracy, mAP, Pearson r, segment F1, R@1 (clotho) or 1 - WER (librispeech)"
     released = "X-ARES: its released probes with their faults, mean over folds; compare only with its published tables"
@@ -67,7 +67,7 @@ def _other_clips(score: Score) -> bool:
 
 
 def by_task(scores: Sequence[Score], probe: str = STANDARD[0]) -> Table:
-    """Show all encoders' scores by one probe: one row per task, one column per encoder; mark the best of each row."""
+    """Make a table of one probe's scores: one row per task, one column per encoder; the best of each row is marked."""
     rows = []
     for task in dict.fromkeys(score.task for score in scores):
         estimates = {
@@ -83,7 +83,10 @@ def by_task(scores: Sequence[Score], probe: str = STANDARD[0]) -> Table:
 
 
 def beside_published(scores: Sequence[Score], encoder: str, table: str) -> Table:
-    """Show our scores by X-ARES' protocol beside its published scores, and the means of both over the same tasks."""
+    """Make a table of our scores by X-ARES' protocol beside X-ARES' published scores of an encoder.
+
+    Rows with the means of both over the same tasks follow.
+    """
     rows, notes = list[dict[str, object]](), list[str]()
     for place, (name, probe) in enumerate(zip(("MLP", "kNN"), PUBLISHED, strict=True)):
         pairs = [

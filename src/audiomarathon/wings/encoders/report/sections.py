@@ -1,4 +1,4 @@
-"""Make the page's sections on encoders and on towers."""
+"""Make the report page's sections on encoders and on the audio towers of audio LLMs."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from audiomarathon.wings.encoders.xares.task import EncoderTask
 
 
 def sections(runs: Sequence[Run]) -> list[Section]:
-    """Return the sections on encoders, then on towers alone, then on towers beside their models' replies."""
+    """Return the page's sections on encoders, then on towers alone, then on towers beside their models' replies."""
     probes = [run for run in runs if isinstance(run.task, EncoderTask)]
     encoders = tower_sections.of_encoders(probes)
     return [*(_encoders(encoders) if encoders else []), *(_towers(runs) if probes else [])]
 
 
 def _encoders(runs: Sequence[Run]) -> list[Section]:
-    """Return the sections on encoders, whose settings are probes without a base."""
+    """Return the page's sections on encoders: their scores, and what a linear probe confuses."""
     scores, mistakes = task_scores(runs), encoder_sections.surest_mistakes(runs)
     drawn, notes = encoder_sections.radars(scores), {"": encoder_sections.notes(runs, scores)}
     known = encoder_sections.score_tables(scores)
@@ -31,7 +31,7 @@ def _encoders(runs: Sequence[Run]) -> list[Section]:
 
 
 def _towers(runs: Sequence[Run]) -> list[Section]:
-    """Return the sections on towers (audio encoders of audio LLMs): towers alone, then beside their models' replies."""
+    """Return the page's sections on towers (audio encoders of audio LLMs): alone, then beside their models' replies."""
     layers, drawn = tower_sections.layer_table(runs), tower_sections.layer_curves(runs)
     drawn |= tower_sections.pruned_curves(runs)
     beside, standing = fourfolds(runs), standings(runs)

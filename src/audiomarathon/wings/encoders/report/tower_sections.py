@@ -1,6 +1,6 @@
-"""Make tables and charts of audio towers: scores by layer and after pruning, lost or unused labels, tower and model.
+"""Make tables and charts of audio towers: scores by layer and after pruning, and probes beside the models' replies.
 
-A tower is the audio encoder of an audio LLM. A point is a place in tower or LLM whose output a linear probe reads.
+A tower is the audio encoder of an audio LLM. A point is a layer of tower or LLM whose output a linear probe reads.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _SHARES = (*CELLS, "lost", "probe", "reply")
 
 
 def is_layer(run: Run) -> bool:
-    """Tell whether a run is a linear probe at one point of a tower or LLM, as `encoder layers` makes them."""
+    """Tell whether a run is one that `encoder layers` makes: a linear probe at one point of a tower or LLM."""
     return bool(point_of(run)) and run.method == "linear"
 
 
 def _named(run: Run) -> str:
-    """Return a heading with the task and the model that a probe's run is about."""
+    """Return a heading for a probe's run: its task and its model."""
     return f"{run.key.rpartition('/')[2]}, {run.checkpoint.partition('@')[0]}"
 
 
@@ -44,12 +44,12 @@ def _place(point: str) -> tuple[bool, int, int]:
 
 
 def _by_layer(runs: Sequence[Run]) -> list[Run]:
-    """Return the runs of `encoder layers`, in the order in which the audio passes their points."""
+    """Return the runs made by `encoder layers`, in the order in which the audio passes the points that they probe."""
     return sorted(filter(is_layer, runs), key=lambda run: _place(point_of(run)))
 
 
 def layer_table(runs: Sequence[Run]) -> Table:
-    """Show the linear probe's score for each probed layer of tower and LLM, on each task, with its interval."""
+    """Make a table of the linear probe's scores: one row per model and layer, one column per task, with intervals."""
     rows: dict[tuple[str, str], dict[str, Any]] = {}
     for run in _by_layer(runs):
         model, task = run.checkpoint.partition("@")[0], run.key.rpartition("/")[2]
@@ -100,9 +100,9 @@ def pruned_curves(runs: Sequence[Run]) -> dict[str, Chart]:
 
 
 def fourfold_table(fourfolds: Sequence[Fourfold]) -> Table:
-    """Show, for each setting, the shares of clips that the probe, the reply, both or neither get right.
+    """Make a table of the shares of clips that the probe, the reply, both or neither get right, one row per setting.
 
-    `lost` is the share that the probe gets right with base, but wrong with this setting.
+    `lost` is the share that the probe gets right without compression (base), but wrong with this setting.
     """
     rows = []
     for fourfold in fourfolds:
@@ -147,7 +147,7 @@ def fourfold_curves(fourfolds: Sequence[Fourfold]) -> dict[str, list[Chart]]:
 
 
 def standing_table(standings: Sequence[Standing]) -> Table:
-    """Show each model's mean score without pruning: of a probe of its tower (audio encoder), and of its replies."""
+    """Make a table of models' mean scores without pruning: of a probe of the tower (audio encoder), and of replies."""
     rows = [
         {"model": standing.checkpoint, "point": standing.point}
         | estimated("encoder", standing.encoder)
@@ -163,7 +163,7 @@ def standing_table(standings: Sequence[Standing]) -> Table:
 
 
 def standing_chart(standings: Sequence[Standing]) -> Chart:
-    """Return a chart with one point per model: its score, against the score of a probe of its tower (audio encoder)."""
+    """Return a chart with one point per model: its mean score against the mean score of a probe of its tower."""
     lines = [
         Line(standing.checkpoint, _LOOK, [point(standing.encoder.value, standing.model)], colour=ink)
         for standing, ink in zip(standings, palette(len(standings)), strict=True)
@@ -173,7 +173,10 @@ def standing_chart(standings: Sequence[Standing]) -> Chart:
 
 
 def of_encoders(runs: Sequence[Run]) -> list[Run]:
-    """Return the probe runs for the encoders' tables; runs of layers and pruned towers have separate tables."""
+    """Return the probe runs that belong in the tables of encoders.
+
+    Runs of single layers and of pruned towers are left out, since they have tables of their own.
+    """
     layered = {run.checkpoint.partition("@")[0] for run in runs if point_of(run) == "best"}
 
     def unpruned(run: Run) -> bool:

@@ -1,4 +1,4 @@
-"""Collect encoders' scores by our probes and by X-ARES' probes: each task's score with its interval, and means."""
+"""Collect encoders' scores per task and probe (ours and X-ARES'), with intervals, and their means over tasks."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from audiomarathon.runs.read import Run
 
 @dataclass(frozen=True)
 class Score:
-    """An encoder's scores on a task, one per probe, or their means over tasks.
+    """An encoder's scores on one task, or their means over tasks, one for each probe.
 
     Attributes
     ----------
     task
-        The task's name, or the mean's.
+        The name of the task or of the mean.
     by_probe
-        Score by name of the probe; probes that were not run are left out.
+        {probe's name: score}; probes that were not run are left out.
     n
         Number of test clips; 0 for a mean.
     sd
-        Standard deviation over seeds of the score of X-ARES' MLP.
+        Standard deviation, over training seeds, of the score of X-ARES' MLP probe.
     majority
         Score of always answering the most frequent label.
     data
-        Identity of the clips and labels; "" for a mean.
+        Identity of the clips and labels, equal for equal data; "" for a mean.
     released_n
         Number of test items of X-ARES' probes; 0 for a mean, or if none of them was run.
     """
@@ -91,7 +91,7 @@ def task_scores(runs: Sequence[Run]) -> list[Score]:
 
 
 def mean_scores(scores: Sequence[Score]) -> list[Score]:
-    """Return each encoder's means: per domain, over all tasks, and over public tasks with X-ARES' weights."""
+    """Return each encoder's mean scores: per domain, over all tasks, and over public tasks with X-ARES' weights."""
     weights = {task.name: task.recipe.weight for task in TASKS if not task.private}
     neighbours = {task.name for task in TASKS if task.recipe.knn and task.one_label}
     means = []
@@ -114,10 +114,10 @@ def _mean(
     encoder: str, name: str, members: Sequence[Score], weights: dict[str, int] | None = None,
     neighbours: Collection[str] = ()
 ) -> Score:  # fmt: skip
-    """Return an encoder's mean over the tasks `members`, for each probe that has a score on every one of them.
+    """Return an encoder's mean scores over the tasks `members`, for each probe that was run on all of them.
 
-    With `weights` (by task), compute X-ARES' weighted mean. A kNN probe then needs scores only on the tasks
-    `neighbours`, where X-ARES runs kNN.
+    With `weights` (of each task), compute X-ARES' weighted mean. A kNN probe then needs scores only on the tasks
+    `neighbours`, on which X-ARES runs kNN.
     """
     by_probe = {}
     for probe in PROTOCOLS["both"]:

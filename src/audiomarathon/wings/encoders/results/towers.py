@@ -1,9 +1,9 @@
 """Compare a probe of an audio tower (the encoder of an audio LLM) with the model's replies to the same clips.
 
-This shows which labels pruning removes (a probe no longer reads them), and which labels a probe reads but the model
-does not use.
+This shows which labels pruning removes (a probe can no longer predict them), and which labels a probe can predict but
+the model's replies do not use.
 
-A probe's run and a model's run are compared if the checkpoint's fingerprint and the setting's label agree.
+A probe's run and a model's run are compared if both have the same checkpoint fingerprint and the same method label.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from audiomarathon.metrics.statistics import Estimate, Resampler, mean_over, mea
 from audiomarathon.runs.read import Run
 
 CELLS = ("both", "unused", "reply_only", "neither")
-"""Cells of a fourfold table: probe and reply are right; only the probe is; only the reply is; neither is."""
+"""Cells of a 2 × 2 table of clips: probe and reply are right; only the probe is; only the reply is; neither is."""
 _PREFERRED = ("tower", "best")  # points that represent a tower; the first that was probed is used
 
 
 @dataclass(frozen=True)
 class Fourfold:
-    """How often a probe and a model are right under one setting, on the clips that both answered.
+    """How often a probe's prediction and a model's reply are right under one setting, on the clips that both have.
 
     Attributes
     ----------
     probe, reply
         The probe's run and the model's run.
     n
-        Number of these clips.
+        Number of clips that both have.
     shares
-        Shares of the clips by name: `both` right; only the probe right (`unused`); only the reply right (`reply_only`);
-        `neither` right; the probe right, whatever the reply (`probe`); the reply right (`reply`); and `lost`: the probe
-        right with base and wrong with this setting.
+        {name: share of these clips}: `both` right; only the probe right (`unused`); only the reply right
+        (`reply_only`); `neither` right; the probe right, whatever the reply (`probe`); the reply right (`reply`); and
+        `lost`: the probe right without compression (base) and wrong with this setting.
     """
 
     probe: Run
@@ -48,12 +48,12 @@ class Fourfold:
 
 
 def point_of(run: Run) -> str:
-    """Return the point of a tower or LLM that a run's probe read, such as `tower` or `llm.last`; "" for other runs."""
+    """Return the point of a tower or LLM whose output a run's probe read, such as `tower`; "" for other runs."""
     return str(run.facts.get("point", "")) if isinstance(run.task, EncoderTask) else ""
 
 
 def fourfolds(runs: Sequence[Run]) -> list[Fourfold]:
-    """Compare each probe of a tower with each run of its model on the same task and setting."""
+    """Compare each probe of a tower with each run of its model that has the same task and the same method."""
     comparisons = []
     replies = [run for run in runs if not isinstance(run.task, EncoderTask) and not run.control]
     probes = [run for run in runs if isinstance(run.task, LongTask) and point_of(run)]
@@ -83,14 +83,14 @@ def fourfolds(runs: Sequence[Run]) -> list[Fourfold]:
 
 
 def _right(run: Run) -> dict[str, bool]:
-    """Return whether each sample's answer is right, by id; leave out answers that are neither right nor wrong."""
+    """Return {sample's id: whether its answer is right}; leave out answers that are neither right nor wrong."""
     scorer = run.task.scorer if run.task else None
     judged = {id_: scorer.right(verdict) for id_, verdict in run.verdicts.items()} if scorer else {}
     return {id_: right for id_, right in judged.items() if right is not None}
 
 
 def of_one_model(probe: Run, reply: Run) -> bool:
-    """Tell whether a tower's probe and a model's run used the same weights in the same precision."""
+    """Tell whether a run of a tower's probe and a run of a model used the same weights in the same precision."""
     tower = probe.facts.get("encoder") or {}
     precision = reply.identity.get("dtype")
     return tower.get("dtype", precision) == precision and same(
@@ -100,7 +100,7 @@ def of_one_model(probe: Run, reply: Run) -> bool:
 
 @dataclass(frozen=True)
 class Standing:
-    """A model's mean scores without pruning: of its tower's probe over `tasks`, of its replies over `model_tasks`."""
+    """A model's mean scores without pruning: a tower's probe's over `tasks`, its replies' over `model_tasks`."""
 
     checkpoint: str
     point: str
@@ -111,7 +111,7 @@ class Standing:
 
 
 def standings(runs: Sequence[Run]) -> list[Standing]:
-    """Return mean scores without pruning, for each model that has runs of its tower's probe and runs of its replies.
+    """Return mean scores without pruning, for each model with runs of both a probe of its tower and of its replies.
 
     Probes are averaged over the tasks that every tower has run, replies over the tasks that every model has run.
     """

@@ -1,1 +1,1 @@
-"""Scorers of probes' predictions."""
+"""Scorers of probes' predictions, which are stored as the replies in records."""

@@ -14,12 +14,14 @@ if TYPE_CHECKING:
 
 
 def grades_to_reply(predicted: Sequence[float]) -> str:
-    """Write predicted grades as a reply: a JSON list in the order of the reference's grades."""
+    """Write a probe's predicted grades of a clip as the text of a reply: a JSON list, in the reference's order."""
     return json.dumps([round(float(grade), 6) for grade in predicted])
 
 
 class Graded(Scorer):
-    """Scores by Pearson's r of the first grade, 0 if negative; also returns r and mean squared error of every grade.
+    """Score predicted grades (numbers) by Pearson's r of the first grade with the truth; a negative r gives 0.
+
+    Pearson's r and the mean squared error of every grade are further figures.
 
     Errors are measured in standard deviations of the training clips' grades, so that grades of different scales can be
     compared: always predicting the training mean has a mean squared error of about 1.
@@ -31,7 +33,7 @@ class Graded(Scorer):
     modules = ("audiomarathon.wings.encoders.metrics.correlation",)
 
     def judge(self, record: Record) -> dict[str, Any]:
-        """Return a clip's predicted grades, and the error of each in standard deviations."""
+        """Return a clip's `predicted` grades, and their `errors` in standard deviations of the training grades."""
         predicted = json.loads(record.text)
         values, spreads = record.reference["values"], record.reference["spreads"]
         if not isinstance(predicted, list) or len(predicted) != len(values):
@@ -40,7 +42,7 @@ class Graded(Scorer):
         return {"predicted": predicted, "errors": errors}
 
     def sums(self, verdicts: Sequence[Verdict]) -> Sums:
-        """Return the score, and each grade's Pearson's r and mean squared error, as sums over clips."""
+        """Return the headline score, and each grade's Pearson's r and mean squared error, as sums over clips."""
         import numpy as np
 
         from audiomarathon.metrics.statistics import Sums
@@ -61,7 +63,7 @@ class Graded(Scorer):
         return Sums(figures, columns.reshape(len(verdicts), -1), statistic, clusters_of(verdicts), ends)
 
     def own_score(self, verdict: Verdict) -> float:
-        """Return how close a clip's first predicted grade is: 1 if exact, 0 if one standard deviation or more away."""
+        """Return how close a clip's first grade is to the truth: 1 if exact, 0 from one standard deviation on."""
         return max(0.0, 1 - abs(float(verdict.values["errors"][0])))
 
     def shown(self, verdict: Verdict) -> str:

@@ -1,6 +1,6 @@
-"""Score the predictions of a probe (a small model trained on an encoder): a label per clip, or a score per label.
+"""Score the predictions of a probe (a small model trained on embeddings): a label per clip, or a score per label.
 
-A reply has one line per training seed; X-ARES' trained probes have five seeds by default.
+A record's reply holds the predictions, one line per training seed; X-ARES' trained probes have five seeds by default.
 """
 
 from __future__ import annotations
@@ -20,32 +20,33 @@ from audiomarathon.scoring.scorer import Scorer, clusters_of, means
 if TYPE_CHECKING:
     from audiomarathon.metrics.statistics import Floats, Sums
 
-#: Keys of `Record.groups`: the release whose probe made the reply, and the clip's part (a split or fold). The release
-#: averages over parts.
+#: Keys of `Record.groups`: the release of X-ARES whose probe made the predictions, and the clip's part (a split or
+#: fold). X-ARES' score is the mean over parts.
 PROTOCOL, PART = "protocol", "part"
 
 
 def labels_to_reply(predicted: Sequence[tuple[str, float]], last: Sequence[str] = ()) -> str:
-    """Write one clip's predictions as a reply: a line per training seed with label and probability.
+    """Write a clip's predicted labels as the text of a reply: a line per training seed, with label and probability.
 
-    If `last` holds the labels predicted after the last epoch, each line also has that label.
+    If `last` has the label that each seed predicts after the last training epoch, its line also has that label;
+    `predicted` then holds the labels predicted after the epoch with the best validation score.
     """
     lines = [[label, f"{probability:.3f}"] for label, probability in predicted]
     return "\n".join("\t".join([*line, *last[place : place + 1]]) for place, line in enumerate(lines))
 
 
 def scores_to_reply(scores: Floats) -> str:
-    """Write one clip's scores as a reply: a line per training seed, the base64 of its float32 scores of all classes."""
+    """Write a clip's class scores as the text of a reply: a line per training seed, the base64 of float32 values."""
     return "\n".join(base64.b64encode(row.astype("<f4").tobytes()).decode() for row in scores)
 
 
 def scores_of(record: Record) -> Floats:
-    """Decode the class scores in a record's reply, which :func:`scores_to_reply` wrote; shape (seeds, classes).
+    """Decode the class scores in a record's reply, as :func:`scores_to_reply` wrote them; shape (seeds, classes).
 
     Raises
     ------
     ValueError
-        The reply holds no scores.
+        The reply's text is not such scores.
     """
     try:
         rows = [np.frombuffer(base64.b64decode(line, validate=True), "<f4") for line in record.text.split("\n")]
@@ -55,9 +56,9 @@ def scores_of(record: Record) -> Floats:
 
 
 def release_notes(verdicts: Sequence[Verdict]) -> list[str]:
-    """Return a note for readers if the scores come from a benchmark's own, published probe; else [].
+    """If the scores come from a copy of a benchmark's published probe, return a note that says so; else [].
 
-    Such a probe copies the release's faults, so compare its scores with published tables only.
+    Such a probe has the published probe's faults too, so its scores may be compared with published tables only.
     """
     release = next(((verdict.record.groups or {}).get(PROTOCOL) for verdict in verdicts), None)
     return [f"this probe copies {release}, faults included: compare it with published tables only"] if release else []
@@ -69,7 +70,7 @@ def spread(seeds: Sequence[float]) -> dict[str, Any]:
 
 
 class Probed(Scorer):
-    """Base of the scorers of probes; the headline figure is a mean over clips.
+    """Base of the scorers of probes' predictions; the headline figure is a mean over clips.
 
     For a published probe (a copy of a benchmark's own probe, such as X-ARES'), there are also a note and the figure by
     the benchmark's released code: the mean over parts (splits or folds).
@@ -80,9 +81,9 @@ class Probed(Scorer):
         return means({self.figure.name: self._terms(verdicts).tolist()}, verdicts)
 
     def published(self, verdicts: Sequence[Verdict]) -> Sums | None:
-        """Return a published probe's headline figure by the benchmark's released code; None for other probes.
+        """Return a published probe's headline figure by the rules of the benchmark's own code; None for other probes.
 
-        It is computed on each part (split or fold); its value is the unweighted mean over parts.
+        By these rules, it is computed on each part (split or fold), then averaged over parts without weights.
         """
         from audiomarathon.metrics.statistics import Sums, ratio
 
@@ -108,23 +109,26 @@ class Probed(Scorer):
         return Sums((name,), columns, statistic, clusters_of(verdicts), ends)
 
     def notes(self, verdicts: Sequence[Verdict]) -> list[str]:
-        """Return a note that only published tables may be compared, if a published probe made the scores; else []."""
+        """If a published probe's copy made the scores, return a note to compare them with published tables only.
+
+        Return [] for other probes.
+        """
         return release_notes(verdicts)
 
     def _terms(self, verdicts: Sequence[Verdict]) -> Floats:
-        """Return one value per clip, averaged over seeds; the mean of these values is the headline figure."""
+        """Return one value per clip, averaged over training seeds; the mean of these values is the headline figure."""
         return np.array([self.own_score(verdict) for verdict in verdicts])
 
     def _released(self, verdicts: Sequence[Verdict]) -> Floats:
-        """Return one value per clip; their mean is the figure as the benchmark's released code computes it."""
+        """Return one value per clip; their mean is the headline figure by the rules of the benchmark's own code."""
         return self._terms(verdicts)
 
 
 class Classified(Probed):
-    """Scores one predicted label per clip by accuracy.
+    """Score one predicted label per clip by accuracy.
 
-    A verdict has `right`: for each training seed, whether its label is right. If the reply holds labels of the last
-    epoch, the verdict has `last`, the same for these labels.
+    A verdict has `right`: for each training seed, whether its predicted label is right. If the reply also has labels
+    predicted after the last training epoch, the verdict has `last`: whether each of those is right.
     """
 
     key = "label"
@@ -132,15 +136,15 @@ class Classified(Probed):
     needs = ("answer", "classes")
 
     def judge(self, record: Record) -> dict[str, Any]:
-        """Return `right` and, if the reply holds labels of the last epoch, `last`; the class describes both."""
+        """Return `right`, and `last` if the reply has labels of the last training epoch; the class describes both."""
         rows, answer = [line.split("\t") for line in record.text.split("\n")], record.reference["answer"]
         last = [row[2] == answer for row in rows if len(row) > 2]
         return {"right": [row[0] == answer for row in rows], **({"last": last} if last else {})}
 
     def summary(self, verdicts: Sequence[Verdict]) -> dict[str, Any]:
-        """Return the scores and spread of the seeds, the last epoch's score, and the number of classes.
+        """Return each training seed's score and their spread, the last epoch's score, and the number of classes.
 
-        Also return `majority`, the score of always predicting the most frequent label.
+        Also return `majority`, the accuracy of always predicting the most frequent label.
         """
         answers = Counter(verdict.record.reference["answer"] for verdict in verdicts)
         by_part = [[verdict.values for verdict in part] for part in _parts(verdicts)]
@@ -157,19 +161,19 @@ class Classified(Probed):
         }
 
     def chance(self, verdicts: Sequence[Verdict]) -> float | None:
-        """Return the expected accuracy of guessing: 1 / number of classes."""
+        """Return the expected accuracy of guessing a label: 1 / number of classes."""
         return 1 / verdicts[0].record.reference["classes"] if verdicts else None
 
     def own_score(self, verdict: Verdict) -> float:
-        """Return the share of training seeds whose label for this clip is right."""
+        """Return the share of training seeds that predict the clip's right label."""
         return fmean(verdict.values["right"])
 
     def right(self, verdict: Verdict) -> bool | None:
-        """Return whether the clip's label is right; None with several training seeds."""
+        """Return whether the clip's predicted label is right; None if there are several training seeds."""
         return verdict.values["right"][0] if len(verdict.values["right"]) == 1 else None
 
     def shown(self, verdict: Verdict) -> str:
-        """Return the first seed's label with its probability, and the right label if it differs, as text."""
+        """Return as text the first training seed's label with its probability, and the right label if it differs."""
         label, probability, *_ = verdict.record.text.split("\n")[0].split("\t")
         answer = verdict.record.reference["answer"]
         return f"right: {label} ({probability})" if label == answer else f"{label} ({probability}), not {answer}"
@@ -181,7 +185,7 @@ class Classified(Probed):
 
 
 class Tagged(Probed):
-    """Scores clips that can have several labels, by mean average precision over the labels."""
+    """Score predictions for clips that can have several labels, by mean average precision (mAP) over the labels."""
 
     key = "tags"
     figure = Figure("map", "mAP")
@@ -189,7 +193,7 @@ class Tagged(Probed):
     modules = ("audiomarathon.wings.encoders.metrics.average_precision",)
 
     def judge(self, record: Record) -> dict[str, Any]:
-        """Return `ranked`: the average precision of each seed's ranking of labels; None for a clip without labels."""
+        """Return `ranked`: each training seed's average precision of the clip's labels; None if it has no labels."""
         from audiomarathon.wings.encoders.metrics.average_precision import average_precisions
 
         scores = scores_of(record)
@@ -200,7 +204,7 @@ class Tagged(Probed):
         return {"ranked": average_precisions(scores.T, np.tile(_hot(record)[:, None], len(scores))).tolist()}
 
     def summary(self, verdicts: Sequence[Verdict]) -> dict[str, Any]:
-        """Return the number of labels, the number of labels with clips, and the scores and spread of the seeds."""
+        """Return the number of labels, the number that occur, and each training seed's score with their spread."""
         positives = {place for verdict in verdicts for place in verdict.record.reference["positives"]}
         parts = [self._by_seed(part) for part in _parts(verdicts)]
         return {
@@ -210,17 +214,17 @@ class Tagged(Probed):
         }
 
     def own_score(self, verdict: Verdict) -> float | None:
-        """Return the average precision of the clip's labels, averaged over seeds; None for a clip without labels."""
+        """Return the average precision of ranking the clip's labels, averaged over seeds; None without labels."""
         return None if verdict.values["ranked"] is None else fmean(verdict.values["ranked"])
 
     def shown(self, verdict: Verdict) -> str:
-        """Return the clip's average precision as text."""
+        """Return as text how precisely the clip's labels are ranked, and its labels."""
         ranked = self.own_score(verdict)
         labels = verdict.record.reference["answer"]
         return "no labels" if ranked is None else f"labels ranked with precision {ranked:.2f}: {labels}"
 
     def _by_seed(self, verdicts: Sequence[Verdict]) -> Floats:
-        """Return each seed's mean average precision.
+        """Return the mean average precision of each training seed.
 
         For a copy of a published probe, a label without clips counts 0.
         """
@@ -233,7 +237,7 @@ class Tagged(Probed):
         return values
 
     def _terms(self, verdicts: Sequence[Verdict]) -> Floats:
-        """Return one value per clip, averaged over seeds; their mean is the mAP over the labels that have clips."""
+        """Return one value per clip, averaged over training seeds; their mean is the mAP over the labels that occur."""
         from audiomarathon.wings.encoders.metrics.average_precision import parts_in_mean
 
         scores, targets = _scores_and_targets(verdicts)
@@ -247,7 +251,7 @@ class Tagged(Probed):
 
 
 def _parts(verdicts: Sequence[Verdict]) -> list[list[Verdict]]:
-    """Return a published probe's verdicts grouped by part (split or fold); for other probes, one group."""
+    """Group a published probe's verdicts by part (split or fold); for other probes, return a single group."""
     by_part: dict[str, list[Verdict]] = {}
     for verdict in verdicts:
         groups = verdict.record.groups or {}
@@ -256,7 +260,7 @@ def _parts(verdicts: Sequence[Verdict]) -> list[list[Verdict]]:
 
 
 def _scores_and_targets(verdicts: Sequence[Verdict]) -> tuple[Floats, Any]:
-    """Return the scores, shape (seeds, clips, classes), and the true labels as 0 or 1, shape (clips, classes)."""
+    """Return (predicted scores, shape (seeds, clips, classes); true labels as 0 or 1, shape (clips, classes))."""
     scores = np.stack([scores_of(verdict.record) for verdict in verdicts], axis=1)
     return scores, np.array([_hot(verdict.record) for verdict in verdicts])
 

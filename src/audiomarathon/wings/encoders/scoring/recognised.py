@@ -1,4 +1,4 @@
-"""Score a probe's transcripts: word errors after Whisper's normaliser, and after lower-casing only, as in X-ARES."""
+"""Score the transcripts that a probe predicts: word errors after Whisper's normaliser, or after lower-casing only."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Recognised(Transcript):
-    """Scores a probe's transcripts by 1 − WER over all clips, at least 0.
+    """Score a probe's transcripts by 1 − WER (word error rate) over all clips, at least 0.
 
     For X-ARES' own probe, `published` counts word errors as X-ARES does: after lower-casing only.
     """
@@ -34,13 +34,13 @@ class Recognised(Transcript):
     def summary(self, verdicts: Sequence[Verdict]) -> dict[str, Any]:
         """Return the rates of each kind of word error, and `cer`, the letter error rate.
 
-        The letter error rate tells weak probes apart, which get letters right but no whole word.
+        The letter error rate distinguishes weak probes, which get some letters right but no whole word.
         """
         errors, letters = (sum(verdict.values["letters"][place] for verdict in verdicts) for place in (0, 1))
         return {**super().summary(verdicts), "cer": errors / letters if letters else None}
 
     def published(self, verdicts: Sequence[Verdict]) -> Sums | None:
-        """Return the score of X-ARES' own probe after lower-casing only; None for other probes."""
+        """Return the score of X-ARES' own probe, with word errors after lower-casing only; None for other probes."""
         from audiomarathon.metrics.wer import corpus_sums
 
         if not release_notes(verdicts):
@@ -48,5 +48,5 @@ class Recognised(Transcript):
         return corpus_sums([verdict.values["released"] for verdict in verdicts], clusters_of(verdicts))
 
     def notes(self, verdicts: Sequence[Verdict]) -> list[str]:
-        """Return a note that only published tables may be compared, if X-ARES' own probe made the scores; else []."""
+        """If X-ARES' own probe made the scores, return a note that compares them to published tables only; else []."""
         return release_notes(verdicts)

@@ -20,7 +20,7 @@ caption of the clip, the rank of the clip among all clips."""
 
 
 def places_to_reply(seeds: Iterable[Places]) -> str:
-    """Write one clip's ranks as a reply: a line of JSON per training seed.
+    """Write a clip's ranks as the text of a reply: a line of JSON per training seed.
 
     A line has the ranks of the clip's captions among all captions, and the clip's rank for each of them.
     """
@@ -28,7 +28,7 @@ def places_to_reply(seeds: Iterable[Places]) -> str:
 
 
 class Retrieved(Probed):
-    """Scores retrieval by recall at 1, averaged over both directions: from clip to captions, and from caption to clip.
+    """Score retrieval by recall at 1, averaged over both directions: from clip to captions, and from caption to clip.
 
     Each direction also has recall at 1, 5 and 10, and mean average precision at 10. From clip to captions, recall uses
     the clip's best-ranked caption only, average precision uses all its captions.
@@ -40,7 +40,7 @@ class Retrieved(Probed):
     modules = ("audiomarathon.wings.encoders.metrics.retrieval",)
 
     def judge(self, record: Record) -> dict[str, Any]:
-        """Return `figures` of one clip, each a mean over training seeds, and `seeds`, the score of each seed."""
+        """Return `figures`, a clip's figures averaged over training seeds, and `seeds`, the score of each seed."""
         from audiomarathon.wings.encoders.metrics.retrieval import average_precision, recall
 
         seeds = [json.loads(line) for line in record.text.split("\n")]
@@ -75,7 +75,7 @@ class Retrieved(Probed):
         return spread([fmean(each) for each in zip(*(verdict.values["seeds"] for verdict in verdicts), strict=True)])
 
     def chance(self, verdicts: Sequence[Verdict]) -> float | None:
-        """Return the expected recall at 1 of guessing the clip of a caption: 1 / number of clips."""
+        """Return the expected recall at 1 of guessing which clip a caption belongs to: 1 / number of clips."""
         return 1 / verdicts[0].record.reference["clips"] if verdicts else None
 
     def own_score(self, verdict: Verdict) -> float:
@@ -83,6 +83,6 @@ class Retrieved(Probed):
         return fmean(verdict.values["seeds"])
 
     def shown(self, verdict: Verdict) -> str:
-        """Return the rank that the first training seed gives to the clip's best caption, as text."""
+        """Return as text the best rank among the clip's captions, for the first training seed."""
         place = min(json.loads(verdict.record.text.split("\n")[0])["captions"])
         return f"its best caption has rank {place} of {verdict.record.reference['captions']:,}"

@@ -1,4 +1,4 @@
-"""Score events that a probe finds in a clip's frames: F1 by segments, and by onsets."""
+"""Score the sound events that a probe finds in a clip's frames: F1 over segments of time, and over onsets."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
     from audiomarathon.metrics.statistics import Floats, Sums
 
 Counts = Mapping[str, Sequence[int]]
-"""Numbers of true positives, false positives and false negatives, by label; labels without any may be left out."""
+"""{label: (true positives, false positives, false negatives)}; a label whose counts are all 0 may be left out."""
 
 
 def counts_to_reply(seeds: Sequence[Counts], onsets: Sequence[int] | None = None) -> str:
-    """Write one clip's true positives, false positives and false negatives as a reply.
+    """Write a clip's counts of true positives, false positives and false negatives as the text of a reply.
 
-    The reply has a line of JSON per training seed. Each line repeats the counts of onsets if onsets are scored.
+    The reply has a line of JSON per training seed. If onsets are scored, each line repeats their counts.
     """
     return "\n".join(json.dumps({"segments": counts} | ({"onsets": onsets} if onsets else {})) for counts in seeds)
 
 
 class Segmented(Probed):
-    """Scores events by F1 over segments (a label counts once per segment), and by F1 of onsets if the task asks."""
+    """Score events by F1 over segments of time, in which a label counts once; if the task asks, also F1 of onsets."""
 
     key = "segments"
     figure = Figure("segment_f1", "segment F1")
@@ -36,9 +36,9 @@ class Segmented(Probed):
     modules = ("audiomarathon.wings.encoders.metrics.events",)
 
     def judge(self, record: Record) -> dict[str, Any]:
-        """Return `segments` and `onsets`: numbers of true positives, false positives and false negatives.
+        """Return `segments` and `onsets`: a clip's true positives, false positives and false negatives.
 
-        `segments` holds these three counts by label, for each training seed. `onsets` holds them once, summed over
+        `segments` holds {label: the three counts} for each training seed. `onsets` holds the three counts summed over
         labels; it is None if onsets are not scored.
         """
         lines = [json.loads(line) for line in record.text.split("\n")]
@@ -49,7 +49,7 @@ class Segmented(Probed):
         return {"segments": [line["segments"] for line in lines], "onsets": lines[0].get("onsets")}
 
     def sums(self, verdicts: Sequence[Verdict]) -> Sums:
-        """Return segment F1 over all clips, averaged over seeds, and onset F1 if onsets are scored."""
+        """Return segment F1 over all clips, averaged over training seeds, and onset F1 if onsets are scored."""
         import numpy as np
 
         from audiomarathon.metrics.statistics import Sums
@@ -69,7 +69,10 @@ class Segmented(Probed):
         return Sums(names, columns, statistic, clusters_of(verdicts), dict.fromkeys(names, (0.0, 1.0)))
 
     def summary(self, verdicts: Sequence[Verdict]) -> dict[str, Any]:
-        """Return the seeds' scores and spread, and the mean F1 of each label over seeds (None without events)."""
+        """Return each training seed's score with their spread, and each label's F1, averaged over seeds.
+
+        A label without events has None.
+        """
         from audiomarathon.wings.encoders.metrics.events import f1
 
         counts = self._counts(verdicts).sum(axis=0)
@@ -109,7 +112,7 @@ class Segmented(Probed):
         return np.array(counts, dtype=np.int64).reshape(len(verdicts), -1, len(labels), 3)
 
     def _f1(self, record: Record, counts: Any) -> Any:
-        """Return the task's F1 from counts of shape (..., labels, 3).
+        """Return F1, averaged over labels as the task asks, from counts of shape (..., labels, 3).
 
         For a published probe, a label without events counts 0.
         """

@@ -1,1 +1,1 @@
-"""X-ARES: a benchmark of audio encoders, which are probed on tasks of speech, environment and music."""
+"""X-ARES: a benchmark of audio encoders on tasks of speech, environment and music."""

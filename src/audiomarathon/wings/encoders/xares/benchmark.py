@@ -1,4 +1,4 @@
-"""X-ARES as a benchmark: its tasks, grouped by domain.
+"""X-ARES as a benchmark: its tasks, grouped by domain (speech, environment, music).
 
 Our means give all tasks equal weights, not the published weights.
 """

@@ -1,4 +1,4 @@
-"""Retrieval tasks: a probe finds the captions of a clip, and the clip of a caption."""
+"""Retrieval tasks: a probe finds a clip's captions among all captions, and a caption's clip among all clips."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from audiomarathon.wings.encoders.xares.task import EncoderTask
 
 @dataclass(frozen=True, kw_only=True)
 class CaptionedTask(EncoderTask):
-    """A retrieval task: the JSON of its clips holds captions, under any names.
+    """A retrieval task: all values in the JSON of a clip are its captions, whatever the fields are called.
 
     Attributes
     ----------
@@ -30,12 +30,12 @@ class CaptionedTask(EncoderTask):
     scorer = Retrieved()  # scored by recall in both directions: from clip to captions, and from caption to clip
 
     def made_with(self, *, released: bool) -> dict[str, str]:  # noqa: ARG002
-        """Return a fact that a probe's identity depends on: a hash of the tokenizer's vocabulary."""
+        """Return a fact on which the probe's predictions depend: a hash of the tokenizer's vocabulary."""
         words = sorted(self.load_tokenizer().get_vocab().items())
         return {"tokenizer": hashlib.sha256(json.dumps(words).encode()).hexdigest()[:16]}
 
     def load_tokenizer(self) -> Any:
-        """Load the tokenizer of captions.
+        """Load the tokenizer that splits captions into tokens.
 
         Raises
         ------
@@ -53,7 +53,7 @@ class CaptionedTask(EncoderTask):
             raise ModelError(f"{self.name}: tokenizer {self.tokenizer}: {told(error)}; allowed: {allowed}") from None
 
     def facts(self, meta: Any) -> tuple[str, ...]:
-        """Return a clip's captions; raise ValueError if there is none, or if one is empty or not a text."""
+        """Return a clip's captions, from its JSON; raise ValueError if there is none, or one is empty or not a text."""
         captions = tuple(meta.values())
         if not captions or not all(isinstance(caption, str) and caption.strip() for caption in captions):
             raise ValueError(f"captions are {captions}; allowed: one text or more, none of them empty")

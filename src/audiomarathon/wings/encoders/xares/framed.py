@@ -1,4 +1,4 @@
-"""Frame tasks: a clip has events in time, and a probe labels each frame of its embedding."""
+"""Frame tasks: a clip contains events in time, and a probe predicts labels for each frame of its embedding."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Event = tuple[float, float, str]
 
 @dataclass(frozen=True, kw_only=True)
 class FramedTask(EncoderTask):
-    """A task whose clips' JSON is a list of events; probes label each frame.
+    """A task whose clips' JSON is a list of events (start, end, label); probes predict the labels of each frame.
 
     Attributes
     ----------
@@ -24,15 +24,15 @@ class FramedTask(EncoderTask):
     average
         "macro" takes the mean of the labels' F1; "micro" takes F1 of all labels' counts together.
     segment
-        Length of a segment in seconds; within a segment, a label counts once.
+        Length in seconds of the segments by which F1 is computed; within a segment, a label counts once.
     until
         Time in seconds up to which a clip is labelled; 0 if the whole clip is labelled.
     pos_weight
         Weight of active frames in X-ARES' loss.
     onset
-        Tolerance of predicted onsets in seconds; 0 scores no onsets.
+        Largest error in seconds with which a predicted onset is right; if it is 0, onsets are not scored.
     unreleased
-        Labels that are not among X-ARES' classes.
+        Labels in the data that X-ARES' released code has no class for.
     stated_hop
         Milliseconds between frames, as stated in a user's file; 0 if not stated.
     """
@@ -50,15 +50,15 @@ class FramedTask(EncoderTask):
     scorer = Segmented()  # scored by F1 over segments
 
     def made_with(self, *, released: bool) -> dict[str, str]:
-        """Return facts that a probe's identity depends on: the segment settings of a user's task.
+        """Return the facts on which a probe's predictions depend: how a user's task counts segments.
 
-        {} for a task of X-ARES, whose settings are fixed.
+        Return {} for a task of X-ARES itself, whose settings are fixed.
         """
         weight = f", positive {self.pos_weight:g}" if released else ""
         return {"segments": f"{self.average}, {self.segment:g} s{weight}"} if self.made else {}
 
     def facts(self, meta: Any) -> tuple[Event, ...]:
-        """Return a clip's events, one for each label of each event in its JSON."""
+        """Return a clip's events, from its JSON; an event with several labels becomes an event for each label."""
         start, end, label = self.fields
         events = [
             (float(event[start]), float(event[end]), name) for event in meta for name in str(event[label]).split(",")

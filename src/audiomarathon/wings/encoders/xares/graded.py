@@ -1,4 +1,4 @@
-"""Grade tasks: a clip has numbers (grades) instead of a label, and a probe predicts them."""
+"""Grade tasks: a clip has numbers (grades, such as a rating) instead of a label, and a probe predicts them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from audiomarathon.wings.encoders.xares.task import EncoderTask
 
 @dataclass(frozen=True, kw_only=True)
 class GradedTask(EncoderTask):
-    """A task whose clips have grades, such as ratings, instead of labels.
+    """A task whose clips have grades (numbers such as ratings) instead of labels.
 
     Attributes
     ----------
@@ -26,12 +26,12 @@ class GradedTask(EncoderTask):
 
     @property
     def lacking(self) -> str:
-        """Why X-ARES' probes are not run: their loss compares each prediction with every grade of the batch."""
+        """Why X-ARES' probes are not run here: their loss compares each prediction with every grade of the batch."""
         reason = "its loss compares each prediction with every grade of the batch, so these probes cannot learn"
         return super().lacking or reason
 
     def facts(self, meta: Any) -> tuple[float, ...]:
-        """Return a clip's grades, NaN for a missing one; raise ValueError if the first is missing."""
+        """Return a clip's grades, from its JSON, NaN for a missing one; raise ValueError if the first is missing."""
         grades = tuple(float(meta.get(name, math.nan)) for name in self.grades)
         if not math.isfinite(grades[0]) or any(map(math.isinf, grades)):
             raise ValueError(

@@ -1,6 +1,6 @@
-"""Apply the functions `label_processor` and `merge_processor` of a user's X-ARES task file to clips.
+"""Apply the functions `label_processor` and `merge_processor` of a user's X-ARES task file to the JSON of clips.
 
-The functions in this file turn the returned values into the JSON that our tasks read.
+The other functions in this file turn the values that these return into the JSON that our tasks read.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from audiomarathon.wings.encoders.xares.task import UNUSABLE
 
 @dataclass(frozen=True)
 class Processed:
-    """Turns a clip's key and JSON into a list: the JSON of each item that the user's functions make of the clip.
+    """Apply a user's functions to a clip: from its key and its JSON, make the JSON of each item that they turn it into.
 
     Attributes
     ----------
@@ -26,7 +26,7 @@ class Processed:
     label_processor, merge_processor
         The user's functions, or None.
     read
-        Function that turns the values of a clip's items into JSON.
+        Function that turns the values returned by the user's functions into JSON, such as :func:`label`.
     """
 
     name: str
@@ -35,15 +35,15 @@ class Processed:
     read: Callable[[Sequence[Any]], Iterable[Any]]
 
     def __call__(self, key: str, meta: Any) -> list[Any]:
-        """Return the JSON of each item that the user's functions make of a clip.
+        """Return the JSON of each item that the user's functions make of a clip, given its key and its JSON.
 
         Raises
         ------
         ValueError
-            A function of the user cannot use the clip (it raises an error such as KeyError), or it returns a value that
+            A user's function cannot use the clip (it raises an error such as KeyError), or it returns a value that
             is not allowed.
         PluginError
-            The merge processor changes embeddings, or a function raises an error of any other class.
+            The merge processor changes embeddings, or a function raises an error of another class.
         """
         try:
             value = self.label_processor(meta) if self.label_processor else meta
@@ -107,7 +107,7 @@ def grade(value: Any) -> dict[str, Any]:
 
 
 def events(classes: int, hop: float, value: Any) -> list[dict[str, Any]]:
-    """Turn an array of 0 and 1, shape (classes, frames), into events: each run of ones is an event of its class.
+    """Turn an array of 0 and 1, shape (classes, frames), into events: each run of ones becomes an event of its class.
 
     `hop` is the time between frames in milliseconds. Events begin and end half a hop before a frame, so that rounding a
     time up to the next frame returns the array.
@@ -126,9 +126,9 @@ def events(classes: int, hop: float, value: Any) -> list[dict[str, Any]]:
 
 
 def captions(values: Sequence[Any]) -> list[dict[int, Any]]:
-    """Collect the captions of all items of a clip; return a list of one JSON object, [] without items.
+    """Collect the captions of all items of a clip; return [{number from 0: caption}], or [] without items.
 
-    The object holds the captions by their number, from 0. Each value is a text, or a list or dict of texts.
+    Each of the `values` is a text, or a list or dict of texts.
     """
     texts: list[Any] = []
     for value in values:

@@ -1,4 +1,4 @@
-"""X-ARES' published scores, in two tables.
+"""X-ARES' published scores, in two tables: "readme" and "first".
 
 "readme" is the table of the README at version 0.1.3; "first" is that of the first README, on mini sets (commit
 f61ff0a).
@@ -15,8 +15,9 @@ ENCODERS = ("dasheng", "wav2vec2", "whisper", "data2vec")
 _Four = tuple[float, float, float, float]
 _Rows = Mapping[str, tuple[_Four, _Four | None]]
 
-#: By task: scores of MLP and of kNN (None: not run), each in the order of ENCODERS. For librispeech the README also has
-#: MLP scores of a later version: .724 .545 .815 .866. Its stated MLP means exceed the means of its rows by .005.
+#: {task: (scores of the MLP probe, scores of kNN or None if it was not run)}, each in the order of ENCODERS. For
+#: librispeech the README also has MLP scores of a later version: .724 .545 .815 .866. Its stated MLP means exceed the
+#: means of its rows by .005.
 _README: _Rows = {
     "asvspoof2015": ((0.964, 0.924, 0.966, 0.937), (0.869, 0.858, 0.843, 0.942)),
     "clotho": ((0.029, 0.014, 0.038, 0.008), None),
@@ -86,16 +87,19 @@ _FIRST_BATCHES = {"asvspoof2015": 160, "clotho": 41, "librispeech": 164}
 
 
 def published(table: str, encoder: str, task: str) -> tuple[float | None, float | None]:
-    """Return an encoder's published scores by MLP and by kNN on a task, by the task's name; None if unpublished."""
+    """Return (MLP's score, kNN's score) that X-ARES published for an encoder on a task; None for an unpublished score.
+
+    `task` is the task's name.
+    """
     place = ENCODERS.index(encoder)
     mlp, knn = TABLES[table].get(task, (None, None))
     return mlp and mlp[place], knn and knn[place]
 
 
 def weight(table: str, task: str) -> int:
-    """Return a task's weight in the means of a table.
+    """Return a task's weight in the mean scores of a published table.
 
-    In "first", it is the number of test batches; in "readme", X-ARES' authors set it by hand.
+    In the table "first", it is the number of test batches; in "readme", X-ARES' authors set it by hand.
     """
     xares_task = next(candidate for candidate in TASKS if candidate.name == task)
     if table == "first":
@@ -104,9 +108,9 @@ def weight(table: str, task: str) -> int:
 
 
 def published_mean(table: str, encoder: str, probe: int, *, weighted: bool = True) -> float:
-    """Return an encoder's mean score over the public tasks of a table.
+    """Return an encoder's mean score over the public tasks in a published table.
 
-    `probe` is 0 for MLP, 1 for kNN. Tasks have the table's weights, or equal weights without `weighted`.
+    `probe` is 0 for MLP, 1 for kNN. Tasks have the table's weights, or equal weights if `weighted` is false.
     """
     public = [task.name for task in TASKS if not task.private]
     rows = {task: value for task in public if (value := published(table, encoder, task)[probe]) is not None}

@@ -1,4 +1,4 @@
-"""Speech recognition tasks: a probe writes a clip's transcript from frames."""
+"""Speech recognition tasks: a probe predicts a clip's transcript from the frames of its embedding."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from audiomarathon.wings.encoders.xares.task import EncoderTask
 
 @dataclass(frozen=True, kw_only=True)
 class SpokenTask(EncoderTask):
-    """A speech recognition task: its clips have transcripts, which probes write from frames.
+    """A speech recognition task: clips have transcripts, and probes predict these from frames.
 
     Attributes
     ----------
@@ -32,13 +32,13 @@ class SpokenTask(EncoderTask):
 
     @property
     def lacking(self) -> str:
-        """Why X-ARES' probe is not run: it needs a causal LM, and `llm` names none; "" if `llm` names an LM."""
+        """Why X-ARES' probe is not run: it needs a causal LM, and `llm` is empty; "" if `llm` names one."""
         return "" if self.llm else "its probe trains an adapter for a causal LM; name one with --llm Qwen/Qwen2.5-0.5B"
 
     def made_with(self, *, released: bool) -> dict[str, str]:
-        """Return facts that a probe's identity depends on: for X-ARES' probe (`released`), the causal LM's fingerprint.
+        """Return the facts on which a probe's predictions depend: for X-ARES' probe, the fingerprint of the causal LM.
 
-        {} for our probe, which uses no LM.
+        `released` selects X-ARES' probe. Return {} for our probe, which uses no LM.
         """
         if not released:
             return {}
@@ -48,7 +48,7 @@ class SpokenTask(EncoderTask):
             raise ModelError(f"{self.name}: {error} (the causal LM: --llm, XARES_LLM)") from None
 
     def facts(self, meta: Any) -> tuple[str, ...]:
-        """Return a clip's transcript; raise ValueError if it is not a text, or empty."""
+        """Return a clip's transcript, from its JSON; raise ValueError if it is empty or not a text."""
         transcript = meta[self.transcript]
         if not isinstance(transcript, str) or not transcript.strip():
             raise ValueError(f"{self.transcript!r} is {transcript!r}; allowed: text")

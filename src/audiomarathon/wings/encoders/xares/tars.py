@@ -1,4 +1,4 @@
-"""Read the index of a webdataset tar: the position of each clip's audio, and its JSON."""
+"""Read which clips an uncompressed webdataset tar contains: the position of each clip's audio, and its JSON."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ _NAME = re.compile(r"((?:.*/)?[^./]+)\.([^/]+)", re.DOTALL)
 _BLOCK = 512
 _LONGEST_NAME = 1_000
 CUT = "cut off, damaged or not a plain tar"
-"""Start of the reason of a bad row that stands for all lost members of a tar."""
+"""Start of the reason given in the bad row that stands for all lost members of a damaged tar."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One clip of a webdataset tar: the place of its audio, and its JSON.
+    """One clip of a webdataset tar: the position of its audio in the file, and its JSON.
 
     Attributes
     ----------
     row
         Number of the audio among the tar's members, from 1.
     text
-        The clip's JSON, which is valid.
+        The clip's JSON as bytes, already checked to be valid.
     """
 
     key: str
@@ -44,12 +44,12 @@ class Entry:
 
     @property
     def meta(self) -> Any:
-        """The clip's parsed JSON; it is not kept, since it takes many times the memory of its text."""
+        """The clip's JSON, parsed at each call, since the parsed value takes many times the memory of its text."""
         return parsed(self.text)
 
 
 def read_tar(tar: Path) -> tuple[list[Entry], list[BadRow]]:
-    """Return the clips of an uncompressed tar in stored order, and its unusable members as bad rows.
+    """Return (clips of an uncompressed tar in stored order, its unusable members as bad rows).
 
     A clip is `<key>.<flac|mp3|sox|wav|m4a|ogg|wma>` and `<key>.json`; the key ends at the first dot of the base name,
     as webdataset cuts it. Members with another extension, or with a name that begins with a dot, are ignored, since
@@ -88,10 +88,12 @@ def read_tar(tar: Path) -> tuple[list[Entry], list[BadRow]]:
 
 
 def members_of(tar: Path, bad: list[BadRow]) -> Iterator[tuple[int, Member, str]]:
-    """Yield (number from 1, member, reason why it cannot be read or "") for each member of an uncompressed tar.
+    """Yield (number from 1, member, fault) for each member of an uncompressed tar.
 
-    Folders are counted, but left out. If the tar is damaged or hostile, the iterator ends, and the reason is added to
-    `bad`.
+    `fault` is the reason why the member cannot be read, or "".
+
+    Folders are counted, but not yielded. If the tar is damaged or hostile, the iterator ends, and the reason is added
+    to `bad`.
     """
     number = 0
     try:
@@ -129,7 +131,7 @@ def parsed(text: bytes) -> Any:
 
 
 def _read(member: Member, left: int) -> tuple[bytes | None, str]:
-    """Return the text of a JSON member and "", or None and the reason why it is unusable.
+    """Return (text, "") of a JSON member, or (None, reason why it is unusable).
 
     `left` is how many bytes of JSON the tar may still have after this member; if it is negative, the member is refused.
     """
@@ -149,7 +151,7 @@ def _too_large(member: Member, most: int) -> str:
 
 
 def _flaw(member: tarfile.TarInfo, length: int) -> str:
-    """Return the reason why a member of a tar must not be read; "" if it may."""
+    """Return the reason why a member of a tar must not be read; "" if it can be read."""
     if not member.isreg():
         return f"{shown(member.name)} is not a plain file; allowed: no links, devices or sparse files"
     if len(member.name) > _LONGEST_NAME or not member.name.isprintable():

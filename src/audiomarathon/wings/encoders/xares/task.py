@@ -1,4 +1,4 @@
-"""Tasks for audio encoders: webdataset tars, a label for each clip, and how X-ARES trains its probe on them."""
+"""Tasks for audio encoders: clips in webdataset tars, labels of the clips, and how X-ARES trains its probe on them."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from audiomarathon.scoring.scorer import Scorer
 from audiomarathon.wings.encoders.scoring.probe import Classified, Tagged
 from audiomarathon.wings.encoders.xares.tars import read_tar
 
-#: Function that returns a clip's label, or its labels in a multi-label task, from its JSON.
+#: Function from a clip's JSON to its label, or to its labels in a multi-label task.
 LabelRule = Callable[[Any], str | tuple[str, ...]]
 
 _NAMED = 5  # limit of labels shown in a message
 _PART = re.compile(r"fold-([^-]+)-|^(train|valid|test)")  # part in the default names of tars
 _BRACES = re.compile(r"\{(\d+)\.\.(\d+)\}")
 UNUSABLE = (LookupError, TypeError, ValueError, AttributeError, RuntimeError, ArithmeticError, AssertionError)
-"""Errors of a label rule on unusable JSON."""
+"""Errors that a rule for labels may raise on unusable JSON."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Recipe:
     Attributes
     ----------
     crop
-        Length in seconds of the pieces into which a clip is cut; None keeps it whole.
+        Length in seconds of the pieces into which a clip is cut; None keeps clips whole.
     weight
         Weight of the task in the published mean.
     """
@@ -75,11 +75,12 @@ class Dataset:
     clips
         Clips in stored order: parts in the task's order, tars by name, members in order.
     classes
-        Sorted labels of the whole data, whatever the limit.
+        Sorted labels of all data, even if only some clips were taken.
     rows
-        Number of items in the whole data (mostly one per clip), plus the number of unusable clips.
+        Number of items in all data (mostly one per clip), plus the number of unusable clips.
     clustered
-        Whether the task's rule gives every clip a cluster; a clip without one is its own cluster.
+        Whether the task's rule gives every clip a cluster (a group of dependent clips, such as a speaker's); a clip
+        without one is its own cluster.
     """
 
     folder: Path
@@ -97,19 +98,19 @@ class EncoderTask(Task):
     Attributes
     ----------
     globs
-        Glob of the tars of each role: train, valid and test, or each fold. `{00..02}` stands for 00, 01 and 02.
+        {role: glob of its tars}. Roles are train, valid and test, or the folds. `{00..02}` stands for 00, 01 and 02.
     mini
-        Globs that differ in the small variant of the data, by role.
+        {role: glob} for the roles whose tars differ in the small variant of the data.
     label
         The JSON field with the label (in a multi-label task joined by `;`), or a rule; "" if clips have no labels.
     classes
-        The labels, or their number.
+        All labels that clips may have, or their number.
     names
-        Words for labels that are numbers or letters, to show them.
+        {label: readable name}, for labels that are numbers or letters.
     kind
         Kind of a probe's predictions: "labels", or the `kind` of a derived class.
     framed
-        Whether probes read frames instead of their mean.
+        Whether probes read the frames of an embedding, instead of their mean.
     labelled
         Whether X-ARES turns a clip's JSON into the probe's targets, instead of reading it unchanged.
     exact
@@ -124,8 +125,8 @@ class EncoderTask(Task):
     swapped
         Whether X-ARES validates on the test clips of the original corpus and tests on its validation clips.
     made
-        Function from a user's file that turns a clip's key and JSON into the JSON of each of its items. None: each
-        clip is one item.
+        Function from a user's task file that turns a clip's key and JSON into the JSON of each item made from it; None
+        if each clip is one item.
     """
 
     key: str
@@ -159,17 +160,17 @@ class EncoderTask(Task):
 
     @property
     def name(self) -> str:
-        """The key without the benchmark's name; also the name of the folder of the task's data."""
+        """The task's key without the benchmark's name; also the name of the folder with the task's data."""
         return self.key.rpartition("/")[2]
 
     @property
     def scorer(self) -> Scorer:  # type: ignore[override]  # follows from another field
-        """Scorer by accuracy, or by mean average precision if clips can have several labels."""
+        """The scorer: accuracy, or mean average precision if clips can have several labels."""
         return Tagged() if self.multi_label else Classified()
 
     @property
     def one_label(self) -> bool:
-        """Whether each clip has exactly one label, as a kNN probe's vote needs."""
+        """Whether each clip has exactly one label, as kNN probes need."""
         return bool(self.label) and not self.multi_label
 
     @property
@@ -178,19 +179,19 @@ class EncoderTask(Task):
         return "" if self.in_release else "not a task of X-ARES 0.1.3, which has no figure to compare with"
 
     def made_with(self, *, released: bool) -> dict[str, str]:  # noqa: ARG002
-        """Return facts that a probe's identity depends on, besides the facts that all tasks have.
+        """Return the facts on which a probe's predictions depend, besides those that all tasks have.
 
-        `released` selects X-ARES' own probe; without it, the facts are those of our corrected probe.
+        If `released`, the facts are for X-ARES' own probe, else for our corrected probe.
         """
         return {}
 
     @property
     def parts(self) -> dict[str, str]:
-        """The glob of each part; roles (train, valid, test, folds) with the same glob are one part (:meth:`part`)."""
+        """The parts of the data as {part: glob of its tars}; roles with the same glob are one part (:meth:`part`)."""
         return {self.part(role): glob for role, glob in self.globs.items()}
 
     def part(self, role: str) -> str:
-        """Return the name of the part of the data that has a role's clips.
+        """Return the name of the part of the data that contains a role's clips.
 
         Roles (train, valid, test) with the same glob are one part, called "test" if that is one of them, else like the
         first.
@@ -200,7 +201,7 @@ class EncoderTask(Task):
 
     @property
     def note(self) -> str:
-        """A warning for readers of the scores; "" for none."""
+        """A warning about the task for readers of its scores; "" for none."""
         alone = not self.folds and len(self.parts) == 1
         return f"{self.name}: its test clips are its training clips; use protocol as_published only" if alone else ""
 
@@ -218,12 +219,12 @@ class EncoderTask(Task):
         raise self._missing(root / self.name, *self.globs.values())
 
     def missing(self, folder: Path) -> list[str]:
-        """Return the task's globs that match no tar in a folder; each number of `{00..02}` is a separate glob."""
+        """Return the task's globs that match no tar in `folder`; each number of `{00..02}` is a separate glob."""
         globs = [text for glob in dict.fromkeys(self.globs.values()) for text in written_out(glob)]
         return [glob for glob in globs if not tars_of(folder, glob)]
 
     def placed(self, root: Path) -> bool:
-        """Tell whether the task's folder has a tar for every part, and no download into it is in progress."""
+        """Tell whether the task's folder has a tar for every part, and no unfinished download."""
         folder = root / self.name
         return not self.missing(folder) and not [*folder.glob(".*.partial")]
 
@@ -282,7 +283,9 @@ class EncoderTask(Task):
         return Dataset(folder, kept, classes, tuple(bad), clustered, len(clips) + len(bad))
 
     def described(self, key: str, meta: Any) -> tuple[tuple[str, ...], str]:
-        """Return a clip's labels and its cluster ("" if no rule fits), read from its key and its JSON.
+        """Return (a clip's labels, its cluster or ""), from its key and its JSON.
+
+        The cluster is "" if none of the task's rules applies.
 
         Raises
         ------
@@ -299,9 +302,9 @@ class EncoderTask(Task):
         return labels, next((str(fields[name]) for name in self.cluster_fields if name in fields), "")
 
     def items(self, key: str, meta: Any) -> Iterator[tuple[str, tuple[str, ...], str, tuple[Any, ...]]]:
-        """Yield the items of a clip; each has an ending for the clip's id, labels, a cluster and facts.
+        """Yield (ending for the clip's id, labels, cluster, facts) of each item of a clip.
 
-        A clip is one item, unless the functions of a user's file make several.
+        A clip is one item, unless the functions of a user's task file make several of it.
 
         Raises
         ------
@@ -312,13 +315,13 @@ class EncoderTask(Task):
             yield f"#{number}" if number > 1 else "", *self.described(key, clip_meta), self.facts(clip_meta)
 
     def facts(self, meta: Any) -> tuple[Any, ...]:  # noqa: ARG002
-        """Return a clip's facts other than labels, such as its grades or events."""
+        """Return what a clip has besides labels, such as grades or events, from its JSON; () for tasks of labels."""
         return ()
 
     def load(self, folder: Path, filters: Filters = Filters()) -> Loaded:  # noqa: ARG002
-        """Return the clips as samples, so that people can listen to them.
+        """Return the clips as samples, so that the report can play them.
 
-        A task without globs reads the tars that have X-ARES' default names.
+        If the task has no globs, read the tars with X-ARES' default names.
         """
         if not self.globs:
             check_shards(tars := sorted(folder.glob("*.tar")))
@@ -338,7 +341,7 @@ class EncoderTask(Task):
         )
 
     def prompt(self, sample: Sample) -> str:  # noqa: ARG002
-        """Return "", since an encoder gets no prompt."""
+        """Return "", since encoders get no prompt."""
         return ""
 
     def _missing(self, folder: Path, *globs: str) -> MissingDataError:
@@ -373,7 +376,7 @@ class EncoderTask(Task):
         return tuple(sorted(map(storable, labels)))
 
     def _classes(self, folder: Path, clips: Iterable[Clip], mini: bool) -> tuple[str, ...]:
-        """Return the sorted classes of the clips; raise :class:`DataError` if their number is wrong."""
+        """Return the sorted classes of the clips; raise :class:`DataError` if there are too few or too many."""
         counts = Counter(label for clip in clips for label in clip.labels)
         known = self.classes if isinstance(self.classes, frozenset) else frozenset(counts)
         wanted = self.classes if isinstance(self.classes, int) else len(known)
@@ -394,7 +397,7 @@ def tars_of(folder: Path, glob: str) -> list[Path]:
 
 
 def written_out(glob: str) -> list[str]:
-    """Return the globs that `{00..02}` stands for; a glob without it is returned unchanged."""
+    """Return the globs that `{00..02}` in a glob stands for: one each with 00, 01 and 02."""
     if not (braces := _BRACES.search(glob)):
         return [glob]
     numbers = range(int(braces[1]), int(braces[2]) + 1)
@@ -403,10 +406,12 @@ def written_out(glob: str) -> list[str]:
 
 
 def limited(clips: Collection[Clip], limit: int) -> tuple[Clip, ...]:
-    """Return `limit` clips of each part in the given order, or one of each class if the classes are more than `limit`.
+    """Choose `limit` clips of each part, spread evenly over the classes; return them in the given order.
 
-    Clips are ranked by a hash within their class; a clip with several labels counts with its best rank. The best ranks
-    are taken first.
+    At least one clip of each class is chosen, even if there are more classes than `limit`.
+
+    Clips are ranked within their class by a hash of their id, and chosen by rank; a clip with several labels has its
+    best rank.
     """
     order = sorted(clips, key=lambda clip: draw(0, clip.id))
     counts: Counter[tuple[str, str]] = Counter()

@@ -1,4 +1,4 @@
-"""Read the task files that users wrote for X-ARES, and turn them into tasks.
+"""Read the task files that users wrote for X-ARES, and turn them into tasks of this suite.
 
 This file provides X-ARES' class `TaskConfig`, which such files import.
 """
@@ -45,10 +45,11 @@ _DEFAULTS: dict[str, Any] = dict(  # noqa: C408  # as X-ARES writes them
 
 
 class TaskConfig(SimpleNamespace):
-    """The settings of a task, with the names and defaults of X-ARES 0.1.3; settings that do not apply are ignored.
+    """The settings of a task, with the names and defaults of X-ARES 0.1.3.
 
-    `released` holds our version of the task if the file is one of X-ARES' own files. An unknown setting raises
-    TypeError.
+    Settings that do not apply here are ignored; an unknown setting raises TypeError.
+
+    `released` holds our version of the task if the file is one of X-ARES' own files.
     """
 
     def __init__(self, name: str, **settings: Any) -> None:
@@ -60,7 +61,7 @@ class TaskConfig(SimpleNamespace):
         self.update_tar_name_of_split()
 
     def update_tar_name_of_split(self) -> None:
-        """Set the names of the tars of each fold or split to X-ARES' default names."""
+        """Set the file names of the tars of each fold or split to X-ARES' default names."""
         if folds := self.k_fold_splits:
             self.audio_tar_name_of_split = {fold: f"wds-audio-fold-{fold}-*.tar" for fold in folds}
             self.encoded_tar_name_of_split = {fold: f"wds-encoded-fold-{fold}-*.tar" for fold in folds}
@@ -72,18 +73,18 @@ class TaskConfig(SimpleNamespace):
 
 @dataclass(frozen=True)
 class _Kind:
-    """A kind of task, recognised by the task type, criterion and metric of a user's configuration.
+    """A kind of task, recognised by the task type, criterion and metric in a user's configuration.
 
     Attributes
     ----------
     key
         Prefix of the keys of users' tasks of this kind.
     criteria, metrics
-        Allowed names. X-ARES' own tasks have the first of each; frame tasks name their metric by their `average`.
+        Allowed names. X-ARES' own tasks have the first of each; in frame tasks, the metric's name contains `average`.
     least
         The smallest allowed number of classes; 0 for a kind without classes.
     facts
-        Further arguments of `make` for users' tasks of this kind.
+        Further arguments of the class `make` for users' tasks of this kind.
     """
 
     key: str
@@ -98,7 +99,7 @@ class _Kind:
         return f"{self.task_type}, {' or '.join(self.criteria)} with {' or '.join(self.metrics)}"
 
     def fits(self, task_type: str, criterion: str, metric: str) -> bool:
-        """Tell whether a configuration is of this kind."""
+        """Tell whether a configuration with these values is of this kind."""
         return task_type == self.task_type and criterion in self.criteria and metric in self.metrics
 
 
@@ -117,13 +118,13 @@ KINDS = (CLASSES, TAGS, GRADES, FRAMES, CAPTIONS, TRANSCRIPTS)
 
 
 def kind_of(task: EncoderTask) -> _Kind:
-    """Return the kind (of labels, frames, captions, …) of one of X-ARES' own tasks."""
+    """Return the kind (labels, frames, captions, …) of one of X-ARES' own tasks."""
     same = (kind for kind in KINDS if kind.make is type(task))
     return next(kind for kind in same if kind.facts.get("multi_label", False) == task.multi_label)
 
 
 def on_record(key: str) -> EncoderTask | None:
-    """Return a user's task by the key of its runs, without its file and tars; None for the key of any other task."""
+    """Return a user's task from the key of its runs alone, without its file and tars; None for keys of other tasks."""
     start, _, name = key.partition("/")
     kind = next((candidate for candidate in KINDS if candidate.key == start), None)
     if kind is None or not name:
@@ -132,9 +133,9 @@ def on_record(key: str) -> EncoderTask | None:
 
 
 def load_task_file(path: Path, encoder: Any = None) -> TaskConfig:
-    """Run a user's `*_task.py`, call its only `*_config(encoder)` function, and return the configuration from it.
+    """Run a user's `*_task.py`, call its only function named `*_config`, and return the configuration that it returns.
 
-    While the file runs, `from xares.task import TaskConfig` gets this module's class, even if X-ARES is installed.
+    While the file runs, `from xares.task import TaskConfig` imports this module's class, even if X-ARES is installed.
 
     Raises
     ------
@@ -159,13 +160,13 @@ def load_task_file(path: Path, encoder: Any = None) -> TaskConfig:
 
 
 def task_of(config: TaskConfig) -> EncoderTask:
-    """Turn the configuration in a user's task file into a task.
+    """Turn the configuration from a user's task file into a task.
 
     Raises
     ------
     SettingsError
-        X-ARES has no such kind of task, the file changes the kind of a released task, or a setting is missing or not
-        allowed.
+        X-ARES has no such kind of task, the file changes the kind of one of X-ARES' own tasks, or a setting is missing
+        or not allowed.
     """
     name = config.name
     known = None if config.label_processor or config.merge_processor else config.released
@@ -226,7 +227,7 @@ def _kind_of(config: TaskConfig, known: EncoderTask | None) -> _Kind:
 
 
 def _stated(config: TaskConfig, known: EncoderTask | None) -> dict[str, Any]:
-    """Return the loss and metric settings that the configuration of a frame task states.
+    """Return the settings of loss and metric in the configuration of a frame task.
 
     `known` is our version of the task if the file is one of X-ARES' own; its values must then be those of X-ARES.
     """
@@ -281,7 +282,7 @@ class _Logger:
 
 @contextmanager
 def _stand_ins() -> Iterator[None]:
-    """Replace `xares.task` (and `loguru`, if missing) by our modules, and restore the originals after the block."""
+    """Replace `xares.task` (and `loguru`, if it is missing) by our modules during the `with` block."""
     modules = {name: ModuleType(name) for name in ("xares", "xares.task")}
     modules["xares"].__path__ = []
     modules["xares.task"].TaskConfig = TaskConfig  # type: ignore[attr-defined]

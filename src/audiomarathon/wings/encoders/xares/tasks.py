@@ -1,4 +1,4 @@
-"""The tasks of X-ARES, read from tasks.toml; find them by name."""
+"""The tasks of X-ARES, read from tasks.toml, and functions that find them by name."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from audiomarathon.wings.encoders.xares.task import EncoderTask, LabelRule, Reci
 from audiomarathon.wings.encoders.xares.task_config import TaskConfig, kind_of, load_task_file, task_of
 
 DOMAINS = ("speech", "environment", "music")
-#: The classes of tasks, by their name in tasks.toml.
+#: {name in tasks.toml: class of the task}.
 KINDS = {task_class.kind: task_class for task_class in (EncoderTask, CaptionedTask, FramedTask, GradedTask, SpokenTask)}
 
 
@@ -36,7 +36,7 @@ _RULES: Mapping[str, LabelRule] = {"gender()": _gender, "broadcast()": _broadcas
 
 
 def _task(name: str, facts: dict[str, Any]) -> EncoderTask:
-    """Return the task `name` of X-ARES, made of its entry in tasks.toml; the top of that file explains the fields."""
+    """Make the task `name` of X-ARES from its fields in tasks.toml; the top of that file explains the fields."""
     label, classes = facts.pop("label"), facts.pop("classes")
     splits, folds, tars = facts.pop("splits", ""), facts.pop("folds", []), facts.pop("tars", "")
     by_split = dict(zip(("train", "valid", "test"), (f"{split}*.tar" for split in splits.split()), strict=False))
@@ -69,7 +69,7 @@ TASKS = _read()
 
 
 def named(names: Sequence[str], encoder: Any = None) -> list[EncoderTask]:
-    """Return the encoder tasks with these names.
+    """Return the encoder tasks that these names stand for.
 
     A name is a task's key, name, formal name or file name in X-ARES; a domain; "private"; "all" (all public tasks); or
     the path of a user's task file. The functions in such a file get the encoder, since labels of frames depend on the
@@ -97,7 +97,7 @@ def named(names: Sequence[str], encoder: Any = None) -> list[EncoderTask]:
 
 
 def equipped(task: EncoderTask, *, llm: str = "", tokenizer: str = "") -> EncoderTask:
-    """Return the task with a causal LM or a tokenizer set, if it uses one.
+    """Return the task with a causal LM or a tokenizer set, if it is of a kind that uses one.
 
     The names are given as arguments, or in $XARES_LLM and $XARES_TOKENIZER.
     """
@@ -116,9 +116,10 @@ def _one(word: str) -> EncoderTask:
 
 
 def config_in(file: Path, encoder: Any = None) -> TaskConfig:
-    """Return the configuration in a task file; if it is one of X-ARES' own files, `released` is set to our task.
+    """Return the configuration in a task file; for one of X-ARES' own files, its `released` is our version of the task.
 
-    X-ARES' own file is recognised by the task's name, Zenodo record and tars, and by whether it has a label processor.
+    X-ARES' own files are recognised by the task's name, Zenodo record and tars, and by whether they have a label
+    processor.
     """
     config = load_task_file(file, encoder)
     ours = next(
@@ -131,7 +132,7 @@ def config_in(file: Path, encoder: Any = None) -> TaskConfig:
 
 
 def config_of(name: str, encoder: Any = None) -> TaskConfig:
-    """Return the configuration that X-ARES has for a released task."""
+    """Return the configuration, as X-ARES writes it, of one of X-ARES' own tasks."""
     task, recipe = _one(name), _one(name).recipe
     roles = {} if task.folds else {f"{role}_split": glob.removesuffix("*.tar") for role, glob in task.globs.items()}
     kind = kind_of(task)

@@ -1,4 +1,4 @@
-"""The encoder follows X-ARES' interface, and hears pitch."""
+"""Check that the encoder follows X-ARES' interface, and that its features show pitch."""
 
 import torch
 

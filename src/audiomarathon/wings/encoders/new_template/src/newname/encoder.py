@@ -9,7 +9,7 @@ from audiomarathon.encoders import EncoderSpec
 
 
 class NewNameEncoder(torch.nn.Module):
-    """The name must end in Encoder, as X-ARES asks."""
+    """A log-mel spectrogram as an encoder. X-ARES requires that the name of the class ends in Encoder."""
 
     sampling_rate, output_dim, hop_size_in_ms = 16_000, 64, 10
     mel: torch.Tensor
@@ -21,7 +21,10 @@ class NewNameEncoder(torch.nn.Module):
         self.register_buffer("window", torch.hann_window(400))
 
     def forward(self, audio: torch.Tensor) -> torch.Tensor:
-        """Turn float32 `[B, T]` into `[B, T', 64]`; zeros at the edges keep a clip the same alone and in a batch."""
+        """Turn float32 audio `[B, T]` into features `[B, T', 64]`.
+
+        Edges are padded with zeros, so that a clip gets the same features alone and in a batch.
+        """
         spectrum = torch.stft(audio, 400, 160, window=self.window, pad_mode="constant", return_complex=True)
         return (self.mel @ spectrum.abs().square() + 1e-6).log().transpose(1, 2)
 
