@@ -5,7 +5,9 @@ A builder a task, each of which writes the task's own folder and returns it; `bu
 
 from __future__ import annotations
 
+import functools
 import hashlib
+import io
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -27,11 +29,17 @@ AGES = {
 }  # fmt: skip
 
 
-def write_clip(path: Path, *, rate: int = RATE, seconds: float = 1.0, hertz: float = 440.0) -> Path:
-    """Write a tone, as WAV or FLAC by the path's suffix."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+@functools.lru_cache(maxsize=64)  # tests write the same few clips thousands of times
+def _tone(rate: int, seconds: float, hertz: float, form: str) -> bytes:
     time = np.arange(int(rate * seconds)) / rate
-    soundfile.write(path, 0.1 * np.sin(2 * np.pi * hertz * time), rate)
+    soundfile.write(stream := io.BytesIO(), 0.1 * np.sin(2 * np.pi * hertz * time), rate, format=form)
+    return stream.getvalue()
+
+
+def write_clip(path: Path, *, rate: int = RATE, seconds: float = 1.0, hertz: float = 440.0) -> Path:
+    """Write a tone in the format that the path's suffix names."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(_tone(rate, seconds, hertz, path.suffix[1:]))
     return path
 
 
