@@ -1,13 +1,11 @@
 """Small raw corpora in the layouts in which the ten are published, for the builders of `Segment/`.
 
-Audio is made by a `voice`: :class:`Noise`, or :class:`Recordings`, which hands out successive seconds of the real
-recordings under `tests/data`. No two clips of a corpus are alike. Clips last about a second, so builds in tests ask for
-seconds where a user gets minutes.
+No two clips of a corpus are alike. Clips last about a second, so builds in tests ask for seconds where a user gets
+minutes.
 """
 
 from __future__ import annotations
 
-import functools
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -17,9 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import soundfile
-from real_recordings import RECORDINGS
 
-from audiomarathon.audio.decode import decode
 from audiomarathon.cli.segment import door
 
 
@@ -29,39 +25,14 @@ class Noise:
     def __init__(self) -> None:
         self.made = 0
 
-    def samples(self, frames: int) -> np.ndarray:
-        self.made += 1
-        return (np.random.default_rng(self.made).uniform(-0.5, 0.5, frames) * 32_767).astype(np.int16)
-
     def write(self, path: Path, *, rate: int = 16_000, channels: int = 1, seconds: float = 0.0, **form: str) -> Path:
         """Write the next clip, about a second unless said otherwise."""
         path.parent.mkdir(parents=True, exist_ok=True)
         frames = round(rate * (seconds or 0.8 + 0.05 * (self.made % 9)))
-        samples = self.samples(frames)
+        self.made += 1
+        samples = (np.random.default_rng(self.made).uniform(-0.5, 0.5, frames) * 32_767).astype(np.int16)
         soundfile.write(path, np.stack([samples] * channels, axis=1), rate, **form)
         return path
-
-
-@functools.cache
-def recorded() -> np.ndarray:
-    """All real recordings, one after the other, at 16 kHz."""
-    return np.concatenate([decode(file, 16_000) for file in sorted(RECORDINGS.rglob("*.ogg"))])
-
-
-class Recordings(Noise):
-    """Successive pieces of real music, ambience and speech."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.audio = recorded()
-        self.position = 0
-
-    def samples(self, frames: int) -> np.ndarray:
-        self.made += 1
-        piece = self.audio[self.position : self.position + frames]
-        self.position += frames
-        assert len(piece) == frames, "the recordings are used up"
-        return (piece * 32_767).clip(-32_768, 32_767).astype(np.int16)
 
 
 def tau(root: Path, voice: Noise) -> list[str]:
@@ -161,8 +132,7 @@ def desed(root: Path, voice: Noise) -> list[str]:
             lines.append(f"{name}\t0.400\t0.800\t{EVENTS[(number // 3) % 10]}")
     voice.write(root / "dataset" / "audio" / "validation" / "Ysilent.wav", rate=44_100, seconds=0.9)
     lines.append("Ysilent.wav\t\t\t")
-    table = root / "dataset" / "metadata" / "validation" / "validation.tsv"
-    table.parent.mkdir(parents=True)
+    (table := root / "dataset" / "metadata" / "validation" / "validation.tsv").parent.mkdir(parents=True)
     table.write_text("\n".join(lines) + "\n")
     return [str(root / "dataset")]
 
@@ -189,13 +159,9 @@ def race(root: Path, voice: Noise) -> list[str]:
     for number, folder in enumerate(("high", "high", "middle")):
         place = root / "RACE" / "test" / folder
         place.mkdir(parents=True, exist_ok=True)
-        passage = {
-            "article": f"Passage {number}. " + "It goes on. " * 5,
-            "questions": ["What goes on?", "Why?"],
-            "options": [["It.", "He.", "She.", "They."], ["A reason.", "No reason.", "Both.", "Neither."]],
-            "answers": ["A", "D"],
-            "id": f"{folder}{number}.txt",
-        }
+        options = [["It.", "He.", "She.", "They."], ["A reason.", "No reason.", "Both.", "Neither."]]
+        passage = {"article": f"Passage {number}. " + "It goes on. " * 5, "questions": ["What goes on?", "Why?"]}
+        passage |= {"options": options, "answers": ["A", "D"], "id": f"{folder}{number}.txt"}
         (place / f"{number}.txt").write_text(json.dumps(passage))
     spoken = voice.write(root / "spoken.wav", rate=22_050, seconds=4.0)
     return [str(root / "RACE" / "test"), "--tts", f"sh -c 'test -s {{text}} && cp {spoken} {{out}}'"]

@@ -90,8 +90,7 @@ def labelled(row: Mapping[str, Any]) -> list[str]:
     return [f"({letter}) {text}" for letter, text in zip(LETTERS, row["options"], strict=False)]
 
 
-COLUMNS = [row | dict.fromkeys(["choice_2", "choice_3"], "") | {f"choice_{n}": text for n, text in enumerate(row["options"])}
-           for row in ROWS]  # fmt: skip
+COLUMNS = [row | {f"choice_{n}": [*row["options"], "", ""][n] for n in range(4)} for row in ROWS]
 SHAPES: dict[str, tuple[list[dict[str, Any]], dict[str, Any]]] = {
     "a list": (ROWS, {}),
     "JSON lines": (ROWS, {"rows": "sounds.jsonl"}),
