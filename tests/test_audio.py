@@ -90,13 +90,13 @@ FORMATS += [("ogg", {}), ("ogg", OPUS)]
 
 
 @pytest.mark.parametrize(("ending", "options"), FORMATS)
-@pytest.mark.parametrize(("rate", "channels"), [(48_000, 1), (16_000, 2), (48_000, 2)])
+@pytest.mark.parametrize(("rate", "channels"), [(16_000, 2), (48_000, 1)])
 def test_decode_gives_the_same_samples_as_librosa(
     tmp_path: Path, ending: str, options: dict[str, str], rate: int, channels: int
 ) -> None:
     librosa = pytest.importorskip("librosa")
-    path = write(tmp_path / f"a.{ending}", sweep(1.5, rate, channels), rate, **options)
-    for wanted in (16_000, 24_000, 44_100):
+    path = write(tmp_path / f"a.{ending}", sweep(0.5, rate, channels), rate, **options)
+    for wanted in (16_000, 44_100):
         np.testing.assert_array_equal(decode(path, wanted), librosa.load(path, sr=wanted)[0])
 
 
@@ -105,7 +105,7 @@ def test_decode_gives_the_same_samples_as_librosa(
     rate=st.sampled_from([8_000, 11_025, 16_000, 22_050, 32_000, 44_100, 48_000, 96_000]),
     wanted=st.integers(4_000, 96_000),
     channels=st.integers(1, 8),
-    frames=st.integers(1, 80_000),
+    frames=st.integers(1, 20_000),
 )
 def test_decode_keeps_the_duration_within_a_sample_at_any_rate(
     tmp_path: Path, rate: int, wanted: int, channels: int, frames: int
@@ -141,10 +141,10 @@ def test_decode_imports_neither_librosa_nor_torch() -> None:
 
 @pytest.mark.parametrize(("ending", "options"), FORMATS)
 def test_probe_and_decode_agree_on_the_length_of_a_clip(tmp_path: Path, ending: str, options: dict[str, str]) -> None:
-    path = write(tmp_path / f"a.{ending}", sweep(2.5, 48_000, 2), 48_000, **options)
+    path = write(tmp_path / f"a.{ending}", sweep(0.5, 48_000, 2), 48_000, **options)
     floats = options.get("subtype") in ("FLOAT", "DOUBLE")
-    assert probe(path) == ClipInfo(2.5, 48_000, 2, 120_000, ending.upper(), floats)
-    assert len(decode(path, 48_000)) == 120_000
+    assert probe(path) == ClipInfo(0.5, 48_000, 2, 24_000, ending.upper(), floats)
+    assert len(decode(path, 48_000)) == 24_000
 
 
 @pytest.mark.parametrize("rate", [8_000, 11_025, 16_000, 22_050, 24_000, 32_000, 44_100, 48_000])
@@ -267,10 +267,10 @@ def test_a_text_file_is_refused_as_not_audio(tmp_path: Path, name: str) -> None:
     assert_refused(path, "not audio")
 
 
-@pytest.mark.parametrize("keep", [0.3, 0.9, 0.999])
+@pytest.mark.parametrize("keep", [0.5, 0.999])
 @pytest.mark.parametrize(("ending", "options"), [*FORMATS, ("aiff", {})])
 def test_a_truncated_clip_is_refused(tmp_path: Path, ending: str, options: dict[str, str], keep: float) -> None:
-    path = cut(write(tmp_path / f"a.{ending}", sweep(2.0, 48_000, 2), 48_000, **options), keep)
+    path = cut(write(tmp_path / f"a.{ending}", sweep(0.5, 48_000, 2), 48_000, **options), keep)
     assert_refused(path, "truncated", also_by_probe=ending not in ("flac", "mp3"))  # whose header does not show it
 
 

@@ -93,7 +93,7 @@ def test_the_judge_command_names_a_sample_whose_reference_lacks_a_field(tmp_path
     assert "sample 1-p1" in one_error(said)
 
 
-def test_file_names_made_from_labels_never_leave_the_output_folder(runs: Path, tmp_path: Path) -> None:
+def test_file_names_made_from_labels_never_leave_the_output_folder(runs: Path, tmp_path: Path, undrawn: None) -> None:
     for name in ("../../out", "/etc/out", ".bashrc", "a\0b", "x" * 300, "..", ""):
         assert Path(file_name(name)).name == file_name(name)
         assert not file_name(name).startswith(".")

@@ -187,12 +187,12 @@ def test_an_existing_control_is_not_overwritten_and_a_partial_one_not_kept(root:
 
 
 def test_the_embedded_model_scores_on_the_event_control_and_not_on_silence(tmp_path: Path) -> None:
-    """Cut to 30 s around the event its score stays; on silence it falls to chance or below."""
+    """Cut to 10 s around the event its score stays; on silence it falls to chance or below."""
     root = generate(tmp_path / "mini", tasks=["desed"], progress=False, limit=4)
-    arguments = ["--durations", "30", "--control", "audio,silence", "--data", root, "-o", tmp_path / "controls"]
+    arguments = ["--durations", "10", "--control", "audio,silence", "--data", root, "-o", tmp_path / "controls"]
     assert call("data", "controls", "desed", *arguments)[0] == 0
     scores = {}
-    for name in ("30s", "30s-silence"):
+    for name in ("10s", "10s-silence"):
         results = tmp_path / "results" / name
         run = {"data": str(tmp_path / "controls" / name), "results": results, "timing": False, "device": "cpu"}
         (result,) = audiomarathon.evaluate("desed", model="embedded", **run)
@@ -202,16 +202,16 @@ def test_the_embedded_model_scores_on_the_event_control_and_not_on_silence(tmp_p
         assert json.loads((result.folder / "run.json").read_text())["control"]["kind"] == kind
         records = records_in(result.folder)
         assert {record["control"] for record in records} == {kind}
-    assert scores["30s"] >= 0.7
-    assert scores["30s-silence"] <= 0.3
+    assert scores["10s"] >= 0.7
+    assert scores["10s-silence"] <= 0.3
     with pytest.raises(RecordError, match=r"another run .*control"):
-        audiomarathon.evaluate("desed", model="embedded", **{**run, "data": str(tmp_path / "controls" / "30s")})
+        audiomarathon.evaluate("desed", model="embedded", **{**run, "data": str(tmp_path / "controls" / "10s")})
     runs = control_runs([tmp_path / "results"]).frame
     heard = [*zip(runs["heard"], runs["seconds"], runs["chance"], strict=True)]
-    assert heard == [("audio", 30, 0.25), ("silence", 30, 0.25)]
+    assert heard == [("audio", 10, 0.25), ("silence", 10, 0.25)]
     succeed("data", "plot-controls", tmp_path / "results", "-o", tmp_path / "plot.png")
     assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
-    assert probe(next((tmp_path / "controls" / "30s").rglob("*.wav"))).seconds == 30
+    assert probe(next((tmp_path / "controls" / "10s").rglob("*.wav"))).seconds == 10
 
 
 def test_a_control_being_written_by_another_process_is_refused(root: Path, tmp_path: Path) -> None:

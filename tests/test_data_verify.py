@@ -177,7 +177,7 @@ def test_a_task_with_only_broken_clips_has_zero_hours(root: Path, tmp_path: Path
 
 @pytest.mark.parametrize(("file", "key"), [("Vox_age.py", "vox_age"), ("analyse_all.py", "librispeech")])
 def test_each_duration_script_measures_the_task_in_its_file_name(
-    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: Any, file: str, key: str
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: Any, undrawn: None, file: str, key: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
     code, out, _err = script(ROOT / "analyse_audio_duration" / file, "--data", root)

@@ -230,7 +230,7 @@ def test_frame_ridge_with_a_threshold_equals_a_plain_grid_search(average: str, m
 def test_the_published_frame_probe_equals_the_original(average: str, positive: float, batch: int) -> None:
     frames, active = random_frames(2, LENGTHS)
     longer = [np.pad(labels, ((0, place % 7), (0, 0)), constant_values=True) for place, labels in enumerate(active)]
-    recipe = Recipe(batch=batch, epochs=20, lr=0.05)
+    recipe = Recipe(batch=batch, epochs=10, lr=0.05)
     given = Framed(
         [clip_frames.astype(np.float16) for clip_frames in frames], longer, np.array(PARTS), 4, average == "macro"
     )
@@ -263,9 +263,9 @@ def test_the_published_frame_probe_equals_the_original(average: str, positive: f
             return segment_f1(*clips, 4, average), clips
 
         best = (-1.0, 0.0)
-        for epoch in range(20):
+        for epoch in range(10):
             order = [rows["train"][i] for i in torch.randperm(8, generator=generator)]
-            adam.param_groups[0]["lr"] = learning_rate(0.05, epoch, 20)
+            adam.param_groups[0]["lr"] = learning_rate(0.05, epoch, 10)
             for start in range(0, 8, batch):
                 x, y = padded(order[start : start + batch])
                 adam.zero_grad()
@@ -275,7 +275,7 @@ def test_the_published_frame_probe_equals_the_original(average: str, positive: f
                 best, tested = (now, scored("test")[0]), scored("test")[1]
         ours = f1(counts_by_seed[place].sum(axis=0) if average == "macro" else counts_by_seed[place].sum(axis=(0, 1)))
         assert np.nan_to_num(ours).mean() == pytest.approx(best[1], abs=1e-9)
-        assert best[1] > 0.3
+        assert best[1] > 0.2
         for clip, counts in enumerate(counts_by_seed[place]):
             cut = [segments(each[clip].astype(bool), 4) for each in tested]
             assert counts.tolist() == counts_of(cut[0], cut[1]).tolist()

@@ -224,6 +224,7 @@ def test_a_user_task_file_with_transcripts_runs_from_data_to_scores(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("audiomarathon.wings.encoders.probing.recognition.RATES", (0.1,))
+    monkeypatch.setattr("audiomarathon.wings.encoders.probing.recognition.STEPS", 100)
     rng, clips = np.random.default_rng(4), list[tuple[str, Any, np.ndarray]]()
     for number, words in enumerate(["AB", "BA", "A", "B", "ABA", "BAB"] * 3):
         parts = [(0.2 * i, 0.2 * i + 0.16, (100, 300)["AB".index(letter)], 0.5) for i, letter in enumerate(words)]

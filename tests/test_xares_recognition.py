@@ -97,7 +97,7 @@ def test_a_text_encoded_as_ctc_letters_is_decoded_without_loss() -> None:
 
 
 def test_the_ctc_probe_learns_to_read_letters_from_frames(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recognition, "STEPS", 100)
+    monkeypatch.setattr(recognition, "STEPS", 60)
     task, said = task_of(), list[str]()
     root, encoder = write_speech(tmp_path), from_module(PitchEncoder())
     results = results_of(root, tmp_path / "results", encoder, task, say=said.append)

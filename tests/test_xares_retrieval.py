@@ -90,7 +90,7 @@ def test_trained_retrieval_towers_rank_clips_as_a_plain_reference_does(valid: li
         [torch.randint(0, 40, (int(n),), generator=rng) for n in torch.randint(3, 9, (2,), generator=rng)]
         for _ in clips
     ]
-    recipe, rows = Recipe(batch=5, epochs=3, lr=1e-3), ([*range(8)], valid, [11, 12, 13])
+    recipe, rows = Recipe(batch=5, epochs=2, lr=1e-3), ([*range(8)], valid, [11, 12, 13])
     (test_ranks,) = trained_towers(clips, captions, rows, 60, recipe, [42])
 
     torch.manual_seed(42)
@@ -113,8 +113,8 @@ def test_trained_retrieval_towers_rank_clips_as_a_plain_reference_does(valid: li
             for place, its in enumerate(caption_pairs)
         ]
 
-    for epoch in range(3):
-        adam.param_groups[0]["lr"] = learning_rate(1e-3, epoch, 3)
+    for epoch in range(2):
+        adam.param_groups[0]["lr"] = learning_rate(1e-3, epoch, 2)
         for drawn in torch.split(torch.randperm(16, generator=order), 5):
             batch = [pairs[place] for place in drawn]
             adam.zero_grad()
@@ -182,7 +182,7 @@ def test_figures_of_both_retrieval_directions_equal_values_by_hand() -> None:
 
 
 def test_the_standard_protocol_tests_on_the_part_that_the_release_calls_valid(tmp_path: Path, tokenizer: str) -> None:
-    task = task_of(tokenizer, epochs=3)
+    task = task_of(tokenizer, epochs=2)
     results = results_of(
         write_clotho(tmp_path), tmp_path / "results", from_module(BandsEncoder()), task, seeds=(42, 43)
     )
