@@ -90,26 +90,20 @@ def real_qwen2_audio(folder: Path) -> Path:
     tokenizer.add_tokens(["<|AUDIO|>", "<|audio_bos|>", "<|audio_eos|>"], special_tokens=True)
     torch.manual_seed(0)
     text.resize_token_embeddings(len(tokenizer), mean_resizing=False)
-    shape = (
+    shape = {name: getattr(encoder.config, name) for name in (
         "d_model", "encoder_attention_heads", "encoder_ffn_dim", "encoder_layers", "num_mel_bins",
         "max_source_positions",
-    )  # fmt: skip
-    model = Qwen2AudioForConditionalGeneration(
-        Qwen2AudioConfig(
-            audio_config={"model_type": "qwen2_audio_encoder"}
-            | {name: getattr(encoder.config, name) for name in shape},
-            text_config=text.config.to_dict(),
-            audio_token_index=tokenizer.convert_tokens_to_ids("<|AUDIO|>"),
-        )
-    )
+    )}  # fmt: skip
+    heard = tokenizer.convert_tokens_to_ids("<|AUDIO|>")
+    audio = {"model_type": "qwen2_audio_encoder"} | shape
+    config = Qwen2AudioConfig(audio_config=audio, text_config=text.config.to_dict(), audio_token_index=heard)
+    model = Qwen2AudioForConditionalGeneration(config)
     model.model.audio_tower.load_state_dict(encoder.state_dict())
     model.model.language_model.load_state_dict(text.model.state_dict())
     del model.lm_head  # it is the embeddings
     model.half().save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-    WhisperFeatureExtractor(feature_size=encoder.config.num_mel_bins, return_attention_mask=True).save_pretrained(
-        folder
-    )
+    WhisperFeatureExtractor(shape["num_mel_bins"], return_attention_mask=True).save_pretrained(folder)
     return folder
 
 

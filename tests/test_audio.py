@@ -3,8 +3,6 @@ import functools
 import io
 import os
 import struct
-import subprocess
-import sys
 import tracemalloc
 from pathlib import Path
 
@@ -62,18 +60,12 @@ def without_xing_header(path: Path) -> Path:
 # --- decoding ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_wav_decoded_at_its_native_rate_keeps_every_sample(tmp_path: Path) -> None:
-    samples = np.array([0.0, 0.5, -0.25, 1.0, -1.0], np.float32)
-    decoded = decode(write(tmp_path / "a.wav", samples, 16_000, subtype="FLOAT"), 16_000)
-    assert decoded.dtype == np.float32
-    np.testing.assert_array_equal(decoded, samples)
-
-
-def test_channels_are_averaged_to_mono(tmp_path: Path) -> None:
-    three = np.array([[0.3, 0.6, -0.3], [0.9, 0.0, 0.0]], np.float32)
-    two = np.array([[0.5, -0.25], [1.0, 0.0]], np.float32)
-    assert decode(write(tmp_path / "3.wav", three, 8_000, subtype="FLOAT"), 8_000) == pytest.approx([0.2, 0.3])
-    assert decode(write(tmp_path / "2.wav", two, 8_000, subtype="FLOAT"), 8_000) == pytest.approx([0.125, 0.5])
+def test_a_wav_decoded_at_its_native_rate_keeps_every_sample_and_averages_channels(tmp_path: Path) -> None:
+    for rows, expected in (([0.0, 0.5, -0.25, 1.0, -1.0], [0.0, 0.5, -0.25, 1.0, -1.0]),
+                           ([[0.5, -0.25], [1.0, 0.0]], [0.125, 0.5]),
+                           ([[0.3, 0.6, -0.3], [0.9, 0.0, 0.0]], [0.2, 0.3])):  # fmt: skip
+        decoded = decode(write(tmp_path / "a.wav", np.array(rows, np.float32), 8_000, subtype="FLOAT"), 8_000)
+        assert (decoded.tolist(), decoded.dtype) == (pytest.approx(expected), np.float32)
 
 
 def test_resampling_keeps_an_audible_tone_and_removes_one_above_the_nyquist_limit(tmp_path: Path) -> None:
@@ -130,12 +122,6 @@ def test_decode_memory_depends_on_the_mono_output_and_not_on_the_source(tmp_path
     assert peak < 15_000_000
 
 
-def test_decode_imports_neither_librosa_nor_torch() -> None:
-    program = "import sys, audiomarathon.audio.decode; print({'librosa', 'numba', 'torch'} & set(sys.modules))"
-    answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert answer.stdout.strip() == "set()"
-
-
 # --- probing ----------------------------------------------------------------------------------------------------------
 
 
@@ -145,12 +131,6 @@ def test_probe_and_decode_agree_on_the_length_of_a_clip(tmp_path: Path, ending: 
     floats = options.get("subtype") in ("FLOAT", "DOUBLE")
     assert probe(path) == ClipInfo(0.5, 48_000, 2, 24_000, ending.upper(), floats)
     assert len(decode(path, 48_000)) == 24_000
-
-
-@pytest.mark.parametrize("rate", [8_000, 11_025, 16_000, 22_050, 24_000, 32_000, 44_100, 48_000])
-def test_an_mp3_keeps_its_length_at_every_rate_of_the_format(tmp_path: Path, rate: int) -> None:
-    path = write(tmp_path / "a.mp3", sweep(3.0, rate), rate)
-    assert probe(path).frames == len(decode(path, rate)) == 3 * rate
 
 
 def test_tags_around_an_mp3_do_not_change_it(tmp_path: Path) -> None:
@@ -181,25 +161,22 @@ def test_a_variable_rate_mp3_without_a_xing_header_is_refused(tmp_path: Path) ->
         decode(path, 16_000)
 
 
-def test_mp3_files_joined_end_to_end_are_refused(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.mp3", sweep(2.0, 44_100), 44_100)
-    path.write_bytes(path.read_bytes() * 2)
-    assert soundfile.info(path).duration == 2.0
-    assert_refused(path, "joined from several files")
+@pytest.mark.parametrize(("ending", "reason"), [("mp3", "joined from several files"), ("ogg", "chain of OGG streams")])
+def test_files_joined_end_to_end_are_refused(tmp_path: Path, ending: str, reason: str) -> None:
+    """libsndfile reads the first alone."""
+    path, second = (write(tmp_path / f"{n}.{ending}", sweep(n, 44_100), 44_100) for n in (2, 1))
+    path.write_bytes(path.read_bytes() + (second if ending == "ogg" else path).read_bytes())
+    assert soundfile.info(path).duration == 2.0 or len(soundfile.read(path)[0]) == 88_200
+    assert_refused(path, reason)
 
 
-def test_chained_ogg_streams_are_refused(tmp_path: Path) -> None:
-    first = write(tmp_path / "a.ogg", sweep(2.0, 44_100), 44_100)
-    second = write(tmp_path / "b.ogg", sweep(1.0, 44_100), 44_100)
-    first.write_bytes(first.read_bytes() + second.read_bytes())
-    assert len(soundfile.read(first)[0]) == 88_200
-    assert_refused(first, "chain of OGG streams")
-
-
-@pytest.mark.parametrize("seconds", [0.01, 0.3, 2.77])
-@pytest.mark.parametrize("mode", ["CONSTANT", "VARIABLE", "AVERAGE"])
-@pytest.mark.parametrize("rate", [16_000, 44_100])
-def test_an_mp3_of_any_bitrate_mode_decodes_to_full_length(
+@pytest.mark.parametrize("seconds", [0.01, 0.3])
+@pytest.mark.parametrize(
+    ("rate", "mode"),
+    [(rate, "VARIABLE") for rate in (8_000, 11_025, 16_000, 22_050, 24_000, 32_000, 44_100, 48_000)]
+    + [(rate, mode) for rate in (16_000, 44_100) for mode in ("CONSTANT", "AVERAGE")],
+)
+def test_an_mp3_of_any_rate_and_bitrate_mode_decodes_to_full_length(
     tmp_path: Path, rate: int, mode: str, seconds: float
 ) -> None:
     path = write(tmp_path / "a.mp3", sweep(seconds, rate), rate, bitrate_mode=mode, compression_level=0.5)
@@ -236,11 +213,11 @@ def assert_refused(path: Path, reason: str, also_by_probe: bool = True) -> None:
 
 
 def test_a_missing_file_a_folder_and_an_empty_file_are_refused(tmp_path: Path) -> None:
+    (empty := tmp_path / "empty.wav").touch()
     assert_refused(tmp_path / "none.wav", "does not exist")
     assert_refused(tmp_path, "is a folder")
-    (tmp_path / "empty.wav").touch()
-    assert_refused(tmp_path / "empty.wav", "0 bytes")
-    assert_refused(tmp_path / "empty.wav" / "below.wav", "cannot be read")
+    assert_refused(empty, "0 bytes")
+    assert_refused(empty / "below.wav", "cannot be read")
 
 
 def test_a_clip_without_read_permission_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -260,11 +237,10 @@ def test_a_clip_without_read_permission_is_refused(tmp_path: Path, monkeypatch: 
     assert_refused(path, "permission denied")
 
 
-@pytest.mark.parametrize("name", ["a.wav", "a.flac", "a.mp3", "a.ogg", "a.raw", "a", "a.json"])
+@pytest.mark.parametrize("name", ["a.wav", "a.mp3", "a.raw", "a", "a.json"])
 def test_a_text_file_is_refused_as_not_audio(tmp_path: Path, name: str) -> None:
-    path = tmp_path / name
-    path.write_text("RIFF" + "this is not audio " * 500)
-    assert_refused(path, "not audio")
+    (tmp_path / name).write_text("RIFF" + "this is not audio " * 500)
+    assert_refused(tmp_path / name, "not audio")
 
 
 @pytest.mark.parametrize("keep", [0.5, 0.999])
@@ -286,9 +262,10 @@ def test_a_flac_damaged_in_the_middle_is_refused(tmp_path: Path) -> None:
     assert_refused(path, "damaged or truncated", also_by_probe=False)
 
 
-@pytest.mark.parametrize("ending", ["wav", "aiff", "au"])
-@pytest.mark.parametrize("subtype", ["FLOAT", "DOUBLE"])
-@pytest.mark.parametrize("channels", [1, 2])
+@pytest.mark.parametrize(
+    ("ending", "subtype", "channels"),
+    [("wav", "FLOAT", 1), ("wav", "FLOAT", 2), ("aiff", "DOUBLE", 2), ("au", "FLOAT", 1)],
+)
 def test_16_bit_integers_stored_as_floats_are_refused(tmp_path: Path, ending: str, subtype: str, channels: int) -> None:
     samples = 32_768 * sweep(1.0, 16_000) * np.array([1, -1])[:channels]  # two channels cancel each other
     path = write(tmp_path / f"a.{ending}", samples, 16_000, subtype=subtype)
@@ -328,16 +305,12 @@ def test_an_absurd_sampling_rate_is_refused(tmp_path: Path, rate: int) -> None:
     assert_refused(path, f"absurd sampling rate of {rate} Hz")
 
 
-HEADERS = [
-    b"",
-    b"RIFF\x24\x00\x00\x00WAVEfmt \x10\x00\x00\x00\x01\x00\x01\x00",
-    b"fLaC\x00\x00\x00\x22",
-    b"OggS\x00\x02",
-]
+HEADERS = [b"", b"RIFF\x24\x00\x00\x00WAVEfmt \x10\x00\x00\x00\x01\x00\x01\x00", b"fLaC\x00\x00\x00\x22"]
+HEADERS += [b"OggS\x00\x02", b"ID3\x03\x00\x00\x00\x00\x00\x10", b"\xff\xfb\x90\x64"]
 
 
 @same_folder
-@given(header=st.sampled_from([*HEADERS, b"ID3\x03\x00\x00\x00\x00\x00\x10", b"\xff\xfb\x90\x64"]), body=st.binary())
+@given(header=st.sampled_from(HEADERS), body=st.binary())
 def test_random_bytes_raise_nothing_but_audio_errors(tmp_path: Path, header: bytes, body: bytes) -> None:
     path = tmp_path / "a.bin"
     path.write_bytes(header + body)
@@ -348,8 +321,7 @@ def test_random_bytes_raise_nothing_but_audio_errors(tmp_path: Path, header: byt
 
 @functools.cache
 def half_a_second(ending: str) -> bytes:
-    content = io.BytesIO()
-    soundfile.write(content, sweep(0.5, 16_000), 16_000, format=ending)
+    soundfile.write(content := io.BytesIO(), sweep(0.5, 16_000), 16_000, format=ending)
     return content.getvalue()
 
 
@@ -378,18 +350,13 @@ def test_pcm_conversion_rounds_to_nearest_and_clips() -> None:
 
 
 @pytest.mark.parametrize(("ending", "options"), FORMATS)
-@pytest.mark.parametrize("tag", [b"", b"TAG".ljust(128, b"\0")], ids=["", "tagged"])
-def test_decoding_a_clip_opens_it_once(tmp_path: Path, ending: str, options: dict[str, str], tag: bytes) -> None:
-    clip = write(tmp_path / f"a.{ending}", sweep(1.0, 48_000), 48_000, **options)
-    clip.write_bytes(clip.read_bytes() + tag)
-    with counting_opens() as opened:
-        assert len(decode(clip, 48_000)) == 48_000
-    assert opened == {str(clip): 1}
-
-
-def test_a_tag_appended_after_probe_is_not_decoded(tmp_path: Path) -> None:
-    clip = write(tmp_path / "clip.wav", sweep(1.0, 16_000), 16_000)
-    probe(clip)
-    with clip.open("ab") as file:
-        file.write(b"TAG".ljust(128, b"\0"))
-    assert len(decode(clip, 16_000)) == 16_000
+def test_decoding_a_clip_opens_it_once_also_if_a_tag_was_appended_after_probe(
+    tmp_path: Path, ending: str, options: dict[str, str]
+) -> None:
+    clip = write(tmp_path / f"a.{ending}", sweep(0.5, 48_000), 48_000, **options)
+    for tag in (b"", b"TAG".ljust(128, b"\0")):
+        clip.write_bytes(clip.read_bytes() + tag)
+        with counting_opens() as opened:
+            assert len(decode(clip, 48_000)) == 24_000
+        assert opened == {str(clip): 1}
+        probe(clip)
