@@ -45,14 +45,16 @@ def fetch(source: Path, root: Path, *keys: str, **more: object) -> list[download
     return download.download(tasks, open_source(source), root, **more)
 
 
+def needed(source: Path) -> dict[str, str]:
+    return {name: content for name, content in tree(source, manifest=False).items() if "not-needed" not in name}
+
+
 @pytest.mark.parametrize("name", ["folder", "a.zip", "a.tar.gz"])
 def test_all_tasks_can_be_copied_from_a_folder_or_an_archive(name: str, source: Path, tmp_path: Path) -> None:
     taken = source if name == "folder" else packed(source, tmp_path / name)
     output = succeed("data", "download", "all", "--from", taken, "--data", tmp_path / "root")
     assert "licence: CC0-1.0" in output
-    whole = tree(source, manifest=False)
-    del whole["set/TAU/not-needed.bin"]
-    assert tree(tmp_path / "root", manifest=False) == whole
+    assert tree(tmp_path / "root", manifest=False) == needed(source)
     assert call("data", "verify", "all", "--data", tmp_path / "root")[0] == 0
 
 
@@ -71,9 +73,7 @@ def test_a_download_with_a_limit_fetches_only_the_samples_of_a_run_with_it(sourc
     assert len(list(root.rglob("*.wav"))) in (17, 18)  # the questions of race may share their passage
     assert call("data", "verify", "all", "--data", root)[0] == 0
     fetch(source, root)
-    whole = tree(source, manifest=False)
-    del whole["set/TAU/not-needed.bin"]
-    assert tree(root, manifest=False) == whole
+    assert tree(root, manifest=False) == needed(source)
     assert call("data", "verify", "all", "--data", root)[0] == 0
 
 
@@ -199,13 +199,6 @@ def test_a_zip_that_understates_a_file_size_is_refused(source: Path, tmp_path: P
         download.download([get_task("vesus")], stub, tmp_path / "root")
 
 
-def test_a_torn_tar_is_refused(source: Path, tmp_path: Path) -> None:
-    taken = packed(source, tmp_path / "a.tar.gz")
-    taken.write_bytes(taken.read_bytes()[:-2000])
-    with pytest.raises(DataError, match="damaged"):
-        fetch(taken, tmp_path / "root", "vesus")
-
-
 # What stands in the way -----------------------------------------------------------------------------------------
 
 
@@ -216,18 +209,13 @@ def test_too_little_space_stops_a_download(source: Path, tmp_path: Path, monkeyp
     assert not list((tmp_path / "root").rglob("*.wav"))
 
 
-def test_a_task_that_is_already_elsewhere_in_the_data_folder_is_not_downloaded_again(
-    source: Path, tmp_path: Path
-) -> None:
-    BUILDERS["vesus"](tmp_path / "root" / "mine")
-    with pytest.raises(DataError, match=r"vesus: is already in .*mine"):
-        fetch(source, tmp_path / "root", "vesus")
-
-
-def test_a_task_missing_from_the_source_is_refused(tmp_path: Path) -> None:
+def test_a_task_missing_from_the_source_or_already_elsewhere_in_the_data_folder_is_refused(tmp_path: Path) -> None:
     BUILDERS["vesus"](tmp_path / "set")
     with pytest.raises(DataError, match=r"tau: is not in .*set$"):
         fetch(tmp_path / "set", tmp_path / "root", "tau")
+    BUILDERS["vesus"](tmp_path / "root" / "mine")
+    with pytest.raises(DataError, match=r"vesus: is already in .*mine"):
+        fetch(tmp_path / "set", tmp_path / "root", "vesus")
 
 
 @pytest.mark.parametrize(
@@ -261,10 +249,9 @@ class Hub:
         for path in sorted(path for path in self.folder.rglob("*") if path.is_file()):
             content = path.read_bytes()
             oid = hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
+            lfs = {"size": len(content), "oid": hashlib.sha256(content).hexdigest(), "pointerSize": 1}
             facts = {"path": path.relative_to(self.folder).as_posix(), "size": len(content), "oid": oid}
-            if path.suffix == ".wav":
-                facts["lfs"] = {"size": len(content), "oid": hashlib.sha256(content).hexdigest(), "pointerSize": 1}
-            entries.append(RepoFile(**facts))
+            entries.append(RepoFile(**facts, lfs=lfs if path.suffix == ".wav" else None))
         return entries
 
     def hf_hub_download(self, name: str, path: str, *, repo_type: str, revision: str, local_dir: Path) -> str:
@@ -293,15 +280,12 @@ def test_a_file_whose_hash_is_not_the_hubs_is_not_kept(spoilt: str, source: Path
     assert not list(tmp_path.rglob(spoilt))
 
 
-def answered(kind: type[HfHubHTTPError], status: int) -> HfHubHTTPError:
-    error = kind.__new__(kind)  # its arguments change from version to version
-    error.response = SimpleNamespace(status_code=status)
-    return error
-
-
 def test_a_hub_failure_is_one_error_line(source: Path, tmp_path: Path) -> None:
+    error = HfHubHTTPError.__new__(HfHubHTTPError)  # its arguments change from version to version
+    error.response = SimpleNamespace(status_code=429)
+
     def fails(*_: object, **__: object) -> str:
-        raise answered(HfHubHTTPError, 429)
+        raise error
 
     hub = Hub(source)
     hub.hf_hub_download = fails  # type: ignore[method-assign]

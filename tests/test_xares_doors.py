@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from test_probing_runs import made
@@ -60,16 +62,12 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("XARES_ENV_ROOT", "AUDIOMARATHON_ENCODER_DATA"):
         monkeypatch.delenv(name, raising=False)
     (tmp_path / "level_encoder.py").write_text(ENCODER)
-    made(tmp_path / "env")
-    (tmp_path / "env" / "hums").mkdir()
-    for tar in (tmp_path / "env" / "tones").iterdir():
-        (tmp_path / "env" / "hums" / tar.name).write_bytes(tar.read_bytes())
+    shutil.copytree(made(tmp_path / "env") / "tones", tmp_path / "env" / "hums")
     write_task(tmp_path, "tones", "Tones", 30)
     write_task(tmp_path, "hums", "A hum", 10, "private=True, do_knn=False, epochs=60")
-    write_task(tmp_path, "lost", "Lost", 10)
-    write_task(tmp_path, "away", "Away", 10, "private=True")
-    write_task(tmp_path, "off", "Off", 10, "disabled=True")
-    write_task(tmp_path, "frames", "Frames", 10, "task_type='frame'")
+    others = {"lost": "", "away": "private=True", "off": "disabled=True", "frames": "task_type='frame'"}
+    for name, more in others.items():
+        write_task(tmp_path, name, name, 10, more)
     return tmp_path
 
 
@@ -126,8 +124,15 @@ def test_tasks_run_in_parallel_and_a_killed_process_does_not_stop_the_others(pla
     kill = "import multiprocessing, os\nif multiprocessing.parent_process():\n    os.kill(os.getpid(), 9)\n"
     (place / "hums_task.py").write_text(kill + (place / "hums_task.py").read_text())
     command = [
-        sys.executable, "-m", "xares.run", "--max-jobs", "9", "level_encoder.py", "hums_task.py", "tones_task.py",
-    ]  # fmt: skip
+        sys.executable,
+        "-m",
+        "xares.run",
+        "--max-jobs",
+        "9",
+        "level_encoder.py",
+        "hums_task.py",
+        "tones_task.py",
+    ]
     env = os.environ | {"PYTHONPATH": f"{DOORS}:{ROOT / 'src'}"}
     done = subprocess.run(command, env=env, text=True, capture_output=True, check=False)
     assert done.returncode == 1
@@ -196,20 +201,16 @@ def test_code_examples_of_the_x_ares_readme_run(place: Path, monkeypatch: pytest
     readme = (DOORS / "README.md").read_text()
     imports = re.findall(r"^>>> (from .*)$", readme, re.MULTILINE)
     monkeypatch.syspath_prepend(DOORS)
-    for name in [module for module in sys.modules if module.partition(".")[0] in ("xares", "tasks", "example")]:
-        monkeypatch.delitem(sys.modules, name)
-    before, namespace = {*sys.modules}, dict[str, Any]()
-    try:
+    others = {
+        name: module for name, module in sys.modules.items() if name.split(".")[0] not in ("xares", "tasks", "example")
+    }
+    namespace = dict[str, Any]()
+    with patch.dict(sys.modules, others, clear=True):
         for line in imports:
             exec(line, namespace)
-    finally:
-        for name in {*sys.modules} - before:
-            if name.partition(".")[0] in ("xares", "tasks", "example"):
-                del sys.modules[name]
     assert len(imports) == 5
-    task = namespace["XaresTask"](
-        config=namespace["asvspoof2015_config"](encoder=load_encoder("level_encoder.py").module)
-    )
+    config = namespace["asvspoof2015_config"](encoder=load_encoder("level_encoder.py").module)
+    task = namespace["XaresTask"](config=config)
     assert (task.task.key, task.root, task.encoder.name) == ("xares/asvspoof2015", Path("env"), "LevelEncoder")
     assert namespace["evaluate_encoder"] is audiomarathon.evaluate_encoder
     assert not namespace["check_audio_encoder"](namespace["DashengEncoder"])  # the class, not an encoder
@@ -225,11 +226,8 @@ def test_the_batch_test_script_runs_every_encoder_on_every_task(place: Path) -> 
     env = os.environ | {"PYTHON": str(python), "RESULTS_DIR": "out", "TASKS": "esc50 tones_task.py"}
     env |= {"ENCODERS": "gone_encoder.py hf:some/model"}
     done = subprocess.run([DOORS / "batch_test.sh", "--max-jobs", "4"], env=env, text=True, stdout=-1, check=False)
-    assert done.stdout.splitlines() == [
-        "== gone_encoder.py",
-        "-P -m xares.run --results out --max-jobs 4 gone_encoder.py esc50 tones_task.py",
-        "== hf:some/model",
-        "-P -m xares.run --results out --max-jobs 4 hf:some/model esc50 tones_task.py",
-        "-P -m audiomarathon encoder table out",
-    ]
+    lines = []
+    for name in ("gone_encoder.py", "hf:some/model"):
+        lines += [f"== {name}", f"-P -m xares.run --results out --max-jobs 4 {name} esc50 tones_task.py"]
+    assert done.stdout.splitlines() == [*lines, "-P -m audiomarathon encoder table out"]
     assert done.returncode == 1
