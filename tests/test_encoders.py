@@ -63,14 +63,12 @@ WAVE = SMALL | {"conv_dim": (8,) * 7, "num_conv_pos_embeddings": 8, "num_conv_po
 WHISPER = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2, "vocab_size": 64}
 WHISPER |= {"decoder_attention_heads": 2, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16, "num_mel_bins": 80}
 WHISPER |= {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1}
+WAVE_EXTRACTOR = transformers.Wav2Vec2FeatureExtractor
 KINDS: dict[str, tuple[Any, Any]] = {
-    "wav2vec2": (transformers.Wav2Vec2Config(**WAVE), transformers.Wav2Vec2FeatureExtractor()),
-    "hubert": (transformers.HubertConfig(**WAVE), transformers.Wav2Vec2FeatureExtractor(do_normalize=False)),
-    "wavlm": (transformers.WavLMConfig(**WAVE), transformers.Wav2Vec2FeatureExtractor()),
-    "data2vec": (
-        transformers.Data2VecAudioConfig(**WAVE, conv_pos_kernel_size=3),
-        transformers.Wav2Vec2FeatureExtractor(),
-    ),
+    "wav2vec2": (transformers.Wav2Vec2Config(**WAVE), WAVE_EXTRACTOR()),
+    "hubert": (transformers.HubertConfig(**WAVE), WAVE_EXTRACTOR(do_normalize=False)),
+    "wavlm": (transformers.WavLMConfig(**WAVE), WAVE_EXTRACTOR()),
+    "data2vec": (transformers.Data2VecAudioConfig(**WAVE, conv_pos_kernel_size=3), WAVE_EXTRACTOR()),
     "whisper": (transformers.WhisperConfig(**WHISPER), transformers.WhisperFeatureExtractor()),
     "ast": (transformers.ASTConfig(**SMALL), transformers.ASTFeatureExtractor()),
 }
@@ -211,33 +209,22 @@ def test_control_encoder_outputs_equal_values_computed_by_hand() -> None:
 # -- the check --------------------------------------------------------------------------------------------------------
 
 
-def _without(name: str) -> FrameEncoder:
-    class BareEncoder(torch.nn.Module):
-        pass
-
-    encoder = BareEncoder()
-    for attribute in ("output_dim", "sampling_rate", "hop_size_in_ms"):
-        if attribute != name:
-            setattr(encoder, attribute, 8)
-    return encoder  # type: ignore[return-value]
+def _without(name: str) -> torch.nn.Module:
+    facts = {attribute: 8 for attribute in ("output_dim", "sampling_rate", "hop_size_in_ms") if attribute != name}
+    bare: torch.nn.Module = type("BareEncoder", (torch.nn.Module,), facts)()
+    return bare
 
 
 def _raises(features: torch.Tensor, audio: torch.Tensor) -> torch.Tensor:
     raise ValueError("boom")
 
 
-class NoModuleEncoder:
-    """Not an nn.Module."""
-
-
 @pytest.mark.parametrize(
     ("encoder", "said"),
     [
         (variant(name="Frames"), "must end with 'Encoder'"),
-        (NoModuleEncoder(), "torch.nn.Module"),
-        (_without("output_dim"), "'output_dim'"),
-        (_without("sampling_rate"), "'sampling_rate'"),
-        (_without("hop_size_in_ms"), "'hop_size_in_ms'"),
+        (type("NoModuleEncoder", (), {})(), "torch.nn.Module"),
+        *((_without(name), f"'{name}'") for name in ("output_dim", "sampling_rate", "hop_size_in_ms")),
         (variant(_raises), "ValueError: boom"),
         (variant(lambda features, audio: (features,)), "must be a tensor"),
         (variant(lambda features, audio: features[0]), "3 dimensions"),
@@ -253,10 +240,6 @@ def test_each_interface_error_of_an_encoder_is_reported(encoder: Any, said: str)
     assert [record.getMessage() for record in logged.records] == [error]
 
 
-def _nan_when_silent(features: torch.Tensor, audio: torch.Tensor) -> torch.Tensor:
-    return features / (audio.abs().sum() > 0)
-
-
 def _no_short(features: torch.Tensor, audio: torch.Tensor) -> torch.Tensor:
     assert audio.shape[-1] > 1000, "too short"
     return features
@@ -265,7 +248,7 @@ def _no_short(features: torch.Tensor, audio: torch.Tensor) -> torch.Tensor:
 HIDDEN = [torch.nn.Parameter(torch.ones(8))]
 FINDINGS: dict[str, tuple[Any, str]] = {
     "hop off": (variant(hop_size_in_ms=20), "1 s give 25 frames, hop_size_in_ms=20 says 50"),
-    "not finite": (variant(_nan_when_silent), "silence"),
+    "not finite": (variant(lambda features, audio: features / (audio.abs().sum() > 0)), "silence"),
     "fails": (variant(_no_short), "0.05 s of noise"),
     "not deterministic": (variant(lambda features, audio: features + torch.rand(()) * 0.01), "relative"),
     "hears its neighbours": (variant(lambda features, audio: features * audio.shape[-1]), "relative"),
@@ -343,25 +326,21 @@ def test_an_encoder_file_is_loaded_by_its_path_with_arguments(some: Path) -> Non
 
 
 def test_the_encoder_identity_changes_with_arguments_code_and_weights(some: Path) -> None:
-    plain = load_encoder(str(some)).identity
-    assert load_encoder(str(some)).identity == plain
-    seen = [plain, load_encoder(str(some), {"layer": "1"}).identity]
-    some.write_text(SOURCE.replace("ones_", "zeros_"))
-    seen.append(load_encoder(str(some)).identity)
-    some.write_text(SOURCE + "MORE = 1")
-    seen.append(load_encoder(str(some)).identity)
-    (some.parent / "helper.py").write_text(HELPER + "MORE = 1")
-    seen.append(load_encoder(str(some)).identity)
+    seen = [load_encoder(str(some), {"layer": "1"}).identity]
+    for source, helper in ((SOURCE, HELPER), (SOURCE.replace("ones_", "zeros_"), HELPER), (SOURCE + "MORE = 1", HELPER),
+                           (SOURCE + "MORE = 1", HELPER + "MORE = 1")):  # fmt: skip
+        some.write_text(source)
+        (some.parent / "helper.py").write_text(helper)
+        seen.append(load_encoder(str(some)).identity)
+        assert load_encoder(str(some)).identity == seen[-1]
     (some.parent / "helper.py").write_text(f'"""Helps."""\n{HELPER}MORE = 1  # more')
     assert load_encoder(str(some)).identity == seen[-1]  # only a docstring and a comment are new
     assert len({str(identity) for identity in seen}) == len(seen)
-    encoder, other = FrameEncoder(), FrameEncoder()
-    assert from_module(encoder).identity == from_module(other).identity
-    other.layer = 3
-    assert from_module(encoder).identity != from_module(other).identity
-    other = FrameEncoder()
-    other.matrix[5, 5] += 1e-6
-    assert from_module(encoder).identity != from_module(other).identity
+    same, layered, weighed = FrameEncoder(), FrameEncoder(), FrameEncoder()
+    layered.layer = 3
+    weighed.matrix[5, 5] += 1e-6
+    plain = from_module(FrameEncoder()).identity
+    assert [from_module(encoder).identity == plain for encoder in (same, layered, weighed)] == [True, False, False]
 
 
 @pytest.mark.parametrize(
@@ -440,15 +419,12 @@ def test_encode_refuses_output_that_breaks_the_interface(forward: Any, said: str
         from_module(variant(forward)).encode(waves(1)[0])
 
 
-@pytest.mark.parametrize("exit_code", [None, 0, 3, "bye"])
-def test_an_encoder_that_calls_sys_exit_is_reported(tmp_path: Path, exit_code: Any) -> None:
+def test_an_encoder_that_calls_sys_exit_is_reported(tmp_path: Path) -> None:
     facts = "    sampling_rate, output_dim, hop_size_in_ms = 16000, 8, 40"
-    method = f"    def forward(self, audio):\n        sys.exit({exit_code!r})"
+    method = "    def forward(self, audio):\n        sys.exit(3)"
     (tmp_path / "gone.py").write_text(f"import sys, torch\nclass GoneEncoder(torch.nn.Module):\n{facts}\n{method}\n")
     code, said = call("encoder", "run", tmp_path / "gone.py", "--tasks", "esc50", "--data", tmp_path)
     assert (code, said.count("\n"), "gone.py: the encoder cannot encode" in said) == (2, 1, True)
-    with pytest.raises(EncoderError, match=r"GoneEncoder: forward on .* raised SystemExit"):
-        load_encoder(str(tmp_path / "gone.py")).encode(waves(1)[0])
 
 
 def test_encode_drops_gradients_that_forward_switched_on() -> None:
@@ -456,10 +432,8 @@ def test_encode_drops_gradients_that_forward_switched_on() -> None:
         torch.set_grad_enabled(True)
         return features * torch.ones(8, requires_grad=True)
 
-    (embedding,) = from_module(variant(forward)).encode(waves(1)[0])
-    (wanted,) = from_module(variant()).encode(waves(1)[0])
-    assert not embedding.requires_grad
-    assert torch.equal(embedding, wanted)
+    (embedding,), (plain,) = (from_module(variant(way)).encode(waves(1)[0]) for way in (forward, None))
+    assert (embedding.requires_grad, torch.equal(embedding, plain)) == (False, True)
 
 
 @pytest.mark.parametrize("fact", [{"sampling_rate": True}, {"hop_size_in_ms": float("inf")}, {"max_seconds": "1"}])
@@ -478,14 +452,6 @@ def test_frame_counts_that_exceed_the_returned_features_are_refused() -> None:
         from_module(LongEncoder()).encode(waves(1)[0], [16000])
 
 
-class HoldingEncoder(FrameEncoder):
-    """Keeps what it is made of where torch does not look."""
-
-    def __init__(self, held: object) -> None:
-        super().__init__()
-        self.held = held
-
-
 def test_weights_in_plain_attributes_are_part_of_the_identity() -> None:
     def linear(value: float) -> torch.nn.Linear:
         layer = torch.nn.Linear(1, 1)
@@ -499,5 +465,9 @@ def test_weights_in_plain_attributes_are_part_of_the_identity() -> None:
         lambda value: [linear(value)],
         lambda value: {"a": (torch.tensor([value]),)},
     ):
-        first, same, other = (from_module(HoldingEncoder(hold(value))).identity for value in (1.0, 1.0, 2.0))
-        assert first == same != other
+        identities = []
+        for value in (1.0, 1.0, 2.0):
+            encoder = FrameEncoder()
+            encoder.held = hold(value)  # where torch does not look
+            identities.append(from_module(encoder).identity)
+        assert identities[0] == identities[1] != identities[2]

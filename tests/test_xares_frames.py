@@ -11,7 +11,7 @@ import pytest
 import torch
 from sklearn.linear_model import Ridge
 from sklearn.metrics import f1_score
-from test_probing_runs import RATE, results_of, write
+from test_probing_runs import RATE, results_of, samples_of, write
 
 from audiomarathon.errors import EncoderError
 from audiomarathon.records import Record
@@ -19,7 +19,7 @@ from audiomarathon.runs.read import Run
 from audiomarathon.wings.encoders.encoder import from_module
 from audiomarathon.wings.encoders.metrics.events import counts_of, f1, mean_f1, onset_counts, segments
 from audiomarathon.wings.encoders.probing.clips import Split
-from audiomarathon.wings.encoders.probing.encode import encode_own, hear
+from audiomarathon.wings.encoders.probing.encode import Heard, encode_own, hear
 from audiomarathon.wings.encoders.probing.frames import (
     THRESHOLDS,
     Framed,
@@ -181,17 +181,16 @@ def random_frames(seed: int, lengths: Sequence[int], dim: int = 9) -> tuple[list
 
 def segment_f1(predicted: Sequence[np.ndarray], true: Sequence[np.ndarray], size: int, average: str) -> float:
     """Return X-ARES' segment F1 of clips, written out by scikit-learn."""
-    pooled = [
-        torch.cat([
-            torch.nn.functional.max_pool1d(torch.as_tensor(clip, dtype=torch.float32).T[None], size)[0].T
-            for clip in clips
-        ])
-        for clips in (predicted, true)
-    ]  # fmt: skip
-    return float(f1_score(pooled[1].numpy(), pooled[0].numpy(), average=average, zero_division=0))
+
+    def pooled(clips: Sequence[np.ndarray]) -> np.ndarray:
+        frames = [torch.as_tensor(clip, dtype=torch.float32).T[None] for clip in clips]
+        return torch.cat([torch.nn.functional.max_pool1d(clip, size)[0].T for clip in frames]).numpy()
+
+    return float(f1_score(pooled(true), pooled(predicted), average=average, zero_division=0))
 
 
 PARTS = ["train"] * 8 + ["valid"] * 4 + ["test"] * 4
+ROWS = {"train": [*range(8)], "valid": [*range(8, 12)], "test": [*range(12, 16)]}
 LENGTHS = [30, 41, 22, 30, 35, 30, 28, 33, 40, 31, 29, 44, 21, 50, 36, 30]
 
 
@@ -203,7 +202,6 @@ def test_frame_ridge_with_a_threshold_equals_a_plain_grid_search(average: str, m
     frames, active = random_frames(1, LENGTHS)
     given = Framed(frames, active, np.array(PARTS), 4, average == "macro")
     inputs = [standardised(clip_frames) for clip_frames in frames]
-    rows = {part: [i for i, part_of in enumerate(PARTS) if part_of == part] for part in ("train", "valid", "test")}
 
     def fitted(known: Sequence[int], penalty: float) -> Any:
         x, y = (np.concatenate([each[row] for row in known]) for each in (inputs, active))
@@ -211,17 +209,14 @@ def test_frame_ridge_with_a_threshold_equals_a_plain_grid_search(average: str, m
 
     best = (-1.0, 0.0, 0.0)
     for penalty in penalties:
-        model = fitted(rows["train"], penalty)
-        scores = [model.predict(inputs[row]) for row in rows["valid"]]
+        model = fitted(ROWS["train"], penalty)
+        scores, right = [model.predict(inputs[row]) for row in ROWS["valid"]], [active[row] for row in ROWS["valid"]]
         for threshold in thresholds:
-            result = segment_f1(
-                [clip_scores > threshold for clip_scores in scores], [active[row] for row in rows["valid"]], 4, average
-            )
-            best = max(best, (result, penalty, threshold))
-    model = fitted(rows["train"] + rows["valid"], best[1])
+            best = max(best, (segment_f1([clip > threshold for clip in scores], right, 4, average), penalty, threshold))
+    model = fitted(ROWS["train"] + ROWS["valid"], best[1])
     result = dict(frame_ridge(given, [SPLIT]))
-    assert [*result] == rows["test"]
-    for row in rows["test"]:
+    assert [*result] == ROWS["test"]
+    for row in ROWS["test"]:
         np.testing.assert_array_equal(result[row], model.predict(inputs[row]) > best[2])
     assert best[0] > 0.6
 
@@ -231,12 +226,10 @@ def test_the_published_frame_probe_equals_the_original(average: str, positive: f
     frames, active = random_frames(2, LENGTHS)
     longer = [np.pad(labels, ((0, place % 7), (0, 0)), constant_values=True) for place, labels in enumerate(active)]
     recipe = Recipe(batch=batch, epochs=10, lr=0.05)
-    given = Framed(
-        [clip_frames.astype(np.float16) for clip_frames in frames], longer, np.array(PARTS), 4, average == "macro"
-    )
+    halves = [clip_frames.astype(np.float16) for clip_frames in frames]
+    given = Framed(halves, longer, np.array(PARTS), 4, average == "macro")
     counts_by_seed = published_frames(given, SPLIT, recipe, seeds=[7, 8], positive=positive)
-    kept = [torch.tensor(clip_frames.astype(np.float16)).float() for clip_frames in frames]
-    rows = {part: [i for i, part_of in enumerate(PARTS) if part_of == part] for part in ("train", "valid", "test")}
+    kept = [torch.tensor(half).float() for half in halves]
 
     def padded(batch_rows: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
         longest = max(len(kept[row]) for row in batch_rows)
@@ -254,17 +247,15 @@ def test_the_published_frame_probe_equals_the_original(average: str, positive: f
         adam, generator = torch.optim.Adam(model.parameters()), torch.Generator().manual_seed(seed)
 
         def scored(part: str, model: torch.nn.Module = model) -> tuple[float, Any]:
-            clips: tuple[list[np.ndarray], list[np.ndarray]] = ([], [])
-            for start in range(0, 4, batch):
-                x, y = padded(rows[part][start : start + batch])
-                with torch.no_grad():
-                    clips[0].extend(model(x).sigmoid().round().numpy())
-                clips[1].extend(y.numpy())
-            return segment_f1(*clips, 4, average), clips
+            batches = [padded(ROWS[part][start : start + batch]) for start in range(0, 4, batch)]
+            with torch.no_grad():
+                predicted = [clip for x, _ in batches for clip in model(x).sigmoid().round().numpy()]
+            true = [clip for _, y in batches for clip in y.numpy()]
+            return segment_f1(predicted, true, 4, average), (predicted, true)
 
         best = (-1.0, 0.0)
         for epoch in range(10):
-            order = [rows["train"][i] for i in torch.randperm(8, generator=generator)]
+            order = [ROWS["train"][i] for i in torch.randperm(8, generator=generator)]
             adam.param_groups[0]["lr"] = learning_rate(0.05, epoch, 10)
             for start in range(0, 8, batch):
                 x, y = padded(order[start : start + batch])
@@ -279,6 +270,11 @@ def test_the_published_frame_probe_equals_the_original(average: str, positive: f
         for clip, counts in enumerate(counts_by_seed[place]):
             cut = [segments(each[clip].astype(bool), 4) for each in tested]
             assert counts.tolist() == counts_of(cut[0], cut[1]).tolist()
+
+
+def features_of(clip: Heard) -> torch.Tensor:
+    features: torch.Tensor = SpectrumEncoder()(torch.from_numpy(samples_of(clip))[None])[0]
+    return features
 
 
 class TestStore:
@@ -299,8 +295,7 @@ class TestStore:
         for clip in heard:
             frames = again.rows[clip.audio]
             assert (frames.flags.owndata, frames.dtype) == (False, np.float16)
-            audio = torch.from_numpy(np.frombuffer(clip.clip.audio.read_bytes()[-4 * clip.samples :], "<f4").copy())
-            np.testing.assert_allclose(frames, SpectrumEncoder()(audio[None])[0], atol=2e-3)
+            np.testing.assert_allclose(frames, features_of(clip), atol=2e-3)
         calls = len(encoder.module.calls)
         encode_own(encoder, heard, again)
         assert len(encoder.module.calls) == calls
@@ -329,8 +324,7 @@ class TestStore:
         encoder, store, heard = self.kept(tmp_path, WindowEncoder)
         assert max(shape[1] for shape in encoder.module.calls[2:]) <= 0.99 * RATE
         for clip in heard:
-            audio = torch.from_numpy(np.frombuffer(clip.clip.audio.read_bytes()[-4 * clip.samples :], "<f4").copy())
-            np.testing.assert_allclose(store.rows[clip.audio], SpectrumEncoder()(audio[None])[0], atol=2e-3)
+            np.testing.assert_allclose(store.rows[clip.audio], features_of(clip), atol=2e-3)
 
 
 def test_a_run_of_frame_probes_records_counts_f1_and_intervals_over_clips(tmp_path: Path) -> None:
@@ -399,9 +393,8 @@ def test_note_tasks_score_onsets_and_the_published_probe_ignores_the_highest_not
             clips.append((f"p{i}", notes, audio))
         write(tmp_path / "maestro", f"maestro_{part}-0", clips)
     task = replace(MAESTRO, recipe=Recipe(batch=1, epochs=3, encode_batch=1, knn=False, lr=0.01))
-    results = results_of(
-        tmp_path, tmp_path / "results", from_module(SpectrumEncoder()), task, seeds=[1], say=said.append
-    )
+    encoder = from_module(SpectrumEncoder())
+    results = results_of(tmp_path, tmp_path / "results", encoder, task, seeds=[1], say=said.append)
     summary = results["linear"].summary
     assert (summary["classes"], results[PUBLISHED[0]].summary["classes"]) == (88, 87)
     assert summary["onset_f1"] > 0.6

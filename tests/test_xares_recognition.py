@@ -105,9 +105,7 @@ def test_the_ctc_probe_learns_to_read_letters_from_frames(tmp_path: Path, monkey
     assert any("--llm" in line for line in said)
     summary = results["linear"].summary
     assert summary["score"] == pytest.approx(1 - summary["wer"])
-    assert summary["score"] > 0.7
-    assert summary["n"] == 10
-    assert 0 <= summary["cer"] <= summary["wer"]
+    assert (summary["n"], summary["score"] > 0.7, 0 <= summary["cer"] <= summary["wer"]) == (10, True, True)
     (score,) = task_scores([Run.read(results["linear"].folder)])
     assert score.by_probe["linear"].value == summary["score"]
     monkeypatch.setattr(recognition, "STEPS", 5)
@@ -199,23 +197,22 @@ def test_xares_task_gives_nan_for_a_probe_that_is_left_out(
 def test_wer_is_counted_as_published_and_with_normalised_words() -> None:
     scorer, groups = Recognised(), {"protocol": "xares-0.1.3", "part": "test"}
     pairs = [("HE'S GOT TWENTY DOGS", "he is got 20 dog"), ("COLOUR", "color")]
-    records = [
-        Record(f"{place}", f"{place}", reply=said, reference={"answer": text}, groups=groups)
-        for place, (text, said) in enumerate(pairs)
-    ]
-    verdicts = [Verdict(record, scorer.judge(record)) for record in records]
+
+    def judged(text: str, said: str) -> Verdict:
+        record = Record(text, text, reply=said, reference={"answer": text}, groups=groups)
+        return Verdict(record, scorer.judge(record))
+
+    verdicts = [judged(*pair) for pair in pairs]
     released = scorer.published(verdicts)
     assert released is not None
     value = released.statistic(released.columns.sum(axis=0, keepdims=True))[0, 0]
     lower = [[text.lower() for text in each] for each in zip(*pairs, strict=True)]
     assert value == pytest.approx(max(0.0, 1 - jiwer.wer(*lower)))
-    wordy = Record("2", "2", reply="b c d", reference={"answer": "A"}, groups=groups)
-    more = scorer.published([Verdict(wordy, scorer.judge(wordy))])
+    more = scorer.published([judged("A", "b c d")])
     assert more is not None
     assert more.statistic(more.columns)[0, 0] == 0
-    assert verdicts[1].values["errors"] == 0
-    assert verdicts[1].values["letters"] == [1, 6]
-    assert verdicts[1].values["released"]["errors"] == 1
+    values = verdicts[1].values
+    assert (values["errors"], values["letters"], values["released"]["errors"]) == (0, [1, 6], 1)
     assert "faults included" in scorer.notes(verdicts)[0]
     plain = [Verdict(replace(verdict.record, groups=None), verdict.values) for verdict in verdicts]
     assert scorer.published(plain) is None
