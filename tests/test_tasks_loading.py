@@ -104,20 +104,17 @@ def test_the_order_of_rows_does_not_change_the_samples(key: str, tmp_path: Path)
     assert load(tmp_path, key).samples == before
 
 
-def test_prompts_of_three_tasks_equal_the_stored_text_word_for_word(tmp_path: Path) -> None:
-    build_all(tmp_path, ["vox", "had", "librispeech"])
-    sample = load(tmp_path, "vox").samples[0]
-    assert get_task("vox").prompt(sample) == (
-        "What is the speaker's gender?\n\nA. Male\nB. Female\n\n"
-        "Listen to the audio and answer with the letter of the correct option only."
-    )
-    assert get_task("had").prompt(load(tmp_path, "had").samples[0]) == (
-        "Is the speech in this audio real, or does it contain fake parts?\n\nA. Real\nB. Fake\n\n"
-        "Listen to the audio and answer with the letter of the correct option only."
-    )
-    assert get_task("librispeech").prompt(load(tmp_path, "librispeech").samples[0]) == (
-        "Transcribe the speech in the audio exactly. Output the transcript only, nothing else."
-    )
+LETTER = "Listen to the audio and answer with the letter of the correct option only."
+PROMPTS = {
+    "vox": f"What is the speaker's gender?\n\nA. Male\nB. Female\n\n{LETTER}",
+    "had": f"Is the speech in this audio real, or does it contain fake parts?\n\nA. Real\nB. Fake\n\n{LETTER}",
+    "librispeech": "Transcribe the speech in the audio exactly. Output the transcript only, nothing else.",
+}
+
+
+@pytest.mark.parametrize("key", PROMPTS)
+def test_the_prompt_of_a_task_equals_the_stored_text_word_for_word(key: str, tmp_path: Path) -> None:
+    assert get_task(key).prompt(load(build_all(tmp_path, [key]), key).samples[0]) == PROMPTS[key]
 
 
 def test_a_stored_record_can_be_scored_from_its_reference_without_the_data(tmp_path: Path) -> None:
