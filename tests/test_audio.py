@@ -133,7 +133,7 @@ def test_probe_and_decode_agree_on_the_length_of_a_clip(tmp_path: Path, ending: 
     assert len(decode(path, 48_000)) == 24_000
 
 
-def test_tags_around_an_mp3_do_not_change_it(tmp_path: Path) -> None:
+def test_tags_around_an_mp3_do_not_change_its_samples(tmp_path: Path) -> None:
     path = write(tmp_path / "a.mp3", sweep(2.0, 44_100), 44_100)
     plain = decode(path, 16_000)
     id3v2 = b"ID3\x03\x00\x00" + bytes([0, 0, 8, 0]) + bytes(1024)
@@ -162,7 +162,7 @@ def test_a_variable_rate_mp3_without_a_xing_header_is_refused(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(("ending", "reason"), [("mp3", "joined from several files"), ("ogg", "chain of OGG streams")])
-def test_files_joined_end_to_end_are_refused(tmp_path: Path, ending: str, reason: str) -> None:
+def test_audio_files_joined_end_to_end_are_refused(tmp_path: Path, ending: str, reason: str) -> None:
     """libsndfile reads the first alone."""
     path, second = (write(tmp_path / f"{n}.{ending}", sweep(n, 44_100), 44_100) for n in (2, 1))
     path.write_bytes(path.read_bytes() + (second if ending == "ogg" else path).read_bytes())

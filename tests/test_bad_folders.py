@@ -109,7 +109,7 @@ def test_file_names_made_from_labels_never_leave_the_output_folder(runs: Path, t
     assert all(path.parent == tmp_path / "x" / "y" for path in made)
 
 
-def test_a_run_json_with_joined_methods_and_list_settings_reads_back_equal(runs: Path) -> None:
+def test_a_run_json_with_joined_methods_and_list_settings_is_read_back_unchanged(runs: Path) -> None:
     folder = runs / "tau" / "M" / "dart-0.5-layer2"
     more = {"first": {"method": "fast_v", "ratio": 0.5}, "second": {"method": "snapkv"}, "widths": [1, 2]}
     identity = read_run(folder)["identity"] | more
@@ -161,7 +161,7 @@ def test_writing_results_does_not_follow_a_symbolic_link_in_a_run_folder(tmp_pat
     assert target.read_text() == "precious, without a line break"
 
 
-def test_writing_results_does_not_follow_a_planted_link_of_a_temporary_file(tmp_path: Path) -> None:
+def test_writing_a_file_does_not_follow_a_symbolic_link_planted_under_its_temporary_name(tmp_path: Path) -> None:
     (tmp_path / ".run.json.new").symlink_to(tmp_path / "precious")
     (tmp_path / "precious").write_text("x")
     write_json(tmp_path / "run.json", {})

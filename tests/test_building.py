@@ -31,7 +31,7 @@ def corpora(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[list[st
 
 
 @pytest.mark.parametrize("task", MAKERS)
-def test_a_built_corpus_loads_as_its_task(task: str, corpora: dict[str, tuple[list[str], Path]]) -> None:
+def test_a_built_corpus_loads_as_data_of_its_task(task: str, corpora: dict[str, tuple[list[str], Path]]) -> None:
     folder = corpora[task][1]
     loaded = get_task(task).load(get_task(task).find(folder))
     assert loaded.bad_rows == ()
@@ -75,7 +75,7 @@ def test_every_source_clip_is_used_once_or_listed_as_left_out(
 
 
 @pytest.mark.parametrize("task", MAKERS)
-def test_two_builds_are_the_same_bytes(task: str, corpora: dict[str, tuple[list[str], Path]], tmp_path: Path) -> None:
+def test_two_builds_write_the_same_bytes(task: str, corpora: dict[str, tuple[list[str], Path]], tmp_path: Path) -> None:
     raw, folder = corpora[task]
     assert tree(built(task, raw, tmp_path / "again", "--jobs", "3")) == tree(folder)
 
@@ -164,7 +164,7 @@ def test_a_killed_build_continues_to_the_same_bytes(moment: str, tau: list[str],
     assert tree(built("tau", tau, tmp_path / "killed")) == tree(whole)
 
 
-def test_a_repeated_build_makes_only_damaged_clips_again(tau: list[str], folder: Path, capsys: Any) -> None:
+def test_a_repeated_build_writes_only_damaged_clips_again(tau: list[str], folder: Path, capsys: Any) -> None:
     before = tree(folder)
     first, second, *_ = (folder / row["path"] for row in manifest(folder))
     written = second.stat().st_mtime_ns
@@ -193,7 +193,7 @@ def test_an_output_folder_with_unrelated_files_is_refused(tau: list[str], tmp_pa
     assert [file.name for file in (tmp_path / "mine").iterdir()] == ["thesis.txt"]
 
 
-def test_a_limit_is_spread_over_groups_and_can_be_raised_but_not_lowered(
+def test_a_limit_on_built_clips_is_spread_over_groups_and_can_be_raised_but_not_lowered(
     tau: list[str], whole: Path, tmp_path: Path
 ) -> None:
     folder = built("tau", tau, tmp_path / "few", "--limit", "3")
@@ -306,7 +306,7 @@ def test_a_damaged_build_log_is_rebuilt(file: str, damage: str, tau: list[str], 
     assert tree(built("tau", tau, folder)) == before
 
 
-def test_a_damaged_build_json_is_refused_but_a_leftover_temporary_one_is_ignored(
+def test_a_damaged_build_json_is_refused_but_a_leftover_temporary_file_is_ignored(
     tau: list[str], tmp_path: Path, capsys: Any
 ) -> None:
     folder = tmp_path / "tau"

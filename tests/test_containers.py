@@ -124,7 +124,7 @@ def test_a_streamed_wav_is_read_to_its_end_and_refused_on_a_partial_sample(tmp_p
     refused(path, data[:-1], "samples would be decoded")
 
 
-def test_further_wav_chunks_are_accepted_with_or_without_padding(tmp_path: Path) -> None:
+def test_wav_chunks_after_the_audio_are_accepted_with_or_without_padding(tmp_path: Path) -> None:
     data = encoded(path := tmp_path / "a.wav", subtype="PCM_U8")
     odd, tags = with_size(data[:-1], FRAMES - 1), b"LIST\x05\0\0\0INFO!"
     whole(path, data + tags + b"\0")

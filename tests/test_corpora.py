@@ -68,7 +68,7 @@ def test_tau_clips_of_different_devices_are_not_joined(raw: list[str], tmp_path:
     assert all(source["path"][-5] == row["facts"]["device"] for row in rows for source in row["sources"])
 
 
-def test_tau_metadata_with_quoted_fields_is_read_the_same(raw: list[str], tmp_path: Path) -> None:
+def test_tau_metadata_with_quoted_fields_is_read_like_unquoted_metadata(raw: list[str], tmp_path: Path) -> None:
     expected = samples("tau", built("tau", raw, tmp_path / "plain"))
     meta = Path(raw[0]) / "meta.csv"
     rows = [line.split("\t") for line in meta.read_text().splitlines()]
@@ -77,7 +77,7 @@ def test_tau_metadata_with_quoted_fields_is_read_the_same(raw: list[str], tmp_pa
     assert [answer(sample) for sample in quoted_samples] == [answer(sample) for sample in expected]
 
 
-def test_tau_joins_clips_by_name_in_any_order_of_the_table(raw: list[str], tmp_path: Path) -> None:
+def test_tau_clips_are_joined_in_name_order_whatever_the_order_of_the_table(raw: list[str], tmp_path: Path) -> None:
     first = [file.read_bytes() for file in sorted(built("tau", raw, tmp_path / "first").rglob("*.wav"))]
     meta = Path(raw[0]) / "meta.csv"
     heading, *rows = meta.read_text().splitlines()
@@ -155,7 +155,7 @@ def test_had_splits_under_one_folder_are_read_together(raw: list[str], tmp_path:
     assert len(used) == 24
 
 
-def test_vesus_neutral_becomes_monotone_and_speakers_are_not_mixed(raw: list[str], tmp_path: Path) -> None:
+def test_vesus_neutral_clips_become_monotone_and_speakers_are_not_mixed(raw: list[str], tmp_path: Path) -> None:
     folder = built("vesus", raw, tmp_path / "vesus")
     assert {(s.meta["person"], s.meta["emotion"]) for s in samples("vesus", folder)} == {
         (person, emotion) for person in ("1", "10") for emotion in ("happy", "monotone")
@@ -173,7 +173,7 @@ def test_vox_gender_is_read_from_the_speaker_table(raw: list[str], tmp_path: Pat
     assert left_out(folder)["id00016"].startswith("this speaker")
 
 
-def test_vox_reads_the_table_of_voxceleb1_too(raw: list[str], tmp_path: Path) -> None:
+def test_vox_gender_is_read_from_the_table_of_voxceleb1_too(raw: list[str], tmp_path: Path) -> None:
     table = tmp_path / "vox1_meta.csv"
     rows = ["VoxCeleb1 ID\tVGGFace1 ID\tGender\tNationality\tSet"]
     rows += [f"{speaker}\tSome_Body\tf\tIreland\tdev" for speaker in ("id00012", "id00015", "id00016")]
@@ -339,7 +339,7 @@ def test_a_segment_script_without_arguments_prints_usage_with_an_example(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_without_the_corpus_gives_an_error_that_shows_the_layout(
+def test_a_folder_without_the_corpus_gives_an_error_that_shows_the_expected_files(
     door: Callable[..., tuple[int, str, str]], tmp_path: Path
 ) -> None:
     (tmp_path / "raw").mkdir()

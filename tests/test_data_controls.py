@@ -36,7 +36,7 @@ from audiomarathon.report.controls import control_runs
         (90, 30, [(10, 12), (70, 72)], None),
     ],
 )
-def test_the_window_contains_all_events_or_there_is_no_window(
+def test_a_control_window_contains_all_events_of_a_clip_or_no_window_is_chosen(
     length: float, seconds: float, events: list, start: float | None
 ) -> None:
     begin = window(length, seconds, events)
@@ -46,7 +46,7 @@ def test_the_window_contains_all_events_or_there_is_no_window(
         assert events[-1][1] <= begin + seconds
 
 
-def test_generated_background_has_the_level_and_spectrum_of_the_quiet_parts() -> None:
+def test_generated_background_noise_has_the_level_and_spectrum_of_the_quiet_parts_of_a_clip() -> None:
     rng = np.random.default_rng(0)
     hum = 0.01 * np.sin(2 * np.pi * 1000 * np.arange(160000) / 16000)
     loud = np.where(np.arange(160000) > 80000, 0.5, 0.0) * rng.standard_normal(160000)
@@ -68,7 +68,7 @@ def root(tmp_path: Path) -> Path:
     return tmp_path / "root"
 
 
-def test_a_control_of_another_duration_keeps_the_samples_and_shifts_the_event(root: Path, tmp_path: Path) -> None:
+def test_a_control_of_another_duration_keeps_the_audio_samples_and_shifts_the_event(root: Path, tmp_path: Path) -> None:
     source = decode(root / "DESED" / "audio" / "0.wav", 16000)
     assert call("data", "controls", "desed", "--durations", "1", "--data", root, "-o", tmp_path / "same")[0] == 0
     assert np.array_equal(decode(tmp_path / "same" / "1s" / "desed" / "audio" / "0.wav", 16000), source)
@@ -85,7 +85,7 @@ def test_a_control_of_another_duration_keeps_the_samples_and_shifts_the_event(ro
 
 
 @pytest.mark.parametrize("control", ["silence", "noise", "mismatched"])
-def test_every_task_loads_under_every_control(control: str, root: Path, tmp_path: Path) -> None:
+def test_every_task_loads_with_the_audio_of_every_control(control: str, root: Path, tmp_path: Path) -> None:
     succeed("data", "controls", "all", "--control", control, "--data", root, "-o", tmp_path / "out")
     assert call("data", "verify", "all", "--data", tmp_path / "out" / control)[0] == 0
     for key in BUILDERS:
@@ -102,7 +102,7 @@ def test_every_task_loads_under_every_control(control: str, root: Path, tmp_path
     assert dict(manifest.control or {}) == {"kind": control, "seconds": None, "seed": 42}
 
 
-def test_generating_the_same_control_twice_gives_the_same_bytes(root: Path, tmp_path: Path) -> None:
+def test_generating_the_same_control_audio_twice_writes_the_same_bytes(root: Path, tmp_path: Path) -> None:
     for place in ("first", "second"):
         arguments = ["--control", "noise,mismatched", "--durations", "2", "--data", root, "-o", tmp_path / place]
         assert call("data", "controls", "tau", *arguments)[0] == 0
@@ -184,7 +184,7 @@ def test_a_wrong_controls_option_is_refused_with_the_allowed_values(
     assert (code, message in output) == (2, True)
 
 
-def test_an_existing_control_is_not_overwritten_and_a_partial_one_not_kept(root: Path, tmp_path: Path) -> None:
+def test_an_existing_control_folder_is_not_overwritten_and_a_partial_one_is_deleted(root: Path, tmp_path: Path) -> None:
     noise = ("data", "controls", "had", "--control", "noise", "--data", root, "-o", tmp_path / "out")
     succeed(*noise)
     code, output = call(*noise)
@@ -195,7 +195,7 @@ def test_an_existing_control_is_not_overwritten_and_a_partial_one_not_kept(root:
     assert not (tmp_path / "out" / "silence").exists()
 
 
-def test_the_embedded_model_scores_on_the_event_control_and_not_on_silence(tmp_path: Path) -> None:
+def test_the_embedded_model_scores_high_on_audio_cut_around_the_event_and_low_on_silence(tmp_path: Path) -> None:
     """Cut to 10 s around the event its score stays; on silence it falls to chance or below."""
     root = generate(tmp_path / "mini", tasks=["desed"], progress=False, limit=4)
     arguments = ["--durations", "10", "--control", "audio,silence", "--data", root, "-o", tmp_path / "controls"]
@@ -223,7 +223,7 @@ def test_the_embedded_model_scores_on_the_event_control_and_not_on_silence(tmp_p
     assert probe(next((tmp_path / "controls" / "10s").rglob("*.wav"))).seconds == 10
 
 
-def test_a_control_being_written_by_another_process_is_refused(root: Path, tmp_path: Path) -> None:
+def test_a_control_folder_that_another_process_is_writing_is_refused(root: Path, tmp_path: Path) -> None:
     with (tmp_path / ".silence.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         code, output = call("data", "controls", "had", "--control", "silence", "--data", root, "-o", tmp_path)

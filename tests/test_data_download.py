@@ -130,7 +130,7 @@ def test_a_folder_in_place_of_a_data_file_is_one_error_line(source: Path, tmp_pa
     assert (code, output.count("cannot be written")) == (2, 1)
 
 
-def test_a_dry_run_writes_nothing(source: Path, tmp_path: Path) -> None:
+def test_a_dry_run_of_a_download_writes_nothing(source: Path, tmp_path: Path) -> None:
     fetch(source, tmp_path / "root", "vesus", dry_run=True)
     assert tree(tmp_path / "root") == {}
 
@@ -274,7 +274,7 @@ def test_only_the_requested_files_are_downloaded_from_the_hub(source: Path, tmp_
 
 
 @pytest.mark.parametrize("spoilt", ["10_sad.wav", "audio_emotion_dataset.json"])
-def test_a_file_whose_hash_is_not_the_hubs_is_not_kept(spoilt: str, source: Path, tmp_path: Path) -> None:
+def test_a_file_whose_hash_differs_from_that_of_the_hub_is_not_kept(spoilt: str, source: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=f"{spoilt} arrived damaged"):
         download.download([get_task("vesus")], HubSource(api=Hub(source, spoilt)), tmp_path)
     assert not list(tmp_path.rglob(spoilt))

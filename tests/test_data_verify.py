@@ -38,14 +38,14 @@ def root(tmp_path: Path) -> Path:
     return expect(build_all(tmp_path), **dict.fromkeys(COUNTS, (1.0, 1.0))).parent
 
 
-def test_intact_data_of_every_task_verifies(root: Path) -> None:
+def test_data_verify_finds_no_problem_in_intact_data_of_every_task(root: Path) -> None:
     for task in AUDIOMARATHON.tasks:
         report = verify(task, root, {}, deep=True, tolerance=0)
         assert (report.state, report.samples, report.problems) == ("ok", COUNTS[task.key], ())
     succeed("data", "verify", "all", "--data", root)
 
 
-def test_known_gaps_of_the_published_data_are_a_note_and_not_a_problem(root: Path) -> None:
+def test_known_gaps_of_the_published_data_are_reported_as_a_note_and_not_as_a_problem(root: Path) -> None:
     gap = {"path": "dev/mixed_concatenated_audio_0061.wav", "uniq_id": 61}
     edit_rows(root / "SLUE" / "merged_audio_data.json", lambda rows: rows[2].update(gap))
     output = succeed("data", "verify", "slue", "--data", root)
@@ -83,7 +83,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str, str]] = {
 
 
 @pytest.mark.parametrize("name", DAMAGE)
-def test_each_kind_of_damage_is_reported_and_gives_exit_code_1(root: Path, name: str, tmp_path: Path) -> None:
+def test_each_kind_of_damaged_data_is_reported_with_exit_code_1(root: Path, name: str, tmp_path: Path) -> None:
     damage, kind, text = DAMAGE[name]
     damage(root)
     code, _ = call("data", "verify", "tau", "vesus", "--data", root, "--json", tmp_path / "out" / "report.json")
@@ -95,7 +95,7 @@ def test_each_kind_of_damage_is_reported_and_gives_exit_code_1(root: Path, name:
     assert re.search(text, problem["text"]), problem
 
 
-def test_damage_inside_a_clip_is_found_only_with_deep(root: Path) -> None:
+def test_damage_inside_a_clip_is_found_by_data_verify_only_with_its_deep_option(root: Path) -> None:
     clip = next((root / "LIBRISPEECH").rglob("*.flac"))
     data = clip.read_bytes()
     place = data.index(b"\xff\xf8") + 20  # within the first frame
@@ -105,7 +105,7 @@ def test_damage_inside_a_clip_is_found_only_with_deep(root: Path) -> None:
     assert (code, f"{clip}: damaged or truncated" in output) == (1, True)
 
 
-def test_missing_tasks_give_exit_code_1_only_if_they_were_named(tmp_path: Path) -> None:
+def test_data_verify_gives_exit_code_1_for_missing_tasks_only_if_they_were_named(tmp_path: Path) -> None:
     BUILDERS["vesus"](tmp_path / "VESUS")
     expect(tmp_path, vesus=(0.5, 1.5))
     assert call("data", "verify", "--data", tmp_path)[0] == 0
@@ -134,7 +134,7 @@ def test_the_data_folder_name_mini_stands_for_the_mini_benchmark(root: Path, mon
 # Durations -----------------------------------------------------------------------------------------------------------
 
 
-def test_duration_statistics_equal_numpys() -> None:
+def test_duration_statistics_equal_those_of_numpy() -> None:
     seconds = np.random.default_rng(0).uniform(90, 300, 37)
     durations_ = Durations(get_task("tau"), tuple(seconds.tolist()), 40)
     figures = durations_.statistics()
@@ -149,7 +149,7 @@ def test_duration_statistics_equal_numpys() -> None:
     assert [none.tokens()["25"][name] for name in ("median", "max", "total")] == [0, 0, 0]
 
 
-def test_broken_clips_are_listed_and_the_rest_is_measured(root: Path, tmp_path: Path) -> None:
+def test_data_durations_lists_broken_clips_and_measures_the_other_clips(root: Path, tmp_path: Path) -> None:
     cut_short(root)
     out = tmp_path / "measured"
     code, output = call("data", "durations", "tau", "gtzan", "--data", root, "-o", out)
@@ -164,7 +164,7 @@ def test_broken_clips_are_listed_and_the_rest_is_measured(root: Path, tmp_path: 
         assert (out / name).read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_task_with_only_broken_clips_has_zero_hours(root: Path, tmp_path: Path) -> None:
+def test_a_task_with_only_broken_clips_is_measured_as_zero_hours(root: Path, tmp_path: Path) -> None:
     for clip in (root / "GTZAN").rglob("*.wav"):
         clip.write_bytes(b"RIFF")
     assert call("data", "durations", "gtzan", "--data", root, "-o", tmp_path / "out")[0] == 1

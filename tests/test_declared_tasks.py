@@ -128,7 +128,7 @@ def test_options_and_answers_are_read_from_every_supported_row_format(shape: str
     assert task.prompt(data.samples[0]).startswith("What is it?\n\nA. a bell\nB. a dog\n\nListen to the audio")
 
 
-def test_a_row_may_have_26_options_several_clips_and_no_id(tmp_path: Path) -> None:
+def test_a_row_of_a_declared_task_may_have_26_options_several_clips_and_no_id(tmp_path: Path) -> None:
     many = [f"sound {number}" for number in range(26)]
     rows = [
         {"audio": ["clips/1.wav", "./clips/0.wav"], "options": many, "answer": "sound 25", "by": None},
@@ -198,7 +198,7 @@ def test_a_table_with_embedded_audio_in_only_some_rows_has_bad_rows(
     assert len(data.samples) == 3
 
 
-def test_dates_in_a_parquet_table_become_text(tmp_path: Path) -> None:
+def test_dates_in_a_parquet_table_are_read_as_text(tmp_path: Path) -> None:
     rows = with_rows(day=lambda row: datetime.date(2024, 5, int(row["id"][1]) + 1))
     file = declared(tmp_path, rows, rows="sounds.parquet", groups="day")
     succeed("data", "controls", file, "--control", "silence", "--data", tmp_path / "data", "-o", tmp_path / "out")
@@ -229,7 +229,7 @@ def test_a_reply_matches_a_single_letter_option_before_the_answer_letter(reply: 
     assert Questions().judge(Record("a", reply=reply, reference=told))["parsed"] == letter
 
 
-def test_class_tasks_are_scored_by_macro_f1_and_need_the_same_distinct_classes_in_every_row(tmp_path: Path) -> None:
+def test_class_tasks_are_scored_by_macro_f1_and_need_the_same_classes_in_every_row(tmp_path: Path) -> None:
     rows = with_rows(options=lambda row: ["a dog", "a bell"][:: 1 - 2 * place(row)])
     task, data = loaded(declared(tmp_path, rows, classes=True))
     assert (task.key, task.scorer.figure.name) == ("own-classes/sounds", "macro_f1")
@@ -241,7 +241,7 @@ def test_class_tasks_are_scored_by_macro_f1_and_need_the_same_distinct_classes_i
         loaded(declared(tmp_path / "b", classes=True))
 
 
-def test_accuracy_by_group_has_every_group_on_record_and_not_the_answer_letters() -> None:
+def test_accuracy_by_group_is_given_for_every_recorded_group_and_not_for_answer_letters() -> None:
     told = {"answer": "A", "options": ["a bell", "a dog"], "labels": ["A", "B"]}
     task, groups = get_task("own-choice/sounds"), ({"topic": "thing"}, {"level": "hard"}, None)
     records = [Record(f"q{n}", f"q{n}", reply="A", reference=told, groups=each) for n, each in enumerate(groups)]
@@ -305,7 +305,9 @@ SAID = {"th": "น้ำ", "de": "schön", "zh": "今天", "en": "water"}
     ("language", "kind", "figure"),
     [("th", "own-characters", "1 − CER"), ("zh", "own-characters", "1 − CER"), ("de", "own-transcript", "1 − WER")],
 )
-def test_the_language_selects_character_or_word_errors(language: str, kind: str, figure: str, tmp_path: Path) -> None:
+def test_the_task_language_selects_character_or_word_errors(
+    language: str, kind: str, figure: str, tmp_path: Path
+) -> None:
     facts = {"options": None, "answer": None, "transcript": "said", "language": language}
     task, data = loaded(declared(tmp_path, with_rows(said=SAID[language]), **facts))
     assert (task.key, task.scorer.figure.title, data.defects) == (f"{kind}/sounds", figure, {})
@@ -392,7 +394,7 @@ def test_a_caption_prompt_can_be_fixed_text(tmp_path: Path) -> None:
         ({"prompt": "none.txt"}, r"none\.txt: no such file"),
     ],
 )  # fmt: skip
-def test_an_invalid_task_file_is_refused_in_one_line(more: dict[str, Any], message: str, tmp_path: Path) -> None:
+def test_an_invalid_task_file_is_a_one_line_error(more: dict[str, Any], message: str, tmp_path: Path) -> None:
     with pytest.raises(AudioMarathonError, match=message) as caught:
         get_task(str(toml(tmp_path / "t.toml", FACTS, **more)))
     assert str(tmp_path) in str(caught.value)
@@ -405,7 +407,7 @@ def test_an_invalid_task_file_is_refused_in_one_line(more: dict[str, Any], messa
     + [f"max_new_tokens = {number}" for number in ("9" * 5000, "0x" + "f" * 5000)],
     ids=["no value", "deep list", "deep table", "long number", "long hexadecimal"],
 )
-def test_a_task_file_that_is_not_toml_is_refused_in_a_short_line(text: str, tmp_path: Path) -> None:
+def test_a_task_file_that_is_not_toml_is_refused_with_a_short_error(text: str, tmp_path: Path) -> None:
     (tmp_path / "t.toml").write_text(text)
     with pytest.raises(SettingsError, match=r"t\.toml: not TOML: ") as caught:
         get_task(str(tmp_path / "t.toml"))
@@ -731,7 +733,7 @@ class TestExact:
             ("(B)", "The answer is C.", False, None),
         ],
     )
-    def test_replies_are_right_only_if_exact_and_near_if_close_to_the_answer(
+    def test_replies_with_a_number_are_correct_only_if_exact_and_near_if_close_to_the_answer(
         self, tmp_path: Path, answer: Any, reply: str, correct: bool, near: bool | None
     ) -> None:
         rows = [ROWS[0] | {"answer": answer}]

@@ -62,7 +62,7 @@ def command(no_env, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, env: Path) 
     return call
 
 
-def test_run_table_and_compare_of_an_encoder_write_their_files(command: Command, env: Path, tmp_path: Path) -> None:
+def test_encoder_run_table_and_compare_show_the_scores(command: Command, env: Path, tmp_path: Path) -> None:
     mine, task = env / "means_encoder.py", env / "sounds_task.py"
     code, out, err = command("run", mine, "--tasks", task, "--seeds", "2", "--encoder-arg", "scale=2.0")
     assert code == 0, err
@@ -92,7 +92,7 @@ def test_run_table_and_compare_of_an_encoder_write_their_files(command: Command,
     assert "No recommendation" not in page
 
 
-def test_a_run_in_another_results_folder_reuses_cached_embeddings(command: Command, env: Path) -> None:
+def test_an_encoder_run_into_another_results_folder_reuses_cached_embeddings(command: Command, env: Path) -> None:
     parts = []
     for results in ("first", "second"):
         assert (
@@ -129,7 +129,7 @@ def test_a_run_in_another_results_folder_reuses_cached_embeddings(command: Comma
         (["table", "."], "no run there"),
     ],
 )
-def test_a_wrong_argument_is_one_error_line(command: Command, arguments: list[str], said: str) -> None:
+def test_a_wrong_encoder_argument_is_a_one_line_error(command: Command, arguments: list[str], said: str) -> None:
     code, _, err = command(*arguments)
     assert code == 2
     assert said in one_error(err)
@@ -181,7 +181,7 @@ def test_imported_x_ares_embeddings_are_evaluated_by_probes(command: Command, en
     assert json.loads((folder / "run.json").read_text())["origin"] == "imported"
 
 
-def test_a_run_with_over_one_percent_of_bad_rows_needs_allow_bad_rows(command: Command, tmp_path: Path) -> None:
+def test_over_one_percent_of_bad_rows_need_the_option_allow_bad_rows(command: Command, tmp_path: Path) -> None:
     task = write_task(tmp_path / "odd", clips=2, seconds=(0.1, 0.2))
     task.write_text(task.read_text().replace("output_dim=10", "output_dim=9"))
     given = ("run", "control:noise", "--tasks", task, "--data", tmp_path / "odd", "--protocol", "standard")

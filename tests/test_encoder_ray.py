@@ -148,7 +148,7 @@ def test_ray_workers_give_local_embeddings_even_after_a_worker_is_killed(workers
 
 
 @pytest.mark.long
-def test_a_clip_that_kills_every_worker_fails_alone(workers, env: Path, tmp_path: Path) -> None:
+def test_a_clip_that_kills_every_ray_worker_fails_alone(workers, env: Path, tmp_path: Path) -> None:
     heard, said = heard_of(env), list[str]()
     deadly = max(heard, key=lambda heard_clip: heard_clip.samples)
     here, there = Store(tmp_path / "local", {}), Store(tmp_path / "ray", {})
@@ -163,7 +163,7 @@ def test_a_clip_that_kills_every_worker_fails_alone(workers, env: Path, tmp_path
 
 
 @pytest.mark.long
-def test_workers_that_die_while_loading_end_the_run(workers, env: Path, tmp_path: Path, monkeypatch) -> None:
+def test_ray_workers_that_die_while_loading_end_the_run(workers, env: Path, tmp_path: Path, monkeypatch) -> None:
     from audiomarathon.engine import ray_pool
 
     monkeypatch.setattr(ray_pool, "_QUIET_S", 1)
@@ -217,7 +217,7 @@ def test_an_encoder_run_on_two_machines_equals_a_local_run(
 
 @pytest.mark.long
 @pytest.mark.parametrize("cores", [(1, 1), (1,)])
-def test_the_work_of_a_lost_machine_moves_to_another_or_the_run_ends(
+def test_the_clips_of_a_lost_machine_are_encoded_by_another_machine_or_the_run_ends(
     workers, env: Path, tmp_path: Path, cores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another does its work; without another the run ends, and what is encoded is kept."""

@@ -125,7 +125,7 @@ def test_an_hf_encoder_gives_each_clip_the_features_of_transformers(
 
 
 @pytest.mark.parametrize("kind", ["wav2vec2", "data2vec"])
-def test_waveform_baselines_normalise_the_padded_batch_in_pieces_of_10_s(checkpoints: Path, kind: str) -> None:
+def test_waveform_baseline_encoders_normalise_a_padded_batch_in_pieces_of_10_s(checkpoints: Path, kind: str) -> None:
     encoder = load_encoder(f"baseline:{kind}", {"model": str(checkpoints / kind)})
     assert (encoder.name, encoder.hop_size_in_ms, encoder.takes_lengths) == (kind, 20, False)
     model = transformers.AutoModel.from_pretrained(checkpoints / kind).eval()
@@ -147,7 +147,7 @@ def test_waveform_baselines_normalise_the_padded_batch_in_pieces_of_10_s(checkpo
     assert encoder.module(waves(1)[0][0]).shape == (1, 49, 16)  # [T] is taken
 
 
-def test_whisper_baseline_encodes_the_padding_and_declares_half_its_real_hop(checkpoints: Path) -> None:
+def test_the_whisper_baseline_encoder_encodes_padding_and_declares_half_its_real_hop(checkpoints: Path) -> None:
     encoder = load_encoder("baseline:whisper", {"model": str(checkpoints / "whisper")})
     assert (encoder.hop_size_in_ms, encoder.output_dim) == (10, 16)
     audio, _ = waves(1)
@@ -414,7 +414,7 @@ def test_a_plug_in_encoder_is_found_by_key_and_alias(monkeypatch: pytest.MonkeyP
         (lambda features, audio: features * float("nan"), "not finite"),
     ],
 )
-def test_encode_refuses_output_that_breaks_the_interface(forward: Any, said: str) -> None:
+def test_an_encoder_whose_output_breaks_the_interface_is_refused(forward: Any, said: str) -> None:
     with pytest.raises(EncoderError, match=f"FrameEncoder: .*{said}"):
         from_module(variant(forward)).encode(waves(1)[0])
 
@@ -427,7 +427,7 @@ def test_an_encoder_that_calls_sys_exit_is_reported(tmp_path: Path) -> None:
     assert (code, said.count("\n"), "gone.py: the encoder cannot encode" in said) == (2, 1, True)
 
 
-def test_encode_drops_gradients_that_forward_switched_on() -> None:
+def test_gradients_that_an_encoder_switches_on_are_dropped_from_its_embeddings() -> None:
     def forward(features: torch.Tensor, audio: torch.Tensor) -> torch.Tensor:
         torch.set_grad_enabled(True)
         return features * torch.ones(8, requires_grad=True)
@@ -442,7 +442,7 @@ def test_encoder_attributes_that_are_not_numbers_are_refused(fact: dict[str, Any
         from_module(variant(**fact))
 
 
-def test_frame_counts_that_exceed_the_returned_features_are_refused() -> None:
+def test_an_encoder_that_states_more_frames_than_it_returns_is_refused() -> None:
     class LongEncoder(FrameEncoder):
         def forward(self, audio: torch.Tensor, lengths: torch.Tensor | None = None) -> Any:
             features = super().forward(audio)
@@ -452,7 +452,7 @@ def test_frame_counts_that_exceed_the_returned_features_are_refused() -> None:
         from_module(LongEncoder()).encode(waves(1)[0], [16000])
 
 
-def test_weights_in_plain_attributes_are_part_of_the_identity() -> None:
+def test_weights_in_plain_attributes_of_an_encoder_are_part_of_its_identity() -> None:
     def linear(value: float) -> torch.nn.Linear:
         layer = torch.nn.Linear(1, 1)
         torch.nn.init.constant_(layer.weight, value)

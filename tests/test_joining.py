@@ -37,7 +37,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_planned_offsets_length_and_used_clips_equal_values_by_hand(case: str) -> None:
+def test_planned_offsets_and_length_of_a_joined_clip_equal_values_by_hand(case: str) -> None:
     lengths, span, expected, used = CASES[case]
     made, taken = plan([Piece(Path(str(i)), length) for i, length in enumerate(lengths)], span)
     planned = made and ([part.offset for part in made.parts], made.frames)
@@ -91,7 +91,7 @@ def test_a_crossfade_has_equal_power_and_leaves_other_samples_unchanged(tmp_path
     assert (len(heard), set(heard[:199_996]), set(heard[200_000:])) == (349_996, {1_000}, {3_000})
 
 
-def test_a_crossfade_longer_than_a_processing_block_follows_one_formula(tmp_path: Path) -> None:
+def test_a_crossfade_longer_than_a_processing_block_equals_the_formula_without_blocks(tmp_path: Path) -> None:
     tone = (np.sin(np.arange(300_000) / 7) * 9_000).astype(np.int16)
     heard = joined([wav(tmp_path / f"{i}.wav", tone) for i in range(3)], 100_000, tmp_path)
     assert len(heard) == 700_000
@@ -101,7 +101,7 @@ def test_a_crossfade_longer_than_a_processing_block_follows_one_formula(tmp_path
     np.testing.assert_array_equal(heard[300_000:400_000], tone[100_000:200_000])
 
 
-def test_a_24_bit_stereo_clip_of_another_rate_is_joined_as_it_decodes(tmp_path: Path) -> None:
+def test_a_24_bit_stereo_clip_of_another_rate_is_joined_with_its_decoded_samples(tmp_path: Path) -> None:
     samples = np.random.default_rng(0).uniform(-0.9, 0.9, (44_100, 2))
     soundfile.write(tmp_path / "a.wav", samples, 44_100, subtype="PCM_24")
     expected = np.rint(decode(tmp_path / "a.wav", 8_000) * 32_768).astype(np.int16)

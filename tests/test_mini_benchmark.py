@@ -40,7 +40,7 @@ def test_the_mini_benchmark_has_six_clips_of_each_task_and_fits_250_mb(root: Pat
     assert sum(file.stat().st_size for key in world.TASKS for file in (root / key).rglob("*.*")) <= 250e6
 
 
-def test_the_same_seed_writes_the_same_bytes_for_any_workers_and_tasks(root: Path, tmp_path: Path) -> None:
+def test_the_same_seed_gives_the_same_bytes_for_any_workers_and_tasks(root: Path, tmp_path: Path) -> None:
     """A clip depends on nothing but its own random stream."""
     again = mini.generate(tmp_path / "again", progress=False, workers=1, tasks=["desed"], limit=1)
     other = mini.generate(tmp_path / "other", progress=False, tasks=["desed"], limit=1, seed=7)
@@ -49,7 +49,7 @@ def test_the_same_seed_writes_the_same_bytes_for_any_workers_and_tasks(root: Pat
     assert digests[0] == digests[1] != digests[2]
 
 
-def test_the_planted_event_lies_where_the_metadata_says(root: Path) -> None:
+def test_the_planted_event_of_a_generated_clip_lies_where_the_metadata_says(root: Path) -> None:
     row = json.loads((root / "desed" / "desed_sound_event_detection_task.json").read_text())["tasks"][0]
     samples, rate = soundfile.read(root / "desed" / row["path"])
     start = int(row["event_onset"] * rate)
@@ -98,7 +98,7 @@ def test_audiomarathon_cache_sets_the_folder_of_the_generated_benchmark(
     assert mini.mini_benchmark().parent == tmp_path / "here"
 
 
-def test_the_error_for_an_unknown_task_names_the_task() -> None:
+def test_generating_data_of_an_unknown_task_is_refused_naming_the_task() -> None:
     with pytest.raises(ValueError, match=r"unknown task 'tua'.*librispeech"):
         mini.generate(Path("unused"), tasks=["tua"])
 

@@ -79,7 +79,7 @@ class TestClosedForms:
             for name in ("gram", "cross", "inputs", "targets", "clips"):
                 np.testing.assert_allclose(getattr(whole, name), getattr(summed, name), atol=1e-10)
 
-    def test_a_class_without_clips_is_never_chosen(self) -> None:
+    def test_a_class_without_clips_is_never_predicted_by_lda(self) -> None:
         clips = made()
         few = replace(clips, targets=np.where(clips.targets == 1, 3, clips.targets))
         for head in standard.lda(moments(few, *FOLDS), standard.LDA_PENALTIES):
@@ -95,7 +95,7 @@ class TestClosedForms:
 
 class TestLinearProbe:
     @pytest.mark.parametrize("clips", [made(), tagged()], ids=["lda", "ridge"])
-    def test_chooses_the_penalty_on_the_valid_part_and_refits_on_train_and_valid(self, clips: Clips) -> None:
+    def test_the_penalty_is_chosen_on_the_valid_part_and_refitted_on_train_and_valid(self, clips: Clips) -> None:
         fit, grid = standard.lda, standard.LDA_PENALTIES
         if clips.multi_label:
             fit, grid = standard.ridge, standard.RIDGE_PENALTIES
@@ -113,7 +113,7 @@ class TestLinearProbe:
         assert predictions.rows.tolist() == rows
         np.testing.assert_allclose(predictions.scores, np.concatenate(expected), atol=1e-8)
 
-    def test_labels_of_the_test_part_do_not_change_the_scores(self) -> None:
+    def test_labels_of_the_test_part_do_not_change_the_scores_of_a_probe(self) -> None:
         clips, split = made(), Split(("a",), "b", "c")
         other = np.where(clips.parts == "c", 2 - clips.targets, clips.targets)
         for probe in (standard.linear_probe, standard.knn):
@@ -121,7 +121,7 @@ class TestLinearProbe:
             np.testing.assert_array_equal(*both)
 
     @pytest.mark.parametrize("split", [Split(("a", "b"), "c", "c"), Split(("a", "b"), "b", "c"), Split((), "b", "c")])
-    def test_refuses_a_split_with_a_part_in_two_roles(self, split: Split) -> None:
+    def test_probes_refuse_a_split_with_one_part_in_two_roles(self, split: Split) -> None:
         for probe in (standard.linear_probe, standard.knn):
             with pytest.raises(DataError, match="must be different parts"):
                 probe(made(), [split])
@@ -159,7 +159,7 @@ class TestNeighbours:
         np.testing.assert_allclose(predictions.scores, np.concatenate(expected), atol=1e-9)
 
     @pytest.mark.parametrize("loudest", [2, 5, 9])
-    def test_all_clips_tied_with_the_tenth_neighbour_vote(self, loudest: int) -> None:
+    def test_all_clips_as_similar_as_the_tenth_neighbour_vote_in_knn(self, loudest: int) -> None:
         """Twelve copies, some louder (their cosines differ by rounding), seven of class 1: all twelve vote."""
         copies = np.linspace(0.1, loudest, 12)[:, None] * [1.1, 2.3, 0.17]
         x = np.vstack([copies, -copies[:1], copies[4:5] / 3, -copies[:1]])
@@ -212,26 +212,26 @@ PROBES: dict[str, Callable[[Clips], Any]] = {
 
 @pytest.mark.parametrize("name", PROBES)
 class TestEveryProbe:
-    def test_scores_do_not_depend_on_the_order_of_clips(self, name: str) -> None:
+    def test_the_scores_of_a_probe_do_not_depend_on_the_order_of_clips(self, name: str) -> None:
         clips, order = made(), np.random.default_rng(3).permutation(120)
         moved = Clips(clips.embeddings[order], clips.targets[order], clips.parts[order])
         plain, shuffled = PROBES[name](clips), PROBES[name](moved)
         back = np.argsort(order[shuffled.rows])
         np.testing.assert_allclose(shuffled.scores[back], plain.scores[np.argsort(plain.rows)], atol=1e-5)
 
-    def test_scores_do_not_depend_on_the_names_of_classes(self, name: str) -> None:
+    def test_the_scores_of_a_probe_do_not_depend_on_the_names_of_classes(self, name: str) -> None:
         clips, renamed = made(), np.array([2, 0, 1])
         predictions = PROBES[name](replace(clips, targets=renamed[clips.targets]))
         np.testing.assert_allclose(predictions.scores[:, renamed], PROBES[name](clips).scores, atol=1e-8)
 
-    def test_gives_the_same_bytes_in_two_calls(self, name: str) -> None:
+    def test_a_probe_gives_the_same_bytes_in_two_calls(self, name: str) -> None:
         assert PROBES[name](made()).scores.tobytes() == PROBES[name](made()).scores.tobytes()
 
-    def test_predicts_the_only_class_if_there_is_one(self, name: str) -> None:
+    def test_a_probe_predicts_the_only_class_if_there_is_one_class(self, name: str) -> None:
         assert not PROBES[name](replace(made(), targets=np.zeros(120, dtype=np.int64))).predicted.any()
 
     @pytest.mark.filterwarnings("error")
-    def test_predicts_the_majority_class_for_constant_embeddings(self, name: str) -> None:
+    def test_a_probe_predicts_the_majority_class_for_constant_embeddings(self, name: str) -> None:
         targets = np.arange(120) % 5 // 2  # 0, 0, 1, 1, 2
         targets[:60] = 1
         clips = replace(made(), embeddings=np.zeros((120, 12)), targets=targets)
@@ -290,7 +290,7 @@ def test_published_probes_use_one_torch_thread_and_restore_the_count(monkeypatch
 class TestPublishedLinearProbe:
     @pytest.mark.parametrize("clips", [made(), tagged()], ids=["cross-entropy", "binary cross-entropy"])
     @pytest.mark.parametrize("as_published", [False, True], ids=["own validation", "validation is test"])
-    def test_logits_equal_those_of_the_training_loop_of_x_ares(self, clips: Clips, as_published: bool) -> None:
+    def test_published_logits_equal_those_of_the_x_ares_training_loop(self, clips: Clips, as_published: bool) -> None:
         """Ragged folds, short last batches, two seeds, each with its head and order."""
         splits = rotated(FOLDS, as_published=as_published)
         trained = published.linear_probe(clips, splits, seeds=(42, 7), batch=32, epochs=3)
@@ -303,7 +303,7 @@ class TestPublishedLinearProbe:
         assert sorted(trained.rows.tolist()) == list(range(120))
 
     @pytest.mark.parametrize("clips", [made(), tagged()], ids=["cross-entropy", "binary cross-entropy"])
-    def test_gradients_equal_those_of_torch(self, clips: Clips) -> None:
+    def test_gradients_of_the_published_linear_probe_equal_those_of_torch(self, clips: Clips) -> None:
         """Adam hides a factor, so this looks at the gradients themselves."""
         heads = published.Heads(published.initial_heads(12, clips.classes, 2, 42))
         heads.gain.uniform_(0.5, 2)
@@ -321,7 +321,7 @@ class TestPublishedLinearProbe:
         for name, leaf in zip(names, leaves, strict=True):
             np.testing.assert_allclose(getattr(heads, name).grad, leaf.grad, atol=1e-6)
 
-    def test_initial_heads_equal_those_of_manual_seed_and_keep_the_global_random_state(self) -> None:
+    def test_initial_probe_weights_equal_those_of_torch_and_keep_its_global_random_state(self) -> None:
         torch.manual_seed(1)
         before = torch.get_rng_state()
         heads = published.initial_heads(12, 3, 2, 42)
@@ -331,7 +331,7 @@ class TestPublishedLinearProbe:
             torch.nn.LayerNorm(12)  # X-ARES makes it first
             torch.testing.assert_close(layer.state_dict(), torch.nn.Linear(12, 3).state_dict(), rtol=0, atol=0)
 
-    def test_chooses_the_first_of_equally_good_epochs(self) -> None:
+    def test_the_published_linear_probe_chooses_the_first_of_equally_good_epochs(self) -> None:
         clips = made(noise=0.01)
         easy = replace(clips, embeddings=clips.embeddings * 100)
         splits = [Split(("a", "c"), "b", "d")]
@@ -340,7 +340,7 @@ class TestPublishedLinearProbe:
         assert scores.published_figure(long.logits[0], easy.targets[long.rows]) == 1.0
         np.testing.assert_allclose(long.logits, first.logits, atol=1e-5)
 
-    def test_the_learning_rate_follows_the_cosine_of_ignite(self) -> None:
+    def test_the_learning_rate_of_the_published_probe_follows_the_cosine_of_ignite(self) -> None:
         assert [published.learning_rate(1.0, epoch, 2) for epoch in (0, 1)] == pytest.approx([1.0, 0.55])
         assert published.learning_rate(1.0, 0, 1) == 1.0
         ten = [published.learning_rate(1e-3, epoch, 10) for epoch in range(10)]
@@ -384,11 +384,11 @@ class TestSplits:
         assert rotated(["a", "b"], as_published=True) == [Split(("b",), "a", "a"), Split(("a",), "b", "b")]
 
     @pytest.mark.parametrize(("folds", "as_published"), [("ab", False), ("a", True), ("aab", False), ("", True)])
-    def test_rotation_refuses_too_few_folds(self, folds: str, as_published: bool) -> None:
+    def test_rotating_too_few_folds_is_refused(self, folds: str, as_published: bool) -> None:
         with pytest.raises(DataError, match="or more, all different"):
             rotated(list(folds), as_published=as_published)
 
-    def test_whole_clusters_are_held_out_with_about_15_percent_of_each_class(self) -> None:
+    def test_whole_clusters_are_held_out_for_validation_with_about_15_percent_of_each_class(self) -> None:
         rng = np.random.default_rng(0)
         targets, clusters = rng.integers(4, size=2000), [f"speaker {i}" for i in rng.integers(100, size=2000)]
         chosen = held_out(clusters, targets)
@@ -400,7 +400,7 @@ class TestSplits:
         np.testing.assert_array_equal(held_out(clusters, one_hot(targets, 4).astype(int)), chosen)
         assert (held_out(clusters, targets, seed=1) != chosen).any()
 
-    def test_one_of_two_large_clusters_is_held_out(self) -> None:
+    def test_one_of_two_large_clusters_is_held_out_for_validation(self) -> None:
         assert held_out(["x", "y", "x", "y"], np.array([0, 0, 1, 1])).sum() == 2
         with pytest.raises(DataError, match="two or more"):
             held_out(["x", "x"], np.array([0, 1]))

@@ -52,7 +52,7 @@ MISTAKEN = run_of(
 )  # fmt: skip
 
 
-def test_verdicts_on_labels_give_the_mean_and_sd_over_seeds_and_parts() -> None:
+def test_label_verdicts_are_summed_to_the_mean_and_sd_over_seeds_and_parts() -> None:
     scorer = Classified()
     seeds = record("a", "dog", "dog\t0.9\tcat\ncat\t0.8\tdog\ndog\t0.7\tdog", protocol="xares-0.1.3", part="1")
     other = record("b", "cat", "dog\t0.9\tdog\ndog\t0.8\tcat\ndog\t0.7\tcat", protocol="xares-0.1.3", part="2")
@@ -100,7 +100,7 @@ def test_confusion_chart_and_most_confident_mistakes_equal_values_by_hand() -> N
     ]  # fmt: skip
 
 
-def test_class_numbers_are_shown_as_class_names() -> None:
+def test_class_numbers_are_shown_as_class_names_in_the_confusion_chart() -> None:
     known = run_of(record("a", "0", "49\t0.9"), record("b", "49", "49\t0.6"))
     known = replace(known, facts={**known.facts, "task": "xares/esc50"})
     ((chart,),) = confusions([known]).values()
@@ -119,7 +119,7 @@ def text_of(table: object) -> list[list[str]]:
     return [[cell.text for cell in row] for row in cells(table)]  # type: ignore[arg-type]
 
 
-def test_the_encoder_table_notes_rows_of_different_clips() -> None:
+def test_the_encoder_table_says_where_rows_use_different_clips() -> None:
     scores = [
         score("A", "esc50", 0.5, mlp=0.857, knn=0.5), score("A", "cremad", 0.7, data="some"), score("B", "esc50", 0.6),
         score("B", "cremad", 0.4),

@@ -203,7 +203,7 @@ def results_of(root: Path, results: Path, encoder: Encoder, task: EncoderTask, *
     return {result.method: result for result in probe(encoder, task, data, results, store, **more)}
 
 
-def test_every_probe_writes_a_complete_run_folder(tmp_path: Path) -> None:
+def test_every_probe_of_an_encoder_writes_a_complete_run_folder(tmp_path: Path) -> None:
     root, encoder, said = made(tmp_path / "env"), from_module(FramesEncoder()), list[str]()
     results = results_of(root, tmp_path / "results", encoder, task_of(), seeds=SEEDS[:2])
     assert [*results] == [*STANDARD, *PUBLISHED]
@@ -232,7 +232,7 @@ def test_every_probe_writes_a_complete_run_folder(tmp_path: Path) -> None:
     assert mean_scores([score]) == []
 
 
-def test_the_published_score_is_the_mean_over_folds_and_not_clips(tmp_path: Path) -> None:
+def test_the_published_knn_score_is_the_mean_over_folds_and_not_over_clips(tmp_path: Path) -> None:
     root = made(tmp_path / "env")
     tones(root, 3, 3)
     tones(root, 2, 6, level=0.3)
@@ -247,7 +247,7 @@ def test_the_published_score_is_the_mean_over_folds_and_not_clips(tmp_path: Path
     assert score.by_probe[PUBLISHED[1]].value != pytest.approx(results[PUBLISHED[1]].summary["score"])
 
 
-def test_a_failed_clip_is_an_error_record_and_above_1_percent_there_is_no_score(tmp_path: Path) -> None:
+def test_a_clip_that_fails_is_an_error_record_and_over_1_percent_of_them_give_no_score(tmp_path: Path) -> None:
     root = made(tmp_path / "env", many=60)
     lengths = [(f"s1x{i % 4}-{i}", {"tone": "abc"[i % 3]}, wave(400, 0.2 * (i % 3), i)) for i in range(60)]
     write(root / "tones", "1", [("s1x0-0", {"tone": "a"}, b"RIFF no audio"), *lengths[1:]])
@@ -261,7 +261,7 @@ def test_a_failed_clip_is_an_error_record_and_above_1_percent_there_is_no_score(
         results_of(root, tmp_path / "other", encoder, task_of(), protocol="standard")
 
 
-def test_clips_with_several_labels_are_scored_by_ranking(tmp_path: Path) -> None:
+def test_clips_with_several_labels_are_scored_by_mean_average_precision(tmp_path: Path) -> None:
     folder = tmp_path / "env" / "tags"
     for part, seed in (("train", 0), ("valid", 100), ("test", 200)):
         tags = [("low",), ("high", "low"), ("high",)]
@@ -349,7 +349,7 @@ def test_a_task_with_one_class_is_refused_and_a_part_with_one_is_reported(tmp_pa
 
 
 class TestStore:
-    def test_stored_embedding_files_are_read_back_unless_damaged(self, tmp_path: Path) -> None:
+    def test_stored_embedding_files_are_read_back_unless_they_are_damaged(self, tmp_path: Path) -> None:
         store = Store(tmp_path, {"encoder": 1})
         store.add({"a": np.ones(3, np.float32)})
         store.add({"b": np.zeros(3, np.float32)})
@@ -405,7 +405,7 @@ def test_clips_with_the_same_audio_in_two_parts_are_noted(tmp_path: Path) -> Non
     assert "10 clips whose audio lies in another part too" in results["linear"].summary["notes"]
 
 
-def test_duplicate_clips_both_count_and_an_encoder_that_mixes_clips_gets_one_each(tmp_path: Path) -> None:
+def test_duplicate_clips_both_count_and_an_encoder_that_mixes_clips_gets_one_clip_a_batch(tmp_path: Path) -> None:
     same = wav(wave(300, 0.2, 1))
     write(tmp_path / "tones", "1", [(f"s{i}-{i}", {"tone": "a"}, same) for i in range(3)])
     for fold in ("2", "3"):
@@ -422,7 +422,7 @@ def test_duplicate_clips_both_count_and_an_encoder_that_mixes_clips_gets_one_eac
             np.testing.assert_allclose(store.rows[heard_clip.audio], expected, rtol=1e-4, atol=1e-7)
 
 
-def test_a_run_folder_of_another_recipe_is_refused(tmp_path: Path) -> None:
+def test_a_run_folder_of_another_training_recipe_is_refused(tmp_path: Path) -> None:
     root, encoder = made(tmp_path / "env"), from_module(FramesEncoder())
     results_of(root, tmp_path / "results", encoder, task_of(), protocol="as_published")
     with pytest.raises(RecordError, match=r"holds another run .*recipe.* name another folder"):
@@ -470,7 +470,7 @@ def test_the_published_map_is_computed_within_each_fold(tmp_path: Path) -> None:
     assert (run.task.scorer.own_score(unlabelled), run.task.scorer.shown(unlabelled)) == (None, "no labels")
 
 
-def test_encoders_of_the_same_name_get_distinct_folders_and_duplicates_are_refused(tmp_path: Path) -> None:
+def test_encoders_of_the_same_name_get_distinct_names_in_tables_and_duplicate_runs_are_refused(tmp_path: Path) -> None:
     root = made(tmp_path / "env")
     runs = []
     for kind in (FramesEncoder, LeakyEncoder):
@@ -484,7 +484,7 @@ def test_encoders_of_the_same_name_get_distinct_folders_and_duplicates_are_refus
         task_scores([*runs, runs[0]])
 
 
-def test_means_weigh_tasks_equally_and_published_means_use_the_weights_of_x_ares() -> None:
+def test_mean_scores_weigh_tasks_equally_and_published_means_use_the_weights_of_x_ares() -> None:
     def score(task: str, domain: str, linear: float, mlp: float, *knn: float) -> Score:
         figures = {"linear": linear, PUBLISHED[0]: mlp} | dict(zip([PUBLISHED[1]], knn, strict=False))
         return Score("E", task, domain, {name: Estimate(value, None) for name, value in figures.items()})

@@ -57,7 +57,9 @@ def test_selection_does_not_depend_on_the_order_of_the_input(samples: list[Sampl
 
 
 @given(populations, st.integers(0, 5))
-def test_every_prefix_holds_each_class_in_proportion_within_one_sample(samples: list[Sample], seed: int) -> None:
+def test_every_selection_prefix_holds_each_class_in_proportion_within_one_sample(
+    samples: list[Sample], seed: int
+) -> None:
     order = select(samples, 0, seed)
     sizes = Counter(s.stratum for s in samples)
     seen: Counter[str] = Counter()

@@ -37,9 +37,7 @@ def test_the_data_folder_of_a_task_is_found_at_any_depth(key: str, place: str, t
     assert len(task.load(folder).samples) >= 2
 
 
-def test_of_two_copies_of_task_data_the_one_nearest_the_root_is_found_and_hidden_folders_are_not_searched(
-    tmp_path: Path,
-) -> None:
+def test_the_data_copy_nearest_the_root_is_found_and_hidden_folders_are_not_searched(tmp_path: Path) -> None:
     for place in ("a/b/backup", ".cache/copy", "deep/data"):
         BUILDERS["vesus"](tmp_path / place)
     assert get_task("vesus").find(tmp_path) == tmp_path / "deep" / "data"
@@ -55,7 +53,7 @@ def test_two_copies_of_task_data_at_equal_depth_are_refused_naming_both(key: str
         assert str(part) in str(caught.value)
 
 
-def test_symbolic_links_are_followed_and_loops_of_links_end(tmp_path: Path) -> None:
+def test_the_search_for_task_data_follows_symbolic_links_and_stops_at_loops_of_links(tmp_path: Path) -> None:
     store = tmp_path / "store"
     BUILDERS["vesus"](store / "vesus")
     (store / "vesus" / "loop").symlink_to(store)
@@ -95,7 +93,7 @@ def test_folders_without_transcripts_are_not_librispeech(tmp_path: Path) -> None
 # Where to look, and what to say when nothing is there ----------------------------------------------------------------
 
 
-def test_the_data_path_variable_of_a_task_wins_over_a_given_root_and_that_over_the_environment(tmp_path: Path) -> None:
+def test_the_data_path_variable_wins_over_the_data_option_and_that_over_the_environment(tmp_path: Path) -> None:
     task, folders = get_task("vesus"), {name: build_all(tmp_path / name, ["vesus"]) for name in ("own", "given", "env")}
     env = {"AUDIOMARATHON_DATA": str(folders["env"]), "VESUS_DATA_PATH": " "}
     assert task_folder(task, None, env) == folders["env"] / "VESUS"

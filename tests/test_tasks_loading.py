@@ -59,7 +59,7 @@ EXPECTED: dict[str, list[tuple[str, ...]]] = {
 
 
 @pytest.mark.parametrize("key", EXPECTED)
-def test_every_row_becomes_a_sample_with_id_cluster_and_stratum(key: str, tmp_path: Path) -> None:
+def test_every_metadata_row_becomes_a_sample_with_id_cluster_and_stratum(key: str, tmp_path: Path) -> None:
     loaded = load(build_all(tmp_path, [key]), key)
     assert not loaded.bad_rows
     facts = [(s.id, s.cluster, s.stratum) for s in loaded.samples]
@@ -79,7 +79,7 @@ def test_tau_samples_have_the_expected_labels_clusters_and_option_letters(tmp_pa
     assert station.id == "concatenated_resampled/metro_station-lisbon-1001-0-a.wav"
 
 
-def test_extra_fields_of_a_row_are_kept_as_meta(tmp_path: Path) -> None:
+def test_extra_fields_of_a_metadata_row_are_kept_with_the_sample(tmp_path: Path) -> None:
     build_all(tmp_path)
     race = load(tmp_path, "race").samples
     assert [s.meta["difficulty"] for s in race] == ["high", "high", "middle"]
@@ -90,14 +90,14 @@ def test_extra_fields_of_a_row_are_kept_as_meta(tmp_path: Path) -> None:
     assert load(tmp_path, "slue").samples[2].meta["entity_count"] == 3
 
 
-def test_ids_and_order_do_not_depend_on_where_the_root_lies(tmp_path: Path) -> None:
+def test_ids_and_order_of_samples_do_not_depend_on_where_the_data_root_lies(tmp_path: Path) -> None:
     first, two = build_all(tmp_path / "one"), build_all(tmp_path / "elsewhere" / "deeper" / "two")
     for key in BUILDERS:
         assert [s.id for s in load(first, key).samples] == [s.id for s in load(two, key).samples]
 
 
 @pytest.mark.parametrize("key", CHOICE_TASKS)
-def test_the_order_of_rows_does_not_change_the_samples(key: str, tmp_path: Path) -> None:
+def test_the_order_of_metadata_rows_does_not_change_the_loaded_samples(key: str, tmp_path: Path) -> None:
     folder = build_all(tmp_path, [key]) / key.upper()
     before = load(tmp_path, key).samples
     edit_rows(metadata(folder, key), lambda rows: rows.reverse())
@@ -238,7 +238,9 @@ def test_a_row_that_is_not_a_json_object_is_a_bad_row(row: object, tmp_path: Pat
         (lambda _: b"[]", "holds no rows"),
     ],
 )
-def test_unusable_metadata_is_a_one_line_error(spoil: Callable[[bytes], bytes], reason: str, tmp_path: Path) -> None:
+def test_an_unusable_metadata_file_is_a_one_line_error(
+    spoil: Callable[[bytes], bytes], reason: str, tmp_path: Path
+) -> None:
     file = metadata(build_all(tmp_path, ["gtzan"]) / "GTZAN", "gtzan")
     file.write_bytes(spoil(file.read_bytes()))
     with pytest.raises(DataError, match=reason) as caught:
@@ -427,7 +429,7 @@ def test_had_balance_draws_equal_classes_by_the_seed_and_counts_the_rest(tmp_pat
     assert load(tmp_path, "had", Filters(balance=True, seed=3)) == draws[3]
 
 
-def test_had_keeps_the_onset_and_length_of_the_fake_part_as_meta(tmp_path: Path) -> None:
+def test_had_samples_keep_the_onset_and_length_of_the_fake_part(tmp_path: Path) -> None:
     folder = build_all(tmp_path, ["had"]) / "HAD"
     write_json(folder / "events.json", [{"path": "fake/HAD_8.wav", "event_onset": 1.5, "event_seconds": 2.0}])
     assert load(tmp_path, "had").samples[0].meta == {"event_onset": 1.5, "event_seconds": 2.0}

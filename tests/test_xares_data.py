@@ -158,7 +158,7 @@ def test_a_clip_in_two_tars_of_a_part_counts_once_and_twice_if_its_content_diffe
     assert dataset.clips[-1].id == "test/wds-audio-test-000002/1000_test_H"
 
 
-def test_clips_are_in_stored_order_with_their_label_part_and_actor_as_cluster(tmp_path: Path) -> None:
+def test_clips_of_cremad_are_read_in_stored_order_with_label_part_and_the_actor_as_cluster(tmp_path: Path) -> None:
     dataset = task_of("cremad").read(write_cremad(tmp_path))
     assert dataset.folder == tmp_path / "cremad"
     assert dataset.classes == tuple(sorted(EMOTIONS))
@@ -289,7 +289,7 @@ def test_a_sample_limit_keeps_every_tag_of_a_multi_label_task(tmp_path: Path) ->
     assert len(dataset.clips) < 60
 
 
-def test_parts_with_equal_globs_are_one_part_and_mini_reads_fewer_train_tars(tmp_path: Path) -> None:
+def test_task_parts_with_equal_file_patterns_are_one_part_and_mini_reads_fewer_train_tars(tmp_path: Path) -> None:
     kaggle, subway, lingua = task_of("fsdkaggle2018"), task_of("subway_broadcast"), task_of("voxlingua33")
     assert list(kaggle.parts) == ["train", "test"]
     assert [kaggle.part(role) for role in ("train", "valid", "test")] == ["train", "test", "test"]

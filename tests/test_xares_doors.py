@@ -79,7 +79,7 @@ def scores_of(results: Path, task: str) -> tuple[float, float | None]:
     return mlp.value, knn and knn.value
 
 
-def test_output_equals_that_of_x_ares_and_a_failing_task_does_not_stop_others(
+def test_xares_run_prints_what_x_ares_prints_and_a_failing_task_does_not_stop_other_tasks(
     place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     files = [f"{name}_task.py" for name in ("tones", "lost", "hums", "away", "off", "frames", "nothing")]
@@ -143,7 +143,7 @@ def test_tasks_run_in_parallel_and_a_killed_process_does_not_stop_the_others(pla
     assert "Public" not in done.stdout
 
 
-def test_stage_options_limit_a_run_to_its_download_encoding_or_scoring(
+def test_xares_stage_options_limit_a_run_to_its_download_encoding_or_scoring(
     place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fetched: list[tuple[str, Path]] = []
@@ -179,7 +179,9 @@ def test_an_encoder_that_breaks_the_interface_is_refused_before_any_task_runs(pl
     assert not (place / "results").exists()
 
 
-def test_the_python_functions_give_the_same_scores_as_the_command(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_python_functions_give_the_scores_of_the_encoder_command(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     encoder = load_encoder("level_encoder.py").module
     assert audiomarathon.check_audio_encoder(encoder)
     mlp, knn = XaresTask(load_task_file(place / "tones_task.py", encoder)).run()

@@ -108,7 +108,7 @@ class TestLabels:
                         expected[frame, LABELS.index(label)] = True
             np.testing.assert_array_equal(activity(events, LABELS, hop, 90, 0), expected)
 
-    def test_labels_are_cut_to_the_clip_and_events_between_frames_are_lost(self) -> None:
+    def test_frame_labels_are_cut_to_the_clip_and_events_between_two_frames_are_lost(self) -> None:
         events = [(9.0, 12.0, "low"), (1.01, 1.03, "mid"), (0.0, 0.04, "high"), (0, 1, "other")]
         hot = activity(events, LABELS, 40, 275, 10.0)
         assert hot[:, 0].nonzero()[0].tolist() == [*range(225, 250)]
@@ -116,7 +116,7 @@ class TestLabels:
         assert activity(events, LABELS, 40, 20, 0).shape == (20, 3)
         assert activity(events, LABELS, 40, 20, 0, released=True)[:, 0].sum() == 75
 
-    def test_events_are_read_from_metadata_and_malformed_ones_refused(self, tmp_path: Path) -> None:
+    def test_events_are_read_from_metadata_and_malformed_events_are_refused(self, tmp_path: Path) -> None:
         assert isinstance(MAESTRO, FramedTask)
         assert MAESTRO.described("k", [{"start": 1, "end": 2, "note": 108}])[0] == ("108",)
         assert DESED.facts([{"onset": 0, "offset": "1.5", "label": "Dog,Cat"}]) == ((0, 1.5, "Dog"), (0, 1.5, "Cat"))
@@ -222,7 +222,7 @@ def test_frame_ridge_with_a_threshold_equals_a_plain_grid_search(average: str, m
 
 
 @pytest.mark.parametrize(("average", "positive", "batch"), [("macro", 1.0, 3), ("micro", 10.0, 1)])
-def test_the_published_frame_probe_equals_the_original(average: str, positive: float, batch: int) -> None:
+def test_the_published_frame_probe_equals_the_loop_of_x_ares(average: str, positive: float, batch: int) -> None:
     frames, active = random_frames(2, LENGTHS)
     longer = [np.pad(labels, ((0, place % 7), (0, 0)), constant_values=True) for place, labels in enumerate(active)]
     recipe = Recipe(batch=batch, epochs=10, lr=0.05)

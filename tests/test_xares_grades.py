@@ -68,7 +68,7 @@ def test_speech_grades_are_read_with_the_speaker_as_cluster(tmp_path: Path) -> N
             TASK.described("k", odd)
 
 
-def test_a_run_has_pearson_r_and_errors_of_each_grade_with_intervals_over_speakers(tmp_path: Path) -> None:
+def test_a_run_on_speech_grades_has_pearson_r_and_errors_with_intervals_over_speakers(tmp_path: Path) -> None:
     root, said = write_ocean(tmp_path / "env"), list[str]()
     encoder = from_module(BandsEncoder())
     results = results_of(root, tmp_path / "results", encoder, TASK, say=said.append)

@@ -147,7 +147,7 @@ def read(place: Path, file: str) -> Dataset:
 
 
 @pytest.mark.parametrize("hop", [40, 20.0, 23.2, 12.5, 10 / 3])
-def test_events_made_from_a_frame_array_turn_back_into_the_same_frames(hop: float) -> None:
+def test_events_made_from_an_array_of_frame_labels_turn_back_into_the_same_array(hop: float) -> None:
     rng = np.random.default_rng(0)
     encoder = type("Own", (), {"hop_size_in_ms": hop})()
     config = TaskConfig("own", **FRAME | {"output_dim": 12}, encoder=encoder)
@@ -278,7 +278,7 @@ def test_a_merge_processor_that_changes_embeddings_is_refused(place: Path) -> No
     assert not (place / "results").exists()
 
 
-def test_xares_run_gives_a_user_task_file_the_encoder(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_xares_run_passes_the_encoder_to_a_user_task_file(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     clips = [("0", [{"from": 0.2, "to": 0.6, "pitch": 1}], tone(np.random.default_rng(7), 1.2, (0.2, 0.6, 300, 0.5)))]
     file = set_up(place, "beeps", FRAMES.replace("epochs=60", "epochs=1"), clips)
     assert xares_run("own_encoder.py", [file], max_jobs=0, results=Path("results")) == 0
@@ -348,7 +348,7 @@ def test_a_clip_without_captions_is_an_error_unless_a_merge_processor_drops_it()
     assert [*task_of(config).items("k", {})] == []
 
 
-def test_the_key_prefix_of_a_user_task_determines_the_scorer() -> None:
+def test_a_user_task_is_scored_as_the_prefix_of_its_key_says() -> None:
     kinds = {"own": "label", "own-tags": "tags", "own-grades": "grades", "own-frames": "segments"}
     kinds |= {"own-captions": "places", "own-transcripts": "words"}
     assert {kind: get_task(f"{kind}/birds").scorer.key for kind in kinds} == kinds

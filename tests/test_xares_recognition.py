@@ -133,7 +133,7 @@ def test_the_ctc_probe_settings_are_chosen_on_the_valid_part_only(monkeypatch: p
     assert ctc(frames, other, rows, 40) != transcripts
 
 
-def test_inputs_of_the_language_model_hold_audio_separator_text_and_end(llm: str) -> None:
+def test_inputs_of_the_recognition_llm_hold_audio_separator_text_and_end_in_that_order(llm: str) -> None:
     model, tokenizer = causal_lm(Path(llm), dtype="float32")
     writer, audio, counts = Writer(model, tokenizer), torch.randn(2, 3, 32), torch.tensor([3, 2])
     end, separator = tokenizer.eos_token_id, tokenizer.get_vocab()["<|vision_end|>"]
@@ -181,7 +181,7 @@ def test_linear_and_published_probe_both_run_and_only_the_published_records_the_
     assert not (tmp_path / "other").exists()  # told before hours of encoding and fitting
 
 
-def test_xares_task_gives_nan_for_a_probe_that_is_left_out(
+def test_the_class_xares_task_returns_nan_for_a_probe_that_is_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("XARES_LLM", "")
@@ -194,7 +194,7 @@ def test_xares_task_gives_nan_for_a_probe_that_is_left_out(
     assert "X-ARES' probes are left out: its probe trains an adapter" in capsys.readouterr().err
 
 
-def test_wer_is_counted_as_published_and_with_normalised_words() -> None:
+def test_word_errors_are_counted_as_published_and_with_normalised_words() -> None:
     scorer, groups = Recognised(), {"protocol": "xares-0.1.3", "part": "test"}
     pairs = [("HE'S GOT TWENTY DOGS", "he is got 20 dog"), ("COLOUR", "color")]
 

@@ -158,7 +158,7 @@ def test_recall_and_average_precision_equal_values_by_hand() -> None:
     assert average_precision(queries, 10) == pytest.approx(sum(each) / 3)
 
 
-def test_figures_of_both_retrieval_directions_equal_values_by_hand() -> None:
+def test_recall_figures_of_both_retrieval_directions_equal_values_by_hand() -> None:
     scorer, known = Retrieved(), {"answer": "x", "clips": 20, "captions": 40}
     seeds = [{"captions": [1, 9], "clips": [1, 6]}, {"captions": [3, 4], "clips": [2, 11]}]
     verdict = scorer.judge(Record("a", "a", reply=places_to_reply(seeds), reference=known))
@@ -172,7 +172,7 @@ def test_figures_of_both_retrieval_directions_equal_values_by_hand() -> None:
             scorer.judge(Record("a", "a", reply=places_to_reply([odd]), reference=known))
 
 
-def test_the_standard_protocol_tests_on_the_part_that_the_release_calls_valid(tmp_path: Path, tokenizer: str) -> None:
+def test_standard_retrieval_is_tested_on_the_part_that_x_ares_calls_valid(tmp_path: Path, tokenizer: str) -> None:
     task = task_of(tokenizer, epochs=2)
     root, encoder = write_clotho(tmp_path), from_module(BandsEncoder())
     results = results_of(root, tmp_path / "results", encoder, task, seeds=(42, 43))

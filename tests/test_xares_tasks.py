@@ -40,7 +40,7 @@ def test_encoder_tasks_are_found_by_key_name_file_and_group() -> None:
         named(["esc51"])
 
 
-def test_training_settings_of_the_tasks_equal_those_of_the_x_ares_release() -> None:
+def test_training_settings_of_encoder_tasks_equal_those_of_the_x_ares_release() -> None:
     recipes = {task.name: task.recipe for task in TASKS}
     assert recipes["asvspoof2015"] == Recipe(batch=64, epochs=5, weight=2000)
     assert recipes["fluentspeechcommands"] == Recipe(encode_batch=1, weight=2000)

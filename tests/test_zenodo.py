@@ -119,7 +119,7 @@ def there(root: Path) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in (root / "cremad").iterdir() if file.name not in (".lock",)}
 
 
-def test_task_files_are_downloaded_once_and_flagged_as_ready(server: Server, tmp_path: Path) -> None:
+def test_files_of_an_encoder_task_are_downloaded_once_and_flagged_as_ready(server: Server, tmp_path: Path) -> None:
     said: list[str] = []
     zenodo.fetch(TASK, tmp_path / "env", said.append)
     assert there(tmp_path / "env") == server.files | {zenodo.READY: b""}
@@ -179,7 +179,7 @@ def test_a_busy_server_is_retried_after_the_stated_wait_and_finally_given_up(
 
 
 @pytest.mark.parametrize("name", ["../x.tar", ".lock", "a/b.tar"])
-def test_a_file_name_that_leaves_the_folder_is_refused(name: str, server: Server, tmp_path: Path) -> None:
+def test_a_downloaded_file_name_that_leaves_the_folder_is_refused(name: str, server: Server, tmp_path: Path) -> None:
     server.files[name] = b"x"
     with pytest.raises(DataError, match="is not allowed as a file's name"):
         zenodo.fetch(TASK, tmp_path / "env")
