@@ -1,4 +1,4 @@
-"""Small raw corpora in the layouts in which the ten are published, for the builders of `Segment/`.
+"""Small raw corpora in the layouts of the ten published corpora, for the builders of `Segment/`.
 
 No two clips of a corpus are alike. Clips last about a second, so builds in tests ask for seconds where a user gets
 minutes.
@@ -20,13 +20,13 @@ from audiomarathon.cli.segment import door
 
 
 class Noise:
-    """Seeded noise, another for each clip."""
+    """Seeded noise, different for each clip."""
 
     def __init__(self) -> None:
         self.made = 0
 
     def write(self, path: Path, *, rate: int = 16_000, channels: int = 1, seconds: float = 0.0, **form: str) -> Path:
-        """Write the next clip, about a second unless said otherwise."""
+        """Write the next clip, by default of about a second."""
         path.parent.mkdir(parents=True, exist_ok=True)
         frames = round(rate * (seconds or 0.8 + 0.05 * (self.made % 9)))
         self.made += 1
@@ -36,7 +36,7 @@ class Noise:
 
 
 def tau(root: Path, voice: Noise) -> list[str]:
-    """Two scenes, of which one's name begins with the other's, in two places; 48 kHz stereo, as published."""
+    """Two scenes in two places; the name of one begins with the name of the other; 48 kHz stereo, as published."""
     lines, number = ["filename\tscene_label\tidentifier\tsource_label"], 40_000
     for scene in ("metro", "metro_station"):
         for place in ("lisbon-1000", "lyon-1001"):
@@ -87,7 +87,7 @@ def vox(root: Path, voice: Noise) -> list[str]:
 
 
 def vox_age(root: Path, voice: Noise) -> list[str]:
-    """The same with a table of ages, in which the third speaker is a child."""
+    """VoxCeleb2 with a table of ages, in which the third speaker is a child."""
     folder = speakers(root, voice)
     (root / "ages.csv").write_text("id,age\nid00012,30\nid00015,31\nid00016,12\n")
     return [str(folder), "--ages", str(root / "ages.csv")]
@@ -180,7 +180,7 @@ SHORT = ["--min", "3", "--max", "5"]
 
 
 def built(task: str, raw: list[str], folder: Path, *options: str, code: int = 0) -> Path:
-    """Run a builder's door and expect its exit code."""
+    """Run the command line of a builder and expect its exit code."""
     short = ["--min", "4", "--max", "4"] if task == "gtzan" else SHORT
     with pytest.raises(SystemExit) as ended:
         door(task, [*raw, "-o", str(folder), *short, *options])
@@ -189,11 +189,11 @@ def built(task: str, raw: list[str], folder: Path, *options: str, code: int = 0)
 
 
 def manifest(folder: Path) -> list[dict[str, Any]]:
-    """The clips of a built folder, and what each was made of."""
+    """Return the clips of a built folder, and the sources of each."""
     return [json.loads(line) for line in (folder / "manifest.jsonl").read_text().splitlines()]
 
 
 def left_out(folder: Path) -> dict[str, str]:
-    """The sources that a build could not use, and why."""
+    """Return the sources that a build left out, and why."""
     rows = [json.loads(line) for line in (folder / "left_out.jsonl").read_text().splitlines()]
     return {row["path"]: row["reason"] for row in rows}

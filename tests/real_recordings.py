@@ -45,7 +45,7 @@ def recordings(folder: str) -> list[Path]:
 
 
 def prompts(fewest: int = 7) -> Mapping[Path, str]:
-    """Return Asterisk's English prompts of so many words and more with their texts; see :func:`speech.prompts`."""
+    """Return Asterisk's English prompts of at least so many words with their texts; see :func:`speech.prompts`."""
     return speech.prompts("en", fewest)
 
 

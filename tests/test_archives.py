@@ -1,4 +1,4 @@
-"""Archives that are not to be trusted: damaged ones, bombs, and members that no data set has."""
+"""Untrusted archives: damaged archives, bombs, and members that no data set has."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_the_gzip_trailer_is_checked_before_any_file_is_unpacked(place: int, sou
     assert tree(tmp_path / "root").keys() <= {".download/lock"}
 
 
-# Archives without end: each is one that no bound but its own stops; what follows the bomb is not read -------------
+# Endless archives: each is stopped by one limit alone; what follows the bomb is not read -------------
 
 
 def test_a_zip_whose_directory_renames_a_file_is_refused(source: Path, tmp_path: Path) -> None:
@@ -92,7 +92,7 @@ def pax(count: int, comment: str, *, shared: bool = False) -> bytes:
 
 def sparse() -> bytes:
     header = bytearray(member("s.wav", tarfile.GNUTYPE_SPARSE).tobuf(tarfile.GNU_FORMAT))
-    header[482] = 1  # a map that goes on in the next block, and so on
+    header[482] = 1  # a sparse map that continues in the next block, and so on
     header[148:156] = b"%06o\0 " % tarfile.calc_chksums(bytes(header))[0]
     return bytes(header) + b"\1" * 512 * 50
 

@@ -49,9 +49,9 @@ def patch(path: Path, offset: int, data: bytes) -> Path:
 
 
 def without_xing_header(path: Path) -> Path:
-    """Drop an MP3's first frame, the one that says how long it is."""
+    """Drop an MP3's first frame, which states its length."""
     data = path.read_bytes()
-    tag = max(data.find(b"Xing"), data.find(b"Info"))  # of variable and of constant bit rate
+    tag = max(data.find(b"Xing"), data.find(b"Info"))  # "Info" at a constant bit rate
     second_frame = data.index(data[:2], tag)
     path.write_bytes(data[second_frame:])
     return path
@@ -151,7 +151,7 @@ def test_a_constant_rate_mp3_without_a_xing_header_is_probed_within_0_2_s(tmp_pa
 
 
 def test_a_variable_rate_mp3_without_a_xing_header_is_refused(tmp_path: Path) -> None:
-    """libsndfile takes the first frames' bit rate for all, so that silence after noise is lost without a word."""
+    """libsndfile takes the first frames' bit rate for all, so it drops silence after noise without an error."""
     path = tmp_path / "a.mp3"
     noise = 0.2 * np.random.default_rng(0).standard_normal((44_100, 2))
     samples = np.concatenate([noise, np.zeros((5 * 44_100, 2))])
@@ -163,7 +163,7 @@ def test_a_variable_rate_mp3_without_a_xing_header_is_refused(tmp_path: Path) ->
 
 @pytest.mark.parametrize(("ending", "reason"), [("mp3", "joined from several files"), ("ogg", "chain of OGG streams")])
 def test_audio_files_joined_end_to_end_are_refused(tmp_path: Path, ending: str, reason: str) -> None:
-    """libsndfile reads the first alone."""
+    """libsndfile reads only the first file."""
     path, second = (write(tmp_path / f"{n}.{ending}", sweep(n, 44_100), 44_100) for n in (2, 1))
     path.write_bytes(path.read_bytes() + (second if ending == "ogg" else path).read_bytes())
     assert soundfile.info(path).duration == 2.0 or len(soundfile.read(path)[0]) == 88_200

@@ -1,4 +1,4 @@
-"""Results folders from elsewhere: a bad file is named and hides no other, waits for nobody and writes nowhere else."""
+"""Results folders from elsewhere: a bad file is reported, hides no other run, and does not block."""
 
 from __future__ import annotations
 

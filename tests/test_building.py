@@ -24,7 +24,7 @@ SPOKEN = {"race"}  # its source is a text
 
 @pytest.fixture(scope="module")
 def corpora(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[list[str], Path]]:
-    """Each task's raw corpus and what was built of it."""
+    """Return each task's raw corpus and the folder built from it."""
     root = tmp_path_factory.mktemp("corpora")
     raws = {task: make(root / "raw" / task, Noise()) for task, make in MAKERS.items()}
     return {task: (raw, built(task, raw, root / "built" / task)) for task, raw in raws.items()}
@@ -105,7 +105,7 @@ def test_building_with_another_seed_gives_other_clips(
 
 
 def killed(work: Callable[[], object]) -> None:
-    """Run something in a child process that is expected to be killed by SIGKILL."""
+    """Run work in a child process and expect that SIGKILL ends it."""
     child = os.fork()
     if child == 0:
         work()
@@ -115,19 +115,19 @@ def killed(work: Callable[[], object]) -> None:
 
 @pytest.fixture(scope="module")
 def tau(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """TAU's raw corpus, to be read only."""
+    """TAU's raw corpus; tests only read it."""
     return MAKERS["tau"](tmp_path_factory.mktemp("tau") / "raw", Noise())
 
 
 @pytest.fixture(scope="module")
 def whole(tau: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What is built of it, to be read only."""
+    """The folder built from TAU; tests only read it."""
     return built("tau", tau, tmp_path_factory.mktemp("whole") / "tau")
 
 
 @pytest.fixture
 def folder(whole: Path, tmp_path: Path) -> Path:
-    """A copy of that, to be changed."""
+    """A copy of the folder built from TAU; tests change it."""
     return Path(shutil.copytree(whole, tmp_path / "tau"))
 
 

@@ -1,4 +1,4 @@
-"""Files whose headers or pages would let libsndfile decode less than they hold: refused. What is whole: accepted."""
+"""Files of which libsndfile would decode only a part are refused, and whole files accepted."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_wav_chunks_after_the_audio_are_accepted_with_or_without_padding(tmp_pat
 
 @pytest.mark.parametrize("place", [22, 24, 28, 34])
 def test_a_wav_header_that_contradicts_itself_is_refused(tmp_path: Path, place: int) -> None:
-    """Channels, rate, bytes a second, bits a sample."""
+    """Places of channels, rate, bytes per second and bits per sample."""
     data = encoded(path := tmp_path / "a.wav")
     refused(path, patched(data, place, bytes([data[place] ^ 8])), "contradicts itself|not audio")
 
@@ -189,7 +189,7 @@ def test_a_flac_whose_header_has_another_rate_than_its_frames_is_refused(tmp_pat
 
 
 def checksum(page: bytes) -> bytes:
-    """CRC-32 bit by bit, as RFC 3533 has it."""
+    """Return the CRC-32 of RFC 3533, bit by bit."""
     crc = 0
     for byte in page:
         crc ^= byte << 24
@@ -203,7 +203,7 @@ def pages(data: bytes) -> list[bytes]:
 
 
 def page(old: bytes, **fields: int) -> bytes:
-    """Return a page with other flags, granule or number, and the checksum that belongs to it."""
+    """Return a page with changed flags, granule or number, and its new checksum."""
     for key, new in fields.items():
         place, form = {"flags": (5, "<B"), "granule": (6, "<q"), "number": (18, "<I")}[key]
         old = patched(old, place, struct.pack(form, new))
@@ -212,7 +212,7 @@ def page(old: bytes, **fields: int) -> bytes:
 
 @pytest.fixture(params=["VORBIS", "OPUS"])
 def ogg(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, list[bytes]]:
-    """A path for an OGG file, and the pages of a whole one."""
+    """A path for an OGG file, and the pages of a whole OGG file."""
     path = tmp_path / "a.ogg"
     return path, pages(encoded(path, LONGER, format="OGG", subtype=request.param))
 

@@ -1,4 +1,4 @@
-"""What each raw corpus says, and the mistakes that the public release made with it."""
+"""Facts of each raw corpus, and the mistakes that the public release made with it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ROOT = Path(__file__).parent.parent
 
 @pytest.fixture
 def raw(tmp_path: Path, request: pytest.FixtureRequest) -> list[str]:
-    """The arguments of the task's builder, the task being the name before the test's first underscores."""
+    """Return the arguments of the builder for the task that the test's name begins with."""
     task = next(task for task in sorted(MAKERS, key=len, reverse=True) if f"test_{task}_" in request.node.name)
     return MAKERS[task](tmp_path / "raw", Noise())
 
@@ -360,7 +360,7 @@ def test_had_a_clip_labelled_real_and_fake_is_left_out(raw: list[str], tmp_path:
     assert name not in used
 
 
-#: The file that is edited, what is put for what in it ("" for the whole text), and what the message holds.
+#: Task, file to edit, old text ("" for all of it), new text, and words of the message.
 STRANGE_TABLES = [
     ("tau", "meta.csv", b"lyon", b"ly\xf6n", "not UTF-8"),
     ("tau", "meta.csv", b"metro_station\t", b"subway\t", "meta.csv"),

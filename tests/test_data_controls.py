@@ -1,4 +1,4 @@
-"""Control variants: clips of one length, and clips with nothing to hear."""
+"""Control data sets: clips of one length, silence, noise and mismatched audio."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from audiomarathon.report.controls import control_runs
         (90, 30, [(88, 90)], 60),  # at the very end too
         (90, 30, [(44, 46)], 30),
         (90, 120, [(44, 46)], -15),  # background before and after
-        (90, 30, [(30, 32), (45, 47)], 60 * 30 / 73),  # all of them
+        (90, 30, [(30, 32), (45, 47)], 60 * 30 / 73),  # all events
         (90, 30, [(10, 12), (70, 72)], None),
     ],
 )
@@ -121,7 +121,7 @@ def test_mismatched_audio_is_of_another_class_and_speaker_for_every_seed(root: P
 
 
 def test_the_noise_control_differs_from_clip_to_clip(root: Path, tmp_path: Path) -> None:
-    """Here all of them are of one tone."""
+    """All source clips have one tone."""
     first, *others = sorted((root / "HAD").rglob("*.wav"))
     for clip in others:
         clip.write_bytes(first.read_bytes())
@@ -131,7 +131,7 @@ def test_the_noise_control_differs_from_clip_to_clip(root: Path, tmp_path: Path)
 
 
 def lengthened(clip: Path, seconds: int) -> np.ndarray:
-    """Write noise of so many seconds in place of a clip; return what it decodes to."""
+    """Replace a clip by noise of some seconds; return its decoded samples."""
     soundfile.write(clip, np.random.default_rng(0).uniform(-0.1, 0.1, 16000 * seconds), 16000)
     return decode(clip, 16000)
 
@@ -196,7 +196,7 @@ def test_an_existing_control_folder_is_not_overwritten_and_a_partial_one_is_dele
 
 
 def test_the_embedded_model_scores_high_on_audio_cut_around_the_event_and_low_on_silence(tmp_path: Path) -> None:
-    """Cut to 10 s around the event its score stays; on silence it falls to chance or below."""
+    """Cut to 10 s around the event the score stays; on silence it falls to chance or below."""
     root = generate(tmp_path / "mini", tasks=["desed"], progress=False, limit=4)
     arguments = ["--durations", "10", "--control", "audio,silence", "--data", root, "-o", tmp_path / "controls"]
     assert call("data", "controls", "desed", *arguments)[0] == 0

@@ -1,4 +1,4 @@
-"""Downloading tasks: from folders, archives and a hub of our own, with everything that can go wrong on the way."""
+"""Downloading tasks from folders, archives and a fake hub, and everything that can go wrong."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from audiomarathon.errors import DataError
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """All ten tasks, one folder deep, with what is expected of them."""
+    """All ten tasks, one folder deep, with the manifest of their counts."""
     top = tmp_path_factory.mktemp("source")
     build_all(top / "set")
     entries = {key: {"count": count, "min_seconds": 1, "max_seconds": 1} for key, count in COUNTS.items()}
@@ -190,7 +190,7 @@ def test_a_hostile_archive_is_refused_before_anything_is_written(name: str, tmp_
 
 
 def test_a_zip_that_understates_a_file_size_is_refused(source: Path, tmp_path: Path) -> None:
-    """A bomb's file announces a few bytes and unpacks to many."""
+    """The file of a bomb announces a few bytes and unpacks to many."""
     taken = packed(source, tmp_path / "a.zip")
     lying = open_source(taken)
     entries = [archive.Entry(e.path, e.size - 100 if e.path.endswith("2_sad.wav") else e.size) for e in lying.entries()]
@@ -235,7 +235,7 @@ def test_an_unknown_source_or_task_is_refused(arguments: list[str], message: str
 
 
 class Hub:
-    """A hub's client over a folder; small files have git's hash, others LFS's."""
+    """A hub client over a folder: small files have a git hash, others an LFS hash."""
 
     def __init__(self, folder: Path, spoilt: str = "") -> None:
         self.folder, self.spoilt, self.fetched = folder, spoilt, []

@@ -1,4 +1,4 @@
-"""Tasks from TOML files: every kind of rows and answers, every refusal, and runs that outlive the file."""
+"""Tasks from TOML files: every kind of rows and answers, every error, and runs that outlive the file."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def loaded(file: Path, filters: Filters = Filters()) -> tuple[Task, Loaded]:
 
 
 def with_rows(**changes: Any) -> list[dict[str, Any]]:
-    """The rows with some fields made anew, by a function of the row, or a value; None takes the field away."""
+    """Return ROWS with fields changed to a value, or by a function of the row; None removes a field."""
     rows = []
     for row in ROWS:
         made = {name: make(row) if callable(make) else make for name, make in changes.items()}
@@ -277,7 +277,7 @@ def test_open_questions_are_judged_with_the_prompt_of_mmau_pro(tmp_path: Path) -
     ("more", "key", "figure"),
     [
         ({"references": "captions"}, "own-caption/sounds", "cider_d"),
-        ({"references": ["first", "second"]}, "own-caption/sounds", ""),  # not run: as above
+        ({"references": ["first", "second"]}, "own-caption/sounds", ""),  # loaded, but not run
         ({"transcript": "first"}, "own-transcript/sounds", "score"),
     ],
 )
@@ -511,7 +511,7 @@ def test_python_style_lists_are_parsed(text: str, expected: list[Any] | None) ->
     assert list_in(text) == expected
 
 
-#: Lists as other programs write them, and one that would be slow to read.
+#: Lists as other programs write them, and a list that would be slow to read.
 OTHER_LISTS = ["['a''b']", "['a' 'b', 'c']", "[['a'], ['b']]", "['a', b'b']", "[‘a’, ‘b’]", "\"['a']\""]
 OTHER_LISTS += [r'"[\"a\"]"', "['a", "['" + "\\" * 99_999]
 

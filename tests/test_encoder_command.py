@@ -1,4 +1,4 @@
-"""`audiomarathon encoder`: what its commands print, refuse and leave behind."""
+"""`audiomarathon encoder`: what its commands print, refuse and write."""
 
 from __future__ import annotations
 

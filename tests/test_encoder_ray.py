@@ -1,4 +1,4 @@
-"""Clips encoded by Ray's workers: the same rows as in this process, whatever happens to a worker."""
+"""Ray workers encode clips to the same embeddings as this process, whatever happens to a worker."""
 
 # ruff: noqa: F811
 from __future__ import annotations
@@ -82,7 +82,7 @@ def env(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def workers(env: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
-    """Share the encoder out to workers that die as told."""
+    """Start Ray workers that die when the environment says so."""
     from audiomarathon.wings.encoders.probing.ray_encoder import shared_out
 
     monkeypatch.chdir(env)
@@ -106,7 +106,7 @@ def heard_of(env: Path) -> list[Heard]:
 
 
 def rows_of(encoder: Encoder, heard: list[Heard], folder: Path) -> tuple[Rows, dict[str, str]]:
-    """Encode clips of their own, as X-ARES batches them, and their frames."""
+    """Return embeddings of clips, of X-ARES' batches and of frames, and the failed clips."""
     store = Store(folder, {})
     frames = FrameStore(store)
     failed = encode_own(encoder, heard, store)
@@ -174,7 +174,7 @@ def test_ray_workers_that_die_while_loading_end_the_run(workers, env: Path, tmp_
 
 @contextmanager
 def machines(*cores: int) -> Iterator[Any]:
-    """Start a Ray cluster of a head without room and of machines with so many cores, all on this one."""
+    """Start a Ray cluster: a head without CPUs, and machines with so many cores, all simulated here."""
     from ray.cluster_utils import Cluster
 
     made = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
@@ -201,7 +201,7 @@ def test_an_encoder_run_on_two_machines_equals_a_local_run(
         code, _, err = command(*given, *shared, "--results", "ray")
     assert code == 0, err
     assert "Ray: 2 workers, 1 CPU core each" in err
-    assert len(set((tmp_path / "raylets").read_text().split())) == 2  # workers of both
+    assert len(set((tmp_path / "raylets").read_text().split())) == 2  # workers of both machines
     monkeypatch.setenv("AUDIOMARATHON_CACHE", str(tmp_path / "here"))
     assert command(*given, "--results", "local")[0] == 0
     (here,), (there,) = ([*(tmp_path / name / "embeddings").iterdir()] for name in ("here", "there"))
@@ -220,7 +220,7 @@ def test_an_encoder_run_on_two_machines_equals_a_local_run(
 def test_the_clips_of_a_lost_machine_are_encoded_by_another_machine_or_the_run_ends(
     workers, env: Path, tmp_path: Path, cores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another does its work; without another the run ends, and what is encoded is kept."""
+    """Without another machine the run ends, and keeps the encoded clips."""
     heard, said = heard_of(env), list[str]()
     here, there = Store(tmp_path / "local", {}), Store(tmp_path / "ray", {})
     encode_own(loaded(), heard, here)

@@ -1,4 +1,4 @@
-"""Encoders: found by name, loaded, checked; those of transformers, the published baselines, the controls."""
+"""Encoders are found by name, loaded and checked: those of transformers, the published baselines, the controls."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ REPOSITORY = Path(__file__).parent.parent
 
 
 class FrameEncoder(torch.nn.Module):
-    """Frames of 40 ms, centred and scaled, through a matrix: nothing to find."""
+    """Frames of 40 ms, centred and scaled, through a matrix: an encoder without findings."""
 
     sampling_rate, output_dim, hop_size_in_ms = 16000, 8, 40
 
@@ -40,7 +40,7 @@ class FrameEncoder(torch.nn.Module):
 
 
 def variant(forward: Any = None, name: str = "FrameEncoder", **attributes: Any) -> FrameEncoder:
-    """Return a FrameEncoder whose class has another name, attributes, or something done to its features."""
+    """Return a FrameEncoder with another class name, other attributes, or changed features."""
 
     def changed(self: FrameEncoder, audio: torch.Tensor) -> Any:
         return forward(FrameEncoder.forward(self, audio), audio)
@@ -85,7 +85,7 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def reference(folder: Path, clip: torch.Tensor) -> torch.Tensor:
-    """Return what transformers says of one clip."""
+    """Return the features that transformers gives of one clip."""
     model = transformers.AutoModel.from_pretrained(folder).eval()
     model = model.get_encoder() if folder.name == "whisper" else model
     extractor = transformers.AutoFeatureExtractor.from_pretrained(folder)
@@ -143,8 +143,8 @@ def test_waveform_baseline_encoders_normalise_a_padded_batch_in_pieces_of_10_s(c
     expected = torch.cat([released(audio[:, :160_000]), released(padded)], dim=1)
     torch.testing.assert_close(torch.stack(encoder.encode(audio)), expected, atol=1e-4, rtol=1e-3)
     assert expected.shape[1] == 499 + 49
-    assert len(encoder.encode(waves(0.1)[0])[0]) == 4  # only a last piece is padded
-    assert encoder.module(waves(1)[0][0]).shape == (1, 49, 16)  # [T] is taken
+    assert len(encoder.encode(waves(0.1)[0])[0]) == 4  # only the last piece of a longer clip is padded
+    assert encoder.module(waves(1)[0][0]).shape == (1, 49, 16)  # [T] is accepted
 
 
 def test_the_whisper_baseline_encoder_encodes_padding_and_declares_half_its_real_hop(checkpoints: Path) -> None:

@@ -1,4 +1,4 @@
-"""The mini benchmark: on disk as the public benchmark is, small, and the same bytes every time."""
+"""The mini benchmark: the layout of the public benchmark, small, and the same bytes every time."""
 
 import hashlib
 import json
@@ -59,7 +59,6 @@ def test_the_planted_event_of_a_generated_clip_lies_where_the_metadata_says(root
 
 
 def test_training_and_benchmark_data_draw_different_random_numbers_at_equal_seed() -> None:
-    """Even where seed and keys are equal."""
     drawn = [world.stream(42, split, 3, 0).random(8) for split in ("benchmark", "training")]
     assert not np.isin(drawn[0], drawn[1]).any()
 

@@ -30,7 +30,7 @@ def made(clips: int = 120, dim: int = 12, classes: int = 3, *, noise: float = 1.
 
 
 def tagged(**settings: Any) -> Clips:
-    """The same with several labels a clip."""
+    """Clips with several labels each."""
     clips = made(classes=4, **settings)
     rng = np.random.default_rng(1)
     return replace(clips, targets=one_hot(clips.targets, 4).astype(np.int64) | (rng.random((120, 4)) < 0.2))
@@ -250,7 +250,7 @@ def test_probes_accept_float16_embeddings_and_int32_targets(probe: Callable[[Cli
 def written_out(
     clips: Clips, split: Split, head: torch.nn.Linear, generator: torch.Generator, batch: int, epochs: int
 ) -> list[Any]:
-    """X-ARES' loop in plain torch; return the logits of the best epoch, and of the last."""
+    """Train by X-ARES' loop in plain torch; return the logits of the best and of the last epoch."""
     model = torch.nn.Sequential(torch.nn.LayerNorm(head.in_features), head)
     adam = torch.optim.Adam(model.parameters(), lr=1e-3)
     x = torch.tensor(clips.embeddings)
@@ -304,7 +304,7 @@ class TestPublishedLinearProbe:
 
     @pytest.mark.parametrize("clips", [made(), tagged()], ids=["cross-entropy", "binary cross-entropy"])
     def test_gradients_of_the_published_linear_probe_equal_those_of_torch(self, clips: Clips) -> None:
-        """Adam hides a factor, so this looks at the gradients themselves."""
+        """Adam hides a factor in gradients, so equal weights are not enough."""
         heads = published.Heads(published.initial_heads(12, clips.classes, 2, 42))
         heads.gain.uniform_(0.5, 2)
         heads.shift.uniform_(-1, 1)

@@ -1,4 +1,4 @@
-"""What is said of probes' replies: verdicts, tables, pictures, X-ARES' stored embeddings."""
+"""Figures of probes: verdicts, tables, charts, and X-ARES' stored embeddings."""
 
 from __future__ import annotations
 
@@ -249,7 +249,7 @@ def test_the_third_field_of_a_published_probe_record_is_the_last_epochs_label(
 
 
 def stored(folder: Path, part: str, items: Sequence[tuple[str, str, float]]) -> None:
-    """Write items of X-ARES: key with its batch's number, label, and what each of two frames holds."""
+    """Write stored embeddings as X-ARES does: key with the number of its batch, label, value of two frames."""
     members = []
     for key, label, value in items:
         meta = json.dumps({"tone": label}).encode()

@@ -1,4 +1,4 @@
-"""From tars to run folders: what is encoded, kept, fitted and written."""
+"""Probes from tars to run folders: encoding, the embedding store, fitting and run files."""
 
 import hashlib
 import io
@@ -36,7 +36,7 @@ RATE = 1_000
 
 
 class FramesEncoder(torch.nn.Module):
-    """Means and spreads of frames of 100 samples: what it says of a frame rests on that frame alone."""
+    """Means and powers of frames of 100 samples: the features of a frame depend on that frame alone."""
 
     sampling_rate, output_dim, hop_size_in_ms = RATE, 2, 100
 
@@ -63,14 +63,14 @@ class MaskedEncoder(FramesEncoder):
 
 
 class LeakyEncoder(FramesEncoder):
-    """Takes each row's mean off, padding included: it hears how long its neighbours are."""
+    """Subtracts each row's mean, padding included, so features depend on the length of other clips."""
 
     def features(self, audio: torch.Tensor) -> torch.Tensor:
         return super().features(audio - audio.mean(dim=1, keepdim=True))
 
 
 class WindowEncoder(FramesEncoder):
-    """Takes one second at most."""
+    """Accepts one second at most."""
 
     max_seconds = 1.0
 
@@ -151,7 +151,7 @@ def test_the_embedding_of_a_clip_is_the_same_alone_and_in_a_batch(
 
 
 def stored_means(encoder: FramesEncoder, waves: Sequence[np.ndarray], size: int) -> list[np.ndarray]:
-    """Return what X-ARES reads back of a batch, written out: zero-padded to the longest, all frames averaged."""
+    """Return the embeddings that X-ARES stores of a batch: zero-padded to the longest, averaged over all frames."""
     longest = size or max(map(len, waves))
     padded = [np.pad(clip_wave[:longest], (0, longest - len(clip_wave[:longest]))) for clip_wave in waves]
     return [*encoder.features(torch.from_numpy(np.stack(padded))).mean(dim=1).numpy()]
@@ -176,7 +176,7 @@ def test_published_embeddings_use_batches_in_stored_order_and_each_clips_first_c
     encoder, store = from_module(kind()), Store(tmp_path / "store", {})
     heard = [heard_clip for heard_clip in hear(data.clips, RATE) if heard_clip.clip.part == "1"]
     encode_own(encoder, heard, store)
-    for other in (0.3, 0.25):  # whatever else the store holds
+    for other in (0.3, 0.25):  # other crops in the store change nothing
         encode_published(encoder, heard, Recipe(crop=other, encode_batch=4), store)
     items = encode_published(encoder, heard, Recipe(crop=crop, encode_batch=4), store)
     expected: list[tuple[str, np.ndarray]] = []
@@ -336,7 +336,7 @@ class TestSplits:
 
 
 def test_a_task_with_one_class_is_refused_and_a_part_with_one_is_reported(tmp_path: Path) -> None:
-    """Every probe is right where there is nothing to tell apart."""
+    """Every probe is right if there is one class."""
     task, said = task_of(exact=False), list[str]()
     for fold in (1, 2, 3):
         clips = [(f"s{fold}-{i}", {"tone": "a"}, wave(300, 0.2, i)) for i in range(4)]

@@ -1,4 +1,4 @@
-"""Whose code ran: an edit of a third party's method, task or model makes another run; an edit around it does not."""
+"""Hashes of source code: an edit of a third party's method, task or model makes a new run; other edits do not."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ main()
 
 @pytest.fixture
 def loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
-    """Write a module and its helper in a folder of their own, and return the module."""
+    """Write a module and its helper in a new folder, and return the module."""
     made = []
 
     def load(mine: str = MINE, helper: str = HELPER, place: str = "") -> Any:
@@ -78,7 +78,7 @@ def test_built_in_and_standard_library_code_has_no_source_hash() -> None:
 def test_editing_a_source_file_or_a_file_it_imports_changes_the_source_hash(
     loaded: Callable[..., Any], place: str
 ) -> None:
-    """Of installed packages, which are known by their version, only the method's own file counts."""
+    """Installed packages are identified by version, so there only the file of the method counts."""
     first = source_hash(loaded(place=place).Mine())
     assert first == source_hash(loaded(place=place).Mine())
     assert first != source_hash(loaded(MINE.replace("keep(model)", "keep(model) / 2"), place=place).Mine())

@@ -1,4 +1,4 @@
-"""What metadata may name, what it may be, and that its cost grows with its rows and no faster."""
+"""Metadata: which files it may name, which file it may be, and that loading takes linear time."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_a_clip_that_is_a_named_pipe_is_refused_before_opening(tmp_path: Path, m
 
 
 def lines_run(work: Callable[[], object]) -> int:
-    """Count the lines of our own that some work runs: the same on every machine, however busy."""
+    """Count the lines of audiomarathon that run: the same number on every machine."""
     count = 0
 
     def trace(frame: FrameType, event: str, _argument: object) -> Any:
@@ -138,7 +138,7 @@ def test_the_work_of_loading_grows_linearly_with_the_number_of_rows(tmp_path: Pa
 
         return lines_run(load)
 
-    work(20)  # what is done once
+    work(20)  # warm up what is done once
     few, many = work(50), work(400)
     assert many < 9 * few
     assert many < 400 * 400  # 265 lines a row; 630 before options and answers were remembered

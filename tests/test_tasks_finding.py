@@ -271,7 +271,7 @@ def test_a_malformed_manifest_is_refused(content: object, reason: str, tmp_path:
 def test_an_env_var_named_almost_like_the_data_path_of_a_task_warns(
     name: str, warned: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(name, "")  # an empty one is meant for us too
+    monkeypatch.setenv(name, "")  # an empty variable counts too
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         with pytest.raises(DataError):

@@ -178,7 +178,7 @@ FAULTS: list[tuple[str, Callable[[Any], object], str]] = [
 
 @pytest.mark.parametrize("event", ["Alarm", "Dog (barking), at home", "", None])
 def test_a_desed_event_that_is_not_among_the_options_is_ignored(event: str | None, tmp_path: Path) -> None:
-    """A DESED clip holds several events; `correct_event` need not be one that is offered."""
+    """A DESED clip holds several events; `correct_event` need not be among the options."""
     whole = load(build_all(tmp_path, ["desed"]), "desed")
     assert load_edited(tmp_path, "desed", lambda rows: rows[1].update(correct_event=event)) == whole
 
@@ -306,7 +306,7 @@ def test_an_answer_may_be_the_letter_or_the_text_of_one_option(answer: str, lett
     ],
 )  # fmt: skip
 def test_age_groups_are_read_in_every_spelling(text: str, group: int, tmp_path: Path) -> None:
-    """As an answer and as an option."""
+    """Both as an answer and as an option."""
     task = get_task("vox_age")
     assert isinstance(task, MultipleChoice)
     row = {"answer_gt": text, f"choice_{'abcde'[group]}": text}

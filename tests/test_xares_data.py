@@ -1,4 +1,4 @@
-"""X-ARES' tars: what an index holds, and which clips, classes and clusters a task reads from it."""
+"""X-ARES' tars: their index, and the clips, classes and clusters that a task reads."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_a_truncated_or_damaged_tar_loses_only_its_end_and_gives_a_bad_row(tmp_p
 def test_a_tar_header_with_a_huge_or_negative_size_is_refused(
     tmp_path: Path, size: int, record: bytes, reason: str
 ) -> None:
-    """A tar of 3 GB may be a sparse file, and a negative size makes the same header the next one, without end."""
+    """A tar of 3 GB may be a sparse file, and a negative size makes a reader read the same header again, endlessly."""
     header, file = tarfile.TarInfo("PaxHeader"), tarfile.TarInfo("a.json")
     header.type, header.size = tarfile.XHDTYPE, size
     blocks = header.tobuf(tarfile.USTAR_FORMAT) + record.ljust(512, b"\0") + file.tobuf(tarfile.USTAR_FORMAT)

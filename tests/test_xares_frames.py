@@ -59,7 +59,7 @@ class SpectrumEncoder(torch.nn.Module):
 
 
 class WindowEncoder(SpectrumEncoder):
-    """Takes 0.99 s at most, which is no multiple of its hop."""
+    """Accepts 0.99 s at most, which is no multiple of its hop."""
 
     max_seconds = 0.99
 
@@ -180,7 +180,7 @@ def random_frames(seed: int, lengths: Sequence[int], dim: int = 9) -> tuple[list
 
 
 def segment_f1(predicted: Sequence[np.ndarray], true: Sequence[np.ndarray], size: int, average: str) -> float:
-    """Return X-ARES' segment F1 of clips, written out by scikit-learn."""
+    """Return X-ARES' segment F1 of clips, computed by scikit-learn."""
 
     def pooled(clips: Sequence[np.ndarray]) -> np.ndarray:
         frames = [torch.as_tensor(clip, dtype=torch.float32).T[None] for clip in clips]

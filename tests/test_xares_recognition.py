@@ -118,7 +118,7 @@ def test_the_ctc_probe_learns_to_read_letters_from_frames(tmp_path: Path, monkey
 
 
 def test_the_ctc_probe_settings_are_chosen_on_the_valid_part_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What test clips say changes nothing; what valid clips say may."""
+    """Transcripts of test clips change nothing; transcripts of valid clips may."""
     rng = np.random.default_rng(0)
     frames = [rng.standard_normal((12, 6)).astype(np.float32) for _ in range(12)]
     texts, rows = ["ab", "ba", "a", "b"] * 3, ([*range(6)], [6, 7, 8], [9, 10, 11])
@@ -178,7 +178,7 @@ def test_linear_and_published_probe_both_run_and_only_the_published_records_the_
     assert json.loads((run.folder / "samples.jsonl").read_text().splitlines()[0])["groups"]["protocol"] == "xares-0.1.3"
     with pytest.raises(ModelError, match=r"librispeech: .* \(the causal LM: --llm, XARES_LLM\)"):
         results_of(root, tmp_path / "other", encoder, task_of(str(tmp_path / "none")))
-    assert not (tmp_path / "other").exists()  # told before hours of encoding and fitting
+    assert not (tmp_path / "other").exists()  # refused before hours of encoding and fitting
 
 
 def test_the_class_xares_task_returns_nan_for_a_probe_that_is_left_out(

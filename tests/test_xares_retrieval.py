@@ -1,4 +1,4 @@
-"""Retrieval of captions and clips: the towers against X-ARES' written out, places, and the roles of the splits."""
+"""Retrieval of captions and clips: towers against a plain version of X-ARES', ranks, and the roles of splits."""
 
 import json
 import shutil
@@ -81,7 +81,7 @@ class PlainTowers(nn.Module):
         return (a2t + t2a) / 2 + audio.abs().mean() / audio.norm() + text.abs().mean() / text.norm()
 
 
-@pytest.mark.parametrize("valid", [[8, 9, 10], [8]])  # of one clip every epoch finds all: the first is kept
+@pytest.mark.parametrize("valid", [[8, 9, 10], [8]])  # with one valid clip every epoch is perfect: the first is kept
 def test_trained_retrieval_towers_rank_clips_as_a_plain_reference_does(valid: list[int]) -> None:
     rng = torch.Generator().manual_seed(3)
     clips = torch.randn(14, 8, generator=rng)
@@ -142,7 +142,7 @@ def test_a_tie_in_retrieval_scores_ranks_the_correct_item_last() -> None:
     scores = np.array([0.9, 0.5, 0.5, 0.1, 0.5])
     assert places_of(scores, [0]) == [1]
     assert places_of(scores, [1]) == [4]
-    assert places_of(scores, [1, 2, 4]) == [2, 3, 4]  # own items never stand before each other's group
+    assert places_of(scores, [1, 2, 4]) == [2, 3, 4]  # tied correct items are not counted against each other
     assert places_of(np.zeros(10), [3]) == [10]
     rng = np.random.default_rng(0)
     for _ in range(20):

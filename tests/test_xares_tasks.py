@@ -207,7 +207,7 @@ def test_an_unusable_task_file_is_a_one_line_error(text: str, line: str, tmp_pat
 
 
 def test_the_crema_d_task_file_of_x_ares_creates_the_built_in_task(tmp_path: Path) -> None:
-    """Its label_processor gives numbers; the released task knows labels and clusters."""
+    """Its label_processor gives numbers; the built-in task keeps labels and clusters."""
     text = """
 from xares.task import TaskConfig
 

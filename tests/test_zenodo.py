@@ -1,4 +1,4 @@
-"""X-ARES' data from Zenodo, here a local server: resumed, checked, patient, and from a folder or zip instead."""
+"""Downloads of X-ARES' data from Zenodo (a local server here), from a folder, and from a zip."""
 
 from __future__ import annotations
 
