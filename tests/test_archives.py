@@ -1,8 +1,9 @@
-"""Untrusted archives: damaged archives, bombs, and members that no data set has."""
+"""Untrusted archives: damaged archives, bombs, and members that lead out of the folder."""
 
 from __future__ import annotations
 
 import io
+import stat
 import tarfile
 import zipfile
 from collections.abc import Callable
@@ -105,7 +106,7 @@ def zip_folders(count: int) -> bytes:
     return stream.getvalue()
 
 
-BOMBS: dict[str, tuple[Callable[[], bytes], str]] = {
+HOSTILE: dict[str, tuple[Callable[[], bytes], str]] = {
     "tar of folders": (folders, "more than 20 files"),
     "deep path": (lambda: tar_with(member("a/" * 25 + "b.wav"), b"x"), "more than 20 files"),
     "long path": (lambda: tar_with(member("a" * 300 + ".wav"), b"x"), "more than 200 characters"),
@@ -120,17 +121,29 @@ BOMBS: dict[str, tuple[Callable[[], bytes], str]] = {
     "zip with a deep path": (lambda: zip_with("a/" * 25 + "b.wav"), "more than 20 files"),
     "negative size": (lambda: member("a.wav", size=-512).tobuf(tarfile.GNU_FORMAT) + b"\0" * 1024, "negative size"),
     "no end": (lambda: tar_with(member("a.wav"), b"x") + b"\0" * 5000, "more than 1,000 bytes after"),
+    "dots": (lambda: tar_with(member("a/../../b.wav"), b"x"), "would leave"),
+    "absolute": (lambda: tar_with(member("/etc/passwd"), b"x"), "would leave"),
+    "link": (lambda: tar_with(member("b", tarfile.SYMTYPE, "/etc")), "is a link"),
+    "hard link": (lambda: tar_with(member("b", tarfile.LNKTYPE, "/etc/passwd")), "is a link"),
+    "device": (lambda: tar_with(member("b", tarfile.CHRTYPE)), "is a link or a device"),
+    "bomb": (lambda: tar_with(member("b.wav", size=10**12)), "more than 200,000,000,000 bytes"),
+    "zip dots": (lambda: zip_with("../b.wav"), "would leave"),
+    "zip backslash": (lambda: zip_with("..\\b.wav"), "would leave"),
+    "zip drive": (lambda: zip_with("C:/b.wav"), "would leave"),
+    "zip link": (lambda: zip_with("b", stat.S_IFLNK), "is a link"),
+    "not an archive": (lambda: b"hello", "not an archive .*allowed: .zip"),
+    "torn zip": (lambda: zip_with("b.wav")[:-30], "not an archive"),
 }
 
 
-@pytest.mark.parametrize("name", BOMBS)
-def test_each_archive_bomb_is_refused_with_the_limit_it_exceeds_and_leaves_no_file(
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_archive_is_refused_with_its_fault_before_any_file_is_written(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for bound, allowed in {"MAX_MEMBERS": 20, "MAX_HEADER": 500, "MAX_HEADERS": 1000, "MAX_PATH": 200}.items():
         monkeypatch.setattr(archive_rules if hasattr(archive_rules, bound) else untrusted, bound, allowed)
     monkeypatch.setattr("audiomarathon.data.archive._CHUNK", 4096)
-    make, message = BOMBS[name]
+    make, message = HOSTILE[name]
     (tmp_path / "archive").write_bytes(make())
     with pytest.raises(DataError, match=message) as caught:
         fetch_vesus(tmp_path / "archive", tmp_path / "root")

@@ -37,6 +37,15 @@ def answer(sample: Any) -> str:
     return str(sample.options[LETTERS.index(sample.answer)])
 
 
+def sources_of(folder: Path) -> dict[Path, list[dict[str, Any]]]:
+    """Return the source clips of each built clip."""
+    return {folder / row["path"]: row["sources"] for row in manifest(folder)}
+
+
+def used_in(folder: Path) -> list[str]:
+    return [source["path"] for sources in sources_of(folder).values() for source in sources]
+
+
 # --- TAU --------------------------------------------------------------------------------------------------------------
 
 
@@ -100,8 +109,7 @@ def test_tau_a_clip_listed_twice_or_under_two_scenes_is_used_once(raw: list[str]
     again = [lines[1], *(line.replace("\tmetro\t", "\tpark\t") for line in lines[2:])]
     meta.write_text("\n".join([*lines, *again]))
     folder = built("tau", raw, tmp_path / "tau")
-    used = [source["path"] for row in manifest(folder) for source in row["sources"]]
-    assert len(used) == len(set(used))
+    assert len(used := used_in(folder)) == len(set(used))
     reasons = [*left_out(folder).values()]
     assert reasons.count("is listed twice") == 15
     assert any("twice: as metro-" in reason for reason in reasons)
@@ -150,7 +158,7 @@ def test_had_splits_under_one_folder_are_read_together(raw: list[str], tmp_path:
     (test / "HAD_test_label.txt").write_text(last + "\n")
     next(train.rglob(f"{last.split()[0]}.wav")).rename(test / "test" / f"{last.split()[0]}.wav")
     folder = built("had", [str(train.parent)], tmp_path / "had")
-    used = {source["path"] for row in manifest(folder) for source in row["sources"]} | left_out(folder).keys()
+    used = {*used_in(folder)} | left_out(folder).keys()
     assert f"HAD_test/test/{last.split()[0]}.wav" in used
     assert len(used) == 24
 
@@ -160,8 +168,7 @@ def test_vesus_neutral_clips_become_monotone_and_speakers_are_not_mixed(raw: lis
     assert {(s.meta["person"], s.meta["emotion"]) for s in samples("vesus", folder)} == {
         (person, emotion) for person in ("1", "10") for emotion in ("happy", "monotone")
     }
-    for row in manifest(folder):
-        assert len({Path(source["path"]).parent for source in row["sources"]}) == 1
+    assert all(len({Path(source["path"]).parent for source in of}) == 1 for of in sources_of(folder).values())
 
 
 # --- VoxCeleb ---------------------------------------------------------------------------------------------------------
@@ -209,13 +216,12 @@ def test_vox_age_groups_are_split_at_30_and_children_are_left_out(raw: list[str]
 
 def test_librispeech_transcripts_are_joined_in_the_order_of_the_audio(raw: list[str], tmp_path: Path) -> None:
     folder = built("librispeech", raw, tmp_path / "ls")
-    texts = {row["path"]: " ".join(source["facts"]["text"] for source in row["sources"]) for row in manifest(folder)}
     for sample in samples("librispeech", folder):
-        assert sample.answer == texts[sample.clips[0].relative_to(folder).as_posix()]
-    for row in manifest(folder):
-        numbers = [int(Path(source["path"]).stem[-4:]) for source in row["sources"]]
+        sources = sources_of(folder)[sample.clips[0]]
+        assert sample.answer == " ".join(source["facts"]["text"] for source in sources)
+        numbers = [int(Path(source["path"]).stem[-4:]) for source in sources]
         assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
-        assert len({Path(source["path"]).parent for source in row["sources"]}) == 1
+        assert len({Path(source["path"]).parent for source in sources}) == 1
 
 
 def test_desed_questions_offer_one_event_of_the_clip_with_its_onset_and_three_other_events(
@@ -226,9 +232,8 @@ def test_desed_questions_offer_one_event_of_the_clip_with_its_onset_and_three_ot
     occur: dict[str, set[str]] = {}
     for name, _, _, label in (line.split("\t") for line in table):
         occur.setdefault(name, set()).add(label.lower())
-    rows = {row["path"]: row for row in manifest(folder)}
     for sample in samples("desed", folder):
-        sources = rows[sample.clips[0].relative_to(folder).as_posix()]["sources"]
+        sources = sources_of(folder)[sample.clips[0]]
         heard = {label for source in sources for label in occur[Path(source["path"]).name]} - {""}
         labels = dict(zip(LETTERS, sample.labels, strict=False))
         assert {letter for letter, label in labels.items() if label in heard} == {sample.answer}
@@ -253,11 +258,9 @@ def test_desed_soundscapes_that_hold_nearly_every_event_are_left_out(raw: list[s
 
 def test_slue_questions_offer_one_entity_named_in_the_clip_and_three_not_named(raw: list[str], tmp_path: Path) -> None:
     folder = built("slue", raw, tmp_path / "slue")
-    rows = {row["path"]: row for row in manifest(folder)}
-    assert rows
+    assert samples("slue", folder)
     for sample in samples("slue", folder):
-        sources = rows[sample.clips[0].relative_to(folder).as_posix()]["sources"]
-        text = " ".join(source["facts"]["text"] for source in sources)
+        text = " ".join(source["facts"]["text"] for source in sources_of(folder)[sample.clips[0]])
         named = {place for place in PLACES if f" {place} " in f" {text} "}
         assert set(sample.options) & named == {answer(sample)}
 
@@ -354,10 +357,9 @@ def test_had_a_clip_labelled_real_and_fake_is_left_out(raw: list[str], tmp_path:
     labels = next(Path(raw[0]).rglob("*label.txt"))
     labels.write_text(labels.read_text() + "HAD_train_real_00000000 0-0.3-T/0.3-0.5-F 0\n")
     folder = built("had", raw, tmp_path / "had")
-    used = {source["path"] for row in manifest(folder) for source in row["sources"]}
     (name,) = (name for name, reason in left_out(folder).items() if reason == "is labelled genuine and half-truth")
     assert name.endswith("HAD_train_real_00000000.wav")
-    assert name not in used
+    assert name not in used_in(folder)
 
 
 #: Task, file to edit, old text ("" for all of it), new text, and words of the message.

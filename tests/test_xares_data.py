@@ -216,6 +216,8 @@ def test_cluster_of_a_clip_is_read_from_key_or_metadata(
         ("voxceleb1", {"speakerid": None}, None),
         ("voxceleb1", {"speakerid": ["id1"]}, None),
         ("esc50", {"label": 50}, None),
+        *(("librispeech", odd, None) for odd in ({}, {"trans": ""}, {"trans": 3}, [], "text")),
+        *(("clotho", odd, None) for odd in ({}, {"caption_1": ""}, {"caption_1": 3}, ["a"])),
     ],
 )
 def test_labels_of_a_clip_are_read_from_metadata_or_refused(

@@ -216,9 +216,3 @@ def test_word_errors_are_counted_as_published_and_with_normalised_words() -> Non
     assert "faults included" in scorer.notes(verdicts)[0]
     plain = [Verdict(replace(verdict.record, groups=None), verdict.values) for verdict in verdicts]
     assert scorer.published(plain) is None
-
-
-@pytest.mark.parametrize("odd", [{}, {"trans": ""}, {"trans": 3}, [], "text"])
-def test_a_transcript_that_is_not_text_is_refused(odd: Any) -> None:
-    with pytest.raises(ValueError, match="no usable label"):
-        task_of().described("k", odd)

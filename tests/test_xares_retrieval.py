@@ -202,9 +202,3 @@ def test_a_different_tokenizer_in_the_same_results_folder_is_refused(tmp_path: P
         results_of(root, tmp_path / "results", encoder, task_of(str(other)), **how)
     with pytest.raises(ModelError, match="--tokenizer"):
         results_of(root, tmp_path / "more", encoder, task_of(str(tmp_path / "none")), **how)
-
-
-@pytest.mark.parametrize("odd", [{}, {"caption_1": ""}, {"caption_1": 3}, ["a"]])
-def test_captions_that_are_not_text_are_refused(odd: Any, tokenizer: str) -> None:
-    with pytest.raises(ValueError, match="no usable label"):
-        task_of(tokenizer).described("k", odd)
