@@ -125,10 +125,10 @@ def test_the_data_option_overrides_a_tasks_environment_variable(root: Path, monk
 
 def test_the_data_folder_name_mini_stands_for_the_mini_benchmark(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mini, "mini_benchmark", lambda: root)
-    assert call("data", "verify", "vesus", "--data", "mini")[0] == 0
-    assert call("data", "durations", "vesus", "--data", "mini")[0] == 0
+    for command in ("verify", "durations"):
+        succeed("data", command, "vesus", "--data", "mini")
     monkeypatch.setenv("AUDIOMARATHON_DATA", "mini")
-    assert call("data", "verify", "vesus")[0] == 0
+    succeed("data", "verify", "vesus")
 
 
 # Durations -----------------------------------------------------------------------------------------------------------
@@ -160,8 +160,7 @@ def test_data_durations_lists_broken_clips_and_measures_the_other_clips(root: Pa
     written = {entry["task"]: entry for entry in json.loads((out / "durations.json").read_text())}
     assert "truncated" in written["tau"]["broken"][0]["reason"]
     assert written["gtzan"]["audio_tokens_by_tokens_per_second"]["25"]["total"] == 50
-    for name in ("tau.png", "gtzan.png", "all.png"):
-        assert (out / name).read_bytes().startswith(b"\x89PNG")
+    assert all((out / name).read_bytes().startswith(b"\x89PNG") for name in ("tau.png", "gtzan.png", "all.png"))
 
 
 def test_a_task_with_only_broken_clips_is_measured_as_zero_hours(root: Path, tmp_path: Path) -> None:

@@ -101,8 +101,8 @@ class TestLinearProbe:
             fit, grid = standard.ridge, standard.RIDGE_PENALTIES
         predictions = standard.linear_probe(clips, rotated(FOLDS))
         rows, expected = [], []
+        x, y = standard.standardised(clips.embeddings), clips.targets
         for split, chosen in zip(rotated(FOLDS), predictions.penalties, strict=True):
-            x, y = standard.standardised(clips.embeddings), clips.targets
             valid, test = clips.rows(split.valid), clips.rows(split.test)
             figures = [scores.figure(head(x[valid]), y[valid]) for head in fit(moments(clips, *split.train), grid)]
             assert chosen == max(p for p, figure in zip(grid, figures, strict=True) if figure == max(figures))

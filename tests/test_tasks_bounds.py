@@ -69,12 +69,7 @@ def test_metadata_that_is_not_a_regular_file_is_refused_before_opening(
     folder = BUILDERS[task](tmp_path)
     file = next(folder.rglob("84-121123.trans.txt" if task == "librispeech" else METADATA))
     file.unlink()
-    if kind == "fifo":
-        os.mkfifo(file)
-    elif kind == "device":
-        file.symlink_to("/dev/zero")
-    else:
-        file.mkdir()
+    {"fifo": os.mkfifo, "device": lambda place: place.symlink_to("/dev/zero"), "folder": Path.mkdir}[kind](file)
     opened = Path.open
 
     def guarded(path: Path, *arguments: Any, **more: Any) -> Any:

@@ -208,10 +208,8 @@ def test_a_user_task_file_with_captions_runs_from_data_to_scores(place: Path, *,
     tokenizer = str(tiny_bert(place / "bert"))
     text = CAPTIONS if merged else CAPTIONS.replace("merge_processor=each_caption", "label_processor=dict.values")
     words, rng = [word for word in WORDS if word.isalpha()][:4], np.random.default_rng(3)
-    clips = [
-        (str(i), {"caption_1": word, "caption_2": f"{word} {word}"}, tone(rng, 0.4, (0, 0.4, 100 * (i + 1), 0.5)))
-        for i, word in enumerate(words)
-    ]
+    captions = [{"caption_1": word, "caption_2": f"{word} {word}"} for word in words]
+    clips = [(f"{i}", captions[i], tone(rng, 0.4, (0, 0.4, 100 * (i + 1), 0.5))) for i in range(4)]
     assert run(set_up(place, "told", text, clips), protocol="as_published", seeds=1, tokenizer=tokenizer) == 0
     (probe_run,) = runs_of(place, "own-captions/told").values()
     assert probe_run.records["test/test1"].reference["answer"] == f"{words[1]}; {words[1]} {words[1]}"
