@@ -18,16 +18,9 @@ from audiomarathon.records import Record
 from audiomarathon.runs.read import Run
 from audiomarathon.wings.encoders.encoder import from_module
 from audiomarathon.wings.encoders.metrics.events import counts_of, f1, mean_f1, onset_counts, segments
+from audiomarathon.wings.encoders.probing import frames as probes
 from audiomarathon.wings.encoders.probing.clips import Split
 from audiomarathon.wings.encoders.probing.encode import Heard, encode_own, hear
-from audiomarathon.wings.encoders.probing.frames import (
-    THRESHOLDS,
-    Framed,
-    activity,
-    frame_ridge,
-    onsets_in,
-    published_frames,
-)
 from audiomarathon.wings.encoders.probing.linear_and_knn import standardised
 from audiomarathon.wings.encoders.probing.probe_input import PUBLISHED
 from audiomarathon.wings.encoders.probing.published_probes import initial_heads, learning_rate
@@ -106,15 +99,15 @@ class TestLabels:
                 for start, end, label in events:  # frame k begins at k hops
                     if start <= frame * hop / 1000 < end:
                         expected[frame, LABELS.index(label)] = True
-            np.testing.assert_array_equal(activity(events, LABELS, hop, 90, 0), expected)
+            np.testing.assert_array_equal(probes.activity(events, LABELS, hop, 90, 0), expected)
 
     def test_frame_labels_are_cut_to_the_clip_and_events_between_two_frames_are_lost(self) -> None:
         events = [(9.0, 12.0, "low"), (1.01, 1.03, "mid"), (0.0, 0.04, "high"), (0, 1, "other")]
-        hot = activity(events, LABELS, 40, 275, 10.0)
+        hot = probes.activity(events, LABELS, 40, 275, 10.0)
         assert hot[:, 0].nonzero()[0].tolist() == [*range(225, 250)]
         assert hot[:, 1:].nonzero() == ([0], [1])
-        assert activity(events, LABELS, 40, 20, 0).shape == (20, 3)
-        assert activity(events, LABELS, 40, 20, 0, released=True)[:, 0].sum() == 75
+        assert probes.activity(events, LABELS, 40, 20, 0).shape == (20, 3)
+        assert probes.activity(events, LABELS, 40, 20, 0, released=True)[:, 0].sum() == 75
 
     def test_events_are_read_from_metadata_and_malformed_events_are_refused(self, tmp_path: Path) -> None:
         assert isinstance(MAESTRO, FramedTask)
@@ -167,9 +160,9 @@ class TestCounts:
 
     def test_a_predicted_onset_is_the_frame_at_which_a_label_becomes_active(self) -> None:
         events = [(0.0, 0.1, "low"), (0.11, 0.2, "low"), (0.5, 0.6, "mid"), (7.0, 8.0, "mid")]
-        predicted = activity([*events[:2], (0.55, 0.6, "mid")], LABELS, 20, 40, 0)
+        predicted = probes.activity([*events[:2], (0.55, 0.6, "mid")], LABELS, 20, 40, 0)
         # 0.0 is found, 0.11 as frame 6 at 0.12, 0.5 is missed by 60 ms, 7.0 lies after the last frame
-        assert onsets_in(predicted, events, LABELS, 20, 0.05) == [2, 1, 1]
+        assert probes.onsets_in(predicted, events, LABELS, 20, 0.05) == [2, 1, 1]
 
 
 def random_frames(seed: int, lengths: Sequence[int], dim: int = 9) -> tuple[list[np.ndarray], list[np.ndarray]]:
@@ -196,11 +189,11 @@ LENGTHS = [30, 41, 22, 30, 35, 30, 28, 33, 40, 31, 29, 44, 21, 50, 36, 30]
 
 @pytest.mark.parametrize("average", ["macro", "micro"])
 def test_frame_ridge_with_a_threshold_equals_a_plain_grid_search(average: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    penalties, thresholds = (1e-6, 1e-1, 1.0), THRESHOLDS[::5]
+    penalties, thresholds = (1e-6, 1e-1, 1.0), probes.THRESHOLDS[::5]
     monkeypatch.setattr("audiomarathon.wings.encoders.probing.frames.RIDGE_PENALTIES", penalties)
     monkeypatch.setattr("audiomarathon.wings.encoders.probing.frames.THRESHOLDS", thresholds)
     frames, active = random_frames(1, LENGTHS)
-    given = Framed(frames, active, np.array(PARTS), 4, average == "macro")
+    given = probes.Framed(frames, active, np.array(PARTS), 4, average == "macro")
     inputs = [standardised(clip_frames) for clip_frames in frames]
 
     def fitted(known: Sequence[int], penalty: float) -> Any:
@@ -214,7 +207,7 @@ def test_frame_ridge_with_a_threshold_equals_a_plain_grid_search(average: str, m
         for threshold in thresholds:
             best = max(best, (segment_f1([clip > threshold for clip in scores], right, 4, average), penalty, threshold))
     model = fitted(ROWS["train"] + ROWS["valid"], best[1])
-    result = dict(frame_ridge(given, [SPLIT]))
+    result = dict(probes.frame_ridge(given, [SPLIT]))
     assert [*result] == ROWS["test"]
     for row in ROWS["test"]:
         np.testing.assert_array_equal(result[row], model.predict(inputs[row]) > best[2])
@@ -227,8 +220,8 @@ def test_the_published_frame_probe_equals_the_loop_of_x_ares(average: str, posit
     longer = [np.pad(labels, ((0, place % 7), (0, 0)), constant_values=True) for place, labels in enumerate(active)]
     recipe = Recipe(batch=batch, epochs=10, lr=0.05)
     halves = [clip_frames.astype(np.float16) for clip_frames in frames]
-    given = Framed(halves, longer, np.array(PARTS), 4, average == "macro")
-    counts_by_seed = published_frames(given, SPLIT, recipe, seeds=[7, 8], positive=positive)
+    given = probes.Framed(halves, longer, np.array(PARTS), 4, average == "macro")
+    counts_by_seed = probes.published_frames(given, SPLIT, recipe, seeds=[7, 8], positive=positive)
     kept = [torch.tensor(half).float() for half in halves]
 
     def padded(batch_rows: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
