@@ -1,22 +1,27 @@
-"""Data sets of three tasks on disk, made from real recordings.
+"""Data sets of four tasks on disk, made from real recordings.
 
 Music, ambience and 25 s of speech are under `tests/data` (its README has their sources); longer speech is Asterisk's
 voice prompts, and short sounds are Sonic Pi's samples (CC0), where those are installed. Each builder writes one task's
 folder in the published format and returns it. Joined clips are 90 s and longer, except that one, with a short gap
-between recordings; none is repeated for length.
+between recordings; none is repeated for length. JASCO's are a prompt over a sound, a few seconds long.
 """
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+import numpy as np
 import pytest
 import soundfile
 from task_folders import a_row
+
+from audiomarathon.audio.decode import decode
+from audiomarathon.wings.jasco.task import COLUMNS
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "scripts" / "real"))
 
@@ -29,14 +34,33 @@ CHAPTER_S = 90
 PROMPT_PACKAGES = speech.packages("en")
 SAMPLE_PACKAGE = "sonic-pi-samples"
 SAMPLE_FOLDER = Path("/usr/share/sonic-pi/samples")
-#: What each of Sonic Pi's samples sounds like.
-SAMPLES = {
-    "elec_beep": "Beeping of a keypad", "ambi_choir": "A choir singing", "perc_till": "A cash register ringing",
-    "vinyl_scratch": "A record being scratched", "loop_3d_printer": "A printer working",
-    "loop_safari": "Drums and animal calls", "perc_bell": "A bell ringing", "misc_crow": "A crow cawing",
-    "perc_door": "A door closing", "ambi_sauna": "Steam hissing", "drum_roll": "A drum roll",
-    "loop_industrial": "Machines of a factory",
-}  # fmt: skip
+#: A prompt, a sample, what it sounds like; the answers from the sound, from the speech and from both; keywords.
+MIXTURES = (
+    ("agent-pass", "elec_beep", "Beeping of a keypad", "They are pressing the keys of a machine.",
+     "They are logging in to an account.", "They are withdrawing money from a cash machine.", "cash,withdrawing"),
+    ("conf-waitforleader", "ambi_choir", "A choir singing", "They are listening to a choir.",
+     "They are waiting for a meeting to start.", "They are waiting for the conductor of a choir.", "conductor"),
+    ("queue-youarenext", "perc_till", "A cash register ringing", "They are paying in a shop.",
+     "They are waiting on the phone.", "They are calling a shop to place an order.", "order,shop"),
+    ("vm-savefolder", "vinyl_scratch", "A record being scratched", "They are playing records as a disc jockey.",
+     "They are sorting their messages.", "They are archiving recordings from vinyl.", "archiving,vinyl"),
+    ("feature-not-avail-line", "loop_3d_printer", "A printer working", "They are printing something.",
+     "They are calling a hotline.", "They are trying to fax a document.", "fax"),
+    ("tt-monkeysintro", "loop_safari", "Drums and animal calls", "They are making music.",
+     "They are talking about missing people.", "They are telling a story of a jungle expedition.", "jungle"),
+    ("at-tone-time-exactly", "perc_bell", "A bell ringing", "They are ringing a bell.",
+     "They are asking for the time.", "They are setting a watch by a church clock.", "clock,watch"),
+    ("check-number-dial-again", "misc_crow", "A crow cawing", "They are watching birds.",
+     "They dialled a wrong number.", "They are lost outdoors and calling for help.", "lost,help"),
+    ("vm-nobodyavail", "perc_door", "A door closing", "They are closing a door.",
+     "They are leaving a message.", "They have left the office for the day.", "left the office"),
+    ("conf-onlyperson", "ambi_sauna", "Steam hissing", "They are cooking or ironing.",
+     "They are in a telephone conference.", "They are relaxing alone in a sauna.", "sauna"),
+    ("vm-rec-name", "drum_roll", "A drum roll", "They are practising the drums.",
+     "They are recording a greeting.", "They are introducing themselves on a stage.", "stage"),
+    ("status", "loop_industrial", "Machines of a factory", "They are working in a factory.",
+     "They are answering the phone at the office.", "They are looking for a worker in the factory.", "worker"),
+)  # fmt: skip
 
 
 def recordings(folder: str) -> list[Path]:
@@ -99,6 +123,27 @@ def build_tau(folder: Path) -> Path:
     choices = ("park", "metro", "metro_station", "bus")
     row = a_row(name, "Where was this recorded?", choices, "C", scene_label="metro_station")
     (folder / "acoustic_scene_task_meta.json").write_text(json.dumps([row]), encoding="utf-8")
+    return folder
+
+
+def build_jasco(folder: Path, clips: int = 12) -> Path:
+    """A clone of JASCO with up to twelve clips: a voice prompt over a sound; their answers are made up."""
+    if not prompts() or not SAMPLE_FOLDER.is_dir():
+        pytest.skip(f"no sounds to mix: apt-get install {PROMPT_PACKAGES} {SAMPLE_PACKAGE}")
+    data = folder / "dataset" / "v0"
+    data.mkdir(parents=True)
+    said = {path.stem: (path, text) for path, text in prompts().items()}
+    with (data / "v0.csv").open("w", encoding="utf-8", newline="") as stream:
+        out = csv.writer(stream)
+        out.writerow(["audio_id", *COLUMNS.values()])
+        for number, (prompt, sample, sound, *answers) in enumerate(MIXTURES[:clips], 1):
+            path, text = said[prompt]
+            speech, noise = decode(path, 16_000), decode(SAMPLE_FOLDER / f"{sample}.flac", 16_000)[:96_000]
+            clip = np.zeros(max(16_000 + len(speech), len(noise)), np.float32)
+            clip[: len(noise)] += 0.3 * noise / np.abs(noise).max()
+            clip[-len(speech) :] += 0.6 * speech / np.abs(speech).max()  # late, as in most of the original's
+            soundfile.write(data / f"{number}.wav", clip.clip(-1, 1), 16_000)
+            out.writerow([number, sound, text, *answers])
     return folder
 
 

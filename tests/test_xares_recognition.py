@@ -1,6 +1,5 @@
 """Speech recognition: CTC on letters that are tones, X-ARES' adapter into a causal LM, and both ways to count words."""
 
-import json
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -101,8 +100,7 @@ def test_the_ctc_probe_learns_to_read_letters_from_frames(tmp_path: Path, monkey
     task, said = task_of(), list[str]()
     root, encoder = write_speech(tmp_path), from_module(PitchEncoder())
     results = results_of(root, tmp_path / "results", encoder, task, say=said.append)
-    assert [*results] == ["linear"]
-    assert any("--llm" in line for line in said)
+    assert ([*results], any("--llm" in line for line in said)) == (["linear"], True)
     summary = results["linear"].summary
     assert summary["score"] == pytest.approx(1 - summary["wer"])
     assert (summary["n"], summary["score"] > 0.7, 0 <= summary["cer"] <= summary["wer"]) == (10, True, True)
@@ -171,11 +169,10 @@ def test_linear_and_published_probe_both_run_and_only_the_published_records_the_
         patch.setattr(recognition, "STEPS", 1)
         results = results_of(root, tmp_path / "results", encoder, task)
     assert [*results] == ["linear", PUBLISHED[0]]
-    run = Run.read(results[PUBLISHED[0]].folder)
-    assert run.identity["llm"] == find_checkpoint(llm).fingerprint()
-    assert run.identity["seeds"] == [42]
-    assert "llm" not in Run.read(results["linear"].folder).identity
-    assert json.loads((run.folder / "samples.jsonl").read_text().splitlines()[0])["groups"]["protocol"] == "xares-0.1.3"
+    run, linear = (Run.read(results[name].folder) for name in (PUBLISHED[0], "linear"))
+    assert (run.identity["llm"], run.identity["seeds"]) == (find_checkpoint(llm).fingerprint(), [42])
+    assert "llm" not in linear.identity
+    assert {(record.groups or {})["protocol"] for record in run.records.values()} == {"xares-0.1.3"}
     with pytest.raises(ModelError, match=r"librispeech: .* \(the causal LM: --llm, XARES_LLM\)"):
         results_of(root, tmp_path / "other", encoder, task_of(str(tmp_path / "none")))
     assert not (tmp_path / "other").exists()  # refused before hours of encoding and fitting

@@ -1,6 +1,5 @@
 """Retrieval of captions and clips: towers against a plain version of X-ARES', ranks, and the roles of splits."""
 
-import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +15,7 @@ from torch import nn
 
 from audiomarathon.errors import ModelError, RecordError
 from audiomarathon.records import Record
+from audiomarathon.runs.read import Run
 from audiomarathon.wings.encoders.encoder import from_module
 from audiomarathon.wings.encoders.metrics.retrieval import average_precision, places_of, recall
 from audiomarathon.wings.encoders.probing.probe_input import PUBLISHED
@@ -179,9 +179,8 @@ def test_standard_retrieval_is_tested_on_the_part_that_x_ares_calls_valid(tmp_pa
     ours, released = results["linear"], results[PUBLISHED[0]]
     assert {*results} == {"linear", PUBLISHED[0]}
     for result, part, many in ((ours, "valid", 12), (released, "test", 18)):
-        lines = [json.loads(line) for line in (result.folder / "samples.jsonl").read_text().splitlines()]
-        assert len(lines) == many
-        assert {line["id"].partition("/")[0] for line in lines} == {part}
+        ids = Run.read(result.folder).records
+        assert (len(ids), {id_.partition("/")[0] for id_ in ids}) == (many, {part})
         figures = result.summary
         both = (figures["clip_to_caption_r1"], figures["caption_to_clip_r1"])
         assert figures["score"] == pytest.approx(sum(both) / 2, abs=1e-9)
