@@ -136,15 +136,14 @@ def test_the_encoder_table_says_where_rows_use_different_clips() -> None:
     ]
     assert [[cell.mark for cell in row] for row in cells(by_task(scores))] == [["", "", "best"], ["", "best", ""]]
     rows = beside_published(scores[:1], "dasheng", "readme").frame
-    assert rows["theirs"].tolist() == [0.857, 0.618]
+    assert (rows["theirs"].tolist(), rows["inside"].tolist()) == ([0.857, 0.618], ["yes", "no"])
     assert rows["apart"].tolist() == pytest.approx([0.0, 0.5 - 0.618])
-    assert rows["inside"].tolist() == ["yes", "no"]
     pair = [score("A", "esc50", 0.5, mlp=0.8), score("A", "cremad", 0.5, mlp=0.7)]
     several = beside_published(pair, "dasheng", "readme").frame.set_index("task")
     mean, weighed = several.loc["mean of these 2"], several.loc["weighted mean of these 2"]
     assert (mean["probe"], mean["theirs"]) == ("MLP", pytest.approx((0.857 + 0.767) / 2))
-    assert weighed["theirs"] == pytest.approx((400 * 0.857 + 1116 * 0.767) / 1516)
-    assert weighed["ours"] == pytest.approx((400 * 0.8 + 1116 * 0.7) / 1516)
+    expected = [(400 * esc50 + 1116 * cremad) / 1516 for esc50, cremad in ((0.857, 0.767), (0.8, 0.7))]
+    assert [weighed["theirs"], weighed["ours"]] == pytest.approx(expected)
 
 
 def test_a_weighted_mean_needs_a_score_of_every_task_that_x_ares_probes() -> None:
