@@ -84,7 +84,7 @@ def test_a_folder_with_a_broken_recording_is_cut_and_can_be_resumed(tmp_path: Pa
     run(*command[:-1], 4, code=2)
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(
     st.lists(st.tuples(st.booleans(), st.integers(1, 300)), min_size=1, max_size=30),
     st.integers(1, 4),

@@ -44,7 +44,7 @@ def test_planned_offsets_and_length_of_a_joined_clip_equal_values_by_hand(case: 
     assert (planned, taken) == (expected, used)
 
 
-@settings(max_examples=150)
+@settings(max_examples=100)
 @given(
     st.lists(st.integers(1, 60), max_size=40), st.integers(10, 80), st.integers(0, 60), st.floats(0, 1),
     st.integers(0, 9), st.booleans(), st.booleans(),
