@@ -1,4 +1,4 @@
-"""Makes archives of data sets: sound ones of every kind, and ones with a member that no data set has."""
+"""Makes archives of data sets: valid archives of every kind, and archives with a member that no data set has."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def packed(source: Path, target: Path) -> Path:
 
 
 def archive_of(source: Path, name: str, target: Path) -> Path:
-    """Pack all files of a folder in one of the ways of METHODS and PACKERS."""
+    """Pack all files of a folder in a format of METHODS or PACKERS."""
     if name in METHODS:
         with zipfile.ZipFile(target, "w", METHODS[name]) as zipped:
             for path in sorted(source.rglob("*.*")):
@@ -49,7 +49,7 @@ def archive_of(source: Path, name: str, target: Path) -> Path:
 
 
 def fetch_vesus(source: Path, root: Path) -> None:
-    """Download VESUS from there."""
+    """Download VESUS from an archive or folder."""
     download.download([get_task("vesus")], open_source(source), root)
 
 

@@ -15,9 +15,7 @@ class GE2EEncoder(torch.nn.Module):
         super().__init__()
         self.lstm = torch.nn.LSTM(40, 256, 3, batch_first=True)
         state = torch.load(weights, map_location="cpu", weights_only=True)["model_state"]
-        self.lstm.load_state_dict(
-            {name.removeprefix("lstm."): tensor for name, tensor in state.items() if name.startswith("lstm.")}
-        )
+        self.lstm.load_state_dict({name[5:]: tensor for name, tensor in state.items() if name.startswith("lstm.")})
         self.register_buffer("mel", torch.from_numpy(librosa.filters.mel(sr=16_000, n_fft=400, n_mels=40)).float())
         self.register_buffer("window", torch.hann_window(400))
 

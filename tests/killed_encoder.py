@@ -23,7 +23,7 @@ from audiomarathon.wings.encoders.probing.store import Store
 
 
 class SlowEncoder(FramesEncoder):
-    """Takes a moment for each batch, and notes it beside."""
+    """Sleeps a moment at each batch, and notes each clip in a file."""
 
     def forward(self, audio: torch.Tensor) -> torch.Tensor:
         with Path(sys.argv[2], "encoded").open("a") as stream:

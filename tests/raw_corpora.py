@@ -1,13 +1,11 @@
-"""Small raw corpora in the layouts in which the ten are published, for the builders of `Segment/`.
+"""Small raw corpora in the layouts of the ten published corpora, for the builders of `Segment/`.
 
-Audio is made by a `voice`: :class:`Noise`, or :class:`Recordings`, which hands out successive seconds of the real
-recordings under `tests/data`. No two clips of a corpus are alike. Clips last about a second, so builds in tests ask for
-seconds where a user gets minutes.
+No two clips of a corpus are alike. Clips last about a second, so builds in tests ask for seconds where a user gets
+minutes.
 """
 
 from __future__ import annotations
 
-import functools
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -17,55 +15,28 @@ from typing import Any
 import numpy as np
 import pytest
 import soundfile
-from real_recordings import RECORDINGS
 
-from audiomarathon.audio.decode import decode
 from audiomarathon.cli.segment import door
 
 
 class Noise:
-    """Seeded noise, another for each clip."""
+    """Seeded noise, different for each clip."""
 
     def __init__(self) -> None:
         self.made = 0
 
-    def samples(self, frames: int) -> np.ndarray:
-        self.made += 1
-        return (np.random.default_rng(self.made).uniform(-0.5, 0.5, frames) * 32_767).astype(np.int16)
-
     def write(self, path: Path, *, rate: int = 16_000, channels: int = 1, seconds: float = 0.0, **form: str) -> Path:
-        """Write the next clip, about a second unless said otherwise."""
+        """Write the next clip, by default of about a second."""
         path.parent.mkdir(parents=True, exist_ok=True)
         frames = round(rate * (seconds or 0.8 + 0.05 * (self.made % 9)))
-        samples = self.samples(frames)
+        self.made += 1
+        samples = (np.random.default_rng(self.made).uniform(-0.5, 0.5, frames) * 32_767).astype(np.int16)
         soundfile.write(path, np.stack([samples] * channels, axis=1), rate, **form)
         return path
 
 
-@functools.cache
-def recorded() -> np.ndarray:
-    """All real recordings, one after the other, at 16 kHz."""
-    return np.concatenate([decode(file, 16_000) for file in sorted(RECORDINGS.rglob("*.ogg"))])
-
-
-class Recordings(Noise):
-    """Successive pieces of real music, ambience and speech."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.audio = recorded()
-        self.position = 0
-
-    def samples(self, frames: int) -> np.ndarray:
-        self.made += 1
-        piece = self.audio[self.position : self.position + frames]
-        self.position += frames
-        assert len(piece) == frames, "the recordings are used up"
-        return (piece * 32_767).clip(-32_768, 32_767).astype(np.int16)
-
-
 def tau(root: Path, voice: Noise) -> list[str]:
-    """Two scenes, of which one's name begins with the other's, in two places; 48 kHz stereo, as published."""
+    """Two scenes in two places; the name of one begins with the name of the other; 48 kHz stereo, as published."""
     lines, number = ["filename\tscene_label\tidentifier\tsource_label"], 40_000
     for scene in ("metro", "metro_station"):
         for place in ("lisbon-1000", "lyon-1001"):
@@ -116,7 +87,7 @@ def vox(root: Path, voice: Noise) -> list[str]:
 
 
 def vox_age(root: Path, voice: Noise) -> list[str]:
-    """The same with a table of ages, in which the third speaker is a child."""
+    """VoxCeleb2 with a table of ages, in which the third speaker is a child."""
     folder = speakers(root, voice)
     (root / "ages.csv").write_text("id,age\nid00012,30\nid00015,31\nid00016,12\n")
     return [str(folder), "--ages", str(root / "ages.csv")]
@@ -161,8 +132,7 @@ def desed(root: Path, voice: Noise) -> list[str]:
             lines.append(f"{name}\t0.400\t0.800\t{EVENTS[(number // 3) % 10]}")
     voice.write(root / "dataset" / "audio" / "validation" / "Ysilent.wav", rate=44_100, seconds=0.9)
     lines.append("Ysilent.wav\t\t\t")
-    table = root / "dataset" / "metadata" / "validation" / "validation.tsv"
-    table.parent.mkdir(parents=True)
+    (table := root / "dataset" / "metadata" / "validation" / "validation.tsv").parent.mkdir(parents=True)
     table.write_text("\n".join(lines) + "\n")
     return [str(root / "dataset")]
 
@@ -189,13 +159,9 @@ def race(root: Path, voice: Noise) -> list[str]:
     for number, folder in enumerate(("high", "high", "middle")):
         place = root / "RACE" / "test" / folder
         place.mkdir(parents=True, exist_ok=True)
-        passage = {
-            "article": f"Passage {number}. " + "It goes on. " * 5,
-            "questions": ["What goes on?", "Why?"],
-            "options": [["It.", "He.", "She.", "They."], ["A reason.", "No reason.", "Both.", "Neither."]],
-            "answers": ["A", "D"],
-            "id": f"{folder}{number}.txt",
-        }
+        options = [["It.", "He.", "She.", "They."], ["A reason.", "No reason.", "Both.", "Neither."]]
+        passage = {"article": f"Passage {number}. " + "It goes on. " * 5, "questions": ["What goes on?", "Why?"]}
+        passage |= {"options": options, "answers": ["A", "D"], "id": f"{folder}{number}.txt"}
         (place / f"{number}.txt").write_text(json.dumps(passage))
     spoken = voice.write(root / "spoken.wav", rate=22_050, seconds=4.0)
     return [str(root / "RACE" / "test"), "--tts", f"sh -c 'test -s {{text}} && cp {spoken} {{out}}'"]
@@ -214,7 +180,7 @@ SHORT = ["--min", "3", "--max", "5"]
 
 
 def built(task: str, raw: list[str], folder: Path, *options: str, code: int = 0) -> Path:
-    """Run a builder's door and expect its exit code."""
+    """Run the command line of a builder and expect its exit code."""
     short = ["--min", "4", "--max", "4"] if task == "gtzan" else SHORT
     with pytest.raises(SystemExit) as ended:
         door(task, [*raw, "-o", str(folder), *short, *options])
@@ -223,11 +189,11 @@ def built(task: str, raw: list[str], folder: Path, *options: str, code: int = 0)
 
 
 def manifest(folder: Path) -> list[dict[str, Any]]:
-    """The clips of a built folder, and what each was made of."""
+    """Return the clips of a built folder, and the sources of each."""
     return [json.loads(line) for line in (folder / "manifest.jsonl").read_text().splitlines()]
 
 
 def left_out(folder: Path) -> dict[str, str]:
-    """The sources that a build could not use, and why."""
+    """Return the sources that a build left out, and why."""
     rows = [json.loads(line) for line in (folder / "left_out.jsonl").read_text().splitlines()]
     return {row["path"]: row["reason"] for row in rows}

@@ -1,4 +1,4 @@
-"""Six small tasks for encoders, of recordings that Debian packages bring; folds never split a prompt or a voice."""
+"""Six small tasks for encoders, made of recordings from Debian packages; folds never split a prompt or a voice."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def _of_packages(package: str, *suffixes: str) -> list[Path]:
     return sorted(Path(line) for line in done.stdout.splitlines() if line.endswith(suffixes))
 
 
-#: By name: its clips, and how many of a class are taken.
+#: Clips of each task, and how many clips of a class it takes.
 TASKS = {
     "voice": (voice, 150), "language": (language, 150), "same_speaker": (same_speaker, 300),
     "alphabets": (alphabets, 50), "drums": (drums, 1000), "digits": (digits, 1000),

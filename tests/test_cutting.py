@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -47,7 +48,7 @@ def test_cuts_fall_in_the_longest_silence_and_clips_rejoin_to_the_recording(tmp_
     np.testing.assert_array_equal(np.concatenate(written), samples)
 
 
-def test_a_missing_input_path_is_refused_before_any_cut(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_input_path_is_refused_before_any_cut(tmp_path: Path, capsys: Any) -> None:
     recording(tmp_path / "talk.wav", ("noise", 5))
     run(tmp_path / "talk.wav", tmp_path / "nosuch.wav", "-o", tmp_path / "cut", "--min", 2, "--max", 3, code=2)
     assert "nosuch.wav is not a folder" in capsys.readouterr().err
@@ -61,9 +62,7 @@ def test_without_silence_clips_are_cut_at_the_maximum_length(tmp_path: Path) -> 
     assert clips == [(5.0, "length"), (5.0, "length"), (3.0, "end")]
 
 
-def test_a_remainder_shorter_than_the_minimum_is_left_out_and_counted(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_remainder_shorter_than_the_minimum_is_left_out_and_counted(tmp_path: Path, capsys: Any) -> None:
     recording(tmp_path / "a.wav", ("noise", 7.9))
     recording(tmp_path / "b.wav", ("noise", 2))
     run(tmp_path / "a.wav", tmp_path / "b.wav", "-o", tmp_path / "cut", "--min", 4, "--max", 5)
@@ -85,7 +84,7 @@ def test_a_folder_with_a_broken_recording_is_cut_and_can_be_resumed(tmp_path: Pa
     run(*command[:-1], 4, code=2)
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(
     st.lists(st.tuples(st.booleans(), st.integers(1, 300)), min_size=1, max_size=30),
     st.integers(1, 4),
@@ -118,9 +117,7 @@ def test_silence_threshold_follows_the_loud_passages_of_a_recording() -> None:
 
 
 @pytest.mark.parametrize("change", [("--min", "0"), ("--max", "1"), ("--rate", "10"), ("--silence", "-3")])
-def test_impossible_cutting_settings_are_refused(
-    change: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_impossible_cutting_settings_are_refused(change: tuple[str, str], tmp_path: Path, capsys: Any) -> None:
     recording(tmp_path / "talk.wav", ("noise", 5))
     run(tmp_path / "talk.wav", "-o", tmp_path / "cut", *change, code=2)
     assert change[0] in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Downloading tasks: from folders, archives and a hub of our own, with everything that can go wrong on the way."""
+"""Downloading tasks from folders, archives and a fake hub, and everything that can go wrong."""
 
 from __future__ import annotations
 
@@ -7,15 +7,13 @@ import hashlib
 import json
 import os
 import signal
-import stat
-import tarfile
 import tempfile
 import zipfile
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from archive_makers import member, packed, tar_with, zip_with
+from archive_makers import packed
 from conftest import call, succeed
 from huggingface_hub.errors import HfHubHTTPError
 from huggingface_hub.hf_api import RepoFile, RepoFolder
@@ -31,7 +29,7 @@ from audiomarathon.errors import DataError
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """All ten tasks, one folder deep, with what is expected of them."""
+    """All ten tasks, one folder deep, with the manifest of their counts."""
     top = tmp_path_factory.mktemp("source")
     build_all(top / "set")
     entries = {key: {"count": count, "min_seconds": 1, "max_seconds": 1} for key, count in COUNTS.items()}
@@ -45,14 +43,16 @@ def fetch(source: Path, root: Path, *keys: str, **more: object) -> list[download
     return download.download(tasks, open_source(source), root, **more)
 
 
-@pytest.mark.parametrize("name", ["folder", "a.zip", "a.tar", "a.tar.gz"])
+def needed(source: Path) -> dict[str, str]:
+    return {name: content for name, content in tree(source, manifest=False).items() if "not-needed" not in name}
+
+
+@pytest.mark.parametrize("name", ["folder", "a.zip", "a.tar.gz"])
 def test_all_tasks_can_be_copied_from_a_folder_or_an_archive(name: str, source: Path, tmp_path: Path) -> None:
     taken = source if name == "folder" else packed(source, tmp_path / name)
     output = succeed("data", "download", "all", "--from", taken, "--data", tmp_path / "root")
     assert "licence: CC0-1.0" in output
-    whole = tree(source, manifest=False)
-    del whole["set/TAU/not-needed.bin"]
-    assert tree(tmp_path / "root", manifest=False) == whole
+    assert tree(tmp_path / "root", manifest=False) == needed(source)
     assert call("data", "verify", "all", "--data", tmp_path / "root")[0] == 0
 
 
@@ -71,9 +71,7 @@ def test_a_download_with_a_limit_fetches_only_the_samples_of_a_run_with_it(sourc
     assert len(list(root.rglob("*.wav"))) in (17, 18)  # the questions of race may share their passage
     assert call("data", "verify", "all", "--data", root)[0] == 0
     fetch(source, root)
-    whole = tree(source, manifest=False)
-    del whole["set/TAU/not-needed.bin"]
-    assert tree(root, manifest=False) == whole
+    assert tree(root, manifest=False) == needed(source)
     assert call("data", "verify", "all", "--data", root)[0] == 0
 
 
@@ -130,16 +128,18 @@ def test_a_folder_in_place_of_a_data_file_is_one_error_line(source: Path, tmp_pa
     assert (code, output.count("cannot be written")) == (2, 1)
 
 
-def test_a_dry_run_writes_nothing(source: Path, tmp_path: Path) -> None:
+def test_a_dry_run_of_a_download_writes_nothing(source: Path, tmp_path: Path) -> None:
     fetch(source, tmp_path / "root", "vesus", dry_run=True)
     assert tree(tmp_path / "root") == {}
 
 
-@pytest.mark.parametrize("name", ["a.zip", "a.tar.gz"])
-def test_a_download_killed_midway_is_finished_by_the_next_command(name: str, source: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "moments"), [("a.zip", [5]), ("a.tar.gz", [1, 5, 14])])
+def test_a_download_killed_midway_is_finished_by_the_next_command(
+    name: str, moments: list[int], source: Path, tmp_path: Path
+) -> None:
     taken = packed(source, tmp_path / name)
     fetch(taken, tmp_path / "whole", "vesus", "gtzan")
-    for chunks in (1, 2, 5, 9, 14):
+    for chunks in moments:
         root = tmp_path / f"killed-{chunks}"
         if (child := os.fork()) == 0:
             left = iter(range(chunks))
@@ -160,50 +160,14 @@ def test_a_download_killed_midway_is_finished_by_the_next_command(name: str, sou
         assert tree(root) == tree(tmp_path / "whole")
 
 
-# Archives that are not to be trusted ----------------------------------------------------------------------------
-
-
-BAD_ARCHIVES: dict[str, tuple[bytes, str]] = {
-    "dots": (tar_with(member("a/../../b.wav"), b"x"), "would leave"),
-    "absolute": (tar_with(member("/etc/passwd"), b"x"), "would leave"),
-    "link": (tar_with(member("b", tarfile.SYMTYPE, "/etc")), "is a link"),
-    "hard link": (tar_with(member("b", tarfile.LNKTYPE, "/etc/passwd")), "is a link"),
-    "device": (tar_with(member("b", tarfile.CHRTYPE)), "is a link or a device"),
-    "bomb": (tar_with(member("b.wav", size=10**12)), "more than 200,000,000,000 bytes"),
-    "zip dots": (zip_with("../b.wav"), "would leave"),
-    "zip backslash": (zip_with("..\\b.wav"), "would leave"),
-    "zip drive": (zip_with("C:/b.wav"), "would leave"),
-    "zip link": (zip_with("b", stat.S_IFLNK), "is a link"),
-    "not an archive": (b"hello", "not an archive .*allowed: .zip"),
-    "torn zip": (zip_with("b.wav")[:-30], "not an archive"),
-}
-
-
-@pytest.mark.parametrize("name", BAD_ARCHIVES)
-def test_a_hostile_archive_is_refused_before_anything_is_written(name: str, tmp_path: Path) -> None:
-    content, message = BAD_ARCHIVES[name]
-    (tmp_path / "archive").write_bytes(content)
-    with pytest.raises(DataError, match=message) as caught:
-        fetch(tmp_path / "archive", tmp_path / "deep" / "root", "vesus")
-    assert "\n" not in str(caught.value)
-    assert tree(tmp_path / "deep").keys() <= {"root/.download/lock"}
-
-
 def test_a_zip_that_understates_a_file_size_is_refused(source: Path, tmp_path: Path) -> None:
-    """A bomb's file announces a few bytes and unpacks to many."""
+    """The file of a bomb announces a few bytes and unpacks to many."""
     taken = packed(source, tmp_path / "a.zip")
     lying = open_source(taken)
     entries = [archive.Entry(e.path, e.size - 100 if e.path.endswith("2_sad.wav") else e.size) for e in lying.entries()]
     stub = SimpleNamespace(name="lying", entries=lambda: entries, fetch=lying.fetch)
     with pytest.raises(DataError, match=r"2_sad\.wav: .*\b3\d+ bytes.*more"):
         download.download([get_task("vesus")], stub, tmp_path / "root")
-
-
-def test_a_torn_tar_is_refused(source: Path, tmp_path: Path) -> None:
-    taken = packed(source, tmp_path / "a.tar.gz")
-    taken.write_bytes(taken.read_bytes()[:-2000])
-    with pytest.raises(DataError, match="damaged"):
-        fetch(taken, tmp_path / "root", "vesus")
 
 
 # What stands in the way -----------------------------------------------------------------------------------------
@@ -216,18 +180,13 @@ def test_too_little_space_stops_a_download(source: Path, tmp_path: Path, monkeyp
     assert not list((tmp_path / "root").rglob("*.wav"))
 
 
-def test_a_task_that_is_already_elsewhere_in_the_data_folder_is_not_downloaded_again(
-    source: Path, tmp_path: Path
-) -> None:
-    BUILDERS["vesus"](tmp_path / "root" / "mine")
-    with pytest.raises(DataError, match=r"vesus: is already in .*mine"):
-        fetch(source, tmp_path / "root", "vesus")
-
-
-def test_a_task_missing_from_the_source_is_refused(tmp_path: Path) -> None:
+def test_a_task_missing_from_the_source_or_already_elsewhere_in_the_data_folder_is_refused(tmp_path: Path) -> None:
     BUILDERS["vesus"](tmp_path / "set")
     with pytest.raises(DataError, match=r"tau: is not in .*set$"):
         fetch(tmp_path / "set", tmp_path / "root", "tau")
+    BUILDERS["vesus"](tmp_path / "root" / "mine")
+    with pytest.raises(DataError, match=r"vesus: is already in .*mine"):
+        fetch(tmp_path / "set", tmp_path / "root", "vesus")
 
 
 @pytest.mark.parametrize(
@@ -247,7 +206,7 @@ def test_an_unknown_source_or_task_is_refused(arguments: list[str], message: str
 
 
 class Hub:
-    """A hub's client over a folder; small files have git's hash, others LFS's."""
+    """A hub client over a folder: small files have a git hash, others an LFS hash."""
 
     def __init__(self, folder: Path, spoilt: str = "") -> None:
         self.folder, self.spoilt, self.fetched = folder, spoilt, []
@@ -261,10 +220,9 @@ class Hub:
         for path in sorted(path for path in self.folder.rglob("*") if path.is_file()):
             content = path.read_bytes()
             oid = hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
+            lfs = {"size": len(content), "oid": hashlib.sha256(content).hexdigest(), "pointerSize": 1}
             facts = {"path": path.relative_to(self.folder).as_posix(), "size": len(content), "oid": oid}
-            if path.suffix == ".wav":
-                facts["lfs"] = {"size": len(content), "oid": hashlib.sha256(content).hexdigest(), "pointerSize": 1}
-            entries.append(RepoFile(**facts))
+            entries.append(RepoFile(**facts, lfs=lfs if path.suffix == ".wav" else None))
         return entries
 
     def hf_hub_download(self, name: str, path: str, *, repo_type: str, revision: str, local_dir: Path) -> str:
@@ -287,21 +245,18 @@ def test_only_the_requested_files_are_downloaded_from_the_hub(source: Path, tmp_
 
 
 @pytest.mark.parametrize("spoilt", ["10_sad.wav", "audio_emotion_dataset.json"])
-def test_a_file_whose_hash_is_not_the_hubs_is_not_kept(spoilt: str, source: Path, tmp_path: Path) -> None:
+def test_a_file_whose_hash_differs_from_that_of_the_hub_is_not_kept(spoilt: str, source: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=f"{spoilt} arrived damaged"):
         download.download([get_task("vesus")], HubSource(api=Hub(source, spoilt)), tmp_path)
     assert not list(tmp_path.rglob(spoilt))
 
 
-def answered(kind: type[HfHubHTTPError], status: int) -> HfHubHTTPError:
-    error = kind.__new__(kind)  # its arguments change from version to version
-    error.response = SimpleNamespace(status_code=status)
-    return error
-
-
 def test_a_hub_failure_is_one_error_line(source: Path, tmp_path: Path) -> None:
+    error = HfHubHTTPError.__new__(HfHubHTTPError)  # its arguments change from version to version
+    error.response = SimpleNamespace(status_code=429)
+
     def fails(*_: object, **__: object) -> str:
-        raise answered(HfHubHTTPError, 429)
+        raise error
 
     hub = Hub(source)
     hub.hf_hub_download = fails  # type: ignore[method-assign]

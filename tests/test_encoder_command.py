@@ -1,4 +1,4 @@
-"""`audiomarathon encoder`: what its commands print, refuse and leave behind."""
+"""`audiomarathon encoder`: what its commands print, refuse and write."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import call
+from archive_makers import npy
 from test_cli import one_error
 from typer.testing import CliRunner
 from xares_tars import write_tar
 
 from audiomarathon.cli.app import app
+from audiomarathon.wings.encoders.probing.probe_input import PUBLISHED, STANDARD
 from audiomarathon.wings.encoders.sounds_task import write_task
 
 Command = Callable[..., tuple[int, str, str]]
@@ -60,28 +61,24 @@ def command(no_env, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, env: Path) 
     return call
 
 
-def test_run_table_and_compare_of_an_encoder_write_their_files(command: Command, env: Path, tmp_path: Path) -> None:
+def test_encoder_run_table_and_compare_show_the_scores(command: Command, env: Path, tmp_path: Path) -> None:
     mine, task = env / "means_encoder.py", env / "sounds_task.py"
-    code, out, err = command("run", mine, "--tasks", task, "--seeds", "2", "--encoder-arg", "scale=2.0")
+    code, out, err = command("run", mine, "--tasks", task, "--seeds", "1", "--encoder-arg", "scale=2.0")
     assert code == 0, err
     folder = tmp_path / "results" / "own" / "sounds" / "MeansEncoder"
-    assert sorted(file.name for file in folder.iterdir()) == [
-        "knn", "knn-centred", "knn-xares-0.1.3", "linear", "mlp-xares-0.1.3",
-    ]  # fmt: skip
+    assert {file.name for file in folder.iterdir()} == {*STANDARD, *PUBLISHED}
     summary = json.loads((folder / "linear" / "summary.json").read_text())
     low, high = summary["intervals"]["score"]
     assert summary["score"] > 0.3 > summary["chance"] == 0.1
     assert f"{summary['score']:.3f} [{low:.3f}, {high:.3f}]" in out
     facts = json.loads((folder / "linear" / "run.json").read_text())
     assert facts["encoder"]["arguments"] == {"scale": 2.0}
-    assert command("run", mine, "--tasks", task, "--seeds", "2", "--encoder-arg", "scale=2.0")[2].count("complete") == 5
+    assert command("run", mine, "--tasks", task, "--seeds", "1", "--encoder-arg", "scale=2.0")[2].count("complete") == 5
     assert command("run", "control:noise", "--tasks", task, "--protocol", "standard")[0] == 0
-    code, table, _ = command("table", "results")
-    assert "MeansEncoder" in table
-    assert f"{summary['score']:.3f}" in table
+    table = command("table", "results")[1]
+    assert ("MeansEncoder" in table, f"{summary['score']:.3f}" in table) == (True, True)
     code, out, err = command("compare", "results", "--against", "noise")
-    assert code == 0
-    assert "against noise linear" in out
+    assert (code, "against noise linear" in out) == (0, True)
     noise = json.loads((folder.parent / "noise" / "linear" / "summary.json").read_text())["score"]
     assert f"{summary['score'] - noise:+.3f}" in out
     assert "at least two" in one_error(command("compare", "results", "--probe", "mlp-xares-0.1.3")[2])
@@ -94,10 +91,13 @@ def test_run_table_and_compare_of_an_encoder_write_their_files(command: Command,
     assert "No recommendation" not in page
 
 
-def test_a_run_in_another_results_folder_reuses_cached_embeddings(command: Command, env: Path) -> None:
+def test_an_encoder_run_into_another_results_folder_reuses_cached_embeddings(command: Command, env: Path) -> None:
     parts = []
     for results in ("first", "second"):
-        assert command("run", "control:logmel", "--tasks", env / "sounds_task.py", "--results", results)[0] == 0
+        assert (
+            command("run", "control:logmel", "--tasks", env / "sounds_task.py", "--results", results, "--seeds", 1)[0]
+            == 0
+        )
         parts.append({file: file.stat().st_mtime_ns for file in (env / "cache").rglob("part-*")})
     assert parts[0] == parts[1] != {}
     plan = command("run", "control:logmel", "--tasks", env / "sounds_task.py", "--plan")[2]
@@ -109,13 +109,10 @@ def test_a_run_in_another_results_folder_reuses_cached_embeddings(command: Comma
     ("arguments", "said"),
     [
         (["run", "control:logmal"], "did you mean 'control:logmel'"),
-        (["run", "control:logmel", "--tasks", "esc51"], "did you mean 'esc50'"),
         (["run", "control:logmel", "--tasks", "esc50"], "audiomarathon encoder download esc50"),
-        (["run", "control:logmel", "--tasks", "liveenv"], "private task, no public data"),
         (["run", "control:logmel", "--tasks", "speech,gtzan"], "audiomarathon encoder download"),
         (["run", "control:logmel", "--encoder-arg", "scale"], "--encoder-arg scale: allowed: name=value"),
         (["run", "no_such_encoder.py"], "no_such_encoder.py"),
-        (["run", "control:noise", "--tasks", "no_such_task.py"], "no_such_task.py: no such file"),
         (["run", "control:noise", "--device", "gpu"], "--device gpu: allowed: auto, cpu"),
         (["list", "models"], "unknown list 'models'; allowed: tasks, encoders"),
         (["download", "esc50,gtzan_genre", "--from", "."], "--from works with a single task"),
@@ -128,14 +125,10 @@ def test_a_run_in_another_results_folder_reuses_cached_embeddings(command: Comma
         (["table", "."], "no run there"),
     ],
 )
-def test_a_wrong_argument_is_one_error_line(command: Command, arguments: list[str], said: str) -> None:
+def test_a_wrong_encoder_argument_is_a_one_line_error(command: Command, arguments: list[str], said: str) -> None:
     code, _, err = command(*arguments)
     assert code == 2
     assert said in one_error(err)
-
-
-def test_running_a_model_on_an_encoder_task_suggests_the_encoder_command() -> None:
-    assert "audiomarathon encoder run" in call("run", "xares/esc50", "--model", "embedded")[1]
 
 
 def test_encoder_check_prints_interface_errors_and_findings(command: Command, env: Path, tmp_path: Path) -> None:
@@ -167,13 +160,10 @@ def test_imported_x_ares_embeddings_are_evaluated_by_probes(command: Command, en
         members = []
         with tarfile.open(env / "sounds" / f"wds-audio-fold-{fold}-000000.tar") as tar:
             for name in (name for name in tar.getnames() if name.endswith(".json")):
-                stream = tar.extractfile(name)
-                assert stream
-                meta = stream.read()
+                meta = tar.extractfile(name).read()  # type: ignore[union-attr]
                 label = sum(json.loads(meta)["label"].encode()) % 97
-                file = tmp_path / "one.npy"
-                np.save(file, (np.sin(label * np.arange(16)) + 0.1 * rng.standard_normal((5, 16))).astype(np.float32))
-                members += [(f"{name[:-5]}0.npy", file.read_bytes()), (f"{name[:-5]}0.json", meta)]
+                frames = np.sin(label * np.arange(16)) + 0.1 * rng.standard_normal((5, 16))
+                members += [(f"{name[:-5]}0.npy", npy(frames.astype(np.float32))), (f"{name[:-5]}0.json", meta)]
         write_tar(stored / f"wds-encoded-fold-{fold}-000000.tar", members)
     code, out, err = command("import", tmp_path / "old", "--encoder", "TheirEncoder", "--tasks", env / "sounds_task.py")
     assert code == 0, err
@@ -183,7 +173,7 @@ def test_imported_x_ares_embeddings_are_evaluated_by_probes(command: Command, en
     assert json.loads((folder / "run.json").read_text())["origin"] == "imported"
 
 
-def test_a_run_with_over_one_percent_of_bad_rows_needs_allow_bad_rows(command: Command, tmp_path: Path) -> None:
+def test_over_one_percent_of_bad_rows_need_the_option_allow_bad_rows(command: Command, tmp_path: Path) -> None:
     task = write_task(tmp_path / "odd", clips=2, seconds=(0.1, 0.2))
     task.write_text(task.read_text().replace("output_dim=10", "output_dim=9"))
     given = ("run", "control:noise", "--tasks", task, "--data", tmp_path / "odd", "--protocol", "standard")

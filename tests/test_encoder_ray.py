@@ -1,5 +1,6 @@
-"""Clips encoded by Ray's workers: the same rows as in this process, whatever happens to a worker."""
+"""Ray workers encode clips to the same embeddings as this process, whatever happens to a worker."""
 
+# ruff: noqa: F811
 from __future__ import annotations
 
 import os
@@ -81,7 +82,7 @@ def env(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def workers(env: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
-    """Share the encoder out to workers that die as told."""
+    """Start Ray workers that die when the environment says so."""
     from audiomarathon.wings.encoders.probing.ray_encoder import shared_out
 
     monkeypatch.chdir(env)
@@ -105,17 +106,14 @@ def heard_of(env: Path) -> list[Heard]:
 
 
 def rows_of(encoder: Encoder, heard: list[Heard], folder: Path) -> tuple[Rows, dict[str, str]]:
-    """Encode clips of their own, as X-ARES batches them, and their frames."""
+    """Return embeddings of clips, of X-ARES' batches and of frames, and the failed clips."""
     store = Store(folder, {})
     frames = FrameStore(store)
     failed = encode_own(encoder, heard, store)
-    encode_published(encoder, [heard_clip for heard_clip in heard if heard_clip.clip.id not in failed], recipe(), store)
+    whole = [heard_clip for heard_clip in heard if heard_clip.clip.id not in failed]
+    encode_published(encoder, whole, encode.Recipe(encode_batch=4), store)
     encode_own(encoder, heard, frames)
     return {**store.rows, **{f"frames {row}": frame_row for row, frame_row in frames.rows.items()}}, failed
-
-
-def recipe() -> Any:
-    return encode.Recipe(encode_batch=4)
 
 
 def raw(rows: Rows) -> dict[str, tuple[Any, tuple[int, ...], bytes]]:
@@ -150,7 +148,7 @@ def test_ray_workers_give_local_embeddings_even_after_a_worker_is_killed(workers
 
 
 @pytest.mark.long
-def test_a_clip_that_kills_every_worker_fails_alone(workers, env: Path, tmp_path: Path) -> None:
+def test_a_clip_that_kills_every_ray_worker_fails_alone(workers, env: Path, tmp_path: Path) -> None:
     heard, said = heard_of(env), list[str]()
     deadly = max(heard, key=lambda heard_clip: heard_clip.samples)
     here, there = Store(tmp_path / "local", {}), Store(tmp_path / "ray", {})
@@ -165,21 +163,18 @@ def test_a_clip_that_kills_every_worker_fails_alone(workers, env: Path, tmp_path
 
 
 @pytest.mark.long
-def test_workers_that_die_while_loading_end_the_run(workers, env: Path, tmp_path: Path, monkeypatch) -> None:
+def test_ray_workers_that_die_while_loading_end_the_run(workers, env: Path, tmp_path: Path, monkeypatch) -> None:
     from audiomarathon.engine import ray_pool
 
     monkeypatch.setattr(ray_pool, "_QUIET_S", 1)
     monkeypatch.setenv("DEADLY_LOADING", "1")
-    with (
-        workers(Ray(workers=1), "never", []) as shared,
-        pytest.raises(ExecutorError, match="no worker can load"),
-    ):
+    with workers(Ray(workers=1), "never", []) as shared, pytest.raises(ExecutorError, match="no worker can load"):
         encode_own(shared, heard_of(env), Store(tmp_path / "ray", {}))
 
 
 @contextmanager
 def machines(*cores: int) -> Iterator[Any]:
-    """Start a Ray cluster of a head without room and of machines with so many cores, all on this one."""
+    """Start a Ray cluster: a head without CPUs, and machines with so many cores, all simulated here."""
     from ray.cluster_utils import Cluster
 
     made = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
@@ -193,10 +188,7 @@ def machines(*cores: int) -> Iterator[Any]:
 
 @pytest.mark.long
 def test_an_encoder_run_on_two_machines_equals_a_local_run(
-    command: Command,  # noqa: F811
-    env: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    command: Command, env: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(encode, "BATCH_SECONDS", 1.0)
     for name, value in {"": "never", "_SPARES": os.getpid(), "_NOTES": tmp_path, "_PAUSE": 0.5}.items():
@@ -209,7 +201,7 @@ def test_an_encoder_run_on_two_machines_equals_a_local_run(
         code, _, err = command(*given, *shared, "--results", "ray")
     assert code == 0, err
     assert "Ray: 2 workers, 1 CPU core each" in err
-    assert len(set((tmp_path / "raylets").read_text().split())) == 2  # workers of both
+    assert len(set((tmp_path / "raylets").read_text().split())) == 2  # workers of both machines
     monkeypatch.setenv("AUDIOMARATHON_CACHE", str(tmp_path / "here"))
     assert command(*given, "--results", "local")[0] == 0
     (here,), (there,) = ([*(tmp_path / name / "embeddings").iterdir()] for name in ("here", "there"))
@@ -220,17 +212,15 @@ def test_an_encoder_run_on_two_machines_equals_a_local_run(
     for probe in ("linear", "knn", "mlp-xares-0.1.3"):
         ours, theirs = (Run.read(tmp_path / where / "own/sounds/SpectrumEncoder" / probe) for where in ("local", "ray"))
         assert ours.records.keys() == theirs.records.keys()
-        assert [record.reply for record in ours.records.values()] == [
-            record.reply for record in theirs.records.values()
-        ]
+        assert all(record.reply == theirs.records[id_].reply for id_, record in ours.records.items())
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("cores", [(1, 1), (1,)])
-def test_the_work_of_a_lost_machine_moves_to_another_or_the_run_ends(
+def test_the_clips_of_a_lost_machine_are_encoded_by_another_machine_or_the_run_ends(
     workers, env: Path, tmp_path: Path, cores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another does its work; without another the run ends, and what is encoded is kept."""
+    """Without another machine the run ends, and keeps the encoded clips."""
     heard, said = heard_of(env), list[str]()
     here, there = Store(tmp_path / "local", {}), Store(tmp_path / "ray", {})
     encode_own(loaded(), heard, here)
@@ -259,12 +249,7 @@ def test_the_work_of_a_lost_machine_moves_to_another_or_the_run_ends(
         (["--executor", "ray", "--address", "127.0.0.1:1"], "no Ray cluster at 127.0.0.1:1"),
     ],
 )
-def test_a_wrong_executor_option_is_one_error_line(
-    command: Command,  # noqa: F811
-    env: Path,
-    options: list[str],
-    said: str,
-) -> None:
+def test_a_wrong_executor_option_is_one_error_line(command: Command, env: Path, options: list[str], said: str) -> None:
     given = ["run", "control:noise", "--tasks", env / "sounds_task.py", "--protocol", "standard", *options]
     code, _, err = command(*given)
     assert code == 2
@@ -274,11 +259,8 @@ def test_a_wrong_executor_option_is_one_error_line(
 def test_an_encoder_module_without_an_importable_name_is_refused() -> None:
     from audiomarathon.wings.encoders.probing.ray_encoder import shared_out
 
-    module = FramesEncoder()
-    with (
-        pytest.raises(SettingsError, match="FramesEncoder: Ray's workers load an encoder by name"),
-        shared_out(from_module(module), module, {}, "cpu", Ray(), print),
-    ):
+    module, told = FramesEncoder(), "FramesEncoder: Ray's workers load an encoder by name"
+    with pytest.raises(SettingsError, match=told), shared_out(from_module(module), module, {}, "cpu", Ray(), print):
         pass
 
 

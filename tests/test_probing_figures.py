@@ -1,8 +1,7 @@
-"""What is said of probes' replies: verdicts, tables, pictures, X-ARES' stored embeddings."""
+"""Figures of probes: verdicts, tables, charts, and X-ARES' stored embeddings."""
 
 from __future__ import annotations
 
-import io
 import json
 import re
 from collections.abc import Sequence
@@ -11,9 +10,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import soundfile
 from archive_makers import npy, npy_header
-from test_probing_runs import RATE, FramesEncoder, made, results_of, task_of, wave
+from test_probing_runs import RATE, FramesEncoder, made, results_of, task_of, wav, wave
 from xares_tars import write_tar
 
 from audiomarathon.audio.member import Member
@@ -54,7 +52,7 @@ MISTAKEN = run_of(
 )  # fmt: skip
 
 
-def test_verdicts_on_labels_give_the_mean_and_sd_over_seeds_and_parts() -> None:
+def test_label_verdicts_are_summed_to_the_mean_and_sd_over_seeds_and_parts() -> None:
     scorer = Classified()
     seeds = record("a", "dog", "dog\t0.9\tcat\ncat\t0.8\tdog\ndog\t0.7\tdog", protocol="xares-0.1.3", part="1")
     other = record("b", "cat", "dog\t0.9\tdog\ndog\t0.8\tcat\ndog\t0.7\tcat", protocol="xares-0.1.3", part="2")
@@ -69,7 +67,7 @@ def test_verdicts_on_labels_give_the_mean_and_sd_over_seeds_and_parts() -> None:
     assert scorer.chance(verdicts) == 0.25
     assert [scorer.right(verdict) for verdict in verdicts] == [None] * 3
     assert "published tables only" in scorer.notes(verdicts)[0]
-    (plain,) = [Verdict(reply_record, scorer.judge(reply_record)) for reply_record in [record("a", "dog", "cat\t0.6")]]
+    plain = Verdict(wrong := record("a", "dog", "cat\t0.6"), scorer.judge(wrong))
     assert (scorer.right(plain), scorer.shown(plain), scorer.notes([plain])) == (False, "cat (0.6), not dog", [])
 
 
@@ -78,16 +76,11 @@ def test_only_published_map_counts_0_for_a_label_without_clips(groups: dict[str,
     """Both clips rank their label first; a third label has no clip."""
     scorer = Tagged()
     replies = [[0.9, 0.2, 0.1], [0.1, 0.8, 0.3]]
-    verdicts = [
-        Verdict(reply_record, scorer.judge(reply_record))
-        for place, scores in enumerate(replies)
-        for reply_record in [
-            Record(
-                str(place), str(place), reply=scores_to_reply(np.array([scores])), groups=groups or None,
-                reference={"answer": "", "positives": [place], "classes": 3},
-            )
-        ]
-    ]  # fmt: skip
+    verdicts = []
+    for place, scores in enumerate(replies):
+        told = {"answer": "", "positives": [place], "classes": 3}
+        ranked = Record(f"{place}", reply=scores_to_reply(np.array([scores])), groups=groups or None, reference=told)
+        verdicts.append(Verdict(ranked, scorer.judge(ranked)))
     assert scorer.sums(verdicts).figures["map"] == 1.0
     assert scorer.summary(verdicts)["seeds"] == [pytest.approx(of_all)]
     if groups:
@@ -107,7 +100,7 @@ def test_confusion_chart_and_most_confident_mistakes_equal_values_by_hand() -> N
     ]  # fmt: skip
 
 
-def test_class_numbers_are_shown_as_class_names() -> None:
+def test_class_numbers_are_shown_as_class_names_in_the_confusion_chart() -> None:
     known = run_of(record("a", "0", "49\t0.9"), record("b", "49", "49\t0.6"))
     known = replace(known, facts={**known.facts, "task": "xares/esc50"})
     ((chart,),) = confusions([known]).values()
@@ -117,10 +110,7 @@ def test_class_numbers_are_shown_as_class_names() -> None:
 
 
 def score(encoder: str, task: str, linear: float, n: int = 10, data: str = "same", **more: float) -> Score:
-    by_probe = {
-        "linear": linear,
-        **{{"mlp": PUBLISHED[0], "knn": PUBLISHED[1]}[name]: number for name, number in more.items()},
-    }
+    by_probe = {"linear": linear} | {PUBLISHED[name == "knn"]: number for name, number in more.items()}
     ends = {name: Estimate(figure, (figure - 0.1, figure + 0.1)) for name, figure in by_probe.items()}
     return Score(encoder, task, "music", ends, n, 0.01, 0.25, data)
 
@@ -129,7 +119,7 @@ def text_of(table: object) -> list[list[str]]:
     return [[cell.text for cell in row] for row in cells(table)]  # type: ignore[arg-type]
 
 
-def test_the_encoder_table_notes_rows_of_different_clips() -> None:
+def test_the_encoder_table_says_where_rows_use_different_clips() -> None:
     scores = [
         score("A", "esc50", 0.5, mlp=0.857, knn=0.5), score("A", "cremad", 0.7, data="some"), score("B", "esc50", 0.6),
         score("B", "cremad", 0.4),
@@ -146,15 +136,14 @@ def test_the_encoder_table_notes_rows_of_different_clips() -> None:
     ]
     assert [[cell.mark for cell in row] for row in cells(by_task(scores))] == [["", "", "best"], ["", "best", ""]]
     rows = beside_published(scores[:1], "dasheng", "readme").frame
-    assert rows["theirs"].tolist() == [0.857, 0.618]
+    assert (rows["theirs"].tolist(), rows["inside"].tolist()) == ([0.857, 0.618], ["yes", "no"])
     assert rows["apart"].tolist() == pytest.approx([0.0, 0.5 - 0.618])
-    assert rows["inside"].tolist() == ["yes", "no"]
     pair = [score("A", "esc50", 0.5, mlp=0.8), score("A", "cremad", 0.5, mlp=0.7)]
     several = beside_published(pair, "dasheng", "readme").frame.set_index("task")
     mean, weighed = several.loc["mean of these 2"], several.loc["weighted mean of these 2"]
     assert (mean["probe"], mean["theirs"]) == ("MLP", pytest.approx((0.857 + 0.767) / 2))
-    assert weighed["theirs"] == pytest.approx((400 * 0.857 + 1116 * 0.767) / 1516)
-    assert weighed["ours"] == pytest.approx((400 * 0.8 + 1116 * 0.7) / 1516)
+    expected = [(400 * esc50 + 1116 * cremad) / 1516 for esc50, cremad in ((0.857, 0.767), (0.8, 0.7))]
+    assert [weighed["theirs"], weighed["ours"]] == pytest.approx(expected)
 
 
 def test_a_weighted_mean_needs_a_score_of_every_task_that_x_ares_probes() -> None:
@@ -170,16 +159,14 @@ def test_a_weighted_mean_needs_a_score_of_every_task_that_x_ares_probes() -> Non
 
 
 def test_means_in_the_published_tables_follow_from_their_rows() -> None:
-    expected = {"readme": ([0.694, 0.484, 0.626, 0.593], [0.504, 0.262, 0.299, 0.387])}
-    for table, stated in STATED.items():
+    expected = dict(STATED, readme=([0.694, 0.484, 0.626, 0.593], [0.504, 0.262, 0.299, 0.387]))  # .699 .490 .632 .598
+    for table, stated in expected.items():
         for probe, values in enumerate(stated):
-            means = [published_mean(table, encoder, probe) for encoder in ENCODERS]
-            if table in expected:
-                assert means == pytest.approx(expected[table][probe], abs=6e-4)
-            else:
-                odd = {(1, "wav2vec2"): 0.213}
-                known = [odd.get((probe, name), mean) for mean, name in zip(values, ENCODERS, strict=True)]
-                assert means == pytest.approx(known, abs=4e-3)
+            means = dict(zip(ENCODERS, values, strict=True)) | (
+                {"wav2vec2": 0.213} if (table, probe) == ("first", 1) else {}
+            )
+            ours = {encoder: published_mean(table, encoder, probe) for encoder in ENCODERS}
+            assert ours == pytest.approx(means, abs=6e-4 if table == "readme" else 4e-3)
     alike = [published_mean("readme", encoder, 0, weighted=False) for encoder in ENCODERS]
     assert alike == pytest.approx([0.697, 0.475, 0.540, 0.450], abs=5e-4)
     assert weight("readme", "librispeech") == 10_000
@@ -202,10 +189,9 @@ def test_the_radar_chart_has_a_corner_for_each_of_three_tasks(tmp_path: Path) ->
 
 
 def test_clip_lengths_are_counted_at_the_sampling_rate_of_the_encoder(tmp_path: Path) -> None:
-    stream = io.BytesIO()
-    soundfile.write(stream, wave(601, 0.2, 0), 2 * RATE, format="WAV", subtype="FLOAT")
-    tar = write_tar(tmp_path / "one.tar", [("a.wav", stream.getvalue())])
-    clip = Clip("test/a", "test", Member(tar, "a.wav", 512, len(stream.getvalue())), ("a",), "a")
+    content = wav(wave(601, 0.2, 0), 2 * RATE)
+    tar = write_tar(tmp_path / "one.tar", [("a.wav", content)])
+    clip = Clip("test/a", "test", Member(tar, "a.wav", 512, len(content)), ("a",), "a")
     (heard,) = hear([clip], RATE)
     assert heard.samples == 301
     encoder = from_module(FramesEncoder())
@@ -214,9 +200,8 @@ def test_clip_lengths_are_counted_at_the_sampling_rate_of_the_encoder(tmp_path: 
 
 
 def test_published_splits_validate_on_the_test_fold_as_x_ares_does() -> None:
-    assert published_splits(task_of()) == [
-        Split(("2", "3"), "1", "1"), Split(("1", "3"), "2", "2"), Split(("1", "2"), "3", "3"),
-    ]  # fmt: skip
+    turns = [(["2", "3"], "1"), (["1", "3"], "2"), (["1", "2"], "3")]
+    assert published_splits(task_of()) == [Split(tuple(train), fold, fold) for train, fold in turns]
     globs = {"train": "a.tar", "valid": "b.tar", "test": "b.tar"}
     assert published_splits(task_of(folds=False, globs=globs)) == [Split(("train",), "test", "test")]
 
@@ -263,7 +248,7 @@ def test_the_third_field_of_a_published_probe_record_is_the_last_epochs_label(
 
 
 def stored(folder: Path, part: str, items: Sequence[tuple[str, str, float]]) -> None:
-    """Write items of X-ARES: key with its batch's number, label, and what each of two frames holds."""
+    """Write stored embeddings as X-ARES does: key with the number of its batch, label, value of two frames."""
     members = []
     for key, label, value in items:
         meta = json.dumps({"tone": label}).encode()

@@ -1,6 +1,6 @@
 """Encoders with real weights on real recordings: what must hold of the probes, the right way and as published.
 
-With ENCODER_RESULTS the run folders stay there: docs/results.md shows their figures.
+ENCODER_RESULTS names a folder that keeps the run folders: docs/results.md shows their figures.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from audiomarathon.wings.encoders.results.scores import Score, task_scores
 pytestmark = pytest.mark.real
 
 Scores = Callable[..., Score]
-_FEW = 40  # clips of a fold, where Whisper is heard: it takes a second a clip
+_FEW = 40  # clips of a fold for Whisper, which takes a second a clip
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +96,7 @@ def test_ctc_on_whisper_features_learns_to_spell_words(tmp_path: Path) -> None:
 
 
 def test_an_adapter_to_a_trained_language_model_can_be_trained(tmp_path: Path) -> None:
-    """X-ARES' probe on a few short prompts: the protocol at full length wants a GPU, so its score is only told."""
+    """Train X-ARES' probe on a few short prompts; the full protocol needs a GPU, so no score is expected."""
     task = real.build_speech(tmp_path, most=60, seconds=1.5)
     task = replace(task, llm=str(real_weights("smollm2-135m-instruct")), recipe=replace(task.recipe, epochs=2))
     encoder = load_encoder(f"hf:{real_weights('whisper-base')}")

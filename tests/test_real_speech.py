@@ -1,4 +1,4 @@
-"""Whisper base's transcripts of real speech, scored as ours: realistic errors meet the word error rate."""
+"""Word error rates of Whisper base's transcripts of real speech."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_whisper_transcripts_of_asterisk_prompts_have_low_wer(listen: Listen) ->
 
 @pytest.mark.parametrize(("folder", "worst"), [("librivox", 0.08), ("cards", 0.6)])
 def test_whisper_transcripts_of_pocketsphinx_recordings_have_low_wer(folder: str, worst: float, listen: Listen) -> None:
-    """A reader's sentences, and names of cards of which some are hardly heard."""
+    """Sentences of a reader, and names of playing cards in poor recordings."""
     place = SPHINX / folder
     if not place.is_dir():
         pytest.skip("apt-get install pocketsphinx-testdata")

@@ -1,4 +1,4 @@
-"""Whose code ran: an edit of a third party's method, task or model makes another run; an edit around it does not."""
+"""Hashes of source code: an edit of a third party's method, task or model makes a new run; other edits do not."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ main()
 
 @pytest.fixture
 def loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
-    """Write a module and its helper in a folder of their own, and return the module."""
+    """Write a module and its helper in a new folder, and return the module."""
     made = []
 
     def load(mine: str = MINE, helper: str = HELPER, place: str = "") -> Any:
@@ -78,7 +78,7 @@ def test_built_in_and_standard_library_code_has_no_source_hash() -> None:
 def test_editing_a_source_file_or_a_file_it_imports_changes_the_source_hash(
     loaded: Callable[..., Any], place: str
 ) -> None:
-    """Of installed packages, which are known by their version, only the method's own file counts."""
+    """Installed packages are identified by version, so there only the file of the method counts."""
     first = source_hash(loaded(place=place).Mine())
     assert first == source_hash(loaded(place=place).Mine())
     assert first != source_hash(loaded(MINE.replace("keep(model)", "keep(model) / 2"), place=place).Mine())
@@ -105,32 +105,19 @@ def test_code_of_methods_inside_any_container_is_in_the_source_hash(
 
 
 def said(script: Path, *how: str) -> str:
-    done = subprocess.run(
-        [sys.executable, *(how or [str(script)])],
-        input=script.read_text() if how == ("-",) else None,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return done.stdout.split()[0]
+    command, text = [sys.executable, *(how or [str(script)])], script.read_text() if how else None
+    return subprocess.run(command, input=text, capture_output=True, text=True, check=True).stdout.split()[0]
 
 
-def test_the_hash_of_a_script_method_covers_its_definition_and_the_names_it_uses(tmp_path: Path) -> None:
-    """A script also holds the call that runs it, which may change."""
-    script = tmp_path / "script.py"
-    edits = ("", ""), ("LIMIT = 100", "LIMIT = 200"), ("HALF = 0.5", "HALF = 0.6"), ("return HALF", "return 2 * HALF")
+@pytest.mark.parametrize("how", [(), ("-",)], ids=["a script", "code without a file"])
+def test_the_hash_of_a_script_method_covers_its_definition_and_the_names_it_uses(
+    how: tuple[str, ...], tmp_path: Path
+) -> None:
+    """A script also holds the call that runs it, which may change; code without a file is hashed as compiled."""
+    edits = ("", ""), ("LIMIT = 100", "LIMIT = 200"), ("HALF = 0.5", "HALF = 0.6"), ("return keep(", "return 2 * keep(")
     hashes = []
-    for old, new in edits:
-        script.write_text(SCRIPT.replace(old, new))
-        hashes.append(said(script))
-    assert hashes[0] == hashes[1]
-    assert len({*hashes}) == 3
-
-
-def test_code_without_a_file_is_hashed_by_its_compiled_form(tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
-    hashes = []
-    for old, new in (("", ""), ("", ""), ("return keep(model)", "return 2 * keep(model)")):
-        script.write_text(SCRIPT.replace(old, new))
-        hashes.append(said(script, "-"))
-    assert hashes[0] == hashes[1] != hashes[2]
+    for old, new in edits[::3] if how else edits:
+        (tmp_path / "script.py").write_text(SCRIPT.replace(old, new))
+        hashes.append(said(tmp_path / "script.py", *how))
+    assert len({*hashes}) == len(hashes) - (not how)
+    assert how or hashes[0] == hashes[1]

@@ -1,4 +1,4 @@
-"""X-ARES' tars: what an index holds, and which clips, classes and clusters a task reads from it."""
+"""X-ARES' tars: their index, and the clips, classes and clusters that a task reads."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from xares_tars import clips, write_tar
 
 from audiomarathon.errors import DataError, MissingDataError, SettingsError
 from audiomarathon.wings.encoders.xares.tars import read_tar
-from audiomarathon.wings.encoders.xares.task import Dataset, EncoderTask
+from audiomarathon.wings.encoders.xares.task import EncoderTask
 from audiomarathon.wings.encoders.xares.tasks import named
 
 EMOTIONS = ("H", "S", "A", "F", "D", "N")
@@ -33,6 +33,11 @@ def write_cremad(root: Path, per_class: int = 4) -> Path:
         write_tar(root / "cremad" / f"wds-audio-{part}-000001.tar", clips(rows[half:]))
         write_tar(root / "cremad" / f"wds-audio-{part}-000000.tar", clips(rows[:half]))
     return root
+
+
+def with_more(root: Path, rows: list[tuple[str, Any]]) -> None:
+    """Write CREMA-D with a third tar of test clips."""
+    write_tar(write_cremad(root) / "cremad" / "wds-audio-test-000002.tar", clips(rows))
 
 
 def test_the_index_of_a_tar_gives_the_clip_bytes_that_python_tarfile_reads(tmp_path: Path) -> None:
@@ -116,15 +121,6 @@ def test_a_truncated_or_damaged_tar_loses_only_its_end_and_gives_a_bad_row(tmp_p
     assert read_tar(tmp_path / "missing.tar")[1]
 
 
-def extended(tar: Path, size: int, record: bytes) -> Path:
-    """Write a tar of a pax header that claims a size and holds one record, and of an empty file."""
-    header, file = tarfile.TarInfo("PaxHeader"), tarfile.TarInfo("a.json")
-    header.type, header.size = tarfile.XHDTYPE, size
-    blocks = header.tobuf(tarfile.USTAR_FORMAT) + record.ljust(512, b"\0") + file.tobuf(tarfile.USTAR_FORMAT)
-    tar.write_bytes(blocks + bytes(1024))
-    return tar
-
-
 @pytest.mark.parametrize(
     ("size", "record", "reason"),
     [(3 << 30, b"", "more than 65,536 bytes in one header"), (14, b"14 size=-1536\n", "a negative size")],
@@ -132,9 +128,13 @@ def extended(tar: Path, size: int, record: bytes) -> Path:
 def test_a_tar_header_with_a_huge_or_negative_size_is_refused(
     tmp_path: Path, size: int, record: bytes, reason: str
 ) -> None:
-    """A tar of 3 GB may be a sparse file, and a negative size makes the same header the next one, without end."""
-    with extended(tmp_path / "x.tar", size, record).open("r+b") as file:
-        file.truncate(max(2048, size + 1024))
+    """A tar of 3 GB may be a sparse file, and a negative size makes a reader read the same header again, endlessly."""
+    header, file = tarfile.TarInfo("PaxHeader"), tarfile.TarInfo("a.json")
+    header.type, header.size = tarfile.XHDTYPE, size
+    blocks = header.tobuf(tarfile.USTAR_FORMAT) + record.ljust(512, b"\0") + file.tobuf(tarfile.USTAR_FORMAT)
+    with (tmp_path / "x.tar").open("wb") as stream:
+        stream.write(blocks + bytes(1024))
+        stream.truncate(max(2048, size + 1024))
     entries, bad = read_tar(tmp_path / "x.tar")
     assert (entries, len(bad), reason in bad[0].reason) == ([], 1, True)
 
@@ -146,30 +146,31 @@ def test_a_fifo_in_place_of_a_tar_is_a_bad_row_and_is_not_waited_for(tmp_path: P
     assert "a FIFO, not a plain file" in bad.reason
 
 
-def test_a_clip_contained_in_two_tars_of_a_part_counts_once(tmp_path: Path) -> None:
+def test_a_clip_in_two_tars_of_a_part_counts_once_and_twice_if_its_content_differs(tmp_path: Path) -> None:
     folder = write_cremad(tmp_path) / "cremad"
     (folder / "wds-audio-test-000002.tar").write_bytes((folder / "wds-audio-test-000000.tar").read_bytes())
     dataset = task_of("cremad").read(tmp_path)
     assert (len(dataset.clips), len(dataset.bad_rows)) == (72, 12)
     assert "is also in wds-audio-test-000000.tar" in dataset.bad_rows[0].reason
+    with_more(tmp_path, [("1000_test_H", {"label": "S"})])
+    dataset = task_of("cremad").read(tmp_path)
+    assert len({clip.id for clip in dataset.clips}) == len(dataset.clips) == 73
+    assert dataset.clips[-1].id == "test/wds-audio-test-000002/1000_test_H"
 
 
-def test_clips_are_in_stored_order_with_their_label_part_and_actor_as_cluster(tmp_path: Path) -> None:
+def test_clips_of_cremad_are_read_in_stored_order_with_label_part_and_the_actor_as_cluster(tmp_path: Path) -> None:
     dataset = task_of("cremad").read(write_cremad(tmp_path))
     assert dataset.folder == tmp_path / "cremad"
-    assert dataset.classes == tuple(sorted(EMOTIONS))
+    assert (dataset.classes, dataset.clustered, dataset.bad_rows) == (tuple(sorted(EMOTIONS)), True, ())
     assert [clip.part for clip in dataset.clips] == ["train"] * 24 + ["valid"] * 24 + ["test"] * 24
     first = dataset.clips[0]
     assert (first.id, first.labels, first.cluster) == ("train/1000_train_H", ("H",), "1000")
     assert first.audio.read_bytes() == b"1000_train_H"
-    assert dataset.clustered
-    assert not dataset.bad_rows
     assert task_of("cremad").read(tmp_path / "cremad").clips == dataset.clips
 
 
 def test_a_clip_whose_key_lacks_the_cluster_pattern_is_a_cluster_of_its_own(tmp_path: Path) -> None:
-    write_cremad(tmp_path)
-    write_tar(tmp_path / "cremad" / "wds-audio-test-000002.tar", clips([("odd", {"label": "H"})]))
+    with_more(tmp_path, [("odd", {"label": "H"})])
     dataset = task_of("cremad").read(tmp_path)
     assert not dataset.clustered
     assert (dataset.clips[-1].cluster, dataset.clips[0].cluster) == ("test/odd", "1000")
@@ -213,6 +214,8 @@ def test_cluster_of_a_clip_is_read_from_key_or_metadata(
         ("voxceleb1", {"speakerid": None}, None),
         ("voxceleb1", {"speakerid": ["id1"]}, None),
         ("esc50", {"label": 50}, None),
+        *(("librispeech", odd, None) for odd in ({}, {"trans": ""}, {"trans": 3}, [], "text")),
+        *(("clotho", odd, None) for odd in ({}, {"caption_1": ""}, {"caption_1": 3}, ["a"])),
     ],
 )
 def test_labels_of_a_clip_are_read_from_metadata_or_refused(
@@ -226,8 +229,7 @@ def test_labels_of_a_clip_are_read_from_metadata_or_refused(
 
 
 def test_an_unknown_label_is_a_bad_row_and_a_missing_class_is_refused(tmp_path: Path) -> None:
-    write_cremad(tmp_path)
-    write_tar(tmp_path / "cremad" / "wds-audio-test-000002.tar", clips([("1001_x", {"label": "X"})]))
+    with_more(tmp_path, [("1001_x", {"label": "X"})])
     dataset = task_of("cremad").read(tmp_path)
     assert [(row.row, "'X'" in row.reason) for row in dataset.bad_rows] == [(1, True)]
     assert (len(dataset.clips), dataset.rows) == (72, 73)
@@ -238,14 +240,10 @@ def test_an_unknown_label_is_a_bad_row_and_a_missing_class_is_refused(tmp_path: 
 
 
 def test_the_error_on_a_wrong_number_of_classes_names_the_rarest_classes(tmp_path: Path) -> None:
-    write_cremad(tmp_path)
-    write_tar(tmp_path / "cremad" / "wds-audio-test-000002.tar", clips([("1001_x", {"label": "H "})]))
-    counted = task_of("cremad", classes=6)
-    for mini in (False, True):  # a small variant may lack classes, never have more
-        with pytest.raises(DataError, match=r"7 classes .* must be 6; rarest: \['H '"):
-            counted.read(tmp_path, mini=mini)
-    with pytest.raises(DataError, match="must be 8"):
-        task_of("cremad", classes=8).read(tmp_path)
+    with_more(tmp_path, [("1001_x", {"label": "H "})])
+    for classes, mini in ((6, False), (6, True), (8, False)):  # a small variant may lack classes, never have more
+        with pytest.raises(DataError, match=rf"7 classes .* must be {classes}; rarest: \['H '"):
+            task_of("cremad", classes=classes).read(tmp_path, mini=mini)
     assert len(task_of("cremad", classes=8).read(tmp_path, mini=True).classes) == 7
 
 
@@ -263,10 +261,6 @@ def test_the_error_on_missing_tars_says_what_to_do(tmp_path: Path) -> None:
         task_of("cremad").read(tmp_path)
 
 
-def _ids(dataset: Dataset) -> set[str]:
-    return {clip.id for clip in dataset.clips}
-
-
 def test_a_smaller_limit_selects_a_balanced_subset_of_a_larger_one_in_each_part(tmp_path: Path) -> None:
     task, root = task_of("cremad"), write_cremad(tmp_path)
     whole, before = task.read(root), set[str]()
@@ -274,8 +268,7 @@ def test_a_smaller_limit_selects_a_balanced_subset_of_a_larger_one_in_each_part(
         dataset = task.read(root, limit=limit)
         assert dataset.classes == whole.classes
         assert list(dataset.clips) == [clip for clip in whole.clips if clip in set(dataset.clips)]
-        assert before <= _ids(dataset)
-        before = _ids(dataset)
+        assert before <= (before := {clip.id for clip in dataset.clips})
         for part in ("train", "valid", "test"):
             counts = Counter(clip.labels for clip in dataset.clips if clip.part == part)
             assert sum(counts.values()) == min(24, max(limit, 6))
@@ -296,25 +289,14 @@ def test_a_sample_limit_keeps_every_tag_of_a_multi_label_task(tmp_path: Path) ->
     assert len(dataset.clips) < 60
 
 
-def test_parts_with_equal_globs_are_one_part_and_mini_reads_fewer_train_tars(tmp_path: Path) -> None:
+def test_task_parts_with_equal_file_patterns_are_one_part_and_mini_reads_fewer_train_tars(tmp_path: Path) -> None:
     kaggle, subway, lingua = task_of("fsdkaggle2018"), task_of("subway_broadcast"), task_of("voxlingua33")
-    assert list(kaggle.parts) == ["train", "test"]
     assert [kaggle.part(role) for role in ("train", "valid", "test")] == ["train", "test", "test"]
-    assert list(subway.parts) == ["test"]
-    assert "as_published only" in subway.note
-    assert not kaggle.note
+    assert ([*kaggle.parts], [*subway.parts]) == (["train", "test"], ["test"])
+    assert ("as_published only" in subway.note, kaggle.note) == (True, "")
     for shard, count in (("2k_0000000", 3), ("2k_0000001", 2), ("8k_0000000", 4)):
         rows = [(f"v{n}__U__{shard}", {"labels": "uk"}) for n in range(count)]
         write_tar(tmp_path / "voxlingua33" / f"train_subset_{shard}.tar", clips(rows))
     write_tar(tmp_path / "voxlingua33" / "dev-0.tar", clips([("w__1", {"labels": "zh"})]))
     small = replace(lingua, exact=False)
-    assert len(small.read(tmp_path).clips) == 10
-    assert len(small.read(tmp_path, mini=True).clips) == 6
-
-
-def test_a_key_repeated_in_another_tar_with_other_content_is_a_separate_clip(tmp_path: Path) -> None:
-    write_cremad(tmp_path)
-    write_tar(tmp_path / "cremad" / "wds-audio-test-000002.tar", clips([("1000_test_H", {"label": "S"})]))
-    dataset = task_of("cremad").read(tmp_path)
-    assert len(_ids(dataset)) == len(dataset.clips) == 73
-    assert dataset.clips[-1].id == "test/wds-audio-test-000002/1000_test_H"
+    assert [len(small.read(tmp_path, mini=mini).clips) for mini in (False, True)] == [10, 6]

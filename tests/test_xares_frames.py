@@ -11,23 +11,16 @@ import pytest
 import torch
 from sklearn.linear_model import Ridge
 from sklearn.metrics import f1_score
-from test_probing_runs import RATE, results_of, write
+from test_probing_runs import RATE, results_of, samples_of, write
 
 from audiomarathon.errors import EncoderError
 from audiomarathon.records import Record
 from audiomarathon.runs.read import Run
 from audiomarathon.wings.encoders.encoder import from_module
 from audiomarathon.wings.encoders.metrics.events import counts_of, f1, mean_f1, onset_counts, segments
+from audiomarathon.wings.encoders.probing import frames as probes
 from audiomarathon.wings.encoders.probing.clips import Split
-from audiomarathon.wings.encoders.probing.encode import encode_own, hear
-from audiomarathon.wings.encoders.probing.frames import (
-    THRESHOLDS,
-    Framed,
-    activity,
-    frame_ridge,
-    onsets_in,
-    published_frames,
-)
+from audiomarathon.wings.encoders.probing.encode import Heard, encode_own, hear
 from audiomarathon.wings.encoders.probing.linear_and_knn import standardised
 from audiomarathon.wings.encoders.probing.probe_input import PUBLISHED
 from audiomarathon.wings.encoders.probing.published_probes import initial_heads, learning_rate
@@ -59,7 +52,7 @@ class SpectrumEncoder(torch.nn.Module):
 
 
 class WindowEncoder(SpectrumEncoder):
-    """Takes 0.99 s at most, which is no multiple of its hop."""
+    """Accepts 0.99 s at most, which is no multiple of its hop."""
 
     max_seconds = 0.99
 
@@ -106,17 +99,17 @@ class TestLabels:
                 for start, end, label in events:  # frame k begins at k hops
                     if start <= frame * hop / 1000 < end:
                         expected[frame, LABELS.index(label)] = True
-            np.testing.assert_array_equal(activity(events, LABELS, hop, 90, 0), expected)
+            np.testing.assert_array_equal(probes.activity(events, LABELS, hop, 90, 0), expected)
 
-    def test_labels_are_cut_to_the_clip_and_events_between_frames_are_lost(self) -> None:
+    def test_frame_labels_are_cut_to_the_clip_and_events_between_two_frames_are_lost(self) -> None:
         events = [(9.0, 12.0, "low"), (1.01, 1.03, "mid"), (0.0, 0.04, "high"), (0, 1, "other")]
-        hot = activity(events, LABELS, 40, 275, 10.0)
+        hot = probes.activity(events, LABELS, 40, 275, 10.0)
         assert hot[:, 0].nonzero()[0].tolist() == [*range(225, 250)]
         assert hot[:, 1:].nonzero() == ([0], [1])
-        assert activity(events, LABELS, 40, 20, 0).shape == (20, 3)
-        assert activity(events, LABELS, 40, 20, 0, released=True)[:, 0].sum() == 75
+        assert probes.activity(events, LABELS, 40, 20, 0).shape == (20, 3)
+        assert probes.activity(events, LABELS, 40, 20, 0, released=True)[:, 0].sum() == 75
 
-    def test_events_are_read_from_metadata_and_malformed_ones_refused(self, tmp_path: Path) -> None:
+    def test_events_are_read_from_metadata_and_malformed_events_are_refused(self, tmp_path: Path) -> None:
         assert isinstance(MAESTRO, FramedTask)
         assert MAESTRO.described("k", [{"start": 1, "end": 2, "note": 108}])[0] == ("108",)
         assert DESED.facts([{"onset": 0, "offset": "1.5", "label": "Dog,Cat"}]) == ((0, 1.5, "Dog"), (0, 1.5, "Cat"))
@@ -167,9 +160,9 @@ class TestCounts:
 
     def test_a_predicted_onset_is_the_frame_at_which_a_label_becomes_active(self) -> None:
         events = [(0.0, 0.1, "low"), (0.11, 0.2, "low"), (0.5, 0.6, "mid"), (7.0, 8.0, "mid")]
-        predicted = activity([*events[:2], (0.55, 0.6, "mid")], LABELS, 20, 40, 0)
+        predicted = probes.activity([*events[:2], (0.55, 0.6, "mid")], LABELS, 20, 40, 0)
         # 0.0 is found, 0.11 as frame 6 at 0.12, 0.5 is missed by 60 ms, 7.0 lies after the last frame
-        assert onsets_in(predicted, events, LABELS, 20, 0.05) == [2, 1, 1]
+        assert probes.onsets_in(predicted, events, LABELS, 20, 0.05) == [2, 1, 1]
 
 
 def random_frames(seed: int, lengths: Sequence[int], dim: int = 9) -> tuple[list[np.ndarray], list[np.ndarray]]:
@@ -180,30 +173,28 @@ def random_frames(seed: int, lengths: Sequence[int], dim: int = 9) -> tuple[list
 
 
 def segment_f1(predicted: Sequence[np.ndarray], true: Sequence[np.ndarray], size: int, average: str) -> float:
-    """Return X-ARES' segment F1 of clips, written out by scikit-learn."""
-    pooled = [
-        torch.cat([
-            torch.nn.functional.max_pool1d(torch.as_tensor(clip, dtype=torch.float32).T[None], size)[0].T
-            for clip in clips
-        ])
-        for clips in (predicted, true)
-    ]  # fmt: skip
-    return float(f1_score(pooled[1].numpy(), pooled[0].numpy(), average=average, zero_division=0))
+    """Return X-ARES' segment F1 of clips, computed by scikit-learn."""
+
+    def pooled(clips: Sequence[np.ndarray]) -> np.ndarray:
+        frames = [torch.as_tensor(clip, dtype=torch.float32).T[None] for clip in clips]
+        return torch.cat([torch.nn.functional.max_pool1d(clip, size)[0].T for clip in frames]).numpy()
+
+    return float(f1_score(pooled(true), pooled(predicted), average=average, zero_division=0))
 
 
 PARTS = ["train"] * 8 + ["valid"] * 4 + ["test"] * 4
+ROWS = {"train": [*range(8)], "valid": [*range(8, 12)], "test": [*range(12, 16)]}
 LENGTHS = [30, 41, 22, 30, 35, 30, 28, 33, 40, 31, 29, 44, 21, 50, 36, 30]
 
 
 @pytest.mark.parametrize("average", ["macro", "micro"])
 def test_frame_ridge_with_a_threshold_equals_a_plain_grid_search(average: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    penalties, thresholds = (1e-6, 1e-1, 1.0), THRESHOLDS[::5]
+    penalties, thresholds = (1e-6, 1e-1, 1.0), probes.THRESHOLDS[::5]
     monkeypatch.setattr("audiomarathon.wings.encoders.probing.frames.RIDGE_PENALTIES", penalties)
     monkeypatch.setattr("audiomarathon.wings.encoders.probing.frames.THRESHOLDS", thresholds)
     frames, active = random_frames(1, LENGTHS)
-    given = Framed(frames, active, np.array(PARTS), 4, average == "macro")
+    given = probes.Framed(frames, active, np.array(PARTS), 4, average == "macro")
     inputs = [standardised(clip_frames) for clip_frames in frames]
-    rows = {part: [i for i, part_of in enumerate(PARTS) if part_of == part] for part in ("train", "valid", "test")}
 
     def fitted(known: Sequence[int], penalty: float) -> Any:
         x, y = (np.concatenate([each[row] for row in known]) for each in (inputs, active))
@@ -211,32 +202,27 @@ def test_frame_ridge_with_a_threshold_equals_a_plain_grid_search(average: str, m
 
     best = (-1.0, 0.0, 0.0)
     for penalty in penalties:
-        model = fitted(rows["train"], penalty)
-        scores = [model.predict(inputs[row]) for row in rows["valid"]]
+        model = fitted(ROWS["train"], penalty)
+        scores, right = [model.predict(inputs[row]) for row in ROWS["valid"]], [active[row] for row in ROWS["valid"]]
         for threshold in thresholds:
-            result = segment_f1(
-                [clip_scores > threshold for clip_scores in scores], [active[row] for row in rows["valid"]], 4, average
-            )
-            best = max(best, (result, penalty, threshold))
-    model = fitted(rows["train"] + rows["valid"], best[1])
-    result = dict(frame_ridge(given, [SPLIT]))
-    assert [*result] == rows["test"]
-    for row in rows["test"]:
+            best = max(best, (segment_f1([clip > threshold for clip in scores], right, 4, average), penalty, threshold))
+    model = fitted(ROWS["train"] + ROWS["valid"], best[1])
+    result = dict(probes.frame_ridge(given, [SPLIT]))
+    assert [*result] == ROWS["test"]
+    for row in ROWS["test"]:
         np.testing.assert_array_equal(result[row], model.predict(inputs[row]) > best[2])
     assert best[0] > 0.6
 
 
 @pytest.mark.parametrize(("average", "positive", "batch"), [("macro", 1.0, 3), ("micro", 10.0, 1)])
-def test_the_published_frame_probe_equals_the_original(average: str, positive: float, batch: int) -> None:
+def test_the_published_frame_probe_equals_the_loop_of_x_ares(average: str, positive: float, batch: int) -> None:
     frames, active = random_frames(2, LENGTHS)
     longer = [np.pad(labels, ((0, place % 7), (0, 0)), constant_values=True) for place, labels in enumerate(active)]
-    recipe = Recipe(batch=batch, epochs=20, lr=0.05)
-    given = Framed(
-        [clip_frames.astype(np.float16) for clip_frames in frames], longer, np.array(PARTS), 4, average == "macro"
-    )
-    counts_by_seed = published_frames(given, SPLIT, recipe, seeds=[7, 8], positive=positive)
-    kept = [torch.tensor(clip_frames.astype(np.float16)).float() for clip_frames in frames]
-    rows = {part: [i for i, part_of in enumerate(PARTS) if part_of == part] for part in ("train", "valid", "test")}
+    recipe = Recipe(batch=batch, epochs=10, lr=0.05)
+    halves = [clip_frames.astype(np.float16) for clip_frames in frames]
+    given = probes.Framed(halves, longer, np.array(PARTS), 4, average == "macro")
+    counts_by_seed = probes.published_frames(given, SPLIT, recipe, seeds=[7, 8], positive=positive)
+    kept = [torch.tensor(half).float() for half in halves]
 
     def padded(batch_rows: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
         longest = max(len(kept[row]) for row in batch_rows)
@@ -254,18 +240,16 @@ def test_the_published_frame_probe_equals_the_original(average: str, positive: f
         adam, generator = torch.optim.Adam(model.parameters()), torch.Generator().manual_seed(seed)
 
         def scored(part: str, model: torch.nn.Module = model) -> tuple[float, Any]:
-            clips: tuple[list[np.ndarray], list[np.ndarray]] = ([], [])
-            for start in range(0, 4, batch):
-                x, y = padded(rows[part][start : start + batch])
-                with torch.no_grad():
-                    clips[0].extend(model(x).sigmoid().round().numpy())
-                clips[1].extend(y.numpy())
-            return segment_f1(*clips, 4, average), clips
+            batches = [padded(ROWS[part][start : start + batch]) for start in range(0, 4, batch)]
+            with torch.no_grad():
+                predicted = [clip for x, _ in batches for clip in model(x).sigmoid().round().numpy()]
+            true = [clip for _, y in batches for clip in y.numpy()]
+            return segment_f1(predicted, true, 4, average), (predicted, true)
 
         best = (-1.0, 0.0)
-        for epoch in range(20):
-            order = [rows["train"][i] for i in torch.randperm(8, generator=generator)]
-            adam.param_groups[0]["lr"] = learning_rate(0.05, epoch, 20)
+        for epoch in range(10):
+            order = [ROWS["train"][i] for i in torch.randperm(8, generator=generator)]
+            adam.param_groups[0]["lr"] = learning_rate(0.05, epoch, 10)
             for start in range(0, 8, batch):
                 x, y = padded(order[start : start + batch])
                 adam.zero_grad()
@@ -275,10 +259,15 @@ def test_the_published_frame_probe_equals_the_original(average: str, positive: f
                 best, tested = (now, scored("test")[0]), scored("test")[1]
         ours = f1(counts_by_seed[place].sum(axis=0) if average == "macro" else counts_by_seed[place].sum(axis=(0, 1)))
         assert np.nan_to_num(ours).mean() == pytest.approx(best[1], abs=1e-9)
-        assert best[1] > 0.3
+        assert best[1] > 0.2
         for clip, counts in enumerate(counts_by_seed[place]):
             cut = [segments(each[clip].astype(bool), 4) for each in tested]
             assert counts.tolist() == counts_of(cut[0], cut[1]).tolist()
+
+
+def features_of(clip: Heard) -> torch.Tensor:
+    features: torch.Tensor = SpectrumEncoder()(torch.from_numpy(samples_of(clip))[None])[0]
+    return features
 
 
 class TestStore:
@@ -299,8 +288,7 @@ class TestStore:
         for clip in heard:
             frames = again.rows[clip.audio]
             assert (frames.flags.owndata, frames.dtype) == (False, np.float16)
-            audio = torch.from_numpy(np.frombuffer(clip.clip.audio.read_bytes()[-4 * clip.samples :], "<f4").copy())
-            np.testing.assert_allclose(frames, SpectrumEncoder()(audio[None])[0], atol=2e-3)
+            np.testing.assert_allclose(frames, features_of(clip), atol=2e-3)
         calls = len(encoder.module.calls)
         encode_own(encoder, heard, again)
         assert len(encoder.module.calls) == calls
@@ -329,8 +317,7 @@ class TestStore:
         encoder, store, heard = self.kept(tmp_path, WindowEncoder)
         assert max(shape[1] for shape in encoder.module.calls[2:]) <= 0.99 * RATE
         for clip in heard:
-            audio = torch.from_numpy(np.frombuffer(clip.clip.audio.read_bytes()[-4 * clip.samples :], "<f4").copy())
-            np.testing.assert_allclose(store.rows[clip.audio], SpectrumEncoder()(audio[None])[0], atol=2e-3)
+            np.testing.assert_allclose(store.rows[clip.audio], features_of(clip), atol=2e-3)
 
 
 def test_a_run_of_frame_probes_records_counts_f1_and_intervals_over_clips(tmp_path: Path) -> None:
@@ -338,7 +325,7 @@ def test_a_run_of_frame_probes_records_counts_f1_and_intervals_over_clips(tmp_pa
     results = results_of(made(tmp_path / "env"), tmp_path / "results", encoder, task, seeds=[1, 2])
     assert [*results] == ["linear", PUBLISHED[0]]
     run = Run.read(results["linear"].folder)
-    assert len(run.records) == 14
+    assert (len(run.records), run.headline.clusters) == (14, 14)
     assert {record.groups["part"] for record in run.records.values() if record.groups} == {"test"}
     totals = {label: np.zeros(3) for label in LABELS}
     for verdict in run.verdicts.values():
@@ -348,10 +335,9 @@ def test_a_run_of_frame_probes_records_counts_f1_and_intervals_over_clips(tmp_pa
     summary = results["linear"].summary
     assert summary["score"] == pytest.approx(np.mean([*by_label.values()]))
     assert summary["f1_by_label"] == pytest.approx(by_label)
-    assert summary["score"] > 0.8
     low, high = summary["intervals"]["segment_f1"]
     assert low <= summary["score"] <= high
-    assert run.headline.clusters == 14
+    assert summary["score"] > 0.8
     assert "onset_f1" not in summary
     mlp = results[PUBLISHED[0]].summary
     assert len(mlp["seeds"]) == 2
@@ -399,16 +385,14 @@ def test_note_tasks_score_onsets_and_the_published_probe_ignores_the_highest_not
             clips.append((f"p{i}", notes, audio))
         write(tmp_path / "maestro", f"maestro_{part}-0", clips)
     task = replace(MAESTRO, recipe=Recipe(batch=1, epochs=3, encode_batch=1, knn=False, lr=0.01))
-    results = results_of(
-        tmp_path, tmp_path / "results", from_module(SpectrumEncoder()), task, seeds=[1], say=said.append
-    )
+    encoder = from_module(SpectrumEncoder())
+    results = results_of(tmp_path, tmp_path / "results", encoder, task, seeds=[1], say=said.append)
     summary = results["linear"].summary
     assert (summary["classes"], results[PUBLISHED[0]].summary["classes"]) == (88, 87)
     assert summary["onset_f1"] > 0.6
     low, high = summary["intervals"]["onset_f1"]
     assert low <= summary["onset_f1"] <= high
-    assert "108" in summary["f1_by_label"]
-    assert "108" not in results[PUBLISHED[0]].summary["f1_by_label"]
+    assert ["108" in result.summary["f1_by_label"] for result in results.values()] == [True, False]
     assert sum("events: X-ARES has no class for 108" in line for line in said) == 1
 
 

@@ -58,9 +58,7 @@ def write_ocean(root: Path, speakers: int = 8, each: int = 6, **odd: Any) -> Pat
 
 def test_speech_grades_are_read_with_the_speaker_as_cluster(tmp_path: Path) -> None:
     data = TASK.read(write_ocean(tmp_path), limit=20)
-    assert data.classes == ()
-    assert data.clustered
-    assert len(data.clips) == 40
+    assert (data.classes, data.clustered, len(data.clips)) == ((), True, 40)
     assert (data.clips[0].cluster, data.clips[0].labels) == ("train0", ())
     assert len(data.clips[0].facts) == 5
     assert np.isnan(data.clips[0].facts[2:4]).all()
@@ -70,7 +68,7 @@ def test_speech_grades_are_read_with_the_speaker_as_cluster(tmp_path: Path) -> N
             TASK.described("k", odd)
 
 
-def test_a_run_has_pearson_r_and_errors_of_each_grade_with_intervals_over_speakers(tmp_path: Path) -> None:
+def test_a_run_on_speech_grades_has_pearson_r_and_errors_with_intervals_over_speakers(tmp_path: Path) -> None:
     root, said = write_ocean(tmp_path / "env"), list[str]()
     encoder = from_module(BandsEncoder())
     results = results_of(root, tmp_path / "results", encoder, TASK, say=said.append)
@@ -110,10 +108,8 @@ def by_hand(x: np.ndarray, y: np.ndarray, parts: Sequence[str]) -> np.ndarray:
     def fitted(known: list[int], penalty: float) -> Any:
         return Ridge(alpha=penalty * len(known)).fit(x[known], (y[known] - y[known].mean(0)) / y[known].std(0))
 
-    scores = [
-        pearsonr(fitted(rows["train"], penalty).predict(x[rows["valid"]])[:, 0], y[rows["valid"], 0]).statistic
-        for penalty in RIDGE_PENALTIES
-    ]
+    tried = [fitted(rows["train"], penalty).predict(x[rows["valid"]])[:, 0] for penalty in RIDGE_PENALTIES]
+    scores = [pearsonr(predicted, y[rows["valid"], 0]).statistic for predicted in tried]
     both = rows["train"] + rows["valid"]
     model = fitted(both, RIDGE_PENALTIES[int(np.argmax(scores))])
     predicted: np.ndarray = model.predict(x[rows["test"]]) * y[both].std(0) + y[both].mean(0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from audiomarathon.errors import PluginError, SettingsError
 from audiomarathon.report import listings
 from audiomarathon.settings import RunSettings
 from audiomarathon.wings.encoders.xares.benchmark import XARES
-from audiomarathon.wings.encoders.xares.published import ENCODERS, TABLES, published
+from audiomarathon.wings.encoders.xares.published import TABLES
 from audiomarathon.wings.encoders.xares.task import EncoderTask, Recipe
 from audiomarathon.wings.encoders.xares.task_config import load_task_file, task_of
 from audiomarathon.wings.encoders.xares.tasks import TASKS, config_of, named
@@ -41,7 +40,7 @@ def test_encoder_tasks_are_found_by_key_name_file_and_group() -> None:
         named(["esc51"])
 
 
-def test_training_settings_of_the_tasks_equal_those_of_the_x_ares_release() -> None:
+def test_training_settings_of_encoder_tasks_equal_those_of_the_x_ares_release() -> None:
     recipes = {task.name: task.recipe for task in TASKS}
     assert recipes["asvspoof2015"] == Recipe(batch=64, epochs=5, weight=2000)
     assert recipes["fluentspeechcommands"] == Recipe(encode_batch=1, weight=2000)
@@ -67,6 +66,7 @@ def test_training_settings_of_the_tasks_equal_those_of_the_x_ares_release() -> N
         "liveenv": 28, "subway_broadcast": 2,
     }  # fmt: skip
     assert sum(task.recipe.weight for task in {*TASKS} if task.private) == 25_000
+    assert set(TABLES["readme"]) == {task.name for task in TASKS if task.in_release}
 
 
 def test_encoder_tasks_cannot_be_run_with_a_language_model(tmp_path: Path) -> None:
@@ -102,14 +102,6 @@ def test_a_released_task_configuration_can_be_changed() -> None:
     config = config_of("vocalsound")
     config.audio_tar_name_of_split[config.train_split] = "train-0.tar"
     assert task_of(config).parts == {"train": "train-0.tar", "valid": "valid*.tar", "test": "test*.tar"}
-
-
-def test_a_task_import_of_the_original_code_works_in_the_repository_folder() -> None:
-    code = "from tasks.esc50_task import esc50_config as one; print(one(None).formal_name)"
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=FILES.parents[1], capture_output=True, text=True, check=True
-    )
-    assert done.stdout == "ESC-50\n"
 
 
 K_FOLD = """
@@ -148,14 +140,15 @@ def tags_config(encoder):
 """
 
 
-def write(folder: Path, text: str) -> Path:
+def own_task(folder: Path, text: str) -> EncoderTask:
     (folder / "own_task.py").write_text(text)
-    return folder / "own_task.py"
+    (task,) = named([str(folder / "own_task.py")])
+    return task
 
 
 def test_a_user_task_file_with_k_folds_runs_unchanged(tmp_path: Path) -> None:
     before = {name for name in sys.modules if name.startswith(("xares", "loguru"))}
-    (task,) = named([str(write(tmp_path, K_FOLD))])
+    task = own_task(tmp_path, K_FOLD)
     assert {name for name in sys.modules if name.startswith(("xares", "loguru"))} == before
     write_tar(tmp_path / "ships" / "ships-1.tar", clips([("a", {"kind": "tug"}), ("b", {"kind": "yacht"})]))
     write_tar(tmp_path / "ships" / "ships-2.tar", clips([("a", {"kind": "tug"}), ("c", {"kind": "raft"})]))
@@ -172,14 +165,14 @@ def labels_of(task: EncoderTask, meta: Any) -> tuple[str, ...]:
 
 
 def test_a_user_task_file_may_set_splits_and_tags(tmp_path: Path) -> None:
-    (task,) = named([str(write(tmp_path, SPLITS))])
+    task = own_task(tmp_path, SPLITS)
     assert task.parts == {"train": "tr*.tar", "test": "te*.tar"}
     assert task.recipe == Recipe(batch=8, knn=False)
     assert labels_of(task, {"anomaly": True}) == ("1",)
     for odd in (2, -1):
         with pytest.raises(ValueError, match="none of the task's 2 classes"):
             labels_of(task, {"anomaly": odd})
-    (task,) = named([str(write(tmp_path, TAGS))])
+    task = own_task(tmp_path, TAGS)
     assert (task.multi_label, task.recipe.knn) == (True, False)
     assert labels_of(task, {"tags": "130"}) == ("0", "1", "3")
     assert labels_of(task, {"tags": ""}) == ()
@@ -209,36 +202,12 @@ OWN = "from xares.task import TaskConfig\ndef own_config(encoder): return TaskCo
 )
 def test_an_unusable_task_file_is_a_one_line_error(text: str, line: str, tmp_path: Path) -> None:
     with pytest.raises((SettingsError, PluginError), match=line) as caught:
-        named([str(write(tmp_path, text))])
+        own_task(tmp_path, text)
     assert "\n" not in str(caught.value)
 
 
-WEIGHTS = {task.name: task.recipe.weight for task in TASKS if task.in_release}
-PRIVATE = {task.name for task in TASKS if task.private}
-
-
-@pytest.mark.parametrize(
-    ("which", "private", "means"),
-    [
-        (0, False, (0.694, 0.484, 0.626, 0.593)),  # published: .699 .490 .632 .598
-        (1, False, (0.5037, 0.2625, 0.2986, 0.3873)),
-        (1, True, (0.6827, 0.4686, 0.4748, 0.4549)),
-    ],
-)
-def test_the_published_means_are_the_weighted_means_of_the_published_rows(
-    which: int, private: bool, means: tuple[float, ...]
-) -> None:
-    assert set(TABLES["readme"]) == set(WEIGHTS)
-    for encoder, mean in zip(ENCODERS, means, strict=True):
-        rows = {task: published("readme", encoder, task)[which] for task in WEIGHTS if private or task not in PRIVATE}
-        there = {task: score for task, score in rows.items() if score is not None}
-        total = sum(score * WEIGHTS[task] for task, score in there.items())
-        assert total / sum(WEIGHTS[task] for task in there) == pytest.approx(mean, abs=0.0006)
-
-
 def test_the_crema_d_task_file_of_x_ares_creates_the_built_in_task(tmp_path: Path) -> None:
-    """Its label_processor gives numbers; the released task knows labels and clusters."""
-    file = tmp_path / "crema_d_task.py"
+    """Its label_processor gives numbers; the built-in task keeps labels and clusters."""
     text = """
 from xares.task import TaskConfig
 
@@ -249,9 +218,7 @@ def cremad_config(encoder):
         test_split="wds-audio-test", epochs=3,
     )
 """
-    file.write_text(text)
-    (task,) = named([str(file)])
+    task = own_task(tmp_path, text)
     assert (task.key, task.recipe.epochs) == ("xares/cremad", 3)
     assert task.described("1001_DFA_ANG", {"label": "A"}) == (("A",), "1001")
-    file.write_text(text.replace("wds-audio-train", "mine"))
-    assert named([str(file)])[0].key == "own/cremad"
+    assert own_task(tmp_path, text.replace("wds-audio-train", "mine")).key == "own/cremad"

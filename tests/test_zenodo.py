@@ -1,4 +1,4 @@
-"""X-ARES' data from Zenodo, here a local server: resumed, checked, patient, and from a folder or zip instead."""
+"""Downloads of X-ARES' data from Zenodo (a local server here), from a folder, and from a zip."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ from audiomarathon.data import archive
 from audiomarathon.errors import DataError, MissingDataError
 from audiomarathon.lock import hold
 from audiomarathon.wings.encoders import zenodo
-from audiomarathon.wings.encoders.xares.task import EncoderTask
 from audiomarathon.wings.encoders.xares.tasks import named
 
 TASK = named(["cremad"])[0]
@@ -56,18 +55,12 @@ class Server:
 
     def record(self) -> dict[str, Any]:
         """Return the record as Zenodo's API does."""
-        return {
-            "metadata": {"license": {"id": "cc-by-4.0"}},
-            "files": [
-                {
-                    "key": name,
-                    "size": len(content),
-                    "checksum": "md5:" + self.md5s.get(name, hashlib.md5(content).hexdigest()),
-                    "links": {"self": f"{self.base}/api/records/14646870/files/{name}/content"},
-                }
-                for name, content in self.files.items()
-            ],
-        }
+        files = []
+        for name, content in self.files.items():
+            md5 = self.md5s.get(name, hashlib.md5(content).hexdigest())
+            link = f"{self.base}/api/records/14646870/files/{name}/content"
+            files.append({"key": name, "size": len(content), "checksum": f"md5:{md5}", "links": {"self": link}})
+        return {"metadata": {"license": {"id": "cc-by-4.0"}}, "files": files}
 
     def reply(self, request: BaseHTTPRequestHandler) -> None:
         """Answer a request."""
@@ -93,11 +86,8 @@ class Server:
 
 @pytest.fixture
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    files = {
-        name: write_tar(tmp_path / "made" / name, clips([(f"{number}", {"label": "H"})])).read_bytes()
-        for number, name in enumerate(NAMES)
-    }
-    made = Server(files)
+    tars = [write_tar(tmp_path / "made" / name, clips([(name, {"label": "H"})])) for name in NAMES]
+    made = Server({tar.name: tar.read_bytes() for tar in tars})
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -128,7 +118,7 @@ def there(root: Path) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in (root / "cremad").iterdir() if file.name not in (".lock",)}
 
 
-def test_task_files_are_downloaded_once_and_flagged_as_ready(server: Server, tmp_path: Path) -> None:
+def test_files_of_an_encoder_task_are_downloaded_once_and_flagged_as_ready(server: Server, tmp_path: Path) -> None:
     said: list[str] = []
     zenodo.fetch(TASK, tmp_path / "env", said.append)
     assert there(tmp_path / "env") == server.files | {zenodo.READY: b""}
@@ -147,12 +137,12 @@ def test_a_partial_download_is_continued_or_restarted_if_ranges_are_ignored(
 ) -> None:
     server.ranges = ranges
     (tmp_path / "env/cremad").mkdir(parents=True)
-    (tmp_path / f"env/cremad/.{NAMES[0]}.partial").write_bytes(server.files[NAMES[0]][:3000])
-    (tmp_path / f"env/cremad/.{NAMES[1]}.partial").write_bytes(server.files[NAMES[1]])
-    (tmp_path / f"env/cremad/.{NAMES[2]}.partial").write_bytes(server.files[NAMES[2]] + b"more")
+    first, second, third = server.files.values()
+    for name, content in zip(NAMES, (first[:3000], second, third + b"more"), strict=True):
+        (tmp_path / f"env/cremad/.{name}.partial").write_bytes(content)
     zenodo.fetch(TASK, tmp_path / "env")
     assert there(tmp_path / "env") == server.files | {zenodo.READY: b""}
-    assert sorted(server.asked, key=str) == sorted([("", None), (NAMES[0], "bytes=3000-"), (NAMES[2], None)], key=str)
+    assert {*server.asked} == {("", None), (NAMES[0], "bytes=3000-"), (NAMES[2], None)}
 
 
 def test_a_download_whose_connection_ends_early_is_resumed(server: Server, tmp_path: Path) -> None:
@@ -172,17 +162,6 @@ def test_a_wrong_md5_is_a_one_line_error_and_the_next_call_downloads_again(serve
     assert there(tmp_path / "env") == server.files | {zenodo.READY: b""}
 
 
-def test_a_server_that_sends_more_bytes_than_stated_is_refused(
-    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    record = server.record()
-    for file in record["files"]:
-        file["size"] -= 1
-    monkeypatch.setattr(Server, "record", lambda _server: record)
-    with pytest.raises(DataError, match=r"sends more than the [0-9,]+ bytes that Zenodo states"):
-        zenodo.fetch(TASK, tmp_path)
-
-
 def test_a_busy_server_is_retried_after_the_stated_wait_and_finally_given_up(
     server: Server, tmp_path: Path, waits: list[float]
 ) -> None:
@@ -199,44 +178,50 @@ def test_a_busy_server_is_retried_after_the_stated_wait_and_finally_given_up(
 
 
 @pytest.mark.parametrize("name", ["../x.tar", ".lock", "a/b.tar"])
-def test_a_file_name_that_leaves_the_folder_is_refused(name: str, server: Server, tmp_path: Path) -> None:
+def test_a_downloaded_file_name_that_leaves_the_folder_is_refused(name: str, server: Server, tmp_path: Path) -> None:
     server.files[name] = b"x"
     with pytest.raises(DataError, match="is not allowed as a file's name"):
         zenodo.fetch(TASK, tmp_path / "env")
 
 
-def test_an_invalid_record_or_unreachable_server_is_a_one_line_error(
+def test_an_invalid_record_unreachable_server_or_private_task_is_a_one_line_error(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server, "record", lambda: {"message": "gone"})
-    with pytest.raises(DataError, match="is not a Zenodo record"):
-        zenodo.plan(TASK)
-    monkeypatch.setenv(zenodo.BASE, "http://127.0.0.1:1")
-    with pytest.raises(DataError, match="ConnectError"):
-        zenodo.plan(TASK)
-    with pytest.raises(DataError, match=r"liveenv cannot be downloaded: .*private"):
-        zenodo.plan(named(["liveenv"])[0])
+    (private,) = named(["liveenv"])
+    for task, url, told in (
+        (TASK, server.base, "is not a Zenodo record"), (TASK, "http://127.0.0.1:1", "ConnectError"),
+        (private, server.base, "liveenv cannot be downloaded: .*private"),
+        (replace(TASK, zenodo="", private=False), server.base, "cremad cannot be downloaded: it has no zenodo_id"),
+    ):  # fmt: skip
+        monkeypatch.setenv(zenodo.BASE, url)
+        with pytest.raises(DataError, match=told):
+            zenodo.plan(task)
 
 
-def test_a_second_download_of_the_same_task_at_the_same_time_is_refused(server: Server, tmp_path: Path) -> None:
-    with hold(tmp_path / "env/cremad/.lock"), pytest.raises(DataError, match="another download"):
-        zenodo.fetch(TASK, tmp_path / "env")
-
-
-def test_a_disk_that_is_too_small_is_an_error_before_the_download(
+def test_a_download_is_refused_on_a_small_disk_while_another_runs_or_if_more_bytes_come_than_stated(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    with hold(tmp_path / "env/cremad/.lock"), pytest.raises(DataError, match="another download"):
+        zenodo.fetch(TASK, tmp_path / "env")
+    record = server.record()
+    for file in record["files"]:
+        file["size"] -= 1
+    monkeypatch.setattr(server, "record", lambda: record)
+    with pytest.raises(DataError, match=r"sends more than the [0-9,]+ bytes that Zenodo states"):
+        zenodo.fetch(TASK, tmp_path / "env")
     monkeypatch.setattr(archive, "SPARE_BYTES", 10**18)
+    server.asked.clear()
     with pytest.raises(DataError, match="GB needed"):
         zenodo.fetch(TASK, tmp_path / "env")
-    assert server.asked == [("", None)]
+    assert server.asked == [("", None)]  # no file
 
 
 def _zip(file: Path, files: dict[str, bytes]) -> Path:
     file.parent.mkdir(parents=True, exist_ok=True)
-    with zipfile.ZipFile(file, "w") as archive:
+    with zipfile.ZipFile(file, "w") as zipped:
         for name, content in files.items():
-            archive.writestr(name, content)
+            zipped.writestr(name, content)
     return file
 
 
@@ -291,6 +276,3 @@ def test_a_download_source_that_lacks_tars_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "env/cremad" / zenodo.READY).exists()
     with pytest.raises(DataError, match="no such folder or archive"):
         zenodo.from_folder(TASK, tmp_path / "nowhere", tmp_path / "env")
-    public_task: EncoderTask = replace(TASK, zenodo="", private=False)
-    with pytest.raises(DataError, match="cremad cannot be downloaded: it has no zenodo_id"):
-        zenodo.plan(public_task)
