@@ -69,7 +69,7 @@ class Stretch:
 
 
 def levels(recording: Path, rate: int) -> tuple[Levels, int]:
-    """Return (RMS level of each hundredth of a second, the recording's length in samples)."""
+    """Return (RMS level of a recording in each hundredth of a second, its length in samples at `rate`)."""
     hop, frames = rate // HOPS_PER_SECOND, 0
     rest = np.zeros(0, np.int16)
     chunks: list[Levels] = []
