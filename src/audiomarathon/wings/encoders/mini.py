@@ -47,9 +47,9 @@ def write(root: Path) -> None:
 
 
 def _clips(task: EncoderTask, takes: Iterator[int]) -> Iterator[tuple[str, bytes, Any]]:
-    """Yield (key, audio, JSON) of each clip of a part ("train", a fold, …) of a task's data.
+    """Yield (key, FLAC bytes, JSON) for each clip of one part ("train", a fold, …) of a task's data.
 
-    Each number from `takes` seeds another recording of the sounds.
+    For each number taken from the iterator `takes`, every sound is recorded anew, with that number as the seed.
     """
     classes = sorted(task.classes) if isinstance(task.classes, frozenset) else [f"c{n:04}" for n in range(task.classes)]
     classes = classes or [str(n) for n in range(10)]
@@ -82,7 +82,10 @@ def _meta(task: EncoderTask, classes: list[str], heard: list[int], speaker: dict
 
 @cache
 def _sound(sounds: tuple[int, ...], take: int) -> bytes:
-    """Return a FLAC file in which the numbered sounds follow each other; `take` seeds their recordings."""
+    """Return the bytes of a FLAC file with the sounds of the given numbers, one after the other.
+
+    `take` is the seed of the noise with which the sounds are made.
+    """
     stream = io.BytesIO()
     samples = np.concatenate([_part(sound, take) for sound in sounds])
     soundfile.write(stream, samples, _RATE, format="FLAC", subtype="PCM_16")

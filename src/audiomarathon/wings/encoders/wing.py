@@ -1,4 +1,4 @@
-"""This benchmark folder's `WING`: the methods through which the core finds encoders' tasks, commands and sections."""
+"""The object `WING`, from which the core gets the tasks, commands and report sections of audio encoders."""
 
 from __future__ import annotations
 
@@ -31,7 +31,10 @@ class Encoders(Wing):
         return (XARES, LONG)
 
     def task(self, name: str) -> Task | None:
-        """Return a task from a user's X-ARES task file, which only its runs know; None for other names."""
+        """Return a task that a user declared in an X-ARES task file, rebuilt from its name in run folders.
+
+        Return None for other names.
+        """
         from audiomarathon.wings.encoders.xares.task_config import on_record
 
         return on_record(name)

@@ -172,7 +172,10 @@ class RubricScore(Judged):
         return sum(scores) / len(scores) if scores else None
 
     def sums(self, verdicts: Sequence[Verdict]) -> Sums:
-        """Return the mean score of each judge over the replies with a readable answer, and the mean over judges."""
+        """Return the mean score by each judge, and the mean over judges, as :class:`Sums`.
+
+        A judge's mean is over the replies for which its answer is readable.
+        """
         columns: dict[str, list[float | None]] = {
             judge: [(verdict.values["readings"].get(judge) or {}).get("score") for verdict in verdicts]
             for judge in judges_of(verdicts)

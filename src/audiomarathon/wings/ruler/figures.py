@@ -30,8 +30,8 @@ _NOTES = (
 def kept_of_needles(record: Record, *, is_base: bool = False) -> list[float] | None:
     """Return, for each needle that decides a sample's answer, the share of its audio tokens that was kept.
 
-    A needle is a planted word or bell. None if the clip has no needle (a control), or the record does not say which
-    tokens were kept.
+    A needle is a word or bell planted into the clip. Return None if the clip has no needle (a control), or if the
+    record does not say which tokens were kept.
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ def kept_of_needles(record: Record, *, is_base: bool = False) -> list[float] | N
 
 
 def figures(verdicts: Sequence[Verdict], *, is_base: bool) -> dict[str, Estimate]:
-    """Return four figures of some verdicts, as {name: estimate with interval}.
+    """Return four figures of the given verdicts, as {name: estimate with interval}.
 
     `accuracy` is the share of right answers, and `kept` the mean share of the needles' audio tokens that were kept.
     `unanswered` is the share of samples answered wrongly although something of each needle was kept, `dropped` the

@@ -83,7 +83,7 @@ def fourfolds(runs: Sequence[Run]) -> list[Fourfold]:
 
 
 def _right(run: Run) -> dict[str, bool]:
-    """Return {sample's id: whether its answer is right}; leave out answers that are neither right nor wrong."""
+    """Return {sample's id: whether its reply is right}; leave out replies that are neither right nor wrong."""
     scorer = run.task.scorer if run.task else None
     judged = {id_: scorer.right(verdict) for id_, verdict in run.verdicts.items()} if scorer else {}
     return {id_: right for id_, right in judged.items() if right is not None}
@@ -100,7 +100,10 @@ def of_one_model(probe: Run, reply: Run) -> bool:
 
 @dataclass(frozen=True)
 class Standing:
-    """A model's mean scores without pruning: a tower's probe's over `tasks`, its replies' over `model_tasks`."""
+    """A model's mean scores without pruning: of a probe of its tower, and of its replies.
+
+    `encoder` is the mean score of the probe over `tasks`, `model` the mean score of the replies over `model_tasks`.
+    """
 
     checkpoint: str
     point: str

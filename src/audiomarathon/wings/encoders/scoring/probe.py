@@ -77,7 +77,7 @@ class Probed(Scorer):
     """
 
     def sums(self, verdicts: Sequence[Verdict]) -> Sums:
-        """Return the headline figure as a mean over clips."""
+        """Return the headline figure, a mean over clips, as sums from which it and its interval are computed."""
         return means({self.figure.name: self._terms(verdicts).tolist()}, verdicts)
 
     def published(self, verdicts: Sequence[Verdict]) -> Sums | None:
@@ -218,7 +218,7 @@ class Tagged(Probed):
         return None if verdict.values["ranked"] is None else fmean(verdict.values["ranked"])
 
     def shown(self, verdict: Verdict) -> str:
-        """Return as text how precisely the clip's labels are ranked, and its labels."""
+        """Return as text the average precision with which the clip's labels are ranked, and the labels."""
         ranked = self.own_score(verdict)
         labels = verdict.record.reference["answer"]
         return "no labels" if ranked is None else f"labels ranked with precision {ranked:.2f}: {labels}"
@@ -251,7 +251,7 @@ class Tagged(Probed):
 
 
 def _parts(verdicts: Sequence[Verdict]) -> list[list[Verdict]]:
-    """Group a published probe's verdicts by part (split or fold); for other probes, return a single group."""
+    """Return a published probe's verdicts as one list per part (split or fold); for other probes, a single list."""
     by_part: dict[str, list[Verdict]] = {}
     for verdict in verdicts:
         groups = verdict.record.groups or {}

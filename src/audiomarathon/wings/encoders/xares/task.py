@@ -179,7 +179,7 @@ class EncoderTask(Task):
         return "" if self.in_release else "not a task of X-ARES 0.1.3, which has no figure to compare with"
 
     def made_with(self, *, released: bool) -> dict[str, str]:  # noqa: ARG002
-        """Return the facts on which a probe's predictions depend, besides those that all tasks have.
+        """Return the facts on which a probe's predictions depend, besides those of all tasks, as {name: text}.
 
         If `released`, the facts are for X-ARES' own probe, else for our corrected probe.
         """
@@ -315,11 +315,14 @@ class EncoderTask(Task):
             yield f"#{number}" if number > 1 else "", *self.described(key, clip_meta), self.facts(clip_meta)
 
     def facts(self, meta: Any) -> tuple[Any, ...]:  # noqa: ARG002
-        """Return what a clip has besides labels, such as grades or events, from its JSON; () for tasks of labels."""
+        """Return the values to predict for a clip that are not labels (grades, events, captions, …), from its JSON.
+
+        Return () for tasks of labels.
+        """
         return ()
 
     def load(self, folder: Path, filters: Filters = Filters()) -> Loaded:  # noqa: ARG002
-        """Return the clips as samples, so that the report can play them.
+        """Return the clips of all the task's tars as samples without prompts, so that the report can play them.
 
         If the task has no globs, read the tars with X-ARES' default names.
         """
