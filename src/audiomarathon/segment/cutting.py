@@ -155,9 +155,9 @@ def cut(raws: Sequence[Path], cutting: Cutting, folder: Path) -> str:
 
 
 def _write(recording: Path, pieces: Sequence[Stretch], cutting: Cutting, log: BuildLog, facts: dict[str, Any]) -> None:
-    """Write those clips of a recording that are missing.
+    """Write those clips of a recording to WAV files that an earlier call has not written yet, and log each.
 
-    `pieces` are its clips' positions, which follow each other from its start without gaps.
+    `pieces` are the positions of the recording's clips, which follow each other from its start without gaps.
     """
     stem = facts["source"].rpartition(".")[0] or facts["source"]
     missing = {}

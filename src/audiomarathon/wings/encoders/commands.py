@@ -83,7 +83,7 @@ class Probing:
 
     @property
     def is_mini(self) -> bool:
-        """Whether the data is the mini benchmark."""
+        """Whether the data is the mini benchmark: small synthetic data for trials, not a real corpus."""
         from audiomarathon.embedded.without_data import MINI
 
         return str(self.data) == MINI

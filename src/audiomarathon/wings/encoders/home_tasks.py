@@ -42,7 +42,7 @@ class LongTask(EncoderTask):
             return task_folder(self.home, None, os.environ)
 
     def load(self, folder: Path, filters: Filters = Filters()) -> Loaded:
-        """Read AudioMarathon's task from a folder; return its samples and bad rows, as :meth:`Task.load` does."""
+        """Read AudioMarathon's task from a folder; return its samples, and the rows that could not be read."""
         return self.home.load(folder, filters)
 
     def read(self, root: Path, *, limit: int = 0, mini: bool = False) -> Dataset:  # noqa: ARG002

@@ -1,4 +1,4 @@
-"""The mini benchmark's encoder tasks: every public task of X-ARES, as tars of short synthetic clips.
+"""Synthetic data for trials (the mini benchmark) of encoder tasks: each public X-ARES task, as tars of short clips.
 
 The clips come from a small pool of sounds, so in a large task several classes share a sound. Scores on them mean
 nothing.
@@ -35,7 +35,7 @@ _LARGE = 60  # a task with more classes has one clip per class in each part
 
 
 def write(root: Path) -> None:
-    """Write the mini benchmark's data of every public X-ARES task into `xares/<name>/` of a data root."""
+    """Write synthetic clips for each public X-ARES task into `xares/<name>/` of a data root."""
     for task in TASKS:
         if not task.private:
             takes = itertools.count()

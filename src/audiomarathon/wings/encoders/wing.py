@@ -40,7 +40,7 @@ class Encoders(Wing):
         return on_record(name)
 
     def mini(self, root: Path) -> None:
-        """Write the mini benchmark's clips for X-ARES' public tasks into a data root."""
+        """Write the mini benchmark's clips (short, synthetic) for X-ARES' public tasks into a data root."""
         from audiomarathon.wings.encoders.mini import write
 
         write(root)
@@ -57,7 +57,7 @@ class Encoders(Wing):
         return {"encoder": Template(folder, "audiomarathon encoder check {name}", _taken)}
 
     def sections(self, data: PageData) -> Sequence[Section]:
-        """Return the report page's sections: encoders' scores, towers alone, towers beside their models' replies."""
+        """Return the page's sections on encoders, on audio towers of LLMs, and on towers beside the replies."""
         from audiomarathon.wings.encoders.report.sections import sections
 
         return sections(data.runs)

@@ -119,7 +119,7 @@ class CoReasoning(Judged):
         }
 
     def own_score(self, verdict: Verdict) -> float | None:
-        """Return a reply's mean gated rating over judges, divided by the highest rating; None without such a rating."""
+        """Return a reply's gated rating, averaged over judges, divided by the highest rating; None if there is none."""
         gated = [
             rating
             for reading in verdict.values["readings"].values()

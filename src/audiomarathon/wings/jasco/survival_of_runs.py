@@ -146,7 +146,7 @@ def _row(pairs: Sequence[tuple[System, System]], reports_of: ReportsOf, spans: M
 
 
 def _kept(records: Sequence[Record], spans: Mapping[str, Spans]) -> Iterator[tuple[str, np.ndarray, float, Spans]]:
-    """Yield (cluster, kept flags, clip's seconds, spans of speech) of each record whose clip has speech.
+    """Yield (clip, kept flags, clip's seconds, spans of speech) of each record whose clip has speech.
 
     The kept flags tell for each audio token, except those that only pad the audio tower's window, whether it was kept.
     Records of a pruner combined with a KV-cache press are skipped, since they hold only the pruner's choice.

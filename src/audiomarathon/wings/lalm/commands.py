@@ -256,7 +256,7 @@ class _Options:
     draw: bool
 
     def choose(self, flags: Mapping[str, Any], sample_size: int, limit: int, *, whole: bool) -> _Chosen:
-        """Find the data, and choose the samples to run, in the order of the file and without bad rows.
+        """Find the data, and choose the samples to run, in the order of the file, without rows that cannot be read.
 
         With `noise`, also write noise clips in place of the samples' clips.
 

@@ -77,7 +77,7 @@ class MmauPro(Task):
         return the_one(self, root, folders, f"{METADATA} of MMAU-Pro beside its folder data (unpack data.zip)")
 
     def load(self, folder: Path, filters: Filters = Filters()) -> Loaded:
-        """Read the rows and find their clips; return samples, bad rows, and how often each known defect occurs.
+        """Read the rows and find their clips; return samples, unusable rows, and how often each known defect occurs.
 
         Defects of the data are not repaired.
         """
@@ -153,7 +153,7 @@ def schema() -> pyarrow.Schema:
 
 
 def read_questions(file: Path, *more: str) -> tuple[list[tuple[Sample, Mapping[str, Any]]], list[BadRow]]:
-    """Return ((sample without clips, its row) for each row of a parquet file, bad rows), in the file's order.
+    """Return (pairs of a sample without clips and its row, unusable rows) of a parquet file, in the file's order.
 
     `more` names additional columns to read, such as the column of replies.
     """

@@ -41,14 +41,14 @@ Criteria = list[dict[str, Any]]  # each with `criterion` and `weight`
 class _InJson(Protocol):
     """Ask a judge model for a JSON object, and ask once more if the answer cannot be read.
 
-    The question is a text in the folder `texts/`, in a file with the protocol's name.
+    The question is a text in the folder `texts/`, in a file named after the subclass's `name`.
     """
 
     version = "1"
     longest_reply: int | None = None
 
     def asked(self, **parts: str) -> Messages:
-        """Return the question as chat messages: the text of this protocol, with its fields filled in from `parts`."""
+        """Return the question as chat messages: this class's text, with its fields filled in from `parts`."""
         file = files(__package__) / "texts" / f"{self.name.replace('-', '_')}.txt"
         return [{"role": "user", "content": file.read_text("utf-8").format(**parts)}]
 

@@ -1,4 +1,4 @@
-"""Write the ruler's clips and rows of questions into a data root.
+"""Write a ruler (words and bells planted into long audio, with questions about them) into a data root.
 
 A clip's file name is a hash of everything that determines its sound, so existing clips can be reused.
 """

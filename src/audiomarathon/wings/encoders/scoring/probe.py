@@ -179,7 +179,7 @@ class Classified(Probed):
         return f"right: {label} ({probability})" if label == answer else f"{label} ({probability}), not {answer}"
 
     def sound(self, verdict: Verdict) -> bool:
-        """Tell whether a stored verdict has one value for each line (training seed) of the reply."""
+        """Tell whether a stored verdict (the scored reply) has one value for each line (training seed) of the reply."""
         right = verdict.values.get("right")
         return isinstance(right, list) and len(right) == verdict.record.text.count("\n") + 1
 
@@ -251,7 +251,10 @@ class Tagged(Probed):
 
 
 def _parts(verdicts: Sequence[Verdict]) -> list[list[Verdict]]:
-    """Return a published probe's verdicts as one list per part (split or fold); for other probes, a single list."""
+    """Return a published probe's verdicts (scored clips) as one list per part (split or fold).
+
+    For other probes, return a single list of all verdicts.
+    """
     by_part: dict[str, list[Verdict]] = {}
     for verdict in verdicts:
         groups = verdict.record.groups or {}

@@ -116,8 +116,8 @@ class EncoderTask(Task):
     exact
         Whether every class must occur in the data.
     cluster, cluster_fields
-        How to find a clip's cluster: the first group of the pattern `cluster`, searched in the clip's key; else the
-        first JSON field of `cluster_fields` that exists.
+        How to find a clip's cluster (group of dependent clips, such as a speaker's): the first group of the pattern
+        `cluster`, searched in the clip's key; else the first JSON field of `cluster_fields` that exists.
     n_test
         Published number of test clips; with folds, the number in one fold.
     in_release
@@ -283,9 +283,9 @@ class EncoderTask(Task):
         return Dataset(folder, kept, classes, tuple(bad), clustered, len(clips) + len(bad))
 
     def described(self, key: str, meta: Any) -> tuple[tuple[str, ...], str]:
-        """Return (a clip's labels, its cluster or ""), from its key and its JSON.
+        """Return (labels of a clip, its cluster), from its key and its JSON.
 
-        The cluster is "" if none of the task's rules applies.
+        A cluster is a group of dependent clips, such as a speaker's; it is "" if none of the task's rules applies.
 
         Raises
         ------
