@@ -95,7 +95,9 @@ class BuildLog:
         return [self._logged[path] for path in sorted(self._built)]
 
     def finish(self, title: str, made_of: str) -> str:
-        """Delete clips of earlier builds that are not in this build, and sort the logs; return a summary.
+        """Delete clips of earlier builds that are not in this build, and sort the logs; return a text that sums up.
+
+        The text has the number and hours of the clips, and counts the source clips left out, by reason.
 
         Parameters
         ----------

@@ -121,7 +121,9 @@ def _longest_run(silent: npt.NDArray[np.bool_]) -> int | None:
 
 
 def cut(raws: Sequence[Path], cutting: Cutting, folder: Path) -> str:
-    """Cut recordings (files, and all audio files in folders) into clips in `folder`; return a summary.
+    """Cut recordings (files, and all audio files in folders) into clips in `folder`.
+
+    Return a text for the user: the number and hours of the clips, and the recordings that were left out.
 
     Raises
     ------
@@ -155,7 +157,7 @@ def cut(raws: Sequence[Path], cutting: Cutting, folder: Path) -> str:
 
 
 def _write(recording: Path, pieces: Sequence[Stretch], cutting: Cutting, log: BuildLog, facts: dict[str, Any]) -> None:
-    """Write those clips of a recording to WAV files that an earlier call has not written yet, and log each.
+    """Write a recording's clips as WAV files, except those that an earlier call wrote, and log each clip.
 
     `pieces` are the positions of the recording's clips, which follow each other from its start without gaps.
     """
