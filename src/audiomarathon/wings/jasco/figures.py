@@ -57,7 +57,7 @@ class CoReasoning(Judged):
     )
 
     def judge(self, record: Record) -> dict[str, Any]:
-        """Return a reply's verdict as a dict, such as `readings` (each judge's rating and orientation), `keyword`."""
+        """Return a reply's verdict as a dict; the class describes its fields, such as `readings` and `keyword`."""
         values, older = super().judge(record), self.protocols[1]
         for name in [name for name, why in values["missing"].items() if why == "absent"]:
             if (reading := reading_of(older, record, record.judgements[name]).values) is not None:
@@ -200,8 +200,8 @@ def inherited(rows: Sequence[Row]) -> tuple[list[Row], int]:
     Returns
     -------
     rows, crashes
-        The rows, with rating 0 for rows before the first readable rating. The number of the latter rows that have the
-        orientation Both: JASCO's code crashes on them with a NameError.
+        The rows; those before the first readable rating get the rating 0. Then how many of those have the orientation
+        Both: JASCO's code crashes on them with a NameError.
     """
     last: int | None = None
     inherited_rows, crashes = list[Row](), 0

@@ -73,7 +73,10 @@ def tables(survivals: Sequence[Survival]) -> list[Table]:
 
 
 def sentences(survivals: Sequence[Survival]) -> list[str]:
-    """Return one sentence per method: what it keeps at its middle ratio, and the effect of the speech's position."""
+    """Return a sentence per method: the shares of speech and sound that it keeps at its middle ratio.
+
+    If clips were rotated so that the speech comes first and last, the sentence also states the effect of its position.
+    """
     said = []
     for name, _method, curve in _methods(survivals):
         middle = curve[(len(curve) - 1) // 2]

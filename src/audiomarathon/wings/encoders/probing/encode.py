@@ -226,7 +226,7 @@ def _own_batches(encoder: Encoder, heard: Iterable[Heard], store: Store) -> list
 
 
 def _encode(encoder: Encoder, store: Store, batches: Iterable[Batch], step: Callable[[int], object]) -> dict[str, str]:
-    """Encode the batches with an embedding that the store lacks, and store the results; return {store key: error}.
+    """Encode the batches whose embeddings are not all in the store, and store the results; return {store key: error}.
 
     `step` is called with the number of clips done since its last call.
     """

@@ -28,8 +28,8 @@ PROTOCOL, PART = "protocol", "part"
 def labels_to_reply(predicted: Sequence[tuple[str, float]], last: Sequence[str] = ()) -> str:
     """Write a clip's predicted labels as the text of a reply: a line per training seed, with label and probability.
 
-    If `last` has the label that each seed predicts after the last training epoch, its line also has that label;
-    `predicted` then holds the labels predicted after the epoch with the best validation score.
+    For a probe trained in epochs, `predicted` has the labels of the epoch with the best validation score, and `last`
+    the label that each seed predicts after the last epoch; the seed's line then has this label too.
     """
     lines = [[label, f"{probability:.3f}"] for label, probability in predicted]
     return "\n".join("\t".join([*line, *last[place : place + 1]]) for place, line in enumerate(lines))
