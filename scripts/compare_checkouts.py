@@ -82,7 +82,7 @@ def of_methods(lm: Any) -> Iterator[tuple[str, Any]]:
 
 
 def generated(lm: Any, method: Any, inputs: Any) -> dict[str, Any]:
-    """Generate once, and return the facts to compare: token ids, what was kept, and the size of the KV cache."""
+    """Generate once; return {name: fact to compare}: token ids, kept tokens and cache entries, and the cache's size."""
     takes_method = "method" in inspect.signature(find("AudioLM").generate).parameters
     applied = method if takes_method else method.applied_to(lm, inputs)
     done = lm.generate(inputs, applied, max_new_tokens=6, keep_entries=True)

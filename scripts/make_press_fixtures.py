@@ -68,7 +68,10 @@ margins: list[float] = []  # for the current press: the gap between kept and dro
 def kept_by(
     press: kvpress.ScorerPress, model: Qwen2ForCausalLM, prompt: torch.Tensor, full: DynamicCache
 ) -> np.ndarray:
-    """Return which KV-cache entries `press` keeps, shape (layers, KV heads, prompt); record the gap of each choice."""
+    """Return which KV-cache entries `press` keeps, shape (layers, KV heads, prompt).
+
+    Also append to `margins` how far the lowest kept score is above the highest dropped score, relative to all scores.
+    """
     scores: list[torch.Tensor] = []
     score = press.score
 

@@ -10,7 +10,7 @@ from audiomarathon.settings import RunSettings
 
 
 def held_out_figures(checkpoint: Path) -> dict[str, float]:
-    """Return macro-F1 of each multiple-choice task, WER of the transcription task, and the mean of the nine F1."""
+    """Return {task: macro-F1, or WER of the transcription task}, and under "mean macro-F1" the mean over nine tasks."""
     figures: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as folder:
         settings = RunSettings(model_path=str(checkpoint), data=str(mini_benchmark()), results=Path(folder))

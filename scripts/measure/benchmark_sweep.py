@@ -48,7 +48,10 @@ def measured(commands: Sequence[Sequence[str]], **env: str) -> tuple[float, floa
 
 
 def split(results: Path, sharing: int) -> dict[str, float]:
-    """Sum the seconds of each stage over a folder's records; `sharing` records share the work on a clip's audio."""
+    """Return {stage: its seconds, summed over a folder's records}.
+
+    In a sweep, `sharing` records share the work on a clip's audio, so the seconds of that work are divided by it.
+    """
     records = [json.loads(line) for file in results.rglob("samples.jsonl") for line in file.read_text().splitlines()]
     times = [record["time"] for record in records]
     return {

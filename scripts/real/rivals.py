@@ -158,7 +158,7 @@ def verdict(test: PairedResult, p: float | None, margin: float = 0.0) -> str:
 
 
 def shown(test: PairedResult, p: float | None = None) -> str:
-    """Return the text of a difference with its interval, and of p if there is one."""
+    """Return a difference as text, with its interval, and with p if there is one."""
     low, high = test.interval or (float("nan"),) * 2
     return f"{test.difference or 0:+.3f} [{low:+.3f}, {high:+.3f}]" + ("" if p is None else f", p {p:.2g}")
 

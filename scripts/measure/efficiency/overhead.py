@@ -92,7 +92,7 @@ def decode_against_control(lm: AudioLM, seconds: float, name: str, tokens: int, 
 
 
 def overheads(lm: AudioLM, seconds: float, *, repeats: int, decode_tokens: int) -> dict[str, Any]:
-    """Measure the overhead of our code in prefill and decode, at one duration of audio."""
+    """Measure the time that our own code adds to prefill and decode, at one duration of audio; return it as a dict."""
     decode = {
         name: decode_against_control(lm, seconds, name, decode_tokens, max(5, repeats)) for name in ("fast_v", "snapkv")
     }

@@ -126,7 +126,10 @@ SPOKEN = (*WORDS, *(label.cue for label in PLACES), *(label.cue for labels in FA
 
 
 def labels_of(task: str) -> tuple[Label, ...]:
-    """Return the classes of a multiple-choice task; for `race`, all facts of all categories."""
+    """Return the answer classes of a multiple-choice task.
+
+    For `race`, which has no fixed classes, return every fact that its questions can ask about.
+    """
     facts = tuple(label for labels in FACTS.values() for label in labels)
     return {
         "race": facts,
@@ -154,7 +157,8 @@ def cues() -> tuple[str, ...]:
 def stream(seed: int, split: Split, *keys: int) -> np.random.Generator:
     """Return the random generator of one item, such as a clip; `keys` are the numbers that identify the item.
 
-    The split is part of the spawn key, so generators of different splits are never equal, whatever the seeds.
+    The split is part of the spawn key of NumPy's `SeedSequence`, so generators of different splits never give the same
+    stream, whatever the seeds.
     """
     return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(get_args(Split).index(split), *keys)))
 

@@ -66,7 +66,7 @@ class BuildLog:
                 append_line(self.folder / LEFT_OUT_FILE, row)
 
     def finished(self, path: str, agrees: Callable[[Row], bool]) -> bool:
-        """Return whether a clip is built: `agrees` accepts its logged row, and its file has that size and hash."""
+        """Return whether a clip is built: `agrees` accepts its logged row, and its file has the row's size and hash."""
         row, file = self._logged.get(path), self.folder / path
         if row is None or not agrees(row) or not file.is_file():
             return False
@@ -95,7 +95,9 @@ class BuildLog:
         return [self._logged[path] for path in sorted(self._built)]
 
     def finish(self, title: str, made_of: str) -> str:
-        """Delete clips of earlier builds that are not in this build, and sort the logs; return a summary.
+        """Delete clips of earlier builds that are not in this build, and sort the logs; return a text that sums up.
+
+        The text has the number and hours of the clips, and counts the source clips left out, by reason.
 
         Parameters
         ----------
@@ -173,12 +175,18 @@ def _check_settings(folder: Path, settings: Row, limit: int) -> None:
 
 
 def same_as(row: Row) -> Callable[[Row], bool]:
-    """Return a function for :meth:`BuildLog.finished`: does a logged row have all fields of `row`, unchanged?"""
+    """Return a function that tells whether a logged row has all fields of `row` with equal values.
+
+    It is an argument of :meth:`BuildLog.finished`.
+    """
     return lambda logged: {name: logged.get(name) for name in row} == row
 
 
 def _rows(file: Path, fields: set[str]) -> Iterator[Row]:
-    """Yield the rows of a log file that have these fields; damaged rows are skipped, so their clips are built again."""
+    """Yield the rows of a log file that have all the given fields.
+
+    Damaged rows are skipped, so their clips are built again.
+    """
     for line in file.read_bytes().splitlines() if file.is_file() else ():
         if (row := json_object(line)) and row.keys() >= fields:
             yield row

@@ -36,7 +36,7 @@ _Ready = tuple[Source, Piece]
 
 
 def build(corpus: Corpus, joining: Joining, folder: Path, *, limit: int = 0, jobs: int = 1) -> str:
-    """Build a task's data folder from a raw corpus; return a summary.
+    """Build a task's data folder from a raw corpus; return a text for the user: clips, hours, and what was left out.
 
     Parameters
     ----------

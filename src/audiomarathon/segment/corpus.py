@@ -170,7 +170,10 @@ class Corpus(ABC):
         return relative if len(self.roots) == 1 else f"{self.roots.index(root)}/{relative}"
 
     def tables(self, columns: Sequence[str], *, only: bool = False) -> list[Path]:
-        """Return the corpus's tab-separated files with these columns; if `only`, with exactly these, in this order."""
+        """Return the paths of the corpus's `.tsv` files that have the given columns.
+
+        With `only`, they must have no other columns, and these in the given order.
+        """
         tables = []
         for file in (file for root in self.roots for file in below(root, [".tsv"])):
             try:
@@ -199,7 +202,7 @@ class Corpus(ABC):
 
 
 def below(root: Path, suffixes: Sequence[str]) -> Iterator[Path]:
-    """Yield the files under a folder with these suffixes, sorted by name, folder by folder.
+    """Yield the files under a folder whose names end with one of `suffixes`, sorted by name, folder by folder.
 
     A folder that symbolic links reach a second time is not read again, so that no clip is used twice.
     """
@@ -260,7 +263,7 @@ def question(clip: Row, text: str, options: Sequence[str], answer: str, **facts:
 
 
 def drawn(answer: str, others: Sequence[str], chance: random.Random) -> tuple[list[str], str]:
-    """Draw three wrong options from `others`; return (four options in random order, the answer's letter)."""
+    """Draw three wrong options from `others`, add `answer`; return (options in random order, letter of `answer`)."""
     options = [answer, *chance.sample(sorted(set(others) - {answer}), DISTRACTORS)]
     chance.shuffle(options)
     return options, LETTERS[options.index(answer)]

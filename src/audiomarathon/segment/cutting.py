@@ -69,7 +69,7 @@ class Stretch:
 
 
 def levels(recording: Path, rate: int) -> tuple[Levels, int]:
-    """Return (RMS level of each hundredth of a second, the recording's length in samples)."""
+    """Return (RMS level of a recording in each hundredth of a second, its length in samples at `rate`)."""
     hop, frames = rate // HOPS_PER_SECOND, 0
     rest = np.zeros(0, np.int16)
     chunks: list[Levels] = []
@@ -121,7 +121,9 @@ def _longest_run(silent: npt.NDArray[np.bool_]) -> int | None:
 
 
 def cut(raws: Sequence[Path], cutting: Cutting, folder: Path) -> str:
-    """Cut recordings (files, and all audio files in folders) into clips in `folder`; return a summary.
+    """Cut recordings (files, and all audio files in folders) into clips in `folder`.
+
+    Return a text for the user: the number and hours of the clips, and the recordings that were left out.
 
     Raises
     ------
@@ -155,9 +157,9 @@ def cut(raws: Sequence[Path], cutting: Cutting, folder: Path) -> str:
 
 
 def _write(recording: Path, pieces: Sequence[Stretch], cutting: Cutting, log: BuildLog, facts: dict[str, Any]) -> None:
-    """Write those clips of a recording that are missing.
+    """Write a recording's clips as WAV files, except those that an earlier call wrote, and log each clip.
 
-    `pieces` are its clips' positions, which follow each other from its start without gaps.
+    `pieces` are the positions of the recording's clips, which follow each other from its start without gaps.
     """
     stem = facts["source"].rpartition(".")[0] or facts["source"]
     missing = {}

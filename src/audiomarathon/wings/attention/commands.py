@@ -130,7 +130,7 @@ def visualize(
 
 
 def _prompts(prompt: str, file: Path | None) -> dict[str, tuple[str, list[Path]]]:
-    """Read the prompts to draw, from the text `prompt` and from a JSONL file, as {prompt's id: (text, audio files)}."""
+    """Return the prompts to draw, from the text `prompt` and a JSONL file, as {prompt's id: (text, audio files)}."""
     from audiomarathon.benchmarks.rows import read_text
 
     prompts: dict[str, tuple[str, list[Path]]] = {"prompt_0000": (prompt, [])} if prompt else {}
@@ -160,9 +160,7 @@ def _prompts(prompt: str, file: Path | None) -> dict[str, tuple[str, list[Path]]
 
 
 def door() -> None:
-    """Run :func:`visualize` with the arguments of LALM Bench's `visualization.py`, whose `--layers` takes several
-    words.
-    """
+    """Run :func:`visualize` with the command line of LALM Bench's `visualization.py`, such as `--layers 0 1 2`."""
     words = list[str]()
     for word in sys.argv[1:]:
         joins = len(words) > 1 and words[-2] == "--layers" and not word.startswith("-")

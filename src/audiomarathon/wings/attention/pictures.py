@@ -54,7 +54,7 @@ class Seen:
     later
         Indices of the captured layers that are in the last quarter of the model and after layer K − 1.
     files
-        The file of stored attention of each sample, by id.
+        The file that stores the attention of each sample, as {sample's id: file}.
     clusters
         Cluster (group of dependent samples, such as a speaker's) of each sample, in the order of `files`.
     to_audio
@@ -65,7 +65,7 @@ class Seen:
     blocks
         Attention map of each layer in n × n blocks, mean over samples, shape (L, n, n).
     marks
-        Start and end of the parts "audio" and "question" as shares of the prompt's length, mean over samples.
+        {"audio" or "question": (start, end)}, as shares of the prompt's length, mean over samples.
     foresight
         Rank correlation (Spearman's ρ) of layer K − 1's attention to the audio tokens with each layer's, shape (N, L).
         The attending token is the prompt's last token, as in FastV (arXiv 2403.06764). In a pruned run, only kept
@@ -181,7 +181,10 @@ def _shares(attention: Attention) -> Floats:
 
 
 def _marks(attention: Attention) -> dict[str, tuple[float, float]]:
-    """Return where "audio" and "question" start and end in a sample's prompt, as shares of the prompt's length."""
+    """Return where audio and question are in a sample's prompt, as {"audio" or "question": (start, end)}.
+
+    Start and end are shares of the prompt's length.
+    """
     marks: dict[str, tuple[float, float]] = {}
     for name, start, end in attention.meta["parts"]:
         part = "audio" if name.startswith("clip ") else name
@@ -263,9 +266,9 @@ def _shared_layers(rows: Iterable[Mapping[str, Any]]) -> list[int]:
 
 
 def _names(runs: Sequence[Run]) -> list[str]:
-    """Return a unique name per run: its method (such as `fast_v-0.5-layer2`), with task and checkpoint if these differ.
+    """Return a unique name for each run: its method (such as `fast_v-0.5-layer2`), and what else differs between runs.
 
-    Names that are still equal get the path of the run's folder.
+    The task and the checkpoint are named if they differ; names that are still equal get the path of the run's folder.
     """
     tasks, models = len({run.key for run in runs}) > 1, len({run.checkpoint for run in runs}) > 1
     names = [
@@ -321,7 +324,10 @@ def _samples(seen: Sequence[Seen]) -> str:
 
 
 def _lines(seen: Sequence[Seen]) -> list[tuple[Seen, dict[str, Any]]]:
-    """Return each run with matplotlib's line style. The run without compression is last: dashed, on top of others."""
+    """Return (run, matplotlib's arguments for the colour and style of its line) for each run.
+
+    The run without compression is last, so that its dashed line is drawn over the others.
+    """
     looks = [
         (capture, {"color": BASE, "linestyle": "--"} if capture.run.method == Base().label else {"color": ink})
         for capture, ink in zip(seen, palette(len(seen)), strict=True)
@@ -446,10 +452,10 @@ def _foresight(seen: Sequence[Seen], layer: int) -> Figure:
 
 
 def _time(seen: Sequence[Seen], id_: str) -> Figure | None:
-    """Draw how much the question attends to each moment of a sample's audio, and which audio tokens pruners kept.
+    """Draw how much the question attends to each moment of a sample's audio, and which audio tokens each pruner kept.
 
-    Return None if the sample has no audio tokens, or if the model is not installed, since a token's duration is then
-    unknown.
+    Return the picture; None if the sample has no audio tokens, or if the model is not installed, since the duration of
+    a token is then unknown.
     """
     attentions = [Attention.read(run_capture.files[id_]) for run_capture in seen]
     pruned = [bool(captured.meta["kept_audio_bits"]) for captured in attentions]

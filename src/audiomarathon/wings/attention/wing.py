@@ -1,4 +1,4 @@
-"""This benchmark folder's `WING`: the methods through which the core finds the commands and pictures of attention."""
+"""The object `WING`, from which the core gets the command `audiomarathon attention` and the pictures of attention."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Attention(Wing):
         return {"Look at results": {"attention": attention_app}}
 
     def pictures(self, runs: Sequence[Run], folder: Path) -> None:
-        """Draw the captured attention of the runs into a folder."""
+        """Draw the attention that was captured in the given runs; write the pictures into the folder `folder`."""
         from audiomarathon.wings.attention.pictures import draw
 
         draw(runs, folder)

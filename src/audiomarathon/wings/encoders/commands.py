@@ -83,7 +83,7 @@ class Probing:
 
     @property
     def is_mini(self) -> bool:
-        """Whether the data is the mini benchmark."""
+        """Whether the data is the mini benchmark: small synthetic data for trials, not a real corpus."""
         from audiomarathon.embedded.without_data import MINI
 
         return str(self.data) == MINI
@@ -103,7 +103,10 @@ class Probing:
             raise MissingDataError(f"{self.data}: not a folder; name the data root with --data, or mini")
 
     def on_workers(self, loaded: Encoder, name: str, ray: Ray | None) -> AbstractContextManager[Encoder]:
-        """Return a context whose value is the encoder: run on Ray's workers if `ray` is set, else in this process."""
+        """Return a context manager that gives the encoder to use: one that runs on Ray workers if `ray` is set.
+
+        Without `ray`, it gives `loaded`, which runs in this process.
+        """
         if ray is None:
             return nullcontext(loaded)
         from audiomarathon.wings.encoders.probing.ray_encoder import shared_out
@@ -469,7 +472,7 @@ def prune(
 def _probed(
     model: str, tasks: str, limit: int, probing: Probing, probe: Callable[..., Iterator[Result]]
 ) -> tuple[list[Run], int]:
-    """Load a model's tower, probe it on each task with `probe`, and return (runs, exit code)."""
+    """Load a model's audio tower and call `probe` on it for each task; return (the probes' runs, exit code)."""
     from audiomarathon.wings.encoders.probing.evaluate import checked_device, read_tasks
     from audiomarathon.wings.encoders.probing.towers import check_labels
 

@@ -1,7 +1,8 @@
 """AudioMarathon's own tasks as tasks for encoders: which class does a clip of 90 to 300 seconds belong to?
 
-A clip's label is :attr:`Sample.stratum`, and folds keep clusters whole. A clip has the id and prompt of its home task
-(the task of AudioMarathon), so a probe of a model can be compared with the model's replies.
+A clip's label is its class, such as its scene or genre (:attr:`Sample.stratum`). Folds keep clusters (dependent clips,
+such as a speaker's) whole. A clip has the id and prompt of its home task (the task of AudioMarathon), so a probe of a
+model can be compared with the model's replies.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class LongTask(EncoderTask):
             return task_folder(self.home, None, os.environ)
 
     def load(self, folder: Path, filters: Filters = Filters()) -> Loaded:
-        """Read AudioMarathon's task from a folder; return its samples and bad rows, as :meth:`Task.load` does."""
+        """Read AudioMarathon's task from a folder; return its samples, and the rows that could not be read."""
         return self.home.load(folder, filters)
 
     def read(self, root: Path, *, limit: int = 0, mini: bool = False) -> Dataset:  # noqa: ARG002
@@ -84,9 +85,10 @@ LONG = Benchmark(
 
 
 def encoder_tasks(names: Sequence[str], encoder: Any = None) -> list[EncoderTask]:
-    """Return tasks by name: "long" for all of AudioMarathon's tasks as encoder tasks, `long/tau` for one of them.
+    """Return the encoder tasks that the names stand for, each once.
 
-    Other names are tasks of X-ARES; :func:`named` finds these, and explains `encoder`.
+    "long" stands for all of AudioMarathon's tasks as encoder tasks, `long/tau` for one of them. Other names stand for
+    tasks of X-ARES; :func:`named` finds these, and explains `encoder`.
     """
     tasks: dict[str, EncoderTask] = {}
     for name in map(str.strip, names):

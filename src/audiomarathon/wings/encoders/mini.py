@@ -1,4 +1,4 @@
-"""The mini benchmark's encoder tasks: every public task of X-ARES, as tars of short synthetic clips.
+"""Synthetic data for trials (the mini benchmark) of encoder tasks: each public X-ARES task, as tars of short clips.
 
 The clips come from a small pool of sounds, so in a large task several classes share a sound. Scores on them mean
 nothing.
@@ -35,7 +35,7 @@ _LARGE = 60  # a task with more classes has one clip per class in each part
 
 
 def write(root: Path) -> None:
-    """Write the mini benchmark's data of every public X-ARES task into `xares/<name>/` of a data root."""
+    """Write synthetic clips for each public X-ARES task into `xares/<name>/` of a data root."""
     for task in TASKS:
         if not task.private:
             takes = itertools.count()
@@ -47,9 +47,9 @@ def write(root: Path) -> None:
 
 
 def _clips(task: EncoderTask, takes: Iterator[int]) -> Iterator[tuple[str, bytes, Any]]:
-    """Yield (key, audio, JSON) of each clip of a part ("train", a fold, …) of a task's data.
+    """Yield (key, FLAC bytes, JSON) for each clip of one part ("train", a fold, …) of a task's data.
 
-    Each number from `takes` seeds another recording of the sounds.
+    For each number taken from the iterator `takes`, every sound is recorded anew, with that number as the seed.
     """
     classes = sorted(task.classes) if isinstance(task.classes, frozenset) else [f"c{n:04}" for n in range(task.classes)]
     classes = classes or [str(n) for n in range(10)]
@@ -82,7 +82,10 @@ def _meta(task: EncoderTask, classes: list[str], heard: list[int], speaker: dict
 
 @cache
 def _sound(sounds: tuple[int, ...], take: int) -> bytes:
-    """Return a FLAC file in which the numbered sounds follow each other; `take` seeds their recordings."""
+    """Return the bytes of a FLAC file with the sounds of the given numbers, one after the other.
+
+    `take` is the seed of the noise with which the sounds are made.
+    """
     stream = io.BytesIO()
     samples = np.concatenate([_part(sound, take) for sound in sounds])
     soundfile.write(stream, samples, _RATE, format="FLAC", subtype="PCM_16")

@@ -102,7 +102,7 @@ class Tower:
         return replace(tower, sizes={point: states.shape[1] for point, states in rows.items()}, hops=hops)
 
     def point(self, name: str) -> str:
-        """Check that the model has the point `name` (such as `tower.3`), and return it; `llm.last` becomes `llm.k`.
+        """Check that the model has the point `name` (such as `tower.3`); return the name, `llm.last` as `llm.<number>`.
 
         Raises
         ------
@@ -172,7 +172,7 @@ class Tower:
         return Reading(rows, torch.isin(spots, kept), bool(done.merges))
 
     def _left_in_tower(self, seen: Mapping[str, torch.Tensor], inputs: Inputs) -> torch.Tensor | None:
-        """Return the output of the tower's last layer if hidden states were dropped inside the tower, else None."""
+        """Return the output of the tower's last layer if a method dropped hidden states inside the tower, else None."""
         last = seen[f"tower.{len(self.lm.tower_layers) - 1}"]
         if self.lm.no_tower_drop:
             return None
@@ -215,7 +215,7 @@ class Tower:
     def _heard_frames(
         self, state: torch.Tensor, output: torch.Tensor, inputs: Inputs, tokens: int, samples: int
     ) -> tuple[int, int]:
-        """Return (tower frames per audio token, number of tower frames without padding).
+        """Return (frames of the audio tower per audio token, number of its frames without padding).
 
         Frames that begin after the clip's end, or that belong to no token, are padding of the tower's last window.
         """
@@ -345,7 +345,7 @@ def load_tower(name: str, arguments: Mapping[str, Any], device: str) -> Encoder:
 
 
 def at_point(tower: Tower, point: str = "", device: str = "cpu", points: Mapping[str, int] | None = None) -> Encoder:
-    """Return an encoder whose features are the hidden states at one point of a tower.
+    """Return an encoder whose features are the hidden states at one point (layer, projector, …) of an audio LLM.
 
     Without `point`, it gives one frame per clip: the mean hidden states at all points (or at `points`), concatenated.
     """

@@ -1,4 +1,4 @@
-"""This benchmark folder's `WING`: the methods through which the core finds encoders' tasks, commands and sections."""
+"""The object `WING`, from which the core gets the tasks, commands and report sections of audio encoders."""
 
 from __future__ import annotations
 
@@ -31,13 +31,16 @@ class Encoders(Wing):
         return (XARES, LONG)
 
     def task(self, name: str) -> Task | None:
-        """Return a task from a user's X-ARES task file, which only its runs know; None for other names."""
+        """Return a task that a user declared in an X-ARES task file, rebuilt from its name in run folders.
+
+        Return None for other names.
+        """
         from audiomarathon.wings.encoders.xares.task_config import on_record
 
         return on_record(name)
 
     def mini(self, root: Path) -> None:
-        """Write the mini benchmark's clips for X-ARES' public tasks into a data root."""
+        """Write the mini benchmark's clips (short, synthetic) for X-ARES' public tasks into a data root."""
         from audiomarathon.wings.encoders.mini import write
 
         write(root)
@@ -54,7 +57,7 @@ class Encoders(Wing):
         return {"encoder": Template(folder, "audiomarathon encoder check {name}", _taken)}
 
     def sections(self, data: PageData) -> Sequence[Section]:
-        """Return the report page's sections: encoders' scores, towers alone, towers beside their models' replies."""
+        """Return the page's sections on encoders, on audio towers of LLMs, and on towers beside the replies."""
         from audiomarathon.wings.encoders.report.sections import sections
 
         return sections(data.runs)

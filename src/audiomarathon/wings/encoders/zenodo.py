@@ -66,7 +66,7 @@ class Record:
         self.size = sum(entry.size for entry in self._entries)
 
     def entries(self) -> list[Entry]:
-        """Return the path, size and MD5 of each file of the record."""
+        """Return an :class:`Entry` (path, size and MD5) for each file of the Zenodo record."""
         return self._entries
 
     def fetch(self, wanted: Sequence[Entry], stage: Path) -> Iterator[tuple[Entry, Path]]:
@@ -75,7 +75,10 @@ class Record:
             yield from zip(wanted, pool.map(partial(self._one, stage=stage), wanted), strict=True)
 
     def _one(self, entry: Entry, stage: Path) -> Path:
-        """Download one file; after a lost connection or an interrupted run, continue from the bytes already there."""
+        """Download one file of the record into the folder `stage`, and return the path of the copy.
+
+        After a lost connection or an interrupted run, continue from the bytes already there.
+        """
         import httpx2
 
         url, part = self._urls[entry.path], stage / f".{entry.path}.partial"

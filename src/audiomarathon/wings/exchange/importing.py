@@ -140,9 +140,9 @@ def _choices(entry: Entry) -> dict[str, Any]:
 
 
 def matched(file: Path, log: Log, task: Task, samples: Sequence[Sample], say: Say) -> list[Sample]:
-    """Match each sample of a log to a sample of the task's data; return the latter in the log's order.
+    """Match each entry (sample) of a log to a sample of the task's data; return the task's samples in the log's order.
 
-    The user is told how they were matched.
+    A line for the user says how they were matched.
 
     An entry agrees with a sample if its target is the sample's answer (its letter, text, label or number from 0) and
     its prompt has all the options. Entries are matched by id if all their ids are ids of samples; else by text, if each
@@ -226,8 +226,9 @@ def _ways(
 ) -> Iterator[tuple[str, list[int]]]:
     """Yield (name, indices) for each way to match a log's entries to samples: by id, by text, by position.
 
-    `indices` has the index of every entry's sample (-1 for none). `asked` is the (target, prompt) of each entry in
-    plain words. `facts` are the words that an entry for each sample must contain.
+    `indices` has, for each entry, the index of its sample (-1 for none). `asked` has each entry's (target, prompt) in
+    plain words. `facts` has, for each sample, (targets, option texts): a matching entry has one of these targets, and
+    all of these texts in its prompt.
     """
     by_id = {sample.id: place for place, sample in enumerate(samples)}
     if all(entry.id in by_id for entry in log.entries) and not all(entry.id.isdecimal() for entry in log.entries):

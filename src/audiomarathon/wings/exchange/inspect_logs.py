@@ -128,7 +128,7 @@ def _entry(sample: Any, places: dict[str, int]) -> Entry:
 
 
 def _of_kind(fields: Mapping[str, Any], name: str, kind: type[Any]) -> Any:
-    """Return the value of the field `name`; an empty value of type `kind` if the field is missing or null.
+    """Return the value of the field `name` of a JSON object; an empty value of type `kind` if it is missing or null.
 
     Raises
     ------
@@ -142,7 +142,7 @@ def _of_kind(fields: Mapping[str, Any], name: str, kind: type[Any]) -> Any:
 
 
 def _texts(fields: Mapping[str, Any], name: str) -> list[str]:
-    """Return the field `name`, which holds a text or a list of texts, as a list."""
+    """Return the texts in the field `name` of a JSON object, which holds a text or a list of texts, as a list."""
     value = fields.get(name)
     texts = [value] if isinstance(value, str) else list(_of_kind(fields, name, list))
     if not all(isinstance(text, str) for text in texts):
@@ -295,7 +295,7 @@ def _part(clip: Clip) -> dict[str, str]:
 
 
 def _ours(holder: Any) -> Mapping[str, Any]:
-    """Return our own data in the metadata of a log or a sample; {} if there are none."""
+    """Return the data that this suite put into the metadata of a log or of a log's sample; {} if there are none."""
     for name in ("metadata", OURS):
         holder = holder.get(name) if isinstance(holder, dict) else None
     return holder if isinstance(holder, dict) else {}

@@ -18,7 +18,7 @@ _KNOWN = frozenset((*_NEEDED, "doc", "arguments", "input", "resps", "token_count
 
 
 def read_log(path: Path) -> tuple[Path, Log]:
-    """Read lmms-eval's file of samples, or the only such file in a folder; return (file, its content as a log).
+    """Read a file of samples by lmms-eval, or the only such file in a folder; return (file, its content as a log).
 
     Raises
     ------

@@ -34,7 +34,7 @@ class Reported(Scorer):
     needs = ("scored_by",)
 
     def judge(self, record: Record) -> dict[str, Any]:
-        """Return the score that the log has for the sample; None if it has none."""
+        """Return the verdict {"reported": the score that the log has for the sample, or None if it has none}."""
         return {REPORTED: (record.extra or {}).get(REPORTED)}
 
     def sound(self, verdict: Verdict) -> bool:
@@ -47,7 +47,7 @@ class Reported(Scorer):
         return hashlib.sha256(both.encode()).hexdigest()[:16]
 
     def sums(self, verdicts: Sequence[Verdict]) -> Sums:
-        """Average the log's scores over the samples; samples without a score are left out."""
+        """Return the mean of the log's scores, as sums over samples; samples without a score are left out."""
         return means({REPORTED: [verdict.values[REPORTED] for verdict in verdicts]}, verdicts, shares=True)
 
     def own_score(self, verdict: Verdict) -> float | None:

@@ -1,4 +1,4 @@
-"""This folder's `WING`: the methods through which the core finds the importers and exporters of other suites' logs."""
+"""The object `WING`, from which the core gets the commands that import and export logs of other suites."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class CoReasoning(Judged):
     A judge model rates each reply from 0 to 2 and states its orientation: whether the reply depends on the clip's
     sound, its speech, both or neither. The gated rating is the rating if the orientation is Both, else 0.
 
-    Besides the fields of :class:`Judged`, a verdict has `keyword` (whether the reply contains a keyword) and
+    Besides the fields of :class:`Judged`, a verdict has `keyword` (whether the reply names a keyword of its clip) and
     `as_published`: each judge's rating and orientation, read from its answer by the rules of JASCO's code, with
     `asked_again` (a second question is needed) and `unanswered` (the second question has no answer yet). If a judge was
     asked only with the older prompt, its answer to that prompt is read, and its entry in `readings` has `prompt`: "v1".
@@ -57,7 +57,7 @@ class CoReasoning(Judged):
     )
 
     def judge(self, record: Record) -> dict[str, Any]:
-        """Return a reply's verdict as a dict, such as `readings` (each judge's rating and orientation), `keyword`."""
+        """Return a reply's verdict as a dict; the class describes its fields, such as `readings` and `keyword`."""
         values, older = super().judge(record), self.protocols[1]
         for name in [name for name, why in values["missing"].items() if why == "absent"]:
             if (reading := reading_of(older, record, record.judgements[name]).values) is not None:
@@ -70,10 +70,10 @@ class CoReasoning(Judged):
         }
 
     def sums(self, verdicts: Sequence[Verdict]) -> Sums:
-        """Return JASCO's figures as sums over clips.
+        """Return JASCO's figures as sums over clips, from which they and their intervals are computed.
 
         They are the figures of all judges together, the best-mean of each judge (`best_mean: NAME`), and the share of
-        replies with a keyword.
+        replies that name a keyword of their clip.
         """
         rows = {name: _rows(verdicts, name, "readings") for name in judges_of(verdicts)}
         clips = sorted({_place(judged.record)[0] for judged in verdicts}, key=natural)
@@ -84,7 +84,7 @@ class CoReasoning(Judged):
         return _sums(rows, clips, np.array(shares, dtype=np.float64).reshape(-1, 2))
 
     def published(self, verdicts: Sequence[Verdict]) -> Sums | None:
-        """Return JASCO's figures by the counting rules of JASCO's own code, as sums over clips.
+        """Return JASCO's figures by the counting rules of JASCO's own code, as :class:`Sums` over clips.
 
         By these rules, an unreadable rating counts as the rating of the row before.
         """
@@ -93,10 +93,11 @@ class CoReasoning(Judged):
         return _sums({name: rows for name, (rows, _) in inherited_rows.items()}, clips, np.zeros((len(clips), 2)))
 
     def summary(self, verdicts: Sequence[Verdict]) -> dict[str, Any]:
-        """Return entries for a run's summary: how well judges agree with each other and with known verdicts, and more.
+        """Return further entries of a run's summary.
 
-        These are the fields of :class:`Judged`, unreadable judgements per judge, the figures by the rules of JASCO's
-        own code, and the mean length of replies in words.
+        They are those of :class:`Judged` (how well judges agree with each other and with known verdicts), the number of
+        unreadable judgements of each judge, the figures by the rules of JASCO's own code, and the mean length of
+        replies in words.
         """
         judges = judges_of(verdicts)
         published = self.published(verdicts)
@@ -118,7 +119,7 @@ class CoReasoning(Judged):
         }
 
     def own_score(self, verdict: Verdict) -> float | None:
-        """Return the mean of the judges' gated ratings of a reply, divided by the highest rating; None if none."""
+        """Return a reply's gated rating, averaged over judges, divided by the highest rating; None if there is none."""
         gated = [
             rating
             for reading in verdict.values["readings"].values()
@@ -199,8 +200,8 @@ def inherited(rows: Sequence[Row]) -> tuple[list[Row], int]:
     Returns
     -------
     rows, crashes
-        The rows, with rating 0 for rows before the first readable rating. The number of the latter rows that have the
-        orientation Both: JASCO's code crashes on them with a NameError.
+        The rows; those before the first readable rating get the rating 0. Then how many of those have the orientation
+        Both: JASCO's code crashes on them with a NameError.
     """
     last: int | None = None
     inherited_rows, crashes = list[Row](), 0
@@ -233,7 +234,7 @@ def _inherited(verdicts: Sequence[Verdict]) -> dict[str, tuple[list[Row], int]]:
 
 
 def _sums(judged: Mapping[str, Sequence[Row]], clips: Sequence[str], keywords: Floats) -> Sums:
-    """Return JASCO's figures as sums over clips, from each judge's rows (clip, prompt, rating, orientation).
+    """Return JASCO's figures as :class:`Sums` over clips, from each judge's rows (clip, prompt, rating, orientation).
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""The mini benchmark's JASCO: four clips, each with a household sound and then a few spoken words."""
+"""Synthetic JASCO data for trials (the mini benchmark): four clips, each a household sound and then a few words."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _CLIPS = (("Dog", "stone"), ("Water", "garden"), ("Dishes", "kettle"), ("Alarm",
 
 
 def write(root: Path) -> None:
-    """Write the mini benchmark's part of JASCO into a data root: `jasco/v0.csv`, its four clips, and `speech.csv`."""
+    """Write synthetic JASCO data for trials into a data root: `jasco/v0.csv`, its four clips, and `speech.csv`."""
     labels = {label.cue: label for label in world.EVENTS}
     table, spoken = io.StringIO(), io.StringIO()
     rows, spans = csv.writer(table), csv.writer(spoken)

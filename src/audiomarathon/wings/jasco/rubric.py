@@ -41,7 +41,7 @@ class _Rubric(Protocol):
         self.prompt = prompt
 
     def messages(self, record: Record) -> Messages:
-        """Return JASCO's question about a reply as chat messages; [] for an empty reply, to ask no judge."""
+        """Return JASCO's question about a reply as chat messages; [] for an empty reply, so that no judge is asked."""
         reference = record.reference
         if not record.text.strip():
             return []

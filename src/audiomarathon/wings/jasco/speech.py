@@ -53,7 +53,7 @@ def turn(spans: Spans, seconds: float, control: str) -> float:
 
 
 def turned(spans: Spans, seconds: float, control: str) -> Spans:
-    """Return where the speech is after the rotation by :func:`turn`; a span that crosses the new end becomes two."""
+    """Return the spans of speech, in seconds, of the clip rotated by :func:`turn`; a span cut by the new end is two."""
     shift, turned_spans = turn(spans, seconds, control), []
     for start, end in spans:
         begin, long = (start - shift) % seconds, min(end, seconds) - start

@@ -90,7 +90,9 @@ def survivals(systems: Sequence[System], speech: Mapping[str, Spans] | None = No
 
     @functools.cache  # because base is compared with every setting
     def reports_of(system: int, ids: tuple[str, ...]) -> Reports:
-        """Return how much of speech and sound the replies to the samples `ids` report; `system` is a system's `id()`.
+        """Return how much of speech and sound a system's replies to the samples `ids` report.
+
+        A system is a model with a method; `system` is the `id()` of the object.
 
         The share reported by chance is estimated from the clips of these samples only.
         """
@@ -117,7 +119,7 @@ def left_out(systems: Sequence[System]) -> list[str]:
 
 
 def _shared(system: System, base: System) -> tuple[str, ...]:
-    """Return the ids of the samples that both systems answered, about the same clips."""
+    """Return the ids of the samples that two systems (a setting and base) both answered, about the same clips."""
     ours, theirs = system.runs[TASK].records, base.runs[TASK].records
     return tuple(id_ for id_ in sorted(ours) if id_ in theirs and ours[id_].clips == theirs[id_].clips)
 
@@ -130,7 +132,7 @@ def _by_setting(systems: Sequence[System]) -> list[list[System]]:
 
 
 def _row(pairs: Sequence[tuple[System, System]], reports_of: ReportsOf, spans: Mapping[str, Spans]) -> Survival:
-    """Return the figures of one setting, from a (setting, base) pair, or from two: speech first and speech last."""
+    """Return the :class:`Survival` of a setting, from pairs of it and base: one, or two (speech first, speech last)."""
     shared = [(pruned, base, _shared(pruned, base)) for pruned, base in pairs]
     figures, p = retained([(reports_of(id(pruned), ids), reports_of(id(base), ids)) for pruned, base, ids in shared])
     system = pairs[0][0]
@@ -144,7 +146,7 @@ def _row(pairs: Sequence[tuple[System, System]], reports_of: ReportsOf, spans: M
 
 
 def _kept(records: Sequence[Record], spans: Mapping[str, Spans]) -> Iterator[tuple[str, np.ndarray, float, Spans]]:
-    """Yield (cluster, kept flags, clip's seconds, spans of speech) of each record whose clip has speech.
+    """Yield (clip, kept flags, clip's seconds, spans of speech) of each record whose clip has speech.
 
     The kept flags tell for each audio token, except those that only pad the audio tower's window, whether it was kept.
     Records of a pruner combined with a KV-cache press are skipped, since they hold only the pruner's choice.

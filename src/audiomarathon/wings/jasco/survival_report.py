@@ -73,7 +73,10 @@ def tables(survivals: Sequence[Survival]) -> list[Table]:
 
 
 def sentences(survivals: Sequence[Survival]) -> list[str]:
-    """Return one sentence per method: what it keeps at its middle ratio, and the effect of the speech's position."""
+    """Return a sentence per method: the shares of speech and sound that it keeps at its middle ratio.
+
+    If clips were rotated so that the speech comes first and last, the sentence also states the effect of its position.
+    """
     said = []
     for name, _method, curve in _methods(survivals):
         middle = curve[(len(curve) - 1) // 2]
@@ -86,7 +89,7 @@ def sentences(survivals: Sequence[Survival]) -> list[str]:
 
 
 def panels(survivals: Sequence[Survival]) -> list[Chart]:
-    """Return a chart per method: the kept shares of speech and sound against the ratio, with intervals."""
+    """Return one chart per method: the shares of speech and sound that it keeps, against its ratio, with intervals."""
     drawn = []
     for name, method, curve in _methods([survival for survival in survivals if survival.measurable]):
         lines = [Line(kind, kind, _points_of(curve, kind), colour=_COLOURS[kind]) for kind in ("speech", "sound")]
@@ -126,7 +129,7 @@ def _points_of(survivals: Sequence[Survival], name: str) -> list[dict[str, Any]]
 
 
 def _row(survival: Survival) -> dict[str, Any]:
-    """Return all figures of a setting as columns; None for figures that cannot be measured."""
+    """Return all figures of a setting as {column: value}; None for figures that cannot be measured."""
     row: dict[str, Any] = {
         "model": survival.system.checkpoint,
         "setting": " ".join([survival.system.method, *survival.system.marks]),

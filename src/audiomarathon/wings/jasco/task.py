@@ -109,12 +109,15 @@ class Jasco(Task):
         }
 
     def reference(self, sample: Sample) -> dict[str, Any]:
-        """Return all texts that judges see, so that judging does not need the data."""
+        """Return, as {name: text}, the sample's answer, its prompt and the clip's texts that judges see.
+
+        They are stored in the record, so that judging does not need the data.
+        """
         texts = {name: sample.meta[name] for name in COLUMNS}
         return {"answer": sample.answer, "prompt": sample.question, **texts}
 
     def write_rows(self, part: Part, target: Path) -> None:
-        """Write `v0.csv` of a part or an altered copy of the data, one row per clip."""
+        """Write `v0.csv` for the given samples (a selection or an altered copy of the data), one row per clip."""
         lines = io.StringIO()
         out = csv.writer(lines)
         out.writerow([_ID, *COLUMNS.values(), _CLIP, _TOLD])

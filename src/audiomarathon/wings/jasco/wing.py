@@ -1,4 +1,4 @@
-"""This benchmark folder's `WING`: the methods through which the core finds JASCO's task, commands and page section."""
+"""The object `WING`, from which the core gets JASCO's task, commands and report section."""
 
 from __future__ import annotations
 

@@ -256,7 +256,7 @@ class _Options:
     draw: bool
 
     def choose(self, flags: Mapping[str, Any], sample_size: int, limit: int, *, whole: bool) -> _Chosen:
-        """Find the data, and choose the samples to run, in the order of the file and without bad rows.
+        """Find the data, and choose the samples to run, in the order of the file, without rows that cannot be read.
 
         With `noise`, also write noise clips in place of the samples' clips.
 
@@ -512,9 +512,9 @@ def _bench_of(file: Path) -> str:
 def _imported(
     file: Path, place: Path, name: str, *, control: str | None, data: Path | None, column: str, faithful: bool
 ) -> Result:
-    """Turn a file of predictions into a run in the folder `place`; `name` is the model's name.
+    """Turn a file of predictions into a run in the folder `place`, and return the run's result.
 
-    The other parameters are those of :func:`import_`.
+    `name` is the model's name; the other parameters are those of :func:`import_`.
     """
     from audiomarathon.engine.run import as_run
     from audiomarathon.wings.lalm.exchange import REPLY, corpus_of, read_answers, read_captions

@@ -157,7 +157,7 @@ def corpus_of(records: Sequence[Record], folder: Path | None = None) -> tuple[li
 
 
 def predictions(records: Iterable[Record]) -> list[dict[str, Any]]:
-    """Return the content of `predictions.json`: each answered sample's reply and references."""
+    """Return the content of `predictions.json`: {id, reply, reference captions} of each answered sample."""
     return [
         {"audio_id": record.id, "prediction": record.raw, "references": list(record.reference["references"])}
         for record in records
@@ -166,7 +166,10 @@ def predictions(records: Iterable[Record]) -> list[dict[str, Any]]:
 
 
 def scores(summary: Mapping[str, Any], timestamp: str) -> dict[str, Any]:
-    """Return the content of `scores.json`: figures by the published rules, with word weights from the scored clips."""
+    """Return the content of `scores.json`, as a dict: the figures by the published rules, and the numbers of samples.
+
+    CIDEr-D is the variant whose word weights come from the scored clips.
+    """
     figures = {"cider_d": "cider_d_as_published", **{name: name for name in ("sbert_sim", "fer", "fense")}}
     return {
         "dataset": "Clotho-v2",
@@ -178,7 +181,7 @@ def scores(summary: Mapping[str, Any], timestamp: str) -> dict[str, Any]:
 
 
 def answers(records: Sequence[Record], folder: Path | None = None) -> pyarrow.Table:
-    """Return the content of `predictions.parquet`: MMAU-Pro's rows, with the replies of all answered samples.
+    """Return the content of `predictions.parquet` as a table: MMAU-Pro's row and the reply of each answered sample.
 
     Parameters
     ----------
@@ -241,7 +244,11 @@ def comprehensive(verdicts: Sequence[Verdict], expected: int, file: Path, overal
 
 
 def debug_info(summary: Mapping[str, Any], verdicts: Sequence[Verdict]) -> dict[str, Any]:
-    """Return the content of `debug_info.json`: which rules read the replies, and why some replies are not scored."""
+    """Return the content of `debug_info.json`, as a dict.
+
+    It says by which rules the replies were read, which judges were asked, and how many replies have no score, by
+    reason.
+    """
     names = ("expected", "n", "errors", "unparsed", "not_answerable", "not_judged", "cut_by_token_limit")
     return {
         **{name: summary.get(name) for name in names},
@@ -282,7 +289,10 @@ def _row(record: Record) -> dict[str, Any]:
 
 
 def _choice_metrics(verdicts: Sequence[Verdict]) -> dict[str, float]:
-    """Return accuracy, precision, recall and F1 of the chosen options, weighted by support as in scikit-learn."""
+    """Return accuracy, precision, recall and F1 of the chosen options, as {name: value}.
+
+    They are means over the right answers' classes, weighted by support as in scikit-learn.
+    """
     chosen = [verdict.record.reference["options"][LETTERS.index(verdict.values["matched"])] for verdict in verdicts]
     rows = per_class([verdict.record.reference["answer_text"] for verdict in verdicts], chosen).values()
 
@@ -294,7 +304,7 @@ def _choice_metrics(verdicts: Sequence[Verdict]) -> dict[str, float]:
 
 
 def _judged_metrics(verdicts: Sequence[Verdict]) -> dict[str, float]:
-    """Return mean and standard deviation of each judged score, and the shares of good and of poor replies.
+    """Return {name: value}: mean and standard deviation of each score by judges, and shares of good and poor replies.
 
     A reply's scores are first averaged over the judges. A reply is good from an overall score of 4, and poor up to 2.
     """

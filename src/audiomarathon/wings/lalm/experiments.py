@@ -268,7 +268,10 @@ def _captions(
 def _answers(
     folder: Path, records: Sequence[Record], protocol: Protocol, asking: Asking
 ) -> tuple[int, list[Record]] | None:
-    """Ask judges about the records; return (number of failed requests, records with answers), or None if not asked."""
+    """Ask judges about the records; return (number of failed requests, records with answers).
+
+    Return None if the judges were not asked, because the user only wanted a plan or declined.
+    """
     from audiomarathon.judges.judging import Case
     from audiomarathon.runs.folder import with_context
 
@@ -325,7 +328,7 @@ def judge_door() -> None:
         use_vllm: Annotated[bool, typer.Option("--use_vllm", hidden=True)] = False,
         yes: Yes = False,
     ) -> int:
-        """Let judges check which criteria of its clip's rubric each reply meets."""
+        """Let judges check, for each reply, which criteria in the rubric of the reply's clip it meets."""
         if use_vllm:
             raise SettingsError("--use_vllm: start vllm serve, set OPENAI_BASE_URL, and give --model endpoint:NAME")
         return int(judge(run=run, rubrics=rubrics, output=output, asking=Asking(model, yes=yes)))

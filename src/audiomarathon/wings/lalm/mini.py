@@ -1,4 +1,4 @@
-"""The mini benchmark's LALM Bench: a few synthetic clips of each task, in files and folders like the public data's."""
+"""Synthetic LALM Bench data for trials (the mini benchmark): a few clips of each task, in the public format."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _CAPTIONS = (
 
 
 def write(root: Path) -> None:
-    """Write the mini benchmark's LALM Bench into the folder `lalm/` of a data root.
+    """Write synthetic LALM Bench data for trials into the folder `lalm/` of a data root.
 
     It has Clotho, AudioCaps, MMAU, MMAR and, if pyarrow is installed, MMAU-Pro.
     """

@@ -77,7 +77,10 @@ class MmauPro(Task):
         return the_one(self, root, folders, f"{METADATA} of MMAU-Pro beside its folder data (unpack data.zip)")
 
     def load(self, folder: Path, filters: Filters = Filters()) -> Loaded:
-        """Read the rows and find their clips; defects of the data are counted, not repaired."""
+        """Read the rows and find their clips; return samples, unusable rows, and how often each known defect occurs.
+
+        Defects of the data are not repaired.
+        """
         if filters.prompt not in FORMS:
             allowed = f"allowed for {self.key}: {', '.join(filter(None, FORMS))}, or empty"
             raise SettingsError(f"TASK_PROMPT={filters.prompt}: not allowed; {allowed}")
@@ -99,7 +102,10 @@ class MmauPro(Task):
         return "\n".join([f"{question}\n\nOptions:", *(f"{n}) {text}" for n, text in enumerate(sample.options, 1))])
 
     def reference(self, sample: Sample) -> dict[str, Any]:
-        """Return all facts of a sample that scoring and judging need, so that these do not need the data."""
+        """Return, as {name: value}, the facts of a sample that are stored in its record.
+
+        They are all that scoring and judging need, so that these do not need the data.
+        """
         meta = {name: value for name, value in sample.meta.items() if name != "form"}
         return {"answer": sample.answer, "question": sample.question, "options": list(sample.options), **meta}
 
@@ -115,7 +121,10 @@ class MmauPro(Task):
         return {"Accuracy by length of the audio": by_length[columns], **tables}
 
     def write_rows(self, part: Part, target: Path) -> None:
-        """Write `test.parquet` of a part or an altered copy of the data, with MMAU-Pro's own columns and types."""
+        """Write `test.parquet` for the given samples (a selection or an altered copy of the data).
+
+        Columns and types are those of MMAU-Pro's file.
+        """
         import pyarrow
         from pyarrow import parquet
 
@@ -144,7 +153,7 @@ def schema() -> pyarrow.Schema:
 
 
 def read_questions(file: Path, *more: str) -> tuple[list[tuple[Sample, Mapping[str, Any]]], list[BadRow]]:
-    """Return ((sample without clips, its row) for each row of a parquet file, bad rows), in the file's order.
+    """Return (pairs of a sample without clips and its row, unusable rows) of a parquet file, in the file's order.
 
     `more` names additional columns to read, such as the column of replies.
     """
@@ -244,7 +253,7 @@ def _with_clips(row: Row, form: str) -> Sample:
 
 
 def _texts(row: Row, name: str) -> list[str]:
-    """Return the list of texts in the field `name`; [] for null."""
+    """Return the list of texts in the field `name` of a row; [] for null."""
     value = row.fields.get(name) or []
     if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
         raise RowError(f"field {name!r} must be a list of texts, found {shown(value)}")
@@ -252,7 +261,7 @@ def _texts(row: Row, name: str) -> list[str]:
 
 
 def _written(row: Row, name: str) -> str:
-    """Return the text in the field `name` unchanged, white space included; "" for null."""
+    """Return the text in the field `name` of a row unchanged, white space included; "" for null."""
     text, value = row.optional(name), row.fields.get(name)
     return value if text and isinstance(value, str) else text
 

@@ -41,14 +41,14 @@ Criteria = list[dict[str, Any]]  # each with `criterion` and `weight`
 class _InJson(Protocol):
     """Ask a judge model for a JSON object, and ask once more if the answer cannot be read.
 
-    The question is a text in the folder `texts/`, in a file with the protocol's name.
+    The question is a text in the folder `texts/`, in a file named after the subclass's `name`.
     """
 
     version = "1"
     longest_reply: int | None = None
 
     def asked(self, **parts: str) -> Messages:
-        """Return the question as chat messages: the text of this protocol, with its fields filled in from `parts`."""
+        """Return the question as chat messages: this class's text, with its fields filled in from `parts`."""
         file = files(__package__) / "texts" / f"{self.name.replace('-', '_')}.txt"
         return [{"role": "user", "content": file.read_text("utf-8").format(**parts)}]
 
@@ -172,7 +172,10 @@ class RubricScore(Judged):
         return sum(scores) / len(scores) if scores else None
 
     def sums(self, verdicts: Sequence[Verdict]) -> Sums:
-        """Return the mean score of each judge over the replies with a readable answer, and the mean over judges."""
+        """Return the mean score by each judge, and the mean over judges, as :class:`Sums`.
+
+        A judge's mean is over the replies for which its answer is readable.
+        """
         columns: dict[str, list[float | None]] = {
             judge: [(verdict.values["readings"].get(judge) or {}).get("score") for verdict in verdicts]
             for judge in judges_of(verdicts)

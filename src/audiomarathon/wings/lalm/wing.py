@@ -1,4 +1,4 @@
-"""This benchmark folder's `WING`: the methods through which the core finds LALM Bench's tasks, commands and files."""
+"""The object `WING`, from which the core gets LALM Bench's tasks, commands, importer and exporter."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Write the ruler's clips and rows of questions into a data root.
+"""Write a ruler (words and bells planted into long audio, with questions about them) into a data root.
 
 A clip's file name is a hash of everything that determines its sound, so existing clips can be reused.
 """
@@ -95,7 +95,7 @@ class Ruler:
             self.groups[item] = np.concatenate(parts[:-1]), spans
 
     def clips(self, number: int) -> Iterator[Clip]:
-        """Yield the clips to write for the background with this index, sorted by length and loudness.
+        """Yield the clips to write for the background with the given index, sorted by length and loudness.
 
         For each length and loudness, the clip with the background alone comes first.
         """

@@ -1,4 +1,4 @@
-"""The command `audiomarathon ruler`: write a ruler into a data root."""
+"""The command `audiomarathon ruler`: plant words and bells into long audio, and write questions about them."""
 
 from __future__ import annotations
 

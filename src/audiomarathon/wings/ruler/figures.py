@@ -30,8 +30,8 @@ _NOTES = (
 def kept_of_needles(record: Record, *, is_base: bool = False) -> list[float] | None:
     """Return, for each needle that decides a sample's answer, the share of its audio tokens that was kept.
 
-    A needle is a planted word or bell. None if the clip has no needle (a control), or the record does not say which
-    tokens were kept.
+    A needle is a word or bell planted into the clip. Return None if the clip has no needle (a control), or if the
+    record does not say which tokens were kept.
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ def kept_of_needles(record: Record, *, is_base: bool = False) -> list[float] | N
 
 
 def figures(verdicts: Sequence[Verdict], *, is_base: bool) -> dict[str, Estimate]:
-    """Return four figures of some verdicts, as {name: estimate with interval}.
+    """Return four figures of the given verdicts (scored replies), as {name: estimate with interval}.
 
     `accuracy` is the share of right answers, and `kept` the mean share of the needles' audio tokens that were kept.
     `unanswered` is the share of samples answered wrongly although something of each needle was kept, `dropped` the
@@ -106,9 +106,9 @@ def _maps(verdicts: Iterable[Verdict], name: str) -> Iterator[Chart]:
 
 
 def _grouped(verdicts: Iterable[Verdict], *names: str) -> list[tuple[tuple[str, ...], list[Verdict]]]:
-    """Group verdicts by the record's values of `names`, such as "minutes"; return (values, verdicts) of each group.
+    """Group verdicts (scored replies) by their records' values of `names`, such as "minutes".
 
-    The groups are sorted by their values.
+    Return (values, verdicts) of each group, sorted by the values.
     """
     groups: dict[tuple[str, ...], list[Verdict]] = {}
     for verdict in verdicts:

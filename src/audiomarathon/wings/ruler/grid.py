@@ -237,9 +237,9 @@ def _about_words(
 
 
 def _placed(rng: np.random.Generator, options: Sequence[str], letter: int) -> tuple[tuple[str, ...], str]:
-    """Return the options in random order, and the letter of the right option, which is the first of `options`.
+    """Shuffle `options`, whose first is right, and put the right option at index `letter` (0 for A).
 
-    `letter` is the index at which the right option is put (0 for A).
+    Return (options in their new order, letter of the right option).
     """
     others = [options[1 + index] for index in rng.permutation(len(options) - 1)]
     return (*others[:letter], options[0], *others[letter:]), LETTERS[letter]

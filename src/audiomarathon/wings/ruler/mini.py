@@ -1,4 +1,4 @@
-"""The mini benchmark's ruler: clips of 15 and 30 s only, since the clips of a real ruler last minutes."""
+"""A ruler (words and bells planted into audio) for trials: clips of 15 and 30 s, since real rulers have minutes."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ _GRID = Grid(minutes=(0.25, 0.5), places=(0, 0.5, 1), needles=(2,), snr=(20,), i
 
 
 def write(root: Path) -> None:
-    """Write the mini benchmark's ruler into the folder `ruler/` of a data root."""
+    """Write the mini benchmark's ruler, short clips with planted words and bells, into `ruler/` of a data root."""
     build.write(build.Ruler(_GRID, sounds.voice(), sounds.synthetic_backgrounds(4, _GRID.seed)), root)

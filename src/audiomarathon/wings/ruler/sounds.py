@@ -168,7 +168,7 @@ def _smooth(piece: Signal) -> Signal:
 
 
 def recordings(folder: Path, flag: str) -> list[Path]:
-    """Return the audio files in a folder and its subfolders, by name; raise :class:`DataError` if there are none."""
+    """Return the audio files under a folder, sorted naturally by path; raise :class:`DataError` if there are none."""
     place = named_folder(folder)
     if not place.is_dir():
         raise DataError(f"{flag} {folder}: is not a folder")

@@ -56,7 +56,10 @@ class Ruler(MultipleChoice):
         return replace(built, kind=f"{groups['minutes']} min, {groups['place']}")
 
     def reference(self, sample: Sample) -> dict[str, Any]:
-        """Return what scoring needs, and the (start, end) in seconds of the needles that decide the answer."""
+        """Return the facts that scoring needs, as for any task, and `needles`, absent in clips without needles.
+
+        It lists [start, end] in seconds of each needle (planted word or bell) that decides the answer.
+        """
         onset, _ = sample.event or (None, None)
         ends = [[onset + start, onset + start + length] for start, length in sample.meta["spans"] if onset is not None]
         return super().reference(sample) | ({"needles": ends} if ends else {})

@@ -1,4 +1,4 @@
-"""This benchmark folder's `WING`: the methods through which the core finds the ruler's tasks, command and section."""
+"""The object `WING`, from which the core gets the ruler's tasks, command and report section."""
 
 from __future__ import annotations
 

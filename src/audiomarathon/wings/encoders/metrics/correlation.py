@@ -1,4 +1,4 @@
-"""Compute Pearson's correlation from sums over items, so that a bootstrap needs only the sums of each cluster."""
+"""Compute Pearson's correlation from sums over items, so that a bootstrap of groups of items needs only their sums."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ class Clips:
         return int(self.targets.shape[1] if self.multi_label else self.targets.max() + 1)
 
     def rows(self, *parts: str) -> Integers:
-        """Return the row numbers of the clips in the given parts, in ascending order."""
+        """Return the row numbers of the clips that belong to the given parts of the data, in ascending order."""
         missing = sorted({*parts} - {*self.parts.tolist()})
         if missing:
             raise DataError(f"no clips in {', '.join(missing)}; parts with clips: {', '.join(np.unique(self.parts))}")

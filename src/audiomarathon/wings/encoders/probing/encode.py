@@ -101,7 +101,8 @@ class SharedEncoder(Encoder):
     Attributes
     ----------
     work
-        Function that takes batches, and whether to keep frames. It yields (batch, :data:`Outcome`) in any order.
+        Function that takes batches, and whether to keep frames. It yields (batch, its embeddings and errors) in any
+        order; :data:`Outcome` is the type of the latter.
     copies_on
         Device on which batches are encoded.
     """
@@ -111,7 +112,7 @@ class SharedEncoder(Encoder):
 
 
 def hear(clips: Sequence[Clip], sampling_rate: int) -> list[Heard]:
-    """Hash each clip's file and read its length; return the results in the same order, errors included."""
+    """Hash each clip's file and read its length; return a :class:`Heard` for each clip, also for unreadable clips."""
 
     def hash_clip(clip: Clip) -> Heard:
         digest = ""
@@ -225,7 +226,7 @@ def _own_batches(encoder: Encoder, heard: Iterable[Heard], store: Store) -> list
 
 
 def _encode(encoder: Encoder, store: Store, batches: Iterable[Batch], step: Callable[[int], object]) -> dict[str, str]:
-    """Encode the batches with an embedding that the store lacks, and store the results; return {store key: error}.
+    """Encode the batches whose embeddings are not all in the store, and store the results; return {store key: error}.
 
     `step` is called with the number of clips done since its last call.
     """
@@ -300,9 +301,9 @@ def _ahead(batches: Iterable[Batch], rate: int) -> Iterator[tuple[Batch, Future[
 
 
 def _decoded(cuts: Sequence[tuple[Heard, int]], rate: int) -> list[Samples]:
-    """Return the audio of the file of each cut (clip, number of the crop); each file is decoded once.
+    """Return, for each cut (clip, number of the crop), the audio of the clip's whole file; decode each file once.
 
-    The whole file is returned, from which the caller takes the crop. `rate` is the wanted sampling rate in Hz.
+    The caller takes the crop from it. `rate` is the sampling rate in Hz to which the audio is converted.
     """
     files = {heard_clip.audio: heard_clip.clip.audio for heard_clip, _ in cuts}
     waves = {audio: decode(file, rate) for audio, file in files.items()}

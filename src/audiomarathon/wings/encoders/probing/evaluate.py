@@ -120,7 +120,7 @@ def read_tasks(
 
 
 def encode_task(encoder: Encoder, task: EncoderTask, data: Dataset) -> Encoded:
-    """Return a task's embeddings; clips without one in the cache are encoded, with a progress bar."""
+    """Return a task's embeddings; clips whose embedding is not in the cache are encoded, with a progress bar."""
     if isinstance(encoder.module, TowerEncoder) and type(encoder) is Encoder and not task.framed:
         return read_points(encoder, task, data).at(encoder.module.point)
     store = Store(cache_folder(), encoder.identity)

@@ -61,11 +61,11 @@ class Framed:
     macro: bool
 
     def rows(self, *parts: str) -> list[int]:
-        """Return the row numbers of the clips in the given parts."""
+        """Return the row numbers of the clips that belong to the given parts of the data, such as "train"."""
         return [row for row, part in enumerate(self.parts) if part in parts]
 
     def moments(self, *parts: str) -> Moments:
-        """Return the :class:`Moments` (sums from which ridge regression is computed) of all frames in these parts."""
+        """Return the :class:`Moments` (sums from which ridge is computed) of all frames in the given parts."""
         lengths = {row: len(self.frames[row]) for row in self.rows(*parts)}
         batches = _batches(self, [*lengths], max(1, _PRODUCT // max(1, *lengths.values())))
         each = (map(_doubles, pair) for pair in batches)
@@ -233,10 +233,10 @@ def _counts(head: Merged, given: Framed, rows: Sequence[int], size: int) -> npt.
 
 
 def predict_frames(problem: Problem) -> list[Predicted]:
-    """Predict the labels of each test clip's frames, by ridge or by X-ARES' probe.
+    """Predict the labels of each test clip's frames, by ridge or X-ARES' probe; return (clip, reply's text, reference).
 
-    The stored text for a clip has not the labels but counts: how many segments (and onsets) are true positives, false
-    positives and false negatives.
+    The text does not hold the predicted labels, only counts: how many segments (and onsets) of the clip are true
+    positives, false positives and false negatives.
     """
     encoded, clips, frames = problem.encoded, problem.clips, problem.embeddings
     task, seeds = encoded.task, problem.seeds if problem.released else ()

@@ -62,7 +62,10 @@ def grade_probe(
 
 
 def predict_grades(problem: Problem) -> list[Predicted]:
-    """Predict the grades of each test clip; a grade that some clip of the task lacks is left out."""
+    """Predict the grades of each test clip, and return (clip, reply's text, reference) for each.
+
+    A grade that any clip of the task lacks is left out for all clips.
+    """
     task, clips = problem.encoded.task, problem.clips
     assert isinstance(task, GradedTask)
     grades = np.array([clip.facts for clip in clips])

@@ -75,7 +75,7 @@ def probe_stored(
 
 
 def _stored(task: EncoderTask, encoder: str, folder: Path) -> Encoded:
-    """Read a task's stored embeddings, and average them over frames.
+    """Read the embeddings that X-ARES stored for a task, average them over frames, and return the input of probes.
 
     X-ARES appends the batch number to each clip's key, and of equal keys reads only the first. A long clip can have
     embeddings in several batches: our probes use the first of them, X-ARES' probes use all.

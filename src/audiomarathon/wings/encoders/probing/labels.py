@@ -22,7 +22,10 @@ _PROBES: Mapping[str, Callable[[Clips, Sequence[Split]], Predictions]] = {
 
 
 def predict_labels(problem: Problem) -> list[Predicted]:
-    """Predict each test clip's label with the chosen probe; in multi-label tasks, predict a score for each label."""
+    """Predict each test clip's label (in multi-label tasks, a score for each label) with the chosen probe.
+
+    Return (clip, reply's text with the prediction, reference with the true labels) for each test clip.
+    """
     encoded, clips, splits = problem.encoded, problem.clips, problem.splits
     task, labels = encoded.task, encoded.data.classes
     given = Clips(problem.embeddings, targets_of(task, encoded.data, clips), problem.parts)

@@ -179,9 +179,9 @@ def standard_splits(
 
 
 def published_splits(task: EncoderTask) -> list[Split]:
-    """Return the splits that X-ARES uses.
+    """Return the splits on which X-ARES trains, validates and tests its own probes.
 
-    It validates on the test fold; without folds, on the test part if there is no validation part.
+    With folds, it validates on the test fold; without folds, on the test part if there is no validation part.
     """
     if task.folds:
         return rotated([*task.parts], as_published=True)

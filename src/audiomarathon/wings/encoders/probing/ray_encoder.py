@@ -53,7 +53,7 @@ class _Worker:
         return Place(platform.node(), os.getpid())
 
     def encode(self, batch: Batch, framed: bool) -> Outcome:
-        """Decode and encode a batch; with `framed`, keep each clip's frames, else their mean."""
+        """Decode and encode a batch; return (embeddings, errors). With `framed`, an embedding has all frames."""
         return encode_batch(self.encoder, batch, framed)
 
 

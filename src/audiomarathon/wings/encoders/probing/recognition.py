@@ -267,7 +267,10 @@ def adapted(
 
 
 def predict_transcripts(problem: Problem) -> list[Predicted]:
-    """Predict the transcript of each test clip, by CTC or by X-ARES' probe (only with the first seed)."""
+    """Predict the transcript of each test clip, by CTC or by X-ARES' probe (only with the first seed).
+
+    Return (clip, predicted transcript, reference with the true transcript) for each test clip.
+    """
     encoded, clips, frames = problem.encoded, problem.clips, problem.embeddings
     task, device, texts = encoded.task, encoded.device, [clip.facts[0] for clip in clips]
     assert isinstance(task, SpokenTask)

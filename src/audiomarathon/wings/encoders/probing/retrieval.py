@@ -149,7 +149,8 @@ def _places(
 def predict_places(problem: Problem) -> list[Predicted]:
     """Rank all captions for each test clip, and all test clips for each caption.
 
-    The text stored for a clip has, for each seed, the ranks of its own captions, and its own rank for each of these.
+    Return (clip, reply's text, reference) for each test clip. For each seed, the text has the ranks of the clip's
+    captions among all captions, and the clip's rank among all clips for each of its captions.
     """
     task, clips, device = problem.encoded.task, problem.clips, problem.encoded.device
     assert isinstance(task, CaptionedTask)

@@ -195,7 +195,7 @@ def check_labels(tasks: Iterable[EncoderTask]) -> None:
 
 
 def probe_layers(encoder: Encoder, task: EncoderTask, data: Dataset, *, results: Path, say: Any) -> Iterator[Result]:
-    """Fit a linear probe at every point of a tower, at the best point, and on learned mixes of layers.
+    """Fit a linear probe at every point (such as a layer) of an audio LLM, at the best point, and on mixes of layers.
 
     The best point, and the number of training steps of a mix, are chosen on the validation part of each split. A mix is
     a weighted mean of the tower's or of the LLM's layers. Its weights are a softmax, learned with a linear head on the
@@ -334,7 +334,7 @@ def _others(kept: FrameStore, heard: Sequence[str]) -> dict[str, Any]:
 
 
 def check_methods(methods: Iterable[Method], tower: Tower | None = None) -> None:
-    """Raise an error if a method does not change the prefill, or if the tower's model cannot run it.
+    """Raise an error if a method changes nothing in the prefill, or if the audio LLM cannot run it.
 
     Raises
     ------

@@ -23,7 +23,7 @@ _SHARES = (*CELLS, "lost", "probe", "reply")
 
 
 def is_layer(run: Run) -> bool:
-    """Tell whether a run is one that `encoder layers` makes: a linear probe at one point of a tower or LLM."""
+    """Tell whether a run was made by `encoder layers`: a linear probe of one layer of an audio tower or LLM."""
     return bool(point_of(run)) and run.method == "linear"
 
 
@@ -33,7 +33,7 @@ def _named(run: Run) -> str:
 
 
 def _place(point: str) -> tuple[bool, int, int]:
-    """Return a sort key for a probed point, such as `tower.3` or `llm.last`.
+    """Return a sort key for a probed point of an audio LLM, such as `tower.3` (layer 3 of its tower) or `llm.last`.
 
     Points come in the order in which the audio passes them, then `best` and the mixes of layers (`tower-mix`).
     """
@@ -65,7 +65,7 @@ def layer_table(runs: Sequence[Run]) -> Table:
 
 
 def layer_curves(runs: Sequence[Run]) -> dict[str, Chart]:
-    """Return a chart per task and model: the probe's score at the tower's layers, then at the LLM's layers."""
+    """Return {task and model: chart}: the probe's score at the layers of the audio tower, then at those of the LLM."""
     groups: dict[str, list[Run]] = {}
     for run in _by_layer(runs):
         groups.setdefault(_named(run), []).append(run)
@@ -90,7 +90,7 @@ def _curve(name: str, runs: Sequence[Run]) -> Chart:
 
 
 def pruned_curves(runs: Sequence[Run]) -> dict[str, Chart]:
-    """Return a chart per task and probed point (such as `llm.last`): score against the ratio, one line per method.
+    """Return {task and probed point (layer, such as `llm.last`): chart}: score against the ratio, one line per method.
 
     The ratio is the share of audio tokens that a method removes.
     """
@@ -163,7 +163,7 @@ def standing_table(standings: Sequence[Standing]) -> Table:
 
 
 def standing_chart(standings: Sequence[Standing]) -> Chart:
-    """Return a chart with one point per model: its mean score against the mean score of a probe of its tower."""
+    """Return a chart, one point per model: the mean score of its replies against that of a probe of its audio tower."""
     lines = [
         Line(standing.checkpoint, _LOOK, [point(standing.encoder.value, standing.model)], colour=ink)
         for standing, ink in zip(standings, palette(len(standings)), strict=True)

@@ -53,7 +53,7 @@ def point_of(run: Run) -> str:
 
 
 def fourfolds(runs: Sequence[Run]) -> list[Fourfold]:
-    """Compare each probe of a tower with each run of its model that has the same task and the same method."""
+    """Compare each run of a probe of an audio tower with each run of its model with the same task and method."""
     comparisons = []
     replies = [run for run in runs if not isinstance(run.task, EncoderTask) and not run.control]
     probes = [run for run in runs if isinstance(run.task, LongTask) and point_of(run)]
@@ -83,14 +83,14 @@ def fourfolds(runs: Sequence[Run]) -> list[Fourfold]:
 
 
 def _right(run: Run) -> dict[str, bool]:
-    """Return {sample's id: whether its answer is right}; leave out answers that are neither right nor wrong."""
+    """Return {sample's id: whether its reply is right}; leave out replies that are neither right nor wrong."""
     scorer = run.task.scorer if run.task else None
     judged = {id_: scorer.right(verdict) for id_, verdict in run.verdicts.items()} if scorer else {}
     return {id_: right for id_, right in judged.items() if right is not None}
 
 
 def of_one_model(probe: Run, reply: Run) -> bool:
-    """Tell whether a run of a tower's probe and a run of a model used the same weights in the same precision."""
+    """Tell whether a probe's run and a model's run used the same model weights in the same precision."""
     tower = probe.facts.get("encoder") or {}
     precision = reply.identity.get("dtype")
     return tower.get("dtype", precision) == precision and same(
@@ -100,7 +100,10 @@ def of_one_model(probe: Run, reply: Run) -> bool:
 
 @dataclass(frozen=True)
 class Standing:
-    """A model's mean scores without pruning: a tower's probe's over `tasks`, its replies' over `model_tasks`."""
+    """A model's mean scores without pruning: of a probe of its audio tower, and of its replies.
+
+    `encoder` is the mean score of the probe over `tasks`, `model` the mean score of the replies over `model_tasks`.
+    """
 
     checkpoint: str
     point: str
@@ -111,7 +114,7 @@ class Standing:
 
 
 def standings(runs: Sequence[Run]) -> list[Standing]:
-    """Return mean scores without pruning, for each model with runs of both a probe of its tower and of its replies.
+    """Return the :class:`Standing` of each model that has runs of its replies, and runs of a probe of its audio tower.
 
     Probes are averaged over the tasks that every tower has run, replies over the tasks that every model has run.
     """

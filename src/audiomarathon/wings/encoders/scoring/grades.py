@@ -42,7 +42,10 @@ class Graded(Scorer):
         return {"predicted": predicted, "errors": errors}
 
     def sums(self, verdicts: Sequence[Verdict]) -> Sums:
-        """Return the headline score, and each grade's Pearson's r and mean squared error, as sums over clips."""
+        """Return the figures as sums over clips, from which they and their intervals are computed.
+
+        The figures are the headline score, and Pearson's r and the mean squared error of each grade.
+        """
         import numpy as np
 
         from audiomarathon.metrics.statistics import Sums

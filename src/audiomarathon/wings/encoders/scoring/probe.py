@@ -28,8 +28,8 @@ PROTOCOL, PART = "protocol", "part"
 def labels_to_reply(predicted: Sequence[tuple[str, float]], last: Sequence[str] = ()) -> str:
     """Write a clip's predicted labels as the text of a reply: a line per training seed, with label and probability.
 
-    If `last` has the label that each seed predicts after the last training epoch, its line also has that label;
-    `predicted` then holds the labels predicted after the epoch with the best validation score.
+    For a probe trained in epochs, `predicted` has the labels of the epoch with the best validation score, and `last`
+    the label that each seed predicts after the last epoch; the seed's line then has this label too.
     """
     lines = [[label, f"{probability:.3f}"] for label, probability in predicted]
     return "\n".join("\t".join([*line, *last[place : place + 1]]) for place, line in enumerate(lines))
@@ -77,7 +77,7 @@ class Probed(Scorer):
     """
 
     def sums(self, verdicts: Sequence[Verdict]) -> Sums:
-        """Return the headline figure as a mean over clips."""
+        """Return the headline figure, a mean over clips, as sums from which it and its interval are computed."""
         return means({self.figure.name: self._terms(verdicts).tolist()}, verdicts)
 
     def published(self, verdicts: Sequence[Verdict]) -> Sums | None:
@@ -179,7 +179,7 @@ class Classified(Probed):
         return f"right: {label} ({probability})" if label == answer else f"{label} ({probability}), not {answer}"
 
     def sound(self, verdict: Verdict) -> bool:
-        """Tell whether a stored verdict has one value for each line (training seed) of the reply."""
+        """Tell whether a stored verdict (the scored reply) has one value for each line (training seed) of the reply."""
         right = verdict.values.get("right")
         return isinstance(right, list) and len(right) == verdict.record.text.count("\n") + 1
 
@@ -218,7 +218,7 @@ class Tagged(Probed):
         return None if verdict.values["ranked"] is None else fmean(verdict.values["ranked"])
 
     def shown(self, verdict: Verdict) -> str:
-        """Return as text how precisely the clip's labels are ranked, and its labels."""
+        """Return as text the average precision with which the clip's labels are ranked, and the labels."""
         ranked = self.own_score(verdict)
         labels = verdict.record.reference["answer"]
         return "no labels" if ranked is None else f"labels ranked with precision {ranked:.2f}: {labels}"
@@ -251,7 +251,10 @@ class Tagged(Probed):
 
 
 def _parts(verdicts: Sequence[Verdict]) -> list[list[Verdict]]:
-    """Group a published probe's verdicts by part (split or fold); for other probes, return a single group."""
+    """Return a published probe's verdicts (scored clips) as one list per part (split or fold).
+
+    For other probes, return a single list of all verdicts.
+    """
     by_part: dict[str, list[Verdict]] = {}
     for verdict in verdicts:
         groups = verdict.record.groups or {}

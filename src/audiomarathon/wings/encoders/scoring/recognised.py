@@ -24,7 +24,11 @@ class Recognised(Transcript):
     key = "words"
 
     def judge(self, record: Record) -> dict[str, Any]:
-        """Count a transcript's word errors (after normalisation, and after lower-casing only) and its letter errors."""
+        """Return the counts of a transcript's errors, as a dict.
+
+        They are the word errors after normalisation, those after lower-casing only (`released`), and `letters`: (letter
+        errors, letters of the true transcript).
+        """
         from audiomarathon.metrics.wer import letter_errors, transcript_errors
 
         answer = str(record.reference["answer"])

@@ -49,7 +49,10 @@ class Segmented(Probed):
         return {"segments": [line["segments"] for line in lines], "onsets": lines[0].get("onsets")}
 
     def sums(self, verdicts: Sequence[Verdict]) -> Sums:
-        """Return segment F1 over all clips, averaged over training seeds, and onset F1 if onsets are scored."""
+        """Return the figures as sums over clips, from which they and their intervals are computed.
+
+        The figures are the F1 of segments, averaged over training seeds, and the F1 of onsets if onsets are scored.
+        """
         import numpy as np
 
         from audiomarathon.metrics.statistics import Sums
@@ -112,7 +115,9 @@ class Segmented(Probed):
         return np.array(counts, dtype=np.int64).reshape(len(verdicts), -1, len(labels), 3)
 
     def _f1(self, record: Record, counts: Any) -> Any:
-        """Return F1, averaged over labels as the task asks, from counts of shape (..., labels, 3).
+        """Return F1 from counts of shape (..., labels, 3): the mean of the labels' F1, or F1 of all labels together.
+
+        The task's `average` ("macro" or "micro") chooses between the two.
 
         For a published probe, a label without events counts 0.
         """

@@ -30,7 +30,7 @@ class CaptionedTask(EncoderTask):
     scorer = Retrieved()  # scored by recall in both directions: from clip to captions, and from caption to clip
 
     def made_with(self, *, released: bool) -> dict[str, str]:  # noqa: ARG002
-        """Return a fact on which the probe's predictions depend: a hash of the tokenizer's vocabulary."""
+        """Return {"tokenizer": hash of its vocabulary}, a fact on which the probe's predictions depend."""
         words = sorted(self.load_tokenizer().get_vocab().items())
         return {"tokenizer": hashlib.sha256(json.dumps(words).encode()).hexdigest()[:16]}
 
@@ -53,7 +53,7 @@ class CaptionedTask(EncoderTask):
             raise ModelError(f"{self.name}: tokenizer {self.tokenizer}: {told(error)}; allowed: {allowed}") from None
 
     def facts(self, meta: Any) -> tuple[str, ...]:
-        """Return a clip's captions, from its JSON; raise ValueError if there is none, or one is empty or not a text."""
+        """Return a clip's captions, from its JSON; raise ValueError if it has none, or one is empty or not a text."""
         captions = tuple(meta.values())
         if not captions or not all(isinstance(caption, str) and caption.strip() for caption in captions):
             raise ValueError(f"captions are {captions}; allowed: one text or more, none of them empty")

@@ -50,7 +50,7 @@ class FramedTask(EncoderTask):
     scorer = Segmented()  # scored by F1 over segments
 
     def made_with(self, *, released: bool) -> dict[str, str]:
-        """Return the facts on which a probe's predictions depend: how a user's task counts segments.
+        """Return {"segments": how a user's task counts them}, a fact on which a probe's predictions depend.
 
         Return {} for a task of X-ARES itself, whose settings are fixed.
         """
@@ -58,7 +58,10 @@ class FramedTask(EncoderTask):
         return {"segments": f"{self.average}, {self.segment:g} s{weight}"} if self.made else {}
 
     def facts(self, meta: Any) -> tuple[Event, ...]:
-        """Return a clip's events, from its JSON; an event with several labels becomes an event for each label."""
+        """Return (start, end, label) of each event of a clip, from its JSON, in seconds.
+
+        An event with several labels becomes an event for each label.
+        """
         start, end, label = self.fields
         events = [
             (float(event[start]), float(event[end]), name) for event in meta for name in str(event[label]).split(",")

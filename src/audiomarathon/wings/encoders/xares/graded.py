@@ -31,7 +31,13 @@ class GradedTask(EncoderTask):
         return super().lacking or reason
 
     def facts(self, meta: Any) -> tuple[float, ...]:
-        """Return a clip's grades, from its JSON, NaN for a missing one; raise ValueError if the first is missing."""
+        """Return a clip's grades as numbers, from its JSON, in the order of `grades`; NaN for a missing grade.
+
+        Raises
+        ------
+        ValueError
+            The first grade is missing, or a grade is infinite.
+        """
         grades = tuple(float(meta.get(name, math.nan)) for name in self.grades)
         if not math.isfinite(grades[0]) or any(map(math.isinf, grades)):
             raise ValueError(

@@ -17,7 +17,7 @@ from audiomarathon.wings.encoders.xares.task import UNUSABLE
 
 @dataclass(frozen=True)
 class Processed:
-    """Apply a user's functions to a clip: from its key and its JSON, make the JSON of each item that they turn it into.
+    """Apply a user's functions to a clip's key and JSON; they turn the clip into items, each with a JSON of its own.
 
     Attributes
     ----------

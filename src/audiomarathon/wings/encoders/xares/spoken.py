@@ -36,7 +36,7 @@ class SpokenTask(EncoderTask):
         return "" if self.llm else "its probe trains an adapter for a causal LM; name one with --llm Qwen/Qwen2.5-0.5B"
 
     def made_with(self, *, released: bool) -> dict[str, str]:
-        """Return the facts on which a probe's predictions depend: for X-ARES' probe, the fingerprint of the causal LM.
+        """Return {"llm": fingerprint of the causal LM}, a fact on which the predictions of X-ARES' probe depend.
 
         `released` selects X-ARES' probe. Return {} for our probe, which uses no LM.
         """
@@ -48,7 +48,7 @@ class SpokenTask(EncoderTask):
             raise ModelError(f"{self.name}: {error} (the causal LM: --llm, XARES_LLM)") from None
 
     def facts(self, meta: Any) -> tuple[str, ...]:
-        """Return a clip's transcript, from its JSON; raise ValueError if it is empty or not a text."""
+        """Return (transcript,) of a clip, from its JSON; raise ValueError if the transcript is empty or not a text."""
         transcript = meta[self.transcript]
         if not isinstance(transcript, str) or not transcript.strip():
             raise ValueError(f"{self.transcript!r} is {transcript!r}; allowed: text")

@@ -116,8 +116,8 @@ class EncoderTask(Task):
     exact
         Whether every class must occur in the data.
     cluster, cluster_fields
-        How to find a clip's cluster: the first group of the pattern `cluster`, searched in the clip's key; else the
-        first JSON field of `cluster_fields` that exists.
+        How to find a clip's cluster (group of dependent clips, such as a speaker's): the first group of the pattern
+        `cluster`, searched in the clip's key; else the first JSON field of `cluster_fields` that exists.
     n_test
         Published number of test clips; with folds, the number in one fold.
     in_release
@@ -179,7 +179,7 @@ class EncoderTask(Task):
         return "" if self.in_release else "not a task of X-ARES 0.1.3, which has no figure to compare with"
 
     def made_with(self, *, released: bool) -> dict[str, str]:  # noqa: ARG002
-        """Return the facts on which a probe's predictions depend, besides those that all tasks have.
+        """Return the facts on which a probe's predictions depend, besides those of all tasks, as {name: text}.
 
         If `released`, the facts are for X-ARES' own probe, else for our corrected probe.
         """
@@ -283,9 +283,9 @@ class EncoderTask(Task):
         return Dataset(folder, kept, classes, tuple(bad), clustered, len(clips) + len(bad))
 
     def described(self, key: str, meta: Any) -> tuple[tuple[str, ...], str]:
-        """Return (a clip's labels, its cluster or ""), from its key and its JSON.
+        """Return (labels of a clip, its cluster), from its key and its JSON.
 
-        The cluster is "" if none of the task's rules applies.
+        A cluster is a group of dependent clips, such as a speaker's; it is "" if none of the task's rules applies.
 
         Raises
         ------
@@ -315,11 +315,14 @@ class EncoderTask(Task):
             yield f"#{number}" if number > 1 else "", *self.described(key, clip_meta), self.facts(clip_meta)
 
     def facts(self, meta: Any) -> tuple[Any, ...]:  # noqa: ARG002
-        """Return what a clip has besides labels, such as grades or events, from its JSON; () for tasks of labels."""
+        """Return the values to predict for a clip that are not labels (grades, events, captions, …), from its JSON.
+
+        Return () for tasks of labels.
+        """
         return ()
 
     def load(self, folder: Path, filters: Filters = Filters()) -> Loaded:  # noqa: ARG002
-        """Return the clips as samples, so that the report can play them.
+        """Return the clips of all the task's tars as samples without prompts, so that the report can play them.
 
         If the task has no globs, read the tars with X-ARES' default names.
         """

@@ -118,13 +118,13 @@ KINDS = (CLASSES, TAGS, GRADES, FRAMES, CAPTIONS, TRANSCRIPTS)
 
 
 def kind_of(task: EncoderTask) -> _Kind:
-    """Return the kind (labels, frames, captions, …) of one of X-ARES' own tasks."""
+    """Return the :class:`_Kind` (labels, frames, captions, …) to which one of X-ARES' own tasks belongs."""
     same = (kind for kind in KINDS if kind.make is type(task))
     return next(kind for kind in same if kind.facts.get("multi_label", False) == task.multi_label)
 
 
 def on_record(key: str) -> EncoderTask | None:
-    """Return a user's task from the key of its runs alone, without its file and tars; None for keys of other tasks."""
+    """Return a user's task rebuilt from its key in run folders, without its task file and tars; None for other keys."""
     start, _, name = key.partition("/")
     kind = next((candidate for candidate in KINDS if candidate.key == start), None)
     if kind is None or not name:
@@ -227,9 +227,9 @@ def _kind_of(config: TaskConfig, known: EncoderTask | None) -> _Kind:
 
 
 def _stated(config: TaskConfig, known: EncoderTask | None) -> dict[str, Any]:
-    """Return the settings of loss and metric in the configuration of a frame task.
+    """Return a frame task's settings of loss and metric, as {field of :class:`FramedTask`: value}.
 
-    `known` is our version of the task if the file is one of X-ARES' own; its values must then be those of X-ARES.
+    `known` is our version of the task if the configuration is one of X-ARES' own; its values must then be unchanged.
     """
     args = {"segment_length_in_s": 1.0, "hop_size_in_ms": 0.0, **config.metric_args}  # the first is X-ARES' default
     weight = getattr(config.criterion, "pos_weight", None)
