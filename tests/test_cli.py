@@ -125,9 +125,7 @@ class TestFaultsBeforeAnyModelIsLoaded:
         code, _out, err = command("run", "tau", "--data", tau, *REAL.split())
         assert (code, "acoustic_scene_task_meta.json" in one_error(err)) == (2, True)
 
-    def test_a_pruning_method_without_a_ratio_is_refused(
-        self, command, tau: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_pruning_method_without_a_ratio_is_refused(self, command, tau: Path, monkeypatch) -> None:
         monkeypatch.setenv("PRUNE_METHOD", "dart")
         code, _out, err = command("run", "tau", "--data", tau, *REAL.split())
         assert code == 2
@@ -272,9 +270,7 @@ def test_the_demo_says_before_its_runs_that_it_cannot_draw_pictures(monkeypatch:
     assert "no picture will be drawn: pictures need vl-convert: pip install" in done.output
 
 
-def test_the_demo_explains_the_librispeech_score_and_a_score_above_base(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_the_demo_explains_the_librispeech_score_and_a_score_above_base(monkeypatch, tmp_path: Path) -> None:
     monkeypatch.setattr("audiomarathon.embedded.mini_benchmark.mini_benchmark", lambda: tmp_path)
     monkeypatch.setattr("audiomarathon.engine.run.run", lambda *_given, **_more: iter(()))
     monkeypatch.setattr("audiomarathon.cli.demo.show", lambda *_given, **_more: 0)
@@ -369,9 +365,7 @@ class TestDoctor:
         assert out.count("data download vesus") == 1
         assert "audiomarathon models download qwen2.5-omni-3b" in out
 
-    def test_prints_paths_with_markup_characters_unchanged(
-        self, command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-    ) -> None:
+    def test_prints_paths_with_markup_characters_unchanged(self, command, monkeypatch, tmp_path: Path) -> None:
         folder = task_folders.build_tau(tmp_path / "[" / "b] [red]:b:" / "TAU")  # "[/b]" closes nothing
         monkeypatch.setenv("HOME", str(tmp_path))
         monkeypatch.setenv("AUDIOMARATHON_DATA", "~/[")
@@ -436,9 +430,7 @@ class TestHub:
             (lambda: ConnectionResetError("reset by peer"), "download failed"),
         ],
     )
-    def test_a_hub_error_is_one_line_with_the_remedy(
-        self, monkeypatch: pytest.MonkeyPatch, failure, message: str
-    ) -> None:
+    def test_a_hub_error_is_one_line_with_the_remedy(self, monkeypatch, failure, message: str) -> None:
         def refuse(*_args, **_kwargs) -> None:
             raise failure()
 

@@ -225,9 +225,7 @@ def test_a_run_with_scope_all_records_no_count_of_kept_audio_tokens(go) -> None:
 
 class TestClips:
     @pytest.mark.parametrize("flags", [{}, {"timing": False, "batch_size": 2}], ids=["timed", "batches"])
-    def test_a_new_run_opens_each_clip_twice(
-        self, go, tmp_path: Path, flags: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_new_run_opens_each_clip_twice(self, go, tmp_path: Path, flags: dict[str, Any], monkeypatch) -> None:
         """Once for its length and its hash, and once to decode it, whatever its format is, and with tags behind it."""
         monkeypatch.setattr("audiomarathon.files._TICK_NS", 0)  # as if the clips were older
         clips = sorted((task_folders.build_tau(tmp_path / "TAU") / "concatenated_resampled").iterdir())
@@ -239,9 +237,7 @@ class TestClips:
         assert result.summary["complete"] is True
         assert {opened[str(clip)] for clip in clips} == {2}
 
-    def test_repeating_a_finished_run_opens_each_clip_once(
-        self, go, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_repeating_a_finished_run_opens_each_clip_once(self, go, tmp_path: Path, monkeypatch) -> None:
         monkeypatch.setattr("audiomarathon.files._TICK_NS", 0)
         clips = task_folders.build_had(tmp_path / "HAD").rglob("*.wav")
         go("had", data=str(tmp_path), max_new_tokens=1)
@@ -251,9 +247,7 @@ class TestClips:
             go("had", data=str(tmp_path), max_new_tokens=1)
         assert {opened[str(clip)] for clip in clips} == {1}
 
-    def test_hashes_are_reused_only_for_clips_older_than_the_clock_precision(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_hashes_are_reused_only_for_clips_older_than_the_clock_precision(self, monkeypatch) -> None:
         monkeypatch.setattr(files.time, "time_ns", lambda: 10_900_000_000)
         known = []
         for second in (10.5, 10, 8):

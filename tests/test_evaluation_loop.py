@@ -257,9 +257,7 @@ class TestRecords:
             assert (line.get("session") is None, "batch" in line) == (untimed and not batched, batched)
 
     @pytest.mark.parametrize("transcribes", [True, False])
-    def test_hold_a_transcript_only_in_transcription_tasks(
-        self, plan, jobs, monkeypatch: pytest.MonkeyPatch, transcribes: bool
-    ) -> None:
+    def test_hold_a_transcript_only_in_transcription_tasks(self, plan, jobs, monkeypatch, transcribes: bool) -> None:
         monkeypatch.setattr(IdTask, "transcribes", transcribes)
         (job,) = jobs(METHODS[0])
         evaluate(self.Telling(), plan(["a"]), [job])

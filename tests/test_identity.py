@@ -220,9 +220,7 @@ def test_a_run_is_resumed_with_a_larger_limit_and_with_moved_folders(place: Path
     assert result.summary["complete"] is True
 
 
-def test_untimed_runs_are_resumed_on_another_device(
-    place: Path, tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_untimed_runs_are_resumed_on_another_device(place: Path, tiny_checkpoint: Path, monkeypatch) -> None:
     flags = {"timing": False, "results": place / "untimed"}
     before = go(place, tiny_checkpoint, **flags)
     other_device(place, monkeypatch)

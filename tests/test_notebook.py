@@ -143,9 +143,7 @@ def test_write_report_equals_the_report_command(results: Path, tmp_path: Path) -
 
 @pytest.mark.long
 @pytest.mark.usefixtures("no_env")
-def test_the_code_snippet_of_the_catalogue_page_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_code_snippet_of_the_catalogue_page_runs(tmp_path: Path, monkeypatch, capsys) -> None:
     (snippet,) = re.findall(
         r"```python\n(.*?)```", (ROOT / "docs" / "catalogue.md").read_text(encoding="utf-8"), re.DOTALL
     )

@@ -269,9 +269,7 @@ class TestCompletion:
         (["ruler", "x", "--gap", "nan"], "--gap nan: expected a finite number"),
     ],
 )
-def test_an_invalid_command_line_is_a_one_line_error(
-    given: list[str], told: str, monkeypatch: pytest.MonkeyPatch, capsys
-) -> None:
+def test_an_invalid_command_line_is_a_one_line_error(given: list[str], told: str, monkeypatch, capsys) -> None:
     monkeypatch.setattr(sys, "argv", ["audiomarathon", *given])
     with pytest.raises(SystemExit) as ended:
         main()
@@ -280,9 +278,7 @@ def test_an_invalid_command_line_is_a_one_line_error(
 
 
 @pytest.mark.parametrize("group", [[], ["experiment"]])
-def test_a_command_group_without_a_command_shows_its_help(
-    group: list[str], monkeypatch: pytest.MonkeyPatch, capsys
-) -> None:
+def test_a_command_group_without_a_command_shows_its_help(group: list[str], monkeypatch, capsys) -> None:
     monkeypatch.setattr(sys, "argv", ["audiomarathon", *group])
     with pytest.raises(SystemExit) as ended:
         main()

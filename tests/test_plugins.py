@@ -154,9 +154,7 @@ BROKEN_NOW: object = None
 
 
 @pytest.mark.parametrize("case", BROKEN)
-def test_any_exception_of_a_plugin_is_a_one_line_warning_with_its_name(
-    case: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_any_exception_of_a_plugin_is_a_one_line_warning_with_its_name(case: str, monkeypatch) -> None:
     value, told = BROKEN[case]
     plug_in_value(monkeypatch, value)
     done = CliRunner().invoke(app, ["list", "tasks"])
@@ -181,9 +179,7 @@ def test_the_title_of_a_plugin_task_is_read_only_once(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("error", [KeyError("row"), SystemExit(1), MuteError()], ids=repr)
-def test_the_error_of_a_task_method_names_the_plugin(
-    error: BaseException, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_the_error_of_a_task_method_names_the_plugin(error: BaseException, monkeypatch, tmp_path: Path) -> None:
     plug_in_value(monkeypatch, bad(load=raising(error), find=lambda _self, root: root))
     with pytest.raises(PluginError, match=rf"'odd' .*load\(\) raised {type(error).__name__}"):
         get_task("bad").load(tmp_path)

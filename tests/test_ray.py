@@ -483,9 +483,7 @@ class TestWaiting:
             assert "node7 (process 42)" in line
 
     @pytest.mark.parametrize("alive", [True, False])
-    def test_ends_with_an_error_if_the_raylet_of_this_machine_is_lost(
-        self, monkeypatch: pytest.MonkeyPatch, alive: bool
-    ) -> None:
+    def test_ends_with_an_error_if_the_raylet_of_this_machine_is_lost(self, monkeypatch, alive: bool) -> None:
         context = SimpleNamespace(gcs_address="h:1", get_node_id=lambda: "here")
         monkeypatch.setattr(ray_pool, "_knock", lambda _address: None)
         monkeypatch.setattr(ray_pool.ray, "get_runtime_context", lambda: context)
@@ -529,9 +527,7 @@ class TestCommandLine:
         with pytest.raises(SettingsError, match=message):
             read_executor(**given)
 
-    def test_executor_ray_without_the_package_names_the_package_to_install(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_executor_ray_without_the_package_names_the_package_to_install(self, monkeypatch) -> None:
         monkeypatch.setattr(ray_options.importlib.util, "find_spec", lambda _name: None)
         with pytest.raises(SettingsError, match=r"pip install .ray>=2\.40"):
             read_executor("ray")

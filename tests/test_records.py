@@ -178,9 +178,7 @@ class TestPowerCut:
                 assert self.held(disk, results, tmp_path.with_name(f"cut{number}")) == "abc"[:number]
         assert read_run(tmp_path.with_name("cut1") / "results" / "tau" / "frame")["task"] == "tau"
 
-    def test_keeps_all_records_of_a_finished_run_of_fast_samples(
-        self, disk: Disk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_keeps_all_records_of_a_finished_run_of_fast_samples(self, disk: Disk, tmp_path: Path, monkeypatch) -> None:
         """Records of fast samples are synced together."""
         monkeypatch.setattr("audiomarathon.files.SYNC_SECONDS", 1e9)
         fill(tmp_path / "results" / "tau" / "frame", "abcdefgh")
@@ -199,9 +197,7 @@ class TestPowerCut:
             for id_ in ids:
                 folder.append(typed(a_record(id_)))
 
-    def test_an_error_of_a_background_sync_is_reported_before_the_next_sync(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_an_error_of_a_background_sync_is_reported_before_the_next_sync(self, tmp_path: Path, monkeypatch) -> None:
         monkeypatch.setattr("audiomarathon.files.SYNC_SECONDS", 0)
         growing = Appending(tmp_path / "lines")
         monkeypatch.setattr("os.fsync", failing(1))
@@ -210,9 +206,7 @@ class TestPowerCut:
         with pytest.raises(OSError, match="Input/output error"):
             growing.add(b"b\n")
 
-    def test_records_are_written_on_a_file_system_without_fsync(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_records_are_written_on_a_file_system_without_fsync(self, tmp_path: Path, monkeypatch) -> None:
         def knows_none(number: int) -> None:
             raise OSError(errno.EINVAL, "Invalid argument")
 
@@ -333,9 +327,7 @@ class TestFullDisk:
             with pytest.raises(RecordError, match="No space left"):
                 folder.append(typed(a_record("a")))
 
-    def test_json_files_are_replaced_completely_or_not_at_all(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_json_files_are_replaced_completely_or_not_at_all(self, tmp_path: Path, monkeypatch) -> None:
         file = tmp_path / "summary.json"
         write_json(file, {"n": 1})
 

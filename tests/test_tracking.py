@@ -188,9 +188,7 @@ def test_trackers_are_found_by_name_and_entry_point(monkeypatch: pytest.MonkeyPa
     assert isinstance(tracker, Noting)
 
 
-def test_the_example_tracker_of_the_docs_page_writes_the_lines_shown_there(
-    go, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_example_tracker_of_the_docs_page_writes_the_lines_shown_there(go, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     page = (Path(__file__).parent.parent / "docs" / "tracking.md").read_text(encoding="utf-8")
     space: dict[str, Any] = {}
@@ -310,9 +308,7 @@ def test_an_mlflow_server_holds_curves_identity_and_summary_of_each_run(go, serv
 
 @pytest.mark.long
 @MLFLOW
-def test_a_tracking_server_that_does_not_answer_is_an_error_before_loading_a_model(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_tracking_server_that_does_not_answer_is_an_error_before_loading_a_model(monkeypatch) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
     begin = time.monotonic()
     with pytest.raises(SettingsError, match=r"--track mlflow: cannot use http://127\.0\.0\.1:9"):

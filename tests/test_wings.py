@@ -116,9 +116,7 @@ def of_app(*arguments: str) -> Any:
 
 
 class TestThirdParty:
-    def test_commands_of_an_extension_appear_in_the_help_under_its_heading(
-        self, plug_in: Callable[[str], None]
-    ) -> None:
+    def test_commands_of_an_extension_appear_in_the_help_under_its_heading(self, plug_in) -> None:
         plug_in("Birds")
         text = of_app("--help").output
         assert "whistle" in text[text.index("Birds:") :]
@@ -128,16 +126,12 @@ class TestThirdParty:
         plug_in("Birds")
         assert get_task("birds/song").title == Tau.title
 
-    def test_the_report_section_of_an_extension_is_on_the_report_page(
-        self, plug_in: Callable[[str], None], tmp_path: Path
-    ) -> None:
+    def test_the_report_section_of_an_extension_is_on_the_report_page(self, plug_in, tmp_path: Path) -> None:
         finished(a_run(tmp_path, "base-0", [True] * 3))
         plug_in("Birds")
         assert "What the birds sing" in [section.heading for section in sections(PageData(read_systems([tmp_path])))]
 
-    def test_tables_of_an_extension_are_written_to_the_figures_folder(
-        self, plug_in: Callable[[str], None], tmp_path: Path
-    ) -> None:
+    def test_tables_of_an_extension_are_written_to_the_figures_folder(self, plug_in, tmp_path: Path) -> None:
         pytest.importorskip("vl_convert")
         finished(a_run(tmp_path / "runs", "base-0", [True] * 3), score=1.0)
         plug_in("Birds")
@@ -151,9 +145,7 @@ class TestThirdParty:
         assert "whistle" not in text
         assert "compare" in text
 
-    def test_an_extension_command_whose_name_is_taken_is_left_out_with_a_warning(
-        self, plug_in: Callable[[str], None]
-    ) -> None:
+    def test_an_extension_command_whose_name_is_taken_is_left_out_with_a_warning(self, plug_in) -> None:
         plug_in("Thief")
         with pytest.warns(UserWarning, match="the name is taken"):
             text = of_app("--help").output
