@@ -61,9 +61,7 @@ def test_each_example_takes_less_than_forty_lines() -> None:
         assert len([line for line in code.splitlines() if line.strip()]) < 40, name
 
 
-def test_the_example_press_runs_installed_and_from_its_file(
-    written: Path, tiny_checkpoint: Path, tmp_path: Path, no_env
-) -> None:
+def test_the_example_press_runs_installed_and_from_its_file(written, tiny_checkpoint, tmp_path, no_env) -> None:
     data = task_folders.build_tau(tmp_path / "data")
     settings = {"data": str(data), "model_path": str(tiny_checkpoint), "results": tmp_path / "out", "max_new_tokens": 4}
     press = importlib.import_module("large_values").LargeValues(0.5)

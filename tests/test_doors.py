@@ -121,9 +121,7 @@ def test_the_embedded_model_does_not_replace_a_transcriber_or_an_endpoint(no_env
     assert said == []
 
 
-def test_duration_scripts_write_no_file_into_the_repository_unless_asked(
-    script: Script, no_env: SetEnv, tmp_path: Path, monkeypatch
-) -> None:
+def test_duration_scripts_write_no_file_into_the_repository_unless_asked(script, no_env, tmp_path, monkeypatch) -> None:
     no_env("AUDIOMARATHON_DATA", str(task_folders.build_tau(tmp_path / "data")))
     folder = ROOT / "analyse_audio_duration"
     before = sorted(folder.iterdir())

@@ -22,7 +22,6 @@ from audiomarathon.engine.calibration import measured
 from audiomarathon.engine.setup import Hardware
 from audiomarathon.engine.sweep_plan import Calls, Todo, calls_of, from_flops, from_records, memory, what_is_left
 from audiomarathon.errors import MethodError
-from audiomarathon.models.audio_lm import AudioLM
 from audiomarathon.models.prompt import Prompt
 from audiomarathon.models.registry import get_model
 from audiomarathon.runs.folder import RunFolder
@@ -56,9 +55,7 @@ class TestFromFlops:
 
 
 @pytest.mark.parametrize(("tokens", "seconds"), [(1, 8.0), (20, 2.0)])
-def test_a_measured_machine_speed_predicts_the_time_of_counted_flops(
-    lm: AudioLM, tiny_checkpoint: Path, tokens: int, seconds: float
-) -> None:
+def test_a_measured_machine_speed_predicts_the_time_of_counted_flops(lm, tiny_checkpoint, tokens, seconds) -> None:
     """The clock goes by counted FLOPs, so that the machine's speed is known whatever the load."""
     kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu  # PyTorch does not count this one
     flops = {kernel: lambda query, key, *_given, **_more: sdpa_flop_count(query, key, key)}
@@ -87,9 +84,7 @@ def test_a_measured_machine_speed_predicts_the_time_of_counted_flops(
         ("cpu", {}, Calls()),
     ],
 )
-def test_the_estimate_of_a_timed_run_on_a_gpu_includes_a_warm_up_pass(
-    device: str, settings: dict[str, str], calls: Calls
-) -> None:
+def test_the_estimate_of_a_timed_run_on_a_gpu_includes_a_warm_up_pass(device, settings, calls) -> None:
     assert calls_of(RunSettings.read({}, **settings), Hardware(device, "float32", "x")) == calls
 
 
@@ -112,9 +107,7 @@ class TestFromRecords:
         ],
         ids=["once", "forced decode", "warm pass"],
     )
-    def test_recorded_times_are_scaled_by_audio_length_and_flops(
-        self, folder: Path, calls: Calls, extra: float
-    ) -> None:
+    def test_recorded_times_are_scaled_by_audio_length_and_flops(self, folder, calls: Calls, extra: float) -> None:
         """Frame needs 7/8 of base's prefill; twice the audio takes twice as long."""
         expected = 6.0 + (8.0 + 4.0) + (7.0 + 4.0) + extra
         assert from_records(folder, todo((10.0,), (10.0,)), calls) == (pytest.approx(expected), 1)

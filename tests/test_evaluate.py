@@ -107,9 +107,7 @@ class TestRecords:
             assert stages.pop("scoring") == 0
             assert min(stages.values()) > 0
 
-    def test_run_json_holds_identity_settings_environment_samples_and_sessions(
-        self, base_run: Result, tiny_checkpoint: Path
-    ) -> None:
+    def test_run_json_holds_identity_settings_environment_samples_and_sessions(self, base_run, tiny_checkpoint) -> None:
         facts = json.loads((base_run.folder / "run.json").read_text())
         assert facts["identity"]["method"] == "base"
         assert facts["settings"]["seed"] == 42

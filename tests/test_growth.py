@@ -47,9 +47,7 @@ def calls(command: list[str], folder: Path, output: Path) -> int:
 
 @pytest.mark.parametrize("sizes", [SETTINGS, SAMPLES], ids=["settings", "samples"])
 @pytest.mark.parametrize("command", COMMANDS)
-def test_calls_grow_at_most_linearly_with_settings_or_samples(
-    command: str, sizes: list[tuple[int, int]], results: dict[tuple[int, int], Path], tmp_path: Path
-) -> None:
+def test_calls_grow_at_most_linearly_with_settings_or_samples(command, sizes, results, tmp_path) -> None:
     calls(COMMANDS[command], results[WARM_UP], tmp_path)  # imports, and what is remembered
     once, twice, fourfold = (calls(COMMANDS[command], results[size], tmp_path) for size in sizes)
     assert fourfold - twice <= 2.3 * (twice - once)  # 4 if quadratic; some calls are made once a process

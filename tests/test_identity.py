@@ -282,9 +282,7 @@ SPEC = ModelSpec("mine", "mine_model:Mine", "Qwen/Qwen2.5-Omni-3B", 25, "mine")
     @pytest.mark.parametrize(
         ("module", "name"), [("mine_method", "method mine"), ("mine_task", "task tau"), ("mine_model", "model mine")]
     )
-    def test_a_run_is_not_resumed_after_a_plug_in_module_was_edited(
-        self, module: str, name: str, site: Path, again: Any
-    ) -> None:
+    def test_a_run_is_not_resumed_after_a_plug_in_module_was_edited(self, module: str, name: str, site, again) -> None:
         again(1)
         assert again(2).summary["n"] == 2
         (site / f"{module}.py").write_text(self.MODULES[module] + "\nEDITED = True\n")

@@ -266,9 +266,7 @@ class TestStatus:
         assert run_status.audio_s_per_s == pytest.approx(3, rel=0.2)
 
     @pytest.mark.parametrize(("session", "left"), [("earlier", 2 / 2), ("this", 1 / 3)])
-    def test_samples_that_failed_in_an_earlier_session_count_as_still_to_do(
-        self, a_run, session: str, left: float
-    ) -> None:
+    def test_samples_that_failed_in_an_earlier_session_count_as_still_to_do(self, a_run, session, left) -> None:
         """Of four samples two are answered in a minute and one has failed: minutes that are left."""
         path = a_run("base-0", 2, errors=1)
         started = json.loads((path / "run.json").read_text())["sessions"][-1]["started"]

@@ -161,9 +161,7 @@ class TestAsking:
             (("<think>", "A?"), 1),  # no text at all: the last piece
         ],
     )
-    def test_the_first_token_time_is_that_of_the_first_token_after_thinking(
-        self, pieces: Sequence[str], first: int
-    ) -> None:
+    def test_the_first_token_time_is_that_of_the_first_token_after_thinking(self, pieces, first) -> None:
         reply = _Reply(100)
         for at, piece in enumerate(pieces):
             reply.take(json.dumps({"choices": [{"delta": {"content": piece}}]}), float(at))
@@ -231,9 +229,7 @@ class TestAsking:
             ("busy in json", "429 slow down"),
         ],
     )
-    def test_an_incomplete_or_failed_reply_is_retried_and_then_an_error(
-        self, url: str, wish: str, message: str
-    ) -> None:
+    def test_an_incomplete_or_failed_reply_is_retried_and_then_an_error(self, url, wish, message) -> None:
         waits: list[float] = []
         limit = 0.1 if wish == "heartbeats" else 30.0
         with pytest.raises(EndpointError, match=rf"{message}.* \(2 attempts\)$"):
@@ -261,9 +257,7 @@ class TestAsking:
             ("no type", "no content type"),
         ],
     )
-    def test_a_server_that_sends_no_chat_stream_is_reported_without_a_retry(
-        self, url: str, wish: str, message: str
-    ) -> None:
+    def test_a_server_that_sends_no_chat_stream_is_reported_without_a_retry(self, url, wish, message) -> None:
         """Unless the server has answered before: then it may be a gateway's page about a fault that will pass."""
         before = told(url)["posts"]
         with pytest.raises(ModelError, match=rf"^127.*{message}.*; expected chat completions as a stream.*[^\n]$"):
@@ -559,9 +553,7 @@ class TestSettings:
             (None, "m", "OPENAI_API_KEY is not set"),
         ],
     )
-    def test_a_wrong_or_missing_endpoint_setting_is_refused_without_showing_secrets(
-        self, url: str | None, model: str, message: str
-    ) -> None:
+    def test_a_wrong_or_missing_endpoint_setting_is_refused_without_showing_secrets(self, url, model, message) -> None:
         with pytest.raises(SettingsError, match=message) as caught:
             Endpoint.from_env(model, {"OPENAI_BASE_URL": url} if url else {})
         assert "secret" not in str(caught.value)
@@ -574,9 +566,7 @@ class TestSettings:
         ("prices", "audio_tokens", "cost"),
         [(Prices(2.5, 10), None, 330e-6), (Prices(2.5, 10, 40), 25, 1267.5e-6), (Prices(2.5, 10, 40), None, None)],
     )
-    def test_the_cost_of_a_request_equals_the_cost_computed_by_hand(
-        self, prices: Prices, audio_tokens: int | None, cost: float | None
-    ) -> None:
+    def test_the_cost_of_a_request_equals_the_cost_computed_by_hand(self, prices, audio_tokens, cost) -> None:
         assert prices.cost(100, audio_tokens, 8) == (cost and pytest.approx(cost))
 
 
@@ -723,9 +713,7 @@ class TestRuns:
             ("thinking unclosed and cut", r"the token limit \(16\) cut replies .* raise MAX_NEW_TOKENS", True),
         ],
     )
-    def test_replies_that_hold_only_thinking_give_a_warning(
-        self, go: Callable[..., Any], url: str, wish: str, warning: str, cut: bool
-    ) -> None:
+    def test_replies_that_hold_only_thinking_give_a_warning(self, go, url, wish, warning, cut) -> None:
         with pytest.warns(UserWarning, match=warning):
             flags = flags_of(go(url, samples=2, wishes=[wish]).summary)
         assert ("2 empty" in flags, "2 cut" in flags) == (True, cut)
@@ -763,9 +751,7 @@ class TestRuns:
         assert told(address)["answered"] == before + 20 - len(done)
         assert result.summary["n"] == 20
 
-    def test_requests_in_flight_when_the_run_ends_are_waited_for(
-        self, go: Callable[..., Any], url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_requests_in_flight_when_the_run_ends_are_waited_for(self, go, url: str, tmp_path, monkeypatch) -> None:
         asked = threading.Barrier(4)
 
         def chat(_endpoint: Endpoint, *_arguments: Any, **_options: Any) -> Answer:
@@ -798,9 +784,7 @@ class TestRuns:
         assert len(stored(tmp_path)) >= 8
 
     @pytest.mark.parametrize("at_once", [1, 3])
-    def test_ctrl_c_while_a_reply_is_stored_loses_no_record(
-        self, go: Callable[..., Any], serve: Serve, tmp_path: Path, monkeypatch, at_once: int
-    ) -> None:
+    def test_ctrl_c_while_a_reply_is_stored_loses_no_record(self, go, serve, tmp_path, monkeypatch, at_once) -> None:
         append, calls = RunFolder.append, count(1)
 
         def interrupted(folder: RunFolder, record: Any) -> None:
@@ -873,9 +857,7 @@ class TestRuns:
             ("a/", "-endpoint"),
         ],
     )
-    def test_the_results_folder_is_named_after_the_endpoint_model(
-        self, go: Callable[..., Any], url: str, tmp_path: Path, model: str, folder: str
-    ) -> None:
+    def test_the_results_folder_is_named_after_the_endpoint_model(self, go, url, tmp_path, model, folder) -> None:
         with pytest.raises(ModelError, match="refuses"):
             go(url, samples=1, model_path=model)
         assert [folder.name for folder in (tmp_path / "results" / "tau").iterdir()] == [folder]

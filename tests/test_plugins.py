@@ -191,9 +191,7 @@ def test_the_error_of_a_task_method_names_the_plugin(error: BaseException, monke
 
 @pytest.mark.parametrize("method", ["judge", "sums", "summary", "own_score"])
 @pytest.mark.parametrize("error", [KeyError("row"), SystemExit(1), MuteError()], ids=repr)
-def test_the_error_of_a_scorer_method_names_the_plugin(
-    method: str, error: BaseException, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_the_error_of_a_scorer_method_names_the_plugin(method, error, monkeypatch, tmp_path) -> None:
     scorer = type("Raising", (Choice,), {"key": "raising", method: raising(error)})()
     plug_in_value(monkeypatch, bad(scorer=scorer))
     folder = changed(a_run(tmp_path, "base-0", [True, False], task="bad"), settings={"seed": 1}, sessions=[])

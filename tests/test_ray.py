@@ -122,9 +122,7 @@ class TestRuns:
         assert (len(lines), len(errors)) == (4, 3)
         assert all("changed since the run began" in error for error in errors)
 
-    def test_a_failed_task_does_not_stop_the_next_task(
-        self, tiny_checkpoint: Path, monkeypatch, tmp_path: Path
-    ) -> None:
+    def test_a_failed_task_does_not_stop_the_next_task(self, tiny_checkpoint, monkeypatch, tmp_path) -> None:
         monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
         task_folders.build_tau(tmp_path / "TAU")
         task_folders.build_librispeech(tmp_path / "LibriSpeech")
@@ -213,9 +211,7 @@ class TestStoredReplies:
         assert there == here
         assert [line for line in said.splitlines() if "error" in line and "frame-0.2" in line and "run.json" in line]
 
-    def test_stored_replies_are_judged_on_ray_as_locally_and_requests_are_sent_once(
-        self, runs: Path, monkeypatch
-    ) -> None:
+    def test_stored_replies_are_judged_on_ray_as_locally_and_requests_are_sent_once(self, runs, monkeypatch) -> None:
         with monkeypatch.context() as patch:
             patch.setenv("AUDIOMARATHON_CACHE", str(runs.parent / "cache"))
             shutil.copytree(runs, other := runs.with_name("by-ray"))
@@ -274,9 +270,7 @@ def a_plan(batch_size: int | None, count: int = 10) -> Plan:
         ("a", "bfloat16", "A100", False, ""),
     ],
 )
-def test_a_worker_with_a_different_checkpoint_dtype_or_gpu_is_reported(
-    hash_: str, dtype: str, card: str, timing: bool, said: str
-) -> None:
+def test_a_worker_with_a_different_checkpoint_dtype_or_gpu_is_reported(hash_, dtype, card, timing, said) -> None:
     def setup(checkpoint_hash: str, dtype: str, name: str) -> Any:
         settings, hardware = SimpleNamespace(timing=timing), SimpleNamespace(dtype=dtype, name=name)
         return SimpleNamespace(checkpoint_hash=checkpoint_hash, hardware=hardware, settings=settings)

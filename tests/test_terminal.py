@@ -61,9 +61,7 @@ class TestFitted:
             (60, ["frame-0.5-layer2", "librispeech", "not shown, terminal too narrow: MB"], True),
         ],
     )
-    def test_a_narrow_table_wraps_text_then_drops_columns_then_wraps_numbers(
-        self, width: int, whole: list[str], gone: bool
-    ) -> None:
+    def test_a_narrow_table_wraps_text_then_drops_columns_then_wraps_numbers(self, width, whole, gone) -> None:
         text = shown(fitted(a_table(), width, ["absent", "MB"]), width)
         assert all(part in text for part in whole)
         assert ("12.34" not in text) == gone
@@ -80,9 +78,7 @@ class TestFitted:
         assert (longest | {"judges": "mistral-large-2411"})[name] in text
 
     @pytest.mark.parametrize(("columns", "width"), [("", 200), ("72", 72), ("wide", 200)])
-    def test_output_to_a_pipe_is_200_columns_wide_unless_columns_is_set(
-        self, monkeypatch, columns: str, width: int
-    ) -> None:
+    def test_output_to_a_pipe_is_200_columns_wide_unless_columns_is_set(self, monkeypatch, columns, width) -> None:
         monkeypatch.setattr(sys, "stdout", io.StringIO())
         monkeypatch.setenv("COLUMNS", columns)
         assert console().width == width
@@ -113,9 +109,7 @@ def test_help_lists_each_command_under_one_heading() -> None:
     ("unit", "step", "told"),
     [("clip", 10, ["tau: 20 of 30 clips (67%)"]), ("B", 10**9, ["tau: 2.00 of 3.00 GB (67%)"])],
 )
-def test_progress_in_a_pipe_is_an_occasional_short_line(
-    monkeypatch, capsys, unit: str, step: int, told: list[str]
-) -> None:
+def test_progress_in_a_pipe_is_an_occasional_short_line(monkeypatch, capsys, unit, step, told) -> None:
     clock = iter([0.0, LINE_EVERY_S / 2, LINE_EVERY_S, LINE_EVERY_S + 1])
     monkeypatch.setattr("time.monotonic", lambda: next(clock))
     with progress_of(3 * step, "tau", unit) as count:
@@ -151,9 +145,7 @@ class TestStreamsThatTakeNothing:
             assert self.code(lambda: console().print("A")) == 2
         assert capsys.readouterr().err == "error: standard output cannot be written: No space left on device\n"
 
-    def test_a_command_ends_without_a_message_if_the_reader_of_its_pipe_has_left(
-        self, left: io.TextIOWrapper, capsys
-    ) -> None:
+    def test_a_command_ends_without_a_message_if_the_reader_of_its_pipe_has_left(self, left, capsys) -> None:
         with redirect_stdout(left):
             assert self.code(lambda: console().print("A")) == 141
         assert capsys.readouterr().err == ""
@@ -167,9 +159,7 @@ class TestStreamsThatTakeNothing:
         assert done.returncode == code
         assert "Traceback" not in done.stderr
 
-    def test_a_full_disk_under_a_table_of_records_is_a_warning_and_the_command_continues(
-        self, full: io.TextIOWrapper, capsys
-    ) -> None:
+    def test_a_full_disk_under_a_table_of_records_is_a_warning_and_the_command_continues(self, full, capsys) -> None:
         def command() -> int:
             with showing_records():
                 console().print("A")
