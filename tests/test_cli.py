@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 import task_folders
-from builders import changed
+from builders import changed, one_load  # noqa: F401 (a fixture)
 from conftest import call
 from huggingface_hub import errors as hub_errors
 from typer.testing import CliRunner
@@ -33,6 +33,8 @@ from audiomarathon.models.checkpoint import find_checkpoint
 from audiomarathon.models.qwen2_5_omni import Qwen2_5Omni
 from audiomarathon.models.registry import get_model
 from audiomarathon.settings import env_names
+
+pytestmark = pytest.mark.usefixtures("one_load")
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import task_folders
-from builders import a_record, records_in, write_run
+from builders import a_record, one_load, records_in, write_run  # noqa: F401 (a fixture)
 
 from audiomarathon import evaluate
 from audiomarathon.compression.method import kept_count
@@ -19,6 +19,8 @@ from audiomarathon.judges.judging import Bench, Case, judge_run
 from audiomarathon.records import Record
 from audiomarathon.runs.folder import read_records
 from audiomarathon.scoring.scorer import figures_of
+
+pytestmark = pytest.mark.usefixtures("one_load")
 
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")

@@ -9,12 +9,15 @@ from pathlib import Path
 
 import pytest
 import task_folders
+from builders import one_load  # noqa: F401 (a fixture)
 
 from audiomarathon.cli.output import reporting_errors
 from audiomarathon.engine import environment
 from audiomarathon.engine.run import run
 from audiomarathon.errors import BusyMachineWarning, warn
 from audiomarathon.settings import RunSettings
+
+pytestmark = pytest.mark.usefixtures("one_load")
 
 
 def processes(proc: Path, running: int, *ours: tuple[int, int, Sequence[str]]) -> Path:

@@ -257,22 +257,17 @@ class TestRecords:
             assert (line.get("session") is None, "batch" in line) == (untimed and not batched, batched)
 
     @pytest.mark.parametrize("transcribes", [True, False])
-    def test_records_hold_a_transcript_only_in_transcription_tasks(
-        self, plan, jobs, monkeypatch, transcribes: bool
-    ) -> None:
+    def test_records_hold_a_transcript_only_in_transcription_tasks(self, base_lines, monkeypatch, transcribes) -> None:
         monkeypatch.setattr(IdTask, "transcribes", transcribes)
-        (job,) = jobs(METHODS[0])
-        evaluate(self.Telling(), plan(["a"]), [job])
-        assert lines(job)[0].get("transcript") == ("so" if transcribes else None)
+        assert base_lines("a", self.Telling())[0].get("transcript") == ("so" if transcribes else None)
 
-    def test_name_the_session_and_those_of_replies_also_the_control(self, plan, jobs) -> None:
-        lm, (job,) = FakeLM(fails=lambda _label, ids: ids == ("a",)), jobs(METHODS[0])
-        evaluate(lm, plan(["a", "b"], session="now 1", control="silence"), [job])
-        assert [bool(line["error"]) for line in lines(job)] == [True, False]
-        assert [line["session"] for line in lines(job)] == ["now 1"] * 2
-        assert lines(job)[1]["control"] == "silence"
+    def test_records_name_their_session_and_records_of_replies_also_the_audio_control(self, base_lines) -> None:
+        lm = FakeLM(fails=lambda _label, ids: ids == ("a",))
+        failed, answered = base_lines("ab", lm, session="now 1", control="silence")
+        assert (bool(failed["error"]), bool(answered["error"])) == (True, False)
+        assert (failed["session"], answered["session"], answered["control"]) == ("now 1", "now 1", "silence")
 
-    def test_hold_the_summed_seconds_of_all_clips_of_a_sample(self, plan, jobs) -> None:
+    def test_records_hold_the_summed_seconds_of_all_clips_of_a_sample(self, plan, jobs) -> None:
         asked, (job,) = plan(["a"]), jobs(METHODS[0])
         (sample,) = asked.samples
         evaluate(FakeLM(), replace(asked, samples=(replace(sample, clips=sample.clips * 3),)), [job])

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import task_folders
 import torch
-from builders import records_in
+from builders import one_load, records_in  # noqa: F401 (a fixture)
 
 from audiomarathon import evaluate
 from audiomarathon.compression.pruners.fast_v import FastV
@@ -22,6 +22,8 @@ from audiomarathon.report.samples import strip
 from audiomarathon.runs.read import Run
 from audiomarathon.runs.record_line import heard_tokens
 from audiomarathon.settings import RunSettings
+
+pytestmark = pytest.mark.usefixtures("one_load")
 
 
 @dataclass

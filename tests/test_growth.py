@@ -20,7 +20,7 @@ from audiomarathon.tracking.tracker import TrackedRun
 COMMANDS = {name: [name] for name in ("status", "score", "compare")}
 COMMANDS |= {"best": ["compare", "--at-latency", "1.0"], "report": ["report", "--no-spectrograms"]}
 WARM_UP = 2, 2
-SETTINGS, SAMPLES = [(5, 3), (10, 3), (20, 3)], [(1, 12), (1, 24), (1, 48)]
+SETTINGS, SAMPLES = [(4, 2), (8, 2), (16, 2)], [(1, 8), (1, 16), (1, 32)]
 
 
 @pytest.fixture(scope="module")

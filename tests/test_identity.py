@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import pytest
 import task_folders
 import tiny_qwen2_5_omni
-from builders import a_record, write_run
+from builders import a_record, one_load, write_run  # noqa: F401 (a fixture)
 
 from audiomarathon.benchmarks import get_task, multiple_choice
 from audiomarathon.compression.registry import get_method
@@ -24,6 +24,9 @@ from audiomarathon.engine.sweep import grid
 from audiomarathon.errors import RecordError
 from audiomarathon.models.registry import get_model
 from audiomarathon.settings import RunSettings
+
+pytestmark = pytest.mark.usefixtures("one_load")
+
 
 PRESS = "knorm-0.5"
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 import task_folders
-from builders import a_failed_record, a_record, a_verdict, records_in, typed
+from builders import a_failed_record, a_record, a_verdict, one_load, records_in, typed  # noqa: F401 (a fixture)
 from typer.testing import CliRunner
 
 from audiomarathon.benchmarks import get_task
@@ -33,6 +33,8 @@ from audiomarathon.tracking import following, registry
 from audiomarathon.tracking.mlflow import MLflow
 from audiomarathon.tracking.registry import open_trackers
 from audiomarathon.tracking.tracker import Point, TrackedRun, Tracker
+
+pytestmark = pytest.mark.usefixtures("one_load")
 
 
 class Noting(Tracker):
