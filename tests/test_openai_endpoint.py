@@ -783,9 +783,7 @@ class TestRuns:
         (line,) = told
         assert line.startswith("127.0.0.1:9: ConnectError: ")
 
-    def test_a_failed_request_and_a_broken_clip_are_error_records(
-        self, go, serve: Serve, tmp_path, monkeypatch
-    ) -> None:
+    def test_a_failed_request_and_a_broken_clip_are_error_records(self, go, serve, tmp_path, monkeypatch) -> None:
         attempts(monkeypatch, 2)
         data = a_task(tmp_path / "data", 3)
         (data / "tau" / "audio" / "1.wav").write_bytes(b"no sound")

@@ -160,9 +160,7 @@ class TestPowerCut:
                 assert self.held(disk, results, tmp_path.with_name(f"cut{number}")) == "abc"[:number]
         assert read_run(tmp_path.with_name("cut1") / "results" / "tau" / "frame")["task"] == "tau"
 
-    def test_a_power_cut_keeps_all_records_of_a_finished_run_of_fast_samples(
-        self, disk: Disk, tmp_path: Path, monkeypatch
-    ) -> None:
+    def test_a_power_cut_keeps_all_records_of_a_finished_run_of_fast_samples(self, disk, tmp_path, monkeypatch) -> None:
         """Records of fast samples are synced together."""
         monkeypatch.setattr("audiomarathon.files.SYNC_SECONDS", 1e9)
         fill(tmp_path / "results" / "tau" / "frame", "abcdefgh")
