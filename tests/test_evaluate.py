@@ -18,8 +18,7 @@ import pytest
 import soundfile
 import task_folders
 import torch
-from builders import counting_opens, lines_of, one_load, records_in, steady, write_records  # noqa: F401 (a fixture)
-from transformers.utils.chat_template_utils import render_jinja_template
+from builders import counting_opens, lines_of, one_load, records_in, rendered_here, steady, write_records  # noqa: F401 (a fixture)
 
 from audiomarathon import files
 from audiomarathon.benchmarks import fingerprint, get_task
@@ -29,7 +28,7 @@ from audiomarathon.benchmarks.task import Sample
 from audiomarathon.compression.registry import get_method
 from audiomarathon.engine.run import Result, run, score
 from audiomarathon.errors import DataError, SettingsError
-from audiomarathon.models import template_child, templates
+from audiomarathon.models import templates
 from audiomarathon.report.page_data import PageData
 from audiomarathon.report.tables import sweep
 from audiomarathon.results.compare import compare_with
@@ -338,11 +337,6 @@ def test_runs_killed_at_random_moments_resume_to_the_records_of_an_undisturbed_r
     assert killed >= kills // 2  # on a busy machine a run may get far before it is killed
     survived = records_in(file.parent)
     assert [steady(record) for record in survived] == [steady(record) for record in records(undisturbed)]
-
-
-def rendered_here(request: dict[str, Any]) -> dict[str, str]:
-    request.pop("seconds")
-    return template_child._rendered(render_jinja_template, request)
 
 
 def kill_often(work: Callable[[], object], kills: int, file: Path) -> int:
