@@ -399,7 +399,9 @@ class TestHub:
             (lambda: ConnectionResetError("reset by peer"), "download failed"),
         ],
     )
-    def test_a_hub_error_is_one_line_with_the_remedy(self, monkeypatch, failure, message: str) -> None:
+    def test_an_error_of_the_hugging_face_hub_is_one_line_with_the_remedy(
+        self, monkeypatch, failure, message: str
+    ) -> None:
         monkeypatch.setattr(huggingface_hub, "snapshot_download", Mock(side_effect=failure()))
         with pytest.raises(ModelError, match=message) as caught:
             find_checkpoint("Qwen/Qwen2.5-Omni-3B@v9")

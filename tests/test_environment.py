@@ -33,7 +33,7 @@ def processes(proc: Path, running: int, *ours: tuple[int, int, Sequence[str]]) -
     return proc
 
 
-def test_threads_and_child_processes_of_the_run_do_not_count_as_foreign(tmp_path: Path) -> None:
+def test_threads_and_child_processes_of_the_run_do_not_count_as_foreign_processes(tmp_path: Path) -> None:
     tree = [(10, 1, "RS"), (20, 10, "R"), (30, 20, "RR"), (40, 1, "R")]
     assert environment.load(10, processes(tmp_path / "proc", 9, *tree))["foreign_processes"] == 5
 

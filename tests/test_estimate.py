@@ -38,7 +38,7 @@ def todo(base: tuple[float, ...], frame: tuple[float, ...]) -> Todo:
 
 
 class TestFromFlops:
-    def test_prefill_and_decode_time_equal_values_computed_by_hand(self) -> None:
+    def test_estimated_prefill_and_decode_times_equal_values_computed_by_hand(self) -> None:
         """10 s are 250 audio tokens and 250 of text; frame drops 125 in the upper two of four layers."""
         base, frame = 4 * 10 * 500, 2 * 10 * 500 + 2 * 10 * 375
         seconds = from_flops(FACTS, SPEC, todo((10.0,), (10.0,)), (1e-12, 1.0), 3, Calls())
@@ -104,13 +104,15 @@ class TestFromRecords:
         ],
         ids=["once", "forced decode", "warm pass"],
     )
-    def test_recorded_times_are_scaled_by_audio_length_and_flops(self, folder, calls: Calls, extra: float) -> None:
+    def test_an_estimate_from_records_scales_their_times_by_audio_length_and_flops(
+        self, folder, calls: Calls, extra: float
+    ) -> None:
         """Frame needs 7/8 of base's prefill; twice the audio takes twice as long."""
         expected = 6.0 + (8.0 + 4.0) + (7.0 + 4.0) + extra
         assert from_records(folder, todo((10.0,), (10.0,)), calls) == (pytest.approx(expected), 1)
         assert from_records(folder, todo((20.0,), (20.0,)), calls) == (pytest.approx(2 * expected), 1)
 
-    def test_only_samples_still_to_run_are_counted(self, folder: Path) -> None:
+    def test_an_estimate_from_records_counts_only_samples_still_to_run(self, folder: Path) -> None:
         assert from_records(folder, todo((), (10.0,)), Calls()) == (pytest.approx(6.0 + 7.0 + 4.0), 1)
 
 

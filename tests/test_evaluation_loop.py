@@ -144,7 +144,7 @@ def test_settings_take_turns_at_running_first_on_a_sample(plan, jobs) -> None:
 class TestWarmPass:
     """On a GPU, each recorded call follows an uncounted one of the same sample and setting."""
 
-    def test_each_setting_runs_once_before_its_recorded_call(self, plan, jobs) -> None:
+    def test_the_warm_pass_runs_each_setting_once_before_its_recorded_call(self, plan, jobs) -> None:
         lm = FakeLM()
         evaluate(lm, plan(["a", "b"], warm=True, warm_up=True), jobs(*METHODS[:2]))
         assert lm.labels("a") == [BASE, BASE, FRAME, FRAME]
@@ -158,7 +158,7 @@ class TestWarmPass:
         assert times == [(102.0, True), (104.0, True)] * 2
         assert all(line["warmed"] > 0 for job in both for line in lines(job))
 
-    def test_a_failed_warm_call_leaves_the_error_to_the_recorded_call(self, plan, jobs) -> None:
+    def test_a_failed_call_of_the_warm_pass_leaves_the_error_to_the_recorded_call(self, plan, jobs) -> None:
         lm, both = FakeLM(fails=lambda label, _ids: label == BASE), jobs(*METHODS[:2])
         evaluate(lm, plan(["a"], warm=True), both)
         assert [[line["error"] for line in lines(job)] for job in both] == [["RuntimeError: no"], [None]]

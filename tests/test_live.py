@@ -68,7 +68,7 @@ def progress(task: str, records: Sequence[Record], expected: int, seed: int = 1)
 
 
 class TestProgress:
-    def test_score_and_interval_equal_those_of_the_summary(self) -> None:
+    def test_score_and_interval_of_the_progress_equal_those_of_the_summary(self) -> None:
         rng = np.random.default_rng(0)
         records, truth, said = [], [], []
         for n in range(300):  # two true classes
@@ -84,12 +84,12 @@ class TestProgress:
         assert other.score == state.score
         assert other.interval == pytest.approx(state.interval, abs=0.02)
 
-    def test_figures_of_a_stored_summary_are_shown_unchanged(self) -> None:
+    def test_progress_shows_the_figures_of_a_stored_summary_unchanged(self) -> None:
         summary = {"score": 0.25, "intervals": {"score": [0.1, 0.4]}, "unparsed": 1}
         state = live.progress_of(get_task("tau").scorer, [a_choice("a")], {}, 1, seed=1, summary=summary)
         assert (state.score, state.interval, state.unparsed, state.complete) == (0.25, (0.1, 0.4), 1, True)
 
-    def test_errors_and_unparsed_or_cut_replies_are_counted(self) -> None:
+    def test_progress_counts_errors_and_unparsed_or_cut_replies(self) -> None:
         records = [a_choice("a"), a_choice("b", reply="no idea", finish="length"), typed(a_failed_record("c"))]
         state = progress("tau", records, 5)
         assert (state.answered, state.errors, state.unparsed, state.cut, state.complete) == (2, 1, 1, 1, False)

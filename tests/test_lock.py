@@ -20,7 +20,7 @@ input()
 """
 
 
-def test_a_lock_is_held_by_another_process_until_killed(tmp_path: Path) -> None:
+def test_a_lock_held_by_another_process_is_free_once_that_process_is_killed(tmp_path: Path) -> None:
     file = tmp_path / "new" / "lock"
     assert is_held(file) is False
     command = [sys.executable, "-c", HOLDER, str(file)]

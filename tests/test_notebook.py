@@ -73,7 +73,7 @@ def test_load_runs_accepts_folders_lists_of_folders_and_results(results: Path) -
     assert list(load_runs(finished[0]).summaries["method"]) == ["base"]
 
 
-def test_compare_runs_equals_the_compare_command(results: Path, tmp_path: Path) -> None:
+def test_the_table_of_compare_runs_equals_that_of_the_compare_command(results: Path, tmp_path: Path) -> None:
     succeed("compare", results, "--against", "dart-0.5-layer2", "-o", tmp_path / "table.csv")
     frame = compare_runs(results, "dart-0.5-layer2")
     assert frame.set_index("setting").loc["base-0", "difference"] == 0.5
@@ -133,7 +133,7 @@ def test_control_runs_and_failed_samples_have_rows_in_the_summaries(results: Pat
     assert (frame.loc["fast_v-0.5-layer2", "n"], frame.loc["fast_v-0.5-layer2", "expected"]) == (2, 3)
 
 
-def test_write_report_equals_the_report_command(results: Path, tmp_path: Path) -> None:
+def test_the_page_of_write_report_equals_that_of_the_report_command(results: Path, tmp_path: Path) -> None:
     written = write_report(results, tmp_path / "new" / "own.html", audio="none", spectrograms=False)
     succeed("report", results, "-o", tmp_path / "page.html", "--audio", "none", "--no-spectrograms")
     assert content_of(written.read_text()) == content_of((tmp_path / "page.html").read_text())

@@ -129,7 +129,7 @@ SetEnv = Callable[[str, str], None]
 
 
 class TestAsking:
-    def test_sends_the_audio_and_returns_the_reply_with_token_counts_and_times(self, url: str) -> None:
+    def test_a_request_sends_audio_and_gets_the_reply_with_token_counts_and_times(self, url: str) -> None:
         answer = ask(client(url), 3)
         assert answer.text == crc(_wav(noise(3)))
         assert (answer.finish, answer.attempts) == ("stop", 1)
@@ -637,7 +637,7 @@ class TestRuns:
         html = page(PageData(read_systems([result.folder])), PageOptions(players="none", spectrograms=False))
         assert f"first token after {latency:.2f} s, whole reply after" in html
 
-    def test_a_clip_replaced_during_the_run_is_an_error(self, go, url: str, tmp_path: Path, monkeypatch) -> None:
+    def test_a_clip_replaced_during_the_run_is_an_error_record(self, go, url: str, tmp_path: Path, monkeypatch) -> None:
         a_task(tmp_path / "data", 2)
 
         def heard_and_replaced(plan: Plan, sample: Any, rate: int) -> Prompt:

@@ -183,7 +183,7 @@ def test_a_config_file_with_a_python_tag_runs_no_code(call) -> None:
 
 class TestHelp:
     @pytest.mark.parametrize("command", ["run", "sweep", "certify"])
-    def test_options_are_listed_under_their_groups(self, command: str) -> None:
+    def test_help_lists_options_under_their_groups(self, command: str) -> None:
         shown = CliRunner().invoke(app, [command, "--help"], terminal_width=80).stdout
         parts = re.split(r"(?m)^(\S.*):\n", shown.partition("Arguments:" if "Arguments:" in shown else "Options:")[2])
         groups = dict(zip(parts[1::2], parts[2::2], strict=True))

@@ -34,17 +34,17 @@ class TestPublishedTable:
             ("Human", 87.6),
         ],
     )  # fmt: skip
-    def test_every_stored_row_averages_to_the_mean_printed_in_the_paper(self, row: str, average: float) -> None:
+    def test_every_published_row_averages_to_the_mean_printed_in_the_paper(self, row: str, average: float) -> None:
         scores = [score for score in _ROWS[row] if not math.isnan(score)]
         assert sum(scores) / len(scores) == pytest.approx(average, abs=0.06)
 
-    def test_columns_are_exactly_the_tasks_of_the_benchmark(self) -> None:
+    def test_the_published_table_has_exactly_the_tasks_of_the_benchmark(self) -> None:
         table = published("qwen2.5-omni-7b")
         assert set(table) == {task.key for task in AUDIOMARATHON.tasks}
         assert (table["librispeech"], table["gtzan"], table["vox_age"]) == (0.981, 1.0, 0.214)
         assert published("embedded") == {}
 
-    def test_every_row_except_that_of_humans_belongs_to_a_known_model(self) -> None:
+    def test_every_published_row_except_that_of_humans_belongs_to_a_known_model(self) -> None:
         names = {AUDIOMARATHON.models[model.key] for model in all_models() if model.key in AUDIOMARATHON.models}
         assert names == set(_ROWS) - {"Human"}
 
@@ -65,7 +65,7 @@ def results_of(root: Path, rights: dict[str, list[bool]]) -> list[Result]:
 
 
 class TestRows:
-    def test_hold_task_scores_and_group_means_next_to_the_published_ones(self, tmp_path: Path) -> None:
+    def test_reproduced_task_scores_and_group_means_stand_beside_the_published_ones(self, tmp_path: Path) -> None:
         rights = {"tau": [True] * 8, "gtzan": [True] * 4 + [False] * 4, "desed": [False] * 8}
         rows = {row["scope"]: row for row in reproduced(results_of(tmp_path, rights), "qwen2.5-omni-7b")}
         assert rows["tau"]["mine"] == 1.0

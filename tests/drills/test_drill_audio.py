@@ -58,7 +58,7 @@ def fate(path: Path, kind: str) -> str:
     return "clean decode"
 
 
-def test_decode_and_probe_neither_hang_nor_crash_on_bad_clips(tmp_path: Path, times, tell) -> None:
+def test_decoding_and_probing_bad_clips_neither_hangs_nor_crashes(tmp_path: Path, times, tell) -> None:
     fates = Counter()
     for kind, path in [*bad_clips.write_all(tmp_path / "a", times(500, 20_000)), *bad_clips.write_odd(tmp_path / "b")]:
         fates[kind, fate(path, kind)] += 1

@@ -86,7 +86,7 @@ def disturbed(what: str, count: int, data: Path, model: Path, results: Path) -> 
 
 
 @pytest.mark.long
-def test_a_sweep_killed_at_random_moments_resumes_to_the_same_records(
+def test_a_sweep_killed_at_random_moments_resumes_to_the_records_of_an_undisturbed_sweep(
     whole, said, data: Path, tiny_checkpoint: Path, tmp_path: Path, times, tell
 ) -> None:
     count = times(8, 200)
