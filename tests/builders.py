@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import sys
 from collections import Counter
@@ -217,6 +218,26 @@ def summarise_transcripts(errors: Sequence[TranscriptErrors], clusters: Sequence
     records = [Record(str(number), cluster) for number, cluster in enumerate(clusters)]
     verdicts = [Verdict(record, asdict(counts)) for record, counts in zip(records, errors, strict=True)]
     return figures_of(Transcript(), verdicts, seed=seed)
+
+
+@pytest.fixture(scope="module")
+def one_load() -> Iterator[None]:
+    """Let all runs of a test file share the models that they load: to load one takes longer than a short run."""
+    from audiomarathon.models.audio_lm import AudioLM
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(AudioLM, "load", classmethod(functools.cache(AudioLM.load.__func__)))
+        yield
+
+
+def rendered_here(request: dict[str, Any]) -> dict[str, str]:
+    """Render a chat template in this process, in place of the child process, whose start takes a second."""
+    from transformers.utils.chat_template_utils import render_jinja_template
+
+    from audiomarathon.models import template_child
+
+    request.pop("seconds")
+    return template_child._rendered(render_jinja_template, request)
 
 
 @contextmanager

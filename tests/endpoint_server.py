@@ -262,10 +262,10 @@ class Handler(BaseHTTPRequestHandler):
             yield from (bytes([byte]) for byte in whole("Bé"))
         elif wish == "hang after":
             yield whole("Bé").removesuffix(DONE)
-        elif wish in ("endless", "endless line", "heartbeats", "trickle"):
+        elif wish in ("endless", "endless line", "heartbeats"):
             while True:
                 yield {"endless": event({"content": "x" * 1000}), "endless line": b"x" * 65536}.get(wish, b": ping\n\n")
-                time.sleep(0.02 if wish in ("heartbeats", "trickle") else 0)
+                time.sleep(0.02 if wish == "heartbeats" else 0)
         elif fault == "malformed":
             self._leave()
             yield b"data: {this is no json\n\n"

@@ -6,12 +6,13 @@ import functools
 import json
 import os
 import re
-import shlex
 import signal
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from pathlib import Path
+from unittest.mock import Mock
 
 import builders
 import huggingface_hub
@@ -19,8 +20,8 @@ import numpy as np
 import pytest
 import safetensors.numpy
 import task_folders
-from builders import changed
-from conftest import call
+from builders import changed, one_load  # noqa: F401 (a fixture)
+from conftest import call, succeed
 from huggingface_hub import errors as hub_errors
 from typer.testing import CliRunner
 
@@ -33,6 +34,8 @@ from audiomarathon.models.checkpoint import find_checkpoint
 from audiomarathon.models.qwen2_5_omni import Qwen2_5Omni
 from audiomarathon.models.registry import get_model
 from audiomarathon.settings import env_names
+
+pytestmark = pytest.mark.usefixtures("one_load")
 
 
 @pytest.fixture
@@ -75,36 +78,6 @@ class TestFaultsBeforeAnyModelIsLoaded:
     @pytest.mark.parametrize(
         ("words", "message"),
         [
-            ("run taau", r"unknown task 'taau' \(did you mean 'tau'\?\)\s*$"),
-            ("run zzz", "unknown task 'zzz'; allowed: librispeech.*tau"),
-            ("run tau --model qwen2.5-omny", "unknown model.*did you mean 'qwen2.5-omni'"),
-            ("run tau --method frme --ratio 0.5", "unknown method 'frme'.*mean 'frame'"),
-            ("run tau --method frame --ratio 1.5", "--ratio=1.5: not allowed; allowed: .*from 0 to below 1"),
-            ("run tau --ratio 0.5", "base with ratio 0.5: base drops nothing"),
-            ("run tau --limit -1", "--limit=-1: not allowed; allowed: a whole number"),
-            (f"run tau --data nowhere {REAL}", "nowhere is not a folder.*audiomarathon data download"),
-            (f"run vesus {REAL}", "no data root is set. Get it with: audiomarathon data download.*AUDIOMARATHON_DATA"),
-            (f"run tau {REAL}", "Start with the smallest task .VESUS, under 1 GB.: audiomarathon data download"),
-            ("run tau --data .", "no model is named for the data in .: name one with --model"),
-            ("sweep tau --data .", "no model is named for the data in .: name one with --model"),
-            ("run tau,gtzan", "separate tasks by spaces: audiomarathon run tau gtzan"),
-            ("run tau --method dart,frame", "audiomarathon sweep --methods dart,frame"),
-            ("run tau --method dart --ratio 0.1,0.5", "--ratio=0.1,0.5: .*audiomarathon sweep --ratios"),
-            ("list tsks", "unknown list 'tsks'; allowed: all, tasks, models, methods, judges"),
-            ("sweep tau --model openai", "endpoint and shows only its replies; use it with `audiomarathon run`"),
-            ("score .", "no run there"),
-            ("models download gpt", "unknown model 'gpt'"),
-            ("doctor --model nope", "unknown model 'nope'; allowed: embedded, "),
-        ],
-    )
-    def test_a_wrong_argument_is_one_error_line_and_exit_2(self, command, words: str, message: str) -> None:
-        code, _out, err = command(*words.split())
-        assert code == 2
-        assert re.search(message, one_error(err)), err
-
-    @pytest.mark.parametrize(
-        ("words", "message"),
-        [
             ("--method frame --ratio 0.5 --layer 99", "99 is not one of this model's layers 0–3"),
             ("--method fast_v --ratio 0.5 --layer 0", "the layer must be"),
             ("--attn-implementation flash_attention_2 --device cpu", "allowed here: sdpa, eager"),
@@ -120,42 +93,36 @@ class TestFaultsBeforeAnyModelIsLoaded:
         assert code == 2
         assert message in one_error(err)
 
-    def test_a_metadata_file_that_is_not_json_is_named_in_the_error(self, command, tau: Path) -> None:
-        next(tau.rglob("*.json")).write_text("[{]")
-        code, _out, err = command("run", "tau", "--data", tau, *REAL.split())
-        assert (code, "acoustic_scene_task_meta.json" in one_error(err)) == (2, True)
-
-    def test_a_pruning_method_without_a_ratio_is_refused(
-        self, command, tau: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_bad_json_of_a_task_and_a_method_without_a_ratio_are_refused(self, command, tau: Path, monkeypatch) -> None:
+        where = ("run", "tau", "--data", tau, *REAL.split())
         monkeypatch.setenv("PRUNE_METHOD", "dart")
-        code, _out, err = command("run", "tau", "--data", tau, *REAL.split())
-        assert code == 2
-        assert re.search("method dart: .*PRUNE_RATIO", one_error(err))
+        code, _out, err = command(*where)
+        assert (code, re.search("method dart: .*PRUNE_RATIO", one_error(err)) is not None) == (2, True)
+        monkeypatch.delenv("PRUNE_METHOD")
+        next(tau.rglob("*.json")).write_text("[{]")
+        code, _out, err = command(*where)
+        assert (code, "acoustic_scene_task_meta.json" in one_error(err)) == (2, True)
 
 
 class TestRun:
-    def test_prints_a_table_and_writes_the_run_folder(self, command, tau: Path, tiny_checkpoint: Path) -> None:
+    def test_a_run_prints_a_table_and_writes_its_run_folder(self, command, tau: Path, tiny_checkpoint: Path) -> None:
+        options = "--method frame --ratio 0.5 --limit 2 --max-new-tokens 1"
         code, out, err = command(
-            "run", "ASC", "--data", tau, "--model", "qwen2.5-omni", "--model-path", tiny_checkpoint,
-            "--method", "frame", "--ratio", "0.5", "--limit", "2", "--max-new-tokens", "4",
-        )  # fmt: skip
-        assert code == 0
-        assert "tau" in out
-        assert "frame-0.5-layer2" in out
+            "run", "ASC", "--data", tau, *REAL.split(), "--model-path", tiny_checkpoint, *options.split()
+        )
+        assert (code, "tau" in out, "frame-0.5-layer2" in out) == (0, True, True)
         folder = Path("results/tau/tiny-omni/frame-0.5-layer2")
         assert {p.name for p in folder.iterdir()} >= {"run.json", "samples.jsonl", "summary.json"}
         assert str(folder) in err
         code, out, err = command("score", "results")
-        assert code == 0
-        assert "frame-0.5-layer2" in out
+        assert (code, "frame-0.5-layer2" in out) == (0, True)
 
     @pytest.mark.parametrize(
         "arguments",
         [["run"], ["run", "--model", "embedded"], ["sweep", "--methods", "base"], ["run", "--data", "mini"]],
         ids=" ".join,
     )
-    def test_without_data_the_embedded_model_runs_on_the_mini_benchmark(
+    def test_a_run_without_data_uses_the_embedded_model_and_the_mini_benchmark(
         self, command, tau: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str]
     ) -> None:
         monkeypatch.setattr(mini_benchmark, "mini_benchmark", lambda: tau)
@@ -180,19 +147,6 @@ class TestRun:
         after, summary = json.loads(file.read_text()), json.loads((file.parent / "summary.json").read_text())
         assert after["sessions"] == before["sessions"]
         assert len(after["samples"]) == summary["n"] == summary["expected"] == int(limit)
-
-    def test_repeating_a_finished_run_does_not_import_pytorch(self, command, tau: Path, no_env) -> None:
-        told = ("tau", "--model", "embedded", "--data", str(tau), "--limit", "1", "--max-new-tokens", "1")
-        sweep, run = ("sweep", "--methods", "frame", "--ratios", "0.5"), ("run", "--method", "frame", "--ratio", "0.5")
-        commands = [shlex.join([*words, *told]) for words in (sweep, run)]
-        assert command(*shlex.split(commands[0]))[0] == 0
-        done = subprocess.run(
-            [sys.executable, "-c", _EARLY], input=json.dumps(commands), capture_output=True, text=True, check=True,
-            timeout=300,
-        )  # fmt: skip
-        for (code, stderr, imported), settings in zip(json.loads(done.stdout).values(), (2, 1), strict=True):
-            assert (code, imported) == (0, []), stderr
-            assert stderr.count("complete; nothing to do") == settings
 
     def test_a_smaller_limit_reports_the_recorded_samples_left_out(self, run_tau) -> None:
         assert "not selected by this run" not in run_tau("--limit", "3")[2]
@@ -237,18 +191,6 @@ class TestRun:
         assert file.read_text().endswith("}\n")
 
 
-@pytest.mark.parametrize(
-    ("words", "named"),
-    [
-        ("list", "librispeech vox_age qwen2.5-omni-3b embedded random frame base"),
-        ("list judges", "llama-3.1-70b meta-llama/Llama-3.1-70B-Instruct endpoint:MODEL replay:FILE"),
-    ],
-)
-def test_the_list_command_names_tasks_models_methods_and_judges(command, words: str, named: str) -> None:
-    code, out, _err = command(*words.split())
-    assert (code, [name for name in named.split() if name not in out]) == (0, [])
-
-
 @pytest.mark.parametrize("arguments", [("demo",), ("certify",), ("certify", "-o", "no folder/c.json")])
 def test_an_unwritable_output_path_is_refused_before_any_work(command, monkeypatch, tmp_path: Path, arguments) -> None:
     (tmp_path / "no folder").touch()
@@ -260,33 +202,35 @@ def test_an_unwritable_output_path_is_refused_before_any_work(command, monkeypat
     assert "model embedded" not in err
 
 
-def test_the_demo_says_before_its_runs_that_it_cannot_draw_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It was learned after the runs."""
-
-    def stop() -> None:
-        raise SettingsError("here the runs would begin")
-
+def test_the_demo_says_before_its_runs_that_it_cannot_draw_pictures(monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "vl_convert", None)
-    monkeypatch.setattr("audiomarathon.embedded.mini_benchmark.mini_benchmark", stop)
-    done = CliRunner().invoke(app, ["demo"])
-    assert "no picture will be drawn: pictures need vl-convert: pip install" in done.output
+    ended = Mock(side_effect=SettingsError("here the runs would begin"))
+    monkeypatch.setattr("audiomarathon.embedded.mini_benchmark.mini_benchmark", ended)
+    assert "no picture will be drawn: pictures need vl-convert: pip install" in call("demo")[1]
 
 
-def test_the_demo_explains_the_librispeech_score_and_a_score_above_base(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr("audiomarathon.embedded.mini_benchmark.mini_benchmark", lambda: tmp_path)
-    monkeypatch.setattr("audiomarathon.engine.run.run", lambda *_given, **_more: iter(()))
-    monkeypatch.setattr("audiomarathon.cli.demo.show", lambda *_given, **_more: 0)
-    said = call("demo", "--results", tmp_path / "out")[1]
-    assert "librispeech's score is 1 - word error rate" in said
-    assert "frame above base is chance" in said
-
-
-#: Commands in which a word is wrong, and what the error names. Data are the tau of `build_tau`, in `data`.
+#: Commands in which a word is wrong, and what the error says. Data are the tau of `build_tau`, in `data`.
 WRONG = {
-    "run taau --data data --model embedded": "did you mean 'tau'",
-    "run tau --data nowhere": "nowhere is not a folder",
+    "run taau": r"unknown task 'taau' \(did you mean 'tau'\?\)\s*$",
+    "run zzz": "unknown task 'zzz'; allowed: librispeech.*tau",
+    "run tau --model qwen2.5-omny": "unknown model.*did you mean 'qwen2.5-omni'",
+    "run tau --method frme --ratio 0.5": "unknown method 'frme'.*mean 'frame'",
+    "run tau --method frame --ratio 1.5": "--ratio=1.5: not allowed; allowed: .*from 0 to below 1",
+    "run tau --ratio 0.5": "base with ratio 0.5: base drops nothing",
+    "run tau --limit -1": "--limit=-1: not allowed; allowed: a whole number",
+    f"run tau --data nowhere {REAL}": "nowhere is not a folder.*audiomarathon data download",
+    f"run vesus {REAL}": "no data root is set. Get it with: audiomarathon data download.*AUDIOMARATHON_DATA",
+    f"run tau {REAL}": "Start with the smallest task .VESUS, under 1 GB.: audiomarathon data download",
+    "run tau --data data": "no model is named for the data in data: name one with --model",
+    "sweep tau --data data": "no model is named for the data in data: name one with --model",
+    "run tau,gtzan": "separate tasks by spaces: audiomarathon run tau gtzan",
+    "run tau --method dart,frame": "audiomarathon sweep --methods dart,frame",
+    "run tau --method dart --ratio 0.1,0.5": "--ratio=0.1,0.5: .*audiomarathon sweep --ratios",
+    "list tsks": "unknown list 'tsks'; allowed: all, tasks, models, methods, judges",
+    "sweep tau --model openai": "endpoint and shows only its replies; use it with `audiomarathon run`",
+    "score data": "no run there",
+    "models download gpt": "unknown model 'gpt'",
+    "doctor --model nope": "unknown model 'nope'; allowed: embedded, ",
     "run tau --data data --model embedded --method fast_v --ratio 0.5 --layer 99": "layer 99",
     "run tau --data data --model embedded --method frame --ratio 0.5 --results file": "file",
     "run tau --data data --model embedded --method mine.py:Mine --ratio 0.5 --at input": "holds another run",
@@ -309,6 +253,11 @@ WRONG = {
     "encoder prune embedded --tasks esc50 --ratios 0.1-0.9": "--ratios=0.1-0.9",
     "encoder layers embeded --tasks esc50": "did you mean 'embedded'",
 }
+#: A sweep, and a run that it holds.
+FINISHED = [
+    f"{words} --data data --results done --model embedded --limit 1 --max-new-tokens 1"
+    for words in ("sweep tau --methods frame --ratios 0.5", "run tau --method frame --ratio 0.5")
+]
 _EARLY = """
 import contextlib, io, json, shlex, sys
 from typer.testing import CliRunner
@@ -323,7 +272,7 @@ print(json.dumps(found))
 
 @pytest.fixture(scope="module")
 def refused(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, str, list[str]]]:
-    """Each wrong command's exit code, error and the slow packages it had imported, all in one fresh Python."""
+    """The exit code, error and slow imports of wrong commands and repeated ones, all in one fresh Python."""
     folder = tmp_path_factory.mktemp("early")
     task_folders.build_tau(folder / "data" / "TAU")
     (folder / "file").write_text("")
@@ -332,8 +281,13 @@ def refused(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, st
     held = {"schema_version": 2, "identity": {"code of method mine": "0" * 16}}
     builders.write_run(folder / "results/tau/embedded/mine-0.5-input", held, [builders.a_record("a")])
     env = {name: value for name, value in os.environ.items() if name not in env_names()}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        for name in env_names():
+            patch.delenv(name, raising=False)
+        succeed(*FINISHED[0].split())
     done = subprocess.run(
-        [sys.executable, "-c", _EARLY], input=json.dumps(list(WRONG)), cwd=folder, env=env, capture_output=True,
+        [sys.executable, "-c", _EARLY], input=json.dumps([*WRONG, *FINISHED]), cwd=folder, env=env, capture_output=True,
         text=True, check=False, timeout=300,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -341,11 +295,17 @@ def refused(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, st
 
 
 @pytest.mark.parametrize("words", WRONG)
-def test_an_unknown_name_in_a_command_is_refused_before_pytorch_is_imported(refused, words: str) -> None:
+def test_a_wrong_word_in_a_command_is_one_error_line_before_pytorch_is_imported(refused, words: str) -> None:
     code, stderr, imported = refused[words]
-    assert code != 0
-    assert WRONG[words] in one_error(stderr)
-    assert imported == []
+    assert (code, imported) == (2, [])
+    assert re.search(WRONG[words], one_error(stderr)), stderr
+
+
+@pytest.mark.parametrize(("words", "settings"), zip(FINISHED, (2, 1), strict=True))
+def test_repeating_a_finished_run_does_not_import_pytorch(refused, words: str, settings: int) -> None:
+    code, stderr, imported = refused[words]
+    assert (code, imported) == (0, []), stderr
+    assert stderr.count("complete; nothing to do") == settings
 
 
 def test_an_output_path_that_is_a_folder_gets_a_file_with_the_default_name(command, tmp_path: Path) -> None:
@@ -356,8 +316,19 @@ def test_an_output_path_that_is_a_folder_gets_a_file_with_the_default_name(comma
     assert checked_file("-o", tmp_path, "explain.png", *PICTURES) == tmp_path / "explain.png"
 
 
+WEIGHTS, COMMIT = safetensors.numpy.save({"w": np.zeros(100)}), "0" * 40
+
+
+def hub_folder(repository: Path) -> Path:
+    """The empty folder of a repository's one snapshot in a cache of the hub."""
+    (repository / "refs").mkdir(parents=True)
+    (repository / "refs" / "main").write_text(COMMIT)
+    (snapshot := repository / "snapshots" / COMMIT).mkdir(parents=True)
+    return snapshot
+
+
 class TestDoctor:
-    def test_lists_packages_and_data_that_are_there_and_commands_for_what_is_missing(
+    def test_doctor_lists_packages_and_data_that_are_there_and_commands_for_what_is_missing(
         self, command, tau: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     ) -> None:
         monkeypatch.setenv("AUDIOMARATHON_DATA", str(tau))
@@ -369,9 +340,7 @@ class TestDoctor:
         assert out.count("data download vesus") == 1
         assert "audiomarathon models download qwen2.5-omni-3b" in out
 
-    def test_prints_paths_with_markup_characters_unchanged(
-        self, command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-    ) -> None:
+    def test_doctor_prints_paths_with_markup_characters_unchanged(self, command, monkeypatch, tmp_path: Path) -> None:
         folder = task_folders.build_tau(tmp_path / "[" / "b] [red]:b:" / "TAU")  # "[/b]" closes nothing
         monkeypatch.setenv("HOME", str(tmp_path))
         monkeypatch.setenv("AUDIOMARATHON_DATA", "~/[")
@@ -390,23 +359,17 @@ class TestDoctor:
             (("config.json", "a.safetensors", "b.safetensors", "an index"), "", ""),
         ],
     )
-    def test_tells_an_incomplete_checkpoint_download_from_a_complete_one(
-        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, no_env, files: tuple[str, ...], damage: str, remedy: str
+    def test_doctor_tells_an_incomplete_checkpoint_download_from_a_complete_one(
+        self, monkeypatch, tmp_path: Path, no_env, files: tuple[str, ...], damage: str, remedy: str
     ) -> None:
-        hub = tmp_path / "hub" / "models--Qwen--Qwen2.5-Omni-3B"
-        snapshot = hub / "snapshots" / ("0" * 40)
-        snapshot.mkdir(parents=True)
-        (hub / "refs").mkdir()
-        (hub / "refs" / "main").write_text("0" * 40)
-        weights = safetensors.numpy.save({"w": np.zeros(100)})
+        snapshot = hub_folder(tmp_path / "models--Qwen--Qwen2.5-Omni-3B")
         index = b'{"weight_map": {"x": "a.safetensors", "y": "b.safetensors", "z": "a.safetensors"}}'
-        contents = {"config.json": b"{}", "an index": index, "half an index": index[:30], "half of a": weights[:-100]}
-        names = {"half of a": "a.safetensors"} | dict.fromkeys(
-            ("an index", "half an index"), "model.safetensors.index.json"
-        )
+        contents = {"config.json": b"{}", "an index": index, "half an index": index[:30], "half of a": WEIGHTS[:-100]}
+        index_file = "model.safetensors.index.json"
+        names = {"half of a": "a.safetensors", "an index": index_file, "half an index": index_file}
         for file in files:
-            (snapshot / names.get(file, file)).write_bytes(contents.get(file, weights))
-        download = functools.partial(huggingface_hub.snapshot_download, cache_dir=hub.parent)
+            (snapshot / names.get(file, file)).write_bytes(contents.get(file, WEIGHTS))
+        download = functools.partial(huggingface_hub.snapshot_download, cache_dir=tmp_path)
         monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
         monkeypatch.setattr(doctor, "all_models", lambda: [get_model("qwen2.5-omni-3b")])
         (finding,) = [finding for finding in doctor.examine() if finding.text.startswith("model ")]
@@ -436,18 +399,14 @@ class TestHub:
             (lambda: ConnectionResetError("reset by peer"), "download failed"),
         ],
     )
-    def test_a_hub_error_is_one_line_with_the_remedy(
-        self, monkeypatch: pytest.MonkeyPatch, failure, message: str
+    def test_an_error_of_the_hugging_face_hub_is_one_line_with_the_remedy(
+        self, monkeypatch, failure, message: str
     ) -> None:
-        def refuse(*_args, **_kwargs) -> None:
-            raise failure()
-
-        monkeypatch.setattr(huggingface_hub, "snapshot_download", refuse)
+        monkeypatch.setattr(huggingface_hub, "snapshot_download", Mock(side_effect=failure()))
         with pytest.raises(ModelError, match=message) as caught:
             find_checkpoint("Qwen/Qwen2.5-Omni-3B@v9")
         assert "\n" not in str(caught.value)
 
-    @pytest.mark.parametrize("revision", ["", "@main", f"@{'0' * 40}"])
     @pytest.mark.parametrize(
         ("absent", "named"),
         [
@@ -459,36 +418,27 @@ class TestHub:
         ],
     )
     def test_offline_a_checkpoint_may_lack_only_files_that_are_not_loaded(
-        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, absent: tuple[str, ...], named: str, revision: str
+        self, monkeypatch, tmp_path: Path, absent: tuple[str, ...], named: str
     ) -> None:
-        hub = tmp_path / "models--lab--tiny"
-        snapshot = hub / "snapshots" / ("0" * 40)
-        for folder in (snapshot, hub / "refs", hub / "trees"):
-            folder.mkdir(parents=True)
-        (hub / "refs" / "main").write_text("0" * 40)
+        snapshot = hub_folder(tmp_path / "models--lab--tiny")
         (snapshot / "config.json").write_text("{}")
-        (snapshot / "model.safetensors").write_bytes(safetensors.numpy.save({"w": np.zeros(100)}))
+        (snapshot / "model.safetensors").write_bytes(WEIGHTS)
         names = ("config.json", "model.safetensors", *absent)
-        listed = {"format_version": 1, "files": {name: {"size": 1, "blob_id": "0" * 40} for name in names}}
-        (hub / "trees" / f"{'0' * 40}.json").write_text(json.dumps(listed))
+        listed = {name: {"size": 1, "blob_id": COMMIT} for name in names}
+        (trees := snapshot.parents[1] / "trees").mkdir()
+        (trees / f"{COMMIT}.json").write_text(json.dumps({"format_version": 1, "files": listed}))
         monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
         for name in ("snapshot_download", "get_cached_repo_tree"):
-            monkeypatch.setattr(
-                huggingface_hub, name, functools.partial(getattr(huggingface_hub, name), cache_dir=tmp_path)
-            )
-        if named:
-            with pytest.raises(ModelError, match=named):
-                find_checkpoint(f"lab/tiny{revision}")
-        else:
-            assert find_checkpoint(f"lab/tiny{revision}").path == snapshot
+            cached = functools.partial(getattr(huggingface_hub, name), cache_dir=tmp_path)
+            monkeypatch.setattr(huggingface_hub, name, cached)
+        for revision in ("", "@main", f"@{COMMIT}"):
+            with pytest.raises(ModelError, match=named) if named else nullcontext():
+                assert find_checkpoint(f"lab/tiny{revision}").path == snapshot
 
     def test_models_download_finds_the_hub_repository_of_a_model_name(
-        self, monkeypatch: pytest.MonkeyPatch, command, tiny_checkpoint: Path
+        self, monkeypatch, command, tiny_checkpoint
     ) -> None:
-        asked = []
-        monkeypatch.setattr(
-            huggingface_hub, "snapshot_download", lambda name, **_: asked.append(name) or tiny_checkpoint
-        )
+        monkeypatch.setattr(huggingface_hub, "snapshot_download", download := Mock(return_value=tiny_checkpoint))
         code, _out, err = command("models", "download", "qwen2.5-omni-3b")
-        assert (code, asked) == (0, ["Qwen/Qwen2.5-Omni-3B"])
+        assert (code, download.call_args.args[0]) == (0, "Qwen/Qwen2.5-Omni-3B")
         assert str(tiny_checkpoint) in err

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import task_folders
-from builders import a_record, records_in, write_run
+from builders import a_record, one_load, records_in, write_run  # noqa: F401 (a fixture)
 
 from audiomarathon import evaluate
 from audiomarathon.compression.method import kept_count
@@ -19,6 +19,8 @@ from audiomarathon.judges.judging import Bench, Case, judge_run
 from audiomarathon.records import Record
 from audiomarathon.runs.folder import read_records
 from audiomarathon.scoring.scorer import figures_of
+
+pytestmark = pytest.mark.usefixtures("one_load")
 
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
@@ -61,9 +63,7 @@ def test_each_example_takes_less_than_forty_lines() -> None:
         assert len([line for line in code.splitlines() if line.strip()]) < 40, name
 
 
-def test_the_example_press_runs_installed_and_from_its_file(
-    written: Path, tiny_checkpoint: Path, tmp_path: Path, no_env
-) -> None:
+def test_the_example_press_runs_installed_and_from_its_file(written, tiny_checkpoint, tmp_path, no_env) -> None:
     data = task_folders.build_tau(tmp_path / "data")
     settings = {"data": str(data), "model_path": str(tiny_checkpoint), "results": tmp_path / "out", "max_new_tokens": 4}
     press = importlib.import_module("large_values").LargeValues(0.5)

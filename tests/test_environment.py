@@ -9,12 +9,15 @@ from pathlib import Path
 
 import pytest
 import task_folders
+from builders import one_load  # noqa: F401 (a fixture)
 
 from audiomarathon.cli.output import reporting_errors
 from audiomarathon.engine import environment
 from audiomarathon.engine.run import run
 from audiomarathon.errors import BusyMachineWarning, warn
 from audiomarathon.settings import RunSettings
+
+pytestmark = pytest.mark.usefixtures("one_load")
 
 
 def processes(proc: Path, running: int, *ours: tuple[int, int, Sequence[str]]) -> Path:
@@ -30,14 +33,12 @@ def processes(proc: Path, running: int, *ours: tuple[int, int, Sequence[str]]) -
     return proc
 
 
-def test_threads_and_child_processes_of_the_run_do_not_count_as_foreign(tmp_path: Path) -> None:
+def test_threads_and_child_processes_of_the_run_do_not_count_as_foreign_processes(tmp_path: Path) -> None:
     tree = [(10, 1, "RS"), (20, 10, "R"), (30, 20, "RR"), (40, 1, "R")]
     assert environment.load(10, processes(tmp_path / "proc", 9, *tree))["foreign_processes"] == 5
 
 
-def test_without_a_proc_folder_the_load_average_counts_as_foreign_processes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_proc_folder_the_load_average_counts_as_foreign_processes(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr("os.getloadavg", lambda: (3.5, 2.0, 1.0))
     load = environment.load(10, tmp_path / "none")
     assert (load["average"], load["foreign_processes"]) == ([3.5, 2.0, 1.0], 3.5)

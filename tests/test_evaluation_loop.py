@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from collections import Counter
@@ -16,7 +15,7 @@ from typing import Any
 import pytest
 import task_folders
 import torch
-from builders import a_record, typed
+from builders import a_record, lines_of, typed
 from fake_lm import FakeLM, IdTask, evaluate
 
 from audiomarathon import files
@@ -78,17 +77,24 @@ def jobs(tmp_path: Path) -> Iterator[Callable[..., list[Job]]]:
 
 
 def lines(job: Job) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in job.folder.samples_file.read_text().splitlines()]
+    return lines_of(job.folder.samples_file)
 
 
-def test_replies_are_recorded_without_calling_the_scorer(plan, jobs, monkeypatch) -> None:
-    def judge(*_: object) -> dict[str, Any]:
-        raise KeyError("verdict")
+@pytest.fixture
+def base_lines(plan, jobs) -> Callable[..., list[dict[str, Any]]]:
+    """Run base on samples of these ids; return the lines of its records."""
 
-    monkeypatch.setattr(type(IdTask.scorer), "judge", judge)
-    (job,) = jobs(METHODS[0])
-    evaluate(FakeLM(), plan(["a", "b", "c"]), [job])
-    assert [(line["id"], line["error"]) for line in lines(job)] == [("a", None), ("b", None), ("c", None)]
+    def run(ids: Sequence[str], lm: FakeLM | None = None, **settings: Any) -> list[dict[str, Any]]:
+        (job,) = jobs(METHODS[0])
+        evaluate(lm or FakeLM(), plan(ids, **settings), [job])
+        return lines(job)
+
+    return run
+
+
+def test_replies_are_recorded_without_calling_the_scorer(base_lines, monkeypatch) -> None:
+    monkeypatch.setattr(type(IdTask.scorer), "judge", lambda *_: pytest.fail("was asked"))
+    assert [(line["id"], line["error"]) for line in base_lines("abc")] == [("a", None), ("b", None), ("c", None)]
 
 
 @pytest.mark.parametrize("size", [None, 3])
@@ -100,9 +106,9 @@ def test_an_invalid_token_selection_is_an_error_record_of_its_sample(lm: AudioLM
 
     (job,) = jobs(Repeats(0.3))
     evaluate(lm, plan(["a", "b", "c"], batch_size=size), [job])
-    errors = {line["id"]: line["error"] for line in lines(job)}
-    assert (errors["a"], errors["c"]) == (None, None)
-    assert errors["b"].startswith("MethodError: frame-0.3-layer2 kept a prompt position twice")
+    a, b, c = (line["error"] for line in lines(job))
+    assert (a, c) == (None, None)
+    assert b.startswith("MethodError: frame-0.3-layer2 kept a prompt position twice")
 
 
 def test_ctrl_c_while_a_record_is_stored_keeps_replies_that_arrived_meanwhile(plan, jobs, monkeypatch) -> None:
@@ -138,7 +144,7 @@ def test_settings_take_turns_at_running_first_on_a_sample(plan, jobs) -> None:
 class TestWarmPass:
     """On a GPU, each recorded call follows an uncounted one of the same sample and setting."""
 
-    def test_each_setting_runs_once_before_its_recorded_call(self, plan, jobs) -> None:
+    def test_the_warm_pass_runs_each_setting_once_before_its_recorded_call(self, plan, jobs) -> None:
         lm = FakeLM()
         evaluate(lm, plan(["a", "b"], warm=True, warm_up=True), jobs(*METHODS[:2]))
         assert lm.labels("a") == [BASE, BASE, FRAME, FRAME]
@@ -152,16 +158,14 @@ class TestWarmPass:
         assert times == [(102.0, True), (104.0, True)] * 2
         assert all(line["warmed"] > 0 for job in both for line in lines(job))
 
-    def test_a_failed_warm_call_leaves_the_error_to_the_recorded_call(self, plan, jobs) -> None:
+    def test_a_failed_call_of_the_warm_pass_leaves_the_error_to_the_recorded_call(self, plan, jobs) -> None:
         lm, both = FakeLM(fails=lambda label, _ids: label == BASE), jobs(*METHODS[:2])
         evaluate(lm, plan(["a"], warm=True), both)
         assert [[line["error"] for line in lines(job)] for job in both] == [["RuntimeError: no"], [None]]
         assert lines(both[1])[0]["time"]["encoder"] == 100.0 + lm.audio_tower.runs
 
-    def test_records_of_a_run_without_a_warm_pass_have_no_warm_seconds(self, plan, jobs) -> None:
-        (job,) = jobs(METHODS[0])
-        evaluate(FakeLM(), plan(["a"]), [job])
-        assert not {"warmed", "busy"} & {*lines(job)[0]}
+    def test_records_of_a_run_without_a_warm_pass_have_no_warm_seconds(self, base_lines) -> None:
+        assert not {"warmed", "busy"} & {*base_lines("a")[0]}
 
 
 class TestBusySeconds:
@@ -171,7 +175,7 @@ class TestBusySeconds:
     def no_gpu(self, monkeypatch) -> None:
         monkeypatch.setattr(loop, "busy_seconds", lambda _lm: nullcontext())
 
-    def test_are_recorded_only_for_the_profiled_samples(self, plan, jobs) -> None:
+    def test_busy_seconds_are_recorded_only_for_the_profiled_samples(self, plan, jobs) -> None:
         lm, both = FakeLM(), jobs(*METHODS[:2])
         evaluate(lm, plan(["a", "b"], profiled=frozenset("a")), both)
         assert lm.labels("a") == [BASE, FRAME, BASE, FRAME]
@@ -181,7 +185,7 @@ class TestBusySeconds:
             assert first["time"]["encoder"] == 101.0
             assert "busy" not in second
 
-    def test_are_missing_in_the_record_if_profiling_fails_and_one_message_says_so(self, plan, jobs) -> None:
+    def test_busy_seconds_are_missing_in_a_record_if_profiling_fails_and_one_message_says_so(self, plan, jobs) -> None:
         said, calls = list[str](), Counter[str]()
 
         def fails(label: str, _ids: tuple[str, ...]) -> bool:
@@ -194,7 +198,7 @@ class TestBusySeconds:
         assert [line["reply"] for job in both for line in lines(job)] == ["A"] * 4
         assert said == ["tau: busy seconds of the GPU are missing: RuntimeError: no"]
 
-    def test_are_profiled_over_at_most_64_tokens_of_a_reply(self, plan, jobs) -> None:
+    def test_busy_seconds_are_profiled_over_at_most_64_tokens_of_a_reply(self, plan, jobs) -> None:
         """The profiler keeps a limited number of kernels."""
         limits = list[int]()
 
@@ -237,48 +241,39 @@ class TestRecords:
             replies = tuple(replace(reply, transcript="so") for reply in done.replies)
             return replace(done, replies=replies, kept_positions=kept, kept_audio_tokens=(2, 3)[: len(kept)])
 
-    def test_of_a_batch_hold_the_values_of_each_samples_row(self, plan, jobs) -> None:
-        (job,) = jobs(METHODS[0])
-        evaluate(self.Telling(), plan(["a", "b"], batch_size=2), [job])
-        records = lines(job)
+    def test_records_of_a_batch_hold_the_values_of_each_samples_row(self, base_lines) -> None:
+        records = base_lines("ab", self.Telling(), batch_size=2)
         facts = [(line["truncated"], line["clip_seconds"], line["kept_audio_tokens"]) for line in records]
         assert facts == [(False, 1.0, 2), (True, 2.0, 3)]
         assert [unpack(line["kept_audio_bits"], 4).tolist() for line in records] == [[1, 1, 0, 0], [0, 0, 1, 1]]
 
     @pytest.mark.parametrize("size", [None, 1, 2])
-    def test_hold_cache_sizes_unless_batched_and_times_only_in_timed_runs(self, plan, jobs, size: int | None) -> None:
-        (job,) = jobs(METHODS[0])
-        evaluate(FakeLM(peaks={BASE: 80}), plan(["a", "b"], batch_size=size, session="s"), [job])
+    def test_records_hold_cache_sizes_unless_batched_and_times_only_in_timed_runs(self, base_lines, size) -> None:
         sizes = (None, None, None) if size == 2 else ([4], 8, 80)
-        for line in lines(job):
+        for line in base_lines("ab", FakeLM(peaks={BASE: 80}), batch_size=size, session="s"):
             assert (line["kv_lengths"], line["kv_bytes"], line["peak_memory_bytes"]) == sizes
             untimed, batched = size is not None, size == 2
             assert [line.get(name) is None for name in ("time", "encoder_shared")] == [untimed] * 2
             assert (line.get("session") is None, "batch" in line) == (untimed and not batched, batched)
 
     @pytest.mark.parametrize("transcribes", [True, False])
-    def test_hold_a_transcript_only_in_transcription_tasks(
-        self, plan, jobs, monkeypatch: pytest.MonkeyPatch, transcribes: bool
-    ) -> None:
+    def test_records_hold_a_transcript_only_in_transcription_tasks(self, base_lines, monkeypatch, transcribes) -> None:
         monkeypatch.setattr(IdTask, "transcribes", transcribes)
-        (job,) = jobs(METHODS[0])
-        evaluate(self.Telling(), plan(["a"]), [job])
-        assert lines(job)[0].get("transcript") == ("so" if transcribes else None)
+        assert base_lines("a", self.Telling())[0].get("transcript") == ("so" if transcribes else None)
 
-    def test_name_the_session_and_those_of_replies_also_the_control(self, plan, jobs) -> None:
-        lm, (job,) = FakeLM(fails=lambda _label, ids: ids == ("a",)), jobs(METHODS[0])
-        evaluate(lm, plan(["a", "b"], session="now 1", control="silence"), [job])
-        assert [bool(line["error"]) for line in lines(job)] == [True, False]
-        assert [line["session"] for line in lines(job)] == ["now 1"] * 2
-        assert lines(job)[1]["control"] == "silence"
+    def test_records_name_their_session_and_records_of_replies_also_the_audio_control(self, base_lines) -> None:
+        lm = FakeLM(fails=lambda _label, ids: ids == ("a",))
+        failed, answered = base_lines("ab", lm, session="now 1", control="silence")
+        assert (bool(failed["error"]), bool(answered["error"])) == (True, False)
+        assert (failed["session"], answered["session"], answered["control"]) == ("now 1", "now 1", "silence")
 
-    def test_hold_the_summed_seconds_of_all_clips_of_a_sample(self, plan, jobs) -> None:
+    def test_records_hold_the_summed_seconds_of_all_clips_of_a_sample(self, plan, jobs) -> None:
         asked, (job,) = plan(["a"]), jobs(METHODS[0])
         (sample,) = asked.samples
         evaluate(FakeLM(), replace(asked, samples=(replace(sample, clips=sample.clips * 3),)), [job])
         assert lines(job)[0]["clip_seconds"] == 1.5
 
-    def test_of_samples_about_one_clip_share_one_run_of_the_audio_tower(self, plan, jobs) -> None:
+    def test_samples_about_one_clip_share_one_run_of_the_audio_tower(self, plan, jobs) -> None:
         """By the samples of a bundle about one clip, though there is a single setting."""
         lm, asked, (job,) = FakeLM(), plan(["a", "b"]), jobs(METHODS[0])
         bundled = tuple(replace(sample, bundle="one") for sample in asked.samples)
@@ -289,19 +284,19 @@ class TestRecords:
 
 
 class TestSharedEncoder:
-    def test_runs_once_per_sample_and_every_setting_records_its_time(self, plan, jobs) -> None:
+    def test_the_encoder_runs_once_per_sample_and_every_setting_records_its_time(self, plan, jobs) -> None:
         lm, made = FakeLM(), jobs(*METHODS)
         evaluate(lm, plan(["a", "b"]), made)
         assert lm.audio_tower.runs == 2
         assert [[line["time"]["encoder"] for line in lines(job)] for job in made] == [[101.0, 102.0]] * 3
 
-    def test_peak_memory_counts_for_every_setting(self, plan, jobs) -> None:
+    def test_peak_memory_of_the_encoder_counts_for_every_setting(self, plan, jobs) -> None:
         lm, made = FakeLM(peaks={BASE: 80, FRAME: 60, RANDOM: 20}), jobs(*METHODS)
         evaluate(lm, plan(["a", "b", "c"]), made)
         peaks = [[line["peak_memory_bytes"] for line in lines(job)] for job in made]
         assert peaks == [[80] * 3, [60] * 3, [50] * 3]  # whoever went first
 
-    def test_runs_again_if_the_first_setting_fails(self, plan, jobs) -> None:
+    def test_the_encoder_runs_again_if_the_first_setting_fails(self, plan, jobs) -> None:
         lm = FakeLM(fails=lambda label, _ids: label == BASE)
         base, *others = jobs(*METHODS)
         evaluate(lm, plan(["a"]), [base, *others])
@@ -309,7 +304,7 @@ class TestSharedEncoder:
         assert [line["error"] for line in lines(base)] == ["RuntimeError: no"]
         assert [line["time"]["encoder"] for job in others for line in lines(job)] == [102.0, 102.0]
 
-    def test_does_not_run_again_if_a_later_setting_fails(self, plan, jobs) -> None:
+    def test_the_encoder_does_not_run_again_if_a_later_setting_fails(self, plan, jobs) -> None:
         lm, made = FakeLM(fails=lambda label, _ids: label == FRAME), jobs(*METHODS)
         evaluate(lm, plan(["a"]), made)
         assert lm.audio_tower.runs == 1
@@ -317,7 +312,7 @@ class TestSharedEncoder:
 
 
 class TestWarmUp:
-    def test_runs_every_setting_once_without_recording_it(self, plan, jobs) -> None:
+    def test_the_warm_up_runs_every_setting_once_without_recording_it(self, plan, jobs) -> None:
         lm, made = FakeLM(), jobs(*METHODS)
         evaluate(lm, plan(["a", "b", "c"], warm_up=True), made)
         assert Counter(lm.calls) == Counter(
@@ -328,40 +323,39 @@ class TestWarmUp:
         # The tower ran once a setting to warm up, then once a sample, which alone is recorded.
         assert [line["time"]["encoder"] for line in lines(made[0])] == [104.0, 105.0, 106.0]
 
-    def test_of_a_resumed_sweep_includes_settings_already_done_on_the_first_sample(self, plan, jobs) -> None:
+    def test_the_warm_up_of_a_resumed_sweep_includes_settings_done_on_the_first_sample(self, plan, jobs) -> None:
         made = jobs(*METHODS[:2])
         evaluate(FakeLM(), plan(["a"]), made[:1])
         evaluate(lm := FakeLM(), plan(["a", "b"], warm_up=True), made)
         assert Counter(lm.calls) == {(FRAME, ("a",)): 2, (BASE, ("a",)): 1, (BASE, ("b",)): 1, (FRAME, ("b",)): 1}
 
-    def test_uses_the_first_sample_whose_clip_can_be_read(self, plan, jobs, tmp_path: Path) -> None:
+    def test_the_warm_up_uses_the_first_sample_whose_clip_can_be_read(self, plan, jobs, tmp_path: Path) -> None:
         asked, lm, (job,) = plan(["a", "b", "c"], warm_up=True), FakeLM(), jobs(METHODS[0])
         gone = replace(asked.samples[0], clips=(tmp_path / "gone.wav",))
         evaluate(lm, replace(asked, samples=(gone, *asked.samples[1:])), [job])
         assert [lm.labels(id_) for id_ in "abc"] == [[], [BASE, BASE], [BASE]]
         assert [bool(line["error"]) for line in lines(job)] == [True, False, False]
 
-    def test_is_left_out_in_untimed_runs(self, plan, jobs) -> None:
-        lm = FakeLM()
-        evaluate(lm, plan(["a", "b"], warm_up=True, batch_size=1), jobs(METHODS[0]))
+    def test_the_warm_up_is_left_out_in_untimed_runs(self, base_lines) -> None:
+        base_lines("ab", lm := FakeLM(), warm_up=True, batch_size=1)
         assert lm.calls == [(BASE, ("a",)), (BASE, ("b",))]
 
-    def test_that_fails_leaves_no_error_record(self, plan, jobs) -> None:
-        lm, (job,) = FakeLM(fails=lambda _label, _ids: len(lm.calls) == 1), jobs(METHODS[0])
-        evaluate(lm, plan(["a", "b"], warm_up=True), [job])
+    def test_a_warm_up_that_fails_leaves_no_error_record(self, base_lines) -> None:
+        lm = FakeLM(fails=lambda _label, _ids: len(lm.calls) == 1)
+        records = base_lines("ab", lm, warm_up=True)
         assert lm.labels("a") == [BASE, BASE]
-        assert [(line["id"], line["error"]) for line in lines(job)] == [("a", None), ("b", None)]
+        assert [(line["id"], line["error"]) for line in records] == [("a", None), ("b", None)]
 
 
 class TestPrefetching:
-    def test_prepares_at_most_two_batches_ahead_while_the_model_runs(self, plan, jobs) -> None:
+    def test_at_most_two_batches_are_prepared_ahead_while_the_model_runs(self, base_lines) -> None:
         begun = threading.Event()
         ahead: list[int] = []
 
         def watch() -> None:
             if not ahead:
                 begun.wait(20)
-                time.sleep(0.2)  # a queue without an end would fill here
+                time.sleep(0.1)  # a queue without an end would fill here
             ahead.append(len(lm.prepared) - len(lm.calls) - 1)
 
         @dataclass
@@ -374,17 +368,15 @@ class TestPrefetching:
 
         lm = Watched(on_generate=watch)
         ids = [f"{number:02}" for number in range(24)]
-        (job,) = jobs(METHODS[0])
-        evaluate(lm, plan(ids, batch_size=2), [job])
+        assert [line["error"] for line in base_lines(ids, lm, batch_size=2)] == [None] * 24
         assert [ids for _label, ids in lm.calls] == list(zip(ids[::2], ids[1::2], strict=True))
         assert 1 <= ahead[0] <= 2
         assert max(ahead) <= 2
-        assert [line["error"] for line in lines(job)] == [None] * 24
 
-    def test_prepares_nothing_ahead_in_a_timed_run(self, plan, jobs) -> None:
+    def test_no_batch_is_prepared_ahead_in_a_timed_run(self, base_lines) -> None:
         ahead: list[int] = []
         lm = FakeLM(on_generate=lambda: ahead.append(len(lm.prepared) - len(lm.calls) - 1))
-        evaluate(lm, plan(["a", "b", "c"]), jobs(METHODS[0]))
+        base_lines("abc", lm)
         assert ahead == [0, 0, 0]
 
 
@@ -399,7 +391,7 @@ class TestReplacedClips:
         return tuple(a_sample(id_, clip) for id_, clip in clips.items())
 
     @pytest.mark.parametrize("size", [None, 1], ids=["timed", "prefetched"])
-    def test_during_a_run_give_an_error_record(self, samples: tuple[Sample, ...], jobs, size: int | None) -> None:
+    def test_a_clip_replaced_during_a_run_gives_an_error_record(self, samples, jobs, size) -> None:
         def replace_last() -> None:
             task_folders.write_clip(samples[2].clips[0], seconds=0.1, hertz=880.0)
 
@@ -415,9 +407,7 @@ class TestReplacedClips:
         assert job.folder.done(clip_hashes(samples)) == {"a"}
 
     @pytest.mark.parametrize("then", ["the clip is back", "the clip is gone"])
-    def test_are_noticed_even_if_replaced_only_while_being_decoded(
-        self, samples: tuple[Sample, ...], jobs, monkeypatch: pytest.MonkeyPatch, then: str
-    ) -> None:
+    def test_a_clip_replaced_only_while_it_is_decoded_is_noticed(self, samples, jobs, monkeypatch, then) -> None:
         decode, clip, content = audio.decode, samples[0].clips[0], samples[0].clips[0].read_bytes()
 
         def decode_another(path: Path, rate: int) -> object:
@@ -471,18 +461,16 @@ class TestOutOfMemory:
 
         return fails
 
-    def test_halves_the_batch_until_it_fits_into_memory(self, plan, jobs) -> None:
+    def test_a_batch_is_halved_until_it_fits_into_memory(self, plan, jobs) -> None:
         lm, said, (job,) = FakeLM(fails=self.full(2)), [], jobs(METHODS[0])
-        evaluate(lm, plan(list("abcdefghi"), batch_size=8), [job], say=said.append)
-        assert [ids for _, ids in lm.calls] == [
-            tuple("abcdefgh"), tuple("abcd"), tuple("ab"), tuple("cd"), tuple("efgh"), tuple("ef"), tuple("gh"), ("i",),
-        ]  # fmt: skip
+        evaluate(lm, plan("abcdefghi", batch_size=8), [job], say=said.append)
+        assert ["".join(ids) for _, ids in lm.calls] == ["abcdefgh", "abcd", "ab", "cd", "efgh", "ef", "gh", "i"]
         assert [line["error"] for line in lines(job)] == [None] * 9
         (line,) = [line for line in said if "memory" in line]
         assert line.startswith("tau: BATCH_SIZE=8 ")
         assert "halved" in line
 
-    def test_in_one_setting_halves_its_batch_and_keeps_records_of_other_settings(self, plan, jobs) -> None:
+    def test_a_setting_out_of_memory_halves_its_batch_and_keeps_records_of_other_settings(self, plan, jobs) -> None:
         lm = FakeLM(fails=lambda label, ids: label == FRAME and self.full(2)(label, ids))
         both = jobs(*METHODS[:2])
         evaluate(lm, plan("abcd", batch_size=4), both)
@@ -491,50 +479,44 @@ class TestOutOfMemory:
 
     @pytest.mark.parametrize("error", [torch.OutOfMemoryError, MemoryError])
     @pytest.mark.parametrize("size", [None, 4])
-    def test_of_a_single_sample_gives_an_error_naming_the_settings_that_help(
-        self, plan, jobs, size: int | None, error: type[Exception]
+    def test_a_single_sample_out_of_memory_gives_an_error_naming_the_settings_that_help(
+        self, base_lines, size: int | None, error: type[Exception]
     ) -> None:
-        (job,) = jobs(METHODS[0])
-        evaluate(FakeLM(fails=self.full(4, error)), plan(["a", "big", "c"], batch_size=size), [job])
-        failed = {line["id"]: line["error"] for line in lines(job) if line["error"]}
+        records = base_lines(["a", "big", "c"], FakeLM(fails=self.full(4, error)), batch_size=size)
+        failed = {line["id"]: line["error"] for line in records if line["error"]}
         assert list(failed) == ["big"]
         assert len(failed["big"]) <= 500
         for words in ("DTYPE", "DEVICE_MAP", error.__name__):
             assert words in failed["big"]
 
 
-class TestSeeds:
-    def test_of_a_sample_depend_only_on_the_run_seed_and_the_sample_id(self, plan, jobs) -> None:
-        (job,) = jobs(METHODS[0])
+def test_the_seed_of_a_sample_depends_only_on_the_seed_of_the_run_and_the_sample_id(plan, jobs) -> None:
+    (job,) = jobs(METHODS[0])
 
-        def seeds(ids: str, **settings: Any) -> dict[str, int]:
-            lm = FakeLM()
-            job.folder.records.clear()
-            evaluate(lm, plan(list(ids), **settings), [job])
-            return lm.seeds
+    def seeds(ids: str, **settings: Any) -> dict[str, int]:
+        lm = FakeLM()
+        job.folder.records.clear()
+        evaluate(lm, plan(ids, **settings), [job])
+        return lm.seeds
 
-        by_sample = seeds("abc")
-        assert len(set(by_sample.values())) == 3
-        assert by_sample["a"] == 0x97134479  # printf 42:a | sha256sum: the same on every machine
-        assert seeds("cba", batch_size=2) == by_sample
-        assert seeds("b") == {"b": by_sample["b"]}
-        other = seeds("abc", seed=43)
-        assert not set(other.values()) & set(by_sample.values())
+    by_sample = seeds("abc")
+    assert len(set(by_sample.values())) == 3
+    assert by_sample["a"] == 0x97134479  # printf 42:a | sha256sum: the same on every machine
+    assert seeds("cba", batch_size=2) == by_sample
+    assert seeds("b") == {"b": by_sample["b"]}
+    assert not set(seeds("abc", seed=43).values()) & set(by_sample.values())
 
 
-class TestScoringTime:
-    def test_in_the_record_is_the_time_that_the_model_reports(self, plan, jobs) -> None:
-        (job,) = jobs(METHODS[1])
-        evaluate(FakeLM(), plan(["a"]), [job])
-        assert lines(job)[0]["time"]["scoring"] == 0.25
+def test_the_scoring_time_in_a_record_is_the_time_that_the_model_reports(base_lines) -> None:
+    assert base_lines("a")[0]["time"]["scoring"] == 0.25
 
-    @pytest.mark.parametrize("name", ["fast_v", "dart", "snapkv"])
-    def test_is_part_of_the_prefill_time_of_methods_that_score_tokens(self, name: str, lm: AudioLM, plan, jobs) -> None:
-        scoring, base = jobs(get_method(name, 0.5), METHODS[0])
-        evaluate(lm, plan(["a"]), [scoring, base])
-        times = lines(scoring)[0]["time"]
+
+def test_scoring_time_is_part_of_the_prefill_time_of_methods_that_score_tokens(lm: AudioLM, plan, jobs) -> None:
+    *scoring, base = made = jobs(*(get_method(name, 0.5) for name in ("fast_v", "dart", "snapkv")), METHODS[0])
+    evaluate(lm, replace(plan("a"), max_new_tokens=1), made)
+    for times in (lines(job)[0]["time"] for job in scoring):
         assert 0 < times["scoring"] < times["llm_prefill"]
-        assert lines(base)[0]["time"]["scoring"] == 0
+    assert lines(base)[0]["time"]["scoring"] == 0
 
 
 class TestLengths:
@@ -569,9 +551,8 @@ class TestAuto:
     def test_each_setting_has_batches_of_its_planned_size(self, plan, jobs) -> None:
         lm, made = FakeLM(), jobs(METHODS[0], METHODS[1])
         evaluate(lm, plan("abcde", batch_size=3, sizes={BASE: 2, FRAME: 3}), made)
-        assert [(label, len(ids)) for label, ids in lm.calls] == [
-            (BASE, 2), (BASE, 2), (BASE, 1), (FRAME, 3), (FRAME, 2),
-        ]  # fmt: skip
+        assert [len(ids) for label, ids in lm.calls if label == BASE] == [2, 2, 1]
+        assert [len(ids) for label, ids in lm.calls if label == FRAME] == [3, 2]
         for job, planned in zip(made, (2, 3), strict=True):
             assert [line["batch"]["planned"] for line in lines(job)] == [planned] * 5
 

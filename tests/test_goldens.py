@@ -80,9 +80,7 @@ def differences(golden: Any, now: Any, where: str = "") -> list[str]:
 
 
 @pytest.mark.parametrize("name", FOLDERS)
-def test_scoring_fixed_replies_gives_the_figures_of_the_golden_files(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_scoring_fixed_replies_gives_the_figures_of_the_golden_files(name: str, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr("audiomarathon.report.charts.save", lambda _chart, file: file)  # pictures are not looked at
     golden = json.loads((FIXTURE / f"{name}.golden.json").read_text())
     assert differences(golden, json.loads(json.dumps(views(name, tmp_path)))) == []

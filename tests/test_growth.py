@@ -20,7 +20,7 @@ from audiomarathon.tracking.tracker import TrackedRun
 COMMANDS = {name: [name] for name in ("status", "score", "compare")}
 COMMANDS |= {"best": ["compare", "--at-latency", "1.0"], "report": ["report", "--no-spectrograms"]}
 WARM_UP = 2, 2
-SETTINGS, SAMPLES = [(5, 3), (10, 3), (20, 3)], [(1, 12), (1, 24), (1, 48)]
+SETTINGS, SAMPLES = [(4, 2), (8, 2), (16, 2)], [(1, 8), (1, 16), (1, 32)]
 
 
 @pytest.fixture(scope="module")
@@ -47,8 +47,8 @@ def calls(command: list[str], folder: Path, output: Path) -> int:
 
 @pytest.mark.parametrize("sizes", [SETTINGS, SAMPLES], ids=["settings", "samples"])
 @pytest.mark.parametrize("command", COMMANDS)
-def test_calls_grow_at_most_linearly_with_settings_or_samples(
-    command: str, sizes: list[tuple[int, int]], results: dict[tuple[int, int], Path], tmp_path: Path
+def test_function_calls_of_a_command_grow_at_most_linearly_with_settings_or_samples(
+    command, sizes, results, tmp_path
 ) -> None:
     calls(COMMANDS[command], results[WARM_UP], tmp_path)  # imports, and what is remembered
     once, twice, fourfold = (calls(COMMANDS[command], results[size], tmp_path) for size in sizes)
@@ -69,7 +69,7 @@ def exported(count: int) -> int:
     return sum(calls for _, calls, *_ in pstats.Stats(profile).stats.values())
 
 
-def test_calls_to_export_grow_at_most_linearly_with_the_records() -> None:
+def test_function_calls_of_an_export_to_mlflow_grow_at_most_linearly_with_records() -> None:
     exported(2)
     once, twice, fourfold = map(exported, (40, 80, 160))
     assert fourfold - twice <= 2.3 * (twice - once)

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import pytest
 import task_folders
 import tiny_qwen2_5_omni
-from builders import a_record, write_run
+from builders import a_record, one_load, write_run  # noqa: F401 (a fixture)
 
 from audiomarathon.benchmarks import get_task, multiple_choice
 from audiomarathon.compression.registry import get_method
@@ -24,6 +24,9 @@ from audiomarathon.engine.sweep import grid
 from audiomarathon.errors import RecordError
 from audiomarathon.models.registry import get_model
 from audiomarathon.settings import RunSettings
+
+pytestmark = pytest.mark.usefixtures("one_load")
+
 
 PRESS = "knorm-0.5"
 
@@ -97,52 +100,53 @@ CHANGES: dict[str, tuple[Callable[[Path, pytest.MonkeyPatch], object] | None, di
 }
 
 
-def differing(message: str) -> list[str]:
-    """The names that a refusal gives."""
-    inside = message.partition("holds another run (")[2].rpartition(" now)")[0]
+def refused(place: Path, checkpoint: Path, **flags: Any) -> list[str]:
+    """The names that the refusal of a run gives."""
+    with pytest.raises(RecordError) as caught:
+        go(place, checkpoint, **flags)
+    return differing(caught.value)
+
+
+def differing(error: Exception) -> list[str]:
+    inside = str(error).partition("holds another run (")[2].rpartition(" now)")[0]
+    assert "None" not in inside
     return [part.partition(":")[0] for part in inside.split("; ")]
 
 
 @pytest.mark.parametrize("name", CHANGES)
 def test_a_run_whose_model_data_or_setting_changed_is_refused_naming_the_change(
-    name: str, place: Path, tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, place: Path, tiny_checkpoint: Path, monkeypatch
 ) -> None:
     change, flags = CHANGES[name]
     if change is not None:
         change(place, monkeypatch)
     before = {file: file.read_bytes() for file in (place / "out").rglob("*.json*")}
-    with pytest.raises(RecordError) as caught:
-        go(place, tiny_checkpoint, **flags)
-    assert differing(str(caught.value)) == [name]
-    assert "None" not in str(caught.value)
+    assert refused(place, tiny_checkpoint, **flags) == [name]
     assert {file: file.read_bytes() for file in (place / "out").rglob("*.json*")} == before
-
-
-def lose_a_record(place: Path, _patch: pytest.MonkeyPatch) -> None:
-    (file,) = (place / "out").rglob("frame*/samples.jsonl")
-    file.write_text("")
-
-
-def change_a_clip(place: Path, _patch: pytest.MonkeyPatch) -> None:
-    for clip in (place / "data").rglob("*.wav"):
-        clip.write_bytes(clip.read_bytes()[:-2] + b"ab")
-
-
-def forget(place: Path, _patch: pytest.MonkeyPatch) -> None:
-    """Write the record as an older version would."""
-    (file,) = (place / "out").rglob("frame*/run.json")
-    facts = json.loads(file.read_text())
-    file.write_text(json.dumps({name: value for name, value in facts.items() if name != "decided"}))
-
-
-def damage(place: Path, _patch: pytest.MonkeyPatch) -> None:
-    (file,) = (place / "out").rglob("frame*/run.json")
-    facts = json.loads(file.read_text())
-    file.write_text(json.dumps(facts | {"decided": {"from": facts["decided"]["from"], "hardware": 1}}))
 
 
 def edit_the_package(place: Path, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(setup, "__file__", str(shutil.copytree(Path(setup.__file__).parent, place / "own") / "setup.py"))
+
+
+def clip_changed(place: Path, _patch: pytest.MonkeyPatch) -> None:
+    for clip in (place / "data").rglob("*.wav"):
+        clip.write_bytes(clip.read_bytes()[:-2] + b"ab")
+
+
+def frame_file(place: Path, name: str) -> Path:
+    (file,) = (place / "out").rglob(f"frame*/{name}")
+    return file
+
+
+def decided(change: Callable[[dict[str, Any]], dict[str, Any]]) -> Callable[[Path, pytest.MonkeyPatch], object]:
+    """Change what is on record about what decided the setup."""
+
+    def alter(place: Path, _patch: pytest.MonkeyPatch) -> None:
+        facts = json.loads((file := frame_file(place, "run.json")).read_text())
+        file.write_text(json.dumps(change(facts)))
+
+    return alter
 
 
 DOUBTS: dict[str, tuple[Callable[[Path, pytest.MonkeyPatch], object] | None, dict]] = {
@@ -151,10 +155,10 @@ DOUBTS: dict[str, tuple[Callable[[Path, pytest.MonkeyPatch], object] | None, dic
     "the device that auto means, by name": (None, {"device": "cpu"}),
     "a graph": (None, {"decode": "eager"}),
     "attention to save": (None, {"save_attn": True}),
-    "a lost record": (lose_a_record, {}),
-    "changed clips": (change_a_clip, {}),
-    "an older version's record": (forget, {}),
-    "a damaged record": (damage, {}),
+    "a lost record": (lambda at, _: frame_file(at, "samples.jsonl").write_text(""), {}),
+    "changed clips": (clip_changed, {}),
+    "an older version's record": (decided(lambda facts: {n: v for n, v in facts.items() if n != "decided"}), {}),
+    "a damaged record": (decided(lambda facts: facts | {"decided": facts["decided"] | {"hardware": 1}}), {}),
     "an edited package": (edit_the_package, {}),
     "another PyTorch": (lambda _, patch: patch.setattr(environment, "_versions", lambda: {"torch": "9"}), {}),
     "other visible GPUs": (lambda _, patch: patch.setenv("CUDA_VISIBLE_DEVICES", "1"), {}),
@@ -169,9 +173,13 @@ def finished(place: Path, checkpoint: Path, method: tuple = ("frame", 0.5), **fl
     return known_as_finished([(tau, data)], "qwen2.5-omni", settings, [get_method(*method)]) is not None
 
 
-def test_a_finished_run_is_recognised_without_loading_the_model(place: Path, tiny_checkpoint: Path) -> None:
+def test_a_finished_run_is_recognised_unless_an_identity_fact_cannot_be_determined(
+    place: Path, tiny_checkpoint, monkeypatch
+) -> None:
     assert finished(place, tiny_checkpoint)
     assert finished(place, tiny_checkpoint, ("knorm", 0.5))
+    monkeypatch.setattr("audiomarathon.engine.run.check_able", lambda spec, *_: spec.load_family().a_new_fact)
+    assert not finished(place, tiny_checkpoint)
 
 
 @pytest.mark.parametrize("name", DOUBTS)
@@ -184,13 +192,6 @@ def test_a_run_counts_as_unfinished_if_any_fact_on_record_is_in_doubt(
     assert not finished(place, tiny_checkpoint, **flags)
 
 
-def test_a_run_counts_as_unfinished_if_an_identity_fact_cannot_be_determined(
-    place: Path, tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("audiomarathon.engine.run.check_able", lambda spec, *_: spec.load_family().a_new_fact)
-    assert not finished(place, tiny_checkpoint)
-
-
 def test_a_run_counts_as_unfinished_after_its_checkpoint_weights_changed(place: Path, tiny_checkpoint: Path) -> None:
     checkpoint = shutil.copytree(tiny_checkpoint, place / "model")
     go(place, checkpoint)
@@ -201,9 +202,7 @@ def test_a_run_counts_as_unfinished_after_its_checkpoint_weights_changed(place: 
 
 def test_a_run_is_not_resumed_with_another_checkpoint_of_the_same_name(place: Path, tiny_checkpoint: Path) -> None:
     other = tiny_qwen2_5_omni.checkpoint(place / "elsewhere" / tiny_checkpoint.name, seed=1)
-    with pytest.raises(RecordError) as caught:
-        go(place, other)
-    assert differing(str(caught.value)) == ["checkpoint"]
+    assert refused(place, other) == ["checkpoint"]
 
 
 def test_a_run_is_resumed_with_a_larger_limit_and_with_moved_folders(place: Path, tiny_checkpoint: Path) -> None:
@@ -220,9 +219,7 @@ def test_a_run_is_resumed_with_a_larger_limit_and_with_moved_folders(place: Path
     assert result.summary["complete"] is True
 
 
-def test_untimed_runs_are_resumed_on_another_device(
-    place: Path, tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_untimed_runs_are_resumed_on_another_device(place: Path, tiny_checkpoint: Path, monkeypatch) -> None:
     flags = {"timing": False, "results": place / "untimed"}
     before = go(place, tiny_checkpoint, **flags)
     other_device(place, monkeypatch)
@@ -284,15 +281,13 @@ SPEC = ModelSpec("mine", "mine_model:Mine", "Qwen/Qwen2.5-Omni-3B", 25, "mine")
     @pytest.mark.parametrize(
         ("module", "name"), [("mine_method", "method mine"), ("mine_task", "task tau"), ("mine_model", "model mine")]
     )
-    def test_a_run_is_not_resumed_after_a_plug_in_module_was_edited(
-        self, module: str, name: str, site: Path, again: Any
-    ) -> None:
+    def test_a_run_is_not_resumed_after_a_plug_in_module_was_edited(self, module: str, name: str, site, again) -> None:
         again(1)
         assert again(2).summary["n"] == 2
         (site / f"{module}.py").write_text(self.MODULES[module] + "\nEDITED = True\n")
         with pytest.raises(RecordError) as caught:
             again(1)
-        assert differing(str(caught.value)) == [f"code of {name}"]
+        assert differing(caught.value) == [f"code of {name}"]
 
     def test_a_run_folder_without_a_hash_of_plug_in_code_is_resumed(self, site: Path, again: Any) -> None:
         """As earlier versions wrote it."""
@@ -322,12 +317,17 @@ def test_another_audiomarathon_version_is_reported_and_not_refused(place: Path, 
     assert not any("0.0.9" in line for line in said)
 
 
-def test_the_fresh_option_gives_an_edited_method_a_separate_results_folder(tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text(
-        "from audiomarathon.compression.pruners.frame import Frame\n\nclass Mine(Frame):\n    pass\n"
-    )
-    (method,) = grid([f"{tmp_path}/mine.py:Mine:0.5"], [], base=False, at="input")
+def test_the_fresh_option_gives_each_edit_of_a_method_one_results_folder_for_runs_and_sweeps(tmp_path: Path) -> None:
+    for name in ("Mine", "Other"):
+        source = f"from audiomarathon.compression.pruners.frame import Frame\n\nclass {name}(Frame):\n    pass\n"
+        (tmp_path / f"{name.lower()}.py").write_text(source)
+    mine, other = f"{tmp_path}/mine.py:Mine", f"{tmp_path}/other.py:Other"
+    method = get_method(mine, 0.5, at="input")
     tau, spec, settings = get_task("tau"), get_model("embedded"), RunSettings.read({}, results=tmp_path / "out")
+
+    def place(*names: str) -> Path:
+        return fresh_results([tau], spec, settings, grid(names, [0.3, 0.5], base=True, at="input")).results
+
     assert fresh_results([tau], spec, settings, [method]) is settings
     held = {"schema_version": 2, "identity": {f"code of method {method.key}": "0" * 16}}
     write_run(tmp_path / "out" / "tau" / "embedded" / method.label, held, [a_record("a")])
@@ -335,20 +335,5 @@ def test_the_fresh_option_gives_an_edited_method_a_separate_results_folder(tmp_p
     assert fresh.results.parent == tmp_path
     assert fresh.results.name.startswith("out-")
     assert fresh_results([tau], spec, settings, [method]) == fresh
-
-
-def test_run_and_sweep_with_fresh_share_a_results_folder_for_the_same_edit(tmp_path: Path) -> None:
-    for name in ("Mine", "Other"):
-        source = f"from audiomarathon.compression.pruners.frame import Frame\n\nclass {name}(Frame):\n    pass\n"
-        (tmp_path / f"{name.lower()}.py").write_text(source)
-    mine, other = f"{tmp_path}/mine.py:Mine", f"{tmp_path}/other.py:Other"
-    method = get_method(mine, 0.5, at="input")
-    held = {"schema_version": 2, "identity": {f"code of method {method.key}": "0" * 16}}
-    write_run(tmp_path / "out" / "tau" / "embedded" / method.label, held, [a_record("a")])
-    tau, spec, settings = get_task("tau"), get_model("embedded"), RunSettings.read({}, results=tmp_path / "out")
-
-    def place(*names: str) -> Path:
-        return fresh_results([tau], spec, settings, grid(names, [0.3, 0.5], base=True, at="input")).results
-
-    assert fresh_results([tau], spec, settings, [method]).results == place(mine)
+    assert fresh.results == place(mine)
     assert place(mine, other) not in (place(mine), settings.results)  # two edits: the code that decides is another

@@ -24,16 +24,6 @@ from audiomarathon.cli.app import app
 from audiomarathon.compression.registry import get_method
 from audiomarathon.engine import progress_view as live
 from audiomarathon.engine.batches import Plan
-from audiomarathon.engine.progress_view import (
-    COST_A_SAMPLE_S,
-    Look,
-    Progress,
-    Watch,
-    ending,
-    progress_of,
-    span,
-    watching,
-)
 from audiomarathon.lock import is_held
 from audiomarathon.records import Record
 from audiomarathon.results.status import read_status
@@ -71,14 +61,14 @@ class Clock:
         return self.now
 
 
-def progress(task: str, records: Sequence[Record], expected: int, seed: int = 1) -> Progress:
+def progress(task: str, records: Sequence[Record], expected: int, seed: int = 1) -> live.Progress:
     """Where records stand that are judged as a look judges them."""
     scorer = get_task(task).scorer
-    return progress_of(scorer, records, judged(scorer, records), expected, seed=seed)
+    return live.progress_of(scorer, records, judged(scorer, records), expected, seed=seed)
 
 
 class TestProgress:
-    def test_score_and_interval_equal_those_of_the_summary(self) -> None:
+    def test_score_and_interval_of_the_progress_equal_those_of_the_summary(self) -> None:
         rng = np.random.default_rng(0)
         records, truth, said = [], [], []
         for n in range(300):  # two true classes
@@ -94,34 +84,36 @@ class TestProgress:
         assert other.score == state.score
         assert other.interval == pytest.approx(state.interval, abs=0.02)
 
-    def test_figures_of_a_stored_summary_are_shown_unchanged(self) -> None:
+    def test_progress_shows_the_figures_of_a_stored_summary_unchanged(self) -> None:
         summary = {"score": 0.25, "intervals": {"score": [0.1, 0.4]}, "unparsed": 1}
-        state = progress_of(get_task("tau").scorer, [a_choice("a")], {}, 1, seed=1, summary=summary)
+        state = live.progress_of(get_task("tau").scorer, [a_choice("a")], {}, 1, seed=1, summary=summary)
         assert (state.score, state.interval, state.unparsed, state.complete) == (0.25, (0.1, 0.4), 1, True)
 
-    def test_errors_and_unparsed_or_cut_replies_are_counted(self) -> None:
+    def test_progress_counts_errors_and_unparsed_or_cut_replies(self) -> None:
         records = [a_choice("a"), a_choice("b", reply="no idea", finish="length"), typed(a_failed_record("c"))]
         state = progress("tau", records, 5)
         assert (state.answered, state.errors, state.unparsed, state.cut, state.complete) == (2, 1, 1, 1, False)
 
     def test_a_task_that_is_not_installed_has_counts_but_no_score(self) -> None:
-        state = progress_of(None, [a_choice("a"), typed(a_failed_record("c"))], {}, 5, seed=1)
+        state = live.progress_of(None, [a_choice("a"), typed(a_failed_record("c"))], {}, 5, seed=1)
         assert (state.answered, state.errors, state.score, state.interval) == (1, 1, None, None)
 
-    @pytest.mark.parametrize("spoil", [{"reference": None}, {"reference": {}}, {"reference": {"labels": 1}}])
-    def test_malformed_records_count_as_answered_without_a_score(self, spoil: dict[str, Any]) -> None:
+    @pytest.mark.parametrize(
+        ("spoil", "score"),
+        [
+            *(({"reference": odd}, None) for odd in (None, {}, {"labels": 1})),
+            *(({"parsed": odd}, 1.0) for odd in ("Z", 7)),  # verdicts of earlier versions, which are ignored
+        ],
+    )
+    def test_malformed_records_count_as_answered_without_a_score(self, spoil: dict[str, Any], score) -> None:
         state = progress("tau", [a_choice("a", **spoil)], 1)
-        assert (state.answered, state.score) == (1, None)
-
-    @pytest.mark.parametrize("spoil", [{"parsed": "Z"}, {"parsed": 7}])
-    def test_stored_verdicts_of_earlier_versions_are_ignored(self, spoil: dict[str, Any]) -> None:
-        assert progress("tau", [a_choice("a", **spoil)], 1).score == 1.0
+        assert (state.answered, state.score) == (1, score)
 
 
 def test_the_last_progress_line_is_written_to_a_log_only_once(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live, "LINE_EVERY_S", 0.0)
     said: list[str] = []
-    with watching(a_plan("a"), [job], said.append) as bar:
+    with live.watching(a_plan("a"), [job], said.append) as bar:
         job.folder.append(a_choice("a"))
         bar.update(1)
     assert len(said) == 1
@@ -132,7 +124,7 @@ def test_a_notebook_shows_one_progress_line_that_is_overwritten(job: Job, monkey
     stream = type("OutStream", (io.StringIO,), {"__module__": "ipykernel.iostream"})()
     monkeypatch.setattr("sys.stderr", stream)
     monkeypatch.setattr(live, "TABLE_EVERY_S", 0.0)
-    with watching(a_plan("ab"), [job], lambda _line: None) as watch:
+    with live.watching(a_plan("ab"), [job], lambda _line: None) as watch:
         for id_ in "ab":
             job.folder.append(a_choice(id_))
             watch.update()
@@ -143,10 +135,10 @@ def test_a_notebook_shows_one_progress_line_that_is_overwritten(job: Job, monkey
 
 
 class TestWatch:
-    def test_shows_sample_counts_and_the_seconds_left(self, job: Job) -> None:
+    def test_a_look_shows_sample_counts_and_the_seconds_left(self, job: Job) -> None:
         clock, shown = Clock(), []
         job.folder.append(a_choice("a"))
-        watch = Watch(a_plan("abcde"), [job], shown.append, 10, clock)
+        watch = live.Watch(a_plan("abcde"), [job], shown.append, 10, clock)
         clock.now = 60.0
         for id_ in "bc":
             job.folder.append(a_choice(id_, right=id_ == "b"))
@@ -159,7 +151,7 @@ class TestWatch:
     def test_failed_and_changed_samples_do_not_count_until_they_are_repeated(self, job: Job) -> None:
         job.folder.append(typed(a_failed_record("a")))
         job.folder.append(a_choice("b", clips="old"))
-        watch = Watch(a_plan("ab", clips={"a": "new", "b": "new"}), [job], lambda _look: None, 10, Clock())
+        watch = live.Watch(a_plan("ab", clips={"a": "new", "b": "new"}), [job], lambda _look: None, 10, Clock())
         assert watch.look().settings["base-0"].answered == watch.look().settings["base-0"].errors == 0
         job.folder.append(a_choice("a", clips="new"))
         assert watch.look().settings["base-0"].answered == 1
@@ -168,7 +160,7 @@ class TestWatch:
         asked: list[str] = []
         judge = Choice.judge
         monkeypatch.setattr(Choice, "judge", lambda self, record: asked.append(record.id) or judge(self, record))
-        watch = Watch(a_plan("abc"), [job], lambda _look: None, 10, Clock())
+        watch = live.Watch(a_plan("abc"), [job], lambda _look: None, 10, Clock())
         for id_ in "abc":
             job.folder.append(a_choice(id_))
             watch.look()
@@ -181,56 +173,52 @@ class TestWatch:
         monkeypatch.setattr(Choice, "instant", False)
         monkeypatch.setattr(Choice, "judge", lambda *_: pytest.fail("was asked"))
         job.folder.append(a_choice("a"))
-        state = Watch(a_plan("abc"), [job], lambda _look: None, 10, Clock()).look().settings["base-0"]
+        state = live.Watch(a_plan("abc"), [job], lambda _look: None, 10, Clock()).look().settings["base-0"]
         assert (state.answered, state.score) == (1, None)
 
-    def test_refreshes_seldom_enough_to_cost_under_a_millisecond_per_sample(self, job: Job) -> None:
+    def test_a_watch_refreshes_seldom_enough_to_cost_under_a_millisecond_per_sample(self, job: Job) -> None:
         clock, shown = Clock(), []
 
         def slow(look: object) -> None:
             shown.append(look)
             clock.now += 0.1
 
-        watch = Watch(a_plan("ab"), [job], slow, 0, clock)
+        watch = live.Watch(a_plan("ab"), [job], slow, 0, clock)
         for _ in range(1000):
             clock.now += 0.01
             watch.update(1)
-        assert 0.1 * len(shown) / 1000 <= 1.1 * COST_A_SAMPLE_S + 0.1 / 1000
+        assert 0.1 * len(shown) / 1000 <= 1.1 * live.COST_A_SAMPLE_S + 0.1 / 1000
         assert len(shown) > 3
 
-    @pytest.mark.parametrize("back", [3600.0, 1e9])
-    def test_works_though_the_clock_goes_backwards(self, job: Job, back: float) -> None:
-        clock, shown = Clock(), []
-        watch = Watch(a_plan("ab"), [job], shown.append, 0, clock)
-        clock.now = -back
-        watch.update(1)
-        watch.show()
-        assert "tau: 1 of 2 samples" in shown[-1].heading(NOON)
+    def test_a_watch_works_though_the_clock_goes_backwards(self, job: Job) -> None:
+        for back in (3600.0, 1e9):
+            clock, shown = Clock(), []
+            watch = live.Watch(a_plan("ab"), [job], shown.append, 0, clock)
+            clock.now = -back
+            watch.update(1)
+            watch.show()
+            assert "tau: 1 of 2 samples" in shown[-1].heading(NOON)
 
     def test_the_log_line_stays_short_for_any_number_of_settings(self) -> None:
-        done = Progress(1145, 600, 2, 1, score=0.833, interval=(0.5, 1.0))
+        done = live.Progress(1145, 600, 2, 1, score=0.833, interval=(0.5, 1.0))
         settings = {f"segment_fast_v-0.{n}-layer2": done for n in range(1, 10)}
-        line = Look("librispeech", 600, 1145, 600, 36_000.0, 108_000.0, settings).line(NOON)
+        line = live.Look("librispeech", 600, 1145, 600, 36_000.0, 108_000.0, settings).line(NOON)
         assert line.startswith("librispeech: 600 of 1,145 samples, 1 samples/min, ends in 9 h 5 min")
         assert "18 errors" in line
         assert len(line) < 100
 
-    def test_prints_a_last_line_unless_quiet_or_nothing_was_done(self, job: Job) -> None:
+    def test_a_watch_prints_a_last_line_unless_quiet_or_nothing_was_done(self, job: Job) -> None:
         for progress, samples, expected in [(None, 1, 1), (False, 1, 0), (None, 0, 0)]:
             said: list[str] = []
-            with watching(a_plan("a"), [job], said.append, progress=progress) as watch:
+            with live.watching(a_plan("a"), [job], said.append, progress=progress) as watch:
                 watch.update(samples)
             assert len(said) == expected
 
-    @pytest.mark.parametrize(
-        ("seconds", "told"), [(0, "0 s"), (59.6, "1 min 0 s"), (3661, "1 h 1 min"), (-5, "0 s"), (90_000, "25 h 0 min")]
-    )
-    def test_durations_are_written_in_seconds_minutes_or_hours(self, seconds: float, told: str) -> None:
-        assert span(seconds) == told
-
-    def test_the_expected_end_names_the_date_if_it_is_another_day(self) -> None:
-        assert ending(86_400, NOON) == "ends in 24 h 0 min (2026-03-02 12:00)"
-        assert ending(1e12, NOON) == "time left unknown"
+    def test_durations_and_the_expected_end_are_written_in_seconds_minutes_or_hours(self) -> None:
+        told = {0: "0 s", 59.6: "1 min 0 s", 3661: "1 h 1 min", -5: "0 s", 90_000: "25 h 0 min"}
+        assert {seconds: live.span(seconds) for seconds in told} == told
+        assert live.ending(86_400, NOON) == "ends in 24 h 0 min (2026-03-02 12:00)"
+        assert live.ending(1e12, NOON) == "time left unknown"
 
 
 @pytest.fixture
@@ -258,17 +246,17 @@ def status(*arguments: object) -> tuple[int, str]:
 
 
 class TestStatus:
-    def test_shows_counts_rate_and_state(self, a_run) -> None:
+    def test_status_shows_counts_rate_and_state(self, a_run) -> None:
         (run_status,) = read_status([a_run("base-0", 2, errors=1)])
         assert (run_status.progress.answered, run_status.progress.errors, run_status.progress.expected) == (2, 1, 4)
         assert (run_status.state, run_status.setting, run_status.checkpoint) == ("stopped", "base-0", "tiny")
         assert run_status.samples_per_minute == pytest.approx(2, rel=0.2)
         assert run_status.audio_s_per_s == pytest.approx(3, rel=0.2)
+        (ahead,) = read_status([a_run("base-1", 2, sessions=[{"started": "2099-01-01T00:00:00+00:00"}])])
+        assert (ahead.samples_per_minute, ahead.progress.answered) == (None, 2)
 
     @pytest.mark.parametrize(("session", "left"), [("earlier", 2 / 2), ("this", 1 / 3)])
-    def test_samples_that_failed_in_an_earlier_session_count_as_still_to_do(
-        self, a_run, session: str, left: float
-    ) -> None:
+    def test_samples_that_failed_in_an_earlier_session_count_as_still_to_do(self, a_run, session, left) -> None:
         """Of four samples two are answered in a minute and one has failed: minutes that are left."""
         path = a_run("base-0", 2, errors=1)
         started = json.loads((path / "run.json").read_text())["sessions"][-1]["started"]
@@ -278,13 +266,10 @@ class TestStatus:
             (run_status,) = read_status([path])
         assert run_status.left_s == pytest.approx(60 * left, rel=0.2)
 
-    def test_shows_that_only_errors_are_left_and_which_control_was_heard(self, a_run) -> None:
+    def test_status_shows_that_only_errors_are_left_and_which_audio_control_was_heard(self, a_run) -> None:
         (run_status,) = read_status([a_run("base-0", 3, errors=1, control={"kind": "silence", "seconds": 30.0})])
-        assert (run_status.state, run_status.setting, run_status.complete) == (
-            "done, but for errors",
-            "base-0 [30s silence]",
-            False,
-        )
+        shown = (run_status.state, run_status.setting, run_status.complete)
+        assert shown == ("done, but for errors", "base-0 [30s silence]", False)
 
     def test_a_run_with_a_held_lock_is_shown_as_running_and_status_takes_no_lock(self, a_run) -> None:
         path = a_run("base-0", 2)
@@ -333,16 +318,15 @@ class TestStatus:
         with RunFolder(path, {"method": "base-0"}) as folder:
             assert folder.done() == {"a", "b"}
 
-    @pytest.mark.parametrize(("records", "code"), [(4, 0), (3, 1)])
-    def test_exit_code_says_whether_all_runs_are_complete(self, a_run, tmp_path: Path, records: int, code: int) -> None:
-        a_run("base-0", 4)
-        a_run("frame-0.5-layer2", records)
-        exit_code, text = status(tmp_path)
-        assert exit_code == code
-        assert "4 of 4" in text
-        assert ("stopped" in text) == bool(code)
+    def test_the_exit_code_of_status_says_whether_all_runs_are_complete(self, a_run, tmp_path: Path) -> None:
+        code, text = status(tmp_path)
+        assert (code, "no run there" in text) == (2, True)
+        for name, records, wanted in (("base-0", 4, 0), ("frame-0.5-layer2", 3, 1)):
+            a_run(name, records)
+            code, text = status(tmp_path)
+            assert (code, "4 of 4" in text, "stopped" in text) == (wanted, True, wanted == 1)
 
-    def test_json_output_has_one_line_a_refresh(self, a_run, tmp_path: Path) -> None:
+    def test_json_output_of_status_has_one_line_a_refresh(self, a_run, tmp_path: Path) -> None:
         a_run("base-0", 4)
         code, text = status(tmp_path, "--json", "--watch", "--every", "0.1")
         lines = [json.loads(line) for line in text.splitlines()]
@@ -357,15 +341,6 @@ class TestStatus:
         assert code == 1
         assert "4 of 4" in text
         assert text.count("unreadable:") == 2
-
-    def test_a_folder_without_runs_gives_exit_code_2(self, tmp_path: Path) -> None:
-        code, text = status(tmp_path)
-        assert code == 2
-        assert "no run there" in text
-
-    def test_sessions_with_a_start_in_the_future_give_no_rate(self, a_run) -> None:
-        (run_status,) = read_status([a_run("base-0", 2, sessions=[{"started": "2099-01-01T00:00:00+00:00"}])])
-        assert (run_status.samples_per_minute, run_status.progress.answered) == (None, 2)
 
 
 @pytest.mark.parametrize(
@@ -389,5 +364,5 @@ def test_a_scorer_that_raises_leaves_the_progress_without_a_score(monkeypatch: p
     scorer = get_task("tau").scorer
     record = typed(a_record("a", **a_verdict("A", CLASSES, right=True)))
     monkeypatch.setattr(type(scorer), "sums", sums)
-    state = progress_of(scorer, [record], judged(scorer, [record]), 2, seed=1)
+    state = live.progress_of(scorer, [record], judged(scorer, [record]), 2, seed=1)
     assert (state.answered, state.score) == (1, None)

@@ -20,7 +20,7 @@ input()
 """
 
 
-def test_a_lock_is_held_by_another_process_until_killed(tmp_path: Path) -> None:
+def test_a_lock_held_by_another_process_is_free_once_that_process_is_killed(tmp_path: Path) -> None:
     file = tmp_path / "new" / "lock"
     assert is_held(file) is False
     command = [sys.executable, "-c", HOLDER, str(file)]
@@ -35,9 +35,7 @@ def test_a_lock_is_held_by_another_process_until_killed(tmp_path: Path) -> None:
     hold(file).close()
 
 
-def test_a_lock_is_acquired_though_its_file_was_removed_by_the_last_holder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lock_is_acquired_though_its_file_was_removed_by_the_last_holder(tmp_path: Path, monkeypatch) -> None:
     """A file that was opened before, and locked after, its holder removed it locks nobody out."""
     file, real = tmp_path / "lock", lock.fcntl.flock
     first = hold(file)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from builders import with_identity
+from builders import one_load, with_identity  # noqa: F401 (a fixture)
 
 from audiomarathon.compression.registry import get_method
 from audiomarathon.engine.environment import device_name
@@ -21,6 +21,9 @@ from audiomarathon.results.pairs import Pairs
 from audiomarathon.results.sweep_summary import read_outcome
 from audiomarathon.results.systems import read_systems
 from audiomarathon.settings import RunSettings
+
+pytestmark = pytest.mark.usefixtures("one_load")
+
 
 FIXTURE = Path(__file__).parent / "data" / "made_by_8983bac"
 METHODS = [("base", 0.0), ("frame", 0.5), ("snapkv", 0.5)]

@@ -118,9 +118,7 @@ def test_the_new_command_prints_the_commands_to_run_next(tmp_path: Path) -> None
         (("judge", "here"), "already exists"),
     ],
 )
-def test_the_new_command_refuses_invalid_names_and_overwrites_no_file(
-    tmp_path: Path, words: tuple[str, str], said: str
-) -> None:
+def test_the_new_command_refuses_invalid_names_and_overwrites_no_file(tmp_path, words, said) -> None:
     (tmp_path / "here").mkdir()
     done = CliRunner().invoke(app, ["new", *words, "--into", str(tmp_path)])
     assert done.exit_code == 2

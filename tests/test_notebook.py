@@ -58,11 +58,8 @@ def test_the_summaries_data_frame_has_one_row_per_run(results: Path) -> None:
 def test_the_records_data_frame_has_one_row_per_sample(results: Path) -> None:
     frame = load_runs(results).records
     assert len(frame) == 19
-    assert frame.groupby("setting")["own_score"].mean().to_dict() == {
-        "base-0": 1.0,
-        "dart-0.5-layer2": 0.5,
-        "random-0.5-layer2": 1.0,
-    }
+    scores = frame.groupby("setting")["own_score"].mean().to_dict()
+    assert scores == {"base-0": 1.0, "dart-0.5-layer2": 0.5, "random-0.5-layer2": 1.0}
 
 
 def test_load_runs_accepts_folders_lists_of_folders_and_results(results: Path) -> None:
@@ -73,7 +70,7 @@ def test_load_runs_accepts_folders_lists_of_folders_and_results(results: Path) -
     assert list(load_runs(finished[0]).summaries["method"]) == ["base"]
 
 
-def test_compare_runs_equals_the_compare_command(results: Path, tmp_path: Path) -> None:
+def test_the_table_of_compare_runs_equals_that_of_the_compare_command(results: Path, tmp_path: Path) -> None:
     succeed("compare", results, "--against", "dart-0.5-layer2", "-o", tmp_path / "table.csv")
     frame = compare_runs(results, "dart-0.5-layer2")
     assert frame.set_index("setting").loc["base-0", "difference"] == 0.5
@@ -92,25 +89,14 @@ def test_unknown_setting_names_and_invalid_run_sources_are_refused(results: Path
         load_runs(results / "nowhere")
 
 
-def test_data_frames_are_displayed_as_the_tables_of_the_commands(results: Path) -> None:
-    runs, compared = load_runs(results), compare_runs(results)
-    assert "0.500 [" in repr(runs)
-    assert "<small> [" in runs._repr_html_()
-    assert "against base-0" in repr(compared)
-    assert ">-0.500<" in compared._repr_html_()
-
-
-def test_a_column_added_to_a_data_frame_is_displayed(results: Path) -> None:
-    frame = load_runs(results).summaries
-    frame["mine"] = 7
-    assert "mine" in repr(frame)
-    assert "mine" in frame._repr_html_()
-    assert type(frame.query("n == 8")) is pd.DataFrame
-
-
-def test_a_data_frame_of_runs_can_be_pickled(results: Path) -> None:
-    frame = load_runs(results).summaries
+def test_data_frames_are_displayed_as_the_tables_of_the_commands_with_added_columns(results: Path) -> None:
+    frame, compared = load_runs(results).summaries, compare_runs(results)
+    assert ("0.500 [" in repr(frame), "<small> [" in frame._repr_html_()) == (True, True)
+    assert ("against base-0" in repr(compared), ">-0.500<" in compared._repr_html_()) == (True, True)
     pd.testing.assert_frame_equal(pd.DataFrame(pickle.loads(pickle.dumps(frame))), pd.DataFrame(frame))
+    frame["mine"] = 7
+    assert ("mine" in repr(frame), "mine" in frame._repr_html_()) == (True, True)
+    assert type(frame.query("n == 8")) is pd.DataFrame
 
 
 def test_html_markup_in_table_titles_and_notes_is_escaped() -> None:
@@ -133,7 +119,7 @@ def test_control_runs_and_failed_samples_have_rows_in_the_summaries(results: Pat
     assert (frame.loc["fast_v-0.5-layer2", "n"], frame.loc["fast_v-0.5-layer2", "expected"]) == (2, 3)
 
 
-def test_write_report_equals_the_report_command(results: Path, tmp_path: Path) -> None:
+def test_the_page_of_write_report_equals_that_of_the_report_command(results: Path, tmp_path: Path) -> None:
     written = write_report(results, tmp_path / "new" / "own.html", audio="none", spectrograms=False)
     succeed("report", results, "-o", tmp_path / "page.html", "--audio", "none", "--no-spectrograms")
     assert content_of(written.read_text()) == content_of((tmp_path / "page.html").read_text())
@@ -143,9 +129,7 @@ def test_write_report_equals_the_report_command(results: Path, tmp_path: Path) -
 
 @pytest.mark.long
 @pytest.mark.usefixtures("no_env")
-def test_the_code_snippet_of_the_catalogue_page_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_code_snippet_of_the_catalogue_page_runs(tmp_path: Path, monkeypatch, capsys) -> None:
     (snippet,) = re.findall(
         r"```python\n(.*?)```", (ROOT / "docs" / "catalogue.md").read_text(encoding="utf-8"), re.DOTALL
     )
@@ -172,10 +156,8 @@ def test_the_stored_notebook_was_executed_and_holds_no_local_path() -> None:
 def test_every_cell_of_the_example_notebook_runs(tmp_path: Path) -> None:
     nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
     pytest.importorskip("ipykernel")
-    notebook = nbformat.read(NOTEBOOK, as_version=4)
-    nbclient.NotebookClient(
-        notebook, timeout=300, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}
-    ).execute()
+    notebook, place = nbformat.read(NOTEBOOK, as_version=4), {"metadata": {"path": str(tmp_path)}}
+    nbclient.NotebookClient(notebook, timeout=300, kernel_name="python3", resources=place).execute()
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", ())]
     kinds = [kind for output in outputs for kind in output.get("data", ())]
     assert (kinds.count("text/html"), kinds.count("image/svg+xml")) == (5, 1)

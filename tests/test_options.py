@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import subprocess
 import sys
 from dataclasses import replace
@@ -28,13 +29,12 @@ def call(no_env, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.chdir(tmp_path)
     seen: list[tuple[RunSettings, dict[str, Any]]] = []
 
-    def evaluate(tasks: list[str], model: str | None, settings: RunSettings, ray: object, track: str) -> int:
+    def evaluate(tasks: list[str], model: str | None, settings: RunSettings, *_ray_and_track: object) -> int:
         seen.append((settings, {"tasks": tasks, "model": model}))
         return 0
 
     def run_sweep(tasks, model, settings, methods, ratios, *, ray, **more: Any) -> int:
-        given = {"tasks": tasks, "model": model, "methods": methods, "ratios": ratios, **more}
-        seen.append((settings, given))
+        seen.append((settings, {"tasks": tasks, "model": model, "methods": methods, "ratios": ratios, **more}))
         return 0
 
     monkeypatch.setattr(cli_run, "evaluate", evaluate)
@@ -44,8 +44,7 @@ def call(no_env, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
         seen.clear()
         result = CliRunner().invoke(app, list(map(str, arguments)), env=env)
         assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-        settings, given = seen[0] if seen else (None, {})
-        return result.exit_code, settings, given, result.stderr
+        return result.exit_code, *(seen[0] if seen else (None, {})), result.stderr
 
     return run
 
@@ -157,7 +156,7 @@ def test_a_config_is_not_saved_if_the_settings_are_invalid(call) -> None:
         ("? [1]\n: 2\n", "c.yaml: expected lines"),
         ("- tau\n", "c.yaml: expected lines .*sequence"),
         ("", "c.yaml: expected lines .*nothing"),
-        ("[" * 100_000, "c.yaml: .*nested too deeply"),
+        ("[" * 5_000, "c.yaml: .*nested too deeply"),
         ("config: other.yaml\n", "c.yaml, line 1: config: unknown key"),
         (None, "c.yaml: cannot be read: No such file"),
         (b"\xff\xfe\x00", "c.yaml.*cannot be read as YAML"),
@@ -184,7 +183,7 @@ def test_a_config_file_with_a_python_tag_runs_no_code(call) -> None:
 
 class TestHelp:
     @pytest.mark.parametrize("command", ["run", "sweep", "certify"])
-    def test_options_are_listed_under_their_groups(self, command: str) -> None:
+    def test_help_lists_options_under_their_groups(self, command: str) -> None:
         shown = CliRunner().invoke(app, [command, "--help"], terminal_width=80).stdout
         parts = re.split(r"(?m)^(\S.*):\n", shown.partition("Arguments:" if "Arguments:" in shown else "Options:")[2])
         groups = dict(zip(parts[1::2], parts[2::2], strict=True))
@@ -227,7 +226,9 @@ class TestCompletion:
             ("run tau --save-c", ["--save-config"]),
         ],
     )
-    def test_completes_names_of_tasks_models_methods_and_options(self, words: str, offered: list[str]) -> None:
+    def test_completion_completes_names_of_tasks_models_methods_and_options(
+        self, words: str, offered: list[str]
+    ) -> None:
         assert self.complete(words) == offered
 
     def test_completion_script_can_be_shown(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -249,44 +250,36 @@ class TestCompletion:
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("words", "told"),
     [
-        (["frobnicate"], "error: no such command 'frobnicate'; see audiomarathon --help"),
-        (["models", "list"], "error: no such command 'list'; see audiomarathon list models"),
-        (["tasks"], "error: no such command 'tasks'; see audiomarathon list tasks"),
-        (["compare", "x", "--at-latency", "fast"], "error: invalid value for '--at-latency': expected a number; see"),
-        (["report", "x", "--samples", "1.5"], "error: invalid value for '--samples': expected a whole number; see"),
-        (["attention", "plot", "x", "--layer", "-1"], "'--layer': expected a number greater than or equal to 0; see"),
-        (["run", "--layr", "2"], "see audiomarathon run --help"),
-        (["run", "tau", "--results", ""], "--results is empty; leave it out, or give a value"),
-        (["run", "tau", "--method", " "], "--method is empty"),
-        (["status", ""], "runs is empty"),
-        (["report", "x", "-o", ""], "--output/-o is empty"),
-        (["jasco", "import", "x.csv", "--model-name", "a\nb"], "allowed: one line of up to 200 characters"),
-        (["report", "x", "-o", "x.pdf"], "error: -o x.pdf: not allowed; allowed: a name that ends in .html"),
-        (["doctor", "--model", "embedded", "--seconds", "inf"], "--seconds inf: expected a finite number"),
-        (["sweep", "tau", "--plan", "--tflops", "-inf"], "--tflops -inf: expected a finite number"),
-        (["ruler", "x", "--gap", "nan"], "--gap nan: expected a finite number"),
+        ("frobnicate", "error: no such command 'frobnicate'; see audiomarathon --help"),
+        ("models list", "error: no such command 'list'; see audiomarathon list models"),
+        ("tasks", "error: no such command 'tasks'; see audiomarathon list tasks"),
+        ("compare x --at-latency fast", "error: invalid value for '--at-latency': expected a number; see"),
+        ("report x --samples 1.5", "error: invalid value for '--samples': expected a whole number; see"),
+        ("attention plot x --layer -1", "'--layer': expected a number greater than or equal to 0; see"),
+        ("run --layr 2", "see audiomarathon run --help"),
+        ("run tau --results ''", "--results is empty; leave it out, or give a value"),
+        ("run tau --method ' '", "--method is empty"),
+        ("status ''", "runs is empty"),
+        ("report x -o ''", "--output/-o is empty"),
+        ("jasco import x.csv --model-name 'a\nb'", "allowed: one line of up to 200 characters"),
+        ("report x -o x.pdf", "error: -o x.pdf: not allowed; allowed: a name that ends in .html"),
+        ("doctor --model embedded --seconds inf", "--seconds inf: expected a finite number"),
+        ("sweep tau --plan --tflops -inf", "--tflops -inf: expected a finite number"),
+        ("ruler x --gap nan", "--gap nan: expected a finite number"),
+        ("", "Usage: "),
+        ("experiment", "Usage: "),
     ],
 )
-def test_an_invalid_command_line_is_a_one_line_error(
-    given: list[str], told: str, monkeypatch: pytest.MonkeyPatch, capsys
+def test_an_invalid_command_line_is_a_one_line_error_and_a_group_alone_shows_its_help(
+    words: str, told: str, monkeypatch, capsys
 ) -> None:
-    monkeypatch.setattr(sys, "argv", ["audiomarathon", *given])
+    monkeypatch.setattr(sys, "argv", ["audiomarathon", *shlex.split(words)])
     with pytest.raises(SystemExit) as ended:
         main()
     err = capsys.readouterr().err
-    assert (ended.value.code, err.count("\n"), told in err) == (2, 1, True)
-
-
-@pytest.mark.parametrize("group", [[], ["experiment"]])
-def test_a_command_group_without_a_command_shows_its_help(
-    group: list[str], monkeypatch: pytest.MonkeyPatch, capsys
-) -> None:
-    monkeypatch.setattr(sys, "argv", ["audiomarathon", *group])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert (ended.value.code, capsys.readouterr().err[:7]) == (2, "Usage: ")
+    assert (ended.value.code, told in err, err.count("\n") == 1) == (2, True, told != "Usage: ")
 
 
 def test_no_source_file_imports_argparse() -> None:

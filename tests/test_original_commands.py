@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import json
 import os
 import re
 import runpy
@@ -19,6 +18,7 @@ from typing import Any
 import pytest
 import raw_corpora
 import task_folders
+from builders import lines_of
 from caption_folders import CAPTIONS, clotho_folder
 from lalm_folders import ROWS, mmau_pro_folder
 from test_jasco_files import a_file, stored
@@ -51,25 +51,20 @@ if sys.argv[1:3] != ["-P", "-c"]:
 
 
 def test_every_original_command_on_the_list_has_a_test_or_a_replacement() -> None:
-    assert {name: len(entries) for name, entries in ENTRIES.items()} == {
-        "AudioMarathon": 34,
-        "JASCO": 2,
-        "LALM_Bench": 17,
-        "X-ARES": 13,
-    }
+    counts = {name: len(entries) for name, entries in ENTRIES.items()}
+    assert counts == {"AudioMarathon": 34, "JASCO": 2, "LALM_Bench": 17, "X-ARES": 13}
     assert [entry for entry in COMMANDS if not {"runs", "replaced"} & {*entry}] == []
     assert {key for entry in COMMANDS for key in entry} == {"command", "runs", "folder", "leaves", "replaced"}
     assert [entry for entry in COMMANDS if (entry.get("runs") == "here") != ("folder" in entry)] == []
 
 
-@pytest.mark.parametrize(
-    "entry", [entry for entry in COMMANDS if "replaced" in entry], ids=lambda entry: entry["command"][:60]
-)
-def test_a_replaced_command_has_a_row_with_its_replacement_in_the_docs_table(entry: dict[str, str]) -> None:
-    (row,) = [line for line in PAGE.splitlines() if line.startswith(f"| `{entry['command']}` |")]
-    assert entry["replaced"] in row.removeprefix(f"| `{entry['command']}` |").replace("`", "")
-    for file in re.findall(r"-r (\S+)", entry["replaced"]):
-        assert any((folder / file).is_file() for folder in (ROOT, ROOT / "LALM_Bench"))
+def test_each_replaced_command_has_a_row_with_its_replacement_in_the_docs_table() -> None:
+    for entry in (entry for entry in COMMANDS if "replaced" in entry):
+        begin = f"| `{entry['command']}` |"
+        (row,) = [line for line in PAGE.splitlines() if line.startswith(begin)]
+        assert entry["replaced"] in row.removeprefix(begin).replace("`", "")
+        for file in re.findall(r"-r (\S+)", entry["replaced"]):
+            assert any((folder / file).is_file() for folder in (ROOT, ROOT / "LALM_Bench"))
 
 
 @pytest.mark.parametrize("entry", TESTED, ids=lambda entry: entry["command"][:60])
@@ -88,13 +83,13 @@ def test_the_test_named_for_an_original_command_exists_and_names_its_script(entr
 
 
 @pytest.fixture
-def noted(tmp_path: Path) -> Callable[[str, str], list[tuple[Path, dict[str, str], list[str]]]]:
+def noted(tmp_path: Path) -> Callable[[str, str], list[Any]]:
     """Runs lines in a folder of a copy of the repository's doors; returns the calls of Python that bash made."""
     (python := tmp_path / "bin" / "python").parent.mkdir()
     python.write_text(PYTHON)
     python.chmod(0o755)
 
-    def run(folder: str, lines: str) -> list[tuple[Path, dict[str, str], list[str]]]:
+    def run(folder: str, lines: str) -> list[Any]:
         for file in (ROOT / folder).rglob("*"):  # links, so that nothing is written into the repository
             if file.is_file() and "__pycache__" not in file.parts:
                 (link := tmp_path / "clone" / file.relative_to(ROOT)).parent.mkdir(parents=True, exist_ok=True)
@@ -103,20 +98,13 @@ def noted(tmp_path: Path) -> Callable[[str, str], list[tuple[Path, dict[str, str
         env |= {"PATH": f"{python.parent}:{env['PATH']}", "PYTHON": str(python), "CALLS": str(tmp_path / "calls")}
         script = f"set -e\ncd {shlex.quote(str(tmp_path / 'clone' / folder))}\n{lines}\n"
         subprocess.run(["bash", "-c", script], env=env, check=True)
-        calls = map(json.loads, (tmp_path / "calls").read_text().splitlines())
-        return [(Path(place), settings, arguments) for place, settings, arguments in calls]
+        return lines_of(tmp_path / "calls")
 
     return run
 
 
 @pytest.fixture
-def standing_in(
-    tmp_path: Path,
-    no_env: Callable[[str, str], None],
-    monkeypatch: pytest.MonkeyPatch,
-    family_checkpoint: Callable[[str], Path],
-    tiny_checkpoint: Path,
-) -> Callable[[str], None]:
+def standing_in(tmp_path: Path, no_env, monkeypatch, family_checkpoint, tiny_checkpoint) -> Callable[[str], None]:
     """Puts tiny data and weights where a folder's commands look for theirs."""
 
     def prepare(folder: str) -> None:
@@ -132,8 +120,9 @@ def standing_in(
         if folder in ("Phi4MM", "Qwen_2.5_Omni", "analyse_audio_duration"):
             task_folders.build_all(tmp_path / "data", ("gtzan", "had", "tau", "slue", "vesus", "race"))
         if folder == "Segment":
-            for task, place in (("gtzan", "GTZAN/genres"), ("had", "HAD/HAD_train"),
-                                ("tau", "TAU-urban-acoustic-scenes-2019-development")):  # fmt: skip
+            places = {"gtzan": "GTZAN/genres", "had": "HAD/HAD_train"}
+            places |= {"tau": "TAU-urban-acoustic-scenes-2019-development"}
+            for task, place in places.items():
                 monkeypatch.setattr(corpus_class(task), "seconds", (4, 4) if task == "gtzan" else (3, 5))
                 (clone / place).parent.mkdir(parents=True, exist_ok=True)
                 (raw,) = raw_corpora.MAKERS[task](tmp_path / task, raw_corpora.Noise())
@@ -179,11 +168,7 @@ LONG = ("Qwen_2.5_Omni", "LALM_Bench")  # whose doors other tests run too, with 
     "folder", [pytest.param(folder, marks=[pytest.mark.long] if folder in LONG else []) for folder in FOLDERS]
 )
 def test_original_commands_run_in_their_folder_and_write_their_results_there(
-    folder: str,
-    noted: Callable[[str, str], list[tuple[Path, dict[str, str], list[str]]]],
-    standing_in: Callable[[str], None],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    folder: str, noted, standing_in, tmp_path: Path, monkeypatch
 ) -> None:
     entries = [entry for entry in COMMANDS if entry.get("folder") == folder]
     typed = [entry.get("replaced", entry["command"]) for entry in entries]
@@ -191,7 +176,8 @@ def test_original_commands_run_in_their_folder_and_write_their_results_there(
     calls = noted(folder, "\n".join(line for line in typed if line != f"cd {folder}"))
     left = [entry["leaves"] for entry in entries if "leaves" in entry]
     assert len(calls) == len(left)
-    for (place, settings, arguments), path in zip(calls, left, strict=True):
+    for (where, settings, arguments), path in zip(calls, left, strict=True):
+        place = Path(where)
         monkeypatch.chdir(place)
         for file in place.glob(path):
             file.unlink()

@@ -60,9 +60,7 @@ def test_the_slurm_script_starts_a_ray_node_on_each_machine_and_stops_them(tmp_p
     ("env", "code", "message"),
     [({"SLURM_JOB_ID": ""}, 2, "error: not inside a Slurm job"), ({"BROKEN": "1"}, 1, "10.1.2.3:20041 has ended")],
 )
-def test_the_slurm_script_prints_the_reason_if_it_cannot_start(
-    tmp_path: Path, env: dict[str, str], code: int, message: str
-) -> None:
+def test_the_slurm_script_prints_the_reason_if_it_cannot_start(tmp_path, env, code, message) -> None:
     done = call(tmp_path, **env)
     assert done.returncode == code
     assert message in done.stderr

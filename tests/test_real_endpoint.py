@@ -39,9 +39,7 @@ def served(thinker: Path) -> Iterator[str]:
         yield address
 
 
-def test_replies_of_an_endpoint_equal_local_replies(
-    thinker: Path, served: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_replies_of_an_endpoint_equal_local_replies(thinker: Path, served: str, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setenv("OPENAI_BASE_URL", served)
     monkeypatch.setenv("OPENAI_API_KEY", "none")
     data = generate(tmp_path / "data", tasks=TASKS, limit=4, progress=False)

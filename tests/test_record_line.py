@@ -93,8 +93,8 @@ def test_a_valid_line_with_a_checksum_is_not_checked_field_by_field(monkeypatch:
     assert from_line(sealed({"schema": 2, **FULL})) == typed(FULL)
 
 
-def test_loaded_records_take_at_most_1_5_times_the_bytes_of_their_lines(tmp_path: Path) -> None:
-    """Texts and references are held once, and times are packed: records take at most 1.25 times the bytes on disk."""
+def test_loaded_records_take_at_most_1_25_times_the_bytes_of_their_lines(tmp_path: Path, monkeypatch) -> None:
+    """Texts and references are held once, and times are packed."""
     texts = ["a public square", "a street with cars", "a metro station", "a tram stop"]
     same = {"reference": {"answer": "A", "options": texts, "labels": texts}, "session": "2026-01-01T00:00:00+00:00 1"}
     same |= {
@@ -106,6 +106,8 @@ def test_loaded_records_take_at_most_1_5_times_the_bytes_of_their_lines(tmp_path
     lines = [to_line(typed(WHOLE | same | facts)) for facts in each]
     (tmp_path / "samples.jsonl").write_bytes(b"".join(lines))
     from_line(lines[0])  # compiles the decoder
+    known: dict[str, str] = {}  # Python's own may grow by megabytes here, by chance
+    monkeypatch.setattr("sys.intern", lambda text: known.setdefault(text, text))
     tracemalloc.start()
     records = read_records(tmp_path)
     _, peak = tracemalloc.get_traced_memory()
@@ -127,10 +129,10 @@ def test_the_times_of_a_record_are_held_packed_in_memory() -> None:
         assert held.get("of another version") is None
 
 
-@pytest.mark.parametrize("name", NEEDED)
-def test_a_flipped_bit_in_the_name_of_a_required_key_is_detected(name: str) -> None:
-    line = json.dumps(WHOLE).replace(f'"{name}"', f'"{name[:-1]}{chr(ord(name[-1]) ^ 1)}"', 1)
-    assert from_line(line.encode()) is None
+def test_a_flipped_bit_in_the_name_of_a_required_key_is_detected() -> None:
+    for name in NEEDED:
+        line = json.dumps(WHOLE).replace(f'"{name}"', f'"{name[:-1]}{chr(ord(name[-1]) ^ 1)}"', 1)
+        assert from_line(line.encode()) is None, name
 
 
 def test_any_flipped_bit_of_a_line_is_detected() -> None:

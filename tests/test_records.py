@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import errno
+import io
 import json
 import os
 import stat
 import sys
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from builders import a_failed_record, a_record, records_in, typed
@@ -18,6 +20,7 @@ from audiomarathon.files import Appending, append_line, write_json
 from audiomarathon.runs.folder import RunFolder, checkpoint_of, identity_hash, read_records, read_run, read_summary
 
 IDENTITY = {"method": "frame", "ratio": 0.5, "checkpoint": "abc"}
+BROKEN_DISK = OSError(errno.EIO, "Input/output error")
 
 
 def fill(path: Path, ids: str, identity: dict = IDENTITY) -> RunFolder:
@@ -40,13 +43,12 @@ class TestResume:
             folder.append(typed(a_record("c")))
         assert read_ids(tmp_path) == ["a", "b", "c"]
 
-    def test_failed_samples_are_retried_and_the_last_line_counts(self, tmp_path: Path) -> None:
-        with RunFolder(tmp_path, IDENTITY) as folder:
-            folder.write_run({})
-            folder.append(typed(a_failed_record("a")))
-        with RunFolder(tmp_path, IDENTITY) as folder:
-            assert folder.done() == set()
-            folder.append(typed(a_record("a", reply="B")))
+    def test_failed_samples_are_retried_and_the_last_line_of_a_sample_counts(self, tmp_path: Path) -> None:
+        for done, record in ((set(), a_failed_record("a")), (set(), a_record("a", reply="B"))):
+            with RunFolder(tmp_path, IDENTITY) as folder:
+                folder.write_run({})
+                assert folder.done() == done
+                folder.append(typed(record))
         with RunFolder(tmp_path, IDENTITY) as folder:
             assert folder.records["a"].reply == "B"
 
@@ -58,27 +60,20 @@ class TestResume:
         fill(tmp_path, "")
         assert read_ids(tmp_path) == ["a", "b"]
 
-    def test_an_unreadable_line_is_set_aside_in_a_file_and_not_lost(self, tmp_path: Path) -> None:
+    def test_unreadable_lines_are_set_aside_in_a_file_that_keeps_those_set_aside_earlier(self, tmp_path: Path) -> None:
         fill(tmp_path, "abc")
         file = tmp_path / "samples.jsonl"
         lines = file.read_bytes().splitlines(keepends=True)
         file.write_bytes(lines[0] + b"\x00garbage\xff\n" + b'{"id": "b", "error": null}\n' + lines[2])
-        with (
-            pytest.warns(UserWarning, match=r"\b2 .*lines set aside .*samples\.rejected"),
-            RunFolder(tmp_path, IDENTITY) as folder,
-        ):
-            assert folder.done() == {"a", "c"}
-        assert (tmp_path / "samples.rejected").read_bytes() == b"\x00garbage\xff\n" + b'{"id": "b", "error": null}\n'
+        with pytest.warns(UserWarning, match=r"\b2 .*lines set aside .*samples\.rejected"):
+            fill(tmp_path, "")
         assert read_ids(tmp_path) == ["a", "c"]
-
-    def test_lines_set_aside_earlier_are_kept(self, tmp_path: Path) -> None:
-        fill(tmp_path, "a")
-        for damaged in (b"one\n", b"two\n"):
-            with (tmp_path / "samples.jsonl").open("ab") as stream:
-                stream.write(damaged)
-            with pytest.warns(UserWarning, match="set aside"):
-                fill(tmp_path, "")
-        assert (tmp_path / "samples.rejected").read_bytes() == b"one\ntwo\n"
+        with file.open("ab") as stream:
+            stream.write(b"two\n")
+        with pytest.warns(UserWarning, match="set aside"):
+            fill(tmp_path, "")
+        rejected = b"\x00garbage\xff\n" + b'{"id": "b", "error": null}\n' + b"two\n"
+        assert (tmp_path / "samples.rejected").read_bytes() == rejected
 
     def test_records_that_do_not_fit_the_task_are_not_counted_and_are_set_aside(self, tmp_path: Path) -> None:
         fill(tmp_path, "ab")
@@ -92,7 +87,9 @@ class TestResume:
 
 
 class TestReading:
-    def test_leaves_out_unreadable_lines_and_changes_no_file(self, tmp_path: Path) -> None:
+    def test_reading_records_leaves_out_unreadable_lines_and_changes_no_file(self, tmp_path: Path) -> None:
+        with pytest.raises(RecordError, match=r"samples\.jsonl: .*No such file"):
+            read_records(tmp_path)
         fill(tmp_path, "abc")
         file = tmp_path / "samples.jsonl"
         content = b'{"no": "id"}\n\x00garbage\xff\n' + file.read_bytes()[:-3]
@@ -100,10 +97,6 @@ class TestReading:
         with pytest.warns(UserWarning, match=r"samples\.jsonl: 2 .*lines left out"):
             assert list(read_records(tmp_path)) == ["a", "b"]
         assert file.read_bytes() == content
-
-    def test_a_missing_records_file_is_an_error(self, tmp_path: Path) -> None:
-        with pytest.raises(RecordError, match=r"samples\.jsonl: .*No such file"):
-            read_records(tmp_path)
 
 
 def test_append_line_drops_an_incomplete_last_line(tmp_path: Path) -> None:
@@ -141,17 +134,6 @@ class Disk:
         return to
 
 
-def failing(times: int) -> Callable[[int], None]:
-    """A sync that fails so often, and then succeeds."""
-    errors = iter([OSError(errno.EIO, "Input/output error")] * times)
-
-    def fsync(_number: int) -> None:
-        for error in errors:
-            raise error
-
-    return fsync
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="a descriptor's path is read from /proc")
 class TestPowerCut:
     """Simulated: nothing is on the disk but what was there at the last fsync."""
@@ -165,7 +147,7 @@ class TestPowerCut:
         with RunFolder(disk.left(results.parent, to) / results.name / "tau" / "frame", IDENTITY) as again:
             return "".join(again.records)
 
-    def test_keeps_every_record_if_each_sample_takes_longer_than_the_sync_interval(
+    def test_a_power_cut_keeps_every_record_if_each_sample_takes_longer_than_the_sync_interval(
         self, disk: Disk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("audiomarathon.files.SYNC_SECONDS", 0)  # as if each had taken longer
@@ -178,63 +160,56 @@ class TestPowerCut:
                 assert self.held(disk, results, tmp_path.with_name(f"cut{number}")) == "abc"[:number]
         assert read_run(tmp_path.with_name("cut1") / "results" / "tau" / "frame")["task"] == "tau"
 
-    def test_keeps_all_records_of_a_finished_run_of_fast_samples(
-        self, disk: Disk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_power_cut_keeps_all_records_of_a_finished_run_of_fast_samples(self, disk, tmp_path, monkeypatch) -> None:
         """Records of fast samples are synced together."""
         monkeypatch.setattr("audiomarathon.files.SYNC_SECONDS", 1e9)
         fill(tmp_path / "results" / "tau" / "frame", "abcdefgh")
         assert disk.syncs == 3  # run.json, the first record, the end
         assert self.held(disk, tmp_path / "results", tmp_path.with_name("cut")) == "abcdefgh"
 
-    @pytest.mark.parametrize(("ids", "times"), [("", 99), ("ab", 99), ("a", 1)])
+    @pytest.mark.parametrize(("ids", "failures"), [("", 99), ("ab", 99), ("a", 1)])
     def test_a_failed_sync_is_a_one_line_error_at_the_latest_when_the_run_ends(
-        self, ids: str, times: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self, ids: str, failures: int, tmp_path: Path, monkeypatch
     ) -> None:
         """The system tells an error once: a later sync of the same file succeeds, though a record is lost."""
         fill(tmp_path, "x")
-        monkeypatch.setattr("os.fsync", failing(times))
+        monkeypatch.setattr("os.fsync", Mock(side_effect=[BROKEN_DISK] * failures + [None] * 99))
         refused = pytest.raises(RecordError, match=r"samples\.jsonl: cannot be written: Input/output error")
         with refused, RunFolder(tmp_path, IDENTITY) as folder:
             for id_ in ids:
                 folder.append(typed(a_record(id_)))
 
-    def test_an_error_of_a_background_sync_is_reported_before_the_next_sync(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_an_error_of_a_background_sync_is_reported_before_the_next_sync(self, tmp_path: Path, monkeypatch) -> None:
         monkeypatch.setattr("audiomarathon.files.SYNC_SECONDS", 0)
         growing = Appending(tmp_path / "lines")
-        monkeypatch.setattr("os.fsync", failing(1))
+        monkeypatch.setattr("os.fsync", Mock(side_effect=[BROKEN_DISK, None]))
         growing.add(b"a\n")
         growing._threads.submit(int).result()  # the sync has ended
         with pytest.raises(OSError, match="Input/output error"):
             growing.add(b"b\n")
 
-    def test_records_are_written_on_a_file_system_without_fsync(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        def knows_none(number: int) -> None:
-            raise OSError(errno.EINVAL, "Invalid argument")
-
-        monkeypatch.setattr("os.fsync", knows_none)
+    def test_records_are_written_on_a_file_system_without_fsync(self, tmp_path: Path, monkeypatch) -> None:
+        monkeypatch.setattr("os.fsync", Mock(side_effect=OSError(errno.EINVAL, "Invalid argument")))
         fill(tmp_path, "ab")
         assert read_ids(tmp_path) == ["a", "b"]
 
 
 class TestIdentity:
-    def test_a_folder_of_another_run_is_refused_and_the_differing_field_is_named(self, tmp_path: Path) -> None:
-        fill(tmp_path, "a")
-        with pytest.raises(RecordError, match=r"another run .*ratio: 0\.5 there, 0\.7 now"):
-            fill(tmp_path, "b", {**IDENTITY, "ratio": 0.7})
+    @pytest.mark.parametrize(
+        ("there", "now", "difference"),
+        [
+            (IDENTITY, IDENTITY | {"ratio": 0.7}, r"ratio: 0\.5 there, 0\.7 now"),
+            (IDENTITY, IDENTITY | {"control": {"kind": "silence"}}, "control"),
+            (IDENTITY | {"control": {"kind": "silence"}}, IDENTITY, "control"),
+        ],
+    )
+    def test_a_folder_of_another_run_is_refused_and_the_differing_field_is_named(
+        self, tmp_path: Path, there: dict, now: dict, difference: str
+    ) -> None:
+        fill(tmp_path, "a", there)
+        with pytest.raises(RecordError, match=rf"another run .*{difference}"):
+            fill(tmp_path, "b", now)
         assert read_ids(tmp_path) == ["a"]
-
-    @pytest.mark.parametrize("swapped", [False, True])
-    def test_a_field_present_in_only_one_identity_makes_two_runs_differ(self, tmp_path: Path, swapped: bool) -> None:
-        plain, control = IDENTITY, {**IDENTITY, "control": {"kind": "silence"}}
-        first, second = (control, plain) if swapped else (plain, control)
-        fill(tmp_path, "a", first)
-        with pytest.raises(RecordError, match=r"another run .*control"):
-            fill(tmp_path, "b", second)
 
     def test_other_fields_of_run_json_cannot_replace_the_identity(self, tmp_path: Path) -> None:
         with RunFolder(tmp_path, IDENTITY) as folder:
@@ -258,36 +233,34 @@ class TestIdentity:
         fill(tmp_path, "a", {**IDENTITY, "ratio": 0.7})
         assert read_ids(tmp_path) == ["a"]
 
-    def test_records_without_an_identity_are_refused(self, tmp_path: Path) -> None:
-        (tmp_path / "samples.jsonl").write_text('{"id": "a"}\n')
-        with pytest.raises(RecordError, match=r"no run\.json"):
-            fill(tmp_path, "")
-
-    def test_a_broken_run_json_is_an_error_that_names_the_file(self, tmp_path: Path) -> None:
+    @pytest.mark.parametrize(("content", "message"), [(None, r"no run\.json"), ("{", r"run\.json: cannot be read")])
+    def test_records_without_a_readable_run_json_are_refused(self, tmp_path: Path, content, message: str) -> None:
         fill(tmp_path, "a")
-        (tmp_path / "run.json").write_text("{")
-        with pytest.raises(RecordError, match=r"run\.json: cannot be read"):
+        (tmp_path / "run.json").unlink()
+        if content:
+            (tmp_path / "run.json").write_text(content)
+        with pytest.raises(RecordError, match=message):
             fill(tmp_path, "")
 
-    @pytest.mark.parametrize("interval", [[0.1], [0.1, 0.2, 0.3], ["low", "high"], {"low": 0.1}])
-    def test_an_interval_in_a_summary_must_be_two_numbers(self, tmp_path: Path, interval: object) -> None:
+    def test_an_interval_in_a_summary_must_be_two_numbers(self, tmp_path: Path) -> None:
         write_json(tmp_path / "summary.json", {"intervals": {"score": [0.1, 0.2], "wer": None}})
         assert read_summary(tmp_path)["intervals"]["score"] == [0.1, 0.2]
-        write_json(tmp_path / "summary.json", {"intervals": {"score": interval}})
-        with pytest.raises(RecordError, match="'intervals'"):
-            read_summary(tmp_path)
+        for interval in ([0.1], [0.1, 0.2, 0.3], ["low", "high"], {"low": 0.1}):
+            write_json(tmp_path / "summary.json", {"intervals": {"score": interval}})
+            with pytest.raises(RecordError, match="'intervals'"):
+                read_summary(tmp_path)
 
     @pytest.mark.parametrize(
-        ("facts", "name"),
+        ("path", "name"),
         [
-            ({"checkpoint": "/m/tiny"}, "tiny"),
-            ({"checkpoint": "/m/tiny", "checkpoint_name": "tiny-30s"}, "tiny-30s"),
-            ({"checkpoint": "/hub/models--Qwen--Qwen2.5-Omni-3B/snapshots/0123abc"}, "Qwen2.5-Omni-3B"),
-            ({"checkpoint": "/lib/audiomarathon/embedded/checkpoint"}, "embedded"),
+            ("/m/tiny", "tiny"),
+            ("/hub/models--Qwen--Qwen2.5-Omni-3B/snapshots/0123abc", "Qwen2.5-Omni-3B"),
+            ("/lib/audiomarathon/embedded/checkpoint", "embedded"),
         ],
     )
-    def test_the_checkpoint_name_is_derived_from_its_path_or_hub_name(self, facts: dict[str, str], name: str) -> None:
-        assert checkpoint_of(facts) == name
+    def test_the_checkpoint_name_is_given_or_derived_from_its_path_or_hub_name(self, path: str, name: str) -> None:
+        assert checkpoint_of({"checkpoint": path}) == name
+        assert checkpoint_of({"checkpoint": path, "checkpoint_name": "tiny-30s"}) == "tiny-30s"
 
 
 class TestLock:
@@ -298,24 +271,17 @@ class TestLock:
 
 
 class TestFullDisk:
-    def test_loses_no_earlier_record_and_leaves_no_half_written_line(self, tmp_path: Path) -> None:
+    def test_a_full_disk_loses_no_earlier_record_and_leaves_no_half_written_line(self, tmp_path: Path) -> None:
+        class Full(io.FileIO):
+            def write(self, text: Any) -> int:
+                super().write(text[: len(text) // 2])
+                raise OSError(errno.ENOSPC, "No space left on device")
+
         with RunFolder(tmp_path, IDENTITY) as folder:
             folder.write_run({})
             folder.append(typed(a_record("a")))
-            real = folder._file._stream
-
-            class Full:
-                fileno, closed = real.fileno, property(lambda _: real.closed)
-
-                def write(self, text: bytes) -> None:
-                    real.write(text[: len(text) // 2])
-                    real.flush()
-                    raise OSError(errno.ENOSPC, "No space left on device")
-
-                def close(self) -> None:
-                    real.close()
-
-            folder._file._stream = Full()
+            folder._file._stream.close()
+            folder._file._stream = Full(tmp_path / "samples.jsonl", "ab")
             with pytest.raises(RecordError, match=r"No space left on device.*safe .*\b1 record"):
                 folder.append(typed(a_record("b")))
         assert read_ids(tmp_path) == ["a"]
@@ -333,16 +299,10 @@ class TestFullDisk:
             with pytest.raises(RecordError, match="No space left"):
                 folder.append(typed(a_record("a")))
 
-    def test_json_files_are_replaced_completely_or_not_at_all(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_json_files_are_replaced_completely_or_not_at_all(self, tmp_path: Path, monkeypatch) -> None:
         file = tmp_path / "summary.json"
         write_json(file, {"n": 1})
-
-        def fail(*_args, **_kwargs) -> None:
-            raise OSError(errno.ENOSPC, "No space left on device")
-
-        monkeypatch.setattr(Path, "replace", fail)
+        monkeypatch.setattr(Path, "replace", Mock(side_effect=OSError(errno.ENOSPC, "No space left on device")))
         with pytest.raises(RecordError, match="No space left"):
             write_json(file, {"n": 2})
         assert json.loads(file.read_text()) == {"n": 1}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -88,11 +88,6 @@ ODD: dict[str, Any] = {
 }
 
 
-def odd(hook: str, answer: str) -> Wing:
-    """Return a wing one of whose hooks answers what it must not."""
-    return type("Odd", (Wing,), {"key": "odd", hook: ODD[answer]})()
-
-
 def whistle() -> None:
     """Whistle a tune."""
     print("tweet")  # noqa: T201
@@ -116,44 +111,32 @@ def of_app(*arguments: str) -> Any:
 
 
 class TestThirdParty:
-    def test_commands_of_an_extension_appear_in_the_help_under_its_heading(
-        self, plug_in: Callable[[str], None]
-    ) -> None:
+    def test_commands_and_tasks_of_an_extension_are_found_like_built_in_ones(self, plug_in) -> None:
         plug_in("Birds")
         text = of_app("--help").output
         assert "whistle" in text[text.index("Birds:") :]
         assert "tweet" in of_app("whistle").output
-
-    def test_tasks_of_an_extension_are_found_like_built_in_tasks(self, plug_in: Callable[[str], None]) -> None:
-        plug_in("Birds")
         assert get_task("birds/song").title == Tau.title
 
-    def test_the_report_section_of_an_extension_is_on_the_report_page(
-        self, plug_in: Callable[[str], None], tmp_path: Path
-    ) -> None:
-        finished(a_run(tmp_path, "base-0", [True] * 3))
-        plug_in("Birds")
-        assert "What the birds sing" in [section.heading for section in sections(PageData(read_systems([tmp_path])))]
-
-    def test_tables_of_an_extension_are_written_to_the_figures_folder(
-        self, plug_in: Callable[[str], None], tmp_path: Path
+    def test_the_section_and_tables_of_an_extension_are_in_the_report_and_its_folder(
+        self, plug_in, tmp_path: Path
     ) -> None:
         pytest.importorskip("vl_convert")
         finished(a_run(tmp_path / "runs", "base-0", [True] * 3), score=1.0)
         plug_in("Birds")
-        write_paper(PageData(read_systems([tmp_path / "runs"])), tmp_path / "out")
+        data = PageData(read_systems([tmp_path / "runs"]))
+        assert "What the birds sing" in [section.heading for section in sections(data)]
+        write_paper(data, tmp_path / "out")
         assert "tau" in (tmp_path / "out" / "birds-1.md").read_text()
 
-    def test_an_extension_that_fails_is_left_out_with_a_warning(self, plug_in: Callable[[str], None]) -> None:
+    def test_an_extension_that_fails_is_left_out_with_a_warning(self, plug_in) -> None:
         plug_in("Deaf")
         with pytest.warns(UserWarning, match="deaf.*no ears"):
             text = of_app("--help").output
         assert "whistle" not in text
         assert "compare" in text
 
-    def test_an_extension_command_whose_name_is_taken_is_left_out_with_a_warning(
-        self, plug_in: Callable[[str], None]
-    ) -> None:
+    def test_an_extension_command_whose_name_is_taken_is_left_out_with_a_warning(self, plug_in) -> None:
         plug_in("Thief")
         with pytest.warns(UserWarning, match="the name is taken"):
             text = of_app("--help").output
@@ -166,21 +149,18 @@ class TestThirdParty:
         "hook", ["benchmarks", "task", "commands", "importers", "exporters", "templates", "sections", "tables"]
     )
     def test_an_extension_whose_hook_returns_an_odd_value_is_left_out_with_a_warning(
-        self, hook: str, answer: str, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
+        self, hook: str, answer: str, monkeypatch, recwarn
     ) -> None:
         if (hook, answer) == ("task", "none"):
             return  # no such task
-        monkeypatch.setattr(wing, "plugins", lambda *_given: [odd(hook, answer)])
+        monkeypatch.setattr(
+            wing, "plugins", lambda *_given: [type("Odd", (Wing,), {"key": "odd", hook: ODD[answer]})()]
+        )
         given = {"task": ("x",), "sections": (PageData([]),), "tables": ([],)}.get(hook, ())
-        known = len(wing.built_in())
+        assert wing.built_in()
         monkeypatch.setattr(wing, "built_in", lambda: ())
-        assert known
         assert wing.asked(lambda plugged: getattr(plugged, hook)(*given)) == []
         assert f"'odd': {hook}()" in str(recwarn.pop(UserWarning).message)
-
-
-def names_in(file: Path) -> Iterator[ast.AST]:
-    yield from ast.walk(ast.parse(file.read_text("utf-8")))
 
 
 def name_of(file: Path) -> str:
@@ -191,26 +171,22 @@ def test_only_registry_modules_import_project_modules_by_name() -> None:
     importers = {
         name_of(file)
         for file in SOURCE.rglob("*.py")
-        for node in names_in(file)
+        if "import" in (text := file.read_text("utf-8")) and ("import_module" in text or "__import__" in text)
+        for node in ast.walk(ast.parse(text))
         if getattr(node, "id", getattr(node, "attr", "")) in ("import_module", "__import__")
     }
     assert importers == {*REGISTRIES, *FOREIGN}
 
 
-@pytest.mark.parametrize("file", CORE, ids=name_of)
-def test_the_core_code_never_checks_for_a_task_or_scorer_class_of_an_extension(file: Path) -> None:
+def test_the_core_code_checks_for_no_class_and_names_no_module_of_an_extension() -> None:
     """A core that asked whether a task is of some kind would know its wing."""
-    kinds = [
-        name.id
-        for node in names_in(file)
-        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "isinstance"
-        for name in ast.walk(node.args[1])
-        if isinstance(name, ast.Name) and name.id.endswith(("Task", "Scorer", "Judged", "Choice", "Problem", "Encoded"))
-    ]
-    assert {*kinds} <= {"Task", "Scorer"}
-
-
-@pytest.mark.parametrize("file", [file for file in CORE if name_of(file) != "__init__"], ids=name_of)
-def test_the_core_code_names_no_module_of_a_built_in_extension(file: Path) -> None:
-    texts = [node.value for node in names_in(file) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
-    assert not [text for text in texts if "audiomarathon.wings." in text]
+    kinds, modules = set[str](), set[str]()
+    for file in CORE:
+        for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "isinstance":
+                kinds |= {name.id for name in ast.walk(node.args[1]) if isinstance(name, ast.Name)}
+            elif isinstance(node, ast.Constant) and "audiomarathon.wings." in str(node.value):
+                modules.add(name_of(file))
+    ends = ("Task", "Scorer", "Judged", "Choice", "Problem", "Encoded")
+    assert {kind for kind in kinds if kind.endswith(ends)} <= {"Task", "Scorer"}
+    assert modules <= {"__init__"}

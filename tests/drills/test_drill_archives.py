@@ -109,9 +109,7 @@ def test_an_archive_bomb_is_refused_in_one_line(name: str, tmp_path: Path, tell)
 
 
 @pytest.mark.parametrize("name", [*METHODS, *PACKERS])
-def test_an_archive_with_flipped_bits_is_unpacked_completely_or_refused(
-    name: str, source: Path, tmp_path: Path, times, tell
-) -> None:
+def test_an_archive_with_flipped_bits_is_unpacked_completely_or_refused(name, source, tmp_path, times, tell) -> None:
     """An archive is whole, or it is refused in one line; plain tar has no checksum of its content."""
     taken = archive_of(source, name, tmp_path / "archive")
     whole, expected, refused = taken.read_bytes(), tree(source), 0

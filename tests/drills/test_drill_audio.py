@@ -35,15 +35,15 @@ _MAY_BE_SILENT = {"not audio", "1 Hz", "absurd fields"}
 
 def fate(path: Path, kind: str) -> str:
     """Probe and decode; return what became of it, or fail."""
-    refused = None
+    reason = ""
     try:
         with no_hang():
             wave = audio.decode(path, 16_000)
     except AudioError as error:
-        refused = error
-    if refused is not None:
-        assert "\n" not in str(refused)
-        assert len(refused.reason) < 500
+        reason = error.reason
+    if reason:
+        assert "\n" not in reason
+        assert len(reason) < 500
         return "error with its reason"
     assert wave.dtype == np.float32
     assert len(wave)
@@ -58,9 +58,9 @@ def fate(path: Path, kind: str) -> str:
     return "clean decode"
 
 
-def test_decode_and_probe_neither_hang_nor_crash_on_bad_clips(tmp_path: Path, times, tell) -> None:
+def test_decoding_and_probing_bad_clips_neither_hangs_nor_crashes(tmp_path: Path, times, tell) -> None:
     fates = Counter()
-    for kind, path in [*bad_clips.write_all(tmp_path / "a", times(1000, 20_000)), *bad_clips.write_odd(tmp_path / "b")]:
+    for kind, path in [*bad_clips.write_all(tmp_path / "a", times(500, 20_000)), *bad_clips.write_odd(tmp_path / "b")]:
         fates[kind, fate(path, kind)] += 1
         with no_hang(), suppress(AudioError):
             audio.probe(path)
@@ -71,7 +71,7 @@ def test_decode_and_probe_neither_hang_nor_crash_on_bad_clips(tmp_path: Path, ti
 
 
 def test_a_run_over_bad_clips_writes_one_record_or_error_record_per_sample(tmp_path: Path, times, tell) -> None:
-    clips = [path for _, path in bad_clips.write_all(tmp_path / "clips", times(1000, 5000), seed=1)]
+    clips = [path for _, path in bad_clips.write_all(tmp_path / "clips", times(300, 5000), seed=1)]
     labels = ("bus", "tram")
     samples = tuple(Sample(path.name, (path,), "Which?", "A", path.name, labels, labels) for path in clips)
     with RunFolder(tmp_path / "run", {}) as folder:
@@ -92,7 +92,7 @@ def test_a_clip_replaced_during_a_run_is_never_recorded_under_its_old_hash(tmp_p
         soundfile.write(path, np.full(16_000, level), 16_000, subtype="PCM_16")
         return path
 
-    clips = [write(tmp_path / f"{number}.wav", 0.25) for number in range(times(60, 1000))]
+    clips = [write(tmp_path / f"{number}.wav", 0.25) for number in range(times(40, 1000))]
     samples = tuple(Sample(clip.name, (clip,), "Which?", "A", clip.name, labels, labels) for clip in clips)
     plan = Plan(IdTask(), samples, 8, batch_size=2, clips=clip_hashes(samples))
     begun, over = threading.Event(), threading.Event()
@@ -137,7 +137,7 @@ def test_data_verify_reports_a_problem_for_every_bad_clip(tmp_path: Path, deep: 
     folder = task_folders.build_tau(tmp_path / "TAU")
     file = folder / "acoustic_scene_task_meta.json"
     (row, *_), rows, clean = json.loads(file.read_text()), [], 0
-    for kind, path in bad_clips.write_all(folder / "concatenated_resampled", times(240, 3000), seed=2):
+    for kind, path in bad_clips.write_all(folder / "concatenated_resampled", times(120, 3000), seed=2):
         rows.append({**row, "path": path.name})
         if deep:
             clean += fate(path, kind) == "clean decode"

@@ -6,10 +6,11 @@ import json
 import os
 import random
 import resource
+import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from typing import Any
 import killed_sweep
 import pytest
 import task_folders
-from builders import lines_of, steady
+from builders import lines_of, one_load, steady  # noqa: F401 (a fixture)
 from hanging import no_hang
 
 from audiomarathon.errors import AudioMarathonError, RecordError
@@ -25,7 +26,7 @@ from audiomarathon.results.status import read_status
 from audiomarathon.runs.folder import RunFolder, read_records
 from audiomarathon.runs.record_line import from_line
 
-SETTINGS = ("base-0", "frame-0.5-layer2", "random-0.5-layer2")
+pytestmark = pytest.mark.usefixtures("one_load")
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +86,7 @@ def disturbed(what: str, count: int, data: Path, model: Path, results: Path) -> 
 
 
 @pytest.mark.long
-def test_a_sweep_killed_at_random_moments_resumes_to_the_same_records(
+def test_a_sweep_killed_at_random_moments_resumes_to_the_records_of_an_undisturbed_sweep(
     whole, said, data: Path, tiny_checkpoint: Path, tmp_path: Path, times, tell
 ) -> None:
     count = times(8, 200)
@@ -95,9 +96,7 @@ def test_a_sweep_killed_at_random_moments_resumes_to_the_same_records(
         assert but_for_sharing(on_record(tmp_path / str(n))) == but_for_sharing(whole)
         assert verdicts_on(tmp_path / str(n)) == said
     assert not list(tmp_path.rglob("*.new"))
-    tell(
-        f"{count} kills -9 of {outcome['rounds']} sweeps, each run to its end: all {len(whole)} records as undisturbed"
-    )
+    tell(f"{count} kills -9 of {outcome['rounds']} sweeps, each run to its end: all {len(whole)} records as before")
 
 
 def but_for_sharing(records: dict[str, Any]) -> dict[str, Any]:
@@ -113,69 +112,59 @@ def test_concurrent_sweeps_of_one_folder_record_each_sample_once(
     assert outcome["codes"][-1] == 0
     assert (on_record(results), verdicts_on(results)) == (whole, said)
     assert json.loads((results / "summary.json").read_text())["complete"] is True
-    tell(
-        f"{len(outcome['codes']) - 1} at once ended with {outcome['codes'][:-1]}, then one: "
-        f"each record once, none mixed"
-    )
+    tell(f"{len(outcome['codes']) - 1} at once ended with {outcome['codes'][:-1]}: each record once, none mixed")
 
 
 @contextmanager
-def small_disk(path: Path, kilobytes: int) -> Iterator[None]:
-    """Make a path a disk of its own; skip where mounting is not allowed."""
+def small_disk(path: Path, kilobytes: int) -> Iterator[Callable[[], object]]:
+    """Make a path a disk of its own, which the callable enlarges; skip where mounting is not allowed."""
     path.mkdir()
-    made = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"size={kilobytes}k", "tmpfs", str(path)], capture_output=True, check=False
-    )
-    if made.returncode:
+    command = ["mount", "-t", "tmpfs", "-o", f"size={kilobytes}k", "tmpfs", str(path)]
+    if subprocess.run(command, capture_output=True, check=False).returncode:
         pytest.skip("mounting a file system is not allowed here")
     try:
-        yield
+        yield lambda: subprocess.run(["mount", "-o", "remount,size=8m", str(path)], check=True)
     finally:
         subprocess.run(["umount", "-l", str(path)], check=True)
 
 
 @contextmanager
-def small_files(_path: Path, kilobytes: int) -> Iterator[None]:
-    """Let no file grow beyond a size."""
+def small_files(_path: Path, kilobytes: int) -> Iterator[Callable[[], object]]:
+    """Let no file grow beyond a size, until the callable is called."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1024 * kilobytes, before[1]))
     try:
-        yield
+        yield lambda: resource.setrlimit(resource.RLIMIT_FSIZE, before)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-@pytest.mark.parametrize("kilobytes", [32, *(pytest.param(size, marks=pytest.mark.long) for size in (4, 24, 60))])
+@pytest.mark.parametrize(
+    ("limited", "kilobytes"),
+    [
+        (small_disk, 32),
+        (small_files, 2),
+        *(pytest.param(small_disk, size, marks=pytest.mark.long) for size in (4, 24, 60)),
+        *(pytest.param(small_files, size, marks=pytest.mark.long) for size in (0, 6)),
+    ],
+)
 def test_a_sweep_keeps_its_records_on_a_full_disk_and_resumes(
-    whole, said, kilobytes: int, data: Path, tiny_checkpoint: Path, tmp_path: Path, tell
+    whole, said, limited, kilobytes: int, data: Path, tiny_checkpoint: Path, tmp_path: Path, tell
 ) -> None:
-    disk, model = tmp_path / "disk", str(tiny_checkpoint)
-    with small_disk(disk, kilobytes):
+    disk = tmp_path / "disk"
+    given = (str(data), str(tiny_checkpoint), str(disk / "out"))
+    with limited(disk, kilobytes) as enlarge:
         with suppress(AudioMarathonError):  # where not even the summary can be written
-            assert killed_sweep.go(str(data), model, str(disk / "out"), logs=disk / "logs") == 1
+            assert killed_sweep.go(*given, logs=disk / "logs") == 1
         for file in disk.rglob("samples.jsonl"):
             assert file.read_bytes()[-1:] in (b"\n", b"")
         survived = on_record(disk)
         assert survived.items() <= whole.items()
         assert verdicts_on(disk).items() <= said.items()
-        subprocess.run(["mount", "-o", "remount,size=8m", str(disk)], check=True)
-        assert killed_sweep.go(str(data), model, str(disk / "out"), logs=disk / "logs") == 0
+        enlarge()
+        assert killed_sweep.go(*given, logs=disk / "logs") == 0
         assert (on_record(disk), verdicts_on(disk)) == (whole, said)
     tell(f"{kilobytes} kB: {len(survived)} of {len(whole)} records before it was full, all kept; the rest after")
-
-
-@pytest.mark.parametrize("kilobytes", [2, *(pytest.param(size, marks=pytest.mark.long) for size in (0, 6))])
-def test_a_sweep_keeps_its_records_at_the_file_size_limit_and_resumes(
-    whole, said, kilobytes: int, data: Path, tiny_checkpoint: Path, tmp_path: Path, tell
-) -> None:
-    with small_files(tmp_path, kilobytes), suppress(AudioMarathonError):
-        assert killed_sweep.go(str(data), str(tiny_checkpoint), str(tmp_path)) == 1
-    survived = on_record(tmp_path)
-    assert survived.items() <= whole.items()
-    assert verdicts_on(tmp_path).items() <= said.items()
-    assert killed_sweep.go(str(data), str(tiny_checkpoint), str(tmp_path)) == 0
-    assert (on_record(tmp_path), verdicts_on(tmp_path)) == (whole, said)
-    tell(f"{kilobytes} kB a file: {len(survived)} of {len(whole)} records before it was full, all kept; the rest after")
 
 
 @pytest.mark.long
@@ -220,10 +209,10 @@ def damage(content: bytes, chance: random.Random) -> bytes:
 
 
 def test_damage_to_a_samples_file_loses_only_the_damaged_lines(
-    whole, said, data: Path, tiny_checkpoint: Path, tmp_path: Path, times, tell
+    undisturbed: Path, whole, said, data: Path, tiny_checkpoint: Path, tmp_path: Path, times, tell
 ) -> None:
-    assert killed_sweep.go(str(data), str(tiny_checkpoint), str(tmp_path)) == 0
-    chance, count, undetected = random.Random(1), times(150, 20_000), 0
+    shutil.copytree(undisturbed, tmp_path, dirs_exist_ok=True)
+    chance, count, undetected = random.Random(1), times(80, 20_000), 0
     folder = tmp_path / "tau" / tiny_checkpoint.name / "base-0"
     facts, file = json.loads((folder / "run.json").read_text()), folder / "samples.jsonl"
     content = file.read_bytes()

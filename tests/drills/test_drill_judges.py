@@ -16,7 +16,7 @@ from audiomarathon.runs.folder import read_records
 
 
 def test_a_judge_command_killed_at_random_repeats_only_requests_in_flight(tmp_path: Path, times, tell) -> None:
-    kills, count = times(10, 200), times(60, 600)
+    kills, count = times(6, 200), times(40, 600)
     folder, cache = replies_to(tmp_path / "run", [f"reply {place}" for place in range(count)]), tmp_path / "cache"
     cache.mkdir()
     script = Path(__file__).parent.parent / "killed_judge.py"

@@ -22,7 +22,7 @@ from audiomarathon.records import Record
 from audiomarathon.runs.folder import RunFolder
 
 #: Characters of a long reply: a megabyte in `make drills`.
-MUCH = 1_000_000 if os.environ.get("AUDIOMARATHON_DRILLS") == "long" else 200_000
+MUCH = 1_000_000 if os.environ.get("AUDIOMARATHON_DRILLS") == "long" else 60_000
 HOSTILE = {
     "html": "<script>alert(1)</script><img src=x onerror=alert(1)></script><!--",
     "ansi": "\x1b[31mA\x1b[2J\x1b]0;owned\x07\x9b1m\rB",

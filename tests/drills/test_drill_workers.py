@@ -127,9 +127,7 @@ def test_a_sweep_whose_workers_are_killed_at_random_records_every_sample(go, tmp
     tell(f"{count} workers killed in {rounds} runs, {len(errors)} error records; resumed here, all as a local run")
 
 
-def test_a_sweep_continues_after_all_workers_die_between_tasks(
-    go, data: Path, tiny_checkpoint: Path, tmp_path: Path, tell
-) -> None:
+def test_a_sweep_continues_after_all_workers_die_between_tasks(go, data, tiny_checkpoint, tmp_path, tell) -> None:
     def kill(_swept: Swept) -> None:
         for file in (tmp_path / "pids").iterdir():
             with suppress(ProcessLookupError):
