@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 import pytest
 import soundfile
-from caption_folders import CAPTIONS, clotho_folder, tone
+from caption_folders import CAPTIONS, clotho_folder
 from lalm_folders import ROWS, edit_table, mmau_pro_folder, replies_table
 from pyarrow import parquet
+from task_folders import write_clip
 
 from audiomarathon.benchmarks.questions.open_ended import OpenEnded
 from audiomarathon.cli.command import run_script
@@ -298,7 +299,7 @@ def test_noise_clips_are_generated_again_when_the_original_clip_changes(door: Ca
     flags = ("inference", "clotho", "-m", "embedded", "--data", root, "--use-white-noise", "--batch-size", 3)
     frames = []
     for seconds in (1, 1, 3):
-        tone(root / "evaluation" / NAMES[0], seconds=seconds, pitch=300)
+        write_clip(root / "evaluation" / NAMES[0], seconds=seconds, hertz=300)
         code, _, stderr = door(*flags)
         assert code == 0, stderr
         frames.append(sorted(soundfile.info(file).frames for file in (tmp_path / "outputs").rglob(NAMES[0])))

@@ -18,12 +18,12 @@ from typing import Any
 import huggingface_hub
 import pytest
 from archive_makers import packed
-from caption_folders import CAPTIONS, clotho_folder, table, tone
+from caption_folders import CAPTIONS, clotho_folder, table
 from conftest import call, succeed
 from huggingface_hub.errors import HfHubHTTPError
 from huggingface_hub.hf_api import RepoFile
 from lalm_folders import ROWS, mmau_pro_folder
-from task_folders import tree
+from task_folders import tree, write_clip
 
 from audiomarathon.benchmarks import get_task
 from audiomarathon.benchmarks.task import Filters
@@ -153,7 +153,7 @@ def test_a_7z_with_a_link_is_refused(clotho: Path, root: Path, tmp_path: Path) -
 
 def test_audiocaps_is_copied_from_a_local_folder_and_not_downloaded(tmp_path: Path, root: Path) -> None:
     table(tmp_path / "mine" / "test.csv", get_task("audiocaps").columns, [("1", "v", "30", "Rain.")])  # type: ignore[attr-defined]
-    tone(tmp_path / "mine" / "v_30.wav")
+    write_clip(tmp_path / "mine" / "v_30.wav")
     assert call("data", "download", "audiocaps", "--from", tmp_path / "mine", "--data", root)[0] == 0
     assert {"audiocaps/test.csv", "audiocaps/v_30.wav"} <= files(root)
     code, output = call("data", "download", "audiocaps", "--data", root)

@@ -21,7 +21,7 @@ from audiomarathon.endpoint.client import Endpoint
 from audiomarathon.judges.cache import Cache
 from audiomarathon.judges.endpoint import EndpointJudge
 from audiomarathon.judges.judge import Judge
-from audiomarathon.judges.judgements import Judgement, Request, lines_in, request_of, second_of
+from audiomarathon.judges.judgements import Request, lines_in, request_of, second_of
 from audiomarathon.judges.judging import Bench, Case, judge_run
 from audiomarathon.judges.local import LocalJudge
 from audiomarathon.judges.protocol import Messages
@@ -170,18 +170,3 @@ def test_a_small_local_judge_of_jasco_anchors_is_marked_as_unreliable(judged_jas
     assert [n for _right, n in certificate.kinds.values()] == [2, 2, 4, 2, 2, 2]
     assert certificate.weak
     assert output.count("weak") == len(certificate.weak)
-
-
-def test_a_judge_of_jasco_gives_the_same_verdicts_locally_and_through_a_server(
-    judged_jasco: tuple[Path, str], smollm2: Path
-) -> None:
-    judgements: list[Judgement] = list(lines_in(judged_jasco[0] / "judgements-smollm2.jsonl"))[:6]
-    local, requests = (
-        LocalJudge("l", str(smollm2), 1),
-        [Request([*map(dict, judgement.messages)], 32) for judgement in judgements],
-    )
-    assert [request.hash for request in requests] == [judgement.request_hash for judgement in judgements]
-    here = answers(local, requests)
-    print(sum(answer == other.text for answer, other in zip(here, judgements, strict=True)), "texts are the same")  # noqa: T201
-    for request, text, other in zip(requests, here, judgements, strict=True):
-        assert same_or_a_near_tie(local, request, text, other.text)

@@ -34,7 +34,7 @@ from builders import (
 from conftest import content_of, succeed
 from markupsafe import escape
 
-from audiomarathon.errors import RecordError
+from audiomarathon.errors import RecordError, SettingsError
 from audiomarathon.records import Record
 from audiomarathon.report import styles as series
 from audiomarathon.report.charts import script
@@ -160,6 +160,12 @@ class TestPage:
         assert max(map(len, strips)) <= 40
 
 
+def test_invalid_page_options_are_refused() -> None:
+    for options in ({"players": "flash"}, {"samples": -1}):
+        with pytest.raises(SettingsError, match="allowed"):
+            PageOptions(**options)
+
+
 def test_as_script_escapes_any_text_and_is_parsed_back() -> None:
     text = as_script({"reply": HOSTILE})
     assert "<" not in text
@@ -259,11 +265,8 @@ def test_a_press_that_cannot_change_replies_is_marked_as_equal_to_base_by_constr
             finished(a_run(tmp_path, label, [True] * 8, task=task))
 
     def marks() -> dict[tuple[str, str], str]:
-        rows = {
-            (scope, row["setting"]): row.get("difference_said", "")
-            for (scope, _), row in data_of(tmp_path).figures.items()
-        }
-        return {place: said for place, said in rows.items() if "by construction" in said}
+        rows = [((scope, row["setting"]), row) for (scope, _), row in data_of(tmp_path).figures.items()]
+        return {key: said for key, row in rows if "by construction" in (said := row.get("difference_said", ""))}
 
     assert marks() == {(scope, "snapkv-0.5"): "= base by construction" for scope in ("tau", "desed", "overall")}
     before, _, after = shown(html_of(tmp_path)).partition('id="scores"')
@@ -319,11 +322,8 @@ class TestControls:
         assert list(sides)[-1] == "base-0 [silence]"  # their folder's name comes first
 
     def test_the_name_of_a_control_holds_its_kind_and_seconds(self) -> None:
-        for kind, seconds, name in (
-            ("silence", None, "silence"),
-            ("audio", 30.0, "30s audio"),
-            ("noise", 5, "5s noise"),
-        ):
+        names = {("silence", None): "silence", ("audio", 30.0): "30s audio", ("noise", 5): "5s noise"}
+        for (kind, seconds), name in names.items():
             assert Run({"control": {"kind": kind, "seconds": seconds}}, {}).control == name
         assert Run({"control": None}, {}).control == Run({}, {}).control == ""
 
