@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from task_folders import write_clip
@@ -71,3 +71,13 @@ def write_judgements(folder: Path, judge: str, judged: Iterable[tuple[Record, st
         (hashed,) = said(protocol, record, text)
         lines.append(Judgement(judge, protocol.name, protocol.version, record.id, hashed, text).to_line())
     judgements_file(folder, judge).write_bytes(b"".join(lines))
+
+
+def edit(root: Path, change: Callable[[list[list[str]]], object]) -> None:
+    """Change the rows of `v0.csv` in place, as a spreadsheet writes them."""
+    file = root / "dataset" / "v0" / "v0.csv"
+    with file.open(encoding="utf-8", newline="") as stream:
+        rows = list(csv.reader(stream))
+    change(rows)
+    with file.open("w", encoding="utf-8-sig", newline="") as stream:
+        csv.writer(stream).writerows(rows)
