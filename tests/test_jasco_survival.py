@@ -267,10 +267,8 @@ def test_settings_without_replies_or_without_base_are_left_out_and_named() -> No
     systems.append(system("random-0.5", some, LAST))
     base, frame = survivals(systems, SPEECH)
     assert [(each.system.method, each.order) for each in (base, frame)] == [("base-0", "as is"), ("frame-0.5", "as is")]
-    assert [frame.figures[f"{name}_kept"].value for name in ("speech", "sound")] == [
-        1,
-        1,
-    ]  # chance is of the same clips
+    # chance is of the same clips
+    assert [frame.figures[f"{name}_kept"].value for name in ("speech", "sound")] == [1, 1]
     assert left_out(systems) == ["model random-0.5", "model random-0.5 [speech-last]"]
 
 
