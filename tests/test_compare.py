@@ -180,7 +180,7 @@ class TestRows:
             swaps[rows] = sum(seen)
         assert swaps[16] == 2 * swaps[8]
 
-    def test_installed_plug_ins_are_searched_only_once_for_all_rows(
+    def test_installed_plug_ins_are_searched_for_only_once_per_table(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """It took three quarters of `status` of a thousand runs."""
@@ -227,7 +227,7 @@ class TestTimes:
             ({"device": None}, "untimed runs"),
         ],
     )
-    def test_of_another_session_or_device_or_an_untimed_run_give_no_speed_up(
+    def test_runs_of_other_sessions_or_devices_and_untimed_runs_have_no_speed_up(
         self, base: Path, tmp_path: Path, options: dict[str, Any], why: str
     ) -> None:
         a_run(tmp_path, DART, [True] * 4, **options)
@@ -235,7 +235,7 @@ class TestTimes:
         assert ({*row.speed_ups.values()}, row.timed, row.untimed) == ({None}, 0, why)
         assert f"no speed-ups for dart-0.5-layer2 in tau: {why}" in notes_of(tmp_path)
 
-    def test_of_two_sessions_give_a_speed_up_with_a_note_if_machine_precision_and_load_agree(
+    def test_times_of_two_sessions_are_compared_with_a_note_if_machine_precision_and_load_agree(
         self, base: Path, tmp_path: Path
     ) -> None:
         folder = changed(a_run(tmp_path, DART, [True] * 4, session="t"), sessions=[a_session("t")])
@@ -259,14 +259,14 @@ class TestTimes:
             ({**a_session("t"), "workers_sharing": 2}, {}, "shared a GPU"),
         ],
     )
-    def test_of_two_sessions_give_no_speed_up_if_machine_precision_or_load_differ(
+    def test_times_of_two_sessions_are_not_compared_if_machine_precision_or_load_differ(
         self, base: Path, tmp_path: Path, session: dict[str, Any], identity: dict[str, Any], why: str
     ) -> None:
         changed(base, sessions=[a_session("s")])
         folder = changed(a_run(tmp_path, "dart-0.5-layer2", [True] * 4, session="t", **identity), sessions=[session])
         assert why in Pairs.of(Run.read(folder), Run.read(base)).untimed
 
-    def test_taken_on_a_busy_machine_are_marked(self, base: Path, tmp_path: Path) -> None:
+    def test_times_taken_on_a_busy_machine_are_marked(self, base: Path, tmp_path: Path) -> None:
         changed(base, sessions=[a_session("s")])
         changed(a_run(tmp_path, DART, [True] * 4), sessions=[a_session("s", busy=3.0)])
         assert (row_of(tmp_path).timed, row_of(tmp_path).busy) == (4, True)
@@ -304,19 +304,17 @@ class TestTimes:
         ],
         ids=["tokens", "graph"],
     )
-    def test_of_decode_are_not_compared_if_lengths_differ_or_only_one_run_decoded_as_a_graph(
+    def test_decode_times_are_not_compared_if_lengths_differ_or_only_one_run_used_a_cuda_graph(
         self, tmp_path: Path, base: Any, dart: Any, why: str
     ) -> None:
         for label, (identity, more) in (("base-0", base), (DART, dart)):
             changed_records(a_run(tmp_path, label, [True] * 4, **identity), forced_decode={"per_token": 0.1, **more})
         speed_ups = row_of(tmp_path).speed_ups
         assert (speed_ups["decode_per_token"], bool(speed_ups["first_token"])) == (None, True)
-        assert any(
-            re.match(f"no decode speed-up for {DART} in tau: .*{why}", note) for note in notes_of(tmp_path)
-        )
+        assert any(re.match(f"no decode speed-up for {DART} in tau: .*{why}", note) for note in notes_of(tmp_path))
 
     @pytest.mark.parametrize(("setup", "shown"), [({}, True), ({"decode_setup": 0.04}, False)])
-    def test_samples_per_second_are_compared_unless_only_one_run_decoded_as_a_graph(
+    def test_samples_per_second_are_compared_unless_only_one_run_used_a_cuda_graph(
         self, tmp_path: Path, setup: dict[str, float], shown: bool
     ) -> None:
         """And they are not compared if decode was a graph on one side only."""
@@ -335,7 +333,9 @@ class TestTimes:
 class TestConclusion:
     """The line that says what the table shows."""
 
-    def test_names_the_differences_that_are_significant_after_holms_correction(self, tmp_path: Path) -> None:
+    def test_the_conclusion_names_the_differences_that_are_significant_after_holms_correction(
+        self, tmp_path: Path
+    ) -> None:
         base_and_dart(tmp_path, [True] * 24, [False] * 24)
         a_run(tmp_path, "frame-0.5-layer2", [True] * 23 + [False])
         assert notes_of(tmp_path)[-1] == "significant after Holm's correction: dart-0.5-layer2 in tau (-1.000)"
@@ -348,7 +348,7 @@ class TestConclusion:
         ],
         ids=["overall", "widest"],
     )
-    def test_without_a_clear_difference_states_the_width_of_the_overall_or_the_widest_interval(
+    def test_without_a_clear_difference_the_conclusion_states_the_overall_or_the_widest_interval(
         self, tmp_path: Path, counts: dict[str, tuple[int, int]], scope: str, width: str
     ) -> None:
         for task, (count, lost) in counts.items():
@@ -357,11 +357,11 @@ class TestConclusion:
         none = "no clear difference: none has p (Holm) under 0.05; "
         assert notes_of(tmp_path)[-1] == none + width.format((high - low) / 2)
 
-    def test_states_no_interval_of_zero_width(self, tmp_path: Path) -> None:
+    def test_the_conclusion_states_no_interval_of_zero_width(self, tmp_path: Path) -> None:
         base_and_dart(tmp_path, [True] * 2)
         assert "±" not in "".join(notes_of(tmp_path))
 
-    def test_names_tasks_with_fewer_than_ten_clusters(self, tmp_path: Path) -> None:
+    def test_a_note_names_the_tasks_with_fewer_than_ten_clusters_of_samples(self, tmp_path: Path) -> None:
         for task, count in (("tau", 9), ("desed", 10)):
             base_and_dart(tmp_path, [True] * count, [True, False] * (count // 2), task=task)
         (line,) = [line for line in notes_of(tmp_path) if "clusters" in line]
@@ -380,7 +380,7 @@ class TestAlike:
             ("snapkv-0.5", 2, 1, ""),
         ],
     )
-    def test_settings_with_the_same_replies_or_scores_as_base_are_marked_in_the_table(
+    def test_settings_with_the_replies_or_scores_of_the_unpruned_run_are_marked_in_the_table(
         self, tmp_path: Path, label: str, tokens: int, wrong: int, told: str
     ) -> None:
         a_run(tmp_path, "base-0", [True] * 4)
@@ -389,7 +389,7 @@ class TestAlike:
         assert row["difference_said"] == told
         assert (row["p"] is None) == (row["p_holm"] is None) == (told == "= base")
 
-    def test_the_mean_over_tasks_has_the_weakest_equality_mark_of_its_tasks(self, tmp_path: Path) -> None:
+    def test_the_row_of_all_tasks_has_the_weakest_equality_mark_of_its_tasks(self, tmp_path: Path) -> None:
         for task, tokens in (("tau", 2), ("desed", 3)):
             a_run(tmp_path, "base-0", [True] * 4, task=task)
             changed_records(a_run(tmp_path, "snapkv-0.5", [True] * 4, task=task), new_tokens=tokens)
@@ -507,7 +507,7 @@ class TestNames:
         ("field", "value", "name"),
         [("dtype", "bfloat16", "bfloat16"), ("attention", "eager", "eager"), ("seed", 7, "seed 7")],
     )
-    def test_of_settings_show_the_precision_attention_or_seed_that_differs(
+    def test_names_of_settings_show_the_precision_attention_or_seed_that_differs(
         self, tmp_path: Path, field: str, value: object, name: str
     ) -> None:
         for label in ("base-0", "random-0.5-layer2"):
@@ -518,14 +518,14 @@ class TestNames:
         assert self.names(tmp_path / "one", tmp_path / "two") == names
         assert set(rows_of(tmp_path)) == {("tau", name) for name in names[1:]}
 
-    def test_of_two_checkpoints_with_equal_names_show_their_hashes(self, tmp_path: Path) -> None:
+    def test_names_of_two_checkpoints_with_equal_folder_names_show_their_hashes(self, tmp_path: Path) -> None:
         for folder, content in (("one", "aaaaaaaa"), ("two", "bbbbbbbb")):
             run = a_run(tmp_path / folder, "base-0", [True] * 4, checkpoint=content)
             changed(run, checkpoint_name="M", identity=IDENTITY | {"checkpoint": content})
         assert self.names(tmp_path) == ["M aaaaaa base-0", "M bbbbbb base-0"]
         assert set(rows_of(tmp_path)) == {("tau", "M bbbbbb base-0")}
 
-    def test_of_control_runs_show_the_control_and_their_times_are_not_compared(self, tmp_path: Path) -> None:
+    def test_names_of_runs_on_silence_show_the_control_and_their_times_are_not_compared(self, tmp_path: Path) -> None:
         """Silence beside the clips that it was made of: paired by the samples' names, though clips differ."""
         a_run(tmp_path / "heard", "base-0", [True] * 4)
         folder = a_run(tmp_path / "silence", "base-0", [True, False] * 2, data="names of its own")
@@ -533,7 +533,9 @@ class TestNames:
         row = rows_of(tmp_path)["tau", "base-0 [silence]"]
         assert (row.samples, row.mcnemar, row.untimed) == (4, 0.5, "times of different audio")
 
-    def test_of_settings_decoded_as_a_graph_differ_from_those_of_eager_decode(self, tmp_path: Path) -> None:
+    def test_settings_decoded_as_a_cuda_graph_have_other_names_and_another_base_than_eager_ones(
+        self, tmp_path: Path
+    ) -> None:
         """Each setting of a folder is compared with base, and has a name of its own."""
         graph = " as a graph"
         for how, identity, setup in (("graph", {"decode": "graph"}, {"decode_setup": 0.04}), ("eager", {}, {})):
@@ -555,7 +557,9 @@ class TestNames:
             (method, conditions) for method in ("base", "dart") for conditions in ("", "as a graph")
         }
 
-    def test_a_method_without_graph_decode_is_compared_with_the_base_of_its_sweep(self, tmp_path: Path) -> None:
+    def test_a_method_that_cannot_decode_as_a_cuda_graph_is_compared_with_the_base_of_its_sweep(
+        self, tmp_path: Path
+    ) -> None:
         a_run(tmp_path, "base-0", [True] * 4, decode="graph")
         a_run(tmp_path, "dart-0.5-layer2", [True] * 4)
         base, other = read_systems([tmp_path])
@@ -569,22 +573,22 @@ class TestNames:
 
 
 class TestControl:
-    def test_of_a_pruner_is_random_at_the_same_ratio_and_layer_and_a_press_has_none(self) -> None:
+    def test_the_control_of_a_pruner_is_random_at_its_ratio_and_layer_and_a_press_has_none(self) -> None:
         assert control_of(DART) == "random-0.5-layer2"
         assert control_of("merge_frame-0.5-input") == "random-0.5-input"
         for label in ("base-0", "dart-0-layer2", "snapkv-0.5", "frame-0.5-input+snapkv-0.3", f"{DART}+snapkv-0.3"):
             assert control_of(label) == ""
 
-    def test_in_the_same_folder_as_a_given_run_is_compared_too(self, tmp_path: Path) -> None:
+    def test_a_random_control_in_the_folder_of_a_given_run_is_compared_too(self, tmp_path: Path) -> None:
         dart = base_and_dart(tmp_path)
         a_run(tmp_path, "random-0.5-layer2", [True] * 4)
         assert ("tau", "random-0.5-layer2") in rows_of(dart.with_name("base-0"), dart)
 
-    def test_that_was_not_run_is_reported_as_missing(self, tmp_path: Path) -> None:
+    def test_a_random_control_that_was_not_run_is_reported_as_missing(self, tmp_path: Path) -> None:
         base_and_dart(tmp_path)
         assert missing_controls(read_systems([tmp_path])) == {"random-0.5-layer2": "random-0.5-layer2"}
 
-    def test_that_is_missing_can_be_run_with_the_suggested_options(self) -> None:
+    def test_missing_random_controls_can_be_run_with_the_suggested_options(self) -> None:
         methods = [get_method("random", ratio, layer=layer) for ratio, layer in ((0.5, 2), (0.25, 2), (0.5, 12))]
         methods += [get_method("random", 0.5, at="input"), get_method("random", schedule="2:0.3,8:0.5")]
         again = list[Method]()
@@ -618,7 +622,7 @@ class TestAnswers:
         winner = field.best(**dict([limit]))
         assert (winner.name if winner else None) == (best and f"dart-0.{best}-layer2")
 
-    def test_the_answer_is_a_row_of_the_table_if_all_samples_are_shared(
+    def test_the_recommended_setting_has_the_row_of_the_table_if_all_samples_are_shared(
         self, field: Ranking, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         chosen = field.candidates[3]
@@ -631,14 +635,14 @@ class TestAnswers:
         assert answered.p_adjusted == row.verdict.p  # a question of its own: not one of the table's tests
         assert row.p_adjusted > row.verdict.p
 
-    def test_the_reference_itself_may_be_the_best_setting(self, tmp_path: Path) -> None:
+    def test_the_unpruned_reference_may_itself_be_the_best_setting(self, tmp_path: Path) -> None:
         a_run(tmp_path, "base-0", [True] * 8, checkpoint="Big")
         a_run(tmp_path, "dart-0.3-layer2", [False] * 8, prefill=0.5, checkpoint="Big")
         a_run(tmp_path, "base-0", [False] * 8, checkpoint="Small", prefill=0.4)
         answered = answer(ranking_of(compared(tmp_path)), score=0.95)
         assert re.search(r"0\.95 .*Big base-0's score: Big base-0 itself .*1\.000", answered["text"])
 
-    def test_random_may_be_the_best_setting_and_is_then_called_the_control(self, tmp_path: Path) -> None:
+    def test_random_pruning_may_be_the_best_setting_and_is_then_called_the_control(self, tmp_path: Path) -> None:
         base_and_dart(tmp_path, [True] * 8, [True] * 8, prefill=0.6)
         a_run(tmp_path, "random-0.5-layer2", [True] * 8, prefill=0.5)
         text = answer(ranking_of(compared(tmp_path)), latency=0.8)["text"]
@@ -724,13 +728,13 @@ class TestMargin:
         rows = rows_of(folder / "gtzan", folder / "tau" / "M" / DART, margins={"gtzan": 0.02})
         assert {place for place, row in rows.items() if row.decision} == {("gtzan", DART)}
 
-    def test_applies_to_the_difference_in_accuracy_rather_than_macro_f1(self, tmp_path: Path) -> None:
+    def test_a_margin_applies_to_the_difference_in_accuracy_rather_than_macro_f1(self, tmp_path: Path) -> None:
         """One class of four is lost as a whole: macro-F1 falls by another number."""
         base_and_dart(tmp_path, [True] * 8, [True, True, True, False] * 2)
         assert (decision_of(tmp_path).figure, decision_of(tmp_path).difference) == ("accuracy", -0.25)
         assert row_of(tmp_path).verdict.difference != pytest.approx(-0.25)
 
-    def test_samples_of_one_cluster_do_not_count_as_independent(self, tmp_path: Path) -> None:
+    def test_samples_of_one_cluster_do_not_count_as_independent_in_a_margin_verdict(self, tmp_path: Path) -> None:
         base_and_dart(tmp_path, [True] * 200)
         for folder in (tmp_path / "tau" / "M").iterdir():
             records = [record | {"cluster": f"c{place // 5}"} for place, record in enumerate(records_in(folder))]
@@ -747,7 +751,9 @@ class TestMargin:
         pairs = compared(tmp_path).shared[DART]["tau"]
         assert (pairs.clustered.largest, len(pairs.clustered.sizes)) == (3, 9)
 
-    def test_of_a_transcription_task_caps_the_errors_per_sample_and_reports_insertions(self, tmp_path: Path) -> None:
+    def test_a_margin_of_a_transcription_task_caps_the_errors_per_sample_and_reports_insertions(
+        self, tmp_path: Path
+    ) -> None:
         for label, said in (("base-0", "a dog"), (DART, "a dog barks barks barks barks barks")):
             folder = a_run(tmp_path, label, [True] * 3, task="librispeech")
             changed_records(folder, reply=said, reference={"answer": "a dog"})
@@ -755,7 +761,7 @@ class TestMargin:
         assert (decision.difference, decision.figure) == (-1.0, "1 − errors per word, capped at 1 a sample")
         assert decision.beside == "insertions per word 2.500, reference's 0.000"
 
-    def test_a_control_run_gets_no_verdict(self, tmp_path: Path) -> None:
+    def test_a_run_on_silence_gets_no_margin_verdict(self, tmp_path: Path) -> None:
         base_and_dart(tmp_path, [True] * 200)
         as_control(a_run(tmp_path / "silent", "base-0", [False] * 200))
         decisions = {place[1]: row.decision for place, row in rows_of(tmp_path, margins={"": 0.02}).items()}
@@ -771,7 +777,7 @@ class TestMargin:
         decision = rows_of(tmp_path, margins={"": 0.02})["tau", "snapkv-0.5"].decision
         assert (decision.verdict, decision.by_construction) == (verdict, most == 1)
 
-    def test_a_failed_sample_counts_as_lost(self, tmp_path: Path) -> None:
+    def test_a_failed_sample_counts_as_a_wrong_reply_in_a_margin_verdict(self, tmp_path: Path) -> None:
         run = base_and_dart(tmp_path, [True] * 200)
         assert (decision_of(tmp_path).verdict, decision_of(tmp_path).beside) == ("no worse", "")
         records = lines_of(run / "samples.jsonl")
@@ -780,7 +786,7 @@ class TestMargin:
         assert decision_of(tmp_path).verdict != "no worse"
         assert decision_of(tmp_path).beside == "60 without a score count as lost"
 
-    def test_a_sample_not_selected_for_the_setting_does_not_count(self, tmp_path: Path) -> None:
+    def test_a_sample_not_selected_for_the_setting_does_not_count_in_a_margin_verdict(self, tmp_path: Path) -> None:
         run = base_and_dart(tmp_path, [True] * 9)
         first, *others = lines_of(run / "samples.jsonl")
         changed(run, samples=[record["id"] for record in others])
@@ -803,7 +809,7 @@ class TestMargin:
         with pytest.raises(RecordError, match=r"clip0 is 5; a margin needs scores in \[0, 1\]"):
             decision_of(tmp_path)
 
-    def test_compare_writes_the_verdicts_to_json_csv_markdown_and_latex(self, folder: Path) -> None:
+    def test_compare_writes_margin_verdicts_to_json_csv_markdown_and_latex(self, folder: Path) -> None:
         for end in ("json", "csv", "md", "tex"):
             said = succeed("compare", folder, "--margin", "0.05,gtzan=0.02", "-o", f"{folder}/c.{end}")
         assert "margin 0.05 of accuracy: tau" in said
@@ -827,7 +833,7 @@ class TestMargin:
 
 
 class TestPower:
-    def test_option_reports_how_many_clusters_a_verdict_would_need(self, tmp_path: Path) -> None:
+    def test_the_power_option_reports_how_many_clusters_of_samples_a_verdict_would_need(self, tmp_path: Path) -> None:
         base_and_dart(tmp_path, [True] * 100, [False] * 2 + [True] * 98)
         said = succeed("compare", tmp_path, "--margin", "0.1", "--power")
         clusters = re.search(r"2 of 100 clusters differ from base; ([\d,]+) such clusters", said)
@@ -836,7 +842,9 @@ class TestPower:
 
 
 class TestKept:
-    def test_share_of_base_answers_that_a_method_kept_equals_a_hand_count(self, tmp_path: Path) -> None:
+    def test_the_share_of_right_answers_without_compression_that_a_method_keeps_equals_a_hand_count(
+        self, tmp_path: Path
+    ) -> None:
         """Of 10 samples base has 8 right and silence 2 of these: 6 are left, of which dart keeps 3."""
         base_and_dart(tmp_path, [True] * 8 + [False] * 2, [True] * 5 + [False] * 3 + [True] * 2)
         as_control(a_run(tmp_path / "silent", "base-0", [True] * 2 + [False] * 6 + [True] * 2))
@@ -847,7 +855,7 @@ class TestKept:
         assert "between methods only" in said
 
     @pytest.mark.parametrize("silent", [None, [True] * 4])
-    def test_share_without_a_control_run_or_a_remaining_sample_is_refused(
+    def test_the_kept_option_is_refused_without_a_run_on_silence_or_a_remaining_sample(
         self, tmp_path: Path, silent: list[bool] | None
     ) -> None:
         base_and_dart(tmp_path)
@@ -858,7 +866,7 @@ class TestKept:
 
 
 class TestCommand:
-    def test_prints_the_comparison_and_writes_json_csv_and_markdown(self, tmp_path: Path) -> None:
+    def test_compare_prints_the_comparison_and_writes_json_csv_and_markdown(self, tmp_path: Path) -> None:
         base_and_dart(tmp_path, [True] * 8, [True] * 6 + [False] * 2, prefill=0.5)
         a_run(tmp_path, "dart-0.7-layer2", [True] * 8, prefill=0.5, prompts="other")
         for end in ("json", "csv", "md"):
@@ -874,7 +882,7 @@ class TestCommand:
         assert (row["setting"], row["samples"], float(row["llm_prefill_speedup"])) == ("dart-0.5-layer2", "8", 2.0)
         assert told in (tmp_path / "c.md").read_text()
 
-    def test_an_undefined_score_is_reported_and_null_in_json(self, tmp_path: Path) -> None:
+    def test_compare_reports_an_undefined_score_and_writes_null_to_json(self, tmp_path: Path) -> None:
         """All words of the references are such as the normaliser drops: no rate can be made."""
         base_and_dart(tmp_path, [True] * 3, task="librispeech")
         for folder in (tmp_path / "librispeech" / "M").iterdir():
@@ -885,7 +893,7 @@ class TestCommand:
         assert "dart-0.5-layer2 in librispeech: the score has no value" in said
         assert json.loads((tmp_path / "c.json").read_text())["rows"][0]["verdict"]["p"] is None
 
-    def test_output_fits_into_80_columns(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_output_of_compare_fits_into_80_columns(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("COLUMNS", "80")
         a_run(tmp_path, "base-0", [True] * 8)
         for method in ("dart", "random"):
@@ -906,7 +914,7 @@ class TestCommand:
             ([], "at least two"),
         ],
     )
-    def test_a_wrong_option_or_too_few_runs_are_refused(
+    def test_compare_refuses_wrong_options_and_a_single_run(
         self, tmp_path: Path, arguments: list[str], message: str
     ) -> None:
         a_run(tmp_path, "base-0", [True] * 4)

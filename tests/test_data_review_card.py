@@ -53,7 +53,7 @@ def test_a_tenth_of_the_samples_is_reviewed_until_the_input_ends(tau: Path) -> N
     assert not (tau / "verdicts.jsonl").exists()
 
 
-def test_the_reference_option_is_marked(tau: Path) -> None:
+def test_the_right_option_is_marked_in_a_review(tau: Path) -> None:
     sample = select(get_task("tau").load(tau).samples, 1, 42)[0]
     assert f"* {sample.answer}. " in judge(tau, "q\n")[1]
 

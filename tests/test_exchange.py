@@ -303,7 +303,7 @@ def test_a_folder_of_several_logs_is_refused(data: Path, tmp_path: Path) -> None
 # Inspect
 
 
-def test_an_imported_inspect_log_keeps_its_epochs_times_and_unknown_fields(data: Path, tmp_path: Path) -> None:
+def test_an_imported_inspect_log_keeps_repetitions_times_and_unknown_fields(data: Path, tmp_path: Path) -> None:
     content = inspect_content(asked(tau_samples(data), TAU), epochs=2)
     content["samples"][0] |= {"unheard_of": {"a": [1, None, math.nan, 7777]}}
     log = inspect_json(tmp_path / "a.json", json.dumps(content).replace("7777", "1e999"))
@@ -316,7 +316,7 @@ def test_an_imported_inspect_log_keeps_its_epochs_times_and_unknown_fields(data:
     assert (kept["total_time"], kept["output"]["time"]) == (1.5, 0.25)
 
 
-def test_epochs_of_a_sample_are_in_one_cluster(data: Path, tmp_path: Path) -> None:
+def test_repetitions_of_a_sample_are_in_one_cluster(data: Path, tmp_path: Path) -> None:
     log = inspect_json(tmp_path / "a.json", inspect_content(asked(tau_samples(data), TAU), epochs=2))
     run = imported("inspect", log, tmp_path / "out", "--task", "tau", "--data", data)
     assert len(run.records) == 20

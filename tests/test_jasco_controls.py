@@ -70,7 +70,7 @@ class TestTexts:
         ("control", "told"),
         [("text-both", f"{SOUND} {SPOKEN}\n"), ("text-sound", f"{SOUND}\n"), ("text-speech", f"{SPOKEN}\n")],
     )
-    def test_stand_in_place_of_the_audio_above_the_instruction_and_change_no_reference(
+    def test_text_controls_replace_the_audio_by_text_above_the_instruction_and_change_no_reference(
         self, root: Path, control: str, told: str
     ) -> None:
         plain, loaded = TASK.load(TASK.find(root)), varied(root, control)
@@ -80,15 +80,13 @@ class TestTexts:
         assert (len(loaded.samples), loaded.bad_rows, {sample.clips for sample in loaded.samples}) == (24, (), {()})
         assert dict(read_manifest(loaded.folder).control) == {"kind": control, "seconds": None, "seed": 42}
 
-    def test_reach_the_model_exactly_as_written_in_the_table(self, root: Path) -> None:
+    def test_text_controls_reach_the_model_exactly_as_written_in_the_table(self, root: Path) -> None:
         odd = 'a {bit}\n"of" %s\\n é'
         edit(root, lambda rows: rows[1].__setitem__(1, odd))
         first = varied(root, "text-sound").samples[0]
         assert TASK.prompt(first) == f"The audio sound is: {odd}.\n{INSTRUCTIONS[0]}"
 
-    def test_in_place_of_audio_can_be_run_verified_and_reported(
-        self, root: Path, tmp_path: Path, no_env: object
-    ) -> None:
+    def test_text_controls_can_be_run_verified_and_reported(self, root: Path, tmp_path: Path, no_env: object) -> None:
         data, out = varied(root, "text-both").folder.parent, tmp_path / "out"
         succeed("data", "verify", "jasco", "--data", data)
         place = ("--model", "embedded", "--data", data, "--results", out)
@@ -107,7 +105,7 @@ class TestTexts:
             code, output = call(*refused, "--data", data, "-o", tmp_path / "none.png")
             assert (code, "has no clip" in output) == (2, True)
 
-    def test_are_kept_in_a_partial_download(self, root: Path, tmp_path: Path) -> None:
+    def test_text_controls_are_kept_in_a_partial_download(self, root: Path, tmp_path: Path) -> None:
         data = varied(root, "text-sound").folder.parent
         assert call("data", "download", "jasco", "--from", data, "--limit", 8, "--data", tmp_path / "part")[0] == 0
         part = TASK.load(TASK.find(tmp_path / "part"))
@@ -116,7 +114,7 @@ class TestTexts:
 
 class TestRotation:
     @pytest.mark.parametrize("shift", [1, 7, FADE, 3 * RATE, 6 * RATE - 1])
-    def test_changes_samples_only_around_the_seam(self, shift: int) -> None:
+    def test_rotating_a_clip_changes_audio_samples_only_around_the_seam(self, shift: int) -> None:
         samples = bursts(SPEECH)
         made, seam = rotate(samples, shift, FADE), len(samples) - shift
         same = made == np.roll(samples, -shift)
@@ -125,11 +123,11 @@ class TestRotation:
         assert same[seam + FADE // 2 :].all()
         assert np.array_equal(np.roll(samples, 1), rotate(samples, -1, 0))
 
-    def test_by_zero_or_the_whole_length_leaves_the_clip_unchanged(self) -> None:
+    def test_rotating_a_clip_by_zero_or_its_whole_length_leaves_it_unchanged(self) -> None:
         for shift in (0, 6 * RATE):
             assert np.array_equal(rotate(bursts(SPEECH), shift, FADE), bursts(SPEECH))
 
-    def test_makes_no_click_at_the_seam_and_keeps_the_level(self) -> None:
+    def test_rotating_a_clip_makes_no_click_at_the_seam_and_keeps_the_level(self) -> None:
         rising = np.linspace(-0.5, 0.5, RATE).astype(np.float32)  # its end and its start are one apart
         made = rotate(rising, RATE // 2, FADE)
         assert np.abs(np.diff(made)).max() < 1.2 / FADE
@@ -137,13 +135,13 @@ class TestRotation:
         assert np.allclose(rotate(np.full(RATE, 0.25, np.float32), 100, FADE), 0.25)
 
     @pytest.mark.parametrize("spans", [[SPEECH], [(1.0, 1.5), (3.0, 4.5)], [(0.0, 1.0)], [(5.0, 6.0)]])
-    def test_brings_the_speech_to_the_start_or_the_end_of_the_clip(self, spans: list[tuple[float, float]]) -> None:
+    def test_rotating_a_clip_brings_the_speech_to_its_start_or_its_end(self, spans: list[tuple[float, float]]) -> None:
         for control in (FIRST, LAST):
             heard = loud_parts(turn_clip(bursts(*spans), RATE, spans, control))
             assert (heard[0][0] if control == FIRST else 6 - heard[-1][1]) == pytest.approx(0, abs=0.011)
             assert np.array(heard) == pytest.approx(np.array(turned(spans, 6.0, control)), abs=0.011)
 
-    def test_leaves_clips_without_speech_unchanged_in_the_control_data(self, root: Path) -> None:
+    def test_clips_without_speech_are_not_rotated_in_the_control_data(self, root: Path) -> None:
         clip = root / "dataset" / "v0" / "2.wav"
         soundfile.write(clip, bursts(SPEECH), RATE, subtype="PCM_16")
         write_speech(root, "2,3.000,4.500")
@@ -192,13 +190,13 @@ def test_an_unknown_control_is_refused(root: Path, tmp_path: Path, arguments: tu
     assert not (tmp_path / "out").exists()
 
 
-def test_a_task_without_text_controls_refuses_one() -> None:
+def test_a_task_without_text_controls_refuses_to_make_one() -> None:
     with pytest.raises(DataError, match="tau: has no control 'text-both'"):
         get_task("tau").vary(Loaded(Path(), ()), "text-both")
 
 
 class TestFinding:
-    def test_speech_writes_the_speech_times_and_the_task_reads_them(
+    def test_the_speech_command_writes_speech_times_that_the_task_reads(
         self, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         lengths = {"1": ((0.25, 0.5), (1.0, 1.25)), "2": (), "10": ((0.0, 2.0),)}
@@ -211,7 +209,9 @@ class TestFinding:
         assert read_speech(file) == {id_: spans for id_, spans in lengths.items() if spans}
         assert "contains no clips" in call("jasco", "speech", "--data", varied(root, "text-both").folder)[1]
 
-    def test_speech_without_the_vad_package_gives_the_pip_command(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_speech_command_without_the_vad_package_names_the_pip_command(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setitem(sys.modules, "silero_vad", None)
         voice_activity._detector.cache_clear()
         with pytest.raises(SettingsError, match=r"pip install 'audiomarathon\[vad\]'"):

@@ -247,7 +247,7 @@ def test_figures_of_a_small_table_equal_values_computed_by_hand() -> None:
     assert SCORER.published(verdicts_of(by_hand())).figures["best_mean"] == 1
 
 
-def test_order_gap_counts_rating_differences_in_either_direction() -> None:
+def test_the_order_gap_counts_rating_differences_in_either_direction() -> None:
     """Prompts 1 and 2 differ in the order of what they ask for, as 3 and 4 do: (2 + 1 + 0 + 1) / 4."""
     replies = [
         judged(a_reply(1, prompt), "j", f"Rating: {rating}\nOrientation: Both")
@@ -262,7 +262,7 @@ def test_a_rating_above_0_counts_only_if_the_orientation_is_both() -> None:
     assert (gate(0, None), gate(None, "audio")) == (0, 0)
 
 
-def test_each_judge_gives_a_figure_and_a_judge_without_readings_none() -> None:
+def test_each_judge_has_a_figure_of_its_own_and_a_judge_without_readable_answers_has_none() -> None:
     records = by_hand("a")
     records = [judged(record, "b", "Rating: 2\nOrientation: Both") for record in records[:4]] + records[4:]
     records[0] = judged(records[0], "c", "I cannot say.", "Nor now.")

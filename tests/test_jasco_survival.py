@@ -84,7 +84,7 @@ def test_replies_with_only_a_transcript_keep_the_speech_and_lose_the_sound() -> 
     assert sentence("frame-0.5", retention).startswith("frame-0.5 keeps 100 % [100, 100] of the speech and 0 % [0, 0]")
 
 
-def test_skill_is_what_a_reply_reports_beyond_chance() -> None:
+def test_the_skill_score_is_what_replies_report_beyond_chance() -> None:
     """Of speech half is reported, and a quarter of other clips'; of sound as much of other clips' as of the own."""
     base = {f"{clip}-p3": np.array([1, 0.5, 0.25, 1, 0.5, 0.5, 1, 1, 0]) for clip in range(4)}
     reported = {id_: np.array([1, 0.4, 0.25, 1, 0.5, 0.5, 1, 0.5, 0]) for id_ in base}
@@ -94,7 +94,7 @@ def test_skill_is_what_a_reply_reports_beyond_chance() -> None:
     assert np.isnan(retention["sound_kept"].value)
 
 
-def test_skill_counts_as_measurable_only_if_clearly_above_chance() -> None:
+def test_a_skill_score_counts_as_measurable_only_if_clearly_above_chance() -> None:
     skills = [(0.5, (0.2, 0.8)), (0.5, (-0.1, 0.8)), (0.09, (0.05, 0.12)), (0.5, None)]
     assert [measurable({"sound": Estimate(*skill)}, "sound") for skill in skills] == [True, False, False, False]
 
@@ -116,7 +116,7 @@ def test_inference_questions_do_not_count_for_reported_speech_and_sound() -> Non
     assert all(retention[name] == plain[name] for name in ("speech_kept", "sound_kept"))
 
 
-def test_answer_skill_counts_keywords_beyond_those_of_other_clips() -> None:
+def test_the_answer_skill_score_counts_keywords_beyond_those_of_other_clips() -> None:
     def naming_keywords(prompts: str) -> list[Record]:
         """Give each clip a keyword, which replies to the prompts name."""
         return [
@@ -141,7 +141,7 @@ def test_the_sign_flip_test_tries_all_flips_of_a_few_values() -> None:
     assert sign_flip(np.array([1.0, np.nan]), rng) is None
 
 
-def test_preference_is_the_kept_share_of_speech_over_that_of_uniform_dropping() -> None:
+def test_preference_for_speech_is_its_kept_share_over_that_of_uniform_dropping() -> None:
     """Uniform dropping has no preference; keeping the span alone has one over its share."""
     spans = ((2.0, 4.0),)
     even = np.arange(160) % 2 == 0
@@ -201,7 +201,7 @@ def test_figures_of_speech_first_and_speech_last_are_averaged_and_their_gap_show
     assert {survival.order for survival in survived} == {"as is", "first", "last", "mean of both"}  # none of silence
 
 
-def test_preference_is_computed_from_the_kept_tokens_on_record() -> None:
+def test_preference_for_speech_is_computed_from_the_kept_tokens_on_record() -> None:
     """The first half of a clip is kept: speech that begins the clip is, speech that ends it is not."""
     survived = survivals(a_sweep(), SPEECH)
     assert at(survived, "fast_v-0.5", "first").preference.value == pytest.approx(2)
@@ -210,7 +210,7 @@ def test_preference_is_computed_from_the_kept_tokens_on_record() -> None:
     assert at(survivals(a_sweep(), {}), "fast_v-0.5", "first").preference is None
 
 
-def test_an_unreadable_speech_file_leaves_out_only_the_preference(tmp_path: Path) -> None:
+def test_an_unreadable_file_of_speech_times_leaves_out_only_the_preference_for_speech(tmp_path: Path) -> None:
     (tmp_path / "speech.csv").write_text("id,start,end\n1,late,2\n")
     systems = a_sweep()
     systems[0].runs["jasco"].facts["data_folder"] = str(tmp_path)
@@ -272,7 +272,7 @@ def test_settings_without_replies_or_without_base_are_left_out_and_named() -> No
     assert left_out(systems) == ["model random-0.5", "model random-0.5 [speech-last]"]
 
 
-def test_preference_is_left_out_for_a_pruner_joined_with_a_press() -> None:
+def test_preference_for_speech_is_left_out_for_a_pruner_joined_with_a_press() -> None:
     pruned = system("fast_v-0.5", replies())
     run = pruned.runs["jasco"]
     fewer = {id_: replace(record, kept_audio_tokens=5) for id_, record in run.records.items()}

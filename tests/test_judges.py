@@ -190,7 +190,7 @@ def test_missing_judgements_are_counted_and_never_scored_as_0(toy: Path) -> None
     assert "judge A: 3 of 6 judgements missing (not counted as 0)" in summary["notes"]
 
 
-def test_a_repeated_command_asks_only_the_requests_that_failed(toy: Path, tmp_path: Path) -> None:
+def test_a_repeated_judge_command_sends_only_the_requests_that_failed(toy: Path, tmp_path: Path) -> None:
     first = Scripted(lambda messages: "error: no" if messages[0]["content"].endswith("It is: b") else perfect(messages))
     assert judge_run(case_of(toy), Bench("A", first, Cache(tmp_path / "kept", first.identity()))) == 1
     assert len([*(tmp_path / "kept").rglob("*.json")]) == len(first.calls) - 1, "the failure is kept"
@@ -328,7 +328,7 @@ def test_a_judge_with_under_four_of_five_known_replies_right_is_marked_weak() ->
     assert [Certificate({"kind": (right, 5)}).weak for right in (4, 3)] == [[], ["kind"]]
 
 
-def test_anchors_only_option_leaves_the_run_unjudged(toy: Path) -> None:
+def test_the_anchors_only_option_judges_known_replies_and_leaves_the_run_unjudged(toy: Path) -> None:
     said = succeed("judge", toy, "--with", "scripted", "--anchors-only")
     assert "injection" in said
     assert not (toy / "summary.json").exists()
@@ -374,7 +374,9 @@ def test_an_answer_that_is_empty_or_contains_the_api_key_is_a_failed_request(
     assert judge_run(case_of(toy), bench) == 0
 
 
-def test_requests_shared_by_two_runs_are_planned_and_asked_once(toy: Path, server: Callable[[], int]) -> None:
+def test_requests_shared_by_two_runs_are_planned_and_sent_to_the_judge_once(
+    toy: Path, server: Callable[[], int]
+) -> None:
     other = copied(toy, "again")
     command = ("judge", toy, other, "--with", "A=endpoint:tiny")
     planned = call(*command, "--plan")[1].splitlines()
@@ -436,7 +438,7 @@ def test_the_judge_cache_does_not_mix_up_judges_or_requests(tmp_path: Path, monk
     assert places[1][0].get(places[1][1]) is None
 
 
-def test_every_record_lists_every_judge_of_its_run(toy: Path) -> None:
+def test_every_record_of_a_run_lists_all_judges_of_that_run(toy: Path) -> None:
     first, *others = read_records(toy)
     judgements_file(toy, "A").write_bytes(Judgement("A", "p", "1", first, "hash", text="yes").to_line())
     judgements = {id_: record.judgements for id_, record in read_records(toy).items()}
@@ -485,7 +487,7 @@ def test_damaged_or_foreign_cache_files_are_ignored(tmp_path: Path) -> None:
         None, [], "yes",
     ],
 )  # fmt: skip
-def test_a_cache_entry_with_an_invalid_reply_is_asked_again(tmp_path: Path, change: Any) -> None:
+def test_a_request_whose_cached_reply_is_invalid_is_sent_to_the_judge_again(tmp_path: Path, change: Any) -> None:
     """Its checksum is right: another version, or another program, has written it."""
     cache, request = Cache(tmp_path, {"model": "m"}), asking("x")
     cache.put(request, toy_judged.Reply("yes", "stop", None, 1, 2, 0.5))
@@ -507,7 +509,7 @@ def test_a_judgement_line_with_a_field_of_the_wrong_type_is_unreadable(change: d
     assert Judgement.from_line(sealed((unsealed(line) or {}) | change)) is None
 
 
-def test_torn_and_damaged_judgement_lines_are_asked_again(toy: Path) -> None:
+def test_requests_of_torn_and_damaged_judgement_lines_are_sent_to_the_judge_again(toy: Path) -> None:
     judge_run(case_of(toy), Bench("A", Scripted()))
     file = judgements_file(toy, "A")
     lines = file.read_bytes().splitlines(keepends=True)

@@ -94,7 +94,7 @@ def test_clotho_splits_are_read_from_every_folder_layout_and_unicode_form(tmp_pa
     assert [sample.id for sample in load(tmp_path, split="development").samples] == ["y.wav"]
 
 
-def test_the_task_prompt_setting_is_a_prompt_name_or_free_text_and_wrong_splits_are_refused(tmp_path: Path) -> None:
+def test_the_task_prompt_setting_is_a_name_or_free_text_and_wrong_splits_are_refused(tmp_path: Path) -> None:
     clotho_folder(tmp_path)
     task = get_task("clotho")
 
@@ -253,7 +253,7 @@ def test_replies_that_all_score_0_have_no_interval() -> None:
     assert (summary["cider_d"], summary["intervals"]["score"]) == (0, None)
 
 
-def test_caption_runs_scored_with_different_text_encoders_are_still_compared(models: Encoder) -> None:
+def test_caption_runs_scored_with_different_text_encoders_have_the_same_comparable_figures(models: Encoder) -> None:
     with_models = Caption().sums(verdicts()).names
     models.name = caption_models.ENCODER
     assert Caption().sums(verdicts()).names == with_models == ("cider_d", "words")

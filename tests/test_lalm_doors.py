@@ -75,7 +75,7 @@ def read(file: Path) -> Any:
     return json.loads(file.read_text(encoding="utf-8"))
 
 
-def test_run_writes_the_files_of_the_original_script_and_resumes(door: Call, tmp_path: Path) -> None:
+def test_the_run_command_writes_the_files_of_the_original_script_and_resumes(door: Call, tmp_path: Path) -> None:
     code, stdout, _ = door("run", "clotho", "-m", "embedded", "-t", "--output-root", "./out", "--no-save-attn")
     out = tmp_path / "out" / "embedded"
     assert code == 0, stdout
@@ -118,7 +118,9 @@ def test_run_writes_the_files_of_the_original_script_and_resumes(door: Call, tmp
     assert not (out / "clotho" / "scores.json").exists(), "scores of other predictions"
 
 
-def test_sample_size_draws_the_samples_of_the_original_and_eval_scores_them(door: Call, tmp_path: Path) -> None:
+def test_the_sample_size_option_draws_the_samples_of_the_original_and_eval_scores_them(
+    door: Call, tmp_path: Path
+) -> None:
     """Of all splits, whose tables are read in the original's order: development, validation, evaluation."""
     flags = ("-m", "embedded", "--batch-size", 4, "--output-root", tmp_path / "o")
     code, _, stderr = door("inference", "clotho", *flags, "--split", "all", "--sample_size", 4, "--verbose")
@@ -229,7 +231,7 @@ def foreign(file: Path, *replies: str) -> Path:
     return file
 
 
-def test_eval_scores_a_predictions_file_made_by_another_program(door: Call, tmp_path: Path) -> None:
+def test_the_eval_command_scores_a_predictions_file_made_by_another_program(door: Call, tmp_path: Path) -> None:
     file = tmp_path / "outputs/gemma3n/clotho/predictions.json"
     code, stdout, _ = door("eval", "clotho", "-m", "gemma3n")
     assert (code, "no predictions.json; run inference first" in stdout) == (1, True)
@@ -244,9 +246,7 @@ def test_eval_scores_a_predictions_file_made_by_another_program(door: Call, tmp_
         assert file.read_bytes() == content or not flags
 
 
-def test_eval_of_a_predictions_file_takes_word_weights_from_the_data_if_given(
-    door: Call, tmp_path: Path, data: Path
-) -> None:
+def test_the_eval_command_takes_word_weights_from_the_data_if_given(door: Call, tmp_path: Path, data: Path) -> None:
     file, seen = foreign(tmp_path / "predictions.json", "Rain falls on a roof.", "People talk."), []
     for flags in ((), ("--use-white-noise",), ("--data", data / "clotho")):
         code, _, stderr = door("eval", "clotho", file, *flags)
@@ -294,7 +294,7 @@ def test_noise_clips_are_generated_again_when_the_original_clip_changes(door: Ca
     assert frames == [[16000], [16000], [16000, 48000]]
 
 
-def test_eval_with_the_judge_option_judges_the_replies(door: Call, tmp_path: Path) -> None:
+def test_the_eval_command_with_the_judge_option_judges_the_replies(door: Call, tmp_path: Path) -> None:
     file, judgements = tmp_path / "predictions.parquet", tmp_path / "judgements-j.jsonl"
     parquet.write_table(replies_table({"o1": "A bell.", "o2": ""}), file)
     protocol, records = OpenEnded(), read_answers(file)

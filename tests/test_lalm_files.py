@@ -261,7 +261,9 @@ def test_exported_parquet_files_have_the_columns_of_the_original(tmp_path: Path)
         answers(records)
 
 
-def test_all_figures_of_an_export_use_the_same_verdicts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_figures_of_an_export_all_match_replies_by_one_method(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """An encoder that was not there when the run was scored matches replies in all figures or in none."""
     rows = [closed("s1", "sound", "rain", "rain", "wind"), closed("m1", "music", "bell", "drum", "bell")]
     file = replies_file(tmp_path / "p.parquet", {"m1": "drum"}, *rows)

@@ -108,7 +108,7 @@ class TestTable:
             " Q? ", "A", "a harp ", ["a harp", " a lute"], ["answer spelt otherwise"]
         ]  # fmt: skip
 
-    def test_imported_replies_are_read_in_file_order_without_clips(self, tmp_path: Path) -> None:
+    def test_a_table_of_replies_is_read_in_file_order_without_clips(self, tmp_path: Path) -> None:
         table = parquet.read_table(mmau_pro_folder(tmp_path) / "test.parquet")
         replies = pa.array([f"reply {n}" for n in range(len(ROWS) + 1)])
         more = pa.concat_tables([table, table.slice(0, 1)]).append_column("model_output", replies)
@@ -122,7 +122,9 @@ class TestTable:
 
 
 class TestDefects:
-    def test_are_counted_in_run_output_in_run_json_and_by_data_verify(self, folder: Path, registered: None) -> None:
+    def test_defects_of_the_table_are_counted_in_run_output_in_run_json_and_by_data_verify(
+        self, folder: Path, registered: None
+    ) -> None:
         told: list[str] = []
         loaded = load_task(TASK, RunSettings(data=folder.parent), told.append)
         assert loaded.defects == DEFECTS
@@ -137,7 +139,7 @@ class TestDefects:
         output = call("data", "verify", "mmau-pro", "--data", folder.parent)[1]
         assert f"{TASK.key}: note: 1 sample: answer is none of the options" in output
 
-    def test_are_noted_in_the_samples_concerned(self, folder: Path) -> None:
+    def test_defects_of_the_table_are_noted_in_the_samples_concerned(self, folder: Path) -> None:
         by_id = samples(folder)
         assert {id_: sample.meta["defects"] for id_, sample in by_id.items() if sample.meta["defects"]} == {
             "c4": ["empty skill"], "d1": ["answer spelt otherwise"], "d2": ["answer is none of the options"],
@@ -147,7 +149,7 @@ class TestDefects:
         assert by_id["c4"].meta["reasoning_skills"] == []
 
     @pytest.mark.skipif(not REAL, reason="MMAU_PRO_TABLE is not set")
-    def test_of_the_real_table_are_counted(self) -> None:
+    def test_defects_of_the_real_table_are_counted(self) -> None:
         questions, bad = read_questions(Path(REAL))
         names = [name for sample, _ in questions for name in sample.meta["defects"]]
         assert (len(questions), bad) == (5305, [])
@@ -204,7 +206,7 @@ class TestFaults:
             (lambda row: row.update(ROWS[14], kwargs={"N1": 3.0}, id="m2"), "needs a number as N2"),
         ],
     )
-    def test_of_a_row_make_a_bad_row_with_its_number(
+    def test_a_faulty_row_of_the_table_becomes_a_bad_row_with_its_number(
         self, folder: Path, change: Callable[[Any], Any], reason: str
     ) -> None:
         edit_table(folder, lambda rows: change(rows[9]))
@@ -220,7 +222,7 @@ class TestFaults:
             (pa.table({"id": ["1"]}), "test.parquet: lacks the column 'audio_path'; expected id, audio_path, "),
         ],
     )
-    def test_of_the_file_give_a_one_line_error(self, tmp_path: Path, content: object, reason: str) -> None:
+    def test_an_unreadable_table_gives_a_one_line_error(self, tmp_path: Path, content: object, reason: str) -> None:
         if isinstance(content, bytes):
             (tmp_path / "test.parquet").write_bytes(content)
         elif content is not None:
@@ -229,7 +231,7 @@ class TestFaults:
             TASK.load(tmp_path)
         assert (reason in str(caught.value), "\n" in str(caught.value)) == (True, False)
 
-    def test_of_settings_folders_and_packages_are_refused_naming_what_is_needed(
+    def test_wrong_settings_folders_and_missing_packages_are_refused_naming_what_is_needed(
         self, folder: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         with pytest.raises(SettingsError, match=r"TASK_PROMPT=x: .*lalm/mmau_pro: as_published, text, or empty"):

@@ -50,7 +50,7 @@ def test_macro_f1_of_two_classes_equals_a_value_computed_by_hand() -> None:
     assert macro_f1(truth, chosen) == pytest.approx((1 / 2 + 4 / 5) / 2)
 
 
-def test_an_unparsed_reply_lowers_recall_and_no_precision() -> None:
+def test_an_unparsed_reply_lowers_recall_but_not_precision() -> None:
     assert macro_f1(["a", "b"], ["a", None]) == pytest.approx((1 + 0) / 2)
     assert per_class(["a", "b"], ["a", None])["a"]["precision"] == 1.0
     assert per_class(["a", "b"], ["a", None])["b"]["precision"] is None

@@ -183,21 +183,23 @@ def of_sweep_summary(results: Path, _tmp_path: Path) -> Figures:
 
 class TestTheScoreOfARun:
     @pytest.mark.parametrize("view", [of_status, of_unfinished_status, of_page, of_plots, of_paper, of_sweep_summary])
-    def test_in_every_view_equals_that_of_the_run_summary(
+    def test_the_score_of_a_run_in_every_view_equals_that_of_its_summary(
         self, view: Callable[[Path, Path], Figures], results: Path, golden: Figures, tmp_path: Path,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:  # fmt: skip
         monkeypatch.setattr("vl_convert.vegalite_to_pdf", lambda _spec: b"")  # test_report_page.py looks at a PDF
         assert view(results, tmp_path) == golden
 
-    def test_in_charts_of_controls_equals_the_summary(self, results: Path, golden: Figures) -> None:
+    def test_the_score_of_a_run_in_charts_of_controls_equals_that_of_its_summary(
+        self, results: Path, golden: Figures
+    ) -> None:
         rows = {tuple(row["task"].split(" · ")[::2]): row for row in control_runs([results]).frame.to_dict("records")}
         assert rows.keys() == golden.keys()
         for key, (value, interval) in golden.items():
             expected = (value, value) if interval is None else interval
             assert (rows[key]["score"], interval_in(rows[key])) == (value, expected)
 
-    def test_in_printed_tables_of_results_and_of_a_paper_equals_the_summary(
+    def test_the_score_of_a_run_in_printed_tables_equals_that_of_its_summary(
         self, data: PageData, runs: dict[tuple[str, str], Result], texts: Figures
     ) -> None:
         table = {col.header: [*map(str, col.cells)] for col in rich_table(tables.results([*runs.values()])).columns}
@@ -209,13 +211,17 @@ class TestTheScoreOfARun:
         shown = {(task, row[0]): cell.replace("**", "") for row in body for task, cell in zip(head, row, strict=True)}
         assert {key: shown[key] for key in texts} == texts
 
-    def test_in_comparisons_equals_the_summary(self, compared: Compared, golden: Figures) -> None:
+    def test_the_score_of_a_run_in_comparisons_equals_that_of_its_summary(
+        self, compared: Compared, golden: Figures
+    ) -> None:
         for row in compared.rows:
             if len(row.tasks) == 1:
                 assert row.score == golden[row.scope, row.side][0]
                 assert row.reference_score == golden[row.scope, "base-0"][0]
 
-    def test_as_published_equals_the_summary(self, runs: dict[tuple[str, str], Result]) -> None:
+    def test_the_score_of_a_run_by_published_rules_equals_that_of_its_summary(
+        self, runs: dict[tuple[str, str], Result]
+    ) -> None:
         bases = {task: run for (task, label), run in runs.items() if label == "base-0"}
         for row in reproduced([*bases.values()], ""):
             if row["scope"] in bases:
@@ -225,7 +231,7 @@ class TestTheScoreOfARun:
 
 
 class TestTheDifferenceFromBase:
-    def test_is_equal_in_comparison_sweep_summary_and_report_page(
+    def test_the_difference_from_base_is_identical_in_comparison_sweep_summary_and_report_page(
         self, systems: list[System], compared: Compared, data: PageData, outcome: Outcome
     ) -> None:
         rows = {(row.scope, row.side): row for row in compared.rows}
@@ -254,7 +260,7 @@ class TestTheDifferenceFromBase:
 
 
 class TestTheMeanOverTasks:
-    def test_is_equal_with_its_interval_on_report_page_plots_paper_and_comparison(
+    def test_the_mean_over_tasks_is_identical_on_report_page_plots_paper_and_comparison(
         self, systems: list[System], data: PageData, compared: Compared, panels: list[Panel]
     ) -> None:
         page_rows = {systems[at].method: row for (scope, at), row in data.figures.items() if scope == "overall"}
@@ -289,7 +295,7 @@ class TestEveryFormatOfATable:
         }
         return made[request.param]()
 
-    def test_shows_the_same_cells_as_the_other_formats(self, table: Table) -> None:
+    def test_a_table_has_the_same_cells_in_markdown_html_latex_and_terminal(self, table: Table) -> None:
         wanted = [[cell.text for cell in row] for row in cells(table)]
         assert wanted
         lines = [line.strip("| \n").split(" | ") for line in markdown(table).splitlines() if line.startswith("|")][2:]

@@ -107,7 +107,7 @@ class TestCurves:
     def test_read_panels_gives_one_panel_per_task_and_one_of_the_mean(self, results: Path) -> None:
         assert [panel.name for panel in read_panels([results])] == ["desed", "tau", "mean"]
 
-    def test_a_line_starts_at_base_and_is_sorted_by_ratio(self, results: Path) -> None:
+    def test_a_line_starts_at_the_unpruned_run_and_is_sorted_by_ratio(self, results: Path) -> None:
         (line,) = panel_of(results, "desed").lines().values()
         assert [setting.ratio for setting in line] == [0.0, 0.5, 0.9]
         assert [setting.method for setting in line] == ["base", "frame", "frame"]
@@ -123,7 +123,9 @@ class TestCurves:
         assert half.ideal == pytest.approx(4 * 120 / (2 * 120 + 2 * 70))
 
     @pytest.mark.parametrize("name", ["tau", "mean"])
-    def test_time_of_a_setting_is_that_of_base_divided_by_its_speed_up(self, results: Path, name: str) -> None:
+    def test_the_plotted_time_of_a_setting_is_that_of_base_divided_by_the_speed_up(
+        self, results: Path, name: str
+    ) -> None:
         for task in ("desed", "tau"):
             for setting, seconds in zip(("base-0-", "frame-0.5-2"), DRIFTING, strict=True):
                 timed_as(results / task / setting, seconds)
@@ -163,7 +165,7 @@ class TestCurves:
             plotted(results, "tau", joined(layer=layer))
         assert {"fast_v+snapkv layer 1", "fast_v+snapkv layer 2"} < set(panel_of(results, "tau").lines())
 
-    def test_the_mean_leaves_out_settings_that_a_task_lacks(self, results: Path) -> None:
+    def test_the_panel_of_the_mean_leaves_out_settings_that_a_task_lacks(self, results: Path) -> None:
         plotted(results, "tau", pruned("random"))
         assert set(panel_of(results, "tau").lines()) == {"frame", "random"}
         assert set(panel_of(results, "mean").lines()) == {"frame"}
@@ -232,7 +234,7 @@ class TestPictures:
         assert [path.name for path in pictures] == ["desed.png", "mean.png", "tau.png"]
         assert all(path.read_bytes().startswith(b"\x89PNG") for path in pictures)
 
-    def test_untimed_runs_are_plotted_too(self, tmp_path: Path) -> None:
+    def test_runs_without_times_are_plotted_too(self, tmp_path: Path) -> None:
         plotted(tmp_path, "tau", pruned(), timed=False)
         assert [path.name for path in plot_runs([tmp_path], tmp_path)] == ["tau.png"]
 
@@ -260,7 +262,7 @@ def a_chart(**options: Any) -> Chart:
 class TestCharts:
     """A chart's description holds everything that is drawn."""
 
-    def test_of_a_panel_holds_every_score_interval_and_ideal_of_that_panel(self, results: Path) -> None:
+    def test_the_chart_of_a_panel_holds_every_score_interval_and_ideal_speed_up(self, results: Path) -> None:
         panel = panel_of(results, "desed")
         chart = of_panel(panel)
         seen = {row["what"]: (row["y"], row["low"], row["high"]) for row in chart.data["0-points"]}

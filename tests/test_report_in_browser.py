@@ -171,7 +171,7 @@ def test_a_failed_sample_in_the_sample_list_shows_its_error(opened: Any) -> None
     assert FAILED["error"] in find_one(opened, "#detail table").text
 
 
-def test_searching_for_a_sample_id_lists_only_that_sample(opened: Any) -> None:
+def test_searching_for_a_sample_id_on_the_report_page_lists_only_that_sample(opened: Any) -> None:
     find_one(opened, "input[name=text]").send_keys("clip3")
     assert listed(opened) == ["clip3"]
 

@@ -98,7 +98,7 @@ class TestPage:
         assert html.count("</script>") == 3  # the data's, Vega's and the page's own
         assert content_of(html)["samples"][0]["replies"][0]["reply"] == plain(HOSTILE)
 
-    def test_makes_no_network_request(self, root: Path) -> None:
+    def test_the_report_page_makes_no_network_request(self, root: Path) -> None:
         html = html_of(root)
         assert not re.search(r'(?:src|href)="?(?:https?:)?//', shown(html))
         assert "unsafe-eval" not in html
@@ -136,7 +136,7 @@ class TestPage:
         pictures = 500 * STRIP * BANDS / 2 * 4 / 3
         assert len(script()) + 10 * size_of_samples + pictures < 5e6
 
-    def test_stores_equal_replies_of_many_settings_only_once(self, tmp_path: Path) -> None:
+    def test_the_report_page_stores_equal_replies_of_many_settings_only_once(self, tmp_path: Path) -> None:
         sizes = []
         for settings in (2, 12):
             folder = tmp_path / str(settings)
@@ -146,7 +146,7 @@ class TestPage:
             sizes.append(len(html_of(folder)))
         assert sizes[1] - sizes[0] < 10 * 40 * 50  # of each further reply, its places and its share of tables
 
-    def test_limits_the_total_number_of_replies_and_the_size_of_kept_token_strips(
+    def test_the_report_page_limits_the_number_of_replies_and_the_size_of_kept_token_strips(
         self, root: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         kept = pack(torch.arange(0, 750, 2), torch.ones(750, dtype=torch.bool))
@@ -166,7 +166,7 @@ def test_invalid_page_options_are_refused() -> None:
             PageOptions(**options)
 
 
-def test_as_script_escapes_any_text_and_is_parsed_back() -> None:
+def test_text_inside_a_script_element_is_escaped_and_parsed_back() -> None:
     text = as_script({"reply": HOSTILE})
     assert "<" not in text
     assert json.loads(text) == {"reply": plain(HOSTILE)}
@@ -216,14 +216,14 @@ class TestTimes:
         finished(a_run(tmp_path, "fast_v-0.5-layer2", [True] * 10, prefill=0.3, device="other gpu"))
         return tmp_path
 
-    def test_of_a_pruned_setting_equal_the_base_time_divided_by_the_paired_speed_up(self, drifting: Path) -> None:
+    def test_times_of_a_pruned_setting_equal_the_base_time_divided_by_the_paired_speed_up(self, drifting: Path) -> None:
         figures = data_of(drifting).figures
         base, dart = figures["overall", 0], figures["overall", 1]
         assert dart["first_token_speedup"] == dart["llm_prefill_speedup"] == pytest.approx(0.98)
         for name in ("prefill_s", "llm_prefill_s"):
             assert (base[name], dart[name]) == (pytest.approx(0.8), pytest.approx(0.8 / 0.98))
 
-    def test_of_a_setting_without_samples_paired_with_base_are_medians(self, drifting: Path) -> None:
+    def test_times_of_a_setting_without_samples_paired_with_base_are_medians(self, drifting: Path) -> None:
         (row,) = [row for (task, _), row in data_of(drifting).figures.items() if row["setting"].startswith("fast_v")]
         assert row["llm_prefill_s"] == pytest.approx(0.3)
 
@@ -237,7 +237,7 @@ class TestTimes:
         assert html.count(str(escape(series.PAIRED))) == 2 * len(charts["curves"])
         assert "need not agree" not in html
 
-    def test_taken_on_a_busy_machine_are_drawn_hollow_and_pale(self, root: Path) -> None:
+    def test_times_taken_on_a_busy_machine_are_drawn_hollow_and_pale(self, root: Path) -> None:
         def marked() -> set[bool]:
             by_anchor = {section.anchor: section for section in sections(data_of(root))}
             ratio, *times = by_anchor["curves"].charts["tau"]
@@ -286,7 +286,7 @@ def test_scores_are_grouped_by_clip_length_in_steps_of_half_a_minute(tmp_path: P
     assert bins == [(60, 1, 1.0), (90, 2, 0.5), (120, 1, 1.0)]
 
 
-def test_machine_table_has_one_row_per_fact_to_fit_a_phone(root: Path) -> None:
+def test_the_machine_table_has_one_row_per_fact_to_fit_a_phone(root: Path) -> None:
     """A row a fact: versions in the last of many columns left a hole in all others."""
     (table,) = next(section.tables for section in sections(data_of(root)) if section.anchor == "machine")
     assert table.columns == ["settings", "all"]
@@ -327,11 +327,13 @@ class TestControls:
             assert Run({"control": {"kind": kind, "seconds": seconds}}, {}).control == name
         assert Run({"control": None}, {}).control == Run({}, {}).control == ""
 
-    def test_the_reference_is_the_base_run_on_the_real_audio(self, controls: Path) -> None:
+    def test_the_default_reference_is_the_base_run_on_real_audio_and_not_on_silence(self, controls: Path) -> None:
         sides = read_systems([controls / "silence", controls / "tau", controls / "desed"])
         assert find_reference(sides, None).control == ""
 
-    def test_are_compared_with_the_base_of_the_control_and_left_out_of_means_and_charts(self, controls: Path) -> None:
+    def test_runs_on_silence_are_compared_with_base_on_silence_and_left_out_of_means_and_charts(
+        self, controls: Path
+    ) -> None:
         finished(a_run(controls, "random-0.5-layer2", [True] * 8, task="gtzan"))
         data = data_of(controls)
         names = [setting.name for setting in data.settings]
@@ -406,14 +408,14 @@ class TestSamples:
 
 
 class TestMeans:
-    def test_overall_leave_out_a_setting_that_did_not_run_every_task(self, root: Path) -> None:
+    def test_means_over_all_tasks_leave_out_a_setting_that_did_not_run_every_task(self, root: Path) -> None:
         finished(a_run(root, "random-0.5-layer2", [True] * 8))  # tau only
         data = data_of(root)
         assert {data.settings[place].name for scope, place in data.figures if scope == "overall"} == {
             "base-0", "dart-0.5-layer2"
         }  # fmt: skip
 
-    def test_over_tasks_in_common_are_added_if_a_setting_did_not_run_every_task(self, root: Path) -> None:
+    def test_means_over_common_tasks_are_added_if_a_setting_did_not_run_every_task(self, root: Path) -> None:
         assert "in common" not in data_of(root).scopes
         finished(a_run(root, "base-0", [True] * 8, task="gtzan"))
         data = data_of(root)

@@ -213,7 +213,7 @@ class TestIdeals:
         assert drops is not None
         assert ideal_speed_up(TINY, drops, RECORD) == 1
 
-    def test_of_a_pruner_joined_with_a_press_only_the_pruner_counts_in_prefill(self) -> None:
+    def test_tokens_dropped_in_prefill_by_a_pruner_joined_with_a_press_are_those_of_the_pruner(self) -> None:
         assert drops_of(get_method("fast_v:0.5+snapkv:0.3", layer=3)) == Drops(3, 0.5)
 
     def test_tokens_dropped_by_a_third_party_method_are_unknown(self) -> None:
@@ -300,7 +300,7 @@ class TestMeasured:
             gain = against(base, base)[name]
             assert (gain["measured"], gain["interval"], gain["ideal"]) == (1.0, [1.0, 1.0], 1.0)
 
-    def test_without_base_only_the_ideal_speed_up_is_given(self) -> None:
+    def test_a_setting_without_a_base_run_has_only_an_ideal_speed_up(self) -> None:
         saved = savings(run_of([record("a", 1.0, **PRUNED)], drops={"layer": 2, "ratio": 0.5}), None)
         assert saved["llm_prefill"]["measured"] is None
         assert saved["llm_prefill"]["ideal"] > 1

@@ -190,7 +190,7 @@ def test_odd_verdict_values_in_one_run_folder_do_not_hide_other_run_folders(
         assert all(label in shown for label in labels), command
 
 
-def test_a_verdict_stored_under_the_stamp_of_another_sample_is_ignored(run: Path) -> None:
+def test_a_stored_verdict_with_the_content_hash_of_another_sample_is_ignored(run: Path) -> None:
     """Two samples of one reply and one reference have one stamp, and one verdict; others have none in common."""
     lines = lines_of(verdicts_file(run, CHOICE))
     assert len({line["stamp"] for line in lines}) == 4
@@ -283,7 +283,7 @@ def test_a_summary_of_the_current_scorer_version_is_read_unchanged(run: Path, as
     assert asked == []
 
 
-def test_intervals_are_drawn_by_the_seed_of_the_run(run: Path) -> None:
+def test_intervals_are_resampled_with_the_seed_of_the_run(run: Path) -> None:
     drawn = []
     for seed in (42, 7):
         changed(run, settings={"seed": seed})
@@ -301,7 +301,7 @@ def test_a_stored_summary_of_another_number_of_samples_is_ignored(run: Path) -> 
     assert Run.read(run).summary is None
 
 
-def test_failed_samples_count_in_the_fingerprint_of_a_summary() -> None:
+def test_the_fingerprint_of_a_summary_depends_on_failed_samples() -> None:
     answered, failed = typed(a_record("a")), Record("b", error="none")
     hashes = {
         fingerprint_of(CHOICE, records)

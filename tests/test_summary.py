@@ -159,7 +159,7 @@ def test_a_count_missing_from_one_record_is_not_averaged_over_the_other_records(
 @pytest.mark.parametrize(
     ("costs", "total"), [([0.25, 0.5], 0.75), ([0.25, None], None), ([0.25, 0.0], 0.25), ([], None)]
 )
-def test_cost_is_the_sum_over_all_replies_or_none_if_one_is_unknown(
+def test_the_price_of_a_run_is_the_sum_over_all_replies_or_none_if_one_is_unknown(
     costs: list[float | None], total: float | None
 ) -> None:
     assert summary([answered(cost=cost) for cost in costs], len(costs))["cost"] == total
