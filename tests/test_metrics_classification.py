@@ -99,16 +99,10 @@ def test_turning_right_replies_into_unparsed_ones_never_raises_macro_f1(rows: li
 
 
 def test_figures_of_the_summary_equal_those_of_the_metric_functions() -> None:
-    strict = [True] * 4 + [False] * 6
-    summary = summarise_choices(TRUTH, CHOSEN, strict, [str(i) for i in range(10)], seed=1)
-    assert {key: summary[key] for key in ("n", "unparsed", "accuracy", "strict_accuracy", "macro_f1", "score")} == {
-        "n": 10,
-        "unparsed": 2,
-        "accuracy": 0.5,
-        "strict_accuracy": 0.4,
-        "macro_f1": macro_f1(TRUTH, CHOSEN),
-        "score": macro_f1(TRUTH, CHOSEN),
-    }
+    summary = summarise_choices(TRUTH, CHOSEN, [True] * 4 + [False] * 6, [str(i) for i in range(10)], seed=1)
+    macro = macro_f1(TRUTH, CHOSEN)
+    expected = {"n": 10, "unparsed": 2, "accuracy": 0.5, "strict_accuracy": 0.4, "macro_f1": macro, "score": macro}
+    assert {key: summary[key] for key in expected} == expected
     assert summary["per_class"] == per_class(TRUTH, CHOSEN)
     assert summary["as_published"] == as_published(TRUTH, CHOSEN)
     assert summary["intervals"]["score"] == summary["intervals"]["macro_f1"]

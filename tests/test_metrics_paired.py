@@ -75,22 +75,17 @@ def test_equal_resamples_and_swaps_are_computed_only_once(monkeypatch: pytest.Mo
 
 def test_settings_with_one_reference_sum_its_resamples_only_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """And a column that setting and reference share is not summed again."""
-    rng, clusters, counted = np.random.default_rng(0), [f"c{number}" for number in range(40)], list[int]()
-    right, *settings = ((rng.random(40) < 0.5).astype(float) for _ in range(4))
-    sums = paired.drawn_sums
-    monkeypatch.setattr(
-        paired, "drawn_sums", lambda drawn, totals: counted.append(totals.shape[1]) or sums(drawn, totals)
-    )
-    together = [
-        resampled(pair_of(mean_sums(scores), mean_sums(right), clusters), np.random.default_rng(7), 50)
-        for scores in settings
-    ]
+    clusters, counted, sums = [f"c{number}" for number in range(40)], list[int](), paired.drawn_sums
+    right, *settings = (np.random.default_rng(0).random((5, 40)) < 0.5).astype(float)[:4]
+    monkeypatch.setattr(paired, "drawn_sums", lambda drawn, sides: counted.append(sides.shape[1]) or sums(drawn, sides))
+
+    def drawn(scale: float) -> list[np.ndarray]:
+        pairs = [pair_of(mean_sums(each * scale), mean_sums(right * scale), clusters) for each in settings]
+        return [resampled(pair, np.random.default_rng(7), 50) for pair in pairs]
+
+    together = drawn(1)
     assert counted == [2, 1, 1, 1]  # the reference's rights and number, then the rights of each setting
-    for setting, together_sums in zip(
-        settings, together, strict=True
-    ):  # halves are no counts, so all columns are summed
-        pair = pair_of(mean_sums(setting / 2), mean_sums(right / 2), clusters)
-        assert resampled(pair, np.random.default_rng(7), 50) == pytest.approx(together_sums / 2)
+    assert np.allclose(drawn(0.5), np.array(together) / 2)  # halves are no counts, so all columns are summed
     assert counted[4:] == [4, 4, 4]
 
 
@@ -127,10 +122,8 @@ class TestDifferences:
     """Of all figures at once, as a sweep's summary has them."""
 
     def estimate_difference(self, scores: np.ndarray, base: np.ndarray, names: list[str], seed: int = 0) -> Estimate:
-        (estimate,) = (
-            pair_of(mean_sums(scores), mean_sums(base), names).differences(np.random.default_rng(seed)).values()
-        )
-        return estimate
+        pair = pair_of(mean_sums(scores), mean_sums(base), names)
+        return pair.differences(np.random.default_rng(seed))["mean"]
 
     def test_effects_common_to_both_sides_cancel_out(self) -> None:
         """Samples differ wildly, but the second side is always one tenth better."""
@@ -142,10 +135,8 @@ class TestDifferences:
     def test_the_interval_of_a_difference_is_that_of_the_per_sample_differences(self) -> None:
         rng = np.random.default_rng(1)
         scores, base, names = rng.random(40), rng.random(40), [str(n) for n in rng.integers(0, 10, 40)]
-        difference, expected = (
-            self.estimate_difference(scores, base, names, seed=3),
-            self.estimate_difference(scores - base, np.zeros(40), names, seed=3),
-        )
+        difference = self.estimate_difference(scores, base, names, seed=3)
+        expected = self.estimate_difference(scores - base, np.zeros(40), names, seed=3)
         assert difference.value == pytest.approx((scores - base).mean())
         assert difference.interval == pytest.approx(expected.interval)
         tail = expanded_tail(difference.clusters)
@@ -251,11 +242,8 @@ class TestSignFlip:
 
     def test_a_small_p_is_above_zero_for_every_seed(self) -> None:
         """Also where no draw reaches the difference, the observed labelling counts."""
-        drawn = Drawn.of(
-            pair_of(mean_sums(np.ones(30)), mean_sums(np.zeros(30)), [str(number) for number in range(30)]),
-            np.random.default_rng(0),
-            10,
-        )
+        pair = pair_of(mean_sums(np.ones(30)), mean_sums(np.zeros(30)), [str(number) for number in range(30)])
+        drawn = Drawn.of(pair, np.random.default_rng(0), 10)
         assert all(_small_p([drawn], 1.0, np.random.default_rng(seed), 1) > 0 for seed in range(30))
 
     def test_p_of_the_sign_flip_test_is_1_without_any_difference(self) -> None:
