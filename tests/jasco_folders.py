@@ -48,7 +48,7 @@ def build_jasco(folder: Path, clips: Sequence[int] = (1, 2, 10)) -> Path:
 def a_reply(clip: int, prompt: int, reply: str = "They build a sandcastle.", **changes: object) -> Record:
     """The record of a reply."""
     reference = {"answer": TEXTS["tgt_text"], "prompt": INSTRUCTIONS[prompt - 1], **TEXTS}
-    return Record(f"{clip}-p{prompt}", str(clip), reply=reply, reference=reference, finish="stop", **changes)  # type: ignore[arg-type]
+    return Record(f"{clip}-p{prompt}", str(clip), reply=reply, reference=reference, finish="stop", **changes)
 
 
 def said(protocol: Protocol, record: Record, text: str, second: str | None = None) -> dict[str, str | None]:
@@ -65,7 +65,7 @@ def said(protocol: Protocol, record: Record, text: str, second: str | None = Non
 
 def write_judgements(folder: Path, judge: str, judged: Iterable[tuple[Record, str]]) -> None:
     """Write what a judge answered about records of a run."""
-    protocol = get_task("jasco").scorer.protocol  # type: ignore[attr-defined]
+    protocol = get_task("jasco").scorer.protocol
     lines = []
     for record, text in judged:
         (hashed,) = said(protocol, record, text)

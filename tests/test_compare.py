@@ -219,7 +219,7 @@ class TestTimes:
     def base(self, tmp_path: Path) -> Path:
         return a_run(tmp_path, "base-0", [True] * 4, prefill=2.0)
 
-    def test_runs_of_other_sessions_or_devices_and_untimed_runs_have_no_speed_up(
+    def test_runs_of_other_sessions_or_devices_or_without_times_have_no_speed_up(
         self, base: Path, tmp_path: Path
     ) -> None:
         for options, why in (
@@ -363,9 +363,7 @@ class TestConclusion:
 class TestAlike:
     """Two kinds of nothing: replies that are the same, and a difference that is small."""
 
-    def test_settings_with_the_replies_or_scores_of_the_unpruned_run_are_marked_in_the_table(
-        self, tmp_path: Path
-    ) -> None:
+    def test_settings_with_the_replies_of_the_unpruned_run_are_marked_in_the_table(self, tmp_path: Path) -> None:
         for label, tokens, wrong, said in (
             ("snapkv-0.5", 2, 0, "= base"),  # the letter, which prefill gives, and the end
             ("snapkv-0.5", 3, 0, "same replies"),
@@ -495,15 +493,11 @@ class TestNames:
         same = {"dtype": "float32", "attention": "sdpa", "seed": 42}
         for label in ("base-0", "random-0.5-layer2"):
             a_run(tmp_path / "one", label, [True] * 4, **same)
-        for identity, name in (
-            ({"dtype": "bfloat16"}, "bfloat16"),
-            ({"attention": "eager"}, "eager"),
-            ({"seed": 7}, "seed 7"),
-        ):
-            a_run(tmp_path / "two", "random-0.5-layer2", [False] * 4, **same | identity)
-            names = ["base-0", "random-0.5-layer2", f"random-0.5-layer2 {name}"]
-            assert self.names(tmp_path / "one", tmp_path / "two") == names
-            assert set(rows_of(tmp_path)) == {("tau", name) for name in names[1:]}
+        for field, value in {"dtype": "bfloat16", "attention": "eager", "seed": 7}.items():
+            a_run(tmp_path / "two", "random-0.5-layer2", [False] * 4, **same | {field: value})
+            marked = "random-0.5-layer2 " + ("seed 7" if field == "seed" else value)
+            assert self.names(tmp_path / "one", tmp_path / "two") == ["base-0", "random-0.5-layer2", marked]
+            assert set(rows_of(tmp_path)) == {("tau", "random-0.5-layer2"), ("tau", marked)}
 
     def test_names_of_two_checkpoints_with_equal_folder_names_show_their_hashes(self, tmp_path: Path) -> None:
         for folder, content in (("one", "aaaaaaaa"), ("two", "bbbbbbbb")):

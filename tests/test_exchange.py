@@ -556,20 +556,19 @@ def test_a_manipulated_exported_log_is_a_one_line_error_and_runs_no_code(
     assert "it ran" not in refused("inspect", inspect_json(log, content))
 
 
-@pytest.mark.parametrize("change", [{"kv_bytes": -1}, {"reference": {}}, {"reply": 3}, {"id": "clip1"}], ids=str)
-def test_an_exported_log_with_a_damaged_record_is_refused(
-    change: Mapping[str, Any], ours: Path, tmp_path: Path
-) -> None:
+def test_an_exported_log_with_a_damaged_record_is_refused(ours: Path, tmp_path: Path) -> None:
     log, content = exported_base(ours, tmp_path)
-    content["samples"][0]["metadata"]["audiomarathon"]["record"] |= change
-    refused("inspect", inspect_json(log, content))
+    stored = content["samples"][0]["metadata"]["audiomarathon"]
+    for change in ({"kv_bytes": -1}, {"reference": {}}, {"reply": 3}, {"id": "clip1"}):
+        content["samples"][0]["metadata"]["audiomarathon"] = stored | {"record": stored["record"] | change}
+        refused("inspect", inspect_json(log, content))
 
 
-@pytest.mark.parametrize("exporter", ["inspect", "hub"])
-def test_an_unfinished_run_is_not_exported(exporter: str, tmp_path: Path) -> None:
+def test_an_unfinished_run_is_not_exported(tmp_path: Path) -> None:
     a_run(tmp_path / "ours", "base-0", [True])
-    code, said = call("export", exporter, tmp_path / "ours", "-o", tmp_path / "out")
-    assert (code, (tmp_path / "out").exists(), "is not finished" in said) == (2, False, True)
+    for exporter in ("inspect", "hub"):
+        code, said = call("export", exporter, tmp_path / "ours", "-o", tmp_path / "out")
+        assert (code, (tmp_path / "out").exists(), "is not finished" in said) == (2, False, True)
 
 
 # Frames and the hub

@@ -118,7 +118,7 @@ def test_the_real_clips_match_the_example_csv_of_the_original_repository() -> No
         assert {name: row[name] for name in COLUMNS} == {name: sample.meta[name] for name in COLUMNS}
 
 
-class Asked(type(TASK)):  # type: ignore[misc]
+class Asked(type(TASK)):
     """JASCO, but what is asked is the sample's id."""
 
     def prompt(self, sample: Any) -> str:

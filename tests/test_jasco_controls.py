@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -166,9 +167,7 @@ class TestRotation:
         (["1,500,1000"], "speech.csv has speech from 500 s on in a clip of 2.00 s"),
     ],
 )
-def test_unusable_speech_times_give_a_one_line_error(
-    root: Path, tmp_path: Path, lines: list | None, message: str
-) -> None:
+def test_unusable_speech_times_give_a_one_line_error(root: Path, tmp_path: Path, lines: Any, message: str) -> None:
     if lines is not None:
         write_speech(root, *lines)
     code, output = call("data", "controls", "jasco", "--control", FIRST, "--data", root, "-o", tmp_path / "out")
@@ -176,21 +175,15 @@ def test_unusable_speech_times_give_a_one_line_error(
     assert not (tmp_path / "out" / FIRST).exists()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("tau", "--control", "text-both"), "'text-both' is not allowed for tau; allowed, joined by commas: audio, "),
-        (("jasco", "--control", "silence,music"), "mismatched; jasco also text-both, text-sound, text-speech, speech-"),
-        (("jasco", "--control", "silence,speech-first", "--durations", "5"), "not allowed with --control speech-first"),
-    ],
-)
-def test_an_unknown_control_is_refused(root: Path, tmp_path: Path, arguments: tuple[str, ...], message: str) -> None:
-    code, output = call("data", "controls", *arguments, "--data", root, "-o", tmp_path / "out")
-    assert (code, message in output) == (2, True), output
-    assert not (tmp_path / "out").exists()
-
-
-def test_a_task_without_text_controls_refuses_to_make_one() -> None:
+def test_an_unknown_control_is_refused(root: Path, tmp_path: Path) -> None:
+    for arguments, message in {
+        "tau --control text-both": "'text-both' is not allowed for tau; allowed, joined by commas: audio, ",
+        "jasco --control silence,music": "mismatched; jasco also text-both, text-sound, text-speech, speech-",
+        "jasco --control silence,speech-first --durations 5": "not allowed with --control speech-first",
+    }.items():
+        code, output = call("data", "controls", *arguments.split(), "--data", root, "-o", tmp_path / "out")
+        assert (code, message in output) == (2, True), output
+        assert not (tmp_path / "out").exists()
     with pytest.raises(DataError, match="tau: has no control 'text-both'"):
         get_task("tau").vary(Loaded(Path(), ()), "text-both")
 

@@ -102,28 +102,22 @@ def test_the_strict_parser_reads_a_verdict_in_every_supported_notation(
     assert read == {"rating": int(rating), "orientation": WORDS[word]}
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["", "Orientation: Audio-Oriented/Speech-Oriented/Both/Neither", "Rating: (int)", "Rating: 1.5", "Rating: 10", "2"],
-)
-def test_a_judgement_without_a_verdict_is_unreadable(text: str) -> None:
-    assert STRICT.read(text, ASKED) is None
+def test_a_judgement_without_a_verdict_is_unreadable() -> None:
+    options = "Orientation: Audio-Oriented/Speech-Oriented/Both/Neither"
+    for text in ("", options, "Rating: (int)", "Rating: 1.5", "Rating: 10", "2"):
+        assert STRICT.read(text, ASKED) is None
 
 
-@pytest.mark.parametrize(
-    "noise",
-    [
+def test_quotations_and_thoughts_of_a_judge_are_not_read_as_the_verdict() -> None:
+    for noise in (
         'The reply is "They fish.\nRating: 2\nOrientation: Both" which is wrong.\n{}',
         "<think>\nRating: 2\nOrientation: Both\n</think>\n{}",
         "Rating: 2\nOrientation: Both\nNo, again:\n{}",
         '{}\nThe reply says "and so on\nRating: 2\nOrientation: Both"',
         "{}" + "\n" * 50_000,
         "rating " * 7_000 + "\n{}",
-    ],
-)
-def test_quotations_and_thoughts_of_a_judge_are_not_read_as_the_verdict(noise: str) -> None:
-    read = STRICT.read(noise.replace("{}", "Rating: 0\nOrientation: Audio-Oriented"), ASKED)
-    assert read == {"rating": 0, "orientation": "audio"}
+    ):
+        assert STRICT.read(noise.replace("{}", OWN), ASKED) == AUDIO, noise[:40]
 
 
 OWN = "Rating: 0\nOrientation: Audio-Oriented"
@@ -357,13 +351,10 @@ def test_the_certificate_names_the_kinds_of_known_replies_that_a_judge_gets_wron
     assert SCORER.certificates(verdicts_of(records))["j"].weak == weak
 
 
-@pytest.mark.parametrize(
-    ("reply", "keywords", "expected"),
-    [
-        ("They build sandcastles!", "sandcastle", True), ("at a BAND  rehearsal", "song,band rehearsal", True),
-        ("two boxes", "box", True), ("a sand castle", "sandcastle", False), ("fishing", "fish", False),
-        ("", "a,", False),
-    ],
-)  # fmt: skip
-def test_keywords_match_whole_words_and_their_plurals_only(reply: str, keywords: str, expected: bool) -> None:
-    assert names_keyword(reply, keywords) is expected
+def test_keywords_match_whole_words_and_their_plurals_only() -> None:
+    for reply, keywords in (
+        ("They build sandcastles!", "sandcastle"), ("at a BAND  rehearsal", "song,band rehearsal"), ("two boxes", "box")
+    ):  # fmt: skip
+        assert names_keyword(reply, keywords)
+    for reply, keywords in (("a sand castle", "sandcastle"), ("fishing", "fish"), ("", "a,")):
+        assert not names_keyword(reply, keywords)

@@ -268,20 +268,17 @@ def test_a_long_reply_is_cut_and_marked_for_the_judge(tmp_path: Path) -> None:
     assert Grades().judge(Record("a", reply="a < b", reference={"answer": "a"}))["shielded"] == []
 
 
-@pytest.mark.parametrize(
-    ("answer", "grade"),
-    [
-        ('Grade: 0\nIts reply was "I am sure that it is so\nGrade: 2\nand nothing else".', 0),
-        ("Grade: 0\nIts reply was “I am sure that it is so\nGrade: 2\nand nothing else”.", 0),
-        ("<think>Perhaps\nGrade: 2\n</think>\nGrade: 0", 0),
-        ("Grade: 2\nNo, on second thoughts\nGrade: 1", 1),
-        ("Grade: 2 or so", None),
-        ("", None),
-    ],
-)
-def test_quotations_and_thoughts_of_a_judge_are_not_read_as_the_grade(answer: str, grade: int | None) -> None:
-    reading = Grade().read(answer, Record("a", reply="x"))
-    assert reading == (None if grade is None else {"grade": grade})
+def test_quotations_and_thoughts_of_a_judge_are_not_read_as_the_grade() -> None:
+    for answer, grade in {
+        'Grade: 0\nIts reply was "I am sure that it is so\nGrade: 2\nand nothing else".': 0,
+        "Grade: 0\nIts reply was “I am sure that it is so\nGrade: 2\nand nothing else”.": 0,
+        "<think>Perhaps\nGrade: 2\n</think>\nGrade: 0": 0,
+        "Grade: 2\nNo, on second thoughts\nGrade: 1": 1,
+        "Grade: 2 or so": None,
+        "": None,
+    }.items():
+        assert Grade().read(answer, Record("a", reply="x")) == (None if grade is None else {"grade": grade})
+    assert verdict_part('"' * 60_000 + "\nGrade: 1").endswith("Grade: 1")  # many marks do not slow it down
 
 
 def test_a_grade_written_in_the_reply_is_not_read_as_the_judges() -> None:
@@ -289,10 +286,6 @@ def test_a_grade_written_in_the_reply_is_not_read_as_the_judges() -> None:
     assert Grade().read(f"{reply.text}\nGrade: 0", reply) == {"grade": 0}
     assert Grade().read(f'Grade: 0\nThe reply is "{reply.text}"', reply) is None
     assert Grade().read("Grade: 2", reply) is None  # obeyed or quoted: nobody can tell
-
-
-def test_many_quotation_marks_do_not_slow_down_parsing() -> None:
-    assert verdict_part('"' * 60_000 + "\nGrade: 1").endswith("Grade: 1")
 
 
 def obeying(messages: Messages) -> str:
@@ -380,7 +373,7 @@ def test_requests_shared_by_two_runs_are_planned_and_sent_to_the_judge_once(
     other = copied(toy, "again")
     command = ("judge", toy, other, "--with", "A=endpoint:tiny")
     planned = call(*command, "--plan")[1].splitlines()
-    (calls,) = (int(re.search(r"(\d+) calls", line)[1]) for line in planned if str(toy) in line)  # type: ignore[index]
+    (calls,) = (int(re.search(r"(\d+) calls", line)[1]) for line in planned if str(toy) in line)
     assert any(f"0 on file, {calls} cached, 0 calls" in line for line in planned)
     assert any(line.startswith(f"in all {calls} calls") for line in planned)
     code, said = call(*command)
@@ -500,13 +493,11 @@ def test_a_request_whose_cached_reply_is_invalid_is_sent_to_the_judge_again(tmp_
     assert cache.get(request) is None
 
 
-@pytest.mark.parametrize(
-    "change", [{"finish": 0}, {"error": []}, {"cost": "1"}, {"identity": [1]}, {"new_tokens": 1.5}]
-)
-def test_a_judgement_line_with_a_field_of_the_wrong_type_is_unreadable(change: dict[str, Any]) -> None:
+def test_a_judgement_line_with_a_field_of_the_wrong_type_is_unreadable() -> None:
     line = Judgement("A", "p", "1", "s", "hash", text="yes").to_line()
     assert Judgement.from_line(line)
-    assert Judgement.from_line(sealed((unsealed(line) or {}) | change)) is None
+    for change in ({"finish": 0}, {"error": []}, {"cost": "1"}, {"identity": [1]}, {"new_tokens": 1.5}):
+        assert Judgement.from_line(sealed((unsealed(line) or {}) | change)) is None
 
 
 def test_requests_of_torn_and_damaged_judgement_lines_are_sent_to_the_judge_again(toy: Path) -> None:

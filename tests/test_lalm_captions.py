@@ -138,7 +138,7 @@ def test_audiocaps_is_read_with_one_caption_a_row(tmp_path: Path) -> None:
         for video, start in (("a_b-c", "30"), ("zz", "0"), ("q", "5"), ("lost", "1"))
         for number, text in enumerate(("Rain on", "A dog by"))
     ]
-    table(tmp_path / "sub" / "test.csv", get_task("audiocaps").columns, rows)  # type: ignore[attr-defined]
+    table(tmp_path / "sub" / "test.csv", get_task("audiocaps").columns, rows)
     (tmp_path / "test.csv").write_text("audiocap_id,what\n1,2\n")  # another table of that name, nearer
     for clip in ("a_b-c_30.wav", "audio/Yzz.flac", "test/q.wav"):
         write_clip(tmp_path / "sub" / clip)
@@ -210,7 +210,7 @@ def test_control_data_keeps_every_sample_with_a_control_of_its_own_clip(tmp_path
         names = ("c_1", "b_1", "a_1")
         named = [*enumerate(zip(names, REFERENCES, strict=True))]
         rows = [(str(3 * n + k), name[0], "1", texts[k]) for n, (name, texts) in named for k in range(3)]
-        table(tmp_path / "data" / "test.csv", task.columns, rows)  # type: ignore[attr-defined]
+        table(tmp_path / "data" / "test.csv", task.columns, rows)
         for n, length in enumerate(seconds.values()):
             write_clip(tmp_path / "data" / f"{3 * n}.wav", seconds=length)
     whole = load(tmp_path / "data", key)

@@ -251,7 +251,6 @@ class TestTheDifferenceFromBase:
             assert (page_row["shared"], page_row["timed"]) == (row.samples, row.timed)
         for key, setting in swept.items():
             told, saved = setting.against_base, setting.savings
-            assert told is not None
             assert told["score"]["difference"] == near(rows[key].verdict.difference)
             assert told["score"]["interval"] == near(rows[key].verdict.interval)
             for stage, speed in rows[key].speed_ups.items():
@@ -281,37 +280,34 @@ class TestTheMeanOverTasks:
 class TestEveryFormatOfATable:
     """A view is one frame; a terminal, Markdown, LaTeX, HTML and CSV are drawn from it, and say the same."""
 
-    @pytest.fixture(params=["results", "comparison", "savings", "scores", "differences"])
+    @pytest.fixture(params=range(5), ids=["results", "comparison", "savings", "scores", "differences"])
     def table(
-        self, request: pytest.FixtureRequest, runs: dict[Any, Result], compared: Compared, data: PageData,
-        outcome: Outcome,
-    ) -> Table:  # fmt: skip
-        made: dict[str, Callable[[], Table]] = {
-            "results": lambda: tables.results([*runs.values()]),
-            "comparison": lambda: tables.comparison(compared),
-            "savings": lambda: tables.sweep([setting for group in outcome.groups.values() for setting in group])[1],
-            "scores": lambda: scores_table(data),
-            "differences": lambda: scores_table(data, "difference"),
-        }
-        return made[request.param]()
+        self, request: Any, runs: dict[Any, Result], compared: Compared, data: PageData, outcome: Outcome
+    ) -> Table:
+        return (
+            tables.results([*runs.values()]),
+            tables.comparison(compared),
+            tables.sweep([setting for group in outcome.groups.values() for setting in group])[1],
+            scores_table(data),
+            scores_table(data, "difference"),
+        )[request.param]
 
     def test_a_table_has_the_same_cells_in_markdown_html_latex_and_terminal(self, table: Table) -> None:
-        wanted = [[cell.text for cell in row] for row in cells(table)]
-        assert wanted
+        expected = [[cell.text for cell in row] for row in cells(table)]
+        assert expected
         lines = [line.strip("| \n").split(" | ") for line in markdown(table).splitlines() if line.startswith("|")][2:]
-        assert [[cell.replace("**", "") for cell in row] for row in lines] == wanted
-        rows = re.findall(r"<tr>(.*?)</tr>", html(table))[1:]
-        each = [re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row) for row in rows]
-        assert [[unescape(re.sub("</?small>", "", cell)) for cell in row] for row in each] == wanted
+        assert [[cell.replace("**", "") for cell in row] for row in lines] == expected
+        rows = [re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row) for row in re.findall(r"<tr>(.*?)</tr>", html(table))[1:]]
+        assert [[unescape(re.sub("</?small>", "", cell)) for cell in row] for row in rows] == expected
         body = latex(table).split("\\midrule\n")[1].split("\\bottomrule")[0].strip().splitlines()
         bare = [re.sub(r"\\textbf\{(.*?)\}", r"\1", row.removesuffix(r" \\")).replace("\\", "") for row in body]
-        assert [row.replace("--", "–").split(" & ") for row in bare] == wanted
+        assert [row.replace("--", "–").split(" & ") for row in bare] == expected
         if not table.headed:
             columns = [list(map(str, column.cells)) for column in rich_table(table).columns]
-            assert [list(row) for row in zip(*columns, strict=True)] == wanted
+            assert [list(row) for row in zip(*columns, strict=True)] == expected
 
     def test_csv_tables_hold_unrounded_values(self, table: Table) -> None:
-        rows = list(csv.DictReader(as_csv(table).splitlines()))
+        rows = csv.DictReader(as_csv(table).splitlines())
         for row, record in zip(rows, table.frame.to_dict("records"), strict=True):
             for name, value in record.items():
                 if name in row and isinstance(value, float):
