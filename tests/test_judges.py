@@ -353,18 +353,18 @@ def test_a_different_judge_under_an_existing_judge_name_is_refused_if_that_one_h
 def test_an_answer_that_is_empty_or_contains_the_api_key_is_a_failed_request(
     toy: Path, server: Callable[[], int], change: dict[str, Any], why: str
 ) -> None:
-    bench = Bench("A", judge := open_judges("endpoint:tiny")["tiny"])
+    folder, bench = copied(toy, "two", ["a0", ""]), Bench("A", judge := open_judges("endpoint:tiny")["tiny"])
     chat = judge.endpoint.chat
     judge.endpoint.chat = lambda *given, **more: replace(chat(*given, **more), **change)
-    assert judge_run(case_of(toy), bench) > 0
-    assert {verdict.values["missing"].get("A") for verdict in verdicts_of(toy)} == {
+    assert judge_run(case_of(folder), bench) > 0
+    assert {verdict.values["missing"].get("A") for verdict in verdicts_of(folder)} == {
         "failed",
         None,
     }  # none is asked of ""
-    errors = {judgement.error for of in read_judgements(toy)["A"].values() for judgement in of.values()}
+    errors = {judgement.error for of in read_judgements(folder)["A"].values() for judgement in of.values()}
     assert all(why in str(error) for error in errors)
     judge.endpoint.chat = chat
-    assert judge_run(case_of(toy), bench) == 0
+    assert judge_run(case_of(folder), bench) == 0
 
 
 def test_requests_shared_by_two_runs_are_planned_and_sent_to_the_judge_once(
