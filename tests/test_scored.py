@@ -303,11 +303,8 @@ def test_a_stored_summary_of_another_number_of_samples_is_ignored(run: Path) -> 
 
 def test_the_fingerprint_of_a_summary_depends_on_failed_samples() -> None:
     answered, failed = typed(a_record("a")), Record("b", error="none")
-    hashes = {
-        fingerprint_of(CHOICE, records)
-        for records in ([answered], [answered, failed], [answered, replace(failed, id="c")])
-    }
-    assert len(hashes) == 3
+    sets = ([answered], [answered, failed], [answered, replace(failed, id="c")])
+    assert len({fingerprint_of(CHOICE, records) for records in sets}) == 3
     assert fingerprint_of(CHOICE, [answered, failed]) == fingerprint_of(CHOICE, [failed, answered])
 
 
@@ -408,12 +405,7 @@ def test_a_folder_link_or_fifo_in_place_of_the_verdict_file_is_not_followed(
     whole = file.read_bytes()
     precious.write_text("precious")
     file.unlink()
-    if kind == "folder":
-        file.mkdir()
-    elif kind == "link":
-        file.symlink_to(precious)
-    else:
-        os.mkfifo(file)
+    {"folder": Path.mkdir, "link": lambda path: path.symlink_to(precious), "FIFO": os.mkfifo}[kind](file)
     with no_hang(20):
         assert list(rights(Run.read(run)).values()) == RIGHTS
         if kind == "folder":
@@ -421,8 +413,7 @@ def test_a_folder_link_or_fifo_in_place_of_the_verdict_file_is_not_followed(
                 score(run)
         else:
             score(run)
-            assert not file.is_symlink()
-            assert file.read_bytes() == whole
+            assert (file.is_symlink(), file.read_bytes()) == (False, whole)
     assert precious.read_text() == "precious"
 
 
