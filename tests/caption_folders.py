@@ -6,9 +6,8 @@ import csv
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import numpy as np
-import soundfile
 import torch
+from task_folders import write_clip
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
@@ -38,13 +37,6 @@ CAPTIONS = {
 }
 
 
-def tone(file: Path, seconds: float = 1.0, rate: int = 16000, pitch: float = 440.0) -> None:
-    """Write a clip."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    time = np.arange(round(seconds * rate)) / rate
-    soundfile.write(file, (0.2 * np.sin(2 * np.pi * pitch * time)).astype(np.float32), rate)
-
-
 def table(file: Path, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Write a CSV file."""
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -69,7 +61,7 @@ def clotho_folder(
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(clips[name].read_bytes())
         else:
-            tone(target, pitch=300.0 + 100 * number)
+            write_clip(target, hertz=300.0 + 100 * number)
     return root
 
 

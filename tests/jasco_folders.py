@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from task_folders import write_clip
@@ -48,7 +48,7 @@ def build_jasco(folder: Path, clips: Sequence[int] = (1, 2, 10)) -> Path:
 def a_reply(clip: int, prompt: int, reply: str = "They build a sandcastle.", **changes: object) -> Record:
     """The record of a reply."""
     reference = {"answer": TEXTS["tgt_text"], "prompt": INSTRUCTIONS[prompt - 1], **TEXTS}
-    return Record(f"{clip}-p{prompt}", str(clip), reply=reply, reference=reference, finish="stop", **changes)  # type: ignore[arg-type]
+    return Record(f"{clip}-p{prompt}", str(clip), reply=reply, reference=reference, finish="stop", **changes)
 
 
 def said(protocol: Protocol, record: Record, text: str, second: str | None = None) -> dict[str, str | None]:
@@ -65,9 +65,19 @@ def said(protocol: Protocol, record: Record, text: str, second: str | None = Non
 
 def write_judgements(folder: Path, judge: str, judged: Iterable[tuple[Record, str]]) -> None:
     """Write what a judge answered about records of a run."""
-    protocol = get_task("jasco").scorer.protocol  # type: ignore[attr-defined]
+    protocol = get_task("jasco").scorer.protocol
     lines = []
     for record, text in judged:
         (hashed,) = said(protocol, record, text)
         lines.append(Judgement(judge, protocol.name, protocol.version, record.id, hashed, text).to_line())
     judgements_file(folder, judge).write_bytes(b"".join(lines))
+
+
+def edit(root: Path, change: Callable[[list[list[str]]], object]) -> None:
+    """Change the rows of `v0.csv` in place, as a spreadsheet writes them."""
+    file = root / "dataset" / "v0" / "v0.csv"
+    with file.open(encoding="utf-8", newline="") as stream:
+        rows = list(csv.reader(stream))
+    change(rows)
+    with file.open("w", encoding="utf-8-sig", newline="") as stream:
+        csv.writer(stream).writerows(rows)

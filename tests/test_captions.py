@@ -110,16 +110,9 @@ def test_caption_tokens_equal_those_of_the_stanford_tokenizer(text: str, expecte
     assert " ".join(tokens(text)) == expected
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),  # one token with no-break spaces inside
-    [
-        ("200 3000 440", ("200\u00a03000\u00a0440",)),
-        ("3 1/2", ("3\u00a01/2",)),
-        ('<a href="x">', ('<a\u00a0href="x">',)),
-    ],
-)
-def test_a_caption_token_may_hold_no_break_spaces(text: str, expected: tuple[str, ...]) -> None:
-    assert tokens(text) == expected
+def test_a_caption_token_may_hold_no_break_spaces() -> None:
+    for text in ("200 3000 440", "3 1/2", '<a href="x">'):
+        assert tokens(text) == (text.replace(" ", "\u00a0"),)
 
 
 PUNCTUATION = {"''", "'", "``", "`", "-LRB-", "-RRB-", "-LCB-", "-RCB-", *".?!,:-;", "--", "..."}
@@ -201,10 +194,10 @@ def test_cider_d_depends_on_the_frequencies_and_not_on_the_items_scored_with_it(
     assert cider_d(candidates[:2], references[:2], part).tolist() != scores[:2].tolist()
 
 
-@pytest.mark.parametrize("references", [[], [["a dog"]]])
-def test_cider_d_frequencies_of_fewer_than_two_items_are_refused(references: list[list[str]]) -> None:
-    with pytest.raises(DataError, match="at least 2 items"):
-        Frequencies.of(references)
+def test_cider_d_frequencies_of_fewer_than_two_items_are_refused() -> None:
+    for references in ([], [["a dog"]]):
+        with pytest.raises(DataError, match="at least 2 items"):
+            Frequencies.of(references)
 
 
 class Bags:
@@ -235,9 +228,9 @@ def test_fense_equals_values_computed_by_hand() -> None:
     assert scores.fense == pytest.approx([0.5, math.sqrt(0.5), 0.1, 0])
 
 
-@pytest.mark.parametrize(("probability", "fer"), [(0.9, 0), (0.91, 1)])
-def test_a_fluency_error_needs_a_checker_probability_above_0_9(probability: float, fer: int) -> None:
-    assert fense(["a"], [["a"]], Bags(), Flags("a", probability)).fer.tolist() == [fer]
+def test_a_fluency_error_needs_a_checker_probability_above_0_9() -> None:
+    rates = [fense(["a"], [["a"]], Bags(), Flags("a", probability)).fer.tolist() for probability in (0.9, 0.91)]
+    assert rates == [[0], [1]]
 
 
 def test_fense_encodes_each_text_once_and_accepts_an_empty_list() -> None:
@@ -247,23 +240,15 @@ def test_fense_encodes_each_text_once_and_accepts_an_empty_list() -> None:
     assert fense([], [], encoder, Flags("x")).fense.shape == (0,)
 
 
-@pytest.mark.parametrize(
-    ("text", "first"),
-    [
-        ("A dog barks. Then a cat.", "A dog barks."),
-        ("Made by Dr. Foo in the U.S. today. Yes.", "Made by Dr. Foo in the U.S. today."),
-        ("It is e.g. a dog! Two", "It is e.g. a dog!"),
-        ("in the key of C. The piece", "in the key of C."),
-        ('He said "hi." Then left.', 'He said "hi."'),
-        ("at 5.5 kHz. b", "at 5.5 kHz."),
-        ("\n one \ntwo. x", "one"),
-        ("one.\n\ntwo", "one."),
-        ("no end", "no end"),
-        ("", ""),
-    ],
-)
-def test_a_captions_first_sentence_ends_at_a_full_stop_but_not_at_an_abbreviation(text: str, first: str) -> None:
-    assert first_sentence(text) == first
+def test_a_captions_first_sentence_ends_at_a_full_stop_but_not_at_an_abbreviation() -> None:
+    first = {
+        "A dog barks. Then a cat.": "A dog barks.",
+        "Made by Dr. Foo in the U.S. today. Yes.": "Made by Dr. Foo in the U.S. today.",
+        "It is e.g. a dog! Two": "It is e.g. a dog!", "in the key of C. The piece": "in the key of C.",
+        'He said "hi." Then left.': 'He said "hi."', "at 5.5 kHz. b": "at 5.5 kHz.", "\n one \ntwo. x": "one",
+        "one.\n\ntwo": "one.", "no end": "no end", "": "",
+    }  # fmt: skip
+    assert {text: first_sentence(text) for text in first} == first
 
 
 def test_caption_length_figures_equal_values_counted_by_hand() -> None:

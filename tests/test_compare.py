@@ -26,6 +26,7 @@ from builders import (
     finished,
     lines_of,
     records_in,
+    with_identity,
     write_records,
 )
 from conftest import call, succeed
@@ -37,6 +38,7 @@ from audiomarathon.compression.press import ONE_TOKEN
 from audiomarathon.compression.registry import get_method
 from audiomarathon.engine.sweep import grid, parse_ratios
 from audiomarathon.errors import RecordError, SettingsError
+from audiomarathon.metrics.betting import Decision
 from audiomarathon.metrics.paired import Pair, PairedResult
 from audiomarathon.records import Verdict
 from audiomarathon.report.comparison_text import answer, notes, ranked
@@ -60,14 +62,32 @@ def compared(*paths: Path, against: str | None = None, **options: Any) -> Compar
     return compare(sides, find_reference(sides, against), **options)
 
 
-def base_and_dart(root: Path, base: Sequence[bool], dart: Sequence[bool], **of_dart: Any) -> Path:
-    """Write a run of base and one of dart, right or wrong as told; return dart's folder."""
-    a_run(root, "base-0", base)
-    return a_run(root, "dart-0.5-layer2", dart, **of_dart)
+DART = "dart-0.5-layer2"
+
+
+def base_and_dart(root: Path, base: Any = (True,) * 4, dart: Any = None, *, task: str = "tau", **of_dart: Any) -> Path:
+    """Write a run of base and one of dart (right as base is, unless told); return dart's folder."""
+    a_run(root, "base-0", base, task=task)
+    return a_run(root, DART, base if dart is None else dart, **{"task": task, **of_dart})
 
 
 def rows_of(*paths: Path, against: str | None = None, **options: Any) -> dict[tuple[str, str], Comparison]:
     return {(row.scope, row.side): row for row in compared(*paths, against=against, **options).rows}
+
+
+def row_of(root: Path, task: str = "tau") -> Comparison:
+    """Return the row of dart."""
+    return rows_of(root)[task, DART]
+
+
+def decision_of(root: Path, margin: float = 0.02, task: str = "tau") -> Decision:
+    """Return the verdict on dart."""
+    return rows_of(root, margins={"": margin})[task, DART].decision
+
+
+def notes_of(*paths: Path) -> list[str]:
+    """Return the notes below the table."""
+    return notes(compared(*paths), {})
 
 
 def test_the_scores_of_base_are_summed_once_for_all_compared_settings(
@@ -100,34 +120,31 @@ class TestRows:
     def test_scores_p_and_speed_ups_of_a_row_equal_values_computed_by_hand(self, tmp_path: Path) -> None:
         """Of 8 samples base has all right, dart 4, half as long in the LLM."""
         base_and_dart(tmp_path, [True] * 8, [True] * 4 + [False] * 4, prefill=0.5)
-        row = rows_of(tmp_path)["tau", "dart-0.5-layer2"]
+        row = row_of(tmp_path)
         assert (row.samples, row.reference_score) == (8, 1.0)
         assert row.score == pytest.approx(0.5)  # each class: one of two found, one false alarm: F1 = 1/2
-        assert row.verdict.difference == pytest.approx(-0.5)
-        assert row.mcnemar == pytest.approx(2 / 2**4)
+        assert (row.verdict.difference, row.mcnemar) == pytest.approx((-0.5, 2 / 2**4))
         assert row.speed_ups["llm_prefill"]["measured"] == pytest.approx(2.0)
         assert row.speed_ups["first_token"]["measured"] == pytest.approx(1.1 / 0.6)
         assert row.speed_ups["decode_per_token"] is None
 
     def test_only_samples_that_both_settings_answered_count(self, tmp_path: Path) -> None:
-        folder = base_and_dart(tmp_path, [True] * 8, [True] * 4)
-        added(folder, a_failed_record("clip0"))
-        row = rows_of(tmp_path)["tau", "dart-0.5-layer2"]
+        added(base_and_dart(tmp_path, [True] * 8, [True] * 4), a_failed_record("clip0"))
+        row = row_of(tmp_path)
         assert (row.samples, row.verdict.difference) == (3, 0.0)
         (left,) = lines_by_reason(compared(tmp_path).left_out)
         assert left.startswith("dart-0.5-layer2 in tau: 1 of 4 samples")
 
     def test_rows_of_a_group_and_of_all_tasks_weigh_tasks_equally(self, tmp_path: Path) -> None:
         for task, count in (("tau", 4), ("desed", 12), ("vesus", 4)):
-            a_run(tmp_path, "base-0", [True] * count, task=task)
-            a_run(tmp_path, "dart-0.5-layer2", [task != "tau"] * count, task=task)
+            base_and_dart(tmp_path, [True] * count, [task != "tau"] * count, task=task)
         rows = rows_of(tmp_path)
-        assert rows["audio classification", "dart-0.5-layer2"].verdict.difference == pytest.approx(-0.5)
-        assert rows["overall", "dart-0.5-layer2"].verdict.difference == pytest.approx(-1 / 3)
-        assert ("speaker", "dart-0.5-layer2") not in rows  # a group of one task is that task's row
-        for scope in ("audio classification", "overall"):  # the only rows of their kinds: nothing to correct for
-            assert rows[scope, "dart-0.5-layer2"].p_adjusted == rows[scope, "dart-0.5-layer2"].verdict.p < 0.2
-            assert rows[scope, "dart-0.5-layer2"].clusters == 4  # of the task with the fewest
+        assert ("speaker", DART) not in rows  # a group of one task is that task's row
+        for scope, difference in (("audio classification", -1 / 2), ("overall", -1 / 3)):
+            row = rows[scope, DART]
+            assert row.verdict.difference == pytest.approx(difference)
+            assert row.p_adjusted == row.verdict.p < 0.2  # the only row of its kind: nothing to correct for
+            assert row.clusters == 4  # of the task with the fewest
 
     def test_holms_correction_counts_only_rows_of_the_same_kind(self, tmp_path: Path) -> None:
         a_run(tmp_path, "base-0", [True] * 12)
@@ -136,15 +153,13 @@ class TestRows:
         for row in rows_of(tmp_path).values():
             assert row.p_adjusted == pytest.approx(min(1, 3 * row.verdict.p), abs=0.01)
 
-    @pytest.mark.parametrize(("adjusted", "clear"), [(0.049, True), (0.05, False), (0.09, False), (None, False)])
-    def test_a_difference_is_clear_only_if_its_corrected_p_is_below_5_percent(
-        self, tmp_path: Path, adjusted: float | None, clear: bool
-    ) -> None:
-        base_and_dart(tmp_path, [True] * 4, [True] * 4)
-        row = rows_of(tmp_path)["tau", "dart-0.5-layer2"]
-        lost = replace(row, verdict=replace(row.verdict, p=0.001, difference=-0.1), p_adjusted=adjusted)
-        assert is_clear(lost) is clear
-        assert comparison_row(lost)["difference_mark"] == ("worse" if clear else "")
+    def test_a_difference_is_clear_only_if_its_corrected_p_is_below_5_percent(self, tmp_path: Path) -> None:
+        base_and_dart(tmp_path)
+        row = row_of(tmp_path)
+        for adjusted, clear in ((0.049, True), (0.05, False), (0.09, False), (None, False)):
+            lost = replace(row, verdict=replace(row.verdict, p=0.001, difference=-0.1), p_adjusted=adjusted)
+            assert is_clear(lost) is clear
+            assert comparison_row(lost)["difference_mark"] == ("worse" if clear else "")
 
     def test_computing_p_values_takes_the_same_work_per_row_in_a_long_table(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -157,15 +172,15 @@ class TestRows:
         )
         swaps = {}
         for rows in (8, 16):
-            a_run(tmp_path / str(rows), "base-0", [True] * 40)
+            a_run(tmp_path / str(rows), "base-0", [True] * 20)
             for place in range(rows):
-                a_run(tmp_path / str(rows), f"dart-0.{10 + place}-layer2", [place % 2 == 0] * 30 + [True] * 10)
+                a_run(tmp_path / str(rows), f"dart-0.{10 + place}-layer2", [place % 2 == 0] * 16 + [True] * 4)
             seen.clear()
             assert sum(map(is_clear, rows_of(tmp_path / str(rows)).values())) == rows / 2
             swaps[rows] = sum(seen)
         assert swaps[16] == 2 * swaps[8]
 
-    def test_installed_plug_ins_are_searched_only_once_for_all_rows(
+    def test_installed_plug_ins_are_searched_for_only_once_per_table(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """It took three quarters of `status` of a thousand runs."""
@@ -179,19 +194,16 @@ class TestRows:
 
     def test_the_row_of_a_task_does_not_depend_on_the_other_tasks(self, tmp_path: Path) -> None:
         for task in ("desed", "tau"):
-            a_run(tmp_path, "base-0", [True, True, False] * 4, task=task)
-            a_run(tmp_path, "dart-0.5-layer2", [True, False, False] * 3 + [True] * 3, task=task)
+            base_and_dart(tmp_path, [True, True, False] * 4, [True, False, False] * 3 + [True] * 3, task=task)
         field = ranking_of(compared(tmp_path / "tau"))
-        alone, beside = (rows_of(path)["tau", "dart-0.5-layer2"] for path in (tmp_path / "tau", tmp_path))
-        assert alone.verdict == beside.verdict == field.row(field.candidates[1]).verdict
+        verdicts = [row_of(tmp_path / "tau").verdict, row_of(tmp_path).verdict]
+        assert verdicts == [field.row(field.candidates[1]).verdict] * 2
 
     def test_mcnemar_p_is_missing_if_all_samples_are_of_one_cluster(self, tmp_path: Path) -> None:
-        a_run(tmp_path, "base-0", [True] * 6, cluster="one speaker")
-        a_run(tmp_path, "dart-0.5-layer2", [False] * 6, cluster="one speaker")
-        row = rows_of(tmp_path)["tau", "dart-0.5-layer2"]
-        assert row.mcnemar is None
-        assert row.verdict.interval is None
-        assert row.verdict.p == 1.0
+        for label, right in (("base-0", True), (DART, False)):
+            a_run(tmp_path, label, [right] * 6, cluster="one speaker")
+        row = row_of(tmp_path)
+        assert (row.mcnemar, row.verdict.interval, row.verdict.p) == (None, None, 1.0)
 
     def test_base_runs_of_two_models_are_compared_with_either_as_reference(self, tmp_path: Path) -> None:
         a_run(tmp_path, "base-0", [True] * 8, checkpoint="Big")
@@ -207,39 +219,36 @@ class TestTimes:
     def base(self, tmp_path: Path) -> Path:
         return a_run(tmp_path, "base-0", [True] * 4, prefill=2.0)
 
-    @pytest.mark.parametrize(
-        ("options", "why"),
-        [
+    def test_runs_of_other_sessions_or_devices_or_without_times_have_no_speed_up(
+        self, base: Path, tmp_path: Path
+    ) -> None:
+        for options, why in (
             ({"session": "another"}, "times of another session, on another or an unknown machine"),
             ({"device": "H100"}, "times of other devices (H100 and gpu)"),
             ({"device": None}, "untimed runs"),
-        ],
-    )
-    def test_of_another_session_or_device_or_an_untimed_run_give_no_speed_up(
-        self, base: Path, tmp_path: Path, options: dict[str, Any], why: str
-    ) -> None:
-        a_run(tmp_path, "dart-0.5-layer2", [True] * 4, **options)
-        row = rows_of(tmp_path)["tau", "dart-0.5-layer2"]
-        assert set(row.speed_ups.values()) == {None}
-        assert (row.timed, row.untimed) == (0, why)
-        assert f"no speed-ups for dart-0.5-layer2 in tau: {why}" in notes(compared(tmp_path), {})
+        ):
+            a_run(tmp_path, DART, [True] * 4, **options)
+            row = row_of(tmp_path)
+            assert ({*row.speed_ups.values()}, row.timed, row.untimed) == ({None}, 0, why)
+            assert f"no speed-ups for dart-0.5-layer2 in tau: {why}" in notes_of(tmp_path)
 
-    def test_of_two_sessions_give_a_speed_up_if_machine_precision_and_load_agree(
+    def test_times_of_two_sessions_are_compared_with_a_note_if_machine_precision_and_load_agree(
         self, base: Path, tmp_path: Path
     ) -> None:
-        """As the scripts leave them, a process a setting; it is said wherever the times stand."""
-        folder = changed(a_run(tmp_path, "dart-0.5-layer2", [True] * 4, session="t"), sessions=[a_session("t")])
+        folder = changed(a_run(tmp_path, DART, [True] * 4, session="t"), sessions=[a_session("t")])
         changed(base, sessions=[a_session("s")])
-        row = rows_of(tmp_path)["tau", "dart-0.5-layer2"]
+        row = row_of(tmp_path)
         assert row.speed_ups["llm_prefill"]["measured"] == pytest.approx(2.0)
         assert (row.untimed, row.across, row.timed) == ("", True, 4)
-        assert f"dart-0.5-layer2 in tau: {ACROSS}" in notes(compared(tmp_path), {})
+        assert f"dart-0.5-layer2 in tau: {ACROSS}" in notes_of(tmp_path)
         saved = savings(Run.read(folder), Pairs.of(Run.read(folder), Run.read(base)))
         assert (saved["llm_prefill"]["measured"], saved["across_sessions"]) == (pytest.approx(2.0), True)
 
-    @pytest.mark.parametrize(
-        ("session", "identity", "why"),
-        [
+    def test_times_of_two_sessions_are_not_compared_if_machine_precision_or_load_differ(
+        self, base: Path, tmp_path: Path
+    ) -> None:
+        changed(base, sessions=[a_session("s")])
+        for session, identity, why in (
             (a_session("t", cpu="other"), {}, "on another"),
             (a_session("t", threads=1), {}, "on another"),
             (a_session("t", busy=1.0), {}, "on a machine with other"),
@@ -247,162 +256,128 @@ class TestTimes:
             (a_session("t"), {"dtype": "float16"}, "in another precision"),
             (a_session("t"), {"attention": "eager"}, "in another precision"),
             ({**a_session("t"), "workers_sharing": 2}, {}, "shared a GPU"),
-        ],
-    )
-    def test_of_two_sessions_give_no_speed_up_if_machine_precision_or_load_differ(
-        self, base: Path, tmp_path: Path, session: dict[str, Any], identity: dict[str, Any], why: str
-    ) -> None:
-        changed(base, sessions=[a_session("s")])
-        folder = changed(a_run(tmp_path, "dart-0.5-layer2", [True] * 4, session="t", **identity), sessions=[session])
-        assert why in Pairs.of(Run.read(folder), Run.read(base)).untimed
+        ):
+            folder = changed(a_run(tmp_path, DART, [True] * 4, session="t", **identity), sessions=[session])
+            assert why in Pairs.of(Run.read(folder), Run.read(base)).untimed
 
-    def test_taken_on_a_busy_machine_are_marked(self, base: Path, tmp_path: Path) -> None:
+    def test_times_taken_on_a_busy_machine_are_marked(self, base: Path, tmp_path: Path) -> None:
         changed(base, sessions=[a_session("s")])
-        changed(a_run(tmp_path, "dart-0.5-layer2", [True] * 4), sessions=[a_session("s", busy=3.0)])
-        row = rows_of(tmp_path)["tau", "dart-0.5-layer2"]
-        assert (row.timed, row.busy) == (4, True)
-        assert "dart-0.5-layer2 in tau: the machine was busy while times were taken" in notes(compared(tmp_path), {})
-        changed(base, identity={**Run.read(base).identity, "device": "H100"})
-        row = rows_of(tmp_path)["tau", "dart-0.5-layer2"]
-        assert (row.timed, row.busy) == (0, False)
-
-    @pytest.mark.parametrize(
-        ("device", "threads", "busy"), [("a cpu", 2, True), ("a cpu", 1, False), ("gpu", 2, False)]
-    )
-    def test_are_marked_busy_by_one_foreign_process_only_if_the_run_uses_all_cores(
-        self, tmp_path: Path, device: str, threads: int, busy: bool
-    ) -> None:
-        """Measured on two cores: two threads take two to five times as long beside it, one thread does not."""
-        for label in ("base-0", "dart-0.5-layer2"):
-            folder = a_run(tmp_path, label, [True] * 4, device=device)
-            changed(folder, sessions=[a_session("s", threads=threads, busy=1.0)])
-        row = rows_of(tmp_path)["tau", "dart-0.5-layer2"]
-        assert (row.timed, row.busy) == (4, busy)
+        changed(a_run(tmp_path, DART, [True] * 4), sessions=[a_session("s", busy=3.0)])
+        assert (row_of(tmp_path).timed, row_of(tmp_path).busy) == (4, True)
+        assert "dart-0.5-layer2 in tau: the machine was busy while times were taken" in notes_of(tmp_path)
+        with_identity(base, device="H100")
+        assert (row_of(tmp_path).timed, row_of(tmp_path).busy) == (0, False)
 
     def test_speed_ups_use_only_samples_timed_in_a_session_that_both_runs_share(
         self, base: Path, tmp_path: Path
     ) -> None:
         """As a resumed run has them; `savings` of the same runs says the same."""
-        folder = a_run(tmp_path, "dart-0.5-layer2", [True] * 4)
+        folder = a_run(tmp_path, DART, [True] * 4)
         added(folder, a_timed_choice(3, right=True, prefill=0.1, session="later"))
-        row = rows_of(tmp_path)["tau", "dart-0.5-layer2"]
+        row = row_of(tmp_path)
         saved = savings(Run.read(folder), Pairs.of(Run.read(folder), Run.read(base)))
         assert (row.samples, row.timed) == (4, 3) == (4, saved["compared_samples"])
         for stage in ("llm_prefill", "first_token"):
             assert row.speed_ups[stage]["measured"] == saved[stage]["measured"]
             assert row.speed_ups[stage]["interval"] == pytest.approx(saved[stage]["interval"])
-        assert "dart-0.5-layer2 in tau: speed-ups use 3 of the 4 samples" in notes(compared(tmp_path), {})
+        assert "dart-0.5-layer2 in tau: speed-ups use 3 of the 4 samples" in notes_of(tmp_path)
 
     def test_equally_named_clips_of_two_tasks_count_as_separate_clusters(self, tmp_path: Path) -> None:
-        """Though they have the same names."""
+        both = []
+        for task in ("tau", "gtzan"):
+            dart = base_and_dart(tmp_path, task=task)
+            both.append(Pairs.of(Run.read(dart), Run.read(dart.with_name("base-0"))))
+        assert speed_up(both, "llm_prefill", 42).clusters == 8
+        assert len({pairs._stream(42).random() for pairs in both}) == 2
 
-        def pairs_of(task: str) -> Pairs:
-            labels = ("dart-0.5-layer2", "base-0")
-            return Pairs.of(*(Run.read(a_run(tmp_path, label, [True] * 4, task=task)) for label in labels))
-
-        both = [pairs_of("tau"), pairs_of("gtzan")]
-        gain = speed_up(both, "llm_prefill", 42)
-        assert gain.clusters == 8
-        first_draw, other = (pairs._stream(42).random() for pairs in both)
-        assert first_draw != other
-
-    def test_decode_speed_up_is_missing_if_forced_decode_lengths_differ(self, tmp_path: Path) -> None:
-        for label, tokens in (("base-0", 64), ("dart-0.5-layer2", 16)):
-            folder = a_run(tmp_path, label, [True] * 4, decode_tokens=tokens)
-            changed_records(folder, forced_decode={"per_token": 0.1})
-        row = rows_of(tmp_path)["tau", "dart-0.5-layer2"]
-        assert row.speed_ups["decode_per_token"] is None
-        assert row.speed_ups["first_token"] is not None
-        told = "no decode speed-up for dart-0.5-layer2 in tau: forced decode made 16 and 64 tokens"
-        assert told in notes(compared(tmp_path), {})
+    @pytest.mark.parametrize(
+        ("base", "dart", "why"),
+        [
+            (({"decode_tokens": 64}, {}), ({"decode_tokens": 16}, {}), "forced decode made 16 and 64 tokens"),
+            (({}, {"decode_setup": 0.04}), ({}, {}), "decode ran as a graph in one run"),
+        ],
+        ids=["tokens", "graph"],
+    )
+    def test_decode_times_are_not_compared_if_lengths_differ_or_only_one_run_used_a_cuda_graph(
+        self, tmp_path: Path, base: Any, dart: Any, why: str
+    ) -> None:
+        for label, (identity, more) in (("base-0", base), (DART, dart)):
+            changed_records(a_run(tmp_path, label, [True] * 4, **identity), forced_decode={"per_token": 0.1, **more})
+        speed_ups = row_of(tmp_path).speed_ups
+        assert (speed_ups["decode_per_token"], bool(speed_ups["first_token"])) == (None, True)
+        assert any(re.match(f"no decode speed-up for {DART} in tau: .*{why}", note) for note in notes_of(tmp_path))
 
     @pytest.mark.parametrize(("setup", "shown"), [({}, True), ({"decode_setup": 0.04}, False)])
-    def test_samples_per_second_are_compared_unless_only_one_run_decoded_as_a_graph(
+    def test_samples_per_second_are_compared_unless_only_one_run_used_a_cuda_graph(
         self, tmp_path: Path, setup: dict[str, float], shown: bool
     ) -> None:
-        """And they are not compared if decode was a graph on one side only."""
-        for label, size, more in (("base-0", 4, setup), ("dart-0.5-layer2", 8, {})):
+        for label, size, more in (("base-0", 4, setup), (DART, 8, {})):
             batch = {"samples": size, "planned": size, "encoder": 1, "llm_prefill": 1, "decode": 2, "padding": 0}
             batch |= {"devices": 1, **more}
             changed_records(a_run(tmp_path, label, [True] * 4), batch=batch, time=None, forced_decode=None)
-        row = rows_of(tmp_path)["tau", "dart-0.5-layer2"]
-        assert (row.throughput is not None) == shown
+        row = row_of(tmp_path)
         cell = "2 a second against 1, batches of 8, base's of 4"
-        assert (comparison_row(row).get("throughput_speedup_said") == cell) == shown
         why = f"no samples a second for dart-0.5-layer2 in tau: {ONE_GRAPH}"
-        assert (why in notes(compared(tmp_path), {})) != shown
-
-    def test_decode_times_of_a_graph_and_of_eager_decode_are_not_compared(self, tmp_path: Path) -> None:
-        """Such as that of a press of another library, or after a graph was given up."""
-        for label, more in (("base-0", {"decode_setup": 0.04}), ("dart-0.5-layer2", {})):
-            changed_records(a_run(tmp_path, label, [True] * 4), forced_decode={"per_token": 0.1, **more})
-        row = rows_of(tmp_path)["tau", "dart-0.5-layer2"]
-        assert row.speed_ups["decode_per_token"] is None
-        assert row.speed_ups["first_token"] is not None
-        assert any("decode ran as a graph in one run" in note for note in notes(compared(tmp_path), {}))
+        assert (comparison_row(row).get("throughput_speedup_said") == cell) == (row.throughput is not None) == shown
+        assert (why in notes_of(tmp_path)) != shown
 
 
 class TestConclusion:
     """The line that says what the table shows."""
 
-    def test_names_the_differences_that_are_significant_after_holms_correction(self, tmp_path: Path) -> None:
+    def test_the_conclusion_names_the_differences_that_are_significant_after_holms_correction(
+        self, tmp_path: Path
+    ) -> None:
         base_and_dart(tmp_path, [True] * 24, [False] * 24)
         a_run(tmp_path, "frame-0.5-layer2", [True] * 23 + [False])
-        assert (
-            notes(compared(tmp_path), {})[-1] == "significant after Holm's correction: dart-0.5-layer2 in tau (-1.000)"
-        )
+        assert notes_of(tmp_path)[-1] == "significant after Holm's correction: dart-0.5-layer2 in tau (-1.000)"
 
-    def test_without_a_clear_difference_states_the_width_of_the_overall_interval(self, tmp_path: Path) -> None:
-        for task, count in (("tau", 12), ("desed", 18)):
-            a_run(tmp_path, "base-0", [True] * count, task=task)
-            a_run(tmp_path, "dart-0.5-layer2", [True] * (count - 1) + [False], task=task)
-        outcome = compared(tmp_path)
-        (low, high) = next(row.verdict.interval for row in outcome.rows if row.scope == "overall")
-        told = f"; 12–18 samples a task, overall ±{(high - low) / 2:.2f}"
-        assert notes(outcome, {})[-1] == f"no clear difference: none has p (Holm) under 0.05{told}"
+    @pytest.mark.parametrize(
+        ("counts", "scope", "width"),
+        [
+            ({"tau": (12, 1), "desed": (18, 1)}, "overall", "12–18 samples a task, overall ±{:.2f}"),
+            ({"tau": (12, 1), "lalm/mmar": (12, 2)}, "lalm/mmar", "12 samples a task, at most ±{:.2f} (in lalm/mmar)"),
+        ],
+        ids=["overall", "widest"],
+    )
+    def test_without_a_clear_difference_the_conclusion_states_the_overall_or_the_widest_interval(
+        self, tmp_path: Path, counts: dict[str, tuple[int, int]], scope: str, width: str
+    ) -> None:
+        for task, (count, lost) in counts.items():
+            base_and_dart(tmp_path, [True] * count, [True] * (count - lost) + [False] * lost, task=task)
+        (low, high) = rows_of(tmp_path)[scope, DART].verdict.interval
+        none = "no clear difference: none has p (Holm) under 0.05; "
+        assert notes_of(tmp_path)[-1] == none + width.format((high - low) / 2)
 
-    def test_states_the_widest_interval_of_the_tasks_but_none_of_zero_width(self, tmp_path: Path) -> None:
-        for task, lost in (("tau", 1), ("lalm/mmar", 2)):
-            a_run(tmp_path / "a", "base-0", [True] * 12, task=task)
-            a_run(tmp_path / "a", "dart-0.5-layer2", [True] * (12 - lost) + [False] * lost, task=task)
-        outcome = compared(tmp_path / "a")
-        (low, high) = next(row.verdict.interval for row in outcome.rows if row.scope == "lalm/mmar")
-        assert notes(outcome, {})[-1].endswith(f"; 12 samples a task, at most ±{(high - low) / 2:.2f} (in lalm/mmar)")
-        a_run(tmp_path / "b", "base-0", [True] * 2)
-        a_run(tmp_path / "b", "dart-0.5-layer2", [True] * 2)
-        assert "±" not in "".join(notes(compared(tmp_path / "b"), {}))
+    def test_the_conclusion_states_no_interval_of_zero_width(self, tmp_path: Path) -> None:
+        base_and_dart(tmp_path, [True] * 2)
+        assert "±" not in "".join(notes_of(tmp_path))
 
-    def test_names_tasks_with_fewer_than_ten_clusters(self, tmp_path: Path) -> None:
+    def test_a_note_names_the_tasks_with_fewer_than_ten_clusters_of_samples(self, tmp_path: Path) -> None:
         for task, count in (("tau", 9), ("desed", 10)):
-            a_run(tmp_path, "base-0", [True] * count, task=task)
-            a_run(tmp_path, "dart-0.5-layer2", [True, False] * (count // 2), task=task)
-        assert [line for line in notes(compared(tmp_path), {}) if "clusters" in line] == [
-            "tau: fewer than ten clusters, so intervals are slightly too narrow"
-        ]
+            base_and_dart(tmp_path, [True] * count, [True, False] * (count // 2), task=task)
+        (line,) = [line for line in notes_of(tmp_path) if "clusters" in line]
+        assert line == "tau: fewer than ten clusters, so intervals are slightly too narrow"
 
 
 class TestAlike:
     """Two kinds of nothing: replies that are the same, and a difference that is small."""
 
-    @pytest.mark.parametrize(
-        ("label", "tokens", "wrong", "told"),
-        [
+    def test_settings_with_the_replies_of_the_unpruned_run_are_marked_in_the_table(self, tmp_path: Path) -> None:
+        for label, tokens, wrong, said in (
             ("snapkv-0.5", 2, 0, "= base"),  # the letter, which prefill gives, and the end
             ("snapkv-0.5", 3, 0, "same replies"),
             ("frame-0.5-layer2", 2, 0, "same replies"),
             ("snapkv-0.5", 2, 1, ""),
-        ],
-    )
-    def test_settings_with_the_same_replies_or_scores_as_base_are_marked_in_the_table(
-        self, tmp_path: Path, label: str, tokens: int, wrong: int, told: str
-    ) -> None:
-        a_run(tmp_path, "base-0", [True] * 4)
-        changed_records(a_run(tmp_path, label, [True] * (4 - wrong) + [False] * wrong), new_tokens=tokens)
-        row = comparison(compared(tmp_path)).frame.iloc[0]
-        assert row["difference_said"] == told
-        assert (row["p"] is None) == (row["p_holm"] is None) == (told == "= base")
+        ):
+            root = tmp_path / f"{label}-{tokens}-{wrong}"
+            a_run(root, "base-0", [True] * 4)
+            changed_records(a_run(root, label, [True] * (4 - wrong) + [False] * wrong), new_tokens=tokens)
+            row = comparison(compared(root)).frame.iloc[0]
+            assert row["difference_said"] == said
+            assert (row["p"] is None) == (row["p_holm"] is None) == (said == "= base")
 
-    def test_the_mean_over_tasks_has_the_weakest_equality_mark_of_its_tasks(self, tmp_path: Path) -> None:
+    def test_the_row_of_all_tasks_has_the_weakest_equality_mark_of_its_tasks(self, tmp_path: Path) -> None:
         for task, tokens in (("tau", 2), ("desed", 3)):
             a_run(tmp_path, "base-0", [True] * 4, task=task)
             changed_records(a_run(tmp_path, "snapkv-0.5", [True] * 4, task=task), new_tokens=tokens)
@@ -413,38 +388,37 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("of_dart", "reason"),
         [
-            pytest.param({"data": "a" * 64}, r"asked the same questions \(data a{12} and d\)", id="other data"),
-            pytest.param({"prompts": "q"}, r"asked the same questions \(prompts q and p", id="other prompts"),
-            pytest.param({"max_new_tokens": 9}, r"the same questions \(max_new_tokens 9", id="another token limit"),
-            pytest.param({"task": "desed"}, "layer2 in desed: base-0 was not run", id="another task"),
-            pytest.param({"first": 4}, "no sample that both answered", id="other samples"),
+            ({"data": "a" * 64}, r"asked the same questions \(data a{12} and d\)"),
+            ({"prompts": "q"}, r"asked the same questions \(prompts q and p"),
+            ({"max_new_tokens": 9}, r"the same questions \(max_new_tokens 9"),
+            ({"task": "desed"}, "layer2 in desed: base-0 was not run"),
+            ({"first": 4}, "no sample that both answered"),
         ],
+        ids=["other data", "other prompts", "another token limit", "another task", "other samples"],
     )
     def test_settings_of_other_data_prompts_tasks_or_samples_are_refused(
         self, tmp_path: Path, of_dart: dict[str, Any], reason: str
     ) -> None:
-        base_and_dart(tmp_path, [True] * 4, [True] * 4, **of_dart)
+        a_run(tmp_path, "base-0", [True] * 4)
+        a_run(tmp_path, DART, [True] * 4, **of_dart)
         with pytest.raises(RecordError, match=reason):
             rows_of(tmp_path)
 
     def test_runs_that_cannot_be_compared_are_left_out_and_the_others_compared(self, tmp_path: Path) -> None:
         for task in ("tau", "desed"):
-            a_run(tmp_path, "base-0", [True] * 4, task=task)
-            a_run(tmp_path, "dart-0.5-layer2", [True] * 4, task=task, prompts="p" if task == "tau" else "q")
+            base_and_dart(tmp_path, task=task, prompts="p" if task == "tau" else "q")
         for method in ("fast_v", "random"):
             a_run(tmp_path, f"{method}-0.5-layer2", [True] * 4, task="gtzan")
         outcome = compared(tmp_path)
-        assert [(row.scope, row.side) for row in outcome.rows] == [("tau", "dart-0.5-layer2")]
+        assert [(row.scope, row.side) for row in outcome.rows] == [("tau", DART)]
         asked, ran = lines_by_reason(outcome.left_out)
-        assert asked.startswith("dart-0.5-layer2 in desed: ")
-        assert "prompts q and p" in asked
+        assert re.match("dart-0.5-layer2 in desed: .*prompts q and p", asked)
         assert ran.startswith("fast_v-0.5-layer2, random-0.5-layer2 in gtzan: base-0 was not run")
 
     def test_records_that_cannot_be_scored_again_are_left_out_with_a_warning(self, tmp_path: Path) -> None:
-        for label in ("base-0", "dart-0.5-layer2"):
-            a_run(tmp_path, label, [True] * 4, task="librispeech")  # a choice's records
-        for label in ("base-0", "dart-0.5-layer2"):
-            changed_records(tmp_path / "librispeech" / "M" / label, reference={})
+        base_and_dart(tmp_path, task="librispeech")  # a choice's records
+        for folder in (tmp_path / "librispeech" / "M").iterdir():
+            changed_records(folder, reference={})
         with (
             pytest.raises(RecordError, match="no sample that both answered"),
             pytest.warns(UserWarning, match="cannot"),
@@ -453,8 +427,7 @@ class TestRefusals:
 
     def test_a_task_that_is_not_installed_is_left_out(self, tmp_path: Path) -> None:
         for task in ("tau", "theirs"):
-            a_run(tmp_path, "base-0", [True] * 4, task=task)
-            a_run(tmp_path, "dart-0.5-layer2", [True] * 4, task=task)
+            base_and_dart(tmp_path, task=task)
         outcome = compared(tmp_path)
         assert [row.scope for row in outcome.rows] == ["tau"]
         assert "dart-0.5-layer2 in theirs" in lines_by_reason(outcome.left_out)[0]
@@ -480,39 +453,32 @@ class TestRefusals:
         with pytest.warns(UserWarning, match=f"left out: .*{message}"):
             assert [side.method for side in read_systems([tmp_path])] == ["dart-0.5-layer2"]
 
-    @pytest.mark.parametrize(
-        "time", [{"prefill": 1.0}, "soon", {"llm_prefill": "1 s", "prefill": 1}, {"llm_prefill": math.nan}]
-    )
-    def test_records_with_unreadable_times_are_left_out(self, tmp_path: Path, time: object) -> None:
-        folder = base_and_dart(tmp_path, [True], [True])
-        changed_records(folder, time=time)
-        with (
-            pytest.warns(UserWarning, match=r"\b1 .*line left out"),
-            pytest.raises(RecordError, match="nothing can be compared"),
-        ):
-            rows_of(tmp_path)
+    def test_records_with_unreadable_times_are_left_out(self, tmp_path: Path) -> None:
+        for time in ({"prefill": 1.0}, "soon", {"llm_prefill": "1 s", "prefill": 1}, {"llm_prefill": math.nan}):
+            changed_records(base_and_dart(tmp_path, [True]), time=time)
+            with (
+                pytest.warns(UserWarning, match=r"\b1 .*line left out"),
+                pytest.raises(RecordError, match="nothing can be compared"),
+            ):
+                rows_of(tmp_path)
 
     def test_a_run_reached_through_a_symbolic_link_is_counted_once(self, tmp_path: Path) -> None:
-        for label in ("base-0", "dart-0.5-layer2"):
-            a_run(tmp_path / "disk", label, [True] * 4)
+        base_and_dart(tmp_path / "disk")
         (tmp_path / "results").mkdir()
         (tmp_path / "results" / "tau").symlink_to(tmp_path / "disk" / "tau")
         assert len(rows_of(tmp_path / "results")) == 1
         assert len(rows_of(tmp_path / "results", tmp_path / "disk", tmp_path / "disk" / ".." / "disk")) == 1
 
-    def test_an_unknown_reference_setting_is_refused_with_a_suggestion(self, tmp_path: Path) -> None:
-        a_run(tmp_path, "base-0", [True] * 4)
-        with pytest.raises(SettingsError, match="did you mean 'base-0'"):
-            find_reference(read_systems([tmp_path]), "bas-0")
-
     def test_a_method_name_is_accepted_as_reference_if_it_has_only_one_setting(self, tmp_path: Path) -> None:
-        a_run(tmp_path, "base-0", [True] * 4)
-        a_run(tmp_path, "random-0.9-layer2", [True] * 4)
+        for label in ("base-0", "random-0.9-layer2"):
+            a_run(tmp_path, label, [True] * 4)
         as_control(a_run(tmp_path / "silence", "random-0.9-layer2", [True] * 4))
         assert compared(tmp_path, against="random").reference == "random-0.9-layer2"
         a_run(tmp_path, "random-0.5-layer2", [True] * 4)
         with pytest.raises(SettingsError, match=r"no setting is called random.*; allowed: base-0, random-0.5"):
             compared(tmp_path, against="random")
+        with pytest.raises(SettingsError, match="did you mean 'base-0'"):
+            compared(tmp_path, against="bas-0")
 
 
 class TestNames:
@@ -523,29 +489,24 @@ class TestNames:
         several = len({side.checkpoint for side in sides}) > 1
         return [side.name(with_checkpoint=several) for side in sides]
 
-    @pytest.mark.parametrize(
-        ("field", "value", "name"),
-        [("dtype", "bfloat16", "bfloat16"), ("attention", "eager", "eager"), ("seed", 7, "seed 7")],
-    )
-    def test_of_settings_show_the_precision_attention_or_seed_that_differs(
-        self, tmp_path: Path, field: str, value: object, name: str
-    ) -> None:
+    def test_names_of_settings_show_the_precision_attention_or_seed_that_differs(self, tmp_path: Path) -> None:
+        same = {"dtype": "float32", "attention": "sdpa", "seed": 42}
         for label in ("base-0", "random-0.5-layer2"):
-            a_run(tmp_path / "one", label, [True] * 4, dtype="float32", attention="sdpa", seed=42)
-        two = {"dtype": "float32", "attention": "sdpa", "seed": 42, field: value}
-        a_run(tmp_path / "two", "random-0.5-layer2", [False] * 4, **two)
-        names = ["base-0", "random-0.5-layer2", f"random-0.5-layer2 {name}"]
-        assert self.names(tmp_path / "one", tmp_path / "two") == names
-        assert set(rows_of(tmp_path)) == {("tau", name) for name in names[1:]}
+            a_run(tmp_path / "one", label, [True] * 4, **same)
+        for field, value in {"dtype": "bfloat16", "attention": "eager", "seed": 7}.items():
+            a_run(tmp_path / "two", "random-0.5-layer2", [False] * 4, **same | {field: value})
+            marked = "random-0.5-layer2 " + ("seed 7" if field == "seed" else value)
+            assert self.names(tmp_path / "one", tmp_path / "two") == ["base-0", "random-0.5-layer2", marked]
+            assert set(rows_of(tmp_path)) == {("tau", "random-0.5-layer2"), ("tau", marked)}
 
-    def test_of_two_checkpoints_with_equal_names_show_their_hashes(self, tmp_path: Path) -> None:
+    def test_names_of_two_checkpoints_with_equal_folder_names_show_their_hashes(self, tmp_path: Path) -> None:
         for folder, content in (("one", "aaaaaaaa"), ("two", "bbbbbbbb")):
             run = a_run(tmp_path / folder, "base-0", [True] * 4, checkpoint=content)
             changed(run, checkpoint_name="M", identity=IDENTITY | {"checkpoint": content})
         assert self.names(tmp_path) == ["M aaaaaa base-0", "M bbbbbb base-0"]
         assert set(rows_of(tmp_path)) == {("tau", "M bbbbbb base-0")}
 
-    def test_of_control_runs_show_the_control_and_their_times_are_not_compared(self, tmp_path: Path) -> None:
+    def test_names_of_runs_on_silence_show_the_control_and_their_times_are_not_compared(self, tmp_path: Path) -> None:
         """Silence beside the clips that it was made of: paired by the samples' names, though clips differ."""
         a_run(tmp_path / "heard", "base-0", [True] * 4)
         folder = a_run(tmp_path / "silence", "base-0", [True, False] * 2, data="names of its own")
@@ -553,29 +514,33 @@ class TestNames:
         row = rows_of(tmp_path)["tau", "base-0 [silence]"]
         assert (row.samples, row.mcnemar, row.untimed) == (4, 0.5, "times of different audio")
 
-    def test_of_settings_decoded_as_a_graph_differ_from_those_of_eager_decode(self, tmp_path: Path) -> None:
+    def test_settings_decoded_as_a_cuda_graph_have_other_names_and_another_base_than_eager_ones(
+        self, tmp_path: Path
+    ) -> None:
         """Each setting of a folder is compared with base, and has a name of its own."""
-        for how, more in (("graph", {"decode": "graph"}), ("eager", {})):
-            for label in ("base-0", "dart-0.5-layer2"):
-                setup = {"decode_setup": 0.04} if more else {}
-                folder = a_run(tmp_path / how, label, [True] * 4, **more)
+        graph = " as a graph"
+        for how, identity, setup in (("graph", {"decode": "graph"}, {"decode_setup": 0.04}), ("eager", {}, {})):
+            for label in ("base-0", DART):
+                folder = a_run(tmp_path / how, label, [True] * 4, **identity)
                 changed_records(finished(folder), forced_decode={"per_token": 0.1, **setup})
         systems = read_systems([tmp_path])
         names = {system.name(with_checkpoint=False): system for system in systems}
-        assert {*names} == {"base-0", "dart-0.5-layer2", "base-0 as a graph", "dart-0.5-layer2 as a graph"}
-        assert base_of(names["dart-0.5-layer2 as a graph"], systems) is names["base-0 as a graph"]
-        run, base = (names[f"{label} as a graph"].runs["tau"] for label in ("dart-0.5-layer2", "base-0"))
-        assert base_among(run, [names["base-0"].runs["tau"], base]) is base
+        assert {*names} == {"base-0", DART, "base-0" + graph, DART + graph}
+        assert base_of(names[DART + graph], systems) is names["base-0" + graph]
+        run, base, eager = (names[name].runs["tau"] for name in (DART + graph, "base-0" + graph, "base-0"))
+        assert base_among(run, [eager, base]) is base
         rows = rows_of(tmp_path)
-        assert rows["tau", "dart-0.5-layer2 as a graph"].score == 1
+        assert rows["tau", DART + graph].score == 1
         timed = {name: bool(row.speed_ups["decode_per_token"]) for (scope, name), row in rows.items() if scope == "tau"}
-        assert timed == {"dart-0.5-layer2": True, "base-0 as a graph": False, "dart-0.5-layer2 as a graph": False}
+        assert timed == {DART: True, "base-0" + graph: False, DART + graph: False}
         (panel,) = read_panels([tmp_path])
         assert {(setting.method, setting.conditions) for setting in panel.settings} == {
             (method, conditions) for method in ("base", "dart") for conditions in ("", "as a graph")
         }
 
-    def test_a_method_without_graph_decode_is_compared_with_the_base_of_its_sweep(self, tmp_path: Path) -> None:
+    def test_a_method_that_cannot_decode_as_a_cuda_graph_is_compared_with_the_base_of_its_sweep(
+        self, tmp_path: Path
+    ) -> None:
         a_run(tmp_path, "base-0", [True] * 4, decode="graph")
         a_run(tmp_path, "dart-0.5-layer2", [True] * 4)
         base, other = read_systems([tmp_path])
@@ -589,31 +554,22 @@ class TestNames:
 
 
 class TestControl:
-    @pytest.mark.parametrize(
-        ("label", "control"),
-        [
-            ("dart-0.5-layer2", "random-0.5-layer2"),
-            ("merge_frame-0.5-input", "random-0.5-input"),
-            *((label, "") for label in ("base-0", "dart-0-layer2", "snapkv-0.5", "frame-0.5-input+snapkv-0.3")),
-            ("fast_v-0.5-layer2+snapkv-0.3", ""),
-        ],
-    )
-    def test_of_a_pruner_is_random_at_the_same_ratio_and_layer_and_a_press_has_none(
-        self, label: str, control: str
-    ) -> None:
-        assert control_of(label) == control
+    def test_the_control_of_a_pruner_is_random_at_its_ratio_and_layer_and_a_press_has_none(self) -> None:
+        assert control_of(DART) == "random-0.5-layer2"
+        assert control_of("merge_frame-0.5-input") == "random-0.5-input"
+        for label in ("base-0", "dart-0-layer2", "snapkv-0.5", "frame-0.5-input+snapkv-0.3", f"{DART}+snapkv-0.3"):
+            assert control_of(label) == ""
 
-    def test_in_the_same_folder_as_a_given_run_is_compared_too(self, tmp_path: Path) -> None:
-        base, dart, _ = (
-            a_run(tmp_path, method, [True] * 4) for method in ("base-0", "dart-0.5-layer2", "random-0.5-layer2")
-        )
-        assert ("tau", "random-0.5-layer2") in rows_of(base, dart)
+    def test_a_random_control_in_the_folder_of_a_given_run_is_compared_too(self, tmp_path: Path) -> None:
+        dart = base_and_dart(tmp_path)
+        a_run(tmp_path, "random-0.5-layer2", [True] * 4)
+        assert ("tau", "random-0.5-layer2") in rows_of(dart.with_name("base-0"), dart)
 
-    def test_that_was_not_run_is_reported_as_missing(self, tmp_path: Path) -> None:
-        base_and_dart(tmp_path, [True] * 4, [True] * 4)
+    def test_a_random_control_that_was_not_run_is_reported_as_missing(self, tmp_path: Path) -> None:
+        base_and_dart(tmp_path)
         assert missing_controls(read_systems([tmp_path])) == {"random-0.5-layer2": "random-0.5-layer2"}
 
-    def test_that_is_missing_can_be_run_with_the_suggested_options(self) -> None:
+    def test_missing_random_controls_can_be_run_with_the_suggested_options(self) -> None:
         methods = [get_method("random", ratio, layer=layer) for ratio, layer in ((0.5, 2), (0.25, 2), (0.5, 12))]
         methods += [get_method("random", 0.5, at="input"), get_method("random", schedule="2:0.3,8:0.5")]
         again = list[Method]()
@@ -628,32 +584,26 @@ class TestControl:
 class TestAnswers:
     @pytest.fixture
     def field(self, tmp_path: Path) -> Ranking:
-        a_run(tmp_path, "base-0", [True] * 8, prefill=1.0)
+        a_run(tmp_path, "base-0", [True] * 8)
         a_run(tmp_path, "dart-0.3-layer2", [True] * 8, prefill=0.7)
         a_run(tmp_path, "dart-0.6-layer2", [True] * 7 + [False], prefill=0.4)
         a_run(tmp_path, "dart-0.9-layer2", [False] * 8, prefill=0.1)
         return ranking_of(compared(tmp_path))
 
     @pytest.mark.parametrize(
-        ("asked", "best"),
+        ("limit", "best"),
         [
-            ({"latency": 2.0}, "dart-0.3-layer2"),
-            ({"latency": 0.8}, "dart-0.3-layer2"),
-            ({"latency": 0.5}, "dart-0.6-layer2"),
-            ({"latency": 0.2}, "dart-0.9-layer2"),
-            ({"latency": 0.1}, None),
-            ({"score": 0.99}, "dart-0.3-layer2"),
-            ({"score": 0.8}, "dart-0.6-layer2"),
-            ({"score": 1.1}, None),
+            *((("latency", most), name) for most, name in ((2.0, 3), (0.8, 3), (0.5, 6), (0.2, 9), (0.1, None))),
+            *((("score", least), name) for least, name in ((0.99, 3), (0.8, 6), (1.1, None))),
         ],
     )
     def test_the_best_setting_within_a_latency_or_score_limit_is_chosen(
-        self, field: Ranking, asked: dict[str, float], best: str | None
+        self, field: Ranking, limit: tuple[str, float], best: int | None
     ) -> None:
-        winner = field.best(**asked)
-        assert (winner.name if winner else None) == best
+        winner = field.best(**dict([limit]))
+        assert (winner.name if winner else None) == (best and f"dart-0.{best}-layer2")
 
-    def test_the_answer_is_a_row_of_the_table_if_all_samples_are_shared(
+    def test_the_recommended_setting_has_the_row_of_the_table_if_all_samples_are_shared(
         self, field: Ranking, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         chosen = field.candidates[3]
@@ -666,14 +616,14 @@ class TestAnswers:
         assert answered.p_adjusted == row.verdict.p  # a question of its own: not one of the table's tests
         assert row.p_adjusted > row.verdict.p
 
-    def test_the_reference_itself_may_be_the_best_setting(self, tmp_path: Path) -> None:
+    def test_the_unpruned_reference_may_itself_be_the_best_setting(self, tmp_path: Path) -> None:
         a_run(tmp_path, "base-0", [True] * 8, checkpoint="Big")
         a_run(tmp_path, "dart-0.3-layer2", [False] * 8, prefill=0.5, checkpoint="Big")
         a_run(tmp_path, "base-0", [False] * 8, checkpoint="Small", prefill=0.4)
         answered = answer(ranking_of(compared(tmp_path)), score=0.95)
         assert re.search(r"0\.95 .*Big base-0's score: Big base-0 itself .*1\.000", answered["text"])
 
-    def test_random_may_be_the_best_setting_and_is_then_called_the_control(self, tmp_path: Path) -> None:
+    def test_random_pruning_may_be_the_best_setting_and_is_then_called_the_control(self, tmp_path: Path) -> None:
         base_and_dart(tmp_path, [True] * 8, [True] * 8, prefill=0.6)
         a_run(tmp_path, "random-0.5-layer2", [True] * 8, prefill=0.5)
         text = answer(ranking_of(compared(tmp_path)), latency=0.8)["text"]
@@ -714,7 +664,7 @@ class TestAnswers:
         assert field.best(score=0.95).name == "fast_v-0.5-layer2"
 
     def test_control_runs_and_settings_without_comparable_times_are_not_ranked(self, tmp_path: Path) -> None:
-        base_and_dart(tmp_path, [True] * 4, [True] * 4, session="another")
+        base_and_dart(tmp_path, session="another")
         changed(a_run(tmp_path / "silence", "base-0", [True] * 4), control={"kind": "silence"})
         field = ranking_of(compared(tmp_path))
         assert not field.candidates
@@ -744,137 +694,126 @@ class TestMargin:
     @pytest.fixture
     def folder(self, tmp_path: Path) -> Path:
         """Two settings on 200 samples (one loses a quarter), the first also on 40 samples of another task."""
-        base_and_dart(tmp_path, [True] * 200, [True] * 200)
+        base_and_dart(tmp_path, [True] * 200)
         a_run(tmp_path, "random-0.5-layer2", [True] * 150 + [False] * 50)
-        for label in ("base-0", "dart-0.5-layer2"):
-            a_run(tmp_path, label, [True] * 40, task="gtzan")
+        base_and_dart(tmp_path, [True] * 40, task="gtzan")
         return tmp_path
 
-    def test_a_task_for_which_no_margin_is_given_has_no_verdict(self, folder: Path) -> None:
-        rows = rows_of(folder, margins={"gtzan": 0.02})
-        assert {place for place, row in rows.items() if row.decision} == {("gtzan", "dart-0.5-layer2")}
-
-    def test_each_setting_and_task_gets_a_non_inferiority_verdict(self, folder: Path) -> None:
+    def test_each_setting_and_task_with_a_margin_gets_a_non_inferiority_verdict(self, folder: Path) -> None:
         decisions = {place: row.decision for place, row in rows_of(folder, margins={"": 0.05, "gtzan": 0.02}).items()}
-        assert decisions["tau", "dart-0.5-layer2"].verdict == "no worse"
-        assert decisions["tau", "random-0.5-layer2"].verdict == "worse"
-        assert decisions["gtzan", "dart-0.5-layer2"].verdict == "not decided"
-        assert decisions["overall", "dart-0.5-layer2"] is None
+        assert {place: decision and decision.verdict for place, decision in decisions.items()} == {
+            ("tau", DART): "no worse", ("tau", "random-0.5-layer2"): "worse", ("gtzan", DART): "not decided",
+            ("overall", DART): None,
+        }  # fmt: skip
         assert {decision.tests for decision in decisions.values() if decision} == {3}
+        rows = rows_of(folder / "gtzan", folder / "tau" / "M" / DART, margins={"gtzan": 0.02})
+        assert {place for place, row in rows.items() if row.decision} == {("gtzan", DART)}
 
-    def test_applies_to_the_difference_in_accuracy_rather_than_macro_f1(self, tmp_path: Path) -> None:
+    def test_a_margin_applies_to_the_difference_in_accuracy_rather_than_macro_f1(self, tmp_path: Path) -> None:
         """One class of four is lost as a whole: macro-F1 falls by another number."""
         base_and_dart(tmp_path, [True] * 8, [True, True, True, False] * 2)
-        row = rows_of(tmp_path, margins={"": 0.02})["tau", "dart-0.5-layer2"]
-        assert (row.decision.figure, row.decision.difference) == ("accuracy", -0.25)
-        assert row.verdict.difference != pytest.approx(-0.25)
+        assert (decision_of(tmp_path).figure, decision_of(tmp_path).difference) == ("accuracy", -0.25)
+        assert row_of(tmp_path).verdict.difference != pytest.approx(-0.25)
 
-    def test_samples_of_one_cluster_do_not_count_as_independent(self, tmp_path: Path) -> None:
-        for label in ("base-0", "dart-0.5-layer2"):
-            folder = a_run(tmp_path, label, [True] * 200)
+    def test_samples_of_one_cluster_do_not_count_as_independent_in_a_margin_verdict(self, tmp_path: Path) -> None:
+        base_and_dart(tmp_path, [True] * 200)
+        for folder in (tmp_path / "tau" / "M").iterdir():
             records = [record | {"cluster": f"c{place // 5}"} for place, record in enumerate(records_in(folder))]
             write_records(folder, records)
-        decision = rows_of(tmp_path, margins={"": 0.05})["tau", "dart-0.5-layer2"].decision
+        decision = decision_of(tmp_path, 0.05)
         assert (decision.samples, decision.clusters, decision.verdict, decision.needed) == (200, 40, "not decided", 73)
 
     def test_failed_samples_count_towards_the_size_of_the_largest_cluster(self, tmp_path: Path) -> None:
         """A cluster may have three samples, although only one of them was answered."""
-        for label in ("base-0", "dart-0.5-layer2"):
-            folder = a_run(tmp_path, label, [True] * 9)
+        base_and_dart(tmp_path, [True] * 9)
+        for folder in (tmp_path / "tau" / "M").iterdir():
             added(folder, *(a_failed_record(f"f{number}", cluster="clip0") for number in range(2)))
             changed(folder, samples=[record["id"] for record in records_in(folder)])
-        pairs = compared(tmp_path).shared["dart-0.5-layer2"]["tau"]
+        pairs = compared(tmp_path).shared[DART]["tau"]
         assert (pairs.clustered.largest, len(pairs.clustered.sizes)) == (3, 9)
 
-    def test_of_a_transcription_task_caps_the_errors_per_sample_and_reports_insertions(self, tmp_path: Path) -> None:
-        for label, said in (("base-0", "a dog"), ("dart-0.5-layer2", "a dog barks barks barks barks barks")):
-            changed_records(
-                a_run(tmp_path, label, [True] * 3, task="librispeech"), reply=said, reference={"answer": "a dog"}
-            )
-        decision = rows_of(tmp_path, margins={"": 0.02})["librispeech", "dart-0.5-layer2"].decision
-        assert decision.difference == -1.0
-        assert decision.figure == "1 − errors per word, capped at 1 a sample"
+    def test_a_margin_of_a_transcription_task_caps_the_errors_per_sample_and_reports_insertions(
+        self, tmp_path: Path
+    ) -> None:
+        for label, said in (("base-0", "a dog"), (DART, "a dog barks barks barks barks barks")):
+            folder = a_run(tmp_path, label, [True] * 3, task="librispeech")
+            changed_records(folder, reply=said, reference={"answer": "a dog"})
+        decision = decision_of(tmp_path, task="librispeech")
+        assert (decision.difference, decision.figure) == (-1.0, "1 − errors per word, capped at 1 a sample")
         assert decision.beside == "insertions per word 2.500, reference's 0.000"
 
-    def test_a_control_run_gets_no_verdict(self, tmp_path: Path) -> None:
-        base_and_dart(tmp_path, [True] * 200, [True] * 200)
+    def test_a_run_on_silence_gets_no_margin_verdict(self, tmp_path: Path) -> None:
+        base_and_dart(tmp_path, [True] * 200)
         as_control(a_run(tmp_path / "silent", "base-0", [False] * 200))
         decisions = {place[1]: row.decision for place, row in rows_of(tmp_path, margins={"": 0.02}).items()}
-        assert (decisions["base-0 [silence]"], decisions["dart-0.5-layer2"].tests) == (None, 1)
+        assert (decisions["base-0 [silence]"], decisions[DART].tests) == (None, 1)
 
-    @pytest.mark.parametrize(("most", "verdict"), [(16, "not decided"), (1, "no worse")])
-    def test_equal_one_token_replies_prove_no_loss_only_if_the_token_limit_was_1(
-        self, most: int, verdict: str, tmp_path: Path
-    ) -> None:
-        for label in ("base-0", "snapkv-0.5"):
-            run = changed(a_run(tmp_path, label, [True] * 8, max_new_tokens=most), note=ONE_TOKEN)
-            changed_records(run, new_tokens=1)
-        decision = rows_of(tmp_path, margins={"": 0.02})["tau", "snapkv-0.5"].decision
-        assert (decision.verdict, decision.by_construction) == (verdict, most == 1)
+    def test_equal_one_token_replies_prove_no_loss_only_if_the_token_limit_was_1(self, tmp_path: Path) -> None:
+        for most, verdict in ((16, "not decided"), (1, "no worse")):
+            for label in ("base-0", "snapkv-0.5"):
+                run = changed(a_run(tmp_path, label, [True] * 8, max_new_tokens=most), note=ONE_TOKEN)
+                changed_records(run, new_tokens=1)
+            decision = rows_of(tmp_path, margins={"": 0.02})["tau", "snapkv-0.5"].decision
+            assert (decision.verdict, decision.by_construction) == (verdict, most == 1)
 
-    def test_a_failed_sample_counts_as_lost(self, tmp_path: Path) -> None:
-        run = base_and_dart(tmp_path, [True] * 300, [True] * 300)
-        decision = rows_of(tmp_path, margins={"": 0.02})["tau", "dart-0.5-layer2"].decision
-        assert (decision.verdict, decision.beside) == ("no worse", "")
+    def test_a_failed_sample_counts_as_a_wrong_reply_in_a_margin_verdict(self, tmp_path: Path) -> None:
+        run = base_and_dart(tmp_path, [True] * 200)
+        assert (decision_of(tmp_path).verdict, decision_of(tmp_path).beside) == ("no worse", "")
         records = lines_of(run / "samples.jsonl")
-        failed = [
-            a_failed_record(record["id"], cluster=record["cluster"], clips=record["clips"]) for record in records[:60]
-        ]
-        write_records(run, [*failed, *records[60:]])
-        decision = rows_of(tmp_path, margins={"": 0.02})["tau", "dart-0.5-layer2"].decision
-        assert decision.verdict != "no worse"
-        assert decision.beside == "60 without a score count as lost"
+        lost = [{name: record[name] for name in ("id", "cluster", "clips")} for record in records[:60]]
+        write_records(run, [*(a_failed_record(**facts) for facts in lost), *records[60:]])
+        assert decision_of(tmp_path).verdict != "no worse"
+        assert decision_of(tmp_path).beside == "60 without a score count as lost"
 
-    def test_a_sample_not_selected_for_the_setting_does_not_count(self, tmp_path: Path) -> None:
-        base, run = (a_run(tmp_path, label, [True] * 9) for label in ("base-0", "dart-0.5-layer2"))
-        records = lines_of(run / "samples.jsonl")
-        changed(run, samples=[record["id"] for record in records[1:]])
-        write_records(base, [a_failed_record(records[0]["id"], cluster=records[0]["cluster"]), *records[1:]])
-        assert rows_of(tmp_path, margins={"": 0.02})["tau", "dart-0.5-layer2"].decision.beside == ""
+    def test_a_sample_not_selected_for_the_setting_does_not_count_in_a_margin_verdict(self, tmp_path: Path) -> None:
+        run = base_and_dart(tmp_path, [True] * 9)
+        first, *others = lines_of(run / "samples.jsonl")
+        changed(run, samples=[record["id"] for record in others])
+        write_records(run.with_name("base-0"), [a_failed_record(first["id"], cluster=first["cluster"]), *others])
+        assert decision_of(tmp_path).beside == ""
 
     def test_a_larger_cluster_size_on_record_for_the_task_makes_the_verdict_stricter(self, tmp_path: Path) -> None:
-        for label in ("base-0", "dart-0.5-layer2"):
-            changed(a_run(tmp_path, label, [True] * 300), largest_cluster=4)
-        assert rows_of(tmp_path, margins={"": 0.02})["tau", "dart-0.5-layer2"].decision.verdict == "not decided"
+        base_and_dart(tmp_path, [True] * 300)
+        for folder in (tmp_path / "tau" / "M").iterdir():
+            changed(folder, largest_cluster=4)
+        assert decision_of(tmp_path).verdict == "not decided"
 
-    def test_a_task_without_a_score_for_each_sample_gets_no_verdict(
+    def test_a_task_without_a_score_for_each_sample_gets_no_verdict_and_scores_above_1_are_refused(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        base_and_dart(tmp_path, [True] * 8, [True] * 8)
+        base_and_dart(tmp_path)
         monkeypatch.setattr("audiomarathon.scoring.choice.Choice.own_score", lambda *_given: None)
-        assert rows_of(tmp_path, margins={"": 0.02})["tau", "dart-0.5-layer2"].decision is None
-
-    def test_sample_scores_above_one_are_refused(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        base_and_dart(tmp_path, [True] * 8, [True] * 8)
+        assert decision_of(tmp_path) is None
         monkeypatch.setattr("audiomarathon.scoring.choice.Choice.own_score", lambda *_given: 5.0)
         with pytest.raises(RecordError, match=r"clip0 is 5; a margin needs scores in \[0, 1\]"):
-            rows_of(tmp_path, margins={"": 0.02})
+            decision_of(tmp_path)
 
-    def test_compare_writes_the_verdicts_to_json_csv_markdown_and_latex(self, folder: Path) -> None:
-        for end in ("json", "csv", "md", "tex"):
+    def test_compare_writes_margin_verdicts_to_json_csv_and_latex(self, folder: Path) -> None:
+        for end in ("json", "csv", "tex"):
             said = succeed("compare", folder, "--margin", "0.05,gtzan=0.02", "-o", f"{folder}/c.{end}")
         assert "margin 0.05 of accuracy: tau" in said
         rows = json.loads((folder / "c.json").read_text())["rows"]
         assert {row["decision"]["verdict"] for row in rows if "decision" in row} == {"no worse", "worse", "not decided"}
         rows = list(csv.DictReader((folder / "c.csv").read_text().splitlines()))
         assert [row["margin_figure"] for row in rows] == ["accuracy"] * 3 + [""]
-        for end in ("md", "tex"):
-            assert "no worse by more than 0.05" in (folder / f"c.{end}").read_text()
-            assert "needs at least 186 clusters, any test 149" in (folder / f"c.{end}").read_text()
+        text = (folder / "c.tex").read_text()
+        assert "no worse by more than 0.05" in text
+        assert "needs at least 186 clusters, any test 149" in text
 
-    @pytest.mark.parametrize("margin", ["0", "1", "nan", "x", "tau=0.1,tau=0.2", ",", "race=0.02"])
-    def test_a_wrong_margin_is_refused_with_the_allowed_values(self, folder: Path, margin: str) -> None:
-        code, said = call("compare", folder, "--margin", margin)
-        assert (code, "--margin" in said, "allowed: " in said) == (2, True, True)
+    def test_a_wrong_margin_is_refused_with_the_allowed_values(self, tmp_path: Path) -> None:
+        base_and_dart(tmp_path)
+        for margin in ("0", "1", "nan", "x", "tau=0.1,tau=0.2", ",", "race=0.02"):
+            code, said = call("compare", tmp_path, "--margin", margin)
+            assert (code, "--margin" in said, "allowed: " in said) == (2, True, True), margin
 
-    def test_damaged_facts_of_a_sequentially_stopped_sweep_are_a_one_line_error(self, folder: Path) -> None:
-        changed(folder / "tau" / "M" / "dart-0.5-layer2", stopping={"largest": "x", "order": 3})
-        code, said = call("compare", folder, "--margin", "0.05")
+    def test_damaged_facts_of_a_sequentially_stopped_sweep_are_a_one_line_error(self, tmp_path: Path) -> None:
+        changed(base_and_dart(tmp_path), stopping={"largest": "x", "order": 3})
+        code, said = call("compare", tmp_path, "--margin", "0.05")
         assert (code, "not as this version writes them" in said) == (2, True)
 
 
 class TestPower:
-    def test_option_reports_how_many_clusters_a_verdict_would_need(self, tmp_path: Path) -> None:
+    def test_the_power_option_reports_how_many_clusters_of_samples_a_verdict_would_need(self, tmp_path: Path) -> None:
         base_and_dart(tmp_path, [True] * 100, [False] * 2 + [True] * 98)
         said = succeed("compare", tmp_path, "--margin", "0.1", "--power")
         clusters = re.search(r"2 of 100 clusters differ from base; ([\d,]+) such clusters", said)
@@ -883,7 +822,9 @@ class TestPower:
 
 
 class TestKept:
-    def test_share_of_base_answers_that_a_method_kept_equals_a_hand_count(self, tmp_path: Path) -> None:
+    def test_the_share_of_right_answers_without_compression_that_a_method_keeps_equals_a_hand_count(
+        self, tmp_path: Path
+    ) -> None:
         """Of 10 samples base has 8 right and silence 2 of these: 6 are left, of which dart keeps 3."""
         base_and_dart(tmp_path, [True] * 8 + [False] * 2, [True] * 5 + [False] * 3 + [True] * 2)
         as_control(a_run(tmp_path / "silent", "base-0", [True] * 2 + [False] * 6 + [True] * 2))
@@ -893,19 +834,16 @@ class TestKept:
         assert row["interval"][0] < 0.5 < row["interval"][1]
         assert "between methods only" in said
 
-    @pytest.mark.parametrize("silent", [None, [True] * 4])
-    def test_share_without_a_control_run_or_a_remaining_sample_is_refused(
-        self, tmp_path: Path, silent: list[bool] | None
-    ) -> None:
-        base_and_dart(tmp_path, [True] * 4, [True] * 4)
-        if silent:
-            as_control(a_run(tmp_path / "silent", "base-0", silent))
-        code, said = call("compare", tmp_path, "--kept")
-        assert (code, "--kept" in said) == (2, True)
+    def test_the_kept_option_is_refused_without_a_run_on_silence_or_a_remaining_sample(self, tmp_path: Path) -> None:
+        base_and_dart(tmp_path)
+        for _ in range(2):
+            code, said = call("compare", tmp_path, "--kept")
+            assert (code, "--kept" in said) == (2, True)
+            as_control(a_run(tmp_path / "silent", "base-0", [True] * 4))
 
 
 class TestCommand:
-    def test_prints_the_comparison_and_writes_json_csv_and_markdown(self, tmp_path: Path) -> None:
+    def test_compare_prints_the_comparison_and_writes_json_csv_and_markdown(self, tmp_path: Path) -> None:
         base_and_dart(tmp_path, [True] * 8, [True] * 6 + [False] * 2, prefill=0.5)
         a_run(tmp_path, "dart-0.7-layer2", [True] * 8, prefill=0.5, prompts="other")
         for end in ("json", "csv", "md"):
@@ -921,18 +859,18 @@ class TestCommand:
         assert (row["setting"], row["samples"], float(row["llm_prefill_speedup"])) == ("dart-0.5-layer2", "8", 2.0)
         assert told in (tmp_path / "c.md").read_text()
 
-    def test_an_undefined_score_is_reported_and_null_in_json(self, tmp_path: Path) -> None:
+    def test_compare_reports_an_undefined_score_and_writes_null_to_json(self, tmp_path: Path) -> None:
         """All words of the references are such as the normaliser drops: no rate can be made."""
-        for label in ("base-0", "dart-0.5-layer2"):
-            folder = a_run(tmp_path, label, [True] * 3, task="librispeech")
+        base_and_dart(tmp_path, [True] * 3, task="librispeech")
+        for folder in (tmp_path / "librispeech" / "M").iterdir():
             changed_records(folder, reply="", reference={"answer": "uh, um"})
-        row = rows_of(tmp_path)["librispeech", "dart-0.5-layer2"]
+        row = row_of(tmp_path, "librispeech")
         assert (row.score, row.verdict, row.p_adjusted) == (None, PairedResult(None, None, None), None)
         said = succeed("compare", tmp_path, "--at-score", "0.9", "-o", f"{tmp_path}/c.json")
         assert "dart-0.5-layer2 in librispeech: the score has no value" in said
         assert json.loads((tmp_path / "c.json").read_text())["rows"][0]["verdict"]["p"] is None
 
-    def test_output_fits_into_80_columns(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_output_of_compare_fits_into_80_columns(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("COLUMNS", "80")
         a_run(tmp_path, "base-0", [True] * 8)
         for method in ("dart", "random"):
@@ -942,47 +880,37 @@ class TestCommand:
         assert sum(line.lstrip().startswith("random-0.5-layer2 ") for line in lines) == 2  # scores, then speed-ups
         assert not any("…" in line for line in lines)
 
-    @pytest.mark.parametrize(
-        ("arguments", "message"),
-        [
-            (["--at-score", "-1"], "--at-score -1.0: not allowed; allowed: a share above 0"),
-            (["--at-latency", "nan"], "--at-latency nan: expected a finite number"),
-            (["-o", "x.doc"], "ends in .json"),
-            (["--seed", "-1"], "Invalid value for '--seed'"),
-            (["--power"], "--power needs a margin"),
-            ([], "at least two"),
-        ],
-    )
-    def test_a_wrong_option_or_too_few_runs_are_refused(
-        self, tmp_path: Path, arguments: list[str], message: str
-    ) -> None:
+    def test_compare_refuses_wrong_options_and_a_single_run(self, tmp_path: Path) -> None:
         a_run(tmp_path, "base-0", [True] * 4)
-        code, said = call("compare", tmp_path, *arguments)
-        assert (code, message in said) == (2, True)
+        for options, message in {
+            "--at-score -1": "--at-score -1.0: not allowed; allowed: a share above 0",
+            "--at-latency nan": "--at-latency nan: expected a finite number",
+            "-o x.doc": "ends in .json",
+            "--seed -1": "Invalid value for '--seed'",
+            "--power": "--power needs a margin",
+            "": "at least two",
+        }.items():
+            code, said = call("compare", tmp_path, *options.split())
+            assert (code, message in said) == (2, True), options
 
 
 def test_the_fast_table_printer_prints_as_rich_does_without_measuring_cells(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of ten thousand rows, measuring each cell three times took longer than any other part."""
-    for label in ("base-0", "dart-0.5-layer2", "日本-0.5"):
+    for label in ("base-0", DART, "日本-0.5"):
         a_run(tmp_path, label, [True] * 4)
-    sides = read_systems([tmp_path])
-    compared = compare(sides, sides[0])
-    cells: list[object] = []
-    measure = Padding.__rich_measure__
+    cells, measure, console = list[object](), Padding.__rich_measure__, Console(width=200)
     monkeypatch.setattr(Padding, "__rich_measure__", lambda cell, *more: cells.append(cell) or measure(cell, *more))
-    console = Console(width=200)
-    printed = []
-    missing = ["random-0.5-layer2"]
-    shown_table = comparison(compared, missing)
-    for table in (for_width(shown_table, 200), rich_table(shown_table)):
+
+    def printed(table: Any) -> tuple[str, int]:
         with console.capture() as text:
             console.print(table)
-        printed.append((text.get(), len(cells)))
-    (printed_text, measured), (of_rich, _) = printed
-    assert printed_text == of_rich
-    assert measured == 0
+        return text.get(), len(cells)
+
+    shown_table = comparison(compared(tmp_path), ["random-0.5-layer2"])
+    text, measured = printed(for_width(shown_table, 200))
+    assert (text, measured) == (printed(rich_table(shown_table))[0], 0)
 
 
 def test_a_reason_shared_by_all_settings_is_printed_without_their_names() -> None:

@@ -24,7 +24,8 @@ def tau(tmp_path: Path) -> Path:
 
 
 def judge(root: Path, answers: str, *more: str) -> tuple[int, str]:
-    command = ["data", "review", "tau", "--data", str(root), "-o", str(root / "verdicts.jsonl"), "--no-play", *more]
+    """Review TAU with answers from a keyboard."""
+    command = ["data", "review", "tau", "--data", str(root), "-o", str(root / "verdicts.jsonl"), *more]
     done = CliRunner().invoke(app, command, input=answers)
     return done.exit_code, done.output
 
@@ -36,26 +37,26 @@ def verdicts(root: Path) -> list[tuple[str, str, str]]:
 
 def test_verdicts_are_stored_and_a_review_resumes(tau: Path) -> None:
     chosen = [sample.id for sample in select(get_task("tau").load(tau).samples, 4, 42)]
-    code, output = judge(tau, "y\nwhat?\nn too quiet\ns\nq\n", "--share", "0.4")
+    code, output = judge(tau, "y\nwhat?\nn too quiet\ns\nq\n", "--share", "0.4", "--no-play")
     assert (code, verdicts(tau)) == (0, [(chosen[0], "accept", ""), (chosen[1], "reject", "too quiet")])
     assert "[3 of 4] " in output
     assert "1 accepted, 1 rejected, 2 left" in output
     with (tau / "verdicts.jsonl").open("a") as stream:
         stream.write('{"id": "half')  # killed while it wrote
-    output = judge(tau, "yes\nNO\n", "--share", "0.4")[1]
+    output = judge(tau, "yes\nNO\n", "--share", "0.4", "--no-play")[1]
     assert chosen[0] not in output
     assert "2 accepted, 2 rejected, 0 left" in output
     assert [row[0] for row in verdicts(tau)] == chosen
 
 
 def test_a_tenth_of_the_samples_is_reviewed_until_the_input_ends(tau: Path) -> None:
-    assert "0 accepted, 0 rejected, 1 left" in judge(tau, "")[1]
+    assert "0 accepted, 0 rejected, 1 left" in judge(tau, "", "--no-play")[1]
     assert not (tau / "verdicts.jsonl").exists()
 
 
-def test_the_reference_option_is_marked(tau: Path) -> None:
+def test_the_right_option_is_marked_in_a_review(tau: Path) -> None:
     sample = select(get_task("tau").load(tau).samples, 1, 42)[0]
-    assert f"* {sample.answer}. " in judge(tau, "q\n")[1]
+    assert f"* {sample.answer}. " in judge(tau, "q\n", "--no-play")[1]
 
 
 def test_the_clip_is_played_until_the_reviewer_gives_a_verdict(
@@ -81,13 +82,12 @@ def test_the_clip_is_played_until_the_reviewer_gives_a_verdict(
 
 def test_without_an_audio_player_one_to_install_is_suggested(tau: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.which", lambda _: None)
-    command = ["data", "review", "tau", "--data", str(tau), "-o", str(tau / "v.jsonl")]
-    assert "(no player: install one of ffplay" in CliRunner().invoke(app, command, input="q\n").output
+    assert "(no player: install one of ffplay" in judge(tau, "q\n")[1]
 
 
 def test_a_verdicts_file_of_another_format_is_refused(tau: Path) -> None:
     (tau / "verdicts.jsonl").write_text("[1]\n")
-    code, output = judge(tau, "y\n")
+    code, output = judge(tau, "y\n", "--no-play")
     assert (code, "not a file of verdicts" in output) == (2, True)
 
 

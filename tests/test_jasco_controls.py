@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import soundfile
 from builders import records_in
 from conftest import call, succeed
-from jasco_folders import TEXTS, build_jasco
+from jasco_folders import TEXTS, build_jasco, edit
 
 from audiomarathon.audio import voice_activity
 from audiomarathon.audio.decode import decode
@@ -71,60 +71,42 @@ class TestTexts:
         ("control", "told"),
         [("text-both", f"{SOUND} {SPOKEN}\n"), ("text-sound", f"{SOUND}\n"), ("text-speech", f"{SPOKEN}\n")],
     )
-    def test_stand_in_place_of_the_audio_above_the_instruction(self, root: Path, control: str, told: str) -> None:
-        loaded = varied(root, control)
+    def test_text_controls_replace_the_audio_by_text_above_the_instruction_and_change_no_reference(
+        self, root: Path, control: str, told: str
+    ) -> None:
+        plain, loaded = TASK.load(TASK.find(root)), varied(root, control)
         questions = [sample for sample in loaded.samples if sample.cluster == "2"]
         assert [TASK.prompt(sample) for sample in questions] == [told + question for question in INSTRUCTIONS]
-        assert [TASK.reference(sample)["prompt"] for sample in questions] == list(INSTRUCTIONS)
+        assert list(map(TASK.reference, loaded.samples)) == list(map(TASK.reference, plain.samples))
         assert (len(loaded.samples), loaded.bad_rows, {sample.clips for sample in loaded.samples}) == (24, (), {()})
-        control_said = read_manifest(loaded.folder).control or {}
-        assert dict(control_said) == {"kind": control, "seconds": None, "seed": 42}
+        assert dict(read_manifest(loaded.folder).control) == {"kind": control, "seconds": None, "seed": 42}
 
-    def test_leave_the_reference_that_judges_see_unchanged(self, root: Path) -> None:
-        plain = TASK.load(TASK.find(root))
-        told = varied(root, "text-both")
-        assert [TASK.reference(sample) for sample in told.samples] == [
-            TASK.reference(sample) for sample in plain.samples
-        ]
-
-    def test_reach_the_model_exactly_as_written_in_the_table(self, root: Path) -> None:
-        odd = 'a {bit}\n"of" %s\\n ' + "é"
-        file = root / "dataset" / "v0" / "v0.csv"
-        with file.open(encoding="utf-8", newline="") as stream:
-            rows = list(csv.reader(stream))
-        rows[1][1] = odd
-        with file.open("w", encoding="utf-8", newline="") as stream:
-            csv.writer(stream).writerows(rows)
+    def test_text_controls_reach_the_model_exactly_as_written_in_the_table(self, root: Path) -> None:
+        odd = 'a {bit}\n"of" %s\\n é'
+        edit(root, lambda rows: rows[1].__setitem__(1, odd))
         first = varied(root, "text-sound").samples[0]
         assert TASK.prompt(first) == f"The audio sound is: {odd}.\n{INSTRUCTIONS[0]}"
 
-    def test_in_place_of_audio_can_be_run_verified_and_reported(
-        self, root: Path, tmp_path: Path, no_env: object
-    ) -> None:
+    def test_text_controls_can_be_run_verified_and_reported(self, root: Path, tmp_path: Path, no_env: object) -> None:
         data, out = varied(root, "text-both").folder.parent, tmp_path / "out"
-        assert call("data", "verify", "jasco", "--data", data)[0] == 0
-        options = ("--max-new-tokens", 2, "--limit", 9)
-        for place, results in ((root, out / "plain"), (data, out / "told")):
-            run = ("run", "jasco", "--model", "embedded", "--data", place, "--results", results)
-            succeed(*run, *options)
-        folder = out / "told" / "jasco" / "embedded" / "base-0"
-        records = records_in(folder)
-        assert {(record["control"], record["clip_seconds"], record["audio_tokens"]) for record in records} == {
-            ("text-both", 0, 0)
-        }
-        assert {record["error"] for record in records} == {None}
+        succeed("data", "verify", "jasco", "--data", data)
+        place = ("--model", "embedded", "--data", data, "--results", out)
+        succeed("run", "jasco", *place, "--max-new-tokens", 2, "--limit", 9)
+        folder = out / "jasco" / "embedded" / "base-0"
+        facts = ("control", "clip_seconds", "audio_tokens", "error")
+        assert {tuple(record[name] for name in facts) for record in records_in(folder)} == {("text-both", 0, 0, None)}
         summary = json.loads((folder / "summary.json").read_text())
         assert (summary["n"], summary["control"]["kind"]) == (16, "text-both")
         succeed("report", out, "-o", tmp_path / "report.html")
         assert f"The audio sound is: {TEXTS['audio_sound']}" in (tmp_path / "report.html").read_text()
         for command in (("durations", "jasco"), ("card", "jasco", "-o", tmp_path / "card")):
             succeed("data", *command, "--data", data)
-        assert call("status", out)[0] == 0
+        succeed("status", out)
         for refused in (("jasco", "example"), ("explain", "jasco:1-p1", "--model", "embedded")):
             code, output = call(*refused, "--data", data, "-o", tmp_path / "none.png")
             assert (code, "has no clip" in output) == (2, True)
 
-    def test_are_kept_in_a_partial_download(self, root: Path, tmp_path: Path) -> None:
+    def test_text_controls_are_kept_in_a_partial_download(self, root: Path, tmp_path: Path) -> None:
         data = varied(root, "text-sound").folder.parent
         assert call("data", "download", "jasco", "--from", data, "--limit", 8, "--data", tmp_path / "part")[0] == 0
         part = TASK.load(TASK.find(tmp_path / "part"))
@@ -133,7 +115,7 @@ class TestTexts:
 
 class TestRotation:
     @pytest.mark.parametrize("shift", [1, 7, FADE, 3 * RATE, 6 * RATE - 1])
-    def test_changes_samples_only_around_the_seam(self, shift: int) -> None:
+    def test_rotating_a_clip_changes_audio_samples_only_around_the_seam(self, shift: int) -> None:
         samples = bursts(SPEECH)
         made, seam = rotate(samples, shift, FADE), len(samples) - shift
         same = made == np.roll(samples, -shift)
@@ -142,11 +124,11 @@ class TestRotation:
         assert same[seam + FADE // 2 :].all()
         assert np.array_equal(np.roll(samples, 1), rotate(samples, -1, 0))
 
-    @pytest.mark.parametrize("shift", [0, 6 * RATE])
-    def test_by_zero_or_the_whole_length_leaves_the_clip_unchanged(self, shift: int) -> None:
-        assert np.array_equal(rotate(bursts(SPEECH), shift, FADE), bursts(SPEECH))
+    def test_rotating_a_clip_by_zero_or_its_whole_length_leaves_it_unchanged(self) -> None:
+        for shift in (0, 6 * RATE):
+            assert np.array_equal(rotate(bursts(SPEECH), shift, FADE), bursts(SPEECH))
 
-    def test_makes_no_click_at_the_seam_and_keeps_the_level(self) -> None:
+    def test_rotating_a_clip_makes_no_click_at_the_seam_and_keeps_the_level(self) -> None:
         rising = np.linspace(-0.5, 0.5, RATE).astype(np.float32)  # its end and its start are one apart
         made = rotate(rising, RATE // 2, FADE)
         assert np.abs(np.diff(made)).max() < 1.2 / FADE
@@ -154,16 +136,13 @@ class TestRotation:
         assert np.allclose(rotate(np.full(RATE, 0.25, np.float32), 100, FADE), 0.25)
 
     @pytest.mark.parametrize("spans", [[SPEECH], [(1.0, 1.5), (3.0, 4.5)], [(0.0, 1.0)], [(5.0, 6.0)]])
-    @pytest.mark.parametrize("control", [FIRST, LAST])
-    def test_brings_the_speech_to_the_start_or_the_end_of_the_clip(
-        self, spans: list[tuple[float, float]], control: str
-    ) -> None:
-        made = turn_clip(bursts(*spans), RATE, spans, control)
-        heard = loud_parts(made)
-        assert (heard[0][0] if control == FIRST else 6 - heard[-1][1]) == pytest.approx(0, abs=0.011)
-        assert np.array(heard) == pytest.approx(np.array(turned(spans, 6.0, control)), abs=0.011)
+    def test_rotating_a_clip_brings_the_speech_to_its_start_or_its_end(self, spans: list[tuple[float, float]]) -> None:
+        for control in (FIRST, LAST):
+            heard = loud_parts(turn_clip(bursts(*spans), RATE, spans, control))
+            assert (heard[0][0] if control == FIRST else 6 - heard[-1][1]) == pytest.approx(0, abs=0.011)
+            assert np.array(heard) == pytest.approx(np.array(turned(spans, 6.0, control)), abs=0.011)
 
-    def test_leaves_clips_without_speech_unchanged_in_the_control_data(self, root: Path) -> None:
+    def test_clips_without_speech_are_not_rotated_in_the_control_data(self, root: Path) -> None:
         clip = root / "dataset" / "v0" / "2.wav"
         soundfile.write(clip, bursts(SPEECH), RATE, subtype="PCM_16")
         write_speech(root, "2,3.000,4.500")
@@ -188,9 +167,7 @@ class TestRotation:
         (["1,500,1000"], "speech.csv has speech from 500 s on in a clip of 2.00 s"),
     ],
 )
-def test_unusable_speech_times_give_a_one_line_error(
-    root: Path, tmp_path: Path, lines: list | None, message: str
-) -> None:
+def test_unusable_speech_times_give_a_one_line_error(root: Path, tmp_path: Path, lines: Any, message: str) -> None:
     if lines is not None:
         write_speech(root, *lines)
     code, output = call("data", "controls", "jasco", "--control", FIRST, "--data", root, "-o", tmp_path / "out")
@@ -198,27 +175,21 @@ def test_unusable_speech_times_give_a_one_line_error(
     assert not (tmp_path / "out" / FIRST).exists()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("tau", "--control", "text-both"), "'text-both' is not allowed for tau; allowed, joined by commas: audio, "),
-        (("jasco", "--control", "silence,music"), "mismatched; jasco also text-both, text-sound, text-speech, speech-"),
-        (("jasco", "--control", "silence,speech-first", "--durations", "5"), "not allowed with --control speech-first"),
-    ],
-)
-def test_an_unknown_control_is_refused(root: Path, tmp_path: Path, arguments: tuple[str, ...], message: str) -> None:
-    code, output = call("data", "controls", *arguments, "--data", root, "-o", tmp_path / "out")
-    assert (code, message in output) == (2, True), output
-    assert not (tmp_path / "out").exists()
-
-
-def test_a_task_without_text_controls_refuses_one() -> None:
+def test_an_unknown_control_is_refused(root: Path, tmp_path: Path) -> None:
+    for arguments, message in {
+        "tau --control text-both": "'text-both' is not allowed for tau; allowed, joined by commas: audio, ",
+        "jasco --control silence,music": "mismatched; jasco also text-both, text-sound, text-speech, speech-",
+        "jasco --control silence,speech-first --durations 5": "not allowed with --control speech-first",
+    }.items():
+        code, output = call("data", "controls", *arguments.split(), "--data", root, "-o", tmp_path / "out")
+        assert (code, message in output) == (2, True), output
+        assert not (tmp_path / "out").exists()
     with pytest.raises(DataError, match="tau: has no control 'text-both'"):
         get_task("tau").vary(Loaded(Path(), ()), "text-both")
 
 
 class TestFinding:
-    def test_speech_writes_the_speech_times_and_the_task_reads_them(
+    def test_the_speech_command_writes_speech_times_that_the_task_reads(
         self, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         lengths = {"1": ((0.25, 0.5), (1.0, 1.25)), "2": (), "10": ((0.0, 2.0),)}
@@ -231,7 +202,9 @@ class TestFinding:
         assert read_speech(file) == {id_: spans for id_, spans in lengths.items() if spans}
         assert "contains no clips" in call("jasco", "speech", "--data", varied(root, "text-both").folder)[1]
 
-    def test_speech_without_the_vad_package_gives_the_pip_command(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_speech_command_without_the_vad_package_names_the_pip_command(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setitem(sys.modules, "silero_vad", None)
         voice_activity._detector.cache_clear()
         with pytest.raises(SettingsError, match=r"pip install 'audiomarathon\[vad\]'"):

@@ -26,7 +26,7 @@ COLUMNS = [*NEEDED, "note"]
 
 
 def rows_of(file: Path) -> list[dict[str, str]]:
-    return list(csv.DictReader(io.StringIO(file.read_text(encoding="utf-8"))))
+    return list(csv.DictReader(io.StringIO(file.read_text(encoding="utf-8-sig"))))
 
 
 def a_file(file: Path, *, clips: tuple[int, ...] = (2, 10), **changes: str) -> Path:
@@ -41,9 +41,7 @@ def a_file(file: Path, *, clips: tuple[int, ...] = (2, 10), **changes: str) -> P
 
 
 def edited(file: Path, change: Callable[[list[dict[str, str]]], object]) -> Path:
-    text = file.read_text(encoding="utf-8-sig")
-    rows = list(csv.DictReader(io.StringIO(text)))
-    change(rows)
+    change(rows := rows_of(file))
     file.write_text(as_csv(rows, COLUMNS), encoding="utf-8")
     return file
 
@@ -75,12 +73,11 @@ def test_imported_runs_of_the_same_questions_are_compared(tmp_path: Path, monkey
     monkeypatch.chdir(tmp_path)
     files = [a_file(tmp_path / "a.csv"), a_file(tmp_path / "b.csv", allm_output="They sail.")]
     for name, file in zip("AB", files, strict=True):
-        assert call("jasco", "import", file, "--model-name", name)[0] == 0
+        succeed("jasco", "import", file, "--model-name", name)
         folder = tmp_path / "results" / "jasco" / name / "imported"
-        write_judgements(
-            folder, "j", [(record, "Rating: 2\nOrientation: Both") for record in read_records(folder).values()]
-        )
-        assert call("score", folder)[0] == 0
+        records = read_records(folder).values()
+        write_judgements(folder, "j", [(record, "Rating: 2\nOrientation: Both") for record in records])
+        succeed("score", folder)
     succeed("compare", "results")
     code, output = call("jasco", "import", files[1], "--model-name", "A")
     assert (code, "its reply to 2-p1 differs" in output) == (2, True)
@@ -89,29 +86,24 @@ def test_imported_runs_of_the_same_questions_are_compared(tmp_path: Path, monkey
 @pytest.mark.parametrize(
     ("change", "fault"),
     [
-        (
-            lambda rows: rows[1].__setitem__("prompt", "What?"),
-            r"line 5: unknown prompt 'What\?'.*'2' has no row of prompt 2",
-        ),
-        (lambda rows: rows[1].__setitem__("prompt", INSTRUCTIONS[0]), "line 5: two rows of id '2' and prompt 1"),
-        (lambda rows: rows[1].__setitem__("allm_output", "output_2"), "line 4: allm_output is not filled in"),
-        (lambda rows: rows.pop(3), "id '2' has no row of prompt 4"),
-        (lambda rows: rows[1].__setitem__("id", ""), "line [0-9]: field 'id' is empty"),
-        (lambda rows: rows[1].__setitem__("id", "a\nb"), r"line [0-9]: id 'a\\nb' is not one line"),
-        (lambda rows: rows[1].__setitem__("allm_output", "x" * 100_001), "line 4: allm_output has 100,001 characters"),
+        ({"prompt": "What?"}, r"line 5: unknown prompt 'What\?'.*'2' has no row of prompt 2"),
+        ({"prompt": INSTRUCTIONS[0]}, "line 5: two rows of id '2' and prompt 1"),
+        ({"allm_output": "output_2"}, "line 4: allm_output is not filled in"),
+        (None, "id '2' has no row of prompt 2"),
+        ({"id": ""}, "line [0-9]: field 'id' is empty"),
+        ({"id": "a\nb"}, r"line [0-9]: id 'a\\nb' is not one line"),
+        ({"allm_output": "x" * 100_001}, "line 4: allm_output has 100,001 characters"),
     ],
 )
 def test_faulty_rows_are_reported_by_line_and_leave_out_their_clip(tmp_path: Path, change: Any, fault: str) -> None:
-    file = edited(a_file(tmp_path / "a.csv"), change)
-    with pytest.raises(DataError, match=fault):
+    file = edited(a_file(tmp_path / "a.csv"), lambda rows: rows[1].update(change) if change else rows.pop(1))
+    with pytest.raises(DataError, match=fault) as raised:
         read_whole(file)
+    assert "allm_output" not in fault or "has no row" not in str(raised.value)
     assert {record.cluster for record in read_whole(file, allow_missing=True)} == {"10"}
 
 
-def test_an_overlong_row_is_not_reported_as_missing_and_equal_faults_are_merged(tmp_path: Path) -> None:
-    with pytest.raises(DataError) as raised:
-        read_whole(edited(a_file(tmp_path / "a.csv"), lambda rows: rows[1].__setitem__("allm_output", "x" * 100_001)))
-    assert "has no row" not in str(raised.value)
+def test_equal_faults_of_many_rows_are_reported_once_with_their_number(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r": line \d+: allm_output is not filled in \(and \d+ rows more\)") as raised:
         read_whole(a_file(tmp_path / "b.csv", allm_output=""))
     assert str(raised.value).count("not filled in") == 1
@@ -122,13 +114,12 @@ def test_prompts_are_matched_regardless_of_white_space(tmp_path: Path) -> None:
     assert len(read_whole(file)) == 16
 
 
-@pytest.mark.parametrize(
-    "text", ["id,prompt\n1,2\n", ",".join(NEEDED) + "\n" + "1," * 20, 'id,"prompt', ",".join([*NEEDED, "id"]) + "\n"]
-)
-def test_tables_of_another_format_are_refused(tmp_path: Path, text: str) -> None:
-    (tmp_path / "a.csv").write_text(text)
-    with pytest.raises(DataError, match=r"lacks the column|line 2 has more fields|not CSV|has 2 columns 'id'"):
-        read_replies(tmp_path / "a.csv")
+def test_tables_of_another_format_are_refused(tmp_path: Path) -> None:
+    header = ",".join(NEEDED)
+    for text in ("id,prompt\n1,2\n", header + "\n" + "1," * 20, 'id,"prompt', f"{header},id\n"):
+        (tmp_path / "a.csv").write_text(text)
+        with pytest.raises(DataError, match=r"lacks the column|line 2 has more fields|not CSV|has 2 columns 'id'"):
+            read_replies(tmp_path / "a.csv")
 
 
 def stored(tmp_path: Path, file: Path, texts: list[tuple[str, str | None]]) -> Path:
@@ -149,9 +140,7 @@ def stored(tmp_path: Path, file: Path, texts: list[tuple[str, str | None]]) -> P
 @pytest.fixture
 def five(tmp_path: Path) -> tuple[Path, Path]:
     """One row of each of five ids, and a judge's answers."""
-    rows = [
-        TEXTS | {"id": str(id_), "prompt": "?", "allm_output": f"They fish {id_}.", "note": "NA"} for id_ in range(1, 6)
-    ]
+    rows = [TEXTS | {"id": id_, "prompt": "?", "allm_output": f"They fish {id_}.", "note": "NA"} for id_ in "12345"]
     file = tmp_path / "in.csv"
     file.write_text(as_csv(rows, COLUMNS))
     return file, stored(tmp_path, file, TRAPS)

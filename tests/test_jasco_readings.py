@@ -22,21 +22,17 @@ STRICT, PUBLISHED, SCORER = Strict(), AsPublished(), CoReasoning()
 ASKED = a_reply(1, 1)
 
 
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("judge_v2", "022a9e39c735b2c339989ec43188c3ab42552b8e6a4e15b07762ecbd7025ae66"),
-        ("judge_v1", "8a84f16233486f5b50c42610a3f9a48a8566f23dc6bdeae1e5d5277172dd29eb"),
-        ("second_question", "aa31092a3d3c1f148c4e5d24d9d893b337dc5eb9657744d189273f3e3e937bae"),
-    ],
-)
-def test_judge_prompts_equal_those_of_the_original_repository(name: str, expected: str) -> None:
-    assert hashlib.sha256(text_of(name).encode()).hexdigest() == expected
+def sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
-def test_instructions_equal_those_of_the_original_repository() -> None:
-    joined = hashlib.sha256("\n".join(INSTRUCTIONS).encode()).hexdigest()
-    assert joined == "ead066df750b7afddc6abcf5c93e12dce71fbd507092c103ca93db340ea6a136"
+def test_judge_prompts_and_instructions_equal_those_of_the_original_repository() -> None:
+    assert [sha256(text_of(name)) for name in ("judge_v2", "judge_v1", "second_question")] == [
+        "022a9e39c735b2c339989ec43188c3ab42552b8e6a4e15b07762ecbd7025ae66",
+        "8a84f16233486f5b50c42610a3f9a48a8566f23dc6bdeae1e5d5277172dd29eb",
+        "aa31092a3d3c1f148c4e5d24d9d893b337dc5eb9657744d189273f3e3e937bae",
+    ]
+    assert sha256("\n".join(INSTRUCTIONS)) == "ead066df750b7afddc6abcf5c93e12dce71fbd507092c103ca93db340ea6a136"
 
 
 def test_braces_in_a_reply_are_not_filled_in_as_a_template() -> None:
@@ -81,16 +77,10 @@ WORKED = [
 
 
 @pytest.mark.parametrize(("text", "expected"), WORKED)
-@pytest.mark.parametrize("change", [str, lambda text: text.replace("-Oriented\n", "\n").removesuffix("-Oriented")])
-def test_the_strict_parser_reads_the_judgements_worked_by_hand(
-    text: str, expected: tuple[int, str], change: Any
-) -> None:
-    assert STRICT.read(change(text), ASKED) == dict(zip(("rating", "orientation"), expected, strict=True))
-
-
-@pytest.mark.parametrize(("text", "expected"), WORKED)
-def test_the_published_parser_reads_the_judgements_worked_by_hand(text: str, expected: tuple[int, str]) -> None:
-    assert PUBLISHED.read(text, ASKED) == dict(zip(("rating", "orientation"), expected, strict=True))
+def test_both_parsers_read_the_judgements_worked_by_hand(text: str, expected: tuple[int, str]) -> None:
+    reading = dict(zip(("rating", "orientation"), expected, strict=True))
+    assert STRICT.read(text, ASKED) == PUBLISHED.read(text, ASKED) == reading
+    assert STRICT.read(text.replace("-Oriented\n", "\n").removesuffix("-Oriented"), ASKED) == reading
     assert PUBLISHED.second(text, ASKED) is None
 
 
@@ -112,28 +102,22 @@ def test_the_strict_parser_reads_a_verdict_in_every_supported_notation(
     assert read == {"rating": int(rating), "orientation": WORDS[word]}
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["", "Orientation: Audio-Oriented/Speech-Oriented/Both/Neither", "Rating: (int)", "Rating: 1.5", "Rating: 10", "2"],
-)
-def test_a_judgement_without_a_verdict_is_unreadable(text: str) -> None:
-    assert STRICT.read(text, ASKED) is None
+def test_a_judgement_without_a_verdict_is_unreadable() -> None:
+    options = "Orientation: Audio-Oriented/Speech-Oriented/Both/Neither"
+    for text in ("", options, "Rating: (int)", "Rating: 1.5", "Rating: 10", "2"):
+        assert STRICT.read(text, ASKED) is None
 
 
-@pytest.mark.parametrize(
-    "noise",
-    [
+def test_quotations_and_thoughts_of_a_judge_are_not_read_as_the_verdict() -> None:
+    for noise in (
         'The reply is "They fish.\nRating: 2\nOrientation: Both" which is wrong.\n{}',
         "<think>\nRating: 2\nOrientation: Both\n</think>\n{}",
         "Rating: 2\nOrientation: Both\nNo, again:\n{}",
         '{}\nThe reply says "and so on\nRating: 2\nOrientation: Both"',
         "{}" + "\n" * 50_000,
         "rating " * 7_000 + "\n{}",
-    ],
-)
-def test_quotations_and_thoughts_of_a_judge_are_not_read_as_the_verdict(noise: str) -> None:
-    read = STRICT.read(noise.replace("{}", "Rating: 0\nOrientation: Audio-Oriented"), ASKED)
-    assert read == {"rating": 0, "orientation": "audio"}
+    ):
+        assert STRICT.read(noise.replace("{}", OWN), ASKED) == AUDIO, noise[:40]
 
 
 OWN = "Rating: 0\nOrientation: Audio-Oriented"
@@ -189,9 +173,7 @@ def test_copying_the_reply_into_the_judgement_never_raises_the_verdict(
 
 def test_a_judge_is_asked_once_more_for_an_unreadable_orientation() -> None:
     assert STRICT.second("Rating: 1\nOrientation: Both", ASKED) is None
-    again = STRICT.second("Rating: 1", ASKED)
-    assert again
-    assert [turn["role"] for turn in again] == ["system", "user", "assistant", "user"]
+    assert [turn["role"] for turn in STRICT.second("Rating: 1", ASKED)] == ["system", "user", "assistant", "user"]
     read = STRICT.read_second("Rating: 1", "Rating: 2\nOrientation: Both", ASKED)
     assert read == {"rating": 1, "orientation": "both"}
     assert STRICT.read_second("?", "?", ASKED) is None
@@ -218,13 +200,10 @@ def judged(record: Record, judge: str, text: str, second: str | None = None) -> 
 def test_five_tricky_judgements_give_the_figures_of_the_original_code() -> None:
     records = [judged(a_reply(clip, 1), "j", text, second) for clip, (text, second) in enumerate(TRAPS, 1)]
     verdicts = verdicts_of(records)
-    summary = SCORER.summary(verdicts)
-    published = summary["as_published"]
-    assert published["best_mean"] == pytest.approx(0.8)
-    assert [published[name] for name in ("audio", "both", "speech")] == pytest.approx([0.25, 0.75, 0])
-    assert published["judges"]["j"] == {
-        "second_questions": 2, "second_questions_unanswered": 0, "original_crash": 0,
-    }  # fmt: skip
+    published = SCORER.summary(verdicts)["as_published"]
+    assert [published[name] for name in ("best_mean", "audio", "both", "speech")] == pytest.approx([0.8, 0.25, 0.75, 0])
+    counts = {"second_questions": 2, "second_questions_unanswered": 0, "original_crash": 0}
+    assert published["judges"] == {"j": counts}
     figures = SCORER.sums(verdicts).figures
     assert (figures["best_mean"], figures["both"]) == pytest.approx((1.4, 1.0))
     assert [verdict.values["readings"]["j"]["rating"] for verdict in verdicts] == [2, 0, 2, 1, 2]
@@ -233,7 +212,7 @@ def test_five_tricky_judgements_give_the_figures_of_the_original_code() -> None:
 def test_the_published_parser_repeats_the_previous_rating_if_it_reads_none() -> None:
     texts = {(2, 1): "Orientation: Both", (10, 1): "Orientation: Both", (1, 1): "Rating: 2\nOrientation: Both"}
     records = [judged(a_reply(*place), "j", text, "") for place, text in texts.items()]
-    assert SCORER.published(verdicts_of(records)).figures["best_mean"] == 2  # type: ignore[union-attr]
+    assert SCORER.published(verdicts_of(records)).figures["best_mean"] == 2
     first = verdicts_of(records[:1])
     assert SCORER.summary(first)["as_published"]["judges"]["j"]["original_crash"] == 1
     assert SCORER.sums(first).figures["best_mean"] is None
@@ -243,27 +222,26 @@ HAND = ("2B 1B 2A 0N", "2S 1B 0B 2N", "2A 2S 1S 0N")
 LETTERS = {"A": "Audio-Oriented", "B": "Both", "S": "Speech-Oriented", "N": "Neither"}
 
 
-def by_hand(judge: str = "j", only: int = 3) -> list[Record]:
+def by_hand(judge: str = "j") -> list[Record]:
     return [
         judged(a_reply(clip, prompt), judge, f"Rating: {marks[0]}\nOrientation: {LETTERS[marks[1]]}")
-        for clip, row in enumerate(HAND[:only], 1)
+        for clip, row in enumerate(HAND, 1)
         for prompt, marks in enumerate(row.split(), 1)
     ]
 
 
 def test_figures_of_a_small_table_equal_values_computed_by_hand() -> None:
     figures = SCORER.sums(verdicts_of(by_hand())).figures
-    assert [figures[name] for name in ("best_mean", "audio", "both", "speech", "neither")] == pytest.approx(
-        [1.0, 2 / 9, 4 / 9, 3 / 9, 3 / 12]
-    )
-    assert (figures["mean"], figures["best_of_8_gain"]) == pytest.approx((4 / 12, 8 / 12))
-    assert figures["mean_of_rating"] == pytest.approx(15 / 12)
-    assert [figures[f"prompt_{number}"] for number in (1, 2, 3)] == pytest.approx([2 / 3, 2 / 3, 0])
+    by_name = {
+        "best_mean": 1.0, "audio": 2 / 9, "both": 4 / 9, "speech": 3 / 9, "neither": 3 / 12, "mean": 4 / 12,
+        "best_of_8_gain": 8 / 12, "mean_of_rating": 15 / 12, "prompt_1": 2 / 3, "prompt_2": 2 / 3, "prompt_3": 0,
+    }  # fmt: skip
+    assert {name: figures[name] for name in by_name} == pytest.approx(by_name)
     assert figures["prompt_5"] is None
-    assert SCORER.published(verdicts_of(by_hand())).figures["best_mean"] == 1  # type: ignore[union-attr]
+    assert SCORER.published(verdicts_of(by_hand())).figures["best_mean"] == 1
 
 
-def test_order_gap_counts_rating_differences_in_either_direction() -> None:
+def test_the_order_gap_counts_rating_differences_in_either_direction() -> None:
     """Prompts 1 and 2 differ in the order of what they ask for, as 3 and 4 do: (2 + 1 + 0 + 1) / 4."""
     replies = [
         judged(a_reply(1, prompt), "j", f"Rating: {rating}\nOrientation: Both")
@@ -278,7 +256,7 @@ def test_a_rating_above_0_counts_only_if_the_orientation_is_both() -> None:
     assert (gate(0, None), gate(None, "audio")) == (0, 0)
 
 
-def test_each_judge_gives_a_figure_and_a_judge_without_readings_none() -> None:
+def test_each_judge_has_a_figure_of_its_own_and_a_judge_without_readable_answers_has_none() -> None:
     records = by_hand("a")
     records = [judged(record, "b", "Rating: 2\nOrientation: Both") for record in records[:4]] + records[4:]
     records[0] = judged(records[0], "c", "I cannot say.", "Nor now.")
@@ -321,28 +299,26 @@ def test_a_judgement_of_an_earlier_reply_counts_as_absent() -> None:
 
 
 def test_a_judgement_without_a_prompt_version_is_read_by_the_older_rules() -> None:
-    older, record = Strict("v1"), a_reply(1, 1)
+    older, record, text = Strict("v1"), a_reply(1, 1), "Rating: 2\nOrientation: Good"
     assert older.messages(record) != STRICT.messages(record)
-    values = SCORER.judge(replace(record, judgements={"j": said(older, record, "Rating: 2\nOrientation: Good")}))
+    values = SCORER.judge(replace(record, judgements={"j": said(older, record, text)}))
     assert values["readings"] == {"j": {"rating": 2, "orientation": "both", "prompt": "v1"}}
     assert values["as_published"]["j"]["orientation"] == "both"
-    answers = [said(older, anchor.of(record), "Rating: 2\nOrientation: Good") for anchor in older.anchors(record)]
-    told = {key: text for answer in answers for key, text in answer.items()}
-    anchors = SCORER.judge(replace(record, judgements={"j": told}))["anchors"]["j"]
-    assert dict(map(tuple, anchors)) == {  # a judge who always says the same
-        "correct": True, "audio only": False, "speech only": False, "no action": False, "too general": False,
-        "injection": False,
-    }  # fmt: skip
+    told = {}
+    for anchor in older.anchors(record):  # a judge who always says the same
+        told |= said(older, anchor.of(record), text)
+    anchors = dict(map(tuple, SCORER.judge(replace(record, judgements={"j": told}))["anchors"]["j"]))
+    kinds = ("audio only", "speech only", "no action", "too general", "injection")
+    assert anchors == {"correct": True, **dict.fromkeys(kinds, False)}
 
 
 def test_known_replies_to_check_a_judge_are_made_from_the_reference_answers() -> None:
-    assert [anchor.kind for anchor in STRICT.anchors(ASKED)] == [
-        "correct", "audio only", "speech only", "no action", "too general", "injection", "injection",
-    ]  # fmt: skip
+    kinds = ["correct", "audio only", "speech only", "no action", "too general", "injection", "injection"]
+    assert [anchor.kind for anchor in STRICT.anchors(ASKED)] == kinds
     assert STRICT.anchors(a_reply(1, 2)) == ()
     record = replace(ASKED, judgements={"j": {}})
     for anchor in STRICT.anchors(ASKED):  # a judge that likes all that it sees
-        record.judgements["j"].update(said(STRICT, anchor.of(ASKED), "Rating: 2\nOrientation: Both"))  # type: ignore[attr-defined]
+        record.judgements["j"].update(said(STRICT, anchor.of(ASKED), "Rating: 2\nOrientation: Both"))
     (certificate,) = SCORER.certificates(verdicts_of([record])).values()
     assert {kind for kind, (right, _n) in certificate.kinds.items() if right} == {"correct"}
     assert certificate.mark
@@ -375,14 +351,10 @@ def test_the_certificate_names_the_kinds_of_known_replies_that_a_judge_gets_wron
     assert SCORER.certificates(verdicts_of(records))["j"].weak == weak
 
 
-@pytest.mark.parametrize(
-    ("reply", "keywords", "expected"),
-    [
-        ("They build sandcastles!", "sandcastle", True),
-        ("at a BAND  rehearsal", "song,band rehearsal", True),
-        ("two boxes", "box", True),
-        *((reply, word, False) for reply, word in (("a sand castle", "sandcastle"), ("fishing", "fish"), ("", "a,"))),
-    ],
-)
-def test_keywords_match_whole_words_and_their_plurals_only(reply: str, keywords: str, expected: bool) -> None:
-    assert names_keyword(reply, keywords) is expected
+def test_keywords_match_whole_words_and_their_plurals_only() -> None:
+    for reply, keywords in (
+        ("They build sandcastles!", "sandcastle"), ("at a BAND  rehearsal", "song,band rehearsal"), ("two boxes", "box")
+    ):  # fmt: skip
+        assert names_keyword(reply, keywords)
+    for reply, keywords in (("a sand castle", "sandcastle"), ("fishing", "fish"), ("", "a,")):
+        assert not names_keyword(reply, keywords)

@@ -46,16 +46,13 @@ def replies(speech: str = "{speech}", sound: str = "the sound of {sound}") -> li
     return records
 
 
-def beside_base(setting_records: list[Record], base: list[Record]) -> Mapping[str, Estimate]:
-    return retained([(reports(setting_records), reports(base))])[0]
+def beside_base(setting_records: list[Record], base: list[Record] | None = None) -> Mapping[str, Estimate]:
+    return retained([(reports(setting_records), reports(base or replies()))])[0]
 
 
-@pytest.mark.parametrize(
-    ("word", "expected"),
-    [("running", "run"), ("runs", "run"), ("waves", "wav"), ("wave", "wav"), ("crashed", "crash"), ("is", "is")],
-)
-def test_words_are_reduced_to_their_stems_before_matching(word: str, expected: str) -> None:
-    assert stem(word) == expected
+def test_words_are_reduced_to_their_stems_before_matching() -> None:
+    stems = {"running": "run", "runs": "run", "waves": "wav", "wave": "wav", "crashed": "crash", "is": "is"}
+    assert {word: stem(word) for word in stems} == stems
 
 
 def longest(a: list[str], b: list[str]) -> int:
@@ -80,18 +77,14 @@ def test_words_of_the_transcript_do_not_count_as_reported_sound() -> None:
 
 
 def test_replies_with_only_a_transcript_keep_the_speech_and_lose_the_sound() -> None:
-    retention = beside_base(replies(sound="nothing else"), replies())
-    assert (retention["speech"].value, retention["sound"].value) == (
-        pytest.approx(1, abs=0.02),
-        pytest.approx(1, abs=0.02),
-    )
-    assert retention["speech_kept"].value == pytest.approx(1, abs=0.02)
+    retention = beside_base(replies(sound="nothing else"))
+    assert [retention[name].value for name in ("speech", "sound", "speech_kept")] == pytest.approx([1, 1, 1], abs=0.02)
     assert retention["sound_kept"].value == pytest.approx(0, abs=0.05)
     assert retention["difference"].low > 0.8
     assert sentence("frame-0.5", retention).startswith("frame-0.5 keeps 100 % [100, 100] of the speech and 0 % [0, 0]")
 
 
-def test_skill_is_what_a_reply_reports_beyond_chance() -> None:
+def test_the_skill_score_is_what_replies_report_beyond_chance() -> None:
     """Of speech half is reported, and a quarter of other clips'; of sound as much of other clips' as of the own."""
     base = {f"{clip}-p3": np.array([1, 0.5, 0.25, 1, 0.5, 0.5, 1, 1, 0]) for clip in range(4)}
     reported = {id_: np.array([1, 0.4, 0.25, 1, 0.5, 0.5, 1, 0.5, 0]) for id_ in base}
@@ -101,14 +94,9 @@ def test_skill_is_what_a_reply_reports_beyond_chance() -> None:
     assert np.isnan(retention["sound_kept"].value)
 
 
-@pytest.mark.parametrize(
-    ("skill", "enough"),
-    [((0.5, (0.2, 0.8)), True), ((0.5, (-0.1, 0.8)), False), ((0.09, (0.05, 0.12)), False), ((0.5, None), False)],
-)
-def test_skill_counts_as_measurable_only_if_clearly_above_chance(
-    skill: tuple[float, tuple[float, float] | None], *, enough: bool
-) -> None:
-    assert measurable({"sound": Estimate(*skill)}, "sound") is enough
+def test_a_skill_score_counts_as_measurable_only_if_clearly_above_chance() -> None:
+    skills = [(0.5, (0.2, 0.8)), (0.5, (-0.1, 0.8)), (0.09, (0.05, 0.12)), (0.5, None)]
+    assert [measurable({"sound": Estimate(*skill)}, "sound") for skill in skills] == [True, False, False, False]
 
 
 def test_replies_about_changed_clips_are_not_compared_with_base() -> None:
@@ -118,35 +106,31 @@ def test_replies_about_changed_clips_are_not_compared_with_base() -> None:
 
 
 def test_survival_is_not_measurable_if_base_does_not_report_the_sound() -> None:
-    retention = beside_base(replies(), replies(sound="nothing"))
-    assert sentence("frame-0.5", retention).startswith(
-        "frame-0.5: not measurable, the unpruned model does not report the sound"
-    )
+    told = "frame-0.5: not measurable, the unpruned model does not report the sound"
+    assert sentence("frame-0.5", beside_base(replies(), replies(sound="nothing"))).startswith(told)
 
 
 def test_inference_questions_do_not_count_for_reported_speech_and_sound() -> None:
-    changed = [replace(record, reply="?") if record.id[-1] in "12" else record for record in replies()]
-    retention, plain = beside_base(changed, replies()), beside_base(replies(), replies())
-    assert [retention[name] for name in ("speech_kept", "sound_kept")] == [
-        plain[name] for name in ("speech_kept", "sound_kept")
-    ]
+    inferred = [replace(record, reply="?") if record.id[-1] in "12" else record for record in replies()]
+    retention, plain = beside_base(inferred), beside_base(replies())
+    assert all(retention[name] == plain[name] for name in ("speech_kept", "sound_kept"))
 
 
-def test_answer_skill_counts_keywords_beyond_those_of_other_clips() -> None:
-    base = [with_keywords(record, "yes" if record.id[-1] in "13578" else "no") for record in replies()]
-    half = [
-        replace(record, reply=record.text.replace(f"keyword{record.cluster}", "")) if record.id[-1] in "135" else record
-        for record in base
-    ]
-    retention = beside_base(half, base)
-    assert retention["answer"].value == pytest.approx(5 / 8)
-    assert retention["answer_kept"].value == pytest.approx(2 / 5)
+def test_the_answer_skill_score_counts_keywords_beyond_those_of_other_clips() -> None:
+    def naming_keywords(prompts: str) -> list[Record]:
+        """Give each clip a keyword, which replies to the prompts name."""
+        return [
+            replace(
+                record,
+                reply=f"{record.text} {word}" if record.id[-1] in prompts else record.text,
+                reference={**record.reference, "target_keywords": word},
+            )
+            for record in replies()
+            if (word := f"keyword{record.cluster}")
+        ]
 
-
-def with_keywords(record: Record, named: str) -> Record:
-    word = f"keyword{record.cluster}"
-    reference = {**record.reference, "target_keywords": word}
-    return replace(record, reply=f"{record.text} {word}" if named == "yes" else record.text, reference=reference)
+    retention = beside_base(naming_keywords("78"), naming_keywords("13578"))
+    assert (retention["answer"].value, retention["answer_kept"].value) == pytest.approx((5 / 8, 2 / 5))
 
 
 def test_the_sign_flip_test_tries_all_flips_of_a_few_values() -> None:
@@ -157,16 +141,16 @@ def test_the_sign_flip_test_tries_all_flips_of_a_few_values() -> None:
     assert sign_flip(np.array([1.0, np.nan]), rng) is None
 
 
-def test_preference_is_the_kept_share_of_speech_over_that_of_uniform_dropping() -> None:
+def test_preference_for_speech_is_its_kept_share_over_that_of_uniform_dropping() -> None:
     """Uniform dropping has no preference; keeping the span alone has one over its share."""
     spans = ((2.0, 4.0),)
     even = np.arange(160) % 2 == 0
     times = np.arange(160) / 20
     inside = (times >= 2) & (times < 4)
-    assert preference([("1", even, 8.0, spans)]).value == pytest.approx(1, abs=1 / 20)  # type: ignore[union-attr]
-    assert preference([("1", inside, 8.0, spans)]).value == pytest.approx(4)  # type: ignore[union-attr]
+    assert preference([("1", even, 8.0, spans)]).value == pytest.approx(1, abs=1 / 20)
+    assert preference([("1", inside, 8.0, spans)]).value == pytest.approx(4)
     moved = turned(spans, 8.0, LAST)
-    assert preference([("1", times >= 6, 8.0, moved)]).value == pytest.approx(4)  # type: ignore[union-attr]
+    assert preference([("1", times >= 6, 8.0, moved)]).value == pytest.approx(4)
     assert preference([]) is None
 
 
@@ -182,7 +166,7 @@ def system(method: str, records: list[Record], control: str = "") -> System:
     about = {"clip_seconds": 4.0, "audio_tokens": 60, "kept_audio_tokens": int(bits.sum()), "window_padding_tokens": 20}
     records_by_id = {
         record.id: replace(record, **about, kept_audio_bits=packed, control=control or None) for record in records
-    }  # type: ignore[arg-type]
+    }
     identity = {"method": method.split("-", maxsplit=1)[0], "ratio": ratio}
     facts = {"task": "jasco", "method": method, "identity": identity, "control": {"kind": control} if control else None}
     return System("model", method, {"jasco": Run(facts, records_by_id)}, control)
@@ -206,36 +190,30 @@ def at(survived: list[Survival], method: str, order: str) -> Survival:
 def test_figures_of_speech_first_and_speech_last_are_averaged_and_their_gap_shown() -> None:
     survived = survivals(a_sweep(), SPEECH)
     both = at(survived, "fast_v-0.5", "mean of both")
-    assert both.headline
-    assert not at(survived, "fast_v-0.5", "as is").headline
+    assert (both.headline, at(survived, "fast_v-0.5", "as is").headline) == (True, False)
     for name in ("speech_kept", "sound_kept", "difference"):
         each = [at(survived, "fast_v-0.5", order).figures[name].value for order in ("first", "last")]
         assert both.figures[name].value == pytest.approx(np.mean(each))
     assert both.figures["position_effect"].value == pytest.approx(2, abs=0.1)
-    (text,) = (text for text in shown.sentences(survived) if text.startswith("fast_v"))
-    assert "speech first instead of last changes speech − sound by +" in text
-    assert [text.partition(" ")[0] for text in shown.sentences(survived)] == ["fast_v-0.5", "random-0.5"]
-    assert {survival.order for survival in survived} == {
-        "as is",
-        "first",
-        "last",
-        "mean of both",
-    }  # silence is none of them
+    texts = {text.partition(" ")[0]: text for text in shown.sentences(survived)}
+    assert [*texts] == ["fast_v-0.5", "random-0.5"]
+    assert "speech first instead of last changes speech − sound by +" in texts["fast_v-0.5"]
+    assert {survival.order for survival in survived} == {"as is", "first", "last", "mean of both"}  # none of silence
 
 
-def test_preference_is_computed_from_the_kept_tokens_on_record() -> None:
+def test_preference_for_speech_is_computed_from_the_kept_tokens_on_record() -> None:
     """The first half of a clip is kept: speech that begins the clip is, speech that ends it is not."""
     survived = survivals(a_sweep(), SPEECH)
-    assert at(survived, "fast_v-0.5", "first").preference.value == pytest.approx(2)  # type: ignore[union-attr]
-    assert at(survived, "fast_v-0.5", "last").preference.value == 0  # type: ignore[union-attr]
+    assert at(survived, "fast_v-0.5", "first").preference.value == pytest.approx(2)
+    assert at(survived, "fast_v-0.5", "last").preference.value == 0
     assert at(survived, "base-0", "mean of both").preference is None
     assert at(survivals(a_sweep(), {}), "fast_v-0.5", "first").preference is None
 
 
-def test_an_unreadable_speech_file_leaves_out_only_the_preference(tmp_path: Path) -> None:
+def test_an_unreadable_file_of_speech_times_leaves_out_only_the_preference_for_speech(tmp_path: Path) -> None:
     (tmp_path / "speech.csv").write_text("id,start,end\n1,late,2\n")
     systems = a_sweep()
-    systems[0].runs["jasco"].facts["data_folder"] = str(tmp_path)  # type: ignore[index]
+    systems[0].runs["jasco"].facts["data_folder"] = str(tmp_path)
     with pytest.warns(UserWarning, match="line 2: start and end"):
         assert all(survival.preference is None for survival in survivals(systems))
 
@@ -247,7 +225,7 @@ def test_only_headline_rows_have_a_p_value_adjusted_for_their_number() -> None:
     assert tested["random-0.5"].p == 1
     lost = tested["random-0.9"]
     assert lost.p == pytest.approx(2 / 16, abs=0.02)  # four clips, all of one sign
-    assert lost.p_adjusted == pytest.approx(min(1, 3 * lost.p))  # type: ignore[operator]
+    assert lost.p_adjusted == pytest.approx(min(1, 3 * lost.p))
     assert all(survival.p_adjusted is None for survival in survived if not survival.headline)
 
 
@@ -274,14 +252,11 @@ def test_figures_that_are_not_measurable_are_blank_in_tables_and_charts() -> Non
     base, kept = shown.tables(survived)
     assert "(not measurable)" in markdown(base)
     (row,) = (row for row in shown.rows(survived) if row["setting"] == "random-0.5")
-    assert (row["sound_kept"], row["difference"], row["p"]) == (None, None, None)
-    assert row["speech_kept"] == 1
+    assert [row[name] for name in ("speech_kept", "sound_kept", "difference", "p")] == [1, None, None, None]
     assert shown.panels(survived) == []
-    low = [
-        replace(survival, figures={**survival.figures, "sound": Estimate(0.05, (0.01, 0.09))})
-        for survival in survivals(a_sweep())
-    ]
-    assert {row[name] for row in shown.rows(low) for name in ("sound_kept", "difference", "p")} == {None}
+    low = {"sound": Estimate(0.05, (0.01, 0.09))}
+    rows = shown.rows([replace(each, figures={**each.figures, **low}) for each in survivals(a_sweep())])
+    assert {row[name] for row in rows for name in ("sound_kept", "difference", "p")} == {None}
     assert kept.frame["difference"].isna().all()
 
 
@@ -290,17 +265,14 @@ def test_settings_without_replies_or_without_base_are_left_out_and_named() -> No
     some = [record for record in replies() if record.cluster in "12"]
     systems = [system("base-0", replies()), system("random-0.5", []), system("frame-0.5", some)]
     systems.append(system("random-0.5", some, LAST))
-    survived = survivals(systems, SPEECH)
-    assert [(survival.system.method, survival.order) for survival in survived] == [
-        ("base-0", "as is"),
-        ("frame-0.5", "as is"),
-    ]
-    kept = [survived[1].figures[f"{name}_kept"].value for name in ("speech", "sound")]
-    assert kept == [1, 1]  # chance is of the same clips
+    base, frame = survivals(systems, SPEECH)
+    assert [(each.system.method, each.order) for each in (base, frame)] == [("base-0", "as is"), ("frame-0.5", "as is")]
+    # chance is of the same clips
+    assert [frame.figures[f"{name}_kept"].value for name in ("speech", "sound")] == [1, 1]
     assert left_out(systems) == ["model random-0.5", "model random-0.5 [speech-last]"]
 
 
-def test_preference_is_left_out_for_a_pruner_joined_with_a_press() -> None:
+def test_preference_for_speech_is_left_out_for_a_pruner_joined_with_a_press() -> None:
     pruned = system("fast_v-0.5", replies())
     run = pruned.runs["jasco"]
     fewer = {id_: replace(record, kept_audio_tokens=5) for id_, record in run.records.items()}

@@ -18,12 +18,12 @@ def test_kappa_and_alpha_match_reference_libraries_on_random_tables() -> None:
         table = rng.integers(0, levels, (n, 3)).tolist()
         first, second = [row[0] for row in table], [row[1] for row in table]
         for scale, weights in (("nominal", None), ("ordinal", "quadratic")):
-            kappa = cohen_kappa(first, second, scale)  # type: ignore[arg-type]
+            kappa = cohen_kappa(first, second, scale)
             if kappa is not None:
                 expected = cohen_kappa_score(first, second, labels=range(levels), weights=weights)
                 assert kappa == pytest.approx(expected, abs=1e-12)
             holed = [[None if rng.random() < 0.2 else rating for rating in row] for row in table]
-            alpha = krippendorff_alpha(holed, scale)  # type: ignore[arg-type]
+            alpha = krippendorff_alpha(holed, scale)
             data = np.array([[np.nan if rating is None else rating for rating in row] for row in holed], float).T
             if alpha is not None:
                 expected = krippendorff.alpha(data, level_of_measurement=scale)

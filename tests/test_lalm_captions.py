@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import unicodedata
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from caption_folders import CAPTIONS, clotho_folder, table, tone
+from caption_folders import CAPTIONS, clotho_folder, table
 from conftest import call, content_of, succeed
+from task_folders import write_clip
 
 from audiomarathon.audio.decode import probe
 from audiomarathon.benchmarks import get_task
@@ -92,7 +94,7 @@ def test_clotho_splits_are_read_from_every_folder_layout_and_unicode_form(tmp_pa
     assert [sample.id for sample in load(tmp_path, split="development").samples] == ["y.wav"]
 
 
-def test_the_task_prompt_setting_is_a_prompt_name_or_free_text(tmp_path: Path) -> None:
+def test_the_task_prompt_setting_is_a_name_or_free_text_and_wrong_splits_are_refused(tmp_path: Path) -> None:
     clotho_folder(tmp_path)
     task = get_task("clotho")
 
@@ -106,10 +108,6 @@ def test_the_task_prompt_setting_is_a_prompt_name_or_free_text(tmp_path: Path) -
         asked("shrt")
     with pytest.raises(SettingsError, match=r"TASK_SPLIT=test: allowed for lalm/clotho: evaluation, validation"):
         load(tmp_path, split="test")
-
-
-def test_a_missing_split_is_reported_with_its_download_command(tmp_path: Path) -> None:
-    clotho_folder(tmp_path)
     told = "has no clotho_captions_validation.csv; it has clotho_captions_evaluation.csv; next: .* --split valid"
     with pytest.raises(DataError, match=told):
         load(tmp_path, split="validation")
@@ -140,13 +138,13 @@ def test_audiocaps_is_read_with_one_caption_a_row(tmp_path: Path) -> None:
         for video, start in (("a_b-c", "30"), ("zz", "0"), ("q", "5"), ("lost", "1"))
         for number, text in enumerate(("Rain on", "A dog by"))
     ]
-    table(tmp_path / "sub" / "test.csv", get_task("audiocaps").columns, rows)  # type: ignore[attr-defined]
+    table(tmp_path / "sub" / "test.csv", get_task("audiocaps").columns, rows)
     (tmp_path / "test.csv").write_text("audiocap_id,what\n1,2\n")  # another table of that name, nearer
     for clip in ("a_b-c_30.wav", "audio/Yzz.flac", "test/q.wav"):
-        tone(tmp_path / "sub" / clip)
+        write_clip(tmp_path / "sub" / clip)
     (tmp_path / "sub" / "lost_1.wav").mkdir()
     (tmp_path / "sub" / "lost_1.txt").touch()
-    tone(tmp_path / "sub" / "audio" / "._lost_1.wav")  # macOS leaves such files beside real ones
+    write_clip(tmp_path / "sub" / "audio" / "._lost_1.wav")  # macOS leaves such files beside real ones
     loaded = load(tmp_path, "audiocaps")
     assert [(sample.id, sample.meta["references"]) for sample in loaded.samples] == [
         ("a_b-c_30", ("Rain on a_b-c", "A dog by a_b-c")),
@@ -157,30 +155,31 @@ def test_audiocaps_is_read_with_one_caption_a_row(tmp_path: Path) -> None:
     assert bad.reason.startswith("clip 'lost_1' is missing (also under the names lost, Ylost, 0) in ./, test/, audio/")
 
 
+def captions_folder(root: Path, key: str, names: Sequence[str] = "abc", seconds: Sequence[float] = (1.0,) * 3) -> Path:
+    """Write REFERENCES as the captions of three clips, in the form of a task."""
+    if key == "lalm/clotho":
+        return clotho_folder(root, dict(zip((f"{name}.wav" for name in names), REFERENCES, strict=True)))
+    rows = [(f"{n}{k}", name, "0", text) for n, (name, texts) in enumerate(zip(names, REFERENCES, strict=True))
+            for k, text in enumerate(texts)]  # fmt: skip
+    table(root / "test.csv", get_task(key).columns, rows)
+    for name, length in zip(names, seconds, strict=True):
+        write_clip(root / f"{name}.wav", seconds=length)
+    return root
+
+
 @pytest.mark.parametrize("key", ["lalm/clotho", "lalm/audiocaps"])
 def test_a_partial_copy_of_the_data_keeps_the_captions_of_the_whole_corpus(tmp_path: Path, key: str) -> None:
-    task = get_task(key)
-    if key == "lalm/clotho":
-        clotho_folder(tmp_path / "all")
-    else:
-        named = [*zip("abc", REFERENCES, strict=True)]
-        rows = [(f"{n}{video}", video, "0", text) for video, texts in named for n, text in enumerate(texts)]
-        table(tmp_path / "all" / "test.csv", task.columns, rows)  # type: ignore[attr-defined]
-        for video in "abc":
-            tone(tmp_path / "all" / f"{video}.wav")
-    whole = load(tmp_path / "all", key)
+    task, whole = get_task(key), load(captions_folder(tmp_path / "all", key), key)
     chosen = whole.samples[1]
-    task.write_rows(Part(whole, [chosen]), tmp_path / "part")
-    clip = tmp_path / "part" / chosen.clips[0].relative_to(whole.folder)
-    tone(clip)
-    part = load(tmp_path / "part", key)
-    assert [(sample.id, sample.meta["references"]) for sample in part.samples] == [
-        (chosen.id, chosen.meta["references"])
-    ]
-    assert task.corpus(part) == task.corpus(whole) == [*map(list, REFERENCES)]
-    task.write_rows(Part(part, part.samples), tmp_path / "again")  # a part of a part
-    tone(tmp_path / "again" / clip.relative_to(tmp_path / "part"))
-    assert task.corpus(load(tmp_path / "again", key)) == task.corpus(whole)
+    place = chosen.clips[0].relative_to(whole.folder)
+    part, taken = whole, [chosen]
+    for name in ("part", "again"):  # and a part of a part
+        task.write_rows(Part(part, taken), tmp_path / name)
+        write_clip(tmp_path / name / place)
+        part = load(tmp_path / name, key)
+        (sample,) = taken = part.samples
+        assert (sample.id, sample.meta["references"]) == (chosen.id, chosen.meta["references"])
+        assert task.corpus(part) == task.corpus(whole) == [*map(list, REFERENCES)]
 
 
 def test_split_all_joins_the_splits_and_a_partial_copy_keeps_their_corpus(tmp_path: Path) -> None:
@@ -189,14 +188,11 @@ def test_split_all_joins_the_splits_and_a_partial_copy_keeps_their_corpus(tmp_pa
     task, whole = get_task("clotho"), load(tmp_path / "all", split="all")
     splits = dict.fromkeys(CAPTIONS, "evaluation") | dict.fromkeys(("x.wav", "y.wav"), "development")
     assert {sample.id: sample.meta["split"] for sample in whole.samples} == splits
-    corpus = [*map(list, (*REFERENCES[:2], *REFERENCES))]
-    assert task.corpus(whole) == corpus
-    some = replace(whole, samples=whole.samples[-1:])
-    task.write_rows(Part(some, some.samples), tmp_path / "part")
-    tone(tmp_path / "part" / "development" / "y.wav")
+    assert task.corpus(whole) == [*map(list, (*REFERENCES[:2], *REFERENCES))]
+    task.write_rows(Part(whole, whole.samples[-1:]), tmp_path / "part")
+    write_clip(tmp_path / "part" / "development" / "y.wav")
     part = load(tmp_path / "part", split="all")
-    assert [sample.id for sample in part.samples] == ["y.wav"]
-    assert task.corpus(part) == corpus
+    assert ([sample.id for sample in part.samples], task.corpus(part)) == (["y.wav"], task.corpus(whole))
 
 
 @pytest.mark.parametrize("key", ["lalm/clotho", "lalm/audiocaps"])
@@ -209,14 +205,14 @@ def test_control_data_keeps_every_sample_with_a_control_of_its_own_clip(tmp_path
         place = tmp_path / "data" / "evaluation"
         for old, new, length in zip(names, ("Café.wav", "x.ogg", "y.wav"), seconds.values(), strict=True):
             (place / old).unlink()
-            tone(place / new, length)
+            write_clip(place / new, seconds=length)
     else:
         names = ("c_1", "b_1", "a_1")
         named = [*enumerate(zip(names, REFERENCES, strict=True))]
         rows = [(str(3 * n + k), name[0], "1", texts[k]) for n, (name, texts) in named for k in range(3)]
-        table(tmp_path / "data" / "test.csv", task.columns, rows)  # type: ignore[attr-defined]
+        table(tmp_path / "data" / "test.csv", task.columns, rows)
         for n, length in enumerate(seconds.values()):
-            tone(tmp_path / "data" / f"{3 * n}.wav", length)
+            write_clip(tmp_path / "data" / f"{3 * n}.wav", seconds=length)
     whole = load(tmp_path / "data", key)
     assert (len(whole.samples), whole.bad_rows) == (3, ())
     folder, _ = build_controls([(task, whole)], tmp_path / "out", seconds=None, kind="noise")
@@ -257,7 +253,7 @@ def test_replies_that_all_score_0_have_no_interval() -> None:
     assert (summary["cider_d"], summary["intervals"]["score"]) == (0, None)
 
 
-def test_caption_runs_scored_with_different_text_encoders_are_still_compared(models: Encoder) -> None:
+def test_caption_runs_scored_with_different_text_encoders_have_the_same_comparable_figures(models: Encoder) -> None:
     with_models = Caption().sums(verdicts()).names
     models.name = caption_models.ENCODER
     assert Caption().sums(verdicts()).names == with_models == ("cider_d", "words")
@@ -305,51 +301,42 @@ def test_fense_is_computed_if_its_models_are_there(models: Encoder) -> None:
 def test_verdicts_are_recomputed_when_models_appear_and_kept_when_they_are_gone(
     models: Encoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with_models = verdicts()
-    without = [
-        replace(
-            verdict, values={**verdict.values, "encoder": None, "encoder_hash": None, "checker": None, "fense": None}
-        )
-        for verdict in with_models
-    ]
+    with_models, none = verdicts(), dict.fromkeys(("encoder", "encoder_hash", "checker", "fense"))
     assert all(map(Caption().sound, with_models))
-    assert not any(map(Caption().sound, without))
+    assert not any(Caption().sound(replace(verdict, values={**verdict.values, **none})) for verdict in with_models)
     models.hash = "2b"  # another encoder of the same name
     assert not any(map(Caption().sound, with_models))
     monkeypatch.setattr(caption_models, "text_encoder", lambda _default="": None)
     monkeypatch.setattr(caption_models, "fluency_checker", lambda: None)
     assert all(map(Caption().sound, with_models))
-    other = replace(with_models[0].record, corpus=Corpus(REFERENCES[:2]))
-    assert Caption().stamp(other) != Caption().stamp(with_models[0].record)
+    record = with_models[0].record
+    assert Caption().stamp(replace(record, corpus=Corpus(REFERENCES[:2]))) != Caption().stamp(record)
 
 
 def test_a_limited_run_is_scored_with_the_word_weights_of_the_whole_split(tmp_path: Path) -> None:
     data, results = clotho_folder(tmp_path / "data"), tmp_path / "results"
     arguments = ("run", "clotho", "--model", "embedded", "--data", data, "--results", results, "--no-timing")
-    output = succeed(*arguments, "--limit", 2, "--max-new-tokens", 4)
-    assert "FENSE not computed" in output
+    assert "FENSE not computed" in succeed(*arguments, "--limit", 2, "--max-new-tokens", 4)
     folder = results / "lalm" / "clotho" / "embedded" / "base-0"
     summary = json.loads((folder / "summary.json").read_text())
     assert (summary["n"], summary["corpus"]["items"]) == (2, 3)
     assert {record.corpus.hash for record in read_records(folder).values() if record.corpus} == {CORPUS.hash}
-    page = tmp_path / "page.html"
-    assert call("report", results, "-o", page)[0] == 0
-    shown = {sample["id"]: sample["answer"] for sample in content_of(page.read_text())["samples"]}
+    succeed("report", results, "-o", tmp_path / "page.html")
+    shown = content_of((tmp_path / "page.html").read_text())["samples"]
+    assert [sample["answer"] for sample in shown] == ["\n".join(CAPTIONS[sample["id"]]) for sample in shown]
     assert len(shown) == 2
-    assert all(answer == "\n".join(CAPTIONS[id_]) for id_, answer in shown.items())
-    assert read_manifest(data).licence_of(get_task("clotho")).startswith("captions not for commercial use")
-    assert read_manifest(data).licence_of(get_task("tau")) == "CC-BY-NC-4.0"
-    (folder / "corpus.json").unlink()
-    code, output = call("score", folder)
-    assert code == 2
-    assert "has no corpus.json" in output
-    (folder / "corpus.json").write_text('{"hash": "", "references": [["a"], ["b"]]}')
-    code, output = call("score", folder)
-    assert (code, "its 'references' were changed after the run" in output) == (2, True)
-    (folder / "corpus.json").write_text('{"references": [["a"], [1]]}')
-    code, output = call("score", folder)
-    assert code == 2
-    assert "corpus.json: its 'references' must be a list of lists of texts" in output
+    licences = [read_manifest(data).licence_of(get_task(key)) for key in ("clotho", "tau")]
+    assert (licences[0].startswith("captions not for commercial use"), licences[1]) == (True, "CC-BY-NC-4.0")
+    for content, why in (
+        (None, "has no corpus.json"),
+        ('{"hash": "", "references": [["a"], ["b"]]}', "its 'references' were changed after the run"),
+        ('{"references": [["a"], [1]]}', "corpus.json: its 'references' must be a list of lists of texts"),
+    ):
+        (folder / "corpus.json").unlink(missing_ok=True)
+        if content:
+            (folder / "corpus.json").write_text(content)
+        code, output = call("score", folder)
+        assert (code, why in output) == (2, True)
     assert call(*arguments, "--max-new-tokens", 4)[0] == 0  # writes the corpus again
     assert json.loads((folder / "summary.json").read_text())["n"] == 3
 

@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 import pytest
 import soundfile
-from caption_folders import CAPTIONS, clotho_folder, tone
+from caption_folders import CAPTIONS, clotho_folder
 from lalm_folders import ROWS, edit_table, mmau_pro_folder, replies_table
 from pyarrow import parquet
+from task_folders import write_clip
 
 from audiomarathon.benchmarks.questions.open_ended import OpenEnded
 from audiomarathon.cli.command import run_script
@@ -74,7 +75,7 @@ def read(file: Path) -> Any:
     return json.loads(file.read_text(encoding="utf-8"))
 
 
-def test_run_writes_the_files_of_the_original_script_and_resumes(door: Call, tmp_path: Path) -> None:
+def test_the_run_command_writes_the_files_of_the_original_script_and_resumes(door: Call, tmp_path: Path) -> None:
     code, stdout, _ = door("run", "clotho", "-m", "embedded", "-t", "--output-root", "./out", "--no-save-attn")
     out = tmp_path / "out" / "embedded"
     assert code == 0, stdout
@@ -83,8 +84,7 @@ def test_run_writes_the_files_of_the_original_script_and_resumes(door: Call, tmp
         "result_clotho.txt",
     ]  # fmt: skip
     run = out / "runs/evaluation/lalm/clotho/embedded/base-0"
-    scores = read(out / "clotho" / "scores.json")
-    cider_d = scores["audiomarathon"]["summary"]["cider_d"]
+    cider_d = f"CIDEr-D: {read(out / 'clotho' / 'scores.json')['audiomarathon']['summary']['cider_d']:.4f}"
     text = (out / "result_clotho.txt").read_text(encoding="utf-8")
     assert TIME.sub("T", text).splitlines() == [
         "Clotho Benchmark Results for embedded",
@@ -94,33 +94,33 @@ def test_run_writes_the_files_of_the_original_script_and_resumes(door: Call, tmp
         "✅ inference completed (Ts)",
         "[Clotho evaluation] Started at T",
         "✅ evaluation completed (Ts)",
-        f"CIDEr-D: {cider_d:.4f}",
+        cider_d,
         "FENSE: not computed",
         f"Run: {run}",
         "Finished at: T",
         "=== Completed Clotho benchmark for embedded ===",
     ]
-    assert f"CIDEr-D: {cider_d:.4f}\n" in stdout
-    predictions = read(out / "clotho" / "predictions.json")
-    records = read_records(run)
-    assert [prediction["audio_id"] for prediction in predictions] == NAMES
-    assert all(prediction["prediction"] == records[prediction["audio_id"]].reply for prediction in predictions)
-    assert [prediction["references"] for prediction in predictions] == [list(texts) for texts in CAPTIONS.values()]
+    assert f"{cider_d}\n" in stdout
+    predictions, records = read(out / "clotho" / "predictions.json"), read_records(run)
+    assert predictions == [
+        {"audio_id": name, "prediction": records[name].reply, "references": list(texts)}
+        for name, texts in CAPTIONS.items()
+    ]
     assert "model embedded (embedded) on cpu" in (out / "clotho_infer.stderr.log").read_text()
-    before = (run / "samples.jsonl").read_bytes()
-    (run / "samples.jsonl").write_bytes(b"".join(before.splitlines(keepends=True)[:-1]))
+    lines = (run / "samples.jsonl").read_bytes().splitlines(keepends=True)
+    (run / "samples.jsonl").write_bytes(b"".join(lines[:-1]))
     code, _, stderr = door("run", "clotho", "-m", "embedded", "--output-root", "out")
     log = (out / "clotho_infer.stderr.log").read_bytes().decode()
-    assert code == 0
-    assert log in stderr
-    assert "base-0: resuming: 2 of 3 samples" in log
+    assert (code, log in stderr, "base-0: resuming: 2 of 3 samples" in log) == (0, True, True)
     assert read(out / "clotho" / "predictions.json") == predictions
     assert len((run / "samples.jsonl").read_bytes().splitlines()) == 3
     assert door("inference", "clotho", "-m", "embedded", "--output-root", "out", "--limit", "1")[0] == 0
     assert not (out / "clotho" / "scores.json").exists(), "scores of other predictions"
 
 
-def test_sample_size_draws_the_samples_of_the_original_and_eval_scores_them(door: Call, tmp_path: Path) -> None:
+def test_the_sample_size_option_draws_the_samples_of_the_original_and_eval_scores_them(
+    door: Call, tmp_path: Path
+) -> None:
     """Of all splits, whose tables are read in the original's order: development, validation, evaluation."""
     flags = ("-m", "embedded", "--batch-size", 4, "--output-root", tmp_path / "o")
     code, _, stderr = door("inference", "clotho", *flags, "--split", "all", "--sample_size", 4, "--verbose")
@@ -206,26 +206,22 @@ def test_a_failure_of_one_model_does_not_stop_the_other_models(
     assert "✅ evaluation completed" in texts["qwen3-omni"]
 
 
-def test_a_failed_sample_is_left_out_of_output_files_and_gives_exit_code_1(
-    door: Call, data: Path, tmp_path: Path
-) -> None:
-    clip = data / "clotho" / "evaluation" / NAMES[1]
-    content = clip.read_bytes()
-    try:
-        clip.write_bytes(b"RIFF no audio")
-        code, _, stderr = door("run", "clotho", "-m", "embedded")
-    finally:
-        clip.write_bytes(content)
+def test_a_failed_sample_is_left_out_of_output_files_and_gives_exit_code_1(door: Call, tmp_path: Path) -> None:
+    clip = clotho_folder(tmp_path / "data") / "evaluation" / NAMES[1]
+    content, out = clip.read_bytes(), tmp_path / "outputs" / "embedded" / "clotho"
+    clip.write_bytes(b"RIFF no audio")
+    code, _, stderr = door("run", "clotho", "-m", "embedded", "--data", tmp_path / "data")
     assert (code, "1 sample failed" in stderr) == (1, True)
-    out = tmp_path / "outputs" / "embedded" / "clotho"
     assert [prediction["audio_id"] for prediction in read(out / "predictions.json")] == [NAMES[0], NAMES[2]]
     scores = read(out / "scores.json")
     assert (scores["evaluated_samples"], scores["total_samples"]) == (2, 3)
-    code, _, _ = door("run", "clotho", "-m", "embedded")
+    clip.write_bytes(content)
+    code, _, _ = door("run", "clotho", "-m", "embedded", "--data", tmp_path / "data")
     assert (code, len(read(out / "predictions.json"))) == (0, 3)
 
 
-def foreign(file: Path, replies: tuple[str, ...] = ("Rain.", "ERROR")) -> Path:
+def foreign(file: Path, *replies: str) -> Path:
+    """Write a predictions file of another program."""
     rows = [
         {"audio_id": name, "prediction": reply, "references": list(texts)}
         for (name, texts), reply in zip(CAPTIONS.items(), replies, strict=False)
@@ -235,36 +231,31 @@ def foreign(file: Path, replies: tuple[str, ...] = ("Rain.", "ERROR")) -> Path:
     return file
 
 
-def test_eval_scores_a_predictions_file_made_by_another_program(door: Call, tmp_path: Path) -> None:
+def test_the_eval_command_scores_a_predictions_file_made_by_another_program(door: Call, tmp_path: Path) -> None:
+    file = tmp_path / "outputs/gemma3n/clotho/predictions.json"
     code, stdout, _ = door("eval", "clotho", "-m", "gemma3n")
-    assert code == 1
-    assert "no predictions.json; run inference first" in stdout
-    file = foreign(tmp_path / "outputs/gemma3n/clotho/predictions.json")
-    content = file.read_bytes()
-    assert door("eval", "clotho", "-m", "gemma3n", "--faithful")[0] == 0
-    assert read(file.with_name("scores.json"))["evaluated_samples"] == 2
-    assert file.read_bytes() == content
-    assert door("eval", "clotho", "-m", "gemma3n")[0] == 1  # the word ERROR is a failed sample
-    assert read(file.with_name("scores.json"))["evaluated_samples"] == 1
-    foreign(file, ("Rain falls.", "People talk.", "Dog"))
-    assert door("eval", "clotho", "-m", "gemma3n")[0] == 0
-    assert read(file.with_name("scores.json"))["evaluated_samples"] == 3
+    assert (code, "no predictions.json; run inference first" in stdout) == (1, True)
+    for replies, flags, code, scored in (
+        (("Rain.", "ERROR"), ("--faithful",), 0, 2),
+        (("Rain.", "ERROR"), (), 1, 1),  # the word ERROR is a failed sample
+        (("Rain falls.", "People talk.", "Dog"), (), 0, 3),
+    ):
+        content = foreign(file, *replies).read_bytes()
+        assert door("eval", "clotho", "-m", "gemma3n", *flags)[0] == code
+        assert read(file.with_name("scores.json"))["evaluated_samples"] == scored
+        assert file.read_bytes() == content or not flags
 
 
-def test_eval_of_a_predictions_file_takes_word_weights_from_the_data_if_given(
-    door: Call, tmp_path: Path, data: Path
-) -> None:
-    file = foreign(tmp_path / "predictions.json", ("Rain falls on a roof.", "People talk."))
-    seen = {}
+def test_the_eval_command_takes_word_weights_from_the_data_if_given(door: Call, tmp_path: Path, data: Path) -> None:
+    file, seen = foreign(tmp_path / "predictions.json", "Rain falls on a roof.", "People talk."), []
     for flags in ((), ("--use-white-noise",), ("--data", data / "clotho")):
         code, _, stderr = door("eval", "clotho", file, *flags)
-        assert code == 0, stderr
-        seen[flags[:1]] = read(tmp_path / "scores.json")["audiomarathon"]
         whose = f"3 clips of evaluation in {data / 'clotho'}" if "--data" in flags else "2 entries"
-        assert f"word weights come from the captions of the {whose}" in stderr
-    assert len({content["run"] for content in seen.values()}) == 3
-    assert [content["summary"]["corpus"]["items"] for content in seen.values()] == [2, 2, 3]
-    assert [content["summary"]["control"] for content in seen.values()] == [None, {"kind": "noise"}, None]
+        assert (code, f"word weights come from the captions of the {whose}" in stderr) == (0, True), stderr
+        seen.append(read(tmp_path / "scores.json")["audiomarathon"])
+    assert len({content["run"] for content in seen}) == 3
+    assert [content["summary"]["corpus"]["items"] for content in seen] == [2, 2, 3]
+    assert [content["summary"]["control"] for content in seen] == [None, {"kind": "noise"}, None]
 
 
 @pytest.mark.parametrize("benchmark", ["clotho", "mmau-pro"])
@@ -294,30 +285,26 @@ def test_bad_rows_among_the_sampled_ones_are_left_out_and_reported(
 
 
 def test_noise_clips_are_generated_again_when_the_original_clip_changes(door: Call, tmp_path: Path) -> None:
-    root = clotho_folder(tmp_path / "data")
-    flags = ("inference", "clotho", "-m", "embedded", "--data", root, "--use-white-noise", "--batch-size", 3)
-    frames = []
+    root, frames = clotho_folder(tmp_path / "data"), []
     for seconds in (1, 1, 3):
-        tone(root / "evaluation" / NAMES[0], seconds=seconds, pitch=300)
-        code, _, stderr = door(*flags)
+        write_clip(root / "evaluation" / NAMES[0], seconds=seconds, hertz=300)
+        flags = ("-m", "embedded", "--data", root, "--use-white-noise", "--limit", 1)
+        code, _, stderr = door("inference", "clotho", *flags)
         assert code == 0, stderr
         frames.append(sorted(soundfile.info(file).frames for file in (tmp_path / "outputs").rglob(NAMES[0])))
     assert frames == [[16000], [16000], [16000, 48000]]
 
 
-def test_eval_with_the_judge_option_judges_the_replies(door: Call, tmp_path: Path) -> None:
-    file = tmp_path / "predictions.parquet"
+def test_the_eval_command_with_the_judge_option_judges_the_replies(door: Call, tmp_path: Path) -> None:
+    file, judgements = tmp_path / "predictions.parquet", tmp_path / "judgements-j.jsonl"
     parquet.write_table(replies_table({"o1": "A bell.", "o2": ""}), file)
-    records = [record for record in read_answers(file) if record.reference["type"] == "open"]
-    protocol, lines = OpenEnded(), []
-    for subject in (
-        variant for record in records for variant in (record, *(a.of(record) for a in protocol.anchors(record)))
-    ):
-        if request := request_of(protocol, subject):
-            text = "CORRECTNESS: 4\nRELEVANCE: 4\nCOMPLETENESS: 4\nCLARITY: 4\nOVERALL: 4.0"
-            lines.append(Judgement("j", protocol.name, "1", subject.id, request.hash, text).to_line())
-    (tmp_path / "judgements-j.jsonl").write_bytes(b"".join(lines))
-    code, stdout, stderr = door("eval", "mmau-pro", file, "--judge", f"replay:{tmp_path / 'judgements-j.jsonl'}")
+    protocol, records = OpenEnded(), read_answers(file)
+    text = "CORRECTNESS: 4\nRELEVANCE: 4\nCOMPLETENESS: 4\nCLARITY: 4\nOVERALL: 4.0"
+    asked = [*records, *(anchor.of(record) for record in records for anchor in protocol.anchors(record))]
+    requests = [(record.id, request.hash) for record in asked if (request := request_of(protocol, record))]
+    lines = [Judgement("j", protocol.name, "1", *request, text).to_line() for request in requests]
+    judgements.write_bytes(b"".join(lines))
+    code, stdout, stderr = door("eval", "mmau-pro", file, "--judge", f"replay:{judgements}")
     assert (code, "open: 0.3750\n" in stdout) == (0, True), stderr  # (4 - 1) / 4, and nothing for the empty reply
     results = read(tmp_path / "predictions_comprehensive_results.json")["category_results"]["open"]
     assert (results["count"], results["performance_score"], results["metrics"]["avg_overall"]) == (2, 0.5, 2.5)
@@ -331,22 +318,17 @@ def test_attention_files_are_written_where_the_original_script_writes_them(door:
     assert code == 0, stderr
     place = tmp_path / "out" / "embedded" / "clotho" / "attn" / "mine"
     run = tmp_path / "out/embedded/runs/evaluation/lalm/clotho/embedded/base-0/attention"
-    assert sorted(folder.name for folder in place.glob("sample_*")) == ["sample_0000", "sample_0001", "sample_0002"]
+    assert sorted(folder.name for folder in place.glob("sample_*")) == [f"sample_000{number}" for number in range(3)]
     for number, name in enumerate(NAMES):
-        sample_folder = place / f"sample_{number:04d}"
-        assert sorted(file.name for file in sample_folder.iterdir()) == [
-            "attention.npz",
-            "attn.npy",
-            "meta.json",
-            "tokens.json",
-        ]
-        meta = read(sample_folder / "meta.json")
+        folder = place / f"sample_{number:04d}"
+        assert {file.name for file in folder.iterdir()} == {"attention.npz", "attn.npy", "meta.json", "tokens.json"}
+        meta = read(folder / "meta.json")
         told = ("sample_id", "attn_run_name", "benchmark", "layers", "head_mean")
         assert [meta[key] for key in told] == [name, "mine", "lalm/clotho", [0, 2], True]
-        maps = np.load(sample_folder / "attn.npy", mmap_mode="r")
+        maps = np.load(folder / "attn.npy", mmap_mode="r")
         assert maps.shape == (2, meta["seq_len"], meta["seq_len"])
-        assert len(read(sample_folder / "tokens.json")) == meta["seq_len"]
-        assert (sample_folder / "attention.npz").read_bytes() == (run / f"{file_name(name)}.npz").read_bytes()
+        assert len(read(folder / "tokens.json")) == meta["seq_len"]
+        assert (folder / "attention.npz").read_bytes() == (run / f"{file_name(name)}.npz").read_bytes()
     assert (place / "heads.png").is_file()
 
 
@@ -410,16 +392,14 @@ def script(name: str, monkeypatch: pytest.MonkeyPatch, *arguments: object) -> in
 def test_every_script_takes_the_options_of_the_original_script(
     door: Call, tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each takes the original's options; the first of Clotho's splits is `all`."""
-    out = tmp_path / "there"
+    """The first of Clotho's splits is `all`."""
+    out, scores, table = tmp_path / "there", tmp_path / "scores" / "mine.json", data / "mmau-pro" / "test.parquet"
     flags = ("--model", "embedded", "--batch-size", 8)
     assert script("clotho/inference.py", monkeypatch, *flags, "--limit", 4, "--output_json_path", out) == 0
     assert [prediction["audio_id"] for prediction in read(out / "predictions.json")] == [*VALIDATION, NAMES[0]]
-    scores = tmp_path / "scores" / "mine.json"
     given = ("--input_json_path", out / "predictions.json", "--output_json_path", scores)
     assert script("clotho/evaluation.py", monkeypatch, *given) == 0
     assert read(scores)["evaluated_samples"] == 4
-    table = data / "mmau-pro" / "test.parquet"
     monkeypatch.delenv("AUDIOMARATHON_DATA")
     given = ("--input", table, "--output", out, "--limit", 3, "--verbose", "--verbose_n", 1)
     assert script("mmau-pro/inference.py", monkeypatch, *flags, *given) == 0

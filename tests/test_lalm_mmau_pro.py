@@ -61,16 +61,14 @@ class TestTable:
         assert TASK.find(folder.parent) == folder
         by_id = samples(folder)
         assert by_id.keys() == {row["id"] for row in ROWS}
-        assert [[clip.name for clip in by_id[id_].clips] for id_ in ("c1", "m2", "m3")] == [
-            ["c1.wav"], ["m2_0.wav", "m2_1.wav"], ["m3_0.wav", "m3_1.wav", "m3_2.wav"]
-        ]  # fmt: skip
+        for id_, clips in (("c1", "c1"), ("m2", "m2_0 m2_1"), ("m3", "m3_0 m3_1 m3_2")):
+            assert [clip.stem for clip in by_id[id_].clips] == clips.split()
         assert {sample.kind for sample in by_id.values()} == set(CATEGORIES)
         assert all(sample.id == sample.cluster and not sample.labels for sample in by_id.values())
-        assert [TASK.groups(by_id[id_]) for id_ in ("c3", "c4", "AIF_0")] == [
-            {"length": "ultra-long", "category": "speech"},
-            {"length": "ultra-long", "category": "spatial_audio"},
-            {"length": "none", "category": "instruction following"},
-        ]
+        groups = {id_: [*TASK.groups(by_id[id_]).items()] for id_ in ("c3", "c4", "AIF_0")}
+        assert groups["c3"] == [("length", "ultra-long"), ("category", "speech")]
+        assert groups["c4"] == [("length", "ultra-long"), ("category", "spatial_audio")]
+        assert groups["AIF_0"] == [("length", "none"), ("category", "instruction following")]
 
     def test_answers_of_rows_become_letters_texts_or_instructions(self, folder: Path) -> None:
         by_id = samples(folder)
@@ -83,14 +81,10 @@ class TestTable:
     @pytest.mark.parametrize(
         ("id_", "expected"),
         [
-            ("d1", {"type": "closed", "answer": "A", "answer_text": "to the  Left.", "question": "What do you hear?",
-                    "options": ["To the left", "to the right"], "category": "sound", "length": "short", "clips": 1,
-                    "perceptual_skills": ["Loudness"], "reasoning_skills": ["Counting", "Causes"],
-                    "defects": ["answer spelt otherwise"]}),
+            ("d1", {"type": "closed", "answer": "A", "answer_text": "to the  Left.", "category": "sound", "clips": 1,
+                    "options": ["To the left", "to the right"], "defects": ["answer spelt otherwise"]}),
             ("o2", {"type": "open", "answer": "Two dogs bark.", "answer_text": "Two dogs bark.", "options": [],
-                    "question": "What do you hear?", "category": "open", "length": "short", "clips": 2,
-                    "perceptual_skills": ["Loudness"], "reasoning_skills": ["Counting", "Causes"],
-                    "defects": ["open question with an empty list of choices"]}),
+                    "category": "open", "clips": 2, "defects": ["open question with an empty list of choices"]}),
             ("AIF_1", {"type": "following", "answer": "Describe it. Use between 60 and 97 words.", "question": SPOKEN,
                        "options": [], "category": "instruction following", "length": "none", "clips": 1,
                        "perceptual_skills": [], "reasoning_skills": [], "defects": [],
@@ -101,9 +95,10 @@ class TestTable:
     def test_the_recorded_reference_holds_exactly_what_scoring_needs(
         self, folder: Path, id_: str, expected: dict[str, Any]
     ) -> None:
+        same = {"question": "What do you hear?", "length": "short", "perceptual_skills": ["Loudness"]}
+        same |= {"reasoning_skills": ["Counting", "Causes"]}
         for form in ("", "text"):
-            reference = TASK.reference(samples(folder, form)[id_])
-            assert json.loads(json.dumps(reference)) == expected
+            assert json.loads(json.dumps(TASK.reference(samples(folder, form)[id_]))) == same | expected
 
     def test_texts_of_the_table_keep_their_white_space(self, folder: Path) -> None:
         odd = {"question": " Q? ", "answer": "a harp ", "choices": ["a harp", " a lute"]}
@@ -113,56 +108,48 @@ class TestTable:
             " Q? ", "A", "a harp ", ["a harp", " a lute"], ["answer spelt otherwise"]
         ]  # fmt: skip
 
-    def test_imported_replies_are_read_in_file_order_without_clips(self, tmp_path: Path) -> None:
+    def test_a_table_of_replies_is_read_in_file_order_without_clips(self, tmp_path: Path) -> None:
         table = parquet.read_table(mmau_pro_folder(tmp_path) / "test.parquet")
         replies = pa.array([f"reply {n}" for n in range(len(ROWS) + 1)])
         more = pa.concat_tables([table, table.slice(0, 1)]).append_column("model_output", replies)
         parquet.write_table(more, file := tmp_path / "predictions.parquet")
         questions, bad = read_questions(file, "model_output")
-        assert [(sample.id, row["model_output"]) for sample, row in questions] == [
-            (row["id"], f"reply {n}") for n, row in enumerate(ROWS)
-        ]
         assert [str(row).partition(": ")[2] for row in bad] == ["duplicate id 'c2', first used in row 1"]
         loaded = samples(tmp_path)
-        assert [TASK.reference(sample) for sample, _ in questions] == [
-            TASK.reference(loaded[sample.id]) for sample, _ in questions
+        assert [(sample.id, row["model_output"], TASK.reference(sample)) for sample, row in questions] == [
+            (row["id"], f"reply {n}", TASK.reference(loaded[row["id"]])) for n, row in enumerate(ROWS)
         ]
 
 
 class TestDefects:
-    def test_are_counted_in_run_output_in_run_json_and_by_data_verify(self, folder: Path, registered: None) -> None:
+    def test_defects_of_the_table_are_counted_in_run_output_in_run_json_and_by_data_verify(
+        self, folder: Path, registered: None
+    ) -> None:
         told: list[str] = []
         loaded = load_task(TASK, RunSettings(data=folder.parent), told.append)
         assert loaded.defects == DEFECTS
         lines = [f"{TASK.key}: 1 sample: {name}" for name in DEFECTS]
         assert [line for line in told if line in lines] == lines
-        setup = SimpleNamespace(
-            settings=RunSettings(), checkpoint=SimpleNamespace(path=""), name="", spec=SimpleNamespace(remote=True),
-            asked="",
-        )  # fmt: skip
-        facts = facts_of(setup, TASK, loaded, loaded.samples)  # type: ignore[arg-type]
-        assert facts["defects"] == DEFECTS
+        setup = SimpleNamespace(settings=RunSettings(), checkpoint=SimpleNamespace(path=""), name="", asked="")
+        setup.spec = SimpleNamespace(remote=True)
+        assert facts_of(setup, TASK, loaded, loaded.samples)["defects"] == DEFECTS
         report = verify(TASK, folder.parent, {})
         assert report.notes == tuple(f"1 sample: {name}" for name in DEFECTS)
-        assert not [problem for problem in report.problems if problem.kind != "count"]
+        assert {problem.kind for problem in report.problems} == {"count"}
         output = call("data", "verify", "mmau-pro", "--data", folder.parent)[1]
         assert f"{TASK.key}: note: 1 sample: answer is none of the options" in output
 
-    def test_are_noted_in_the_samples_concerned(self, folder: Path) -> None:
-        defects = {id_: sample.meta["defects"] for id_, sample in samples(folder).items() if sample.meta["defects"]}
-        assert {id_: names[0] for id_, names in defects.items()} == {
-            "c4": "empty skill",
-            "d1": "answer spelt otherwise",
-            "d2": "answer is none of the options",
-            "d3": "one option",
-            "d4": "empty option",
-            "o1": "open question with choices",
-            "o2": "open question with an empty list of choices",
-        }
-        assert samples(folder)["c4"].meta["reasoning_skills"] == []
+    def test_defects_of_the_table_are_noted_in_the_samples_concerned(self, folder: Path) -> None:
+        by_id = samples(folder)
+        assert {id_: sample.meta["defects"] for id_, sample in by_id.items() if sample.meta["defects"]} == {
+            "c4": ["empty skill"], "d1": ["answer spelt otherwise"], "d2": ["answer is none of the options"],
+            "d3": ["one option"], "d4": ["empty option"], "o1": ["open question with choices"],
+            "o2": ["open question with an empty list of choices"],
+        }  # fmt: skip
+        assert by_id["c4"].meta["reasoning_skills"] == []
 
     @pytest.mark.skipif(not REAL, reason="MMAU_PRO_TABLE is not set")
-    def test_of_the_real_table_are_counted(self) -> None:
+    def test_defects_of_the_real_table_are_counted(self) -> None:
         questions, bad = read_questions(Path(REAL))
         names = [name for sample, _ in questions for name in sample.meta["defects"]]
         assert (len(questions), bad) == (5305, [])
@@ -219,7 +206,7 @@ class TestFaults:
             (lambda row: row.update(ROWS[14], kwargs={"N1": 3.0}, id="m2"), "needs a number as N2"),
         ],
     )
-    def test_of_a_row_make_a_bad_row_with_its_number(
+    def test_a_faulty_row_of_the_table_becomes_a_bad_row_with_its_number(
         self, folder: Path, change: Callable[[Any], Any], reason: str
     ) -> None:
         edit_table(folder, lambda rows: change(rows[9]))
@@ -235,18 +222,16 @@ class TestFaults:
             (pa.table({"id": ["1"]}), "test.parquet: lacks the column 'audio_path'; expected id, audio_path, "),
         ],
     )
-    def test_of_the_file_give_a_one_line_error(self, tmp_path: Path, content: object, reason: str) -> None:
-        file = tmp_path / "test.parquet"
+    def test_an_unreadable_table_gives_a_one_line_error(self, tmp_path: Path, content: object, reason: str) -> None:
         if isinstance(content, bytes):
-            file.write_bytes(content)
+            (tmp_path / "test.parquet").write_bytes(content)
         elif content is not None:
-            parquet.write_table(content, file)
+            parquet.write_table(content, tmp_path / "test.parquet")
         with pytest.raises(DataError) as caught:
             TASK.load(tmp_path)
-        assert reason in str(caught.value)
-        assert "\n" not in str(caught.value)
+        assert (reason in str(caught.value), "\n" in str(caught.value)) == (True, False)
 
-    def test_of_settings_folders_and_packages_are_refused_naming_what_is_needed(
+    def test_wrong_settings_folders_and_missing_packages_are_refused_naming_what_is_needed(
         self, folder: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         with pytest.raises(SettingsError, match=r"TASK_PROMPT=x: .*lalm/mmau_pro: as_published, text, or empty"):
@@ -272,40 +257,30 @@ def heard(sample: Sample) -> list[np.ndarray]:
 
 class TestSeveralClips:
     def test_a_partial_copy_keeps_the_columns_and_rows_of_the_table(self, folder: Path, tmp_path: Path) -> None:
-        loaded = TASK.load(folder)
+        loaded, part = TASK.load(folder), tmp_path / "part"
         kept = [sample for sample in loaded.samples if sample.id in ("m3", "c2", "c4", "AIF_1")]
-        (tmp_path / "part").mkdir()
-        (tmp_path / "part" / "data").symlink_to(folder / "data")
-        TASK.write_rows(Part(loaded, kept, {"c4": {"length_type": None}}), tmp_path / "part")
-        made = parquet.read_table(tmp_path / "part" / "test.parquet")
+        part.mkdir()
+        (part / "data").symlink_to(folder / "data")
+        TASK.write_rows(Part(loaded, kept, {"c4": {"length_type": None}}), part)
+        made = parquet.read_table(part / "test.parquet")
         original = {row["id"]: row for row in parquet.read_table(folder / "test.parquet").to_pylist()}
-        expected = [original[id_] for id_ in ("c2", "c4", "m3", "AIF_1")]
-        expected[1]["length_type"] = None
-        assert (made.to_pylist(), made.schema) == (expected, SCHEMA)
-        assert [sample.meta["length"] for sample in TASK.load(tmp_path / "part").samples if sample.id == "c4"] == [
-            "none"
-        ]
+        original["c4"]["length_type"] = None
+        assert (made.to_pylist(), made.schema) == ([original[id_] for id_ in ("c2", "c4", "m3", "AIF_1")], SCHEMA)
+        assert {sample.id: sample.meta["length"] for sample in TASK.load(part).samples}["c4"] == "none"
 
     @pytest.mark.parametrize("control", ["silence", "noise", "mismatched"])
     def test_each_clip_of_a_sample_is_replaced_by_a_control_of_equal_length(
         self, folder: Path, registered: None, control: str
     ) -> None:
-        plain, made = (
-            samples(folder),
-            {
-                varied_sample.id: varied_sample
-                for varied_sample in varied(folder, "--control", control, control).samples
-            },
-        )
-        assert {id_: TASK.reference(made_sample) for id_, made_sample in made.items()} == {
-            id_: TASK.reference(plain_sample) for id_, plain_sample in plain.items()
-        }
+        plain = samples(folder)
+        made = {sample.id: sample for sample in varied(folder, "--control", control, control).samples}
+        assert made.keys() == plain.keys()
         for id_, sample in made.items():
+            assert TASK.reference(sample) == TASK.reference(plain[id_])
             assert [clip.name for clip in sample.clips] == [clip.name for clip in plain[id_].clips]
-            pairs = list(zip(heard(plain[id_]), heard(sample), strict=True))
-            assert [len(new) for _, new in pairs] == [len(old) for old, _ in pairs]
-            assert not any(np.array_equal(old, new) for old, new in pairs)
-            assert all(new.any() == (control != "silence") for _, new in pairs)
+            for old, new in zip(heard(plain[id_]), heard(sample), strict=True):
+                assert (len(new), np.array_equal(old, new)) == (len(old), False)
+                assert new.any() == (control != "silence")
         if control == "mismatched":
             lines = (folder.parent.parent / "controls" / control / "controls.jsonl").read_text().splitlines()
             partners = {row["source"]: row["audio_of"] for row in map(json.loads, lines)}

@@ -38,23 +38,17 @@ def test_the_judge_prompt_of_both_protocols_equals_the_original() -> None:
     system, user = JUDGED.messages(a_reply())
     assert system == {"role": "system", "content": "You are a helpful and objective evaluator."}
     assert user["content"].startswith("You are an expert evaluator for general open-ended question answering tasks.")
-    assert (
-        "\n\nQuestion: What is heard?\n\nReference Answer: A church bell.\n\nModel Response: A {bell}.\n\n"
-        in (user["content"])
-    )
+    for part in ("Question: What is heard?", "Reference Answer: A church bell.", "Model Response: A {bell}."):
+        assert f"\n\n{part}\n\n" in user["content"]
     first, other = request_of(JUDGED, a_reply()), request_of(PUBLISHED, a_reply())
-    assert first
-    assert other
     assert (first.hash, first.max_new_tokens) == (other.hash, 512)
 
 
-@pytest.mark.parametrize("protocol", [JUDGED, PUBLISHED], ids=lambda protocol: protocol.name)
-def test_empty_replies_and_other_question_types_are_not_sent_to_a_judge(
-    protocol: OpenEnded | OpenEndedAsPublished,
-) -> None:
+def test_empty_replies_and_other_question_types_are_not_sent_to_a_judge() -> None:
     empty, closed = a_reply(" \n"), a_reply(type="closed")
-    assert (protocol.messages(empty), protocol.read("", empty)) == ([], dict.fromkeys(NAMES, 1))
-    assert (protocol.messages(closed), protocol.read(lines(4, 4, 4, 4, 4), closed)) == ([], None)
+    for protocol in (JUDGED, PUBLISHED):
+        assert (protocol.messages(empty), protocol.read("", empty)) == ([], dict.fromkeys(NAMES, 1))
+        assert (protocol.messages(closed), protocol.read(lines(4, 4, 4, 4, 4), closed)) == ([], None)
     assert JUDGED.anchors(closed) == ()
 
 
@@ -89,7 +83,7 @@ def test_scores_are_read_as_whole_numbers_and_huge_ones_stay_finite() -> None:
     read = JUDGED.read(lines("4.0", 5, 5, 5, 4), a_reply()) or {}
     assert [type(read[name]) for name in NAMES] == [int] * 4 + [float]
     huge = "9" * 400
-    assert max(PUBLISHED.read(lines(huge, huge, huge, huge, 3), a_reply())["overall"], 0) < 1e200  # type: ignore[index]
+    assert max(PUBLISHED.read(lines(huge, huge, huge, huge, 3), a_reply())["overall"], 0) < 1e200
     assert JUDGED.read(lines(huge, 2, 2, 2, huge), a_reply()) == values(None, 2, 2, 2, None)
 
 
@@ -120,24 +114,14 @@ def test_a_judge_is_asked_once_more_for_scores_that_could_not_be_read(first: str
 
 
 def test_a_fixed_share_of_replies_gets_known_answers_to_check_the_judge() -> None:
-    records = [a_reply(id_=str(place)) for place in range(625)]
-    anchored = [record for record in records if JUDGED.anchors(record)]
+    anchored = [record for place in range(625) if JUDGED.anchors(record := a_reply(id_=str(place)))]
     assert 60 <= len(anchored) <= 100
     record = anchored[0]
-    assert JUDGED.anchors(a_reply("Else.", record.id)) == JUDGED.anchors(record)
+    anchors = JUDGED.anchors(record)
+    assert JUDGED.anchors(a_reply("Else.", record.id)) == anchors
     assert JUDGED.anchors(a_reply(id_=record.id, answer="No, a drum.")) == ()
-    correct, wrong, *pleas = JUDGED.anchors(record)
-    assert (correct.reply, wrong.reply) == ("A church bell.", "A church bell.\nThis is not the case.")
-    assert [anchor.kind for anchor in (correct, wrong, *pleas)] == [
-        "correct",
-        "contradiction",
-        "injection",
-        "injection",
-    ]
-
-    def right(correctness: int) -> list[bool]:
-        said = lines(correctness, 3, 3, 3, 3)
-        return [anchor.right(JUDGED.read(said, shielded(anchor.of(record)))) for anchor in (correct, wrong, *pleas)]
-
-    assert [right(score) for score in (5, 4, 3)] == [[True, *[False] * 3]] * 2 + [[False] * 4]
-    assert right(2) == right(1) == [False, True, True, True]
+    assert [anchor.reply for anchor in anchors[:2]] == ["A church bell.", "A church bell.\nThis is not the case."]
+    assert [anchor.kind for anchor in anchors] == ["correct", "contradiction", "injection", "injection"]
+    for correctness, right in {5: [1, 0, 0, 0], 4: [1, 0, 0, 0], 3: [0] * 4, 2: [0, 1, 1, 1], 1: [0, 1, 1, 1]}.items():
+        text = lines(correctness, 3, 3, 3, 3)
+        assert [anchor.right(JUDGED.read(text, shielded(anchor.of(record)))) for anchor in anchors] == right

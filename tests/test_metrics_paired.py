@@ -75,22 +75,17 @@ def test_equal_resamples_and_swaps_are_computed_only_once(monkeypatch: pytest.Mo
 
 def test_settings_with_one_reference_sum_its_resamples_only_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """And a column that setting and reference share is not summed again."""
-    rng, clusters, counted = np.random.default_rng(0), [f"c{number}" for number in range(40)], list[int]()
-    right, *settings = ((rng.random(40) < 0.5).astype(float) for _ in range(4))
-    sums = paired.drawn_sums
-    monkeypatch.setattr(
-        paired, "drawn_sums", lambda drawn, totals: counted.append(totals.shape[1]) or sums(drawn, totals)
-    )
-    together = [
-        resampled(pair_of(mean_sums(scores), mean_sums(right), clusters), np.random.default_rng(7), 50)
-        for scores in settings
-    ]
+    clusters, counted, sums = [f"c{number}" for number in range(40)], list[int](), paired.drawn_sums
+    right, *settings = (np.random.default_rng(0).random((5, 40)) < 0.5).astype(float)[:4]
+    monkeypatch.setattr(paired, "drawn_sums", lambda drawn, sides: counted.append(sides.shape[1]) or sums(drawn, sides))
+
+    def drawn(scale: float) -> list[np.ndarray]:
+        pairs = [pair_of(mean_sums(each * scale), mean_sums(right * scale), clusters) for each in settings]
+        return [resampled(pair, np.random.default_rng(7), 50) for pair in pairs]
+
+    together = drawn(1)
     assert counted == [2, 1, 1, 1]  # the reference's rights and number, then the rights of each setting
-    for setting, together_sums in zip(
-        settings, together, strict=True
-    ):  # halves are no counts, so all columns are summed
-        pair = pair_of(mean_sums(setting / 2), mean_sums(right / 2), clusters)
-        assert resampled(pair, np.random.default_rng(7), 50) == pytest.approx(together_sums / 2)
+    assert np.allclose(drawn(0.5), np.array(together) / 2)  # halves are no counts, so all columns are summed
     assert counted[4:] == [4, 4, 4]
 
 
@@ -104,21 +99,21 @@ def test_each_block_of_random_draws_differs_from_the_one_before(monkeypatch: pyt
 
 
 class TestDifference:
-    def test_is_the_first_side_minus_the_second(self) -> None:
+    def test_the_difference_is_the_first_side_minus_the_second(self) -> None:
         assert compared(np.array([1.0, 1, 0, 1]), np.array([0.0, 1, 0, 0])).difference == pytest.approx(0.5)
 
-    def test_of_macro_f1_is_taken_from_the_two_scores(self) -> None:
+    def test_the_difference_of_macro_f1_is_taken_from_the_two_scores(self) -> None:
         truth = ["a", "a", "b", "b", "c", "c"]
         ours, other = ["a", "b", "b", "b", None, "c"], ["a", "a", "a", "b", "c", "a"]
         pair = pair_of(choice_sums(truth, ours, [False] * 6), choice_sums(truth, other, [False] * 6), truth, "macro_f1")
         assert pair.scores == pytest.approx((macro_f1(truth, ours), macro_f1(truth, other)))
 
-    def test_over_tasks_is_the_plain_mean_of_the_task_differences(self) -> None:
+    def test_the_difference_over_tasks_is_the_plain_mean_of_the_task_differences(self) -> None:
         small = pair_of(mean_sums(np.ones(4)), mean_sums(np.zeros(4)), list("abcd"), "mean")
         large = pair_of(mean_sums(np.zeros(40)), mean_sums(np.zeros(40)), [str(i) for i in range(40)], "mean")
         assert verdict([small, large]).difference == pytest.approx(0.5)
 
-    def test_sides_with_different_samples_are_refused(self) -> None:
+    def test_two_sides_with_different_samples_are_refused(self) -> None:
         with pytest.raises(ValueError, match="not the same samples"):
             pair_of(mean_sums(np.ones(3)), mean_sums(np.ones(4)), list("abc"), "mean")
 
@@ -127,10 +122,8 @@ class TestDifferences:
     """Of all figures at once, as a sweep's summary has them."""
 
     def estimate_difference(self, scores: np.ndarray, base: np.ndarray, names: list[str], seed: int = 0) -> Estimate:
-        (estimate,) = (
-            pair_of(mean_sums(scores), mean_sums(base), names).differences(np.random.default_rng(seed)).values()
-        )
-        return estimate
+        pair = pair_of(mean_sums(scores), mean_sums(base), names)
+        return pair.differences(np.random.default_rng(seed))["mean"]
 
     def test_effects_common_to_both_sides_cancel_out(self) -> None:
         """Samples differ wildly, but the second side is always one tenth better."""
@@ -139,28 +132,26 @@ class TestDifferences:
         assert difference.value == pytest.approx(0.1)
         assert difference.interval == pytest.approx((0.1, 0.1))
 
-    def test_have_the_interval_of_the_per_sample_differences(self) -> None:
+    def test_the_interval_of_a_difference_is_that_of_the_per_sample_differences(self) -> None:
         rng = np.random.default_rng(1)
         scores, base, names = rng.random(40), rng.random(40), [str(n) for n in rng.integers(0, 10, 40)]
-        difference, expected = (
-            self.estimate_difference(scores, base, names, seed=3),
-            self.estimate_difference(scores - base, np.zeros(40), names, seed=3),
-        )
+        difference = self.estimate_difference(scores, base, names, seed=3)
+        expected = self.estimate_difference(scores - base, np.zeros(40), names, seed=3)
         assert difference.value == pytest.approx((scores - base).mean())
         assert difference.interval == pytest.approx(expected.interval)
         tail = expanded_tail(difference.clusters)
         assert difference.interval == pytest.approx(tuple(np.quantile(difference.drawn, [tail, 1 - tail])))
 
-    def test_of_one_cluster_have_no_interval(self) -> None:
+    def test_the_difference_of_samples_of_one_cluster_has_no_interval(self) -> None:
         difference = self.estimate_difference(np.ones(2), np.array([0.0, 1.0]), ["a", "a"])
         assert (difference.value, difference.interval) == (0.5, None)
 
-    def test_of_figures_without_a_value_are_undefined(self) -> None:
+    def test_the_difference_of_figures_without_a_value_is_undefined(self) -> None:
         pair = pair_of(share_sums([1, 0], [0, 0]), share_sums([0, 0], [0, 0]), ["a", "b"])
         assert np.isnan(pair.differences(np.random.default_rng(0))["share"].value)
 
     @pytest.mark.parametrize(("right", "base", "reach"), [(1, 1, 1.0), (0, 0, 1.0), (1, 0, 2**0.5)])
-    def test_between_all_right_or_all_wrong_sides_have_newcombes_interval(
+    def test_the_difference_of_all_right_or_all_wrong_sides_has_newcombes_interval(
         self, right: int, base: int, reach: float
     ) -> None:
         difference = self.estimate_difference(np.full(6, float(right)), np.full(6, float(base)), list("abcdef"))
@@ -172,18 +163,18 @@ class TestDifferences:
 class TestUndefined:
     """A figure that some samples, resamples or swaps have no value for."""
 
-    def test_score_gives_no_difference_interval_or_p_value(self) -> None:
+    def test_an_undefined_score_has_no_difference_interval_or_p_value(self) -> None:
         pair = pair_of(share_sums([1, 0], [0, 0]), share_sums([0, 0], [0, 0]), ["a", "b"], "share")
         assert verdict([pair]) == PairedResult(None, None, None)
 
-    def test_resamples_are_left_out_of_the_interval_and_counted(self) -> None:
+    def test_undefined_resamples_are_left_out_of_the_interval_and_counted(self) -> None:
         """Of four clusters one has all that is counted: (3/4)^4 = 32 % of resamples miss it."""
         pair = pair_of(share_sums([1, 0, 0, 0], [2, 0, 0, 0]), share_sums([2, 0, 0, 0], [2, 0, 0, 0]), list("abcd"))
         result = verdict([pair], draws=4000)
         assert result.undefined_resamples == pytest.approx(0.316 * 4000, abs=120)
         assert result.interval == pytest.approx((-0.5, -0.5))
 
-    def test_swaps_are_counted_and_left_out_rather_than_taken_as_smaller(self) -> None:
+    def test_undefined_swaps_are_counted_and_left_out_rather_than_taken_as_smaller(self) -> None:
         """Own counts in a and b, other in c and d: both sides have a value in 14 of 16 swaps, 1 apart in 2 or 4."""
         sums, other = share_sums([1, 1, 0, 0], [1, 1, 0, 0]), share_sums([0, 0, 0, 0], [0, 0, 1, 1])
         labellings = list(itertools.product([0, 1], repeat=4))
@@ -193,7 +184,7 @@ class TestUndefined:
         assert result.undefined_swaps == pytest.approx(8000 * (1 - len(valued) / 16), abs=250)
         assert result.p == pytest.approx(np.mean([abs(difference) >= 1 for difference in valued]), abs=0.02)
 
-    def test_task_score_leaves_the_difference_over_tasks_undefined(self) -> None:
+    def test_an_undefined_task_score_leaves_the_difference_over_tasks_undefined(self) -> None:
         none = pair_of(share_sums([1, 0], [0, 0]), share_sums([0, 0], [0, 0]), ["a", "b"])
         some = pair_of(mean_sums(np.ones(4)), mean_sums(np.zeros(4)), list("abcd"))
         assert verdict([none, some]).difference is None
@@ -208,14 +199,14 @@ def _apart(swap: np.ndarray) -> float | None:
 
 
 class TestSignFlip:
-    def test_p_equals_that_of_all_swaps_enumerated(self) -> None:
+    def test_p_of_the_sign_flip_test_equals_that_of_all_swaps_enumerated(self) -> None:
         ours, other = np.array([3.0, 1, 2, 5, 0, 4, 2, 1]), np.array([1.0, 1, 0, 2, 1, 1, 2, 0])
         observed = abs((ours - other).mean())
         signs = list(itertools.product([1, -1], repeat=8))
         exact = np.mean([abs(np.mean(s * (ours - other))) >= observed - 1e-12 for s in signs])
         assert compared(ours, other, draws=40_000).p == pytest.approx(exact, abs=0.01)
 
-    def test_p_agrees_with_scipys_permutation_test(self) -> None:
+    def test_p_of_the_sign_flip_test_agrees_with_scipys_permutation_test(self) -> None:
         rng = np.random.default_rng(3)
         ours, other = rng.normal(0.3, 1, 30), rng.normal(0, 1, 30)
         expected = stats.permutation_test(
@@ -223,7 +214,7 @@ class TestSignFlip:
         ).pvalue
         assert compared(ours, other, draws=20_000).p == pytest.approx(expected, abs=0.015)
 
-    def test_swaps_whole_clusters_and_not_samples(self) -> None:
+    def test_the_sign_flip_test_swaps_whole_clusters_and_not_single_samples(self) -> None:
         """Four speakers of 50 equal samples are four facts: p cannot fall below 2 / 2^4."""
         ours, other = np.ones(200), np.zeros(200)
         assert compared(ours, other, np.repeat(range(4), 50)).p > 0.1
@@ -251,19 +242,16 @@ class TestSignFlip:
 
     def test_a_small_p_is_above_zero_for_every_seed(self) -> None:
         """Also where no draw reaches the difference, the observed labelling counts."""
-        drawn = Drawn.of(
-            pair_of(mean_sums(np.ones(30)), mean_sums(np.zeros(30)), [str(number) for number in range(30)]),
-            np.random.default_rng(0),
-            10,
-        )
+        pair = pair_of(mean_sums(np.ones(30)), mean_sums(np.zeros(30)), [str(number) for number in range(30)])
+        drawn = Drawn.of(pair, np.random.default_rng(0), 10)
         assert all(_small_p([drawn], 1.0, np.random.default_rng(seed), 1) > 0 for seed in range(30))
 
-    def test_p_is_1_without_any_difference(self) -> None:
+    def test_p_of_the_sign_flip_test_is_1_without_any_difference(self) -> None:
         same = np.array([1.0, 0, 1])
         assert compared(same, same).p == 1.0
 
     @pytest.mark.parametrize("size", [1, 5])
-    def test_rejects_a_true_null_hypothesis_in_about_5_percent_of_cases(self, size: int) -> None:
+    def test_the_sign_flip_test_rejects_a_true_null_hypothesis_in_about_5_percent_of_cases(self, size: int) -> None:
         """Clusters of `size` samples that share what a speaker does to one setting and not to the other."""
         rng, hits, naive, runs = np.random.default_rng(5), 0, 0, 250
         for _ in range(runs):
@@ -274,7 +262,7 @@ class TestSignFlip:
         assert 0.02 <= hits / runs <= 0.08
         assert size == 1 or naive / runs > 0.15  # as if samples were independent
 
-    def test_rejects_a_true_null_for_macro_f1_over_two_tasks_in_about_5_percent(self) -> None:
+    def test_the_sign_flip_test_rejects_a_true_null_of_macro_f1_over_two_tasks_in_about_5_percent(self) -> None:
         """Of two tasks, three classes each, in clusters of three; both settings guess alike."""
         rng, hits, names = np.random.default_rng(8), 0, [str(number // 3) for number in range(36)]
         for _ in range(200):
@@ -286,7 +274,7 @@ class TestSignFlip:
             hits += verdict(pairs, draws=200).p <= 0.05
         assert 0.02 <= hits / 200 <= 0.085
 
-    def test_finds_a_difference_more_often_than_an_unpaired_test(self) -> None:
+    def test_the_sign_flip_test_finds_a_difference_more_often_than_an_unpaired_test(self) -> None:
         rng = np.random.default_rng(6)
         paired = unpaired = 0
         for _ in range(100):
@@ -299,7 +287,7 @@ class TestSignFlip:
 
 
 class TestInterval:
-    def test_covers_the_true_accuracy_in_about_95_percent_of_runs(self) -> None:
+    def test_the_interval_covers_the_true_accuracy_in_about_95_percent_of_runs(self) -> None:
         """Accuracy of 250 samples in 50 clusters, 1,000 runs."""
         rng = np.random.default_rng(7)
         names = [str(name) for name in np.repeat(range(50), 5)]
@@ -312,7 +300,7 @@ class TestInterval:
             held += low <= 2 / 3 <= high
         assert 0.93 <= held / 1000 <= 0.97
 
-    def test_of_one_cluster_is_missing(self) -> None:
+    def test_the_interval_of_one_cluster_of_samples_is_missing(self) -> None:
         assert compared(np.ones(3), np.zeros(3), np.array(["a", "a", "a"])).interval is None
 
 
@@ -328,12 +316,12 @@ class TestMcNemar:
             (3, 3, 1.0),
         ],
     )
-    def test_p_values_equal_golden_values(self, gained: int, lost: int, expected: float) -> None:
+    def test_p_values_of_mcnemars_test_equal_golden_values(self, gained: int, lost: int, expected: float) -> None:
         ours = [True] * gained + [False] * lost + [True, False] * 5
         other = [False] * gained + [True] * lost + [True, False] * 5
         assert mcnemar(ours, other) == pytest.approx(expected)
 
-    def test_p_is_1_without_discordant_samples(self) -> None:
+    def test_p_of_mcnemars_test_is_1_without_discordant_samples(self) -> None:
         assert mcnemar([True, False], [True, False]) == 1.0
 
 
@@ -349,5 +337,5 @@ class TestHolm:
             ([], []),
         ],
     )
-    def test_adjusted_p_values_equal_golden_values(self, given: list[float], expected: list[float]) -> None:
+    def test_p_values_adjusted_by_holm_equal_golden_values(self, given: list[float], expected: list[float]) -> None:
         assert holm(given) == pytest.approx(expected)

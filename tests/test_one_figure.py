@@ -132,81 +132,96 @@ def panels(results: Path) -> list[Panel]:
     return list(read_panels([results]))
 
 
+def of_status(results: Path, _tmp_path: Path) -> Figures:
+    return {(row.task, row.setting): (row.progress.score, row.progress.interval) for row in read_status([results])}
+
+
+def of_unfinished_status(results: Path, tmp_path: Path) -> Figures:
+    """Without summaries the scores are computed from the records."""
+    copy = shutil.copytree(results, tmp_path / "copy")
+    for file in copy.rglob("summary.json"):
+        file.unlink()
+    return of_status(copy, tmp_path)
+
+
+def of_page(results: Path, _tmp_path: Path) -> Figures:
+    data = PageData(read_systems([results]))
+    return {
+        (scope, data.systems[place].method): (row["score"], interval_in(row))
+        for (scope, place), row in data.figures.items()
+        if scope in data.tasks
+    }
+
+
+def of_plots(results: Path, _tmp_path: Path) -> Figures:
+    settings = [(panel.name, each) for panel in read_panels([results]) if panel.headline != MEAN
+                for each in panel.settings]  # fmt: skip
+    scores = {(task, setting.label): setting.figures["score"] for task, setting in settings}
+    return {key: (score.value, score.interval) for key, score in scores.items()}
+
+
+def of_paper(results: Path, tmp_path: Path) -> Figures:
+    write_paper(PageData(read_systems([results])), tmp_path)
+    scores = {}
+    for file in {*tmp_path.glob("*.csv")} - {tmp_path / "records.csv", tmp_path / "mean.csv"}:
+        for row in csv.DictReader(file.open()):
+            interval = (float(row["score_low"]), float(row["score_high"])) if row["score_low"] else None
+            scores[file.stem, row["setting"]] = float(row["score"]), interval
+    return scores
+
+
+def of_sweep_summary(results: Path, _tmp_path: Path) -> Figures:
+    write_outcome(read_outcome(results, seed=42), results, "embedded")
+    told = json.loads((results / "summary.json").read_text())["results"]
+    scores = {(row["task"], row["setting"]): row["summary"] for row in told}
+    rows = csv.DictReader((results / "summary.csv").open())
+    assert {(row["task"], row["setting"]): float(row["score"]) for row in rows} == {
+        key: near(summary["score"]) for key, summary in scores.items()
+    }
+    return {key: (summary["score"], summary["intervals"]["score"]) for key, summary in scores.items()}
+
+
 class TestTheScoreOfARun:
-    def test_in_the_status_command_equals_the_summary(self, results: Path, golden: Figures) -> None:
-        rows = read_status([results])
-        assert {(row.task, row.setting): (row.progress.score, row.progress.interval) for row in rows} == golden
+    @pytest.mark.parametrize("view", [of_status, of_unfinished_status, of_page, of_plots, of_paper, of_sweep_summary])
+    def test_the_score_of_a_run_in_every_view_equals_that_of_its_summary(
+        self, view: Callable[[Path, Path], Figures], results: Path, golden: Figures, tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:  # fmt: skip
+        monkeypatch.setattr("vl_convert.vegalite_to_pdf", lambda _spec: b"")  # test_report_page.py looks at a PDF
+        assert view(results, tmp_path) == golden
 
-    def test_in_the_status_command_is_computed_from_records_while_a_run_goes_on(
-        self, results: Path, golden: Figures, tmp_path: Path
+    def test_the_score_of_a_run_in_charts_of_controls_equals_that_of_its_summary(
+        self, results: Path, golden: Figures
     ) -> None:
-        """Without a summary it is worked out of the records, to the same figure."""
-        copy = shutil.copytree(results / "race", tmp_path / "race")
-        for file in copy.rglob("summary.json"):
-            file.unlink()
-        for row in read_status([copy]):
-            assert (row.progress.score, row.progress.interval) == golden["race", row.setting]
-
-    def test_on_the_report_page_equals_the_summary(self, data: PageData, golden: Figures) -> None:
-        rows = {place: row for place, row in data.figures.items() if place[0] in data.tasks}
-        assert {
-            (scope, data.systems[place].method): (row["score"], interval_in(row))
-            for (scope, place), row in rows.items()
-        } == golden
-
-    def test_in_plots_equals_the_summary(self, panels: list[Panel], golden: Figures) -> None:
-        settings = [(panel.name, setting) for panel in panels if panel.headline != MEAN for setting in panel.settings]
-        figures = {(task, setting.label): setting.figures["score"] for task, setting in settings}
-        assert {key: (score.value, score.interval) for key, score in figures.items()} == golden
-
-    def test_in_charts_of_controls_equals_the_summary(self, results: Path, golden: Figures) -> None:
         rows = {tuple(row["task"].split(" · ")[::2]): row for row in control_runs([results]).frame.to_dict("records")}
         assert rows.keys() == golden.keys()
         for key, (value, interval) in golden.items():
             expected = (value, value) if interval is None else interval
             assert (rows[key]["score"], interval_in(rows[key])) == (value, expected)
 
-    def test_in_the_files_for_a_paper_equals_the_summary(
-        self, data: PageData, golden: Figures, texts: Figures, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    def test_the_score_of_a_run_in_printed_tables_equals_that_of_its_summary(
+        self, data: PageData, runs: dict[tuple[str, str], Result], texts: Figures
     ) -> None:
-        monkeypatch.setattr("vl_convert.vegalite_to_pdf", lambda _spec: b"")  # test_report_page.py looks at a PDF
-        write_paper(data, tmp_path)
-        files = [(file.stem, row) for file in tmp_path.glob("*.csv") for row in csv.DictReader(file.open())]
-        rows = {(task, row["setting"]): row for task, row in files}
-        head, _line, *body = [
-            line.strip("| \n").split(" | ") for line in (tmp_path / "scores.md").open() if line[0] == "|"
-        ]
-        shown = {(task, row[0]): cell for row in body for task, cell in zip(head[1:], row[1:], strict=True)}
-        for key, (value, interval) in golden.items():
-            low, high = rows[key]["score_low"], rows[key]["score_high"]
-            assert (float(rows[key]["score"]), None if low == "" else (float(low), float(high))) == (value, interval)
-            assert shown[key].replace("**", "") == texts[key]
-
-    def test_in_the_results_table_equals_the_summary(self, runs: dict[tuple[str, str], Result], texts: Figures) -> None:
         table = {col.header: [*map(str, col.cells)] for col in rich_table(tables.results([*runs.values()])).columns}
         assert table["score [95 % interval]"] == [*texts.values()]
+        lines = [
+            line.strip("| \n").split(" | ") for line in markdown(scores_table(data)).splitlines() if line[:1] == "|"
+        ]
+        head, _line, *body = lines
+        shown = {(task, row[0]): cell.replace("**", "") for row in body for task, cell in zip(head, row, strict=True)}
+        assert {key: shown[key] for key in texts} == texts
 
-    def test_in_the_summary_of_a_sweep_equals_the_run_summary(
-        self, results: Path, outcome: Outcome, golden: Figures
+    def test_the_score_of_a_run_in_comparisons_equals_that_of_its_summary(
+        self, compared: Compared, golden: Figures
     ) -> None:
-        write_outcome(outcome, results, "embedded")
-        told = json.loads((results / "summary.json").read_text())["results"]
-        figures = {(row["task"], row["setting"]): row["summary"] for row in told}
-        assert {
-            key: (figures_of_run["score"], figures_of_run["intervals"]["score"])
-            for key, figures_of_run in figures.items()
-        } == golden
-        rows = csv.DictReader((results / "summary.csv").open())
-        scores = {key: score for key, (score, _) in golden.items()}
-        assert {(row["task"], row["setting"]): float(row["score"]) for row in rows} == scores
-
-    def test_in_comparisons_equals_the_summary(self, compared: Compared, golden: Figures) -> None:
         for row in compared.rows:
             if len(row.tasks) == 1:
                 assert row.score == golden[row.scope, row.side][0]
                 assert row.reference_score == golden[row.scope, "base-0"][0]
 
-    def test_as_published_equals_the_summary(self, runs: dict[tuple[str, str], Result]) -> None:
+    def test_the_score_of_a_run_by_published_rules_equals_that_of_its_summary(
+        self, runs: dict[tuple[str, str], Result]
+    ) -> None:
         bases = {task: run for (task, label), run in runs.items() if label == "base-0"}
         for row in reproduced([*bases.values()], ""):
             if row["scope"] in bases:
@@ -216,37 +231,26 @@ class TestTheScoreOfARun:
 
 
 class TestTheDifferenceFromBase:
-    def test_is_equal_in_comparison_sweep_summary_and_report_page(
+    def test_the_difference_from_base_is_identical_in_comparison_sweep_summary_and_report_page(
         self, systems: list[System], compared: Compared, data: PageData, outcome: Outcome
     ) -> None:
-        """In the comparison, in a sweep's summary, and on the page."""
         rows = {(row.scope, row.side): row for row in compared.rows}
-        figures = data.figures.items()
-        shown = {(scope, systems[at].method): row for (scope, at), row in figures if not row.get("is_base")}
-        swept = {
-            (task, setting.result.method): setting
-            for (_, task), group in outcome.groups.items()
-            for setting in group
-            if setting.result.method != "base-0"
+        shown = {
+            (scope, systems[at].method): row for (scope, at), row in data.figures.items() if not row.get("is_base")
         }
-        tasks = {key for key, row in rows.items() if len(row.tasks) == 1}
-        assert tasks == swept.keys()
+        settings = [(task, each) for (_, task), group in outcome.groups.items() for each in group]
+        swept = {(task, each.result.method): each for task, each in settings if each.result.method != "base-0"}
+        assert {key for key, row in rows.items() if len(row.tasks) == 1} == swept.keys()
         assert rows.keys() == shown.keys()
         for key, row in rows.items():
             page_row, speed = shown[key], row.speed_ups["first_token"] or {}
             assert page_row["difference"] == near(row.verdict.difference)
-            interval = (
-                None
-                if page_row["difference_low"] is None
-                else (page_row["difference_low"], page_row["difference_high"])
-            )
-            assert interval == near(row.verdict.interval)
+            assert interval_in(page_row, "difference") == near(row.verdict.interval)
             assert page_row["p_holm"] == near(row.p_adjusted)
             assert page_row["first_token_speedup"] == near(speed.get("measured"))
             assert (page_row["shared"], page_row["timed"]) == (row.samples, row.timed)
-        for key in tasks:
-            told, saved = swept[key].against_base, swept[key].savings
-            assert told is not None
+        for key, setting in swept.items():
+            told, saved = setting.against_base, setting.savings
             assert told["score"]["difference"] == near(rows[key].verdict.difference)
             assert told["score"]["interval"] == near(rows[key].verdict.interval)
             for stage, speed in rows[key].speed_ups.items():
@@ -255,63 +259,55 @@ class TestTheDifferenceFromBase:
 
 
 class TestTheMeanOverTasks:
-    def test_is_equal_with_its_interval_on_report_page_plots_paper_and_comparison(
+    def test_the_mean_over_tasks_is_identical_on_report_page_plots_paper_and_comparison(
         self, systems: list[System], data: PageData, compared: Compared, panels: list[Panel]
     ) -> None:
-        """On the page, in plots, in the paper's table and in the comparison."""
-        overall_rows = {
-            systems[place].method: row for (scope, place), row in data.figures.items() if scope == "overall"
-        }
+        page_rows = {systems[at].method: row for (scope, at), row in data.figures.items() if scope == "overall"}
         (panel,) = [panel for panel in panels if panel.headline == MEAN]
         plots = {setting.label: setting.figures["score"] for setting in panel.settings}
         paper = {row["setting"]: row for row in scores_table(data).frame.to_dict("records")}
         overall = {row.side: row for row in compared.rows if row.scope == "overall"}
         for system in systems:
             mean = mean_over([run.headline for run in system.runs.values()])
-            label, interval = system.method, near(mean.interval)
+            label, expected = system.method, (near(mean.value), near(mean.interval))
             assert mean.interval is None or mean.low < mean.value < mean.high
-            for figures, name in ((overall_rows[label], "score"), (paper[label], "overall")):
-                low_high = None if figures[f"{name}_low"] is None else (figures[f"{name}_low"], figures[f"{name}_high"])
-                assert (figures[name], low_high) == (near(mean.value), interval)
-            assert (plots[label].value, plots[label].interval) == (near(mean.value), interval)
-            if label in overall:
-                assert overall[label].score == near(mean.value)
+            assert (page_rows[label]["score"], interval_in(page_rows[label])) == expected
+            assert (paper[label]["overall"], interval_in(paper[label], "overall")) == expected
+            assert (plots[label].value, plots[label].interval) == expected
+            assert label not in overall or overall[label].score == expected[0]
 
 
 class TestEveryFormatOfATable:
     """A view is one frame; a terminal, Markdown, LaTeX, HTML and CSV are drawn from it, and say the same."""
 
-    @pytest.fixture(params=["results", "comparison", "savings", "scores", "differences"])
+    @pytest.fixture(params=range(5), ids=["results", "comparison", "savings", "scores", "differences"])
     def table(
-        self, request: pytest.FixtureRequest, runs: dict[Any, Result], compared: Compared, data: PageData,
-        outcome: Outcome,
-    ) -> Table:  # fmt: skip
-        made: dict[str, Callable[[], Table]] = {
-            "results": lambda: tables.results([*runs.values()]),
-            "comparison": lambda: tables.comparison(compared),
-            "savings": lambda: tables.sweep([setting for group in outcome.groups.values() for setting in group])[1],
-            "scores": lambda: scores_table(data),
-            "differences": lambda: scores_table(data, "difference"),
-        }
-        return made[request.param]()
+        self, request: Any, runs: dict[Any, Result], compared: Compared, data: PageData, outcome: Outcome
+    ) -> Table:
+        return (
+            tables.results([*runs.values()]),
+            tables.comparison(compared),
+            tables.sweep([setting for group in outcome.groups.values() for setting in group])[1],
+            scores_table(data),
+            scores_table(data, "difference"),
+        )[request.param]
 
-    def test_shows_the_same_cells_as_the_other_formats(self, table: Table) -> None:
-        wanted = [[cell.text for cell in row] for row in cells(table)]
-        assert wanted
+    def test_a_table_has_the_same_cells_in_markdown_html_latex_and_terminal(self, table: Table) -> None:
+        expected = [[cell.text for cell in row] for row in cells(table)]
+        assert expected
         lines = [line.strip("| \n").split(" | ") for line in markdown(table).splitlines() if line.startswith("|")][2:]
-        assert [[cell.replace("**", "") for cell in row] for row in lines] == wanted
-        rows = re.findall(r"<tr>(.*?)</tr>", html(table))[1:]
-        each = [re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row) for row in rows]
-        assert [[unescape(re.sub("</?small>", "", cell)) for cell in row] for row in each] == wanted
+        assert [[cell.replace("**", "") for cell in row] for row in lines] == expected
+        rows = [re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row) for row in re.findall(r"<tr>(.*?)</tr>", html(table))[1:]]
+        assert [[unescape(re.sub("</?small>", "", cell)) for cell in row] for row in rows] == expected
         body = latex(table).split("\\midrule\n")[1].split("\\bottomrule")[0].strip().splitlines()
         bare = [re.sub(r"\\textbf\{(.*?)\}", r"\1", row.removesuffix(r" \\")).replace("\\", "") for row in body]
-        assert [row.replace("--", "–").split(" & ") for row in bare] == wanted
+        assert [row.replace("--", "–").split(" & ") for row in bare] == expected
         if not table.headed:
             columns = [list(map(str, column.cells)) for column in rich_table(table).columns]
-            assert [list(row) for row in zip(*columns, strict=True)] == wanted
+            assert [list(row) for row in zip(*columns, strict=True)] == expected
 
     def test_csv_tables_hold_unrounded_values(self, table: Table) -> None:
-        rows = list(csv.DictReader(as_csv(table).splitlines()))
+        rows = csv.DictReader(as_csv(table).splitlines())
         for row, record in zip(rows, table.frame.to_dict("records"), strict=True):
             for name, value in record.items():
                 if name in row and isinstance(value, float):
@@ -363,9 +359,6 @@ class TestWhichRunIsTheBase:
             "plot": (see.drawn.pairs is not None, "prefill_ms" in see.drawn.figures),
         }
 
-    def test_a_run_that_differs_from_base_only_in_method_is_compared_in_every_view(self, pruned: Path) -> None:
-        assert set(self.views(pruned.parents[2]).values()) == {(True, True)}
-
     @pytest.mark.parametrize("lost", ["failed", "clip replaced", "not selected again"])
     def test_samples_missing_in_base_or_pruned_run_are_left_out_in_every_view(self, pruned: Path, lost: str) -> None:
         """A later, smaller run of base takes no sample away."""
@@ -382,59 +375,40 @@ class TestWhichRunIsTheBase:
         timed = see.row.timed, see.figures["timed"], see.swept.savings["compared_samples"]
         assert {*scored, *timed} == {8 if lost == "not selected again" else 7}
 
-    @pytest.mark.parametrize("name", ["prompts", "data", "max_new_tokens", "version", "origin", "corpus"])
-    def test_runs_whose_data_or_prompts_differ_are_not_compared(self, pruned: Path, name: str) -> None:
-        with_identity(pruned, **{name: "other"})
-        assert set(self.views(pruned.parents[2]).values()) == {(False, False)}
+    @pytest.mark.parametrize(
+        ("identity", "compared"),
+        [
+            ({}, (True, True)),
+            *(({name: "other"}, (False, False)) for name in ("prompts", "data", "version", "origin", "corpus")),
+            *(({name: "other"}, (True, False)) for name in ("device", "sdpa_backends", "timing", "prefill_chunk")),
+            ({"device": None}, (True, False)),
+        ],
+    )
+    def test_all_views_agree_whether_scores_and_times_are_compared_with_a_base_of_another_identity(
+        self, pruned: Path, identity: dict[str, Any], compared: tuple[bool, bool]
+    ) -> None:
+        with_identity(pruned, **identity)
+        assert set(self.views(pruned.parents[2]).values()) == {compared}
+
+    def test_times_of_a_session_with_another_machine_load_are_compared_in_no_view(self, pruned: Path) -> None:
+        """Of the other facts of a session: test_compare.py."""
+        changed(changed_records(pruned, session="t"), sessions=[a_session("t", busy=3.0)])
+        assert set(self.views(pruned.parents[2]).values()) == {(True, False)}
 
     @pytest.mark.parametrize(
         ("identity", "said"),
-        [({"dtype": "float32"}, "float32"), ({"attention": "eager"}, "eager"), ({"seed": 7}, "seed 7")],
+        [({"dtype": "float32"}, "float32"), ({"code of model own": "2" * 16}, "model code 222222")],
     )
-    def test_runs_with_other_conditions_are_compared_only_on_request(
+    def test_runs_with_other_conditions_are_compared_only_by_compare_under_a_name_that_says_so(
         self, pruned: Path, identity: dict[str, Any], said: str
     ) -> None:
-        """Only a comparison that was asked for sets it beside base, under a name that says so."""
+        for folder in pruned.parent.iterdir():
+            with_identity(folder, **dict.fromkeys(identity, "1" * 16))
         with_identity(pruned, **identity)
         by_view = self.views(pruned.parents[2])
-        assert {name: each for name, each in by_view.items() if name not in ("compare", "ranking")} == dict.fromkeys(
-            ("sweep", "page", "plot"), (False, False)
-        )
+        assert {by_view[name] for name in ("sweep", "page", "plot")} == {(False, False)}
         systems = read_systems([pruned.parents[2]])
         assert f"dart-0.5-layer2 {said}" in {system.name(with_checkpoint=False) for system in systems}
-
-    def test_runs_whose_model_code_differs_are_compared_only_on_request(self, pruned: Path) -> None:
-        for folder in pruned.parent.iterdir():
-            with_identity(folder, **{"code of model own": "1" * 16})
-        self.test_runs_with_other_conditions_are_compared_only_on_request(
-            pruned, {"code of model own": "2" * 16}, "model code 222222"
-        )
-
-    @pytest.mark.parametrize(
-        "identity",
-        [{"device": "other gpu"}, {"device": None}, {"sdpa_backends": "cudnn"}, {"timing": "cold"},
-         {"prefill_chunk": 64}],
-    )  # fmt: skip
-    def test_runs_timed_on_another_device_or_in_another_way_have_only_scores_compared(
-        self, pruned: Path, identity: dict[str, Any]
-    ) -> None:
-        with_identity(pruned, **identity)
-        assert set(self.views(pruned.parents[2]).values()) == {(True, False)}
-
-    @pytest.mark.parametrize(
-        "session",
-        [a_session("t", cpu="other cpu"), a_session("t", threads=4), a_session("t", busy=3.0), {"started": "t"}],
-        ids=["cpu", "threads", "busy", "unknown"],
-    )
-    def test_runs_in_sessions_that_may_differ_in_machine_load_have_only_scores_compared(
-        self, pruned: Path, session: dict[str, Any]
-    ) -> None:
-        changed(changed_records(pruned, session="t"), sessions=[session])
-        assert set(self.views(pruned.parents[2]).values()) == {(True, False)}
-
-    def test_runs_of_workers_that_shared_a_machine_have_only_scores_compared(self, pruned: Path) -> None:
-        changed(pruned, sessions=[a_session("s") | {"workers_sharing": 2}])
-        assert set(self.views(pruned.parents[2]).values()) == {(True, False)}
 
     def test_times_of_runs_in_different_quiet_sessions_are_tabulated_but_not_plotted(self, pruned: Path) -> None:
         """Tables compare its times with a note; no picture draws them, and nothing is recommended from them."""
@@ -443,15 +417,11 @@ class TestWhichRunIsTheBase:
         by_view = self.views(pruned.parents[2])
         assert by_view.pop("plot") == (True, False)
         assert set(by_view.values()) == {(True, True)}
-        data = PageData(read_systems([pruned.parents[2]]))
-        specs = [
-            json.dumps(chart.vega_lite())
-            for section in sections(data)
-            for charts in section.charts.values()
-            for chart in charts
-        ]
-        assert any("dart" in spec for spec in specs)
-        assert not any("dart" in spec for spec in specs if " ms" in spec or "ms," in spec or "×" in spec)
+        found = sections(PageData(read_systems([pruned.parents[2]])))
+        charts = [chart for section in found for group in section.charts.values() for chart in group]
+        specs = [spec for chart in charts if "dart" in (spec := json.dumps(chart.vega_lite()))]
+        assert specs
+        assert not any(" ms" in spec or "ms," in spec or "×" in spec for spec in specs)
 
 
 class TestWhichRuns:
@@ -496,11 +466,10 @@ def test_task_weights_of_a_benchmark_apply_to_the_mean_in_every_view(
     monkeypatch.setattr(registry, "built_in", lambda: made)
     systems = read_systems([results])
     (base, frame, _random), data = systems, PageData(systems)
-    each = {
-        label: {key: run.headline.value for key, run in system.runs.items()}
-        for label, system in (("b", base), ("f", frame))
-    }
-    ours, other = (sum(weights[key] * each[label][key] for key in weights) / sum(weights.values()) for label in "fb")
+    ours, other = (
+        sum(weights[key] * run.headline.value for key, run in system.runs.items()) / sum(weights.values())
+        for system in (frame, base)
+    )
     mean = data.figures["overall", systems.index(frame)]
     (panel,) = [panel for panel in read_panels([results]) if panel.headline == MEAN]
     (plot,) = [setting.figures["score"] for setting in panel.settings if setting.label == frame.method]

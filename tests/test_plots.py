@@ -39,6 +39,7 @@ from audiomarathon.report.curves import Panel, mean_panel, read_panels
 from audiomarathon.report.pictures import of_panel, plot_durations, plot_runs
 from audiomarathon.scoring.scorer import fingerprint_of
 
+DURATIONS = Durations(get_task("tau"), (90.0, 100.0), 2)
 COST = {
     "flops_per_token_per_layer": [10.0] * 4, "attention_flops_coefficient": [0.0] * 4, "lm_head_flops": 0.0,
     "encoder_flops_per_second": None,
@@ -46,8 +47,8 @@ COST = {
 
 
 def plotted(
-    root: Path, task: str, method: dict[str, Any], *, score: float, prefill: float, kept: int = 100, kv: int = 1000,
-    timed: bool = True,
+    root: Path, task: str, method: dict[str, Any], *, score: float = 0.5, prefill: float = 0.3, kept: int = 100,
+    kv: int = 1000, timed: bool = True,
 ) -> None:  # fmt: skip
     """A finished run of ten samples, whose prefill lasts `prefill` seconds, a little more from sample to sample."""
     parts = [method[name] for name in ("first", "second") if name in method] or [method]
@@ -70,11 +71,21 @@ def plotted(
     }  # fmt: skip
     summary = {
         "task": task, "headline": "macro_f1", "n": 10, "expected": 10, "score": score,
-        "intervals": {"score": [score - 0.1, score + 0.2]},
-        "audio_tokens": 100.0, "kept_audio_tokens": float(kept),
+        "intervals": {"score": [score - 0.1, score + 0.2]}, "audio_tokens": 100.0, "kept_audio_tokens": float(kept),
         "records": fingerprint_of(get_task("tau").scorer, map(typed, records)),
     }  # fmt: skip
     write_run(root / task / name, facts, records, summary)
+
+
+def pruned(method: str = "frame", ratio: float = 0.5, layer: int | None = 2, **more: Any) -> dict[str, Any]:
+    """The identity of a pruned run."""
+    return {"method": method, "ratio": ratio} | ({"layer": layer} if layer else {}) | more
+
+
+def joined(first: float = 0.5, second: float = 0.3, layer: int | None = None) -> dict[str, Any]:
+    """The identity of a run of a pruner and a press."""
+    parts = {"first": pruned("fast_v", first, layer), "second": pruned("snapkv", second, None)}
+    return {"method": "composed"} | parts
 
 
 @pytest.fixture
@@ -82,11 +93,9 @@ def results(tmp_path: Path) -> Path:
     for task, lift in (("desed", 0.0), ("tau", 0.2)):
         plotted(tmp_path, task, {"method": "base"}, score=0.6 + lift, prefill=0.4)
         for ratio in (0.5, 0.9):
-            pruned = {"method": "frame", "ratio": ratio, "layer": 2}
             kept = round(100 * (1 - ratio))
-            plotted(
-                tmp_path, task, pruned, score=0.5 + lift, prefill=0.4 * (1 - ratio / 2), kept=kept, kv=1000 - 5 * kept
-            )
+            sizes = {"prefill": 0.4 * (1 - ratio / 2), "kept": kept, "kv": 1000 - 5 * kept}
+            plotted(tmp_path, task, pruned(ratio=ratio), score=0.5 + lift, **sizes)
     return tmp_path
 
 
@@ -98,7 +107,7 @@ class TestCurves:
     def test_read_panels_gives_one_panel_per_task_and_one_of_the_mean(self, results: Path) -> None:
         assert [panel.name for panel in read_panels([results])] == ["desed", "tau", "mean"]
 
-    def test_a_line_starts_at_base_and_is_sorted_by_ratio(self, results: Path) -> None:
+    def test_a_line_starts_at_the_unpruned_run_and_is_sorted_by_ratio(self, results: Path) -> None:
         (line,) = panel_of(results, "desed").lines().values()
         assert [setting.ratio for setting in line] == [0.0, 0.5, 0.9]
         assert [setting.method for setting in line] == ["base", "frame", "frame"]
@@ -114,7 +123,9 @@ class TestCurves:
         assert half.ideal == pytest.approx(4 * 120 / (2 * 120 + 2 * 70))
 
     @pytest.mark.parametrize("name", ["tau", "mean"])
-    def test_time_of_a_setting_is_that_of_base_divided_by_its_speed_up(self, results: Path, name: str) -> None:
+    def test_the_plotted_time_of_a_setting_is_that_of_base_divided_by_the_speed_up(
+        self, results: Path, name: str
+    ) -> None:
         for task in ("desed", "tau"):
             for setting, seconds in zip(("base-0-", "frame-0.5-2"), DRIFTING, strict=True):
                 timed_as(results / task / setting, seconds)
@@ -145,21 +156,17 @@ class TestCurves:
     def test_joined_settings_with_close_ratios_remain_separate_points(self, results: Path, ratios: Any) -> None:
         for task in ("desed", "tau"):
             for score, (first, second) in zip((0.4, 0.8), ratios, strict=True):
-                parts = {"first": {"method": "fast_v", "ratio": first}, "second": {"method": "snapkv", "ratio": second}}
-                plotted(results, task, {"method": "composed", **parts}, score=score, prefill=0.3)
-        _base, *joined = panel_of(results, "mean").lines()["fast_v+snapkv"]
-        assert sorted(setting.figures["score"].value for setting in joined) == pytest.approx([0.4, 0.8])
+                plotted(results, task, joined(first, second), score=score)
+        _base, *both = panel_of(results, "mean").lines()["fast_v+snapkv"]
+        assert sorted(setting.figures["score"].value for setting in both) == pytest.approx([0.4, 0.8])
 
     def test_joined_methods_that_prune_at_different_layers_are_separate_lines(self, results: Path) -> None:
         for layer in (1, 2):
-            first = {"method": "fast_v", "ratio": 0.5, "layer": layer}
-            second = {"method": "snapkv", "ratio": 0.3, "scope": "audio"}
-            joined = {"method": "composed", "first": first, "second": second}
-            plotted(results, "tau", joined, score=0.5, prefill=0.3)
+            plotted(results, "tau", joined(layer=layer))
         assert {"fast_v+snapkv layer 1", "fast_v+snapkv layer 2"} < set(panel_of(results, "tau").lines())
 
-    def test_the_mean_leaves_out_settings_that_a_task_lacks(self, results: Path) -> None:
-        plotted(results, "tau", {"method": "random", "ratio": 0.5, "layer": 2}, score=0.5, prefill=0.3)
+    def test_the_panel_of_the_mean_leaves_out_settings_that_a_task_lacks(self, results: Path) -> None:
+        plotted(results, "tau", pruned("random"))
         assert set(panel_of(results, "tau").lines()) == {"frame", "random"}
         assert set(panel_of(results, "mean").lines()) == {"frame"}
 
@@ -167,48 +174,37 @@ class TestCurves:
     def test_runs_with_another_seed_or_prompt_are_a_separate_line(
         self, results: Path, tmp_path: Path, other: dict[str, Any], said: str
     ) -> None:
-        for file in results.rglob("run.json"):
-            with_identity(file.parent, seed=42, prompts="p", device="A")
         same = {"seed": 42, "prompts": "p", "device": "A"}
-        for method, prefill in (({"method": "base"}, 1.2), ({"method": "frame", "ratio": 0.5, "layer": 2}, 0.4)):
+        for file in results.rglob("run.json"):
+            with_identity(file.parent, **same)
+        for method, prefill in (({"method": "base"}, 1.2), (pruned(), 0.4)):
             plotted(tmp_path / "more", "tau", method | same | other, score=0.1, prefill=prefill)
         lines = panel_of(results, "tau").lines()
-        speed_ups = [lines[name][1].figures["speed_up"].value for name in ("frame", f"frame {said}")]
-        assert speed_ups == pytest.approx([4 / 3, 3])  # each over its own base
-        for name, speed_up in zip(("frame", f"frame {said}"), speed_ups, strict=True):
-            base, pruned = (setting.figures["prefill_ms"].value for setting in lines[name][:2])
-            assert pruned == pytest.approx(base / speed_up)
+        for name, expected in (("frame", 4 / 3), (f"frame {said}", 3)):  # each over its own base
+            base, setting = lines[name][:2]
+            assert setting.figures["speed_up"].value == pytest.approx(expected)
+            assert setting.figures["prefill_ms"].value == pytest.approx(base.figures["prefill_ms"].value / expected)
         scores = {name: [setting.figures["score"].value for setting in line] for name, line in lines.items()}
         assert scores == {"frame": pytest.approx([0.8, 0.7, 0.7]), f"frame {said}": [0.1, 0.1]}
         assert panel_of(results, "tau").bases[said].line == f"base {said}"
 
     def test_an_untimed_run_belongs_to_the_curve_of_its_method(self, results: Path) -> None:
-        pruned = {"method": "frame", "ratio": 0.7, "layer": 2, "device": None}
-        plotted(results, "tau", pruned, score=0.5, prefill=0.3, timed=False)
+        plotted(results, "tau", pruned(ratio=0.7, device=None), timed=False)
         assert set(panel_of(results, "tau").lines()) == {"frame"}
 
-    def test_plotting_the_same_run_twice_is_refused(self, results: Path, tmp_path: Path) -> None:
-        plotted(tmp_path / "more", "tau", {"method": "base"}, score=0.1, prefill=0.4)
+    def test_control_runs_have_separate_panels(self, results: Path, tmp_path: Path) -> None:
+        plotted(tmp_path / "more", "tau", {"method": "base"}, score=0.1)
         with pytest.raises(RecordError, match="same task, checkpoint and setting"):
             read_panels([results])
-
-    def test_control_runs_have_separate_panels(self, results: Path, tmp_path: Path) -> None:
-        plotted(tmp_path / "more", "tau", {"method": "base"}, score=0.1, prefill=0.4)
         as_control(tmp_path / "more" / "tau" / "base-0-")
         panels = {panel.name: panel for panel in read_panels([results])}
         assert list(panels) == ["desed", "tau", "mean", "tau-silence"]
         assert "control: silence" in panels["tau-silence"].title
-        assert [setting.figures["score"].value for setting in panels["tau"].settings if setting.method == "base"] == [
-            0.8
-        ]
+        (base,) = [setting for setting in panels["tau"].settings if setting.method == "base"]
+        assert base.figures["score"].value == 0.8
 
     def test_joined_methods_are_placed_at_the_measured_prune_ratio(self, results: Path) -> None:
-        joined = {
-            "method": "composed",
-            "first": {"method": "fast_v", "ratio": 0.5},
-            "second": {"method": "snapkv", "ratio": 0.3},
-        }
-        plotted(results, "tau", joined, score=0.5, prefill=0.3, kept=35)
+        plotted(results, "tau", joined(), kept=35)
         assert panel_of(results, "tau").lines()["fast_v+snapkv"][-1].ratio == pytest.approx(0.65)
 
     def test_untimed_runs_have_only_score_and_memory_in_their_panel(self, tmp_path: Path) -> None:
@@ -227,9 +223,7 @@ class TestCurves:
         assert [panel.name for panel in read_panels([results])] == ["desed"]
 
     def test_panels_without_settings_in_common_have_no_mean_panel(self, results: Path) -> None:
-        panel = panel_of(results, "tau")
-        other = Panel("x", "x · y", "wer", ())
-        assert mean_panel([panel, other], "mean") is None
+        assert mean_panel([panel_of(results, "tau"), Panel("x", "x · y", "wer", ())], "mean") is None
 
 
 class TestPictures:
@@ -240,8 +234,8 @@ class TestPictures:
         assert [path.name for path in pictures] == ["desed.png", "mean.png", "tau.png"]
         assert all(path.read_bytes().startswith(b"\x89PNG") for path in pictures)
 
-    def test_untimed_runs_are_plotted_too(self, tmp_path: Path) -> None:
-        plotted(tmp_path, "tau", {"method": "frame", "ratio": 0.5, "layer": 2}, score=0.6, prefill=0.4, timed=False)
+    def test_runs_without_times_are_plotted_too(self, tmp_path: Path) -> None:
+        plotted(tmp_path, "tau", pruned(), timed=False)
         assert [path.name for path in plot_runs([tmp_path], tmp_path)] == ["tau.png"]
 
     def test_a_model_name_with_control_characters_does_not_break_plots(self, results: Path) -> None:
@@ -268,7 +262,7 @@ def a_chart(**options: Any) -> Chart:
 class TestCharts:
     """A chart's description holds everything that is drawn."""
 
-    def test_of_a_panel_holds_every_score_interval_and_ideal_of_that_panel(self, results: Path) -> None:
+    def test_the_chart_of_a_panel_holds_every_score_interval_and_ideal_speed_up(self, results: Path) -> None:
         panel = panel_of(results, "desed")
         chart = of_panel(panel)
         seen = {row["what"]: (row["y"], row["low"], row["high"]) for row in chart.data["0-points"]}
@@ -294,13 +288,11 @@ class TestCharts:
         quiet = of_panel(panel_of(results, "desed"))
         changed(results / "desed" / "frame-0.5-2", "summary.json", busy=True)
         chart = of_panel(panel_of(results, "desed"))
-        assert chart is not None
-        assert quiet is not None
         hollow = [{row["what"] for row in chart.data[f"{place}-points"] if not row["solid"]} for place in range(4)]
         assert hollow == [set(), {"frame-0.5-layer2"}, {"frame-0.5-layer2"}, set()]
-        assert series.HOLLOW in chart.spec["title"]["subtitle"]
-        assert series.HOLLOW not in quiet.spec["title"]["subtitle"]
-        assert ('fill-opacity="0"' in chart._repr_svg_(), 'fill-opacity="0"' in quiet._repr_svg_()) == (True, False)
+        for drawn, is_hollow in ((chart, True), (quiet, False)):
+            assert (series.HOLLOW in drawn.spec["title"]["subtitle"]) is is_hollow
+            assert ('fill-opacity="0"' in drawn._repr_svg_()) is is_hollow
 
     def test_subtitle_lines_are_no_wider_than_the_charts(self, results: Path) -> None:
         """In a browser letters of their size are 6.5 pixels wide on average."""
@@ -317,15 +309,12 @@ class TestCharts:
 
     def test_tick_labels_of_an_axis_do_not_touch(self) -> None:
         """On a phone 400 stood beside 500 without a space."""
-        rows = [{"name": "base-0", "part": "", "value": 497.0, "colour": "red"}]
-        svg = bar_chart(rows, "ms", width=132)._repr_svg_()
-        ticks = re.findall(
-            r'text-anchor="(\w+)" transform="translate\((\d+)[^>]*font-size="10px"[^>]*opacity="1">(\d+)<', svg
-        )
-        ends = [
-            (float(x) - {"start": 0, "middle": 0.5, "end": 1}[anchor] * 5.6 * len(text), 5.6 * len(text))
-            for anchor, x, text in ticks
-        ]
+        svg = bar_chart([{"name": "base-0", "part": "", "value": 497.0, "colour": "red"}], "ms", width=132)._repr_svg_()
+        label = r'text-anchor="(\w+)" transform="translate\((\d+)[^>]*font-size="10px"[^>]*opacity="1">(\d+)<'
+        anchors, ends = {"start": 0, "middle": 0.5, "end": 1}, []
+        for anchor, x, text in re.findall(label, svg):
+            width = 5.6 * len(text)
+            ends.append((float(x) - anchors[anchor] * width, width))
         assert len(ends) > 1
         assert all(left + width + 3 < right for (left, width), (right, _) in pairwise(ends))
 
@@ -346,28 +335,22 @@ class TestCharts:
 
     def test_an_interval_band_starts_at_a_point_of_zero_width(self) -> None:
         """Base's speed-up is 1 and nothing else: the band of a line opens there."""
-        base = {"x": 0.0, "y": 1.0, "low": 1.0, "high": 1.0}
-        wide = {"x": 0.5, "y": 1.5, "low": 1.4, "high": 1.7}
-        assert [row["x"] for row in line_chart([Line("frame", "frame", [base, wide])], "x", "y").data["intervals"]] == [
-            0,
-            0.5,
-        ]
-        assert "intervals" not in line_chart([Line("frame", "frame", [base])], "x", "y").data
+        base, wide = {"x": 0.0, "y": 1.0, "low": 1.0, "high": 1.0}, {"x": 0.5, "y": 1.5, "low": 1.4, "high": 1.7}
+        data = [line_chart([Line("frame", "frame", points)], "x", "y").data for points in ([base, wide], [base])]
+        assert [row["x"] for row in data[0]["intervals"]] == [0, 0.5]
+        assert "intervals" not in data[1]
 
     def test_nearly_equal_scores_are_drawn_on_a_range_of_at_least_0_2(self) -> None:
-        lines = [Line("frame", "frame", [{"x": 0.5, "y": 0.9}, {"x": 0.9, "y": 0.901}])]
-        low, high = score_range(lines)
+        low, high = score_range([Line("frame", "frame", [{"x": 0.5, "y": 0.9}, {"x": 0.9, "y": 0.901}])])
         assert high - low == pytest.approx(0.2)
 
     def test_the_pareto_front_holds_the_points_that_no_other_point_beats(self) -> None:
         points = [{"x": 1, "y": 0.5}, {"x": 2, "y": 0.4}, {"x": 3, "y": 0.9}, {"x": 3, "y": 0.8}]
         assert pareto_front(points) == [{"x": 1, "y": 0.5}, {"x": 3, "y": 0.9}]
 
-    @pytest.mark.parametrize(("kind", "begin"), [("png", b"\x89PNG"), ("pdf", b"%PDF"), ("svg", b"<svg")])
-    def test_charts_are_saved_without_a_browser_in_each_image_format(
-        self, tmp_path: Path, kind: str, begin: bytes
-    ) -> None:
-        assert save(a_chart(), tmp_path / f"a.{kind}").read_bytes().startswith(begin)
+    def test_charts_are_saved_without_a_browser_in_each_image_format(self, tmp_path: Path) -> None:
+        for kind, begin in {"png": b"\x89PNG", "pdf": b"%PDF", "svg": b"<svg"}.items():
+            assert save(a_chart(), tmp_path / f"a.{kind}").read_bytes().startswith(begin)
 
     def test_an_unknown_image_format_is_refused(self, tmp_path: Path) -> None:
         with pytest.raises(SettingsError, match="png, pdf, svg"):
@@ -377,39 +360,27 @@ class TestCharts:
         assert "png, pdf, svg" in done.stderr
 
 
-class TestFilesThatCannotBeWritten:
-    """`plot`, `report --figures`, `data plot-controls`, `data durations` and the demo write alike."""
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda folder: save(a_chart(), folder / "a.svg"),
+        lambda folder: plot_durations([DURATIONS], folder),
+        lambda folder: write_durations([DURATIONS], folder),
+    ],
+    ids=["picture", "durations", "table"],
+)
+def test_a_full_disk_leaves_the_existing_picture_or_table_unchanged(
+    write: Callable[[Path], object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path)
+    before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
+    whole = Path.write_bytes
 
-    @pytest.fixture(params=["picture", "durations", "table"])
-    def write(self, request: pytest.FixtureRequest) -> Callable[[Path], object]:
-        durations = Durations(get_task("tau"), (90.0, 100.0), 2)
-        chart = a_chart()
-        ways: dict[str, Callable[[Path], object]] = {
-            "picture": lambda folder: save(chart, folder / "a.svg"),
-            "durations": lambda folder: plot_durations([durations], folder),
-            "table": lambda folder: write_durations([durations], folder),
-        }
-        return ways[request.param]
+    def full(path: Path, content: bytes) -> int:
+        whole(path, content[:20])
+        raise OSError(errno.ENOSPC, "No space left on device")
 
-    def test_a_full_disk_leaves_the_existing_file_unchanged(
-        self, write: Callable[[Path], object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(RecordError, match="cannot be written: No space left"):
         write(tmp_path)
-        before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
-        whole = Path.write_bytes
-
-        def full(path: Path, content: bytes) -> int:
-            whole(path, content[:20])
-            raise OSError(errno.ENOSPC, "No space left on device")
-
-        monkeypatch.setattr(Path, "write_bytes", full)
-        with pytest.raises(RecordError, match="cannot be written: No space left"):
-            write(tmp_path)
-        assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
-
-    def test_writing_into_a_folder_whose_path_is_a_file_is_an_error(
-        self, write: Callable[[Path], object], tmp_path: Path
-    ) -> None:
-        (tmp_path / "taken").write_text("")
-        with pytest.raises(RecordError, match="cannot be written"):
-            write(tmp_path / "taken")
+    assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before

@@ -13,12 +13,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from builders import a_record, a_run, a_verdict, added, changed, lines_of, typed, write_records, write_run
-from conftest import ALL
-from typer.testing import CliRunner
+from builders import (
+    a_failed_record,
+    a_record,
+    a_run,
+    a_verdict,
+    added,
+    changed,
+    lines_of,
+    typed,
+    write_records,
+    write_run,
+)
+from conftest import ALL, call
 
 from audiomarathon.benchmarks import all_tasks, get_task
-from audiomarathon.cli.app import app
 from audiomarathon.engine.run import score
 from audiomarathon.errors import PluginError, RecordError
 from audiomarathon.files import sealed
@@ -86,12 +95,7 @@ def forge(folder: Path, id_: str, *, seal: bool = True, **values: Any) -> None:
 def test_valid_verdicts_in_the_file_are_read_without_judging_again(run: Path, asked: list[str]) -> None:
     assert rights(Run.read(run)) == {f"clip{n}": right for n, right in enumerate(RIGHTS)}
     assert score(run).summary["accuracy"] == 0.75
-    assert asked == []
-
-
-def test_a_verdict_of_valid_stamp_and_checksum_is_used_without_judging_the_reply(run: Path, asked: list[str]) -> None:
-    """So that the tests below show what they say: under its own stamp and checksum a verdict is believed."""
-    forge(run, "clip0", correct=False)
+    forge(run, "clip0", correct=False)  # under its own stamp and checksum a verdict is believed: see the tests below
     assert rights(Run.read(run))["clip0"] is False
     assert asked == []
 
@@ -170,25 +174,23 @@ def test_a_stored_verdict_without_its_checksum_is_ignored(run: Path, asked: list
     assert "clip0" in asked
 
 
-@pytest.mark.parametrize("command", ["status", "compare", "report"])
 @pytest.mark.parametrize("odd", [{"parsed": "Z"}, {"parsed": 7}, {"parsed": "AB"}, {"strict": "x"}, {"correct": None}])
 def test_odd_verdict_values_in_one_run_folder_do_not_hide_other_run_folders(
-    run: Path, tmp_path: Path, odd: dict[str, Any], command: str
+    run: Path, tmp_path: Path, odd: dict[str, Any]
 ) -> None:
     """Under a right stamp and checksum, as only on purpose they can be."""
     forge(run, "clip0", **odd)
     changed(run, "summary.json", n=3)  # which is not that of the records, so that verdicts are asked
-    for label in ("frame-0.5-layer2", "random-0.5-layer2"):
+    labels = ("frame-0.5-layer2", "random-0.5-layer2")
+    for label in labels:
         score(changed(a_run(tmp_path, label, RIGHTS), **FACTS))
-    more = ["--audio", "none", "-o", str(tmp_path / "r.html")] if command == "report" else []
-    done = CliRunner().invoke(app, [command, str(tmp_path), *more])
-    assert isinstance(done.exception, SystemExit | None), done.exception
-    shown = (tmp_path / "r.html").read_text() if command == "report" else done.output
-    assert "frame-0.5-layer2" in shown
-    assert "random-0.5-layer2" in shown
+    for command, more in (("status", ()), ("compare", ()), ("report", ("--audio", "none", "-o", tmp_path / "r.html"))):
+        output = call(command, tmp_path, *more)[1]
+        shown = (tmp_path / "r.html").read_text() if more else output
+        assert all(label in shown for label in labels), command
 
 
-def test_a_verdict_stored_under_the_stamp_of_another_sample_is_ignored(run: Path) -> None:
+def test_a_stored_verdict_with_the_content_hash_of_another_sample_is_ignored(run: Path) -> None:
     """Two samples of one reply and one reference have one stamp, and one verdict; others have none in common."""
     lines = lines_of(verdicts_file(run, CHOICE))
     assert len({line["stamp"] for line in lines}) == 4
@@ -231,17 +233,14 @@ def test_scoring_unchanged_records_again_gives_the_same_files(run: Path) -> None
     before = files_of(run)
     score(run)
     after = files_of(run)
-    assert {name: content for name, (content, _) in after.items()} == {
-        name: content for name, (content, _) in before.items()
-    }
+    assert {name: content for name, (content, _) in after.items()} == {name: each[0] for name, each in before.items()}
     name = verdicts_file(run, CHOICE).name
     assert after[name] == before[name], "what would be the same is not written again"
 
 
 def test_verdicts_follow_the_order_of_the_records_and_leave_out_failed_samples(tmp_path: Path) -> None:
     folder = changed(a_run(tmp_path, "base-0", RIGHTS), **FACTS)
-    failed = {"id": "x", "cluster": "x", "clips": None, "reply": None, "reference": {}, "error": "no", "session": "s"}
-    write_records(folder, [failed, *lines_of(folder / "samples.jsonl")[::-1]])
+    write_records(folder, [a_failed_record(), *lines_of(folder / "samples.jsonl")[::-1]])
     score(folder)
     assert [line["id"] for line in lines_of(verdicts_file(folder, CHOICE))] == ["clip3", "clip2", "clip1", "clip0"]
 
@@ -249,22 +248,19 @@ def test_verdicts_follow_the_order_of_the_records_and_leave_out_failed_samples(t
 # Another version of the scorer ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("how", ["the scorer is another", "the stamps are of another"])
+@pytest.mark.parametrize("of_scorer", [True, False], ids=["the scorer is another", "the stamps are of another"])
 def test_verdicts_of_another_scorer_version_are_recomputed_in_memory_only(
-    run: Path, asked: list[str], other_version: Callable[[], None], how: str
+    run: Path, asked: list[str], other_version: Callable[[], None], of_scorer: bool
 ) -> None:
     """A stored verdict is read as wrong and the summary as 0, so that taking either would show."""
-    stamps = {"stamp": "0123456789abcdef"} if how.startswith("the stamps") else {}
     for id_ in (f"clip{n}" for n in range(4)):
-        forge(run, id_, correct=False, parsed=None, **stamps)
-    changed(run, "summary.json", score=0.0, accuracy=0.0, **({"records": "older"} if stamps else {}))
-    if not stamps:
+        forge(run, id_, correct=False, parsed=None, **({} if of_scorer else {"stamp": "0123456789abcdef"}))
+    changed(run, "summary.json", score=0.0, accuracy=0.0, **({} if of_scorer else {"records": "older"}))
+    if of_scorer:
         other_version()
-    before = files_of(run)
-    reread = Run.read(run)
+    before, reread = files_of(run), Run.read(run)
     assert list(rights(reread).values()) == RIGHTS
-    assert reread.summary is not None
-    assert (reread.summary["accuracy"], reread.summary["n"], reread.summary["scorer"]) == (0.75, 4, CHOICE.version)
+    assert [reread.summary[name] for name in ("accuracy", "n", "scorer")] == [0.75, 4, CHOICE.version]
     assert reread.summary["score"] == reread.headline.value > 0
     (status,) = read_status([run])
     assert status.progress.score == reread.summary["score"]
@@ -283,16 +279,16 @@ def test_a_scorer_defined_in_a_notebook_has_a_version() -> None:
 
 def test_a_summary_of_the_current_scorer_version_is_read_unchanged(run: Path, asked: list[str]) -> None:
     changed(run, "summary.json", score=0.125)
-    assert Run.read(run).summary["score"] == 0.125  # type: ignore[index]
+    assert Run.read(run).summary["score"] == 0.125
     assert asked == []
 
 
-def test_intervals_are_drawn_by_the_seed_of_the_run(run: Path) -> None:
+def test_intervals_are_resampled_with_the_seed_of_the_run(run: Path) -> None:
     drawn = []
     for seed in (42, 7):
         changed(run, settings={"seed": seed})
         summary, reread = score(run).summary, Run.read(run)
-        assert (reread.seed, list(reread.headline.interval)) == (seed, summary["intervals"]["score"])  # type: ignore[arg-type]
+        assert (reread.seed, list(reread.headline.interval)) == (seed, summary["intervals"]["score"])
         drawn.append(reread.headline.drawn.tolist())
     assert drawn[0] != drawn[1]
 
@@ -305,13 +301,10 @@ def test_a_stored_summary_of_another_number_of_samples_is_ignored(run: Path) -> 
     assert Run.read(run).summary is None
 
 
-def test_failed_samples_count_in_the_fingerprint_of_a_summary() -> None:
+def test_the_fingerprint_of_a_summary_depends_on_failed_samples() -> None:
     answered, failed = typed(a_record("a")), Record("b", error="none")
-    hashes = {
-        fingerprint_of(CHOICE, records)
-        for records in ([answered], [answered, failed], [answered, replace(failed, id="c")])
-    }
-    assert len(hashes) == 3
+    sets = ([answered], [answered, failed], [answered, replace(failed, id="c")])
+    assert len({fingerprint_of(CHOICE, records) for records in sets}) == 3
     assert fingerprint_of(CHOICE, [answered, failed]) == fingerprint_of(CHOICE, [failed, answered])
 
 
@@ -347,48 +340,45 @@ def test_an_unscorable_record_is_left_out_on_reading_and_set_aside_on_resuming(r
     assert list(read_records(run)) == ["clip0", "clip1", "clip2", "clip3"]  # the earlier line of clip0
 
 
-class TestOfABatch:
-    """A scorer that is not instant is asked about all at once, and a failure is one of all of them."""
+class Slow(Choice):
+    """A scorer that is not instant is asked about all records at once, and a failure is one of all of them."""
 
-    class Slow(Choice):
-        key = "slow"
-        instant = False
-        asked: list[list[str]] = []  # noqa: RUF012
+    key = "slow"
+    instant = False
 
-        def verdicts(self, records: Any) -> Any:
-            self.asked.append([record.id for record in records])
-            if any(record.reply == "!" for record in records):
-                raise ValueError("no")
-            return super().verdicts(records)
+    def __init__(self) -> None:
+        self.asked = list[list[str]]()
 
-    def records(self, **replies: str) -> list[Record]:
-        reference = a_verdict("A", ["bus", "tram"], right=True)["reference"]
-        return [typed(a_record(id_, reply=reply, reference=reference)) for id_, reply in replies.items()]
+    def verdicts(self, records: Any) -> Any:
+        self.asked.append([record.id for record in records])
+        if any(record.reply == "!" for record in records):
+            raise ValueError("no")
+        return super().verdicts(records)
 
-    def test_only_samples_without_a_verdict_on_file_are_judged_in_one_call(self, tmp_path: Path) -> None:
-        scorer = self.Slow()
-        scorer.asked.clear()
-        write_verdicts(tmp_path, scorer, judged(scorer, self.records(a="A", b="B")).values())
-        verdicts = judged(scorer, self.records(a="A", b="A", c="B"), tmp_path)
-        assert scorer.asked == [["a", "b"], ["b", "c"]]
-        assert list(judged(scorer, self.records(c="B", a="A", b="A"), tmp_path)) == ["c", "a", "b"]
-        assert [(id_, verdict.values["correct"]) for id_, verdict in verdicts.items()] == [
-            ("a", True),
-            ("b", True),
-            ("c", False),
-        ]
 
-    def test_a_failed_batch_call_is_reported_for_each_of_its_samples(self) -> None:
-        told: list[str] = []
-        records = self.records(a="A", b="!")
-        assert judged(self.Slow(), records, failed=lambda record, error: told.append(f"{record.id} {error}")) == {}
-        assert told == ["a no", "b no"]
+def replies(**given: str) -> list[Record]:
+    reference = a_verdict("A", ["bus", "tram"], right=True)["reference"]
+    return [typed(a_record(id_, reply=reply, reference=reference)) for id_, reply in given.items()]
 
-    def test_a_scorer_without_batch_calls_judges_other_samples_after_a_failure(self) -> None:
-        broken = typed(a_record("x", reference={}))
-        told: list[str] = []
-        verdicts = judged(CHOICE, [broken, *self.records(a="A")], failed=lambda record, _error: told.append(record.id))
-        assert (list(verdicts), told) == (["a"], ["x"])
+
+def test_only_samples_without_a_verdict_on_file_are_judged_in_one_call_of_a_slow_scorer(tmp_path: Path) -> None:
+    scorer = Slow()
+    write_verdicts(tmp_path, scorer, judged(scorer, replies(a="A", b="B")).values())
+    verdicts = judged(scorer, replies(a="A", b="A", c="B"), tmp_path)
+    assert scorer.asked == [["a", "b"], ["b", "c"]]
+    assert list(judged(scorer, replies(c="B", a="A", b="A"), tmp_path)) == ["c", "a", "b"]
+    rights = {id_: verdict.values["correct"] for id_, verdict in verdicts.items()}
+    assert rights == {"a": True, "b": True, "c": False}
+
+
+def test_a_failed_batch_call_is_reported_for_each_of_its_samples_and_an_instant_failure_alone() -> None:
+    told: list[str] = []
+    judging = {"failed": lambda record, error: told.append(f"{record.id} {error}")}
+    assert judged(Slow(), replies(a="A", b="!"), **judging) == {}
+    assert told == ["a no", "b no"]
+    broken = typed(a_record("x", reference={}))
+    assert list(judged(CHOICE, [broken, *replies(a="A")], **judging)) == ["a"]
+    assert [line[:1] for line in told[2:]] == ["x"]
 
 
 def test_a_verdict_that_json_cannot_hold_is_an_error_and_leaves_the_file(run: Path) -> None:
@@ -415,12 +405,7 @@ def test_a_folder_link_or_fifo_in_place_of_the_verdict_file_is_not_followed(
     whole = file.read_bytes()
     precious.write_text("precious")
     file.unlink()
-    if kind == "folder":
-        file.mkdir()
-    elif kind == "link":
-        file.symlink_to(precious)
-    else:
-        os.mkfifo(file)
+    {"folder": Path.mkdir, "link": lambda path: path.symlink_to(precious), "FIFO": os.mkfifo}[kind](file)
     with no_hang(20):
         assert list(rights(Run.read(run)).values()) == RIGHTS
         if kind == "folder":
@@ -428,8 +413,7 @@ def test_a_folder_link_or_fifo_in_place_of_the_verdict_file_is_not_followed(
                 score(run)
         else:
             score(run)
-            assert not file.is_symlink()
-            assert file.read_bytes() == whole
+            assert (file.is_symlink(), file.read_bytes()) == (False, whole)
     assert precious.read_text() == "precious"
 
 

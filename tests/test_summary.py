@@ -80,16 +80,11 @@ def summary(records: list[dict[str, Any]], expected: int = 3, **facts: Any) -> d
     return summarise(HALF, run, known, verdicts)
 
 
-@pytest.mark.parametrize(
-    ("good", "bad", "expected", "complete"),
-    [(3, 0, 3, True), (2, 0, 3, False), (2, 1, 3, False), (3, 1, 3, False), (4, 0, 3, False), (0, 3, 3, False)],
-)
-def test_a_run_is_complete_if_all_expected_replies_exist_without_an_error(
-    good: int, bad: int, expected: int, complete: bool
-) -> None:
-    figures = summary([answered()] * good + [FAILED] * bad, expected)
-    assert figures["complete"] is complete
-    assert (figures["n"], figures["errors"], figures["expected"]) == (good, bad, expected)
+def test_a_run_is_complete_if_all_expected_replies_exist_without_an_error() -> None:
+    for good, bad in ((3, 0), (2, 0), (2, 1), (3, 1), (4, 0), (0, 3)):
+        figures = summary([answered()] * good + [FAILED] * bad)
+        counts = [figures[name] for name in ("complete", "n", "errors", "expected")]
+        assert counts == [(good, bad) == (3, 0), good, bad, 3]
 
 
 @pytest.mark.parametrize(
@@ -130,10 +125,9 @@ def test_tokens_and_audio_seconds_per_second_equal_values_by_hand() -> None:
 
 
 def test_replies_shorter_than_two_tokens_have_no_decode_rate() -> None:
-    timing = summary([timed(1, 2, 3, 4, 5, new_tokens=1), timed(1, 2, 3, 4, 5, new_tokens=0)])["timing"]
-    assert timing["decode_per_token_s"] is None
-    assert timing["tokens_per_second"] is None
-    assert timing["forced_decode_per_token_s"] is None
+    timing = summary([timed(1, 2, 3, 4, 5, new_tokens=count) for count in (1, 0)])["timing"]
+    rates = ("decode_per_token_s", "tokens_per_second", "forced_decode_per_token_s")
+    assert [timing[name] for name in rates] == [None] * 3
     assert timing["decode_s"]["mean"] == 5
 
 
@@ -156,13 +150,9 @@ def test_a_count_missing_from_one_record_is_not_averaged_over_the_other_records(
     assert (figures["kept_audio_tokens"], figures["kv_lengths"], figures["kv_bytes"]) == (None, None, None)
 
 
-@pytest.mark.parametrize(
-    ("costs", "total"), [([0.25, 0.5], 0.75), ([0.25, None], None), ([0.25, 0.0], 0.25), ([], None)]
-)
-def test_cost_is_the_sum_over_all_replies_or_none_if_one_is_unknown(
-    costs: list[float | None], total: float | None
-) -> None:
-    assert summary([answered(cost=cost) for cost in costs], len(costs))["cost"] == total
+def test_the_price_of_a_run_is_the_sum_over_all_replies_or_none_if_one_is_unknown() -> None:
+    for costs, total in (([0.25, 0.5], 0.75), ([0.25, None], None), ([0.25, 0.0], 0.25), ([], None)):
+        assert summary([answered(cost=cost) for cost in costs], len(costs))["cost"] == total
 
 
 def test_an_untimed_run_has_only_the_throughput_from_session_wall_times() -> None:
@@ -175,12 +165,8 @@ def test_an_untimed_run_has_only_the_throughput_from_session_wall_times() -> Non
 
 def test_a_run_without_replies_has_no_score() -> None:
     figures = summary([FAILED])
-    assert (figures["n"], figures["score"], figures["peak_memory_bytes"], figures["audio_tokens"]) == (
-        0,
-        None,
-        None,
-        None,
-    )
+    none = ("score", "peak_memory_bytes", "audio_tokens")
+    assert [figures[name] for name in ("n", *none)] == [0, None, None, None]
 
 
 def test_a_reply_without_a_verdict_counts_as_unscored() -> None:
@@ -191,14 +177,10 @@ def test_a_reply_without_a_verdict_counts_as_unscored() -> None:
     assert figures["audio_seconds"] == 120.0  # it was answered nevertheless
 
 
-@pytest.mark.parametrize(
-    ("foreign", "threads", "expected"),
-    [(1.0, 2, True), (1.0, 1, False), (2.0, 1, True), (0.4, 2, False), (0.6, 2, True), (None, 2, False)],
-)
-def test_a_machine_is_busy_if_foreign_processes_and_run_threads_exceed_its_cores(
-    foreign: float | None, threads: int, expected: bool
-) -> None:
-    assert is_busy({"foreign_processes": foreign, "cores": 2}, threads) is expected
+def test_a_machine_is_busy_if_foreign_processes_and_run_threads_exceed_its_cores() -> None:
+    cases = {(1.0, 2): True, (1.0, 1): False, (2.0, 1): True, (0.4, 2): False, (0.6, 2): True, (None, 2): False}
+    for (foreign, threads), expected in cases.items():
+        assert is_busy({"foreign_processes": foreign, "cores": 2}, threads) is expected
 
 
 def test_threads_of_all_workers_count_on_a_cpu_and_one_thread_on_a_gpu() -> None:

@@ -13,13 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 from builders import lines_of, records_in
-from conftest import content_of
+from conftest import content_of, succeed
 from task_folders import write_clip
-from typer.testing import CliRunner
 
 from audiomarathon.benchmarks import Filters, Loaded, Sample, Task, registry
 from audiomarathon.benchmarks.benchmark import Benchmark, TaskFacts
-from audiomarathon.cli.app import app
 from audiomarathon.metrics.statistics import Sums
 from audiomarathon.records import Figure, Record, Verdict
 from audiomarathon.report.curves import read_panels
@@ -67,14 +65,11 @@ class Beats(Task):
         return root
 
     def load(self, folder: Path, filters: Filters = Filters()) -> Loaded:
-        del filters
+        asked = [(clip, number) for clip in sorted(folder.glob("*.wav")) for number in range(2)]
         samples = [
-            Sample(
-                f"{clip.stem}/{number}", (clip,), f"Beat {number}?", "", clip.stem, meta={"tempo": clip.stem < "c"},
-                bundle=clip.stem,
-            )
-            for clip in sorted(folder.glob("*.wav"))
-            for number in range(2)
+            Sample(f"{clip.stem}/{number}", (clip,), f"Beat {number}?", "", clip.stem, meta={"tempo": clip.stem < "c"},
+                   bundle=clip.stem)
+            for clip, number in asked
         ]  # fmt: skip
         return Loaded(folder, tuple(samples))
 
@@ -90,25 +85,17 @@ RHYTHM = Benchmark("rhythm", "Rhythm", (Beats(),), {"rhythm/beats": TaskFacts("B
 
 @pytest.fixture
 def results(tmp_path: Path, tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch, no_env: object) -> Path:
-    entry = EntryPoint("rhythm", f"{__name__}:RHYTHM", registry.BENCHMARKS)
-    find = importlib.metadata.entry_points
-
-    def find_entry_points(**group: str) -> Any:
-        return [entry] if group == {"group": registry.BENCHMARKS} else find(**group)
-
-    monkeypatch.setattr("importlib.metadata.entry_points", find_entry_points)
+    entry, find = EntryPoint("rhythm", f"{__name__}:RHYTHM", registry.BENCHMARKS), importlib.metadata.entry_points
+    found = lambda **how: [entry] if how == {"group": registry.BENCHMARKS} else find(**how)  # noqa: E731
+    monkeypatch.setattr("importlib.metadata.entry_points", found)
     for place, name in enumerate("abcd"):
         write_clip(tmp_path / "data" / f"{name}.wav", hertz=200 + 100 * place)
-    command(tmp_path, tiny_checkpoint, "sweep", "rhythm/beats", "--methods", "frame:0.5")
+    model = ("--model", "qwen2.5-omni", "--model-path", tiny_checkpoint, "--data", tmp_path / "data")
+    succeed("sweep", "rhythm/beats", "--methods", "frame:0.5", *model, "--results", tmp_path / "out")
+    picture = tmp_path / "e.png"
+    succeed("explain", "rhythm/beats:a/1", "--methods", "frame:0.5", *model, "-o", picture)
+    assert picture.stat().st_size > 1000
     return tmp_path / "out"
-
-
-def command(tmp_path: Path, checkpoint: Path, *words: str) -> str:
-    place = ["--model", "qwen2.5-omni", "--model-path", str(checkpoint), "--data", str(tmp_path / "data")]
-    out = ["--results", str(tmp_path / "out")] if words[0] in ("run", "sweep") else []
-    done = CliRunner().invoke(app, [*words, *place, *out])
-    assert done.exit_code == 0, done.output
-    return done.output
 
 
 def points(folder: Path) -> dict[str, float]:
@@ -116,8 +103,8 @@ def points(folder: Path) -> dict[str, float]:
     return {row["id"]: (len(row["reply"]) + int(row["id"][-1])) % 3 / 2 for row in lines_of(folder / "samples.jsonl")}
 
 
-def test_summary_status_compare_and_report_show_scores_of_a_third_party_scorer(
-    results: Path, tmp_path: Path, tiny_checkpoint: Path
+def test_all_views_show_scores_of_a_third_party_scorer_and_its_samples_can_be_explained(
+    results: Path, tmp_path: Path
 ) -> None:
     folders = {file.parent.name: file.parent for file in results.rglob("run.json")}
     assert set(folders) == {"base-0", "frame-0.5-layer2"}
@@ -140,17 +127,13 @@ def test_summary_status_compare_and_report_show_scores_of_a_third_party_scorer(
     )  # fmt: skip
     assert {status.setting: status.progress.score for status in read_status([results])} == pytest.approx(expected)
 
-    done = CliRunner().invoke(app, ["compare", str(results), "-o", str(tmp_path / "c.json")])
-    assert done.exit_code == 0, done.output
+    succeed("compare", results, "-o", tmp_path / "c.json")
     (row,) = json.loads((tmp_path / "c.json").read_text())["rows"]
     assert (row["score"], row["reference_score"]) == pytest.approx((expected["frame-0.5-layer2"], expected["base-0"]))
     assert (row["samples"], row["mcnemar"]) == (8, None)
 
     page, figures = tmp_path / "r.html", tmp_path / "paper"
-    done = CliRunner().invoke(
-        app, ["report", str(results), "-o", str(page), "--audio", "none", "--figures", str(figures)]
-    )
-    assert done.exit_code == 0, done.output
+    succeed("report", results, "-o", page, "--audio", "none", "--figures", figures)
     content = content_of(page.read_text())
     data = PageData(read_systems([results]))
     names = [setting.name for setting in data.settings]
@@ -168,38 +151,4 @@ def test_summary_status_compare_and_report_show_scores_of_a_third_party_scorer(
         for id_, expected_score in points(folder).items()
     }
 
-    picture = tmp_path / "e.png"
-    command(tmp_path, tiny_checkpoint, "explain", "rhythm/beats:a/1", "--methods", "frame:0.5", "-o", str(picture))
-    assert picture.stat().st_size > 1000
-    assert "rhythm/beats" in CliRunner().invoke(app, ["list", "tasks"]).output
-
-
-def test_a_resumed_run_and_scoring_again_give_the_same_summary(
-    results: Path, tmp_path: Path, tiny_checkpoint: Path
-) -> None:
-    folder = next(file.parent for file in results.rglob("run.json") if file.parent.name == "base-0")
-    whole, summary = (folder / "samples.jsonl").read_bytes(), json.loads((folder / "summary.json").read_text())
-    lines = whole.splitlines(keepends=True)
-    (folder / "samples.jsonl").write_bytes(b"".join(lines[:5]))
-    command(tmp_path, tiny_checkpoint, "run", "rhythm/beats")
-    again = json.loads((folder / "summary.json").read_text())
-    assert {name: again[name] for name in ("n", "score", "full", "intervals")} == {
-        name: summary[name] for name in ("n", "score", "full", "intervals")
-    }
-    before = (folder / "samples.jsonl").read_bytes()
-    for file in (folder / "summary.json", folder / "verdicts-points.jsonl"):
-        file.unlink()
-    assert CliRunner().invoke(app, ["score", str(folder)]).exit_code == 0
-    assert json.loads((folder / "summary.json").read_text()) == again
-    assert (folder / "samples.jsonl").read_bytes() == before
-
-
-def test_a_limit_never_splits_samples_that_are_scored_together(
-    results: Path, tmp_path: Path, tiny_checkpoint: Path
-) -> None:
-    said = command(tmp_path, tiny_checkpoint, "run", "rhythm/beats", "--limit", "3")
-    assert "4 samples for SAMPLE_LIMIT=3" in said
-    folder = next(file.parent for file in results.rglob("run.json") if file.parent.name == "base-0")
-    chosen = json.loads((folder / "run.json").read_text())["samples"]
-    assert len(chosen) == 4
-    assert all(f"{id_[:-1]}{1 - int(id_[-1])}" in chosen for id_ in chosen)
+    assert "rhythm/beats" in succeed("list", "tasks")
