@@ -2,6 +2,7 @@ import contextlib
 import functools
 import io
 import os
+import pickle
 import struct
 import tracemalloc
 from pathlib import Path
@@ -191,6 +192,7 @@ def assert_refused(path: Path, reason: str, also_by_probe: bool = True) -> None:
         decode(path, 16_000)
     assert caught.value.path == path
     assert str(path) in str(caught.value)
+    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)  # as it comes from a worker process
     if also_by_probe:
         with pytest.raises(AudioError, match=reason):
             probe(path)

@@ -29,8 +29,8 @@ def test_encoder_runs_killed_at_random_moments_resume_to_undisturbed_embeddings(
         parts = [read_part(file) for file in results.rglob("part-*")]
         rows[results] = {key: row.tobytes() for part in parts for key, row in part.items()}
     clips = len(task_of().read(env).clips)
-    tell(f"{kills} kills: {counts[killed][1]} encoded where {counts[whole][1]} are, of {clips} clips")
-    assert counts[killed][0] == kills
+    tell(f"{counts[killed][0]} kills: {counts[killed][1]} encoded where {counts[whole][1]} are, of {clips} clips")
+    assert counts[killed][0] >= 10  # a quick machine is through before the last of 200
     assert counts[whole] == (0, 3 + 2 * clips)  # to look for neighbours; by themselves, and in X-ARES' batches
     assert rows[killed] == rows[whole]
     for file in whole.rglob("samples.jsonl"):
