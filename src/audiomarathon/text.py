@@ -56,7 +56,7 @@ def same_marks(text: str) -> str:
 
 
 def remembered(longest: int) -> Callable[[_F], _F]:
-    """Make a decorator that caches the results of a function of a text.
+    """Make a decorator that caches the results of a function whose argument is a text.
 
     It keeps the results of 8,192 texts of up to `longest` characters, so that all settings of a task share them. Of
     longer texts it keeps only the last four, since thousands would fill the memory.

@@ -113,7 +113,7 @@ class Row:
         return tuple(replace(self, fields=dict([value])).clip(value[0]) for value in self._values(names))
 
     def _values(self, names: Sequence[str]) -> list[tuple[str, Any]]:
-        """Return (field's name, value) for some fields. A list in a single field gives a pair for each item."""
+        """Return (name, value) pairs of the fields `names`. A list in a single field gives a pair for each item."""
         values = [self.fields.get(name) for name in names]
         if len(names) == 1 and isinstance(value := values[0], str) and (texts := list_in(value)) is not None:
             values = [texts]
@@ -135,7 +135,7 @@ class Row:
 
         A path that leaves the task's folder is refused. The check uses the written path, not the target of links: the
         hub's cache stores every clip as a link to another folder. A name may begin or end with white space, and is
-        found in both of Unicode's forms of accents, since archives of one system are unpacked on another.
+        found in both of Unicode's forms of accents, since an archive made on macOS may be unpacked on Linux.
         """
         written = self.text(name)
         relative = written.replace("\\", "/")

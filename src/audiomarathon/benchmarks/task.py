@@ -299,7 +299,7 @@ class Task(ABC):
         """Return the prompt for a sample as plain text; the model family adds its chat template."""
 
     def write_rows(self, part: Part, target: Path) -> None:  # noqa: ARG002
-        """Write the metadata of some samples into a folder; the caller writes the clips.
+        """Write the metadata of the given samples (`part.kept`) into the folder `target`; the caller writes the clips.
 
         Raises
         ------

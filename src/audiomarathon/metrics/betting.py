@@ -65,7 +65,7 @@ class Clusters:
     def of(
         cls, differences: Sequence[float], clusters: Sequence[str], largest: int = 0, order: Sequence[str] = ()
     ) -> Clusters:
-        """Add up the samples' differences (setting − base) per cluster.
+        """Make clusters from single samples: per cluster, add up the differences (setting − base) and count samples.
 
         Parameters
         ----------
@@ -214,7 +214,7 @@ def decide(
     beside: str = "",
     by_construction: bool = False,
 ) -> Decision:
-    """Test whether a setting is no worse than base by more than a margin, and whether it is worse by more.
+    """Return the result of two tests: does a setting lose at most `margin` of score against base, or does it lose more?
 
     Parameters
     ----------
@@ -270,11 +270,11 @@ def corrected(decisions: Sequence[Decision], clusters: Sequence[Clusters]) -> li
 
 
 def fewest_of_any_test(margin: float, alpha: float = ALPHA) -> int:
-    """Return the number of clusters below which no valid test of this kind can say "no worse".
+    """Return the fewest clusters with which a valid test at level α can say "no worse" for a margin m.
 
-    It is ln(1/α) ÷ −ln(1 − m) for the margin m. If each cluster is lost with probability m, none of C clusters is lost
-    with probability (1 − m)^C. A test that says "no worse" after C clusters without a loss is wrong that often, which
-    must be at most α.
+    A margin is an allowed loss of score. The number is ln(1/α) ÷ −ln(1 − m). If each cluster is lost with probability
+    m, none of C clusters is lost with probability (1 − m)^C. A test that says "no worse" after C clusters without a
+    loss is wrong that often, which must be at most α.
     """
     return math.ceil(math.log(1 / alpha) / -math.log1p(-margin) - 1e-9)
 

@@ -262,7 +262,7 @@ class Cell:
 
 
 def cells(table: Table) -> list[list[Cell]]:
-    """Return the cells of the columns to show, row by row."""
+    """Return the texts of the table as a list of rows, each with a :class:`Cell` for every column to show."""
     kinds = {name: table.kind(name) for name in table.columns}
     return [[_cell(row, name, kind) for name, kind in kinds.items()] for row in table.rows]
 

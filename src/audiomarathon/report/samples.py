@@ -44,7 +44,7 @@ Key = tuple[str, str, str]
 
 
 def choose(systems: Sequence[System], limit: int) -> tuple[list[Key], int]:
-    """Choose at most `limit` samples to show; return their keys, and the number of all samples.
+    """Choose at most `limit` samples to show; return their keys (task, kind of control, id), and the number of all.
 
     Samples on which settings disagree come first, then failed ones, then wrong and right ones. Within each kind, tasks
     take turns.
@@ -206,9 +206,9 @@ def _reply(setting: int, run: Run, record: Record, longest: int, wide: int) -> d
 
 
 def strip(record: Record, wide: int = STRIP) -> str | None:
-    """Return which audio tokens a method kept over time, as base64 of half a byte for each of `wide` columns.
+    """Return which audio tokens a method kept, as a strip along time of `wide` columns; None if it was not recorded.
 
-    0 means that none of a column's tokens were kept, 15 that all were. None if the record does not say.
+    The text is base64, half a byte per column: 0 if none of the column's tokens were kept, 15 if all were.
     """
     kept = kept_tokens(record)
     if kept is None:

@@ -345,7 +345,7 @@ def _decision(decision: Decision | None) -> dict[str, Any]:
 
 
 def kept(retained: Kept) -> Table:
-    """Make the table of the share that each setting still answers right of samples that need the audio.
+    """Make the table of the samples that need the audio: the share that each setting still answers right.
 
     These are the samples that base answers right and the control run (silence or noise) does not.
     """
@@ -365,7 +365,7 @@ def at_margin(decision: Decision) -> str:
 
 
 def _in_sections(rows: Sequence[Comparison]) -> list[tuple[str, Comparison]]:
-    """Give each comparison the heading under which the table shows it; return (heading, comparison) pairs.
+    """Return (heading, comparison) pairs: the table shows each comparison under its heading, a task or a mean.
 
     Single tasks come first, then groups, and the overall mean last.
     """

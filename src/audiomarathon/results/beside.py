@@ -188,10 +188,7 @@ def _other_kind(run: Run, base: Run) -> str:
 
 
 def _costs(both: Sequence[tuple[Record, Record]]) -> str:
-    """Describe the median time to the first token, peak memory and cost of a run and of the reference.
-
-    `both` has (reference's record, run's record) of each sample that both answered.
-    """
+    """Return a text with the median time to first token, peak memory and cost of a run and of the reference."""
     records, theirs = ([pair[side] for pair in both] for side in (1, 0))
     told = [f"{_first_token(records)} to the first token, the reference {_first_token(theirs)}"]
     if any(known := [_peak(records), _peak(theirs)]):
@@ -303,9 +300,10 @@ def _sessions(run: Run) -> dict[str, Mapping[str, Any]]:
 
 
 def _sharing(run: Run) -> set[int]:
-    """Return how many Ray workers shared a GPU or a machine's cores, in each session that ran samples.
+    """Return the numbers of Ray workers that shared a GPU or a machine's cores, one for each session that ran samples.
 
-    A session is one call of a command. Equal numbers appear once; 1 means that nothing was shared.
+    A session is one call of a command. The result is a set, so equal numbers appear once; 1 means that nothing was
+    shared.
     """
     return {
         session.get("workers_sharing", 1) for session in run.facts.get("sessions", []) if session.get("samples") != 0

@@ -145,7 +145,10 @@ class Ranking:
         return whys
 
     def row(self, candidate: Ranked) -> Comparison | None:
-        """Compare a system with the reference on the ranking's samples; return None for the reference itself."""
+        """Return the :class:`Comparison` of a system with the reference, on the samples that all ranked systems share.
+
+        None for the reference itself.
+        """
         if candidate.name == self._compared.reference:
             return None
         members = _members(self._compared.shared[candidate.name], self.ids)

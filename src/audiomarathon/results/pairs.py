@@ -129,7 +129,7 @@ class Pairs:
         return pairs
 
     def only(self, ids: Collection[str]) -> Pairs:
-        """Return a copy with these samples only.
+        """Return a copy with only the samples whose ids are in `ids`.
 
         If these are all samples, return this object, with its cached results.
         """
@@ -140,7 +140,7 @@ class Pairs:
 
     @cached_property
     def pair(self) -> Pair:
-        """Both runs' counts and scores, added up over each cluster of samples, for the paired test of the score."""
+        """The counts and scores of both runs, summed over each cluster of samples, for the paired test of the score."""
         scorer = self.task.scorer
         ours = sums_of(scorer, [verdict for _, verdict in self.pairs])
         whole = len(self.pairs) == len(self.base.verdicts)
@@ -172,9 +172,11 @@ class Pairs:
         return [(base.record, verdict.record) for base, verdict in self.pairs]
 
     def ideals(self, stage: str) -> Floats:
-        """Return each timed sample's speed-up of a stage on a perfect machine, from FLOPs or bytes; NaN if unknown.
+        """Return each timed sample's ideal speed-up of a stage, computed from FLOPs or bytes; NaN if unknown.
 
-        If no sample is timed, return that of every sample. The result is cached, since several rows of a table need it.
+        It is what a machine would show whose time is proportional to the FLOPs, or for decode to the bytes read. If no
+        sample is timed, return the ideal speed-up of every sample. The result is cached, since several rows of a table
+        need it.
         """
         if stage not in self._ideals:
             rows = self.timed or self.records
@@ -240,9 +242,9 @@ class Pairs:
     def clustered(self) -> Clusters:
         """For each cluster of samples, the sum of the differences in score (run − reference), for the test of a margin.
 
-        Samples without a score in either run are left out. The largest cluster is that of the whole task, if the run
-        recorded it, else that of the recorded samples, answered or not. If the sweep stopped early, clusters keep its
-        random order.
+        Samples without a score in either run are left out. The largest allowed cluster has the size of the task's
+        largest, if the run recorded it, else of the largest among the recorded samples, answered or not. If the sweep
+        stopped early, clusters are in the random order in which the sweep drew them.
         """
         return self._clustered(None)
 
@@ -290,7 +292,7 @@ class Pairs:
         return self.run.facts.get("stopping")
 
     def decided(self, margin: float) -> Decision:
-        """Test whether the run is no worse than the reference by more than a margin (an allowed loss of score)."""
+        """Return the result of testing a margin: does the run lose at most `margin` of score against the reference?"""
         scorer, sides = self.task.scorer, ([pair[side] for pair in self.pairs] for side in (1, 0))
         uncapped, base = (scorer.uncapped(side) for side in sides)
         beside = ", ".join(
@@ -499,7 +501,7 @@ def throughput(members: Sequence[Pairs]) -> dict[str, float] | None:
 
 
 def ideal_gain(members: Sequence[Pairs], stage: str) -> float | None:
-    """Return the median speed-up over samples on a perfect machine; None if a run does not record its costs.
+    """Return the ideal (computed) speed-up of a stage, as the median over samples; None if a run lacks its costs.
 
     For prefill, it is the reference's FLOPs ÷ the run's. For decode, it is the bytes that a step reads (weights and KV
     cache), the reference's ÷ the run's, for one sample (times are taken with batch size 1).
@@ -509,7 +511,7 @@ def ideal_gain(members: Sequence[Pairs], stage: str) -> float | None:
 
 
 def _work(run: Run, records: Sequence[Record], stage: str) -> Floats:
-    """Return what a stage costs for each sample: FLOPs of prefill, or bytes that a decode step reads.
+    """Return what a stage costs for each sample: FLOPs of prefill, or bytes that a decode step reads; shape (samples,).
 
     NaN if unknown.
     """
@@ -547,7 +549,7 @@ def mean_scores(members: Sequence[Pairs]) -> tuple[float | None, float | None]:
 
 
 def _paired(run: Run, base: Run, *, same_clips: bool) -> tuple[list[tuple[Verdict, Verdict]], dict[str, int]]:
-    """Pair the samples that both runs answered.
+    """Pair the verdicts on the samples that both runs answered; count the samples without a partner.
 
     A sample with a score in only one run is not paired, since the means must be over the same samples. With
     `same_clips`, samples with different clips in the two runs are not paired either (controls replace clips on

@@ -135,7 +135,7 @@ def _status(folder: Path) -> RunStatus:
 
 
 def _tried(session: Mapping[str, Any], records: Sequence[Record]) -> int:
-    """Return how many of the records are failed samples of this session (one call of a command)."""
+    """Return the number of records in `records` of samples that failed in the given session (one call of a command)."""
     started = session.get("started")  # a record's session also names the process
     failed = [str(record.session).split() for record in records if not record.answered]
     return sum(session_parts[:1] == [started] for session_parts in failed)

@@ -438,7 +438,7 @@ def _committed(text: str, mention: Mention, before: str, after: str) -> str:
 
 
 def _placed(text: str, mention: Mention, before: str, after: str, listing: int) -> str:
-    """Return the kind "listed", "aside", "standing" or "passing" of a mention, from its position in the reply."""
+    """Return the kind of a mention (listed, aside, standing or passing, as text), judged by its place in the reply."""
     marked = mention.by_letter and bool(
         mention.with_text or re.match(r"\s*[.):]+\s*\w", text[mention.start + 1 :][:20])
     )

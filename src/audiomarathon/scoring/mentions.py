@@ -38,9 +38,12 @@ class Mention:
     ----------
     options
         The letters of the options.
-    by_letter, number, with_text
-        Whether the place holds a letter; an option's text that begins with a number; a letter next to the text of its
-        option.
+    by_letter
+        Whether the place holds an option's letter.
+    number
+        Whether it holds an option's text that begins with a number.
+    with_text
+        Whether it holds a letter and, next to it, the text of this letter's option.
     """
 
     start: int

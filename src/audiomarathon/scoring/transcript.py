@@ -33,7 +33,7 @@ class Transcript(Scorer):
     unit: ClassVar[str] = "words"
 
     def judge(self, record: Record) -> dict[str, Any]:
-        """Count the word errors of one transcript."""
+        """Return the verdict of one transcript: its numbers of errors, as the class lists them."""
         from audiomarathon.metrics.normalise import released, units_of
         from audiomarathon.metrics.wer import transcript_errors
 
@@ -50,13 +50,16 @@ class Transcript(Scorer):
         return all(isinstance(count := block.get(name), int) and count >= 0 for block in blocks for name in names)
 
     def sums(self, verdicts: Sequence[Verdict]) -> Sums:
-        """Return the error rate over all words, the mean of the samples' rates, and 1 − error rate (at least 0)."""
+        """Return the error rate over all words, the mean of the samples' rates, and 1 − error rate (at least 0).
+
+        They are sums over samples, which can be resampled.
+        """
         from audiomarathon.metrics.wer import transcript_sums
 
         return transcript_sums([verdict.values for verdict in verdicts], clusters_of(verdicts), self.rate)
 
     def summary(self, verdicts: Sequence[Verdict]) -> dict[str, Any]:
-        """Return the rates of each kind of error, counts of unusual samples, and `mean_of_samples` (as published)."""
+        """Return a dict: rates of each kind of error, counts of unusual samples, `mean_of_samples` (as published)."""
         from audiomarathon.metrics.wer import transcript_details
 
         figures = self._means(verdicts).figures
@@ -99,7 +102,10 @@ class Transcript(Scorer):
         return f"1 − errors per {self.unit[:-1]}, capped at 1 a sample"
 
     def uncapped(self, verdicts: Sequence[Verdict]) -> dict[str, float]:
-        """Return insertions per reference word: if a reply repeats itself, the cap of a sample's errors hides them."""
+        """Return {"insertions per word": value}, over all reference words (or characters); {} if there are none.
+
+        A sample's score is at least 0, so it hides further insertions of a reply that repeats itself.
+        """
         words = sum(verdict.values["words"] for verdict in verdicts)
         inserted = sum(verdict.values["insertions"] for verdict in verdicts)
         return {f"insertions per {self.unit[:-1]}": inserted / words} if words else {}

@@ -80,7 +80,7 @@ class Had(MultipleChoice):
 
 
 def balanced(samples: list[Sample], seed: int) -> list[Sample]:
-    """Choose the same number of samples of every class, at random by `seed`; return them in the given order."""
+    """Choose the same number of samples of every class, at random by `seed`; keep the order of `samples`."""
     classes: dict[str, list[str]] = {}
     for sample in sorted(samples, key=lambda sample: (draw(seed, "balance", sample.id), sample.id)):
         classes.setdefault(sample.stratum, []).append(sample.id)

@@ -58,7 +58,10 @@ class Exact(Scorer):
         return {"parsed": said, "correct": said is not None and low <= said <= high, "near": near}
 
     def sums(self, verdicts: Sequence[Verdict]) -> Sums:
-        """Return the shares of replies that are right (`accuracy`), and right up to the task's tolerance (`near`)."""
+        """Return two figures as sums over samples: `accuracy` and `near`.
+
+        They are the shares of replies that are right, and right up to the task's tolerance.
+        """
         names = {"accuracy": "correct", "near": "near"}
         return means(
             {name: [verdict.values[of] for verdict in verdicts] for name, of in names.items()}, verdicts, shares=True
@@ -90,7 +93,7 @@ class Spans(Scorer):
     modules: ClassVar[tuple[str, ...]] = READING
 
     def judge(self, record: Record) -> dict[str, Any]:
-        """Count spans: `said` in the reply, `there` in the answer, and `found` in both."""
+        """Return the numbers of spans `said` in the reply, `there` in the answer, and `found` in both."""
         said, left = spans_in(visible(record.text)), spans_in(record.reference["answer"])
         hits, there = 0, len(left)
         for word, *ends in said:
