@@ -162,7 +162,7 @@ class Row:
         return name_id(clip.relative_to(self.folder).as_posix())
 
     def extras(self, *names: str) -> dict[str, Any]:
-        """Return some fields as {name: value}, but only those that hold a text, a number, or a short list of these."""
+        """Return the fields `names` that hold a text, a number, or a short list of these, as {name: value}."""
         return {name: self.fields[name] for name in names if _is_plain(self.fields.get(name))}
 
     def _lacks(self, name: str) -> bool:

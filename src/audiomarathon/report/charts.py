@@ -375,9 +375,9 @@ def _line_layers(x: str, y: str, bands: bool, ticks: Sequence[str]) -> list[dict
 
 
 def spread(wanted: Sequence[float], gap: float, room: float) -> list[float]:
-    """Move positions apart to at least `gap`, as little as possible; keep their order.
+    """Return positions that are at least `gap` apart, in the given order and as close as possible to `wanted`.
 
-    If possible, they stay within 0 to `room`.
+    If there is space, they lie between 0 and `room`.
     """
     if not wanted:
         return []

@@ -75,9 +75,10 @@ class Strip:
 
 
 def evidence_strip(losses: Sequence[Floats], seconds: float, strips: Sequence[Strip]) -> tuple[Strip, list[Strip]]:
-    """Make a strip of the moments that a reply depends on (the evidence), and note how much of it each strip keeps.
+    """Find the moments that a reply depends on (the evidence), and how much of it each method keeps.
 
-    Return the new strip, and copies of all strips with this share.
+    Return a new strip (a bar along time in the picture) that shows the evidence, and copies of all strips, each with
+    the share that its method keeps as text.
 
     Parameters
     ----------
@@ -230,7 +231,7 @@ _LEGEND = (
 def _column(
     column: Any, clip: Clip, strips: Sequence[tuple[str, Floats]], tokens_per_second: float, share: float, *, last: bool
 ) -> None:
-    """Draw one clip and, below it, a strip per method.
+    """Draw one clip and, below it, a bar along time for each method that shows what the method kept.
 
     Parameters
     ----------

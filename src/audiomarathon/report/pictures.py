@@ -53,7 +53,7 @@ def plot_runs(paths: Sequence[Path], folder: Path, kind: str = "png") -> list[Pa
 
 
 def _of_wings(data: PageData) -> dict[str, Chart]:
-    """Return the charts that wings (further benchmarks) add to the page, as {section and scope: chart}."""
+    """Return the charts that wings (further benchmarks) add to the page, as {"section-scope": chart}."""
     return {
         "-".join(filter(None, (section.anchor, scope))): charts.side_by_side(scope_charts, title=section.heading)
         for part in asked(lambda wing: wing.sections(data))

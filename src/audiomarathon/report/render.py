@@ -52,7 +52,7 @@ def with_interval(name: str, value: Any, interval: Sequence[float] | None = None
 
 
 def estimated(name: str, estimate: Estimate | None) -> dict[str, Any]:
-    """Return an estimate as the columns NAME, NAME_low and NAME_high; all None if the estimate is None."""
+    """Return {NAME: value, NAME_low: low end, NAME_high: high end} of an estimate; all None if the estimate is None."""
     return with_interval(name, estimate.value, estimate.interval) if estimate else with_interval(name, None)
 
 

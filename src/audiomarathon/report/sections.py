@@ -376,7 +376,7 @@ def _speed_up(row: Mapping[str, Any]) -> float | None:
 
 
 def _hollow(lines: Sequence[Line]) -> list[str]:
-    """Return a list with the note that explains hollow points, if the lines have such points; else []."""
+    """Return the note that explains hollow points (times on a busy machine), as a list; [] if no line has any."""
     return [series.HOLLOW] * any(point.get("busy") for line in lines for point in line.points)
 
 
@@ -461,7 +461,7 @@ def _costs(data: PageData, scope: str) -> tuple[list[Chart], list[str]]:
 
 
 def _durations(data: PageData, scope: str) -> tuple[list[Chart], list[str]]:
-    """Draw score against clip duration, one chart per method and layer, each with base's line; also return notes.
+    """Return (charts, notes) on score against clip duration: one chart per method and layer, each with base's line.
 
     All charts have equal axes.
     """

@@ -255,7 +255,7 @@ def lines_by_reason(left_out: Iterable[LeftOut], every: Collection[str] = ()) ->
 
 
 def _unanswered(name: str, system: System) -> list[LeftOut]:
-    """For each task on which a system has failed or missing samples, return a note with their number."""
+    """Return a note for each task on which a system has failed or missing samples, with the number of these samples."""
     lacking = {key: run.expected - len(run.records) for key, run in system.runs.items()}
     return [
         LeftOut(name, key, f"{count:,} of {system.runs[key].expected:,} samples failed or not run yet")
@@ -340,7 +340,7 @@ def row_of(
     seed: int,
     stages: Collection[str] = STAGES,
 ) -> Comparison:
-    """Make the row that compares the system `name` with the reference.
+    """Make the :class:`Comparison` of the system `name` with the reference, from its samples and the paired test.
 
     Parameters
     ----------

@@ -181,7 +181,7 @@ class Caption(Scorer):
 
 
 def _models() -> tuple[SentenceEncoder | None, Echecker | None]:
-    """Return FENSE's two models, the sentence encoder and the fluency checker; None for one missing on this machine."""
+    """Return FENSE's sentence encoder and fluency checker; None in place of a model that this machine does not have."""
     from audiomarathon.scoring.caption_models import ENCODER, fluency_checker, text_encoder
 
     return text_encoder(ENCODER), fluency_checker()

@@ -67,7 +67,10 @@ class Transcript(Scorer):
         return {**details, "mean_of_samples": figures if figures["score"] is not None else None}
 
     def published(self, verdicts: Sequence[Verdict]) -> Sums | None:
-        """Return the score by the benchmark's released code (1 − mean of the samples' error rates), and this mean."""
+        """Return two figures as sums over samples: the score by the benchmark's released code, and the mean error rate.
+
+        The score is 1 − the mean of the samples' error rates.
+        """
         return self._means(verdicts)
 
     def _means(self, verdicts: Sequence[Verdict]) -> Sums:
@@ -127,6 +130,6 @@ class Characters(Transcript):
 
 
 def _as_published(verdict: Verdict) -> Mapping[str, Any]:
-    """Return a verdict's error counts by the published rule; for a language without such a rule, its usual counts."""
+    """Return a verdict's error counts by the published rule; if its language has none, the usual error counts."""
     published = verdict.values.get("as_published", verdict.values)
     return published if isinstance(published, Mapping) else {}
