@@ -114,12 +114,12 @@ class Captioning(Task):
         return {"references": list(sample.meta["references"])}
 
     def corpus(self, loaded: Loaded) -> Sequence[Sequence[str]]:
-        """Return the reference captions of each clip of the whole split, also of clips that are missing."""
+        """Return the reference captions of every clip of the whole split, even if the clip is missing in the folder."""
         splits = loaded.samples[0].meta["splits"]
         return [list(texts) for split in splits for texts in self.captions(loaded.folder, split)]
 
     def captions(self, folder: Path, split: str) -> list[tuple[str, ...]]:
-        """Return the reference captions of each clip of a split, also if the folder has only a part of the clips."""
+        """Return the reference captions of every clip of a split, even if the folder has only a part of the clips."""
         table = folder / self.splits[split]
         whole = table.with_name(f"corpus_{table.name}")
         return [texts for _, _, texts in self.items(self._table(whole if whole.is_file() else table)) if texts]

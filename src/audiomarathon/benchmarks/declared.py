@@ -170,7 +170,7 @@ class Declared(Task):
         return the_one(self, root, folders, self._rows)
 
     def load(self, folder: Path, filters: Filters = Filters()) -> Loaded:
-        """Read the rows as samples.
+        """Read the rows of the task's files as samples.
 
         If a table contains the audio itself, its clips are written to the cache, which then becomes `Loaded.folder`.
         """

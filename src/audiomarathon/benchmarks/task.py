@@ -359,7 +359,7 @@ class Task(ABC):
 
 
 def _by_group(scorer: Scorer, verdicts: Mapping[str, Sequence[Verdict]], name: str) -> pd.DataFrame:
-    """Return a table of the headline figure of each group of samples, with its interval; it has one row per setting.
+    """Return a table of the headline figure, with its interval, for each group of samples; it has one row per setting.
 
     Samples with the same value of the group field `name` are a group.
     """

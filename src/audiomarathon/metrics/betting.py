@@ -299,7 +299,7 @@ def _without_loss(count: int, margin: float, shares: Floats) -> float:
 
 
 def _first(enough: Callable[[int], bool]) -> int:
-    """Return the smallest whole number, from 1 on, for which `enough` is true, as it must be for all larger ones."""
+    """Return the smallest whole number from 1 on for which `enough` is true; it must be true for all larger ones."""
     high = 1
     while not enough(high) and high < _MOST_CLUSTERS:
         high *= 2

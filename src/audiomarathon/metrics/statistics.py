@@ -450,7 +450,7 @@ def interval_over(tasks: Sequence[Estimate]) -> tuple[float, float] | None:
 
 
 def interval_of_mean(drawn: Floats, clusters: Sequence[int]) -> tuple[float, float] | None:
-    """Return the 95 % interval of a mean of independent figures with separate clusters.
+    """Return the 95 % interval of a mean of independent figures, none of which shares a cluster with another.
 
     A figure's variance over resamples is (C − 1) / C of the true variance for C clusters, and is corrected for that.
     The quantile t has Welch and Satterthwaite's degrees of freedom (B. Welch, Biometrika 34, 1947). For one figure,

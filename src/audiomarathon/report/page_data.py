@@ -168,7 +168,7 @@ class PageData:
 
     @property
     def unfinished(self) -> list[tuple[str, str, int, int]]:
-        """(setting, task, number of answered samples, number of expected samples) of each unfinished run."""
+        """Each unfinished run, as (setting, task, number of answered samples, number of expected samples)."""
         return [
             (self.settings[place].name, task, len(run.records), run.expected)
             for place, system in enumerate(self.systems)
@@ -214,7 +214,7 @@ class PageData:
 
     @cached_property
     def point(self) -> float:
-        """One point, the loss of score that a recommendation may have: a hundredth of the range of scores.
+        """One point of score, the largest loss with which a setting is recommended: a hundredth of the score's range.
 
         The range is that of the task or mean `widest`.
         """
@@ -403,7 +403,7 @@ def _figures(run: Run, summary: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _waits(summary: Mapping[str, Any]) -> list[str]:
-    """Return a note on an endpoint's latencies, for which there is no column; [] for other runs."""
+    """Return a note on an endpoint's latencies, as a list, since the page has no column for them; [] for other runs."""
     timing = summary.get("timing") or {}
     if not (first := timing.get("first_token_latency_s")) or not (total := timing.get("total_latency_s")):
         return []

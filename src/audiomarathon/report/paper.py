@@ -105,7 +105,7 @@ def _footnotes(data: PageData) -> list[str]:
 
 
 def records(data: PageData) -> Table:
-    """Return the records of all samples of all runs, including failed samples, as one flat table."""
+    """Return a flat table with one row per record of every run, including the records of failed samples."""
     return Table.of(
         [
             _flat(run, record, {"checkpoint": setting.system.checkpoint, "setting": setting.name, "task": task})

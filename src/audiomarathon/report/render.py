@@ -44,7 +44,7 @@ _LATEX = {
 
 
 def with_interval(name: str, value: Any, interval: Sequence[float] | None = None) -> dict[str, Any]:
-    """Return a figure as the columns NAME, NAME_low and NAME_high: its value and interval; None if missing or NaN."""
+    """Return a figure as {NAME: value, NAME_low: low end, NAME_high: high end}; None where unknown or NaN."""
     if value is None or math.isnan(value):
         value, interval = None, None
     low, high = interval or (None, None)
@@ -194,7 +194,10 @@ class Table:
 
     @cached_property
     def frame(self) -> pd.DataFrame:
-        """The data as a pandas frame. Rows give columns of dtype object, so that integers stay integers beside gaps."""
+        """The data as a pandas frame, in which None stands for a missing value.
+
+        Rows give columns of dtype object, so that a column with missing values keeps its integers.
+        """
         import pandas as pd
 
         if isinstance(self.data, pd.DataFrame):

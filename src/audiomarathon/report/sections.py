@@ -259,7 +259,10 @@ _CONTROLS = (
 
 
 def _by_reason(data: PageData, remarks: Iterable[tuple[str, str]], scope: str | None = None) -> list[str]:
-    """Join remarks, given as (setting's name, reason), that have the same reason to one line with all names."""
+    """Return one line per reason, with the names of all settings that it applies to.
+
+    `remarks` are pairs (setting's name, reason); `scope` is their task or mean.
+    """
     every = {data.settings[place].name for place in data.charted if not data.systems[place].is_base}
     return [f"{line}." for line in lines_by_reason((LeftOut(name, scope, why) for name, why in remarks), every)]
 

@@ -277,7 +277,7 @@ def comparison(compared: Compared, missing: Sequence[str] = (), notes: Sequence[
 
 
 def in_halves(table: Table) -> list[Table]:
-    """Split the table of a comparison in two that fit a narrow terminal: one of scores, one of speed-ups."""
+    """Split a comparison into two tables that fit a narrow terminal: one of scores, one of speed-ups."""
     speed_ups = [name for name in table.columns if name.endswith("_speedup")]
     scores = replace(table, shown=[name for name in table.columns if name not in speed_ups])
     if not speed_ups:
@@ -444,7 +444,7 @@ def tokens(all_durations: Sequence[Durations]) -> Table:
 
 
 def status(statuses: Sequence[RunStatus]) -> Table:
-    """Make the table of the progress of one checkpoint's runs, one row per run."""
+    """Make the table of one checkpoint's runs with their progress, one row per run."""
     from audiomarathon.engine.progress_view import answered_text
 
     rows = [

@@ -78,7 +78,7 @@ def _differing(run: Run, other: Run, names: Iterable[str]) -> list[str]:
 
 
 def _other_questions(run: Run, other: Run) -> list[str]:
-    """Return the names of the identity fields about the question (prompts, data, …) in which two runs differ.
+    """Return the identity fields about the question (prompts, data, …) in which two runs differ, by name.
 
     The data of a control run (silence, noise) differs on purpose, so it is not compared.
     """
@@ -136,7 +136,7 @@ def apart(run: Run, other: Run) -> str:
 
 
 def is_base(run: Run) -> bool:
-    """Tell whether a run is of base, which means that no method removed anything."""
+    """Tell whether a run is base, the run in which no method removed anything."""
     return run.method == Base().label
 
 
@@ -188,7 +188,10 @@ def _other_kind(run: Run, base: Run) -> str:
 
 
 def _costs(both: Sequence[tuple[Record, Record]]) -> str:
-    """Return a text with the median time to first token, peak memory and cost of a run and of the reference."""
+    """Return a text with the median time to first token, peak memory and cost of a run and of the reference.
+
+    `both` has (reference's record, run's record) of each sample that both answered.
+    """
     records, theirs = ([pair[side] for pair in both] for side in (1, 0))
     told = [f"{_first_token(records)} to the first token, the reference {_first_token(theirs)}"]
     if any(known := [_peak(records), _peak(theirs)]):
@@ -287,7 +290,7 @@ def other_session(run: Run, base: Run) -> str:
 
 
 def timed_sessions(runs: Iterable[Run]) -> set[str]:
-    """Return the sessions in which the runs' times were taken, each as the start time and process of the command."""
+    """Return the sessions (calls of a command) in which the runs' times were taken, each as start time and process."""
     return {str(record.session) for run in runs for record in run.records.values() if record.time}
 
 

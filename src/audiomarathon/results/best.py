@@ -98,9 +98,10 @@ class Ranking:
         return sorted(good, key=lambda candidate: (-candidate.speed, -candidate.score))
 
     def doubts(self, candidate: Ranked, points: float | None = None) -> list[str]:
-        """Return the reasons to doubt, on these samples, that a system is faster than the reference and as good.
+        """Return the reasons why the samples do not show that a system is faster than the reference and as good.
 
-        If margins (allowed losses of score) are tested, each of the ranking's tasks must have the verdict "no worse".
+        [] if nothing is doubtful. If margins (allowed losses of score) are tested, each of the ranking's tasks must
+        have the verdict "no worse".
 
         Parameters
         ----------
@@ -191,7 +192,7 @@ def ranking_of(compared: Compared) -> Ranking:
 
 
 def _common_tasks(sets: Sequence[frozenset[str]]) -> list[str]:
-    """Return the set of tasks with the largest product of its size and the number of systems that have all its tasks.
+    """Return the set of tasks that maximises (number of its tasks) × (number of systems that have all of them).
 
     Parameters
     ----------

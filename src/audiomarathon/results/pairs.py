@@ -240,11 +240,12 @@ class Pairs:
 
     @cached_property
     def clustered(self) -> Clusters:
-        """For each cluster of samples, the sum of the differences in score (run − reference), for the test of a margin.
+        """Differences in score (run − reference), added up over each cluster of samples, for the test of a margin.
 
-        Samples without a score in either run are left out. The largest allowed cluster has the size of the task's
-        largest, if the run recorded it, else of the largest among the recorded samples, answered or not. If the sweep
-        stopped early, clusters are in the random order in which the sweep drew them.
+        A cluster has dependent samples, such as the questions about one clip. Samples without a score in either run are
+        left out. The largest allowed cluster has the size of the task's largest, if the run recorded it, else of the
+        largest among the recorded samples, answered or not. If the sweep stopped early, clusters are in the random
+        order in which the sweep drew them.
         """
         return self._clustered(None)
 
@@ -309,11 +310,11 @@ class Pairs:
         )
 
     def to_settle(self, decision: Decision, seed: int) -> tuple[int, int] | None:
-        """Estimate the number of clusters, and of samples, that would settle the test of a margin.
+        """Return (number of clusters, number of samples) that would probably settle the test of a margin.
 
-        A margin is an allowed loss of score. If the setting loses nothing, samples like these in this number give the
-        verdict "no worse" with a probability of 80 %, at the level of one of the decision's tests. Return (clusters,
-        samples), or None if the number is too large to compute.
+        A margin is an allowed loss of score. If the setting loses nothing, this many samples like these give the
+        verdict "no worse" with a probability of 80 %, at the level of one of the decision's tests. None if the number
+        is too large to compute.
         """
         like = self.clustered
         count = clusters_for_power(like, decision.margin, alpha=decision.alpha / decision.tests, seed=seed)

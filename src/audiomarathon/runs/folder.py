@@ -385,7 +385,7 @@ def read_object(file: Path) -> dict[str, Any]:
 
 
 def read_summary(path: Path) -> dict[str, Any]:
-    """Read a run folder's `summary.json`.
+    """Return the content of a run folder's `summary.json`, after checking the types of its fields.
 
     Raises
     ------
@@ -410,7 +410,7 @@ def _check(file: Path, content: Mapping[str, Any], kinds: Mapping[str, Any]) -> 
 
 
 def read_run(path: Path) -> dict[str, Any]:
-    """Read a run folder's `run.json`.
+    """Return the content of a run folder's `run.json`, after checking it.
 
     Raises
     ------

@@ -63,7 +63,7 @@ class Run:
 
     @classmethod
     def read(cls, folder: Path) -> Run:
-        """Read a run folder.
+        """Read a run from its folder.
 
         Raises
         ------

@@ -26,7 +26,7 @@ CASCADE, IMPORTED = "cascade", "imported"
 def summarise(
     task: Task, facts: Mapping[str, Any], records: Sequence[Record], verdicts: Mapping[str, Verdict]
 ) -> dict[str, Any]:
-    """Return the content of `summary.json`.
+    """Return the content of `summary.json`, as {field: value}, for one run.
 
     Parameters
     ----------

@@ -129,7 +129,7 @@ class Caption(Scorer):
 
     @property
     def own_title(self) -> str:
-        """Name of the mean of :meth:`own_score` over samples."""
+        """Name of the mean of :meth:`own_score` over samples, for tables."""
         return "CIDEr-D ÷ 10"
 
     def shown(self, verdict: Verdict) -> str:

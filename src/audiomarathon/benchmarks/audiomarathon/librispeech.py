@@ -110,9 +110,9 @@ def _files(folder: Folder, suffix: str | tuple[str, ...]) -> list[Path]:
 
 
 def _transcripts(chapter: Folder) -> tuple[dict[str, str], list[BadRow]]:
-    """Read a chapter's transcript files.
+    """Read a chapter's transcript files; return (texts, bad rows).
 
-    Return the texts, as {name of the clip: text}, and the errors in these files as bad rows.
+    The texts are {name of the clip: text}; an error in a file is a bad row.
     """
     texts: dict[str, str] = {}
     bad: list[BadRow] = []

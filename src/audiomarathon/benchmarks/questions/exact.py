@@ -105,7 +105,7 @@ class Spans(Scorer):
         return {"found": hits, "said": len(said), "there": there}
 
     def sums(self, verdicts: Sequence[Verdict]) -> Sums:
-        """Return `f1`, `precision` and `recall` over the spans of all samples together."""
+        """Return `f1`, `precision` and `recall` over the spans of all samples together, as sums over samples."""
         rows = [[float(verdict.values[name]) for name in ("found", "said", "there")] for verdict in verdicts]
         return Sums(("f1", "precision", "recall"), np.array(rows), _f1, clusters_of(verdicts))
 
