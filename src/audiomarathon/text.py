@@ -89,7 +89,7 @@ def score_text(score: float | None, interval: Sequence[float] | None) -> str:
 def flags_of(summary: Mapping[str, Any]) -> list[str]:
     """Return short notes about problems of a run's replies, such as `2 errors`, `3 unparsed`, `1 cut`.
 
-    "Cut" means by the token limit.
+    A cut reply reached the token limit.
 
     Parameters
     ----------

@@ -107,7 +107,7 @@ class Wing:
         return ()
 
     def tables(self, runs: Sequence[Run]) -> Sequence[Table]:  # noqa: ARG002
-        """Return tables about those of the runs that belong to this wing, such as our scores beside published ones."""
+        """Return tables about the runs that belong to this wing, such as our scores beside published ones."""
         return ()
 
     def mini(self, root: Path) -> None:

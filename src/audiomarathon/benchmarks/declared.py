@@ -287,7 +287,7 @@ class Declared(Task):
         return fnmatch(name, self._rows) or name == self._lines
 
     def _unfolded(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        """Add a field `outer.inner` to a row for each such name in the TOML file, if the field `outer` holds an object.
+        """Return a row with a further field for each name `outer.inner` in the TOML file whose `outer` holds an object.
 
         The object may also be JSON text.
         """

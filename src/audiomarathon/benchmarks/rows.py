@@ -537,7 +537,7 @@ def _value_of(written: str) -> Any:
 
 
 def for_each(file: Path, noun: str, items: Iterable[Any], work: Callable[[Any], None]) -> None:
-    """Call `work` on each item of a file; raise the errors of all items together, as one line.
+    """Call `work` on each of the items that come from `file`; raise the errors of all items together, as one line.
 
     `noun` names an item in the message: "row" gives "row 3: …".
 

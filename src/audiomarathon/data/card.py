@@ -22,7 +22,7 @@ EXCERPT_S = 20.0
 
 
 def write_card(tasks: Sequence[tuple[Task, Loaded]], folder: Path, *, jobs: int = 0) -> list[Path]:
-    """Write a card of some tasks' data to a folder: `card.md`, `card.html`, and ten excerpts in `audio/`.
+    """Write a card of the given tasks' data to a folder: `card.md`, `card.html`, and ten excerpts in `audio/`.
 
     Return the paths of the two pages.
 
@@ -116,7 +116,7 @@ def _examples(tasks: Sequence[tuple[Task, Loaded]], folder: Path) -> list[dict[s
 
 
 def _write_excerpt(sample: Sample, target: Path) -> None:
-    """Write a short excerpt of a sample's clip: its start, or the time around the deciding event if that is known."""
+    """Write a short excerpt of a sample's clip: around the event that decides the answer, if known, else the start."""
     rate = probe(sample.clips[0]).sampling_rate
     clip = decode(sample.clips[0], rate)
     onset = sample.meta.get("event_onset")

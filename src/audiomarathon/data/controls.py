@@ -118,7 +118,7 @@ def build_controls(
     seed: int = SEED,
     jobs: int = 0,
 ) -> tuple[Path, dict[str, int]]:
-    """Write one control variant of some tasks as a data root, from which each task loads as usual.
+    """Write one control variant of the given tasks as a data root, from which each task loads as usual.
 
     Parameters
     ----------

@@ -186,7 +186,7 @@ class Decision:
 
     @property
     def verdict(self) -> str:
-        """One of :data:`NO_WORSE`, :data:`WORSE` and :data:`OPEN`."""
+        """ "no worse" or "worse" (than base, by more than the margin), or "not decided"."""
         if self.by_construction or self.holm_no_worse <= self.alpha:
             return NO_WORSE
         return WORSE if self.holm_worse <= self.alpha else OPEN
@@ -223,8 +223,8 @@ def decide(
     margin
         The allowed loss of score.
     worst
-        The same differences, but with each sample that only one side has a score of counted as lost; "no worse" must be
-        true with these.
+        The same differences, but a sample with a score on only one side counts as lost; "no worse" must be true with
+        these.
     """
     worst = worst or clusters
     low, high = worst.bound(alpha, each=each), clusters.bound(alpha, worse=True, each=each)
@@ -315,9 +315,10 @@ def clusters_for_power(
 ) -> int | None:
     """Return how many clusters give "no worse" with probability `power`, if the setting loses nothing.
 
-    The clusters are simulated: drawn from a pilot's with replacement, each with a random sign of its differences, so
-    that the mean difference is 0 and as many clusters differ as in the pilot. One more cluster, with one sample that
-    differs, stands for differences that a small pilot may have missed. The test is applied once, at the end.
+    The clusters are simulated: drawn with replacement from those of `pilot` (a run with fewer clusters), each with a
+    random sign of its differences, so that the mean difference is 0 and as many clusters differ as in the pilot. One
+    more cluster, with one sample that differs, stands for differences that a small pilot may have missed. The test is
+    applied once, at the end.
 
     Returns
     -------

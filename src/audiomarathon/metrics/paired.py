@@ -340,10 +340,10 @@ def judge(tasks: Sequence[Drawn], seed: int = 0) -> PairedResult:
 def _small_p(tasks: Sequence[Drawn], difference: float, rng: np.random.Generator, draws: int) -> float:
     """Return the two-sided p of a difference that few random swaps reach, by importance sampling.
 
-    Each cluster keeps its label with odds that grow with its influence on the mean difference. A draw counts by its
-    probability under fair swaps ÷ its probability here, and so does the observed labelling. So p keeps its level for
-    any number of draws and any odds (M. Harrison, Biometrika 99, 2012, section 2). The odds do not depend on the
-    observed labelling. Swapping all clusters only changes the difference's sign, so one tail is enough.
+    Each cluster keeps its label (is not swapped) with odds that grow with its influence on the mean difference. A draw
+    counts by its probability under fair swaps ÷ its probability here, and so does the observed labelling. So p keeps
+    its level for any number of draws and any odds (M. Harrison, Biometrika 99, 2012, section 2). The odds do not depend
+    on the observed labelling. Swapping all clusters only changes the difference's sign, so one tail is enough.
     """
     shares = [task.pair.influences * task.weight / len(tasks) for task in tasks]
     spread = math.sqrt(sum(float(np.square(share).sum()) for share in shares))

@@ -164,7 +164,7 @@ def _rates(sums: Floats) -> Floats:
 
 
 def _longest_loop(words: Sequence[str]) -> int:
-    """Return the number of repeated words in the longest loop (see `insertion_loop`); 0 if there is no loop."""
+    """Return the number of repeated words in the longest loop (a phrase repeated in a row); 0 if there is no loop."""
     numbers: dict[str, int] = {}
     codes = np.array([numbers.setdefault(word, len(numbers)) for word in words], dtype=np.int64)
     longest = 0

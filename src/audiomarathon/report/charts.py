@@ -262,7 +262,7 @@ def _reach(values: Iterable[float], more: float) -> tuple[float, float]:
 
 
 def reached(lines: Sequence[Line]) -> list[float]:
-    """Return all y values that the lines need, those of points and those of intervals' ends, to compute axis limits."""
+    """Return the y values of all points of the lines, and of the ends of their intervals, to compute axis limits."""
     ends = (point.get(end) for line in lines for point in line.points for end in ("low", "high", "y"))
     return [value for value in ends if value is not None]
 

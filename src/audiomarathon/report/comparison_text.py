@@ -144,9 +144,9 @@ def power_lines(compared: Compared, row: Comparison) -> list[str]:
 
 
 def _undefined(verdict: PairedResult) -> str:
-    """Return a note if a score has no value on these samples, or not in some resamples or swaps.
+    """Return a note if a score has no value on the compared samples, or not in some random resamples or swaps.
 
-    Resamples give intervals, swaps give p. "" if the score always has a value.
+    Resamples give its interval, swaps its p. "" if the score always has a value.
     """
     if verdict.difference is None:
         return "the score has no value on these samples"

@@ -31,7 +31,7 @@ _INKS = {"base": "#7F7F7F", "evidence": "#B34700"}  # colours of the strips that
 
 @dataclass(frozen=True)
 class Clip:
-    """One clip of the picture.
+    """A clip to draw, below which the picture shows what each method kept of it.
 
     Attributes
     ----------
@@ -174,7 +174,9 @@ def event_share(clips: Sequence[Clip], strip: Strip, tokens_per_second: float) -
 
 
 def draw(title: str, clips: Sequence[Clip], strips: Sequence[Strip], tokens_per_second: float, path: Path) -> Path:
-    """Draw the spectrograms of the clips, and a strip per method, to a file; return its path.
+    """Draw the clips' spectrograms to a file and, below them, a strip along time per method; return the file's path.
+
+    A strip shows which audio tokens the method kept.
 
     Parameters
     ----------

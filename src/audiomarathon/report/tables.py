@@ -432,7 +432,10 @@ def durations(all_durations: Sequence[Durations]) -> Table:
 
 
 def tokens(all_durations: Sequence[Durations]) -> Table:
-    """Make the table of audio tokens that clips take, per task: for the median and the longest clip, at each rate."""
+    """Make the table of audio tokens that the median and the longest clip take, one row per task.
+
+    The columns are the rates (tokens per second) of the models.
+    """
     rows, notes = list[dict[str, Any]](), dict[str, None]()
     for task_durations in all_durations:
         row: dict[str, Any] = {"audio tokens": task_durations.task.key}

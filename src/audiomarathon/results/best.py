@@ -123,9 +123,10 @@ class Ranking:
         return [*(why for why, holds in doubts.items() if holds), *self._undecided(candidate)]
 
     def _undecided(self, candidate: Ranked) -> list[str]:
-        """Return, for each task, why the test of its margin (allowed loss of score) does not find a system no worse.
+        """Return the tasks' reasons why a system is not known to be no worse than the reference.
 
-        The list is empty if all tests find it no worse, or if no margins are tested.
+        A reason is that the test of a margin (allowed loss of score) is undecided or lost, or that no margin is set. []
+        if all tests find it no worse, or if no margins are tested.
         """
         rows = {row.scope: row for row in self._compared.rows if row.side == candidate.name and len(row.tasks) == 1}
         if all(row.decision is None for row in self._compared.rows):

@@ -251,7 +251,7 @@ class Pairs:
 
     @cached_property
     def worst(self) -> Clusters:
-        """Like :attr:`clustered`, but a sample that only one run has a score of counts as lost by the run.
+        """Like :attr:`clustered`, but a sample that has a score in only one of the two runs counts as lost by the run.
 
         Otherwise a setting could become "no worse" by failing on the samples that it would lose.
         """
@@ -330,7 +330,7 @@ class Pairs:
 
     @property
     def notes(self) -> list[str]:
-        """Notes for the reader: on the run's score, by scorer and method, and on audio beyond the model's limits."""
+        """Notes for the reader, written by the scorer and the method, and notes on audio beyond the model's limits."""
         facts = self.run.facts
         return [
             *self.task.scorer.notes([verdict for _, verdict in self.pairs]),
@@ -531,7 +531,7 @@ def _work(run: Run, records: Sequence[Record], stage: str) -> Floats:
 
 
 def ideal_of(run: Run, records: Sequence[Record], *, encoder: bool = False) -> float | None:
-    """Return the ideal speed-up by FLOPs, without compression ÷ with this run's method: the median over records.
+    """Return a run's ideal speed-up: FLOPs without compression ÷ FLOPs with its method, as the median over records.
 
     None if the run does not record its costs. With `encoder`, the FLOPs of the audio encoder count too (see
     :func:`ideal_speed_up`).

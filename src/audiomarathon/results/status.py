@@ -80,7 +80,7 @@ class RunStatus:
 
 
 def read_status(paths: Sequence[Path]) -> list[RunStatus]:
-    """Return the progress of each run in some folders, which are run folders or contain them.
+    """Return the progress of each run in `paths`, which are run folders or contain them.
 
     A folder whose command has started but has no run yet is `starting`.
 

@@ -199,5 +199,8 @@ def find_reference(systems: Sequence[System], name: str | None) -> System:
 
 
 def base_of(system: System, systems: Sequence[System]) -> System | None:
-    """Return the system without compression that shares a system's checkpoint, control and marks; None if missing."""
+    """Return base (the system without compression) with the checkpoint, control and marks of the given system.
+
+    Marks are precision, seed and the like. None if there is no such base.
+    """
     return next((base for base in systems if base.is_base and base.conditions == system.conditions), None)

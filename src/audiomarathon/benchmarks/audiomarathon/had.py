@@ -46,7 +46,10 @@ class Had(MultipleChoice):
         return the_one(self, root, folders, "folder with real/ and fake/")
 
     def load(self, folder: Path, filters: Filters = Filters()) -> Loaded:
-        """List the WAV clips under `real/` and `fake/` as samples; report other audio files as bad rows."""
+        """List the WAV clips under `real/` and `fake/` as samples.
+
+        Other audio files become bad rows (rows that give no sample).
+        """
         folder = folder.absolute()
         events = _events(folder)
         files = [

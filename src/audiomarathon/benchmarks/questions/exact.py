@@ -31,7 +31,7 @@ _OBJECT = re.compile(r"\{[^{}]*\}")
 
 
 class Exact(Scorer):
-    """Scores answers by equality, and counts apart the numbers that are off by at most the task's tolerance (`near`).
+    """Scores answers by equality; a second figure, `near`, also accepts numbers within the task's tolerance.
 
     A record's reference has `answer`, the JSON of a number, of [lowest, highest] or of an option's letter, and `within`
     if there is a tolerance. A reply's first number counts, and 2:05 is 125, except for an answer that is a letter.

@@ -48,7 +48,7 @@ class Questions(Choice):
     modules: ClassVar[tuple[str, ...]] = (*Choice.modules, "audiomarathon.benchmarks.questions.choices")
 
     def judge(self, record: Record) -> dict[str, Any]:
-        """Return the chosen option, and whether it is right, twice: by our rules, and by the published rule.
+        """Return the chosen option, whether it is right, and whether the reply is right by the published rule.
 
         The published rule is the one that the benchmark's authors use.
         """
