@@ -178,8 +178,9 @@ def _is_name(text: str, span: Sequence[tuple[str, int, int]], joined: Sequence[s
     """Tell whether an option's words, found in a reply, name the option.
 
     "A metro. Station announcements" does not name the metro station: a punctuation mark that the option does not have
-    stands between the words. A particle such as 是 is a name only if it stands alone, and "no" before a noun is no name.
-    Korean names begin a word. With `capital`, a first word of one or two letters must have a capital, as in the option.
+    stands between the words. A particle such as 是 names an option only if it stands alone, and "no" before a noun
+    names none. Korean names begin a word. With `capital`, a first word of one or two letters must have a capital, as in
+    the option.
     """
     gaps = [text[a[2] : b[1]] for a, b in pairwise(span)]
     if any(set(re.findall(r"[.,;:!?\n]", gap)) - set(joint) for joint, gap in zip(joined, gaps, strict=True)):
