@@ -29,7 +29,7 @@ def is_weak(written: object) -> bool:
 
 
 def by_rule_1(written: Any) -> Any:
-    """Reduce a fingerprint by the newer rule 2 to its hash by the older rule 1; return any other value unchanged."""
+    """Return the hash by the older rule 1 that a fingerprint of rule 2 contains; return any other value unchanged."""
     match = _RULE_2.fullmatch(written) if isinstance(written, str) else None
     return match[1] if match else written
 
@@ -45,9 +45,10 @@ def same(fingerprint: object, other: object) -> bool:
 
 
 def stronger(written: object, among: Iterable[object]) -> object:
-    """Replace a fingerprint by the older rule 1 with the matching fingerprint by the newer rule 2 in `among`.
+    """Return the fingerprint in `among` that was made by rule 2 and matches `written`, made by the older rule 1.
 
-    Return `written` unchanged if it was not made by rule 1, or if not exactly one fingerprint in `among` matches.
+    `written` is a stored fingerprint. It is returned unchanged if it was not made by rule 1, or if not exactly one
+    fingerprint in `among` matches.
     """
     stronger_ones = (
         [other for other in among if not is_weak(other) and same(written, other)] if is_weak(written) else []
@@ -56,7 +57,7 @@ def stronger(written: object, among: Iterable[object]) -> object:
 
 
 def short(written: object) -> str:
-    """Return the first six digits of a fingerprint's hash by its newest rule, for use in names."""
+    """Return the first six digits of a fingerprint's hash (by rule 2 if it has one, else rule 1), for use in names."""
     return str(written).rpartition(":")[2][:6] if _RULE_2.fullmatch(str(written)) else str(written)[:6]
 
 

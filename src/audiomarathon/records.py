@@ -41,7 +41,7 @@ class Corpus:
 class Packed(Mapping[str, float]):
     """A read-only mapping from names to numbers that takes a third of the memory of a dict.
 
-    Mappings with equal names and types of numbers share them.
+    The names, and the type of each number, are stored once for all mappings in which they are equal.
 
     Parameters
     ----------

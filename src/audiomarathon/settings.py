@@ -132,7 +132,10 @@ def schedule_of(text: str) -> Schedule:
 
 
 def as_text(schedule: Schedule) -> str:
-    """Write a schedule as text that :func:`schedule_of` parses back."""
+    """Write a schedule (from which layer on which fraction of the tokens is removed) as text such as `2:0.3,8:0.5`.
+
+    :func:`schedule_of` parses it back.
+    """
     return ",".join(f"{layer}:{float(ratio)!r}" for layer, ratio in schedule)
 
 
@@ -446,9 +449,10 @@ def flag_of(setting: dataclasses.Field[Any]) -> str:
 
 
 def flags_for(values: Mapping[str, Any]) -> list[str]:
-    """Return the command-line flags that set the given values, such as those stored in `run.json`, by field name.
+    """Return command-line flags, as a list of arguments, that set the given values, such as those stored in `run.json`.
 
-    Values of None and defaults are left out, and so is `timing` as `cold`, which has no flag.
+    `values` maps settings' field names to values. Values of None and defaults are left out, and so is `timing` as
+    `cold`, which has no flag.
     """
     flags = list[str]()
     for setting in settings_fields():

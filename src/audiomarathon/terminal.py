@@ -194,9 +194,9 @@ def fitted(table: Table, width: int, least: Sequence[str] = ()) -> Table:
 
 
 def _span(column: Column, line: int) -> tuple[int, int]:
-    """Return a table column's smallest and largest useful width, in characters.
+    """Return (smallest, largest) useful width of a table column, in characters.
 
-    At the smallest, no word is cut, and `line` characters of text fit on a line. At the largest, no text is wrapped.
+    The smallest width cuts no word and holds at least `line` characters of a longer text. The largest wraps no text.
     """
     from rich.console import Console
     from rich.measure import measure_renderables

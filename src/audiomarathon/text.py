@@ -56,7 +56,7 @@ def same_marks(text: str) -> str:
 
 
 def remembered(longest: int) -> Callable[[_F], _F]:
-    """Make a decorator that caches the results of a function of a text.
+    """Make a decorator that caches the results of a function whose argument is a text.
 
     It keeps the results of 8,192 texts of up to `longest` characters, so that all settings of a task share them. Of
     longer texts it keeps only the last four, since thousands would fill the memory.
@@ -89,7 +89,7 @@ def score_text(score: float | None, interval: Sequence[float] | None) -> str:
 def flags_of(summary: Mapping[str, Any]) -> list[str]:
     """Return short notes about problems of a run's replies, such as `2 errors`, `3 unparsed`, `1 cut`.
 
-    "Cut" means by the token limit.
+    A cut reply reached the token limit.
 
     Parameters
     ----------

@@ -42,7 +42,7 @@ class RefusedError(Exception):
 
 
 def beyond(allowed: int, what: str) -> str:
-    """Return the text "more than 20,000 files and folders" for the limit `allowed` and the counted things `what`."""
+    """Return an error text such as "more than 20,000 files", from the limit `allowed` and the plural noun `what`."""
     return f"more than {allowed:,} {what}"
 
 

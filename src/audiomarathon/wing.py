@@ -103,11 +103,11 @@ class Wing:
         return {}
 
     def sections(self, data: PageData) -> Sequence[Section]:  # noqa: ARG002
-        """Return this wing's sections of the report page about some runs; empty ones are left out."""
+        """Return this wing's sections of the report page about the given runs, without empty sections."""
         return ()
 
     def tables(self, runs: Sequence[Run]) -> Sequence[Table]:  # noqa: ARG002
-        """Return tables about those of the runs that belong to this wing, such as our scores beside published ones."""
+        """Return tables about the runs that belong to this wing, such as our scores beside published ones."""
         return ()
 
     def mini(self, root: Path) -> None:
@@ -117,7 +117,7 @@ class Wing:
         """
 
     def pictures(self, runs: Sequence[Run], folder: Path) -> None:
-        """Draw this wing's pictures of some runs, and write them to a folder."""
+        """Draw this wing's pictures of the given runs, and write them to `folder`."""
 
 
 @cache
@@ -150,7 +150,7 @@ def asked(hook: Callable[[Wing], T]) -> list[T]:
 
 
 def joined(what: str, known: Mapping[str, Any], hook: Callable[[Wing], Mapping[str, T]]) -> dict[str, T]:
-    """Call a hook on all wings and merge the mappings that they return.
+    """Call a hook on all wings, and merge the dicts that the wings return into one.
 
     A name that is taken is left out, with a warning.
 

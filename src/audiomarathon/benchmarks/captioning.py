@@ -55,11 +55,11 @@ class Captioning(Task):
 
     @abstractmethod
     def items(self, rows: Sequence[Mapping[str, str]]) -> list[Item]:
-        """Turn a table's rows into items: a clip's id, the possible names of its file, and its reference captions."""
+        """Turn a table's rows into items, (clip's id, possible names of its file, its reference captions)."""
 
     @abstractmethod
     def rows(self, item: Item) -> list[dict[str, str]]:
-        """Turn an item back into rows of a table: the inverse of :meth:`items`."""
+        """Turn an item (id, file names, reference captions of a clip) back into rows; the inverse of :meth:`items`."""
 
     def find(self, root: Path) -> Path:
         """Return the folder nearest to the root that has the table of any split."""
@@ -93,7 +93,10 @@ class Captioning(Task):
         return Loaded(folder, tuple(sorted(samples.values(), key=lambda sample: natural(sample.id))), tuple(bad))
 
     def tables(self, folder: Path, split: str) -> dict[str, list[Item]]:
-        """Return the items of each split, in the table's order; the split `all` means every table in the folder."""
+        """Return {split: items in its table's order}; an item is (id, file names, reference captions) of a clip.
+
+        The split `all` means every table in the folder.
+        """
         there = [part for part in [*self.splits][::-1] if (folder / self.splits[part]).is_file()]
         parts = there if split == ALL else [split]
         if not {*parts} <= {*there}:
@@ -111,18 +114,18 @@ class Captioning(Task):
         return {"references": list(sample.meta["references"])}
 
     def corpus(self, loaded: Loaded) -> Sequence[Sequence[str]]:
-        """Return the reference captions of each clip of the whole split, also of clips that are missing."""
+        """Return the reference captions of every clip of the whole split, even if the clip is missing in the folder."""
         splits = loaded.samples[0].meta["splits"]
         return [list(texts) for split in splits for texts in self.captions(loaded.folder, split)]
 
     def captions(self, folder: Path, split: str) -> list[tuple[str, ...]]:
-        """Return the reference captions of each clip of a split, also if the folder has only a part of the clips."""
+        """Return the reference captions of every clip of a split, even if the folder has only a part of the clips."""
         table = folder / self.splits[split]
         whole = table.with_name(f"corpus_{table.name}")
         return [texts for _, _, texts in self.items(self._table(whole if whole.is_file() else table)) if texts]
 
     def write_rows(self, part: Part, target: Path) -> None:
-        """Write some samples as tables, one per split.
+        """Write the given samples (`part.kept`) as tables, one per split.
 
         If a table lacks clips of its split, also write the whole split's captions, as `corpus_<table>`.
         """
@@ -187,7 +190,7 @@ def _keys(name: str) -> tuple[str, ...]:
 
 
 def _clips(folder: Path, parts: Sequence[str]) -> dict[str, Path]:
-    """Find the audio files in some subfolders of `folder`; return them as {key of the name (:func:`_keys`): file}."""
+    """Find audio files in the subfolders `parts` of `folder`; return {key of the name (:func:`_keys`): file}."""
     clips: dict[str, Path] = {}
     for part in parts:
         place = folder / part

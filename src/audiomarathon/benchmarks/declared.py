@@ -170,7 +170,7 @@ class Declared(Task):
         return the_one(self, root, folders, self._rows)
 
     def load(self, folder: Path, filters: Filters = Filters()) -> Loaded:
-        """Read the rows as samples.
+        """Read the rows of the task's files as samples.
 
         If a table contains the audio itself, its clips are written to the cache, which then becomes `Loaded.folder`.
         """
@@ -254,7 +254,10 @@ class Declared(Task):
         return super(Declared, replace(self, group_fields=tuple(groups))).frames(verdicts)
 
     def write_rows(self, part: Part, target: Path) -> None:
-        """Write the rows of some samples as JSON lines, whatever the source's format, with the paths of their clips."""
+        """Write the rows of the given samples (`part.kept`) to the folder `target`, with the paths of their clips.
+
+        They are written as JSON lines, whatever the format of the source.
+        """
         rows, names = [], self.toml["clips"]
         for sample in part.kept:
             clips = part.clips(sample)
@@ -284,7 +287,7 @@ class Declared(Task):
         return fnmatch(name, self._rows) or name == self._lines
 
     def _unfolded(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        """Add a field `outer.inner` to a row for each such name in the TOML file, if the field `outer` holds an object.
+        """Return a row with a further field for each name `outer.inner` in the TOML file whose `outer` holds an object.
 
         The object may also be JSON text.
         """
@@ -470,7 +473,7 @@ def _kept(value: Any, embedded: set[str]) -> Any:
     """Return the path (or paths) of clips that a field's value states.
 
     If the value is audio instead of a path, write it to a file in the cache, named after the hash of its content.
-    Return this file's name, and add it to `embedded`.
+    Return this file's name, and add it to the set `embedded`.
     """
     if isinstance(value, list):
         return [_kept(member, embedded) for member in value]

@@ -71,7 +71,7 @@ def clip_hash(sample: Sample) -> str:
 def lengths_of(samples: Iterable[Sample]) -> dict[Path, float]:
     """Return the length of each clip by its header, as {clip: seconds}. Clips that cannot be read are left out.
 
-    The same pass takes the clip's hashes, which a run needs next.
+    The clips' hashes, which a run needs next, are computed and cached while the files are open.
     """
     return {clip: seconds for clip, seconds in _each(samples, _length_once).items() if seconds is not None}
 
@@ -106,7 +106,7 @@ def _hash_once(clip: Path) -> tuple[str, str]:
 def _length_once(clip: Path) -> float | None:
     """Return a clip's length in seconds; None if it cannot be read. The file is read again only if it changed.
 
-    The same pass takes the clip's hashes.
+    The clip's hashes are computed and cached while the file is open.
     """
     state = state_of(clip)
     if not state or _seconds.get(clip, ((),))[0] != state:

@@ -58,7 +58,7 @@ def walk(root: Path) -> Iterator[Folder]:
 
 
 def nearest(root: Path, matches: Callable[[Folder], bool]) -> list[Path]:
-    """Of the folders under `root` for which `matches` is true, return those nearest to the root.
+    """Return the folders under `root` for which `matches` is true and that are nearest to it.
 
     Several are returned if they are at the same depth.
     """

@@ -179,7 +179,10 @@ class MultipleChoice(Task):
         return same[0]
 
     def write_rows(self, part: Part, target: Path) -> None:
-        """Write the metadata file with the rows of some samples only; keep the other content of the file."""
+        """Write a metadata file with only the rows of the given samples (`part.kept`) to the folder `target`.
+
+        What the original file holds besides rows is copied unchanged.
+        """
         if not self.metadata_file:
             return super().write_rows(part, target)
         file, kept = part.loaded.folder / self.metadata_file, {sample.id: sample for sample in part.kept}

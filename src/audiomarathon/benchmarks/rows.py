@@ -113,7 +113,7 @@ class Row:
         return tuple(replace(self, fields=dict([value])).clip(value[0]) for value in self._values(names))
 
     def _values(self, names: Sequence[str]) -> list[tuple[str, Any]]:
-        """Return (field's name, value) for some fields. A list in a single field gives a pair for each item."""
+        """Return (name, value) pairs of the fields `names`. A list in a single field gives a pair for each item."""
         values = [self.fields.get(name) for name in names]
         if len(names) == 1 and isinstance(value := values[0], str) and (texts := list_in(value)) is not None:
             values = [texts]
@@ -135,7 +135,7 @@ class Row:
 
         A path that leaves the task's folder is refused. The check uses the written path, not the target of links: the
         hub's cache stores every clip as a link to another folder. A name may begin or end with white space, and is
-        found in both of Unicode's forms of accents, since archives of one system are unpacked on another.
+        found in both of Unicode's forms of accents, since an archive made on macOS may be unpacked on Linux.
         """
         written = self.text(name)
         relative = written.replace("\\", "/")
@@ -162,7 +162,7 @@ class Row:
         return name_id(clip.relative_to(self.folder).as_posix())
 
     def extras(self, *names: str) -> dict[str, Any]:
-        """Return some fields as {name: value}, but only those that hold a text, a number, or a short list of these."""
+        """Return the fields `names` that hold a text, a number, or a short list of these, as {name: value}."""
         return {name: self.fields[name] for name in names if _is_plain(self.fields.get(name))}
 
     def _lacks(self, name: str) -> bool:
@@ -537,7 +537,7 @@ def _value_of(written: str) -> Any:
 
 
 def for_each(file: Path, noun: str, items: Iterable[Any], work: Callable[[Any], None]) -> None:
-    """Call `work` on each item of a file; raise the errors of all items together, as one line.
+    """Call `work` on each of the items that come from `file`; raise the errors of all items together, as one line.
 
     `noun` names an item in the message: "row" gives "row 3: …".
 

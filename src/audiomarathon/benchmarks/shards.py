@@ -60,7 +60,10 @@ def check_shards(files: Iterable[Path]) -> None:
 
 
 def _name(shard: Path, number: int) -> str:
-    """Return the name of the shard with another number in the same set; `*` stands for a hash after the total."""
+    """Return the name of the shard `number` in the set of the given shard.
+
+    `*` stands for a hash after the total, which differs between shards.
+    """
     match = [*_SHARD.finditer(shard.name)][-1]
     start, end = match.span(1)
     rest = shard.name[match.end() :]

@@ -185,7 +185,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Variation:
-    """How one sample is changed in a control variant of its task's data.
+    """How one sample is changed in a control variant (an altered copy of its task's data).
 
     Attributes
     ----------
@@ -299,7 +299,7 @@ class Task(ABC):
         """Return the prompt for a sample as plain text; the model family adds its chat template."""
 
     def write_rows(self, part: Part, target: Path) -> None:  # noqa: ARG002
-        """Write the metadata of some samples into a folder; the caller writes the clips.
+        """Write the metadata of the given samples (`part.kept`) into the folder `target`; the caller writes the clips.
 
         Raises
         ------
@@ -309,9 +309,10 @@ class Task(ABC):
         raise DataError(f"{self.key}: this task cannot be written: its package lacks the method Task.write_rows")
 
     def vary(self, loaded: Loaded, control: str) -> Mapping[str, Variation]:  # noqa: ARG002
-        """Return the change of each sample in the control named `control`, one of `own_controls`, as {id: change}.
+        """Return how a control changes each sample, as {sample's id: change}.
 
-        Samples of one clip need equal changes, because the clip is changed once for all of them.
+        A control is an altered copy of the data; `control` is one of `own_controls`. Samples of one clip need equal
+        changes, because the clip is changed once for all of them.
         """
         raise DataError(f"{self.key}: has no control {control!r}; its own: {', '.join(self.own_controls) or 'none'}")
 
@@ -358,7 +359,7 @@ class Task(ABC):
 
 
 def _by_group(scorer: Scorer, verdicts: Mapping[str, Sequence[Verdict]], name: str) -> pd.DataFrame:
-    """Return a table of the headline figure of each group of samples, with its interval; it has one row per setting.
+    """Return a table of the headline figure, with its interval, for each group of samples; it has one row per setting.
 
     Samples with the same value of the group field `name` are a group.
     """

@@ -67,7 +67,7 @@ class Transcripts(Task):
         return self.asked.find(root)
 
     def load(self, folder: Any, filters: Filters = Filters()) -> Loaded:
-        """Return a sample for each clip of the other task, after its filters."""
+        """Return a sample for each clip of the other task; `filters` choose which samples of that task count."""
         loaded = self.asked.load(folder, filters)
         first = {clip: sample for sample in reversed(loaded.samples) for clip in sample.clips}
         alone = {clip: Sample(_name(loaded, clip), (clip,), INSTRUCTION, "", first[clip].cluster) for clip in first}

@@ -114,7 +114,7 @@ def _open_archive(archive: Path, content: Opener) -> Source:
 
 @contextmanager
 def _reading(archive: Path) -> Iterator[None]:
-    """Inside the block, turn errors of a damaged or hostile archive into a :class:`DataError` that names it.
+    """Inside the block, turn errors of a damaged or hostile archive into a :class:`DataError` that names the archive.
 
     Other errors, such as a full disk, pass.
     """

@@ -22,7 +22,7 @@ MAX_PATH = 1_000
 
 @dataclass(frozen=True)
 class Entry:
-    """A file of a source: its path, its size in bytes, and its hash if known.
+    """A file that a source of data (folder, archive or repository) lists: its path, size in bytes, and hash if known.
 
     Attributes
     ----------

@@ -22,7 +22,7 @@ EXCERPT_S = 20.0
 
 
 def write_card(tasks: Sequence[tuple[Task, Loaded]], folder: Path, *, jobs: int = 0) -> list[Path]:
-    """Write a card of some tasks' data to a folder: `card.md`, `card.html`, and ten excerpts in `audio/`.
+    """Write a card of the given tasks' data to a folder: `card.md`, `card.html`, and ten excerpts in `audio/`.
 
     Return the paths of the two pages.
 
@@ -68,7 +68,7 @@ def write_card(tasks: Sequence[tuple[Task, Loaded]], folder: Path, *, jobs: int 
 
 
 def _row(task: Task, loaded: Loaded, jobs: int) -> dict[str, Any]:
-    """Return a task's facts for the card: counts, durations, licence, class balance."""
+    """Return the facts of a task for the card, as {name: value}: counts, durations, licence, class balance."""
     task_durations, manifest = durations(task, loaded, jobs=jobs), read_manifest(loaded.folder)
     figures, expected = task_durations.statistics(), manifest.expected(task)
     balance = Counter(sample.stratum for sample in loaded.samples if sample.stratum)
@@ -93,7 +93,10 @@ def markdown(text: object) -> str:
 
 
 def _examples(tasks: Sequence[tuple[Task, Loaded]], folder: Path) -> list[dict[str, Any]]:
-    """Write audio excerpts of ten samples, taken from the tasks in turn; return a description of each for the card."""
+    """Write audio excerpts of ten samples, taken from the tasks in turn, to the card's folder.
+
+    Return a dict of facts for each excerpt: task, id, question, options, answer, path of the audio.
+    """
     heard = [(task, [sample for sample in loaded.samples if sample.clips]) for task, loaded in tasks]
     orders = [(task.key, iter(select(samples, EXAMPLES, SEED))) for task, samples in heard]
     examples: list[dict[str, Any]] = []
@@ -113,7 +116,7 @@ def _examples(tasks: Sequence[tuple[Task, Loaded]], folder: Path) -> list[dict[s
 
 
 def _write_excerpt(sample: Sample, target: Path) -> None:
-    """Write a short excerpt of a sample's clip: its start, or the time around the deciding event if that is known."""
+    """Write a short excerpt of a sample's clip: around the event that decides the answer, if known, else the start."""
     rate = probe(sample.clips[0]).sampling_rate
     clip = decode(sample.clips[0], rate)
     onset = sample.meta.get("event_onset")

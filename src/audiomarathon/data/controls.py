@@ -92,7 +92,7 @@ class _Clip:
     source, start, length
         The audio is `length` seconds of the file `source`, from `start` seconds on, unless it is replaced.
     deciding
-        How much of the part that decides the answer the clip holds ("whole", "cut", "unknown" or "absent").
+        Whether the clip holds the event that decides the answer: "whole", "cut", "absent" or "unknown".
     partner
         The clip whose audio replaces this clip's; None if none does.
     variation
@@ -118,7 +118,7 @@ def build_controls(
     seed: int = SEED,
     jobs: int = 0,
 ) -> tuple[Path, dict[str, int]]:
-    """Write one control variant of some tasks as a data root, from which each task loads as usual.
+    """Write one control variant of the given tasks as a data root, from which each task loads as usual.
 
     Parameters
     ----------
@@ -157,7 +157,7 @@ def build_controls(
 
 
 def _write_task(task: Task, loaded: Loaded, root: Path, variant: _Variant, jobs: int) -> int:
-    """Write a task's clips and metadata into a variant's root; return how many samples are left out."""
+    """Write a task's clips and metadata into a variant's root; return the number of samples that are left out."""
     varied = task.vary(loaded, variant.kind) if variant.kind not in KINDS else {}
     groups = _by_clip(loaded).items()
     plan = [clip_plan for clip, group in groups for clip_plan in _plan(task, loaded, clip, group, variant, varied)]
@@ -244,9 +244,9 @@ def _plan(
 
 
 def _path(loaded: Loaded, clip: Path) -> str:
-    """Return the path of a variant's clip: the original path, with the ending of WAV or FLAC.
+    """Return the path of a variant's clip: the original clip's, with the suffix `.flac` unless it is WAV or FLAC.
 
-    These keep 16-bit audio exact; any other ending becomes FLAC's.
+    Both formats keep 16-bit audio exact.
     """
     path = Path(relative(loaded, clip))
     return (path if path.suffix.lower() in (".wav", ".flac") else path.with_suffix(".flac")).as_posix()
@@ -285,7 +285,7 @@ def _changes(clip_plan: _Clip, sample: Sample) -> Mapping[str, Any]:
 
 
 def _write(clip_plan: _Clip, *, key: str, folder: Path, variant: _Variant) -> dict[str, Any]:
-    """Write one clip of a variant; return its row for `controls.jsonl`."""
+    """Write one clip of a variant; return its line for `controls.jsonl`, as {name: value}."""
     source, kind = clip_plan.source, variant.kind
     if clip_plan.variation and clip_plan.variation.audio is None:
         said = {"clip": None, "source": source.name, "samples": [s.id for s in clip_plan.samples], "kind": kind}

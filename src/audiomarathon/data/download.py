@@ -140,7 +140,10 @@ def _plan(
     task: Task, source: Source, entries: dict[str, Entry], mirror: Path, root: Path,
     limit: int, seed: int, split: str, licence: str,
 ) -> Wanted:  # fmt: skip
-    """Find the files that a task needs: load it from a mirror of the source, where only metadata files have content."""
+    """Find which files a task needs from a source; return them as :class:`Wanted`.
+
+    The task is loaded from `mirror`, a copy of the source in which only metadata files have content.
+    """
     try:
         folder = task.find(mirror).relative_to(mirror.absolute())
     except MissingDataError:

@@ -38,8 +38,9 @@ def probe_clips(loaded: Loaded, what: str, *, deep: bool = False, jobs: int = 0)
     Returns
     -------
     dict
-        For each clip its facts, or the reason why it cannot be read. With `deep`, the length is that of the decoded
-        audio. Clips of floating-point samples are always decoded, since only that shows whether they are scaled.
+        {clip: its length, sampling rate, … as :class:`ClipInfo`, or the reason why it cannot be read}. With `deep`, the
+        length is that of the decoded audio. Clips of floating-point samples are always decoded, since only that shows
+        whether they are scaled.
     """
     infos = {}
     clips = sorted({clip for sample in loaded.samples for clip in sample.clips})  # several questions may share a clip
@@ -84,7 +85,10 @@ class Durations:
     bad_rows: int = 0
 
     def statistics(self) -> dict[str, float | int | None]:
-        """Return the numbers of clips and samples, total hours, and mean, std, min, percentiles and max in seconds."""
+        """Return {name: figure}: numbers of `clips` and `samples`, `total_hours`, and statistics of the durations.
+
+        The latter are `mean`, `std`, `min`, percentiles such as `p50`, and `max`, in seconds; None without clips.
+        """
         names = ["mean", "std", "min", *(f"p{percent}" for percent in PERCENTILES), "max"]
         figures: dict[str, float | int | None] = {"clips": len(self.seconds), "samples": self.samples}
         if not self.seconds:
@@ -95,7 +99,7 @@ class Durations:
         return figures | {"total_hours": round(float(array.sum()) / 3600, 4), **rounded}
 
     def histogram(self) -> dict[str, list[float] | list[int]]:
-        """Return a histogram of the durations: counts, and the bins' edges in seconds; empty if there are no clips."""
+        """Return a histogram of the durations: lists `counts`, and bins' `edges` in seconds; empty without clips."""
         if not self.seconds:
             return {"counts": [], "edges": []}
         counts, edges = np.histogram(self.seconds, HISTOGRAM_BINS)

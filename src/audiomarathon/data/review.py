@@ -111,7 +111,7 @@ def _asked(ask: Callable[[str], str]) -> str:
 
 @contextmanager
 def _playing(sample: Sample, show: Callable[[str], None]) -> Iterator[None]:
-    """Inside the block, play a sample's clips; stop at its end. Problems are shown with the function `show`."""
+    """Inside the block, play a sample's clips; the sound ends with the block. The function `show` prints problems."""
     command = next((command for name, command in PLAYERS.items() if shutil.which(name)), None)
     if command is None:
         show(f"(no player: install one of {', '.join(PLAYERS)}; the clip's path is above)")

@@ -28,7 +28,7 @@ class Certificate:
 
     @property
     def weak(self) -> list[str]:
-        """Kinds of anchors of which the judge got less than the share `WEAK` right."""
+        """Kinds of anchors (artificial test replies) of which the judge got a smaller share right than `WEAK`."""
         return [kind for kind, (right, n) in self.kinds.items() if right < WEAK * n]
 
     @property

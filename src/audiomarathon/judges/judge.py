@@ -55,7 +55,7 @@ class Judge(ABC):
 
     @abstractmethod
     def ask(self, requests: Sequence[Request]) -> Iterator[tuple[Request, Reply]]:
-        """Send requests to the judge; yield each with its answer as soon as it arrives, in any order.
+        """Send requests to the judge; yield (request, answer) as soon as the answer arrives, in any order.
 
         Raises
         ------

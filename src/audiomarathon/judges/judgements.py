@@ -144,7 +144,7 @@ def second_of(protocol: Protocol, text: str, record: Record) -> Request | None:
 
 
 def reading_of(protocol: Protocol, record: Record, said: Mapping[str, str | None]) -> Reading:
-    """Read the values, such as a rating, from a judge's answers about one record, as the protocol defines.
+    """Return the values, such as a rating, that a judge's answers about one record state, as the protocol reads them.
 
     Parameters
     ----------

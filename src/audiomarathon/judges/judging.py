@@ -93,7 +93,7 @@ class Plan:
 
 
 def plan_of(case: Case, bench: Bench, planned: set[str] | None = None) -> Plan:
-    """Count the requests that judging a run would need, without asking the judge or writing anything.
+    """Return how many requests judging a run would take, without asking the judge or writing anything.
 
     Parameters
     ----------

@@ -171,7 +171,7 @@ def asked_again(protocol: Protocol, text: str, record: Record, request: str) -> 
 
 
 def completed(first: Mapping[str, Any] | None, second: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Merge the values of a judge's two answers: those of the first, and where one is None, that of the second.
+    """Merge the values read from a judge's two answers: where a value of the first is None, the second's counts.
 
     None if neither answer could be read.
     """

@@ -65,7 +65,7 @@ class Clusters:
     def of(
         cls, differences: Sequence[float], clusters: Sequence[str], largest: int = 0, order: Sequence[str] = ()
     ) -> Clusters:
-        """Add up the samples' differences (setting − base) per cluster.
+        """Make clusters from single samples: per cluster, add up the differences (setting − base) and count samples.
 
         Parameters
         ----------
@@ -186,7 +186,7 @@ class Decision:
 
     @property
     def verdict(self) -> str:
-        """One of :data:`NO_WORSE`, :data:`WORSE` and :data:`OPEN`."""
+        """ "no worse" or "worse" (than base, by more than the margin), or "not decided"."""
         if self.by_construction or self.holm_no_worse <= self.alpha:
             return NO_WORSE
         return WORSE if self.holm_worse <= self.alpha else OPEN
@@ -214,7 +214,7 @@ def decide(
     beside: str = "",
     by_construction: bool = False,
 ) -> Decision:
-    """Test whether a setting is no worse than base by more than a margin, and whether it is worse by more.
+    """Return the result of two tests: does a setting lose at most `margin` of score against base, or does it lose more?
 
     Parameters
     ----------
@@ -223,8 +223,8 @@ def decide(
     margin
         The allowed loss of score.
     worst
-        The same differences, but with each sample that only one side has a score of counted as lost; "no worse" must be
-        true with these.
+        The same differences, but a sample with a score on only one side counts as lost; "no worse" must be true with
+        these.
     """
     worst = worst or clusters
     low, high = worst.bound(alpha, each=each), clusters.bound(alpha, worse=True, each=each)
@@ -270,11 +270,11 @@ def corrected(decisions: Sequence[Decision], clusters: Sequence[Clusters]) -> li
 
 
 def fewest_of_any_test(margin: float, alpha: float = ALPHA) -> int:
-    """Return the number of clusters below which no valid test of this kind can say "no worse".
+    """Return the fewest clusters with which a valid test at level α can say "no worse" for a margin m.
 
-    It is ln(1/α) ÷ −ln(1 − m) for the margin m. If each cluster is lost with probability m, none of C clusters is lost
-    with probability (1 − m)^C. A test that says "no worse" after C clusters without a loss is wrong that often, which
-    must be at most α.
+    A margin is an allowed loss of score. The number is ln(1/α) ÷ −ln(1 − m). If each cluster is lost with probability
+    m, none of C clusters is lost with probability (1 − m)^C. A test that says "no worse" after C clusters without a
+    loss is wrong that often, which must be at most α.
     """
     return math.ceil(math.log(1 / alpha) / -math.log1p(-margin) - 1e-9)
 
@@ -299,7 +299,7 @@ def _without_loss(count: int, margin: float, shares: Floats) -> float:
 
 
 def _first(enough: Callable[[int], bool]) -> int:
-    """Return the smallest whole number, from 1 on, for which `enough` is true, as it must be for all larger ones."""
+    """Return the smallest whole number from 1 on for which `enough` is true; it must be true for all larger ones."""
     high = 1
     while not enough(high) and high < _MOST_CLUSTERS:
         high *= 2
@@ -315,9 +315,10 @@ def clusters_for_power(
 ) -> int | None:
     """Return how many clusters give "no worse" with probability `power`, if the setting loses nothing.
 
-    The clusters are simulated: drawn from a pilot's with replacement, each with a random sign of its differences, so
-    that the mean difference is 0 and as many clusters differ as in the pilot. One more cluster, with one sample that
-    differs, stands for differences that a small pilot may have missed. The test is applied once, at the end.
+    The clusters are simulated: drawn with replacement from those of `pilot` (a run with fewer clusters), each with a
+    random sign of its differences, so that the mean difference is 0 and as many clusters differ as in the pilot. One
+    more cluster, with one sample that differs, stands for differences that a small pilot may have missed. The test is
+    applied once, at the end.
 
     Returns
     -------

@@ -30,13 +30,12 @@ PIECE_CHARACTERS = 2_000
 
 
 def units_of(text: str, language: str) -> str:
-    """Return a text's normalised words, or its characters if the language is written without spaces.
+    """Return a text's normalised words, or its characters for a language written without spaces, parted by spaces.
 
-    These units are separated by spaces. Languages without spaces are :data:`audiomarathon.languages.BY_CHARACTERS`.
-    English uses :func:`normalise`. For any other language, remove text in brackets, punctuation and symbols, and
-    convert the rest to lower case. This is Whisper's basic normaliser, except that marks (Unicode's category M) are
-    kept: they are vowels in Thai and Hindi, and tell schon from schön. Characters are Unicode code points after
-    composition (NFKC), without white space.
+    Languages without spaces are :data:`audiomarathon.languages.BY_CHARACTERS`. English uses :func:`normalise`. For any
+    other language, remove text in brackets, punctuation and symbols, and convert the rest to lower case. This is
+    Whisper's basic normaliser, except that marks (Unicode's category M) are kept: they are vowels in Thai and Hindi,
+    and tell schon from schön. Characters are Unicode code points after composition (NFKC), without white space.
 
     Parameters
     ----------

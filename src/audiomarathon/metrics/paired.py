@@ -197,8 +197,9 @@ class Pair:
     def tilted(self, rng: np.random.Generator, tilts: Floats, draws: int = DRAWS) -> tuple[Floats, Floats]:
         """Draw random swaps that favour large differences (importance sampling).
 
-        The odds of a cluster to stay as observed are exp(2 · its tilt). Return two arrays, shape (draws,): the tested
-        difference after each draw; and the sum of all clusters' tilts, negative for swapped clusters.
+        `tilts` has a number for each cluster: the odds that it is not swapped are exp(2 · its tilt). Return two arrays,
+        shape (draws,): the tested difference after each draw; and the sum of all clusters' tilts, each negative if the
+        cluster was swapped.
         """
         acting = np.flatnonzero(self._moved.any(axis=1))
         acting_tilts, odds = tilts[acting], special.expit(-2 * tilts[acting])
@@ -339,10 +340,10 @@ def judge(tasks: Sequence[Drawn], seed: int = 0) -> PairedResult:
 def _small_p(tasks: Sequence[Drawn], difference: float, rng: np.random.Generator, draws: int) -> float:
     """Return the two-sided p of a difference that few random swaps reach, by importance sampling.
 
-    Each cluster keeps its label with odds that grow with its influence on the mean difference. A draw counts by its
-    probability under fair swaps ÷ its probability here, and so does the observed labelling. So p keeps its level for
-    any number of draws and any odds (M. Harrison, Biometrika 99, 2012, section 2). The odds do not depend on the
-    observed labelling. Swapping all clusters only changes the difference's sign, so one tail is enough.
+    Each cluster keeps its label (is not swapped) with odds that grow with its influence on the mean difference. A draw
+    counts by its probability under fair swaps ÷ its probability here, and so does the observed labelling. So p keeps
+    its level for any number of draws and any odds (M. Harrison, Biometrika 99, 2012, section 2). The odds do not depend
+    on the observed labelling. Swapping all clusters only changes the difference's sign, so one tail is enough.
     """
     shares = [task.pair.influences * task.weight / len(tasks) for task in tasks]
     spread = math.sqrt(sum(float(np.square(share).sum()) for share in shares))
@@ -438,10 +439,10 @@ def _drawn(state: str, rows: int, count: int) -> _Drawn:
 
 @lru_cache(maxsize=32)
 def _sums_of_counts(drawn: _Drawn, counts: bytes) -> Floats:
-    """Return the sums over each resample, shape (draws, columns), of each cluster's counts, which are below 256.
+    """Add up whole numbers below 256 over the clusters of each resample; return the sums, shape (draws, columns).
 
-    `counts` are the counts as bytes, cluster by cluster. Results are cached for all settings that have the same
-    reference.
+    `counts` are the clusters' numbers as bytes, cluster by cluster. Results are cached for all settings that have the
+    same reference.
     """
     count = drawn.weights.shape[1]
     return drawn_sums(drawn.weights, np.frombuffer(counts, np.uint8).reshape(count, -1).astype(np.float64))

@@ -268,9 +268,10 @@ class Resampler:
         return _estimate(value, ordered[middles].mean(axis=1), len(names))
 
     def _weights(self, count: int) -> Iterable[npt.NDArray[Any]]:
-        """Return how often each resample contains each of `count` clusters, in blocks of some resamples.
+        """Yield blocks of resamples: how often each resample contains each cluster, shape (block size, `count`).
 
-        A block has the shape (some resamples, count).
+        `count` is the number of clusters. The block size is chosen to fit into memory; all blocks together have every
+        resample.
         """
         draw = _kept if count * self.resamples <= _WEIGHTS_KEPT else _drawn
         return draw(self.seed, count, self.resamples)
@@ -280,8 +281,8 @@ def _middles(weights: npt.NDArray[np.uint8], places: npt.NDArray[np.intp], reach
     """Find the median of each resample: return the indices of its two middle samples, shape (resamples, 2).
 
     For an odd number of samples, both are equal. First count the samples in stretches of √n, then search only the
-    stretch that holds a middle. Count only stretches within `reach` of the middle of all samples; if a middle lies
-    outside, repeat with all stretches.
+    stretch that holds a middle. Count only the stretches at most `reach` stretches from the middle of all samples; if a
+    resample's middle lies outside, repeat with all stretches.
 
     Parameters
     ----------
@@ -325,9 +326,10 @@ def _drawn(seed: tuple[int, ...], count: int, resamples: int) -> Iterator[npt.ND
 
 @lru_cache(maxsize=8)
 def _kept(seed: tuple[int, ...], count: int, resamples: int) -> tuple[npt.NDArray[np.uint8], ...]:
-    """Return how often each resample contains each of `count` clusters, as arrays of shape (some resamples, count).
+    """Return all blocks of resamples: how often each resample contains each cluster, shape (block size, `count`).
 
-    Results are cached, because all settings of a task have the same number of clusters.
+    `count` is the number of clusters. Results are cached, because all settings of a task have the same number of
+    clusters.
     """
     return tuple(_drawn(seed, count, resamples))
 
@@ -354,7 +356,11 @@ def _on_log_scale(rate: Estimate) -> tuple[float, float]:
 
 
 def _at_end(estimate: Estimate, ends: Sequence[float]) -> Estimate:
-    """Return the estimate; if the figure equals one of `ends` (such as 0) in every resample, with Wilson's interval."""
+    """Return the estimate, with Wilson's interval if the figure is the same in all resamples and equals one of `ends`.
+
+    Such an end is the value when all is right or all is wrong. Without `ends`, or with few clusters, a figure that is
+    the same in all resamples gets no interval.
+    """
     value = estimate.value
     if not estimate.fixed or (ends and value not in ends):
         return estimate
@@ -389,7 +395,7 @@ def mean_of(values: Sequence[float | None]) -> float | None:
 
 
 def means_of(rows: Sequence[Sequence[float] | None]) -> list[float] | None:
-    """Return the mean of each column of the rows; None if there are no rows, one is None, or they differ in length."""
+    """Return the mean of each column of the rows; None if there are no rows, a row is None, or their lengths differ."""
     present = [row for row in rows if row is not None]
     alike = len(present) == len(rows) and len({*map(len, present)}) == 1
     return np.mean(present, axis=0).tolist() if alike else None
@@ -444,7 +450,7 @@ def interval_over(tasks: Sequence[Estimate]) -> tuple[float, float] | None:
 
 
 def interval_of_mean(drawn: Floats, clusters: Sequence[int]) -> tuple[float, float] | None:
-    """Return the 95 % interval of a mean of independent figures with separate clusters.
+    """Return the 95 % interval of a mean of independent figures, none of which shares a cluster with another.
 
     A figure's variance over resamples is (C − 1) / C of the true variance for C clusters, and is corrected for that.
     The quantile t has Welch and Satterthwaite's degrees of freedom (B. Welch, Biometrika 34, 1947). For one figure,

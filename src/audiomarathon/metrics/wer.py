@@ -46,7 +46,7 @@ class TranscriptErrors:
 
 
 def transcript_errors(reference: str, hypothesis: str, read: Callable[[str], str] | None = None) -> TranscriptErrors:
-    """Normalise a reference and a transcript (hypothesis), align them and count errors.
+    """Return the numbers of errors of a transcript (`hypothesis`), after normalising and aligning both texts.
 
     With an empty reference, every word of the hypothesis is an insertion; see `empty_references` in
     :func:`transcript_details`.
@@ -123,9 +123,9 @@ def transcript_sums(errors: Sequence[Counts], clusters: Sequence[str] = (), rate
 
 
 def mean_of_samples_sums(errors: Sequence[Counts], clusters: Sequence[str] = (), rate: str = "wer") -> Sums:
-    """Return the score by the benchmark's released code as sums over samples.
+    """Return the score by the benchmark's released code, and the mean error rate, as sums over samples.
 
-    The score is 1 − the mean of the samples' error rates; the sums also give this mean.
+    The score is 1 − the mean of the samples' error rates. Sums can be resampled.
     """
     sums, mean = transcript_sums(errors, clusters, rate), f"mean_{rate}"
 
@@ -138,7 +138,7 @@ def mean_of_samples_sums(errors: Sequence[Counts], clusters: Sequence[str] = (),
 
 
 def corpus_sums(errors: Sequence[Counts], clusters: Sequence[str] = ()) -> Sums:
-    """Return `score` (1 − WER over all words, at least 0) and `wer`, as sums over samples."""
+    """Return `score` (1 − WER over all words, at least 0) and `wer`, as sums over samples, which can be resampled."""
     sums = transcript_sums(errors, clusters)
     ends = {name: sums.ends[name] for name in ("score", "wer")}
     rate_names = {"score": "wer", "wer": "wer"}
@@ -164,7 +164,7 @@ def _rates(sums: Floats) -> Floats:
 
 
 def _longest_loop(words: Sequence[str]) -> int:
-    """Return the number of repeated words in the longest loop (see `insertion_loop`); 0 if there is no loop."""
+    """Return the number of repeated words in the longest loop (a phrase repeated in a row); 0 if there is no loop."""
     numbers: dict[str, int] = {}
     codes = np.array([numbers.setdefault(word, len(numbers)) for word in words], dtype=np.int64)
     longest = 0

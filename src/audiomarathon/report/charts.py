@@ -83,7 +83,10 @@ class Line:
 
 
 def point(x: float, estimate: Estimate, **more: Any) -> Row:
-    """Make a point of a :class:`Line`: `estimate` is its `y`, with the interval. `more` are further fields."""
+    """Make a point of a :class:`Line` at `x`; `estimate` (a value with its interval) gives `y`, `low` and `high`.
+
+    `more` are further fields of the point, such as `what`.
+    """
     return {"x": x, "y": estimate.value, "low": estimate.low, "high": estimate.high, **more}
 
 
@@ -238,7 +241,7 @@ def line_chart(
 
 
 def _joined(names: Sequence[str]) -> str:
-    """Join the names of equal curves to a label such as `dart = fast_v = base`.
+    """Make one label for equal curves of several names, such as `dart = fast_v = base`.
 
     If that is long, the label has the first name and the number of the others.
     """
@@ -248,7 +251,10 @@ def _joined(names: Sequence[str]) -> str:
 
 
 def _reach(values: Iterable[float], more: float) -> tuple[float, float]:
-    """Return the limits of an axis around all values, with a space of `more` times their span at each end."""
+    """Return the limits of an axis that shows all given values, with free space below and above them.
+
+    Each space is `more` times the distance between the smallest and the largest value.
+    """
     known = list(values)
     low, high = min(known, default=0.0), max(known, default=1.0)
     margin = more * (high - low or abs(high) or 1.0)
@@ -256,7 +262,7 @@ def _reach(values: Iterable[float], more: float) -> tuple[float, float]:
 
 
 def reached(lines: Sequence[Line]) -> list[float]:
-    """Return all y values that the lines need, those of points and those of intervals' ends, to compute axis limits."""
+    """Return the y values of all points of the lines, and of the ends of their intervals, to compute axis limits."""
     ends = (point.get(end) for line in lines for point in line.points for end in ("low", "high", "y"))
     return [value for value in ends if value is not None]
 
@@ -273,7 +279,9 @@ def score_range(lines: Sequence[Line], *more: float) -> tuple[float, float]:
 
 
 def _labels(ends: Sequence[tuple[float, float, str, str]], limits: tuple[float, float], height: int) -> list[Row]:
-    """Place labels at the ends of lines, moved apart if they would overlap; return rows to draw.
+    """Place a label at the end of each line, and move labels apart that would overlap.
+
+    Return a row per label, with its place and the end of its line, for the chart's data.
 
     Parameters
     ----------
@@ -367,9 +375,9 @@ def _line_layers(x: str, y: str, bands: bool, ticks: Sequence[str]) -> list[dict
 
 
 def spread(wanted: Sequence[float], gap: float, room: float) -> list[float]:
-    """Move positions apart to at least `gap`, as little as possible; keep their order.
+    """Return positions that are at least `gap` apart, in the given order and as close as possible to `wanted`.
 
-    If possible, they stay within 0 to `room`.
+    If there is space, they lie between 0 and `room`.
     """
     if not wanted:
         return []

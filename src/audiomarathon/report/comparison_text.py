@@ -65,7 +65,7 @@ def notes(compared: Compared, missing: Mapping[str, str]) -> list[str]:
 
 
 def at_margins(rows: Sequence[Comparison]) -> list[str]:
-    """Return lines on the tests of margins (allowed losses of score): the number of each verdict, the risk of error.
+    """Return lines on the tests of margins (allowed losses of score): number of each verdict, and risk of error.
 
     [] if no margin was tested.
     """
@@ -86,9 +86,9 @@ def at_margins(rows: Sequence[Comparison]) -> list[str]:
 
 
 def _conclusion(rows: Sequence[Comparison]) -> list[str]:
-    """Return a line that names the significant differences. If there are none, it says how wide the intervals are.
+    """Return a line that names the settings whose score differs significantly from the reference's.
 
-    [] if nothing was tested.
+    If there are none, it says how wide the intervals are. [] if nothing was tested.
     """
     tested = [row for row in rows if row.p_adjusted is not None and row.alike != AS_BASE]
     clear = [f"{row.side} in {row.scope} ({row.verdict.difference or 0:+.3f})" for row in tested if is_clear(row)]
@@ -123,8 +123,8 @@ def _remarks(pairs: Pairs) -> list[str]:
 def power_lines(compared: Compared, row: Comparison) -> list[str]:
     """Return a line that estimates how much data would show that a setting loses no more than the margin.
 
-    A margin is an allowed loss of score. The estimate is a number of clusters like the row's. [] if no margin was
-    tested, or if the replies must equal base's.
+    A margin is an allowed loss of score. The estimate is a number of clusters (dependent samples, such as the questions
+    about one clip) like those of the comparison `row`. [] if no margin was tested, or if the replies must equal base's.
     """
     decision, pairs = row.decision, compared.shared[row.side][row.scope]
     if decision is None or decision.by_construction:
@@ -144,9 +144,9 @@ def power_lines(compared: Compared, row: Comparison) -> list[str]:
 
 
 def _undefined(verdict: PairedResult) -> str:
-    """Return a note if a score has no value on these samples, or not in some resamples or swaps.
+    """Return a note if a score has no value on the compared samples, or not in some random resamples or swaps.
 
-    Resamples give intervals, swaps give p. "" if the score always has a value.
+    Resamples give its interval, swaps its p. "" if the score always has a value.
     """
     if verdict.difference is None:
         return "the score has no value on these samples"

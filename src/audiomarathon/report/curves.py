@@ -179,7 +179,7 @@ def _panel(task: str, suffix: str, runs: Sequence[Run]) -> Panel:
 
 
 def _beside_base(settings: Sequence[Setting]) -> tuple[Setting, ...]:
-    """Replace each setting's LLM prefill time by base's median time ÷ the setting's speed-up.
+    """Return copies of the settings whose LLM prefill time is base's median time ÷ the setting's speed-up.
 
     So the drawn times agree with the speed-ups, which are paired by sample; `series.PAIRED` is the note that says so.
     """
@@ -202,7 +202,7 @@ def _heading(run: Run) -> str:
 
 
 def _setting(run: Run, under: str, line: str, base: Run | None, sessions: Collection[str]) -> Setting:
-    """Compute the figures of one run, to draw it in a picture.
+    """Compute the figures of one run; return the :class:`Setting` to draw in a picture.
 
     Parameters
     ----------
@@ -241,7 +241,7 @@ def _setting(run: Run, under: str, line: str, base: Run | None, sessions: Collec
 
 
 def mean_panel(panels: Sequence[Panel], name: str, weights: Sequence[float] | None = None) -> Panel | None:
-    """Prepare a picture of the means over tasks, of those settings that were run on every task; None if there are none.
+    """Prepare a picture of means over tasks; None if no setting was run on every task. Other settings are left out.
 
     Intervals treat tasks as independent (:func:`~audiomarathon.metrics.statistics.mean_over`).
     """

@@ -31,7 +31,7 @@ _INKS = {"base": "#7F7F7F", "evidence": "#B34700"}  # colours of the strips that
 
 @dataclass(frozen=True)
 class Clip:
-    """One clip of the picture.
+    """A clip to draw, below which the picture shows what each method kept of it.
 
     Attributes
     ----------
@@ -75,9 +75,10 @@ class Strip:
 
 
 def evidence_strip(losses: Sequence[Floats], seconds: float, strips: Sequence[Strip]) -> tuple[Strip, list[Strip]]:
-    """Make a strip of the moments that a reply depends on (the evidence), and note how much of it each strip keeps.
+    """Find the moments that a reply depends on (the evidence), and how much of it each method keeps.
 
-    Return the new strip, and copies of all strips with this share.
+    Return a new strip (a bar along time in the picture) that shows the evidence, and copies of all strips, each with
+    the share that its method keeps as text.
 
     Parameters
     ----------
@@ -173,7 +174,9 @@ def event_share(clips: Sequence[Clip], strip: Strip, tokens_per_second: float) -
 
 
 def draw(title: str, clips: Sequence[Clip], strips: Sequence[Strip], tokens_per_second: float, path: Path) -> Path:
-    """Draw the spectrograms of the clips, and a strip per method, to a file; return its path.
+    """Draw the clips' spectrograms to a file and, below them, a strip along time per method; return the file's path.
+
+    A strip shows which audio tokens the method kept.
 
     Parameters
     ----------
@@ -230,7 +233,7 @@ _LEGEND = (
 def _column(
     column: Any, clip: Clip, strips: Sequence[tuple[str, Floats]], tokens_per_second: float, share: float, *, last: bool
 ) -> None:
-    """Draw one clip and, below it, a strip per method.
+    """Draw one clip and, below it, a bar along time for each method that shows what the method kept.
 
     Parameters
     ----------

@@ -163,9 +163,9 @@ class _Held:
 
 
 def _apart(reply: Mapping[str, Any]) -> dict[str, Any]:
-    """Split a reply in two: its setting and `kept`, and its other fields as `said`.
+    """Move a reply's fields except `setting` and `kept` into an inner dict `said`; return the new reply.
 
-    The latter are often equal under several settings.
+    `said` is often equal under several settings, so the page can store it once.
     """
     setting_fields = {name: value for name, value in reply.items() if name in ("setting", "kept")}
     return setting_fields | {"said": {name: value for name, value in reply.items() if name not in setting_fields}}

@@ -168,7 +168,7 @@ class PageData:
 
     @property
     def unfinished(self) -> list[tuple[str, str, int, int]]:
-        """(setting, task, number of answered samples, number of expected samples) of each unfinished run."""
+        """Each unfinished run, as (setting, task, number of answered samples, number of expected samples)."""
         return [
             (self.settings[place].name, task, len(run.records), run.expected)
             for place, system in enumerate(self.systems)
@@ -214,7 +214,7 @@ class PageData:
 
     @cached_property
     def point(self) -> float:
-        """One point, the loss of score that a recommendation may have: a hundredth of the range of scores.
+        """One point of score, the largest loss with which a setting is recommended: a hundredth of the score's range.
 
         The range is that of the task or mean `widest`.
         """
@@ -224,7 +224,7 @@ class PageData:
         return max(ranges, default=1.0) / 100
 
     def members(self, scope: str) -> list[str]:
-        """Return the tasks of a scope: those that a mean is over, or the single task that the scope is."""
+        """Return the tasks of `scope`: the tasks that a mean averages, or only `scope` itself if it is a task."""
         return self.scopes.get(scope, [scope])
 
     @cached_property
@@ -289,7 +289,11 @@ class PageData:
         return rows, why, compared_with
 
     def _beside(self, scope: str, setting: Setting) -> dict[str, Any]:
-        """Return the columns that compare a setting with base on a task or mean; without any, the reason as `why`."""
+        """Return the columns that compare a setting with base on a task or mean, as {name: value}.
+
+        If there is no comparison, the only columns are `why` (the reason) and `alone` (whether the setting has no
+        base).
+        """
         place = setting.place
         rows, why, compared = self.beside_base
         row = rows.get((scope, place))
@@ -320,7 +324,10 @@ class PageData:
         return {**kept, **busy, **whys, "shared": row.samples, "timed": timed, "across": row.across}
 
     def _n(self, scope: str, place: int) -> int:
-        """Return how many samples a system (given by its index) answered, on a task or on all tasks of a mean."""
+        """Return the number of samples that a system answered on a scope: a task, or all tasks of a mean.
+
+        `place` is the index of the system.
+        """
         return sum(self._runs[task, place]["n"] or 0 for task in self.members(scope) if (task, place) in self._runs)
 
     @cached_property
@@ -381,7 +388,7 @@ class PageData:
 
 
 def _figures(run: Run, summary: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a run's columns for the page: score, counts, median times in seconds, sizes in bytes, and notes."""
+    """Return a run's columns for the page, as {name: value}: score, counts, median times, sizes in bytes, and notes."""
     records = list(run.records.values())
     return {
         **{name: summary.get(name) for name in (*_SUMS, *_SIZES)},
@@ -396,7 +403,7 @@ def _figures(run: Run, summary: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _waits(summary: Mapping[str, Any]) -> list[str]:
-    """Return a note on an endpoint's latencies, for which there is no column; [] for other runs."""
+    """Return a note on an endpoint's latencies, as a list, since the page has no column for them; [] for other runs."""
     timing = summary.get("timing") or {}
     if not (first := timing.get("first_token_latency_s")) or not (total := timing.get("total_latency_s")):
         return []
@@ -431,7 +438,11 @@ def by_duration(scored: Iterable[tuple[float, float]]) -> list[tuple[float, int,
 
 
 def _mean(tasks: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Average the columns of several tasks: scores with weights and an interval, times and sizes without weights."""
+    """Return the columns of a mean over tasks, from those of each task, as {name: value}.
+
+    Scores are averaged with weights, and get an interval. Times and sizes are averaged without weights, counts added
+    up.
+    """
     weights = weights_of(list(tasks))
     each = [row["mean_of"] for row in rows if row["mean_of"] is not None]
     interval = mean_over(each, weights).interval if len(each) == len(rows) else None

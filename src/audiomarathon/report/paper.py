@@ -75,9 +75,9 @@ def _write(path: Path, text: str) -> Path:
 
 
 def panel_table(panel: Panel) -> Table:
-    """Return the figures that a picture shows, as a table of its settings.
+    """Return the figures behind a picture as a table, one row per setting.
 
-    The picture is of one checkpoint, on a task or on the mean over tasks.
+    The picture shows one checkpoint, on a task or on the mean over tasks.
     """
     rows = []
     for setting in panel.settings:
@@ -105,7 +105,7 @@ def _footnotes(data: PageData) -> list[str]:
 
 
 def records(data: PageData) -> Table:
-    """Return the records of all samples of all runs, including failed samples, as one flat table."""
+    """Return a flat table with one row per record of every run, including the records of failed samples."""
     return Table.of(
         [
             _flat(run, record, {"checkpoint": setting.system.checkpoint, "setting": setting.name, "task": task})
@@ -137,7 +137,7 @@ def typed(frame: pd.DataFrame, columns: Mapping[str, str] = MappingProxyType({})
 
 
 def _flat(run: Run, record: Record, named: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a sample's record, verdict and seconds as columns.
+    """Return one row of the table of records, as {column: value}: a sample's record, verdict and times in seconds.
 
     A group that is named like a field does not replace it.
     """
@@ -149,7 +149,7 @@ def _flat(run: Run, record: Record, named: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _verdict(run: Run, id_: str) -> dict[str, Any]:
-    """Return the columns of a sample's verdict: `own_score`, and its values that are neither lists nor objects."""
+    """Return `own_score` and the values of a sample's verdict, without lists and objects, as {column: value}."""
     verdict = run.verdicts.get(id_) if run.task else None
     if run.task is None or verdict is None:
         return {}

@@ -53,7 +53,7 @@ def plot_runs(paths: Sequence[Path], folder: Path, kind: str = "png") -> list[Pa
 
 
 def _of_wings(data: PageData) -> dict[str, Chart]:
-    """Return the charts that wings (further benchmarks) add to the page, as {section and scope: chart}."""
+    """Return the charts that wings (further benchmarks) add to the page, as {"section-scope": chart}."""
     return {
         "-".join(filter(None, (section.anchor, scope))): charts.side_by_side(scope_charts, title=section.heading)
         for part in asked(lambda wing: wing.sections(data))
@@ -63,9 +63,9 @@ def _of_wings(data: PageData) -> dict[str, Chart]:
 
 
 def of_panel(panel: Panel, size: tuple[int, int] = (430, 250)) -> Chart | None:
-    """Draw a chart for each measured quantity of a panel, with the ratio on the x axis; None if nothing was measured.
+    """Draw a chart for each measured quantity against the ratio, side by side; None if nothing was measured.
 
-    The charts have `size` pixels each and are side by side.
+    A panel has the settings of one checkpoint on a task, or their means over tasks. Each chart has `size` pixels.
     """
     drawn = [chart for quantity in _QUANTITIES if (chart := _against_ratio(panel, quantity, size)) is not None]
     notes = ["Bands: 95 % intervals over clusters."]
@@ -86,7 +86,10 @@ def _undrawn(*panels: Panel) -> list[str]:
 
 
 def _is_paired(panel: Panel) -> bool:
-    """Tell whether a panel's LLM prefill times are base's median ÷ a setting's speed-up, not medians of the setting."""
+    """Tell whether a picture's LLM prefill times are base's median ÷ a setting's speed-up.
+
+    Otherwise they are each setting's own medians.
+    """
     return any(setting.method != "base" and "speed_up" in setting.figures for setting in panel.settings)
 
 
@@ -135,7 +138,7 @@ def _point(setting: Setting, quantity: str, panel: Panel) -> charts.Row:
 
 
 def _ideal(panel: Panel) -> list[dict[str, float]]:
-    """Return the ideal speed-ups of the first line that has any, as points (ratio, speed-up).
+    """Return the ideal speed-ups (computed from FLOPs) of the first line that has any, as points (ratio, speed-up).
 
     One line is enough, because methods that drop tokens at the same layer have the same ideal speed-up.
     """

@@ -44,7 +44,7 @@ _LATEX = {
 
 
 def with_interval(name: str, value: Any, interval: Sequence[float] | None = None) -> dict[str, Any]:
-    """Return a figure as the columns NAME, NAME_low and NAME_high: its value and interval; None if missing or NaN."""
+    """Return a figure as {NAME: value, NAME_low: low end, NAME_high: high end}; None where unknown or NaN."""
     if value is None or math.isnan(value):
         value, interval = None, None
     low, high = interval or (None, None)
@@ -52,7 +52,7 @@ def with_interval(name: str, value: Any, interval: Sequence[float] | None = None
 
 
 def estimated(name: str, estimate: Estimate | None) -> dict[str, Any]:
-    """Return an estimate as the columns NAME, NAME_low and NAME_high; all None if the estimate is None."""
+    """Return {NAME: value, NAME_low: low end, NAME_high: high end} of an estimate; all None if the estimate is None."""
     return with_interval(name, estimate.value, estimate.interval) if estimate else with_interval(name, None)
 
 
@@ -194,7 +194,10 @@ class Table:
 
     @cached_property
     def frame(self) -> pd.DataFrame:
-        """The data as a pandas frame. Rows give columns of dtype object, so that integers stay integers beside gaps."""
+        """The data as a pandas frame, in which None stands for a missing value.
+
+        Rows give columns of dtype object, so that a column with missing values keeps its integers.
+        """
         import pandas as pd
 
         if isinstance(self.data, pd.DataFrame):
@@ -262,7 +265,7 @@ class Cell:
 
 
 def cells(table: Table) -> list[list[Cell]]:
-    """Return the cells of the columns to show, row by row."""
+    """Return the texts of the table as a list of rows, each with a :class:`Cell` for every column to show."""
     kinds = {name: table.kind(name) for name in table.columns}
     return [[_cell(row, name, kind) for name, kind in kinds.items()] for row in table.rows]
 

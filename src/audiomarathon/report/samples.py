@@ -44,7 +44,7 @@ Key = tuple[str, str, str]
 
 
 def choose(systems: Sequence[System], limit: int) -> tuple[list[Key], int]:
-    """Choose at most `limit` samples to show; return their keys, and the number of all samples.
+    """Choose at most `limit` samples to show; return their keys (task, kind of control, id), and the number of all.
 
     Samples on which settings disagree come first, then failed ones, then wrong and right ones. Within each kind, tasks
     take turns.
@@ -150,7 +150,8 @@ def _shortened(text: str, longest: int = _LONGEST) -> str:
 def _samples(systems: Sequence[System], key: str, control: str, data: Path | None) -> Mapping[str, Sample]:
     """Return the samples of the task `key`, as {id: sample}.
 
-    They are read from `data`, or from the data folder of a run with this control. Empty if the data is missing.
+    They are read from `data`, or from the data folder of one of the runs that heard the kind of audio `control`. Empty
+    if the data is missing.
     """
     system = next(system for system in systems if key in system.runs and system.control == control)
     return samples_in(system.runs[key], data)
@@ -206,9 +207,9 @@ def _reply(setting: int, run: Run, record: Record, longest: int, wide: int) -> d
 
 
 def strip(record: Record, wide: int = STRIP) -> str | None:
-    """Return which audio tokens a method kept over time, as base64 of half a byte for each of `wide` columns.
+    """Return which audio tokens a method kept, as a strip along time of `wide` columns; None if it was not recorded.
 
-    0 means that none of a column's tokens were kept, 15 that all were. None if the record does not say.
+    The text is base64, half a byte per column: 0 if none of the column's tokens were kept, 15 if all were.
     """
     kept = kept_tokens(record)
     if kept is None:

@@ -179,7 +179,7 @@ def _advised(recommendation: Advice, point: float) -> str:
 
 
 def described(data: PageData, scope: str) -> str:
-    """Describe a scope (a task or a mean over tasks) in a sentence, and name the settings that have no score in it."""
+    """Return a sentence about a scope: its tasks, if it is a mean over tasks, and the settings without a score."""
     missing = [data.settings[place].name for place in data.charted if (scope, place) not in data.figures]
     text = f"{scope}: the mean over {', '.join(data.members(scope))}" if scope in data.scopes else scope
     return f"{text}." + f" Not shown, because a score is missing: {', '.join(missing)}." * bool(missing)
@@ -190,7 +190,7 @@ Row = tuple[Setting, dict[str, Any]]
 
 
 def _rows(data: PageData, scope: str) -> list[Row]:
-    """Return the settings to draw for a task or mean, each with its figures."""
+    """Return the settings to draw for a scope (a task or a mean over tasks), as pairs (setting, its figures)."""
     places = [place for place in data.charted if (scope, place) in data.figures]
     return [(data.settings[place], data.figures[scope, place]) for place in places]
 
@@ -259,7 +259,10 @@ _CONTROLS = (
 
 
 def _by_reason(data: PageData, remarks: Iterable[tuple[str, str]], scope: str | None = None) -> list[str]:
-    """Group remarks, given as (name, reason), to one sentence per reason, with all names that it applies to."""
+    """Return one line per reason, with the names of all settings that it applies to.
+
+    `remarks` are pairs (setting's name, reason); `scope` is their task or mean.
+    """
     every = {data.settings[place].name for place in data.charted if not data.systems[place].is_base}
     return [f"{line}." for line in lines_by_reason((LeftOut(name, scope, why) for name, why in remarks), every)]
 
@@ -364,7 +367,7 @@ def _lines(data: PageData, scope: str, x: X, *, timed: bool = True) -> list[Line
 
 
 def _by_line(rows: Iterable[Row]) -> dict[str, list[Row]]:
-    """Group settings with their figures by the name of their line in pictures."""
+    """Group (setting, figures) pairs by the setting's line in pictures, as {name of the line: pairs}."""
     by_line: dict[str, list[Row]] = {}
     for row in rows:
         by_line.setdefault(row[0].line, []).append(row)
@@ -376,7 +379,7 @@ def _speed_up(row: Mapping[str, Any]) -> float | None:
 
 
 def _hollow(lines: Sequence[Line]) -> list[str]:
-    """Return a list with the note that explains hollow points, if the lines have such points; else []."""
+    """Return the note that explains hollow points (times on a busy machine), as a list; [] if no line has any."""
     return [series.HOLLOW] * any(point.get("busy") for line in lines for point in line.points)
 
 
@@ -461,7 +464,7 @@ def _costs(data: PageData, scope: str) -> tuple[list[Chart], list[str]]:
 
 
 def _durations(data: PageData, scope: str) -> tuple[list[Chart], list[str]]:
-    """Draw score against clip duration, one chart per method and layer, each with base's line; also return notes.
+    """Return (charts, notes) on score against clip duration: one chart per method and layer, each with base's line.
 
     All charts have equal axes.
     """

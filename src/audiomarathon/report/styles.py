@@ -38,7 +38,10 @@ def palette(count: int) -> list[str]:
 
 
 def method_and_ratio(identity: Identity) -> tuple[str, float]:
-    """Return (method, ratio) of a setting, given its run's identity. For joined methods: what both remove together."""
+    """Return (method, ratio) of a setting, given the identity of its run.
+
+    The ratio is the fraction of audio tokens removed; for joined methods, the fraction that both remove together.
+    """
     parts = _parts(identity)
     if parts == [identity]:
         return str(identity.get("method", "?")), float(identity.get("ratio") or 0.0)

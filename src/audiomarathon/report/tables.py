@@ -277,7 +277,7 @@ def comparison(compared: Compared, missing: Sequence[str] = (), notes: Sequence[
 
 
 def in_halves(table: Table) -> list[Table]:
-    """Split the table of a comparison in two that fit a narrow terminal: one of scores, one of speed-ups."""
+    """Split a comparison into two tables that fit a narrow terminal: one of scores, one of speed-ups."""
     speed_ups = [name for name in table.columns if name.endswith("_speedup")]
     scores = replace(table, shown=[name for name in table.columns if name not in speed_ups])
     if not speed_ups:
@@ -345,7 +345,7 @@ def _decision(decision: Decision | None) -> dict[str, Any]:
 
 
 def kept(retained: Kept) -> Table:
-    """Make the table of the share that each setting still answers right of samples that need the audio.
+    """Make the table of the samples that need the audio: the share that each setting still answers right.
 
     These are the samples that base answers right and the control run (silence or noise) does not.
     """
@@ -365,7 +365,7 @@ def at_margin(decision: Decision) -> str:
 
 
 def _in_sections(rows: Sequence[Comparison]) -> list[tuple[str, Comparison]]:
-    """Give each comparison the heading under which the table shows it; return (heading, comparison) pairs.
+    """Return (heading, comparison) pairs: the table shows each comparison under its heading, a task or a mean.
 
     Single tasks come first, then groups, and the overall mean last.
     """
@@ -432,7 +432,10 @@ def durations(all_durations: Sequence[Durations]) -> Table:
 
 
 def tokens(all_durations: Sequence[Durations]) -> Table:
-    """Make the table of audio tokens that clips take, per task: for the median and the longest clip, at each rate."""
+    """Make the table of audio tokens that the median and the longest clip take, one row per task.
+
+    The columns are the rates (tokens per second) of the models.
+    """
     rows, notes = list[dict[str, Any]](), dict[str, None]()
     for task_durations in all_durations:
         row: dict[str, Any] = {"audio tokens": task_durations.task.key}
@@ -444,7 +447,7 @@ def tokens(all_durations: Sequence[Durations]) -> Table:
 
 
 def status(statuses: Sequence[RunStatus]) -> Table:
-    """Make the table of the progress of one checkpoint's runs, one row per run."""
+    """Make the table of one checkpoint's runs with their progress, one row per run."""
     from audiomarathon.engine.progress_view import answered_text
 
     rows = [

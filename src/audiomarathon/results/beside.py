@@ -78,7 +78,7 @@ def _differing(run: Run, other: Run, names: Iterable[str]) -> list[str]:
 
 
 def _other_questions(run: Run, other: Run) -> list[str]:
-    """Return the names of the identity fields about the question (prompts, data, …) in which two runs differ.
+    """Return the identity fields about the question (prompts, data, …) in which two runs differ, by name.
 
     The data of a control run (silence, noise) differs on purpose, so it is not compared.
     """
@@ -136,7 +136,7 @@ def apart(run: Run, other: Run) -> str:
 
 
 def is_base(run: Run) -> bool:
-    """Tell whether a run is of base, which means that no method removed anything."""
+    """Tell whether a run is base, the run in which no method removed anything."""
     return run.method == Base().label
 
 
@@ -188,7 +188,7 @@ def _other_kind(run: Run, base: Run) -> str:
 
 
 def _costs(both: Sequence[tuple[Record, Record]]) -> str:
-    """Describe the median time to the first token, peak memory and cost of a run and of the reference.
+    """Return a text with the median time to first token, peak memory and cost of a run and of the reference.
 
     `both` has (reference's record, run's record) of each sample that both answered.
     """
@@ -290,7 +290,7 @@ def other_session(run: Run, base: Run) -> str:
 
 
 def timed_sessions(runs: Iterable[Run]) -> set[str]:
-    """Return the sessions in which the runs' times were taken, each as the start time and process of the command."""
+    """Return the sessions (calls of a command) in which the runs' times were taken, each as start time and process."""
     return {str(record.session) for run in runs for record in run.records.values() if record.time}
 
 
@@ -303,9 +303,10 @@ def _sessions(run: Run) -> dict[str, Mapping[str, Any]]:
 
 
 def _sharing(run: Run) -> set[int]:
-    """Return how many Ray workers shared a GPU or a machine's cores, in each session that ran samples.
+    """Return the numbers of Ray workers that shared a GPU or a machine's cores, one for each session that ran samples.
 
-    A session is one call of a command. Equal numbers appear once; 1 means that nothing was shared.
+    A session is one call of a command. The result is a set, so equal numbers appear once; 1 means that nothing was
+    shared.
     """
     return {
         session.get("workers_sharing", 1) for session in run.facts.get("sessions", []) if session.get("samples") != 0

@@ -98,9 +98,10 @@ class Ranking:
         return sorted(good, key=lambda candidate: (-candidate.speed, -candidate.score))
 
     def doubts(self, candidate: Ranked, points: float | None = None) -> list[str]:
-        """Return the reasons to doubt, on these samples, that a system is faster than the reference and as good.
+        """Return the reasons why the samples do not show that a system is faster than the reference and as good.
 
-        If margins (allowed losses of score) are tested, each of the ranking's tasks must have the verdict "no worse".
+        [] if nothing is doubtful. If margins (allowed losses of score) are tested, each of the ranking's tasks must
+        have the verdict "no worse".
 
         Parameters
         ----------
@@ -122,9 +123,10 @@ class Ranking:
         return [*(why for why, holds in doubts.items() if holds), *self._undecided(candidate)]
 
     def _undecided(self, candidate: Ranked) -> list[str]:
-        """Return, for each task, why the test of its margin (allowed loss of score) does not find a system no worse.
+        """Return the tasks' reasons why a system is not known to be no worse than the reference.
 
-        The list is empty if all tests find it no worse, or if no margins are tested.
+        A reason is that the test of a margin (allowed loss of score) is undecided or lost, or that no margin is set. []
+        if all tests find it no worse, or if no margins are tested.
         """
         rows = {row.scope: row for row in self._compared.rows if row.side == candidate.name and len(row.tasks) == 1}
         if all(row.decision is None for row in self._compared.rows):
@@ -145,7 +147,10 @@ class Ranking:
         return whys
 
     def row(self, candidate: Ranked) -> Comparison | None:
-        """Compare a system with the reference on the ranking's samples; return None for the reference itself."""
+        """Return the :class:`Comparison` of a system with the reference, on the samples that all ranked systems share.
+
+        None for the reference itself.
+        """
         if candidate.name == self._compared.reference:
             return None
         members = _members(self._compared.shared[candidate.name], self.ids)
@@ -188,7 +193,7 @@ def ranking_of(compared: Compared) -> Ranking:
 
 
 def _common_tasks(sets: Sequence[frozenset[str]]) -> list[str]:
-    """Return the set of tasks with the largest product of its size and the number of systems that have all its tasks.
+    """Return the set of tasks that maximises (number of its tasks) × (number of systems that have all of them).
 
     Parameters
     ----------

@@ -255,7 +255,7 @@ def lines_by_reason(left_out: Iterable[LeftOut], every: Collection[str] = ()) ->
 
 
 def _unanswered(name: str, system: System) -> list[LeftOut]:
-    """For each task on which a system has failed or missing samples, return a note with their number."""
+    """Return a note for each task on which a system has failed or missing samples, with the number of these samples."""
     lacking = {key: run.expected - len(run.records) for key, run in system.runs.items()}
     return [
         LeftOut(name, key, f"{count:,} of {system.runs[key].expected:,} samples failed or not run yet")
@@ -301,7 +301,7 @@ def _rows(
     more: Mapping[str, Sequence[str]],
     stages: Collection[str],
 ) -> list[Comparison]:
-    """Compare a system with the reference: on each task, each group with several tasks, and all tasks.
+    """Return the comparisons of a system with the reference: on each task, each group of several tasks, and overall.
 
     Parameters
     ----------
@@ -323,9 +323,10 @@ def _rows(
 
 
 def weighed(draws: Mapping[str, Drawn], seed: int) -> PairedResult:
-    """Test the difference between system and reference in the mean over tasks, with the benchmark's weights of tasks.
+    """Return the result of the paired test of the mean over tasks: does a system differ from the reference?
 
-    `draws` holds, for each task, the differences in random resamples and after random swaps.
+    `draws` holds, for each task, the differences in random resamples and after random swaps. The benchmark gives the
+    tasks' weights in the mean.
     """
     weights = weights_of(list(draws))
     return judge([drawn.scaled(weight) for drawn, weight in zip(draws.values(), weights, strict=True)], seed)
@@ -339,7 +340,7 @@ def row_of(
     seed: int,
     stages: Collection[str] = STAGES,
 ) -> Comparison:
-    """Make the row that compares the system `name` with the reference.
+    """Make the :class:`Comparison` of the system `name` with the reference, from its samples and the paired test.
 
     Parameters
     ----------
@@ -377,7 +378,10 @@ def row_of(
 
 
 def _alike(members: Sequence[str]) -> str:
-    """Join tasks' :attr:`Pairs.alike`: "" if a reply differs, "= base" if all tasks have it, else "same replies"."""
+    """Merge the :attr:`Pairs.alike` of several tasks: whether replies equal the reference's.
+
+    "" if a reply differs on a task, "= base" if replies must be equal on all tasks, else "same replies".
+    """
     return "" if "" in members else next((text for text in members if text != AS_BASE), AS_BASE)
 
 
@@ -390,9 +394,9 @@ def _adjusted(rows: Sequence[Comparison]) -> list[Comparison]:
 def _decided(
     rows: Sequence[Comparison], shared: Mapping[str, Mapping[str, Pairs]], margins: Mapping[str, float]
 ) -> list[Comparison]:
-    """Return the comparisons with the result of testing each task's margin (an allowed loss of score) filled in.
+    """Return copies of the comparisons, each with the result of testing its task's margin (an allowed loss of score).
 
-    The tests are corrected for their number, over systems and tasks.
+    p values are corrected for the number of tests, over systems and tasks.
     """
     asked = {
         place: (shared[row.side][row.scope], margin)

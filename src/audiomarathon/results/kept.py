@@ -23,7 +23,7 @@ CONTROLS = ("silence", "noise")  # controls by preference: the first that was ru
 
 @dataclass(frozen=True)
 class KeptRow:
-    """The share of the selected samples that a setting answers right on a task, with its interval over clusters."""
+    """The share of the selected samples of a task that a setting answers right, with its interval over clusters."""
 
     task: str
     side: str
@@ -54,9 +54,10 @@ class Kept:
 
 
 def kept_of(systems: Sequence[System], compared: Compared) -> Kept:
-    """Select the samples that the reference answers right and its control wrong; return each setting's share of them.
+    """Select the samples that the reference answers right with audio and wrong without; return each setting's share.
 
-    Only tasks count whose replies are right or wrong.
+    A setting's share is the part of these samples that it answers right. Tasks whose replies can be partly right are
+    left out.
 
     Raises
     ------
@@ -84,9 +85,9 @@ def kept_of(systems: Sequence[System], compared: Compared) -> Kept:
 
 
 def _control(systems: Sequence[System], compared: Compared) -> tuple[str, Mapping[str, Pairs]]:
-    """Find the run of the reference's setting on silence or noise.
+    """Return (name, pairs) of the run of the reference's setting on silence or noise.
 
-    Return its name, and its samples paired with the reference's, by task.
+    The pairs are its samples paired with the reference's, as {task: pairs}.
     """
     kinds = {f"{compared.reference} [{kind}": kind for kind in CONTROLS}
     names = [name for begin in kinds for name in compared.controls if name.startswith(begin)]

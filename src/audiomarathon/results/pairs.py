@@ -129,7 +129,7 @@ class Pairs:
         return pairs
 
     def only(self, ids: Collection[str]) -> Pairs:
-        """Return a copy with these samples only.
+        """Return a copy with only the samples whose ids are in `ids`.
 
         If these are all samples, return this object, with its cached results.
         """
@@ -140,7 +140,7 @@ class Pairs:
 
     @cached_property
     def pair(self) -> Pair:
-        """Both runs' counts and scores, added up over each cluster of samples, for the paired test of the score."""
+        """The counts and scores of both runs, summed over each cluster of samples, for the paired test of the score."""
         scorer = self.task.scorer
         ours = sums_of(scorer, [verdict for _, verdict in self.pairs])
         whole = len(self.pairs) == len(self.base.verdicts)
@@ -172,9 +172,11 @@ class Pairs:
         return [(base.record, verdict.record) for base, verdict in self.pairs]
 
     def ideals(self, stage: str) -> Floats:
-        """Return each timed sample's speed-up of a stage on a perfect machine, from FLOPs or bytes; NaN if unknown.
+        """Return each timed sample's ideal speed-up of a stage, computed from FLOPs or bytes; NaN if unknown.
 
-        If no sample is timed, return that of every sample. The result is cached, since several rows of a table need it.
+        It is what a machine would show whose time is proportional to the FLOPs, or for decode to the bytes read. If no
+        sample is timed, return the ideal speed-up of every sample. The result is cached, since several rows of a table
+        need it.
         """
         if stage not in self._ideals:
             rows = self.timed or self.records
@@ -238,17 +240,18 @@ class Pairs:
 
     @cached_property
     def clustered(self) -> Clusters:
-        """For each cluster of samples, the sum of the differences in score (run − reference), for the test of a margin.
+        """Differences in score (run − reference), added up over each cluster of samples, for the test of a margin.
 
-        Samples without a score in either run are left out. The largest cluster is that of the whole task, if the run
-        recorded it, else that of the recorded samples, answered or not. If the sweep stopped early, clusters keep its
-        random order.
+        A cluster has dependent samples, such as the questions about one clip. Samples without a score in either run are
+        left out. The largest allowed cluster has the size of the task's largest, if the run recorded it, else of the
+        largest among the recorded samples, answered or not. If the sweep stopped early, clusters are in the random
+        order in which the sweep drew them.
         """
         return self._clustered(None)
 
     @cached_property
     def worst(self) -> Clusters:
-        """Like :attr:`clustered`, but a sample that only one run has a score of counts as lost by the run.
+        """Like :attr:`clustered`, but a sample that has a score in only one of the two runs counts as lost by the run.
 
         Otherwise a setting could become "no worse" by failing on the samples that it would lose.
         """
@@ -290,7 +293,7 @@ class Pairs:
         return self.run.facts.get("stopping")
 
     def decided(self, margin: float) -> Decision:
-        """Test whether the run is no worse than the reference by more than a margin (an allowed loss of score)."""
+        """Return the result of testing a margin: does the run lose at most `margin` of score against the reference?"""
         scorer, sides = self.task.scorer, ([pair[side] for pair in self.pairs] for side in (1, 0))
         uncapped, base = (scorer.uncapped(side) for side in sides)
         beside = ", ".join(
@@ -307,11 +310,11 @@ class Pairs:
         )
 
     def to_settle(self, decision: Decision, seed: int) -> tuple[int, int] | None:
-        """Estimate the number of clusters, and of samples, that would settle the test of a margin.
+        """Return (number of clusters, number of samples) that would probably settle the test of a margin.
 
-        A margin is an allowed loss of score. If the setting loses nothing, samples like these in this number give the
-        verdict "no worse" with a probability of 80 %, at the level of one of the decision's tests. Return (clusters,
-        samples), or None if the number is too large to compute.
+        A margin is an allowed loss of score. If the setting loses nothing, this many samples like these give the
+        verdict "no worse" with a probability of 80 %, at the level of one of the decision's tests. None if the number
+        is too large to compute.
         """
         like = self.clustered
         count = clusters_for_power(like, decision.margin, alpha=decision.alpha / decision.tests, seed=seed)
@@ -327,7 +330,7 @@ class Pairs:
 
     @property
     def notes(self) -> list[str]:
-        """Notes for the reader: on the run's score, by scorer and method, and on audio beyond the model's limits."""
+        """Notes for the reader, written by the scorer and the method, and notes on audio beyond the model's limits."""
         facts = self.run.facts
         return [
             *self.task.scorer.notes([verdict for _, verdict in self.pairs]),
@@ -499,7 +502,7 @@ def throughput(members: Sequence[Pairs]) -> dict[str, float] | None:
 
 
 def ideal_gain(members: Sequence[Pairs], stage: str) -> float | None:
-    """Return the median speed-up over samples on a perfect machine; None if a run does not record its costs.
+    """Return the ideal (computed) speed-up of a stage, as the median over samples; None if a run lacks its costs.
 
     For prefill, it is the reference's FLOPs ÷ the run's. For decode, it is the bytes that a step reads (weights and KV
     cache), the reference's ÷ the run's, for one sample (times are taken with batch size 1).
@@ -509,7 +512,7 @@ def ideal_gain(members: Sequence[Pairs], stage: str) -> float | None:
 
 
 def _work(run: Run, records: Sequence[Record], stage: str) -> Floats:
-    """Return what a stage costs for each sample: FLOPs of prefill, or bytes that a decode step reads.
+    """Return what a stage costs for each sample: FLOPs of prefill, or bytes that a decode step reads; shape (samples,).
 
     NaN if unknown.
     """
@@ -528,7 +531,7 @@ def _work(run: Run, records: Sequence[Record], stage: str) -> Floats:
 
 
 def ideal_of(run: Run, records: Sequence[Record], *, encoder: bool = False) -> float | None:
-    """Return the ideal speed-up by FLOPs, without compression ÷ with this run's method: the median over records.
+    """Return a run's ideal speed-up: FLOPs without compression ÷ FLOPs with its method, as the median over records.
 
     None if the run does not record its costs. With `encoder`, the FLOPs of the audio encoder count too (see
     :func:`ideal_speed_up`).
@@ -547,7 +550,7 @@ def mean_scores(members: Sequence[Pairs]) -> tuple[float | None, float | None]:
 
 
 def _paired(run: Run, base: Run, *, same_clips: bool) -> tuple[list[tuple[Verdict, Verdict]], dict[str, int]]:
-    """Pair the samples that both runs answered.
+    """Pair the verdicts on the samples that both runs answered; count the samples without a partner.
 
     A sample with a score in only one run is not paired, since the means must be over the same samples. With
     `same_clips`, samples with different clips in the two runs are not paired either (controls replace clips on

@@ -80,7 +80,7 @@ class RunStatus:
 
 
 def read_status(paths: Sequence[Path]) -> list[RunStatus]:
-    """Return the progress of each run in some folders, which are run folders or contain them.
+    """Return the progress of each run in `paths`, which are run folders or contain them.
 
     A folder whose command has started but has no run yet is `starting`.
 
@@ -135,7 +135,7 @@ def _status(folder: Path) -> RunStatus:
 
 
 def _tried(session: Mapping[str, Any], records: Sequence[Record]) -> int:
-    """Return how many of the records are failed samples of this session (one call of a command)."""
+    """Return the number of records in `records` of samples that failed in the given session (one call of a command)."""
     started = session.get("started")  # a record's session also names the process
     failed = [str(record.session).split() for record in records if not record.answered]
     return sum(session_parts[:1] == [started] for session_parts in failed)

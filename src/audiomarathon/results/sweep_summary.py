@@ -112,9 +112,9 @@ def _groups(paths: Sequence[Path], seed: int) -> dict[Key, list[Finished]]:
 
 
 def _beside_base(runs: Sequence[Run], seed: int) -> list[Finished]:
-    """Compare the finished runs of one task and checkpoint with base, the run without compression.
+    """Return the finished runs of one task and checkpoint, each compared with base (the run without compression).
 
-    Return base first, then the other settings by name.
+    Base comes first, then the other settings by name.
     """
     whole = [run for run in runs if run.summary is not None]
     ordered = sorted(whole, key=lambda run: (not is_base(run), run.method))

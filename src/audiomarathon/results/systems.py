@@ -129,16 +129,16 @@ def twice(run: Run, other: Run) -> RecordError:
 
 
 def _control_beside(folder: Path) -> Path | None:
-    """Return the run folder of the control `random`, at a pruner's ratio and layer, next to the pruner's run folder.
+    """Return the folder of the `random` run that controls a pruner's run: same ratio, layer and parent folder.
 
-    None if there is no such folder.
+    `random` drops random tokens. None if there is no such folder.
     """
     control = folder.parent / (control_of(folder.name) or folder.name)
     return control if control != folder and (control / "run.json").exists() else None
 
 
 def control_of(label: str) -> str:
-    """Return the label of the control `random` with the ratio and layer of a pruner's label.
+    """Return the label of `random`, which drops random tokens, with the ratio and layer of the pruner's `label`.
 
     "" if the label is not a pruner's.
     """
@@ -148,7 +148,7 @@ def control_of(label: str) -> str:
 
 
 def missing_controls(systems: Sequence[System]) -> dict[str, str]:
-    """Return the runs of the control `random` that are missing, as {system's name: method's label}.
+    """Return the runs of `random` (which drops random tokens) that are missing, as {system's name: method's label}.
 
     Each pruner should be compared with `random` at its ratio and layer.
     """
@@ -199,5 +199,8 @@ def find_reference(systems: Sequence[System], name: str | None) -> System:
 
 
 def base_of(system: System, systems: Sequence[System]) -> System | None:
-    """Return the system without compression that shares a system's checkpoint, control and marks; None if missing."""
+    """Return base (the system without compression) with the checkpoint, control and marks of the given system.
+
+    Marks are precision, seed and the like. None if there is no such base.
+    """
     return next((base for base in systems if base.is_base and base.conditions == system.conditions), None)

@@ -212,7 +212,7 @@ def index_of(run: Path) -> dict[str, dict[str, Any]]:
 
 
 def captured(folder: RunFolder, clips: Mapping[str, str], settings: RunSettings) -> set[str]:
-    """Return the ids of samples whose attention need not be captured again: what is stored fits settings and clips.
+    """Return the ids of samples whose stored attention can be kept: it has what the settings ask, from the same clips.
 
     `clips` has the current hash of each sample's clips.
     """

@@ -148,7 +148,10 @@ class RunFolder:
         return {id_ for id_, record in finished.items() if clips is None or self._is_current(record, clips)}
 
     def _is_current(self, record: Record, clips: Mapping[str, str]) -> bool:
-        """Tell whether a sample's clips and the transcripts that the model read are the same as for its record."""
+        """Tell whether the sample's clips and their transcripts are still those from which a stored record was made.
+
+        `clips` has the current hash of each sample's clips.
+        """
         same_texts = list(record.transcripts_read or ()) == list(self._texts.get(record.id, ()))
         return same(record.clips, clips.get(record.id)) and same_texts
 
@@ -191,7 +194,7 @@ class RunFolder:
         write_json(self.path / CORPUS_FILE, {"hash": corpus.hash, "references": references})
 
     def peek(self) -> None:
-        """Read the records without the `with` block: no lock, no repair, and no file is created.
+        """Read the stored records into `records` without the `with` block: no lock, no repair, and no file is created.
 
         Raises
         ------
@@ -226,7 +229,10 @@ class RunFolder:
             )
 
     def _read_and_repair(self) -> dict[str, Record]:
-        """Read `samples.jsonl`. Remove a last line that is incomplete, and move damaged lines to `samples.rejected`."""
+        """Read `samples.jsonl`; return {sample's id: record}.
+
+        Remove a last line that is incomplete, and move damaged lines to `samples.rejected`.
+        """
         if not self.samples_file.exists():
             return {}
         with open_plain(self.samples_file, "r+b") as stream:
@@ -255,7 +261,7 @@ class RunFolder:
 
 @dataclass(frozen=True)
 class Job:
-    """A setting to evaluate (its method), and the run folder for its records."""
+    """A method to evaluate, and the run folder for the records of its setting."""
 
     method: Method
     folder: RunFolder
@@ -309,9 +315,9 @@ def _bare_records(path: Path) -> dict[str, Record]:
 
 
 def with_context(path: Path, records: Mapping[str, Record]) -> dict[str, Record]:
-    """Add to a run's records what other files of its folder hold: reference texts (`corpus.json`) and judges' answers.
+    """Return a run's records with what other files of its folder add: reference texts and judges' answers.
 
-    Every record lists every judge, including judges that have not judged it.
+    Reference texts come from `corpus.json`. Every record lists every judge, including judges that have not judged it.
     """
     if (file := path / CORPUS_FILE).exists():
         corpus = _corpus(file)
@@ -379,7 +385,7 @@ def read_object(file: Path) -> dict[str, Any]:
 
 
 def read_summary(path: Path) -> dict[str, Any]:
-    """Read a run folder's `summary.json`.
+    """Return the content of a run folder's `summary.json`, after checking the types of its fields.
 
     Raises
     ------
@@ -404,7 +410,7 @@ def _check(file: Path, content: Mapping[str, Any], kinds: Mapping[str, Any]) -> 
 
 
 def read_run(path: Path) -> dict[str, Any]:
-    """Read a run folder's `run.json`.
+    """Return the content of a run folder's `run.json`, after checking it.
 
     Raises
     ------

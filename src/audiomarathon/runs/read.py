@@ -33,7 +33,7 @@ REPRODUCED = "reproduce-"
 
 
 def named(runs: Sequence[Run]) -> str:
-    """Return a text for a message: the folder of the first run, and how many more runs there are."""
+    """Name runs in a message: return the folder of the first, and "and N more" if there are several."""
     more = f" and {counted(len(runs) - 1, 'more run')}" if len(runs) > 1 else ""
     return f"{os.path.normpath(str(runs[0].folder))}{more}" if runs else "no run"
 
@@ -63,7 +63,7 @@ class Run:
 
     @classmethod
     def read(cls, folder: Path) -> Run:
-        """Read a run folder.
+        """Read a run from its folder.
 
         Raises
         ------
@@ -216,7 +216,7 @@ class Run:
 
     @cached_property
     def drops(self) -> Drops | None:
-        """Which fraction of the audio tokens the method drops, and before which layer; None if unknown."""
+        """Where the method drops audio tokens, and which fraction, as :class:`Drops`; None if unknown."""
         return Drops(**self.facts["drops"]) if self.facts.get("drops") else None
 
 

@@ -157,7 +157,7 @@ def _decoder() -> tuple[Callable[[bytes], Iterable[Any]], tuple[type[Exception],
 
 
 def _share(name: str, text: bytes) -> Any:
-    """Parse and check the text of a record's field.
+    """Parse and check the text of one field of a record; return its value.
 
     Results are cached, so that records with equal text share one value.
 

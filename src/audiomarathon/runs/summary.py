@@ -26,7 +26,7 @@ CASCADE, IMPORTED = "cascade", "imported"
 def summarise(
     task: Task, facts: Mapping[str, Any], records: Sequence[Record], verdicts: Mapping[str, Verdict]
 ) -> dict[str, Any]:
-    """Return the content of `summary.json`.
+    """Return the content of `summary.json`, as {field: value}, for one run.
 
     Parameters
     ----------
@@ -75,7 +75,10 @@ def summarise(
 
 
 def _oddities(answered: Sequence[Record]) -> dict[str, int]:
-    """Count empty replies; for an endpoint, also refusals, replies that the server filtered, and masked API keys."""
+    """Return the numbers of unusual replies: `empty`, and behind an endpoint `refused`, `filtered` and `key_masked`.
+
+    `filtered` counts replies that the server filtered, `key_masked` replies in which the API key was masked.
+    """
     return {
         "empty": sum(bool(record.finish) and not record.text.strip() for record in answered),
         "refused": sum(record.finish == "refusal" for record in answered),
@@ -85,9 +88,9 @@ def _oddities(answered: Sequence[Record]) -> dict[str, int]:
 
 
 def _kept_over_layers(facts: Mapping[str, Any], answered: Sequence[Record]) -> dict[str, float | None]:
-    """Return the mean number of audio tokens over samples and layers, for a setting that drops in several steps.
+    """Return {"kept_over_layers": mean number of audio tokens over samples and layers}, an item of the summary.
 
-    It is an item of the summary, `kept_over_layers`. Return {} for any other setting.
+    Only a setting that drops tokens in several steps has it; return {} for any other.
     """
     drops, layers = facts.get("drops") or {}, (facts.get("cost") or {}).get("layers")
     if not drops.get("steps") or not layers:

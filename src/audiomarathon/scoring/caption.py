@@ -43,7 +43,7 @@ class Caption(Scorer):
     modules = tuple(f"audiomarathon.metrics.captions.{name}" for name in ("cider_d", "fense", "lengths", "ptb"))
 
     def verdicts(self, records: Sequence[Record]) -> Iterator[Verdict]:
-        """Score the replies of some records.
+        """Score the replies of the given records; yield a verdict for each.
 
         A reply's scores depend on the reply, its references and the corpus (all reference captions, by which CIDEr-D
         weighs words), never on the other replies.
@@ -63,7 +63,7 @@ class Caption(Scorer):
             yield Verdict(record, figures | {name: values[place] for name, values in columns.items()})
 
     def sound(self, verdict: Verdict) -> bool:
-        """Tell whether a stored verdict can be used: it has a CIDEr-D score, and was made with this machine's models.
+        """Tell whether a stored verdict is valid: it has a CIDEr-D score, and was made with this machine's models.
 
         If a model is missing on this machine, the verdict's values from that model stay valid.
         """
@@ -73,7 +73,7 @@ class Caption(Scorer):
         return used == now and isinstance(verdict.values.get("cider_d"), float)
 
     def sums(self, verdicts: Sequence[Verdict]) -> Sums:
-        """Return CIDEr-D and the number of words per reply.
+        """Return the means of CIDEr-D and of the number of words per reply, as sums over samples that can be resampled.
 
         Neither needs a scoring model (as FENSE does), so runs scored on different machines can be compared.
         """
@@ -81,12 +81,15 @@ class Caption(Scorer):
         return replace(sums, ends={"cider_d": ()})  # not a share of right answers
 
     def of_models(self, verdicts: Sequence[Verdict]) -> Sums:
-        """Return the means of the figures that need FENSE's two models, over the replies that have these figures."""
+        """Return the means of the figures that need FENSE's models, as sums over the replies with these figures."""
         sums = means({_named(name, verdicts): _column(name, verdicts) for name in _OF_MODELS[:-1]}, verdicts)
         return replace(sums, ends={"fer": (0.0, 1.0)})
 
     def published(self, verdicts: Sequence[Verdict]) -> Sums:
-        """Return CIDEr-D as aac-metrics computes it: of raw replies, with frequencies from the evaluated clips only."""
+        """Return CIDEr-D as the package aac-metrics computes it, as sums over samples.
+
+        It scores raw replies, and counts word frequencies only in the references of the clips that were scored.
+        """
         from audiomarathon.metrics.captions.cider_d import Frequencies, cider_d
 
         references = tuple(tuple(verdict.record.reference["references"]) for verdict in verdicts)
@@ -126,7 +129,7 @@ class Caption(Scorer):
 
     @property
     def own_title(self) -> str:
-        """Name of the mean of :meth:`own_score` over samples."""
+        """Name of the mean of :meth:`own_score` over samples, for tables."""
         return "CIDEr-D ÷ 10"
 
     def shown(self, verdict: Verdict) -> str:
@@ -178,7 +181,7 @@ class Caption(Scorer):
 
 
 def _models() -> tuple[SentenceEncoder | None, Echecker | None]:
-    """Return FENSE's two models, the sentence encoder and the fluency checker; None for one missing on this machine."""
+    """Return FENSE's sentence encoder and fluency checker; None in place of a model that this machine does not have."""
     from audiomarathon.scoring.caption_models import ENCODER, fluency_checker, text_encoder
 
     return text_encoder(ENCODER), fluency_checker()

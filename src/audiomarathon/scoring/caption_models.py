@@ -60,7 +60,7 @@ def checker_file() -> Path:
 
 
 def _files(source: str, *, download: bool) -> Checkpoint:
-    """Find the files of a sentence encoder, given as a hub id or a folder."""
+    """Return the checkpoint (its files) of a sentence encoder, given as a hub id or a folder."""
     named = f"set {ENCODER_VARIABLE} or --encoder to a folder that holds the checkpoint"
     return find_checkpoint(source, download=download, named=named)
 

@@ -33,7 +33,7 @@ class Choice(Scorer):
     modules = (*READING, "audiomarathon.metrics.classification")
 
     def judge(self, record: Record) -> dict[str, Any]:
-        """Find the option that the reply chooses, and compare its letter with the right answer."""
+        """Find the option that the reply chooses; return the fields of the verdict, which the class lists."""
         read = read_reply(record.text, record.reference["options"])
         correct = read.letter == record.reference["answer"]
         return {"parsed": read.letter, "rule": read.rule, "correct": correct, "strict": correct and read.strict}
@@ -45,7 +45,10 @@ class Choice(Scorer):
         return verdict.values.get("parsed", "") in letters and all(isinstance(flag, bool) for flag in flags)
 
     def sums(self, verdicts: Sequence[Verdict]) -> Sums:
-        """Return accuracy, strict accuracy and macro-F1."""
+        """Return accuracy, strict accuracy (only exact replies are right) and macro-F1, as sums over samples.
+
+        Sums can be resampled.
+        """
         from audiomarathon.metrics.classification import choice_sums
 
         strict = [bool(verdict.values["strict"]) for verdict in verdicts]
@@ -58,7 +61,10 @@ class Choice(Scorer):
         return choice_details(*_classes(verdicts))
 
     def published(self, verdicts: Sequence[Verdict]) -> Sums:
-        """Return macro-F1 and weighted F1 over the parsed replies only, as the benchmark's released code does."""
+        """Return macro-F1 and weighted F1 as the benchmark's released code computes them, as sums over samples.
+
+        It drops replies that could not be parsed.
+        """
         from audiomarathon.metrics.classification import published_choice_sums
 
         return published_choice_sums(*_classes(verdicts), clusters_of(verdicts))

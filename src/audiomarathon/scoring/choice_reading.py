@@ -402,7 +402,11 @@ def _kind(text: str, mention: Mention, following: int, listing: int) -> str:
 
 
 def _dismissed(text: str, mention: Mention, before: str, after: str, following: int) -> str:
-    """Return the kind "denied", "doubtful", "listed" or "conceded" if the words around a mention say so, else ""."""
+    """Return why a mention of an option does not choose it, as a kind of mention; "" if nothing says so.
+
+    "denied": "not B". "doubtful": in a question or under a condition. "listed": numbered, or beside "or". "conceded":
+    set aside, such as after "while".
+    """
     reason = _REASON.search(text[mention.end : min(following, mention.end + CONTEXT)])
     about = text[mention.end : mention.end + reason.start()] if reason else text[mention.end : following][:CONTEXT]
     if _DENIES.search(_EDGE.split(before.rstrip(" :("))[-1]) or _DENIED_AFTER.match(about) or _BUT_NOT.match(after):
@@ -438,7 +442,7 @@ def _committed(text: str, mention: Mention, before: str, after: str) -> str:
 
 
 def _placed(text: str, mention: Mention, before: str, after: str, listing: int) -> str:
-    """Return the kind "listed", "aside", "standing" or "passing" of a mention, from its position in the reply."""
+    """Return the kind of a mention (listed, aside, standing or passing, as text), judged by its place in the reply."""
     marked = mention.by_letter and bool(
         mention.with_text or re.match(r"\s*[.):]+\s*\w", text[mention.start + 1 :][:20])
     )

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Heard(Scorer):
-    """Counts the words of each transcript; the figure is the share of clips whose transcript has words.
+    """Scores a transcript by a count of recognised words; the headline is the share of clips whose count is above 0.
 
     It says nothing about errors: a model that invents words has words for every clip.
     """
@@ -22,24 +22,24 @@ class Heard(Scorer):
     figure = Figure("heard", "clips with words")
 
     def judge(self, record: Record) -> dict[str, Any]:
-        """Count the words of one transcript."""
+        """Return a verdict with `words`, a count of the words that the model recognised in the clip."""
         return {"words": len(words_of(record.text))}
 
     def sums(self, verdicts: Sequence[Verdict]) -> Sums:
-        """Return the share of clips whose transcript has words."""
+        """Return the share of clips whose transcript has words, as sums over clips that can be resampled."""
         return means({self.figure.name: [self.own_score(verdict) for verdict in verdicts]}, verdicts, shares=True)
 
     def summary(self, verdicts: Sequence[Verdict]) -> dict[str, Any]:
-        """Return the number of words per minute of audio, over all clips together."""
+        """Return {"words_a_minute": recognised words per minute of audio}, over all clips together."""
         minutes = sum(verdict.record.clip_seconds for verdict in verdicts) / 60
         return {"words_a_minute": sum(verdict.values["words"] for verdict in verdicts) / minutes if minutes else None}
 
     def own_score(self, verdict: Verdict) -> float:
-        """Return 1 if the model's transcript of the sample has words, else 0."""
+        """Return 1 if the model recognised a word in the clip, else 0."""
         return float(verdict.values["words"] > 0)
 
     def sound(self, verdict: Verdict) -> bool:
-        """Tell whether a stored verdict is valid: it holds a number of words, 0 or more."""
+        """Tell whether a stored verdict is valid: it holds a count of recognised words, 0 or more."""
         return isinstance(words := verdict.values.get("words"), int) and words >= 0
 
 

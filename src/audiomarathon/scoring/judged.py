@@ -127,7 +127,7 @@ class Judged(Scorer):
 
 
 def judges_of(verdicts: Sequence[Verdict]) -> list[str]:
-    """Return the names of the judges that were asked about any of these replies, sorted."""
+    """Return the names of the judges that were asked about any of the given replies, sorted."""
     asked = [verdict.values for verdict in verdicts if not verdict.values["fixed"]]
     tried = {name for values in asked for name, why in values["missing"].items() if why != "absent"}
     return sorted(tried.union(*(values["readings"] for values in asked)))

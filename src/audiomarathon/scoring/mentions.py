@@ -38,9 +38,12 @@ class Mention:
     ----------
     options
         The letters of the options.
-    by_letter, number, with_text
-        Whether the place holds a letter; an option's text that begins with a number; a letter next to the text of its
-        option.
+    by_letter
+        Whether the place holds an option's letter.
+    number
+        Whether it holds an option's text that begins with a number.
+    with_text
+        Whether it holds a letter and, next to it, the text of this letter's option.
     """
 
     start: int
@@ -175,8 +178,9 @@ def _is_name(text: str, span: Sequence[tuple[str, int, int]], joined: Sequence[s
     """Tell whether an option's words, found in a reply, name the option.
 
     "A metro. Station announcements" does not name the metro station: a punctuation mark that the option does not have
-    stands between the words. A particle such as 是 is a name only if it stands alone, and "no" is none before a noun.
-    Korean names begin a word. With `capital`, a first word of one or two letters must have a capital, as in the option.
+    stands between the words. A particle such as 是 names an option only if it stands alone, and "no" before a noun
+    names none. Korean names begin a word. With `capital`, a first word of one or two letters must have a capital, as in
+    the option.
     """
     gaps = [text[a[2] : b[1]] for a, b in pairwise(span)]
     if any(set(re.findall(r"[.,;:!?\n]", gap)) - set(joint) for joint, gap in zip(joined, gaps, strict=True)):
@@ -193,7 +197,7 @@ def _is_name(text: str, span: Sequence[tuple[str, int, int]], joined: Sequence[s
 
 
 def is_the_same(text: str, option: str) -> bool:
-    """Tell whether a reply consists of an option's words, without other marks between them."""
+    """Tell whether a reply consists of an option's words only, without punctuation that the option does not have."""
     said, wanted = _words(text), _words(option)
     if not said or [word[0] for word in said] != [word[0] for word in wanted]:
         return False

@@ -33,7 +33,7 @@ class Transcript(Scorer):
     unit: ClassVar[str] = "words"
 
     def judge(self, record: Record) -> dict[str, Any]:
-        """Count the word errors of one transcript."""
+        """Return the verdict of one transcript: its numbers of errors, as the class lists them."""
         from audiomarathon.metrics.normalise import released, units_of
         from audiomarathon.metrics.wer import transcript_errors
 
@@ -50,13 +50,16 @@ class Transcript(Scorer):
         return all(isinstance(count := block.get(name), int) and count >= 0 for block in blocks for name in names)
 
     def sums(self, verdicts: Sequence[Verdict]) -> Sums:
-        """Return the error rate over all words, the mean of the samples' rates, and 1 − error rate (at least 0)."""
+        """Return the error rate over all words, the mean of the samples' rates, and 1 − error rate (at least 0).
+
+        They are sums over samples, which can be resampled.
+        """
         from audiomarathon.metrics.wer import transcript_sums
 
         return transcript_sums([verdict.values for verdict in verdicts], clusters_of(verdicts), self.rate)
 
     def summary(self, verdicts: Sequence[Verdict]) -> dict[str, Any]:
-        """Return the rates of each kind of error, counts of unusual samples, and `mean_of_samples` (as published)."""
+        """Return a dict: rates of each kind of error, counts of unusual samples, `mean_of_samples` (as published)."""
         from audiomarathon.metrics.wer import transcript_details
 
         figures = self._means(verdicts).figures
@@ -64,7 +67,10 @@ class Transcript(Scorer):
         return {**details, "mean_of_samples": figures if figures["score"] is not None else None}
 
     def published(self, verdicts: Sequence[Verdict]) -> Sums | None:
-        """Return the score by the benchmark's released code (1 − mean of the samples' error rates), and this mean."""
+        """Return two figures as sums over samples: the score by the benchmark's released code, and the mean error rate.
+
+        The score is 1 − the mean of the samples' error rates.
+        """
         return self._means(verdicts)
 
     def _means(self, verdicts: Sequence[Verdict]) -> Sums:
@@ -99,7 +105,10 @@ class Transcript(Scorer):
         return f"1 − errors per {self.unit[:-1]}, capped at 1 a sample"
 
     def uncapped(self, verdicts: Sequence[Verdict]) -> dict[str, float]:
-        """Return insertions per reference word: if a reply repeats itself, the cap of a sample's errors hides them."""
+        """Return {"insertions per word": value}, over all reference words (or characters); {} if there are none.
+
+        A sample's score is at least 0, so it hides further insertions of a reply that repeats itself.
+        """
         words = sum(verdict.values["words"] for verdict in verdicts)
         inserted = sum(verdict.values["insertions"] for verdict in verdicts)
         return {f"insertions per {self.unit[:-1]}": inserted / words} if words else {}
@@ -121,6 +130,6 @@ class Characters(Transcript):
 
 
 def _as_published(verdict: Verdict) -> Mapping[str, Any]:
-    """Return a verdict's error counts by the published rule; for a language without such a rule, its usual counts."""
+    """Return a verdict's error counts by the published rule; if its language has none, the usual error counts."""
     published = verdict.values.get("as_published", verdict.values)
     return published if isinstance(published, Mapping) else {}

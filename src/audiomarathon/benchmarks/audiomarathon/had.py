@@ -46,7 +46,10 @@ class Had(MultipleChoice):
         return the_one(self, root, folders, "folder with real/ and fake/")
 
     def load(self, folder: Path, filters: Filters = Filters()) -> Loaded:
-        """List the WAV clips under `real/` and `fake/` as samples; report other audio files as bad rows."""
+        """List the WAV clips under `real/` and `fake/` as samples.
+
+        Other audio files become bad rows (rows that give no sample).
+        """
         folder = folder.absolute()
         events = _events(folder)
         files = [
@@ -80,7 +83,7 @@ class Had(MultipleChoice):
 
 
 def balanced(samples: list[Sample], seed: int) -> list[Sample]:
-    """Choose the same number of samples of every class, at random by `seed`; return them in the given order."""
+    """Choose the same number of samples of every class, at random by `seed`; keep the order of `samples`."""
     classes: dict[str, list[str]] = {}
     for sample in sorted(samples, key=lambda sample: (draw(seed, "balance", sample.id), sample.id)):
         classes.setdefault(sample.stratum, []).append(sample.id)

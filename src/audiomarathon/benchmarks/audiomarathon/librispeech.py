@@ -41,7 +41,10 @@ class LibriSpeech(Task):
         return the_one(self, root, folders, "<speaker>/<chapter>/ folders of FLAC with transcripts")
 
     def load(self, folder: Path, filters: Filters = Filters()) -> Loaded:
-        """Pair clips with transcripts as samples; a clip or a transcript that is alone becomes a bad row."""
+        """Pair clips with transcripts as samples.
+
+        A clip without a transcript, or a transcript without a clip, becomes a bad row (one that gives no sample).
+        """
         del filters  # no filter applies to this task
         folder = folder.absolute()
         samples: dict[str, Sample] = {}
@@ -110,9 +113,9 @@ def _files(folder: Folder, suffix: str | tuple[str, ...]) -> list[Path]:
 
 
 def _transcripts(chapter: Folder) -> tuple[dict[str, str], list[BadRow]]:
-    """Read a chapter's transcript files.
+    """Read a chapter's transcript files; return (texts, bad rows).
 
-    Return the texts, as {name of the clip: text}, and the errors in these files as bad rows.
+    The texts are {name of the clip: text}; an error in a file is a bad row.
     """
     texts: dict[str, str] = {}
     bad: list[BadRow] = []

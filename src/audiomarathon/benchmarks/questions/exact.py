@@ -31,7 +31,7 @@ _OBJECT = re.compile(r"\{[^{}]*\}")
 
 
 class Exact(Scorer):
-    """Scores answers by equality, and counts apart the numbers that are off by at most the task's tolerance (`near`).
+    """Scores answers by equality; a second figure, `near`, also accepts numbers within the task's tolerance.
 
     A record's reference has `answer`, the JSON of a number, of [lowest, highest] or of an option's letter, and `within`
     if there is a tolerance. A reply's first number counts, and 2:05 is 125, except for an answer that is a letter.
@@ -58,7 +58,10 @@ class Exact(Scorer):
         return {"parsed": said, "correct": said is not None and low <= said <= high, "near": near}
 
     def sums(self, verdicts: Sequence[Verdict]) -> Sums:
-        """Return the shares of replies that are right (`accuracy`), and right up to the task's tolerance (`near`)."""
+        """Return two figures as sums over samples: `accuracy` and `near`.
+
+        They are the shares of replies that are right, and right up to the task's tolerance.
+        """
         names = {"accuracy": "correct", "near": "near"}
         return means(
             {name: [verdict.values[of] for verdict in verdicts] for name, of in names.items()}, verdicts, shares=True
@@ -90,7 +93,7 @@ class Spans(Scorer):
     modules: ClassVar[tuple[str, ...]] = READING
 
     def judge(self, record: Record) -> dict[str, Any]:
-        """Count spans: `said` in the reply, `there` in the answer, and `found` in both."""
+        """Return the numbers of spans `said` in the reply, `there` in the answer, and `found` in both."""
         said, left = spans_in(visible(record.text)), spans_in(record.reference["answer"])
         hits, there = 0, len(left)
         for word, *ends in said:
@@ -102,7 +105,7 @@ class Spans(Scorer):
         return {"found": hits, "said": len(said), "there": there}
 
     def sums(self, verdicts: Sequence[Verdict]) -> Sums:
-        """Return `f1`, `precision` and `recall` over the spans of all samples together."""
+        """Return `f1`, `precision` and `recall` over the spans of all samples together, as sums over samples."""
         rows = [[float(verdict.values[name]) for name in ("found", "said", "there")] for verdict in verdicts]
         return Sums(("f1", "precision", "recall"), np.array(rows), _f1, clusters_of(verdicts))
 

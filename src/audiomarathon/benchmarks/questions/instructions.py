@@ -126,7 +126,8 @@ def _counted(official: Count, low: str = "N", high: str = "N", corrected: Count 
 def _listed(name: str, combine: Callable[[Iterable[bool]], bool]) -> _Kind:
     """Make a kind of instruction about the keywords in the field `name`, such as to include them all.
 
-    `combine` tells, from whether the reply has each keyword, whether the reply follows the instruction.
+    `combine`, such as `all`, gets for each keyword whether the reply has it, and tells whether the reply follows the
+    instruction.
 
     The official check also finds the keyword `sound` in `soundscape`.
     """

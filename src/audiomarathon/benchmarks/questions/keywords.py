@@ -1,4 +1,4 @@
-"""Tell whether a reply contains one of some keywords."""
+"""Tell whether a reply contains one of the given keywords."""
 
 from __future__ import annotations
 

@@ -60,7 +60,10 @@ class QuestionTypes(Judged):
     )
 
     def verdicts(self, records: Sequence[Record]) -> Iterator[Verdict]:
-        """Score the replies of some records; the sentence encoder gets all their texts at once."""
+        """Score the replies of the given records; yield a verdict for each.
+
+        The sentence encoder gets all their texts at once.
+        """
         matched = _matched(records)
         for record in records:
             yield Verdict(record, self.judge(record) | matched.get(record.id, {}))

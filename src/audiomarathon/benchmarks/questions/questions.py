@@ -48,7 +48,7 @@ class Questions(Choice):
     modules: ClassVar[tuple[str, ...]] = (*Choice.modules, "audiomarathon.benchmarks.questions.choices")
 
     def judge(self, record: Record) -> dict[str, Any]:
-        """Return the chosen option, and whether it is right, twice: by our rules, and by the published rule.
+        """Return the chosen option, whether it is right, and whether the reply is right by the published rule.
 
         The published rule is the one that the benchmark's authors use.
         """
@@ -86,7 +86,7 @@ class Questions(Choice):
         return means({"as_published": [verdict.values["as_published"] for verdict in verdicts]}, verdicts)
 
     def summary(self, verdicts: Sequence[Verdict]) -> dict[str, Any]:
-        """Return `rules`: how many replies each rule of reading decided."""
+        """Return {"rules": {rule of reading: number of replies that it decided}}."""
         return {"rules": dict(sorted(Counter(verdict.values["rule"] for verdict in verdicts).items()))}
 
     def frames(self, verdicts: Mapping[str, Sequence[Verdict]]) -> Mapping[str, Any]:  # noqa: ARG002
@@ -140,7 +140,7 @@ def _label(reference: Mapping[str, Any], letter: str) -> str:
 
 
 def _share(verdict: Verdict, places: Sequence[int]) -> float:
-    """Return the share of right options among the options at some positions (0 is the first).
+    """Return the share of right options among the options at the given positions (0 is the first).
 
     Several options are right if they have the text of the right one.
     """

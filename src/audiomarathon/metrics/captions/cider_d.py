@@ -50,7 +50,7 @@ class Frequencies:
 
     @classmethod
     def of(cls, references: Sequence[Sequence[str]]) -> Frequencies:
-        """Count in how many clips of a corpus each n-gram occurs, given each clip's reference captions.
+        """Count, for each n-gram, the clips whose reference captions contain it; `references` has each clip's captions.
 
         Raises
         ------
@@ -67,7 +67,7 @@ class Frequencies:
         return cls(items, len(references), digest.hexdigest())
 
     def vectors(self, text: str) -> list[Vector]:
-        """Return a text's four tf-idf vectors (for n-grams with n from 1 to 4), each with its norm.
+        """Return a text's tf-idf vectors for n-grams with n from 1 to 4, as four pairs ({n-gram: weight}, norm).
 
         The weight of an n-gram is its count in the text times ln(total / clips that contain it).
         """

@@ -59,7 +59,7 @@ class Fense:
 def fense(
     candidates: Sequence[str], references: Sequence[Sequence[str]], encoder: TextEncoder, checker: FluencyChecker
 ) -> Fense:
-    """Return the FENSE of each candidate caption. Encoder and checker process equal texts only once."""
+    """Return FENSE and its two parts for each candidate caption. Encoder and checker process equal texts only once."""
     similarity = sbert_sim(candidates, references, encoder)
     places = {text: place for place, text in enumerate(dict.fromkeys(candidates))}
     probability = np.asarray(checker.error(list(places)), np.float64)
