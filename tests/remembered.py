@@ -74,7 +74,7 @@ class _AtImport(MetaPathFinder):
 def _once(
     work: Callable[..., Any], key_of: Callable[..., Hashable], copies: Callable[[Any], Callable[[], Any]], most: int
 ) -> Callable[..., Any]:
-    """Wrap a function so that it works once for each key, of the `most` last ones; `copies` returns a maker of copies."""
+    """Wrap a function so that it works once for each key, of the `most` last; `copies` returns a maker of copies."""
     done: OrderedDict[Hashable, Callable[[], Any]] = OrderedDict()
 
     @functools.wraps(work)

@@ -36,14 +36,10 @@ class TestLoading:
         theirs = native.state_dict()
         assert lm.model.state_dict().keys() == theirs.keys()
         assert all(torch.equal(tensor, theirs[name]) for name, tensor in lm.model.state_dict().items())
-        assert torch.equal(lm.lm_head.weight, lm.decoder.embed_tokens.weight) is tied
-        tensors = lm.prepare([Prompt("Who?", (noise(31.0), noise(2.0)))]).tensors
+        assert (lm.lm_head.weight.data_ptr() == lm.decoder.embed_tokens.weight.data_ptr()) is tied
+        tensors = lm.prepare([Prompt("Who?", (noise(1.0), noise(2.0)))]).tensors
         with torch.no_grad():
             assert torch.equal(lm.model(**tensors).logits, native(**tensors).logits)
-
-    def test_a_tied_lm_head_shares_memory_with_the_embeddings(self, folder: Path) -> None:
-        lm = load(folder)
-        assert lm.lm_head.weight.data_ptr() == lm.decoder.embed_tokens.weight.data_ptr()
 
     def test_code_that_a_checkpoint_names_is_not_run(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         asked: list[object] = []
@@ -66,7 +62,7 @@ class TestLoading:
 
 class TestPrompt:
     @pytest.mark.parametrize("in_a_file", [True, False])
-    def test_has_audio_placeholders_on_a_separate_line_for_each_window(self, tmp_path: Path, in_a_file: bool) -> None:
+    def test_the_prompt_has_the_placeholders_of_each_window_on_a_line(self, tmp_path: Path, in_a_file: bool) -> None:
         """From the checkpoint's template or, as the processor does without one, from the one built in."""
         folder = tiny_aero.checkpoint(tmp_path / "aero")
         if not in_a_file:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -15,6 +14,7 @@ from typing import Any
 
 import pytest
 import task_folders
+import tiny_gemma3n
 import torch
 from conftest import HOME, noise
 from families import FAMILIES
@@ -33,6 +33,7 @@ from audiomarathon.compression.pruners.frame import Frame
 from audiomarathon.compression.registry import all_methods, get_method
 from audiomarathon.compression.token_pruner import Evidence
 from audiomarathon.costs.config_facts import published_config
+from audiomarathon.engine.encoder_cache import encoder_shared
 from audiomarathon.engine.run import run
 from audiomarathon.engine.sweep_plan import plan_sweep
 from audiomarathon.errors import AudioMarathonError, MethodError, ModelError, RecordError, SettingsError
@@ -95,7 +96,8 @@ def reply(lm: AudioLM, given: Sequence[Prompt], method: Method, size: int, how: 
 
 
 def assert_same(lm: AudioLM, given: Sequence[Prompt], method: Method, size: int, how: str = EAGER) -> None:
-    whole, parts = (reply(lm, given, method, chunk, how) for chunk in (0, size))
+    with encoder_shared(lm):
+        whole, parts = (reply(lm, given, method, chunk, how) for chunk in (0, size))
     assert parts.kv_lengths == whole.kv_lengths
     assert parts.kv_bytes == whole.kv_bytes
     assert parts.kept_audio_tokens == whole.kept_audio_tokens
@@ -133,11 +135,7 @@ def test_chunked_prefill_equals_unchunked_prefill_under_eager_attention(loaded: 
 @pytest.fixture(scope="module")
 def windowed(family_checkpoint: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Gemma's checkpoint with a window that is far shorter than the prompt, and shared keys."""
-    folder = Path(shutil.copytree(family_checkpoint("gemma3n"), tmp_path_factory.mktemp("windows") / "tiny"))
-    config = json.loads((folder / "config.json").read_text())
-    config["text_config"]["sliding_window"] = 20
-    (folder / "config.json").write_text(json.dumps(config))
-    return folder
+    return tiny_gemma3n.with_window(family_checkpoint("gemma3n"), tmp_path_factory.mktemp("windows"), 20)
 
 
 @pytest.mark.parametrize("attention", ["sdpa", pytest.param("eager", marks=pytest.mark.long)])

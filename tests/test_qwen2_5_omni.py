@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from conftest import load_tiny, noise
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
+from tiny_base import changed_copy
 from transformers import WhisperFeatureExtractor
 
 from audiomarathon.compression.method import Base
@@ -17,11 +17,6 @@ from audiomarathon.errors import ModelError
 from audiomarathon.models.audio_lm import AudioLM
 from audiomarathon.models.checkpoint import find_checkpoint
 from audiomarathon.models.prompt import Prompt
-
-
-@pytest.fixture
-def copy_of(tmp_path: Path, tiny_checkpoint: Path):
-    return lambda: Path(shutil.copytree(tiny_checkpoint, tmp_path / "copy"))
 
 
 class TestLoading:
@@ -32,24 +27,23 @@ class TestLoading:
         first = lm.decoder_layers[0].self_attn.q_proj.weight
         assert torch.equal(first, stored["thinker.model.layers.0.self_attn.q_proj.weight"])
 
-    def test_a_checkpoint_with_a_tensor_of_the_wrong_shape_is_refused(self, copy_of) -> None:
-        folder = copy_of()
-        weights = load_file(folder / "model.safetensors")
-        weights["thinker.lm_head.weight"] = torch.ones(3, 32)
-        save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-        with pytest.raises(ModelError, match=r"mismatched keys.*lm_head"):
-            load_tiny(folder)
+    @pytest.mark.parametrize(
+        ("change", "said"),
+        [
+            ({"weights": lambda tensors: tensors.update({"thinker.lm_head.weight": torch.ones(3, 32)})},
+             r"mismatched keys.*lm_head"),
+            ({"config": lambda facts: facts["thinker_config"].update(audio_token_index=7)}, "do not belong together"),
+        ],
+        ids=["a tensor of another shape", "the tokenizer of another model"],
+    )  # fmt: skip
+    def test_a_checkpoint_whose_parts_do_not_fit_is_refused(
+        self, tiny_checkpoint: Path, tmp_path: Path, change: Any, said: str
+    ) -> None:
+        with pytest.raises(ModelError, match=said):
+            load_tiny(changed_copy(tiny_checkpoint, tmp_path, **change))
 
-    def test_the_tokenizer_of_another_model_is_refused(self, copy_of) -> None:
-        folder = copy_of()
-        config = json.loads((folder / "config.json").read_text())
-        config["thinker_config"]["audio_token_index"] = 7
-        (folder / "config.json").write_text(json.dumps(config))
-        with pytest.raises(ModelError, match="do not belong together"):
-            load_tiny(folder)
-
-    def test_a_checkpoint_without_a_chat_template_is_refused(self, copy_of) -> None:
-        folder = copy_of()
+    def test_a_checkpoint_without_a_chat_template_is_refused(self, tiny_checkpoint: Path, tmp_path: Path) -> None:
+        folder = changed_copy(tiny_checkpoint, tmp_path)
         (folder / "chat_template.json").unlink()
         with pytest.raises(ModelError, match="chat template"):
             load_tiny(folder)
@@ -60,17 +54,19 @@ class TestLoading:
         with pytest.raises(ModelError, match="no such folder"):
             find_checkpoint(str(tmp_path / "nowhere"))
 
-    def test_the_fingerprint_changes_with_one_weight(self, copy_of, tiny_checkpoint: Path) -> None:
-        folder = copy_of()
-        assert find_checkpoint(str(folder)).fingerprint() == find_checkpoint(str(tiny_checkpoint)).fingerprint()
-        weights = load_file(folder / "model.safetensors")
-        weights["thinker.lm_head.weight"][0, 0] += 1
-        save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-        assert find_checkpoint(str(folder)).fingerprint() != find_checkpoint(str(tiny_checkpoint)).fingerprint()
+    def test_the_fingerprint_changes_with_one_weight(self, tiny_checkpoint: Path, tmp_path: Path) -> None:
+        def fingerprint(**change: Any) -> str:
+            return find_checkpoint(
+                str(changed_copy(tiny_checkpoint, tmp_path / str(len(change)), **change))
+            ).fingerprint()
+
+        unchanged = find_checkpoint(str(tiny_checkpoint)).fingerprint()
+        assert fingerprint() == unchanged
+        assert fingerprint(weights=lambda tensors: tensors["thinker.lm_head.weight"][0, 0].add_(1)) != unchanged
 
 
 class TestPrompt:
-    def test_has_the_chat_template_of_the_checkpoint_with_audio_first(self, lm: AudioLM) -> None:
+    def test_the_prompt_is_the_chat_template_of_the_checkpoint_with_audio_first(self, lm: AudioLM) -> None:
         inputs = lm.prepare([Prompt("Who?", (noise(1.0), noise(2.0)))])
         text = lm.tokenizer.decode(inputs.tensors["input_ids"][0])
         assert text == (
@@ -82,9 +78,9 @@ class TestPrompt:
         assert torch.equal(inputs.audio_mask, inputs.tensors["input_ids"] == lm.audio_token)
 
     @pytest.mark.parametrize(
-        "seconds", [0.5, 1, 29.99, 30, 90.01, *(pytest.param(length, marks=pytest.mark.long) for length in (300, 600))]
+        "seconds", [0.5, 29.99, 90.01, *(pytest.param(length, marks=pytest.mark.long) for length in (300, 600))]
     )
-    def test_audio_is_not_cut_and_gives_25_tokens_a_second(self, lm: AudioLM, seconds: float) -> None:
+    def test_long_audio_is_not_cut_and_gives_25_tokens_a_second(self, lm: AudioLM, seconds: float) -> None:
         inputs = lm.prepare([Prompt("?", (noise(seconds),))])
         assert inputs.audio_tokens[0] == pytest.approx(25 * seconds, abs=1)
         assert inputs.tensors["feature_attention_mask"].sum() == -(-round(seconds * 16000) // 160)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import copy
 import functools
-import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from itertools import cycle, product
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +69,7 @@ def deep(key: str, folder: Path) -> AudioLM:
 def case_of(
     family_checkpoint: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[[str], Case]:
-    whisper = functools.cache(lambda: tiny_whisper.checkpoint(tmp_path_factory.mktemp("tower") / "tiny-whisper"))
+    whisper = functools.cache(lambda: tiny_whisper.checkpoint(tmp_path_factory.mktemp("tower") / "tiny", window=10))
     return lambda key: Case(key, deep(key, whisper() if key == "whisper" else family_checkpoint(key)))
 
 
@@ -178,7 +178,7 @@ def windows_of(case: Case, batch: list[Prompt], front: torch.Tensor) -> list[Win
                     begun += real
                 else:
                     states = front[len(windows)]
-                    visible = torch.ones(1500, dtype=torch.bool)
+                    visible = torch.ones(len(states), dtype=torch.bool)
                     if case.key not in ("whisper", "voxtral"):
                         visible[real:] = False
                 if case.key == "whisper":
@@ -201,7 +201,7 @@ def towers_output(case: Case, window: Window, method: Method, layer: int, *, mas
         schedule = {layer + n: (1 - each ** (n + 1)) / method.ratio for n in range(DEPTH - layer)}
         schedule[DEPTH - 1] = 1.0
     sound, keep = window.each * window.tokens, window.each * kept_count(window.tokens, method.ratio)
-    whole = 0 if case.key in PACKED else window.each * kept_count(1500 // window.each, method.ratio)
+    whole = 0 if case.key in PACKED else window.each * kept_count(len(x) // window.each, method.ratio)
     now, stays = sound, torch.ones(len(x), dtype=torch.bool)
     for index, tower_layer in enumerate(layers):
         if share := schedule.get(index):
@@ -300,7 +300,7 @@ def short_ids(inputs: Inputs, sample: int, windows: Sequence[Window], ratio: flo
     return [token for token, heard in zip(ids, audio, strict=True) if not heard or next(stays)]
 
 
-FAST = [(key, BATCHES[3], name) for key, name in zip(KEYS, itertools.cycle(("merge_frame", "random")), strict=False)]
+FAST = [(key, BATCHES[3], name) for key, name in zip(KEYS, cycle(("merge_frame", "random")), strict=False)]
 FAST += [("whisper", SHORT, "merge_adjacent"), ("qwen2-audio", SHORT, "a_tome_like")]
 FAST += [("qwen2.5-omni-7b", SHORT, "a_tome_like")]
 
@@ -331,8 +331,10 @@ def test_tower_pruning_of_every_family_and_batch_equals_the_layer_reference(
     check(case_of(key), batch, in_tower(name, ratio, layer), layer)
 
 
-@pytest.mark.parametrize("name", METHODS)
-@pytest.mark.parametrize("key", ["whisper", "voxtral", "qwen2.5-omni-7b"])
+@pytest.mark.parametrize(
+    ("key", "name"),
+    [*product(["qwen2.5-omni-7b"], METHODS), *product(["whisper", "voxtral"], ["random", "merge_frame"])],
+)
 def test_tower_pruning_at_ratio_0_gives_the_logits_of_base_bit_for_bit(
     case_of: Callable[[str], Case], key: str, name: str
 ) -> None:

@@ -26,8 +26,8 @@ from audiomarathon.certify.method_checks import dropping
 from audiomarathon.certify.oracles import Hidden
 from audiomarathon.compression.external import Foreign
 from audiomarathon.compression.method import Base, Method, kept_count
-from audiomarathon.compression.registry import get_method
 from audiomarathon.compression.pruners.frame import Frame
+from audiomarathon.compression.registry import get_method
 from audiomarathon.compression.states import StateDrop, budgets_of
 from audiomarathon.costs.config_facts import model_facts
 from audiomarathon.costs.cost import Drops, flops_of
