@@ -75,7 +75,7 @@ class TestLoading:
         weights = load_file(copy / "model.safetensors")
         (copy / "model.safetensors").unlink()
         names = sorted(weights)
-        shards = {"model-00001-of-00002.safetensors": names[:20], "model-00002-of-00002.safetensors": names[20:]}
+        shards = {f"model-0000{part + 1}-of-00002.safetensors": names[part::2] for part in range(2)}
         for file, held in shards.items():
             save_file({name: weights[name] for name in held}, copy / file, metadata={"format": "pt"})
         places = {name: file for file, held in shards.items() for name in held}
@@ -120,7 +120,7 @@ class TestLoading:
 
 
 class TestPrompt:
-    def test_has_the_chat_format_of_mistral_with_the_audio_first(self, voxtral: Voxtral) -> None:
+    def test_the_prompt_has_the_chat_format_of_mistral_with_the_audio_first(self, voxtral: Voxtral) -> None:
         ids = voxtral.prepare([Prompt("Who?", (noise(1.0), noise(31.0)))]).tensors["input_ids"][0]
         assert voxtral.tokenizer.decode(ids) == (
             "<s>[INST][BEGIN_AUDIO]" + "[AUDIO]" * 375 + "[BEGIN_AUDIO]" + "[AUDIO]" * 750 + "Who?[/INST]"
@@ -133,7 +133,7 @@ class TestPrompt:
         assert torch.equal(voxtral.prepare([prompt]).tensors["input_ids"], expected)
 
     @pytest.mark.parametrize("seconds", [1.3, 31.0])
-    def test_transcription_uses_the_format_of_the_processor_without_the_question(
+    def test_a_transcription_prompt_has_the_format_of_the_processor_without_the_question(
         self, voxtral: Voxtral, processor: VoxtralProcessor, seconds: float
     ) -> None:
         clip = sixteen_bits(noise(seconds))
@@ -165,7 +165,7 @@ class TestPrompt:
 
 
 class TestFeatures:
-    def test_equal_those_of_the_processor_bit_for_bit(self, voxtral: Voxtral, folder: Path) -> None:
+    def test_features_equal_those_of_the_processor_bit_for_bit(self, voxtral: Voxtral, folder: Path) -> None:
         """Of floats: a spectrogram of each whole clip, then cut; the second clip's loud start is not the first's."""
         loud = noise(33.0, 1)
         loud[:8000] *= 9
@@ -174,7 +174,7 @@ class TestFeatures:
         assert torch.equal(voxtral.prepare([prompt]).tensors["input_features"], expected)
 
     @pytest.mark.parametrize("rate", [16000, 44100])
-    def test_of_a_decoded_16_bit_file_equal_those_of_the_processor_given_its_path(
+    def test_features_of_a_decoded_16_bit_file_equal_those_of_the_processor_given_its_path(
         self, voxtral: Voxtral, processor: VoxtralProcessor, tmp_path: Path, rate: int
     ) -> None:
         """The processor re-encodes files to 16 bits on the way, which changes nothing in these."""
@@ -186,7 +186,9 @@ class TestFeatures:
         assert torch.equal(ours.tensors["input_features"], expected["input_features"])
         assert torch.equal(ours.tensors["input_ids"], expected["input_ids"])
 
-    def test_of_a_batch_equal_those_of_each_sample_alone(self, voxtral: Voxtral, prompts: list[Prompt]) -> None:
+    def test_features_of_a_batch_equal_those_of_each_sample_alone(
+        self, voxtral: Voxtral, prompts: list[Prompt]
+    ) -> None:
         together = voxtral.prepare(prompts).tensors["input_features"]
         alone = [voxtral.prepare([prompt]).tensors["input_features"] for prompt in prompts]
         assert torch.equal(together, torch.cat(alone))
@@ -201,9 +203,8 @@ class TestWindows:
 
     def test_the_audio_tower_runs_once_on_all_windows_of_a_batch(self, voxtral: Voxtral, prompts: list[Prompt]) -> None:
         seen: list[torch.Size] = []
-        handle = voxtral.audio_tower.register_forward_pre_hook(lambda _m, args: seen.append(args[0].shape))
-        Base().generate(voxtral, voxtral.prepare(prompts), max_new_tokens=3, ignore_end=True)
-        handle.remove()
+        with voxtral.audio_tower.register_forward_pre_hook(lambda _m, args: seen.append(args[0].shape)):
+            Base().generate(voxtral, voxtral.prepare(prompts), max_new_tokens=2, ignore_end=True)
         assert seen == [(4, 128, 3000)]
 
     def test_the_explain_command_puts_each_token_at_its_time_in_the_clip(self, voxtral: Voxtral) -> None:

@@ -86,17 +86,18 @@ def changed_copy(
     folder: Path,
     place: Path,
     *,
-    weights: Callable[[dict[str, torch.Tensor]], Any] = dict,
-    config: Callable[[dict[str, Any]], Any] = dict,
+    weights: Callable[[dict[str, torch.Tensor]], Any] | None = None,
+    config: Callable[[dict[str, Any]], Any] | None = None,
     file: str = "model.safetensors",
 ) -> Path:
     """Copy a checkpoint into `place`, and change its weights and its config by functions that work in place."""
     copy = Path(shutil.copytree(folder, place / "changed"))
-    facts, tensors = read_json(copy / "config.json"), load_file(copy / file)
-    config(facts)
-    write_json(copy / "config.json", **facts)
-    weights(tensors)
-    save_file(tensors, copy / file, metadata={"format": "pt"})
+    if config:
+        config(facts := read_json(copy / "config.json"))
+        write_json(copy / "config.json", **facts)
+    if weights:
+        weights(tensors := load_file(copy / file))
+        save_file(tensors, copy / file, metadata={"format": "pt"})
     return copy
 
 
