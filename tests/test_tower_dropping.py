@@ -5,11 +5,10 @@ from __future__ import annotations
 import copy
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager, nullcontext
 from itertools import cycle, product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import tiny_whisper
@@ -41,8 +40,7 @@ SHORT = ((3.07,),)
 BATCHES = [SHORT, ((30.0,),), ((5.01,), (0.3,)), ((2.0, 7.33), (4.1,)), ((33.3,), (1.2,))]
 
 
-@dataclass(frozen=True)
-class Case:
+class Case(NamedTuple):
     key: str
     lm: AudioLM
 
@@ -97,13 +95,11 @@ def generate(lm: AudioLM, inputs: Inputs, method: Method, steps: int = STEPS) ->
         lm.audio_tower.register_forward_hook(note("tower", lambda _module, _args, output: output.last_hidden_state)),
         lm.decoder_layers[0].register_forward_pre_hook(entering, with_kwargs=True),
     ]
-    try:
-        with watched_choices(method):
-            done = method.generate(lm, inputs, max_new_tokens=steps, ignore_end=True, keep_logits=True)
-    finally:
+    with ExitStack() as stack:
         for handle in handles:
-            handle.remove()
-    return done, seen
+            stack.callback(handle.remove)
+        stack.enter_context(watched_choices(method))
+        return method.generate(lm, inputs, max_new_tokens=steps, ignore_end=True, keep_logits=True), seen
 
 
 #: By seed and number of states: the states of a window of which a method chose last.
@@ -141,8 +137,7 @@ def layer_of(layer: Any, x: torch.Tensor, visible: torch.Tensor) -> torch.Tensor
     return x + layer.fc2(layer.activation_fn(layer.fc1(layer.final_layer_norm(x))))
 
 
-@dataclass(frozen=True)
-class Window:
+class Window(NamedTuple):
     """A window: its states that enter the tower, padding too, and what the family says of them."""
 
     states: torch.Tensor
@@ -313,7 +308,7 @@ def test_pruning_in_the_tower_equals_a_reference_computed_layer_by_layer(
 
 
 @pytest.mark.parametrize("key", ["qwen2-audio", "aero-1", "voxtral", "audio-flamingo-3"])
-def test_at_ratio_0_999_the_tower_keeps_one_audio_token_of_each_window(
+def test_the_tower_keeps_one_audio_token_of_each_window_at_ratio_0_999(
     case_of: Callable[[str], Case], key: str
 ) -> None:
     check(case_of(key), SHORT, in_tower("frame", 0.999), 2)
@@ -356,7 +351,9 @@ def test_dropping_tower_states_equals_hiding_them_from_later_layers(case_of: Cal
     torch.testing.assert_close(dropped[: len(hidden)], hidden, atol=2e-5, rtol=1e-4)
 
 
-def test_tower_pruning_combines_with_eager_attention_and_with_a_press(case_of: Callable[[str], Case]) -> None:
+def test_tower_pruning_combines_with_eager_attention_and_with_a_press(
+    case_of: Callable[[str], Case], monkeypatch: pytest.MonkeyPatch
+) -> None:
     lm = case_of("qwen2-audio").lm
     inputs = lm.prepare(prompts(((3.0,), (1.0,))))
     joined = get_method("frame:0.5+snapkv:0.5", at="tower")
@@ -364,12 +361,8 @@ def test_tower_pruning_combines_with_eager_attention_and_with_a_press(case_of: C
     pruned = generate(lm, inputs, in_tower("frame", 0.5))[0]
     assert generation.kept_audio_tokens == tuple(kept_count(count, 0.5) for count in pruned.kept_audio_tokens)
     assert joined.label == "frame-0.5-tower+snapkv-0.5"
-    tower: Any = lm.audio_tower
-    try:
-        tower.config._attn_implementation = "eager"
-        eager = generate(lm, inputs, in_tower("frame", 0.5))[0]
-    finally:
-        tower.config._attn_implementation = "sdpa"
+    monkeypatch.setattr(lm.audio_tower.config, "_attn_implementation", "eager")
+    eager = generate(lm, inputs, in_tower("frame", 0.5))[0]
     torch.testing.assert_close(eager.logits, pruned.logits, atol=5e-5, rtol=1e-4)
 
 

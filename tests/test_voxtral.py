@@ -186,9 +186,7 @@ class TestFeatures:
         assert torch.equal(ours.tensors["input_features"], expected["input_features"])
         assert torch.equal(ours.tensors["input_ids"], expected["input_ids"])
 
-    def test_features_of_a_batch_equal_those_of_each_sample_alone(
-        self, voxtral: Voxtral, prompts: list[Prompt]
-    ) -> None:
+    def test_features_of_a_batch_equal_those_of_samples_alone(self, voxtral: Voxtral, prompts: list[Prompt]) -> None:
         together = voxtral.prepare(prompts).tensors["input_features"]
         alone = [voxtral.prepare([prompt]).tensors["input_features"] for prompt in prompts]
         assert torch.equal(together, torch.cat(alone))
