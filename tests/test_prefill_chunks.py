@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -18,6 +17,7 @@ import tiny_gemma3n
 import torch
 from conftest import HOME, KINDS, noise, skip_unless_carried
 from families import FAMILIES
+from tiny_base import read_json
 from transformers import AutoModel, DynamicCache, LlamaConfig
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
@@ -243,12 +243,12 @@ def test_the_run_identity_holds_prefill_chunk_only_if_chunked(
     """A folder of an earlier version says nothing of chunks, and resumes without them only."""
     task_folders.build_tau(tmp_path / "data" / "TAU")
     (result,) = run(["tau"], HOME, read(tmp_path, tiny_checkpoint), progress=False)
-    assert "prefill_chunk" not in json.loads((result.folder / "run.json").read_text())["identity"]
+    assert "prefill_chunk" not in read_json(result.folder / "run.json")["identity"]
     with pytest.raises(RecordError, match="prefill_chunk"):
         list(run(["tau"], HOME, read(tmp_path, tiny_checkpoint, prefill_chunk=64), progress=False))
     settings = read(tmp_path, tiny_checkpoint, prefill_chunk=64)
     (result,) = run(["tau"], HOME, replace(settings, results=tmp_path / "other"), progress=False)
-    facts = json.loads((result.folder / "run.json").read_text())
+    facts = read_json(result.folder / "run.json")
     assert facts["identity"]["prefill_chunk"] == facts["settings"]["prefill_chunk"] == 64
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import re
-import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +15,7 @@ import tiny_whisper
 import torch
 from builders import records_in
 from conftest import call, noise
+from tiny_base import changed_copy, read_json, write_json
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import WhisperFeatureExtractor
 
@@ -231,24 +230,20 @@ class TestMethods:
             assert 0 < shares.mean() <= 1
 
     @pytest.mark.parametrize(
-        ("name", "said"),
+        ("name", "at", "said"),
         [
-            ("frame:0.5", "cross-attention, so its layers hold no audio tokens; allowed here: random, frame"),
-            ("snapkv:0.5", "allowed here: random, frame, .*, at the input"),
-            ("fast_v:0.5", "cross-attention"),
-            ("frame:0.5+snapkv:0.5", "cross-attention"),
+            ("frame:0.5", "layer", "cross-attention, so its layers hold no audio tokens; allowed here: random, frame"),
+            ("snapkv:0.5", "layer", "allowed here: random, frame, .*, at the input"),
+            ("fast_v:0.5", "layer", "cross-attention"),
+            ("frame:0.5+snapkv:0.5", "layer", "cross-attention"),
+            *((name, "input", "no audio tokens to rank; allowed here: random, frame") for name in ("fast_v", "dart")),
         ],
     )
     def test_methods_that_whisper_does_not_support_are_refused_with_the_reason(
-        self, lm: Whisper, name: str, said: str
+        self, lm: Whisper, name: str, at: str, said: str
     ) -> None:
         with pytest.raises(MethodError, match=said):
-            get_method(name).check(lm)
-
-    @pytest.mark.parametrize("name", ["fast_v:0.5", "dart:0.5"])
-    def test_a_refused_attention_based_method_is_not_advised_to_prune_at_a_layer(self, lm: Whisper, name: str) -> None:
-        with pytest.raises(MethodError, match="no audio tokens to rank; allowed here: random, frame"):
-            get_method(name, at="input").check(lm)
+            get_method(name, None if ":" in name else 0.5, at=at).check(lm)
 
 
 class TestCosts:
@@ -317,8 +312,7 @@ class TestRuns:
             assert len(base_record["kv_lengths"]) == 6
             assert other["kv_bytes"] < base_record["kv_bytes"]
             assert base_record["time"]["encoder"] == other["time"]["encoder"] > 0
-        cost = json.loads((base.folder / "run.json").read_text())["cost"]
-        assert cost["window_tokens"] == STATES + 4
+        assert read_json(base.folder / "run.json")["cost"]["window_tokens"] == STATES + 4
 
     def test_batched_runs_give_the_same_replies_as_single_samples(
         self, go: Callable[..., list[Any]], tmp_path: Path
@@ -343,12 +337,11 @@ class TestRuns:
     def test_a_checkpoint_without_generation_defaults_is_refused_before_loading(
         self, go: Callable[..., list[Any]], folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lacking: str
     ) -> None:
-        file = Path(shutil.copytree(folder, tmp_path / "copy")) / "generation_config.json"
-        known = json.loads(file.read_text())
+        file = changed_copy(folder, tmp_path) / "generation_config.json"
+        known = read_json(file)
+        file.unlink()
         if lacking:
-            file.write_text(json.dumps({name: value for name, value in known.items() if name != lacking}))
-        else:
-            file.unlink()
+            write_json(file, **{name: value for name, value in known.items() if name != lacking})
         monkeypatch.setattr(Whisper, "load", None)
         with pytest.raises(ModelError, match=rf"generation_config.json: .*{lacking or 'no such file'}.* copy the file"):
             go(model_path=str(file.parent))
@@ -356,7 +349,7 @@ class TestRuns:
     def test_features_with_another_number_of_mel_bands_are_refused_on_loading(
         self, folder: Path, tmp_path: Path
     ) -> None:
-        copy = Path(shutil.copytree(folder, tmp_path / "copy"))
+        copy = changed_copy(folder, tmp_path)
         WhisperFeatureExtractor(feature_size=128).save_pretrained(copy)
         with pytest.raises(ModelError, match="makes 128 mel bands, but the model hears 80"):
             load(copy)
@@ -371,9 +364,9 @@ class TestRuns:
 
     def test_the_language_is_part_of_the_run_identity(self, go: Callable[..., list[Any]]) -> None:
         (english,) = go()
-        assert "language" not in json.loads((english.folder / "run.json").read_text())["identity"]
+        assert "language" not in read_json(english.folder / "run.json")["identity"]
         (german,) = go(language="de", results=english.folder.parents[2] / "de")
-        assert json.loads((german.folder / "run.json").read_text())["identity"]["language"] == "de"
+        assert read_json(german.folder / "run.json")["identity"]["language"] == "de"
 
 
 def test_a_language_changes_nothing_for_a_model_without_languages(tmp_path: Path, no_env: Any) -> None:
@@ -383,7 +376,7 @@ def test_a_language_changes_nothing_for_a_model_without_languages(tmp_path: Path
     for language in ("de", ""):  # the second resumes the first
         settings = RunSettings.read({}, **given, language=language or None)
         (result,) = run(["librispeech"], "embedded", settings, progress=False, say=said.append)
-    assert "language" not in json.loads((result.folder / "run.json").read_text())["identity"]
+    assert "language" not in read_json(result.folder / "run.json")["identity"]
     assert sum("LANGUAGE=de has no effect" in line for line in said) == 1
 
 
@@ -438,32 +431,24 @@ def test_the_whisper_encoder_gives_probes_the_states_of_a_clip_without_padding(p
     assert encoder.output_dim == 16
 
 
-def explain(*words: Any) -> tuple[int, str]:
-    return call("explain", "--model", "whisper-base", "--methods", "frame:0.5", "--at", "input", *words)
-
-
-def test_the_explain_command_needs_no_prompt(folder: Path, tmp_path: Path, undrawn: None) -> None:
-    clip = task_folders.write_clip(tmp_path / "a.wav", seconds=3.0)
-    code, said = explain(clip, "--model-path", folder, "--language", "de", "-o", tmp_path / "a.png")
-    assert code == 0, said
-
-
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "code", "said"),
     [
-        (["a.wav", "--prompt", "Who speaks?"], "--prompt: whisper-base can only transcribe"),
-        (["a.wav", "--language", "fr"], "LANGUAGE=fr: .* allowed: de, en, zh"),
-        (["tau:concatenated_resampled/airport-lisbon-1000-0-a.wav", "--data", "."], "tau: whisper-base can only trans"),
+        (["a.wav", "--language", "de", "-o", "a.png"], 0, ""),
+        (["a.wav", "--prompt", "Who speaks?"], 2, "--prompt: whisper-base can only transcribe"),
+        (["a.wav", "--language", "fr"], 2, "LANGUAGE=fr: .* allowed: de, en, zh"),
+        (["tau:concatenated_resampled/airport-lisbon-1000-0-a.wav", "--data", "."], 2, "whisper-base can only trans"),
     ],
 )
-def test_the_explain_command_refuses_settings_that_a_run_refuses(
-    words: list[str], said: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_explain_command_needs_no_prompt_and_refuses_settings_that_a_run_refuses(
+    words: list[str], code: int, said: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, undrawn: None
 ) -> None:
     monkeypatch.chdir(tmp_path)
     task_folders.write_clip(tmp_path / "a.wav", seconds=1.0)
     task_folders.build_tau(tmp_path / "TAU")
-    code, shown = explain(*words, "--model-path", folder)
-    assert code == 2
+    flags = ("--model", "whisper-base", "--methods", "frame:0.5", "--at", "input", "--model-path", folder)
+    exit_code, shown = call("explain", *flags, *words)
+    assert exit_code == code, shown
     assert re.search(said, shown)
 
 
