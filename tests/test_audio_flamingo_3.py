@@ -28,7 +28,6 @@ from audiomarathon.models.registry import get_model
 from audiomarathon.settings import RunSettings
 
 KEY = "audio-flamingo-3"
-HEAD = "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n<|im_start|>user\n"
 
 
 @pytest.fixture(scope="module")
@@ -42,16 +41,10 @@ def lm(folder: Path) -> AudioLM:
 
 
 class TestPrompt:
-    def test_the_prompt_has_all_windows_of_a_long_clip_on_one_line(self, lm: AudioLM) -> None:
-        inputs = lm.prepare([Prompt("Who?", (noise(31.0),))])
-        assert lm.tokenizer.decode(inputs.tensors["input_ids"][0]).startswith(
-            HEAD + "<sound>" * 775 + "Who?<|im_end|>\n<|im_start|>assistant"
-        )
-
     def test_the_prompt_has_each_of_several_clips_on_a_separate_line(self, lm: AudioLM, folder: Path) -> None:
         prompt = Prompt("Who?", (noise(1.0), noise(2.0)))
         text = lm.tokenizer.decode(lm.prepare([prompt]).tensors["input_ids"][0])
-        assert text.startswith(HEAD + "<sound>" * 25 + "\n" + "<sound>" * 50 + "Who?")
+        assert "user\n" + "<sound>" * 25 + "\n" + "<sound>" * 50 + "Who?" in text
         assert lm.documented_inputs(folder, prompt) is None
 
     @pytest.mark.parametrize("samples", [321, 16001, 480641])
@@ -68,22 +61,10 @@ class TestPrompt:
 
 
 class TestLength:
-    def test_the_encoder_gets_all_windows_of_a_batch_in_one_call(self, lm: AudioLM) -> None:
-        calls: list[int] = []
-        batch = [Prompt("?", (noise(1.0), noise(2.0))), Prompt("?", (noise(31.0),))]
-        with lm.audio_tower.register_forward_pre_hook(lambda _m, args: calls.append(len(args[0]))):
-            Base().generate(lm, lm.prepare(batch), max_new_tokens=2)
-        assert calls == [2 + 2]
-
     def test_a_last_window_too_short_for_a_token_adds_none_and_gives_finite_logits(self, lm: AudioLM) -> None:
         inputs = lm.prepare([Prompt("?", (noise(30.01),))])
         assert inputs.audio_tokens == [750]
         assert Base().generate(lm, inputs, max_new_tokens=2, keep_logits=True).logits.isfinite().all()
-
-    def test_a_clip_too_short_for_one_token_is_refused(self, lm: AudioLM) -> None:
-        assert lm.prepare([Prompt("?", (noise(0.0201),))]).audio_tokens == [1]
-        with pytest.raises(ModelError, match="too short"):
-            lm.prepare([Prompt("?", (noise(0.02),))])
 
     def test_a_clip_over_ten_minutes_is_refused_rather_than_cut(self, lm: AudioLM) -> None:
         with pytest.raises(ModelError, match=r"601\.0 s: .*600 s at most"):

@@ -26,6 +26,11 @@ from audiomarathon.models.prompt import Prompt
 from audiomarathon.models.registry import get_model
 
 LONG = pytest.mark.long
+#: Samples of the shortest clip that a family hears, and of a clip that it refuses.
+SHORTEST = {
+    "qwen2.5-omni-7b": (480, 160), "phi4mm": (640, 320), "voxtral": (1, 0), "aero-1": (962, 960),
+    "qwen2-audio": (962, 960), "qwen3-omni": (201, 200), "audio-flamingo-3": (321, 320), "gemma3n": (1, 0),
+}  # fmt: skip
 QUESTION = "Which is it?\n\nA. cat\nB. dog"
 
 
@@ -61,7 +66,20 @@ class TestPrompt:
         clip = noise(seconds)
         inputs = family_lm.prepare([Prompt(QUESTION, (clip,))])
         assert inputs.audio_tokens == [family.audio_tokens(len(clip))]
-        assert inputs.audio_mask.shape == inputs.tensors["input_ids"].shape
+        assert torch.equal(inputs.audio_mask, inputs.tensors["input_ids"] == family_lm.audio_token)
+
+    def test_a_clip_too_short_for_one_token_is_refused(self, family: Family, family_lm: AudioLM) -> None:
+        shortest, refused = SHORTEST[family.key]
+        assert family_lm.prepare([Prompt("?", (noise(1.0)[:shortest],))]).audio_tokens[0] > 0
+        with pytest.raises(ModelError, match=r"too short|a clip is empty"):
+            family_lm.prepare([Prompt("?", (noise(1.0)[:refused],))])
+
+    def test_all_windows_of_a_batch_pass_the_audio_tower_in_one_call(self, family_lm: AudioLM) -> None:
+        calls: list[int] = []
+        batch = [Prompt("?", (noise(1.0), noise(2.0))), Prompt("?", (noise(31.0),))]
+        with family_lm.audio_tower.register_forward_pre_hook(lambda *_: calls.append(1)):
+            Base().generate(family_lm, family_lm.prepare(batch), max_new_tokens=2)
+        assert calls == [1]
 
     def test_control_tokens_in_a_question_are_refused_or_read_as_plain_text(self, family_lm: AudioLM) -> None:
         """It is refused, or, where the tokenizer never reads text as a control token, plain text."""

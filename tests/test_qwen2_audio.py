@@ -55,26 +55,10 @@ def whole(folder: Path) -> AudioLM:
 
 
 class TestWindows:
-    def test_each_window_of_30_seconds_is_a_separate_audio_in_the_prompt(self, whole: AudioLM) -> None:
-        inputs = whole.prepare([Prompt("Who?", (noise(31.0), noise(2.0)))])
-        assert whole.tokenizer.decode(inputs.tensors["input_ids"][0]).startswith(
-            "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n<|im_start|>user\n"
-            + "Audio 1: <|audio_bos|>" + "<|AUDIO|>" * 750 + "<|audio_eos|>\n"
-            + "Audio 2: <|audio_bos|>" + "<|AUDIO|>" * 25 + "<|audio_eos|>\n"
-            + "Audio 3: <|audio_bos|>" + "<|AUDIO|>" * 50 + "<|audio_eos|>\nWho?<|im_end|>"
-        )  # fmt: skip
-
     def test_input_tensors_equal_those_of_the_documented_use(self, whole: AudioLM, folder: Path) -> None:
         prompt = Prompt("Who?", (noise(31.0), noise(2.0)))
         ours, theirs = whole.prepare([prompt]).tensors, whole.documented_inputs(folder, prompt)
         assert_equal_tensors(ours, theirs)
-
-    def test_all_windows_of_a_batch_pass_the_audio_tower_in_one_call(self, whole: AudioLM) -> None:
-        calls: list[int] = []
-        batch = [Prompt("?", (noise(1.0), noise(2.0))), Prompt("?", (noise(31.0),))]
-        with whole.audio_tower.register_forward_pre_hook(lambda _m, args: calls.append(len(args[0]))):
-            Base().generate(whole, whole.prepare(batch), max_new_tokens=2)
-        assert calls == [2 + 2]
 
     def test_a_last_window_too_short_for_a_token_adds_no_token_and_no_nan(self, whole: AudioLM) -> None:
         inputs = whole.prepare([Prompt("?", (noise(30.01),))])

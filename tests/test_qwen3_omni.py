@@ -87,9 +87,3 @@ class TestAudio:
         assert alone.audio_tokens[0] == beside.audio_tokens[0] == 10
         features = alone.tensors["input_features"][0]
         assert torch.equal(beside.tensors["input_features"][0, :, : features.shape[1]], features)
-
-    @pytest.mark.parametrize("samples", [0, 200])
-    def test_a_clip_too_short_for_a_spectrum_is_refused(self, lm: AudioLM, samples: int) -> None:
-        assert lm.prepare([Prompt("?", (noise(1.0)[:201],))]).audio_tokens == [1]
-        with pytest.raises(ModelError, match="too short"):
-            lm.prepare([Prompt("?", (noise(1.0)[:samples],))])
