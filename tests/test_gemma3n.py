@@ -57,6 +57,11 @@ class TestLoading:
         assert not any("vision_tower" in name for name in names)
         assert {f"model.embed_{what}.embedding.weight" for what in ("vision", "audio")} <= names
 
+    def test_costs_are_not_computed_from_the_config_of_another_model_type(self, folder: Path, tmp_path: Path) -> None:
+        copy = changed_copy(folder, tmp_path, config=lambda facts: facts.update(model_type="gemma3"))
+        with pytest.raises(ModelError, match="'gemma3', not 'gemma3n'"):
+            model_facts(copy, 2, Gemma3n)
+
     def test_a_config_without_vision_label_names_can_be_loaded(self, folder: Path, tmp_path: Path) -> None:
         """transformers asks timm for them."""
         copy = changed_copy(folder, tmp_path, config=lambda facts: facts["vision_config"].pop("label_names"))
