@@ -56,6 +56,14 @@ class Family:
         return family.load(folder, device="cpu", dtype="float32", attn_implementation=attn_implementation)
 
 
+def assert_equal_tensors(ours: Mapping[str, torch.Tensor], theirs: Mapping[str, torch.Tensor] | None) -> None:
+    """Assert that two sets of named tensors are the same bit for bit."""
+    assert theirs is not None
+    assert {name: tensor.tolist() for name, tensor in ours.items()} == {
+        name: tensor.tolist() for name, tensor in theirs.items()
+    }
+
+
 FAMILIES = {
     key: Family(key, module)
     for key, module in (

@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 import task_folders
-import torch
 from builders import records_in
 from conftest import noise
-from families import FAMILIES
+from families import FAMILIES, assert_equal_tensors
 
 from audiomarathon.compression.method import Base
 from audiomarathon.costs.config_facts import model_facts
@@ -29,7 +28,6 @@ from audiomarathon.models.registry import get_model
 from audiomarathon.settings import RunSettings
 
 KEY = "audio-flamingo-3"
-HEAD = "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n<|im_start|>user\n"
 
 
 @pytest.fixture(scope="module")
@@ -43,55 +41,30 @@ def lm(folder: Path) -> AudioLM:
 
 
 class TestPrompt:
-    def test_has_all_windows_of_a_long_clip_on_one_line(self, lm: AudioLM) -> None:
-        inputs = lm.prepare([Prompt("Who?", (noise(31.0),))])
-        assert lm.tokenizer.decode(inputs.tensors["input_ids"][0]).startswith(
-            HEAD + "<sound>" * 775 + "Who?<|im_end|>\n<|im_start|>assistant"
-        )
-
-    def test_has_each_of_several_clips_on_a_separate_line(self, lm: AudioLM, folder: Path) -> None:
+    def test_the_prompt_has_each_of_several_clips_on_a_separate_line(self, lm: AudioLM, folder: Path) -> None:
         prompt = Prompt("Who?", (noise(1.0), noise(2.0)))
         text = lm.tokenizer.decode(lm.prepare([prompt]).tensors["input_ids"][0])
-        assert text.startswith(HEAD + "<sound>" * 25 + "\n" + "<sound>" * 50 + "Who?")
+        assert "user\n" + "<sound>" * 25 + "\n" + "<sound>" * 50 + "Who?" in text
         assert lm.documented_inputs(folder, prompt) is None
 
-    @pytest.mark.parametrize("samples", [321, 16001, 480160, 480641])
-    def test_equals_the_prompt_of_the_processor_at_any_clip_length(
+    @pytest.mark.parametrize("samples", [321, 16001, 480641])
+    def test_the_prompt_equals_that_of_the_processor_at_any_clip_length(
         self, lm: AudioLM, folder: Path, samples: int
     ) -> None:
         prompt = Prompt("Who?", (noise(31.0)[:samples],))
         ours, theirs = lm.prepare([prompt]).tensors, lm.documented_inputs(folder, prompt)
-        assert set(ours) == set(theirs)
-        assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+        assert_equal_tensors(ours, theirs)
 
-    def test_refuses_an_audio_placeholder_inside_a_question(self) -> None:
+    def test_an_audio_placeholder_inside_a_question_is_refused(self) -> None:
         with pytest.raises(ModelError, match=r"<sound>.*control token"):
             with_audio_tokens("<sound>What is <sound>?", "<sound>", [25])
 
-    def test_cannot_be_made_by_a_checkpoint_without_a_chat_template(self, folder: Path, tmp_path: Path) -> None:
-        copy = Path(shutil.copytree(folder, tmp_path / "copy"))
-        (copy / "chat_template.jinja").unlink()
-        with pytest.raises(ModelError, match="chat template"):
-            FAMILIES[KEY].load(copy)
-
 
 class TestLength:
-    def test_the_encoder_gets_all_windows_of_a_batch_in_one_call(self, lm: AudioLM, prompts: list[Prompt]) -> None:
-        calls: list[int] = []
-        handle = lm.audio_tower.register_forward_pre_hook(lambda _m, args: calls.append(len(args[0])))
-        Base().generate(lm, lm.prepare([*prompts, Prompt("?", (noise(61.0),))]), max_new_tokens=3)
-        handle.remove()
-        assert calls == [4 + 3]
-
     def test_a_last_window_too_short_for_a_token_adds_none_and_gives_finite_logits(self, lm: AudioLM) -> None:
         inputs = lm.prepare([Prompt("?", (noise(30.01),))])
         assert inputs.audio_tokens == [750]
         assert Base().generate(lm, inputs, max_new_tokens=2, keep_logits=True).logits.isfinite().all()
-
-    def test_a_clip_too_short_for_one_token_is_refused(self, lm: AudioLM) -> None:
-        assert lm.prepare([Prompt("?", (noise(0.0201),))]).audio_tokens == [1]
-        with pytest.raises(ModelError, match="too short"):
-            lm.prepare([Prompt("?", (noise(0.02),))])
 
     def test_a_clip_over_ten_minutes_is_refused_rather_than_cut(self, lm: AudioLM) -> None:
         with pytest.raises(ModelError, match=r"601\.0 s: .*600 s at most"):
@@ -126,13 +99,13 @@ class TestTranscripts:
         ("text", "transcript"),
         [('The spoken content of the audio is "so it was".', "so it was"), ("so it was", None)],
     )
-    def test_are_extracted_from_the_sentence_that_the_model_puts_around_them(
+    def test_a_transcript_is_extracted_from_the_sentence_that_the_model_puts_around_it(
         self, lm: AudioLM, text: str, transcript: str | None
     ) -> None:
         reply = lm._reply([*lm.tokenizer(text)["input_ids"], lm.tokenizer.eos_token_id], ignore_end=False)
         assert (reply.text, reply.transcript) == (text, transcript)
 
-    def test_are_scored_without_the_sentence_around_them_which_the_record_keeps(
+    def test_a_transcript_is_scored_without_the_sentence_around_it_which_the_record_keeps(
         self, folder: Path, tmp_path: Path, no_env, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         task_folders.build_librispeech(tmp_path / "data" / "librispeech-long")

@@ -6,7 +6,6 @@ Dropping, presses and batches are tested on every family in test_token_pruning.p
 from __future__ import annotations
 
 import inspect
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +14,7 @@ import pytest
 import torch
 from conftest import noise
 from families import Family
-from safetensors.torch import load_file, save_file
+from tiny_base import changed_copy
 
 from audiomarathon.compression.method import Base
 from audiomarathon.compression.pruners.random import Random
@@ -27,13 +26,12 @@ from audiomarathon.models.prompt import Prompt
 from audiomarathon.models.registry import get_model
 
 LONG = pytest.mark.long
+#: Samples of the shortest clip that a family hears, and of a clip that it refuses.
+SHORTEST = {
+    "qwen2.5-omni-7b": (480, 160), "phi4mm": (640, 320), "voxtral": (1, 0), "aero-1": (962, 960),
+    "qwen2-audio": (962, 960), "qwen3-omni": (201, 200), "audio-flamingo-3": (321, 320), "gemma3n": (1, 0),
+}  # fmt: skip
 QUESTION = "Which is it?\n\nA. cat\nB. dog"
-
-
-@pytest.fixture
-def copy_of(family: Family, family_checkpoint: Callable[[str], Path], tmp_path: Path) -> Path:
-    """A copy of the family's checkpoint, to be damaged."""
-    return Path(shutil.copytree(family_checkpoint(family.key), tmp_path / "copy"))
 
 
 class TestPrompt:
@@ -68,7 +66,20 @@ class TestPrompt:
         clip = noise(seconds)
         inputs = family_lm.prepare([Prompt(QUESTION, (clip,))])
         assert inputs.audio_tokens == [family.audio_tokens(len(clip))]
-        assert inputs.audio_mask.shape == inputs.tensors["input_ids"].shape
+        assert torch.equal(inputs.audio_mask, inputs.tensors["input_ids"] == family_lm.audio_token)
+
+    def test_a_clip_too_short_for_one_token_is_refused(self, family: Family, family_lm: AudioLM) -> None:
+        shortest, refused = SHORTEST[family.key]
+        assert family_lm.prepare([Prompt("?", (noise(1.0)[:shortest],))]).audio_tokens[0] > 0
+        with pytest.raises(ModelError, match=r"too short|a clip is empty"):
+            family_lm.prepare([Prompt("?", (noise(1.0)[:refused],))])
+
+    def test_all_windows_of_a_batch_pass_the_audio_tower_in_one_call(self, family_lm: AudioLM) -> None:
+        calls: list[int] = []
+        batch = [Prompt("?", (noise(1.0), noise(2.0))), Prompt("?", (noise(31.0),))]
+        with family_lm.audio_tower.register_forward_pre_hook(lambda *_: calls.append(1)):
+            Base().generate(family_lm, family_lm.prepare(batch), max_new_tokens=2)
+        assert calls == [1]
 
     def test_control_tokens_in_a_question_are_refused_or_read_as_plain_text(self, family_lm: AudioLM) -> None:
         """It is refused, or, where the tokenizer never reads text as a control token, plain text."""
@@ -97,7 +108,7 @@ class TestPrompt:
 
 class TestReplies:
     @pytest.mark.parametrize("seconds", [3.0, pytest.param(31.0, marks=LONG)])
-    def test_equal_those_of_the_documented_generate_call(
+    def test_replies_equal_those_of_the_documented_generate_call(
         self, family: Family, family_lm: AudioLM, family_checkpoint: Callable[[str], Path], seconds: float
     ) -> None:
         """Our loop adds hooks, and a head that sees one position; replies are those of the documented usage."""
@@ -109,7 +120,7 @@ class TestReplies:
         assert list(ours.replies[0].token_ids) == plain[0, inputs["input_ids"].shape[1] :].tolist()
 
     @pytest.mark.parametrize(("seconds", "silenced", "change"), [(4.0, 4.0, 1e-2), (31.0, 0.5, 1e-4)])
-    def test_depend_on_the_end_of_the_audio(
+    def test_logits_depend_on_the_end_of_the_audio(
         self, family_lm: AudioLM, seconds: float, silenced: float, change: float
     ) -> None:
         """Silence in place of the clip, or of the end of a clip of two windows, gives other logits."""
@@ -122,18 +133,14 @@ class TestReplies:
         ]
         assert (logits[0] - logits[1]).abs().max() > change
 
-    def test_are_made_with_only_the_last_position_passing_the_lm_head(
+    def test_only_the_last_position_passes_the_lm_head_and_every_stage_takes_time(
         self, family_lm: AudioLM, prompts: list[Prompt]
     ) -> None:
         positions: list[int] = []
-        handle = family_lm.lm_head.register_forward_hook(lambda _m, args, _output: positions.append(args[0].shape[1]))
-        Base().generate(family_lm, family_lm.prepare(prompts[2:]), max_new_tokens=2, ignore_end=True)
-        handle.remove()
+        with family_lm.lm_head.register_forward_hook(lambda _m, args, _output: positions.append(args[0].shape[1])):
+            generation = Base().generate(family_lm, family_lm.prepare(prompts[2:]), max_new_tokens=2, ignore_end=True)
         assert positions == [1, 1]
-
-    def test_come_with_a_time_above_0_for_every_stage(self, family_lm: AudioLM, prompts: list[Prompt]) -> None:
-        stages = Base().generate(family_lm, family_lm.prepare(prompts[2:]), max_new_tokens=2, ignore_end=True).stages
-        assert min(stages.encoder, stages.llm_prefill, stages.decode) > 0
+        assert min(generation.stages.encoder, generation.stages.llm_prefill, generation.stages.decode) > 0
 
 
 def test_rotary_embeddings_computed_for_future_positions_equal_those_in_decode(
@@ -153,7 +160,7 @@ def test_rotary_embeddings_computed_for_future_positions_equal_those_in_decode(
 
 
 class TestLoading:
-    def test_with_device_map_auto_gives_the_same_logits(
+    def test_device_map_auto_gives_the_logits_of_loading_without_it(
         self, family: Family, family_lm: AudioLM, family_checkpoint: Callable[[str], Path], prompts: list[Prompt]
     ) -> None:
         spread = get_model(family.key).load_family()
@@ -170,17 +177,17 @@ class TestLoading:
         ("renamed", "said"), [("", r"missing keys.*layers\.1\.self_attn\.o_proj"), ("extra", "unexpected keys.*extra")]
     )
     def test_a_checkpoint_with_missing_or_extra_tensors_is_refused(
-        self, family: Family, copy_of: Path, renamed: str, said: str
+        self, family: Family, family_checkpoint: Callable[[str], Path], tmp_path: Path, renamed: str, said: str
     ) -> None:
-        weights = load_file(copy_of / "model.safetensors")
-        name = next(name for name in weights if name.endswith("layers.1.self_attn.o_proj.weight"))
-        if renamed:
-            weights[name.replace("o_proj", renamed)] = torch.ones(2)
-        else:
-            del weights[name]
-        save_file(weights, copy_of / "model.safetensors", metadata={"format": "pt"})
+        def change(weights: dict[str, torch.Tensor]) -> None:
+            name = next(name for name in weights if name.endswith("layers.1.self_attn.o_proj.weight"))
+            if renamed:
+                weights[name.replace("o_proj", renamed)] = torch.ones(2)
+            else:
+                del weights[name]
+
         with pytest.raises(ModelError, match=said):
-            family.load(copy_of)
+            family.load(changed_copy(family_checkpoint(family.key), tmp_path, weights=change))
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import shutil
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from conftest import noise
+from tiny_base import changed_copy
 from tokenizers.processors import TemplateProcessing
 from transformers import Gemma3nConfig, Gemma3nTextConfig, Gemma3nVisionConfig, Phi4MultimodalConfig
 
@@ -58,48 +57,32 @@ class TestLoading:
         assert not any("vision_tower" in name for name in names)
         assert {f"model.embed_{what}.embedding.weight" for what in ("vision", "audio")} <= names
 
-    def test_a_checkpoint_of_another_model_type_is_refused(self, folder: Path, tmp_path: Path) -> None:
-        copy = Path(shutil.copytree(folder, tmp_path / "copy"))
-        config = json.loads((copy / "config.json").read_text())
-        (copy / "config.json").write_text(json.dumps(config | {"model_type": "gemma3"}))
-        with pytest.raises(ModelError, match="'gemma3', not 'gemma3n'"):
-            load(copy)
+    def test_costs_are_not_computed_from_the_config_of_another_model_type(self, folder: Path, tmp_path: Path) -> None:
+        copy = changed_copy(folder, tmp_path, config=lambda facts: facts.update(model_type="gemma3"))
         with pytest.raises(ModelError, match="'gemma3', not 'gemma3n'"):
             model_facts(copy, 2, Gemma3n)
 
     def test_a_config_without_vision_label_names_can_be_loaded(self, folder: Path, tmp_path: Path) -> None:
         """transformers asks timm for them."""
-        copy = Path(shutil.copytree(folder, tmp_path / "copy"))
-        config = json.loads((copy / "config.json").read_text())
-        del config["vision_config"]["label_names"]
-        (copy / "config.json").write_text(json.dumps(config))
+        copy = changed_copy(folder, tmp_path, config=lambda facts: facts["vision_config"].pop("label_names"))
         assert load(copy).tokens_per_window == 188
 
 
 class TestPrompt:
-    def test_each_window_of_30_s_is_a_separate_audio_block(self, gemma: Gemma3n) -> None:
-        inputs = gemma.prepare([Prompt("Who?", (noise(31.0), noise(1.0)))])
-        window = "\n\n<start_of_audio>" + "<audio_soft_token>" * 188 + "<end_of_audio>\n\n"
-        text = gemma.tokenizer.decode(inputs.tensors["input_ids"][0])
-        start = "<bos><start_of_turn>user\n"
-        assert text == f"{start}{3 * window}Who?<end_of_turn>\n<start_of_turn>model\n"
-        assert inputs.tensors["input_features"].shape[0] == 3
-
-    def test_a_tokenizer_that_adds_bos_does_not_double_it(self, gemma: Gemma3n) -> None:
+    def test_a_tokenizer_that_adds_bos_does_not_double_it(
+        self, gemma: Gemma3n, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """As the hub's does; the template writes one already."""
         backend, begin = gemma.tokenizer.backend_tokenizer, gemma.tokenizer.convert_tokens_to_ids("<bos>")
-        usual, adding = backend.post_processor, TemplateProcessing(single="<bos> $A", special_tokens=[("<bos>", begin)])
-        backend.post_processor = adding
-        try:
-            assert gemma.tokenizer("?")["input_ids"][0] == begin
-            assert (gemma.prepare([Prompt("?", (noise(1.0),))]).tensors["input_ids"] == begin).sum() == 1
-        finally:
-            backend.post_processor = usual
+        adding = TemplateProcessing(single="<bos> $A", special_tokens=[("<bos>", begin)])
+        monkeypatch.setattr(backend, "post_processor", adding)
+        assert gemma.tokenizer("?")["input_ids"][0] == begin
+        assert (gemma.prepare([Prompt("?", (noise(1.0),))]).tensors["input_ids"] == begin).sum() == 1
 
     def test_input_features_equal_those_of_the_processor(self, gemma: Gemma3n, folder: Path) -> None:
         prompt = Prompt("?", (noise(31.0), noise(2.0)))
-        ours, theirs = gemma.prepare([prompt]).tensors, gemma.documented_inputs(folder, prompt)
-        assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+        theirs = gemma.documented_inputs(folder, prompt)
+        assert all(torch.equal(tensor, theirs[name]) for name, tensor in gemma.prepare([prompt]).tensors.items())
 
     @pytest.mark.parametrize(("seconds", "heard"), [(0.01, 1), (1.0, 7), (29.9, 187), (30.0, 188), (31.0, 195)])
     def test_window_padding_equals_the_token_count_that_the_tower_masks(
@@ -123,10 +106,6 @@ class TestPrompt:
         assert "<end_of_turn>" not in gemma.tokenizer.all_special_tokens
         with pytest.raises(ModelError, match="reads as a control token"):
             gemma.prepare([Prompt(f"What is {token}?", (noise(1.0),))])
-
-    def test_an_empty_audio_clip_is_refused(self, gemma: Gemma3n) -> None:
-        with pytest.raises(ModelError, match="empty"):
-            gemma.prepare([Prompt("?", (noise(0),))])
 
     def test_the_end_of_turn_token_ends_a_reply(self, gemma: Gemma3n) -> None:
         assert gemma.tokenizer.convert_tokens_to_ids("<end_of_turn>") in gemma.end_tokens
@@ -160,8 +139,6 @@ class TestMethods:
         assert pruned.kv_bytes == sum(pruned.kv_lengths) * 2 * 2 * 8 * 4
 
     def test_pruners_see_the_first_altup_version_of_the_hidden_states(self, gemma: Gemma3n) -> None:
-        """The first of AltUp's versions of the hidden states."""
-
         class Looks(Dart):
             def select(self, evidence: Evidence) -> torch.Tensor:
                 looked.append(evidence.seen.entering)
@@ -175,20 +152,19 @@ class TestMethods:
         assert torch.equal(looked[0], entered[0][0, 0])
 
     def test_hiding_no_token_equals_base_despite_sliding_windows(self, gemma: Gemma3n, prompts: list[Prompt]) -> None:
-        for prompt in prompts:
-            inputs = gemma.prepare([prompt])
-            everything = Hidden(kept=torch.arange(inputs.audio_mask.shape[1]))
-            base, same = (
-                method.generate(gemma, inputs, max_new_tokens=24, ignore_end=True, keep_logits=True)
-                for method in (Base(), everything)
-            )
-            torch.testing.assert_close(base.logits, same.logits, atol=2e-5, rtol=1e-4)
+        inputs = gemma.prepare(prompts[:1])  # more tokens than a window has
+        everything = Hidden(kept=torch.arange(inputs.audio_mask.shape[1]))
+        base, same = (
+            method.generate(gemma, inputs, max_new_tokens=6, ignore_end=True, keep_logits=True)
+            for method in (Base(), everything)
+        )
+        torch.testing.assert_close(base.logits, same.logits, atol=2e-5, rtol=1e-4)
 
     @pytest.mark.parametrize("method", [Random(0.5, layer=0), Frame(0.7, layer=2)], ids=lambda m: m.label)
     def test_dropping_tokens_equals_hiding_them_if_a_window_ends_inside_the_audio(self, gemma: Gemma3n, method) -> None:
         """Kept tokens have gaps between them there, and the windows are ones of positions."""
         inputs = gemma.prepare([Prompt("Who?", (noise(35.0),), seed=3)])
-        told = {"max_new_tokens": 12, "ignore_end": True, "keep_logits": True}
+        told = {"max_new_tokens": 4, "ignore_end": True, "keep_logits": True}
         dropped = method.generate(gemma, inputs, **told)
         hidden = Hidden(kept=dropped.kept_positions[0], first=method.layer).generate(gemma, inputs, **told)
         torch.testing.assert_close(dropped.logits, hidden.logits, atol=2e-5, rtol=1e-4)
@@ -214,10 +190,7 @@ class TestMethods:
     @pytest.mark.parametrize(
         ("method", "message"),
         [
-            (
-                FastV(0.5, layer=2),
-                "fast_v: .*layer 1 .*512 tokens.*5, 10, 15.* 2$",
-            ),
+            (FastV(0.5, layer=2), "fast_v: .*layer 1 .*512 tokens.*5, 10, 15.* 2$"),
             (Frame(0.5, layer=19), "frame: .*layer 18, .*0–18.* 19$"),
             (Dart(0.5, layer=19), "dart: .*1–18.* 19$"),
             (get_method("frame:0.5+knorm:0.5"), "knorm: .*sliding-window"),
@@ -225,7 +198,7 @@ class TestMethods:
         ],
         ids=lambda value: getattr(value, "label", None),
     )
-    def test_that_are_refused_get_a_one_line_error_naming_what_is_allowed(self, method, message: str) -> None:
+    def test_a_refused_method_gets_a_one_line_error_that_names_what_is_allowed(self, method, message: str) -> None:
         with pytest.raises(MethodError, match=message) as refused:
             method.check_config(E4B)
         assert "\n" not in str(refused.value)
@@ -242,7 +215,7 @@ class TestMethods:
 
 
 class TestCost:
-    def test_estimated_from_the_config_equals_the_cost_counted_in_the_model(self, gemma: Gemma3n, folder: Path) -> None:
+    def test_cost_computed_from_the_config_equals_that_of_the_loaded_model(self, gemma: Gemma3n, folder: Path) -> None:
         """Everything except norms, AltUp's small matrices, and the attention of the tower."""
         told, counted = model_facts(folder, 4, Gemma3n), count_cost(gemma)
         assert told.cost.flops_per_token_per_layer == pytest.approx(counted.flops_per_token_per_layer, rel=0.05)
@@ -261,7 +234,7 @@ class TestCost:
         assert facts.kv_bytes == 20 * 2 * 2 * 256 * 2
 
 
-def test_certify_tests_a_method_at_the_first_layer_that_allows_it(folder: Path) -> None:
+def test_certify_tests_a_method_at_the_first_layer_that_allows_it(folder: Path, few_steps: None) -> None:
     """fast_v is refused at its usual layer when the layer before has a window."""
     looked = dropping(Bench(load(folder), folder, 2.0), FastV(layer=1))
     assert looked.verdict == "pass"

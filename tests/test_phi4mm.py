@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import json
 import math
-import shutil
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
@@ -17,14 +15,20 @@ import pytest
 import tiny_phi4mm
 import torch
 from conftest import noise
-from safetensors.torch import load_file, save_file
+from families import assert_equal_tensors
+from safetensors.torch import load_file
+from tiny_base import changed_copy, read_json, write_json
+from torch.utils.flop_counter import FlopCounterMode
 from transformers import Phi4MultimodalConfig, Phi4MultimodalForCausalLM
+from transformers.models.phi4_multimodal.modeling_phi4_multimodal import Phi4MultimodalAudioEmbedding
 
 from audiomarathon.certify.oracles import Hidden
 from audiomarathon.compression.method import Base, Method
 from audiomarathon.compression.pruners.fast_v import FastV
 from audiomarathon.compression.pruners.frame import Frame
 from audiomarathon.compression.registry import get_method
+from audiomarathon.costs.config_facts import _tower, model_facts
+from audiomarathon.costs.flops import count_cost
 from audiomarathon.errors import MethodError, ModelError
 from audiomarathon.models.checkpoint import find_checkpoint
 from audiomarathon.models.generation import Generation
@@ -56,11 +60,6 @@ def switching(tmp_path_factory: pytest.TempPathFactory) -> Phi4MM:
     return load(tiny_phi4mm.checkpoint(tmp_path_factory.mktemp("phi") / "switching", switch=SWITCH))
 
 
-@pytest.fixture
-def copy_of(folder: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(folder, tmp_path / "copy"))
-
-
 def prompt_of(tokens: int, lm: Phi4MM, seed: int = 0) -> Prompt:
     """A prompt of exactly so many tokens, about half of them audio."""
     clip = noise(tokens / 25, seed)
@@ -79,8 +78,7 @@ def run(lm: Phi4MM, prompts: list[Prompt], method: Method, steps: int, limit: in
 class TestAdapter:
     def test_the_loaded_speech_adapter_changes_the_logits(self, phi: Phi4MM) -> None:
         prompt = prompt_of(60, phi)
-        block = phi.without_adapter()
-        with block:
+        with phi.without_adapter():
             off = run(phi, [prompt], Base(), 1)
         on = run(phi, [prompt], Base(), 1)
         assert (on - off).abs().max() > 1e-2
@@ -104,10 +102,11 @@ class TestAdapter:
             assert torch.equal(phi.model.get_parameter(key), stored[key])
 
     @pytest.mark.parametrize("name", ["adapter_config.json", "adapter_model.safetensors"])
-    def test_a_missing_adapter_file_is_refused(self, copy_of: Path, name: str) -> None:
-        (copy_of / "speech-lora" / name).unlink()
+    def test_a_missing_adapter_file_is_refused(self, folder: Path, tmp_path: Path, name: str) -> None:
+        copy = changed_copy(folder, tmp_path)
+        (copy / "speech-lora" / name).unlink()
         with pytest.raises(ModelError, match=rf"no speech-lora/{name}"):
-            load(copy_of)
+            load(copy)
 
     @pytest.mark.parametrize(
         ("change", "message"),
@@ -119,21 +118,24 @@ class TestAdapter:
         ],
         ids=["missing", "unexpected", "other shape", "zeros"],
     )
-    def test_adapter_weights_that_do_not_fit_are_refused(self, copy_of: Path, change: Callable, message: str) -> None:
-        weights = load_file(copy_of / ADAPTER)
-        change(weights)
-        save_file(weights, copy_of / ADAPTER, metadata={"format": "pt"})
+    def test_adapter_weights_that_do_not_fit_are_refused(
+        self, folder: Path, tmp_path: Path, change: Callable, message: str
+    ) -> None:
         with pytest.raises(ModelError, match=message):
-            load(copy_of)
+            load(changed_copy(folder, tmp_path, weights=change, file=ADAPTER))
 
-    def test_an_adapter_that_lacks_a_decoder_layer_is_refused(self, copy_of: Path) -> None:
-        weights = {name: tensor for name, tensor in load_file(copy_of / ADAPTER).items() if ".layers.3." not in name}
-        save_file(weights, copy_of / ADAPTER, metadata={"format": "pt"})
-        config = json.loads((copy_of / "speech-lora" / "adapter_config.json").read_text())
-        config["target_modules"] = config["target_modules"].replace(r"\d+", "[0-2]")
-        (copy_of / "speech-lora" / "adapter_config.json").write_text(json.dumps(config))
+    def test_an_adapter_that_lacks_a_decoder_layer_is_refused(self, folder: Path, tmp_path: Path) -> None:
+        copy = changed_copy(
+            folder,
+            tmp_path,
+            weights=lambda tensors: [tensors.pop(name) for name in list(tensors) if ".layers.3." in name],
+            file=ADAPTER,
+        )
+        config = copy / "speech-lora" / "adapter_config.json"
+        targets = read_json(config)["target_modules"].replace(r"\d+", "[0-2]")
+        write_json(config, **read_json(config) | {"target_modules": targets})
         with pytest.raises(ModelError, match="decoder layer 3 has no"):
-            load(copy_of)
+            load(copy)
 
     def test_the_adapter_is_loaded_in_the_precision_of_the_model(self, folder: Path) -> None:
         lm = load(folder, dtype="bfloat16")
@@ -141,8 +143,6 @@ class TestAdapter:
         assert torch.isfinite(run(lm, [prompt_of(60, lm)], Base(), 3)).all()
 
     def test_speech_adapter_counts_in_the_flops_and_the_vision_adapter_does_not(self, phi: Phi4MM) -> None:
-        from audiomarathon.costs.flops import count_cost
-
         layer = phi.decoder_layers[0]
         adapter = sum(
             4 * (part.in_features + part.out_features) for part in map(layer.get_submodule, tiny_phi4mm.ADAPTED)
@@ -157,9 +157,6 @@ class TestFacts:
     def test_flops_and_weight_bytes_from_the_config_equal_those_of_the_loaded_model(
         self, phi: Phi4MM, folder: Path
     ) -> None:
-        from audiomarathon.costs.config_facts import model_facts
-        from audiomarathon.costs.flops import count_cost
-
         facts, counted = model_facts(folder, 4), count_cost(phi)
         norms = 2.0 * 2 * 32
         assert facts.cost.flops_per_token_per_layer[0] == counted.flops_per_token_per_layer[0] - norms
@@ -168,11 +165,6 @@ class TestFacts:
         assert facts.kv_bytes == 2 * 2 * 8 * 4 * 4  # keys and values, heads, numbers, layers, bytes
 
     def test_tower_flops_by_formula_equal_pytorchs_counter_at_full_size(self) -> None:
-        from torch.utils.flop_counter import FlopCounterMode
-        from transformers.models.phi4_multimodal.modeling_phi4_multimodal import Phi4MultimodalAudioEmbedding
-
-        from audiomarathon.costs.config_facts import _tower
-
         config = Phi4MultimodalConfig(num_attention_heads=24)
         config.audio_config._attn_implementation = "eager"
         with torch.device("meta"):
@@ -184,11 +176,9 @@ class TestFacts:
 
 
 class TestCheckpoint:
-    def test_the_main_revision_is_refused_with_the_revision_to_use(self, copy_of: Path) -> None:
-        config = json.loads((copy_of / "config.json").read_text()) | {"model_type": "phi4mm"}
-        (copy_of / "config.json").write_text(json.dumps(config))
+    def test_the_main_revision_is_refused_with_the_revision_to_use(self, folder: Path, tmp_path: Path) -> None:
         with pytest.raises(ModelError, match=r"'phi4mm'.*@refs/pr/70"):
-            load(copy_of)
+            load(changed_copy(folder, tmp_path, config=lambda facts: facts.update(model_type="phi4mm")))
 
     def test_loading_without_peft_names_the_package_to_install(
         self, folder: Path, monkeypatch: pytest.MonkeyPatch
@@ -197,37 +187,19 @@ class TestCheckpoint:
         with pytest.raises(ModelError, match=r"peft.*pip install -r requirements/phi4mm\.txt"):
             load(folder)
 
-    def test_a_sharded_checkpoint_loads_like_a_single_file(self, copy_of: Path, phi: Phi4MM) -> None:
-        """The hub has the weights in several files with an index."""
-        weights = load_file(copy_of / "model.safetensors")
-        (copy_of / "model.safetensors").unlink()
-        names = sorted(weights)
-        parts = {f"model-0000{i + 1}-of-00002.safetensors": names[i::2] for i in range(2)}
-        for file, part in parts.items():
-            save_file({name: weights[name] for name in part}, copy_of / file, metadata={"format": "pt"})
-        index = {"metadata": {}, "weight_map": {name: file for file, part in parts.items() for name in part}}
-        (copy_of / "model.safetensors.index.json").write_text(json.dumps(index))
-        ours, others = (lm.model.state_dict() for lm in (phi, load(copy_of)))
-        assert ours.keys() == others.keys()
-        assert all(torch.equal(tensor, others[name]) for name, tensor in ours.items())
-
-    @pytest.mark.parametrize("file", [ADAPTER, "speech-lora/adapter_config.json"])
-    def test_the_fingerprint_covers_the_adapter(self, copy_of: Path, folder: Path, file: str) -> None:
-        assert find_checkpoint(str(copy_of)).fingerprint() == find_checkpoint(str(folder)).fingerprint()
-        content = bytearray((copy_of / file).read_bytes())
-        content[-3] ^= 1
-        (copy_of / file).write_bytes(content)
-        assert find_checkpoint(str(copy_of)).fingerprint() != find_checkpoint(str(folder)).fingerprint()
-
-    def test_a_chat_template_that_joins_strings_gives_the_same_prompt(self, copy_of: Path, phi: Phi4MM) -> None:
+    def test_a_chat_template_that_joins_strings_gives_the_same_prompt(
+        self, folder: Path, tmp_path: Path, phi: Phi4MM
+    ) -> None:
         """The template of the main revision joins strings; a list of contents is an error to it."""
-        (copy_of / "chat_template.jinja").write_text(
+        copy = changed_copy(folder, tmp_path)
+        (copy / "chat_template.jinja").write_text(
             "{% for message in messages %}{{ '<|' + message['role'] + '|>' + message['content'] + '<|end|>' }}"
             "{% endfor %}{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
         )
-        prompt = Prompt("Who?", (noise(1.0), noise(2.0)))
-        ours, other = (lm.prepare([prompt]).tensors["input_ids"] for lm in (phi, load(copy_of)))
-        assert torch.equal(ours, other)
+        joining = load(copy)
+        for prompt in (Prompt("Who?", (noise(1.0), noise(2.0))), Prompt("Who?", ())):
+            ours, other = (lm.prepare([prompt]).tensors["input_ids"] for lm in (phi, joining))
+            assert torch.equal(ours, other)
 
     def test_a_checkpoint_revision_name_may_contain_slashes(
         self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -247,32 +219,19 @@ class TestCheckpoint:
 
 
 class TestPrompt:
-    def test_the_prompt_has_the_chat_format_of_phi4_with_audio_before_the_question(self, phi: Phi4MM) -> None:
-        inputs = phi.prepare([Prompt("Who?", (noise(1.0), noise(2.0)))])
-        text = phi.tokenizer.decode(inputs.tensors["input_ids"][0])
-        assert text == "<|user|>" + "<|audio|>" * (13 + 25) + "Who?<|end|><|assistant|>"
-        assert inputs.audio_tokens == [38]
-
     def test_the_by_clip_prompt_separates_the_tokens_of_two_adjacent_clips(self, phi: Phi4MM) -> None:
         inputs = phi.prepare([Prompt("?", (noise(5.3), noise(3.05)))])
         parts = by_clip(np.arange(float(inputs.audio_tokens[0])), inputs, (5.3, 3.05))
         assert [len(part) for part in parts] == [tiny_phi4mm.audio_tokens(n) for n in (84800, 48800)] == [66, 38]
 
-    def test_a_clip_shorter_than_one_frame_is_refused(self, phi: Phi4MM) -> None:
-        with pytest.raises(ModelError, match="too short"):
-            phi.prepare([Prompt("?", (noise(0.02),))])
-
     def test_inputs_of_the_documented_use_equal_those_of_the_processor(self, phi: Phi4MM, folder: Path) -> None:
         prompt = Prompt("Who?", (noise(1.3),))
-        ours, theirs = phi.documented_inputs(folder, prompt), tiny_phi4mm.documented(folder, prompt)[0]
-        assert {name: tensor.tolist() for name, tensor in ours.items()} == {
-            name: tensor.tolist() for name, tensor in theirs.items()
-        }
+        assert_equal_tensors(phi.documented_inputs(folder, prompt), tiny_phi4mm.documented(folder, prompt)[0])
 
 
 class TestEncoder:
     def test_a_clip_encoded_together_with_longer_clips_equals_the_clip_encoded_alone(self, phi: Phi4MM) -> None:
-        """Beside a longer clip, in one prompt or in another sample of the batch; 45 s are two chunks of the encoder."""
+        """In one prompt or in another sample of the batch; 45 s are two chunks of the encoder."""
         clips = noise(45.0, 1), noise(2.9, 2)
         heard: list[torch.Tensor] = []
         handle = phi.audio_tower.encoder.register_forward_hook(lambda _m, _a, output: heard.append(output))
@@ -290,11 +249,11 @@ class TestEncoder:
             assert torch.equal(both[1:, : short.shape[1]], short)
 
     def test_a_clip_of_several_chunks_gives_the_reply_of_the_documented_use(self, phi: Phi4MM, folder: Path) -> None:
-        prompt = Prompt("Which is it?", (noise(85.0),))  # 1,063 tokens: two whole chunks and a short one
+        prompt = Prompt("Which is it?", (noise(45.0),))  # 563 tokens: a whole chunk and a short one
         inputs, model = tiny_phi4mm.documented(folder, prompt)
         with torch.no_grad():
-            plain = model.generate(**inputs, do_sample=False, max_new_tokens=8, eos_token_id=None, pad_token_id=1)
-        ours = Base().generate(phi, phi.prepare([prompt]), max_new_tokens=8, ignore_end=True)
+            plain = model.generate(**inputs, do_sample=False, max_new_tokens=4, eos_token_id=None, pad_token_id=1)
+        ours = Base().generate(phi, phi.prepare([prompt]), max_new_tokens=4, ignore_end=True)
         assert list(ours.replies[0].token_ids) == plain[0, inputs["input_ids"].shape[1] :].tolist()
 
     def test_patched_methods_and_buffers_are_restored_after_a_call(self, phi: Phi4MM) -> None:
@@ -347,7 +306,7 @@ class TestSwitch:
 
     @pytest.mark.parametrize(
         ("prompt", "limit", "long"),
-        [(SWITCH - 10, 10, False), (SWITCH - 9, 10, True), (SWITCH - 8, 14, True), (SWITCH, 8, True), (80, 8, True)],
+        [(SWITCH - 10, 10, False), (SWITCH - 9, 10, True), (80, 4, True)],
     )
     def test_decode_before_and_after_the_rotary_switch_equals_recomputing_without_cache(
         self, switching: Phi4MM, prompt: int, limit: int, long: bool
@@ -367,12 +326,14 @@ class TestSwitch:
         done = []
         for how in ("graph", "eager"):
             monkeypatch.setattr(switching, "decode", how)
-            done.append(method.generate(switching, inputs, max_new_tokens=20, ignore_end=True, keep_logits=True))
+            done.append(method.generate(switching, inputs, max_new_tokens=10, ignore_end=True, keep_logits=True))
         assert done[0].replies == done[1].replies
         torch.testing.assert_close(done[0].logits, done[1].logits, atol=1e-5, rtol=0)
 
-    @pytest.mark.parametrize("attention", ["sdpa", "eager"])
-    @pytest.mark.parametrize("method", ["base", "fast_v:0.5", "random:0.5"])
+    @pytest.mark.parametrize(
+        ("method", "attention"),
+        [("base", "eager"), ("fast_v:0.5", "eager"), ("random:0.5", "sdpa")],
+    )
     def test_a_batch_of_short_and_long_prompts_gives_the_logits_of_single_prompts(
         self, switching: Phi4MM, method: str, attention: str
     ) -> None:
@@ -380,14 +341,14 @@ class TestSwitch:
         prompts = [prompt_of(n, switching, seed) for seed, n in enumerate((30, SWITCH - 8, 100))]
         how = get_method(method, layer=1)
         try:
-            together = run(switching, prompts, how, 12)
+            together = run(switching, prompts, how, 10)
             for row, prompt in enumerate(prompts):
-                alone = run(switching, [prompt], how, 12)
+                alone = run(switching, [prompt], how, 10)
                 torch.testing.assert_close(together[:, row], alone[:, 0], atol=2e-5, rtol=1e-4)
         finally:
             switching.model.set_attn_implementation({"": "sdpa"})
 
-    @pytest.mark.parametrize("method", ["random", "fast_v", "snapkv"])
+    @pytest.mark.parametrize("method", ["random", "snapkv"])
     def test_prune_ratio_0_gives_the_logits_of_base(self, switching: Phi4MM, method: str) -> None:
         long_prompt = prompt_of(SWITCH - 8, switching)
         zero = dataclasses.replace(get_method(method, 0.5), ratio=0.0)
@@ -451,14 +412,11 @@ def test_presses_refuse_only_a_sliding_window_shorter_than_the_context(
 
 
 def test_dropping_tokens_equals_hiding_them_with_a_short_sliding_window(folder: Path, tmp_path: Path) -> None:
-    copy = Path(shutil.copytree(folder, tmp_path / "copy"))
-    config = json.loads((copy / "config.json").read_text())
-    (copy / "config.json").write_text(json.dumps(config | {"sliding_window": 40}))
-    lm = load(copy)
+    lm = load(changed_copy(folder, tmp_path, config=lambda facts: facts.update(sliding_window=40)))
     inputs = lm.prepare([Prompt("Which is it?", (noise(3.0),))])
 
     def generate(method: Method) -> Generation:
-        return method.generate(lm, inputs, max_new_tokens=12, ignore_end=True, keep_logits=True)
+        return method.generate(lm, inputs, max_new_tokens=6, ignore_end=True, keep_logits=True)
 
     dropped = generate(Frame(0.3, layer=2))
     assert inputs.prompt_tokens[0] > 45
@@ -470,7 +428,7 @@ def test_dropping_tokens_equals_hiding_them_with_a_short_sliding_window(folder: 
 
 
 def test_the_published_sliding_window_setting_creates_no_sliding_window_cache(phi: Phi4MM, folder: Path) -> None:
-    assert json.loads((folder / "config.json").read_text())["sliding_window"] == 262144
+    assert read_json(folder / "config.json")["sliding_window"] == 262144
     get_method("snapkv", 0.5).check(phi)
     assert phi.model.config.sliding_window is None
 

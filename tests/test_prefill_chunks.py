@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import shutil
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -15,10 +13,12 @@ from typing import Any
 
 import pytest
 import task_folders
+import tiny_gemma3n
 import torch
-from conftest import HOME, noise
+from conftest import HOME, KINDS, noise, skip_unless_carried
 from families import FAMILIES
-from transformers import AutoModel, DynamicCache
+from tiny_base import read_json
+from transformers import AutoModel, DynamicCache, LlamaConfig
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "scripts" / "measure"))
@@ -33,11 +33,13 @@ from audiomarathon.compression.pruners.frame import Frame
 from audiomarathon.compression.registry import all_methods, get_method
 from audiomarathon.compression.token_pruner import Evidence
 from audiomarathon.costs.config_facts import published_config
+from audiomarathon.engine.encoder_cache import encoder_shared
 from audiomarathon.engine.run import run
 from audiomarathon.engine.sweep_plan import plan_sweep
-from audiomarathon.errors import AudioMarathonError, MethodError, ModelError, RecordError, SettingsError
+from audiomarathon.errors import MethodError, ModelError, RecordError, SettingsError
 from audiomarathon.models.audio_lm import AudioLM
 from audiomarathon.models.generation import Generation
+from audiomarathon.models.loading import patched_attribute
 from audiomarathon.models.prefill_chunks import NOW, Part, prefill_in_chunks
 from audiomarathon.models.prompt import Prompt
 from audiomarathon.models.registry import get_model
@@ -48,7 +50,6 @@ AT_LAYER = [get_method(method.key, 0.6, 2) for method in all_methods() if not is
 JOINED = [get_method("frame:0.5+snapkv:0.4"), get_method("random:0.5+ada_snapkv:0.5", at="input")]
 AT_INPUT = [get_method(name, 0.6, at="input") for name in ("frame", "merge_adjacent")]
 METHODS = [Base(), *AT_LAYER, *AT_INPUT, *JOINED]
-KINDS = "base", "fast_v", "merge_adjacent", "snapkv", "composed"
 SIZES = 1, 7, 5000
 
 
@@ -76,26 +77,14 @@ def crossed() -> list[Any]:
     return pairs
 
 
-@contextmanager
-def chunks(lm: AudioLM, size: int) -> Iterator[None]:
-    lm.prefill_chunk = size
-    try:
-        yield
-    finally:
-        lm.prefill_chunk = 0
-
-
 def reply(lm: AudioLM, given: Sequence[Prompt], method: Method, size: int, how: str = EAGER) -> Generation:
-    lm.decode = how
-    try:
-        with chunks(lm, size):
-            return method.generate(lm, lm.prepare(given), max_new_tokens=4, ignore_end=True, keep_logits=True)
-    finally:
-        lm.decode = EAGER
+    with patched_attribute(lm, "decode", how), patched_attribute(lm, "prefill_chunk", size):
+        return method.generate(lm, lm.prepare(given), max_new_tokens=4, ignore_end=True, keep_logits=True)
 
 
 def assert_same(lm: AudioLM, given: Sequence[Prompt], method: Method, size: int, how: str = EAGER) -> None:
-    whole, parts = (reply(lm, given, method, chunk, how) for chunk in (0, size))
+    with encoder_shared(lm):
+        whole, parts = (reply(lm, given, method, chunk, how) for chunk in (0, size))
     assert parts.kv_lengths == whole.kv_lengths
     assert parts.kv_bytes == whole.kv_bytes
     assert parts.kept_audio_tokens == whole.kept_audio_tokens
@@ -110,10 +99,7 @@ def test_chunked_prefill_gives_the_replies_of_unchunked_prefill(
     loaded: Any, key: str, method: Method, size: int, batch: int
 ) -> None:
     lm = loaded(key, "sdpa")
-    try:
-        method.check(lm)
-    except AudioMarathonError as refused:
-        pytest.skip(str(refused))
+    skip_unless_carried(lm, method)
     assert_same(lm, prompts(batch), method, size)
 
 
@@ -123,21 +109,14 @@ def test_chunked_prefill_equals_unchunked_prefill_under_eager_attention(loaded: 
     lm = loaded(key, "eager")
     if key == "gemma3n" and method.key == "fast_v":
         method = replace(method, layer=1)
-    try:
-        method.check(lm)
-    except AudioMarathonError as refused:
-        pytest.skip(str(refused))
+    skip_unless_carried(lm, method)
     assert_same(lm, prompts(2), method, 7)
 
 
 @pytest.fixture(scope="module")
 def windowed(family_checkpoint: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Gemma's checkpoint with a window that is far shorter than the prompt, and shared keys."""
-    folder = Path(shutil.copytree(family_checkpoint("gemma3n"), tmp_path_factory.mktemp("windows") / "tiny"))
-    config = json.loads((folder / "config.json").read_text())
-    config["text_config"]["sliding_window"] = 20
-    (folder / "config.json").write_text(json.dumps(config))
-    return folder
+    return tiny_gemma3n.with_window(family_checkpoint("gemma3n"), tmp_path_factory.mktemp("windows"), 20)
 
 
 @pytest.mark.parametrize("attention", ["sdpa", pytest.param("eager", marks=pytest.mark.long)])
@@ -192,9 +171,8 @@ def test_no_decoder_layer_gets_more_tokens_at_once_than_a_chunk(lm: AudioLM) -> 
 
 def test_chunked_prefill_runs_the_audio_tower_once_and_times_every_stage(lm: AudioLM) -> None:
     runs: list[int] = []
-    handle = lm.audio_tower.register_forward_hook(lambda *_args: runs.append(1))
-    stages = reply(lm, prompts(1), Base(), 7).stages
-    handle.remove()
+    with lm.audio_tower.register_forward_hook(lambda *_args: runs.append(1)):
+        stages = reply(lm, prompts(1), Base(), 7).stages
     assert len(runs) == 1
     assert min(stages.encoder, stages.llm_prefill, stages.decode) > 0
 
@@ -225,7 +203,7 @@ class Hooked(Frame):
 
 class TestRefused:
     @pytest.mark.parametrize("method", [Hooked(0.5), Foreign(name="theirs")], ids=["hooked", "foreign"])
-    def test_a_run_with_a_method_without_chunked_prefill_before_loading_a_model(
+    def test_a_run_with_a_method_without_chunked_prefill_is_refused_before_loading(
         self, method: Method, tiny_checkpoint: Path, tmp_path: Path, no_env: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         task_folders.build_tau(tmp_path / "data" / "TAU")
@@ -234,22 +212,22 @@ class TestRefused:
         with pytest.raises(SettingsError, match=r"PREFILL_CHUNK=8: .*chunked_prefill = True.*allowed: 0"):
             list(run(["tau"], HOME, settings, [method], progress=False))
 
-    def test_a_sweep_plan_with_a_method_without_chunked_prefill(
+    def test_a_sweep_plan_with_a_method_without_chunked_prefill_is_refused(
         self, tiny_checkpoint: Path, tmp_path: Path, no_env: Any
     ) -> None:
         settings = read(tmp_path, tiny_checkpoint, prefill_chunk=8)
         with pytest.raises(SettingsError, match=r"PREFILL_CHUNK=8: .*allowed: 0"):
             plan_sweep([get_task("tau")], get_model(HOME), settings, [Hooked(0.5)])
 
-    def test_generate_with_a_method_without_chunked_prefill(self, lm: AudioLM) -> None:
+    def test_generate_with_a_method_without_chunked_prefill_is_refused(self, lm: AudioLM) -> None:
         with pytest.raises(ModelError, match="PREFILL_CHUNK=7"):
             reply(lm, prompts(1), Hooked(0.5), 7)
 
-    def test_chunked_prefill_of_whisper_whose_prompt_has_few_tokens(self) -> None:
+    def test_chunked_prefill_of_whisper_is_refused_since_its_prompt_has_few_tokens(self) -> None:
         assert "cross-attention" in get_model("whisper-base").load_family().whole_because
 
     @pytest.mark.parametrize("value", ["-1", "1.5", "all"])
-    def test_a_chunk_setting_that_is_not_a_number_of_tokens(self, value: str) -> None:
+    def test_a_chunk_setting_that_is_not_a_number_of_tokens_is_refused(self, value: str) -> None:
         with pytest.raises(SettingsError, match="PREFILL_CHUNK"):
             RunSettings.read({"PREFILL_CHUNK": value})
 
@@ -265,12 +243,12 @@ def test_the_run_identity_holds_prefill_chunk_only_if_chunked(
     """A folder of an earlier version says nothing of chunks, and resumes without them only."""
     task_folders.build_tau(tmp_path / "data" / "TAU")
     (result,) = run(["tau"], HOME, read(tmp_path, tiny_checkpoint), progress=False)
-    assert "prefill_chunk" not in json.loads((result.folder / "run.json").read_text())["identity"]
+    assert "prefill_chunk" not in read_json(result.folder / "run.json")["identity"]
     with pytest.raises(RecordError, match="prefill_chunk"):
         list(run(["tau"], HOME, read(tmp_path, tiny_checkpoint, prefill_chunk=64), progress=False))
     settings = read(tmp_path, tiny_checkpoint, prefill_chunk=64)
     (result,) = run(["tau"], HOME, replace(settings, results=tmp_path / "other"), progress=False)
-    facts = json.loads((result.folder / "run.json").read_text())
+    facts = read_json(result.folder / "run.json")
     assert facts["identity"]["prefill_chunk"] == facts["settings"]["prefill_chunk"] == 64
 
 
@@ -293,23 +271,17 @@ def decoder_of(key: str, layers: int) -> tuple[Any, Any, int]:
     if getattr(config, "layer_types", None):
         config.layer_types = config.layer_types[:layers]
     if key == "phi4mm":
-        from transformers import LlamaConfig
-
         same = ("hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "vocab_size")
         most = {"max_position_embeddings": config.max_position_embeddings, "num_hidden_layers": layers}
         config = LlamaConfig(**{name: getattr(config, name) for name in same}, **most)  # without its towers
     config._attn_implementation = "sdpa"
     with torch.device("meta"):
-        kind = next((auto_class for auto_class in (AutoModel,) if type(config) in auto_class._model_mapping), None)
-        if kind is None:
-            whole = getattr(whole, "thinker_config", whole)
-            whole._attn_implementation = "sdpa"
-            return (
-                family.architecture._from_config(whole, dtype=torch.bfloat16).model.language_model,
-                config,
-                all_layers,
-            )
-        return AutoModel.from_config(config, dtype=torch.bfloat16), config, all_layers
+        if type(config) in AutoModel._model_mapping:
+            return AutoModel.from_config(config, dtype=torch.bfloat16), config, all_layers
+        whole = getattr(whole, "thinker_config", whole)
+        whole._attn_implementation = "sdpa"
+        model = family.architecture._from_config(whole, dtype=torch.bfloat16)
+        return model.model.language_model, config, all_layers
 
 
 def without_scores(_module: Any, query: torch.Tensor, key: torch.Tensor, _value: Any, *_rest: Any, **_more: Any) -> Any:

@@ -90,9 +90,8 @@ class TestFamilies:
                 assert "reads as a control token" in str(error)  # noqa: PT017 - voxtral reads it as text
 
     def test_a_prompt_without_clips_has_0_seconds_of_audio_and_is_not_truncated(self, family_checkpoint: Any) -> None:
-        lm = Qwen2AudioFirst30.load(
-            family_checkpoint("qwen2-audio"), device="cpu", dtype="float32", attn_implementation="sdpa"
-        )
+        folder = family_checkpoint("qwen2-audio")
+        lm = Qwen2AudioFirst30.load(folder, device="cpu", dtype="float32", attn_implementation="sdpa")
         inputs = lm.prepare([TEXT])
         assert (inputs.heard_seconds, inputs.truncated) == ((0.0,), (False,))
 
@@ -101,29 +100,14 @@ class TestFamilies:
         asked = lm.prepare([replace(TEXT, transcription=True)]).tensors["input_ids"]
         assert torch.equal(asked, lm.prepare([TEXT]).tensors["input_ids"])
 
-    def test_an_older_template_of_phi4mm_gives_the_same_text_prompt(self, family_checkpoint: Any) -> None:
-        lm = FAMILIES["phi4mm"].load(family_checkpoint("phi4mm"))
-        lm.tokenizer.chat_template = (
-            "{% for one in messages %}{{ '<|' + one['role'] + '|>' + one['content'] + '<|end|>' }}{% endfor %}"
-            "{% if add_generation_prompt %}<|assistant|>{% endif %}"
-        )
-        assert lm.tokenizer.decode(lm.prepare([TEXT]).tensors["input_ids"][0].tolist()) == WORDED["phi4mm"]
-
-
-@pytest.fixture(scope="module")
-def replies_of_base(lm: AudioLM) -> list[tuple[int, ...]]:
-    return replies(lm, Base(), TEXT)
-
 
 @pytest.mark.parametrize("key", [method.key for method in all_methods()] + ["frame:0.5+snapkv:0.5"])
-def test_no_method_changes_the_reply_to_a_prompt_without_audio(
-    lm: AudioLM, replies_of_base: list[tuple[int, ...]], key: str
-) -> None:
+def test_no_method_changes_the_reply_to_a_prompt_without_audio(lm: AudioLM, key: str) -> None:
     inputs = lm.prepare([TEXT])
     method = Base() if key == "base" else get_method(key, None if "+" in key else 0.5)
-    done = method.generate(lm, inputs, max_new_tokens=NEW, ignore_end=True)
+    base, done = (each.generate(lm, inputs, max_new_tokens=2, ignore_end=True) for each in (Base(), method))
     assert (done.kept_audio_tokens, {*done.kv_lengths}) == ((0,), {inputs.prompt_tokens[0]})
-    assert done.replies[0].token_ids == replies_of_base[0]
+    assert done.replies == base.replies
 
 
 def test_a_press_with_scope_all_removes_text_entries_of_a_prompt_without_audio(lm: AudioLM) -> None:

@@ -8,13 +8,12 @@ from pathlib import Path
 
 import pytest
 import task_folders
-import tiny_qwen2_audio
-import torch
 from builders import records_in
 from conftest import noise
+from families import assert_equal_tensors
 from rich.console import Console
 from rich.table import Table
-from safetensors.torch import load_file, save_file
+from tiny_base import changed_copy
 from transformers import Qwen2AudioProcessor
 
 from audiomarathon.benchmarks import Sample
@@ -56,37 +55,17 @@ def whole(folder: Path) -> AudioLM:
 
 
 class TestWindows:
-    def test_of_30_seconds_are_each_a_separate_audio_in_the_prompt(self, whole: AudioLM) -> None:
-        inputs = whole.prepare([Prompt("Who?", (noise(31.0), noise(2.0)))])
-        assert whole.tokenizer.decode(inputs.tensors["input_ids"][0]).startswith(
-            "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n<|im_start|>user\n"
-            + "Audio 1: <|audio_bos|>" + "<|AUDIO|>" * 750 + "<|audio_eos|>\n"
-            + "Audio 2: <|audio_bos|>" + "<|AUDIO|>" * 25 + "<|audio_eos|>\n"
-            + "Audio 3: <|audio_bos|>" + "<|AUDIO|>" * 50 + "<|audio_eos|>\nWho?<|im_end|>"
-        )  # fmt: skip
-
-    def test_have_the_input_tensors_of_the_documented_use(self, whole: AudioLM, folder: Path) -> None:
+    def test_input_tensors_equal_those_of_the_documented_use(self, whole: AudioLM, folder: Path) -> None:
         prompt = Prompt("Who?", (noise(31.0), noise(2.0)))
         ours, theirs = whole.prepare([prompt]).tensors, whole.documented_inputs(folder, prompt)
-        assert theirs is not None
-        assert set(ours) == set(theirs)
-        assert all(torch.equal(ours[name], theirs[name]) for name in ours)
-
-    def test_of_all_clips_of_a_batch_pass_the_audio_tower_in_one_call(
-        self, whole: AudioLM, prompts: list[Prompt]
-    ) -> None:
-        calls: list[int] = []
-        handle = whole.audio_tower.register_forward_pre_hook(lambda _m, args: calls.append(len(args[0])))
-        Base().generate(whole, whole.prepare([*prompts, Prompt("?", (noise(61.0),))]), max_new_tokens=3)
-        handle.remove()
-        assert calls == [4 + 3]
+        assert_equal_tensors(ours, theirs)
 
     def test_a_last_window_too_short_for_a_token_adds_no_token_and_no_nan(self, whole: AudioLM) -> None:
         inputs = whole.prepare([Prompt("?", (noise(30.01),))])
         assert inputs.audio_tokens == [750]
         assert Base().generate(whole, inputs, max_new_tokens=2, keep_logits=True).logits.isfinite().all()
 
-    @pytest.mark.parametrize("seconds", [(0.02,), (1.0, 0.02), (0.0201,), (0.06,), (0.06, 0.05)], ids=str)
+    @pytest.mark.parametrize("seconds", [(1.0, 0.02), (0.06,), (0.06, 0.05)], ids=str)
     def test_clips_too_short_for_two_adjacent_audio_tokens_are_refused(
         self, whole: AudioLM, seconds: tuple[float, ...]
     ) -> None:
@@ -108,31 +87,28 @@ class TestWindows:
 
 
 class TestFirst30Seconds:
-    def test_are_all_audio_that_the_model_gets_and_longer_clips_are_truncated(
-        self, whole: AudioLM, folder: Path
-    ) -> None:
+    def test_the_model_gets_only_the_first_30_seconds_of_a_longer_clip(self, whole: AudioLM, folder: Path) -> None:
         long, short = noise(31.0), noise(4.0)
         inputs = load(Qwen2AudioFirst30, folder).prepare([Prompt("?", (long,)), Prompt("?", (short,))])
         assert inputs.truncated == (True, False)
         assert inputs.heard_seconds == (30.0, 4.0)
         first = whole.prepare([Prompt("?", (long[:480000],)), Prompt("?", (short,))])
         assert first.truncated == ()
-        assert all(torch.equal(inputs.tensors[name], first.tensors[name]) for name in first.tensors)
+        assert_equal_tensors(inputs.tensors, first.tensors)
 
     def test_a_sample_is_truncated_if_one_of_its_clips_is(self, folder: Path) -> None:
         long, exact = noise(30.01), noise(30.0)
         inputs = load(Qwen2AudioFirst30, folder).prepare([Prompt("?", (exact, long)), Prompt("?", (exact,))])
         assert inputs.truncated == (True, False)
 
-    def test_give_the_input_tensors_of_the_truncating_processor(self, folder: Path) -> None:
+    def test_input_tensors_equal_those_of_the_truncating_processor(self, folder: Path) -> None:
         """Given clips whole, as in the published practice, it cuts by itself."""
         lm, clips = load(Qwen2AudioFirst30, folder), [noise(31.0), noise(4.0)]
         processor = Qwen2AudioProcessor(lm.feature_extractor, lm.tokenizer)
         content = [*({"type": "audio", "audio": ""} for _ in clips), {"type": "text", "text": "Who?"}]
         text = processor.apply_chat_template([{"role": "user", "content": content}], add_generation_prompt=True)
         theirs = processor(text=text, audio=clips, sampling_rate=16000, return_tensors="pt")
-        ours = lm.prepare([Prompt("Who?", tuple(clips))]).tensors
-        assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+        assert_equal_tensors(lm.prepare([Prompt("Who?", tuple(clips))]).tensors, theirs)
 
     def test_records_say_truncated_and_get_a_folder_apart_from_whole_clip_runs(
         self, folder: Path, tmp_path: Path, no_env
@@ -177,10 +153,7 @@ def test_memory_plan_of_the_doctor_counts_only_audio_that_the_model_gets(folder:
     assert limit.startswith("qwen2-audio-30s hears the first 30 s")
 
 
-def test_a_checkpoint_without_an_lm_head_or_tied_weights_is_refused(tmp_path: Path) -> None:
-    folder = tiny_qwen2_audio.checkpoint(tmp_path / "headless")
-    weights = load_file(folder / "model.safetensors")
-    del weights["language_model.lm_head.weight"]
-    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+def test_a_checkpoint_without_an_lm_head_or_tied_weights_is_refused(folder: Path, tmp_path: Path) -> None:
+    headless = changed_copy(folder, tmp_path, weights=lambda tensors: tensors.pop("language_model.lm_head.weight"))
     with pytest.raises(ModelError, match=r"missing keys.*lm_head"):
-        load(Qwen2Audio, folder)
+        load(Qwen2Audio, headless)

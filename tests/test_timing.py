@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from audiomarathon.compression.pruners.frame import Frame
 from audiomarathon.engine.encoder_cache import encoder_shared
 from audiomarathon.engine.evaluate import peak_memory
 from audiomarathon.models.audio_lm import AudioLM
+from audiomarathon.models.loading import patched_attribute
 from audiomarathon.models.prompt import Inputs, Prompt
 from audiomarathon.models.timing import Clock, CudaClock, Stages, StageTimer, make_clock
 
@@ -31,20 +33,14 @@ def quickest(lm: AudioLM, inputs: Inputs, method: Method, *, tokens: int = 2, ru
 def nap_in(module: torch.nn.Module) -> Iterator[None]:
     """Make each call of a module take NAP seconds longer, inside its forward."""
     forward = module.forward
-
-    def slow(*args, **kwargs):
-        time.sleep(NAP)
-        return forward(*args, **kwargs)
-
-    module.forward = slow
-    try:
+    with patched_attribute(module, "forward", lambda *args, **kwargs: time.sleep(NAP) or forward(*args, **kwargs)):
         yield
-    finally:
-        del module.forward
 
 
 class TestStages:
-    def test_of_a_reply_add_up_to_no_more_than_the_wall_time(self, lm: AudioLM, prompts: list[Prompt]) -> None:
+    def test_the_stage_times_of_a_reply_add_up_to_no_more_than_the_wall_time(
+        self, lm: AudioLM, prompts: list[Prompt]
+    ) -> None:
         inputs = lm.prepare(prompts[:1])
         begin = time.perf_counter()
         stages = Base().generate(lm, inputs, max_new_tokens=8, ignore_end=True).stages
@@ -81,30 +77,15 @@ class TestStages:
         assert pruned < 0.7 * base
 
 
-class TestLmHead:
-    def test_computes_only_one_position_in_prefill(self, lm: AudioLM, prompts: list[Prompt]) -> None:
-        seen: list[int] = []
-        handle = lm.lm_head.register_forward_hook(lambda _m, args, _out: seen.append(args[0].shape[1]))
-        try:
-            Base().generate(lm, lm.prepare(prompts), max_new_tokens=3, ignore_end=True)
-        finally:
-            handle.remove()
-        assert seen == [1, 1, 1]
-
-
 class TestForcedDecode:
     @pytest.mark.parametrize("tokens", [2, 17])
-    def test_decodes_exactly_the_number_of_tokens_asked_for(
+    def test_a_reply_of_forced_length_has_exactly_the_tokens_asked_for(
         self, lm: AudioLM, prompts: list[Prompt], tokens: int
     ) -> None:
-        everything = tuple(range(len(lm.tokenizer)))  # a model that would stop at once
-        ends, lm.end_tokens = lm.end_tokens, everything
-        try:
-            inputs = lm.prepare(prompts[:1])
+        inputs = lm.prepare(prompts[:1])
+        with patched_attribute(lm, "end_tokens", tuple(range(len(lm.tokenizer)))):  # a model that would stop at once
             assert Base().generate(lm, inputs, max_new_tokens=tokens).replies[0].new_tokens == 1
             assert Base().generate(lm, inputs, max_new_tokens=tokens, ignore_end=True).replies[0].new_tokens == tokens
-        finally:
-            lm.end_tokens = ends
 
 
 class FakeMemory(Clock):
@@ -127,19 +108,14 @@ class TestPeakMemory:
     def test_the_peak_of_the_audio_tower_is_measured_apart_from_the_llm(
         self, lm: AudioLM, prompts: list[Prompt], tower: int, llm: int
     ) -> None:
-        clock, lm_clock = FakeMemory(), lm.clock
-        handles = [
+        clock = FakeMemory()
+        with (
+            patched_attribute(lm, "clock", clock),
             lm.audio_tower.conv1.register_forward_hook(lambda *_: clock.rise(tower)),
             lm.decoder_layers[0].register_forward_hook(lambda *_: clock.rise(llm)),
-        ]
-        lm.clock = clock
-        try:
-            with encoder_shared(lm):
-                first, second = (Base().generate(lm, lm.prepare(prompts[:1]), max_new_tokens=2) for _ in range(2))
-        finally:
-            lm.clock = lm_clock
-            for handle in handles:
-                handle.remove()
+            encoder_shared(lm),
+        ):
+            first, second = (Base().generate(lm, lm.prepare(prompts[:1]), max_new_tokens=2) for _ in range(2))
         assert (first.encoder_peak_memory_bytes, first.peak_memory_bytes) == (tower, max(tower, llm))
         assert (second.encoder_peak_memory_bytes, second.peak_memory_bytes) == (1, llm)
         assert peak_memory(second, first) == max(tower, llm)
@@ -150,11 +126,7 @@ class TestClocks:
         assert Base().generate(lm, lm.prepare(prompts[:1]), max_new_tokens=1).peak_memory_bytes is None
 
     def test_a_cuda_event_counts_milliseconds(self) -> None:
-        class Event:
-            def elapsed_time(self, end: float) -> float:
-                return end
-
-        assert CudaClock().seconds(Event(), 1500.0) == 1.5
+        assert CudaClock().seconds(SimpleNamespace(elapsed_time=lambda end: end), 1500.0) == 1.5
 
     def test_with_several_gpus_each_mark_waits_for_all_and_peak_memory_adds_up(
         self, monkeypatch: pytest.MonkeyPatch
@@ -170,17 +142,12 @@ class TestClocks:
     def test_the_stage_timer_synchronises_before_its_first_and_after_its_last_mark(self) -> None:
         done: list[str] = []
 
-        class Noted(Clock):
-            def mark(self) -> None:
-                done.append("mark")
-
-            def synchronize(self) -> None:
-                done.append("wait")
-
-            def reset_peak_memory(self) -> None:
-                done.append("reset")
-
-        timer = StageTimer(Noted())
+        clock = SimpleNamespace(
+            mark=lambda: done.append("mark"),
+            synchronize=lambda: done.append("wait"),
+            reset_peak_memory=lambda: done.append("reset"),
+        )
+        timer = StageTimer(clock)  # type: ignore[arg-type]
         timer.start()
         timer.stop()
         assert done == ["wait", "reset", "mark", "mark", "wait"]

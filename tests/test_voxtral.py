@@ -75,7 +75,7 @@ class TestLoading:
         weights = load_file(copy / "model.safetensors")
         (copy / "model.safetensors").unlink()
         names = sorted(weights)
-        shards = {"model-00001-of-00002.safetensors": names[:20], "model-00002-of-00002.safetensors": names[20:]}
+        shards = {f"model-0000{part + 1}-of-00002.safetensors": names[part::2] for part in range(2)}
         for file, held in shards.items():
             save_file({name: weights[name] for name in held}, copy / file, metadata={"format": "pt"})
         places = {name: file for file, held in shards.items() for name in held}
@@ -120,12 +120,6 @@ class TestLoading:
 
 
 class TestPrompt:
-    def test_has_the_chat_format_of_mistral_with_the_audio_first(self, voxtral: Voxtral) -> None:
-        ids = voxtral.prepare([Prompt("Who?", (noise(1.0), noise(31.0)))]).tensors["input_ids"][0]
-        assert voxtral.tokenizer.decode(ids) == (
-            "<s>[INST][BEGIN_AUDIO]" + "[AUDIO]" * 375 + "[BEGIN_AUDIO]" + "[AUDIO]" * 750 + "Who?[/INST]"
-        )
-
     @pytest.mark.parametrize("question", ["What is [AUDIO]? [/INST]</s>", "", "naïve – 東京\n\tA. x "])
     def test_any_question_is_tokenized_as_by_the_processor(self, voxtral: Voxtral, folder: Path, question: str) -> None:
         prompt = Prompt(question, (noise(1.0),))
@@ -133,7 +127,7 @@ class TestPrompt:
         assert torch.equal(voxtral.prepare([prompt]).tensors["input_ids"], expected)
 
     @pytest.mark.parametrize("seconds", [1.3, 31.0])
-    def test_transcription_uses_the_format_of_the_processor_without_the_question(
+    def test_a_transcription_prompt_has_the_format_of_the_processor_without_the_question(
         self, voxtral: Voxtral, processor: VoxtralProcessor, seconds: float
     ) -> None:
         clip = sixteen_bits(noise(seconds))
@@ -159,13 +153,9 @@ class TestPrompt:
         with pytest.raises(ModelError, match=r"one clip .*has 2"):
             voxtral.prepare([Prompt("?", (noise(1.0), noise(1.0)), transcription=True)])
 
-    def test_an_empty_clip_is_refused(self, voxtral: Voxtral) -> None:
-        with pytest.raises(ModelError, match="a clip is empty"):
-            voxtral.prepare([Prompt("?", (noise(1.0), noise(0.0)))])
-
 
 class TestFeatures:
-    def test_equal_those_of_the_processor_bit_for_bit(self, voxtral: Voxtral, folder: Path) -> None:
+    def test_features_equal_those_of_the_processor_bit_for_bit(self, voxtral: Voxtral, folder: Path) -> None:
         """Of floats: a spectrogram of each whole clip, then cut; the second clip's loud start is not the first's."""
         loud = noise(33.0, 1)
         loud[:8000] *= 9
@@ -174,7 +164,7 @@ class TestFeatures:
         assert torch.equal(voxtral.prepare([prompt]).tensors["input_features"], expected)
 
     @pytest.mark.parametrize("rate", [16000, 44100])
-    def test_of_a_decoded_16_bit_file_equal_those_of_the_processor_given_its_path(
+    def test_features_of_a_decoded_16_bit_file_equal_those_of_the_processor_given_its_path(
         self, voxtral: Voxtral, processor: VoxtralProcessor, tmp_path: Path, rate: int
     ) -> None:
         """The processor re-encodes files to 16 bits on the way, which changes nothing in these."""
@@ -186,7 +176,7 @@ class TestFeatures:
         assert torch.equal(ours.tensors["input_features"], expected["input_features"])
         assert torch.equal(ours.tensors["input_ids"], expected["input_ids"])
 
-    def test_of_a_batch_equal_those_of_each_sample_alone(self, voxtral: Voxtral, prompts: list[Prompt]) -> None:
+    def test_features_of_a_batch_equal_those_of_samples_alone(self, voxtral: Voxtral, prompts: list[Prompt]) -> None:
         together = voxtral.prepare(prompts).tensors["input_features"]
         alone = [voxtral.prepare([prompt]).tensors["input_features"] for prompt in prompts]
         assert torch.equal(together, torch.cat(alone))
@@ -198,13 +188,6 @@ class TestWindows:
         inputs = voxtral.prepare([Prompt("?", (noise(31.0),)), Prompt("?", (noise(1.0), noise(30.0)))])
         assert inputs.audio_tokens == [750, 750]
         assert inputs.window_padding == (362, 362)
-
-    def test_the_audio_tower_runs_once_on_all_windows_of_a_batch(self, voxtral: Voxtral, prompts: list[Prompt]) -> None:
-        seen: list[torch.Size] = []
-        handle = voxtral.audio_tower.register_forward_pre_hook(lambda _m, args: seen.append(args[0].shape))
-        Base().generate(voxtral, voxtral.prepare(prompts), max_new_tokens=3, ignore_end=True)
-        handle.remove()
-        assert seen == [(4, 128, 3000)]
 
     def test_the_explain_command_puts_each_token_at_its_time_in_the_clip(self, voxtral: Voxtral) -> None:
         """Each clip has a run of its own, so token i stands at 0.08·i s; what follows the clip's end is padding."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -79,6 +80,25 @@ def rewrite_weights(folder: Path, change: Callable[[dict[str, torch.Tensor]], di
     """Change a saved model's tensors, given by name, such as to the names that they have on the hub."""
     file = folder / "model.safetensors"
     save_file(change(load_file(file)), file, metadata={"format": "pt"})
+
+
+def changed_copy(
+    folder: Path,
+    place: Path,
+    *,
+    weights: Callable[[dict[str, torch.Tensor]], Any] | None = None,
+    config: Callable[[dict[str, Any]], Any] | None = None,
+    file: str = "model.safetensors",
+) -> Path:
+    """Copy a checkpoint into `place`, and change its weights and its config by functions that work in place."""
+    copy = Path(shutil.copytree(folder, place / "changed"))
+    if config:
+        config(facts := read_json(copy / "config.json"))
+        write_json(copy / "config.json", **facts)
+    if weights:
+        weights(tensors := load_file(copy / file))
+        save_file(tensors, copy / file, metadata={"format": "pt"})
+    return copy
 
 
 def write_json(file: Path, **content: Any) -> None:

@@ -110,6 +110,11 @@ def checkpoint(folder: Path, *, seed: int = 0) -> Path:
     return folder
 
 
+def with_window(folder: Path, place: Path, window: int) -> Path:
+    """Copy a checkpoint, and give its attention a sliding window of so many tokens."""
+    return tiny.changed_copy(folder, place, config=lambda facts: facts["text_config"].update(sliding_window=window))
+
+
 def documented(folder: Path, prompt: Prompt) -> tuple[Mapping[str, torch.Tensor], Any]:
     """Prepare and load as the model card does, a long clip as several audios, each padded to 30 s."""
     more = {"image_processor": None, "audio_seq_length": TOKENS}
