@@ -64,161 +64,161 @@ def sketched(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("matplotlib.layout_engine.ConstrainedLayoutEngine.execute", lambda _engine, _figure: None)
 
 
-class TestBesideARun:
-    def test_save_attn_writes_an_attention_file_and_an_index_line_for_each_sample(
-        self, asked: Asked, captured: Path
-    ) -> None:
-        records, rows = read_records(captured / RUN), lines_of(captured / RUN / "attention" / "index.jsonl")
-        assert {row["id"] for row in rows} == set(records)
-        for row in rows:
-            attention = Attention.read(captured / RUN / "attention" / row["file"])
-            record = records[row["id"]]
-            assert (row["prompt_tokens"], row["audio_tokens"]) == (record.prompt_tokens, record.audio_tokens)
-            assert (attention.meta["reply"], attention.meta["sample_id"], attention.meta["method"]) == (
-                record.reply,
-                row["id"],
-                "base-0",
-            )
-            assert attention.profile.shape == (len(ROWS), 4, record.audio_tokens)
-            assert row["bytes"] == (captured / RUN / "attention" / row["file"]).stat().st_size
-
-    def test_repeating_a_run_captures_only_samples_whose_attention_file_is_missing(
-        self, asked: Asked, captured: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        again = ("run", *asked, "--limit", 3, "--save-attn", "--results", captured)
-        calls: list[str] = []
-        capture_one = attention_capture._capture_one
-        monkeypatch.setattr(
-            attention_capture, "_capture_one", lambda *given: calls.append(given[3].id) or capture_one(*given)
+def test_save_attn_writes_an_attention_file_and_an_index_line_for_each_sample(asked: Asked, captured: Path) -> None:
+    records, rows = read_records(captured / RUN), lines_of(captured / RUN / "attention" / "index.jsonl")
+    assert {row["id"] for row in rows} == set(records)
+    for row in rows:
+        attention = Attention.read(captured / RUN / "attention" / row["file"])
+        record = records[row["id"]]
+        assert (row["prompt_tokens"], row["audio_tokens"]) == (record.prompt_tokens, record.audio_tokens)
+        assert (attention.meta["reply"], attention.meta["sample_id"], attention.meta["method"]) == (
+            record.reply,
+            row["id"],
+            "base-0",
         )
-        assert call(*again)[0] == 0
-        assert calls == []
-        rows = index_of(captured / RUN)
-        lost = sorted(rows)[1]
-        (captured / RUN / "attention" / rows[lost]["file"]).unlink()
-        assert call(*again)[0] == 0
-        assert calls == [lost]
+        assert attention.profile.shape == (len(ROWS), 4, record.audio_tokens)
+        assert row["bytes"] == (captured / RUN / "attention" / row["file"]).stat().st_size
 
-    def test_a_sample_whose_capture_failed_is_captured_again(
-        self, asked: Asked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        command = ("run", *asked, "--limit", 2, "--save-attn", "--results", tmp_path)
-        capture_one = attention_capture._capture_one
-        failing: list[str] = []
 
-        def once(*given: Any) -> bool:
-            if not failing:
-                failing.append(given[3].id)
-                raise MemoryError("none left")
-            return capture_one(*given)
-
-        monkeypatch.setattr(attention_capture, "_capture_one", once)
-        code, said = call(*command)
-        assert (code, f"error: tau: attention of {failing[0]}: MemoryError: none left" in said) == (1, True)
-        assert "attention of 1 sample is missing; run the same command again" in said
-        assert len(read_records(tmp_path / RUN)) == 2
-        assert call(*command)[0] == 0
-        assert len(index_of(tmp_path / RUN)) == 2
-
-    def test_a_later_capture_adds_layers_and_a_changed_clip_is_captured_anew(
-        self, asked: Asked, tmp_path: Path
-    ) -> None:
-        """A later request adds to what was captured; of other audio it is made anew."""
-        arguments = ("attention", "capture", *asked, "--limit", 1, "--results", tmp_path)
-        assert call(*arguments, "--attn-layers", "0", "--attn-full")[0] == 0
-        assert call(*arguments, "--attn-layers", "2")[0] == 0
-        (row,) = index_of(tmp_path / RUN).values()
-        assert (row["layers"], row["all"], row["full"]) == ([0, 2], False, True)
-        whole = (tmp_path / RUN / "attention" / row["file"]).with_suffix(".whole")
-        assert np.load(whole / "attn.npy", mmap_mode="r").shape[0] == 2
-        index = tmp_path / RUN / "attention" / "index.jsonl"
-        index.write_text(json.dumps({**row, "clips": "others"}) + "\n")
-        assert call(*arguments, "--attn-layers", "0")[0] == 0
-        assert next(iter(index_of(tmp_path / RUN).values()))["layers"] == [0]
-        assert not whole.exists()
-
-    def test_a_damaged_attention_file_or_index_line_counts_as_missing(self, captured: Path, tmp_path: Path) -> None:
-        shutil.copytree(captured / RUN / "attention", tmp_path / "attention")
-        rows = index_of(tmp_path)
-        cut, kept, other = (tmp_path / "attention" / row["file"] for row in rows.values())
-        cut.write_bytes(cut.read_bytes()[:-1])
-        with (tmp_path / "attention" / "index.jsonl").open("a") as index:
-            index.write(json.dumps({**next(iter(rows.values())), "id": [1]}))
-            index.write('\n{"id": "x", "file": "a"}\nnonsense\n7\n')
-        assert {row["file"] for row in index_of(tmp_path).values()} == {kept.name, other.name}
-
-    def test_a_reply_that_differs_from_the_record_during_capture_is_reported(
-        self, asked: Asked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        arguments = ("run", *asked, "--limit", 1, "--save-attn", "--results", tmp_path)
-        assert "differ from the recorded" not in call(*arguments)[1]
-        record = next(iter(read_records(tmp_path / RUN).values()))
-        (tmp_path / RUN / "samples.jsonl").write_bytes(to_line(replace(record, reply="another")))
-        shutil.rmtree(tmp_path / RUN / "attention")
-        assert "when generated again to capture attention: 1" in call(*arguments)[1]
-
-    def test_an_unwritable_attention_folder_is_one_error_and_records_stay(self, asked: Asked, tmp_path: Path) -> None:
-        (tmp_path / RUN).mkdir(parents=True)
-        (tmp_path / RUN / "attention").write_text("in the way")
-        code, said = call("run", *asked, "--limit", 2, "--save-attn", "--results", tmp_path)
-        assert (code, said.count("cannot be written")) == (2, 1), said
-        assert len(read_records(tmp_path / RUN)) == 2
-
-    def test_a_prompt_too_long_for_whole_maps_fails_alone_and_the_run_is_finished(
-        self, asked: Asked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(attention_capture, "LONGEST_FULL", 10)
-        code, said = call("attention", "capture", *asked, "--limit", 1, "--results", tmp_path, "--attn-full")
-        assert (code, "tokens, or audiomarathon attention capture --yes" in said) == (1, True)
-        assert "attention of 1 sample is missing" in said
-        assert (tmp_path / RUN / "summary.json").is_file()
-
-    @pytest.mark.parametrize(
-        ("given", "said"),
-        [
-            (
-                ["--attn-implementation", "flash_attention_2"],
-                "flash_attention_2; allowed: sdpa",
-            ),
-            (["--attn-layers", "1,x"], "--attn-layers=1,x: not allowed; allowed: numbers joined by commas, or all"),
-            (["--attn-layers", "9"], "layer 9: not one of this model's layers 0–3"),
-            (["--executor", "ray"], "in this process only"),
-            (["--no-save-attn", "--attn-layers", "1"], "ATTN_LAYERS=1: attention is not saved; add --save-attn"),
-        ],
+def test_repeating_a_run_captures_only_samples_whose_attention_file_is_missing(
+    asked: Asked, captured: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    again = ("run", *asked, "--limit", 3, "--save-attn", "--results", captured)
+    calls: list[str] = []
+    capture_one = attention_capture._capture_one
+    monkeypatch.setattr(
+        attention_capture, "_capture_one", lambda *given: calls.append(given[3].id) or capture_one(*given)
     )
-    def test_unusable_capture_options_are_refused(
-        self, asked: Asked, tmp_path: Path, given: list[str], said: str
-    ) -> None:
-        code, output = call("run", *asked, "--limit", 1, "--save-attn", "--results", tmp_path, *given)
-        assert (code, said in output) == (2, True)
-        assert not any(file.read_bytes() for file in tmp_path.rglob("samples.jsonl")), "refused before the first sample"
+    assert call(*again)[0] == 0
+    assert calls == []
+    rows = index_of(captured / RUN)
+    lost = sorted(rows)[1]
+    (captured / RUN / "attention" / rows[lost]["file"]).unlink()
+    assert call(*again)[0] == 0
+    assert calls == [lost]
 
 
-class TestCapture:
-    def test_capturing_one_sample_leaves_the_files_of_a_longer_run_unchanged(
-        self, asked: Asked, captured: Path
-    ) -> None:
-        before = {name: (captured / RUN / name).read_bytes() for name in ("run.json", "samples.jsonl", "summary.json")}
-        sample = sorted(index_of(captured / RUN))[0]
-        (captured / RUN / "attention" / index_of(captured / RUN)[sample]["file"]).unlink()
-        succeed("attention", "capture", *asked, "--results", captured, "--sample", sample)
-        assert before == {name: (captured / RUN / name).read_bytes() for name in before}
-        assert sample in index_of(captured / RUN)
+def test_a_sample_whose_capture_failed_is_captured_again(
+    asked: Asked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = ("run", *asked, "--limit", 2, "--save-attn", "--results", tmp_path)
+    capture_one = attention_capture._capture_one
+    failing: list[str] = []
 
-    def test_whole_maps_of_a_sample_average_to_its_captured_blocks(self, asked: Asked, captured: Path) -> None:
-        sample = sorted(index_of(captured / RUN))[0]
-        full = ("attention", "capture", *asked, "--results", captured, "--sample", sample, "--attn-full")
-        succeed(*full, "--attn-layers", "0")
-        file = captured / RUN / "attention" / index_of(captured / RUN)[sample]["file"]
-        place, attention = file.with_suffix(".whole"), Attention.read(file)
-        maps = np.load(place / "attn.npy", mmap_mode="r")
-        assert maps.shape == (4, *[len(attention.tokens)] * 2), "layers that were there stay"
-        assert np.abs(in_blocks(maps, 64) - attention.blocks).max() < 1e-3
-        assert json.loads((place / "meta.json").read_text())["benchmark"] == "tau"
+    def once(*given: Any) -> bool:
+        if not failing:
+            failing.append(given[3].id)
+            raise MemoryError("none left")
+        return capture_one(*given)
 
-    def test_an_unknown_sample_id_is_refused(self, asked: Asked, tmp_path: Path) -> None:
-        code, said = call("attention", "capture", *asked, "--sample", "nobody", "--results", tmp_path)
-        assert (code, "sample id 'nobody'" in said) == (2, True)
+    monkeypatch.setattr(attention_capture, "_capture_one", once)
+    code, said = call(*command)
+    assert (code, f"error: tau: attention of {failing[0]}: MemoryError: none left" in said) == (1, True)
+    assert "attention of 1 sample is missing; run the same command again" in said
+    assert len(read_records(tmp_path / RUN)) == 2
+    assert call(*command)[0] == 0
+    assert len(index_of(tmp_path / RUN)) == 2
+
+
+def test_a_later_capture_adds_layers_and_a_changed_clip_is_captured_anew(asked: Asked, tmp_path: Path) -> None:
+    """A later request adds to what was captured; of other audio it is made anew."""
+    arguments = ("attention", "capture", *asked, "--limit", 1, "--results", tmp_path)
+    assert call(*arguments, "--attn-layers", "0", "--attn-full")[0] == 0
+    assert call(*arguments, "--attn-layers", "2")[0] == 0
+    (row,) = index_of(tmp_path / RUN).values()
+    assert (row["layers"], row["all"], row["full"]) == ([0, 2], False, True)
+    whole = (tmp_path / RUN / "attention" / row["file"]).with_suffix(".whole")
+    assert np.load(whole / "attn.npy", mmap_mode="r").shape[0] == 2
+    index = tmp_path / RUN / "attention" / "index.jsonl"
+    index.write_text(json.dumps({**row, "clips": "others"}) + "\n")
+    assert call(*arguments, "--attn-layers", "0")[0] == 0
+    assert next(iter(index_of(tmp_path / RUN).values()))["layers"] == [0]
+    assert not whole.exists()
+
+
+def test_a_damaged_attention_file_or_index_line_counts_as_missing(captured: Path, tmp_path: Path) -> None:
+    shutil.copytree(captured / RUN / "attention", tmp_path / "attention")
+    rows = index_of(tmp_path)
+    cut, kept, other = (tmp_path / "attention" / row["file"] for row in rows.values())
+    cut.write_bytes(cut.read_bytes()[:-1])
+    with (tmp_path / "attention" / "index.jsonl").open("a") as index:
+        index.write(json.dumps({**next(iter(rows.values())), "id": [1]}))
+        index.write('\n{"id": "x", "file": "a"}\nnonsense\n7\n')
+    assert {row["file"] for row in index_of(tmp_path).values()} == {kept.name, other.name}
+
+
+def test_a_reply_that_differs_from_the_record_during_capture_is_reported(
+    asked: Asked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = ("run", *asked, "--limit", 1, "--save-attn", "--results", tmp_path)
+    assert "differ from the recorded" not in call(*arguments)[1]
+    record = next(iter(read_records(tmp_path / RUN).values()))
+    (tmp_path / RUN / "samples.jsonl").write_bytes(to_line(replace(record, reply="another")))
+    shutil.rmtree(tmp_path / RUN / "attention")
+    assert "when generated again to capture attention: 1" in call(*arguments)[1]
+
+
+def test_an_unwritable_attention_folder_is_one_error_and_records_stay(asked: Asked, tmp_path: Path) -> None:
+    (tmp_path / RUN).mkdir(parents=True)
+    (tmp_path / RUN / "attention").write_text("in the way")
+    code, said = call("run", *asked, "--limit", 2, "--save-attn", "--results", tmp_path)
+    assert (code, said.count("cannot be written")) == (2, 1), said
+    assert len(read_records(tmp_path / RUN)) == 2
+
+
+def test_a_prompt_too_long_for_whole_maps_fails_alone_and_the_run_is_finished(
+    asked: Asked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attention_capture, "LONGEST_FULL", 10)
+    code, said = call("attention", "capture", *asked, "--limit", 1, "--results", tmp_path, "--attn-full")
+    assert (code, "tokens, or audiomarathon attention capture --yes" in said) == (1, True)
+    assert "attention of 1 sample is missing" in said
+    assert (tmp_path / RUN / "summary.json").is_file()
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (
+            ["--attn-implementation", "flash_attention_2"],
+            "flash_attention_2; allowed: sdpa",
+        ),
+        (["--attn-layers", "1,x"], "--attn-layers=1,x: not allowed; allowed: numbers joined by commas, or all"),
+        (["--attn-layers", "9"], "layer 9: not one of this model's layers 0–3"),
+        (["--executor", "ray"], "in this process only"),
+        (["--no-save-attn", "--attn-layers", "1"], "ATTN_LAYERS=1: attention is not saved; add --save-attn"),
+    ],
+)
+def test_unusable_capture_options_are_refused(asked: Asked, tmp_path: Path, given: list[str], said: str) -> None:
+    code, output = call("run", *asked, "--limit", 1, "--save-attn", "--results", tmp_path, *given)
+    assert (code, said in output) == (2, True)
+    assert not any(file.read_bytes() for file in tmp_path.rglob("samples.jsonl")), "refused before the first sample"
+
+
+def test_capturing_one_sample_leaves_the_files_of_a_longer_run_unchanged(asked: Asked, captured: Path) -> None:
+    before = {name: (captured / RUN / name).read_bytes() for name in ("run.json", "samples.jsonl", "summary.json")}
+    sample = sorted(index_of(captured / RUN))[0]
+    (captured / RUN / "attention" / index_of(captured / RUN)[sample]["file"]).unlink()
+    succeed("attention", "capture", *asked, "--results", captured, "--sample", sample)
+    assert before == {name: (captured / RUN / name).read_bytes() for name in before}
+    assert sample in index_of(captured / RUN)
+
+
+def test_whole_maps_of_a_sample_average_to_its_captured_blocks(asked: Asked, captured: Path) -> None:
+    sample = sorted(index_of(captured / RUN))[0]
+    full = ("attention", "capture", *asked, "--results", captured, "--sample", sample, "--attn-full")
+    succeed(*full, "--attn-layers", "0")
+    file = captured / RUN / "attention" / index_of(captured / RUN)[sample]["file"]
+    place, attention = file.with_suffix(".whole"), Attention.read(file)
+    maps = np.load(place / "attn.npy", mmap_mode="r")
+    assert maps.shape == (4, *[len(attention.tokens)] * 2), "layers that were there stay"
+    assert np.abs(in_blocks(maps, 64) - attention.blocks).max() < 1e-3
+    assert json.loads((place / "meta.json").read_text())["benchmark"] == "tau"
+
+
+def test_an_unknown_sample_id_is_refused(asked: Asked, tmp_path: Path) -> None:
+    code, said = call("attention", "capture", *asked, "--sample", "nobody", "--results", tmp_path)
+    assert (code, "sample id 'nobody'" in said) == (2, True)
 
 
 def made(folder: Path, profile: np.ndarray, first: int = 0) -> Run:

@@ -120,63 +120,62 @@ def records_of(run: Path) -> dict[str, dict[str, Any]]:
     return {line["id"]: line for line in lines_of(run / "samples.jsonl")}
 
 
-class TestTranscripts:
-    def test_are_made_once_per_clip_and_shared_by_all_its_questions(
-        self, data: Path, llm: Path, tmp_path: Path
-    ) -> None:
-        whisper = tiny_whisper.checkpoint(tmp_path / "tiny-whisper")
-        flags = ("--model", "whisper-base", "--model-path", whisper, "--data", data, "--results", tmp_path)
-        pruned = ("--methods", "frame", "--ratios", "0.5", "--at", "input", "--max-new-tokens", "4", "--limit", "2")
-        succeed("transcribe", "race", "tau", *flags, *pruned)
-        runs = {label: tmp_path / "transcripts/race/tiny-whisper" / label for label in ("base-0", "frame-0.5-input")}
-        assert [len(records_of(run)) for run in runs.values()] == [2, 2]  # of three questions, two on one clip
-        assert cascade(tmp_path, data, llm, "race", "tau", limit=2)[0] == 0
-        for label, transcripts in runs.items():
-            records = records_of(tmp_path / "race/tiny-whisper+tiny-llm" / label)
-            by_clip = {record["clips"]: record["reply"] for record in records_of(transcripts).values()}
-            assert {tuple(record["transcripts_read"]) for record in records.values()} == {
-                (by_clip[record["clips"]].strip(),) for record in records.values()
-            }
-        assert call("score", tmp_path / "transcripts")[0] == 0
+def test_are_made_once_per_clip_and_shared_by_all_its_questions(data: Path, llm: Path, tmp_path: Path) -> None:
+    whisper = tiny_whisper.checkpoint(tmp_path / "tiny-whisper")
+    flags = ("--model", "whisper-base", "--model-path", whisper, "--data", data, "--results", tmp_path)
+    pruned = ("--methods", "frame", "--ratios", "0.5", "--at", "input", "--max-new-tokens", "4", "--limit", "2")
+    succeed("transcribe", "race", "tau", *flags, *pruned)
+    runs = {label: tmp_path / "transcripts/race/tiny-whisper" / label for label in ("base-0", "frame-0.5-input")}
+    assert [len(records_of(run)) for run in runs.values()] == [2, 2]  # of three questions, two on one clip
+    assert cascade(tmp_path, data, llm, "race", "tau", limit=2)[0] == 0
+    for label, transcripts in runs.items():
+        records = records_of(tmp_path / "race/tiny-whisper+tiny-llm" / label)
+        by_clip = {record["clips"]: record["reply"] for record in records_of(transcripts).values()}
+        assert {tuple(record["transcripts_read"]) for record in records.values()} == {
+            (by_clip[record["clips"]].strip(),) for record in records.values()
+        }
+    assert call("score", tmp_path / "transcripts")[0] == 0
 
-    def test_of_a_run_with_a_limit_cover_the_clips_that_the_task_selects_with_it(self, data: Path) -> None:
-        task, settings = get_task("tau"), RunSettings(limit=3)
-        samples = selected(task.load(task.find(data)), settings)
-        clips = selected(loaded("transcripts/tau", data), settings)
-        assert {sample.clips for sample in clips} == {sample.clips for sample in samples}
 
-    def test_of_a_task_without_reference_transcripts_are_scored_by_words_heard(
-        self, data: Path, tmp_path: Path
-    ) -> None:
-        first = loaded("transcripts/tau", data).samples[0].id
-        run = transcribed(tmp_path, "tau", data, {first: " ♪ ... "})
-        assert call("score", run)[0] == 0
-        summary = json.loads((run / "summary.json").read_text())
-        assert (summary["headline"], summary["score"]) == ("heard", 0.9)
-        assert summary["words_a_minute"] == pytest.approx(9 * 3 / (10 * 2 / 60))
-        assert words_of("♪ so, … 3 -") == ["so,", "3"]
+def test_of_a_run_with_a_limit_cover_the_clips_that_the_task_selects_with_it(data: Path) -> None:
+    task, settings = get_task("tau"), RunSettings(limit=3)
+    samples = selected(task.load(task.find(data)), settings)
+    clips = selected(loaded("transcripts/tau", data), settings)
+    assert {sample.clips for sample in clips} == {sample.clips for sample in samples}
 
-    def test_a_task_file_in_a_folder_named_transcripts_is_still_found(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        folder = tmp_path / "transcripts"
-        folder.mkdir()
-        (folder / "q.toml").write_text('key = "q"\nrows = "q.jsonl"\nclips = "c"\ntranscript = "t"\n')
-        (folder / "own.py").write_text(
-            "from audiomarathon.benchmarks.audiomarathon.librispeech import LibriSpeech\n"
-            "class Mine(LibriSpeech):\n    key = 'mine'\n"
-        )
-        monkeypatch.chdir(tmp_path)
-        assert get_task("transcripts/q.toml").key == "own-transcript/q"
-        assert get_task("transcripts/transcripts/q.toml").key == "transcripts/own-transcript/q"
-        assert get_task("transcripts/own.py:Mine").key.endswith("mine")
-        monkeypatch.chdir(folder)
-        assert get_task("transcripts/q.toml").key == "transcripts/own-transcript/q"
 
-    @pytest.mark.parametrize("name", ["transcripts/transcripts/tau", "transcripts/xares/esc50", "transcripts/tua"])
-    def test_of_an_unknown_task_an_encoder_task_or_of_transcripts_are_refused(self, name: str) -> None:
-        with pytest.raises(SettingsError):
-            get_task(name)
+def test_of_a_task_without_reference_transcripts_are_scored_by_words_heard(data: Path, tmp_path: Path) -> None:
+    first = loaded("transcripts/tau", data).samples[0].id
+    run = transcribed(tmp_path, "tau", data, {first: " ♪ ... "})
+    assert call("score", run)[0] == 0
+    summary = json.loads((run / "summary.json").read_text())
+    assert (summary["headline"], summary["score"]) == ("heard", 0.9)
+    assert summary["words_a_minute"] == pytest.approx(9 * 3 / (10 * 2 / 60))
+    assert words_of("♪ so, … 3 -") == ["so,", "3"]
+
+
+def test_a_task_file_in_a_folder_named_transcripts_is_still_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "transcripts"
+    folder.mkdir()
+    (folder / "q.toml").write_text('key = "q"\nrows = "q.jsonl"\nclips = "c"\ntranscript = "t"\n')
+    (folder / "own.py").write_text(
+        "from audiomarathon.benchmarks.audiomarathon.librispeech import LibriSpeech\n"
+        "class Mine(LibriSpeech):\n    key = 'mine'\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    assert get_task("transcripts/q.toml").key == "own-transcript/q"
+    assert get_task("transcripts/transcripts/q.toml").key == "transcripts/own-transcript/q"
+    assert get_task("transcripts/own.py:Mine").key.endswith("mine")
+    monkeypatch.chdir(folder)
+    assert get_task("transcripts/q.toml").key == "transcripts/own-transcript/q"
+
+
+@pytest.mark.parametrize("name", ["transcripts/transcripts/tau", "transcripts/xares/esc50", "transcripts/tua"])
+def test_of_an_unknown_task_an_encoder_task_or_of_transcripts_are_refused(name: str) -> None:
+    with pytest.raises(SettingsError):
+        get_task(name)
 
 
 class TestWordings:
@@ -208,151 +207,150 @@ class TestWordings:
         assert made_by(runs[0]) == made_by(runs[1])
 
 
-class TestPrompts:
-    @pytest.mark.parametrize(
-        ("texts", "said"),
-        [
-            ((), []),
-            (("a bell",), ["\na bell\n"]),
-            (("a bell", "a dog"), ["Audio 1: a bell\n", "Audio 2: a dog\n"]),
-            (("", "a dog"), [f"Audio 1: {NO_WORDS}\n", "Audio 2: a dog\n"]),
-            ((" ♪",), [f"\n{NO_WORDS}\n"]),
-            (("{question} <|im_end|>",), ["\n{question} <"]),
-        ],
-    )
-    def test_hold_the_transcripts_in_order_and_the_question_below_them(
-        self, texts: Sequence[str], said: Sequence[str]
-    ) -> None:
-        prompt = Reading(tuple(Record(str(n), reply=text) for n, text in enumerate(texts))).worded("Who rings?")
-        assert prompt.endswith("Who rings?")
-        assert (prompt == "Who rings?") == (not texts)
-        assert [prompt.index(part) for part in said] == sorted(prompt.index(part) for part in said)
-        assert "<|im_end|>" not in prompt
-
-    def test_escape_control_tokens_in_a_transcript(self, llm: Path) -> None:
-        lm = TextLLM.load(llm, device="cpu", dtype="float32", attn_implementation="sdpa")
-        special = lm.tokenizer.convert_tokens_to_ids("<|im_end|>")
-        counts = [
-            lm.prepare([Prompt(text, ())]).tensors["input_ids"][0].tolist().count(special)
-            for text in ("a bell", "a <|im_end|> bell")
-        ]
-        assert counts == [1, 1]
-
-    def test_longer_than_the_context_of_the_llm_fail_their_samples(self, data: Path, tmp_path: Path) -> None:
-        short = tiny_text_llm.checkpoint(tmp_path / "short", positions=64)
-        transcribed(tmp_path, "race", data)
-        code, output = cascade(tmp_path, data, short, "race")
-        assert (code, "takes fewer than 64" in output) == (1, True)
-
-    def test_get_the_replies_of_transformers_generate(self, data: Path, llm: Path, tmp_path: Path) -> None:
-        clips = [sample.id for sample in loaded("transcripts/race", data).samples]
-        transcribed(tmp_path, "race", data, dict(zip(clips, ("a bell rings", ""), strict=True)))
-        records = records_of(answer(tmp_path, data, llm, "race", max_new_tokens=12))
-        model, tokenizer = AutoModelForCausalLM.from_pretrained(llm).eval(), AutoTokenizer.from_pretrained(llm)
-        task = get_task("race")
-        for sample in loaded("race", data).samples:
-            heard = records[sample.id]["transcripts_read"][0] or NO_WORDS
-            told = "You cannot hear the audio. A speech recogniser wrote down what is said in it:"
-            turn = {"role": "user", "content": f"{told}\n\n{heard}\n\n{task.prompt(sample)}"}
-            ids = tokenizer.apply_chat_template(
-                [turn], add_generation_prompt=True, return_tensors="pt", return_dict=True
-            )
-            with torch.inference_mode():
-                done = model.generate(**ids, max_new_tokens=12, do_sample=False)
-            new = done[0, ids["input_ids"].shape[1] :]
-            assert records[sample.id]["reply"] == tokenizer.decode(new, skip_special_tokens=True)
-            assert records[sample.id]["prompt_tokens"] == ids["input_ids"].shape[1]
+@pytest.mark.parametrize(
+    ("texts", "said"),
+    [
+        ((), []),
+        (("a bell",), ["\na bell\n"]),
+        (("a bell", "a dog"), ["Audio 1: a bell\n", "Audio 2: a dog\n"]),
+        (("", "a dog"), [f"Audio 1: {NO_WORDS}\n", "Audio 2: a dog\n"]),
+        ((" ♪",), [f"\n{NO_WORDS}\n"]),
+        (("{question} <|im_end|>",), ["\n{question} <"]),
+    ],
+)
+def test_hold_the_transcripts_in_order_and_the_question_below_them(texts: Sequence[str], said: Sequence[str]) -> None:
+    prompt = Reading(tuple(Record(str(n), reply=text) for n, text in enumerate(texts))).worded("Who rings?")
+    assert prompt.endswith("Who rings?")
+    assert (prompt == "Who rings?") == (not texts)
+    assert [prompt.index(part) for part in said] == sorted(prompt.index(part) for part in said)
+    assert "<|im_end|>" not in prompt
 
 
-class TestRuns:
-    def test_of_choice_open_caption_and_jasco_tasks_answer_every_sample(
-        self, data: Path, llm: Path, tmp_path: Path
-    ) -> None:
-        tasks = ("jasco", "lalm/mmau_pro", "lalm/clotho", "tau")
-        for task in tasks:
-            transcribed(
-                tmp_path, task, data, {sample.id: sample.id for sample in loaded(f"transcripts/{task}", data).samples}
-            )
-        answer(tmp_path, data, llm, *tasks, max_new_tokens=4)
-        for task in tasks:
-            run = Run.read(tmp_path / task / "asr+tiny-llm/base-0")
-            assert run.expected == len(run.records) == len(loaded(task, data).samples)
-        of_mmau = records_of(tmp_path / "lalm/mmau_pro/asr+tiny-llm/base-0")
-        assert of_mmau["m3"]["transcripts_read"] == [f"data/m3_{number}.wav" for number in range(3)]
+def test_escape_control_tokens_in_a_transcript(llm: Path) -> None:
+    lm = TextLLM.load(llm, device="cpu", dtype="float32", attn_implementation="sdpa")
+    special = lm.tokenizer.convert_tokens_to_ids("<|im_end|>")
+    counts = [
+        lm.prepare([Prompt(text, ())]).tensors["input_ids"][0].tolist().count(special)
+        for text in ("a bell", "a <|im_end|> bell")
+    ]
+    assert counts == [1, 1]
 
-    def test_have_the_method_setting_and_identity_of_their_transcriber_on_record(
-        self, data: Path, llm: Path, tmp_path: Path
-    ) -> None:
-        transcribed(tmp_path, "race", data, language="de")
-        transcribed(tmp_path, "race", data, language="de", **FRAME)
-        base = answer(tmp_path, data, llm, "race")
-        pruned = Run.read(base.parent / "frame-0.5-input")
-        assert (pruned.method, pruned.checkpoint) == ("frame-0.5-input", "asr+tiny-llm")
-        identity = pruned.identity
-        assert (identity["origin"], identity["method"], identity["ratio"]) == ("cascade", "frame", 0.5)
-        assert (identity["transcriber's checkpoint"], identity["transcriber's language"]) == ("asr", "de")
-        assert "{transcripts}" in identity["frame"]
-        assert identity["checkpoint"] == Run.read(base).identity["checkpoint"]
-        assert [system.method for system in read_systems([tmp_path / "race"])] == ["base-0", "frame-0.5-input"]
 
-    def test_repeat_only_samples_whose_transcript_has_changed(self, data: Path, llm: Path, tmp_path: Path) -> None:
-        clips = [sample.id for sample in loaded("transcripts/tau", data).samples]
-        transcribed(tmp_path, "tau", data)
-        before = lines_of(answer(tmp_path, data, llm, "tau") / "samples.jsonl")
-        assert len(lines_of(answer(tmp_path, data, llm, "tau") / "samples.jsonl")) == len(before)
-        transcribed(tmp_path, "tau", data, {clips[3]: "a dog barks"})
-        after = lines_of(answer(tmp_path, data, llm, "tau") / "samples.jsonl")
-        assert [record["transcripts_read"] for record in after[len(before) :]] == [["a dog barks"]]
+def test_longer_than_the_context_of_the_llm_fail_their_samples(data: Path, tmp_path: Path) -> None:
+    short = tiny_text_llm.checkpoint(tmp_path / "short", positions=64)
+    transcribed(tmp_path, "race", data)
+    code, output = cascade(tmp_path, data, short, "race")
+    assert (code, "takes fewer than 64" in output) == (1, True)
 
-    def test_use_transcripts_of_another_task_with_identical_clips(self, data: Path, llm: Path, tmp_path: Path) -> None:
-        toml = 'key = "q"\nrows = "q.jsonl"\nclips = "audio"\nquestion = "q"\nanswer = "a"\nanswer_is = "open"\n'
-        clip = loaded("librispeech", data).samples[0].clips[0]
-        shutil.copy(clip, tmp_path / f"copy{clip.suffix}")
-        (tmp_path / "q.jsonl").write_text(json.dumps({"audio": f"copy{clip.suffix}", "q": "Who?", "a": "I"}) + "\n")
-        (tmp_path / "q.toml").write_text(toml)
-        folder = transcribed(tmp_path, "librispeech", data)
-        facts = json.loads((folder / "run.json").read_text())
-        (folder / "run.json").write_text(json.dumps(facts | {"task": "librispeech"}))
-        cascade(tmp_path, tmp_path, llm, tmp_path / "q.toml", max_new_tokens=2)
-        assert len(records_of(tmp_path / "own-open/q/asr+tiny-llm/base-0")) == 1
 
-    def test_report_how_many_transcripts_are_cut_or_without_words(self, data: Path, llm: Path, tmp_path: Path) -> None:
-        run = transcribed(tmp_path, "race", data, {loaded("transcripts/race", data).samples[1].id: " ♪"})
-        first, *others = lines_of(run / "samples.jsonl")
-        write_records(run, [first | {"finish": "length"}, *others])
-        flaws = "of 2 transcripts, 1 cut by the token limit and 1 without words"
-        _code, output = cascade(tmp_path, data, llm, "race", no_timing=True)
-        assert output.count(f"race: asr base-0: {flaws}") == 1
-        (note,) = json.loads((tmp_path / "race/asr+tiny-llm/base-0/summary.json").read_text())["notes"]
-        assert note == flaws  # and nothing of times
+def test_get_the_replies_of_transformers_generate(data: Path, llm: Path, tmp_path: Path) -> None:
+    clips = [sample.id for sample in loaded("transcripts/race", data).samples]
+    transcribed(tmp_path, "race", data, dict(zip(clips, ("a bell rings", ""), strict=True)))
+    records = records_of(answer(tmp_path, data, llm, "race", max_new_tokens=12))
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(llm).eval(), AutoTokenizer.from_pretrained(llm)
+    task = get_task("race")
+    for sample in loaded("race", data).samples:
+        heard = records[sample.id]["transcripts_read"][0] or NO_WORDS
+        told = "You cannot hear the audio. A speech recogniser wrote down what is said in it:"
+        turn = {"role": "user", "content": f"{told}\n\n{heard}\n\n{task.prompt(sample)}"}
+        ids = tokenizer.apply_chat_template([turn], add_generation_prompt=True, return_tensors="pt", return_dict=True)
+        with torch.inference_mode():
+            done = model.generate(**ids, max_new_tokens=12, do_sample=False)
+        new = done[0, ids["input_ids"].shape[1] :]
+        assert records[sample.id]["reply"] == tokenizer.decode(new, skip_special_tokens=True)
+        assert records[sample.id]["prompt_tokens"] == ids["input_ids"].shape[1]
 
-    def test_on_transcripts_of_control_audio_are_marked_as_control_runs(
-        self, data: Path, llm: Path, tmp_path: Path
-    ) -> None:
-        assert call("data", "controls", "tau", "--control", "silence", "--data", data, "-o", tmp_path)[0] == 0
-        transcribed(tmp_path, "tau", tmp_path / "silence", "", control={"kind": "silence"})
-        run = Run.read(answer(tmp_path, tmp_path / "silence", llm, "tau"))
-        assert run.control == "silence"
-        assert {record.control for record in run.records.values()} == {"silence"}
-        assert all(list(record.transcripts_read or ()) == [""] for record in run.records.values())
 
-    def test_can_use_an_llm_behind_an_endpoint(self, data: Path, tmp_path: Path, no_env: Any) -> None:
-        server = Server()
-        server.set("keyless=1")  # it says what it is asked
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        no_env("OPENAI_BASE_URL", f"http://127.0.0.1:{server.server_port}/v1")
-        no_env("OPENAI_API_KEY", KEY)
-        transcribed(tmp_path, "race", data)
-        run = answer(tmp_path, data, "openai:tiny", "race")
-        server.shutdown()
-        assert run.parent.name == "asr+tiny-endpoint"
-        (note,) = json.loads((run / "summary.json").read_text())["notes"]
-        assert "latencies include the transcription by asr (on a cpu)" in note
-        assert "prefill" not in note
-        for record in records_of(run).values():
-            assert "\n\na bell rings\n\n" in record["reply"]
-            assert record["latency"]["first_token"] > 0.4  # with the transcription
-            assert record["time"] is None
+def test_of_choice_open_caption_and_jasco_tasks_answer_every_sample(data: Path, llm: Path, tmp_path: Path) -> None:
+    tasks = ("jasco", "lalm/mmau_pro", "lalm/clotho", "tau")
+    for task in tasks:
+        transcribed(
+            tmp_path, task, data, {sample.id: sample.id for sample in loaded(f"transcripts/{task}", data).samples}
+        )
+    answer(tmp_path, data, llm, *tasks, max_new_tokens=4)
+    for task in tasks:
+        run = Run.read(tmp_path / task / "asr+tiny-llm/base-0")
+        assert run.expected == len(run.records) == len(loaded(task, data).samples)
+    of_mmau = records_of(tmp_path / "lalm/mmau_pro/asr+tiny-llm/base-0")
+    assert of_mmau["m3"]["transcripts_read"] == [f"data/m3_{number}.wav" for number in range(3)]
+
+
+def test_have_the_method_setting_and_identity_of_their_transcriber_on_record(
+    data: Path, llm: Path, tmp_path: Path
+) -> None:
+    transcribed(tmp_path, "race", data, language="de")
+    transcribed(tmp_path, "race", data, language="de", **FRAME)
+    base = answer(tmp_path, data, llm, "race")
+    pruned = Run.read(base.parent / "frame-0.5-input")
+    assert (pruned.method, pruned.checkpoint) == ("frame-0.5-input", "asr+tiny-llm")
+    identity = pruned.identity
+    assert (identity["origin"], identity["method"], identity["ratio"]) == ("cascade", "frame", 0.5)
+    assert (identity["transcriber's checkpoint"], identity["transcriber's language"]) == ("asr", "de")
+    assert "{transcripts}" in identity["frame"]
+    assert identity["checkpoint"] == Run.read(base).identity["checkpoint"]
+    assert [system.method for system in read_systems([tmp_path / "race"])] == ["base-0", "frame-0.5-input"]
+
+
+def test_repeat_only_samples_whose_transcript_has_changed(data: Path, llm: Path, tmp_path: Path) -> None:
+    clips = [sample.id for sample in loaded("transcripts/tau", data).samples]
+    transcribed(tmp_path, "tau", data)
+    before = lines_of(answer(tmp_path, data, llm, "tau") / "samples.jsonl")
+    assert len(lines_of(answer(tmp_path, data, llm, "tau") / "samples.jsonl")) == len(before)
+    transcribed(tmp_path, "tau", data, {clips[3]: "a dog barks"})
+    after = lines_of(answer(tmp_path, data, llm, "tau") / "samples.jsonl")
+    assert [record["transcripts_read"] for record in after[len(before) :]] == [["a dog barks"]]
+
+
+def test_use_transcripts_of_another_task_with_identical_clips(data: Path, llm: Path, tmp_path: Path) -> None:
+    toml = 'key = "q"\nrows = "q.jsonl"\nclips = "audio"\nquestion = "q"\nanswer = "a"\nanswer_is = "open"\n'
+    clip = loaded("librispeech", data).samples[0].clips[0]
+    shutil.copy(clip, tmp_path / f"copy{clip.suffix}")
+    (tmp_path / "q.jsonl").write_text(json.dumps({"audio": f"copy{clip.suffix}", "q": "Who?", "a": "I"}) + "\n")
+    (tmp_path / "q.toml").write_text(toml)
+    folder = transcribed(tmp_path, "librispeech", data)
+    facts = json.loads((folder / "run.json").read_text())
+    (folder / "run.json").write_text(json.dumps(facts | {"task": "librispeech"}))
+    cascade(tmp_path, tmp_path, llm, tmp_path / "q.toml", max_new_tokens=2)
+    assert len(records_of(tmp_path / "own-open/q/asr+tiny-llm/base-0")) == 1
+
+
+def test_report_how_many_transcripts_are_cut_or_without_words(data: Path, llm: Path, tmp_path: Path) -> None:
+    run = transcribed(tmp_path, "race", data, {loaded("transcripts/race", data).samples[1].id: " ♪"})
+    first, *others = lines_of(run / "samples.jsonl")
+    write_records(run, [first | {"finish": "length"}, *others])
+    flaws = "of 2 transcripts, 1 cut by the token limit and 1 without words"
+    _code, output = cascade(tmp_path, data, llm, "race", no_timing=True)
+    assert output.count(f"race: asr base-0: {flaws}") == 1
+    (note,) = json.loads((tmp_path / "race/asr+tiny-llm/base-0/summary.json").read_text())["notes"]
+    assert note == flaws  # and nothing of times
+
+
+def test_on_transcripts_of_control_audio_are_marked_as_control_runs(data: Path, llm: Path, tmp_path: Path) -> None:
+    assert call("data", "controls", "tau", "--control", "silence", "--data", data, "-o", tmp_path)[0] == 0
+    transcribed(tmp_path, "tau", tmp_path / "silence", "", control={"kind": "silence"})
+    run = Run.read(answer(tmp_path, tmp_path / "silence", llm, "tau"))
+    assert run.control == "silence"
+    assert {record.control for record in run.records.values()} == {"silence"}
+    assert all(list(record.transcripts_read or ()) == [""] for record in run.records.values())
+
+
+def test_can_use_an_llm_behind_an_endpoint(data: Path, tmp_path: Path, no_env: Any) -> None:
+    server = Server()
+    server.set("keyless=1")  # it says what it is asked
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    no_env("OPENAI_BASE_URL", f"http://127.0.0.1:{server.server_port}/v1")
+    no_env("OPENAI_API_KEY", KEY)
+    transcribed(tmp_path, "race", data)
+    run = answer(tmp_path, data, "openai:tiny", "race")
+    server.shutdown()
+    assert run.parent.name == "asr+tiny-endpoint"
+    (note,) = json.loads((run / "summary.json").read_text())["notes"]
+    assert "latencies include the transcription by asr (on a cpu)" in note
+    assert "prefill" not in note
+    for record in records_of(run).values():
+        assert "\n\na bell rings\n\n" in record["reply"]
+        assert record["latency"]["first_token"] > 0.4  # with the transcription
+        assert record["time"] is None
 
 
 class TestCosts:

@@ -309,43 +309,44 @@ def test_heads_with_only_protected_entries_share_the_budget_evenly() -> None:
     assert kept[:, :10].all()
 
 
-class TestComposed:
-    @pytest.mark.parametrize("press", ["snapkv", "knorm", "expected_attention", "audio_kv"])
-    def test_a_press_after_pruning_removes_its_ratio_of_the_tokens_that_are_left(
-        self, lm: AudioLM, prompts: list[Prompt], press: str
-    ) -> None:
-        method = get_method(f"fast_v:0.5+{press}:0.3", layer=2)
-        inputs = lm.prepare(prompts[:1])
-        (total,), (length,) = inputs.audio_tokens, inputs.prompt_tokens
-        text, left = length - total, kept_count(total, 0.5)
-        result = generate(lm, prompts[0], method, 4)
-        below, above = text + kept_count(total, 0.3), text + kept_count(left, 0.3)
-        assert result.kv_lengths == (below, below, above, above)
-        assert result.kept_audio_tokens == (kept_count(left, 0.3),)
-        assert method.label == f"fast_v-0.5-layer2+{press}-0.3"
-
-    @pytest.mark.parametrize("name", ["snapkv:0.5+fast_v:0.5", "fast_v:0.5+dart:0.5", "knorm:0.5+snapkv:0.5"])
-    def test_only_a_pruner_followed_by_a_press_is_allowed(self, name: str) -> None:
-        with pytest.raises(SettingsError, match=r"token pruner .*then a press"):
-            get_method(name)
-
-    def test_three_joined_methods_are_refused(self) -> None:
-        with pytest.raises(SettingsError, match="two methods can be joined"):
-            get_method("fast_v:0.5+snapkv:0.5+knorm:0.5")
+@pytest.mark.parametrize("press", ["snapkv", "knorm", "expected_attention", "audio_kv"])
+def test_a_press_after_pruning_removes_its_ratio_of_the_tokens_that_are_left(
+    lm: AudioLM, prompts: list[Prompt], press: str
+) -> None:
+    method = get_method(f"fast_v:0.5+{press}:0.3", layer=2)
+    inputs = lm.prepare(prompts[:1])
+    (total,), (length,) = inputs.audio_tokens, inputs.prompt_tokens
+    text, left = length - total, kept_count(total, 0.5)
+    result = generate(lm, prompts[0], method, 4)
+    below, above = text + kept_count(total, 0.3), text + kept_count(left, 0.3)
+    assert result.kv_lengths == (below, below, above, above)
+    assert result.kept_audio_tokens == (kept_count(left, 0.3),)
+    assert method.label == f"fast_v-0.5-layer2+{press}-0.3"
 
 
-class TestPyramid:
-    @given(st.integers(1, 5000), st.floats(0.01, 0.99), st.integers(1, 48))
-    def test_layer_budgets_fall_with_depth_and_sum_to_k_times_the_number_of_layers(
-        self, total: int, ratio: float, layers: int
-    ) -> None:
-        budgets = PyramidKV(ratio).budgets(total, layers)
-        assert sum(budgets) == kept_count(total, ratio) * layers
-        assert all(1 <= budget <= total for budget in budgets)
-        assert all(after <= before + 1 for before, after in pairwise(budgets))
+@pytest.mark.parametrize("name", ["snapkv:0.5+fast_v:0.5", "fast_v:0.5+dart:0.5", "knorm:0.5+snapkv:0.5"])
+def test_only_a_pruner_followed_by_a_press_is_allowed(name: str) -> None:
+    with pytest.raises(SettingsError, match=r"token pruner .*then a press"):
+        get_method(name)
 
-    def test_layer_budgets_equal_values_computed_by_hand(self) -> None:
-        assert PyramidKV(0.5).budgets(400, 3) == [390, 200, 10]  # k = 200: from 2·200 − 10 down to 200 / 20
+
+def test_three_joined_methods_are_refused() -> None:
+    with pytest.raises(SettingsError, match="two methods can be joined"):
+        get_method("fast_v:0.5+snapkv:0.5+knorm:0.5")
+
+
+@given(st.integers(1, 5000), st.floats(0.01, 0.99), st.integers(1, 48))
+def test_layer_budgets_fall_with_depth_and_sum_to_k_times_the_number_of_layers(
+    total: int, ratio: float, layers: int
+) -> None:
+    budgets = PyramidKV(ratio).budgets(total, layers)
+    assert sum(budgets) == kept_count(total, ratio) * layers
+    assert all(1 <= budget <= total for budget in budgets)
+    assert all(after <= before + 1 for before, after in pairwise(budgets))
+
+
+def test_layer_budgets_equal_values_computed_by_hand() -> None:
+    assert PyramidKV(0.5).budgets(400, 3) == [390, 200, 10]  # k = 200: from 2·200 − 10 down to 200 / 20
 
 
 def test_a_press_without_batch_support_is_refused_before_loading_a_model() -> None:
@@ -357,30 +358,28 @@ def test_a_press_without_batch_support_is_refused_before_loading_a_model() -> No
         list(run(["tau"], "embedded", RunSettings.read({}, timing=False, batch_size=4), [alone]))
 
 
-class TestJoinedEdges:
-    def test_a_press_still_presses_the_lower_layers_if_pruning_left_fewer_than_k(
-        self, lm: AudioLM, prompts: list[Prompt]
-    ) -> None:
-        inputs = lm.prepare(prompts[:1])
-        (total,), (length,) = inputs.audio_tokens, inputs.prompt_tokens
-        result = generate(lm, prompts[0], get_method("fast_v:0.999+snapkv:0.5", layer=2), 2)
-        below, above = length - total + kept_count(total, 0.5), length - total + 1
-        assert result.kv_lengths == (below, below, above, above)
+def test_a_press_still_presses_the_lower_layers_if_pruning_left_fewer_than_k(
+    lm: AudioLM, prompts: list[Prompt]
+) -> None:
+    inputs = lm.prepare(prompts[:1])
+    (total,), (length,) = inputs.audio_tokens, inputs.prompt_tokens
+    result = generate(lm, prompts[0], get_method("fast_v:0.999+snapkv:0.5", layer=2), 2)
+    below, above = length - total + kept_count(total, 0.5), length - total + 1
+    assert result.kv_lengths == (below, below, above, above)
 
-    def test_pyramidkv_is_joined_only_if_all_layers_hold_equally_many_tokens(
-        self, lm: AudioLM, prompts: list[Prompt]
-    ) -> None:
-        with pytest.raises(SettingsError, match="ratio on average"):
-            get_method("random:0.3+pyramidkv:0.5")
-        inputs = lm.prepare(prompts[:1])
-        (total,), (length,) = inputs.audio_tokens, inputs.prompt_tokens
-        left, layers = kept_count(total, 0.5), len(lm.decoder_layers)
-        for place in ({"at": "input"}, {"layer": 0}):
-            joined = get_method("merge_frame:0.5+pyramidkv:0.4", **place)
-            lengths = generate(lm, prompts[0], joined, 2).kv_lengths
-            assert sum(lengths) == layers * (length - total + kept_count(left, 0.4))
-            assert list(lengths) == sorted(lengths, reverse=True)
-            assert len(set(lengths)) > 1
+
+def test_pyramidkv_is_joined_only_if_all_layers_hold_equally_many_tokens(lm: AudioLM, prompts: list[Prompt]) -> None:
+    with pytest.raises(SettingsError, match="ratio on average"):
+        get_method("random:0.3+pyramidkv:0.5")
+    inputs = lm.prepare(prompts[:1])
+    (total,), (length,) = inputs.audio_tokens, inputs.prompt_tokens
+    left, layers = kept_count(total, 0.5), len(lm.decoder_layers)
+    for place in ({"at": "input"}, {"layer": 0}):
+        joined = get_method("merge_frame:0.5+pyramidkv:0.4", **place)
+        lengths = generate(lm, prompts[0], joined, 2).kv_lengths
+        assert sum(lengths) == layers * (length - total + kept_count(left, 0.4))
+        assert list(lengths) == sorted(lengths, reverse=True)
+        assert len(set(lengths)) > 1
 
 
 @dataclass
@@ -420,82 +419,80 @@ class Theirs:
         cache.keys = cache.keys.roll(1, -1) if self.turns else cache.keys
 
 
-class TestKeptEntriesOfOtherLibraries:
-    """Nobody tells which entries such a press kept: they are found in the cache."""
+def test_hiding_the_entries_found_as_removed_gives_the_same_logits(lm: AudioLM, prompts: list[Prompt]) -> None:
+    inputs = lm.prepare(prompts[:1])
+    options = {"max_new_tokens": STEPS, "ignore_end": True, "keep_logits": True}
+    theirs = Foreign(press=Theirs(), name="theirs").generate(lm, inputs, keep_entries=True, **options)
+    assert theirs.kv_lengths == (40,) * 4
+    assert [layer.sum(-1).tolist() for layer in theirs.kept_entries] == [[40, 40]] * 4
+    hidden = HiddenEntries(kept=theirs.kept_entries).generate(lm, inputs, **options)
+    torch.testing.assert_close(hidden.logits, theirs.logits, atol=2e-5, rtol=1e-4)
+    audio = torch.stack([layer[:, inputs.audio_mask[0]] for layer in theirs.kept_entries]).double()
+    torch.testing.assert_close(theirs.kept_shares[0][inputs.audio_mask[0]], audio.mean((0, 1)))
 
-    def test_hiding_the_entries_found_as_removed_gives_the_same_logits(
-        self, lm: AudioLM, prompts: list[Prompt]
-    ) -> None:
-        inputs = lm.prepare(prompts[:1])
-        options = {"max_new_tokens": STEPS, "ignore_end": True, "keep_logits": True}
-        theirs = Foreign(press=Theirs(), name="theirs").generate(lm, inputs, keep_entries=True, **options)
-        assert theirs.kv_lengths == (40,) * 4
-        assert [layer.sum(-1).tolist() for layer in theirs.kept_entries] == [[40, 40]] * 4
-        hidden = HiddenEntries(kept=theirs.kept_entries).generate(lm, inputs, **options)
-        torch.testing.assert_close(hidden.logits, theirs.logits, atol=2e-5, rtol=1e-4)
-        audio = torch.stack([layer[:, inputs.audio_mask[0]] for layer in theirs.kept_entries]).double()
-        torch.testing.assert_close(theirs.kept_shares[0][inputs.audio_mask[0]], audio.mean((0, 1)))
 
-    def test_a_press_that_masks_single_heads_has_no_kept_token_count(self, lm: AudioLM, prompts: list[Prompt]) -> None:
-        inputs = lm.prepare(prompts[:1])
-        done = Foreign(press=Theirs(by_head=True), name="ada").generate(
-            lm, inputs, max_new_tokens=3, keep_entries=True, ignore_end=True
-        )
-        (length,) = inputs.prompt_tokens
-        assert done.kv_lengths == (length,) * 4
-        assert {int(layer.sum()) for layer in done.kept_entries} == {length}
-        assert any(layer[0].sum() != layer[1].sum() for layer in done.kept_entries)
-        assert done.kept_audio_tokens == (None,)
-
-    @pytest.mark.parametrize(
-        ("press", "why"), [(Theirs(turns=True), "changes keys"), (Theirs(doubles=True), "adds entries")]
+def test_a_press_that_masks_single_heads_has_no_kept_token_count(lm: AudioLM, prompts: list[Prompt]) -> None:
+    inputs = lm.prepare(prompts[:1])
+    done = Foreign(press=Theirs(by_head=True), name="ada").generate(
+        lm, inputs, max_new_tokens=3, keep_entries=True, ignore_end=True
     )
-    def test_a_press_that_changes_or_adds_entries_has_no_kept_shares(
-        self, lm: AudioLM, prompts: list[Prompt], press: Theirs, why: str
-    ) -> None:
+    (length,) = inputs.prompt_tokens
+    assert done.kv_lengths == (length,) * 4
+    assert {int(layer.sum()) for layer in done.kept_entries} == {length}
+    assert any(layer[0].sum() != layer[1].sum() for layer in done.kept_entries)
+    assert done.kept_audio_tokens == (None,)
+
+
+@pytest.mark.parametrize(
+    ("press", "why"), [(Theirs(turns=True), "changes keys"), (Theirs(doubles=True), "adds entries")]
+)
+def test_a_press_that_changes_or_adds_entries_has_no_kept_shares(
+    lm: AudioLM, prompts: list[Prompt], press: Theirs, why: str
+) -> None:
+    with pytest.warns(UserWarning, match=why):
+        done = Foreign(press=press, name="odd").generate(lm, lm.prepare(prompts[:1]), max_new_tokens=3)
+    assert done.kept_shares is None
+    assert done.kept_audio_tokens == (None,)
+
+
+def test_a_press_that_replaces_attention_or_drops_states_has_no_kept_shares(lm: AudioLM, prompts: list[Prompt]) -> None:
+    """It drops states before a layer, or attends without the library's functions."""
+
+    def own_attention(hidden_states: torch.Tensor, past_key_values: Any, **_more: Any) -> tuple[torch.Tensor, None]:
+        entries = hidden_states.new_zeros(1, 2, hidden_states.shape[1], 8)
+        past_key_values.update(entries, entries, 1)
+        return hidden_states, None
+
+    def half(_module: Any, args: Any, call: dict[str, Any]) -> Any:
+        left = slice(1 - args[0].shape[1] % 2, None, 2)
+        angles = tuple(part[..., left, :] for part in call["position_embeddings"])
+        return (args[0][:, left],), call | {"position_embeddings": angles, "position_ids": None}
+
+    @contextmanager
+    def drops(model: Any) -> Iterator[None]:
+        with model.model.language_model.layers[-1].register_forward_pre_hook(half, with_kwargs=True):
+            yield
+
+    def attends(model: Any) -> Any:
+        return patched_attribute(model.model.language_model.layers[1].self_attn, "forward", own_attention)
+
+    for press, steps, why in ((drops, 1, "drops tokens"), (attends, 3, "own way")):
         with pytest.warns(UserWarning, match=why):
-            done = Foreign(press=press, name="odd").generate(lm, lm.prepare(prompts[:1]), max_new_tokens=3)
+            done = Foreign(press=press, name="odd").generate(
+                lm, lm.prepare(prompts[:1]), max_new_tokens=steps, ignore_end=True
+            )
         assert done.kept_shares is None
-        assert done.kept_audio_tokens == (None,)
 
-    def test_a_press_that_replaces_attention_or_drops_states_has_no_kept_shares(
-        self, lm: AudioLM, prompts: list[Prompt]
-    ) -> None:
-        """It drops states before a layer, or attends without the library's functions."""
 
-        def own_attention(hidden_states: torch.Tensor, past_key_values: Any, **_more: Any) -> tuple[torch.Tensor, None]:
-            entries = hidden_states.new_zeros(1, 2, hidden_states.shape[1], 8)
-            past_key_values.update(entries, entries, 1)
-            return hidden_states, None
+def test_each_sample_of_a_batch_has_separate_kept_entries(lm: AudioLM, prompts: list[Prompt]) -> None:
+    inputs = lm.prepare([prompts[0], Prompt("Long or short?", (noise(3.0),))])
+    done = Foreign(press=Theirs(), name="theirs").generate(lm, inputs, max_new_tokens=3, keep_entries=True)
+    assert {tuple(layer.sum(-1).flatten().tolist()) for layer in done.kept_entries} == {(40,) * 4}
+    assert not torch.equal(*(shares[-60:] for shares in done.kept_shares))
 
-        def half(_module: Any, args: Any, call: dict[str, Any]) -> Any:
-            left = slice(1 - args[0].shape[1] % 2, None, 2)
-            angles = tuple(part[..., left, :] for part in call["position_embeddings"])
-            return (args[0][:, left],), call | {"position_embeddings": angles, "position_ids": None}
 
-        @contextmanager
-        def drops(model: Any) -> Iterator[None]:
-            with model.model.language_model.layers[-1].register_forward_pre_hook(half, with_kwargs=True):
-                yield
-
-        def attends(model: Any) -> Any:
-            return patched_attribute(model.model.language_model.layers[1].self_attn, "forward", own_attention)
-
-        for press, steps, why in ((drops, 1, "drops tokens"), (attends, 3, "own way")):
-            with pytest.warns(UserWarning, match=why):
-                done = Foreign(press=press, name="odd").generate(
-                    lm, lm.prepare(prompts[:1]), max_new_tokens=steps, ignore_end=True
-                )
-            assert done.kept_shares is None
-
-    def test_each_sample_of_a_batch_has_separate_kept_entries(self, lm: AudioLM, prompts: list[Prompt]) -> None:
-        inputs = lm.prepare([prompts[0], Prompt("Long or short?", (noise(3.0),))])
-        done = Foreign(press=Theirs(), name="theirs").generate(lm, inputs, max_new_tokens=3, keep_entries=True)
-        assert {tuple(layer.sum(-1).flatten().tolist()) for layer in done.kept_entries} == {(40,) * 4}
-        assert not torch.equal(*(shares[-60:] for shares in done.kept_shares))
-
-    def test_cache_entries_of_equal_value_are_matched_once_each_and_in_order(self) -> None:
-        before, after = torch.tensor([[[5, 3, 5, 5, 9]]]), torch.tensor([[[5, 9, 5]]])
-        live = torch.ones_like(after, dtype=torch.bool)
-        assert matched(before, after, live).tolist() == [[[True, False, True, False, True]]]
-        assert matched(before, torch.tensor([[[9, 9, 5]]]), live) is None
+def test_cache_entries_of_equal_value_are_matched_once_each_and_in_order() -> None:
+    before, after = torch.tensor([[[5, 3, 5, 5, 9]]]), torch.tensor([[[5, 9, 5]]])
+    live = torch.ones_like(after, dtype=torch.bool)
+    assert matched(before, after, live).tolist() == [[[True, False, True, False, True]]]
+    assert matched(before, torch.tensor([[[9, 9, 5]]]), live) is None

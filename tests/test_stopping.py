@@ -92,91 +92,97 @@ def dart_loses(label: str, _sample: Sample) -> bool:
     return not label.startswith("dart")
 
 
-class TestOrder:
-    def test_the_order_of_clusters_is_drawn_from_the_seed(self) -> None:
-        first, again, other = (list(stopping_of(seed=seed).clusters) for seed in (1, 1, 2))
-        assert first == again != other
-        assert first != sorted(first)
-
-    def test_the_order_of_clusters_does_not_depend_on_the_order_of_samples(self) -> None:
-        assert list(stopping_of().clusters) == list(stopping_of(samples=SAMPLES[::-1]).clusters)
-
-    def test_a_setting_stops_at_the_same_cluster_whichever_sample_finishes_first(self, tmp_path: Path) -> None:
-        """One loss in the first drawn cluster: whatever comes back first, the setting stops at the same place."""
-        stopping = stopping_of()
-        lost = next(iter(stopping.clusters.values()))[0].id
-        stops = set()
-
-        def rights(label: str, sample: Sample) -> bool:
-            return label == BASE.label or sample.id != lost
-
-        for several in (1, 7):
-            _, outcomes, _ = run(tmp_path / str(several), rights, [BASE, DART], stopping_of(), several)
-            stops.add((outcomes[DART.label]["stopping"]["stopped_after"], tuple(outcomes[DART.label]["samples"])))
-        assert len(stops) == 1
+def test_the_order_of_clusters_is_drawn_from_the_seed() -> None:
+    first, again, other = (list(stopping_of(seed=seed).clusters) for seed in (1, 1, 2))
+    assert first == again != other
+    assert first != sorted(first)
 
 
-class TestStop:
-    def test_a_setting_as_good_as_base_stops_after_the_fewest_possible_clusters(self, tmp_path: Path) -> None:
-        engine, outcomes, lines = run(tmp_path, all_right, [BASE, DART], stopping_of())
-        stop = outcomes[DART.label]["stopping"]
-        assert (stop["verdict"], stop["stopped_after"]) == ("no worse", fewest(0.1))
-        assert len(outcomes[DART.label]["samples"]) == len(engine.calls) / 2 == 2 * fewest(0.1)
-        assert lines == [
-            f"tau: dart-0.5-layer2: no worse by more than 0.1 after {fewest(0.1)} of 150 clusters (72 samples)"
-        ]
+def test_the_order_of_clusters_does_not_depend_on_the_order_of_samples() -> None:
+    assert list(stopping_of().clusters) == list(stopping_of(samples=SAMPLES[::-1]).clusters)
 
-    def test_a_worse_setting_stops_and_base_continues_for_the_other_settings(self, tmp_path: Path) -> None:
-        engine, outcomes, _ = run(tmp_path, dart_loses, [BASE, DART, RANDOM], stopping_of())
-        after = {label: outcome["stopping"]["stopped_after"] for label, outcome in outcomes.items()}
-        assert outcomes[DART.label]["stopping"]["verdict"] == "worse"
-        assert after[DART.label] < after[RANDOM.label] == after[BASE.label]
-        counts = {label: sum(called == label for called, _ in engine.calls) for label in after}
-        assert counts == {label: 2 * clusters for label, clusters in after.items()}
 
-    def test_without_a_decision_on_the_margin_all_samples_run(self, tmp_path: Path) -> None:
-        engine, outcomes, lines = run(tmp_path, all_right, [BASE, DART], stopping_of(margin=0.001))
-        assert len(engine.calls) == 2 * len(SAMPLES)
-        assert outcomes[DART.label]["stopping"]["verdict"] == "not decided"
-        assert "not decided after 150 of 150 clusters" in lines[0]
+def test_a_setting_stops_at_the_same_cluster_whichever_sample_finishes_first(tmp_path: Path) -> None:
+    """One loss in the first drawn cluster: whatever comes back first, the setting stops at the same place."""
+    stopping = stopping_of()
+    lost = next(iter(stopping.clusters.values()))[0].id
+    stops = set()
 
-    def test_a_setting_tested_among_many_needs_more_clusters_to_stop(self, tmp_path: Path) -> None:
-        by_tests = [run(tmp_path / str(n), all_right, [BASE, DART], stopping_of(tests=n))[1] for n in (1, 20)]
-        alone, of_20 = (outcomes[DART.label]["stopping"]["stopped_after"] for outcomes in by_tests)
-        assert alone == fewest(0.1)
-        assert of_20 == fewest(0.1, 0.05 / 20)
+    def rights(label: str, sample: Sample) -> bool:
+        return label == BASE.label or sample.id != lost
 
-    def test_a_setting_with_many_failed_samples_stays_undecided(self, tmp_path: Path) -> None:
-        def rights(label: str, sample: Sample) -> bool | None:
-            return None if label == DART.label and int(sample.id[4:]) % 2 else True
+    for several in (1, 7):
+        _, outcomes, _ = run(tmp_path / str(several), rights, [BASE, DART], stopping_of(), several)
+        stops.add((outcomes[DART.label]["stopping"]["stopped_after"], tuple(outcomes[DART.label]["samples"])))
+    assert len(stops) == 1
 
-        engine, outcomes, _ = run(tmp_path, rights, [BASE, DART], stopping_of())
-        assert outcomes[DART.label]["stopping"]["verdict"] == "not decided"
-        assert len(engine.calls) == 2 * len(SAMPLES)
 
-    def test_a_resumed_run_stops_at_the_same_cluster_as_an_uninterrupted_one(self, tmp_path: Path) -> None:
-        whole = run(tmp_path / "whole", all_right, [BASE, DART], stopping_of())[1]
-        calls = 0
+def test_a_setting_as_good_as_base_stops_after_the_fewest_possible_clusters(tmp_path: Path) -> None:
+    engine, outcomes, lines = run(tmp_path, all_right, [BASE, DART], stopping_of())
+    stop = outcomes[DART.label]["stopping"]
+    assert (stop["verdict"], stop["stopped_after"]) == ("no worse", fewest(0.1))
+    assert len(outcomes[DART.label]["samples"]) == len(engine.calls) / 2 == 2 * fewest(0.1)
+    assert lines == [
+        f"tau: dart-0.5-layer2: no worse by more than 0.1 after {fewest(0.1)} of 150 clusters (72 samples)"
+    ]
 
-        def killed(_label: str, _sample: Sample) -> bool:
-            nonlocal calls
-            calls += 1
-            if calls == 25:
-                raise MemoryError
-            return True
 
-        with pytest.raises(MemoryError):
-            run(tmp_path / "killed", killed, [BASE, DART], stopping_of())
-        for folder in (tmp_path / "killed").iterdir():
-            (folder / "run.json").write_text((tmp_path / "whole" / folder.name / "run.json").read_text())
-        engine, resumed, _ = run(tmp_path / "killed", all_right, [BASE, DART], stopping_of())
-        assert resumed == whole
-        assert len(engine.calls) == 2 * 72 - 24
-        assert not run(tmp_path / "killed", all_right, [BASE, DART], stopping_of())[0].calls
+def test_a_worse_setting_stops_and_base_continues_for_the_other_settings(tmp_path: Path) -> None:
+    engine, outcomes, _ = run(tmp_path, dart_loses, [BASE, DART, RANDOM], stopping_of())
+    after = {label: outcome["stopping"]["stopped_after"] for label, outcome in outcomes.items()}
+    assert outcomes[DART.label]["stopping"]["verdict"] == "worse"
+    assert after[DART.label] < after[RANDOM.label] == after[BASE.label]
+    counts = {label: sum(called == label for called, _ in engine.calls) for label in after}
+    assert counts == {label: 2 * clusters for label, clusters in after.items()}
 
-    def test_settings_take_turns_at_running_first_over_the_rounds(self, tmp_path: Path) -> None:
-        engine, *_ = run(tmp_path, all_right, [BASE, DART], stopping_of())
-        assert engine.turns[:4] == [0, 2, 4, 6]
+
+def test_without_a_decision_on_the_margin_all_samples_run(tmp_path: Path) -> None:
+    engine, outcomes, lines = run(tmp_path, all_right, [BASE, DART], stopping_of(margin=0.001))
+    assert len(engine.calls) == 2 * len(SAMPLES)
+    assert outcomes[DART.label]["stopping"]["verdict"] == "not decided"
+    assert "not decided after 150 of 150 clusters" in lines[0]
+
+
+def test_a_setting_tested_among_many_needs_more_clusters_to_stop(tmp_path: Path) -> None:
+    by_tests = [run(tmp_path / str(n), all_right, [BASE, DART], stopping_of(tests=n))[1] for n in (1, 20)]
+    alone, of_20 = (outcomes[DART.label]["stopping"]["stopped_after"] for outcomes in by_tests)
+    assert alone == fewest(0.1)
+    assert of_20 == fewest(0.1, 0.05 / 20)
+
+
+def test_a_setting_with_many_failed_samples_stays_undecided(tmp_path: Path) -> None:
+    def rights(label: str, sample: Sample) -> bool | None:
+        return None if label == DART.label and int(sample.id[4:]) % 2 else True
+
+    engine, outcomes, _ = run(tmp_path, rights, [BASE, DART], stopping_of())
+    assert outcomes[DART.label]["stopping"]["verdict"] == "not decided"
+    assert len(engine.calls) == 2 * len(SAMPLES)
+
+
+def test_a_resumed_run_stops_at_the_same_cluster_as_an_uninterrupted_one(tmp_path: Path) -> None:
+    whole = run(tmp_path / "whole", all_right, [BASE, DART], stopping_of())[1]
+    calls = 0
+
+    def killed(_label: str, _sample: Sample) -> bool:
+        nonlocal calls
+        calls += 1
+        if calls == 25:
+            raise MemoryError
+        return True
+
+    with pytest.raises(MemoryError):
+        run(tmp_path / "killed", killed, [BASE, DART], stopping_of())
+    for folder in (tmp_path / "killed").iterdir():
+        (folder / "run.json").write_text((tmp_path / "whole" / folder.name / "run.json").read_text())
+    engine, resumed, _ = run(tmp_path / "killed", all_right, [BASE, DART], stopping_of())
+    assert resumed == whole
+    assert len(engine.calls) == 2 * 72 - 24
+    assert not run(tmp_path / "killed", all_right, [BASE, DART], stopping_of())[0].calls
+
+
+def test_settings_take_turns_at_running_first_over_the_rounds(tmp_path: Path) -> None:
+    engine, *_ = run(tmp_path, all_right, [BASE, DART], stopping_of())
+    assert engine.turns[:4] == [0, 2, 4, 6]
 
 
 def a_job(method: Method, root: Path, stopping: Mapping[str, Any] | None, answered: Sequence[Sample] = ()) -> Job:
@@ -250,52 +256,53 @@ class TestEarlierLooks:
         assert stopping_of(samples=SAMPLES[::2]).largest == 2
 
 
-class TestResultsOnRecord:
-    def test_replies_to_all_samples_stay_in_the_outcome_of_a_setting_that_stops(self, tmp_path: Path) -> None:
-        jobs = [a_job(method, tmp_path, None, SAMPLES) for method in (BASE, DART)]
-        stopping = stopping_of(jobs=jobs)
-        for outcome in stopping.outcomes(jobs).values():
-            assert set(outcome["samples"]) == {sample.id for sample in SAMPLES}
-            assert outcome["stopping"]["stopped_after"] == 150
-        (line,) = stopping.lines(jobs)
-        assert f"after {fewest(0.1)} of 150 clusters (300 samples); 228 samples beyond were on record already" in line
-
-    def test_base_keeps_its_replies_to_all_samples_if_another_setting_stops_early(self, tmp_path: Path) -> None:
-        jobs = [a_job(BASE, tmp_path, None, SAMPLES), a_job(DART, tmp_path, None)]
-        stopping = stopping_of(jobs=jobs)
-        jobs[1] = a_job(DART, tmp_path, None, SAMPLES)
-        outcomes = stopping.outcomes(jobs)
-        assert len(outcomes[BASE.label]["samples"]) == 300
-        assert len(outcomes[DART.label]["samples"]) == 2 * fewest(0.1)
-
-    def test_replies_of_an_unfinished_round_beyond_the_stop_are_not_counted(self, tmp_path: Path) -> None:
-        """Records of samples that the first run did not select: it was killed, so only the rule says which it had."""
-        rule = stopping_of().rule(Job(DART, RunFolder(tmp_path, {})))
-        jobs = [a_job(method, tmp_path, rule, SAMPLES) for method in (BASE, DART)]
-        stopping = stopping_of(jobs=jobs)
-        assert len(stopping.outcomes(jobs)[DART.label]["samples"]) == 2 * fewest(0.1)
+def test_replies_to_all_samples_stay_in_the_outcome_of_a_setting_that_stops(tmp_path: Path) -> None:
+    jobs = [a_job(method, tmp_path, None, SAMPLES) for method in (BASE, DART)]
+    stopping = stopping_of(jobs=jobs)
+    for outcome in stopping.outcomes(jobs).values():
+        assert set(outcome["samples"]) == {sample.id for sample in SAMPLES}
+        assert outcome["stopping"]["stopped_after"] == 150
+    (line,) = stopping.lines(jobs)
+    assert f"after {fewest(0.1)} of 150 clusters (300 samples); 228 samples beyond were on record already" in line
 
 
-class TestMargin:
-    @pytest.mark.parametrize(
-        ("margins", "task", "methods", "message"),
-        [
-            ({"": 0.1}, "tau", [DART], "base and at least one method"),
-            ({"": 0.1}, "tau", [BASE], "base and at least one method"),
-            ({"race": 0.1}, "tau", [BASE, DART], "race is not run; allowed: tau"),
-            ({"": 0.1}, "lalm/clotho", [BASE, DART], "lalm/clotho is scored after the run"),
-        ],
-    )
-    def test_a_margin_that_no_run_could_test_is_refused(
-        self, margins: dict[str, float], task: str, methods: list[Method], message: str
-    ) -> None:
-        with pytest.raises(SettingsError, match=message):
-            stop_margin(margins, [get_task(task)], methods, RunSettings())
+def test_base_keeps_its_replies_to_all_samples_if_another_setting_stops_early(tmp_path: Path) -> None:
+    jobs = [a_job(BASE, tmp_path, None, SAMPLES), a_job(DART, tmp_path, None)]
+    stopping = stopping_of(jobs=jobs)
+    jobs[1] = a_job(DART, tmp_path, None, SAMPLES)
+    outcomes = stopping.outcomes(jobs)
+    assert len(outcomes[BASE.label]["samples"]) == 300
+    assert len(outcomes[DART.label]["samples"]) == 2 * fewest(0.1)
 
-    def test_the_number_of_tests_is_tasks_with_a_margin_times_settings(self) -> None:
-        tasks = [TAU, get_task("gtzan")]
-        assert stop_margin({"tau": 0.1}, tasks, [BASE, DART, RANDOM], RunSettings()).tests == 2
-        assert stop_margin({"": 0.1}, tasks, [BASE, DART, RANDOM], RunSettings()).tests == 4
+
+def test_replies_of_an_unfinished_round_beyond_the_stop_are_not_counted(tmp_path: Path) -> None:
+    """Records of samples that the first run did not select: it was killed, so only the rule says which it had."""
+    rule = stopping_of().rule(Job(DART, RunFolder(tmp_path, {})))
+    jobs = [a_job(method, tmp_path, rule, SAMPLES) for method in (BASE, DART)]
+    stopping = stopping_of(jobs=jobs)
+    assert len(stopping.outcomes(jobs)[DART.label]["samples"]) == 2 * fewest(0.1)
+
+
+@pytest.mark.parametrize(
+    ("margins", "task", "methods", "message"),
+    [
+        ({"": 0.1}, "tau", [DART], "base and at least one method"),
+        ({"": 0.1}, "tau", [BASE], "base and at least one method"),
+        ({"race": 0.1}, "tau", [BASE, DART], "race is not run; allowed: tau"),
+        ({"": 0.1}, "lalm/clotho", [BASE, DART], "lalm/clotho is scored after the run"),
+    ],
+)
+def test_a_margin_that_no_run_could_test_is_refused(
+    margins: dict[str, float], task: str, methods: list[Method], message: str
+) -> None:
+    with pytest.raises(SettingsError, match=message):
+        stop_margin(margins, [get_task(task)], methods, RunSettings())
+
+
+def test_the_number_of_tests_is_tasks_with_a_margin_times_settings() -> None:
+    tasks = [TAU, get_task("gtzan")]
+    assert stop_margin({"tau": 0.1}, tasks, [BASE, DART, RANDOM], RunSettings()).tests == 2
+    assert stop_margin({"": 0.1}, tasks, [BASE, DART, RANDOM], RunSettings()).tests == 4
 
 
 SWEEP = ("sweep", "tau", "--model", "embedded", "--methods", "frame:0.1", "--limit", "4")
