@@ -17,7 +17,7 @@ import pytest
 from builders import lines_of
 from caption_folders import CAPTIONS, clotho_folder, table, tiny_bert
 from conftest import call, succeed
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from lalm_folders import ROWS, replies_table
 from pyarrow import parquet
@@ -99,9 +99,8 @@ def test_similarity_of_two_runs_equals_values_computed_by_hand() -> None:
 def test_a_category_named_overall_does_not_hide_the_overall_figures() -> None:
     runs = [a_run(half) for half in (FIRST, SECOND)]
     for records in (runs[0].records, runs[1].records):
-        records |= {
-            id_: replace(record, groups={"category": "overall"}) for id_, record in records.items() if id_[0] == "x"
-        }
+        of_x = [id_ for id_ in records if id_[0] == "x"]
+        records |= {id_: replace(records[id_], groups={"category": "overall"}) for id_ in of_x}
     frame, rows = similarity(*runs, LETTERS)
     published = as_published(frame, rows)
     assert [*published["by_category"]] == ["overall", "y"]
@@ -348,6 +347,7 @@ def untidy(value: Any, comma: str) -> str:
     return json.dumps(value)
 
 
+@settings(max_examples=40)
 @given(st.dictionaries(st.text(), JSON, max_size=3), st.sampled_from(["", ",", " ,\n "]), st.booleans())
 def test_repairing_a_json_answer_never_changes_its_content(value: dict[str, Any], comma: str, fenced: bool) -> None:
     text = untidy(value, comma)
@@ -409,12 +409,8 @@ def knowing(messages: Messages) -> str:
         return "```json\n" + json.dumps({"analysis": "", "final_criteria": told[:2]}) + "\n```"
     criteria = re.findall(r"^\d+\. (.*)$", question, re.M)
     reply = json.loads(question.splitlines()[-3]).casefold()
-    return json.dumps(
-        {
-            str(n): "PRESENT" if criterion.casefold() in reply else "NOT_PRESENT"
-            for n, criterion in enumerate(criteria, 1)
-        }
-    )
+    present = ["PRESENT" if criterion.casefold() in reply else "NOT_PRESENT" for criterion in criteria]
+    return json.dumps({str(number): verdict for number, verdict in enumerate(present, 1)})
 
 
 @pytest.fixture
@@ -442,9 +438,9 @@ def captions_file(place: Path) -> Path:
     return file
 
 
-def wrote(place: Path, *more: object) -> tuple[int, str]:
-    out = place / "rubrics.jsonl"
-    return call("experiment", "rubrics", "write", captions_file(place), "--with", "j", "-o", out, *more)
+def wrote(place: Path, *more: object, with_: str = "j", out: str = "rubrics.jsonl") -> tuple[int, str]:
+    """Have rubrics written, from three captions of each of two clips."""
+    return call("experiment", "rubrics", "write", captions_file(place), "--with", with_, "-o", place / out, *more)
 
 
 def test_rubrics_are_written_only_once_per_clip_over_repeated_commands(
@@ -491,10 +487,9 @@ def test_an_unreadable_rubric_answer_is_asked_for_once_more(judges: Callable[...
     assert "rubrics.jsonl: not written" in said
     assert not (tmp_path / "rubrics.jsonl").exists()
     tidy = judges(lambda messages: ("" if len(messages) > 1 else "Sure! ") + knowing(messages), "other")
-    out = tmp_path / "rubrics.jsonl"
-    assert call("experiment", "rubrics", "write", captions_file(tmp_path), "--with", "other", "-o", out)[0] == 0
+    assert wrote(tmp_path, with_="other")[0] == 0
     assert len(tidy.calls) == 8
-    assert {line["judge"] for line in lines_of(out)} == {"other"}
+    assert {line["judge"] for line in lines_of(tmp_path / "rubrics.jsonl")} == {"other"}
 
 
 def replies_of(place: Path, replies: Mapping[str, str]) -> Path:
@@ -565,10 +560,9 @@ def test_earlier_answers_come_from_the_cache_unless_no_cache_is_given(
     judge, run = judges(), replies_of(tmp_path, {"a.wav": "rain", "b.wav": "a car"})
     for more, calls in (([], 4), ([], 0), (["--no-cache"], 4)):
         asked = len(judge.calls)
-        out = tmp_path / f"rubrics-{asked}-{more}.jsonl"
-        assert call("experiment", "rubrics", "write", captions_file(tmp_path), "--with", "j", "-o", out, *more)[0] == 0
+        assert wrote(tmp_path, *more, out=f"{asked}-{more}.jsonl")[0] == 0
         assert len(judge.calls) - asked == calls
-        out.rename(tmp_path / "rubrics.jsonl")
+        (tmp_path / f"{asked}-{more}.jsonl").rename(tmp_path / "rubrics.jsonl")
     for more, calls in (([], 2), ([], 0), (["--no-cache"], 2)):
         asked = len(judge.calls)
         assert judged(tmp_path, run, *more)[0] == 0
@@ -615,19 +609,22 @@ def test_judging_by_rubrics_leaves_the_figures_of_a_run_unchanged(
     assert call("score", folder)[0] == 0
 
 
-@pytest.mark.parametrize("line", [
-    "no JSON", '{"criteria": [{"criterion": "x", "weight": 1}]}', '{"id": "b", "criteria": []}',
-    '{"id": "a", "criteria": [{"criterion": "x", "weight": 1}]}',
-])  # fmt: skip
-def test_a_broken_rubric_is_reported_with_its_line_number(line: str, tmp_path: Path) -> None:
-    (file := tmp_path / "r.jsonl").write_text('{"id": "a", "criteria": [{"criterion": "x", "weight": 1}]}\n' + line)
-    with pytest.raises(DataError, match="line 2: expected a unique id"):
-        read_rubrics(file)
+GOOD_RUBRIC = '{"id": "a", "criteria": [{"criterion": "x", "weight": 1}]}'
 
 
-def test_a_rubric_file_without_rows_is_refused(tmp_path: Path) -> None:
-    (file := tmp_path / "r.jsonl").write_text("\n")
-    with pytest.raises(DataError, match=r"r\.jsonl: holds no rubric$"):
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("\n", r"r\.jsonl: holds no rubric$"),
+        (f"{GOOD_RUBRIC}\nno JSON", "line 2: expected a unique id"),
+        (f'{GOOD_RUBRIC}\n{{"criteria": [{{"criterion": "x", "weight": 1}}]}}', "line 2: expected a unique id"),
+        (f'{GOOD_RUBRIC}\n{{"id": "b", "criteria": []}}', "line 2: expected a unique id"),
+        (f"{GOOD_RUBRIC}\n{GOOD_RUBRIC}", "line 2: expected a unique id"),
+    ],
+)
+def test_a_broken_rubric_is_reported_with_its_line_number(content: str, said: str, tmp_path: Path) -> None:
+    (file := tmp_path / "r.jsonl").write_text(content)
+    with pytest.raises(DataError, match=said):
         read_rubrics(file)
 
 
@@ -644,5 +641,5 @@ def test_a_missing_text_encoder_error_names_the_settings_that_choose_it(monkeypa
 def test_writing_rubrics_with_two_judges_is_refused(judges: Callable[..., Scripted], tmp_path: Path) -> None:
     judges()
     judges(name="k")
-    code, said = wrote(tmp_path, "--with", "j,k")
+    code, said = wrote(tmp_path, with_="j,k")
     assert (code, "name only one model" in said) == (2, True)

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 import torch
 from conftest import skip_unless_carried
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from plain_layers import greedy_logits
 from test_token_pruning import generate as _generate
@@ -49,7 +49,7 @@ class OneHot(TokenPruner):
 
 
 @pytest.mark.parametrize("method", MERGERS, ids=lambda m: m.label)
-def test_equals_hiding_the_tokens_and_inserting_the_merged_states(
+def test_merging_audio_tokens_equals_hiding_them_and_inserting_the_merged_states(
     any_lm: AudioLM, prompts: list[Prompt], method: Method
 ) -> None:
     skip_unless_carried(any_lm, method)
@@ -65,7 +65,7 @@ def test_equals_hiding_the_tokens_and_inserting_the_merged_states(
 
 
 @pytest.mark.parametrize("layer", [0, 2])
-def test_with_all_weight_on_one_token_equals_dropping_bit_for_bit(
+def test_merging_with_all_weight_on_one_token_equals_dropping_the_others_bit_for_bit(
     any_lm: AudioLM, prompts: list[Prompt], layer: int
 ) -> None:
     dropped, merged = (generate(any_lm, prompts[:2], kind(0.6, layer=layer)) for kind in (Frame, OneHot))
@@ -94,7 +94,9 @@ AT_INPUT = [kind(0.6, at="input") for kind in (Random, MergeAdjacent)]
 
 
 @pytest.mark.parametrize("method", AT_INPUT, ids=lambda m: m.label)
-def test_pruning_at_the_input_equals_a_shorter_prompt(any_lm: AudioLM, prompts: list[Prompt], method: Method) -> None:
+def test_pruning_at_the_input_gives_the_logits_of_a_shorter_prompt(
+    any_lm: AudioLM, prompts: list[Prompt], method: Method
+) -> None:
     skip_unless_carried(any_lm, method)
     together = generate(any_lm, prompts[:2], method)
     for row, prompt in enumerate(prompts[:2]):
@@ -139,9 +141,6 @@ def test_labels_and_parameters_of_a_method_name_the_input_or_the_layer() -> None
 def test_methods_that_score_by_attention_are_refused_at_the_input(lm: AudioLM, name: str) -> None:
     with pytest.raises(MethodError, match=r"attention.*allowed: PRUNE_AT=layer"):
         get_method(name, at="input").check(lm)
-
-
-def test_a_press_alone_is_refused_at_the_input() -> None:
     with pytest.raises(SettingsError, match=r"PRUNE_AT=input .*snapkv .*allowed: layer"):
         get_method("snapkv:0.5", at="input")
 
@@ -171,7 +170,8 @@ def test_merge_adjacent_merges_across_the_border_of_two_clips_last() -> None:
     assert MergeAdjacent(0.5).select(apart).kept.tolist() == [0, 2]
 
 
-@given(st.integers(1, 400), st.floats(0.001, 0.999), st.integers(0, 99))
+@settings(max_examples=40)
+@given(st.integers(1, 100), st.floats(0.001, 0.999), st.integers(0, 99))
 def test_merge_groups_are_contiguous_and_merged_states_are_their_means(total: int, ratio: float, seed: int) -> None:
     k = kept_count(total, ratio)
     generator = torch.Generator().manual_seed(seed)
@@ -227,21 +227,13 @@ def test_a_merge_of_wrong_shape_type_or_index_is_refused(
 
 def test_drawn_shares_of_a_merge_sum_to_the_number_of_kept_tokens(lm: AudioLM, prompts: list[Prompt]) -> None:
     inputs = lm.prepare(prompts[:1])
-    for name in ("merge_frame:0.6", "merge_adjacent:0.6", "merge_frame:0.6+knorm:0.5"):
-        generation = get_method(name).generate(lm, inputs, max_new_tokens=1, keep_entries=True)
-        shares = shares_kept(inputs, generation)
-        assert len(shares) == inputs.audio_tokens[0]
-        if "+" not in name:
-            assert shares.sum() == pytest.approx(generation.kept_audio_tokens[0])
-            assert (shares > 0).all()
-        assert shares.max() <= 1
-
-
-def test_drawn_shares_of_a_merge_with_negative_weights_sum_to_the_kept_tokens(
-    lm: AudioLM, prompts: list[Prompt]
-) -> None:
-    inputs = lm.prepare(prompts[:1])
     (total,) = inputs.audio_tokens
     signs = torch.tensor([1.0, -1.0]).repeat(total)[:total]
-    generation = _spoilt(weight=signs).generate(lm, inputs, max_new_tokens=1, keep_entries=True)
-    assert shares_kept(inputs, generation).sum() == pytest.approx(generation.kept_audio_tokens[0])
+    joined = get_method("merge_frame:0.6+knorm:0.5")
+    for method in (MergeFrame(0.6), MergeAdjacent(0.6), _spoilt(weight=signs), joined):
+        generation = method.generate(lm, inputs, max_new_tokens=1, keep_entries=True)
+        shares = shares_kept(inputs, generation)
+        assert (len(shares), shares.max() <= 1) == (total, True)
+        if method is not joined:
+            assert shares.sum() == pytest.approx(generation.kept_audio_tokens[0])
+            assert (shares > 0).all()

@@ -30,8 +30,8 @@ from audiomarathon.models.prompt import Prompt
 RATIOS = [0.15, 0.5, 0.93]
 # Audio in two spans; the last 64 positions reach into the audio of the first prompt and not into that of the second.
 PROMPTS = {
-    "short question": Prompt("Which?\n\nA. cat\nB. dog", (noise(5.3, 1), noise(3.05, 2)), seed=11),
-    "long question": Prompt("Tell me what these two recordings have in common. " * 2, (noise(2, 3), noise(4.6, 4))),
+    "short question": Prompt("Which?\n\nA. cat\nB. dog", (noise(3.3, 1), noise(2.05, 2)), seed=11),
+    "long question": Prompt("Tell me what these two recordings have in common. " * 2, (noise(1.2, 3), noise(3, 4))),
 }
 
 
@@ -82,7 +82,7 @@ def assert_highest(chosen: list[int], score: Any, places: list[int], k: int) -> 
     finite = [score[place] for place in places if math.isfinite(score[place])]
     tolerance = 1e-5 * (max(finite) - min(finite))
     worst = max((score[place] for place in set(places) - set(chosen)), default=-math.inf)
-    assert min(score[place] for place in chosen) >= worst - tolerance
+    assert min((score[place] for place in chosen), default=math.inf) >= worst - tolerance
 
 
 @pytest.mark.parametrize("layer", [1, 2, 3])
@@ -207,7 +207,7 @@ def test_random_keeps_every_position_equally_often() -> None:
 
 @pytest.mark.parametrize("ratio", RATIOS)
 @pytest.mark.parametrize("name", references.PRESSES)
-def test_each_press_keeps_the_entries_of_its_plain_reference(
+def test_each_press_keeps_the_cache_entries_of_its_plain_reference(
     either_lm: AudioLM, case: Any, name: str, ratio: float
 ) -> None:
     prompt, audio, layers = case
@@ -246,7 +246,7 @@ def test_snapkv_equals_its_reference_on_a_prompt_shorter_than_two_windows(
 
 
 @pytest.mark.parametrize("name", ["tova", "expected_attention", "snapkv", "streaming_llm", "audio_kv"])
-def test_scope_all_ranks_every_entry_of_the_prompt(either_lm: AudioLM, case: Any, name: str) -> None:
+def test_scope_all_ranks_the_cache_entries_of_the_whole_prompt(either_lm: AudioLM, case: Any, name: str) -> None:
     prompt, _, layers = case
     length = layers[0].key.shape[1]
     everything, k = list(range(length)), kept_count(length, 0.5)
@@ -257,7 +257,7 @@ def test_scope_all_ranks_every_entry_of_the_prompt(either_lm: AudioLM, case: Any
             assert_highest(entries(cached.keys[0, head], layer, head), score[head], everything, k)
 
 
-def test_kv_random_keeps_different_entries_for_each_sample_layer_and_head(lm: AudioLM, case: Any) -> None:
+def test_kv_random_keeps_different_cache_entries_for_each_sample_layer_and_head(lm: AudioLM, case: Any) -> None:
     prompt, _, layers = case
 
     def kept(ratio: float, seed: int) -> list[set[int]]:
@@ -275,7 +275,9 @@ def test_kv_random_keeps_different_entries_for_each_sample_layer_and_head(lm: Au
 
 
 @pytest.mark.parametrize("name", ["streaming_llm", "snapkv"])
-def test_of_entries_with_equal_scores_the_earlier_one_is_kept(either_lm: AudioLM, eager: AudioLM, name: str) -> None:
+def test_the_earlier_of_two_cache_entries_with_equal_scores_is_kept(
+    either_lm: AudioLM, eager: AudioLM, name: str
+) -> None:
     """With fewer to keep than are certain to stay: sinks, or the audio among the last 64 positions."""
     prompt = PROMPTS["short question"]
     inputs = eager.prepare([prompt])
@@ -291,7 +293,7 @@ def test_of_entries_with_equal_scores_the_earlier_one_is_kept(either_lm: AudioLM
 
 
 @pytest.mark.parametrize("press", [name for name in references.PRESSES if name != "pyramidkv"])
-def test_a_press_after_pruning_keeps_the_entries_of_its_reference(
+def test_a_press_after_pruning_keeps_the_cache_entries_of_its_reference(
     either_lm: AudioLM, eager: AudioLM, case: Any, press: str
 ) -> None:
     prompt, audio, layers = case
@@ -312,7 +314,9 @@ def test_a_press_after_pruning_keeps_the_entries_of_its_reference(
 
 
 @pytest.mark.parametrize("name", ["fast_v:0.5+snapkv:0.9", "random:0.3+knorm:0.95", "dart:0.9+tova:0.5"])
-def test_eager_and_sdpa_attention_give_the_same_replies(lm: AudioLM, eager: AudioLM, name: str) -> None:
+def test_composed_methods_give_the_same_replies_under_eager_and_sdpa_attention(
+    lm: AudioLM, eager: AudioLM, name: str
+) -> None:
     """Eager attention is given masks in every decode step, sdpa none."""
     results = [run(model, PROMPTS["short question"], get_method(name), steps=12)[0] for model in (lm, eager)]
     assert results[0].kv_lengths == results[1].kv_lengths
@@ -321,7 +325,7 @@ def test_eager_and_sdpa_attention_give_the_same_replies(lm: AudioLM, eager: Audi
 
 
 @given(st.integers(1, 3000), st.integers(1, 24), st.data())
-def test_of_segments_sum_to_the_budget_and_are_proportional_within_one_token(
+def test_shares_of_segments_sum_to_the_budget_and_are_proportional_within_one_token(
     total: int, segments: int, data: st.DataObject
 ) -> None:
     budget = data.draw(st.integers(1, total))
@@ -334,9 +338,9 @@ def test_of_segments_sum_to_the_budget_and_are_proportional_within_one_token(
         assert abs(share - (end - start) * budget / total) < 1
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(st.integers(1, 40), st.integers(0, 6), st.sampled_from([0.1, 0.5, 0.9, 0.999]), st.integers(0, 10**6))
-def test_keeps_exactly_the_tokens_of_its_plain_reference_for_random_states(
+def test_dart_keeps_the_tokens_of_its_plain_reference_for_random_hidden_states(
     total: int, after: int, ratio: float, seed: int
 ) -> None:
     """From one audio token on, with fewer than four kept, and with less text after the audio than pivots."""
