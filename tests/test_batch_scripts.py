@@ -197,7 +197,7 @@ class TestDefaults:
         monkeypatch.setattr(os, "environ", os.environ.copy())
         return run
 
-    def test_of_a_model_folder_are_all_tasks_with_dart_at_layer_2_on_gpu_0(self, seen) -> None:
+    def test_the_batch_script_of_a_model_runs_all_tasks_with_dart_at_layer_2_on_gpu_0_by_default(self, seen) -> None:
         tasks, model, settings, methods, ratios, named = seen("Qwen_2.5_Omni")
         assert tasks == ["all"]
         assert (model, methods, ratios) == ("qwen2.5-omni-7b", "dart", None)
@@ -205,7 +205,7 @@ class TestDefaults:
         assert named == {"base": True, "plan": False, "logs": True, "ray": None}
         assert os.environ["CUDA_VISIBLE_DEVICES"] == "0"
 
-    def test_of_the_kvpress_folder_are_presses_and_a_results_folder_named_after_it(self, seen) -> None:
+    def test_the_batch_script_of_kvpress_runs_presses_into_a_results_folder_named_after_it(self, seen) -> None:
         _tasks, model, settings, methods, _ratios, _named = seen("kvpress")
         assert model == "qwen2.5-omni"
         assert "snapkv" in methods.split(",")
@@ -251,6 +251,6 @@ class TestDefaults:
         seen("Qwen_2.5_Omni")
         assert os.environ["CUDA_VISIBLE_DEVICES"] == "5"
 
-    def test_a_folder_that_belongs_to_no_model_has_none_and_is_refused(self) -> None:
+    def test_a_batch_script_in_a_folder_of_no_model_is_refused(self) -> None:
         with pytest.raises(SettingsError, match=r"not a model's folder"):
             cli_batch._model_of("Elsewhere")

@@ -69,7 +69,9 @@ def test_pruning_in_steps_is_drawn_as_the_share_of_layers_that_keep_a_token(lm: 
     np.testing.assert_allclose(shares_kept(inputs, done), expected)
 
 
-def test_shares_after_steps_and_a_press_sum_to_the_mean_cache_length(lm: AudioLM, prompts: list[Prompt]) -> None:
+def test_kept_shares_after_pruning_in_steps_and_a_press_sum_to_the_mean_cache_length(
+    lm: AudioLM, prompts: list[Prompt]
+) -> None:
     inputs, method = lm.prepare(prompts[:1]), get_method("frame:0.75+snapkv:0.5", schedule="1:0.5,3:0.75")
     done = method.generate(lm, inputs, max_new_tokens=1, keep_entries=True)
     text = inputs.prompt_tokens[0] - inputs.audio_tokens[0]
@@ -77,7 +79,9 @@ def test_shares_after_steps_and_a_press_sum_to_the_mean_cache_length(lm: AudioLM
 
 
 @pytest.mark.parametrize("press", ["snapkv", "knorm", "pyramidkv"])
-def test_shares_under_a_press_sum_to_the_kept_audio_tokens(lm: AudioLM, prompts: list[Prompt], press: str) -> None:
+def test_kept_shares_under_a_press_sum_to_the_number_of_kept_audio_tokens(
+    lm: AudioLM, prompts: list[Prompt], press: str
+) -> None:
     inputs, kept = shares(lm, prompts, f"{press}:0.75")
     assert kept.sum() == pytest.approx(get_method(f"{press}:0.75").generate(lm, inputs, max_new_tokens=1)
                                        .kept_audio_tokens[0])  # fmt: skip
@@ -85,7 +89,7 @@ def test_shares_under_a_press_sum_to_the_kept_audio_tokens(lm: AudioLM, prompts:
     assert kept.max() <= 1
 
 
-def test_under_a_press_that_uses_only_positions_each_is_0_or_1(lm: AudioLM, prompts: list[Prompt]) -> None:
+def test_kept_shares_are_0_or_1_under_a_press_that_uses_only_positions(lm: AudioLM, prompts: list[Prompt]) -> None:
     _inputs, kept = shares(lm, prompts, "streaming_llm:0.5")
     budget = int(kept.sum())
     assert kept[:4].tolist() == [1.0] * 4
@@ -93,7 +97,9 @@ def test_under_a_press_that_uses_only_positions_each_is_0_or_1(lm: AudioLM, prom
     assert set(kept.tolist()) == {0.0, 1.0}
 
 
-def test_under_joined_methods_are_given_for_tokens_of_the_unpruned_prompt(lm: AudioLM, prompts: list[Prompt]) -> None:
+def test_kept_shares_under_joined_methods_cover_the_tokens_of_the_unpruned_prompt(
+    lm: AudioLM, prompts: list[Prompt]
+) -> None:
     _, first = shares(lm, prompts, "frame:0.5")
     _, joined = shares(lm, prompts, "frame:0.5+streaming_llm:0.5")
     # Two of four layers are below K and hold all tokens; there alone a token that pruning dropped can live on.
@@ -122,7 +128,7 @@ def test_audio_windows_of_30_s_are_assigned_to_their_clips() -> None:
     assert [len(part) for part in by_clip(np.arange(6.0), inputs, [80.0])] == [6]
 
 
-def test_kept_share_of_an_event_is_that_of_the_tokens_it_covers() -> None:
+def test_the_kept_share_of_an_event_is_the_share_kept_of_its_tokens() -> None:
     clip = Clip("a.wav", noise(4.0), 16000, events=((1.0, 2.0),))
     kept = np.zeros(8)  # two tokens a second: tokens 2–5 are the event's
     kept[[1, 2, 6]] = 1
@@ -143,7 +149,7 @@ class TestPicture:
         monkeypatch.setattr(explain, "draw", lambda *given: calls.append(given) or draw(*given))
         return calls
 
-    def test_audio_files_given_by_path_are_drawn_side_by_side(
+    def test_explain_draws_audio_files_given_by_path_side_by_side(
         self, no_env, tiny_checkpoint: Path, tmp_path: Path, drawn: list[tuple]
     ) -> None:
         for name, seconds in (("a.wav", 2.0), ("b.wav", 1.0)):
@@ -164,7 +170,7 @@ class TestPicture:
         ]
         assert {strip.right for strip in strips} == {None}
 
-    def test_a_custom_press_is_drawn_only_if_its_kept_entries_are_known(
+    def test_explain_draws_a_custom_press_only_if_its_kept_cache_entries_are_known(
         self, no_env, tiny_checkpoint: Path, tmp_path: Path, drawn: list[tuple], monkeypatch
     ) -> None:
         monkeypatch.chdir(tmp_path)
@@ -179,7 +185,7 @@ class TestPicture:
         code, said = call(*asked, "theirs.py:Shift:0.5")
         assert (code, "the entries that Shift-0.5 keeps are unknown" in said) == (2, True)
 
-    def test_a_sample_of_a_task_is_drawn_with_question_and_right_answer(
+    def test_explain_draws_a_sample_of_a_task_with_question_and_right_answer(
         self, no_env, tiny_checkpoint: Path, tmp_path: Path, drawn: list[tuple]
     ) -> None:
         root = task_folders.build_tau(tmp_path / "data" / "TAU")
@@ -205,7 +211,7 @@ class TestPicture:
             (["a", "b", "--task", "tau"], "one sample; found 2 names"),
         ],
     )
-    def test_wrong_arguments_give_a_one_line_error(
+    def test_wrong_arguments_of_explain_give_a_one_line_error(
         self, no_env, tmp_path: Path, monkeypatch, arguments: list[str], message: str
     ) -> None:
         monkeypatch.chdir(tmp_path)
@@ -231,7 +237,7 @@ def test_log_probability_of_a_reply_equals_that_during_its_generation(family: Fa
     assert log_probability(family_lm, prompt, tokens) == pytest.approx(float(told), abs=1e-3)
 
 
-def test_of_a_moment_is_the_drop_in_log_probability_when_it_is_silenced(lm: AudioLM) -> None:
+def test_the_evidence_of_a_moment_is_the_drop_in_log_probability_when_it_is_silenced(lm: AudioLM) -> None:
     """Of two clips; the last moment of each is shorter."""
     clips = noise(2.5, 1), noise(1.2, 2)
     prompt, tokens, steps = Prompt("Which?", clips), [5, 9], list[int]()
@@ -245,7 +251,7 @@ def test_of_a_moment_is_the_drop_in_log_probability_when_it_is_silenced(lm: Audi
         assert losses[clip][moment] == pytest.approx(whole - left)
 
 
-def test_share_that_a_method_keeps_is_summed_over_its_kept_tokens() -> None:
+def test_the_share_of_evidence_that_a_method_keeps_is_summed_over_its_kept_tokens() -> None:
     """Four tokens, two moments: the first supports the reply, the second speaks against it."""
     strips = [Strip("base", "base", (np.ones(4),), ""), Strip("frame", "frame", (np.array([1.0, 0, 1, 0]),), "")]
     evidence, told = evidence_strip([np.array([0.5, -2.0])], 1.0, strips)
@@ -253,14 +259,14 @@ def test_share_that_a_method_keeps_is_summed_over_its_kept_tokens() -> None:
     assert [strip.facts for strip in told] == ["evidence 100%", "evidence 50%"]
 
 
-def test_does_not_include_moments_with_a_loss_close_to_zero() -> None:
+def test_evidence_leaves_out_moments_with_a_loss_close_to_zero() -> None:
     strips = [Strip("base", "base", (np.ones(4),), "")]
     evidence, told = evidence_strip([np.array([0.0001, 0.009])], 1.0, strips)
     assert (evidence.shares[0].tolist(), evidence.reply) == ([0] * 4, "depends on no single moment")
     assert told[0].facts == ""
 
 
-def test_for_an_empty_reply_is_refused(lm: AudioLM) -> None:
+def test_evidence_for_an_empty_reply_is_refused(lm: AudioLM) -> None:
     with pytest.raises(ModelError, match="reply is empty"):
         losses_when_hidden(lm, Prompt("Which?", (noise(1.0, 1),)), [], 1.0)
 

@@ -63,7 +63,7 @@ def test_a_one_byte_change_in_any_tensor_changes_the_fingerprint(checkpoint: Pat
     assert not same(before, after)
 
 
-def test_the_fingerprint_by_the_old_rule_1_has_not_changed(checkpoint: Path) -> None:
+def test_the_fingerprint_of_rule_1_equals_a_recorded_value(checkpoint: Path) -> None:
     """It sees almost nothing of a large file, but what it wrote must match."""
     before = find_checkpoint(str(checkpoint)).fingerprint()
     assert by_rule_1(before) == RULE_1
@@ -74,7 +74,7 @@ def test_the_fingerprint_by_the_old_rule_1_has_not_changed(checkpoint: Path) -> 
     assert not same(before, after)
 
 
-def test_the_fingerprint_by_the_current_rule_2_has_not_changed(checkpoint: Path) -> None:
+def test_the_fingerprint_of_rule_2_equals_a_recorded_value(checkpoint: Path) -> None:
     """Another hash of the same checkpoint would refuse to go on in every results folder."""
     assert find_checkpoint(str(checkpoint)).fingerprint() == f"2:{RULE_1}:{RULE_2}"
 
@@ -114,7 +114,7 @@ def test_damaged_weight_files_have_fingerprints_that_depend_on_their_size(tmp_pa
     assert len(prints) == 2
 
 
-def test_hashed_blocks_of_a_large_range_are_65_with_both_ends_and_the_middle() -> None:
+def test_a_large_tensor_is_hashed_in_65_blocks_with_both_ends_and_the_middle() -> None:
     first, last = 1000, 1000 + (1 << 33)
     spans = list(blocks(first, last, MB))
     middle = (first + last) // 2
@@ -136,19 +136,19 @@ def test_hashed_blocks_of_a_large_range_are_65_with_both_ends_and_the_middle() -
         (None, "0123456789abcdef", False),
     ],
 )
-def test_fingerprints_of_two_rules_are_equal_if_their_common_part_is(
+def test_fingerprints_of_two_rules_are_equal_if_their_common_part_is_equal(
     fingerprint: str | None, other: str | None, equal: bool
 ) -> None:
     assert same(fingerprint, other) is same(other, fingerprint) is equal
 
 
-def test_a_fingerprint_by_the_old_rule_alone_counts_as_weak() -> None:
+def test_a_fingerprint_of_only_the_old_rule_counts_as_weak() -> None:
     assert is_weak("0123456789abcdef")
     assert not is_weak("2:0123456789abcdef:fedcba9876543210")
     assert (short("0123456789abcdef"), short("2:0123456789abcdef:fedcba9876543210")) == ("012345", "fedcba")
 
 
-def test_an_old_fingerprint_is_replaced_by_a_new_one_only_if_just_one_matches() -> None:
+def test_an_old_fingerprint_is_replaced_by_a_new_one_only_if_exactly_one_matches() -> None:
     weak, strong, other = (
         "0123456789abcdef",
         "2:0123456789abcdef:fedcba9876543210",

@@ -73,7 +73,7 @@ def test_an_invalid_selection_by_a_pruner_is_an_error(
         generate(lm, prompts[:count], kind(0.5, choice=choice))
 
 
-def test_a_selection_in_any_order_gives_the_same_logits(lm: AudioLM, prompts: list[Prompt]) -> None:
+def test_tokens_selected_in_any_order_give_the_same_logits(lm: AudioLM, prompts: list[Prompt]) -> None:
     sound = generate(lm, prompts, Pruner(0.5, choice=lambda evidence: torch.arange(evidence.n_keep)), keep_logits=True)
     turned = Pruner(0.5, choice=lambda evidence: torch.arange(evidence.n_keep).flip(0).int())
     assert torch.equal(generate(lm, prompts, turned, keep_logits=True).logits, sound.logits)

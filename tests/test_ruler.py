@@ -96,7 +96,7 @@ def test_the_needles_marked_as_deciding_are_those_the_question_asks_about() -> N
         assert {item.sounds[place] for place in asked.deciding} == set(asked.options) & set(item.sounds)
 
 
-def test_asking_fewer_questions_keeps_the_same_items() -> None:
+def test_a_ruler_with_fewer_questions_keeps_the_same_items() -> None:
     whole = items(Grid(items=4), WORDS)
     part = items(Grid(items=4, questions=("after",)), WORDS)
     assert [asked for _, asked in asked_of(part, "after")] == [asked for _, asked in asked_of(whole, "after")]
@@ -125,7 +125,7 @@ def test_items_with_one_word_have_no_order_question() -> None:
         ({"questions": ("order",), "needles": (1,)}, "order: needs --needles 2"),
     ],
 )
-def test_an_invalid_grid_is_refused(given: dict[str, Any], said: str) -> None:
+def test_an_invalid_ruler_grid_is_refused(given: dict[str, Any], said: str) -> None:
     with pytest.raises(SettingsError, match=said):
         Grid(**given)
 
@@ -167,21 +167,21 @@ def test_a_row_lists_only_the_needles_that_decide_its_question(root: Path, quest
     assert {len(row["needles"]) for row in rows_of(root, question)} == {deciding}
 
 
-def test_a_loud_needle_is_not_clipped(tmp_path: Path) -> None:
+def test_a_loud_needle_is_not_distorted_by_clipping(tmp_path: Path) -> None:
     loud = replace(SMALL, snr=(40,), minutes=(0.2,), questions=("count",))
     build.write(build.Ruler(loud, sounds.voice(), sounds.synthetic_backgrounds(2, 1)), tmp_path)
     peaks = [np.abs(decode(clip, RATE)).max() for clip in (tmp_path / "ruler" / "clips").iterdir()]
     assert 0.5 < max(peaks) < 0.995
 
 
-def test_the_same_seed_makes_the_same_bytes(root: Path, tmp_path: Path) -> None:
+def test_a_ruler_made_twice_with_one_seed_has_the_same_bytes(root: Path, tmp_path: Path) -> None:
     build.write(build.Ruler(SMALL, sounds.voice(), sounds.synthetic_backgrounds(4, 1)), tmp_path)
     files = [path.relative_to(root) for path in root.rglob("*") if path.is_file()]
     assert len(files) > 90
     assert all((root / path).read_bytes() == (tmp_path / path).read_bytes() for path in files)
 
 
-def test_existing_clips_are_kept_and_only_missing_ones_are_made(root: Path) -> None:
+def test_a_ruler_made_again_keeps_existing_clips_and_makes_only_missing_ones(root: Path) -> None:
     more = replace(SMALL, places=(0, 0.25, 0.5, 1), questions=("after",))
     ruler = build.Ruler(more, sounds.voice(), sounds.synthetic_backgrounds(4, 1))
     before = rows_of(root, "word")
@@ -303,7 +303,7 @@ def test_a_background_that_begins_in_silence_is_named_before_anything_is_written
         (("--minutes", "0.05"), "longer than --minutes 0.05"),
     ],
 )
-def test_an_invalid_option_gives_a_one_line_error_and_writes_nothing(
+def test_an_invalid_option_of_ruler_gives_a_one_line_error_and_writes_nothing(
     tmp_path: Path, given: tuple[str, ...], said: str
 ) -> None:
     code, output = call("ruler", tmp_path / "out", *given)
@@ -312,7 +312,7 @@ def test_an_invalid_option_gives_a_one_line_error_and_writes_nothing(
     assert not (tmp_path / "out").exists()
 
 
-def test_a_dry_run_writes_nothing(tmp_path: Path) -> None:
+def test_a_dry_run_of_ruler_writes_nothing(tmp_path: Path) -> None:
     output = succeed("ruler", tmp_path / "out", "--minutes", "60", "--dry-run")
     assert "clips, " in output
     assert not (tmp_path / "out").exists()
@@ -390,7 +390,9 @@ def test_the_report_counts_wrong_replies_with_dropped_needles_separately(runs: P
     assert "dropped" in markdown(ruler_section.tables[0])
 
 
-def test_each_setting_has_a_heat_map_over_clip_length_and_needle_place(runs: Path, tmp_path: Path) -> None:
+def test_the_report_has_a_heat_map_over_clip_length_and_needle_place_for_each_setting(
+    runs: Path, tmp_path: Path
+) -> None:
     (ruler_section,) = (section for section in sections(PageData(read_systems([runs]))) if section.anchor == "ruler")
     base, pruned = ruler_section.charts["ruler/word"]
     cells = {(cell["y"], cell["x"]): cell["value"] for cell in pruned.data["cells"]}
@@ -400,7 +402,7 @@ def test_each_setting_has_a_heat_map_over_clip_length_and_needle_place(runs: Pat
     assert any("place of the needles" in file.read_text() for file in drawn)
 
 
-def test_a_row_with_malformed_needles_is_a_bad_row(root: Path, tmp_path: Path) -> None:
+def test_a_ruler_row_with_malformed_needles_is_a_bad_row(root: Path, tmp_path: Path) -> None:
     rows = rows_of(root, "word")[:4]
     for row, odd in zip(rows, (None, "x", [[1]], [["a", 2]]), strict=True):
         row["needles"] = odd
