@@ -114,18 +114,15 @@ def test_each_audio_span_of_the_prompt_is_assigned_to_a_clip(lm: AudioLM, prompt
     assert parts[1][0] == len(parts[0])
 
 
-def test_audio_spans_outnumbering_the_clips_are_divided_by_clip_length() -> None:
+@pytest.mark.parametrize(
+    ("seconds", "tokens"),
+    [([10.0, 5.0], [4, 2]), ([31.0, 5.0], [4, 2]), ([5.0, 31.0], [2, 4]), ([80.0], [6])],
+)
+def test_audio_spans_outnumbering_the_clips_are_divided_by_clip_length(seconds: list[float], tokens: list[int]) -> None:
+    """A clip longer than a window of 30 s has several spans."""
     mask = torch.tensor([[1, 1, 0, 1, 1, 0, 1, 1]], dtype=torch.bool)
     inputs = Inputs({"attention_mask": torch.ones(1, 8)}, mask, (0,))
-    assert [len(part) for part in by_clip(np.arange(6.0), inputs, [10.0, 5.0])] == [4, 2]
-
-
-def test_audio_windows_of_30_s_are_assigned_to_their_clips() -> None:
-    mask = torch.tensor([[1, 1, 0, 1, 1, 0, 1, 1]], dtype=torch.bool)
-    inputs = Inputs({"attention_mask": torch.ones(1, 8)}, mask, (0,))
-    assert [len(part) for part in by_clip(np.arange(6.0), inputs, [31.0, 5.0])] == [4, 2]
-    assert [len(part) for part in by_clip(np.arange(6.0), inputs, [5.0, 31.0])] == [2, 4]
-    assert [len(part) for part in by_clip(np.arange(6.0), inputs, [80.0])] == [6]
+    assert [len(part) for part in by_clip(np.arange(6.0), inputs, seconds)] == tokens
 
 
 def test_the_kept_share_of_an_event_is_the_share_kept_of_its_tokens() -> None:
@@ -140,85 +137,86 @@ def test_a_clip_without_events_has_no_kept_event_share() -> None:
     assert event_share([clip], Strip("frame", "frame", (np.ones(2),), "A"), 2.0) is None
 
 
-class TestPicture:
-    @pytest.fixture
-    def drawn(self, monkeypatch: pytest.MonkeyPatch) -> list[tuple]:
-        """What the command hands to the drawing, which still takes place."""
-        calls: list[tuple] = []
-        draw = explain.draw
-        monkeypatch.setattr(explain, "draw", lambda *given: calls.append(given) or draw(*given))
-        return calls
+@pytest.fixture
+def drawn(monkeypatch: pytest.MonkeyPatch) -> list[tuple]:
+    """What the command hands to the drawing, which still takes place."""
+    calls: list[tuple] = []
+    draw = explain.draw
+    monkeypatch.setattr(explain, "draw", lambda *given: calls.append(given) or draw(*given))
+    return calls
 
-    def test_explain_draws_audio_files_given_by_path_side_by_side(
-        self, no_env, tiny_checkpoint: Path, tmp_path: Path, drawn: list[tuple]
-    ) -> None:
-        for name, seconds in (("a.wav", 2.0), ("b.wav", 1.0)):
-            soundfile.write(tmp_path / name, noise(seconds), 16000)
-        code, err = call(
-            "explain", tmp_path / "a.wav", tmp_path / "b.wav", "--prompt", "Which is louder?", "--methods",
-            "fast_v:0.5,fast_v:0.5+knorm:0.5", "--model-path", tiny_checkpoint, "--max-new-tokens", 2, "-o",
-            tmp_path / "new" / "out.png", "--occlude", 1,
-        )  # fmt: skip
-        assert code == 0, err
-        assert (tmp_path / "new" / "out.png").read_bytes().startswith(b"\x89PNG")
-        ((title, clips, strips, rate, _path),) = drawn
-        assert title == "a.wav, b.wav\nWhich is louder?"
-        assert ([clip.name for clip in clips], rate) == (["a.wav", "b.wav"], 25)
-        assert [strip.method for strip in strips] == ["evidence", "base", "fast_v", "fast_v+knorm"]
-        assert [len(clip_shares) for clip_shares in strips[0].shares] == [
-            len(clip_shares) for clip_shares in strips[1].shares
-        ]
-        assert {strip.right for strip in strips} == {None}
 
-    def test_explain_draws_a_custom_press_only_if_its_kept_cache_entries_are_known(
-        self, no_env, tiny_checkpoint: Path, tmp_path: Path, drawn: list[tuple], monkeypatch
-    ) -> None:
-        monkeypatch.chdir(tmp_path)
-        (tmp_path / "theirs.py").write_text(PRESSES)
-        soundfile.write(tmp_path / "a.wav", noise(2.0), 16000)
-        no_env("MODEL_PATH", str(tiny_checkpoint))
-        asked = ["explain", "a.wav", "--prompt", "?", "--max-new-tokens", "2", "--methods"]
-        succeed(*asked, "theirs.py:Half:0.5")
-        strip = drawn[0][2][1]
-        assert strip.label == "Half-0.5"
-        assert set(strip.shares[0].tolist()) == {0.0, 1.0}
-        code, said = call(*asked, "theirs.py:Shift:0.5")
-        assert (code, "the entries that Shift-0.5 keeps are unknown" in said) == (2, True)
+def test_explain_draws_audio_files_given_by_path_side_by_side(
+    no_env, tiny_checkpoint: Path, tmp_path: Path, drawn: list[tuple]
+) -> None:
+    for name, seconds in (("a.wav", 2.0), ("b.wav", 1.0)):
+        soundfile.write(tmp_path / name, noise(seconds), 16000)
+    code, err = call(
+        "explain", tmp_path / "a.wav", tmp_path / "b.wav", "--prompt", "Which is louder?", "--methods",
+        "fast_v:0.5,fast_v:0.5+knorm:0.5", "--model-path", tiny_checkpoint, "--max-new-tokens", 2, "-o",
+        tmp_path / "new" / "out.png", "--occlude", 1,
+    )  # fmt: skip
+    assert code == 0, err
+    assert (tmp_path / "new" / "out.png").read_bytes().startswith(b"\x89PNG")
+    ((title, clips, strips, rate, _path),) = drawn
+    assert title == "a.wav, b.wav\nWhich is louder?"
+    assert ([clip.name for clip in clips], rate) == (["a.wav", "b.wav"], 25)
+    assert [strip.method for strip in strips] == ["evidence", "base", "fast_v", "fast_v+knorm"]
+    assert [*map(len, strips[0].shares)] == [*map(len, strips[1].shares)]
+    assert {strip.right for strip in strips} == {None}
 
-    def test_explain_draws_a_sample_of_a_task_with_question_and_right_answer(
-        self, no_env, tiny_checkpoint: Path, tmp_path: Path, drawn: list[tuple]
-    ) -> None:
-        root = task_folders.build_tau(tmp_path / "data" / "TAU")
-        from audiomarathon.benchmarks import get_task
 
-        sample = get_task("tau").load(get_task("tau").find(root)).samples[0]
-        where = ("--data", root, "--model-path", tiny_checkpoint, "-o", tmp_path / "out.png")
-        code, err = call("explain", f"tau:{sample.id}", *where, "--methods", "random:0.5")
-        assert code == 0, err
-        ((title, _clips, strips, _rate, _path),) = drawn
-        assert title.startswith(f"tau:{sample.id}\n{sample.question}\nright answer: {sample.answer}. ")
-        assert [strip.right for strip in strips] == [False, False]
+def test_explain_draws_a_custom_press_only_if_its_kept_cache_entries_are_known(
+    no_env, tiny_checkpoint: Path, tmp_path: Path, drawn: list[tuple], monkeypatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "theirs.py").write_text(PRESSES)
+    soundfile.write(tmp_path / "a.wav", noise(2.0), 16000)
+    no_env("MODEL_PATH", str(tiny_checkpoint))
+    asked = ["explain", "a.wav", "--prompt", "?", "--max-new-tokens", "2", "--methods"]
+    succeed(*asked, "theirs.py:Half:0.5")
+    strip = drawn[0][2][1]
+    assert strip.label == "Half-0.5"
+    assert set(strip.shares[0].tolist()) == {0.0, 1.0}
+    code, said = call(*asked, "theirs.py:Shift:0.5")
+    assert (code, "the entries that Shift-0.5 keeps are unknown" in said) == (2, True)
 
-    @pytest.mark.parametrize(
-        ("arguments", "message"),
-        [
-            (["nowhere.wav", "--prompt", "?"], "nowhere.wav: no such file; to name a sample of a task"),
-            ([__file__], "--prompt"),
-            ([__file__, "--prompt", "?"], "is not audio that can be decoded"),
-            (["tau:x", "--methods", "frame"], "add a ratio, such as frame:0.5"),
-            (["tau:x", "--methods", "frame:0.5", "--data", "nowhere"], "nowhere is not a folder"),
-            ([__file__, "--prompt", "?", "--methods", "framed:0.5"], "unknown method 'framed'"),
-            (["a", "b", "--task", "tau"], "one sample; found 2 names"),
-        ],
-    )
-    def test_wrong_arguments_of_explain_give_a_one_line_error(
-        self, no_env, tmp_path: Path, monkeypatch, arguments: list[str], message: str
-    ) -> None:
-        monkeypatch.chdir(tmp_path)
-        code, err = call("explain", *arguments)
-        assert code == 2
-        (line,) = [line for line in err.splitlines() if line.startswith("error: ")]
-        assert message in line
+
+def test_explain_draws_a_sample_of_a_task_with_question_and_right_answer(
+    no_env, tiny_checkpoint: Path, tmp_path: Path, drawn: list[tuple]
+) -> None:
+    root = task_folders.build_tau(tmp_path / "data" / "TAU")
+    from audiomarathon.benchmarks import get_task
+
+    sample = get_task("tau").load(get_task("tau").find(root)).samples[0]
+    where = ("--data", root, "--model-path", tiny_checkpoint, "-o", tmp_path / "out.png")
+    code, err = call("explain", f"tau:{sample.id}", *where, "--methods", "random:0.5")
+    assert code == 0, err
+    ((title, _clips, strips, _rate, _path),) = drawn
+    assert title.startswith(f"tau:{sample.id}\n{sample.question}\nright answer: {sample.answer}. ")
+    assert [strip.right for strip in strips] == [False, False]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nowhere.wav", "--prompt", "?"], "nowhere.wav: no such file; to name a sample of a task"),
+        ([__file__], "--prompt"),
+        ([__file__, "--prompt", "?"], "is not audio that can be decoded"),
+        (["tau:x", "--methods", "frame"], "add a ratio, such as frame:0.5"),
+        (["tau:x", "--methods", "frame:0.5", "--data", "nowhere"], "nowhere is not a folder"),
+        ([__file__, "--prompt", "?", "--methods", "framed:0.5"], "unknown method 'framed'"),
+        (["a", "b", "--task", "tau"], "one sample; found 2 names"),
+    ],
+)
+def test_wrong_arguments_of_explain_give_a_one_line_error(
+    no_env, tmp_path: Path, monkeypatch, arguments: list[str], message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, err = call("explain", *arguments)
+    assert code == 2
+    (line,) = [line for line in err.splitlines() if line.startswith("error: ")]
+    assert message in line
 
 
 def test_every_method_has_a_different_colour_and_line_style() -> None:

@@ -102,40 +102,35 @@ def test_an_answer_with_pruning_at_a_layer_that_the_model_lacks_is_refused(lm: A
         answer(talk, "?", model=lm, method="fast_v:0.5", settings=RunSettings(layer=9))
 
 
-class TestScript:
-    """`python kvpress/pipeline.py`, as users start it."""
+def test_the_pipeline_script_prints_the_answers_of_presses_next_to_that_of_base(
+    talk: Path, tiny_checkpoint: Path, no_env: Any, script: Script
+) -> None:
+    for name, value in {"MODEL_PATH": str(tiny_checkpoint), "DEVICE": "cuda:9", "PRUNE_RATIO": "0.1"}.items():
+        no_env(name, value)
+    code, out, err = script(
+        PIPELINE, talk, "--prompt", "What?", "--press", "snapkv", "--press", "frame:0.9", "--ratio", "0.5",
+        "--device", "cpu", "--max-new-tokens", 3,
+    )  # fmt: skip
+    assert code == 0, err
+    cells = ("4.0 s of audio", "base", "100 of 100", "snapkv-0.5", "50 of 100", "frame-0.9", "10 of 100", "KV MB")
+    assert [cell for cell in cells if cell not in out] == []
 
-    @pytest.fixture(autouse=True)
-    def offline(self, no_env: Any) -> None:
-        no_env("HF_HUB_OFFLINE", "1")
 
-    def test_the_pipeline_script_prints_the_answers_of_presses_next_to_that_of_base(
-        self, talk: Path, tiny_checkpoint: Path, no_env: Any, script: Script
-    ) -> None:
-        for name, value in {"MODEL_PATH": str(tiny_checkpoint), "DEVICE": "cuda:9", "PRUNE_RATIO": "0.1"}.items():
-            no_env(name, value)
-        code, out, err = script(
-            PIPELINE, talk, "--prompt", "What?", "--press", "snapkv", "--press", "frame:0.9", "--ratio", "0.5",
-            "--device", "cpu", "--max-new-tokens", 3,
-        )  # fmt: skip
-        assert code == 0, err
-        cells = ("4.0 s of audio", "base", "100 of 100", "snapkv-0.5", "50 of 100", "frame-0.9", "10 of 100", "KV MB")
-        assert [cell for cell in cells if cell not in out] == []
-
-    @pytest.mark.parametrize(
-        ("flags", "message"),
-        [
-            (["--press", "snapkw"], "did you mean 'snapkv'"),
-            (["--press", "snapkv", "--ratio", "1.5"], "--ratio=1.5: not allowed"),
-            (["--model", "qwen"], "unknown model 'qwen'"),
-            (["--model-path", "org/not-there"], "not-there"),
-        ],
-    )
-    def test_wrong_arguments_of_the_pipeline_script_give_a_one_line_error(
-        self, talk: Path, flags: list[str], message: str, script: Script
-    ) -> None:
-        code, _out, err = script(PIPELINE, talk, "--prompt", "What?", *flags)
-        assert code == 2
-        (line,) = [line for line in err.splitlines() if line.startswith("error: ")]
-        assert message in line
-        assert "Traceback" not in err
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--press", "snapkw"], "did you mean 'snapkv'"),
+        (["--press", "snapkv", "--ratio", "1.5"], "--ratio=1.5: not allowed"),
+        (["--model", "qwen"], "unknown model 'qwen'"),
+        (["--model-path", "org/not-there"], "not-there"),
+    ],
+)
+def test_wrong_arguments_of_the_pipeline_script_give_a_one_line_error(
+    talk: Path, flags: list[str], message: str, script: Script, no_env: Any
+) -> None:
+    no_env("HF_HUB_OFFLINE", "1")
+    code, _out, err = script(PIPELINE, talk, "--prompt", "What?", *flags)
+    assert code == 2
+    (line,) = [line for line in err.splitlines() if line.startswith("error: ")]
+    assert message in line
+    assert "Traceback" not in err
