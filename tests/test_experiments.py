@@ -31,16 +31,9 @@ from audiomarathon.records import Record
 from audiomarathon.results.similarity import as_published, similarity
 from audiomarathon.runs.read import Run
 from audiomarathon.scoring import caption_models
+from audiomarathon.wings.lalm import rubrics
 from audiomarathon.wings.lalm.references import compare_captions, read_captions_table, scores_without
-from audiomarathon.wings.lalm.rubrics import (
-    ANCHORED,
-    ApplyRubric,
-    MergeRubric,
-    WriteRubric,
-    criteria_of,
-    json_answer,
-    read_rubrics,
-)
+from audiomarathon.wings.lalm.rubrics import read_rubrics
 
 FOLDER = Path(__file__).parent.parent / "LALM_Bench" / "experiments"
 
@@ -327,7 +320,7 @@ def test_the_similarity_script_runs_with_a_real_encoder(
 def test_json_answers_are_repaired_only_for_fences_and_trailing_commas(
     answer: str, read: dict[str, Any] | None
 ) -> None:
-    assert json_answer(answer) == read
+    assert rubrics.json_answer(answer) == read
 
 
 JSON = st.recursive(
@@ -351,7 +344,7 @@ def untidy(value: Any, comma: str) -> str:
 @given(st.dictionaries(st.text(), JSON, max_size=3), st.sampled_from(["", ",", " ,\n "]), st.booleans())
 def test_repairing_a_json_answer_never_changes_its_content(value: dict[str, Any], comma: str, fenced: bool) -> None:
     text = untidy(value, comma)
-    assert json_answer(f"```json\n{text}\n```" if fenced else text) == value
+    assert rubrics.json_answer(f"```json\n{text}\n```" if fenced else text) == value
 
 
 @pytest.mark.parametrize("criteria", [
@@ -359,7 +352,7 @@ def test_repairing_a_json_answer_never_changes_its_content(value: dict[str, Any]
     *([{"criterion": "Rain", "weight": weight}] for weight in (0, -1, "2", True, None, float("nan"), 1e9)),
 ])  # fmt: skip
 def test_malformed_criteria_are_refused(criteria: Any) -> None:
-    assert criteria_of(criteria) is None
+    assert rubrics.criteria_of(criteria) is None
 
 
 def a_clip(id_: str = "a", *texts: str, **more: Any) -> Record:
@@ -370,16 +363,16 @@ def test_a_criterion_whose_quote_is_not_in_the_captions_is_dropped() -> None:
     quotes = {"Rain": "Heavy RAIN", "Wind": "wind howls", "Roof": "", "Tin": "in", "Cars": 3}
     told = [{"criterion": name, "weight": 2, "quote": quote} for name, quote in quotes.items()]
     clip = a_clip("a", "Heavy rain, on tin.", "A storm")
-    read = WriteRubric().read(json.dumps({"criteria": told}), clip)
+    read = rubrics.WriteRubric().read(json.dumps({"criteria": told}), clip)
     assert read == {"criteria": [{"criterion": "Rain", "weight": 2}], "dropped": 4}
 
 
 def test_merging_a_rubric_adds_no_criterion_and_is_skipped_for_a_single_one() -> None:
     two = [{"criterion": name, "weight": 1} for name in "ab"]
-    read = MergeRubric().read
+    read = rubrics.MergeRubric().read
     assert read(json.dumps({"final_criteria": two[:1]}), a_clip(criteria=two)) == {"criteria": two[:1]}
     assert read(json.dumps({"final_criteria": [*two, two[0]]}), a_clip(criteria=two)) is None
-    assert MergeRubric().messages(a_clip(criteria=two[:1])) == []
+    assert rubrics.MergeRubric().messages(a_clip(criteria=two[:1])) == []
     assert read("", a_clip(criteria=two[:1])) == {"criteria": two[:1]}
 
 
@@ -394,7 +387,7 @@ WEIGHED = [{"criterion": "rain", "weight": 3}, {"criterion": "wind", "weight": 1
 def test_a_rubric_score_is_the_weight_share_of_the_criteria_present(
     answer: dict[str, Any], score: float | None
 ) -> None:
-    read = ApplyRubric().read(json.dumps(answer), Record("a", reply="rain", reference={"criteria": WEIGHED}))
+    read = rubrics.ApplyRubric().read(json.dumps(answer), Record("a", reply="rain", reference={"criteria": WEIGHED}))
     assert (read and read["score"]) == score
 
 
@@ -500,8 +493,8 @@ def replies_of(place: Path, replies: Mapping[str, str]) -> Path:
 
 
 def judged(place: Path, run: Path, *more: object, with_: str = "j") -> tuple[int, str]:
-    rubrics = ("--rubrics", place / "rubrics.jsonl", "--with", with_)
-    return call("experiment", "rubrics", "judge", run, *rubrics, "-o", place / "scores.json", *more)
+    options = ("--rubrics", place / "rubrics.jsonl", "--with", with_)
+    return call("experiment", "rubrics", "judge", run, *options, "-o", place / "scores.json", *more)
 
 
 def test_each_judge_judges_each_reply_only_once(judges: Callable[..., Scripted], tmp_path: Path) -> None:
@@ -580,7 +573,7 @@ def test_earlier_answers_come_from_the_cache_unless_no_cache_is_given(
 def test_judges_are_certified_on_replies_whose_score_is_known(
     answer: Callable[[Messages], str], right: set[str], judges: Callable[..., Scripted], tmp_path: Path
 ) -> None:
-    name = next(id_ for id_ in map(str, range(1000)) if draw(0, "anchors", id_) < ANCHORED)
+    name = next(id_ for id_ in map(str, range(1000)) if draw(0, "anchors", id_) < rubrics.ANCHORED)
     told = {"id": name, "criteria": WEIGHED}
     (tmp_path / "rubrics.jsonl").write_text(json.dumps(told) + "\n")
     rows = [{"audio_id": name, "prediction": "wind", "references": ["A storm.", "Wind."]}]
@@ -602,8 +595,8 @@ def test_judging_by_rubrics_leaves_the_figures_of_a_run_unchanged(
     succeed("import", "lalm", file, "--model-name", "m", "--results", tmp_path / "results")
     (folder,) = (file.parent for file in (tmp_path / "results").rglob("run.json"))
     before = {file.name: file.read_bytes() for file in folder.iterdir() if file.is_file()}
-    rubrics = ("--rubrics", tmp_path / "rubrics.jsonl", "--with", "j")
-    succeed("experiment", "rubrics", "judge", tmp_path / "results", *rubrics)
+    options = ("--rubrics", tmp_path / "rubrics.jsonl", "--with", "j")
+    succeed("experiment", "rubrics", "judge", tmp_path / "results", *options)
     assert json.loads((folder / "rubrics" / "rubrics.json").read_text())["rubric_score"] == 0.25
     assert {file.name: file.read_bytes() for file in folder.iterdir() if file.is_file()} == before
     assert call("score", folder)[0] == 0

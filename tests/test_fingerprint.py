@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from itertools import accumulate
 from pathlib import Path
 
 import pytest
@@ -29,9 +30,7 @@ RULE_2 = "180bd8eb044e5326"  # what later versions made of it
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> Path:
     """A checkpoint of 145 MB that takes a few kB on disk."""
-    offsets = [0]
-    for size in TENSORS.values():
-        offsets.append(offsets[-1] + size)
+    offsets = [*accumulate(TENSORS.values(), initial=0)]
     tensors = {
         name: {"dtype": "U8", "shape": [size], "data_offsets": [first, first + size]}
         for (name, size), first in zip(TENSORS.items(), offsets, strict=False)
@@ -124,16 +123,21 @@ def test_a_large_tensor_is_hashed_in_65_blocks_with_both_ends_and_the_middle() -
     assert len(spans) == 65
 
 
+WEAK = "0123456789abcdef"
+STRONG = f"2:{WEAK}:fedcba9876543210"
+OTHER = f"2:{WEAK}:0000000000000000"
+
+
 @pytest.mark.parametrize(
     ("fingerprint", "other", "equal"),
     [
-        ("0123456789abcdef", "0123456789abcdef", True),
-        ("0123456789abcdef", "2:0123456789abcdef:fedcba9876543210", True),
-        ("2:0123456789abcdef:fedcba9876543210", "2:0123456789abcdef:fedcba9876543210", True),
-        ("2:0123456789abcdef:fedcba9876543210", "2:0123456789abcdef:0000000000000000", False),
-        ("0123456789abcdee", "2:0123456789abcdef:fedcba9876543210", False),
+        (WEAK, WEAK, True),
+        (WEAK, STRONG, True),
+        (STRONG, STRONG, True),
+        (STRONG, OTHER, False),
+        ("0123456789abcdee", STRONG, False),
         ("https://host:1 model", "https://host:1 model", True),
-        (None, "0123456789abcdef", False),
+        (None, WEAK, False),
     ],
 )
 def test_fingerprints_of_two_rules_are_equal_if_their_common_part_is_equal(
@@ -143,17 +147,11 @@ def test_fingerprints_of_two_rules_are_equal_if_their_common_part_is_equal(
 
 
 def test_a_fingerprint_of_only_the_old_rule_counts_as_weak() -> None:
-    assert is_weak("0123456789abcdef")
-    assert not is_weak("2:0123456789abcdef:fedcba9876543210")
-    assert (short("0123456789abcdef"), short("2:0123456789abcdef:fedcba9876543210")) == ("012345", "fedcba")
+    assert (is_weak(WEAK), is_weak(STRONG)) == (True, False)
+    assert (short(WEAK), short(STRONG)) == ("012345", "fedcba")
 
 
 def test_an_old_fingerprint_is_replaced_by_a_new_one_only_if_exactly_one_matches() -> None:
-    weak, strong, other = (
-        "0123456789abcdef",
-        "2:0123456789abcdef:fedcba9876543210",
-        "2:0123456789abcdef:0000000000000000",
-    )
-    assert stronger(weak, [weak, strong]) == strong
-    assert stronger(weak, [weak, strong, other]) == weak
-    assert stronger(strong, [weak, strong, other]) == strong
+    assert stronger(WEAK, [WEAK, STRONG]) == STRONG
+    assert stronger(WEAK, [WEAK, STRONG, OTHER]) == WEAK
+    assert stronger(STRONG, [WEAK, STRONG, OTHER]) == STRONG

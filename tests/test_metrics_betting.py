@@ -7,19 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from audiomarathon.metrics.betting import (
-    BETS,
-    NO_WORSE,
-    OPEN,
-    WEIGHTS,
-    WORSE,
-    Clusters,
-    clusters_for_power,
-    corrected,
-    decide,
-    fewest,
-    fewest_of_any_test,
-)
+from audiomarathon.metrics import betting
+from audiomarathon.metrics.betting import NO_WORSE, OPEN, WORSE, Clusters, corrected, decide, fewest
 
 
 def alone(*differences: float) -> Clusters:
@@ -35,12 +24,12 @@ def test_the_wealth_of_a_test_equals_a_value_computed_by_hand() -> None:
     """A lost cluster of two and a cluster of one without a difference, at a margin of 0.1."""
     clusters = Clusters.of([-1, -1, 0], ["a", "a", "b"])
     payoffs = np.array([(-2 + 0.2) / 2, 0.1 / 2]) / 0.9
-    each = [weight * np.prod(1 + bet * payoffs) for bet, weight in zip(BETS, WEIGHTS, strict=True)]
+    each = [weight * np.prod(1 + bet * payoffs) for bet, weight in zip(betting.BETS, betting.WEIGHTS, strict=True)]
     assert np.exp(clusters.log_wealth(0.1))[-1] == pytest.approx(sum(each))
 
 
 def test_the_wealth_of_a_test_starts_at_one_since_the_bet_weights_sum_to_one() -> None:
-    assert sum(WEIGHTS) == pytest.approx(1)
+    assert sum(betting.WEIGHTS) == pytest.approx(1)
 
 
 @pytest.mark.parametrize("worse", [False, True])
@@ -71,7 +60,7 @@ def test_a_test_bets_less_on_clusters_of_samples_smaller_than_the_largest() -> N
 
 @pytest.mark.parametrize(("margin", "clusters"), [(0.02, 149), (0.05, 59), (0.01, 299)])
 def test_no_test_can_decide_with_fewer_clusters_than_the_stated_minimum(margin: float, clusters: int) -> None:
-    assert fewest_of_any_test(margin) == clusters
+    assert betting.fewest_of_any_test(margin) == clusters
     assert (1 - margin) ** clusters <= 0.05 < (1 - margin) ** (clusters - 1)
 
 
@@ -144,7 +133,9 @@ def test_bounds_without_samples_cover_every_difference() -> None:
 
 def test_a_test_needs_more_clusters_with_discordance_and_fewer_with_a_wider_margin() -> None:
     quiet, loud = alone(*[0] * 390, *[1, -1] * 5), alone(*[0] * 320, *[1, -1] * 40)
-    counts = [clusters_for_power(clusters, margin) for clusters, margin in [(quiet, 0.05), (loud, 0.05), (loud, 0.1)]]
+    counts = [
+        betting.clusters_for_power(clusters, margin) for clusters, margin in [(quiet, 0.05), (loud, 0.05), (loud, 0.1)]
+    ]
     assert None not in counts
     assert counts[0] < counts[1] > counts[2]
 
@@ -152,14 +143,14 @@ def test_a_test_needs_more_clusters_with_discordance_and_fewer_with_a_wider_marg
 def test_the_planned_number_of_clusters_decides_in_about_80_percent_of_cases() -> None:
     rng = np.random.default_rng(3)
     pilot = alone(*[0] * 900, *[1, -1] * 50)
-    count = clusters_for_power(pilot, 0.05)
+    count = betting.clusters_for_power(pilot, 0.05)
     drawn = rng.choice(pilot.totals, (400, count))
     decided = np.mean(Clusters(drawn, np.ones_like(drawn), 1).p(0.05) <= 0.05)
     assert 0.72 < decided < 0.9
 
 
 def test_no_number_of_clusters_is_planned_if_none_is_large_enough() -> None:
-    assert clusters_for_power(alone(*[1, -1] * 20), 0.001) is None
+    assert betting.clusters_for_power(alone(*[1, -1] * 20), 0.001) is None
 
 
 def lossy(
