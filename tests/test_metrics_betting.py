@@ -149,8 +149,9 @@ def test_the_planned_number_of_clusters_decides_in_about_80_percent_of_cases() -
     assert 0.72 < decided < 0.9
 
 
-def test_no_number_of_clusters_is_planned_if_none_is_large_enough() -> None:
-    assert betting.clusters_for_power(alone(*[1, -1] * 20), 0.001) is None
+def test_no_number_of_clusters_is_planned_if_none_is_large_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(betting, "MOST_PLANNED", 1000)
+    assert betting.clusters_for_power(alone(*[1, -1] * 20), 0.01) is None
 
 
 def lossy(
