@@ -64,164 +64,161 @@ def sketched(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("matplotlib.layout_engine.ConstrainedLayoutEngine.execute", lambda _engine, _figure: None)
 
 
-class TestBesideARun:
-    def test_save_attn_writes_an_attention_file_and_an_index_line_for_each_sample(
-        self, asked: Asked, captured: Path
-    ) -> None:
-        records, rows = read_records(captured / RUN), lines_of(captured / RUN / "attention" / "index.jsonl")
-        assert {row["id"] for row in rows} == set(records)
-        for row in rows:
-            attention = Attention.read(captured / RUN / "attention" / row["file"])
-            record = records[row["id"]]
-            assert (row["prompt_tokens"], row["audio_tokens"]) == (record.prompt_tokens, record.audio_tokens)
-            assert (attention.meta["reply"], attention.meta["sample_id"], attention.meta["method"]) == (
-                record.reply,
-                row["id"],
-                "base-0",
-            )
-            assert attention.profile.shape == (len(ROWS), 4, record.audio_tokens)
-            assert row["bytes"] == (captured / RUN / "attention" / row["file"]).stat().st_size
+def test_save_attn_writes_an_attention_file_and_an_index_line_for_each_sample(asked: Asked, captured: Path) -> None:
+    records, rows = read_records(captured / RUN), lines_of(captured / RUN / "attention" / "index.jsonl")
+    assert {row["id"] for row in rows} == set(records)
+    for row in rows:
+        attention = Attention.read(captured / RUN / "attention" / row["file"])
+        record = records[row["id"]]
+        assert (row["prompt_tokens"], row["audio_tokens"]) == (record.prompt_tokens, record.audio_tokens)
+        said = [attention.meta[name] for name in ("reply", "sample_id", "method")]
+        assert said == [record.reply, row["id"], "base-0"]
+        assert attention.profile.shape == (len(ROWS), 4, record.audio_tokens)
+        assert row["bytes"] == (captured / RUN / "attention" / row["file"]).stat().st_size
 
-    def test_repeating_a_run_captures_only_samples_whose_attention_file_is_missing(
-        self, asked: Asked, captured: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        again = ("run", *asked, "--limit", 3, "--save-attn", "--results", captured)
-        calls: list[str] = []
-        capture_one = attention_capture._capture_one
-        monkeypatch.setattr(
-            attention_capture, "_capture_one", lambda *given: calls.append(given[3].id) or capture_one(*given)
-        )
-        assert call(*again)[0] == 0
-        assert calls == []
-        rows = index_of(captured / RUN)
-        lost = sorted(rows)[1]
-        (captured / RUN / "attention" / rows[lost]["file"]).unlink()
-        assert call(*again)[0] == 0
-        assert calls == [lost]
 
-    def test_a_sample_whose_capture_failed_is_captured_again(
-        self, asked: Asked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        command = ("run", *asked, "--limit", 2, "--save-attn", "--results", tmp_path)
-        capture_one = attention_capture._capture_one
-        failing: list[str] = []
-
-        def once(*given: Any) -> bool:
-            if not failing:
-                failing.append(given[3].id)
-                raise MemoryError("none left")
-            return capture_one(*given)
-
-        monkeypatch.setattr(attention_capture, "_capture_one", once)
-        code, said = call(*command)
-        assert (code, f"error: tau: attention of {failing[0]}: MemoryError: none left" in said) == (1, True)
-        assert "attention of 1 sample is missing; run the same command again" in said
-        assert len(read_records(tmp_path / RUN)) == 2
-        assert call(*command)[0] == 0
-        assert len(index_of(tmp_path / RUN)) == 2
-
-    def test_a_later_capture_adds_layers_and_a_changed_clip_is_captured_anew(
-        self, asked: Asked, tmp_path: Path
-    ) -> None:
-        """A later request adds to what was captured; of other audio it is made anew."""
-        arguments = ("attention", "capture", *asked, "--limit", 1, "--results", tmp_path)
-        assert call(*arguments, "--attn-layers", "0", "--attn-full")[0] == 0
-        assert call(*arguments, "--attn-layers", "2")[0] == 0
-        (row,) = index_of(tmp_path / RUN).values()
-        assert (row["layers"], row["all"], row["full"]) == ([0, 2], False, True)
-        whole = (tmp_path / RUN / "attention" / row["file"]).with_suffix(".whole")
-        assert np.load(whole / "attn.npy", mmap_mode="r").shape[0] == 2
-        index = tmp_path / RUN / "attention" / "index.jsonl"
-        index.write_text(json.dumps({**row, "clips": "others"}) + "\n")
-        assert call(*arguments, "--attn-layers", "0")[0] == 0
-        assert next(iter(index_of(tmp_path / RUN).values()))["layers"] == [0]
-        assert not whole.exists()
-
-    def test_a_damaged_attention_file_or_index_line_counts_as_missing(self, captured: Path, tmp_path: Path) -> None:
-        shutil.copytree(captured / RUN / "attention", tmp_path / "attention")
-        rows = index_of(tmp_path)
-        cut, kept, other = (tmp_path / "attention" / row["file"] for row in rows.values())
-        cut.write_bytes(cut.read_bytes()[:-1])
-        with (tmp_path / "attention" / "index.jsonl").open("a") as index:
-            index.write(json.dumps({**next(iter(rows.values())), "id": [1]}))
-            index.write('\n{"id": "x", "file": "a"}\nnonsense\n7\n')
-        assert {row["file"] for row in index_of(tmp_path).values()} == {kept.name, other.name}
-
-    def test_a_reply_that_differs_from_the_record_during_capture_is_reported(
-        self, asked: Asked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        arguments = ("run", *asked, "--limit", 1, "--save-attn", "--results", tmp_path)
-        assert "differ from the recorded" not in call(*arguments)[1]
-        record = next(iter(read_records(tmp_path / RUN).values()))
-        (tmp_path / RUN / "samples.jsonl").write_bytes(to_line(replace(record, reply="another")))
-        shutil.rmtree(tmp_path / RUN / "attention")
-        assert "when generated again to capture attention: 1" in call(*arguments)[1]
-
-    def test_an_unwritable_attention_folder_is_one_error_and_records_stay(self, asked: Asked, tmp_path: Path) -> None:
-        (tmp_path / RUN).mkdir(parents=True)
-        (tmp_path / RUN / "attention").write_text("in the way")
-        code, said = call("run", *asked, "--limit", 2, "--save-attn", "--results", tmp_path)
-        assert (code, said.count("cannot be written")) == (2, 1), said
-        assert len(read_records(tmp_path / RUN)) == 2
-
-    def test_a_prompt_too_long_for_whole_maps_fails_alone_and_the_run_is_finished(
-        self, asked: Asked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(attention_capture, "LONGEST_FULL", 10)
-        code, said = call("attention", "capture", *asked, "--limit", 1, "--results", tmp_path, "--attn-full")
-        assert (code, "tokens, or audiomarathon attention capture --yes" in said) == (1, True)
-        assert "attention of 1 sample is missing" in said
-        assert (tmp_path / RUN / "summary.json").is_file()
-
-    @pytest.mark.parametrize(
-        ("given", "said"),
-        [
-            (
-                ["--attn-implementation", "flash_attention_2"],
-                "flash_attention_2; allowed: sdpa",
-            ),
-            (["--attn-layers", "1,x"], "--attn-layers=1,x: not allowed; allowed: numbers joined by commas, or all"),
-            (["--attn-layers", "9"], "layer 9: not one of this model's layers 0–3"),
-            (["--executor", "ray"], "in this process only"),
-            (["--no-save-attn", "--attn-layers", "1"], "ATTN_LAYERS=1: attention is not saved; add --save-attn"),
-        ],
+def test_repeating_a_run_captures_only_samples_whose_attention_file_is_missing(
+    asked: Asked, captured: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    again = ("run", *asked, "--limit", 3, "--save-attn", "--results", captured)
+    calls: list[str] = []
+    capture_one = attention_capture._capture_one
+    monkeypatch.setattr(
+        attention_capture, "_capture_one", lambda *given: calls.append(given[3].id) or capture_one(*given)
     )
-    def test_unusable_capture_options_are_refused(
-        self, asked: Asked, tmp_path: Path, given: list[str], said: str
-    ) -> None:
-        code, output = call("run", *asked, "--limit", 1, "--save-attn", "--results", tmp_path, *given)
-        assert (code, said in output) == (2, True)
-        assert not any(file.read_bytes() for file in tmp_path.rglob("samples.jsonl")), "refused before the first sample"
+    succeed(*again)
+    assert calls == []
+    rows = index_of(captured / RUN)
+    lost = sorted(rows)[1]
+    (captured / RUN / "attention" / rows[lost]["file"]).unlink()
+    succeed(*again)
+    assert calls == [lost]
 
 
-class TestCapture:
-    def test_capturing_one_sample_leaves_the_files_of_a_longer_run_unchanged(
-        self, asked: Asked, captured: Path
-    ) -> None:
-        before = {name: (captured / RUN / name).read_bytes() for name in ("run.json", "samples.jsonl", "summary.json")}
-        sample = sorted(index_of(captured / RUN))[0]
-        (captured / RUN / "attention" / index_of(captured / RUN)[sample]["file"]).unlink()
-        succeed("attention", "capture", *asked, "--results", captured, "--sample", sample)
-        assert before == {name: (captured / RUN / name).read_bytes() for name in before}
-        assert sample in index_of(captured / RUN)
+def test_a_sample_whose_capture_failed_is_captured_again(
+    asked: Asked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = ("run", *asked, "--limit", 2, "--save-attn", "--results", tmp_path)
+    capture_one = attention_capture._capture_one
+    failing: list[str] = []
 
-    def test_whole_maps_of_a_sample_average_to_its_captured_blocks(self, asked: Asked, captured: Path) -> None:
-        sample = sorted(index_of(captured / RUN))[0]
-        full = ("attention", "capture", *asked, "--results", captured, "--sample", sample, "--attn-full")
-        succeed(*full, "--attn-layers", "0")
-        file = captured / RUN / "attention" / index_of(captured / RUN)[sample]["file"]
-        place, attention = file.with_suffix(".whole"), Attention.read(file)
-        maps = np.load(place / "attn.npy", mmap_mode="r")
-        assert maps.shape == (4, *[len(attention.tokens)] * 2), "layers that were there stay"
-        assert np.abs(in_blocks(maps, 64) - attention.blocks).max() < 1e-3
-        assert json.loads((place / "meta.json").read_text())["benchmark"] == "tau"
+    def once(*given: Any) -> bool:
+        if not failing:
+            failing.append(given[3].id)
+            raise MemoryError("none left")
+        return capture_one(*given)
 
-    def test_an_unknown_sample_id_is_refused(self, asked: Asked, tmp_path: Path) -> None:
-        code, said = call("attention", "capture", *asked, "--sample", "nobody", "--results", tmp_path)
-        assert (code, "sample id 'nobody'" in said) == (2, True)
+    monkeypatch.setattr(attention_capture, "_capture_one", once)
+    code, said = call(*command)
+    assert (code, f"error: tau: attention of {failing[0]}: MemoryError: none left" in said) == (1, True)
+    assert "attention of 1 sample is missing; run the same command again" in said
+    assert len(read_records(tmp_path / RUN)) == 2
+    assert call(*command)[0] == 0
+    assert len(index_of(tmp_path / RUN)) == 2
 
 
-def made(folder: Path, profile: np.ndarray, first: int = 0) -> Run:
+def test_a_later_capture_adds_layers_and_a_changed_clip_is_captured_anew(asked: Asked, tmp_path: Path) -> None:
+    arguments = ("attention", "capture", *asked, "--limit", 1, "--results", tmp_path)
+    assert call(*arguments, "--attn-layers", "0", "--attn-full")[0] == 0
+    assert call(*arguments, "--attn-layers", "2")[0] == 0
+    (row,) = index_of(tmp_path / RUN).values()
+    assert (row["layers"], row["all"], row["full"]) == ([0, 2], False, True)
+    whole = (tmp_path / RUN / "attention" / row["file"]).with_suffix(".whole")
+    assert np.load(whole / "attn.npy", mmap_mode="r").shape[0] == 2
+    index = tmp_path / RUN / "attention" / "index.jsonl"
+    index.write_text(json.dumps({**row, "clips": "others"}) + "\n")
+    assert call(*arguments, "--attn-layers", "0")[0] == 0
+    assert next(iter(index_of(tmp_path / RUN).values()))["layers"] == [0]
+    assert not whole.exists()
+
+
+def test_a_damaged_attention_file_or_index_line_counts_as_missing(captured: Path, tmp_path: Path) -> None:
+    shutil.copytree(captured / RUN / "attention", tmp_path / "attention")
+    rows = index_of(tmp_path)
+    cut, kept, other = (tmp_path / "attention" / row["file"] for row in rows.values())
+    cut.write_bytes(cut.read_bytes()[:-1])
+    with (tmp_path / "attention" / "index.jsonl").open("a") as index:
+        index.write(json.dumps({**next(iter(rows.values())), "id": [1]}))
+        index.write('\n{"id": "x", "file": "a"}\nnonsense\n7\n')
+    assert {row["file"] for row in index_of(tmp_path).values()} == {kept.name, other.name}
+
+
+def test_a_reply_that_differs_from_the_record_during_capture_is_reported(
+    asked: Asked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = ("run", *asked, "--limit", 1, "--save-attn", "--results", tmp_path)
+    assert "differ from the recorded" not in call(*arguments)[1]
+    record = next(iter(read_records(tmp_path / RUN).values()))
+    (tmp_path / RUN / "samples.jsonl").write_bytes(to_line(replace(record, reply="another")))
+    shutil.rmtree(tmp_path / RUN / "attention")
+    assert "when generated again to capture attention: 1" in call(*arguments)[1]
+
+
+def test_an_unwritable_attention_folder_is_one_error_and_records_stay(asked: Asked, tmp_path: Path) -> None:
+    (tmp_path / RUN).mkdir(parents=True)
+    (tmp_path / RUN / "attention").write_text("in the way")
+    code, said = call("run", *asked, "--limit", 2, "--save-attn", "--results", tmp_path)
+    assert (code, said.count("cannot be written")) == (2, 1), said
+    assert len(read_records(tmp_path / RUN)) == 2
+
+
+def test_a_prompt_too_long_for_whole_maps_fails_alone_and_the_run_is_finished(
+    asked: Asked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attention_capture, "LONGEST_FULL", 10)
+    code, said = call("attention", "capture", *asked, "--limit", 1, "--results", tmp_path, "--attn-full")
+    assert (code, "tokens, or audiomarathon attention capture --yes" in said) == (1, True)
+    assert "attention of 1 sample is missing" in said
+    assert (tmp_path / RUN / "summary.json").is_file()
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["--attn-implementation", "flash_attention_2"], "flash_attention_2; allowed: sdpa"),
+        (["--attn-layers", "1,x"], "--attn-layers=1,x: not allowed; allowed: numbers joined by commas, or all"),
+        (["--attn-layers", "9"], "layer 9: not one of this model's layers 0–3"),
+        (["--executor", "ray"], "in this process only"),
+        (["--no-save-attn", "--attn-layers", "1"], "ATTN_LAYERS=1: attention is not saved; add --save-attn"),
+    ],
+)
+def test_unusable_options_of_an_attention_capture_are_refused(
+    asked: Asked, tmp_path: Path, given: list[str], said: str
+) -> None:
+    code, output = call("run", *asked, "--limit", 1, "--save-attn", "--results", tmp_path, *given)
+    assert (code, said in output) == (2, True)
+    assert not any(file.read_bytes() for file in tmp_path.rglob("samples.jsonl")), "refused before the first sample"
+
+
+def test_capturing_one_sample_leaves_the_files_of_a_longer_run_unchanged(asked: Asked, captured: Path) -> None:
+    before = {name: (captured / RUN / name).read_bytes() for name in ("run.json", "samples.jsonl", "summary.json")}
+    sample = sorted(index_of(captured / RUN))[0]
+    (captured / RUN / "attention" / index_of(captured / RUN)[sample]["file"]).unlink()
+    succeed("attention", "capture", *asked, "--results", captured, "--sample", sample)
+    assert before == {name: (captured / RUN / name).read_bytes() for name in before}
+    assert sample in index_of(captured / RUN)
+
+
+def test_whole_maps_of_a_sample_average_to_its_captured_blocks(asked: Asked, captured: Path) -> None:
+    sample = sorted(index_of(captured / RUN))[0]
+    full = ("attention", "capture", *asked, "--results", captured, "--sample", sample, "--attn-full")
+    succeed(*full, "--attn-layers", "0")
+    file = captured / RUN / "attention" / index_of(captured / RUN)[sample]["file"]
+    place, attention = file.with_suffix(".whole"), Attention.read(file)
+    maps = np.load(place / "attn.npy", mmap_mode="r")
+    assert maps.shape == (4, *[len(attention.tokens)] * 2), "layers that were there stay"
+    assert np.abs(in_blocks(maps, 64) - attention.blocks).max() < 1e-3
+    assert json.loads((place / "meta.json").read_text())["benchmark"] == "tau"
+
+
+def test_capturing_the_attention_of_an_unknown_sample_id_is_refused(asked: Asked, tmp_path: Path) -> None:
+    code, said = call("attention", "capture", *asked, "--sample", "nobody", "--results", tmp_path)
+    assert (code, "sample id 'nobody'" in said) == (2, True)
+
+
+def made(folder: Path, profile: np.ndarray | None = None, first: int = 0) -> Run:
+    """Write a run with the attention of one sample: three rows, some layers, five audio tokens."""
+    profile = np.ones((3, 4, 5), np.float16) if profile is None else profile
     layers = profile.shape[1]
     groups = ["first token", "template before", "clip 1", "question", "rest of the template", "generated"]
     mass = np.full((3, layers, 1, 6), 1 / 6, np.float32)
@@ -238,302 +235,304 @@ def made(folder: Path, profile: np.ndarray, first: int = 0) -> Run:
     return Run(facts, {}, folder=folder)
 
 
-class TestDamagedFiles:
-    """Files that are damaged, or made to hurt, are one line that names them."""
-
-    @staticmethod
-    def plot(folder: Path, tmp_path: Path) -> tuple[int, str]:
-        return call("attention", "plot", folder, "-o", tmp_path / "pictures")
-
-    @staticmethod
-    def change(folder: Path, **arrays: bytes) -> None:
-        """Put the bytes of other members into the stored file, and its new size into the index."""
-        file = folder / "attention" / "a.npz"
-        with zipfile.ZipFile(file) as opened:
-            members = {name: opened.read(name) for name in opened.namelist()}
-        with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as out:
-            for name, content in (members | {f"{name}.npy": content for name, content in arrays.items()}).items():
-                out.writestr(name, content)
-        TestDamagedFiles.index(folder, bytes=file.stat().st_size)
-
-    @staticmethod
-    def index(folder: Path, **fields: Any) -> None:
-        file = folder / "attention" / "index.jsonl"
-        file.write_text("".join(json.dumps(row | fields) + "\n" for row in lines_of(file)))
-
-    @pytest.mark.parametrize(
-        ("name", "content"),
-        [
-            ("mass", b"no array"),
-            *(("mass", npy_header(shape)) for shape in ((10**12, 4, 1, 6), (-1, 4, 1, 6), "(" * 5000)),
-            ("mass", npy_header((1,), "|O") + pickle.dumps([1])),
-            ("mass", npy_header((3, 4, 1, 6), "<c8") + bytes(8 * 72)),
-            ("mass", npy(np.ones((3, 4, 6)))),
-            ("profile", npy(np.ones((3, 9, 5)))),
-            ("blocks", npy(np.ones((4, 0, 0)))),
-            ("tokens", npy(np.frombuffer(b'{"t": 1}', np.uint8))),
-            *(("meta", npy(np.frombuffer(text, np.uint8))) for text in (b"[" * 100_000, b"[1]", bytes(17 << 20))),
-        ],
-    )
-    def test_a_damaged_array_in_the_archive_is_refused(self, tmp_path: Path, name: str, content: bytes) -> None:
-        made(tmp_path, np.ones((3, 4, 5), np.float16))
-        self.change(tmp_path, **{name: content})
-        code, said = self.plot(tmp_path, tmp_path)
-        assert (code, said.count("\n"), "a.npz: not a valid attention file" in said) == (2, 1, True), said
-
-    @pytest.mark.parametrize(
-        "change",
-        [
-            {"layers": "0123"}, {"layers": [[0], 1, 2, 3]}, {"layers": [0, 0, 1, 2]}, {"model_layers": "4"},
-            {"model_layers": 10**12}, {"clips": [10**12]}, {"groups": [1, 2, 3, 4, 5, 6]}, {"parts": [["a", "b", "c"]]},
-            {"parts": [["clip 1", 0, 10**9]]}, {"kept_audio_bits": "?"}, {"kept_audio_bits": [1]},
-        ],
-    )  # fmt: skip
-    def test_a_metadata_field_of_the_wrong_type_is_refused(self, tmp_path: Path, change: dict[str, Any]) -> None:
-        run = made(tmp_path, np.ones((3, 4, 5), np.float16))
-        attention = Attention.read(tmp_path / "attention" / "a.npz")
-        replace(attention, meta={**attention.meta, **change}).save(tmp_path / "attention" / "a.npz")
-        self.index(tmp_path, bytes=(tmp_path / "attention" / "a.npz").stat().st_size)
-        with pytest.raises(RecordError, match=r"a\.npz: not a valid attention file"):
-            read_seen(run, "made", 0)
-
-    @pytest.mark.parametrize("content", [npy(np.ones(3)), b"", b"PK\5\6" + bytes(18), b"text", b"PK\3\4" + bytes(100)])
-    def test_a_file_that_is_no_attention_archive_is_refused(self, tmp_path: Path, content: bytes) -> None:
-        made(tmp_path, np.ones((3, 4, 5), np.float16))
-        (tmp_path / "attention" / "a.npz").write_bytes(content)
-        self.index(tmp_path, bytes=len(content))
-        code, said = self.plot(tmp_path, tmp_path)
-        assert (code, said.count("\n"), "a.npz" in said) == (2, 1, True), said
-
-    def test_an_array_that_unpacks_beyond_the_size_limit_is_refused(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr("audiomarathon.untrusted.MAX_METADATA_BYTES", 1 << 16)
-        made(tmp_path, np.ones((3, 4, 5), np.float16))
-        self.change(tmp_path, mass=npy(np.zeros((3, 4, 1, 6000))))
-        assert "more than 65,536 bytes to unpack" in self.plot(tmp_path, tmp_path)[1]
-
-    @pytest.mark.usefixtures("undrawn")
-    def test_bad_index_lines_are_left_out_and_cannot_name_files_outside_the_folder(self, tmp_path: Path) -> None:
-        """Bad lines are left out; a name in a line leads to no other file."""
-        made(tmp_path, np.ones((3, 4, 5), np.float16))
-        (tmp_path / "secret").write_text("not yours")
-        index = tmp_path / "attention" / "index.jsonl"
-        (good,) = lines_of(index)
-        bad = [{"layers": layers} for layers in ([[0]], ["a", 1], [0.5], [])] + [{"id": ["a"]}, {"bytes": "7"}]
-        bad += [{"id": "b", "bytes": 9, "file": file} for file in ("../secret", str(tmp_path / "secret"))]
-        index.write_text("\n".join([json.dumps(good), "[" * 100_000, "\x00", *(json.dumps(good | row) for row in bad)]))
-        assert list(index_of(tmp_path)) == ["a"]
-        assert self.plot(tmp_path, tmp_path)[0] == 0
-
-    def test_an_index_that_is_a_fifo_is_refused(self, tmp_path: Path) -> None:
-        made(tmp_path, np.ones((3, 4, 5), np.float16))
-        (tmp_path / "attention" / "index.jsonl").unlink()
-        os.mkfifo(tmp_path / "attention" / "index.jsonl")
-        code, said = self.plot(tmp_path, tmp_path)
-        assert (code, "index.jsonl: cannot be read: a FIFO" in said) == (2, True)
-
-    @pytest.mark.usefixtures("undrawn")
-    def test_clip_paths_in_an_attention_file_are_not_opened(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        made(tmp_path, np.ones((3, 4, 5), np.float16))
-        attention = Attention.read(tmp_path / "attention" / "a.npz")
-        replace(attention, meta={**attention.meta, "audio": ["/etc/passwd"]}).save(tmp_path / "attention" / "a.npz")
-        self.index(tmp_path, bytes=(tmp_path / "attention" / "a.npz").stat().st_size)
-        opened: list[object] = []
-        monkeypatch.setattr(
-            "audiomarathon.wings.attention.pictures.audio.decode", lambda clip, _rate: opened.append(clip)
-        )
-        assert self.plot(tmp_path, tmp_path)[0] == 0
-        assert opened == []
+def plot(folder: Path) -> tuple[int, str]:
+    return call("attention", "plot", folder, "-o", folder / "pictures")
 
 
-class TestPictures:
-    @pytest.mark.usefixtures("sketched")
-    def test_every_picture_is_drawn_and_its_figures_are_written_as_json(
-        self, asked: Asked, captured: Path, tmp_path: Path
-    ) -> None:
-        succeed("attention", "plot", captured, "-o", tmp_path / "new")
-        names = ("heads.png", "layers.png", "blocks.png", "foresight.png", "time.png")
-        for name in names:
-            assert (tmp_path / "new" / name).read_bytes().startswith(b"\x89PNG")
-        told = json.loads((tmp_path / "new" / "attention.json").read_text())
-        assert set(told) == {"base-0", "fast_v-0.5-layer2"}
-        figures = told["base-0"]
-        ones = [Attention.read(captured / RUN / "attention" / row["file"]) for row in index_of(captured / RUN).values()]
-        clip = ones[0].meta["groups"].index("clip 1")
-        wanted = np.mean([attention.mass[0, :, :, clip].mean(1) for attention in ones], 0)
-        assert figures["mass"]["last"]["audio"] == pytest.approx(wanted.tolist(), rel=1e-5)
-        for row in ROWS:
-            shares = list(figures["mass"][row].values())
-            assert np.sum(shares, 0) == pytest.approx(np.ones(4), abs=1e-4)
-        assert figures["foresight"]["by_layer"][1] is None, "layer 1 with itself"
-        assert figures["foresight"]["last_layers"] == [3]
-        assert figures["foresight"]["mean_of_last_layers"] == pytest.approx(
-            figures["foresight"]["by_layer"][3], abs=1e-5
-        )
-        assert [told[name]["foresight"]["over"] for name in told] == ["all audio tokens", "kept audio tokens"]
-        assert figures["samples"] == len(ones)
-        run = Run.read(captured / RUN)
-        assert _clip(run, next(iter(run.records)), [0.5]).seconds == 0.5, "the clip of the task's data"
-
-    def test_foresight_is_the_rank_correlation_over_the_remaining_audio_tokens(self, tmp_path: Path) -> None:
-        """Layer 1 ranks four tokens 1-2-3-4; layer 2 the same way, layer 3 the other, and a fifth is dropped there."""
-        profile = np.zeros((3, 4, 5), np.float16)
-        profile[:, :2] = [1, 2, 3, 4, 5]
-        profile[:, 2] = [10, 20, 30, 40, 0]
-        profile[:, 3] = [4, 3, 2, 1, 0]
-        run = made(tmp_path, profile)
-        seen = read_seen(run, "made", 2)
-        assert seen.foresight[0] == pytest.approx([1, np.nan, 1, -1], nan_ok=True)
-        assert seen.last_layers().value == pytest.approx(-1)
-        none = read_seen(run, "made", 0)
-        assert np.isnan(none.foresight).all()
-        assert np.isnan(none.last_layers().value)
-
-    @pytest.mark.usefixtures("undrawn")
-    def test_without_the_data_the_attention_over_time_picture_has_no_spectrogram(self, tmp_path: Path) -> None:
-        run = made(tmp_path, np.ones((3, 4, 5), np.float16))
-        assert (tmp_path / "time.png") in draw([run], tmp_path)
-        told = json.loads((tmp_path / "attention.json").read_text())
-        assert told["base-0"]["foresight"]["mean_of_last_layers"] is None
-
-    @pytest.mark.usefixtures("undrawn")
-    def test_equally_named_runs_are_labelled_by_folder_and_nine_runs_are_refused(self, tmp_path: Path) -> None:
-        runs = [made(tmp_path / str(number), np.ones((3, 4, 5), np.float16)) for number in range(9)]
-        draw(runs[:2], tmp_path / "two")
-        told = json.loads((tmp_path / "two" / "attention.json").read_text())
-        assert list(told) == [f"base-0 ({run.folder})" for run in runs[:2]]
-        with pytest.raises(SettingsError, match="9 runs have captured attention"):
-            draw(runs, tmp_path / "nine")
-
-    @pytest.mark.usefixtures("undrawn")
-    def test_foresight_is_drawn_at_a_layer_followed_by_another_in_every_run(self, tmp_path: Path) -> None:
-        rising = np.tile(np.arange(1, 6, dtype=np.float16), (3, 8, 1))
-        first_run, other = made(tmp_path / "a", rising), made(tmp_path / "b", rising[:, :4], first=4)
-        draw([first_run, other], tmp_path)
-        told = json.loads((tmp_path / "attention.json").read_text())
-        assert {figures["foresight"]["layer"] for figures in told.values()} == {5}
-        late = read_seen(first_run, "late", 7)
-        assert (late.later, late.last_layers().value) == ([7], pytest.approx(1)), "not of layer 6 with itself"
-
-    def test_samples_are_drawn_at_the_layers_captured_for_all_of_them(self, tmp_path: Path) -> None:
-        run = made(tmp_path, np.ones((3, 4, 5), np.float16))
-        index = tmp_path / "attention" / "index.jsonl"
-        (row,) = lines_of(index)
-        made(tmp_path / "other", np.ones((3, 2, 5), np.float16), first=2)
-        file = Path(shutil.copy(tmp_path / "other" / "attention" / "a.npz", tmp_path / "attention" / "b.npz"))
-        more = row | {"id": "b", "file": "b.npz", "layers": [2, 3], "all": False, "bytes": file.stat().st_size}
-        index.write_text(json.dumps(row) + "\n" + json.dumps(more) + "\n")
-        seen = read_seen(run, "made", 3)
-        assert (seen.layers, seen.to_audio.shape[:3]) == ([2, 3], (2, 3, 2))
-        index.write_text(json.dumps(row) + "\n" + json.dumps(more | {"layers": [9]}) + "\n")
-        with pytest.raises(RecordError, match="no layer was captured for each sample"):
-            read_seen(run, "made", 3)
-
-    @pytest.mark.usefixtures("undrawn")
-    def test_a_single_layer_gets_no_foresight_picture(self, tmp_path: Path) -> None:
-        run = made(tmp_path, np.ones((3, 1, 5), np.float16))
-        (tmp_path / "pictures").mkdir()
-        (tmp_path / "pictures" / "foresight.png").write_text("of other runs")
-        names = {file.name for file in draw([run], tmp_path / "pictures")}
-        assert names == {"heads.png", "layers.png", "blocks.png", "time.png", "attention.json"}
-        assert not (tmp_path / "pictures" / "foresight.png").exists()
-
-    @pytest.mark.parametrize(
-        ("given", "said"),
-        [
-            (["--layer", "9"], "--layer 9: layer 8 and a later one must be captured; allowed: 1, 2, 3"),
-            (["--sample", "nobody"], r"no attention of 'nobody' in \S+( and \d+ more runs?)?; run"),
-        ],
-    )
-    def test_an_unusable_layer_or_sample_is_refused(
-        self, asked: Asked, captured: Path, tmp_path: Path, given: list[str], said: str
-    ) -> None:
-        code, output = call("attention", "plot", captured, "-o", tmp_path / "new", *given)
-        assert (code, (tmp_path / "new").exists()) == (2, False)
-        assert re.search(said, output)
+def change(folder: Path, **arrays: bytes) -> None:
+    """Put the bytes of other members into the stored file, and its new size into the index."""
+    file = folder / "attention" / "a.npz"
+    with zipfile.ZipFile(file) as opened:
+        members = {name: opened.read(name) for name in opened.namelist()}
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as out:
+        for name, content in (members | {f"{name}.npy": content for name, content in arrays.items()}).items():
+            out.writestr(name, content)
+    index(folder, bytes=file.stat().st_size)
 
 
-class TestTheOriginalsScript:
-    @pytest.fixture
-    def run(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: Callable[..., tuple[int, str, str]],
-            no_env: Callable[[str, str], None]) -> Callable[..., tuple[int, str, str]]:  # fmt: skip
-        """Run the script in an empty folder."""
-        monkeypatch.chdir(tmp_path)
-        return lambda *words: script(SCRIPT, *words)
+def index(folder: Path, **fields: Any) -> None:
+    file = folder / "attention" / "index.jsonl"
+    file.write_text("".join(json.dumps(row | fields) + "\n" for row in lines_of(file)))
 
-    @pytest.mark.usefixtures("sketched")
-    def test_the_command_in_the_readme_writes_the_files_of_the_original_script(
-        self, run: Callable[..., tuple[int, str, str]], tmp_path: Path
-    ) -> None:
-        code, _out, said = run("--prompt", "Test", "--layers", "0", "1", "--limit-samples", "1", "--output-dir",
-                         "outputs/attn/smoke", "--run-name", "r", "--model", "embedded")  # fmt: skip
-        assert code == 0, said
-        place = tmp_path / "outputs" / "attn" / "smoke" / "r"
-        assert sorted(file.relative_to(place).as_posix() for file in place.rglob("*.*")) == [
-            "global_layer_mean.jpg", "global_layer_mean.npy", "global_mean.jpg", "global_mean.npy",
-            "prompt_0000/attn.npy", "prompt_0000/layer_00.jpg", "prompt_0000/layer_01.jpg",
-            "prompt_0000/layer_mean.jpg", "prompt_0000/meta.json", "prompt_0000/tokens.json", "stats.json",
-        ]  # fmt: skip
-        maps = np.load(place / "prompt_0000" / "attn.npy")
-        assert np.allclose(maps.sum(-1), 1, atol=1e-5)
-        assert np.allclose(np.load(place / "global_mean.npy"), maps.mean(0))
 
-    @pytest.mark.usefixtures("undrawn")
-    def test_prompts_are_read_from_a_jsonl_file(self, run: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:
-        turn = {"role": "user", "content": "Hello you"}
-        rows = ["Test", {"prompt": "A longer prompt"}, {"id": "mine", "messages": [turn]}]
-        (tmp_path / "p.jsonl").write_text("\n".join(map(json.dumps, rows)))
-        code, _out, said = run(
-            "--input-jsonl", "p.jsonl", "--model", "embedded", "--max-layers", "1", "--run-name", "r"
-        )
-        assert code == 0, said
-        stats = json.loads((tmp_path / "outputs" / "attn" / "r" / "stats.json").read_text())
-        assert list(stats["per_sample"]) == ["jsonl_0000", "jsonl_0001", "mine"]
-        assert stats["layer_indices"] == [0]
-        assert np.allclose(np.load(tmp_path / "outputs" / "attn" / "r" / "global_mean.npy").sum(-1), 1, atol=1e-5)
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("mass", b"no array"),
+        *(("mass", npy_header(shape)) for shape in ((10**12, 4, 1, 6), (-1, 4, 1, 6), "(" * 5000)),
+        ("mass", npy_header((1,), "|O") + pickle.dumps([1])),
+        ("mass", npy_header((3, 4, 1, 6), "<c8") + bytes(8 * 72)),
+        ("mass", npy(np.ones((3, 4, 6)))),
+        ("profile", npy(np.ones((3, 9, 5)))),
+        ("blocks", npy(np.ones((4, 0, 0)))),
+        ("tokens", npy(np.frombuffer(b'{"t": 1}', np.uint8))),
+        *(("meta", npy(np.frombuffer(text, np.uint8))) for text in (b"[" * 100_000, b"[1]", bytes(17 << 20))),
+    ],
+)
+def test_a_damaged_array_in_an_attention_file_is_refused(tmp_path: Path, name: str, content: bytes) -> None:
+    made(tmp_path)
+    change(tmp_path, **{name: content})
+    code, said = plot(tmp_path)
+    assert (code, said.count("\n"), "a.npz: not a valid attention file" in said) == (2, 1, True), said
 
-    @pytest.mark.parametrize(
-        ("content", "line"),
-        [
-            ('{"messages": [{"role": "user", "content": "a"}, {"role": "user", "content": "b"}]}', 1),
-            ('{"messages": [{"role": "system", "content": "a"}]}', 1),
-            ('{"messages": [{"role": "user", "content": [{"type": "image", "image": "a"}]}]}', 1),
-            ('{"question": "a"}', 1),
-            ("7", 1),
-            ('{"id": "q", "prompt": "a\u2028b"}\n{"id": "q", "prompt": "c"}\n', 2),
-        ],
-    )
-    def test_a_jsonl_line_without_one_text_prompt_or_with_a_repeated_id_is_refused(
-        self, run: Callable[..., tuple[int, str, str]], tmp_path: Path, content: str, line: int
-    ) -> None:
-        (tmp_path / "p.jsonl").write_text(content)
-        code, _out, said = run("--input-jsonl", "p.jsonl", "--model", "embedded")
-        assert (code, f"p.jsonl, line {line}" in said) == (2, True)
 
-    @pytest.mark.usefixtures("undrawn")
-    def test_a_run_name_with_dots_cannot_leave_the_output_folder(
-        self, run: Callable[..., tuple[int, str, str]], tmp_path: Path
-    ) -> None:
-        assert run("--prompt", "a", "--model", "embedded", "--run-name", "../../away", "--layers", "0")[0] == 0
-        (place,) = (tmp_path / "outputs" / "attn").iterdir()
-        assert (place / "stats.json").is_file()
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"layers": "0123"}, {"layers": [[0], 1, 2, 3]}, {"layers": [0, 0, 1, 2]}, {"model_layers": "4"},
+        {"model_layers": 10**12}, {"clips": [10**12]}, {"groups": [1, 2, 3, 4, 5, 6]}, {"parts": [["a", "b", "c"]]},
+        {"parts": [["clip 1", 0, 10**9]]}, {"kept_audio_bits": "?"}, {"kept_audio_bits": [1]},
+    ],
+)  # fmt: skip
+def test_a_metadata_field_of_the_wrong_type_is_refused(tmp_path: Path, change: dict[str, Any]) -> None:
+    run = made(tmp_path)
+    attention = Attention.read(tmp_path / "attention" / "a.npz")
+    replace(attention, meta={**attention.meta, **change}).save(tmp_path / "attention" / "a.npz")
+    index(tmp_path, bytes=(tmp_path / "attention" / "a.npz").stat().st_size)
+    with pytest.raises(RecordError, match=r"a\.npz: not a valid attention file"):
+        read_seen(run, "made", 0)
 
-    @pytest.mark.usefixtures("undrawn")
-    def test_maps_of_unequal_prompts_are_averaged_by_relative_position_or_cut_to_size(self, tmp_path: Path) -> None:
-        """In blocks of relative positions, where rows still sum to 1; as the original does: cut, where they do not."""
-        ones = []
-        for length in (8, 16):
-            maps = np.tril(np.ones((1, length, length)))
-            ones.append(Whole(str(length), maps / maps.sum(-1, keepdims=True), ["t"] * length, [0]))
-        draw_mean(ones, tmp_path, run="r", faithful=False)
-        mean = np.load(tmp_path / "global_mean.npy")
-        assert np.allclose(mean, (ones[0].maps[0] + in_blocks(ones[1].maps, 8)[0]) / 2)
-        assert np.allclose(mean.sum(-1), 1)
-        draw_mean(ones, tmp_path, run="r", faithful=True)
-        assert np.allclose(np.load(tmp_path / "global_mean.npy"), (ones[0].maps[0] + ones[1].maps[0, :8, :8]) / 2)
+
+@pytest.mark.parametrize("content", [npy(np.ones(3)), b"", b"PK\5\6" + bytes(18), b"text", b"PK\3\4" + bytes(100)])
+def test_a_file_that_is_no_attention_archive_is_refused(tmp_path: Path, content: bytes) -> None:
+    made(tmp_path)
+    (tmp_path / "attention" / "a.npz").write_bytes(content)
+    index(tmp_path, bytes=len(content))
+    code, said = plot(tmp_path)
+    assert (code, said.count("\n"), "a.npz" in said) == (2, 1, True), said
+
+
+def test_an_array_that_unpacks_beyond_the_size_limit_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("audiomarathon.untrusted.MAX_METADATA_BYTES", 1 << 16)
+    made(tmp_path)
+    change(tmp_path, mass=npy(np.zeros((3, 4, 1, 6000))))
+    assert "more than 65,536 bytes to unpack" in plot(tmp_path)[1]
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_bad_lines_of_the_attention_index_are_left_out_and_lead_to_no_other_file(tmp_path: Path) -> None:
+    made(tmp_path)
+    (tmp_path / "secret").write_text("not yours")
+    index = tmp_path / "attention" / "index.jsonl"
+    (good,) = lines_of(index)
+    bad = [{"layers": layers} for layers in ([[0]], ["a", 1], [0.5], [])] + [{"id": ["a"]}, {"bytes": "7"}]
+    bad += [{"id": "b", "bytes": 9, "file": file} for file in ("../secret", str(tmp_path / "secret"))]
+    index.write_text("\n".join([json.dumps(good), "[" * 100_000, "\x00", *(json.dumps(good | row) for row in bad)]))
+    assert list(index_of(tmp_path)) == ["a"]
+    assert plot(tmp_path)[0] == 0
+
+
+def test_an_attention_index_that_is_a_fifo_is_refused(tmp_path: Path) -> None:
+    made(tmp_path)
+    (tmp_path / "attention" / "index.jsonl").unlink()
+    os.mkfifo(tmp_path / "attention" / "index.jsonl")
+    code, said = plot(tmp_path)
+    assert (code, "index.jsonl: cannot be read: a FIFO" in said) == (2, True)
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_clip_paths_in_an_attention_file_are_not_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made(tmp_path)
+    attention = Attention.read(tmp_path / "attention" / "a.npz")
+    replace(attention, meta={**attention.meta, "audio": ["/etc/passwd"]}).save(tmp_path / "attention" / "a.npz")
+    index(tmp_path, bytes=(tmp_path / "attention" / "a.npz").stat().st_size)
+    opened: list[object] = []
+    monkeypatch.setattr("audiomarathon.wings.attention.pictures.audio.decode", lambda clip, _rate: opened.append(clip))
+    assert plot(tmp_path)[0] == 0
+    assert opened == []
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_the_figures_of_attention_pictures_are_written_as_json(asked: Asked, captured: Path, tmp_path: Path) -> None:
+    succeed("attention", "plot", captured, "-o", tmp_path / "new")
+    told = json.loads((tmp_path / "new" / "attention.json").read_text())
+    assert set(told) == {"base-0", "fast_v-0.5-layer2"}
+    figures = told["base-0"]
+    ones = [Attention.read(captured / RUN / "attention" / row["file"]) for row in index_of(captured / RUN).values()]
+    clip = ones[0].meta["groups"].index("clip 1")
+    wanted = np.mean([attention.mass[0, :, :, clip].mean(1) for attention in ones], 0)
+    assert figures["mass"]["last"]["audio"] == pytest.approx(wanted.tolist(), rel=1e-5)
+    for row in ROWS:
+        shares = list(figures["mass"][row].values())
+        assert np.sum(shares, 0) == pytest.approx(np.ones(4), abs=1e-4)
+    assert figures["foresight"]["by_layer"][1] is None, "layer 1 with itself"
+    assert figures["foresight"]["last_layers"] == [3]
+    foresight = figures["foresight"]
+    assert foresight["mean_of_last_layers"] == pytest.approx(foresight["by_layer"][3], abs=1e-5)
+    assert [told[name]["foresight"]["over"] for name in told] == ["all audio tokens", "kept audio tokens"]
+    assert figures["samples"] == len(ones)
+    run = Run.read(captured / RUN)
+    assert _clip(run, next(iter(run.records)), [0.5]).seconds == 0.5, "the clip of the task's data"
+
+
+def test_foresight_is_the_rank_correlation_over_the_remaining_audio_tokens(tmp_path: Path) -> None:
+    """Layer 1 ranks four tokens 1-2-3-4; layer 2 the same way, layer 3 the other, and a fifth is dropped there."""
+    profile = np.zeros((3, 4, 5), np.float16)
+    profile[:, :2] = [1, 2, 3, 4, 5]
+    profile[:, 2] = [10, 20, 30, 40, 0]
+    profile[:, 3] = [4, 3, 2, 1, 0]
+    run = made(tmp_path, profile)
+    seen = read_seen(run, "made", 2)
+    assert seen.foresight[0] == pytest.approx([1, np.nan, 1, -1], nan_ok=True)
+    assert seen.last_layers().value == pytest.approx(-1)
+    none = read_seen(run, "made", 0)
+    assert np.isnan(none.foresight).all()
+    assert np.isnan(none.last_layers().value)
+
+
+@pytest.mark.usefixtures("sketched")
+def test_every_picture_is_drawn_also_without_the_data_of_the_run(tmp_path: Path) -> None:
+    run = made(tmp_path)
+    names = ("heads.png", "layers.png", "blocks.png", "time.png")
+    assert {tmp_path / name for name in names} <= {*draw([run], tmp_path)}
+    assert all((tmp_path / name).read_bytes().startswith(b"\x89PNG") for name in names)
+    told = json.loads((tmp_path / "attention.json").read_text())
+    assert told["base-0"]["foresight"]["mean_of_last_layers"] is None
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_equally_named_runs_are_labelled_by_folder_and_pictures_of_nine_runs_are_refused(tmp_path: Path) -> None:
+    runs = [made(tmp_path / str(number)) for number in range(9)]
+    draw(runs[:2], tmp_path / "two")
+    told = json.loads((tmp_path / "two" / "attention.json").read_text())
+    assert list(told) == [f"base-0 ({run.folder})" for run in runs[:2]]
+    with pytest.raises(SettingsError, match="9 runs have captured attention"):
+        draw(runs, tmp_path / "nine")
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_foresight_is_drawn_at_a_layer_followed_by_another_in_every_run(tmp_path: Path) -> None:
+    rising = np.tile(np.arange(1, 6, dtype=np.float16), (3, 8, 1))
+    first_run, other = made(tmp_path / "a", rising), made(tmp_path / "b", rising[:, :4], first=4)
+    draw([first_run, other], tmp_path)
+    told = json.loads((tmp_path / "attention.json").read_text())
+    assert {figures["foresight"]["layer"] for figures in told.values()} == {5}
+    late = read_seen(first_run, "late", 7)
+    assert (late.later, late.last_layers().value) == ([7], pytest.approx(1)), "not of layer 6 with itself"
+
+
+def test_pictures_show_only_the_layers_captured_for_all_samples(tmp_path: Path) -> None:
+    run = made(tmp_path)
+    index = tmp_path / "attention" / "index.jsonl"
+    (row,) = lines_of(index)
+    made(tmp_path / "other", np.ones((3, 2, 5), np.float16), first=2)
+    file = Path(shutil.copy(tmp_path / "other" / "attention" / "a.npz", tmp_path / "attention" / "b.npz"))
+    more = row | {"id": "b", "file": "b.npz", "layers": [2, 3], "all": False, "bytes": file.stat().st_size}
+    index.write_text(json.dumps(row) + "\n" + json.dumps(more) + "\n")
+    seen = read_seen(run, "made", 3)
+    assert (seen.layers, seen.to_audio.shape[:3]) == ([2, 3], (2, 3, 2))
+    index.write_text(json.dumps(row) + "\n" + json.dumps(more | {"layers": [9]}) + "\n")
+    with pytest.raises(RecordError, match="no layer was captured for each sample"):
+        read_seen(run, "made", 3)
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_attention_of_a_single_layer_gets_no_foresight_picture(tmp_path: Path) -> None:
+    run = made(tmp_path, np.ones((3, 1, 5), np.float16))
+    (tmp_path / "pictures").mkdir()
+    (tmp_path / "pictures" / "foresight.png").write_text("of other runs")
+    names = {file.name for file in draw([run], tmp_path / "pictures")}
+    assert names == {"heads.png", "layers.png", "blocks.png", "time.png", "attention.json"}
+    assert not (tmp_path / "pictures" / "foresight.png").exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["--layer", "9"], "--layer 9: layer 8 and a later one must be captured; allowed: 1, 2, 3"),
+        (["--sample", "nobody"], r"no attention of 'nobody' in \S+( and \d+ more runs?)?; run"),
+    ],
+)
+def test_pictures_of_an_unusable_layer_or_sample_are_refused(
+    asked: Asked, captured: Path, tmp_path: Path, given: list[str], said: str
+) -> None:
+    code, output = call("attention", "plot", captured, "-o", tmp_path / "new", *given)
+    assert (code, (tmp_path / "new").exists()) == (2, False)
+    assert re.search(said, output)
+
+
+Scripted = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: Scripted, no_env: object) -> Scripted:
+    """LALM Bench's script, in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    return lambda *words: script(SCRIPT, *words)
+
+
+@pytest.mark.usefixtures("sketched")
+def test_the_command_in_the_readme_writes_the_same_files_as_the_original_attention_script(
+    run: Scripted, tmp_path: Path
+) -> None:
+    code, _out, said = run("--prompt", "Test", "--layers", "0", "1", "--limit-samples", "1", "--output-dir",
+                     "outputs/attn/smoke", "--run-name", "r", "--model", "embedded")  # fmt: skip
+    assert code == 0, said
+    place = tmp_path / "outputs" / "attn" / "smoke" / "r"
+    assert sorted(file.relative_to(place).as_posix() for file in place.rglob("*.*")) == [
+        "global_layer_mean.jpg", "global_layer_mean.npy", "global_mean.jpg", "global_mean.npy",
+        "prompt_0000/attn.npy", "prompt_0000/layer_00.jpg", "prompt_0000/layer_01.jpg",
+        "prompt_0000/layer_mean.jpg", "prompt_0000/meta.json", "prompt_0000/tokens.json", "stats.json",
+    ]  # fmt: skip
+    maps = np.load(place / "prompt_0000" / "attn.npy")
+    assert np.allclose(maps.sum(-1), 1, atol=1e-5)
+    assert np.allclose(np.load(place / "global_mean.npy"), maps.mean(0))
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_the_attention_script_reads_prompts_from_a_jsonl_file(run: Scripted, tmp_path: Path) -> None:
+    turn = {"role": "user", "content": "Hello you"}
+    rows = ["Test", {"prompt": "A longer prompt"}, {"id": "mine", "messages": [turn]}]
+    (tmp_path / "p.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    code, _out, said = run("--input-jsonl", "p.jsonl", "--model", "embedded", "--max-layers", "1", "--run-name", "r")
+    assert code == 0, said
+    stats = json.loads((tmp_path / "outputs" / "attn" / "r" / "stats.json").read_text())
+    assert list(stats["per_sample"]) == ["jsonl_0000", "jsonl_0001", "mine"]
+    assert stats["layer_indices"] == [0]
+    assert np.allclose(np.load(tmp_path / "outputs" / "attn" / "r" / "global_mean.npy").sum(-1), 1, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("content", "line"),
+    [
+        ('{"messages": [{"role": "user", "content": "a"}, {"role": "user", "content": "b"}]}', 1),
+        ('{"messages": [{"role": "system", "content": "a"}]}', 1),
+        ('{"messages": [{"role": "user", "content": [{"type": "image", "image": "a"}]}]}', 1),
+        ('{"question": "a"}', 1),
+        ("7", 1),
+        ('{"id": "q", "prompt": "a\u2028b"}\n{"id": "q", "prompt": "c"}\n', 2),
+    ],
+)
+def test_a_jsonl_line_without_one_text_prompt_or_with_a_repeated_id_is_refused(
+    run: Scripted, tmp_path: Path, content: str, line: int
+) -> None:
+    (tmp_path / "p.jsonl").write_text(content)
+    code, _out, said = run("--input-jsonl", "p.jsonl", "--model", "embedded")
+    assert (code, f"p.jsonl, line {line}" in said) == (2, True)
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_a_run_name_with_dots_cannot_leave_the_output_folder(run: Scripted, tmp_path: Path) -> None:
+    assert run("--prompt", "a", "--model", "embedded", "--run-name", "../../away", "--layers", "0")[0] == 0
+    (place,) = (tmp_path / "outputs" / "attn").iterdir()
+    assert (place / "stats.json").is_file()
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_attention_maps_of_unequal_prompts_are_averaged_by_relative_position_or_cut_to_size(tmp_path: Path) -> None:
+    """In blocks of relative positions, rows still sum to 1; cut to size, as the original does, they do not."""
+    ones = []
+    for length in (8, 16):
+        maps = np.tril(np.ones((1, length, length)))
+        ones.append(Whole(str(length), maps / maps.sum(-1, keepdims=True), ["t"] * length, [0]))
+    draw_mean(ones, tmp_path, run="r", faithful=False)
+    mean = np.load(tmp_path / "global_mean.npy")
+    assert np.allclose(mean, (ones[0].maps[0] + in_blocks(ones[1].maps, 8)[0]) / 2)
+    assert np.allclose(mean.sum(-1), 1)
+    draw_mean(ones, tmp_path, run="r", faithful=True)
+    assert np.allclose(np.load(tmp_path / "global_mean.npy"), (ones[0].maps[0] + ones[1].maps[0, :8, :8]) / 2)
 
 
 @pytest.mark.parametrize(

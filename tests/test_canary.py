@@ -43,36 +43,20 @@ def test_transformers_keeps_the_parts_of_qwen_2_5_omni_where_our_code_expects_th
     assert hasattr(lm.audio_tower, "conv1"), "thinker.model.audio_tower moved (Qwen2_5Omni.audio_tower)"
 
 
-@pytest.mark.parametrize(
-    "name", ["hidden_states", "attention_mask", "position_ids", "position_embeddings", "past_key_values"]
-)
-def test_transformers_decoder_layers_take_each_argument_that_pruner_hooks_use(
-    layer_calls: list[dict[str, Any]], name: str
-) -> None:
-    assert all(name in call for call in layer_calls), f"decoder layers no longer take {name!r} (token_pruner hooks)"
-
-
-def test_transformers_decoder_layer_inputs_have_the_shapes_that_gathering_expects(
-    layer_calls: list[dict[str, Any]],
-) -> None:
-    prefill = layer_calls[0]
+def test_transformers_calls_decoder_layers_with_the_arguments_that_hooks_use(layer_calls: list[dict[str, Any]]) -> None:
+    prefill, *_, last = layer_calls
+    for name in ("hidden_states", "attention_mask", "position_ids", "position_embeddings", "past_key_values"):
+        assert all(name in call for call in layer_calls), f"decoder layers no longer take {name!r} (token_pruner hooks)"
     batch, length, _width = prefill["hidden_states"].shape
     cos, sin = prefill["position_embeddings"]
     assert cos.shape[:-1] == sin.shape[:-1] == (batch, length), "position_embeddings are no longer (B, S, D)"
     assert prefill["position_ids"].shape == (batch, length), "position_ids are no longer (B, S)"
     assert prefill["attention_mask"] is None, "sdpa at batch 1 no longer goes without a mask"
-
-
-def test_get_seq_length_of_a_transformers_cache_counts_the_keys_of_its_layer(layer_calls: list[dict[str, Any]]) -> None:
-    length = layer_calls[0]["hidden_states"].shape[1]
     seen = [call["cached"] for call in layer_calls]
     assert seen == [0, length, length + 1], "Cache.get_seq_length(layer) no longer counts that layer's keys"
-
-
-def test_transformers_cache_layers_have_key_and_value_tensors(layer_calls: list[dict[str, Any]]) -> None:
-    layer = layer_calls[-1]["past_key_values"].layers[1]
-    assert torch.is_tensor(layer.keys), "cache.layers[i].keys moved (CacheProbe)"
-    assert torch.is_tensor(layer.values), "cache.layers[i].values moved (CacheProbe)"
+    cached = last["past_key_values"].layers[1]
+    assert torch.is_tensor(cached.keys), "cache.layers[i].keys moved (CacheProbe)"
+    assert torch.is_tensor(cached.values), "cache.layers[i].values moved (CacheProbe)"
 
 
 def test_transformers_calls_logits_processors_once_per_token_after_the_lm_head(

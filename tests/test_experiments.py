@@ -17,7 +17,7 @@ import pytest
 from builders import lines_of
 from caption_folders import CAPTIONS, clotho_folder, table, tiny_bert
 from conftest import call, succeed
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from lalm_folders import ROWS, replies_table
 from pyarrow import parquet
@@ -31,16 +31,9 @@ from audiomarathon.records import Record
 from audiomarathon.results.similarity import as_published, similarity
 from audiomarathon.runs.read import Run
 from audiomarathon.scoring import caption_models
+from audiomarathon.wings.lalm import rubrics
 from audiomarathon.wings.lalm.references import compare_captions, read_captions_table, scores_without
-from audiomarathon.wings.lalm.rubrics import (
-    ANCHORED,
-    ApplyRubric,
-    MergeRubric,
-    WriteRubric,
-    criteria_of,
-    json_answer,
-    read_rubrics,
-)
+from audiomarathon.wings.lalm.rubrics import read_rubrics
 
 FOLDER = Path(__file__).parent.parent / "LALM_Bench" / "experiments"
 
@@ -99,9 +92,8 @@ def test_similarity_of_two_runs_equals_values_computed_by_hand() -> None:
 def test_a_category_named_overall_does_not_hide_the_overall_figures() -> None:
     runs = [a_run(half) for half in (FIRST, SECOND)]
     for records in (runs[0].records, runs[1].records):
-        records |= {
-            id_: replace(record, groups={"category": "overall"}) for id_, record in records.items() if id_[0] == "x"
-        }
+        of_x = [id_ for id_ in records if id_[0] == "x"]
+        records |= {id_: replace(records[id_], groups={"category": "overall"}) for id_ in of_x}
     frame, rows = similarity(*runs, LETTERS)
     published = as_published(frame, rows)
     assert [*published["by_category"]] == ["overall", "y"]
@@ -328,7 +320,7 @@ def test_the_similarity_script_runs_with_a_real_encoder(
 def test_json_answers_are_repaired_only_for_fences_and_trailing_commas(
     answer: str, read: dict[str, Any] | None
 ) -> None:
-    assert json_answer(answer) == read
+    assert rubrics.json_answer(answer) == read
 
 
 JSON = st.recursive(
@@ -348,10 +340,11 @@ def untidy(value: Any, comma: str) -> str:
     return json.dumps(value)
 
 
+@settings(max_examples=40)
 @given(st.dictionaries(st.text(), JSON, max_size=3), st.sampled_from(["", ",", " ,\n "]), st.booleans())
 def test_repairing_a_json_answer_never_changes_its_content(value: dict[str, Any], comma: str, fenced: bool) -> None:
     text = untidy(value, comma)
-    assert json_answer(f"```json\n{text}\n```" if fenced else text) == value
+    assert rubrics.json_answer(f"```json\n{text}\n```" if fenced else text) == value
 
 
 @pytest.mark.parametrize("criteria", [
@@ -359,7 +352,7 @@ def test_repairing_a_json_answer_never_changes_its_content(value: dict[str, Any]
     *([{"criterion": "Rain", "weight": weight}] for weight in (0, -1, "2", True, None, float("nan"), 1e9)),
 ])  # fmt: skip
 def test_malformed_criteria_are_refused(criteria: Any) -> None:
-    assert criteria_of(criteria) is None
+    assert rubrics.criteria_of(criteria) is None
 
 
 def a_clip(id_: str = "a", *texts: str, **more: Any) -> Record:
@@ -370,16 +363,16 @@ def test_a_criterion_whose_quote_is_not_in_the_captions_is_dropped() -> None:
     quotes = {"Rain": "Heavy RAIN", "Wind": "wind howls", "Roof": "", "Tin": "in", "Cars": 3}
     told = [{"criterion": name, "weight": 2, "quote": quote} for name, quote in quotes.items()]
     clip = a_clip("a", "Heavy rain, on tin.", "A storm")
-    read = WriteRubric().read(json.dumps({"criteria": told}), clip)
+    read = rubrics.WriteRubric().read(json.dumps({"criteria": told}), clip)
     assert read == {"criteria": [{"criterion": "Rain", "weight": 2}], "dropped": 4}
 
 
 def test_merging_a_rubric_adds_no_criterion_and_is_skipped_for_a_single_one() -> None:
     two = [{"criterion": name, "weight": 1} for name in "ab"]
-    read = MergeRubric().read
+    read = rubrics.MergeRubric().read
     assert read(json.dumps({"final_criteria": two[:1]}), a_clip(criteria=two)) == {"criteria": two[:1]}
     assert read(json.dumps({"final_criteria": [*two, two[0]]}), a_clip(criteria=two)) is None
-    assert MergeRubric().messages(a_clip(criteria=two[:1])) == []
+    assert rubrics.MergeRubric().messages(a_clip(criteria=two[:1])) == []
     assert read("", a_clip(criteria=two[:1])) == {"criteria": two[:1]}
 
 
@@ -394,7 +387,7 @@ WEIGHED = [{"criterion": "rain", "weight": 3}, {"criterion": "wind", "weight": 1
 def test_a_rubric_score_is_the_weight_share_of_the_criteria_present(
     answer: dict[str, Any], score: float | None
 ) -> None:
-    read = ApplyRubric().read(json.dumps(answer), Record("a", reply="rain", reference={"criteria": WEIGHED}))
+    read = rubrics.ApplyRubric().read(json.dumps(answer), Record("a", reply="rain", reference={"criteria": WEIGHED}))
     assert (read and read["score"]) == score
 
 
@@ -409,12 +402,8 @@ def knowing(messages: Messages) -> str:
         return "```json\n" + json.dumps({"analysis": "", "final_criteria": told[:2]}) + "\n```"
     criteria = re.findall(r"^\d+\. (.*)$", question, re.M)
     reply = json.loads(question.splitlines()[-3]).casefold()
-    return json.dumps(
-        {
-            str(n): "PRESENT" if criterion.casefold() in reply else "NOT_PRESENT"
-            for n, criterion in enumerate(criteria, 1)
-        }
-    )
+    present = ["PRESENT" if criterion.casefold() in reply else "NOT_PRESENT" for criterion in criteria]
+    return json.dumps({str(number): verdict for number, verdict in enumerate(present, 1)})
 
 
 @pytest.fixture
@@ -442,9 +431,9 @@ def captions_file(place: Path) -> Path:
     return file
 
 
-def wrote(place: Path, *more: object) -> tuple[int, str]:
-    out = place / "rubrics.jsonl"
-    return call("experiment", "rubrics", "write", captions_file(place), "--with", "j", "-o", out, *more)
+def wrote(place: Path, *more: object, with_: str = "j", out: str = "rubrics.jsonl") -> tuple[int, str]:
+    """Have rubrics written, from three captions of each of two clips."""
+    return call("experiment", "rubrics", "write", captions_file(place), "--with", with_, "-o", place / out, *more)
 
 
 def test_rubrics_are_written_only_once_per_clip_over_repeated_commands(
@@ -491,10 +480,9 @@ def test_an_unreadable_rubric_answer_is_asked_for_once_more(judges: Callable[...
     assert "rubrics.jsonl: not written" in said
     assert not (tmp_path / "rubrics.jsonl").exists()
     tidy = judges(lambda messages: ("" if len(messages) > 1 else "Sure! ") + knowing(messages), "other")
-    out = tmp_path / "rubrics.jsonl"
-    assert call("experiment", "rubrics", "write", captions_file(tmp_path), "--with", "other", "-o", out)[0] == 0
+    assert wrote(tmp_path, with_="other")[0] == 0
     assert len(tidy.calls) == 8
-    assert {line["judge"] for line in lines_of(out)} == {"other"}
+    assert {line["judge"] for line in lines_of(tmp_path / "rubrics.jsonl")} == {"other"}
 
 
 def replies_of(place: Path, replies: Mapping[str, str]) -> Path:
@@ -505,8 +493,8 @@ def replies_of(place: Path, replies: Mapping[str, str]) -> Path:
 
 
 def judged(place: Path, run: Path, *more: object, with_: str = "j") -> tuple[int, str]:
-    rubrics = ("--rubrics", place / "rubrics.jsonl", "--with", with_)
-    return call("experiment", "rubrics", "judge", run, *rubrics, "-o", place / "scores.json", *more)
+    options = ("--rubrics", place / "rubrics.jsonl", "--with", with_)
+    return call("experiment", "rubrics", "judge", run, *options, "-o", place / "scores.json", *more)
 
 
 def test_each_judge_judges_each_reply_only_once(judges: Callable[..., Scripted], tmp_path: Path) -> None:
@@ -565,10 +553,9 @@ def test_earlier_answers_come_from_the_cache_unless_no_cache_is_given(
     judge, run = judges(), replies_of(tmp_path, {"a.wav": "rain", "b.wav": "a car"})
     for more, calls in (([], 4), ([], 0), (["--no-cache"], 4)):
         asked = len(judge.calls)
-        out = tmp_path / f"rubrics-{asked}-{more}.jsonl"
-        assert call("experiment", "rubrics", "write", captions_file(tmp_path), "--with", "j", "-o", out, *more)[0] == 0
+        assert wrote(tmp_path, *more, out=f"{asked}-{more}.jsonl")[0] == 0
         assert len(judge.calls) - asked == calls
-        out.rename(tmp_path / "rubrics.jsonl")
+        (tmp_path / f"{asked}-{more}.jsonl").rename(tmp_path / "rubrics.jsonl")
     for more, calls in (([], 2), ([], 0), (["--no-cache"], 2)):
         asked = len(judge.calls)
         assert judged(tmp_path, run, *more)[0] == 0
@@ -586,7 +573,7 @@ def test_earlier_answers_come_from_the_cache_unless_no_cache_is_given(
 def test_judges_are_certified_on_replies_whose_score_is_known(
     answer: Callable[[Messages], str], right: set[str], judges: Callable[..., Scripted], tmp_path: Path
 ) -> None:
-    name = next(id_ for id_ in map(str, range(1000)) if draw(0, "anchors", id_) < ANCHORED)
+    name = next(id_ for id_ in map(str, range(1000)) if draw(0, "anchors", id_) < rubrics.ANCHORED)
     told = {"id": name, "criteria": WEIGHED}
     (tmp_path / "rubrics.jsonl").write_text(json.dumps(told) + "\n")
     rows = [{"audio_id": name, "prediction": "wind", "references": ["A storm.", "Wind."]}]
@@ -608,26 +595,29 @@ def test_judging_by_rubrics_leaves_the_figures_of_a_run_unchanged(
     succeed("import", "lalm", file, "--model-name", "m", "--results", tmp_path / "results")
     (folder,) = (file.parent for file in (tmp_path / "results").rglob("run.json"))
     before = {file.name: file.read_bytes() for file in folder.iterdir() if file.is_file()}
-    rubrics = ("--rubrics", tmp_path / "rubrics.jsonl", "--with", "j")
-    succeed("experiment", "rubrics", "judge", tmp_path / "results", *rubrics)
+    options = ("--rubrics", tmp_path / "rubrics.jsonl", "--with", "j")
+    succeed("experiment", "rubrics", "judge", tmp_path / "results", *options)
     assert json.loads((folder / "rubrics" / "rubrics.json").read_text())["rubric_score"] == 0.25
     assert {file.name: file.read_bytes() for file in folder.iterdir() if file.is_file()} == before
     assert call("score", folder)[0] == 0
 
 
-@pytest.mark.parametrize("line", [
-    "no JSON", '{"criteria": [{"criterion": "x", "weight": 1}]}', '{"id": "b", "criteria": []}',
-    '{"id": "a", "criteria": [{"criterion": "x", "weight": 1}]}',
-])  # fmt: skip
-def test_a_broken_rubric_is_reported_with_its_line_number(line: str, tmp_path: Path) -> None:
-    (file := tmp_path / "r.jsonl").write_text('{"id": "a", "criteria": [{"criterion": "x", "weight": 1}]}\n' + line)
-    with pytest.raises(DataError, match="line 2: expected a unique id"):
-        read_rubrics(file)
+GOOD_RUBRIC = '{"id": "a", "criteria": [{"criterion": "x", "weight": 1}]}'
 
 
-def test_a_rubric_file_without_rows_is_refused(tmp_path: Path) -> None:
-    (file := tmp_path / "r.jsonl").write_text("\n")
-    with pytest.raises(DataError, match=r"r\.jsonl: holds no rubric$"):
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("\n", r"r\.jsonl: holds no rubric$"),
+        (f"{GOOD_RUBRIC}\nno JSON", "line 2: expected a unique id"),
+        (f'{GOOD_RUBRIC}\n{{"criteria": [{{"criterion": "x", "weight": 1}}]}}', "line 2: expected a unique id"),
+        (f'{GOOD_RUBRIC}\n{{"id": "b", "criteria": []}}', "line 2: expected a unique id"),
+        (f"{GOOD_RUBRIC}\n{GOOD_RUBRIC}", "line 2: expected a unique id"),
+    ],
+)
+def test_a_broken_rubric_is_reported_with_its_line_number(content: str, said: str, tmp_path: Path) -> None:
+    (file := tmp_path / "r.jsonl").write_text(content)
+    with pytest.raises(DataError, match=said):
         read_rubrics(file)
 
 
@@ -644,5 +634,5 @@ def test_a_missing_text_encoder_error_names_the_settings_that_choose_it(monkeypa
 def test_writing_rubrics_with_two_judges_is_refused(judges: Callable[..., Scripted], tmp_path: Path) -> None:
     judges()
     judges(name="k")
-    code, said = wrote(tmp_path, "--with", "j,k")
+    code, said = wrote(tmp_path, with_="j,k")
     assert (code, "name only one model" in said) == (2, True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from itertools import accumulate
 from pathlib import Path
 
 import pytest
@@ -29,9 +30,7 @@ RULE_2 = "180bd8eb044e5326"  # what later versions made of it
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> Path:
     """A checkpoint of 145 MB that takes a few kB on disk."""
-    offsets = [0]
-    for size in TENSORS.values():
-        offsets.append(offsets[-1] + size)
+    offsets = [*accumulate(TENSORS.values(), initial=0)]
     tensors = {
         name: {"dtype": "U8", "shape": [size], "data_offsets": [first, first + size]}
         for (name, size), first in zip(TENSORS.items(), offsets, strict=False)
@@ -63,7 +62,7 @@ def test_a_one_byte_change_in_any_tensor_changes_the_fingerprint(checkpoint: Pat
     assert not same(before, after)
 
 
-def test_the_fingerprint_by_the_old_rule_1_has_not_changed(checkpoint: Path) -> None:
+def test_the_fingerprint_of_rule_1_equals_a_recorded_value(checkpoint: Path) -> None:
     """It sees almost nothing of a large file, but what it wrote must match."""
     before = find_checkpoint(str(checkpoint)).fingerprint()
     assert by_rule_1(before) == RULE_1
@@ -74,7 +73,7 @@ def test_the_fingerprint_by_the_old_rule_1_has_not_changed(checkpoint: Path) -> 
     assert not same(before, after)
 
 
-def test_the_fingerprint_by_the_current_rule_2_has_not_changed(checkpoint: Path) -> None:
+def test_the_fingerprint_of_rule_2_equals_a_recorded_value(checkpoint: Path) -> None:
     """Another hash of the same checkpoint would refuse to go on in every results folder."""
     assert find_checkpoint(str(checkpoint)).fingerprint() == f"2:{RULE_1}:{RULE_2}"
 
@@ -114,7 +113,7 @@ def test_damaged_weight_files_have_fingerprints_that_depend_on_their_size(tmp_pa
     assert len(prints) == 2
 
 
-def test_hashed_blocks_of_a_large_range_are_65_with_both_ends_and_the_middle() -> None:
+def test_a_large_tensor_is_hashed_in_65_blocks_with_both_ends_and_the_middle() -> None:
     first, last = 1000, 1000 + (1 << 33)
     spans = list(blocks(first, last, MB))
     middle = (first + last) // 2
@@ -124,36 +123,35 @@ def test_hashed_blocks_of_a_large_range_are_65_with_both_ends_and_the_middle() -
     assert len(spans) == 65
 
 
+WEAK = "0123456789abcdef"
+STRONG = f"2:{WEAK}:fedcba9876543210"
+OTHER = f"2:{WEAK}:0000000000000000"
+
+
 @pytest.mark.parametrize(
     ("fingerprint", "other", "equal"),
     [
-        ("0123456789abcdef", "0123456789abcdef", True),
-        ("0123456789abcdef", "2:0123456789abcdef:fedcba9876543210", True),
-        ("2:0123456789abcdef:fedcba9876543210", "2:0123456789abcdef:fedcba9876543210", True),
-        ("2:0123456789abcdef:fedcba9876543210", "2:0123456789abcdef:0000000000000000", False),
-        ("0123456789abcdee", "2:0123456789abcdef:fedcba9876543210", False),
+        (WEAK, WEAK, True),
+        (WEAK, STRONG, True),
+        (STRONG, STRONG, True),
+        (STRONG, OTHER, False),
+        ("0123456789abcdee", STRONG, False),
         ("https://host:1 model", "https://host:1 model", True),
-        (None, "0123456789abcdef", False),
+        (None, WEAK, False),
     ],
 )
-def test_fingerprints_of_two_rules_are_equal_if_their_common_part_is(
+def test_fingerprints_of_two_rules_are_equal_if_their_common_part_is_equal(
     fingerprint: str | None, other: str | None, equal: bool
 ) -> None:
     assert same(fingerprint, other) is same(other, fingerprint) is equal
 
 
-def test_a_fingerprint_by_the_old_rule_alone_counts_as_weak() -> None:
-    assert is_weak("0123456789abcdef")
-    assert not is_weak("2:0123456789abcdef:fedcba9876543210")
-    assert (short("0123456789abcdef"), short("2:0123456789abcdef:fedcba9876543210")) == ("012345", "fedcba")
+def test_a_fingerprint_of_only_the_old_rule_counts_as_weak() -> None:
+    assert (is_weak(WEAK), is_weak(STRONG)) == (True, False)
+    assert (short(WEAK), short(STRONG)) == ("012345", "fedcba")
 
 
-def test_an_old_fingerprint_is_replaced_by_a_new_one_only_if_just_one_matches() -> None:
-    weak, strong, other = (
-        "0123456789abcdef",
-        "2:0123456789abcdef:fedcba9876543210",
-        "2:0123456789abcdef:0000000000000000",
-    )
-    assert stronger(weak, [weak, strong]) == strong
-    assert stronger(weak, [weak, strong, other]) == weak
-    assert stronger(strong, [weak, strong, other]) == strong
+def test_an_old_fingerprint_is_replaced_by_a_new_one_only_if_exactly_one_matches() -> None:
+    assert stronger(WEAK, [WEAK, STRONG]) == STRONG
+    assert stronger(WEAK, [WEAK, STRONG, OTHER]) == WEAK
+    assert stronger(STRONG, [WEAK, STRONG, OTHER]) == STRONG

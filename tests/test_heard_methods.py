@@ -33,7 +33,7 @@ def loud_from(start: float, end: float, seconds: float) -> np.ndarray:
     return clip
 
 
-def test_each_audio_token_is_assigned_to_its_part_of_its_clip(family: Family, family_lm: AudioLM) -> None:
+def test_each_audio_token_is_assigned_to_its_part_of_the_clip(family: Family, family_lm: AudioLM) -> None:
     """In a batch of prompts with one and two clips: all parts of a clip, joined, are the clip."""
     clips = [(loud_from(0, 1, 4.0),), (loud_from(1, 2, 2.5), noise(3.3, 5))]
     inputs = family_lm.prepare([Prompt("Which?", clip_list) for clip_list in clips])

@@ -6,7 +6,7 @@ import gc
 import sys
 import weakref
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any
 
 import pytest
@@ -125,60 +125,51 @@ def without_collector() -> Iterator[None]:
         gc.enable()
 
 
-def skip_heads_of_different_lengths(method: Method) -> None:
-    """Skip Ada-KV: its heads are told apart by a mask and spread out anew in every step, which is its price."""
-    if getattr(method, "by_head", False):
-        pytest.skip("heads of different lengths are spread out in every decode step")
-
-
 @pytest.fixture(scope="module")
 def calls_of_base(lm: AudioLM) -> int:
     return calls_in_decode(lm, lm.prepare([PROMPT]), Base())
 
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: method.label)
-class TestAfterARun:
-    def test_no_hook_wrapper_or_tensor_is_left_on_the_model(self, any_lm: AudioLM, method: Method) -> None:
-        skip_unless_carried(any_lm, method)
-        inputs = any_lm.prepare([PROMPT])
-        with without_collector():
-            with followed(any_lm, inputs) as references:
-                result = generate(any_lm, inputs, method)
-            del inputs
-            assert len(references) > 20
-            assert alive(references) == []
-        assert_clean(any_lm)
-        assert len(result.logits) == 3  # a result that is kept, as in a run, keeps nothing of the sample alive
+def test_no_hook_wrapper_or_tensor_is_left_on_the_model(any_lm: AudioLM, method: Method) -> None:
+    skip_unless_carried(any_lm, method)
+    inputs = any_lm.prepare([PROMPT])
+    with without_collector():
+        with followed(any_lm, inputs) as references:
+            result = generate(any_lm, inputs, method)
+        del inputs
+        assert len(references) > 20
+        assert alive(references) == []
+    assert_clean(any_lm)
+    assert len(result.logits) == 3  # a result that is kept, as in a run, keeps nothing of the sample alive
 
-    def test_a_decode_step_of_any_method_makes_as_many_calls_as_base(
-        self, lm: AudioLM, method: Method, calls_of_base: int
-    ) -> None:
-        """Python and C functions called in two decode steps, counted: what a clock on a busy machine cannot show."""
-        skip_heads_of_different_lengths(method)
-        inputs = lm.prepare([PROMPT])
-        assert calls_in_decode(lm, inputs, method) == calls_of_base > 1000
+
+@pytest.mark.parametrize("method", SOME_METHODS, ids=lambda method: method.label)
+def test_a_decode_step_of_any_method_makes_as_many_calls_as_base(
+    lm: AudioLM, method: Method, calls_of_base: int
+) -> None:
+    """Python and C functions called in two decode steps, counted: what a clock on a busy machine cannot show."""
+    if getattr(method, "by_head", False):
+        pytest.skip("heads of different lengths are spread out in every decode step: the price of Ada-KV")
+    inputs = lm.prepare([PROMPT])
+    assert calls_in_decode(lm, inputs, method) == calls_of_base > 1000
 
 
 def test_sharing_the_encoder_output_does_not_change_replies(lm: AudioLM) -> None:
-    inputs = lm.prepare([PROMPT])
-    apart = [generate(lm, inputs, method) for method in METHODS]
-    runs = 0
-
-    def count(*_args: Any) -> None:
-        nonlocal runs
-        runs += 1
-
+    inputs, methods = (
+        lm.prepare([PROMPT]),
+        [method for method in METHODS if method.key in KINDS or method.changes_tower],
+    )
+    apart, runs = [generate(lm, inputs, method) for method in methods], list[int]()
     tower = lm.audio_tower.layers[0]  # the tower's own forward is not called where its output is remembered
-    handle = tower.register_forward_hook(count)
-    with encoder_shared(lm):
-        together = [generate(lm, inputs, method) for method in METHODS]
-    handle.remove()
-    assert runs == 1 + sum(method.changes_tower for method in METHODS)
+    with encoder_shared(lm), tower.register_forward_hook(lambda *_: runs.append(1)):
+        together = [generate(lm, inputs, method) for method in methods]
+    assert len(runs) == 1 + sum(method.changes_tower for method in methods)
+    assert any(method.changes_tower for method in methods)
     assert_clean(lm)
-    for method, lone, other in zip(METHODS, apart, together, strict=True):
-        assert lone.replies == other.replies, method.label
-        assert lone.kv_lengths == other.kv_lengths, method.label
-        assert lone.kept_audio_tokens == other.kept_audio_tokens, method.label
+    for method, lone, other in zip(methods, apart, together, strict=True):
+        for fact in ("replies", "kv_lengths", "kept_audio_tokens"):
+            assert getattr(lone, fact) == getattr(other, fact), method.label
         assert torch.equal(lone.logits, other.logits), method.label
 
 
@@ -221,52 +212,57 @@ class BrokenRandom(Random):
         raise Planted
 
 
-class TestAfterAFailure:
-    def check(self, lm: AudioLM, method: Method, error: type[BaseException] = Planted) -> None:
-        inputs = lm.prepare([PROMPT])
-        with without_collector(), followed(lm, inputs) as references:
-            with pytest.raises(error) as caught:
-                generate(lm, inputs, method)
-            del inputs, caught  # the traceback's frames hold the sample
-        gc.collect()
-        assert alive(references) == []
+def assert_clean_after_a_failure(
+    lm: AudioLM,
+    method: Method,
+    fault: AbstractContextManager[None] | None = None,
+    error: type[BaseException] = Planted,
+) -> None:
+    inputs = lm.prepare([PROMPT])
+    with fault or nullcontext(), without_collector(), followed(lm, inputs) as references:
+        with pytest.raises(error) as caught:
+            generate(lm, inputs, method)
+        del inputs, caught  # the traceback's frames hold the sample
+    gc.collect()
+    assert alive(references) == []
+    assert_clean(lm)
 
-    @pytest.mark.parametrize("method", SOME_METHODS, ids=lambda method: method.label)
-    def test_the_model_is_clean_wherever_the_forward_pass_raised(self, any_lm: AudioLM, method: Method) -> None:
-        skip_unless_carried(any_lm, method)
-        layers = any_lm.decoder_layers
-        before = generate(any_lm, any_lm.prepare([PROMPT]), Base())
-        for module, call in [(any_lm.audio_tower, 0), (layers[0], 0), (layers[3], 0), (layers[3], 1)]:
-            with failing(module, call):
-                self.check(any_lm, method)
-            assert_clean(any_lm)
-        assert torch.equal(generate(any_lm, any_lm.prepare([PROMPT]), Base()).logits, before.logits)
 
-    @pytest.mark.parametrize(
-        "method",
-        [BrokenFastV(0.5), BrokenRandom(0.5), BrokenSnapKV(0.5), BrokenSnapKV(0.5, scope="all")],
-        ids=lambda method: f"{type(method).__name__}",
-    )
-    def test_the_model_is_clean_after_an_error_in_the_method(self, any_lm: AudioLM, method: Method) -> None:
-        skip_unless_carried(any_lm, method)
-        before = generate(any_lm, any_lm.prepare([PROMPT]), Base())
-        self.check(any_lm, method)
-        assert_clean(any_lm)
-        assert torch.equal(generate(any_lm, any_lm.prepare([PROMPT]), Base()).logits, before.logits)
+@pytest.mark.parametrize("method", SOME_METHODS, ids=lambda method: method.label)
+def test_the_model_is_clean_wherever_the_forward_pass_raised(any_lm: AudioLM, method: Method) -> None:
+    skip_unless_carried(any_lm, method)
+    layers = any_lm.decoder_layers
+    before = generate(any_lm, any_lm.prepare([PROMPT]), Base())
+    for module, call in [(any_lm.audio_tower, 0), (layers[0], 0), (layers[3], 0), (layers[3], 1)]:
+        assert_clean_after_a_failure(any_lm, method, failing(module, call))
+    assert torch.equal(generate(any_lm, any_lm.prepare([PROMPT]), Base()).logits, before.logits)
 
-    def test_the_model_is_clean_after_a_keyboard_interrupt(self, lm: AudioLM) -> None:
-        with failing(lm.decoder_layers[2], 1, KeyboardInterrupt):
-            self.check(lm, get_method("fast_v:0.5+snapkv:0.5"), KeyboardInterrupt)
-        assert_clean(lm)
 
-    def test_a_failure_with_a_shared_encoder_does_not_affect_later_settings(self, lm: AudioLM) -> None:
-        inputs = lm.prepare([PROMPT])
-        apart = generate(lm, inputs, FastV(0.5))
-        with encoder_shared(lm):
-            with failing(lm.audio_tower), pytest.raises(Planted):
-                generate(lm, inputs, Base())
-            with pytest.raises(Planted):
-                generate(lm, inputs, BrokenSnapKV(0.5))
-            together = generate(lm, inputs, FastV(0.5))
-        assert torch.equal(apart.logits, together.logits)
-        assert_clean(lm)
+@pytest.mark.parametrize(
+    "method",
+    [BrokenFastV(0.5), BrokenRandom(0.5), BrokenSnapKV(0.5), BrokenSnapKV(0.5, scope="all")],
+    ids=lambda method: type(method).__name__,
+)
+def test_the_model_is_clean_after_an_error_in_the_method(any_lm: AudioLM, method: Method) -> None:
+    skip_unless_carried(any_lm, method)
+    before = generate(any_lm, any_lm.prepare([PROMPT]), Base())
+    assert_clean_after_a_failure(any_lm, method)
+    assert torch.equal(generate(any_lm, any_lm.prepare([PROMPT]), Base()).logits, before.logits)
+
+
+def test_the_model_is_clean_after_a_keyboard_interrupt(lm: AudioLM) -> None:
+    fault = failing(lm.decoder_layers[2], 1, KeyboardInterrupt)
+    assert_clean_after_a_failure(lm, get_method("fast_v:0.5+snapkv:0.5"), fault, KeyboardInterrupt)
+
+
+def test_a_failure_with_a_shared_encoder_does_not_affect_later_settings(lm: AudioLM) -> None:
+    inputs = lm.prepare([PROMPT])
+    apart = generate(lm, inputs, FastV(0.5))
+    with encoder_shared(lm):
+        with failing(lm.audio_tower), pytest.raises(Planted):
+            generate(lm, inputs, Base())
+        with pytest.raises(Planted):
+            generate(lm, inputs, BrokenSnapKV(0.5))
+        together = generate(lm, inputs, FastV(0.5))
+    assert torch.equal(apart.logits, together.logits)
+    assert_clean(lm)

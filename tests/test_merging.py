@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 import torch
 from conftest import skip_unless_carried
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from plain_layers import greedy_logits
 from test_token_pruning import generate as _generate
@@ -48,29 +48,29 @@ class OneHot(TokenPruner):
         return Merge(kept, (torch.arange(total) >= kept[:, None]).sum(0) - 1, weight)
 
 
-class TestMerging:
-    @pytest.mark.parametrize("method", MERGERS, ids=lambda m: m.label)
-    def test_equals_hiding_the_tokens_and_inserting_the_merged_states(
-        self, any_lm: AudioLM, prompts: list[Prompt], method: Method
-    ) -> None:
-        skip_unless_carried(any_lm, method)
-        together = generate(any_lm, prompts[:2], method)
-        for row, prompt in enumerate(prompts[:2]):
-            generation = generate(any_lm, [prompt], method)
-            (total,) = any_lm.prepare([prompt]).audio_tokens
-            assert generation.kept_audio_tokens == (kept_count(total, method.ratio),)
-            ((merge,), (kept,)) = generation.merges, generation.kept_positions
-            oracle = generate(any_lm, [prompt], Hidden(kept=kept, first=method.layer, merge=merge))
-            torch.testing.assert_close(generation.logits, oracle.logits, atol=5e-5, rtol=1e-4)
-            torch.testing.assert_close(together.logits[:, row], oracle.logits[:, 0], atol=5e-5, rtol=1e-4)
+@pytest.mark.parametrize("method", MERGERS, ids=lambda m: m.label)
+def test_merging_audio_tokens_equals_hiding_them_and_inserting_the_merged_states(
+    any_lm: AudioLM, prompts: list[Prompt], method: Method
+) -> None:
+    skip_unless_carried(any_lm, method)
+    together = generate(any_lm, prompts[:2], method)
+    for row, prompt in enumerate(prompts[:2]):
+        generation = generate(any_lm, [prompt], method)
+        (total,) = any_lm.prepare([prompt]).audio_tokens
+        assert generation.kept_audio_tokens == (kept_count(total, method.ratio),)
+        ((merge,), (kept,)) = generation.merges, generation.kept_positions
+        oracle = generate(any_lm, [prompt], Hidden(kept=kept, first=method.layer, merge=merge))
+        torch.testing.assert_close(generation.logits, oracle.logits, atol=5e-5, rtol=1e-4)
+        torch.testing.assert_close(together.logits[:, row], oracle.logits[:, 0], atol=5e-5, rtol=1e-4)
 
-    @pytest.mark.parametrize("layer", [0, 2])
-    def test_with_all_weight_on_one_token_equals_dropping_bit_for_bit(
-        self, any_lm: AudioLM, prompts: list[Prompt], layer: int
-    ) -> None:
-        dropped, merged = (generate(any_lm, prompts[:2], kind(0.6, layer=layer)) for kind in (Frame, OneHot))
-        assert torch.equal(dropped.logits, merged.logits)
-        assert dropped.kv_lengths == merged.kv_lengths
+
+@pytest.mark.parametrize("layer", [0, 2])
+def test_merging_with_all_weight_on_one_token_equals_dropping_the_others_bit_for_bit(
+    any_lm: AudioLM, prompts: list[Prompt], layer: int
+) -> None:
+    dropped, merged = (generate(any_lm, prompts[:2], kind(0.6, layer=layer)) for kind in (Frame, OneHot))
+    assert torch.equal(dropped.logits, merged.logits)
+    assert dropped.kv_lengths == merged.kv_lengths
 
 
 def shorter_prompt(lm: AudioLM, prompt: Prompt, kept: torch.Tensor, merge: Merge | None) -> torch.Tensor:
@@ -93,56 +93,56 @@ def shorter_prompt(lm: AudioLM, prompt: Prompt, kept: torch.Tensor, merge: Merge
 AT_INPUT = [kind(0.6, at="input") for kind in (Random, MergeAdjacent)]
 
 
-class TestInput:
-    @pytest.mark.parametrize("method", AT_INPUT, ids=lambda m: m.label)
-    def test_pruning_at_the_input_equals_a_shorter_prompt(
-        self, any_lm: AudioLM, prompts: list[Prompt], method: Method
-    ) -> None:
-        skip_unless_carried(any_lm, method)
-        together = generate(any_lm, prompts[:2], method)
-        for row, prompt in enumerate(prompts[:2]):
-            generation = generate(any_lm, [prompt], method)
-            ((merge,), (kept,)) = generation.merges or (None,), generation.kept_positions
-            assert set(generation.kv_lengths) == {len(kept)}
-            oracle = shorter_prompt(any_lm, prompt, kept, merge)
-            torch.testing.assert_close(generation.logits[:, 0], oracle, atol=5e-5, rtol=1e-4)
-            torch.testing.assert_close(together.logits[:, row], oracle, atol=5e-5, rtol=1e-4)
+@pytest.mark.parametrize("method", AT_INPUT, ids=lambda m: m.label)
+def test_pruning_at_the_input_gives_the_logits_of_a_shorter_prompt(
+    any_lm: AudioLM, prompts: list[Prompt], method: Method
+) -> None:
+    skip_unless_carried(any_lm, method)
+    together = generate(any_lm, prompts[:2], method)
+    for row, prompt in enumerate(prompts[:2]):
+        generation = generate(any_lm, [prompt], method)
+        ((merge,), (kept,)) = generation.merges or (None,), generation.kept_positions
+        assert set(generation.kv_lengths) == {len(kept)}
+        oracle = shorter_prompt(any_lm, prompt, kept, merge)
+        torch.testing.assert_close(generation.logits[:, 0], oracle, atol=5e-5, rtol=1e-4)
+        torch.testing.assert_close(together.logits[:, row], oracle, atol=5e-5, rtol=1e-4)
 
-    def test_a_press_after_input_pruning_sees_the_shorter_prompt(self, any_lm: AudioLM, prompts: list[Prompt]) -> None:
-        """Expected attention rotates to the positions that follow the prompt: what those are, only the label tells."""
-        pruned, joined = (get_method(name, at="input") for name in ("frame:0.5", "frame:0.5+expected_attention:0.5"))
-        skip_unless_carried(any_lm, joined)
-        kept = generate(any_lm, prompts[:1], pruned, 1).kept_positions[0]
-        rotations = []
-        rotation = any_lm.rotation
-        any_lm.rotation = lambda *asked: rotations.append((asked, rotation(*asked))) or rotations[-1][1]  # type: ignore[method-assign]
-        try:
-            generation = generate(any_lm, prompts[:1], joined)
-        finally:
-            del any_lm.rotation
-        assert {asked for asked, _turned in rotations} == {(len(kept), 512)}
-        assert all(map(torch.equal, rotations[0][1], any_lm.rotation(len(kept), 512)))
-        (left,) = generate(any_lm, prompts[:1], pruned, 1).kept_audio_tokens
-        assert generation.kept_audio_tokens == (kept_count(left, 0.5),)
-        assert set(generation.kv_lengths) == {len(kept) - left + kept_count(left, 0.5)}
 
-    def test_labels_and_parameters_of_a_method_name_the_input_or_the_layer(self) -> None:
-        method = get_method("merge_frame", 0.5, 2, at="input")
-        assert (method.label, method.parameters()) == ("merge_frame-0.5-input", {"ratio": 0.5, "at": "input"})
-        at_layer = get_method("merge_frame", 0.5, 2)
-        assert (at_layer.label, at_layer.parameters()) == ("merge_frame-0.5-layer2", {"ratio": 0.5, "layer": 2})
-        joined = get_method("frame:0.5+snapkv:0.3", at="input")
-        assert joined.label == "frame-0.5-input+snapkv-0.3"
-        assert drops_of(joined).layer == drops_of(method).layer == 0
+def test_a_press_after_input_pruning_sees_the_shorter_prompt(any_lm: AudioLM, prompts: list[Prompt]) -> None:
+    """Expected attention rotates to the positions that follow the prompt: what those are, only the label tells."""
+    pruned, joined = (get_method(name, at="input") for name in ("frame:0.5", "frame:0.5+expected_attention:0.5"))
+    skip_unless_carried(any_lm, joined)
+    kept = generate(any_lm, prompts[:1], pruned, 1).kept_positions[0]
+    rotations = []
+    rotation = any_lm.rotation
+    any_lm.rotation = lambda *asked: rotations.append((asked, rotation(*asked))) or rotations[-1][1]  # type: ignore[method-assign]
+    try:
+        generation = generate(any_lm, prompts[:1], joined)
+    finally:
+        del any_lm.rotation
+    assert {asked for asked, _turned in rotations} == {(len(kept), 512)}
+    assert all(map(torch.equal, rotations[0][1], any_lm.rotation(len(kept), 512)))
+    (left,) = generate(any_lm, prompts[:1], pruned, 1).kept_audio_tokens
+    assert generation.kept_audio_tokens == (kept_count(left, 0.5),)
+    assert set(generation.kv_lengths) == {len(kept) - left + kept_count(left, 0.5)}
 
-    @pytest.mark.parametrize("name", ["fast_v:0.5", "dart:0.5"])
-    def test_methods_that_score_by_attention_are_refused_at_the_input(self, lm: AudioLM, name: str) -> None:
-        with pytest.raises(MethodError, match=r"attention.*allowed: PRUNE_AT=layer"):
-            get_method(name, at="input").check(lm)
 
-    def test_a_press_alone_is_refused_at_the_input(self) -> None:
-        with pytest.raises(SettingsError, match=r"PRUNE_AT=input .*snapkv .*allowed: layer"):
-            get_method("snapkv:0.5", at="input")
+def test_labels_and_parameters_of_a_method_name_the_input_or_the_layer() -> None:
+    method = get_method("merge_frame", 0.5, 2, at="input")
+    assert (method.label, method.parameters()) == ("merge_frame-0.5-input", {"ratio": 0.5, "at": "input"})
+    at_layer = get_method("merge_frame", 0.5, 2)
+    assert (at_layer.label, at_layer.parameters()) == ("merge_frame-0.5-layer2", {"ratio": 0.5, "layer": 2})
+    joined = get_method("frame:0.5+snapkv:0.3", at="input")
+    assert joined.label == "frame-0.5-input+snapkv-0.3"
+    assert drops_of(joined).layer == drops_of(method).layer == 0
+
+
+@pytest.mark.parametrize("name", ["fast_v:0.5", "dart:0.5"])
+def test_methods_that_score_by_attention_are_refused_at_the_input(lm: AudioLM, name: str) -> None:
+    with pytest.raises(MethodError, match=r"attention.*allowed: PRUNE_AT=layer"):
+        get_method(name, at="input").check(lm)
+    with pytest.raises(SettingsError, match=r"PRUNE_AT=input .*snapkv .*allowed: layer"):
+        get_method("snapkv:0.5", at="input")
 
 
 def evidence_of(states: list[float], k: int, positions: list[int] | None = None) -> Evidence:
@@ -152,46 +152,49 @@ def evidence_of(states: list[float], k: int, positions: list[int] | None = None)
     return Evidence(places, k, 0, states=torch.stack([angles.cos(), angles.sin()], dim=1))
 
 
-class TestSelection:
-    def test_merge_adjacent_merges_the_most_similar_neighbours_of_a_hand_example(self) -> None:
-        #                 0-1: 1°, 1-2: 50°, 2-3: 2°, 3-4: 3°, 4-5: 90°
-        angles = [0.0, 1.0, 51.0, 53.0, 56.0, 146.0]
-        for k, starts in ((6, [0, 1, 2, 3, 4, 5]), (5, [0, 2, 3, 4, 5]), (3, [0, 2, 5]), (2, [0, 5]), (1, [0])):
-            merge = MergeAdjacent(0.5).select(evidence_of(angles, k))
-            assert merge.kept.tolist() == starts
-            assert merge.group.tolist() == [sum(place >= start for start in starts) - 1 for place in range(6)]
+def test_merge_adjacent_merges_the_most_similar_neighbours_of_a_hand_example() -> None:
+    #                 0-1: 1°, 1-2: 50°, 2-3: 2°, 3-4: 3°, 4-5: 90°
+    angles = [0.0, 1.0, 51.0, 53.0, 56.0, 146.0]
+    for k, starts in ((6, [0, 1, 2, 3, 4, 5]), (5, [0, 2, 3, 4, 5]), (3, [0, 2, 5]), (2, [0, 5]), (1, [0])):
+        merge = MergeAdjacent(0.5).select(evidence_of(angles, k))
+        assert merge.kept.tolist() == starts
+        assert merge.group.tolist() == [sum(place >= start for start in starts) - 1 for place in range(6)]
 
-    def test_merge_adjacent_merges_equally_similar_pairs_from_the_beginning(self) -> None:
-        assert MergeAdjacent(0.5).select(evidence_of([0.0] * 5, 3)).kept.tolist() == [0, 3, 4]
 
-    def test_merge_adjacent_merges_across_the_border_of_two_clips_last(self) -> None:
-        apart = evidence_of([0.0, 80.0, 80.0, 160.0], 2, [3, 4, 9, 10])
-        assert MergeAdjacent(0.5).select(apart).kept.tolist() == [0, 2]
+def test_merge_adjacent_merges_equally_similar_pairs_from_the_beginning() -> None:
+    assert MergeAdjacent(0.5).select(evidence_of([0.0] * 5, 3)).kept.tolist() == [0, 3, 4]
 
-    @given(st.integers(1, 400), st.floats(0.001, 0.999), st.integers(0, 99))
-    def test_merge_groups_are_contiguous_and_merged_states_are_their_means(
-        self, total: int, ratio: float, seed: int
-    ) -> None:
-        k = kept_count(total, ratio)
-        generator = torch.Generator().manual_seed(seed)
-        states = torch.randn(total, 4, generator=generator)
-        evidence = Evidence(torch.arange(total), k, 0, states=states)
-        for method in (MergeAdjacent(ratio), MergeFrame(ratio)):
-            merge = method.select(evidence)
-            runs = [states[merge.group == group] for group in range(k)]
-            assert merge.kept.tolist() == [int((merge.group == group).nonzero()[0]) for group in range(k)]
-            assert (merge.group.diff() >= 0).all()
-            torch.testing.assert_close(merge.of(states), torch.stack([run.mean(0) for run in runs]))
 
-    def test_merge_frame_starts_its_groups_at_the_positions_that_frame_keeps(self) -> None:
-        evidence = Evidence(torch.arange(10), 4, 0)
-        assert MergeFrame(0.6).select(evidence).kept.tolist() == Frame(0.6).select(evidence).tolist() == [0, 2, 5, 7]
+def test_merge_adjacent_merges_across_the_border_of_two_clips_last() -> None:
+    apart = evidence_of([0.0, 80.0, 80.0, 160.0], 2, [3, 4, 9, 10])
+    assert MergeAdjacent(0.5).select(apart).kept.tolist() == [0, 2]
 
-    def test_a_merged_state_is_the_weighted_sum_of_its_group(self) -> None:
-        merge = Merge(torch.tensor([1, 2]), torch.tensor([1, 0, 1, 0]), torch.tensor([0.5, 2.0, -1.0, 0.25]))
-        states = torch.randn(3, 4, 5)
-        first, second = 2 * states[:, 1] + 0.25 * states[:, 3], 0.5 * states[:, 0] - states[:, 2]
-        torch.testing.assert_close(merge.of(states), torch.stack([first, second], dim=1))
+
+@settings(max_examples=40)
+@given(st.integers(1, 100), st.floats(0.001, 0.999), st.integers(0, 99))
+def test_merge_groups_are_contiguous_and_merged_states_are_their_means(total: int, ratio: float, seed: int) -> None:
+    k = kept_count(total, ratio)
+    generator = torch.Generator().manual_seed(seed)
+    states = torch.randn(total, 4, generator=generator)
+    evidence = Evidence(torch.arange(total), k, 0, states=states)
+    for method in (MergeAdjacent(ratio), MergeFrame(ratio)):
+        merge = method.select(evidence)
+        runs = [states[merge.group == group] for group in range(k)]
+        assert merge.kept.tolist() == [int((merge.group == group).nonzero()[0]) for group in range(k)]
+        assert (merge.group.diff() >= 0).all()
+        torch.testing.assert_close(merge.of(states), torch.stack([run.mean(0) for run in runs]))
+
+
+def test_merge_frame_starts_its_groups_at_the_positions_that_frame_keeps() -> None:
+    evidence = Evidence(torch.arange(10), 4, 0)
+    assert MergeFrame(0.6).select(evidence).kept.tolist() == Frame(0.6).select(evidence).tolist() == [0, 2, 5, 7]
+
+
+def test_a_merged_state_is_the_weighted_sum_of_its_group() -> None:
+    merge = Merge(torch.tensor([1, 2]), torch.tensor([1, 0, 1, 0]), torch.tensor([0.5, 2.0, -1.0, 0.25]))
+    states = torch.randn(3, 4, 5)
+    first, second = 2 * states[:, 1] + 0.25 * states[:, 3], 0.5 * states[:, 0] - states[:, 2]
+    torch.testing.assert_close(merge.of(states), torch.stack([first, second], dim=1))
 
 
 def _spoilt(**parts: object) -> TokenPruner:
@@ -224,21 +227,13 @@ def test_a_merge_of_wrong_shape_type_or_index_is_refused(
 
 def test_drawn_shares_of_a_merge_sum_to_the_number_of_kept_tokens(lm: AudioLM, prompts: list[Prompt]) -> None:
     inputs = lm.prepare(prompts[:1])
-    for name in ("merge_frame:0.6", "merge_adjacent:0.6", "merge_frame:0.6+knorm:0.5"):
-        generation = get_method(name).generate(lm, inputs, max_new_tokens=1, keep_entries=True)
-        shares = shares_kept(inputs, generation)
-        assert len(shares) == inputs.audio_tokens[0]
-        if "+" not in name:
-            assert shares.sum() == pytest.approx(generation.kept_audio_tokens[0])
-            assert (shares > 0).all()
-        assert shares.max() <= 1
-
-
-def test_drawn_shares_of_a_merge_with_negative_weights_sum_to_the_kept_tokens(
-    lm: AudioLM, prompts: list[Prompt]
-) -> None:
-    inputs = lm.prepare(prompts[:1])
     (total,) = inputs.audio_tokens
     signs = torch.tensor([1.0, -1.0]).repeat(total)[:total]
-    generation = _spoilt(weight=signs).generate(lm, inputs, max_new_tokens=1, keep_entries=True)
-    assert shares_kept(inputs, generation).sum() == pytest.approx(generation.kept_audio_tokens[0])
+    joined = get_method("merge_frame:0.6+knorm:0.5")
+    for method in (MergeFrame(0.6), MergeAdjacent(0.6), _spoilt(weight=signs), joined):
+        generation = method.generate(lm, inputs, max_new_tokens=1, keep_entries=True)
+        shares = shares_kept(inputs, generation)
+        assert (len(shares), shares.max() <= 1) == (total, True)
+        if method is not joined:
+            assert shares.sum() == pytest.approx(generation.kept_audio_tokens[0])
+            assert (shares > 0).all()

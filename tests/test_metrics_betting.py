@@ -7,19 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from audiomarathon.metrics.betting import (
-    BETS,
-    NO_WORSE,
-    OPEN,
-    WEIGHTS,
-    WORSE,
-    Clusters,
-    clusters_for_power,
-    corrected,
-    decide,
-    fewest,
-    fewest_of_any_test,
-)
+from audiomarathon.metrics import betting
+from audiomarathon.metrics.betting import NO_WORSE, OPEN, WORSE, Clusters, corrected, decide, fewest
 
 
 def alone(*differences: float) -> Clusters:
@@ -31,123 +20,138 @@ def verdict(clusters: Clusters, margin: float = 0.02, **options: bool) -> str:
     return decide(clusters, margin, figure="accuracy", **options).verdict
 
 
-class TestWealth:
-    def test_equals_a_value_computed_by_hand(self) -> None:
-        """A lost cluster of two and a cluster of one without a difference, at a margin of 0.1."""
-        clusters = Clusters.of([-1, -1, 0], ["a", "a", "b"])
-        payoffs = np.array([(-2 + 0.2) / 2, 0.1 / 2]) / 0.9
-        each = [weight * np.prod(1 + bet * payoffs) for bet, weight in zip(BETS, WEIGHTS, strict=True)]
-        assert np.exp(clusters.log_wealth(0.1))[-1] == pytest.approx(sum(each))
-
-    def test_starts_at_one_since_the_bet_weights_sum_to_one(self) -> None:
-        assert sum(WEIGHTS) == pytest.approx(1)
-
-    @pytest.mark.parametrize("worse", [False, True])
-    def test_is_not_expected_to_grow_if_the_true_loss_equals_the_margin(self, *, worse: bool) -> None:
-        """A single cluster, lost with the probability of the margin."""
-        lost, kept = (math.exp(alone(change).log_wealth(0.05, worse=worse)[-1]) for change in (-1, 0))
-        assert 0.05 * lost + 0.95 * kept == pytest.approx(1)
-
-    def test_stays_finite_after_a_cluster_in_which_every_sample_is_lost(self) -> None:
-        assert math.isfinite(alone(-1, *[0] * 9).log_wealth(0.02)[-1])
-
-    def test_does_not_depend_on_the_order_of_samples(self) -> None:
-        first, other = alone(-1, 0, 0, 1, 0.5), alone(0, 0.5, 1, 0, -1)
-        assert first.p(0.3) == pytest.approx(other.p(0.3))
-
-    def test_takes_clusters_in_the_drawn_order(self) -> None:
-        clusters = Clusters.of([0, -1, 1], ["a", "b", "c"], order=["c", "a", "b"])
-        assert clusters.totals.tolist() == [1, 0, -1]
-
-    def test_bets_less_on_clusters_smaller_than_the_largest(self) -> None:
-        full, half = (Clusters.of([0.0] * 100, [str(n) for n in range(100)], largest) for largest in (1, 2))
-        assert full.p(0.02) < half.p(0.02)
+def test_the_wealth_of_a_test_equals_a_value_computed_by_hand() -> None:
+    """A lost cluster of two and a cluster of one without a difference, at a margin of 0.1."""
+    clusters = Clusters.of([-1, -1, 0], ["a", "a", "b"])
+    payoffs = np.array([(-2 + 0.2) / 2, 0.1 / 2]) / 0.9
+    each = [weight * np.prod(1 + bet * payoffs) for bet, weight in zip(betting.BETS, betting.WEIGHTS, strict=True)]
+    assert np.exp(clusters.log_wealth(0.1))[-1] == pytest.approx(sum(each))
 
 
-class TestVerdict:
-    @pytest.mark.parametrize(("margin", "clusters"), [(0.02, 149), (0.05, 59), (0.01, 299)])
-    def test_no_test_can_decide_with_fewer_clusters_than_the_stated_minimum(self, margin: float, clusters: int) -> None:
-        assert fewest_of_any_test(margin) == clusters
-        assert (1 - margin) ** clusters <= 0.05 < (1 - margin) ** (clusters - 1)
-
-    @pytest.mark.parametrize(("margin", "clusters"), [(0.02, 186), (0.05, 73)])
-    def test_of_equal_replies_needs_a_known_number_of_clusters(self, margin: float, clusters: int) -> None:
-        assert fewest(margin) == clusters
-        assert verdict(alone(*[0.0] * clusters), margin) == NO_WORSE
-        few = decide(alone(*[0.0] * (clusters - 1)), margin, figure="accuracy")
-        assert few.verdict == OPEN
-        assert few.missing.startswith(f"needs at least {clusters} clusters")
-
-    def test_needs_more_clusters_if_they_are_smaller_than_the_largest(self) -> None:
-        clusters = Clusters.of([0.0] * 40, [str(number // 2) for number in range(40)], largest=4)
-        needed = decide(clusters, 0.05, figure="accuracy").needed
-        assert 2 * 70 < needed < 2 * 90
-
-    def test_is_worse_if_most_clusters_are_lost(self) -> None:
-        assert verdict(alone(*[-1] * 12, *[0] * 8)) == WORSE
-
-    def test_is_not_decided_after_few_losses(self) -> None:
-        assert verdict(alone(*[-1] * 2, *[0] * 98)) == OPEN
-
-    def test_of_replies_that_cannot_differ_is_no_worse_without_a_test(self) -> None:
-        assert verdict(alone(0, 0), by_construction=True) == NO_WORSE
-
-    def test_holm_correction_counts_all_settings_and_tasks(self) -> None:
-        settings = [alone(*[0.0] * 190), alone(*[0.0] * 10), alone(*[0.0] * 300)]
-        single = [decide(setting, 0.02, figure="accuracy") for setting in settings]
-        assert [decision.verdict for decision in single] == [NO_WORSE, OPEN, NO_WORSE]
-        first, _, third = corrected(single, settings)
-        assert third.holm_no_worse == pytest.approx(3 * third.p_no_worse)
-        assert third.verdict == NO_WORSE
-        assert (first.verdict, first.missing) == (OPEN, "no worse if tested alone")
-
-    def test_settings_that_cannot_differ_do_not_count_in_the_holm_correction(self) -> None:
-        settings = [alone(*[0.0] * 190), alone(0.0)]
-        decisions = [decide(settings[0], 0.02, figure=""), decide(settings[1], 0.02, figure="", by_construction=True)]
-        assert [decision.tests for decision in corrected(decisions, settings)] == [1, 1]
-        assert corrected(decisions, settings)[0].verdict == NO_WORSE
+def test_the_wealth_of_a_test_starts_at_one_since_the_bet_weights_sum_to_one() -> None:
+    assert sum(betting.WEIGHTS) == pytest.approx(1)
 
 
-class TestBounds:
-    def test_the_smallest_margin_is_where_the_verdict_changes(self) -> None:
-        clusters = alone(*[-1] * 3, *[0] * 197)
-        smallest = decide(clusters, 0.02, figure="accuracy").smallest
-        assert verdict(clusters, smallest + 1e-6) == NO_WORSE
-        assert verdict(clusters, smallest - 1e-6) == OPEN
-
-    def test_contain_the_observed_difference(self) -> None:
-        decision = decide(alone(*[-1] * 30, *[1] * 10, *[0] * 160), 0.02, figure="accuracy")
-        assert decision.bounds[0] < decision.difference == -0.1 < decision.bounds[1] < 0
-
-    def test_one_of_many_tests_supports_only_a_wider_margin_than_alone(self) -> None:
-        settings = [alone(*[0.0] * 200)] * 20
-        (first, *_) = corrected([decide(setting, 0.02, figure="accuracy") for setting in settings], settings)
-        assert first.smallest < 0.02 < first.smallest_of_all
-
-    def test_without_samples_cover_every_difference(self) -> None:
-        decision = decide(alone(), 0.02, figure="accuracy")
-        assert (decision.verdict, decision.bounds) == (OPEN, (-1.0, 1.0))
+@pytest.mark.parametrize("worse", [False, True])
+def test_wealth_is_not_expected_to_grow_if_the_true_loss_equals_the_margin(*, worse: bool) -> None:
+    """A single cluster, lost with the probability of the margin."""
+    lost, kept = (math.exp(alone(change).log_wealth(0.05, worse=worse)[-1]) for change in (-1, 0))
+    assert 0.05 * lost + 0.95 * kept == pytest.approx(1)
 
 
-class TestPower:
-    def test_needs_more_clusters_with_discordance_and_fewer_with_a_wider_margin(self) -> None:
-        quiet, loud = alone(*[0] * 390, *[1, -1] * 5), alone(*[0] * 320, *[1, -1] * 40)
-        counts = [
-            clusters_for_power(clusters, margin) for clusters, margin in [(quiet, 0.05), (loud, 0.05), (loud, 0.1)]
-        ]
-        assert None not in counts
-        assert counts[0] < counts[1] > counts[2]
+def test_wealth_stays_finite_after_a_cluster_in_which_every_sample_is_lost() -> None:
+    assert math.isfinite(alone(-1, *[0] * 9).log_wealth(0.02)[-1])
 
-    def test_the_planned_number_of_clusters_decides_in_about_80_percent_of_cases(self) -> None:
-        rng = np.random.default_rng(3)
-        pilot = alone(*[0] * 900, *[1, -1] * 50)
-        count = clusters_for_power(pilot, 0.05)
-        drawn = rng.choice(pilot.totals, (400, count))
-        decided = np.mean(Clusters(drawn, np.ones_like(drawn), 1).p(0.05) <= 0.05)
-        assert 0.72 < decided < 0.9
 
-    def test_has_no_cluster_number_if_none_is_large_enough(self) -> None:
-        assert clusters_for_power(alone(*[1, -1] * 20), 0.001) is None
+def test_the_p_value_of_a_test_does_not_depend_on_the_order_of_samples() -> None:
+    first, other = alone(-1, 0, 0, 1, 0.5), alone(0, 0.5, 1, 0, -1)
+    assert first.p(0.3) == pytest.approx(other.p(0.3))
+
+
+def test_clusters_of_samples_are_tested_in_the_drawn_order() -> None:
+    clusters = Clusters.of([0, -1, 1], ["a", "b", "c"], order=["c", "a", "b"])
+    assert clusters.totals.tolist() == [1, 0, -1]
+
+
+def test_a_test_bets_less_on_clusters_of_samples_smaller_than_the_largest() -> None:
+    full, half = (Clusters.of([0.0] * 100, [str(n) for n in range(100)], largest) for largest in (1, 2))
+    assert full.p(0.02) < half.p(0.02)
+
+
+@pytest.mark.parametrize(("margin", "clusters"), [(0.02, 149), (0.05, 59), (0.01, 299)])
+def test_no_test_can_decide_with_fewer_clusters_than_the_stated_minimum(margin: float, clusters: int) -> None:
+    assert betting.fewest_of_any_test(margin) == clusters
+    assert (1 - margin) ** clusters <= 0.05 < (1 - margin) ** (clusters - 1)
+
+
+@pytest.mark.parametrize(("margin", "clusters"), [(0.02, 186), (0.05, 73)])
+def test_a_verdict_on_equal_replies_needs_a_known_number_of_clusters(margin: float, clusters: int) -> None:
+    assert fewest(margin) == clusters
+    assert verdict(alone(*[0.0] * clusters), margin) == NO_WORSE
+    few = decide(alone(*[0.0] * (clusters - 1)), margin, figure="accuracy")
+    assert few.verdict == OPEN
+    assert few.missing.startswith(f"needs at least {clusters} clusters")
+
+
+def test_a_verdict_needs_more_clusters_if_they_are_smaller_than_the_largest() -> None:
+    clusters = Clusters.of([0.0] * 40, [str(number // 2) for number in range(40)], largest=4)
+    needed = decide(clusters, 0.05, figure="accuracy").needed
+    assert 2 * 70 < needed < 2 * 90
+
+
+def test_the_verdict_is_worse_if_most_clusters_are_lost() -> None:
+    assert verdict(alone(*[-1] * 12, *[0] * 8)) == WORSE
+
+
+def test_the_verdict_is_not_decided_after_few_losses() -> None:
+    assert verdict(alone(*[-1] * 2, *[0] * 98)) == OPEN
+
+
+def test_the_verdict_on_replies_that_cannot_differ_is_no_worse_without_a_test() -> None:
+    assert verdict(alone(0, 0), by_construction=True) == NO_WORSE
+
+
+def test_holm_correction_counts_all_settings_and_tasks() -> None:
+    settings = [alone(*[0.0] * 190), alone(*[0.0] * 10), alone(*[0.0] * 300)]
+    single = [decide(setting, 0.02, figure="accuracy") for setting in settings]
+    assert [decision.verdict for decision in single] == [NO_WORSE, OPEN, NO_WORSE]
+    first, _, third = corrected(single, settings)
+    assert third.holm_no_worse == pytest.approx(3 * third.p_no_worse)
+    assert third.verdict == NO_WORSE
+    assert (first.verdict, first.missing) == (OPEN, "no worse if tested alone")
+
+
+def test_settings_that_cannot_differ_do_not_count_in_the_holm_correction() -> None:
+    settings = [alone(*[0.0] * 190), alone(0.0)]
+    decisions = [decide(settings[0], 0.02, figure=""), decide(settings[1], 0.02, figure="", by_construction=True)]
+    assert [decision.tests for decision in corrected(decisions, settings)] == [1, 1]
+    assert corrected(decisions, settings)[0].verdict == NO_WORSE
+
+
+def test_the_smallest_margin_is_where_the_verdict_changes() -> None:
+    clusters = alone(*[-1] * 3, *[0] * 197)
+    smallest = decide(clusters, 0.02, figure="accuracy").smallest
+    assert verdict(clusters, smallest + 1e-6) == NO_WORSE
+    assert verdict(clusters, smallest - 1e-6) == OPEN
+
+
+def test_the_bounds_of_a_difference_contain_the_observed_difference() -> None:
+    decision = decide(alone(*[-1] * 30, *[1] * 10, *[0] * 160), 0.02, figure="accuracy")
+    assert decision.bounds[0] < decision.difference == -0.1 < decision.bounds[1] < 0
+
+
+def test_one_of_many_tests_supports_only_a_wider_margin_than_the_same_test_alone() -> None:
+    settings = [alone(*[0.0] * 200)] * 20
+    (first, *_) = corrected([decide(setting, 0.02, figure="accuracy") for setting in settings], settings)
+    assert first.smallest < 0.02 < first.smallest_of_all
+
+
+def test_bounds_without_samples_cover_every_difference() -> None:
+    decision = decide(alone(), 0.02, figure="accuracy")
+    assert (decision.verdict, decision.bounds) == (OPEN, (-1.0, 1.0))
+
+
+def test_a_test_needs_more_clusters_with_discordance_and_fewer_with_a_wider_margin() -> None:
+    quiet, loud = alone(*[0] * 390, *[1, -1] * 5), alone(*[0] * 320, *[1, -1] * 40)
+    counts = [
+        betting.clusters_for_power(clusters, margin) for clusters, margin in [(quiet, 0.05), (loud, 0.05), (loud, 0.1)]
+    ]
+    assert None not in counts
+    assert counts[0] < counts[1] > counts[2]
+
+
+def test_the_planned_number_of_clusters_decides_in_about_80_percent_of_cases() -> None:
+    rng = np.random.default_rng(3)
+    pilot = alone(*[0] * 900, *[1, -1] * 50)
+    count = betting.clusters_for_power(pilot, 0.05)
+    drawn = rng.choice(pilot.totals, (400, count))
+    decided = np.mean(Clusters(drawn, np.ones_like(drawn), 1).p(0.05) <= 0.05)
+    assert 0.72 < decided < 0.9
+
+
+def test_no_number_of_clusters_is_planned_if_none_is_large_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(betting, "MOST_PLANNED", 1000)
+    assert betting.clusters_for_power(alone(*[1, -1] * 20), 0.01) is None
 
 
 def lossy(

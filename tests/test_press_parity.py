@@ -67,7 +67,7 @@ def full(text_lm: TextLM) -> DynamicCache:
     return cache
 
 
-def test_the_file_of_expected_entries_has_a_case_for_every_press_and_ratio() -> None:
+def test_the_recorded_entries_of_kvpress_have_a_case_for_every_press_and_ratio() -> None:
     assert {case.rpartition("-")[0] for case in CASES} == {*PRESSES, *BY_HEAD}
     assert len(CASES) == (len(PRESSES) - 1) * len(RATIOS) + 1 + 2 + 3
     assert GOLDEN.stat().st_size < 300_000
@@ -75,7 +75,7 @@ def test_the_file_of_expected_entries_has_a_case_for_every_press_and_ratio() -> 
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 @pytest.mark.parametrize("case", CASES)
-def test_presses_keep_the_same_entries_as_nvidia_kvpress(
+def test_presses_keep_the_same_cache_entries_as_nvidia_kvpress(
     text_lm: TextLM, full: DynamicCache, case: str, attention: str
 ) -> None:
     name, _, k = case.rpartition("-")

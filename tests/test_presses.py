@@ -17,7 +17,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from audiomarathon.certify.oracles import HiddenEntries
-from audiomarathon.compression.composed import Composed
 from audiomarathon.compression.external import Foreign
 from audiomarathon.compression.gathered import matched
 from audiomarathon.compression.method import Base, Method, kept_count
@@ -34,11 +33,22 @@ from audiomarathon.models.prompt import Prompt
 
 PRESSES = [method for method in all_methods() if isinstance(method, KVPress) and not method.by_head]
 BY_HEAD = [method for method in all_methods() if isinstance(method, KVPress) and method.by_head]
-STEPS = 24 if ALL else 5
+of_every_press = pytest.mark.parametrize("press", PRESSES, ids=lambda press: press.key)
+of_presses_by_head = pytest.mark.parametrize("press", BY_HEAD, ids=lambda press: press.key)
+STEPS = 24 if ALL else 3
 
 
-def generate(lm: AudioLM, prompt: Prompt, method: Method, steps: int = STEPS) -> Generation:
-    return method.generate(lm, lm.prepare([prompt]), max_new_tokens=steps, ignore_end=True, keep_logits=True)
+def generate(lm: AudioLM, prompt: Prompt | list[Prompt], method: Method, steps: int = STEPS) -> Generation:
+    inputs = lm.prepare(prompt if isinstance(prompt, list) else [prompt])
+    options = {"max_new_tokens": steps, "ignore_end": True, "keep_logits": True, "keep_entries": True}
+    return method.generate(lm, inputs, **options)
+
+
+def assert_equals_hiding_its_removed_entries(lm: AudioLM, prompt: Prompt, done: Generation) -> None:
+    """Generate again on the whole cache, from which a mask hides what `done` removed."""
+    hidden = generate(lm, prompt, HiddenEntries(kept=done.kept_entries))
+    assert hidden.replies == done.replies
+    torch.testing.assert_close(hidden.logits, done.logits, atol=2e-5, rtol=1e-4)
 
 
 @contextmanager
@@ -68,59 +78,46 @@ def test_a_press_at_ratio_zero_is_bit_identical_to_base(any_lm: AudioLM, prompts
     assert torch.equal(base.logits, zero.logits)
 
 
-@pytest.mark.parametrize("press", PRESSES, ids=lambda press: press.key)
-class TestEveryPress:
-    @pytest.mark.parametrize("ratio", [0.3, 0.95])
-    def test_keeps_exactly_k_audio_entries_in_order_and_all_text(
-        self, lm: AudioLM, prompts: list[Prompt], full: tuple[Generation, Any], press: KVPress, ratio: float
-    ) -> None:
-        press = dataclasses.replace(press, ratio=ratio)
-        inputs = lm.prepare(prompts[:1])
-        (total,), (length,), (base, base_cache) = inputs.audio_tokens, inputs.prompt_tokens, full
-        audio = inputs.audio_mask[0]
-        with caches_caught(lm) as caught:
-            pressed = generate(lm, prompts[0], press, 1)
-        budgets = press.budgets(total, 4)
-        assert sum(budgets) == 4 * kept_count(total, ratio)
-        assert pressed.kv_lengths == tuple(length - total + budget for budget in budgets)
-        assert pressed.kv_bytes == base.kv_bytes * sum(pressed.kv_lengths) // (4 * length)
-        assert pressed.kept_audio_tokens == (kept_count(total, ratio),)
-        for before, after in zip(base_cache.layers, caught[0].layers, strict=True):
-            for head in range(2):
-                kept = positions(before.keys[0, head], after.keys[0, head])
-                assert kept == sorted(kept)
-                assert torch.equal(before.values[0, head, kept], after.values[0, head])
-                assert set((~audio).nonzero().flatten().tolist()) <= set(kept)
+@of_every_press
+@pytest.mark.parametrize("ratio", [0.3, 0.95])
+def test_a_press_keeps_exactly_k_audio_entries_in_order_and_all_text(
+    lm: AudioLM, prompts: list[Prompt], full: tuple[Generation, Any], press: KVPress, ratio: float
+) -> None:
+    press = dataclasses.replace(press, ratio=ratio)
+    inputs = lm.prepare(prompts[:1])
+    (total,), (length,), (base, base_cache) = inputs.audio_tokens, inputs.prompt_tokens, full
+    with caches_caught(lm) as caught:
+        pressed = generate(lm, prompts[0], press, 1)
+    assert torch.equal(pressed.logits, base.logits)  # prefill sees everything
+    assert pressed.scoring > 0
+    budgets = press.budgets(total, 4)
+    assert sum(budgets) == 4 * kept_count(total, ratio)
+    assert pressed.kv_lengths == tuple(length - total + budget for budget in budgets)
+    assert pressed.kv_bytes == base.kv_bytes * sum(pressed.kv_lengths) // (4 * length)
+    assert pressed.kept_audio_tokens == (kept_count(total, ratio),)
+    for before, after in zip(base_cache.layers, caught[0].layers, strict=True):
+        for head in range(2):
+            kept = positions(before.keys[0, head], after.keys[0, head])
+            assert kept == sorted(kept)
+            assert torch.equal(before.values[0, head, kept], after.values[0, head])
+            assert set((~inputs.audio_mask[0]).nonzero().flatten().tolist()) <= set(kept)
 
-    @pytest.mark.parametrize("ratio", [pytest.param(0.5, marks=pytest.mark.long), 0.9])
-    def test_equals_masking_the_same_cache_entries_in_decode(
-        self, any_lm: AudioLM, prompts: list[Prompt], press: KVPress, ratio: float
-    ) -> None:
-        skip_unless_carried(any_lm, press)
-        press = dataclasses.replace(press, ratio=ratio)
-        with caches_caught(any_lm) as caught:
-            generate(any_lm, prompts[0], Base(), 1)
-            pressed = generate(any_lm, prompts[0], press)
-        length = caught[0].layers[0].keys.shape[2]
-        kept = []
-        for full, short in zip(caught[0].layers, caught[1].layers, strict=True):
-            kept.append(torch.zeros(2, length, dtype=torch.bool))
-            for h in range(2):
-                kept[-1][h, positions(full.keys[0, h], short.keys[0, h, : -(STEPS - 1)])] = True
-        hidden = generate(any_lm, prompts[0], HiddenEntries(kept=tuple(kept)))
-        assert hidden.replies == pressed.replies
-        torch.testing.assert_close(hidden.logits, pressed.logits, atol=2e-5, rtol=1e-4)
 
-    def test_leaves_the_prefill_logits_unchanged(self, lm: AudioLM, prompts: list[Prompt], press: KVPress) -> None:
-        pressed = generate(lm, prompts[0], dataclasses.replace(press, ratio=0.8), 3)
-        base = generate(lm, prompts[0], Base(), 3)
-        assert torch.equal(pressed.logits[0], base.logits[0])
-        assert pressed.scoring > 0
+@pytest.mark.parametrize("press", [*PRESSES, *BY_HEAD], ids=lambda press: press.key)
+@pytest.mark.parametrize("ratio", [pytest.param(0.5, marks=pytest.mark.long), 0.8])
+def test_removing_cache_entries_equals_hiding_them_by_a_mask_in_decode(
+    any_lm: AudioLM, prompts: list[Prompt], press: KVPress, ratio: float
+) -> None:
+    skip_unless_carried(any_lm, press)
+    done = generate(any_lm, prompts[0], dataclasses.replace(press, ratio=ratio))
+    assert_equals_hiding_its_removed_entries(any_lm, prompts[0], done)
 
-    def test_scope_all_removes_text_entries_too(self, lm: AudioLM, prompts: list[Prompt], press: KVPress) -> None:
-        length = lm.prepare(prompts[:1]).prompt_tokens[0]
-        pressed = generate(lm, prompts[0], dataclasses.replace(press, ratio=0.8, scope="all"), 1)
-        assert sum(pressed.kv_lengths) == 4 * kept_count(length, 0.8)
+
+@of_every_press
+def test_scope_all_removes_text_entries_too(lm: AudioLM, prompts: list[Prompt], press: KVPress) -> None:
+    length = lm.prepare(prompts[:1]).prompt_tokens[0]
+    pressed = generate(lm, prompts[0], dataclasses.replace(press, ratio=0.8, scope="all"), 1)
+    assert sum(pressed.kv_lengths) == 4 * kept_count(length, 0.8)
 
 
 #: Shorter and longer prompts, one of two clips, and one of text alone.
@@ -132,49 +129,45 @@ BATCH = [
 ]
 
 
-@pytest.mark.parametrize(
-    "press", [*PRESSES, *BY_HEAD, get_method("fast_v:0.6+ada_snapkv:0.5", layer=2)], ids=lambda press: press.key
-)
-@pytest.mark.parametrize("scope", ["audio", "all"])
-@pytest.mark.parametrize("attention", ["sdpa", "eager"])
-class TestBatches:
-    """Each sample of a batch keeps what it keeps alone, and replies so."""
+BATCHED = [dataclasses.replace(press, ratio=0.7) for press in (*PRESSES, *BY_HEAD)]
+KINDS_OF_CACHE = [
+    get_method("snapkv:0.7", scope="all"),
+    get_method("ada_snapkv:0.7", scope="all"),
+    get_method("frame:0.3+snapkv:0.5", at="input"),
+    get_method("fast_v:0.6+ada_snapkv:0.5", layer=2),
+]
 
-    def test_pressed_samples_of_a_batch_equal_each_sample_pressed_alone(
-        self, loaded: Callable[[str, str], AudioLM], press: Method, scope: str, attention: str
-    ) -> None:
-        kind = press.key in ("snapkv", "ada_snapkv", "composed")
-        if (attention == "eager" and (scope == "all" or not kind)) or (scope == "all" and not kind and not ALL):
-            pytest.skip("one press of each kind of cache is enough")
-        lm = loaded(HOME, attention)
-        given: dict[str, Any] = {"max_new_tokens": STEPS, "ignore_end": True, "keep_logits": True, "keep_entries": True}
-        if isinstance(press, Composed):
-            press = press if scope == "all" else get_method("frame:0.3+snapkv:0.5", at="input")
-        else:
-            press = dataclasses.replace(press, ratio=0.7, scope=scope)
-        inputs = lm.prepare(BATCH)
-        together = press.generate(lm, inputs, **given)
-        longest = [0] * len(together.kv_lengths)
-        for row, prompt in enumerate(BATCH):
-            alone = press.generate(lm, lm.prepare([prompt]), **given)
-            assert together.kept_audio_tokens[row] == alone.kept_audio_tokens[0]
-            for many, single in zip(together.kept_entries, alone.kept_entries, strict=False):
-                assert torch.equal(many[row, :, many.shape[-1] - single.shape[-1] :], single)
-                assert not many[row, :, : many.shape[-1] - single.shape[-1]].any()
-            torch.testing.assert_close(together.logits[:, row], alone.logits[:, 0], atol=1e-5, rtol=1e-5)
-            longest = list(map(max, longest, alone.kv_lengths))
-        assert list(together.kv_lengths) == longest
+
+@pytest.mark.parametrize(
+    ("attention", "press"),
+    [("sdpa", press) for press in (*BATCHED, *KINDS_OF_CACHE)] + [("eager", press) for press in KINDS_OF_CACHE],
+    ids=lambda value: getattr(value, "label", value),
+)
+def test_pressed_samples_of_a_batch_equal_each_sample_pressed_alone(
+    loaded: Callable[[str, str], AudioLM], attention: str, press: Method
+) -> None:
+    lm = loaded(HOME, attention)
+    together = generate(lm, BATCH, press)
+    longest = [0] * len(together.kv_lengths)
+    for row, prompt in enumerate(BATCH):
+        alone = generate(lm, prompt, press)
+        assert together.kept_audio_tokens[row] == alone.kept_audio_tokens[0]
+        for many, single in zip(together.kept_entries, alone.kept_entries, strict=False):
+            assert torch.equal(many[row, :, many.shape[-1] - single.shape[-1] :], single)
+            assert not many[row, :, : many.shape[-1] - single.shape[-1]].any()
+        torch.testing.assert_close(together.logits[:, row], alone.logits[:, 0], atol=1e-5, rtol=1e-5)
+        longest = list(map(max, longest, alone.kv_lengths))
+    assert list(together.kv_lengths) == longest
 
 
 @pytest.mark.parametrize("key", [key for key in FAMILIES if key not in ("gemma3n", HOME)])
 def test_a_pressed_batch_of_other_model_families_equals_its_samples_alone(
     loaded: Callable[[str, str], AudioLM], key: str
 ) -> None:
-    lm, press = loaded(key, "sdpa"), get_method("snapkv", 0.7)
-    prompts = [BATCH[1], BATCH[3]]
-    together = press.generate(lm, lm.prepare(prompts), max_new_tokens=4, ignore_end=True, keep_logits=True)
+    lm, press, prompts = loaded(key, "sdpa"), get_method("snapkv", 0.7), [BATCH[1], BATCH[3]]
+    together = generate(lm, prompts, press)
     for row, prompt in enumerate(prompts):
-        alone = press.generate(lm, lm.prepare([prompt]), max_new_tokens=4, ignore_end=True, keep_logits=True)
+        alone = generate(lm, prompt, press)
         torch.testing.assert_close(together.logits[:, row], alone.logits[:, 0], atol=1e-4, rtol=1e-4)
 
 
@@ -184,9 +177,8 @@ def test_a_batch_of_equal_length_prompts_with_different_audio_equals_samples_alo
     (length,), press = short.prompt_tokens, get_method("snapkv", 0.8)
     words = "?" * (lm.prepare([Prompt("?", (noise(3.0, 6),))]).prompt_tokens[0] - length + 1)
     prompts = [Prompt(words, (noise(2.0, 5),)), Prompt("?", (noise(3.0, 6),))]
-    inputs = lm.prepare(prompts)
-    assert inputs.attention_mask.all()
-    together = press.generate(lm, inputs, max_new_tokens=STEPS, ignore_end=True, keep_logits=True)
+    assert lm.prepare(prompts).attention_mask.all()
+    together = generate(lm, prompts, press)
     for row, prompt in enumerate(prompts):
         torch.testing.assert_close(together.logits[:, row], generate(lm, prompt, press).logits[:, 0], atol=1e-5, rtol=0)
 
@@ -204,69 +196,46 @@ def _first_head_first(_press: KVPress, cached: Cached) -> torch.Tensor:
     return -torch.arange(heads * length, dtype=torch.float32).view(heads, length)
 
 
-@pytest.mark.parametrize("press", BY_HEAD, ids=lambda press: press.key)
-class TestByHead:
-    """Heads of a layer share a budget, and the cache that holds them frees what they do not keep."""
+@of_presses_by_head
+@pytest.mark.parametrize("ratio", [0.3, 0.9])
+def test_a_press_by_head_keeps_k_entries_on_average_over_heads_and_all_text_in_as_many_bytes(
+    lm: AudioLM, prompts: list[Prompt], full: tuple[Generation, Any], press: KVPress, ratio: float
+) -> None:
+    """The cache frees what its heads do not keep."""
+    press = dataclasses.replace(press, ratio=ratio)
+    inputs, (base, base_cache) = lm.prepare(prompts[:1]), full
+    (total,), (length,), k = inputs.audio_tokens, inputs.prompt_tokens, kept_count(inputs.audio_tokens[0], ratio)
+    with caches_caught(lm) as caught:
+        pressed = generate(lm, prompts[0], press, 1)
+    text = length - total
+    assert pressed.kv_lengths == (text + k,) * 4
+    held = [part.untyped_storage().nbytes() for layer in caught[0].layers for part in (layer.keys, layer.values)]
+    assert pressed.kv_bytes == sum(held) == base.kv_bytes * (text + k) // length
+    uneven = any(len(set(kept.sum(-1).tolist())) > 1 for kept in pressed.kept_entries)
+    assert uneven or (press.key == "ada_snapkv" and k < press.window)  # all of its window must stay: a tie
+    for kept, before, after in zip(pressed.kept_entries, base_cache.layers, caught[0].layers, strict=True):
+        assert kept[:, ~inputs.audio_mask[0]].all()
+        assert (kept[:, inputs.audio_mask[0]].sum(-1) >= int(0.2 * k)).all()
+        assert torch.equal(before.keys[0][kept], after.keys[0].flatten(0, 1))
+        assert torch.equal(before.values[0][kept], after.values[0].flatten(0, 1))
 
-    @pytest.mark.parametrize("ratio", [0.3, 0.9])
-    def test_keeps_k_entries_on_average_over_heads_and_all_text_in_as_many_bytes(
-        self, lm: AudioLM, prompts: list[Prompt], full: tuple[Generation, Any], press: KVPress, ratio: float
-    ) -> None:
-        press = dataclasses.replace(press, ratio=ratio)
-        inputs = lm.prepare(prompts[:1])
-        (total,), (length,), k = inputs.audio_tokens, inputs.prompt_tokens, kept_count(inputs.audio_tokens[0], ratio)
-        base, base_cache = full
-        with caches_caught(lm) as caught:
-            pressed = press.generate(lm, inputs, max_new_tokens=1, keep_entries=True)
-        text = length - total
-        assert pressed.kv_lengths == (text + k,) * 4
-        held = [part.untyped_storage().nbytes() for layer in caught[0].layers for part in (layer.keys, layer.values)]
-        assert pressed.kv_bytes == sum(held) == base.kv_bytes * (text + k) // length
-        uneven = any(len(set(kept.sum(-1).tolist())) > 1 for kept in pressed.kept_entries)
-        assert uneven or (press.key == "ada_snapkv" and k < press.window)  # all of its window must stay: a tie
-        for kept, before, after in zip(pressed.kept_entries, base_cache.layers, caught[0].layers, strict=True):
-            assert kept[:, ~inputs.audio_mask[0]].all()
-            assert (kept[:, inputs.audio_mask[0]].sum(-1) >= int(0.2 * k)).all()
-            assert torch.equal(before.keys[0][kept], after.keys[0].flatten(0, 1))
-            assert torch.equal(before.values[0][kept], after.values[0].flatten(0, 1))
 
-    def test_equals_masking_the_same_cache_entries_in_decode(
-        self, any_lm: AudioLM, prompts: list[Prompt], press: KVPress
-    ) -> None:
-        skip_unless_carried(any_lm, press)
-        inputs = any_lm.prepare(prompts[:1])
-        done = dataclasses.replace(press, ratio=0.7).generate(
-            any_lm, inputs, max_new_tokens=STEPS, ignore_end=True, keep_logits=True, keep_entries=True
-        )
-        hidden = generate(any_lm, prompts[0], HiddenEntries(kept=done.kept_entries))
-        assert hidden.replies == done.replies
-        torch.testing.assert_close(hidden.logits, done.logits, atol=2e-5, rtol=1e-4)
+@of_presses_by_head
+def test_a_head_may_keep_no_cache_entry_at_all(lm: AudioLM, prompts: list[Prompt], press: KVPress) -> None:
+    """With fewer than 5 entries a head a fifth is none, and all text may go."""
+    uneven = type("Uneven", (type(press),), {"score": _first_head_first, "key": press.key})(0.99, scope="all")
+    done = generate(lm, prompts[0], uneven)
+    assert all(kept[0].any() and not kept[-1].any() for kept in done.kept_entries)
+    assert_equals_hiding_its_removed_entries(lm, prompts[0], done)
 
-    def test_a_head_may_keep_no_cache_entry_at_all(self, lm: AudioLM, prompts: list[Prompt], press: KVPress) -> None:
-        """With fewer than 5 entries a head a fifth is none, and all text may go."""
-        uneven = type("Uneven", (type(press),), {"score": _first_head_first, "key": press.key})(0.99, scope="all")
-        inputs = lm.prepare(prompts[:1])
-        done = uneven.generate(lm, inputs, max_new_tokens=STEPS, ignore_end=True, keep_logits=True, keep_entries=True)
-        assert all(kept[0].any() and not kept[-1].any() for kept in done.kept_entries)
-        hidden = generate(lm, prompts[0], HiddenEntries(kept=done.kept_entries))
-        torch.testing.assert_close(hidden.logits, done.logits, atol=2e-5, rtol=1e-4)
 
-    def test_flash_attention_is_refused_for_presses_that_evict_by_head(
-        self, lm: AudioLM, monkeypatch: pytest.MonkeyPatch, press: KVPress
-    ) -> None:
-        monkeypatch.setattr(type(lm), "attn_implementation", "flash_attention_2")
-        with pytest.raises(MethodError, match=r"mask .*flash_attention_2 .*allowed: ATTN_IMPLEMENTATION=sdpa"):
-            press.check(lm)
-
-    @pytest.mark.parametrize("first", ["frame:0.5", "merge_adjacent:0.5"])
-    def test_a_press_after_pruning_keeps_its_ratio_of_the_remaining_tokens(
-        self, lm: AudioLM, prompts: list[Prompt], press: KVPress, first: str
-    ) -> None:
-        (total,), (length,) = (lm.prepare(prompts[:1]).audio_tokens, lm.prepare(prompts[:1]).prompt_tokens)
-        left = kept_count(total, 0.5)
-        joined = generate(lm, prompts[0], get_method(f"{first}+{press.key}:0.5"), 3)
-        above, below = (length - total + kept_count(count, 0.5) for count in (left, total))
-        assert joined.kv_lengths == (below, below, above, above)
+@of_presses_by_head
+def test_flash_attention_is_refused_for_presses_that_evict_by_head(
+    lm: AudioLM, monkeypatch: pytest.MonkeyPatch, press: KVPress
+) -> None:
+    monkeypatch.setattr(type(lm), "attn_implementation", "flash_attention_2")
+    with pytest.raises(MethodError, match=r"mask .*flash_attention_2 .*allowed: ATTN_IMPLEMENTATION=sdpa"):
+        press.check(lm)
 
 
 @given(st.integers(1, 4), st.integers(1, 30), st.integers(0, 99), st.data())
@@ -290,9 +259,8 @@ def test_dividing_a_budget_over_heads_equals_a_plain_loop(
     certain = data.draw(st.integers(0, entries))
     order = [sorted(range(length), key=lambda place, head=head: -float(worth[head, place])) for head in range(heads)]
     kept = {(head, place) for head in range(heads) for place in order[head][:certain]}
-    while (
-        len(kept) < entries * heads
-    ):  # give the next entry to the head that needs it most, then to the one that has least
+    # give the next entry to the head that needs it most, then to the head that has least
+    while len(kept) < entries * heads:
         offers = []
         for head in range(heads):
             left = [place for place in order[head] if (head, place) not in kept]
@@ -309,43 +277,55 @@ def test_heads_with_only_protected_entries_share_the_budget_evenly() -> None:
     assert kept[:, :10].all()
 
 
-class TestComposed:
-    @pytest.mark.parametrize("press", ["snapkv", "knorm", "expected_attention", "audio_kv"])
-    def test_a_press_after_pruning_removes_its_ratio_of_the_tokens_that_are_left(
-        self, lm: AudioLM, prompts: list[Prompt], press: str
-    ) -> None:
-        method = get_method(f"fast_v:0.5+{press}:0.3", layer=2)
-        inputs = lm.prepare(prompts[:1])
-        (total,), (length,) = inputs.audio_tokens, inputs.prompt_tokens
-        text, left = length - total, kept_count(total, 0.5)
-        result = generate(lm, prompts[0], method, 4)
-        below, above = text + kept_count(total, 0.3), text + kept_count(left, 0.3)
-        assert result.kv_lengths == (below, below, above, above)
-        assert result.kept_audio_tokens == (kept_count(left, 0.3),)
-        assert method.label == f"fast_v-0.5-layer2+{press}-0.3"
-
-    @pytest.mark.parametrize("name", ["snapkv:0.5+fast_v:0.5", "fast_v:0.5+dart:0.5", "knorm:0.5+snapkv:0.5"])
-    def test_only_a_pruner_followed_by_a_press_is_allowed(self, name: str) -> None:
-        with pytest.raises(SettingsError, match=r"token pruner .*then a press"):
-            get_method(name)
-
-    def test_three_joined_methods_are_refused(self) -> None:
-        with pytest.raises(SettingsError, match="two methods can be joined"):
-            get_method("fast_v:0.5+snapkv:0.5+knorm:0.5")
+@pytest.mark.parametrize(
+    ("pruner", "press"),
+    [
+        *(("fast_v:0.5", f"{press}:0.3") for press in ("snapkv", "knorm", "expected_attention", "audio_kv")),
+        *((pruner, f"{press.key}:0.5") for press in BY_HEAD for pruner in ("frame:0.5", "merge_adjacent:0.5")),
+        ("fast_v:0.999", "snapkv:0.5"),
+    ],
+)
+def test_a_press_after_pruning_removes_its_ratio_of_the_tokens_left_in_each_layer(
+    lm: AudioLM, prompts: list[Prompt], pruner: str, press: str
+) -> None:
+    """Below the pruning layer all are left; above it fewer, or one."""
+    inputs, method = lm.prepare(prompts[:1]), get_method(f"{pruner}+{press}", layer=2)
+    (total,), (length,) = inputs.audio_tokens, inputs.prompt_tokens
+    first, second = (float(name.partition(":")[2]) for name in (pruner, press))
+    below, above = kept_count(total, second), kept_count(kept_count(total, first), second)
+    result = generate(lm, prompts[0], method, 2)
+    assert result.kv_lengths == tuple(length - total + kept for kept in (below, below, above, above))
+    assert result.kept_audio_tokens == (above,)
+    assert method.label == f"{pruner}-layer2+{press}".replace(":", "-")
 
 
-class TestPyramid:
-    @given(st.integers(1, 5000), st.floats(0.01, 0.99), st.integers(1, 48))
-    def test_layer_budgets_fall_with_depth_and_sum_to_k_times_the_number_of_layers(
-        self, total: int, ratio: float, layers: int
-    ) -> None:
-        budgets = PyramidKV(ratio).budgets(total, layers)
-        assert sum(budgets) == kept_count(total, ratio) * layers
-        assert all(1 <= budget <= total for budget in budgets)
-        assert all(after <= before + 1 for before, after in pairwise(budgets))
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("snapkv:0.5+fast_v:0.5", "token pruner .*then a press"),
+        ("fast_v:0.5+dart:0.5", "token pruner .*then a press"),
+        ("knorm:0.5+snapkv:0.5", "token pruner .*then a press"),
+        ("fast_v:0.5+snapkv:0.5+knorm:0.5", "two methods can be joined"),
+        ("random:0.3+pyramidkv:0.5", "ratio on average"),
+    ],
+)
+def test_only_a_pruner_followed_by_a_press_can_be_joined(name: str, words: str) -> None:
+    with pytest.raises(SettingsError, match=words):
+        get_method(name)
 
-    def test_layer_budgets_equal_values_computed_by_hand(self) -> None:
-        assert PyramidKV(0.5).budgets(400, 3) == [390, 200, 10]  # k = 200: from 2·200 − 10 down to 200 / 20
+
+@given(st.integers(1, 5000), st.floats(0.01, 0.99), st.integers(1, 48))
+def test_layer_budgets_fall_with_depth_and_sum_to_k_times_the_number_of_layers(
+    total: int, ratio: float, layers: int
+) -> None:
+    budgets = PyramidKV(ratio).budgets(total, layers)
+    assert sum(budgets) == kept_count(total, ratio) * layers
+    assert all(1 <= budget <= total for budget in budgets)
+    assert all(after <= before + 1 for before, after in pairwise(budgets))
+
+
+def test_layer_budgets_equal_values_computed_by_hand() -> None:
+    assert PyramidKV(0.5).budgets(400, 3) == [390, 200, 10]  # k = 200: from 2·200 − 10 down to 200 / 20
 
 
 def test_a_press_without_batch_support_is_refused_before_loading_a_model() -> None:
@@ -357,30 +337,16 @@ def test_a_press_without_batch_support_is_refused_before_loading_a_model() -> No
         list(run(["tau"], "embedded", RunSettings.read({}, timing=False, batch_size=4), [alone]))
 
 
-class TestJoinedEdges:
-    def test_a_press_still_presses_the_lower_layers_if_pruning_left_fewer_than_k(
-        self, lm: AudioLM, prompts: list[Prompt]
-    ) -> None:
-        inputs = lm.prepare(prompts[:1])
-        (total,), (length,) = inputs.audio_tokens, inputs.prompt_tokens
-        result = generate(lm, prompts[0], get_method("fast_v:0.999+snapkv:0.5", layer=2), 2)
-        below, above = length - total + kept_count(total, 0.5), length - total + 1
-        assert result.kv_lengths == (below, below, above, above)
-
-    def test_pyramidkv_is_joined_only_if_all_layers_hold_equally_many_tokens(
-        self, lm: AudioLM, prompts: list[Prompt]
-    ) -> None:
-        with pytest.raises(SettingsError, match="ratio on average"):
-            get_method("random:0.3+pyramidkv:0.5")
-        inputs = lm.prepare(prompts[:1])
-        (total,), (length,) = inputs.audio_tokens, inputs.prompt_tokens
-        left, layers = kept_count(total, 0.5), len(lm.decoder_layers)
-        for place in ({"at": "input"}, {"layer": 0}):
-            joined = get_method("merge_frame:0.5+pyramidkv:0.4", **place)
-            lengths = generate(lm, prompts[0], joined, 2).kv_lengths
-            assert sum(lengths) == layers * (length - total + kept_count(left, 0.4))
-            assert list(lengths) == sorted(lengths, reverse=True)
-            assert len(set(lengths)) > 1
+def test_pyramidkv_is_joined_if_all_layers_hold_equally_many_tokens(lm: AudioLM, prompts: list[Prompt]) -> None:
+    inputs = lm.prepare(prompts[:1])
+    (total,), (length,) = inputs.audio_tokens, inputs.prompt_tokens
+    left, layers = kept_count(total, 0.5), len(lm.decoder_layers)
+    for place in ({"at": "input"}, {"layer": 0}):
+        joined = get_method("merge_frame:0.5+pyramidkv:0.4", **place)
+        lengths = generate(lm, prompts[0], joined, 2).kv_lengths
+        assert sum(lengths) == layers * (length - total + kept_count(left, 0.4))
+        assert list(lengths) == sorted(lengths, reverse=True)
+        assert len(set(lengths)) > 1
 
 
 @dataclass
@@ -420,82 +386,75 @@ class Theirs:
         cache.keys = cache.keys.roll(1, -1) if self.turns else cache.keys
 
 
-class TestKeptEntriesOfOtherLibraries:
-    """Nobody tells which entries such a press kept: they are found in the cache."""
+def test_entries_that_a_foreign_press_removed_are_found_in_its_cache(lm: AudioLM, prompts: list[Prompt]) -> None:
+    theirs = generate(lm, prompts[0], Foreign(press=Theirs(), name="theirs"))
+    assert theirs.kv_lengths == (40,) * 4
+    assert [layer.sum(-1).tolist() for layer in theirs.kept_entries] == [[40, 40]] * 4
+    assert_equals_hiding_its_removed_entries(lm, prompts[0], theirs)
+    is_audio = lm.prepare(prompts[:1]).audio_mask[0]
+    audio = torch.stack([layer[:, is_audio] for layer in theirs.kept_entries]).double()
+    torch.testing.assert_close(theirs.kept_shares[0][is_audio], audio.mean((0, 1)))
 
-    def test_hiding_the_entries_found_as_removed_gives_the_same_logits(
-        self, lm: AudioLM, prompts: list[Prompt]
-    ) -> None:
-        inputs = lm.prepare(prompts[:1])
-        options = {"max_new_tokens": STEPS, "ignore_end": True, "keep_logits": True}
-        theirs = Foreign(press=Theirs(), name="theirs").generate(lm, inputs, keep_entries=True, **options)
-        assert theirs.kv_lengths == (40,) * 4
-        assert [layer.sum(-1).tolist() for layer in theirs.kept_entries] == [[40, 40]] * 4
-        hidden = HiddenEntries(kept=theirs.kept_entries).generate(lm, inputs, **options)
-        torch.testing.assert_close(hidden.logits, theirs.logits, atol=2e-5, rtol=1e-4)
-        audio = torch.stack([layer[:, inputs.audio_mask[0]] for layer in theirs.kept_entries]).double()
-        torch.testing.assert_close(theirs.kept_shares[0][inputs.audio_mask[0]], audio.mean((0, 1)))
 
-    def test_a_press_that_masks_single_heads_has_no_kept_token_count(self, lm: AudioLM, prompts: list[Prompt]) -> None:
-        inputs = lm.prepare(prompts[:1])
-        done = Foreign(press=Theirs(by_head=True), name="ada").generate(
-            lm, inputs, max_new_tokens=3, keep_entries=True, ignore_end=True
-        )
-        (length,) = inputs.prompt_tokens
-        assert done.kv_lengths == (length,) * 4
-        assert {int(layer.sum()) for layer in done.kept_entries} == {length}
-        assert any(layer[0].sum() != layer[1].sum() for layer in done.kept_entries)
-        assert done.kept_audio_tokens == (None,)
+def test_a_foreign_press_that_masks_single_heads_has_no_kept_token_count(lm: AudioLM, prompts: list[Prompt]) -> None:
+    done = generate(lm, prompts[0], Foreign(press=Theirs(by_head=True), name="ada"))
+    (length,) = lm.prepare(prompts[:1]).prompt_tokens
+    assert done.kv_lengths == (length,) * 4
+    assert {int(layer.sum()) for layer in done.kept_entries} == {length}
+    assert any(layer[0].sum() != layer[1].sum() for layer in done.kept_entries)
+    assert done.kept_audio_tokens == (None,)
 
-    @pytest.mark.parametrize(
-        ("press", "why"), [(Theirs(turns=True), "changes keys"), (Theirs(doubles=True), "adds entries")]
-    )
-    def test_a_press_that_changes_or_adds_entries_has_no_kept_shares(
-        self, lm: AudioLM, prompts: list[Prompt], press: Theirs, why: str
-    ) -> None:
+
+@pytest.mark.parametrize(
+    ("press", "why"), [(Theirs(turns=True), "changes keys"), (Theirs(doubles=True), "adds entries")]
+)
+def test_a_foreign_press_that_changes_or_adds_cache_entries_has_no_kept_shares(
+    lm: AudioLM, prompts: list[Prompt], press: Theirs, why: str
+) -> None:
+    with pytest.warns(UserWarning, match=why):
+        done = Foreign(press=press, name="odd").generate(lm, lm.prepare(prompts[:1]), max_new_tokens=3)
+    assert done.kept_shares is None
+    assert done.kept_audio_tokens == (None,)
+
+
+def test_a_foreign_press_that_replaces_attention_or_drops_hidden_states_has_no_kept_shares(
+    lm: AudioLM, prompts: list[Prompt]
+) -> None:
+    def own_attention(hidden_states: torch.Tensor, past_key_values: Any, **_more: Any) -> tuple[torch.Tensor, None]:
+        entries = hidden_states.new_zeros(1, 2, hidden_states.shape[1], 8)
+        past_key_values.update(entries, entries, 1)
+        return hidden_states, None
+
+    def half(_module: Any, args: Any, call: dict[str, Any]) -> Any:
+        left = slice(1 - args[0].shape[1] % 2, None, 2)
+        angles = tuple(part[..., left, :] for part in call["position_embeddings"])
+        return (args[0][:, left],), call | {"position_embeddings": angles, "position_ids": None}
+
+    @contextmanager
+    def drops(model: Any) -> Iterator[None]:
+        with model.model.language_model.layers[-1].register_forward_pre_hook(half, with_kwargs=True):
+            yield
+
+    def attends(model: Any) -> Any:
+        return patched_attribute(model.model.language_model.layers[1].self_attn, "forward", own_attention)
+
+    for press, steps, why in ((drops, 1, "drops tokens"), (attends, 3, "own way")):
         with pytest.warns(UserWarning, match=why):
-            done = Foreign(press=press, name="odd").generate(lm, lm.prepare(prompts[:1]), max_new_tokens=3)
+            done = Foreign(press=press, name="odd").generate(
+                lm, lm.prepare(prompts[:1]), max_new_tokens=steps, ignore_end=True
+            )
         assert done.kept_shares is None
-        assert done.kept_audio_tokens == (None,)
 
-    def test_a_press_that_replaces_attention_or_drops_states_has_no_kept_shares(
-        self, lm: AudioLM, prompts: list[Prompt]
-    ) -> None:
-        """It drops states before a layer, or attends without the library's functions."""
 
-        def own_attention(hidden_states: torch.Tensor, past_key_values: Any, **_more: Any) -> tuple[torch.Tensor, None]:
-            entries = hidden_states.new_zeros(1, 2, hidden_states.shape[1], 8)
-            past_key_values.update(entries, entries, 1)
-            return hidden_states, None
+def test_each_sample_of_a_batch_has_kept_entries_of_its_own(lm: AudioLM, prompts: list[Prompt]) -> None:
+    batch = [prompts[0], Prompt("Long or short?", (noise(3.0),))]
+    done = generate(lm, batch, Foreign(press=Theirs(), name="theirs"))
+    assert {tuple(layer.sum(-1).flatten().tolist()) for layer in done.kept_entries} == {(40,) * 4}
+    assert not torch.equal(*(shares[-60:] for shares in done.kept_shares))
 
-        def half(_module: Any, args: Any, call: dict[str, Any]) -> Any:
-            left = slice(1 - args[0].shape[1] % 2, None, 2)
-            angles = tuple(part[..., left, :] for part in call["position_embeddings"])
-            return (args[0][:, left],), call | {"position_embeddings": angles, "position_ids": None}
 
-        @contextmanager
-        def drops(model: Any) -> Iterator[None]:
-            with model.model.language_model.layers[-1].register_forward_pre_hook(half, with_kwargs=True):
-                yield
-
-        def attends(model: Any) -> Any:
-            return patched_attribute(model.model.language_model.layers[1].self_attn, "forward", own_attention)
-
-        for press, steps, why in ((drops, 1, "drops tokens"), (attends, 3, "own way")):
-            with pytest.warns(UserWarning, match=why):
-                done = Foreign(press=press, name="odd").generate(
-                    lm, lm.prepare(prompts[:1]), max_new_tokens=steps, ignore_end=True
-                )
-            assert done.kept_shares is None
-
-    def test_each_sample_of_a_batch_has_separate_kept_entries(self, lm: AudioLM, prompts: list[Prompt]) -> None:
-        inputs = lm.prepare([prompts[0], Prompt("Long or short?", (noise(3.0),))])
-        done = Foreign(press=Theirs(), name="theirs").generate(lm, inputs, max_new_tokens=3, keep_entries=True)
-        assert {tuple(layer.sum(-1).flatten().tolist()) for layer in done.kept_entries} == {(40,) * 4}
-        assert not torch.equal(*(shares[-60:] for shares in done.kept_shares))
-
-    def test_cache_entries_of_equal_value_are_matched_once_each_and_in_order(self) -> None:
-        before, after = torch.tensor([[[5, 3, 5, 5, 9]]]), torch.tensor([[[5, 9, 5]]])
-        live = torch.ones_like(after, dtype=torch.bool)
-        assert matched(before, after, live).tolist() == [[[True, False, True, False, True]]]
-        assert matched(before, torch.tensor([[[9, 9, 5]]]), live) is None
+def test_cache_entries_of_equal_value_are_matched_once_each_and_in_order() -> None:
+    before, after = torch.tensor([[[5, 3, 5, 5, 9]]]), torch.tensor([[[5, 9, 5]]])
+    live = torch.ones_like(after, dtype=torch.bool)
+    assert matched(before, after, live).tolist() == [[[True, False, True, False, True]]]
+    assert matched(before, torch.tensor([[[9, 9, 5]]]), live) is None

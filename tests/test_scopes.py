@@ -51,7 +51,7 @@ def test_tasks_of_two_benchmarks_never_share_a_mean(monkeypatch: pytest.MonkeyPa
     assert {kind_of(scope, members) for scope, members in scopes.items()} == {"group", "overall"}
 
 
-def test_task_weights_are_normalised_to_a_mean_of_1(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_of_tasks_are_normalised_to_a_mean_of_1(monkeypatch: pytest.MonkeyPatch) -> None:
     assert registry.weights_of(["tau", "vox"]) == [1.0, 1.0]
     made = (replace(AUDIOMARATHON, weights={"tau": 3.0, "vox": 1.0}),)
     monkeypatch.setattr(registry, "built_in", lambda: made)
