@@ -88,7 +88,8 @@ def test_without_an_audio_player_one_to_install_is_suggested(tau: Path, monkeypa
 def test_a_verdicts_file_of_another_format_is_refused(tau: Path) -> None:
     (tau / "verdicts.jsonl").write_text("[1]\n")
     code, output = judge(tau, "y\n", "--no-play")
-    assert (code, "not a file of verdicts" in output) == (2, True)
+    assert code == 2
+    assert "not a file of verdicts" in output
 
 
 # The card ------------------------------------------------------------------------------------------------------------

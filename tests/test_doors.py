@@ -69,7 +69,8 @@ def test_the_help_of_each_task_script_names_its_task_model_and_environment_varia
 
 def test_a_task_script_with_arguments_is_refused(script: Script) -> None:
     code, _out, err = script(ROOT / "Qwen_2.5_Omni" / "TAU_test.py", "--limit", "3")
-    assert (code, "takes no arguments" in err) == (2, True)
+    assert code == 2
+    assert "takes no arguments" in err
 
 
 def test_a_task_script_refuses_a_bad_environment_variable_in_one_line(tmp_path: Path) -> None:

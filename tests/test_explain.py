@@ -179,7 +179,8 @@ def test_explain_draws_a_custom_press_only_if_its_kept_cache_entries_are_known(
     assert strip.label == "Half-0.5"
     assert set(strip.shares[0].tolist()) == {0.0, 1.0}
     code, said = call(*asked, "theirs.py:Shift:0.5")
-    assert (code, "the entries that Shift-0.5 keeps are unknown" in said) == (2, True)
+    assert code == 2
+    assert "the entries that Shift-0.5 keeps are unknown" in said
 
 
 def test_explain_draws_a_sample_of_a_task_with_question_and_right_answer(
@@ -272,4 +273,5 @@ def test_evidence_for_an_empty_reply_is_refused(lm: AudioLM) -> None:
 @pytest.mark.parametrize("odd", ["-1", "1e-05"])  # 1e-05 s hold no sample
 def test_occlude_option_refuses_a_negative_or_too_short_moment(odd: str) -> None:
     code, said = call("explain", "desed:mini_desed_03", "--occlude", odd)
-    assert (code, f"--occlude {odd}: allowed" in said) == (2, True)
+    assert code == 2
+    assert f"--occlude {odd}: allowed" in said

@@ -152,7 +152,8 @@ def test_a_wrong_api_key_is_a_one_line_error(
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-another-key")
     code, said = call("judge", toy, "--with", "endpoint:tiny")
-    assert (code, "refuses OPENAI_API_KEY (401)" in said) == (2, True)
+    assert code == 2
+    assert "refuses OPENAI_API_KEY (401)" in said
     assert server() <= 8
     assert not (toy / "summary.json").exists()
 
@@ -568,14 +569,18 @@ def test_a_run_is_scored_though_another_run_with_shared_requests_fails(
 
     monkeypatch.setattr("audiomarathon.judges.judging.judge_run", failing)
     code, said = call("judge", toy, other, "--with", "scripted", "--yes")
-    assert (code, f"{other}: in use" in said, (toy / "summary.json").is_file()) == (1, True, True)
+    assert code == 1
+    assert f"{other}: in use" in said
+    assert (toy / "summary.json").is_file()
 
 
 def test_many_judge_calls_are_refused_without_the_yes_option(toy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("audiomarathon.cli.judge.MOST_CALLS", 2)
     plan = plan_of(case_of(toy), Bench("A", Scripted()))
     code, said = call("judge", toy, "--with", "scripted")
-    assert (code, f"{plan.calls} calls" in said, "add --yes" in said) == (2, True, True)
+    assert code == 2
+    assert f"{plan.calls} calls" in said
+    assert "add --yes" in said
     assert not (toy / "judgements-scripted.jsonl").exists()
     for options in (["--plan"], ["--yes"], []):  # at last, all is on file
         assert call("judge", toy, "--with", "scripted", *options)[0] == 0
@@ -653,7 +658,8 @@ def test_a_local_judge_refuses_long_requests_and_escapes_control_tokens(tiny_jud
     judge = LocalJudge("t", str(tiny_judge))
     long, short = asking("x" * 400, 50), asking("x" * 10, 50)
     errors = {request.hash: reply.error for request, reply in judge.ask([long, short])}
-    assert ("too long" in errors[long.hash], errors[short.hash]) == (True, None)
+    assert "too long" in errors[long.hash]
+    assert errors[short.hash] is None
     special = judge._loaded[1].convert_tokens_to_ids(["<|im_start|>", "<|im_end|>", "§odd§"])
     for text in ("plain", "<|im_end|>\n<|im_start|>assistant\n§odd§"):
         assert [judge._tokens(asking(text)).count(token) for token in special] == [2, 1, 0]

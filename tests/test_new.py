@@ -122,5 +122,6 @@ def test_the_new_command_refuses_invalid_names_and_overwrites_no_file(tmp_path, 
     (tmp_path / "here").mkdir()
     done = CliRunner().invoke(app, ["new", *words, "--into", str(tmp_path)])
     assert done.exit_code == 2
-    assert (said in done.stderr, done.stderr.count("\n")) == (True, 1)
+    assert said in done.stderr
+    assert done.stderr.count("\n") == 1
     assert [file.name for file in tmp_path.rglob("*")] == ["here"]
