@@ -685,7 +685,7 @@ class TestRuns:
         with pytest.warns(UserWarning, match=warning):
             flags = flags_of(go(url, samples=2, wishes=[wish]).summary)
         assert "2 empty" in flags
-        assert ("2 cut" in flags) is (cut)
+        assert ("2 cut" in flags) is cut
 
     def test_every_request_to_a_server_with_random_faults_gets_exactly_one_record(
         self, go: Callable[..., Any], url: str, serve: Serve, tmp_path: Path, monkeypatch, times
