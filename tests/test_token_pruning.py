@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from decimal import Decimal
 from itertools import pairwise
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import ALL, skip_unless_carried
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from audiomarathon.certify.oracles import Hidden, HiddenInSteps
@@ -280,21 +281,12 @@ def test_a_schedule_step_that_the_model_cannot_take_is_refused(lm: AudioLM, meth
 
 
 @given(st.integers(0, 5000), st.decimals(0, "0.999", places=3))
-def test_the_removed_count_rounds_halves_up_and_at_least_one_token_is_kept(total: int, ratio) -> None:
-    kept = kept_count(total, float(ratio))
+@example(5, Decimal("0.5"))
+@example(100, Decimal("0.29"))
+@example(1, Decimal("0.999"))
+def test_the_removed_count_rounds_halves_up_and_at_least_one_token_is_kept(total: int, ratio: Decimal) -> None:
     removed_exactly = (2 * total * int(ratio * 1000) + 1000) // 2000  # ⌊N·r + ½⌋ in whole numbers
-    assert kept == min(total, max(1, total - removed_exactly))
-
-
-@pytest.mark.parametrize(
-    ("total", "ratio", "kept"),
-    [
-        (1, 0.999, 1), (5, 0.3, 3), (5, 0.5, 2), (3, 0.5, 1), (10, 0.25, 7), (10, 0.0, 10), (0, 0.5, 0),
-        (100, 0.29, 71),
-    ],
-)  # fmt: skip
-def test_the_kept_count_equals_values_computed_by_hand(total: int, ratio: float, kept: int) -> None:
-    assert kept_count(total, ratio) == kept
+    assert kept_count(total, float(ratio)) == min(total, max(1, total - removed_exactly))
 
 
 @pytest.mark.parametrize(("mask", "after"), [([0, 1, 1, 0, 0], 2), ([0, 1, 0, 1, 1], 0), ([0, 0, 0, 0, 0], 0)])
@@ -311,15 +303,6 @@ def test_random_and_frame_select_exactly_the_budget_of_distinct_tokens(total: in
         assert len(set(chosen)) == len(chosen) == evidence.n_keep
         assert min(chosen) >= 0
         assert max(chosen) < total
-
-
-def test_the_frame_method_selects_tokens_at_a_uniform_stride() -> None:
-    assert Frame(0.6).select(Evidence(torch.arange(10), 4, 0)).tolist() == [0, 2, 5, 7]
-
-
-def test_random_selection_depends_on_the_seed_alone() -> None:
-    pick = [Random(0.5).select(Evidence(torch.arange(100), 50, seed)).tolist() for seed in (1, 1, 2)]
-    assert pick[0] == pick[1] != pick[2]
 
 
 def test_a_method_with_ratio_zero_warns_that_nothing_is_pruned() -> None:
