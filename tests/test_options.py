@@ -280,9 +280,3 @@ def test_an_invalid_command_line_is_a_one_line_error_and_a_group_alone_shows_its
         main()
     err = capsys.readouterr().err
     assert (ended.value.code, told in err, err.count("\n") == 1) == (2, True, told != "Usage: ")
-
-
-def test_no_source_file_imports_argparse() -> None:
-    folders = ("src", "kvpress", "Segment", "analyse_audio_duration", "Qwen_2.5_Omni")
-    sources = [file for folder in folders for file in (ROOT / folder).rglob("*.py")]
-    assert [file for file in sources if re.search(r"(?m)^\s*(import|from) argparse\b", file.read_text("utf-8"))] == []
