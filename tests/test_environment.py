@@ -6,6 +6,7 @@ import json
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import task_folders
@@ -46,11 +47,11 @@ def test_without_a_proc_folder_the_load_average_counts_as_foreign_processes(tmp_
 
 @pytest.mark.parametrize(("foreign", "timing", "warned"), [(2.2, True, True), (1.0, True, False), (9, False, False)])
 def test_a_timed_run_on_a_busy_machine_warns_and_records_the_load(
-    tmp_path: Path, tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch, foreign: float, timing: bool, warned: bool
+    tmp_path: Path, tiny_checkpoint: Path, monkeypatch, foreign: float, timing: bool, warned: bool
 ) -> None:
     loads = [{"average": [float(n)] * 3, "foreign_processes": foreign, "cores": 2} for n in range(2)]
-    monkeypatch.setattr(environment, "load", lambda _root, left=iter(loads): next(left))
-    monkeypatch.setattr(environment, "cpu_seconds", lambda left=iter([100.0, 103.5]): next(left))
+    monkeypatch.setattr(environment, "load", Mock(side_effect=loads))
+    monkeypatch.setattr(environment, "cpu_seconds", Mock(side_effect=[100.0, 103.5]))
     data = task_folders.build_tau(tmp_path / "data")
     flags = {"data": str(data), "results": tmp_path / "out", "model_path": str(tiny_checkpoint), "timing": timing}
     settings = RunSettings.read({}, **flags, limit=1, max_new_tokens=1)

@@ -52,8 +52,7 @@ def test_a_lock_is_acquired_though_its_file_was_removed_by_the_last_holder(tmp_p
 
 
 def test_taking_a_lock_waits_for_a_short_shared_lock(tmp_path: Path) -> None:
-    hold(tmp_path / "lock").close()
-    glance = (tmp_path / "lock").open()
+    glance = (tmp_path / "lock").open("w")
     lock.fcntl.flock(glance, lock.fcntl.LOCK_SH)
     threading.Timer(0.07, glance.close).start()
     hold(tmp_path / "lock").close()

@@ -157,7 +157,7 @@ def test_a_config_is_not_saved_if_the_settings_are_invalid(call) -> None:
         ("? [1]\n: 2\n", "c.yaml: expected lines"),
         ("- tau\n", "c.yaml: expected lines .*sequence"),
         ("", "c.yaml: expected lines .*nothing"),
-        ("[" * 5_000, "c.yaml: .*nested too deeply"),
+        ("[" * 1_500, "c.yaml: .*nested too deeply"),
         ("config: other.yaml\n", "c.yaml, line 1: config: unknown key"),
         (None, "c.yaml: cannot be read: No such file"),
         (b"\xff\xfe\x00", "c.yaml.*cannot be read as YAML"),
@@ -284,9 +284,3 @@ def test_an_invalid_command_line_is_a_one_line_error_and_a_group_alone_shows_its
     assert ended.value.code == 2
     assert told in err
     assert (err.count("\n") == 1) is (told != "Usage: ")
-
-
-def test_no_source_file_imports_argparse() -> None:
-    folders = ("src", "kvpress", "Segment", "analyse_audio_duration", "Qwen_2.5_Omni")
-    sources = [file for folder in folders for file in (ROOT / folder).rglob("*.py")]
-    assert [file for file in sources if re.search(r"(?m)^\s*(import|from) argparse\b", file.read_text("utf-8"))] == []

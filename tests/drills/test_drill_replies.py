@@ -114,20 +114,20 @@ def test_hostile_replies_stay_inert_in_scores_report_and_tables(run: Path, tmp_p
     tell(f"{count} replies, {characters:,} characters: all on record as said, none obeyed")
 
 
-@pytest.mark.parametrize("name", ["[/x]", "[red]x", "| x |", "x & y _ %", "=1+1"])
-def test_score_status_and_report_accept_any_setting_name(name: str, tmp_path: Path, tell) -> None:
-    for number, method in enumerate(("base-0", name)):
-        folder = tmp_path / "results" / "tau" / "tiny" / f"folder-{number}"
-        facts = {"task": "tau", "model": name, "checkpoint": "/x/tiny", "method": method, "samples": ["a"]}
+def test_score_status_report_and_compare_accept_any_setting_name(tmp_path: Path, tell) -> None:
+    names = ["[/x]", "[red]x", "| x |", "x & y _ %", "=1+1"]
+    results = tmp_path / "results"
+    for number, method in enumerate(("base-0", *names)):
+        facts = {"task": "tau", "model": method, "checkpoint": "/x/tiny", "method": method, "samples": ["a"]}
         more = {"settings": {"seed": 42}, "sessions": [], "bad_rows": [], "left_out": {}, "cost": None, "drops": None}
-        with RunFolder(folder, {"method": method, "data": "1", "prompts": "1"}) as run:
+        with RunFolder(results / "tau" / "tiny" / f"folder-{number}", {"method": method, "data": "1"}) as run:
             run.write_run({**facts, **more, "data_samples": 1, "data_expected": 1, "data_folder": "nowhere"})
             run.append(record_of("tau", "a", "A"))
-        assert method in call("score", folder)
-        assert method in call("status", folder)
-    call("report", tmp_path / "results", "-o", tmp_path / "r.html", "--audio", "none", "--figures", tmp_path / "f")
-    assert name in call("compare", tmp_path / "results")
-    tell("shown as it is by score, status, report and compare")
+    call("report", results, "-o", tmp_path / "r.html", "--audio", "none", "--figures", tmp_path / "f")
+    for command in ("score", "status", "compare"):
+        output = call(command, results)
+        assert [name for name in names if name not in output] == [], command
+    tell("shown as they are by score, status, report and compare")
 
 
 def test_a_setting_name_with_control_characters_is_refused(tmp_path: Path, tell) -> None:
