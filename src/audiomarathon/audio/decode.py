@@ -259,7 +259,7 @@ def _read(path: Clip, clip: soundfile.SoundFile, position: int, dtype: str) -> A
 
 @contextlib.contextmanager
 def _open(path: str | Clip, file: IO[bytes] | None = None) -> Iterator[tuple[Clip, soundfile.SoundFile, int, bool]]:
-    """Open a clip, and read from its header how much audio it must hold; close it when the block ends.
+    """Open a clip, and read from its header how much audio it must hold; close it when the `with` block ends.
 
     Yields
     ------

@@ -155,7 +155,9 @@ class Bench:
         return self.reply(self.inputs)
 
     def generate(self, inputs: Inputs, method: Method | None = None, steps: int = STEPS, **options: Any) -> Generation:
-        """Generate `steps` tokens, ignoring end tokens, and keep the logits; without a method, nothing is removed."""
+        """Generate `steps` tokens, even past end tokens; return the replies with their logits. Without a method,
+        nothing is removed.
+        """
         options |= {"max_new_tokens": steps, "ignore_end": True, "keep_logits": True}
         return (method or Base()).generate(self.lm, inputs, **options)
 

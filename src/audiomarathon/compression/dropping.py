@@ -83,7 +83,7 @@ class Drop:
         self.merges: tuple[Merge | None, ...] = ()
 
     def follow(self) -> None:
-        """Set `audio` and `text` to the places of these tokens among the tokens that the previous drop kept.
+        """Set `audio` and `text` to the places of audio and text tokens among the tokens that the previous drop kept.
 
         This does not wait for the GPU.
         """
@@ -336,7 +336,7 @@ class DropsInSteps:
         return self.drops[step]
 
     def left_of(self, heard: Sequence[Any], step: int, row: int) -> Sequence[Any]:
-        """Return those items of `heard` (one for each audio token of a sample) whose tokens the earlier steps kept."""
+        """Return the items of `heard` (one per audio token of a sample) whose tokens all steps before `step` kept."""
         before = self.drops[step].before
         if before is None:
             return heard
@@ -387,7 +387,7 @@ def like_given(visible: torch.Tensor, given: torch.Tensor | None) -> torch.Tenso
 
 
 def _hide(mask: torch.Tensor, hidden: torch.Tensor, shown: torch.Tensor | None = None) -> torch.Tensor:
-    """Return a boolean or additive mask in which keys are hidden where `hidden` is True, and shown where `shown` is."""
+    """Return `mask` (boolean or additive) with keys hidden where `hidden` is True, and shown where `shown` is True."""
     if mask.dtype == torch.bool:
         mask = mask & ~hidden
         return mask if shown is None else mask | shown

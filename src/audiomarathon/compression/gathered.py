@@ -39,7 +39,7 @@ class Gathered:
 
     @contextmanager
     def watching(self, trace: Trace) -> Iterator[None]:
-        """Take the fingerprints of the KV-cache entries of one prefill inside the block.
+        """Take the fingerprints of the KV-cache entries of one prefill inside the `with` block.
 
         Also note each layer's number of entries after the press.
         """

@@ -31,7 +31,7 @@ _LEFT_ON_DISK = ("talker.", "token2wav.", "code2wav.", "model.vision_tower.timm_
 class ModelFacts:
     """A model's costs, estimated from its checkpoint's config and the headers of its weight files.
 
-    Bytes are in the run's precision.
+    Sizes in bytes assume the run's precision.
 
     Attributes
     ----------
@@ -39,10 +39,13 @@ class ModelFacts:
         The decoder's config.
     cost
         Factors from which FLOPs are computed.
+    weight_bytes, logits_bytes
+        Bytes of all weights, and of one position's logits.
     kv_bytes, activation_bytes
         Bytes per prompt token: of the KV cache, and of the activations.
     state_bytes, tower_bytes
-        Bytes per prompt token: of the hidden states that outlive a chunk, and of the audio tower's first convolution.
+        Bytes per prompt token: of the hidden states, which prefill in chunks keeps for the whole prompt; and of the
+        audio tower's first convolution.
     size
         Bytes of one number.
     """
@@ -243,7 +246,7 @@ def _universal_speech(audio: Any) -> float:
 
 
 def _parameters(path: Path) -> int:
-    """Count the parameters to load, from the headers of the safetensors files; 0 if there are no such files."""
+    """Return the number of parameters to load, read from the headers of the safetensors files; 0 without such files."""
     whole = _parameters_in(file for file in path.glob("*.safetensors") if not is_ignored(file.name))
     return whole and whole + _parameters_in(path.glob(_ADAPTER))
 
@@ -263,7 +266,9 @@ def _parameters_in(files: Iterable[Path]) -> int:
 
 
 def _configured_parameters(config: Any) -> int:
-    """Count the parameters that a config describes, by building the model on the meta device (without memory)."""
+    """Return the number of parameters that a config describes, by building the model on the meta device (without
+    memory).
+    """
     import torch
     from transformers import (
         MODEL_FOR_CAUSAL_LM_MAPPING,
@@ -289,7 +294,7 @@ def _configured_parameters(config: Any) -> int:
 
 
 def _configured_adapter(whole: Any, config: Any, attended: int) -> int:
-    """Count the parameters of Phi-4's speech adapter, from the config; 0 for other models.
+    """Return the number of parameters of Phi-4's speech adapter, from the config; 0 for other models.
 
     The adapter adds two matrices to each matrix of a layer. `attended` is the output width of queries, keys and values
     together.

@@ -217,7 +217,7 @@ class Watch:
 
 @contextmanager
 def watching(plan: Plan, jobs: Sequence[Job], say: Say, *, progress: bool | None = None) -> Iterator[Watch]:
-    """Show a task's progress during the block; yield the object to call after each sample.
+    """Show a task's progress during the `with` block; yield the object to call after each sample.
 
     On a terminal the progress is a table, in a notebook a line that is rewritten, elsewhere a line every half minute
     and at the end.

@@ -276,7 +276,7 @@ def _in_a_line(summary: dict[str, Any]) -> str:
 def _log(logs: Path | None, task: Task, say: Say, swept: Swept) -> Iterator[Say]:
     """Yield a function that prints a line and adds it to the task's log.
 
-    An error in the block is stored in `swept.failures`, so that the other tasks still run.
+    An error in the `with` block is stored in `swept.failures` and not raised, so that the other tasks still run.
     """
 
     def tell(line: str) -> None:

@@ -61,7 +61,10 @@ def _factor(sparsity: float, device: torch.device, dtype: torch.dtype) -> torch.
 
 
 def _sparse(factor: torch.Tensor, inputs: torch.Tensor) -> torch.Tensor:
-    """Set all but the largest inputs to 0, as the model's `_gaussian_topk` does, with a precomputed `factor`."""
+    """Return how far each input lies above the cutoff, and 0 for inputs below it, as the model's `_gaussian_topk` does.
+
+    The cutoff is the inputs' mean + `factor` × their standard deviation.
+    """
     spread = inputs.std(dim=-1, keepdim=True, unbiased=False)
     return torch.relu(inputs - (inputs.mean(dim=-1, keepdim=True) + spread * factor))
 
@@ -124,7 +127,7 @@ class Gemma3n(AudioLM):
 
     @contextmanager
     def stepping(self) -> Iterator[None]:
-        """Inside the block, use cutoffs of the sparse layers that were computed before it.
+        """Inside the `with` block, use cutoffs of the sparse layers that were computed before it.
 
         A CUDA graph cannot copy the Python numbers from which a layer computes them to the GPU.
         """

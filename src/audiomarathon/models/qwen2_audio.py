@@ -81,7 +81,7 @@ class Qwen2Audio(AudioLM):
         return TowerStates.padded(frames, self.tokens_of(frames), self.model.config.audio_config.max_source_positions)
 
     def generating(self, inputs: Inputs, max_new_tokens: int) -> AbstractContextManager[None]:  # noqa: ARG002
-        """Stop transformers' class from repeating audio tokens that are already there, in calls inside the block.
+        """Inside the `with` block, stop transformers' class from repeating audio tokens that are already there.
 
         If each window has one audio token, as after dropping in the tower, the class treats it as a placeholder to
         repeat, unless the class believes that it is being compiled.

@@ -195,7 +195,9 @@ class _Step:
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
-        """Make the decoder's layers attend by :meth:`attend` inside the block, and rotate by the prepared table."""
+        """Inside the `with` block, make the decoder's layers attend by :meth:`attend`, and rotate by the prepared
+        table.
+        """
         name = self.lm.attn_implementation
         before = _ATTEND.get(name)
         with ExitStack() as stack:
@@ -388,7 +390,7 @@ class _EndWatch:
         self.events = [torch.cuda.Event() for _ in range(2)] if self.on_gpu else []  # type: ignore[no-untyped-call]
 
     def note(self, flag: torch.Tensor) -> None:
-        """Start copying the flag (a tensor on the GPU), with its value after all steps launched so far."""
+        """Start copying `flag` (a tensor on the GPU) to the CPU, with its value after all steps launched so far."""
         self.turn ^= 1
         self.flags[self.turn].copy_(flag, non_blocking=True)
         if self.on_gpu:

@@ -88,7 +88,7 @@ def in_windows(model: Any, tower: nn.Module, windows: Windows | None) -> Iterato
 
 @contextmanager
 def _attending(config: Any, either: tuple[tuple[int, ...], ...]) -> Iterator[None]:
-    """Make the tower attend in one call per layer inside the block, as it already does with flash attention.
+    """Make the tower attend in one call per layer inside the `with` block, as it already does with flash attention.
 
     `either` has the windows' lengths, in frames, before and after each drop of states: a layer uses the list whose sum
     is its number of frames.

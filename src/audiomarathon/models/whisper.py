@@ -190,7 +190,7 @@ class Whisper(AudioLM):
         return torch.cat([*(places < count for count in states), torch.zeros(forced * len(states), dtype=torch.bool)])
 
     def tower_states(self, inputs: Inputs) -> TowerStates:
-        """Return each window's number of encoder states, each of which counts as an audio token."""
+        """Return each window's number of encoder states; each state counts as an audio token."""
         windows = tuple((count, count) for counts in inputs.states for count in counts)
         return TowerStates(1, windows, self.window_states)
 
