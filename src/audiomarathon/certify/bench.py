@@ -180,7 +180,7 @@ class Bench:
         return coarse and bool(getattr(self.lm.decoder.config, "num_experts", 0))
 
     def plain_reply(self, tensors: Mapping[str, torch.Tensor], steps: int = STEPS) -> Replied:
-        """Generate a reply with the model's own greedy `generate`: no hooks, no timer, no method, no penalties."""
+        """Return the reply of the model's own greedy `generate`: no hooks, no timer, no method, no penalties."""
         with torch.inference_mode(), attention_kernels(self.lm.sdpa_backends):
             tokens, logits = self.lm.plainly(tensors, steps)
         return Replied(tuple(tokens.tolist()), logits.float().cpu())

@@ -92,7 +92,7 @@ class Attention:
         return self._masked(logits.view(batch, heads, count, seen), start).softmax(-1)
 
     def _masked(self, logits: torch.Tensor, start: int) -> torch.Tensor:
-        """Set the logits of hidden keys (those that a query may not attend to) to −∞, in place.
+        """Set the logits of hidden keys (those that a query may not attend to) to −∞, in place; return the logits.
 
         The first query is at position `start`.
         """

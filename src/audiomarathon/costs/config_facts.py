@@ -90,7 +90,7 @@ def published_config(source: str) -> Path | None:
 
 
 def model_facts(path: Path, size: int, family: type[AudioLM] = AudioLM) -> ModelFacts:
-    """Estimate a checkpoint's costs from its config and the headers of its weight files.
+    """Return a checkpoint's costs, estimated from its config and the headers of its weight files.
 
     Parameters
     ----------
@@ -112,7 +112,9 @@ def model_facts(path: Path, size: int, family: type[AudioLM] = AudioLM) -> Model
 
 
 def _cross_facts(path: Path, size: int, config: Any, encoder_window: float) -> ModelFacts:
-    """Estimate the costs of an encoder-decoder (Whisper); the encoder's states count as tokens, see :class:`Cost`."""
+    """Return the estimated costs of an encoder-decoder (Whisper); the encoder's states count as tokens, see
+    :class:`Cost`.
+    """
     width, layers, tokens = config.d_model, config.decoder_layers, 4  # forced tokens
     state = 2.0 * 2 * width * width + 4.0 * tokens * width
     rest = 2.0 * tokens * (6 * width * width + 2 * width * config.decoder_ffn_dim) + 2.0 * tokens * tokens * width

@@ -262,8 +262,8 @@ class _Recorder:
         self.decoded[layer] = self.decoded[layer] + spread if layer in self.decoded else spread
 
     def _spread(self, weights: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
-        """Turn attention over KV-cache entries, shape (H, entries), into attention over prompt positions, shape (H, S +
-        1).
+        """Return attention over prompt positions, shape (H, S + 1), made from attention over KV-cache entries, shape
+        (H, entries).
 
         Dropped positions get 0. H is the number of heads; the last of the S + 1 positions stands for all generated
         tokens. `columns` has each entry's prompt position, shape (H, entries).
@@ -442,7 +442,7 @@ def capture_whole(
     layers: Sequence[int] = (),
     max_new_tokens: int = 1,
 ) -> Attention:
-    """Capture as :func:`capture` does, and also write whole attention maps to `folder`.
+    """Capture and return attention as :func:`capture` does, and also write whole attention maps to `folder`.
 
     The files are in LALM Bench's format: `attn.npy` of shape (L, S, S), `tokens.json`, `meta.json`.
 

@@ -44,9 +44,9 @@ class Tower:
 def encoder_shared(lm: AudioLM, tower: Tower | None = None) -> Iterator[Tower]:
     """Run the audio tower in the first `generate` call inside the `with` block, and reuse its output in later calls.
 
-    Every call inside the `with` block must get the same audio. A method that changes the tower always runs the tower
-    itself. Only the `forward` of this tower is replaced, until the `with` block ends. All other parts of a call are
-    unchanged.
+    Yield the object that keeps the output. Every call inside the `with` block must get the same audio. A method that
+    changes the tower always runs the tower itself. Only the `forward` of this tower is replaced, until the `with` block
+    ends. All other parts of a call are unchanged.
 
     Parameters
     ----------

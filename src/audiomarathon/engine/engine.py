@@ -174,7 +174,7 @@ def open_local(
     setup: Setup | None = None,
     say: Say = lambda _line: None,
 ) -> LocalEngine:
-    """Load a model and check that the methods apply to it.
+    """Load a model, check that the methods apply to it, and return the engine.
 
     Parameters
     ----------

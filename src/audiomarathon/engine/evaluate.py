@@ -313,9 +313,9 @@ def _record(
     shared: bool,
     warmed: float | None = None,
 ) -> Record:
-    """Build the record of one sample of a batch.
+    """Return the record of one sample (`row`) of a batch.
 
-    The audio tower's time and peak memory come from `tower`, the one call in which it ran.
+    The audio tower's time and peak memory come from `tower`, the one call in which the tower ran.
     """
     inputs = batch.inputs
     assert inputs is not None

@@ -73,7 +73,7 @@ def progress_of(
     seed: int,
     summary: Mapping[str, Any] | None = None,
 ) -> Progress:
-    """Compute the progress of one setting from its records and verdicts.
+    """Return the progress of one setting, computed from its records and verdicts.
 
     Parameters
     ----------

@@ -243,7 +243,7 @@ def has_room(shape: Shape) -> bool:
 
 
 def lay_out(wanted: Ray, settings: RunSettings, nodes: Sequence[dict[str, Any]], most: int | None = None) -> Shape:
-    """Choose how many workers to start, and how many GPUs and CPU cores each gets.
+    """Return how many workers to start, and how many GPUs and CPU cores each gets.
 
     `nodes` holds each machine's resources under Ray's names (`CPU`, `GPU`). Without GPUs, the default is one worker per
     machine or, with `most`, one per core and at most `most`.

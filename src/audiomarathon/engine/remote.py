@@ -132,7 +132,7 @@ def messages_of(prompt: Prompt) -> list[dict[str, Any]]:
 
 
 def _wav(clip: Waveform) -> str:
-    """Encode a clip as 16-bit WAV in base64."""
+    """Return a clip as a 16-bit WAV file, encoded in base64."""
     stream = io.BytesIO()
     soundfile.write(stream, clip, SAMPLING_RATE, format="WAV", subtype="PCM_16")
     return base64.b64encode(stream.getbuffer()).decode()

@@ -166,7 +166,7 @@ class AudioLM:
 
     @classmethod
     def read_tokenizer(cls, path: Path) -> Any:
-        """Read the tokenizer, and give it the chat template for audio.
+        """Return the checkpoint's tokenizer, with the chat template for audio.
 
         A separate template file replaces the tokenizer's template, which may lack audio. The processor does the same.
         """
@@ -253,7 +253,7 @@ class AudioLM:
         return Inputs(tensors, mask, tuple(prompt.seed for prompt in prompts), clips=clips)
 
     def encoded(self, prompts: Sequence[Prompt], counts: Iterable[int]) -> Any:
-        """Turn prompts into token ids, padded on the left.
+        """Return prompts as token ids and their attention mask, padded on the left.
 
         `counts` has the number of audio tokens of each clip, in order.
         """
@@ -551,7 +551,7 @@ class AudioLM:
         return logits
 
     def allowed(self, logits: torch.Tensor) -> torch.Tensor:
-        """Set a reply's raw logits, shape (steps, vocabulary), to −∞ for tokens that the family never generates.
+        """Return a reply's raw logits, shape (steps, vocabulary), with −∞ for tokens that the family never generates.
 
         By default, nothing changes.
         """

@@ -140,7 +140,7 @@ class Gemma3n(AudioLM):
             yield
 
     def prepare(self, prompts: Sequence[Prompt]) -> Inputs:
-        """Turn prompts into a batch of tensors, and count each sample's audio tokens that stand for padding."""
+        """Turn prompts into a batch of tensors, with each sample's number of audio tokens that stand for padding."""
         inputs = super().prepare(prompts)
         if (mask := inputs.tensors.get("input_features_mask")) is None:
             return inputs

@@ -255,7 +255,9 @@ class _Step:
 
 
 def _wider(part: torch.Tensor, dim: int, room: int, *, fill: int) -> torch.Tensor:
-    """Widen a tensor by :data:`BLOCK` tokens after the first `room` entries, and pad it to a multiple of blocks."""
+    """Return a tensor widened by :data:`BLOCK` tokens after its first `room` entries, and padded to a multiple of
+    blocks.
+    """
     new, prompt = part.narrow(dim, 0, room), part.narrow(dim, room, part.shape[dim] - room)
     more = BLOCK - part.shape[dim] % -BLOCK
     between = part.new_full([more if at == dim else count for at, count in enumerate(part.shape)], fill)
@@ -263,10 +265,11 @@ def _wider(part: torch.Tensor, dim: int, room: int, *, fill: int) -> torch.Tenso
 
 
 def _layers(lm: Any, inputs: Inputs, trace: Trace, cache: Any) -> list[_Layer]:
-    """Take each layer's entries out of the KV cache after prefill, and find which of them are hidden from decode steps.
+    """Move the KV cache's entries into fixed buffers after prefill; return the buffers of each layer that has a cache.
 
-    Fillers and padding are on the left. If a layer's heads hold different numbers of entries, the cache has padded them
-    (`by_head`). A layer with a sliding window caches only the entries that the first step attends to.
+    Each also tells which entries are hidden from decode steps. Fillers and padding are on the left. If a layer's heads
+    hold different numbers of entries, the cache has padded them (`by_head`). A layer with a sliding window caches only
+    the entries that the first step attends to.
     """
     entries = (
         trace.entries or trace.row_lengths or [(count,) * len(lm.decoder_layers) for count in inputs.prompt_tokens]

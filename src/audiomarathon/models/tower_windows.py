@@ -69,8 +69,8 @@ def modelling_file(module: nn.Module) -> Any:
 
 @contextmanager
 def in_windows(model: Any, tower: nn.Module, windows: Windows | None) -> Iterator[None]:
-    """Make `model.get_audio_features` run the tower on the given windows, with one attention call per layer, in the
-    block.
+    """Inside the `with` block, make `model.get_audio_features` run the tower on the given windows, one attention call a
+    layer.
 
     If `windows` is None, change nothing.
     """

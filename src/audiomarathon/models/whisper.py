@@ -250,7 +250,7 @@ class Whisper(AudioLM):
         return torch.nn.utils.rnn.pad_sequence(joined)
 
     def allowed(self, logits: torch.Tensor) -> torch.Tensor:
-        """Set the logits of the tokens that the checkpoint suppresses to −∞."""
+        """Return a reply's logits, with −∞ for the tokens that the checkpoint suppresses."""
         known = self.published
         kept = logits.index_fill(-1, torch.tensor(known.suppress_tokens or [], dtype=torch.long), -torch.inf)
         kept[0, known.begin_suppress_tokens or []] = -torch.inf
