@@ -167,7 +167,7 @@ class Bench:
         return only
 
     def match(self, reply: Replied, reference: Replied) -> Match:
-        """Return how far two replies differ that should be equal up to rounding."""
+        """Return how far two replies differ; only rounding should make them differ."""
         return match(reply, reference, jumps=self.jumps)
 
     @cached_property

@@ -170,9 +170,9 @@ class Drop:
         return _hide(visible, hidden, shown=alone)
 
     def decode_mask(self, given: torch.Tensor | None, cached: int) -> torch.Tensor:
-        """Return the attention mask of a new token over a layer's `cached` keys and its own key.
+        """Return the attention mask of a new token over a layer's `cached` keys and the token's key.
 
-        It hides only fillers.
+        It hides only fillers: entries on the left of samples that keep fewer tokens than others.
         """
         device = self.index.device if given is None else given.device
         real = ~self.filler.to(device)
@@ -186,8 +186,8 @@ class Drop:
         """Return the attention mask of a new token in a layer with a sliding window, after `past` tokens.
 
         The cache holds the last `window` − 1 tokens. But the window counts positions, which have gaps after pruning, so
-        some cached tokens lie outside the window. Return None (no mask needed) if the model gave no mask, there are no
-        fillers, and the window reaches back to the prompt's beginning.
+        some cached tokens lie outside the window. Return None (no mask needed) if the model gave no mask, all samples
+        keep equally many tokens, and the window reaches back to the prompt's beginning.
         """
         last = self.prompt + past - self.filler.shape[1]
         if given is None and not self.any_filler and last < window:
@@ -314,7 +314,7 @@ class DropsInSteps:
         self.widths = [self._widths[done] for done in self._done]
 
     def positions(self, layer: int, row: int) -> torch.Tensor:
-        """Return the prompt positions of one sample (`row` of the batch) that a layer computes, without fillers."""
+        """Return the prompt positions of one sample (`row` of the batch) that a layer computes, without padding."""
         done = self._done[layer]
         length = self._lengths[done][row]
         return self.drops[done - 1].index[row, -length:] if done else self._everything[-length:]
@@ -322,7 +322,7 @@ class DropsInSteps:
     def begin(self, step: int, row: int) -> int:
         """Return the index of a sample's first token among the tokens that enter a step's layer.
 
-        Padding and fillers come before it.
+        Before it come padding, and fillers if the sample keeps fewer tokens than others.
         """
         return self._widths[step] - self._lengths[step][row]
 
@@ -374,9 +374,9 @@ class DropsInSteps:
 
 
 def like_given(visible: torch.Tensor, given: torch.Tensor | None) -> torch.Tensor:
-    """Turn booleans (B, keys), True at visible keys, into a mask for one query, of the kind of `given`.
+    """Return booleans (B, keys), True at visible keys, as a mask for one query, in the form of the mask `given`.
 
-    The kinds are 2-D, boolean and additive.
+    The forms are 2-D, boolean and additive.
     """
     if given is not None and given.dim() == 2:
         return visible.to(given.dtype)

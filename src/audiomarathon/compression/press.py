@@ -272,7 +272,8 @@ class _Squeeze:
         return cos.to(device), sin.to(device)
 
     def _decode_mask(self, cache: Any, index: int, given: torch.Tensor | None) -> torch.Tensor:
-        """Return the attention mask for the next token: all kept KV-cache entries are visible, and no fillers.
+        """Return the attention mask for the next token, which hides only fillers (padding of samples that keep fewer
+        entries).
 
         With `by_head`, it has a row for each head: shape (B, H, 1, entries).
         """

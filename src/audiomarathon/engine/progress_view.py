@@ -171,7 +171,7 @@ class Watch:
         self._cost = self._earned = 0.0
 
     def update(self, samples: int = 1) -> None:
-        """Count `samples` more as finished; show the progress if it is time for it and showing it is cheap enough.
+        """Add `samples` to the number of finished samples; show the progress if it is due and cheap enough.
 
         It is cheap enough if it takes little of the time that the samples take (:data:`COST_A_SAMPLE_S`).
         """

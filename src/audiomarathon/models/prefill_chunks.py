@@ -41,7 +41,8 @@ class Part:
     last
         Whether this is the prompt's last chunk.
     real
-        Shape (B, S'): False at padding and fillers; None if there are none. S' is the layer's number of tokens.
+        Shape (B, S'): False at padding and at fillers, which make samples that keep fewer tokens as long as the others;
+        None if there are none. S' is the layer's number of tokens.
     window
         Length of the layer's sliding attention window in tokens; 0 if it has none.
     """
@@ -141,7 +142,8 @@ class _InChunks:
     """A layer's replacement for `forward` during prefill; after it, the layer has its original `forward` again.
 
     `lengths` has each sample's number of tokens in this layer. `places` is a function that takes a mask of padding and
-    fillers, and returns the tokens' positions in the prompt.
+    fillers (which make samples with fewer tokens as long as the others), and returns the tokens' positions in the
+    prompt.
     """
 
     def __init__(

@@ -91,11 +91,12 @@ class _Mask:
 
 @dataclass
 class _Layer:
-    """A layer's keys and values in fixed buffers: first the entries of new tokens, then fillers, then the prompt's.
+    """A layer's keys and values in fixed buffers: first the entries of new tokens, then fillers, then the prompt's
+    entries.
 
-    Both have the shape (B, Hkv, entries, d): samples, key heads, entries, numbers of a head. The fillers make the
-    number of entries a multiple of :data:`BLOCK`, since matrix products of other sizes use kernels that are several
-    times slower.
+    Both have the shape (B, Hkv, entries, d): samples, key heads, entries, numbers of a head. The fillers (unused
+    entries) make the number of entries a multiple of :data:`BLOCK`, since matrix products of other sizes use kernels
+    that are several times slower.
     """
 
     keys: torch.Tensor
@@ -300,8 +301,8 @@ def _layers(lm: Any, inputs: Inputs, trace: Trace, cache: Any) -> list[_Layer]:
 def places_in_prompt(inputs: Inputs, trace: Trace, index: int, filler: torch.Tensor) -> torch.Tensor:
     """Return the prompt positions of a layer's last KV-cache entries, shape (B, 1, 1, entries).
 
-    They are counted back from −1 at the prompt's end. `filler` (B, 1, 1, entries) marks padding and fillers; these get
-    positions further back than any window.
+    They are counted back from −1 at the prompt's end. `filler` (B, 1, 1, entries) marks padding, and fillers of samples
+    that keep fewer entries than others; these get positions further back than any window.
     """
     width, prompt = filler.shape[-1], inputs.audio_mask.shape[1]
     places = torch.arange(-width, 0, device=filler.device).expand(filler.shape)

@@ -31,8 +31,8 @@ class Windows:
     Attributes
     ----------
     places
-        For each frame of each chunk on which the tower's convolutions run, its number among the frames of the batch's
-        features, counted from 1 over all clips; 0 stands for padding. Shape (chunks, 1, frames).
+        Shape (chunks, 1, frames), for the chunks on which the tower's convolutions run: the number of each frame among
+        the frames of the batch's features, counted from 1 over all clips; 0 stands for padding.
     lengths
         Number of the tower's frames in each window, in order.
     arguments
