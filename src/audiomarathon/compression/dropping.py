@@ -187,7 +187,7 @@ class Drop:
 
         The cache holds the last `window` − 1 tokens. But the window counts positions, which have gaps after pruning, so
         some cached tokens lie outside the window. Return None (no mask needed) if the model gave no mask, all samples
-        keep equally many tokens, and the window reaches back to the prompt's beginning.
+        keep equally many positions, and the window reaches back to the prompt's beginning.
         """
         last = self.prompt + past - self.filler.shape[1]
         if given is None and not self.any_filler and last < window:

@@ -87,7 +87,7 @@ class Cost:
     def llm_prefill(self, tokens: Sequence[Any]) -> Any:
         """Return the FLOPs of a prefill in which layer i computes `tokens[i]` tokens.
 
-        Numbers of tokens may be arrays with an item per sample; then so is the result.
+        If `tokens[i]` is an array with an item per sample, so is the result.
         """
         windows = self.attention_windows or (0,) * len(tokens)
         layers = zip(self.flops_per_token_per_layer, self.attention_flops_coefficient, tokens, windows, strict=True)

@@ -255,7 +255,8 @@ class Stopping:
         return Clusters(totals, sizes, self.largest, int(sums[2].sum()))
 
     def planned(self, jobs: Sequence[Job], seconds_a_reply: float | None, seed: int) -> list[str]:
-        """Return lines for a sweep's plan: how many clusters it will take to decide each setting's margin.
+        """Return lines for a sweep's plan: how many clusters it takes to decide whether each setting loses more than
+        the margin.
 
         The estimate assumes more clusters like the recorded ones. With `seconds_a_reply`, the lines also estimate the
         hours.

@@ -105,7 +105,8 @@ class Gemma3n(AudioLM):
     def rotary_arguments(self, positions: torch.Tensor) -> tuple[Any, ...]:
         """Return the arguments to call the rotary embedding with, for text at `positions`.
 
-        The rotation differs between sliding-window and full-attention layers. Use that of the first layer.
+        The rotation differs between sliding-window and full-attention layers; the arguments ask for that of the first
+        layer.
         """
         return positions, self.decoder.config.layer_types[0]  # type: ignore[union-attr, index]
 

@@ -385,7 +385,7 @@ def decode(
 
 
 class _EndWatch:
-    """Reads a flag from the GPU one step late, without waiting for the step that runs now."""
+    """Reads a flag, such as whether all replies have ended, from the GPU one step late; so no step is waited for."""
 
     def __init__(self, device: torch.device) -> None:
         self.on_gpu, self.turn = device.type == "cuda", 0
