@@ -327,7 +327,7 @@ class DropsInSteps:
         return self._widths[step] - self._lengths[step][row]
 
     def begun(self, step: int) -> Drop:
-        """Return the drop of a step, which is about to begin.
+        """Return the :class:`Drop` of a step that is about to begin.
 
         Its `audio` and `text` are set to places among the tokens that earlier steps kept.
         """

@@ -201,7 +201,7 @@ def _tower(config: Any) -> float:
 
 
 def _tower_layers(config: Any) -> dict[str, Any]:
-    """Return facts about a Whisper-like audio tower's layers, as fields of :class:`Cost`.
+    """Return the number of layers of a Whisper-like audio tower, and their FLOPs, as fields of :class:`Cost`.
 
     All FLOPs of a layer count as those of its matrices.
     """

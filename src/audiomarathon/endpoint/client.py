@@ -250,7 +250,7 @@ class Endpoint:
     def from_env(cls, model: str, env: Mapping[str, str] | None = None) -> Endpoint:
         """Return a client for `model`, with the address, key and prices that the env vars set.
 
-        They are `OPENAI_BASE_URL`, `OPENAI_API_KEY` and the prices.
+        The env vars are `OPENAI_BASE_URL`, `OPENAI_API_KEY` and those of :meth:`Prices.from_env`.
 
         Raises
         ------

@@ -43,7 +43,7 @@ _SPEEDS = {
 
 @dataclass(frozen=True)
 class Todo:
-    """The work left in one task.
+    """A sweep's remaining work in one task.
 
     Attributes
     ----------
@@ -218,9 +218,9 @@ def _part(
     calls: Calls,
     say: Say,
 ) -> _Part:
-    """Plan one task. If an error would stop the task, its line says so.
+    """Return one task's part of the plan; if an error would stop the task, its line says so.
 
-    `speeds` returns what :func:`_speeds` returns.
+    `speeds` is a function that returns the same as :func:`_speeds`.
     """
     try:
         check_able(spec, setup.checkpoint.path if setup else None, task, settings)

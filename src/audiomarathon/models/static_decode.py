@@ -385,7 +385,10 @@ def decode(
 
 
 class _EndWatch:
-    """Reads a flag, such as whether all replies have ended, from the GPU one step late; so no step is waited for."""
+    """Reads a flag from the GPU, such as whether all replies have ended.
+
+    It reads one step late, so that it does not wait for the step that runs now.
+    """
 
     def __init__(self, device: torch.device) -> None:
         self.on_gpu, self.turn = device.type == "cuda", 0

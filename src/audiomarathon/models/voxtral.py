@@ -78,9 +78,9 @@ class Voxtral(AudioLM):
         return replace(inputs, window_padding=tuple(np.subtract(inputs.audio_tokens, real).tolist()))
 
     def heard(self, clips: Sequence[Waveform]) -> tuple[Sequence[int], dict[str, torch.Tensor]]:
-        """Return the features of all clips, cut into windows; the list of numbers of audio tokens is empty.
+        """Return ([], {argument name of the model: features of all clips, cut into windows}).
 
-        :meth:`encoded` finds these numbers itself.
+        The list of numbers of audio tokens is empty, since :meth:`encoded` finds these numbers itself.
         """
         if not all(len(clip) for clip in clips):
             raise ModelError("a clip is empty")
