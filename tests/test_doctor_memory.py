@@ -41,6 +41,12 @@ def plan_of(folder: Path | None = CONFIG["7B"], key: str = "qwen2.5-omni", **fla
     return plan_memory(get_model(key), RunSettings.read({}, model_path=str(folder or ""), **flags))
 
 
+@pytest.fixture(scope="module")
+def plans() -> dict[str, MemoryPlan]:
+    """The plan of each published size."""
+    return {size: plan_of(folder) for size, folder in CONFIG.items()}
+
+
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Pretend that there is a GPU with so many bytes free."""
@@ -64,8 +70,8 @@ def not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("audiomarathon.costs.memory_plan.find_checkpoint", refuse)
 
 
-def test_the_memory_a_model_needs_equals_values_computed_by_hand() -> None:
-    tokens, parts = plan_of().need(90)
+def test_the_memory_a_model_needs_equals_values_computed_by_hand(plans: dict[str, MemoryPlan]) -> None:
+    tokens, parts = plans["7B"].need(90)
     assert tokens == 2250 + 250
     assert parts["KV cache"] == 2 * 28 * 4 * 128 * 2 * 2500
     assert parts["activations"] == (6 * 3584 + 3 * 18944) * 2 * 2500
@@ -76,11 +82,13 @@ def test_the_memory_a_model_needs_equals_values_computed_by_hand() -> None:
 @pytest.mark.parametrize(
     ("row", "part"), [("weights", "weights"), ("KV cache", "KV cache"), ("activations", "activations"), ("sum", "")]
 )
-def test_the_memory_table_in_the_readme_equals_the_computed_needs(row: str, part: str) -> None:
+def test_the_memory_table_in_the_readme_equals_the_computed_needs(
+    plans: dict[str, MemoryPlan], row: str, part: str
+) -> None:
     lines = (ROOT / "Qwen_2.5_Omni" / "README.md").read_text(encoding="utf-8").splitlines()
     line = next(line for line in lines if line.startswith(f"| {row}"))
     said = [cell.removeprefix("about ") for cell in re.findall(r"\| ((?:about )?[\d.]+) GB", line)]
-    needs = [plan_of(CONFIG[size]).need(seconds)[1] for size in SIZES for seconds in (90, 300)]
+    needs = [plans[size].need(seconds)[1] for size in SIZES for seconds in (90, 300)]
     sizes = [need[part] if part else sum(need.values()) for need in needs]
     assert said == [f"{size / GB:.{len(text.partition('.')[2])}f}" for size, text in zip(sizes, said, strict=True)]
 
@@ -106,9 +114,9 @@ def test_the_longest_duration_fits_into_memory_and_one_second_more_does_not(gpu:
     assert (plan.fits(longest), plan.fits(longest + 1)) == (True, False)
 
 
-def test_the_longest_duration_is_limited_by_the_position_count_of_the_model() -> None:
-    assert plan_of().longest(1e15) == (32768 - 250) // 25
-    assert plan_of().longest(8 * GB) == 0
+def test_the_longest_duration_is_limited_by_the_position_count_of_the_model(plans: dict[str, MemoryPlan]) -> None:
+    assert plans["7B"].longest(1e15) == (32768 - 250) // 25
+    assert plans["7B"].longest(8 * GB) == 0
 
 
 def test_the_memory_of_several_gpus_is_added_up_only_with_device_map_auto(gpu: Callable[..., None]) -> None:
@@ -171,9 +179,11 @@ def test_memory_needs_computed_from_a_published_config_equal_those_in_the_readme
     ("flags", "told", "share"),
     [({}, "bfloat16 (auto)", 1), ({"device": "cpu"}, "float32 (auto)", 2), ({"dtype": "float16"}, "float16", 1)],
 )
-def test_the_memory_plan_uses_the_precision_set_for_the_run(flags: dict[str, str], told: str, share: int) -> None:
+def test_the_memory_plan_uses_the_precision_set_for_the_run(
+    plans: dict[str, MemoryPlan], flags: dict[str, str], told: str, share: int
+) -> None:
     plan = plan_of(**flags)
-    assert (plan.dtype, plan.facts.weight_bytes) == (told, share * plan_of().facts.weight_bytes)
+    assert (plan.dtype, plan.facts.weight_bytes) == (told, share * plans["7B"].facts.weight_bytes)
 
 
 class TestLimits:
@@ -245,8 +255,8 @@ class TestLimits:
         assert (code, err.count("\n")) == (2, 1)
         assert "PREFILL_CHUNK=20: whisper-base: " in err
 
-    def test_chunked_prefill_shrinks_only_the_memory_of_activations(self) -> None:
-        facts = plan_of().facts
+    def test_chunked_prefill_shrinks_only_the_memory_of_activations(self, plans: dict[str, MemoryPlan]) -> None:
+        facts = plans["7B"].facts
         whole, parts, few = facts.memory(32768), facts.memory(32768, chunk=2048), facts.memory(100, chunk=2048)
         assert parts["activations"] < whole["activations"] / 3
         assert {name: size for name, size in parts.items() if name != "activations"}.items() <= whole.items()

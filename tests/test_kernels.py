@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import task_folders
 import torch
 from conftest import HOME, noise
 from torch import nn
@@ -98,8 +99,12 @@ class TestIdentity:
 
     @pytest.fixture
     def identity(self, tiny_checkpoint: Path, tmp_path: Path, no_env: object) -> Callable[..., dict[str, Any]]:
+        task_folders.build_tau(tmp_path / "data" / "TAU")
+
         def of(device: str, **flags: str) -> dict[str, Any]:
-            settings = RunSettings.read({}, data="mini", model_path=str(tiny_checkpoint), results=tmp_path, **flags)
+            settings = RunSettings.read(
+                {}, data=str(tmp_path / "data"), model_path=str(tiny_checkpoint), results=tmp_path, **flags
+            )
             found_setup = find_setup(HOME, replace(settings, device_map=""), [Base()])
             setup = replace(found_setup, settings=settings, hardware=Hardware(device, "bfloat16", "H"))
             task = get_task("tau")
