@@ -84,7 +84,7 @@ class TestFaultsBeforeAnyModelIsLoaded:
             ("--results data/TAU/info.txt/out", "info.txt/out: cannot be written: Not a directory"),
         ],
     )
-    def test_a_setting_that_contradicts_config_or_disk_is_one_error_line(
+    def test_a_setting_that_the_model_or_the_disk_cannot_satisfy_is_one_error_line(
         self, command, tau: Path, tiny_checkpoint: Path, monkeypatch, words: str, message: str
     ) -> None:
         (tau / "info.txt").touch()

@@ -133,7 +133,7 @@ def test_without_a_gpu_the_doctor_names_a_gpu_size_that_would_fit(monkeypatch: p
     assert "no weights there" in out
 
 
-def test_weight_bytes_of_a_checkpoint_on_disk_are_counted_exactly(tiny_checkpoint: Path) -> None:
+def test_the_memory_plan_counts_the_weight_bytes_of_a_checkpoint_on_disk_exactly(tiny_checkpoint: Path) -> None:
     tensors = load_file(tiny_checkpoint / "model.safetensors").items()
     counted = 4 * sum(tensor.numel() for name, tensor in tensors if name.startswith("thinker."))
     assert plan_of(tiny_checkpoint, dtype="float32").facts.weight_bytes == counted
@@ -212,7 +212,7 @@ class TestLimits:
         if positions:
             assert limits.source.startswith("config.json: thinker_config.text_config.max_position_embeddings")
 
-    def test_several_clips_add_up_but_one_long_truncated_clip_is_allowed(self) -> None:
+    def test_a_length_limit_refuses_many_clips_but_allows_one_long_clip_that_gets_truncated(self) -> None:
         limits = limits_of(replace(get_model("qwen2.5-omni-7b"), heard_seconds=30), CONFIG["7B"])
         assert limits.beyond(50 * 30, 256)  # fifty clips
         assert not limits.refused(50 * 30, 256)  # one clip, of which the model hears the beginning
@@ -228,7 +228,7 @@ class TestLimits:
         limits = limits_of(spec, published_config(spec.checkpoint))
         assert (limits.positions, limits.longest(256), limits.beyond(1e6, 256)) == (None, math.inf, "")
 
-    def test_question_and_reply_use_positions_and_pruning_at_the_input_frees_them(self) -> None:
+    def test_question_and_reply_use_up_positions_and_pruning_at_the_input_frees_positions(self) -> None:
         limits = limits_of(get_model("qwen2.5-omni-7b"), CONFIG["7B"])
         assert limits.longest(768) == (32768 - 768 - 250) / 25 == 1270
         assert not limits.beyond(1270, 768)
@@ -250,7 +250,7 @@ class TestLimits:
     def test_an_endpoint_has_no_known_length_limit(self, no_env: Any) -> None:
         assert "no limit" in call("doctor", "--model", "openai", "--seconds", 3000)[1]
 
-    def test_an_unsupported_prefill_chunk_is_refused(self, no_env: Any) -> None:
+    def test_the_prefill_chunk_option_is_refused_for_a_model_that_does_not_support_it(self, no_env: Any) -> None:
         code, err = call("doctor", "--model", "whisper-base", "--prefill-chunk", 20)
         assert (code, err.count("\n")) == (2, 1)
         assert "PREFILL_CHUNK=20: whisper-base: " in err

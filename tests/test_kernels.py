@@ -116,7 +116,7 @@ class TestIdentity:
 
         return of
 
-    def test_the_identity_of_a_timed_gpu_run_includes_sdpa_backends_and_timing(
+    def test_the_identity_of_a_timed_gpu_run_includes_sdpa_backends_and_the_kind_of_timing(
         self, identity: Callable[..., dict[str, Any]]
     ) -> None:
         facts = identity("cuda:0")
@@ -124,7 +124,7 @@ class TestIdentity:
         assert facts["certificate"]["sdpa_backends"] == "flash,efficient,math"
         assert identity("cuda", timing="cold", sdpa_backends="math")["timing"] == "cold"
 
-    def test_the_identity_of_cpu_and_untimed_runs_leaves_out_sdpa_backends_and_timing(
+    def test_the_identity_of_cpu_and_untimed_runs_omits_sdpa_backends_and_the_kind_of_timing(
         self, identity: Callable[..., dict[str, Any]]
     ) -> None:
         for device, timing in (("cpu", "1"), ("cpu", "cold"), ("cuda", "0")):
