@@ -132,7 +132,7 @@ def test_every_method_gives_the_same_replies_in_static_and_eager_decode(
         same(either_lm, batch, method)
 
 
-@pytest.mark.parametrize(("key", "method", "batch", "end"), crossed())
+@pytest.mark.parametrize(("key", "method", "batch", "end"), [*crossed()])
 def test_every_method_on_every_family_gives_equal_replies_in_static_and_eager_decode(
     loaded: Callable[[str, str], AudioLM], clips: list[Prompt], key: str, method: Method, batch: int, end: int | None
 ) -> None:
