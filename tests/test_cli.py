@@ -307,7 +307,7 @@ def test_a_wrong_word_in_a_command_is_one_error_line_before_pytorch_is_imported(
     assert re.search(WRONG[words], one_error(stderr)), stderr
 
 
-@pytest.mark.parametrize(("words", "settings"), zip(FINISHED, (2, 1), strict=True))
+@pytest.mark.parametrize(("words", "settings"), [*zip(FINISHED, (2, 1), strict=True)])
 def test_repeating_a_finished_run_does_not_import_pytorch(refused, words: str, settings: int) -> None:
     code, stderr, imported = refused[words]
     assert (code, imported) == (0, []), stderr
