@@ -129,7 +129,10 @@ def _machine_of(run: Run) -> str:
 
 
 def advice(data: PageData) -> list[str]:
-    """Return a text per checkpoint that recommends the fastest setting with a score within 1/100 of base's."""
+    """Return a text per checkpoint: which setting to use, the fastest that loses at most one point against base.
+
+    A point is one hundredth of the score's range.
+    """
     if not any(map(_replies, data.runs)):
         return []
     none = "No recommendation: it needs base and another setting of the same checkpoint."
