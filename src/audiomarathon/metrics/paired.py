@@ -41,13 +41,13 @@ _CODES = 1 << 17  # compute equal draws once if at most this many different draw
 
 @dataclass(frozen=True)
 class Pair:
-    """The results of a setting and of its reference on the same samples, as sums per cluster.
+    """The results of a setting and of its reference on the same samples, as sums per cluster of dependent samples.
 
     Attributes
     ----------
     held
-        The :attr:`totals`, stored as bytes if all are counts below 256, since a comparison keeps the totals of all its
-        pairs in memory.
+        The :attr:`totals` (sums per cluster), stored as bytes if all are counts below 256, since a comparison keeps the
+        totals of all its pairs in memory.
     sums
         The setting's sums without the samples' rows; their `statistic` also turns the reference's sums into figures.
     figure
@@ -95,24 +95,27 @@ class Pair:
 
     @property
     def _figures(self) -> Floats:
-        """All figures of the setting and of the reference, shape (2, figures)."""
+        """All figures (scores such as accuracy) on all samples, shape (2, figures).
+
+        The first row has the setting's figures, the second the reference's; columns are in the order of `sums.names`.
+        """
         return self.sums.statistic(self.totals.sum(axis=0).reshape(2, self._width))
 
     @property
     def scores(self) -> tuple[float, float]:
-        """The tested figure of the setting and of the reference; NaN if undefined."""
+        """(setting's, reference's) value of the tested figure, such as accuracy; NaN if undefined."""
         setting, reference = self._figures[:, self.figure].tolist()
         return setting, reference
 
     def _apart(self, sums: Floats) -> Floats:
-        """Return, for each random draw, the setting's figures minus the reference's, shape (draws, figures).
+        """Return, for each random draw, the setting's figures (scores) minus the reference's, shape (draws, figures).
 
         `sums` has the shape (draws, 2 · columns): the setting's sums in each draw, then the reference's.
         """
         return self.sums.statistic(sums[:, : self._width]) - self.sums.statistic(sums[:, self._width :])
 
     def differences(self, rng: np.random.Generator, draws: int = DRAWS) -> dict[str, Estimate]:
-        """Return setting − reference of every figure, with its 95 % interval over clusters.
+        """Return setting − reference of every figure (score), with its 95 % interval over clusters, as {figure: value}.
 
         Setting and reference are resampled together, so that the difficulty of shared samples cancels out. If the
         setting has all samples right or all wrong, and so has the reference, no resample varies. Then combine the two

@@ -222,7 +222,7 @@ class Resampler:
         self.resamples = resamples
 
     def of_sums(self, sums: Sums) -> dict[str, Estimate]:
-        """Return each figure with its interval, as {figure's name: estimate}."""
+        """Return each figure of `sums` with its 95 % interval over clusters, as {figure's name: estimate}."""
         estimates = {}
         for name, resampled in zip(sums.names, self.of_totals(sums.totals, sums.statistic), strict=True):
             clusters = sums.counted.get(name, resampled.clusters)

@@ -66,7 +66,7 @@ class Line:
         Text of the line's label.
     points
         Points by rising x. Each has `x`, `y`, and optionally `low` and `high`, `what` (the point's name), `method`, and
-        `busy` for times of a busy machine, which are drawn hollow.
+        `busy` (whether other programs used the machine during the measurement; such points are hollow).
     method
         Decides colour, dashes and marks. A point with another `method`, such as base at the start, gets no mark.
     nth
@@ -92,13 +92,13 @@ def point(x: float, estimate: Estimate, **more: Any) -> Row:
 
 @dataclass(frozen=True, repr=False)
 class Chart:
-    """A chart: a Vega-Lite spec, and its data sets, as {name that the spec uses: rows}."""
+    """A chart: a Vega-Lite spec, and the data sets that it draws, as {name of the data set in the spec: its rows}."""
 
     spec: Mapping[str, Any]
     data: Mapping[str, Sequence[Row]]
 
     def vega_lite(self) -> dict[str, Any]:
-        """Return the complete Vega-Lite spec, with data and config."""
+        """Return the complete Vega-Lite spec as a dict, with the data sets and the style of all charts (`config`)."""
         return {**self.spec, "datasets": dict(self.data), "config": CONFIG}
 
     def with_title(self, title: str) -> Chart:
@@ -377,7 +377,7 @@ def _line_layers(x: str, y: str, bands: bool, ticks: Sequence[str]) -> list[dict
 def spread(wanted: Sequence[float], gap: float, room: float) -> list[float]:
     """Return positions that are at least `gap` apart, in the given order and as close as possible to `wanted`.
 
-    If there is space, they lie between 0 and `room`.
+    If there is space, all positions lie between 0 and `room`.
     """
     if not wanted:
         return []
@@ -402,8 +402,8 @@ def bar_chart(rows: Sequence[Row], x: str, *, width: int = 380) -> Chart:
     Parameters
     ----------
     rows
-        Each row is one part of a bar: `name` (of the bar), `part`, `value`, `colour`, and `busy` for times of a busy
-        machine, which are drawn pale. Bars keep the order of the rows.
+        Each row is one part of a bar: `name` (of the bar), `part`, `value`, `colour`, and `busy` (whether other
+        programs used the machine during the measurement; such parts are pale). Bars keep the order of the rows.
     x
         Title of the x axis.
     """
@@ -428,7 +428,7 @@ def _pale(rows: Sequence[Row]) -> list[Row]:
 
 
 def side_by_side(charts: Sequence[Chart], columns: int = 2, title: str = "", notes: Sequence[str] = ()) -> Chart:
-    """Combine several charts into one, with a title and notes."""
+    """Combine several charts into one, `columns` in a row, with a title and lines of text (`notes`) above."""
     parts: list[dict[str, Any]] = []
     data: dict[str, Sequence[Row]] = {}
     for place, chart in enumerate(charts):
@@ -480,7 +480,7 @@ def heat_map(rows: Sequence[Row], x: str, y: str, value: str) -> Chart:
     Parameters
     ----------
     rows
-        Each row has `x`, `y` (texts), `value`, and `said` for the tooltip.
+        One per cell. Each has `x`, `y` (texts), `value`, and `said` (further text for the tooltip).
     x, y, value
         Titles of both axes and of the colour.
     """

@@ -1,4 +1,4 @@
-"""Write the notes below a comparison: why figures are missing, what the tests show, and which setting is best."""
+"""Write the text below a comparison's table: why values are missing, what tests show, which setting is best."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MOST_NAMED = 12  # limit of differences named in one line
 
 
 def notes(compared: Compared, missing: Mapping[str, str]) -> list[str]:
-    """Return the lines below a comparison: notes on missing or doubtful figures, and the conclusion.
+    """Return the lines of text below a comparison's table: on missing or doubtful values, then the conclusion.
 
     Parameters
     ----------
@@ -65,7 +65,7 @@ def notes(compared: Compared, missing: Mapping[str, str]) -> list[str]:
 
 
 def at_margins(rows: Sequence[Comparison]) -> list[str]:
-    """Return lines on the tests of margins (allowed losses of score): number of each verdict, and risk of error.
+    """Return lines of text on tests of margins (allowed losses of score): number of each verdict, and risk of error.
 
     [] if no margin was tested.
     """
@@ -112,7 +112,7 @@ def _conclusion(rows: Sequence[Comparison]) -> list[str]:
 
 
 def _remarks(pairs: Pairs) -> list[str]:
-    """Return notes on how a setting was measured: in other sessions, on a busy machine, with other versions, …"""
+    """Return notes for the reader on how a setting was measured: in other sessions, on a busy machine, …"""
     lines = [ACROSS] if pairs.across else []
     lines += ["the machine was busy while times were taken"] if pairs.timed and pairs.busy else []
     if versions := pairs.other_versions:
@@ -156,7 +156,11 @@ def _undefined(verdict: PairedResult) -> str:
 
 
 def answer(ranking: Ranking, *, latency: float | None = None, score: float | None = None) -> dict[str, Any]:
-    """Find the best setting under a limit; return its figures as a dict for JSON, with one line for the user (`text`).
+    """Find the best setting under a limit; return a dict for JSON.
+
+    Keys: `latency` and `score` (the arguments), `text` (a line for the user), `best` (name, score and speed-up of the
+    best setting; None if there is none) and `row` (its comparison with the reference), `best_but_random` (the best
+    setting except the control `random`), `tasks`, `samples` (their number) and `left_out` (what was not ranked).
 
     With `latency`: the best-scoring setting that takes at most `latency` × the reference's time to first token. With
     `score`: the fastest setting that reaches at least `score` × the reference's score.

@@ -41,8 +41,8 @@ class PageOptions:
     Attributes
     ----------
     samples
-        Largest number of samples in the sample browser; samples on which settings disagree come first. It has at most
-        100,000 replies, so fewer samples under more than 200 settings.
+        Largest number of samples in the sample browser; samples on which settings disagree come first. The
+        browser holds at most 100,000 replies (samples × settings), so many settings reduce the number of samples.
     players
         `link` plays clips from their files, `embed` stores them in the page, `none` has no players.
     spectrograms

@@ -1,6 +1,6 @@
-"""Collect what the report page shows: each system's figures, per task and as means, and the recommendations.
+"""Collect what the report page shows: each system's scores, times and sizes, and the recommendations.
 
-A system is a method on a model, with its runs.
+A system is a method on a model, with its runs. Its figures (scores, times, sizes) are given per task and as means.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class Advice:
 
 @dataclass(frozen=True)
 class PageData:
-    """The figures of all systems on every task and every mean over tasks.
+    """The scores, times and sizes of all systems (a method on a model each) on every task and mean over tasks.
 
     Attributes
     ----------
@@ -153,7 +153,10 @@ class PageData:
 
     @cached_property
     def _runs(self) -> dict[Place, dict[str, Any]]:
-        """The figures of every finished run, as {(task, index of its system in `systems`): figures}."""
+        """Each finished run's columns for the page: score, counts, times, sizes and notes, as in :func:`_figures`.
+
+        They are {(task, index in `systems`): columns}; `systems` has a system for each method on a model.
+        """
         return {
             (task, place): _figures(run, run.summary)
             for place, system in enumerate(self.systems)
@@ -163,7 +166,7 @@ class PageData:
 
     @cached_property
     def _scores(self) -> dict[Place, dict[str, Any]]:
-        """The figures of every finished run with a score, as {(task, index of its system in `systems`): figures}."""
+        """The part of :attr:`_runs` that has a score, as {(task, index in `systems`): columns for the page}."""
         return {place: row for place, row in self._runs.items() if row["score"] is not None}
 
     @property
@@ -231,7 +234,8 @@ class PageData:
     def figures(self) -> dict[Place, dict[str, Any]]:
         """Each system's score, times, sizes and comparison with base, on each task and each mean over tasks.
 
-        The keys are (task or mean, index of the system). A system gets a mean only if it has all of that mean's tasks.
+        They are {(task or mean, index in `systems`): columns}, and the columns {name: value}. A system gets a
+        mean only if it has all of that mean's tasks.
         """
         figures = dict(self._scores)
         for scope, members in self.scopes.items():

@@ -38,9 +38,9 @@ RECORD_COLUMNS: Mapping[str, str] = (
 def write_paper(data: PageData, folder: Path) -> list[Path]:
     """Write figures, tables and records for a paper to a folder; return the files' paths.
 
-    They are a PDF and a CSV per task and for the mean, `scores.md`, `scores.tex`, tables of further benchmarks, and
-    `records.csv`. If margins (allowed losses of score) are set, also `margins-1.md` and `.tex`, with a number for each
-    base.
+    The files are a PDF and a CSV per task and for the mean, `scores.md`, `scores.tex`, tables of further benchmarks,
+    and `records.csv`. If margins (allowed losses of score) are set, also `margins-1.md` and `.tex`, with a number for
+    each base.
 
     Raises
     ------
@@ -75,7 +75,7 @@ def _write(path: Path, text: str) -> Path:
 
 
 def panel_table(panel: Panel) -> Table:
-    """Return the figures behind a picture as a table, one row per setting.
+    """Return the values that a picture shows as a table, one row per setting.
 
     The picture shows one checkpoint, on a task or on the mean over tasks.
     """
@@ -139,7 +139,7 @@ def typed(frame: pd.DataFrame, columns: Mapping[str, str] = MappingProxyType({})
 def _flat(run: Run, record: Record, named: Mapping[str, Any]) -> dict[str, Any]:
     """Return one row of the table of records, as {column: value}: a sample's record, verdict and times in seconds.
 
-    A group that is named like a field does not replace it.
+    If one of the sample's groups (such as its category) has the name of a field, the row keeps the field only.
     """
     flat = {**named, "id": record.id, "cluster": record.cluster, "answer": record.reference.get("answer")}
     flat |= {field: getattr(record, field) for field in (*_FLAT, *_COUNTS)}

@@ -1,4 +1,8 @@
-"""Draw the charts that commands write to files: figures against the ratio, the demo, controls, clip durations."""
+"""Draw the charts that commands write to files.
+
+They show scores, LLM prefill times and KV-cache sizes against the share of audio tokens removed, bars of a few
+settings' scores and times, and histograms of clip durations.
+"""
 
 from __future__ import annotations
 
@@ -80,7 +84,7 @@ def of_panel(panel: Panel, size: tuple[int, int] = (430, 250)) -> Chart | None:
 
 
 def _undrawn(*panels: Panel) -> list[str]:
-    """Return the lines of a caption about times that were measured but are not drawn."""
+    """Return lines of text for a caption: which settings' measured times are not drawn, and why."""
     every = {setting.label for panel in panels for setting in panel.settings if setting.method != "base"}
     return lines_by_reason((reason for panel in panels for reason in panel.undrawn), every)
 

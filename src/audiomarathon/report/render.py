@@ -58,7 +58,7 @@ def estimated(name: str, estimate: Estimate | None) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Kind:
-    """How to write the figures of a column.
+    """How to write the numbers in a column of a table.
 
     Attributes
     ----------
@@ -245,8 +245,10 @@ class Cell:
 
     Attributes
     ----------
-    figure, beside
-        The figure; and its interval and remark, to show after it.
+    figure
+        The value, such as a score, as text.
+    beside
+        The value's interval and remark, to show after it; "" without any.
     mark
         How to highlight the cell, such as `best`; "" for not at all.
     why
@@ -260,7 +262,7 @@ class Cell:
 
     @property
     def text(self) -> str:
-        """The text that the cell shows: figure, interval and remark."""
+        """The text that the cell shows: the value, its interval and its remark."""
         return self.figure + self.beside
 
 
@@ -330,7 +332,11 @@ def fits(table: Table, width: int) -> bool:
 
 
 def for_width(table: Table, width: int) -> RichTable:
-    """Make the table for a terminal of this width; if needed, wrap texts, then hide columns of `table.least`."""
+    """Make the table for a terminal of this width.
+
+    If it is too wide, first wrap texts at spaces; then hide the columns in `table.least`, one after another from the
+    first (the least important), until the table fits. At last wrap numbers, then cut words.
+    """
     from audiomarathon.terminal import fitted
 
     drawn = rich_table(table)
@@ -373,20 +379,23 @@ def _in_markdown(text: str) -> str:
 
 
 def _of_figures(table: Table) -> pd.DataFrame:
-    """Return the table's figures as a frame, without remarks, marks, tooltips, and columns only for display."""
+    """Return the table's data as a frame, without the columns of remarks, marks and tooltips, and display columns."""
     remarks = {f"{name}{suffix}" for name in table.frame.columns for suffix in _BESIDE[2:]}
     shown_only = {name for name in KINDS if name.startswith("_")}
     return table.frame[[name for name in table.frame.columns if name not in remarks | shown_only]]
 
 
 def figures(table: Table) -> pd.DataFrame:
-    """Return all figures of a table as a pandas frame of numbers, unrounded; NaN if missing."""
+    """Return a table's data as a pandas frame, unrounded, with NaN for missing values.
+
+    The columns that only refine how a cell is shown (remark, mark, tooltip) are left out.
+    """
     kept = _of_figures(table)
     return kept.where(kept.notna(), math.nan).infer_objects()
 
 
 def csv(table: Table) -> str:
-    """Return all figures of a table as CSV, unrounded, without remarks and marks."""
+    """Return a table's data as CSV, with unrounded numbers; columns of remarks, marks and tooltips are left out."""
     kept = _of_figures(table)
     rows = [{name: spreadsheet(value) for name, value in row.items()} for row in kept.to_dict("records")]
     import pandas as pd

@@ -44,7 +44,7 @@ Key = tuple[str, str, str]
 
 
 def choose(systems: Sequence[System], limit: int) -> tuple[list[Key], int]:
-    """Choose at most `limit` samples to show; return their keys (task, kind of control, id), and the number of all.
+    """Choose at most `limit` samples to show; return ([(task, kind of audio control, id) of each], number of all).
 
     Samples on which settings disagree come first, then failed ones, then wrong and right ones. Within each kind, tasks
     take turns.

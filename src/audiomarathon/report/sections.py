@@ -56,7 +56,7 @@ class Section:
 
 
 def sections(data: PageData) -> list[Section]:
-    """Return the sections that are not empty, in reading order: on replies, of further benchmarks, on the machine."""
+    """Return the page's sections that are not empty: on models' replies, of further benchmarks, on the machine."""
     replies = data.only(_replies)
     parts = [
         *(_of_replies(replies) if replies.systems else []),
@@ -91,7 +91,7 @@ def _of_replies(data: PageData) -> list[Section]:
 
 
 def facts(data: PageData, samples: int) -> list[str]:
-    """Return the lines below the page's title: models, machine, dates, number of samples, and tasks."""
+    """Return the lines of text below the page's title: models, machine, dates, number of samples, and tasks."""
     runs = data.runs
     named = ((str(run.facts.get("model") or run.checkpoint), run.checkpoint) for run in runs)
     models = dict.fromkeys(name if name == checkpoint else f"{name} ({checkpoint})" for name, checkpoint in named)
@@ -129,7 +129,10 @@ def _machine_of(run: Run) -> str:
 
 
 def advice(data: PageData) -> list[str]:
-    """Return a recommendation per checkpoint, as text: the fastest setting with a score within one point of base's."""
+    """Return a text per checkpoint: which setting to use, the fastest that loses at most one point against base.
+
+    A point is one hundredth of the score's range.
+    """
     if not any(map(_replies, data.runs)):
         return []
     none = "No recommendation: it needs base and another setting of the same checkpoint."
@@ -190,7 +193,7 @@ Row = tuple[Setting, dict[str, Any]]
 
 
 def _rows(data: PageData, scope: str) -> list[Row]:
-    """Return the settings to draw for a scope (a task or a mean over tasks), as pairs (setting, its figures)."""
+    """Return (setting, its columns as {name: value}) for each setting to draw on a scope (a task or a mean)."""
     places = [place for place in data.charted if (scope, place) in data.figures]
     return [(data.settings[place], data.figures[scope, place]) for place in places]
 
@@ -341,7 +344,7 @@ def _lines(data: PageData, scope: str, x: X, *, timed: bool = True) -> list[Line
     Parameters
     ----------
     x
-        Function that returns the x value of a setting, given its figures, or None to leave the point out.
+        Function that returns a setting's x value, given its columns as {name: value}, or None to leave the point out.
     timed
         Whether the picture shows times; then points measured on a busy machine are hollow.
     """
@@ -367,7 +370,7 @@ def _lines(data: PageData, scope: str, x: X, *, timed: bool = True) -> list[Line
 
 
 def _by_line(rows: Iterable[Row]) -> dict[str, list[Row]]:
-    """Group (setting, figures) pairs by the setting's line in pictures, as {name of the line: pairs}."""
+    """Group pairs (setting, its columns) by the line in pictures to which the setting belongs, as {line: pairs}."""
     by_line: dict[str, list[Row]] = {}
     for row in rows:
         by_line.setdefault(row[0].line, []).append(row)
@@ -379,12 +382,12 @@ def _speed_up(row: Mapping[str, Any]) -> float | None:
 
 
 def _hollow(lines: Sequence[Line]) -> list[str]:
-    """Return the note that explains hollow points (times on a busy machine), as a list; [] if no line has any."""
+    """Return [the note on hollow points (times on a busy machine)]; [] if no line of the chart has such points."""
     return [series.HOLLOW] * any(point.get("busy") for line in lines for point in line.points)
 
 
 def _has_points(lines: Sequence[Line]) -> bool:
-    """Tell whether a picture of the lines makes sense: their points have at least two different x values."""
+    """Tell whether a chart of the lines is worth drawing: their points have at least two different x values."""
     return len({point["x"] for line in lines for point in line.points}) > 1
 
 

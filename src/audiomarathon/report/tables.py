@@ -39,12 +39,12 @@ _COUNTS = ("n", "errors", "unparsed", "cut_by_token_limit", "truncated")
 
 
 def of_task(task: Task, verdicts: Mapping[str, Sequence[Verdict]]) -> list[Table]:
-    """Return the tables that a task and its scorer add to the common ones. Columns named `… %` show whole percent.
+    """Return the tables that a task and its scorer add to the report. Columns named `… %` show whole percent.
 
     Parameters
     ----------
     verdicts
-        The verdicts of each setting, as {setting's name: verdicts}.
+        The verdicts (scored replies) of each setting, as {setting's name: verdicts}.
     """
     frames = task.frames(verdicts)
     task_tables = []
@@ -65,7 +65,7 @@ def _whole(share: float) -> str:
 def result_row(
     result: Result, saved: Mapping[str, Any] | None = None, beside: Finished | None = None
 ) -> dict[str, Any]:
-    """Return all figures of a finished run in one row.
+    """Return a finished run's score, times, sizes and savings as a row, {column: value}.
 
     Times are medians in seconds, sizes in bytes, speed-ups base ÷ setting, differences setting − base.
 
@@ -138,7 +138,7 @@ def _saved(saved: Mapping[str, Any], n: int) -> dict[str, Any]:
 
 
 def _speed_up(stage: str, gain: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the columns of a stage's speed-up: its value, interval, ideal, and remarks.
+    """Return the columns of a stage's speed-up, as {column: value}: its value, interval, ideal, and remarks.
 
     `gain` is the result of :func:`~audiomarathon.results.pairs.gains`, which explains its fields.
     """
@@ -155,9 +155,9 @@ def _speed_up(stage: str, gain: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _throughput(gain: Mapping[str, float] | None) -> dict[str, Any]:
-    """Return the columns that compare a setting's samples per second with base's, each in batches of its own size.
+    """Return the columns that compare a setting's samples per second with base's, as {column: value}.
 
-    The speed-up is None if no batches can be compared.
+    Setting and base may have batches of different sizes. The speed-up is None if no batches can be compared.
     """
     if gain is None:
         return {"throughput_speedup": None}
@@ -206,7 +206,7 @@ def sweep_rows(outcome: Outcome) -> list[dict[str, Any]]:
 
 
 def sweep(settings: Sequence[Finished], of: str = "") -> tuple[Table, Table]:
-    """Make the two tables of a sweep's settings: scores and times, and savings against base on the same samples.
+    """Return two tables of a sweep's settings: (scores and times, savings against base on the same samples).
 
     A speed-up is the median over samples of base ÷ setting, with its 95 % interval. `ideal` is computed from the FLOPs
     of prefill, or from the bytes that a decode step reads. Decode is measured only in runs with a forced number of
@@ -249,7 +249,7 @@ def lengths_text(lengths: Sequence[float] | None) -> str | None:
 
 
 def comparison(compared: Compared, missing: Sequence[str] = (), notes: Sequence[str] = ()) -> Table:
-    """Make the table of a comparison: one row per system on each task, group and mean.
+    """Make the table of a comparison: a row per system (a method on a model) on each task, group and mean.
 
     Speed-ups are reference ÷ system: above 1 is faster.
 
@@ -277,7 +277,10 @@ def comparison(compared: Compared, missing: Sequence[str] = (), notes: Sequence[
 
 
 def in_halves(table: Table) -> list[Table]:
-    """Split a comparison into two tables that fit a narrow terminal: one of scores, one of speed-ups."""
+    """Split a comparison's table into [one of scores, one of speed-ups], to fit a narrow terminal.
+
+    Without speed-ups, the list has only the first.
+    """
     speed_ups = [name for name in table.columns if name.endswith("_speedup")]
     scores = replace(table, shown=[name for name in table.columns if name not in speed_ups])
     if not speed_ups:
@@ -288,7 +291,7 @@ def in_halves(table: Table) -> list[Table]:
 
 
 def comparison_row(row: Comparison) -> dict[str, Any]:
-    """Return a comparison as one row of a table.
+    """Return a comparison as one row of a table, {column: value}.
 
     Its difference is marked as better or worse only if it is significant after Holm's correction for many tests.
     """
@@ -322,7 +325,7 @@ def comparison_row(row: Comparison) -> dict[str, Any]:
 
 
 def _decision(decision: Decision | None) -> dict[str, Any]:
-    """Return the columns with the result of the test of a margin (an allowed loss of score); {} if none was tested."""
+    """Return the result of testing a margin (an allowed loss of score), as {column: value}; {} if none was tested."""
     if decision is None:
         return {}
     said = AS_BASE if decision.by_construction else "; ".join(filter(None, [decision.missing, decision.beside]))

@@ -35,7 +35,7 @@ class KeptRow:
 
 @dataclass(frozen=True)
 class Kept:
-    """The shares of all settings.
+    """The share of the selected samples that each setting answers right.
 
     Attributes
     ----------
@@ -44,7 +44,7 @@ class Kept:
     control
         Name of the run on silence or noise that had to answer them wrong.
     notes
-        Lines for the reader.
+        Lines of text for the reader.
     """
 
     reference: str

@@ -13,7 +13,11 @@ from audiomarathon.runs.summary import note_of
 
 
 def savings(run: Run, pairs: Pairs | None, *, seed: int = 42) -> dict[str, Any]:
-    """Return what a setting saves, as a dict for its summary: speed-up of each stage, tokens kept, KV-cache size.
+    """Return what a setting saves, as a dict for its summary.
+
+    Keys: each stage of :data:`STAGES` with its speed-up, `kept_ratio` (share of audio tokens kept), `kv_bytes` (size of
+    the KV cache), `kv_bytes_ratio` (base's size ÷ the setting's), `throughput`, reasons for missing values (such as
+    `untimed`).
 
     Every speed-up is base ÷ setting, so above 1 the setting is faster; see :func:`~audiomarathon.results.pairs.gains`.
     Without comparable times, the ideal speed-ups of prefill use all samples.

@@ -31,8 +31,9 @@ class Finished:
     savings
         Speed-ups and sizes against base; see :func:`audiomarathon.results.savings.savings`.
     against_base
-        `samples`: the number of samples that both answered. For each figure by name: its `difference` from base and
-        the `interval` of the difference; the headline figure is repeated as `score`. None without a comparable base.
+        {"samples": number of samples that both answered; name of each score, such as "accuracy": its `difference` from
+        base and the difference's `interval`}. The headline score is repeated as `score`. None if no base can be
+        compared.
     why
         Why there is no comparison; "" if there is one.
     """

@@ -177,7 +177,7 @@ def _check_settings(folder: Path, settings: Row, limit: int) -> None:
 def same_as(row: Row) -> Callable[[Row], bool]:
     """Return a function that tells whether a logged row has all fields of `row` with equal values.
 
-    It is an argument of :meth:`BuildLog.finished`.
+    The returned function is made for the argument `agrees` of :meth:`BuildLog.finished`.
     """
     return lambda logged: {name: logged.get(name) for name in row} == row
 

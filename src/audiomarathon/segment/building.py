@@ -112,8 +112,8 @@ def _in_turns(makers: Iterable[Iterator[str]]) -> Iterator[str]:
 class _Builder:
     """Builds the joined clips of a corpus, group by group.
 
-    It calls `advance` with the share of a group done since the last call. Once `stopped` is set, no further clip is
-    started.
+    The builder calls `advance` with the share of a group done since the last call. Once `stopped` is set, no further
+    clip is started.
     """
 
     corpus: Corpus

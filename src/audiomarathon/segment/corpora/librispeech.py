@@ -49,7 +49,7 @@ Name the folder of a split, or LibriSpeech/ for all splits."""
         return sources
 
     def place(self, group: Group, index: int) -> str:
-        """Return a joined clip's path, like those in the corpus: such as
+        """Return a joined clip's path, named like those in the corpus, such as
         `test-clean/1089/134686/1089-134686-0000.flac`.
         """
         _, speaker, chapter = group.name.split("/")

@@ -97,7 +97,7 @@ A speech synthesiser reads the passages: a command with {text} (a UTF-8 file) an
 
 
 def _passage(path: Path) -> dict[str, Any]:
-    """Read a passage; return its id, article and questions, and the positions (from 0) of unusable questions.
+    """Read a passage; return its `id`, `article`, `questions`, and `unusable` (positions of bad questions, from 0).
 
     Raises ValueError, KeyError, TypeError or AttributeError if the file is not a passage.
     """

@@ -259,8 +259,9 @@ def _allowed_layers(runs: Sequence[Run]) -> list[int]:
 
 
 def _shared_layers(rows: Iterable[Mapping[str, Any]]) -> list[int]:
-    """Return the layers that were captured for every sample. `rows` are the lines of `attention/index.jsonl`, one a
-    sample.
+    """Return the numbers of the layers that were captured for every sample.
+
+    `rows` are the lines of `attention/index.jsonl`, one per sample.
     """
     return sorted(set.intersection(*({*row["layers"]} for row in rows)))
 

@@ -48,9 +48,8 @@ class LongTask(EncoderTask):
     def read(self, root: Path, *, limit: int = 0, mini: bool = False) -> Dataset:  # noqa: ARG002
         """Return the clips of AudioMarathon's task, each labelled with its class.
 
-        `limit` limits the number of clips; :meth:`EncoderTask.read` explains how.
-
-        A clip's `facts` hold its prompt in the home task. `mini` has no effect: there is no small variant.
+        `limit` is the number of clips to take, as in :meth:`EncoderTask.read`; 0 takes all. `mini` has no effect: there
+        is no small variant. A clip's `facts` hold the prompt that AudioMarathon's task gives a model with this clip.
         """
         loaded = self.home.load(self.find(root))
         clips = tuple(

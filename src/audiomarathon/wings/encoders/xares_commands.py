@@ -65,7 +65,7 @@ class XaresTask:
         return ready(self.config.encoder)
 
     def run(self) -> tuple[Scored, Scored]:
-        """Download missing data, encode the clips and fit every probe; return the scores of X-ARES' MLP and kNN."""
+        """Download missing data, encode the clips, fit every probe; return (score of X-ARES' MLP, score of its kNN)."""
         self.download_audio_tar()
         self.work()
         return self.score()[1]

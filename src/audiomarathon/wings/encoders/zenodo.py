@@ -32,7 +32,7 @@ _LONGEST_WAIT_S = 300.0
 class Record:
     """A Zenodo record (a published set of files) as a source of downloads.
 
-    It is read from Zenodo, or from the server in AUDIOMARATHON_ZENODO.
+    The record is read from Zenodo, or from the server in AUDIOMARATHON_ZENODO.
 
     Raises
     ------

@@ -43,7 +43,8 @@ class CoReasoning(Judged):
     Besides the fields of :class:`Judged`, a verdict has `keyword` (whether the reply names a keyword of its clip) and
     `as_published`: each judge's rating and orientation, read from its answer by the rules of JASCO's code, with
     `asked_again` (a second question is needed) and `unanswered` (the second question has no answer yet). If a judge was
-    asked only with the older prompt, its answer to that prompt is read, and its entry in `readings` has `prompt`: "v1".
+    asked only with the older prompt, its answer to that prompt is read, and the judge's values in `readings` have
+    `prompt`: "v1".
     """
 
     key = "jasco"
@@ -57,7 +58,7 @@ class CoReasoning(Judged):
     )
 
     def judge(self, record: Record) -> dict[str, Any]:
-        """Return a reply's verdict as a dict; the class describes its fields, such as `readings` and `keyword`."""
+        """Return a reply's verdict as a dict: `readings` (each judge's rating and orientation) and more (see class)."""
         values, older = super().judge(record), self.protocols[1]
         for name in [name for name, why in values["missing"].items() if why == "absent"]:
             if (reading := reading_of(older, record, record.judgements[name]).values) is not None:
@@ -93,11 +94,11 @@ class CoReasoning(Judged):
         return _sums({name: rows for name, (rows, _) in inherited_rows.items()}, clips, np.zeros((len(clips), 2)))
 
     def summary(self, verdicts: Sequence[Verdict]) -> dict[str, Any]:
-        """Return further entries of a run's summary.
+        """Return details for a run's summary, as a dict.
 
-        They are those of :class:`Judged` (how well judges agree with each other and with known verdicts), the number of
-        unreadable judgements of each judge, the figures by the rules of JASCO's own code, and the mean length of
-        replies in words.
+        Keys: those of :class:`Judged` (how well judges agree with each other and with known verdicts);
+        `judge_unparsed`, as {judge: number of unreadable judgements}; `as_published`, the figures by the rules of
+        JASCO's own code; `reply_words`, the mean length of replies in words.
         """
         judges = judges_of(verdicts)
         published = self.published(verdicts)

@@ -92,7 +92,7 @@ def survivals(systems: Sequence[System], speech: Mapping[str, Spans] | None = No
     def reports_of(system: int, ids: tuple[str, ...]) -> Reports:
         """Return how much of speech and sound a system's replies to the samples `ids` report.
 
-        A system is a model with a method; `system` is the `id()` of the object.
+        A system is a model with a method; `system` is Python's `id()` of its :class:`System`.
 
         The share reported by chance is estimated from the clips of these samples only.
         """

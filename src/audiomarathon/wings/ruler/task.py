@@ -58,7 +58,7 @@ class Ruler(MultipleChoice):
     def reference(self, sample: Sample) -> dict[str, Any]:
         """Return the facts that scoring needs, as for any task, and `needles`, absent in clips without needles.
 
-        It lists [start, end] in seconds of each needle (planted word or bell) that decides the answer.
+        `needles` lists [start, end] in seconds of each needle (planted word or bell) that decides the answer.
         """
         onset, _ = sample.event or (None, None)
         ends = [[onset + start, onset + start + length] for start, length in sample.meta["spans"] if onset is not None]

@@ -38,7 +38,7 @@ class Encoded:
     identity
         Facts on which the embeddings depend; they are part of each run's identity.
     facts
-        Other facts for each run's `run.json`.
+        Other facts, such as a note, to store in each run's `run.json`.
     per_clip, released
         Functions that return clips with embeddings: `per_clip` encodes each clip independently of the others,
         `released` encodes batches and crops as X-ARES does.

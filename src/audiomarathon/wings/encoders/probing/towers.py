@@ -355,12 +355,15 @@ def probe_pruned(
     encoder: Encoder, task: EncoderTask, data: Dataset, *, results: Path, methods: Sequence[Method],
     points: Sequence[str], say: Any,
 ) -> Iterator[Result]:  # fmt: skip
-    """Fit a linear probe at each point on the tokens that each method keeps, and yield the result of each probe.
+    """Fit linear probes on the audio tokens that each method keeps, and yield the result of each probe.
 
-    For each method that drops tokens, except `random`, a control `shuffled_METHOD` is also probed: it keeps the
-    positions that the method kept in another clip, of the same length if there is one. Inside the tower, each window
-    keeps its own states, so `random` is the only control there. The point `text`, the prompt's last token, is always
-    included.
+    There is a probe per method and point; a point is a place where hidden states are read, such as a layer of the LLM.
+    The point `text`, the prompt's last token, is always included.
+
+    For each method that drops tokens after the audio tower, except `random`, a control `shuffled_METHOD` is also
+    probed: it keeps the token positions that the method kept in another clip, of the same length if there is one. A
+    method that drops hidden states inside the tower has no such control, because it keeps other positions in each
+    window of the tower. Its only control is `random`, which keeps as many, chosen at random.
     """
     assert isinstance(encoder.module, TowerEncoder)
     check_methods(methods, tower := encoder.module.tower)

@@ -142,9 +142,11 @@ class Classified(Probed):
         return {"right": [row[0] == answer for row in rows], **({"last": last} if last else {})}
 
     def summary(self, verdicts: Sequence[Verdict]) -> dict[str, Any]:
-        """Return each training seed's score and their spread, the last epoch's score, and the number of classes.
+        """Return details for a run's summary, as a dict.
 
-        Also return `majority`, the accuracy of always predicting the most frequent label.
+        Keys: `seeds` (accuracy of each training seed) and `sd` (their standard deviation; None for a single seed),
+        `last_epoch` (accuracy of the labels predicted after the last epoch; None without such labels), `classes`
+        (number of classes) and `majority` (accuracy of always predicting the most frequent label).
         """
         answers = Counter(verdict.record.reference["answer"] for verdict in verdicts)
         by_part = [[verdict.values for verdict in part] for part in _parts(verdicts)]
@@ -204,7 +206,11 @@ class Tagged(Probed):
         return {"ranked": average_precisions(scores.T, np.tile(_hot(record)[:, None], len(scores))).tolist()}
 
     def summary(self, verdicts: Sequence[Verdict]) -> dict[str, Any]:
-        """Return the number of labels, the number that occur, and each training seed's score with their spread."""
+        """Return details for a run's summary, as a dict.
+
+        Keys: `classes` (number of the task's labels), `classes_with_clips` (number of labels that at least one scored
+        clip has), `seeds` (mAP of each training seed) and `sd` (their standard deviation; None for a single seed).
+        """
         positives = {place for verdict in verdicts for place in verdict.record.reference["positives"]}
         parts = [self._by_seed(part) for part in _parts(verdicts)]
         return {

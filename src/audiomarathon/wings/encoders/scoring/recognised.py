@@ -36,9 +36,9 @@ class Recognised(Transcript):
         return {**super().judge(record), "released": asdict(released), "letters": list(letters)}
 
     def summary(self, verdicts: Sequence[Verdict]) -> dict[str, Any]:
-        """Return the rates of each kind of word error, and `cer`, the letter error rate.
+        """Return the details of any transcription task (counts and rates of word errors), and `cer`, as a dict.
 
-        The letter error rate distinguishes weak probes, which get some letters right but no whole word.
+        `cer` is the letter error rate: it distinguishes weak probes, which get some letters right but no whole word.
         """
         errors, letters = (sum(verdict.values["letters"][place] for verdict in verdicts) for place in (0, 1))
         return {**super().summary(verdicts), "cer": errors / letters if letters else None}

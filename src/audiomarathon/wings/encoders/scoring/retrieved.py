@@ -71,7 +71,7 @@ class Retrieved(Probed):
         return means(columns, verdicts, shares=True)
 
     def summary(self, verdicts: Sequence[Verdict]) -> dict[str, Any]:
-        """Return the score of each training seed, and the seeds' standard deviation."""
+        """Return `seeds` (score of each training seed) and `sd` (their standard deviation; None for a single seed)."""
         return spread([fmean(each) for each in zip(*(verdict.values["seeds"] for verdict in verdicts), strict=True)])
 
     def chance(self, verdicts: Sequence[Verdict]) -> float | None:

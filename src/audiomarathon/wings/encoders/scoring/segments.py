@@ -72,9 +72,11 @@ class Segmented(Probed):
         return Sums(names, columns, statistic, clusters_of(verdicts), dict.fromkeys(names, (0.0, 1.0)))
 
     def summary(self, verdicts: Sequence[Verdict]) -> dict[str, Any]:
-        """Return each training seed's score with their spread, and each label's F1, averaged over seeds.
+        """Return details for a run's summary, as a dict.
 
-        A label without events has None.
+        Keys: `seeds` (F1 of each training seed) and `sd` (their standard deviation), both missing if a seed's F1 is
+        undefined; `classes` (number of labels); `f1_by_label`, as {label: F1 averaged over seeds}, None for a label
+        without events.
         """
         from audiomarathon.wings.encoders.metrics.events import f1
 
