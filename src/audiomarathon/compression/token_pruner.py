@@ -319,7 +319,7 @@ class TokenPruner(Method):
             )
 
     def check(self, lm: AudioLM) -> None:
-        """Raise MethodError if the method cannot work with a loaded model, such as flash attention with sliding
+        """Raise MethodError if the method cannot work with a loaded model, such as one with flash attention and sliding
         windows.
 
         In such windows, flash attention would count kept tokens instead of positions.

@@ -358,8 +358,8 @@ def _on_log_scale(rate: Estimate) -> tuple[float, float]:
 def _at_end(estimate: Estimate, ends: Sequence[float]) -> Estimate:
     """Return the estimate, with Wilson's interval if the figure is the same in all resamples and equals one of `ends`.
 
-    Such an end is the value when all is right or all is wrong. Without `ends`, or with few clusters, a figure that is
-    the same in all resamples gets no interval.
+    Such an end is the value when all is right or all is wrong. A figure that is the same in all resamples gets no
+    interval if `ends` is empty, or if the figure equals an end and there are few clusters.
     """
     value = estimate.value
     if not estimate.fixed or (ends and value not in ends):

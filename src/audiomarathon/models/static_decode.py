@@ -397,7 +397,7 @@ class _EndWatch:
         self.events = [torch.cuda.Event() for _ in range(2)] if self.on_gpu else []  # type: ignore[no-untyped-call]
 
     def note(self, flag: torch.Tensor) -> None:
-        """Start copying `flag` (a tensor on the GPU) to the CPU, with its value after all steps launched so far."""
+        """Start copying `flag` (a tensor on the device) to the CPU, with its value after all steps launched so far."""
         self.turn ^= 1
         self.flags[self.turn].copy_(flag, non_blocking=True)
         if self.on_gpu:

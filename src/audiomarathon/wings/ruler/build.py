@@ -95,7 +95,7 @@ class Ruler:
             self.groups[item] = np.concatenate(parts[:-1]), spans
 
     def clips(self, number: int) -> Iterator[Clip]:
-        """Yield the clips to write for the background with the given index, sorted by length and loudness.
+        """Yield the clips to write for the background with the given index, grouped by length and loudness.
 
         For each length and loudness, the clip with the background alone comes first.
         """
