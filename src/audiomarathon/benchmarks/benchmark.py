@@ -67,7 +67,7 @@ class Benchmark:
 
     @property
     def groups(self) -> dict[str, tuple[str, ...]]:
-        """The groups of tasks, as {group: keys of its tasks}."""
+        """The benchmark's groups of tasks (reports show a mean for each), as {group: keys of its tasks}."""
         groups: dict[str, tuple[str, ...]] = {}
         for task in self.tasks:
             if (facts := self.facts.get(task.key)) and facts.group:

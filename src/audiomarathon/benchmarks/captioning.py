@@ -110,7 +110,7 @@ class Captioning(Task):
         return sample.question
 
     def reference(self, sample: Sample) -> dict[str, Any]:
-        """Return the clip's reference captions, which the scorer needs."""
+        """Return {"references": the clip's reference captions}, which the scorer needs."""
         return {"references": list(sample.meta["references"])}
 
     def corpus(self, loaded: Loaded) -> Sequence[Sequence[str]]:

@@ -151,7 +151,7 @@ class Declared(Task):
 
     @property
     def scorer(self) -> Scorer:  # type: ignore[override]  # follows from the kind
-        """The scorer of this kind of task."""
+        """The scorer of this kind of task in `KINDS`, such as :class:`Choice` for questions with fixed classes."""
         return KINDS[self.kind][0]
 
     @property
@@ -221,7 +221,10 @@ class Declared(Task):
         return lettered(sample) if sample.options else sample.question
 
     def reference(self, sample: Sample) -> dict[str, Any]:
-        """Return the facts of a sample that the scorer needs, such as the right answer."""
+        """Return what the scorer needs to know about a sample, as {name: value}, such as {"answer": …, "options": …}.
+
+        For captions, it is {"references": captions}.
+        """
         reference = super().reference(sample)
         if self.kind == CAPTION:
             return {"references": list(sample.meta["references"])}
@@ -241,9 +244,9 @@ class Declared(Task):
         return dict(sample.meta["groups"]) or None
 
     def frames(self, verdicts: Mapping[str, Sequence[Verdict]]) -> Mapping[str, pd.DataFrame]:
-        """Return the tables of the task's section of the report, as {title: table}.
+        """Return tables for the report, as {title: table}: the scorer's, and the headline score by group of samples.
 
-        The names of groups come from the records, since the task's file may have changed.
+        The names of the group fields come from the records, since the task's file may have changed.
         """
         groups = dict.fromkeys(
             name

@@ -84,7 +84,10 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def write_manifest(root: Path, facts: Mapping[str, Any], tasks: Mapping[str, Mapping[str, Any]]) -> None:
-    """Set facts and the entries of tasks in a data root's `audiomarathon.json`; keep its other content."""
+    """Write fields into a data root's `audiomarathon.json`: `facts` at the top, `tasks` under the field `tasks`.
+
+    All other fields of an existing file stay as they are. `tasks` is {task's key: what to expect of its data}.
+    """
     file = root / FILE_NAME
     data = _content(file) if file.is_file() else {}
     write_ascii(file, {**data, **facts, "tasks": {**data.get("tasks", {}), **tasks}})

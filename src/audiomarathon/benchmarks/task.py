@@ -317,9 +317,10 @@ class Task(ABC):
         raise DataError(f"{self.key}: has no control {control!r}; its own: {', '.join(self.own_controls) or 'none'}")
 
     def reference(self, sample: Sample) -> dict[str, Any]:
-        """Return the facts of a sample that scoring needs, such as the right answer.
+        """Return what scoring needs to know about a sample: {"answer": …}, and `options` and `labels` if it has
+        options.
 
-        The record of the sample stores them, so that scoring needs no data.
+        The record of the sample stores it, so that scoring needs no data.
         """
         if not sample.options:
             return {"answer": sample.answer}

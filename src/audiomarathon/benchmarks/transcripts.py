@@ -87,7 +87,7 @@ class Transcripts(Task):
         return sample.question
 
     def reference(self, sample: Sample) -> dict[str, Any]:  # noqa: ARG002
-        """Return no facts for the scorer: nobody knows what is said in the clips."""
+        """Return {}: there is no reference for the scorer, since nobody knows what is said in the clips."""
         return {}
 
 

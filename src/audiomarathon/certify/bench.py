@@ -72,7 +72,7 @@ class Match:
         return self.distance <= tolerance and self.gap <= 8 * max(tolerance, self.jump)
 
     def figure(self, tolerance: float) -> str:
-        """Return the comparison as text, such as `differs by 1.2e-06 ≤ 4.0e-06 in 8 tokens`."""
+        """Return how far the two replies differ, as text, such as `differs by 1.2e-06 ≤ 4.0e-06 in 8 tokens`."""
         sign = "≤" if self.distance <= tolerance else ">"
         ending = f", then the tokens differ (their logits: {self.gap:.1e} apart)" if self.gap else ""
         return f"differs by {self.distance:.1e} {sign} {tolerance:.1e} in {self.steps} tokens{ending}"
@@ -92,7 +92,7 @@ def pruner(lm: AudioLM, ratio: float = 0.5) -> Frame:
 
 
 def placed(lm: AudioLM, method: _Method) -> _Method:
-    """Return the method at a place where it can work with the model.
+    """Return a method, set to drop tokens at a point of the model where it can work.
 
     With an encoder-decoder, a token pruner can work only at the input; other methods are returned unchanged.
     """

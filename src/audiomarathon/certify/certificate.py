@@ -67,7 +67,10 @@ class Certificate:
         return FAIL if any(finding.verdict == FAIL for _, finding in self.rows) else PASS
 
     def as_json(self) -> dict[str, Any]:
-        """Return the certificate as a JSON object; its field `checks` is {name of a check: result}."""
+        """Return the certificate as a dict for JSON: `verdict`, `date`, `about`, `checks` and others.
+
+        `checks` is {name of a check: {"verdict": …, "figure": the measured result as text, "when it fails": meaning}}.
+        """
         checks = {
             check.name: {"verdict": finding.verdict, "figure": finding.figure, "when it fails": check.meaning}
             for check, finding in self.rows

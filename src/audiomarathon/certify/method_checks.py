@@ -249,7 +249,10 @@ class _Watched(Method):
 
     @contextmanager
     def applied_to(self, lm: AudioLM, inputs: Inputs) -> Iterator[Trace]:
-        """Apply the inner method inside the `with` block, and record what enters the layer after its hooks have run."""
+        """Apply the inner method inside the `with` block, and record what enters the layer number `layer` in prefill.
+
+        Recording comes after the inner method's hooks on that layer have run.
+        """
 
         def record(_module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             handle.remove()

@@ -58,7 +58,7 @@ def _documented(bench: Bench, prompt: Prompt) -> Finding:
 
 
 def _on_device(processed: Mapping[str, Any], prepared: Inputs) -> dict[str, torch.Tensor]:
-    """Return a processor's tensors, moved to the device and precision of our inputs."""
+    """Return a processor's tensors, as {name: tensor}, moved to the device and precision of our inputs."""
     precision = next(tensor.dtype for tensor in prepared.tensors.values() if tensor.is_floating_point())
     device = prepared.audio_mask.device
     tensors = {name: value for name, value in processed.items() if torch.is_tensor(value)}

@@ -119,7 +119,7 @@ def _gpus(given: str | None) -> list[str]:
 
 
 def _has_gpu() -> bool:
-    """Tell whether the system lists a GPU (NVIDIA, AMD, or shared with WSL).
+    """Tell whether the operating system lists a GPU (NVIDIA, AMD, or shared with WSL).
 
     Whether a GPU with a given number exists is checked by :func:`_check_seen`.
     """

@@ -154,7 +154,10 @@ def explain(
 
 
 def _named(method: Method) -> tuple[str, str]:
-    """Return (a method's key, its label in the picture); the label has each part's key, ratio and where it drops."""
+    """Return (a method's key, its label in the picture).
+
+    The label has key, ratio and place of dropping of the method; of joined methods (pruner + press), those of both.
+    """
     from audiomarathon.compression.composed import Composed
     from audiomarathon.compression.external import Foreign
 

@@ -241,7 +241,7 @@ def _cases(paths: Sequence[Path], protocol: str, *, anchors_only: bool) -> tuple
 def _certificates(cases: Sequence[Case], names: Collection[str]) -> dict[str, list[dict[str, Any]]]:
     """Return tables of how well each judge judged the anchors (replies with a known verdict), as {title: rows}.
 
-    Runs with equal rows share a table.
+    A row is one judge on one kind of anchor. Runs with equal results share a table.
     """
     from audiomarathon.report import render
     from audiomarathon.runs.read import Run

@@ -60,10 +60,10 @@ def status(
 
 
 def _watch(paths: Sequence[Path], every: float, show: Callable[[Sequence[RunStatus]], None]) -> list[RunStatus]:
-    """Show the status of runs again and again, until no process is active in two looks in a row; return the last
-    status.
+    """Show the status of runs again and again, until no process is active in two checks in a row; return the last
+    status of each run.
 
-    One look is not enough, since a sweep pauses between tasks.
+    One check is not enough, since a sweep pauses between tasks.
     """
     from audiomarathon.results.status import read_status
 

@@ -70,7 +70,7 @@ class Composed(Method):
         return {**self.first.parts(), **self.second.parts()}
 
     def parameters(self) -> dict[str, Any]:
-        """Return the fields of the pruner and the press, for records and the identities of runs."""
+        """Return {"first": the pruner's fields, "second": the press's fields}, for records and identities of runs."""
         parts = {"first": self.first, "second": self.second}
         return {name: {"method": part.key, **part.parameters()} for name, part in parts.items()}
 

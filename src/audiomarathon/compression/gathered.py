@@ -95,7 +95,8 @@ class Gathered:
     def _widths(self) -> list[int]:
         """Return the present number of KV-cache entries of each layer.
 
-        It is −1 where the cache holds no tensor of the kind of prefill's keys.
+        A layer's number is −1 if the cache holds no tensor like the keys of prefill: of 4 dimensions, with equal B and
+        Hkv.
         """
         widths = []
         for index in self.layers:
@@ -110,7 +111,7 @@ class Gathered:
 def fingerprints(keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
     """Return a 64-bit hash of each KV-cache entry (its key and value), shape (B, Hkv, S): samples, heads, tokens.
 
-    It is the sum of the words of key and value, each multiplied by a fixed odd number, modulo 2⁶⁴.
+    The hash is the sum of the words of key and value, each multiplied by a fixed odd number, modulo 2⁶⁴.
     """
     total = torch.zeros(keys.shape[:3], dtype=torch.int64, device=keys.device)
     for seed, part in enumerate((keys, values)):

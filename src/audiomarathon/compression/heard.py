@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 def heard_by_token(lm: AudioLM, inputs: Inputs) -> list[Sequence[Waveform]]:
-    """Return the part of the waveform that each audio token stands for, as a list of arrays for each sample.
+    """Return the part of the waveform that each audio token stands for: a list with an item for each sample.
 
-    A clip's tokens share it evenly. A tower with windows pads a clip to whole windows, so tokens that stand for this
-    silence get arrays that are shorter or empty.
+    A sample's item is a list with an array for each audio token. A clip's tokens share it evenly. A tower with windows
+    pads a clip to whole windows, so tokens that stand for this silence get arrays that are shorter or empty.
 
     Raises
     ------
@@ -42,9 +42,9 @@ def heard_by_token(lm: AudioLM, inputs: Inputs) -> list[Sequence[Waveform]]:
 
 
 def heard_by_state(lm: AudioLM, inputs: Inputs) -> list[Sequence[Waveform]]:
-    """Return the part of the waveform that each encoder state stands for, as a list of arrays for each window.
+    """Return the part of the waveform that each encoder state stands for: a list with an item for each window.
 
-    States of a window's padding are left out.
+    A window's item is a list with an array of samples for each of its states, without those of the window's padding.
     """
     size: int = lm.samples_per_state  # type: ignore[attr-defined]
     windows = [window for clip_windows in _clips(lm, inputs) for window in clip_windows]

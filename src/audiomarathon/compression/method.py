@@ -212,7 +212,7 @@ class Base(Method):
     def applied_to(self, lm: AudioLM, inputs: Inputs) -> Iterator[Trace]:
         """Change nothing inside the `with` block, and yield the method's report (trace).
 
-        The report has one fact: how similar neighbouring audio tokens are.
+        The report says only how similar neighbouring audio tokens are (`redundancy`).
         """
         from audiomarathon.compression.redundancy import redundancy_measured
 

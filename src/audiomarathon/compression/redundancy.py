@@ -1,4 +1,4 @@
-"""Measure how similar neighbouring audio tokens are: the more similar, the less is lost by dropping some at random."""
+"""Measure how similar neighbouring audio tokens are: the more similar, the less is lost by dropping random tokens."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def redundancy_measured(lm: AudioLM, inputs: Inputs, trace: Trace) -> Iterator[N
 def alike(states: torch.Tensor, spots: torch.Tensor) -> torch.Tensor:
     """Return the mean cosine similarity of neighbouring states; `states` has S states of size D, shape (S, D).
 
-    Neighbours are states at consecutive positions; `spots` has the states' positions, ascending. NaN without
-    neighbours. Tokens are processed in blocks, so that long audio needs no more memory.
+    Neighbours are states at consecutive positions; `spots` has the states' positions, ascending. The result is NaN
+    without neighbours. Tokens are processed in blocks, so that long audio needs no more memory.
     """
     beside = spots.diff() == 1
     total = states.new_zeros((), dtype=torch.float32)

@@ -36,7 +36,7 @@ _QUERIES = 128  # number of queries whose attention is in memory at once
 
 @dataclass(frozen=True)
 class Scored:
-    """The model's inner state at layer K, where tokens are dropped, for one sample.
+    """Attention, keys and hidden states of one sample at layer K, where tokens are dropped.
 
     Shapes: S prompt positions (left padding included), H query heads, Hkv key heads, heads of size d, hidden states of
     size D.
@@ -109,7 +109,7 @@ class Evidence:
     text_after
         Number of text tokens after the last audio token.
     scored
-        The model's inner state at layer K; None unless the method sets `scored = True`.
+        Attention, keys and hidden states at layer K; None unless the method sets `scored = True`.
     states
         Hidden states of the audio tokens that enter layer K, shape (N, D). At the input, these are embeddings; in the
         tower, the tower's states, or their keys if the method sets `sees_keys = True`. None unless the method sets
@@ -132,7 +132,10 @@ class Evidence:
 
     @property
     def seen(self) -> Scored:
-        """The model's inner state at layer K, where tokens are dropped; only for methods that set `scored = True`."""
+        """`scored`, never None: attention, keys and hidden states at layer K, where tokens are dropped.
+
+        Only for methods that set `scored = True`.
+        """
         assert self.scored is not None, "a method that uses the model's state must declare `scored = True`"
         return self.scored
 
@@ -477,8 +480,8 @@ class TokenPruner(Method):
     def _check_choices(self, *, inside: bool, unchanged: bool) -> None:
         """Raise MethodError if an index that the method chose was out of range, or the method changed its input.
 
-        These are the facts `inside` (in range) and `unchanged`. This is called after `generate`, since reading the
-        results earlier would wait for the GPU.
+        `inside` tells that all indices are in range, `unchanged` that the input is as before. Called after `generate`,
+        since reading the results earlier would wait for the GPU.
         """
         if not inside:
             raise MethodError(f"{self.label} chose audio tokens that do not exist: an index is out of range")
@@ -531,7 +534,7 @@ def _counts_up(positions: torch.Tensor) -> bool:
 
 
 def _scored(lm: AudioLM, seen: list[Attention], entering: torch.Tensor | None, row: int, begin: int) -> Scored:
-    """Return the model's inner state at the layer where tokens are dropped, for the sample in `row` of the batch.
+    """Return attention, keys and hidden states where tokens are dropped, for the sample in `row` of the batch.
 
     `seen` has the attention of the layer before; `entering` has the hidden states. The sample's prompt begins at
     position `begin`, after padding.

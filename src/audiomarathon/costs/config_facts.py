@@ -201,9 +201,10 @@ def _tower(config: Any) -> float:
 
 
 def _tower_layers(config: Any) -> dict[str, Any]:
-    """Return the number of layers of a Whisper-like audio tower, and their FLOPs, as fields of :class:`Cost`.
+    """Return the fields `tower_layers` and `tower_linear` of :class:`Cost` for a Whisper-like audio tower; {} for
+    others.
 
-    All FLOPs of a layer count as those of its matrices.
+    They are the number of layers, and a layer's FLOPs per second of audio, which all count as those of its matrices.
     """
     audio = _audio_config(config)
     depth = (

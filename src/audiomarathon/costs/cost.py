@@ -81,7 +81,7 @@ class Cost:
         return cls(**known)
 
     def as_json(self) -> dict[str, Any]:
-        """Return the cost as the field `cost` of a `run.json`."""
+        """Return the cost's fields and the number of `layers`, as {name: value}: the field `cost` of a `run.json`."""
         return {**asdict(self), "layers": len(self.flops_per_token_per_layer)}
 
     def llm_prefill(self, tokens: Sequence[Any]) -> Any:

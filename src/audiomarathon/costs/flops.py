@@ -46,7 +46,8 @@ def count_cost(lm: AudioLM) -> Cost:
 
 
 def _cross_cost(lm: AudioLM) -> Cost:
-    """Count the FLOPs of an encoder-decoder, whose decoder reads no audio tokens; return the factors.
+    """Count the FLOPs of an encoder-decoder, whose decoder reads no audio tokens; return them as factors
+    (:class:`Cost`).
 
     The factors cover the projections and the attention of the encoder's states, and the decoder's work on the forced
     tokens (language, task) of each window. All layers are alike, as Whisper's are.
@@ -73,7 +74,7 @@ def _cross_cost(lm: AudioLM) -> Cost:
 
 
 def _step(lm: AudioLM) -> dict[str, Any]:
-    """Return the bytes of the weights that a decode step reads, and numbers of experts, as fields of :class:`Cost`."""
+    """Return {field of :class:`Cost`: value}: bytes of the weights that a decode step reads, and numbers of experts."""
     # Embedding tables, of which a step reads single rows; Phi-4's `embed_tokens_extend` also holds its towers.
     unread = {name for name, _ in lm.decoder.named_children() if name.startswith("embed")}
     parts = [part for name, part in lm.decoder.named_children() if name not in unread]
@@ -154,9 +155,9 @@ class _TowerIsDoneError(Exception):
 
 
 def _encoder_flops(lm: AudioLM) -> dict[str, Any]:
-    """Return the fields of :class:`Cost` about the audio tower, counted while the tower runs once.
+    """Return {field of :class:`Cost`: value} for the audio tower's FLOPs, counted while the tower runs once.
 
-    If they cannot be counted, `encoder_flops_per_second` is None.
+    If they cannot be counted, return {"encoder_flops_per_second": None}.
     """
     attention = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
     counter = FlopCounterMode(display=False, custom_mapping={attention: _attention_flops})
@@ -187,9 +188,10 @@ def _encoder_flops(lm: AudioLM) -> dict[str, Any]:
 
 
 def _tower_layers(lm: AudioLM, counter: FlopCounterMode) -> dict[str, float]:
-    """Return the audio tower's number of layers, and one layer's FLOPs per second of audio, as fields of :class:`Cost`.
+    """Return the fields `tower_layers`, `tower_linear` and `tower_attention` of :class:`Cost`, as {field: value}.
 
-    All layers are alike. The FLOPs of matrices and of attention are separate fields.
+    They are the audio tower's number of layers, and the FLOPs of one layer per second of audio: of its matrices, and of
+    its attention. All layers are alike.
     """
     layers = lm.tower_layers
     counts = counter.get_flop_counts().get(type(layers[0]).__name__, {})  # sum over all layers

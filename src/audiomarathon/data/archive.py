@@ -73,7 +73,7 @@ class Source(Protocol):
         """Name of the source, for messages."""
 
     def entries(self) -> list[Entry]:
-        """Return all files of the source. Their paths are relative, without `..`."""
+        """Return all files of the source, each as an entry (relative path without `..`, size, hash if known)."""
 
     def fetch(self, wanted: Sequence[Entry], stage: Path) -> Iterator[tuple[Entry, Path]]:
         """Copy files into the folder `stage`: yield each wanted entry with the path of its copy, in any order.

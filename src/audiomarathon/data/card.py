@@ -68,7 +68,7 @@ def write_card(tasks: Sequence[tuple[Task, Loaded]], folder: Path, *, jobs: int 
 
 
 def _row(task: Task, loaded: Loaded, jobs: int) -> dict[str, Any]:
-    """Return the facts of a task for the card, as {name: value}: counts, durations, licence, class balance."""
+    """Return what a card tells about a task, as {name: value}: counts, durations, licence, class balance."""
     task_durations, manifest = durations(task, loaded, jobs=jobs), read_manifest(loaded.folder)
     figures, expected = task_durations.statistics(), manifest.expected(task)
     balance = Counter(sample.stratum for sample in loaded.samples if sample.stratum)

@@ -121,7 +121,7 @@ class Durations:
         }
 
     def as_json(self) -> dict[str, Any]:
-        """Return all fields and statistics as values that JSON can hold."""
+        """Return {name: value} for JSON: statistics, histogram, counts of audio tokens, unreadable clips."""
         return {
             "task": self.task.key,
             **self.statistics(),

@@ -760,7 +760,7 @@ def _read_url(env: Mapping[str, str]) -> str:
 
 
 def _parts(url: str) -> SplitResult | None:
-    """Split an address into its parts; None if no request can be sent to it."""
+    """Split an address into scheme, host, port and path (`urlsplit`); None if no request can be sent to it."""
     try:
         httpx2.URL(url)
         parts = urlsplit(url)

@@ -119,9 +119,10 @@ class Engine(ABC):
         """
 
     def certificate(self) -> dict[str, Any] | None:
-        """Return what `audiomarathon certify` found for this checkpoint and machine, as it is written to `run.json`.
+        """Return what `audiomarathon certify` found for this checkpoint and machine: {"verdict": …, "date": …,
+        "checks": …}.
 
-        Return None if there is no certificate; see :mod:`.stamp`.
+        `run.json` stores it. Return None if the command has not run here; see :func:`.stamp.stamp`.
         """
         return stamp(self.setup)
 

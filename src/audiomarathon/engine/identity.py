@@ -117,7 +117,10 @@ def _timed_as(settings: RunSettings) -> dict[str, str]:
 
 
 def _identity(setup: Setup, task: Task, data: Loaded) -> dict[str, Any]:
-    """Return the fields of the identity that all settings of a task have in common."""
+    """Return the part of a run's identity that is equal for all settings of a task, as {name: value}.
+
+    Such as the hashes of checkpoint, prompts and data, the token limit and the seed.
+    """
     settings, hardware, language = setup.settings, setup.hardware, language_of(setup.spec, task, setup.settings)
     prompts = hashlib.sha256("\0".join(task.prompt(sample) for sample in data.samples).encode()).hexdigest()[:16]
     control = read_manifest(data.folder).control

@@ -80,7 +80,7 @@ def progress_of(
     scorer
         The task's scorer; None if the task is not installed, and then there is no score.
     summary
-        The run's summary, if it covers these records; its figures are used instead of new ones.
+        The content of `summary.json`, if it covers these records; its score is used instead of a new one.
     """
     answered = [record for record in records if record.answered]
     cut = sum(record.finish == "length" for record in answered)

@@ -167,7 +167,7 @@ class RayEngine(Engine):
     def certificate(self) -> dict[str, Any] | None:
         """Return what `audiomarathon certify` found for this checkpoint on the first worker's machine.
 
-        Return None if it has not run there.
+        It is {"verdict": …, "date": …, "checks": …}; None if the command has not run there.
         """
         certificate: dict[str, Any] | None = self.pool.first.certificate
         return certificate

@@ -62,8 +62,8 @@ class _Recorded(ModelSpec):
 def decided(setup: Setup) -> dict[str, Any]:
     """Return the field :data:`DECIDED` of `run.json`, from which :func:`recorded_setup` recognises the run later.
 
-    It has the hardware and facts of the model's family, with a hash of everything that they depend on. Return {} if
-    another process determined them, or the model belongs to a plug-in.
+    The field is {"from": hash, "hardware": …, "family": …}: hardware, attributes of the model's family, and a hash of
+    everything that both depend on. Return {} if another process determined them, or the model belongs to a plug-in.
     """
     spec = setup.spec
     if not setup.asked or get_model(spec.key) not in BUILT_IN:

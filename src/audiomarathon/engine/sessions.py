@@ -93,7 +93,11 @@ def _warn_if_busy(load: Mapping[str, Any] | None, threads: int) -> None:
 
 
 def facts_of(setup: Setup, task: Task, data: Loaded, samples: Sequence[Sample]) -> dict[str, Any]:
-    """Return the fields of `run.json` that all settings of a task have in common, and that need no loaded model."""
+    """Return {field of `run.json`: value} for the fields that all settings of a task share and that need no loaded
+    model.
+
+    Such as `task`, `checkpoint`, `settings`, `data_folder` and `samples` (ids of the selected samples).
+    """
     expected = read_manifest(data.folder).expected(task)
     return {
         "task": task.key,

@@ -182,10 +182,10 @@ class Stopping:
             yield part, active
 
     def rule(self, job: Job) -> dict[str, Any]:
-        """Return the parameters of a setting's test, for `run.json`: margin, corrected level, order of clusters,
-        samples.
+        """Return the parameters of a setting's early-stopping test, as {name: value}: `margin`, `alpha`, `order`, ….
 
-        They are written before the first reply, so that a killed run keeps them.
+        `order` lists the clusters in the order in which they are tested. `run.json` stores the parameters; they are
+        written before the first reply, so that a killed run keeps them.
         """
         return {
             "rule": RULE,

@@ -174,7 +174,11 @@ class Transcriber(Base):
         return replace(self, readings={task.key: self.readings[task.key]})
 
     def parameters(self) -> dict[str, Any]:
-        """Return the identity's fields that tell a cascade (LLM on transcripts) from a run of the LLM alone."""
+        """Return the identity's fields that tell a cascade (LLM on transcripts) from a run of the LLM alone, as {name:
+        value}.
+
+        Such as `transcriber` (name of the checkpoint that made the transcripts) and a hash of the transcribing run.
+        """
         of_method = {name: value for name, value in self.made_by.items() if _is_of_method(name)}
         conditions = [self.made_by.get(name) for name in _CONDITIONS]
         conditions += [value for name, value in sorted(self.made_by.items()) if name.startswith(f"{CODE}model ")]

@@ -40,7 +40,7 @@ class Certificate:
         return f"{_WEAK} ({', '.join(shown)} right)" if self.weak else ""
 
     def to_json(self) -> dict[str, Any]:
-        """Return the certificate for `summary.json`: `right`, `n` and Wilson's 95 % interval per kind of anchor."""
+        """Return {"anchors": {kind: {"right", "n", "interval"}}, "weak": kinds}; intervals are Wilson's, 95 %."""
         rows = {
             kind: {"right": right, "n": n, "interval": list(wilson(right, n))}
             for kind, (right, n) in self.kinds.items()

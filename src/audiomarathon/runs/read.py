@@ -187,7 +187,8 @@ class Run:
 
     @cached_property
     def sums(self) -> Sums:
-        """The figures of this run as sums over its samples, ordered by sample id, which can be resampled.
+        """The metrics of this run, such as macro-F1, as sums over its samples, ordered by sample id; they can be
+        resampled.
 
         See :class:`~audiomarathon.metrics.statistics.Sums`.
         """

@@ -26,7 +26,7 @@ CASCADE, IMPORTED = "cascade", "imported"
 def summarise(
     task: Task, facts: Mapping[str, Any], records: Sequence[Record], verdicts: Mapping[str, Verdict]
 ) -> dict[str, Any]:
-    """Return the content of `summary.json`, as {field: value}, for one run.
+    """Return the content of a run's `summary.json`, as {field: value}: score, metrics, counts, times.
 
     Parameters
     ----------
@@ -75,7 +75,7 @@ def summarise(
 
 
 def _oddities(answered: Sequence[Record]) -> dict[str, int]:
-    """Return the numbers of unusual replies: `empty`, and behind an endpoint `refused`, `filtered` and `key_masked`.
+    """Return {kind: number of replies}: `empty`, and behind an endpoint `refused`, `filtered` and `key_masked`.
 
     `filtered` counts replies that the server filtered, `key_masked` replies in which the API key was masked.
     """

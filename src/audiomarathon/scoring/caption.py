@@ -81,7 +81,9 @@ class Caption(Scorer):
         return replace(sums, ends={"cider_d": ()})  # not a share of right answers
 
     def of_models(self, verdicts: Sequence[Verdict]) -> Sums:
-        """Return the means of the figures that need FENSE's models, as sums over the replies with these figures."""
+        """Return the means of `sbert_sim`, `fer`, `fense` and `fense_first_sentence`, which need FENSE's models, as
+        sums over the replies that have them.
+        """
         sums = means({_named(name, verdicts): _column(name, verdicts) for name in _OF_MODELS[:-1]}, verdicts)
         return replace(sums, ends={"fer": (0.0, 1.0)})
 
@@ -107,7 +109,12 @@ class Caption(Scorer):
         return means({"cider_d_as_published": scores}, verdicts)
 
     def summary(self, verdicts: Sequence[Verdict]) -> dict[str, Any]:
-        """Return CIDEr-D as published, FENSE, lengths, the scores of people's captions, and the size of the corpus."""
+        """Return fields for `summary.json`: `cider_d_as_published` (see :meth:`published`), the scores that need
+        models, ….
+
+        Further fields are `lengths` (of the replies), `human` (scores of people's captions), and `corpus` (number of
+        clips from whose captions the weights of words come, and their hash; None if unknown).
+        """
         from audiomarathon.metrics.captions.lengths import lengths
 
         texts = [verdict.record.text for verdict in verdicts]

@@ -33,7 +33,10 @@ class Choice(Scorer):
     modules = (*READING, "audiomarathon.metrics.classification")
 
     def judge(self, record: Record) -> dict[str, Any]:
-        """Find the option that the reply chooses; return the fields of the verdict, which the class lists."""
+        """Return the verdict's fields: `parsed` (letter of the chosen option, or None), `rule`, `correct`, `strict`.
+
+        The class explains them.
+        """
         read = read_reply(record.text, record.reference["options"])
         correct = read.letter == record.reference["answer"]
         return {"parsed": read.letter, "rule": read.rule, "correct": correct, "strict": correct and read.strict}
@@ -55,7 +58,7 @@ class Choice(Scorer):
         return choice_sums(*_classes(verdicts), strict, clusters_of(verdicts))
 
     def summary(self, verdicts: Sequence[Verdict]) -> dict[str, Any]:
-        """Return `per_class` (figures of each class) and `as_published` (figures by the benchmark's released code)."""
+        """Return {"per_class": {class: metrics}, "as_published": metrics by the code that the authors released}."""
         from audiomarathon.metrics.classification import choice_details
 
         return choice_details(*_classes(verdicts))
@@ -63,7 +66,7 @@ class Choice(Scorer):
     def published(self, verdicts: Sequence[Verdict]) -> Sums:
         """Return macro-F1 and weighted F1 as the benchmark's released code computes them, as sums over samples.
 
-        It drops replies that could not be parsed.
+        That code drops replies that could not be parsed.
         """
         from audiomarathon.metrics.classification import published_choice_sums
 

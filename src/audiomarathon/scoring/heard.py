@@ -22,7 +22,7 @@ class Heard(Scorer):
     figure = Figure("heard", "clips with words")
 
     def judge(self, record: Record) -> dict[str, Any]:
-        """Return a verdict with `words`, a count of the words that the model recognised in the clip."""
+        """Return the verdict {"words": number of words in the reply, each with a letter or digit}."""
         return {"words": len(words_of(record.text))}
 
     def sums(self, verdicts: Sequence[Verdict]) -> Sums:

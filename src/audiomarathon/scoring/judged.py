@@ -65,10 +65,10 @@ class Judged(Scorer):
         """Return the reply's score, between 0 and 1; None if no judge's answer could be read."""
 
     def summary(self, verdicts: Sequence[Verdict]) -> dict[str, Any]:
-        """Return facts on the judges' quality, for `summary.json`.
+        """Return {"judged": …} for `summary.json`: how good and how complete the judges' answers are.
 
-        These are the numbers of missing judgements by reason, of the anchors that each judge read correctly
-        (:meth:`certificates`), and the agreement between judges.
+        The value has `protocol` (its name), `judges` (for each judge: numbers of complete judgements and of missing
+        ones by reason, and its results on anchors) and `agreement` (between judges).
         """
         certificates, judges = self.certificates(verdicts), {}
         for name in judges_of(verdicts):
@@ -79,7 +79,7 @@ class Judged(Scorer):
         return {"judged": {"protocol": self.protocol.name, "judges": judges, "agreement": between}}
 
     def agreement(self, verdicts: Sequence[Verdict]) -> dict[str, dict[str, Any]]:
-        """Return how well judges agree on each value that they give, as {name of the value, such as rating: agreement}.
+        """Return how well judges agree, as {name of a judged value, such as `rating`: {"n", "alpha", "pairs"}}.
 
         See :func:`~audiomarathon.judges.agreement.agreement` for the fields.
         """
@@ -118,7 +118,7 @@ class Judged(Scorer):
         return "unreadable" if any(reading.get(name) is None for name in self.protocol.scales) else ""
 
     def certificates(self, verdicts: Sequence[Verdict]) -> Mapping[str, Certificate]:
-        """Return each judge's certificate: how many anchors (replies with a known reading) it read correctly."""
+        """Return {judge: its results on anchors}: how many of these artificial replies it judged correctly."""
         names = {*judges_of(verdicts), *(name for verdict in verdicts for name in verdict.values["anchors"])}
         return {
             name: certificate_of(row for verdict in verdicts for row in verdict.values["anchors"].get(name, ()))

@@ -77,7 +77,8 @@ class Scorer(ABC):
 
     @abstractmethod
     def sums(self, verdicts: Sequence[Verdict]) -> Sums:
-        """Return the figures as sums over samples or clips; intervals and tests resample these by whole clusters.
+        """Return the metrics, such as macro-F1, as sums over samples or clips; intervals and tests resample these by
+        whole clusters.
 
         A cluster is a set of samples that are not independent, such as all questions about one clip.
         """
@@ -95,11 +96,11 @@ class Scorer(ABC):
         return "accuracy" if type(self).right is not Scorer.right else "mean score of samples, 0 to 1"
 
     def uncapped(self, verdicts: Sequence[Verdict]) -> dict[str, float]:  # noqa: ARG002
-        """Return figures of errors that :meth:`own_score` hides since it is capped, as {name: value}; {} if none."""
+        """Return metrics of errors that :meth:`own_score` hides because it stops at 0, as {name: value}; {} if none."""
         return {}
 
     def summary(self, verdicts: Sequence[Verdict]) -> dict[str, Any]:  # noqa: ARG002
-        """Return further fields for `summary.json`, besides the figures of :meth:`sums`."""
+        """Return {field: value} to add to `summary.json`, besides the metrics of :meth:`sums`; by default {}."""
         return {}
 
     def right(self, verdict: Verdict) -> bool | None:  # noqa: ARG002
@@ -141,11 +142,17 @@ class Scorer(ABC):
         return self.figure.chance
 
     def published(self, verdicts: Sequence[Verdict]) -> Sums | None:  # noqa: ARG002
-        """Return sums whose first figure is the score by the benchmark's released code; None without such a score."""
+        """Return sums whose first metric is the score as the code released by the benchmark's authors computes it.
+
+        Return None if there is no such score.
+        """
         return None
 
     def certificates(self, verdicts: Sequence[Verdict]) -> Mapping[str, Certificate]:  # noqa: ARG002
-        """Return each judge's certificate: how many anchors (replies with a known reading) it read correctly."""
+        """Return {judge: its results on anchors}; {} for scorers without judges.
+
+        Anchors are artificial replies whose right judgement is known: they show how reliable a judge is.
+        """
         return {}
 
     def fits(self, record: Record) -> bool:
@@ -199,7 +206,10 @@ def means(columns: Mapping[str, Sequence[float | None]], verdicts: Sequence[Verd
 
 
 def cells(name: str, estimate: Estimate) -> dict[str, Any]:
-    """Return a figure's three columns in a table: its value, and both ends of its interval (None if unknown)."""
+    """Return a metric's three cells of a table row: {name: value, name_low: …, name_high: …}, its interval's ends.
+
+    The ends are None if the interval is unknown.
+    """
     low, high = estimate.interval or (None, None)
     return {name: estimate.value, f"{name}_low": low, f"{name}_high": high}
 
@@ -214,9 +224,9 @@ def fingerprint_of(scorer: Scorer, records: Iterable[Record]) -> str:
 
 
 def sums_of(scorer: Scorer, verdicts: Sequence[Verdict]) -> Sums:
-    """Return a scorer's figures of a run's verdicts as sums; make sure that the headline figure's two ends are set.
+    """Return a scorer's metrics of the verdicts as sums, with the two ends of the headline metric set.
 
-    The ends are the figure's values when all replies are wrong and when all are right. If the scorer does not set them,
+    The ends are the metric's values when all replies are wrong and when all are right. If the scorer does not set them,
     its figure's `low` and `high` are used.
     """
     sums, figure = scorer.sums(verdicts), scorer.figure

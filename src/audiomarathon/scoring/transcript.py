@@ -33,7 +33,7 @@ class Transcript(Scorer):
     unit: ClassVar[str] = "words"
 
     def judge(self, record: Record) -> dict[str, Any]:
-        """Return the verdict of one transcript: its numbers of errors, as the class lists them."""
+        """Return the verdict of one transcript: counts of words and of errors by kind, as the class lists them."""
         from audiomarathon.metrics.normalise import released, units_of
         from audiomarathon.metrics.wer import transcript_errors
 
@@ -59,7 +59,11 @@ class Transcript(Scorer):
         return transcript_sums([verdict.values for verdict in verdicts], clusters_of(verdicts), self.rate)
 
     def summary(self, verdicts: Sequence[Verdict]) -> dict[str, Any]:
-        """Return a dict: rates of each kind of error, counts of unusual samples, `mean_of_samples` (as published)."""
+        """Return fields for `summary.json`: `words`, errors of each kind per reference word, and `mean_of_samples`.
+
+        Further fields count samples whose reply repeats itself (`insertion_loops`) and samples without a reference word
+        (`empty_references`). `mean_of_samples` is {"score", "mean_wer"} as :meth:`published` computes them.
+        """
         from audiomarathon.metrics.wer import transcript_details
 
         figures = self._means(verdicts).figures
@@ -67,9 +71,9 @@ class Transcript(Scorer):
         return {**details, "mean_of_samples": figures if figures["score"] is not None else None}
 
     def published(self, verdicts: Sequence[Verdict]) -> Sums | None:
-        """Return two figures as sums over samples: the score by the benchmark's released code, and the mean error rate.
+        """Return two metrics as sums over samples: `score` by the code that the authors released, and `mean_wer`.
 
-        The score is 1 − the mean of the samples' error rates.
+        `mean_wer` is the mean of the samples' error rates (`mean_cer` for characters), and `score` is 1 − this mean.
         """
         return self._means(verdicts)
 
@@ -79,9 +83,10 @@ class Transcript(Scorer):
         return mean_of_samples_sums([_as_published(verdict) for verdict in verdicts], clusters_of(verdicts), self.rate)
 
     def frames(self, verdicts: Mapping[str, Sequence[Verdict]]) -> Mapping[str, pd.DataFrame]:
-        """Return a table with one row per setting: substitutions, deletions and insertions per hundred reference words.
+        """Return {title: table} with one table: a row per setting, a column for each kind of error.
 
-        It also has the number of replies that repeat themselves.
+        Errors are substitutions, deletions and insertions per hundred reference words. A last column counts the replies
+        that repeat themselves.
         """
         import pandas as pd
 
@@ -130,6 +135,8 @@ class Characters(Transcript):
 
 
 def _as_published(verdict: Verdict) -> Mapping[str, Any]:
-    """Return a verdict's error counts by the published rule; if its language has none, the usual error counts."""
+    """Return a verdict's error counts by the authors' published rule; the usual counts if its language has no such
+    rule.
+    """
     published = verdict.values.get("as_published", verdict.values)
     return published if isinstance(published, Mapping) else {}

@@ -93,8 +93,8 @@ class MLflow(Tracker):
             self._by_ratio(run, figures)
 
     def _by_ratio(self, run: TrackedRun, figures: Mapping[str, float]) -> None:
-        """Add a setting's `figures` to its method's curves over the ratio in percent; base, if it ran, is the point at
-        0.
+        """Add a setting's `figures`, {metric: value}, to its method's curves over the ratio in percent; base, if it
+        ran, is the point at 0.
         """
         beside = (run.task, str(run.folder.parent.resolve()))
         if run.method == Base.key:

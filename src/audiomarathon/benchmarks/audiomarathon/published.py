@@ -1,7 +1,7 @@
 """The benchmark's published table (arXiv 2510.07293): F1 × 100; for speech recognition 100 − WER.
 
 The benchmark's code dropped unparsable replies before F1, averaged per-sample WER, and mixed weighted with macro F1.
-Compare the table with the figures in `summary.json` that are computed the same way (`as_published`; for speech
+Compare the table with the field of `summary.json` that is computed the same way (`as_published`; for speech
 recognition `mean_of_samples`), never with our headline scores.
 """
 

@@ -69,7 +69,10 @@ class QuestionTypes(Judged):
             yield Verdict(record, self.judge(record) | matched.get(record.id, {}))
 
     def judge(self, record: Record) -> dict[str, Any]:
-        """Return the values of a reply's verdict that need no sentence encoder; :meth:`verdicts` adds the others."""
+        """Return the fields of a reply's verdict, as the class lists them, without those of the sentence encoder.
+
+        :meth:`verdicts` adds `matched` and `encoder`.
+        """
         reference, kind = record.reference, record.reference["type"]
         if kind == "open":
             values = super().judge(record)
@@ -101,7 +104,8 @@ class QuestionTypes(Judged):
         return not stale and (score is None or (isinstance(score, float) and 0 <= score <= 1))
 
     def sums(self, verdicts: Sequence[Verdict]) -> Sums:
-        """Return the figures over answerable questions; `accuracy` leaves out questions that need stereo.
+        """Return metrics of the answerable questions as sums over samples; `accuracy` leaves out those that need
+        stereo.
 
         `macro` is the mean over categories (`accuracy: NAME`). `chance_corrected` rescales the score of closed
         questions so that guessing is 0 and all right is 1. `guessing`, `always_last` and `longest_option` are the
@@ -164,7 +168,12 @@ class QuestionTypes(Judged):
         return means(columns, verdicts)
 
     def summary(self, verdicts: Sequence[Verdict]) -> dict[str, Any]:
-        """Return the figures as published, how often each rule found the option, and how many replies do not count."""
+        """Return fields for `summary.json`: the scores by MMAU-Pro's official script (`as_published`, …), and counts.
+
+        `rules` is {rule: number of replies whose option it found}. `not_answerable` and `not_judged` count questions
+        that have no score, `encoder` names the sentence encoder, and open questions add `judged`
+        (:meth:`Judged.summary`).
+        """
         closed = [verdict for verdict in verdicts if _type(verdict) == "closed"]
         rules = [verdict.values["rule"] for verdict in closed]
         opens = [verdict for verdict in verdicts if _type(verdict) == "open"]

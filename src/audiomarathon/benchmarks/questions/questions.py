@@ -48,9 +48,12 @@ class Questions(Choice):
     modules: ClassVar[tuple[str, ...]] = (*Choice.modules, "audiomarathon.benchmarks.questions.choices")
 
     def judge(self, record: Record) -> dict[str, Any]:
-        """Return the chosen option, whether it is right, and whether the reply is right by the published rule.
+        """Return the verdict's fields: `parsed` (letter of the chosen option), `rule`, `correct`, `strict`,
+        `as_published`.
 
-        The published rule is the one that the benchmark's authors use.
+        `rule` is the rule that found the option; `strict` tells whether the reply is exactly the right option.
+        `as_published` tells whether the reply is right by the rule of the benchmark's authors; None without such a
+        rule.
         """
         reference = record.reference
         letter, rule = _read(record.text, reference["options"])
@@ -66,9 +69,10 @@ class Questions(Choice):
         return super().sound(verdict) and verdict.values.get("as_published", "") in (None, True, False)
 
     def sums(self, verdicts: Sequence[Verdict]) -> Sums:
-        """Return the accuracies, and the scores of rules that choose an option without the audio.
+        """Return the accuracies as sums over samples, and the scores of rules that choose an option without the audio.
 
-        These rules are `guessing`, `always_first`, `always_last` and `longest_option`.
+        The accuracies are `accuracy`, `strict_accuracy` and `as_published`; the rules are `guessing`, `always_first`,
+        `always_last` and `longest_option`.
         """
         columns: dict[str, list[float | None]] = {
             "accuracy": [verdict.values["correct"] for verdict in verdicts],
@@ -82,7 +86,9 @@ class Questions(Choice):
         return means(columns, verdicts, shares=True)
 
     def published(self, verdicts: Sequence[Verdict]) -> Sums:
-        """Return the accuracy by the published rule; if the task has no such rule, the figure has no value."""
+        """Return the accuracy by the authors' rule as sums over samples; its value is None if the task has no such
+        rule.
+        """
         return means({"as_published": [verdict.values["as_published"] for verdict in verdicts]}, verdicts)
 
     def summary(self, verdicts: Sequence[Verdict]) -> dict[str, Any]:

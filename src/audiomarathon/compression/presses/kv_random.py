@@ -1,4 +1,4 @@
-"""Random KV-cache entries: the control that every press should beat."""
+"""Keep random KV-cache entries: the baseline that every press should beat."""
 
 from __future__ import annotations
 

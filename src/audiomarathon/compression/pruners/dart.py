@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Dart(TokenPruner):
-    """Keep some pivot tokens and, for each pivot, the audio tokens whose hidden states are least similar to it.
+    """Keep a few pivot tokens (those with large keys) and, for each pivot, the audio tokens whose hidden states are
+    least similar to it.
 
     Z. Wen et al., "Stop Looking for Important Tokens in Multimodal Language Models: Duplication Matters More", arXiv
     2502.11494. The pivots are the audio tokens, and the text tokens after the audio, whose keys have the largest L1

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class KeepLoud(TokenPruner):
-    """Keep the k audio tokens of the loudest moments: a control that uses only the waveform, not the model.
+    """Keep the k audio tokens of the loudest moments: a baseline that uses only the waveform, not the model.
 
     Each token stands for an equal part of its clip, including the silence with which a tower pads it. Its loudness is
     the mean square of the waveform there; of equally loud tokens, the earlier is kept.

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class KeepSpeech(TokenPruner):
     """Keep the k audio tokens with the most speech, as silero-vad finds it; of tokens with equal speech, the louder.
 
-    A control that uses only the waveform, not the LLM. It needs the extra `vad`.
+    A baseline that uses only the waveform, not the LLM. The method needs the extra `vad` of this package.
     """
 
     key: ClassVar[str] = "keep_speech"

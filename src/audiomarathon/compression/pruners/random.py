@@ -1,4 +1,4 @@
-"""Random: keep random audio tokens, the control that every method should beat."""
+"""Random: keep random audio tokens, the baseline that every method should beat."""
 
 from __future__ import annotations
 
