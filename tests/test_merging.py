@@ -138,7 +138,7 @@ def test_labels_and_parameters_of_a_method_name_the_input_or_the_layer() -> None
 
 
 @pytest.mark.parametrize("name", ["fast_v:0.5", "dart:0.5"])
-def test_methods_that_score_by_attention_are_refused_at_the_input(lm: AudioLM, name: str) -> None:
+def test_methods_that_score_by_attention_and_presses_alone_are_refused_at_the_input(lm: AudioLM, name: str) -> None:
     with pytest.raises(MethodError, match=r"attention.*allowed: PRUNE_AT=layer"):
         get_method(name, at="input").check(lm)
     with pytest.raises(SettingsError, match=r"PRUNE_AT=input .*snapkv .*allowed: layer"):

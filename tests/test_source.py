@@ -6,7 +6,7 @@ import functools
 import importlib
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +52,7 @@ main()
 
 
 @pytest.fixture
-def loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+def loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any]]:
     """Write a module and its helper in a new folder, and return the module."""
     made = []
 
@@ -62,12 +62,16 @@ def loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any
         made.append(folder)
         (folder / "mine.py").write_text(mine)
         (folder / "helper.py").write_text(helper)
-        for name in ("mine", "helper"):
-            monkeypatch.delitem(sys.modules, name, raising=False)
+        forget()
         monkeypatch.syspath_prepend(folder)
         return importlib.import_module("mine")
 
-    return load
+    def forget() -> None:
+        for name in ("mine", "helper"):
+            sys.modules.pop(name, None)
+
+    yield load
+    forget()  # other tests have a module `helper` too
 
 
 def test_built_in_and_standard_library_code_has_no_source_hash() -> None:
