@@ -29,7 +29,9 @@ def load(folder: Path) -> Aero:
 
 class TestLoading:
     @pytest.mark.parametrize("tied", [True, False])
-    def test_a_hub_layout_checkpoint_gives_the_native_layouts_logits(self, tmp_path: Path, tied: bool) -> None:
+    def test_a_checkpoint_in_hub_layout_gives_the_same_logits_as_in_native_transformers_layout(
+        self, tmp_path: Path, tied: bool
+    ) -> None:
         folder = tiny_aero.checkpoint(tmp_path / "aero", tied=tied)
         lm, native = load(folder), tiny_aero.native(folder)
         theirs = native.state_dict()
@@ -57,7 +59,9 @@ class TestLoading:
 
 class TestPrompt:
     @pytest.mark.parametrize("in_a_file", [True, False])
-    def test_the_prompt_has_the_placeholders_of_each_window_on_a_line(self, tmp_path: Path, in_a_file: bool) -> None:
+    def test_the_prompt_has_one_line_of_audio_placeholders_for_each_30_s_window(
+        self, tmp_path: Path, in_a_file: bool
+    ) -> None:
         """From the checkpoint's template or, as the processor does without one, from the one built in."""
         folder = tiny_aero.checkpoint(tmp_path / "aero")
         if not in_a_file:

@@ -69,7 +69,7 @@ def eager(family: Family, loaded: Callable[[str, str], AudioLM]) -> AudioLM:
     return loaded(family.key, "eager")
 
 
-def test_captured_maps_blocks_and_rows_equal_eager_attention(
+def test_captured_attention_maps_block_averages_and_rows_equal_those_of_eager_attention(
     family: Family, family_lm: AudioLM, eager: AudioLM, prompt: Prompt
 ) -> None:
     inputs, captured, maps = whole(eager, prompt)
@@ -98,7 +98,7 @@ def test_captured_maps_blocks_and_rows_equal_eager_attention(
     assert np.nanmax(np.abs(under_sdpa.mass - captured.mass)) < 1e-5
 
 
-def test_attention_rows_of_a_reply_equal_one_pass_over_prompt_and_reply(
+def test_captured_attention_of_reply_tokens_equals_one_forward_pass_over_prompt_and_reply(
     family: Family, eager: AudioLM, prompt: Prompt
 ) -> None:
     """Decode rows, windows and shared caches included, are those of one pass over prompt and reply."""
@@ -166,7 +166,9 @@ def test_cache_entries_dropped_by_a_press_get_no_attention_in_decode(lm: AudioLM
         assert later.sum() == kept.sum() // 2
 
 
-def test_each_head_attends_only_to_the_entries_its_cache_kept(lm: AudioLM, prompt: Prompt) -> None:
+def test_each_query_head_attends_only_to_the_cache_entries_that_a_press_kept_for_it(
+    lm: AudioLM, prompt: Prompt
+) -> None:
     """Query heads share a cache in groups, and knorm keeps other entries in each."""
     inputs, captured = seen(lm, prompt, "knorm:0.7")
     done = get_method("knorm:0.7").generate(lm, inputs, max_new_tokens=1, keep_entries=True)
@@ -180,7 +182,7 @@ def test_each_head_attends_only_to_the_entries_its_cache_kept(lm: AudioLM, promp
 
 
 @pytest.mark.parametrize("first", ["", "frame:0.5+"])
-def test_heads_with_caches_of_unequal_length_attend_as_if_the_rest_were_hidden(
+def test_after_per_head_pruning_heads_attend_only_to_the_cache_entries_that_were_kept(
     either_lm: AudioLM, prompt: Prompt, first: str
 ) -> None:
     method = get_method(f"{first}ada_snapkv:0.7")
@@ -336,7 +338,7 @@ def test_a_saved_attention_file_reads_back_equal(lm: AudioLM, prompt: Prompt, tm
         assert np.array_equal(getattr(again, name), getattr(captured, name), equal_nan=True)
 
 
-def test_whole_maps_are_written_as_the_original_scripts_three_files(
+def test_full_attention_maps_are_saved_in_three_files_named_as_by_the_original_script(
     lm: AudioLM, prompt: Prompt, tmp_path: Path
 ) -> None:
     import json
@@ -352,7 +354,9 @@ def test_whole_maps_are_written_as_the_original_scripts_three_files(
     assert len(json.loads((tmp_path / "one" / "tokens.json").read_text())) == maps.shape[-1]
 
 
-def test_whole_maps_of_a_prompt_over_the_length_limit_are_refused(lm: AudioLM, prompt: Prompt, tmp_path: Path) -> None:
+def test_capturing_full_attention_maps_of_a_prompt_over_the_length_limit_is_refused(
+    lm: AudioLM, prompt: Prompt, tmp_path: Path
+) -> None:
     inputs = lm.prepare([prompt])
     with pytest.raises(SettingsError, match=r"one: whole maps of 2\d\d tokens take 0.0 GB; allowed: prompts of at"):
         capture_whole(lm, inputs, Base(), prompt, tmp_path / "one", longest=100, facts={"sample_id": "one"})

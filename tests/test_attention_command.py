@@ -144,7 +144,7 @@ def test_a_damaged_attention_file_or_index_line_counts_as_missing(captured: Path
     assert {row["file"] for row in index_of(tmp_path).values()} == {kept.name, other.name}
 
 
-def test_a_reply_that_differs_from_the_record_during_capture_is_reported(
+def test_a_reply_that_changes_while_its_attention_is_captured_is_reported(
     asked: Asked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     arguments = ("run", *asked, "--limit", 1, "--save-attn", "--results", tmp_path)
@@ -163,7 +163,7 @@ def test_an_unwritable_attention_folder_is_one_error_and_records_stay(asked: Ask
     assert len(read_records(tmp_path / RUN)) == 2
 
 
-def test_a_prompt_too_long_for_whole_maps_fails_alone_and_the_run_is_finished(
+def test_a_prompt_too_long_for_full_attention_maps_fails_alone_and_the_run_is_finished(
     asked: Asked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(attention_capture, "LONGEST_FULL", 10)
@@ -193,7 +193,9 @@ def test_unusable_options_of_an_attention_capture_are_refused(
     assert not any(file.read_bytes() for file in tmp_path.rglob("samples.jsonl")), "refused before the first sample"
 
 
-def test_capturing_one_sample_leaves_the_files_of_a_longer_run_unchanged(asked: Asked, captured: Path) -> None:
+def test_capturing_attention_of_one_sample_leaves_the_record_files_of_the_run_unchanged(
+    asked: Asked, captured: Path
+) -> None:
     before = {name: (captured / RUN / name).read_bytes() for name in ("run.json", "samples.jsonl", "summary.json")}
     sample = sorted(index_of(captured / RUN))[0]
     (captured / RUN / "attention" / index_of(captured / RUN)[sample]["file"]).unlink()
@@ -202,7 +204,7 @@ def test_capturing_one_sample_leaves_the_files_of_a_longer_run_unchanged(asked: 
     assert sample in index_of(captured / RUN)
 
 
-def test_whole_maps_of_a_sample_average_to_its_captured_blocks(asked: Asked, captured: Path) -> None:
+def test_full_attention_maps_averaged_in_blocks_equal_the_captured_block_averages(asked: Asked, captured: Path) -> None:
     sample = sorted(index_of(captured / RUN))[0]
     full = ("attention", "capture", *asked, "--results", captured, "--sample", sample, "--attn-full")
     succeed(*full, "--attn-layers", "0")
@@ -288,7 +290,9 @@ def test_a_damaged_array_in_an_attention_file_is_refused(tmp_path: Path, name: s
         {"parts": [["clip 1", 0, 10**9]]}, {"kept_audio_bits": "?"}, {"kept_audio_bits": [1]},
     ],
 )  # fmt: skip
-def test_a_metadata_field_of_the_wrong_type_is_refused(tmp_path: Path, change: dict[str, Any]) -> None:
+def test_an_attention_file_with_a_metadata_field_of_the_wrong_type_is_refused(
+    tmp_path: Path, change: dict[str, Any]
+) -> None:
     run = made(tmp_path)
     attention = Attention.read(tmp_path / "attention" / "a.npz")
     replace(attention, meta={**attention.meta, **change}).save(tmp_path / "attention" / "a.npz")
@@ -306,7 +310,7 @@ def test_a_file_that_is_no_attention_archive_is_refused(tmp_path: Path, content:
     assert (code, said.count("\n"), "a.npz" in said) == (2, 1, True), said
 
 
-def test_an_array_that_unpacks_beyond_the_size_limit_is_refused(
+def test_an_attention_file_with_an_array_that_unpacks_beyond_the_size_limit_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("audiomarathon.untrusted.MAX_METADATA_BYTES", 1 << 16)
@@ -316,7 +320,7 @@ def test_an_array_that_unpacks_beyond_the_size_limit_is_refused(
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_bad_lines_of_the_attention_index_are_left_out_and_lead_to_no_other_file(tmp_path: Path) -> None:
+def test_bad_lines_of_the_attention_index_are_ignored_and_cannot_make_other_files_be_read(tmp_path: Path) -> None:
     made(tmp_path)
     (tmp_path / "secret").write_text("not yours")
     index = tmp_path / "attention" / "index.jsonl"
@@ -350,7 +354,9 @@ def test_clip_paths_in_an_attention_file_are_not_opened(tmp_path: Path, monkeypa
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_the_figures_of_attention_pictures_are_written_as_json(asked: Asked, captured: Path, tmp_path: Path) -> None:
+def test_the_values_plotted_in_attention_pictures_are_also_written_as_json(
+    asked: Asked, captured: Path, tmp_path: Path
+) -> None:
     succeed("attention", "plot", captured, "-o", tmp_path / "new")
     told = json.loads((tmp_path / "new" / "attention.json").read_text())
     assert set(told) == {"base-0", "fast_v-0.5-layer2"}
@@ -372,7 +378,7 @@ def test_the_figures_of_attention_pictures_are_written_as_json(asked: Asked, cap
     assert _clip(run, next(iter(run.records)), [0.5]).seconds == 0.5, "the clip of the task's data"
 
 
-def test_foresight_is_the_rank_correlation_over_the_remaining_audio_tokens(tmp_path: Path) -> None:
+def test_foresight_of_a_layer_is_the_rank_correlation_of_its_attention_with_later_layers(tmp_path: Path) -> None:
     """Layer 1 ranks four tokens 1-2-3-4; layer 2 the same way, layer 3 the other, and a fifth is dropped there."""
     profile = np.zeros((3, 4, 5), np.float16)
     profile[:, :2] = [1, 2, 3, 4, 5]
@@ -388,7 +394,7 @@ def test_foresight_is_the_rank_correlation_over_the_remaining_audio_tokens(tmp_p
 
 
 @pytest.mark.usefixtures("sketched")
-def test_every_picture_is_drawn_also_without_the_data_of_the_run(tmp_path: Path) -> None:
+def test_every_attention_picture_is_drawn_even_if_the_audio_data_is_missing(tmp_path: Path) -> None:
     run = made(tmp_path)
     names = ("heads.png", "layers.png", "blocks.png", "time.png")
     assert {tmp_path / name for name in names} <= {*draw([run], tmp_path)}
@@ -408,7 +414,7 @@ def test_equally_named_runs_are_labelled_by_folder_and_pictures_of_nine_runs_are
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_foresight_is_drawn_at_a_layer_followed_by_another_in_every_run(tmp_path: Path) -> None:
+def test_foresight_is_plotted_for_a_layer_that_has_a_later_captured_layer_in_every_run(tmp_path: Path) -> None:
     rising = np.tile(np.arange(1, 6, dtype=np.float16), (3, 8, 1))
     first_run, other = made(tmp_path / "a", rising), made(tmp_path / "b", rising[:, :4], first=4)
     draw([first_run, other], tmp_path)
@@ -434,7 +440,7 @@ def test_pictures_show_only_the_layers_captured_for_all_samples(tmp_path: Path) 
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_attention_of_a_single_layer_gets_no_foresight_picture(tmp_path: Path) -> None:
+def test_attention_captured_at_a_single_layer_gets_no_foresight_picture_of_later_layers(tmp_path: Path) -> None:
     run = made(tmp_path, np.ones((3, 1, 5), np.float16))
     (tmp_path / "pictures").mkdir()
     (tmp_path / "pictures" / "foresight.png").write_text("of other runs")
@@ -554,7 +560,7 @@ def test_attention_maps_of_unequal_prompts_are_averaged_by_relative_position_or_
         ({"bytes": 4}, {}, False),
     ],
 )
-def test_a_sample_counts_as_captured_only_if_layers_maps_clips_and_size_match(
+def test_a_sample_is_captured_again_if_layers_map_kind_clip_hash_or_file_size_differ(
     tmp_path: Path, row: dict[str, Any], asked: dict[str, Any], there: bool
 ) -> None:
     (tmp_path / "attention").mkdir()

@@ -237,7 +237,7 @@ def test_a_truncated_clip_is_refused(tmp_path: Path, ending: str, options: dict[
     assert_refused(path, "truncated", also_by_probe=ending not in ("flac", "mp3"))  # whose header does not show it
 
 
-def test_a_wav_that_lacks_its_last_sample_is_truncated(tmp_path: Path) -> None:
+def test_a_wav_that_lacks_only_its_last_sample_is_refused_as_truncated(tmp_path: Path) -> None:
     path = write(tmp_path / "a.wav", sweep(1.0, 16_000), 16_000)
     path.write_bytes(path.read_bytes()[:-2])
     assert_refused(path, "truncated: the data chunk announces 32000 bytes, 31998 are there")

@@ -70,7 +70,7 @@ class TestLength:
         with pytest.raises(ModelError, match=r"601\.0 s: .*600 s at most"):
             lm.prepare([Prompt("?", (noise(4.0), noise(601.0)))])
 
-    def test_a_clip_over_ten_minutes_fails_only_its_sample_under_beyond_limits(
+    def test_with_the_beyond_limits_option_a_clip_over_ten_minutes_fails_only_its_sample(
         self, folder: Path, tmp_path: Path, no_env
     ) -> None:
         task_folders.build_tau(tmp_path / "data" / "TAU")

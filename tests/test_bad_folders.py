@@ -94,7 +94,9 @@ def test_the_judge_command_names_a_sample_whose_reference_lacks_a_field(tmp_path
     assert "sample 1-p1" in one_error(said)
 
 
-def test_file_names_made_from_labels_never_leave_the_output_folder(runs: Path, tmp_path: Path, undrawn: None) -> None:
+def test_pictures_and_tables_named_after_a_hostile_task_name_stay_in_the_output_folder(
+    runs: Path, tmp_path: Path, undrawn: None
+) -> None:
     for name in ("../../out", "/etc/out", ".bashrc", "a\0b", "x" * 300, "..", ""):
         assert Path(file_name(name)).name == file_name(name)
         assert not file_name(name).startswith(".")
@@ -110,7 +112,7 @@ def test_file_names_made_from_labels_never_leave_the_output_folder(runs: Path, t
     assert all(path.parent == tmp_path / "x" / "y" for path in made)
 
 
-def test_a_run_json_with_joined_methods_and_list_settings_is_read_back_unchanged(runs: Path) -> None:
+def test_a_run_json_with_two_combined_methods_and_list_settings_is_read_back_unchanged(runs: Path) -> None:
     folder = runs / "tau" / "M" / "dart-0.5-layer2"
     more = {"first": {"method": "fast_v", "ratio": 0.5}, "second": {"method": "snapkv"}, "widths": [1, 2]}
     identity = read_run(folder)["identity"] | more

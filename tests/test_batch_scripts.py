@@ -111,7 +111,7 @@ def test_a_batch_script_runs_the_tasks_with_data_and_reports_those_without(
     assert "Traceback" not in done.stderr
 
 
-def test_without_data_a_batch_script_prints_an_error_and_no_tables(
+def test_a_batch_script_without_task_data_prints_an_error_and_no_results_table(
     door: Callable[..., subprocess.CompletedProcess[str]], data: Path, tmp_path: Path
 ) -> None:
     done = door("Qwen_2.5_Omni", "had", "-o", "out", cwd=tmp_path, AUDIOMARATHON_DATA=str(data), DEVICE="cpu")
@@ -256,6 +256,6 @@ def test_cuda_visible_devices_set_by_a_scheduler_is_kept(seen) -> None:
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "5"
 
 
-def test_a_batch_script_in_a_folder_of_no_model_is_refused() -> None:
+def test_a_batch_script_in_a_folder_not_named_after_a_model_is_refused() -> None:
     with pytest.raises(SettingsError, match=r"not a model's folder"):
         cli_batch._model_of("Elsewhere")

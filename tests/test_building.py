@@ -75,7 +75,9 @@ def test_every_source_clip_is_used_once_or_listed_as_left_out(
 
 
 @pytest.mark.parametrize("task", MAKERS)
-def test_two_builds_write_the_same_bytes(task: str, corpora: dict[str, tuple[list[str], Path]], tmp_path: Path) -> None:
+def test_two_builds_of_a_corpus_with_the_same_settings_write_the_same_bytes(
+    task: str, corpora: dict[str, tuple[list[str], Path]], tmp_path: Path
+) -> None:
     raw, folder = corpora[task]
     assert tree(built(task, raw, tmp_path / "again", "--jobs", "3")) == tree(folder)
 
@@ -132,7 +134,9 @@ def folder(whole: Path, tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("moment", ["while writing", "before naming", "before noting", "while noting", "at the end"])
-def test_a_killed_build_continues_to_the_same_bytes(moment: str, tau: list[str], whole: Path, tmp_path: Path) -> None:
+def test_a_killed_corpus_build_resumes_to_the_bytes_of_an_uninterrupted_build(
+    moment: str, tau: list[str], whole: Path, tmp_path: Path
+) -> None:
     def die(*_: object) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
@@ -244,7 +248,7 @@ def test_a_broken_source_clip_is_reported_and_left_out_of_the_build(
         assert tree(built("librispeech", raw, folder)) == tree(built("librispeech", raw, tmp_path / "again"))
 
 
-def test_a_build_killed_after_a_broken_source_clip_continues_to_the_same_bytes(tmp_path: Path) -> None:
+def test_a_build_killed_after_a_broken_source_clip_resumes_to_the_bytes_of_a_whole_build(tmp_path: Path) -> None:
     raw = MAKERS["librispeech"](tmp_path / "raw", Noise())
     damaged_within(sorted(Path(raw[0]).rglob("*.flac"))[2])
     whole = tree(built("librispeech", raw, tmp_path / "whole"))

@@ -38,12 +38,12 @@ def test_busy_time_is_the_union_of_the_kernel_times(
     assert busy_until(kernels, [1, 4, 10]) == until
 
 
-def test_busy_time_at_each_mark_sums_earlier_kernels_without_the_marks() -> None:
+def test_gpu_busy_time_at_each_marker_kernel_sums_earlier_kernels_without_the_markers() -> None:
     kernels = [("a", 0.0, 2.0), (MARK, 2.0, 2.1), ("b", 3.0, 5.0), (MARK, 6.0, 6.1), ("c", 6.1, 7.0), (MARK, 8.0, 8.5)]
     assert busy_at_marks(kernels) == pytest.approx([2.0, 4.0, 4.9])
 
 
-def test_busy_time_counts_a_kernel_that_overlaps_a_mark_only_up_to_the_mark() -> None:
+def test_a_kernel_that_overlaps_a_marker_counts_as_gpu_busy_only_up_to_the_marker() -> None:
     assert busy_at_marks([("a", 0.0, 4.0), (MARK, 1.0, 1.5), (MARK, 3.0, 3.5)]) == [1.0, 3.0]
 
 
@@ -60,13 +60,13 @@ def test_kernels_read_from_a_raw_trace_equal_the_profilers_events(monkeypatch: p
         )
 
 
-def test_busy_clock_gives_the_busy_time_between_two_marks() -> None:
+def test_the_busy_clock_gives_the_gpu_busy_time_between_two_marker_kernels() -> None:
     clock = BusyClock(())
     clock._busy = [1.0, 1.5, 4.0]
     assert clock.seconds(0, 2) == 3.0
 
 
-def test_the_busy_clock_puts_marks_on_the_models_gpu_rather_than_the_current_one(
+def test_the_busy_clock_places_markers_on_the_gpu_of_the_model_rather_than_the_current_gpu(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """DEVICE=cuda:1 does not make GPU 1 the current one."""
@@ -84,7 +84,9 @@ def test_the_busy_clock_puts_marks_on_the_models_gpu_rather_than_the_current_one
     assert marked == [1, 1]
 
 
-def test_busy_seconds_raises_the_error_of_a_profiler_that_cannot_start(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_measuring_gpu_busy_time_raises_the_error_of_a_profiler_that_cannot_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     class Refused:
         def __init__(self, **_: Any) -> None: ...
 
@@ -100,6 +102,6 @@ def test_busy_seconds_raises_the_error_of_a_profiler_that_cannot_start(monkeypat
         lm.clock.synchronize()
 
 
-def test_busy_seconds_of_a_model_on_the_cpu_are_refused(lm: AudioLM) -> None:
+def test_measuring_gpu_busy_time_of_a_model_on_the_cpu_is_refused(lm: AudioLM) -> None:
     with pytest.raises(ModelError, match="on one GPU"), busy_seconds(lm):
         pass

@@ -36,7 +36,7 @@ def layer_calls(lm: AudioLM, prompts: list[Prompt]) -> list[dict[str, Any]]:
     return calls
 
 
-def test_transformers_keeps_the_parts_of_qwen_2_5_omni_where_our_code_expects_them(lm: AudioLM) -> None:
+def test_transformers_keeps_the_submodules_of_qwen_2_5_omni_where_our_code_expects_them(lm: AudioLM) -> None:
     assert hasattr(lm.model.model, "rope_deltas"), "thinker.model.rope_deltas moved (a canary)"
     assert len(lm.decoder_layers) == 4, "thinker.model.language_model.layers moved (Qwen2_5Omni.decoder)"
     assert isinstance(lm.lm_head, torch.nn.Linear), "thinker.lm_head moved (Qwen2_5Omni.lm_head)"

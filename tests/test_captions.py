@@ -110,7 +110,7 @@ def test_caption_tokens_equal_those_of_the_stanford_tokenizer(text: str, expecte
     assert " ".join(tokens(text)) == expected
 
 
-def test_a_caption_token_may_hold_no_break_spaces() -> None:
+def test_a_caption_token_may_contain_non_breaking_spaces() -> None:
     for text in ("200 3000 440", "3 1/2", '<a href="x">'):
         assert tokens(text) == (text.replace(" ", "\u00a0"),)
 
@@ -176,7 +176,7 @@ def test_cider_d_of_a_caption_equal_to_its_reference_is_10_and_of_an_empty_one_0
     assert cider_d(["", "...", "xyz"], references, frequencies).tolist() == [0, 0, 0]
 
 
-def test_frequencies_count_items_per_n_gram_and_their_hash_depends_on_the_references() -> None:
+def test_document_frequencies_count_items_per_n_gram_and_change_hash_with_the_references() -> None:
     frequencies = Frequencies.of([["a dog", "a cat"], ["a dog"]])
     assert frequencies.total == 2
     assert dict(frequencies.items) == {("a",): 2, ("dog",): 2, ("cat",): 1, ("a", "dog"): 2, ("a", "cat"): 1}
@@ -184,7 +184,7 @@ def test_frequencies_count_items_per_n_gram_and_their_hash_depends_on_the_refere
     assert Frequencies.of([["a dog"], ["a cat"]]).hash != frequencies.hash
 
 
-def test_cider_d_depends_on_the_frequencies_and_not_on_the_items_scored_with_it() -> None:
+def test_cider_d_depends_on_the_document_frequencies_and_not_on_the_captions_scored_with_it() -> None:
     references = [["a cat runs"], ["a dog barks"], ["a dog naps"], ["rain falls"], ["a dog eats"]]
     candidates = ["a cat barks", "a dog runs", "a cat naps", "a dog falls", "rain eats"]
     whole, part = Frequencies.of(references), Frequencies.of(references[:2])
@@ -194,7 +194,7 @@ def test_cider_d_depends_on_the_frequencies_and_not_on_the_items_scored_with_it(
     assert cider_d(candidates[:2], references[:2], part).tolist() != scores[:2].tolist()
 
 
-def test_cider_d_frequencies_of_fewer_than_two_items_are_refused() -> None:
+def test_cider_d_document_frequencies_of_fewer_than_two_items_are_refused() -> None:
     for references in ([], [["a dog"]]):
         with pytest.raises(DataError, match="at least 2 items"):
             Frequencies.of(references)
@@ -228,7 +228,7 @@ def test_fense_equals_values_computed_by_hand() -> None:
     assert scores.fense == pytest.approx([0.5, math.sqrt(0.5), 0.1, 0])
 
 
-def test_a_fluency_error_needs_a_checker_probability_above_0_9() -> None:
+def test_a_caption_counts_as_disfluent_only_if_the_fluency_checker_is_over_90_percent_sure() -> None:
     rates = [fense(["a"], [["a"]], Bags(), Flags("a", probability)).fer.tolist() for probability in (0.9, 0.91)]
     assert rates == [[0], [1]]
 
@@ -251,7 +251,7 @@ def test_a_captions_first_sentence_ends_at_a_full_stop_but_not_at_an_abbreviatio
     assert {text: first_sentence(text) for text in first} == first
 
 
-def test_caption_length_figures_equal_values_counted_by_hand() -> None:
+def test_statistics_of_caption_lengths_equal_values_counted_by_hand() -> None:
     texts = ["a dog barks.", "a"]
     figures = lengths(texts, lambda given: [65 if text == "a" else 129 for text in given])
     words = {"mean": 2, "p5": pytest.approx(1.1), "p95": pytest.approx(2.9)}
@@ -260,7 +260,9 @@ def test_caption_length_figures_equal_values_counted_by_hand() -> None:
     assert lengths([], None)["words"] == {"mean": None, "p5": None, "p95": None}
 
 
-def test_human_ceiling_computes_the_vector_of_each_reference_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_human_ceiling_of_captions_computes_the_n_gram_vector_of_each_reference_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     texts = [f"a dog barks {number} times" for number in range(20)]
     frequencies, weighed = Frequencies.of([texts, ["rain"]]), list[str]()
     weigh = cider._vectors
@@ -270,7 +272,7 @@ def test_human_ceiling_computes_the_vector_of_each_reference_once(monkeypatch: p
     assert sorted(weighed) == sorted(texts)
 
 
-def test_results_for_long_texts_are_not_kept_in_the_cache() -> None:
+def test_the_text_cache_of_caption_scoring_keeps_results_for_short_texts_only() -> None:
     read = list[str]()
     length = remembered(10)(lambda text: read.append(text) or len(text))
     short, long = [str(number) for number in range(100)], ["word " * number for number in range(3, 100)]

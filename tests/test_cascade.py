@@ -132,7 +132,7 @@ def test_transcripts_are_made_once_per_clip_and_shared_by_all_its_questions(
     assert call("score", tmp_path / "transcripts")[0] == 0
 
 
-def test_transcripts_under_a_limit_cover_the_clips_that_the_task_selects_under_it(data: Path) -> None:
+def test_a_transcription_run_with_a_limit_covers_the_clips_the_task_selects_with_that_limit(data: Path) -> None:
     task, settings = get_task("tau"), RunSettings(limit=3)
     samples = selected(task.load(task.find(data)), settings)
     clips = selected(loaded("transcripts/tau", data), settings)
@@ -369,7 +369,7 @@ def test_the_times_of_transcriber_and_llm_are_added() -> None:
     assert both.session == "llm 2 + asr 1"
 
 
-def test_a_cascade_has_no_times_if_its_transcription_was_not_timed() -> None:
+def test_a_cascade_has_no_recorded_times_if_its_transcription_was_not_timed() -> None:
     untimed = Record.from_json(a_transcript("a", "a bell", time=None))
     assert Reading((untimed,)).added_to(LLM).time is None
 
@@ -382,7 +382,7 @@ def test_the_price_of_a_cascade_is_summed_over_endpoints_and_zero_for_a_local_pa
     assert Reading((replace(billed, attempts=1, cost=None),)).added_to(llm).cost is None
 
 
-def test_a_cascade_gets_no_speed_up_over_an_audio_llm(data: Path, llm: Path, tmp_path: Path) -> None:
+def test_no_speed_up_of_a_cascade_over_an_audio_llm_is_reported(data: Path, llm: Path, tmp_path: Path) -> None:
     for setting in ({}, FRAME):
         transcribed(tmp_path, "race", data, **setting)
     answer(tmp_path, data, llm, "race", max_new_tokens=2)
@@ -504,7 +504,9 @@ def test_a_transcript_of_a_changed_clip_counts_as_missing(data: Path, tmp_path: 
 
 
 @pytest.mark.parametrize("plan", [(), ("--plan",)])
-def test_the_task_name_all_leaves_out_transcription_tasks(data: Path, tmp_path: Path, plan: Sequence[str]) -> None:
+def test_a_cascade_over_all_tasks_leaves_out_transcription_tasks(
+    data: Path, tmp_path: Path, plan: Sequence[str]
+) -> None:
     transcribed(tmp_path, "tau", data)
     code, output = call("cascade", tmp_path / "transcripts", "all", "--with", "no/such", "--data", data, *plan)
     assert code == 2
@@ -529,7 +531,7 @@ def test_an_endpoint_without_a_model_name_and_a_plan_of_an_endpoint_are_refused(
     assert unsaid not in output
 
 
-def test_a_task_name_is_accepted_though_a_results_folder_has_the_same_name(
+def test_a_task_can_be_run_by_name_though_a_results_folder_has_the_same_name(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     transcribed(tmp_path, "race", data, without=1)

@@ -116,7 +116,7 @@ def test_every_model_family_passes_its_certification(
 
 
 @pytest.mark.parametrize(("moved", "verdicts"), [([5], (False, True)), (range(8), (False, False)), ([], (True, True))])
-def test_logits_that_differ_at_one_step_may_be_tolerated_but_not_at_all_steps(
+def test_certification_tolerates_logits_that_differ_at_one_step_but_not_at_all_steps(
     moved: Iterable[int], verdicts: tuple[bool, bool]
 ) -> None:
     logits = torch.randn(8, 50, generator=torch.Generator().manual_seed(0))
@@ -127,7 +127,7 @@ def test_logits_that_differ_at_one_step_may_be_tolerated_but_not_at_all_steps(
 
 
 @pytest.mark.parametrize("jumped", [True, False])
-def test_a_different_token_is_tolerated_only_at_a_step_whose_logits_jumped(jumped: bool) -> None:
+def test_certification_tolerates_a_different_token_only_where_logits_differ_strongly_too(jumped: bool) -> None:
     logits = torch.randn(8, 50, generator=torch.Generator().manual_seed(0))
     other = logits.clone()
     other[5] *= -1 if jumped else 1
@@ -137,7 +137,7 @@ def test_a_different_token_is_tolerated_only_at_a_step_whose_logits_jumped(jumpe
 
 
 @pytest.mark.long
-def test_a_mixture_of_experts_model_passes_in_bfloat16(family_checkpoint: Any) -> None:
+def test_a_mixture_of_experts_model_passes_certification_in_bfloat16(family_checkpoint: Any) -> None:
     path = str(family_checkpoint("qwen3-omni"))
     session = open_local("qwen3-omni", RunSettings.read({}, model_path=path, device="cpu", dtype="bfloat16"), ())
     assert failed(session) == set()
@@ -152,7 +152,7 @@ def test_flash_attention_is_replaced_by_sdpa_in_the_llm_and_not_in_the_tower(fam
     assert (config._attn_implementation, config.audio_config._attn_implementation) == ("flash_attention_2", "eager")
 
 
-def test_kept_positions_lacking_text_or_with_a_wrong_audio_count_are_reported(session: LocalEngine) -> None:
+def test_certify_reports_kept_positions_that_lack_text_or_hold_a_wrong_audio_token_count(session: LocalEngine) -> None:
     inputs = session.lm.prepare([Prompt("?", (speech_like(1, 1.0, 16000),))])
     text, audio = ((mask[0].nonzero().flatten()) for mask in (~inputs.audio_mask, inputs.audio_mask))
     kept = audio[: kept_count(len(audio), RATIO)]
@@ -172,7 +172,7 @@ def test_kept_positions_lacking_text_or_with_a_wrong_audio_count_are_reported(se
         (1.05, -0.01, "as long to decode as"),
     ],
 )
-def test_stage_times_that_contradict_the_call_time_fail_the_timing_check(
+def test_stage_times_that_contradict_the_call_time_fail_the_timing_check_of_certification(
     monkeypatch: pytest.MonkeyPatch, wall: float, decode: float, said: str
 ) -> None:
     """A call lasts `wall` times as long as its stages, a token `decode` seconds."""
@@ -190,7 +190,7 @@ def test_stage_times_that_contradict_the_call_time_fail_the_timing_check(
 @pytest.mark.parametrize(
     ("slow_lengths", "verdict"), [(0, "pass"), (3, "pass"), (4, "fail")], ids=["none", "by chance", "always"]
 )
-def test_slow_first_calls_at_every_new_length_fail_the_timing_check(
+def test_slow_first_calls_at_every_new_length_fail_the_timing_check_of_certification(
     session: LocalEngine, monkeypatch: pytest.MonkeyPatch, slow_lengths: int, verdict: str
 ) -> None:
     """Each length is tried in one attempt; an attempt passes if its first call is as fast as later ones."""
@@ -210,7 +210,7 @@ def test_slow_first_calls_at_every_new_length_fail_the_timing_check(
     assert len(met) == min(slow_lengths + 1, 4)
 
 
-def test_a_model_that_does_not_hear_the_end_of_long_clips_fails_the_check(
+def test_a_model_that_ignores_the_end_of_long_clips_fails_certification(
     session: LocalEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench, prepare = Bench(session.lm, session.setup.checkpoint.path, 2.0), session.lm.prepare
@@ -231,7 +231,9 @@ def _silent_from(clip: np.ndarray, place: int) -> np.ndarray:
     return np.concatenate([clip[:place], np.zeros_like(clip[place:])])
 
 
-def test_an_audio_mask_shifted_by_one_fails(session: LocalEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_audio_mask_shifted_by_one_position_fails_certification(
+    session: LocalEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def shifted(inputs: Any) -> Any:
         return replace(inputs, audio_mask=inputs.audio_mask.roll(1, dims=-1))
 
@@ -240,7 +242,7 @@ def test_an_audio_mask_shifted_by_one_fails(session: LocalEngine, monkeypatch: p
     assert failed(session, "audio mask", "dropping random", "pressing snapkv") == {"audio mask"}
 
 
-def test_input_features_that_differ_from_the_processors_fail(
+def test_input_features_that_differ_from_those_of_the_processor_fail_certification(
     session: LocalEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def louder(inputs: Inputs) -> Inputs:
@@ -252,7 +254,9 @@ def test_input_features_that_differ_from_the_processors_fail(
 
 
 @pytest.mark.long
-def test_long_audio_in_a_shuffled_order_fails(session: LocalEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_that_receives_long_audio_in_shuffled_order_fails_certification(
+    session: LocalEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """All of it is heard, alone and in batches alike: only the longer documented reply tells."""
 
     def rolled(inputs: Inputs) -> Inputs:
@@ -266,7 +270,7 @@ def test_long_audio_in_a_shuffled_order_fails(session: LocalEngine, monkeypatch:
     assert failed(session) == {"documented"}
 
 
-def test_a_pruner_that_drops_other_tokens_than_it_reports_fails(
+def test_a_pruner_that_drops_other_tokens_than_it_reports_fails_certification(
     session: LocalEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     keep = Drop.keep
@@ -282,7 +286,7 @@ def test_a_pruner_that_drops_other_tokens_than_it_reports_fails(
     assert failed(session, *wrong, "audio mask", "ratio 0", "leftovers") == wrong
 
 
-def test_hidden_states_that_deviate_slightly_from_the_kept_tokens_fail(
+def test_a_pruner_that_slightly_alters_the_hidden_states_of_kept_tokens_fails_certification(
     session: LocalEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The reply is as near as rounding: only what enters the layer tells."""
@@ -294,7 +298,7 @@ def test_hidden_states_that_deviate_slightly_from_the_kept_tokens_fail(
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_a_merge_that_omits_a_weight_fails_and_correct_merges_pass(
+def test_token_merging_that_omits_a_weight_fails_certification_and_correct_merging_passes(
     tiny_checkpoint: Path, dtype: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = RunSettings.read({}, model_path=str(tiny_checkpoint), dtype=dtype)
@@ -315,7 +319,9 @@ def test_a_merge_that_omits_a_weight_fails_and_correct_merges_pass(
 
 
 @pytest.mark.long
-def test_dropped_tokens_that_stay_visible_in_decode_fail(session: LocalEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pruner_whose_dropped_tokens_stay_visible_in_decode_fails_certification(
+    session: LocalEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     attach = Drop.attach
 
     def but_the_last(drop: Drop, layers: Any, first: int, decide: Any) -> list[Any]:
@@ -327,7 +333,7 @@ def test_dropped_tokens_that_stay_visible_in_decode_fail(session: LocalEngine, m
     assert "dropping random" in failed(session)
 
 
-def test_a_press_that_keeps_values_of_other_entries_fails_the_pressing_check(
+def test_a_press_that_keeps_values_of_other_cache_entries_fails_certification(
     session: LocalEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compress = press._Squeeze._compress
@@ -340,7 +346,9 @@ def test_a_press_that_keeps_values_of_other_entries_fails_the_pressing_check(
     assert failed(session, "pressing snapkv", "dropping fast_v", "ratio 0", "leftovers") == {"pressing snapkv"}
 
 
-def test_a_hook_that_a_method_leaves_on_the_model_fails(session: LocalEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_method_that_leaves_a_hook_on_the_model_fails_certification(
+    session: LocalEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     applied_to, handles = FastV.applied_to, []
 
     @contextmanager
@@ -359,20 +367,22 @@ def test_a_hook_that_a_method_leaves_on_the_model_fails(session: LocalEngine, mo
             handle.remove()
 
 
-def test_an_adapter_that_is_never_switched_off_fails(session: LocalEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_whose_adapter_is_never_switched_off_fails_certification(
+    session: LocalEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Switching off what is not on changes nothing."""
     monkeypatch.setattr(session.lm, "without_adapter", nullcontext)
     assert failed(session, "adapter", "documented", "leftovers") == {"adapter"}
 
 
 @pytest.mark.long
-def test_an_adapter_that_is_switched_off_where_it_is_needed_fails(family_checkpoint: Any) -> None:
+def test_a_model_whose_adapter_is_switched_off_where_it_is_needed_fails_certification(family_checkpoint: Any) -> None:
     session = session_of("phi4mm", family_checkpoint("phi4mm"))
     session.lm.model.disable_adapters()
     assert failed(session, "adapter") == {"adapter"}
 
 
-def test_generation_that_samples_instead_of_greedy_decoding_fails(
+def test_generation_that_samples_instead_of_greedy_decoding_fails_certification(
     session: LocalEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def sampling(**options: Any) -> Any:
@@ -383,14 +393,14 @@ def test_generation_that_samples_instead_of_greedy_decoding_fails(
 
 
 @pytest.mark.long
-def test_a_generation_config_with_sampling_switched_on_fails(
+def test_a_generation_config_with_sampling_switched_on_fails_certification(
     session: LocalEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(session.lm.model, "generation_config", GenerationConfig(do_sample=True, top_p=0.5))
     assert failed(session) == {"leftovers"}
 
 
-def test_an_encoder_output_cached_from_an_earlier_call_fails(
+def test_reusing_a_cached_encoder_output_of_an_earlier_call_fails_certification(
     session: LocalEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shared, stale = encoder_cache.encoder_shared, []
@@ -406,7 +416,7 @@ def test_an_encoder_output_cached_from_an_earlier_call_fails(
     assert failed(session, "shared encoder", "documented", "hears", "leftovers") == {"shared encoder"}
 
 
-def test_an_audio_tower_that_returns_the_first_clips_output_for_later_clips_fails(session: LocalEngine) -> None:
+def test_an_audio_tower_that_repeats_its_output_for_the_first_clip_fails_certification(session: LocalEngine) -> None:
     tower = session.lm.audio_tower
     forward, memory = tower.forward, []
 
@@ -435,7 +445,7 @@ def certified(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., 
     return store
 
 
-def test_a_session_records_the_certificate_of_its_own_setup(
+def test_a_run_records_the_certificate_of_its_model_setup_and_ignores_a_damaged_one(
     session: LocalEngine, certified: Callable[..., Path]
 ) -> None:
     assert stamps.stamp(session.setup) is None
@@ -493,7 +503,7 @@ def test_a_failed_certificate_is_recorded_with_a_warning(session: LocalEngine, c
     assert stamp["verdict"] == "fail"
 
 
-def test_certify_prints_a_table_and_writes_json_that_later_runs_have_on_record(
+def test_certify_prints_a_table_and_writes_json_that_later_runs_record(
     tiny_checkpoint: Path, tmp_path: Path, no_env: Any
 ) -> None:
     no_env("AUDIOMARATHON_CACHE", str(tmp_path / "cache"))

@@ -84,7 +84,7 @@ class TestFaultsBeforeAnyModelIsLoaded:
             ("--results data/TAU/info.txt/out", "info.txt/out: cannot be written: Not a directory"),
         ],
     )
-    def test_a_setting_that_contradicts_config_or_disk_is_one_error_line(
+    def test_a_setting_that_the_model_or_the_disk_cannot_satisfy_is_one_error_line(
         self, command, tau: Path, tiny_checkpoint: Path, monkeypatch, words: str, message: str
     ) -> None:
         (tau / "info.txt").touch()
@@ -307,7 +307,7 @@ def test_a_wrong_word_in_a_command_is_one_error_line_before_pytorch_is_imported(
     assert re.search(WRONG[words], one_error(stderr)), stderr
 
 
-@pytest.mark.parametrize(("words", "settings"), zip(FINISHED, (2, 1), strict=True))
+@pytest.mark.parametrize(("words", "settings"), [*zip(FINISHED, (2, 1), strict=True)])
 def test_repeating_a_finished_run_does_not_import_pytorch(refused, words: str, settings: int) -> None:
     code, stderr, imported = refused[words]
     assert (code, imported) == (0, []), stderr

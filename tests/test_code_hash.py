@@ -48,18 +48,18 @@ OTHER = {
 }
 
 
-def test_a_docstring_that_the_code_uses_changes_the_hash() -> None:
+def test_a_docstring_that_the_code_reads_at_run_time_changes_the_code_hash() -> None:
     first, second = (f'"""{text}"""\nPROMPT = __doc__\n'.encode() for text in ("one", "two"))
     assert code_of(first) != code_of(second)
 
 
 @pytest.mark.parametrize("text", SAME.values(), ids=SAME)
-def test_docstrings_comments_and_module_locations_do_not_change_the_hash(text: str) -> None:
+def test_docstrings_comments_and_module_locations_do_not_change_the_code_hash(text: str) -> None:
     assert code_of(text.encode()) == code_of(CODE.encode())
 
 
 @pytest.mark.parametrize("text", OTHER.values(), ids=OTHER)
-def test_strings_names_libraries_and_indentation_change_the_hash(text: str) -> None:
+def test_changed_strings_names_libraries_or_indentation_change_the_code_hash(text: str) -> None:
     assert code_of(text.encode()) != code_of(CODE.encode())
 
 
@@ -68,7 +68,7 @@ def test_source_that_is_not_valid_python_is_hashed_byte_for_byte() -> None:
     assert code_of(b"\xff") == b"\xff"
 
 
-def test_file_names_and_their_order_do_not_change_the_hash(tmp_path: Path) -> None:
+def test_file_names_and_their_order_do_not_change_the_code_hash(tmp_path: Path) -> None:
     files = [tmp_path / name for name in "abc"]
     for file, text in zip(files, ("x = 1", "y = 2", "x = 1"), strict=True):
         file.write_text(text)
@@ -86,7 +86,7 @@ MADE = {
 
 
 @pytest.mark.parametrize("name", MADE)
-def test_control_encoders_keep_the_hash_and_embeddings_of_older_versions(name: str) -> None:
+def test_control_encoders_give_the_hash_and_embeddings_of_earlier_package_versions(name: str) -> None:
     folder, embedding = MADE[name]
     encoder = load_encoder(f"control:{name}")
     assert Store(Path("cache"), encoder.identity).folder.name == folder

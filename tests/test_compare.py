@@ -90,7 +90,7 @@ def notes_of(*paths: Path) -> list[str]:
     return notes(compared(*paths), {})
 
 
-def test_the_scores_of_base_are_summed_once_for_all_compared_settings(
+def test_the_scores_of_base_are_summed_only_once_for_all_settings_compared_with_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     summed, sums = list[Sequence[Verdict]](), Choice.sums
@@ -128,7 +128,7 @@ class TestRows:
         assert row.speed_ups["first_token"]["measured"] == pytest.approx(1.1 / 0.6)
         assert row.speed_ups["decode_per_token"] is None
 
-    def test_only_samples_that_both_settings_answered_count(self, tmp_path: Path) -> None:
+    def test_a_comparison_uses_only_samples_that_both_settings_answered(self, tmp_path: Path) -> None:
         added(base_and_dart(tmp_path, [True] * 8, [True] * 4), a_failed_record("clip0"))
         row = row_of(tmp_path)
         assert (row.samples, row.verdict.difference) == (3, 0.0)
@@ -161,7 +161,7 @@ class TestRows:
             assert is_clear(lost) is clear
             assert comparison_row(lost)["difference_mark"] == ("worse" if clear else "")
 
-    def test_computing_p_values_takes_the_same_work_per_row_in_a_long_table(
+    def test_the_work_to_compute_p_values_grows_linearly_with_the_rows_of_a_table(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """With as few fair swaps as rows, Holm's p could not fall below 0.5; with 50 more a row, cost was quadratic."""
@@ -308,7 +308,7 @@ class TestTimes:
         assert any(re.match(f"no decode speed-up for {DART} in tau: .*{why}", note) for note in notes_of(tmp_path))
 
     @pytest.mark.parametrize(("setup", "shown"), [({}, True), ({"decode_setup": 0.04}, False)])
-    def test_samples_per_second_are_compared_unless_only_one_run_used_a_cuda_graph(
+    def test_throughputs_are_compared_unless_only_one_of_the_runs_used_a_cuda_graph(
         self, tmp_path: Path, setup: dict[str, float], shown: bool
     ) -> None:
         for label, size, more in (("base-0", 4, setup), (DART, 8, {})):
@@ -363,7 +363,7 @@ class TestConclusion:
 class TestAlike:
     """Two kinds of nothing: replies that are the same, and a difference that is small."""
 
-    def test_settings_with_the_replies_of_the_unpruned_run_are_marked_in_the_table(self, tmp_path: Path) -> None:
+    def test_settings_whose_replies_all_equal_those_of_base_are_marked_in_the_table(self, tmp_path: Path) -> None:
         for label, tokens, wrong, said in (
             ("snapkv-0.5", 2, 0, "= base"),  # the letter, which prefill gives, and the end
             ("snapkv-0.5", 3, 0, "same replies"),
@@ -377,7 +377,9 @@ class TestAlike:
             assert row["difference_said"] == said
             assert (row["p"] is None) == (row["p_holm"] is None) == (said == "= base")
 
-    def test_the_row_of_all_tasks_has_the_weakest_equality_mark_of_its_tasks(self, tmp_path: Path) -> None:
+    def test_the_all_tasks_row_is_marked_equal_to_base_only_as_strongly_as_its_weakest_task(
+        self, tmp_path: Path
+    ) -> None:
         for task, tokens in (("tau", 2), ("desed", 3)):
             a_run(tmp_path, "base-0", [True] * 4, task=task)
             changed_records(a_run(tmp_path, "snapkv-0.5", [True] * 4, task=task), new_tokens=tokens)
@@ -538,7 +540,7 @@ class TestNames:
             (method, conditions) for method in ("base", "dart") for conditions in ("", "as a graph")
         }
 
-    def test_a_method_that_cannot_decode_as_a_cuda_graph_is_compared_with_the_base_of_its_sweep(
+    def test_a_method_that_cannot_decode_as_a_cuda_graph_is_compared_with_base_run_as_a_graph(
         self, tmp_path: Path
     ) -> None:
         a_run(tmp_path, "base-0", [True] * 4, decode="graph")
@@ -603,7 +605,7 @@ class TestAnswers:
         winner = field.best(**dict([limit]))
         assert (winner.name if winner else None) == (best and f"dart-0.{best}-layer2")
 
-    def test_the_recommended_setting_has_the_row_of_the_table_if_all_samples_are_shared(
+    def test_the_recommended_setting_reuses_its_table_row_only_if_all_samples_are_shared(
         self, field: Ranking, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         chosen = field.candidates[3]
@@ -673,7 +675,7 @@ class TestAnswers:
         assert "base-0 [silence]: heard control audio" in told
         assert re.search("no setting.* base-0", answer(field, latency=0.5)["text"])
 
-    def test_a_setting_without_samples_shared_by_the_others_is_left_out(self, tmp_path: Path) -> None:
+    def test_a_setting_that_shares_too_few_timed_samples_with_the_others_is_not_ranked(self, tmp_path: Path) -> None:
         base_and_dart(tmp_path, [True] * 11, [True] * 6)
         a_run(tmp_path, "fast_v-0.5-layer2", [True] * 5, first=6)
         a_run(tmp_path, "frame-0.5-layer2", [True] * 4)
@@ -772,7 +774,9 @@ class TestMargin:
         write_records(run.with_name("base-0"), [a_failed_record(first["id"], cluster=first["cluster"]), *others])
         assert decision_of(tmp_path).beside == ""
 
-    def test_a_larger_cluster_size_on_record_for_the_task_makes_the_verdict_stricter(self, tmp_path: Path) -> None:
+    def test_a_margin_verdict_gets_stricter_with_the_largest_cluster_size_recorded_for_the_task(
+        self, tmp_path: Path
+    ) -> None:
         base_and_dart(tmp_path, [True] * 300)
         for folder in (tmp_path / "tau" / "M").iterdir():
             changed(folder, largest_cluster=4)
@@ -806,7 +810,7 @@ class TestMargin:
             code, said = call("compare", tmp_path, "--margin", margin)
             assert (code, "--margin" in said, "allowed: " in said) == (2, True, True), margin
 
-    def test_damaged_facts_of_a_sequentially_stopped_sweep_are_a_one_line_error(self, tmp_path: Path) -> None:
+    def test_damaged_stopping_data_of_a_sequentially_stopped_sweep_is_a_one_line_error(self, tmp_path: Path) -> None:
         changed(base_and_dart(tmp_path), stopping={"largest": "x", "order": 3})
         code, said = call("compare", tmp_path, "--margin", "0.05")
         assert code == 2
@@ -823,7 +827,7 @@ class TestPower:
 
 
 class TestKept:
-    def test_the_share_of_right_answers_without_compression_that_a_method_keeps_equals_a_hand_count(
+    def test_the_share_of_audio_based_right_answers_that_a_method_keeps_equals_a_hand_count(
         self, tmp_path: Path
     ) -> None:
         """Of 10 samples base has 8 right and silence 2 of these: 6 are left, of which dart keeps 3."""
@@ -835,7 +839,7 @@ class TestKept:
         assert row["interval"][0] < 0.5 < row["interval"][1]
         assert "between methods only" in said
 
-    def test_the_kept_option_is_refused_without_a_run_on_silence_or_a_remaining_sample(self, tmp_path: Path) -> None:
+    def test_the_kept_option_is_refused_without_a_run_on_silence_or_if_no_sample_remains(self, tmp_path: Path) -> None:
         base_and_dart(tmp_path)
         for _ in range(2):
             code, said = call("compare", tmp_path, "--kept")
@@ -896,7 +900,7 @@ class TestCommand:
             assert (code, message in said) == (2, True), options
 
 
-def test_the_fast_table_printer_prints_as_rich_does_without_measuring_cells(
+def test_the_fast_table_printer_prints_the_same_text_as_rich_without_measuring_cells(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of ten thousand rows, measuring each cell three times took longer than any other part."""
@@ -915,7 +919,7 @@ def test_the_fast_table_printer_prints_as_rich_does_without_measuring_cells(
     assert (text, measured) == (printed(rich_table(shown_table))[0], 0)
 
 
-def test_a_reason_shared_by_all_settings_is_printed_without_their_names() -> None:
+def test_a_reason_why_all_settings_were_left_out_is_printed_once_without_their_names() -> None:
     names = [f"frame-0.{n}" for n in range(1, 6)]
     left = [LeftOut(name, "tau", "why") for name in names]
     assert lines_by_reason(left, names) == ["all 5 settings in tau: why"]

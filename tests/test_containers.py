@@ -231,7 +231,7 @@ def test_an_ogg_with_a_missing_page_or_too_small_an_end_position_is_refused(ogg:
         refused(path, b"".join(pages_), "missing or out of order")
 
 
-def test_a_vorbis_stream_needs_a_last_page_but_that_page_may_be_empty(tmp_path: Path) -> None:
+def test_an_ogg_vorbis_without_a_last_page_is_refused_but_an_empty_last_page_is_accepted(tmp_path: Path) -> None:
     parts = pages(encoded(path := tmp_path / "a.ogg"))
     open_end = b"".join([*parts[:-1], page(parts[-1], flags=parts[-1][5] & ~4)])
     number = struct.unpack("<I", parts[-1][18:22])[0] + 1

@@ -57,7 +57,7 @@ def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         sys.modules.pop(name.removesuffix(".py"), None)
 
 
-def test_each_example_takes_less_than_forty_lines() -> None:
+def test_each_example_module_of_the_contributing_guide_has_fewer_than_forty_lines() -> None:
     assert set(MODULES) == {"counting.py", "politeness.py", "large_values.py"}
     assert all(len([line for line in code.splitlines() if line.strip()]) < 40 for code in MODULES.values())
 

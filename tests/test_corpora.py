@@ -278,7 +278,9 @@ def test_race_samples_keep_the_exams_questions_and_share_the_clip_of_their_passa
     assert {sample.meta["difficulty"] for sample in questions} == {"high", "middle"}
 
 
-def test_race_a_passage_that_is_too_long_is_synthesised_once_and_left_out(raw: list[str], tmp_path: Path) -> None:
+def test_race_a_passage_whose_speech_is_too_long_is_synthesised_only_once_and_left_out(
+    raw: list[str], tmp_path: Path
+) -> None:
     log = tmp_path / "log"
     raw[2] = raw[2].replace("sh -c '", f"sh -c 'echo >> {log}; ")
     for _ in range(2):

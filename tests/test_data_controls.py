@@ -36,7 +36,7 @@ from audiomarathon.report.controls import control_runs
         (90, 30, [(10, 12), (70, 72)], None),
     ],
 )
-def test_a_control_window_contains_all_events_of_a_clip_or_no_window_is_chosen(
+def test_a_control_window_contains_all_events_of_a_clip_or_the_clip_gets_no_window(
     length: float, seconds: float, events: list, start: float | None
 ) -> None:
     begin = window(length, seconds, events)
@@ -68,7 +68,7 @@ def root(tmp_path: Path) -> Path:
     return tmp_path / "root"
 
 
-def test_a_control_of_another_duration_keeps_the_audio_samples_and_shifts_the_event(root: Path, tmp_path: Path) -> None:
+def test_a_control_with_added_background_keeps_the_audio_and_shifts_the_event_onset(root: Path, tmp_path: Path) -> None:
     source = decode(root / "DESED" / "audio" / "0.wav", 16000)
     assert call("data", "controls", "desed", "--durations", "1", "--data", root, "-o", tmp_path / "same")[0] == 0
     assert np.array_equal(decode(tmp_path / "same" / "1s" / "desed" / "audio" / "0.wav", 16000), source)
@@ -85,7 +85,9 @@ def test_a_control_of_another_duration_keeps_the_audio_samples_and_shifts_the_ev
 
 
 @pytest.mark.parametrize("control", ["silence", "noise", "mismatched"])
-def test_every_task_loads_with_the_audio_of_every_control(control: str, root: Path, tmp_path: Path) -> None:
+def test_every_task_loads_from_data_whose_audio_is_replaced_by_a_control(
+    control: str, root: Path, tmp_path: Path
+) -> None:
     succeed("data", "controls", "all", "--control", control, "--data", root, "-o", tmp_path / "out")
     assert call("data", "verify", "all", "--data", tmp_path / "out" / control)[0] == 0
     for key in BUILDERS:
@@ -109,7 +111,7 @@ def test_generating_the_same_control_audio_twice_writes_the_same_bytes(root: Pat
     assert tree(tmp_path / "first") == tree(tmp_path / "second") != {}
 
 
-def test_mismatched_audio_is_of_another_class_and_speaker_for_every_seed(root: Path) -> None:
+def test_the_mismatched_control_uses_a_clip_of_another_class_and_speaker_for_every_seed(root: Path) -> None:
     task = get_task("vesus")
     loaded = task.load(task.find(root))
     by_clip = {sample.clips[0]: sample for sample in loaded.samples}
@@ -136,7 +138,9 @@ def lengthened(clip: Path, seconds: int) -> np.ndarray:
     return decode(clip, 16000)
 
 
-def test_questions_too_far_apart_for_one_window_get_separate_clips(root: Path, tmp_path: Path) -> None:
+def test_questions_about_events_too_far_apart_for_one_control_window_get_separate_clips(
+    root: Path, tmp_path: Path
+) -> None:
     whole = lengthened(root / "RACE" / "high" / "p1.wav", 20)
     edit_rows(
         root / "RACE" / "race_benchmark.json",
@@ -150,7 +154,7 @@ def test_questions_too_far_apart_for_one_window_get_separate_clips(root: Path, t
     assert np.array_equal(heard, whole[15 * 16000 : 16 * 16000])
 
 
-def test_an_event_longer_than_the_window_is_cut_from_its_onset(root: Path, tmp_path: Path) -> None:
+def test_an_event_longer_than_the_control_window_is_cut_from_its_onset(root: Path, tmp_path: Path) -> None:
     whole = lengthened(root / "DESED" / "audio" / "0.wav", 6)
     event = {"event_onset": 2.0, "event_seconds": 3.0}
     edit_rows(root / "DESED" / "desed_sound_event_detection_task.json", lambda rows: rows[0].update(event))
@@ -159,7 +163,9 @@ def test_an_event_longer_than_the_window_is_cut_from_its_onset(root: Path, tmp_p
     assert json.loads((tmp_path / "1s" / "controls.jsonl").read_text().splitlines()[0])["deciding_part"] == "cut"
 
 
-def test_a_clip_with_a_transcript_longer_than_the_duration_is_left_out(root: Path, tmp_path: Path) -> None:
+def test_a_clip_longer_than_the_control_duration_is_left_out_of_a_transcription_task(
+    root: Path, tmp_path: Path
+) -> None:
     succeed("data", "controls", "librispeech", "--durations", "1", "--data", root, "-o", tmp_path)
     first = next((root / "LIBRISPEECH").rglob("84-*.flac"))
     soundfile.write(first, np.ones(32000) * 0.1, 16000)
@@ -197,7 +203,7 @@ def test_an_existing_control_folder_is_not_overwritten_and_a_partial_one_is_dele
     assert not (tmp_path / "out" / "silence").exists()
 
 
-def test_the_embedded_model_scores_high_on_audio_cut_around_the_event_and_low_on_silence(tmp_path: Path) -> None:
+def test_the_embedded_model_scores_high_on_clips_cropped_to_the_event_and_low_on_silence(tmp_path: Path) -> None:
     """Cut to 10 s around the event the score stays; on silence it falls to chance or below."""
     root = generate(tmp_path / "mini", tasks=["desed"], progress=False, limit=4)
     arguments = ["--durations", "10", "--control", "audio,silence", "--data", root, "-o", tmp_path / "controls"]

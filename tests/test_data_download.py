@@ -75,7 +75,9 @@ def test_a_download_with_a_limit_fetches_only_the_samples_of_a_run_with_it(sourc
     assert call("data", "verify", "all", "--data", root)[0] == 0
 
 
-def test_a_download_with_a_smaller_limit_deletes_no_clip_and_a_new_seed_adds_some(source: Path, tmp_path: Path) -> None:
+def test_a_download_with_a_smaller_limit_deletes_no_clip_and_one_with_a_new_seed_adds_clips(
+    source: Path, tmp_path: Path
+) -> None:
     keys = ("had", "librispeech", "tau")
     fetch(source, tmp_path, *keys, limit=3)
     before = tree(tmp_path, manifest=False)
@@ -98,7 +100,7 @@ def test_a_second_download_fetches_only_what_is_missing(source: Path, tmp_path: 
     assert clip.is_file()
 
 
-def test_a_download_can_move_files_across_file_systems(
+def test_a_download_works_if_temporary_and_data_folder_are_on_different_file_systems(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scratch, root, elsewhere = (tmp_path / name for name in ("scratch", "root", "elsewhere"))
@@ -180,7 +182,7 @@ def test_too_little_space_stops_a_download(source: Path, tmp_path: Path, monkeyp
     assert not list((tmp_path / "root").rglob("*.wav"))
 
 
-def test_a_task_missing_from_the_source_or_already_elsewhere_in_the_data_folder_is_refused(tmp_path: Path) -> None:
+def test_download_of_a_task_not_in_the_source_or_already_elsewhere_in_the_data_is_refused(tmp_path: Path) -> None:
     BUILDERS["vesus"](tmp_path / "set")
     with pytest.raises(DataError, match=r"tau: is not in .*set$"):
         fetch(tmp_path / "set", tmp_path / "root", "tau")

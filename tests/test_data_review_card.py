@@ -35,7 +35,7 @@ def verdicts(root: Path) -> list[tuple[str, str, str]]:
     return [(row["id"], row["verdict"], row["note"]) for row in rows]
 
 
-def test_verdicts_are_stored_and_a_review_resumes(tau: Path) -> None:
+def test_a_review_of_samples_stores_verdicts_and_resumes_after_an_interruption(tau: Path) -> None:
     chosen = [sample.id for sample in select(get_task("tau").load(tau).samples, 4, 42)]
     code, output = judge(tau, "y\nwhat?\nn too quiet\ns\nq\n", "--share", "0.4", "--no-play")
     assert (code, verdicts(tau)) == (0, [(chosen[0], "accept", ""), (chosen[1], "reject", "too quiet")])
@@ -49,7 +49,7 @@ def test_verdicts_are_stored_and_a_review_resumes(tau: Path) -> None:
     assert [row[0] for row in verdicts(tau)] == chosen
 
 
-def test_a_tenth_of_the_samples_is_reviewed_until_the_input_ends(tau: Path) -> None:
+def test_a_review_offers_a_tenth_of_the_samples_by_default_and_stops_at_end_of_input(tau: Path) -> None:
     assert "0 accepted, 0 rejected, 1 left" in judge(tau, "", "--no-play")[1]
     assert not (tau / "verdicts.jsonl").exists()
 
@@ -135,7 +135,7 @@ def test_markup_in_the_data_is_escaped_in_the_card(tau: Path, tmp_path: Path) ->
     assert markdown("a\nb|c") == "a b\\|c"
 
 
-def test_an_unreadable_clip_is_counted_and_a_readable_one_shown(tau: Path, tmp_path: Path) -> None:
+def test_a_data_card_counts_unreadable_clips_and_shows_the_readable_ones(tau: Path, tmp_path: Path) -> None:
     for clip in sorted(tau.rglob("*.wav"))[:6]:
         clip.write_bytes(b"RIFF")
     call("data", "card", "--data", tau, "-o", tmp_path / "card")

@@ -224,7 +224,9 @@ def test_two_equal_options_count_as_one_and_are_reported(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("reply", "letter"), [("E", "B"), ("B", "B"), ("B. E", "B"), ("(B) E", "B"), ("c", "C"), ("D", "D")]
 )
-def test_a_reply_matches_a_single_letter_option_before_the_answer_letter(reply: str, letter: str) -> None:
+def test_a_reply_is_matched_to_an_option_that_is_a_single_letter_before_an_option_label(
+    reply: str, letter: str
+) -> None:
     told = {"answer": "B", "options": ["A", "E", "c", "D"], "labels": list("ABCD"), "published": "mmau-tokens"}
     assert Questions().judge(Record("a", reply=reply, reference=told))["parsed"] == letter
 
@@ -241,7 +243,7 @@ def test_class_tasks_are_scored_by_macro_f1_and_need_the_same_classes_in_every_r
         loaded(declared(tmp_path / "b", classes=True))
 
 
-def test_accuracy_by_group_is_given_for_every_recorded_group_and_not_for_answer_letters() -> None:
+def test_accuracy_is_reported_for_each_recorded_group_of_samples_and_not_per_answer_letter() -> None:
     told = {"answer": "A", "options": ["a bell", "a dog"], "labels": ["A", "B"]}
     task, groups = get_task("own-choice/sounds"), ({"topic": "thing"}, {"level": "hard"}, None)
     records = [Record(f"q{n}", f"q{n}", reply="A", reference=told, groups=each) for n, each in enumerate(groups)]
@@ -251,7 +253,7 @@ def test_accuracy_by_group_is_given_for_every_recorded_group_and_not_for_answer_
     assert frames["accuracy by level"][["hard", "none_said"]].values.tolist() == [[1.0, "n 3"]]
 
 
-def test_the_declared_rows_file_is_read_before_a_jsonl_file_of_the_same_name(tmp_path: Path) -> None:
+def test_the_json_rows_file_named_in_a_task_file_is_preferred_to_a_jsonl_file_of_that_name(tmp_path: Path) -> None:
     declared(tmp_path, ROWS, rows="sounds.jsonl")
     file = declared(tmp_path, ROWS[:2])
     assert len(loaded(file)[1].samples) == 2
@@ -259,7 +261,7 @@ def test_the_declared_rows_file_is_read_before_a_jsonl_file_of_the_same_name(tmp
     assert len(loaded(file)[1].samples) == 4
 
 
-def test_open_questions_are_judged_with_the_prompt_of_mmau_pro(tmp_path: Path) -> None:
+def test_open_questions_of_a_declared_task_are_judged_with_the_judge_prompt_of_mmau_pro(tmp_path: Path) -> None:
     task, data = loaded(declared(tmp_path, options=None, answer_is="open", judge="mmau-pro-open"))
     sample = data.samples[0]
     assert (task.key, task.prompt(sample), sample.answer) == ("own-open/sounds", "What is it?", "a bell")
@@ -305,7 +307,7 @@ SAID = {"th": "น้ำ", "de": "schön", "zh": "今天", "en": "water"}
     ("language", "kind", "figure"),
     [("th", "own-characters", "1 − CER"), ("zh", "own-characters", "1 − CER"), ("de", "own-transcript", "1 − WER")],
 )
-def test_the_task_language_selects_character_or_word_errors(
+def test_the_language_of_a_transcription_task_selects_character_or_word_error_rate(
     language: str, kind: str, figure: str, tmp_path: Path
 ) -> None:
     facts = {"options": None, "answer": None, "transcript": "said", "language": language}
@@ -320,7 +322,7 @@ def test_the_task_language_selects_character_or_word_errors(
     assert get_task(f"{kind}/sounds").scorer.key == task.scorer.key  # as reports find it, without the file
 
 
-def test_transcripts_that_english_normalisation_would_damage_are_reported(tmp_path: Path) -> None:
+def test_transcripts_in_another_language_than_english_are_reported_if_no_language_is_set(tmp_path: Path) -> None:
     rows = with_rows(said=lambda row: SAID["de" if row["id"] in ("q0", "q2") else "en"])
     facts = {"options": None, "answer": None, "transcript": "said"}
     data = loaded(declared(tmp_path / "unsaid", rows, **facts))[1]
@@ -505,7 +507,7 @@ def test_a_bad_row_is_reported_with_its_file_if_there_are_several_files(tmp_path
         *((text, None) for text in ("[music] a dog", "(A dog barks)", "(1, 2)")),
     ],
 )
-def test_python_style_lists_are_parsed(text: str, expected: list[Any] | None) -> None:
+def test_options_written_as_a_python_or_numpy_list_are_parsed(text: str, expected: list[Any] | None) -> None:
     assert list_in(text) == expected
 
 
@@ -634,7 +636,7 @@ def test_a_finished_run_is_scored_and_reported_without_its_task_file(ran: Path, 
 
 
 @pytest.mark.parametrize("more", [{"version": "v2"}, {"published": None}, {"prompt": "ask.txt"}])
-def test_a_run_is_not_continued_with_a_changed_task_version_rule_or_prompt(
+def test_a_run_is_not_continued_after_its_task_version_scoring_rule_or_prompt_changed(
     more: dict[str, Any], ran: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "ask.txt").write_text("{question} {options}")
@@ -678,7 +680,7 @@ WRONG = ["dog", "", "?!", "B", "a dog, not a cat", "a dog_"]
 
 
 @pytest.mark.parametrize("reply", [*RIGHT, *WRONG])
-def test_the_word_rule_of_mmau_judges_example_replies_as_listed(reply: str) -> None:
+def test_the_word_matching_rule_of_mmau_judges_example_replies_as_expected(reply: str) -> None:
     assert right_by_words(reply, "a dog", ["a cat", "a dog", "Dog, a", "hotdog"]) is (reply in RIGHT)
 
 
@@ -686,7 +688,7 @@ _TEXT = st.text("ab c_-.é1", max_size=8)
 
 
 @given(_TEXT, st.lists(_TEXT, max_size=5), st.text("abc ", max_size=3))
-def test_by_the_word_rule_an_answer_with_a_word_of_another_option_is_wrong(
+def test_an_answer_with_a_word_of_another_option_is_wrong_under_the_mmau_word_rule(
     answer: str, others: list[str], left_over: str
 ) -> None:
     options = [*others, answer]
@@ -794,7 +796,7 @@ def test_a_time_span_that_starts_just_after_0_is_read() -> None:
         ),
     ],
 )
-def test_the_documented_tasks_read_rows_shaped_like_blab(
+def test_the_documented_task_files_read_and_score_rows_in_the_format_of_blab(
     tmp_path: Path, name: str, row: dict[str, Any], reply: str, right: dict[str, float | None]
 ) -> None:
     (tmp_path / f"{name}.toml").write_text(BLOCKS[f"{name}.toml"])

@@ -41,6 +41,12 @@ def plan_of(folder: Path | None = CONFIG["7B"], key: str = "qwen2.5-omni", **fla
     return plan_memory(get_model(key), RunSettings.read({}, model_path=str(folder or ""), **flags))
 
 
+@pytest.fixture(scope="module")
+def plans() -> dict[str, MemoryPlan]:
+    """The plan of each published size."""
+    return {size: plan_of(folder) for size, folder in CONFIG.items()}
+
+
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Pretend that there is a GPU with so many bytes free."""
@@ -64,8 +70,8 @@ def not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("audiomarathon.costs.memory_plan.find_checkpoint", refuse)
 
 
-def test_the_memory_a_model_needs_equals_values_computed_by_hand() -> None:
-    tokens, parts = plan_of().need(90)
+def test_the_memory_a_model_needs_equals_values_computed_by_hand(plans: dict[str, MemoryPlan]) -> None:
+    tokens, parts = plans["7B"].need(90)
     assert tokens == 2250 + 250
     assert parts["KV cache"] == 2 * 28 * 4 * 128 * 2 * 2500
     assert parts["activations"] == (6 * 3584 + 3 * 18944) * 2 * 2500
@@ -76,11 +82,13 @@ def test_the_memory_a_model_needs_equals_values_computed_by_hand() -> None:
 @pytest.mark.parametrize(
     ("row", "part"), [("weights", "weights"), ("KV cache", "KV cache"), ("activations", "activations"), ("sum", "")]
 )
-def test_the_memory_table_in_the_readme_equals_the_computed_needs(row: str, part: str) -> None:
+def test_the_memory_table_in_the_readme_equals_the_computed_needs(
+    plans: dict[str, MemoryPlan], row: str, part: str
+) -> None:
     lines = (ROOT / "Qwen_2.5_Omni" / "README.md").read_text(encoding="utf-8").splitlines()
     line = next(line for line in lines if line.startswith(f"| {row}"))
     said = [cell.removeprefix("about ") for cell in re.findall(r"\| ((?:about )?[\d.]+) GB", line)]
-    needs = [plan_of(CONFIG[size]).need(seconds)[1] for size in SIZES for seconds in (90, 300)]
+    needs = [plans[size].need(seconds)[1] for size in SIZES for seconds in (90, 300)]
     sizes = [need[part] if part else sum(need.values()) for need in needs]
     assert said == [f"{size / GB:.{len(text.partition('.')[2])}f}" for size, text in zip(sizes, said, strict=True)]
 
@@ -106,9 +114,9 @@ def test_the_longest_duration_fits_into_memory_and_one_second_more_does_not(gpu:
     assert (plan.fits(longest), plan.fits(longest + 1)) == (True, False)
 
 
-def test_the_longest_duration_is_limited_by_the_position_count_of_the_model() -> None:
-    assert plan_of().longest(1e15) == (32768 - 250) // 25
-    assert plan_of().longest(8 * GB) == 0
+def test_the_longest_duration_is_limited_by_the_position_count_of_the_model(plans: dict[str, MemoryPlan]) -> None:
+    assert plans["7B"].longest(1e15) == (32768 - 250) // 25
+    assert plans["7B"].longest(8 * GB) == 0
 
 
 def test_the_memory_of_several_gpus_is_added_up_only_with_device_map_auto(gpu: Callable[..., None]) -> None:
@@ -125,7 +133,7 @@ def test_without_a_gpu_the_doctor_names_a_gpu_size_that_would_fit(monkeypatch: p
     assert "no weights there" in out
 
 
-def test_weight_bytes_of_a_checkpoint_on_disk_are_counted_exactly(tiny_checkpoint: Path) -> None:
+def test_the_memory_plan_counts_the_weight_bytes_of_a_checkpoint_on_disk_exactly(tiny_checkpoint: Path) -> None:
     tensors = load_file(tiny_checkpoint / "model.safetensors").items()
     counted = 4 * sum(tensor.numel() for name, tensor in tensors if name.startswith("thinker."))
     assert plan_of(tiny_checkpoint, dtype="float32").facts.weight_bytes == counted
@@ -171,9 +179,11 @@ def test_memory_needs_computed_from_a_published_config_equal_those_in_the_readme
     ("flags", "told", "share"),
     [({}, "bfloat16 (auto)", 1), ({"device": "cpu"}, "float32 (auto)", 2), ({"dtype": "float16"}, "float16", 1)],
 )
-def test_the_memory_plan_uses_the_precision_set_for_the_run(flags: dict[str, str], told: str, share: int) -> None:
+def test_the_memory_plan_uses_the_precision_set_for_the_run(
+    plans: dict[str, MemoryPlan], flags: dict[str, str], told: str, share: int
+) -> None:
     plan = plan_of(**flags)
-    assert (plan.dtype, plan.facts.weight_bytes) == (told, share * plan_of().facts.weight_bytes)
+    assert (plan.dtype, plan.facts.weight_bytes) == (told, share * plans["7B"].facts.weight_bytes)
 
 
 class TestLimits:
@@ -202,7 +212,7 @@ class TestLimits:
         if positions:
             assert limits.source.startswith("config.json: thinker_config.text_config.max_position_embeddings")
 
-    def test_several_clips_add_up_but_one_long_truncated_clip_is_allowed(self) -> None:
+    def test_a_length_limit_refuses_many_clips_but_allows_one_long_clip_that_gets_truncated(self) -> None:
         limits = limits_of(replace(get_model("qwen2.5-omni-7b"), heard_seconds=30), CONFIG["7B"])
         assert limits.beyond(50 * 30, 256)  # fifty clips
         assert not limits.refused(50 * 30, 256)  # one clip, of which the model hears the beginning
@@ -218,7 +228,7 @@ class TestLimits:
         limits = limits_of(spec, published_config(spec.checkpoint))
         assert (limits.positions, limits.longest(256), limits.beyond(1e6, 256)) == (None, math.inf, "")
 
-    def test_question_and_reply_use_positions_and_pruning_at_the_input_frees_them(self) -> None:
+    def test_question_and_reply_use_up_positions_and_pruning_at_the_input_frees_positions(self) -> None:
         limits = limits_of(get_model("qwen2.5-omni-7b"), CONFIG["7B"])
         assert limits.longest(768) == (32768 - 768 - 250) / 25 == 1270
         assert not limits.beyond(1270, 768)
@@ -240,13 +250,13 @@ class TestLimits:
     def test_an_endpoint_has_no_known_length_limit(self, no_env: Any) -> None:
         assert "no limit" in call("doctor", "--model", "openai", "--seconds", 3000)[1]
 
-    def test_an_unsupported_prefill_chunk_is_refused(self, no_env: Any) -> None:
+    def test_the_prefill_chunk_option_is_refused_for_a_model_that_does_not_support_it(self, no_env: Any) -> None:
         code, err = call("doctor", "--model", "whisper-base", "--prefill-chunk", 20)
         assert (code, err.count("\n")) == (2, 1)
         assert "PREFILL_CHUNK=20: whisper-base: " in err
 
-    def test_chunked_prefill_shrinks_only_the_memory_of_activations(self) -> None:
-        facts = plan_of().facts
+    def test_chunked_prefill_shrinks_only_the_memory_of_activations(self, plans: dict[str, MemoryPlan]) -> None:
+        facts = plans["7B"].facts
         whole, parts, few = facts.memory(32768), facts.memory(32768, chunk=2048), facts.memory(100, chunk=2048)
         assert parts["activations"] < whole["activations"] / 3
         assert {name: size for name, size in parts.items() if name != "activations"}.items() <= whole.items()

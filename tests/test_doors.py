@@ -83,7 +83,7 @@ def test_a_task_script_refuses_a_bad_environment_variable_in_one_line(tmp_path: 
     assert done.stderr.startswith("error: PRUNE_RATIO=1.5: not allowed")
 
 
-def test_run_task_passes_task_model_and_settings_to_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_task_entry_point_passes_task_model_and_settings_to_the_evaluation(monkeypatch: pytest.MonkeyPatch) -> None:
     """`run_task` hands its names to the engine and leaves settings to the env vars."""
     seen: list[tuple[object, ...]] = []
     monkeypatch.setattr(cli, "evaluate", lambda tasks, model, settings: seen.append((tasks, model, settings)))
@@ -122,7 +122,9 @@ def test_the_embedded_model_does_not_replace_a_transcriber_or_an_endpoint(no_env
     assert said == []
 
 
-def test_duration_scripts_write_no_file_into_the_repository_unless_asked(script, no_env, tmp_path, monkeypatch) -> None:
+def test_audio_duration_scripts_write_no_file_into_the_repository_unless_asked(
+    script, no_env, tmp_path, monkeypatch
+) -> None:
     no_env("AUDIOMARATHON_DATA", str(task_folders.build_tau(tmp_path / "data")))
     folder = ROOT / "analyse_audio_duration"
     before = sorted(folder.iterdir())

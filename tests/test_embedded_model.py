@@ -45,7 +45,7 @@ def test_the_embedded_checkpoint_is_complete_and_at_most_10_mb() -> None:
     assert sum(file.stat().st_size for file in CHECKPOINT.iterdir()) <= 10e6
 
 
-def test_every_cue_is_one_token_and_the_chat_template_is_that_of_qwen() -> None:
+def test_each_answer_word_of_the_embedded_model_is_one_token_and_its_chat_template_is_qwens() -> None:
     tokenizer = AutoTokenizer.from_pretrained(CHECKPOINT)
     assert all(len(tokenizer.encode(f" {cue}")) == 1 for cue in world.cues())
     message = {"role": "user", "content": [{"type": "audio", "audio": ""}, {"type": "text", "text": "Hi"}]}

@@ -61,7 +61,9 @@ def command(no_env, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, env: Path) 
     return call
 
 
-def test_encoder_run_table_and_compare_show_the_scores(command: Command, env: Path, tmp_path: Path) -> None:
+def test_an_encoder_run_prints_scores_that_the_table_and_compare_commands_show_too(
+    command: Command, env: Path, tmp_path: Path
+) -> None:
     mine, task = env / "means_encoder.py", env / "sounds_task.py"
     code, out, err = command("run", mine, "--tasks", task, "--seeds", "1", "--encoder-arg", "scale=2.0")
     assert code == 0, err
@@ -133,7 +135,9 @@ def test_a_wrong_encoder_argument_is_a_one_line_error(command: Command, argument
     assert said in one_error(err)
 
 
-def test_encoder_check_prints_interface_errors_and_findings(command: Command, env: Path, tmp_path: Path) -> None:
+def test_the_encoder_check_command_prints_interface_errors_and_undesirable_properties(
+    command: Command, env: Path, tmp_path: Path
+) -> None:
     code, out, _ = command("check", env / "means_encoder.py")
     assert code == 0
     assert "follows X-ARES' interface" in out
@@ -176,7 +180,9 @@ def test_imported_x_ares_embeddings_are_evaluated_by_probes(command: Command, en
     assert json.loads((folder / "run.json").read_text())["origin"] == "imported"
 
 
-def test_over_one_percent_of_bad_rows_need_the_option_allow_bad_rows(command: Command, tmp_path: Path) -> None:
+def test_an_encoder_task_with_over_one_percent_of_bad_rows_needs_the_allow_bad_rows_option(
+    command: Command, tmp_path: Path
+) -> None:
     task = write_task(tmp_path / "odd", clips=2, seconds=(0.1, 0.2))
     task.write_text(task.read_text().replace("output_dim=10", "output_dim=9"))
     given = ("run", "control:noise", "--tasks", task, "--data", tmp_path / "odd", "--protocol", "standard")

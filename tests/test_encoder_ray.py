@@ -120,7 +120,9 @@ def raw(rows: Rows) -> dict[str, tuple[Any, tuple[int, ...], bytes]]:
     return {name: (row.dtype, row.shape, row.tobytes()) for name, row in rows.items()}
 
 
-def test_ray_workers_give_local_embeddings_even_after_a_worker_is_killed(workers, env: Path, tmp_path: Path) -> None:
+def test_ray_workers_give_the_embeddings_of_a_local_run_even_after_a_worker_is_killed(
+    workers, env: Path, tmp_path: Path
+) -> None:
     heard, said = heard_of(env), list[str]()
     broken = replace(heard[7].clip, audio=Member(env / "sounds_task.py", "broken.wav", 0, 100))
     heard[7] = replace(heard[7], clip=broken, audio="broken")

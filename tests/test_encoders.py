@@ -121,7 +121,9 @@ def test_an_hf_encoder_gives_each_clip_the_features_of_transformers(
 
 
 @pytest.mark.parametrize("kind", ["wav2vec2", "data2vec"])
-def test_waveform_baseline_encoders_normalise_a_padded_batch_in_pieces_of_10_s(checkpoints: Path, kind: str) -> None:
+def test_waveform_baseline_encoders_normalise_and_encode_a_padded_batch_in_10_s_pieces(
+    checkpoints: Path, kind: str
+) -> None:
     encoder = load_encoder(f"baseline:{kind}", {"model": str(checkpoints / kind)})
     assert (encoder.name, encoder.hop_size_in_ms, encoder.takes_lengths) == (kind, 20, False)
     model = transformers.AutoModel.from_pretrained(checkpoints / kind).eval()
@@ -143,7 +145,7 @@ def test_waveform_baseline_encoders_normalise_a_padded_batch_in_pieces_of_10_s(c
     assert encoder.module(waves(1)[0][0]).shape == (1, 49, 16)  # [T] is accepted
 
 
-def test_the_whisper_baseline_encoder_encodes_padding_and_declares_half_its_real_hop(checkpoints: Path) -> None:
+def test_the_whisper_baseline_encoder_encodes_padding_and_declares_half_its_real_hop_size(checkpoints: Path) -> None:
     encoder = load_encoder("baseline:whisper", {"model": str(checkpoints / "whisper")})
     assert (encoder.hop_size_in_ms, encoder.output_dim) == (10, 16)
     audio, _ = waves(1)
@@ -174,7 +176,7 @@ def test_x_ares_example_files_load_and_pass_the_interface_check(checkpoints: Pat
 
 
 @pytest.mark.parametrize("name", ["logmel", "random", "length-loudness", "noise"])
-def test_control_encoders_are_deterministic_and_have_only_expected_findings(name: str) -> None:
+def test_control_encoders_are_deterministic_and_the_check_reports_only_known_properties(name: str) -> None:
     encoder = load_encoder(f"control:{name}")
     assert encoder.name == name
     names = {finding.name for finding in check_encoder(encoder).findings}
@@ -267,7 +269,7 @@ def test_each_undesirable_property_of_an_encoder_is_reported_as_a_finding(name: 
     assert not encoder.training
 
 
-def test_a_valid_encoder_has_no_findings_and_long_audio_is_checked_only_if_asked() -> None:
+def test_a_valid_encoder_passes_the_check_and_long_audio_is_checked_only_if_asked() -> None:
     assert check_encoder(FrameEncoder()) == Checked()
     assert check_audio_encoder(FrameEncoder())
     tired = variant(lambda features, audio: features / (audio.shape[-1] < 100 * 16000))

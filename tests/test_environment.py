@@ -39,7 +39,9 @@ def test_threads_and_child_processes_of_the_run_do_not_count_as_foreign_processe
     assert environment.load(10, processes(tmp_path / "proc", 9, *tree))["foreign_processes"] == 5
 
 
-def test_without_a_proc_folder_the_load_average_counts_as_foreign_processes(tmp_path: Path, monkeypatch) -> None:
+def test_without_a_proc_folder_the_load_average_replaces_the_count_of_foreign_processes(
+    tmp_path: Path, monkeypatch
+) -> None:
     monkeypatch.setattr("os.getloadavg", lambda: (3.5, 2.0, 1.0))
     load = environment.load(10, tmp_path / "none")
     assert (load["average"], load["foreign_processes"]) == ([3.5, 2.0, 1.0], 3.5)

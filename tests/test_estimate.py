@@ -44,7 +44,7 @@ class TestFromFlops:
         seconds = from_flops(FACTS, SPEC, todo((10.0,), (10.0,)), (1e-12, 1.0), 3, Calls())
         assert seconds == pytest.approx(10 * 1000 + base + frame + 2 * 3 * 1.0)
 
-    def test_forced_decode_adds_a_prefill_and_its_tokens_and_finished_samples_cost_nothing(self) -> None:
+    def test_forced_decode_adds_a_second_prefill_and_its_tokens_to_the_estimated_time(self) -> None:
         work = todo((10.0,), ())
         once, forced = (from_flops(FACTS, SPEC, work, (1e-12, 1.0), 3, calls) for calls in (Calls(), Calls((5,))))
         assert forced - once == pytest.approx(4 * 10 * 500 + 5 * 1.0)
@@ -52,7 +52,9 @@ class TestFromFlops:
 
 
 @pytest.mark.parametrize(("tokens", "seconds"), [(1, 6.0), (12, 2.0)])
-def test_a_measured_machine_speed_predicts_the_time_of_counted_flops(lm, tiny_checkpoint, tokens, seconds) -> None:
+def test_the_measured_speed_of_a_machine_predicts_generation_time_from_counted_flops(
+    lm, tiny_checkpoint, tokens, seconds
+) -> None:
     """The clock goes by counted FLOPs, so that the machine's speed is known whatever the load."""
     kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu  # PyTorch does not count this one
     flops = {kernel: lambda query, key, *_given, **_more: sdpa_flop_count(query, key, key)}
@@ -133,7 +135,7 @@ def test_presses_refuse_a_config_with_sliding_windows_before_loading(name: str) 
         get_method(name, layer=2).check_config(config)
 
 
-def test_remaining_work_counts_for_each_setting_the_samples_it_lacks(tmp_path: Path) -> None:
+def test_the_remaining_work_of_each_setting_consists_of_the_samples_it_has_no_record_for(tmp_path: Path) -> None:
     """The first is done under both settings, the second under one; the tower hears what any setting needs."""
     samples = [
         Sample(f"s{n}", (write_clip(tmp_path / f"{n}.wav", seconds=n),), "?", "A", "here") for n in (1.0, 2.0, 3.0)

@@ -128,7 +128,7 @@ class TestRecords:
         assert result.summary["figure"]["title"] == "1 − WER"
         assert all(record["words"] > 0 for record in records(result))
 
-    def test_records_hold_the_forced_decode_separately_from_the_reply(self, base_run: Result) -> None:
+    def test_records_hold_the_timing_of_the_forced_decode_separately_from_the_reply(self, base_run: Result) -> None:
         for record in records(base_run):
             assert record["forced_decode"]["tokens"] == 9
             assert record["new_tokens"] <= 3
@@ -146,7 +146,7 @@ class TestRecords:
 
 
 class TestThroughputMode:
-    def test_throughput_mode_gives_the_replies_of_timed_mode(self, go, tmp_path: Path) -> None:
+    def test_untimed_batched_mode_gives_the_replies_of_timed_mode(self, go, tmp_path: Path) -> None:
         setting = {"method": "frame", "ratio": 0.5, "limit": 5}
         (timed,) = go("tau", **setting)
         for batch_size in (1, 3):
@@ -160,7 +160,9 @@ class TestThroughputMode:
             assert set(batched.summary["timing"]) == {"audio_seconds_per_second"} | rate
             assert batched.summary["timing"]["audio_seconds_per_second"] > 0
 
-    def test_auto_batch_size_keeps_the_replies_and_gives_the_throughput_of_methods(self, go, tmp_path: Path) -> None:
+    def test_automatic_batch_size_keeps_the_replies_and_measures_the_throughput_of_each_method(
+        self, go, tmp_path: Path
+    ) -> None:
         methods = [get_method("base"), get_method("snapkv", 0.5)]
         timed = go("tau", methods=methods, limit=3)
         batched = go("tau", methods=methods, timing=False, batch_size="auto", limit=3, results=tmp_path / "auto")
@@ -213,7 +215,7 @@ def test_a_method_whose_hooks_do_not_fire_gives_error_records(go, monkeypatch: p
     assert all("cache" in record["error"] for record in records(result))
 
 
-def test_a_run_with_scope_all_records_no_count_of_kept_audio_tokens(go) -> None:
+def test_a_press_that_also_prunes_text_records_no_count_of_kept_audio_tokens(go) -> None:
     (result,) = go("tau", method="knorm", ratio=0.5, scope="all", limit=1)
     (record,) = records(result)
     assert record["kept_audio_tokens"] is None
@@ -244,7 +246,7 @@ class TestClips:
             go("had", data=str(tmp_path), max_new_tokens=1)
         assert {opened[str(clip)] for clip in clips} == {1}
 
-    def test_hashes_are_reused_only_for_clips_older_than_the_clock_precision(self, monkeypatch) -> None:
+    def test_a_stored_hash_is_not_reused_for_a_clip_modified_too_recently_for_the_file_clock(self, monkeypatch) -> None:
         monkeypatch.setattr(files.time, "time_ns", lambda: 10_900_000_000)
         known = []
         for second in (10.5, 10, 8):

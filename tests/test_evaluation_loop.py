@@ -98,7 +98,9 @@ def test_replies_are_recorded_without_calling_the_scorer(base_lines, monkeypatch
 
 
 @pytest.mark.parametrize("size", [None, 3])
-def test_an_invalid_token_selection_is_an_error_record_of_its_sample(lm: AudioLM, plan, jobs, size) -> None:
+def test_an_invalid_token_selection_by_a_pruner_is_an_error_record_of_that_sample_only(
+    lm: AudioLM, plan, jobs, size
+) -> None:
     class Repeats(Frame):
         def select(self, evidence: Evidence) -> torch.Tensor:
             sound = super().select(evidence)
@@ -134,7 +136,7 @@ def test_ctrl_c_while_a_record_is_stored_keeps_replies_that_arrived_meanwhile(pl
     assert [line["id"] for line in lines(job)] == ["b", "c"]
 
 
-def test_settings_take_turns_at_running_first_on_a_sample(plan, jobs) -> None:
+def test_settings_take_turns_in_which_of_them_runs_first_on_a_sample(plan, jobs) -> None:
     lm = FakeLM()
     evaluate(lm, plan(["a", "b", "c", "d"]), jobs(*METHODS))
     first = [BASE, FRAME, RANDOM]
@@ -150,7 +152,7 @@ class TestWarmPass:
         assert lm.labels("a") == [BASE, BASE, FRAME, FRAME]
         assert lm.labels("b") == [FRAME, FRAME, BASE, BASE]
 
-    def test_the_audio_tower_is_timed_in_the_first_recorded_call_only(self, plan, jobs) -> None:
+    def test_with_a_warm_pass_the_audio_tower_is_timed_once_per_sample_for_all_settings(self, plan, jobs) -> None:
         """The fake tower takes 100 s plus its number of runs: it runs warm, then once for the records."""
         lm, both = FakeLM(), jobs(*METHODS[:2])
         evaluate(lm, plan(["a", "b"], warm=True), both)
@@ -158,13 +160,13 @@ class TestWarmPass:
         assert times == [(102.0, True), (104.0, True)] * 2
         assert all(line["warmed"] > 0 for job in both for line in lines(job))
 
-    def test_a_failed_call_of_the_warm_pass_leaves_the_error_to_the_recorded_call(self, plan, jobs) -> None:
+    def test_an_error_in_the_warm_pass_is_recorded_only_if_the_recorded_call_fails_too(self, plan, jobs) -> None:
         lm, both = FakeLM(fails=lambda label, _ids: label == BASE), jobs(*METHODS[:2])
         evaluate(lm, plan(["a"], warm=True), both)
         assert [[line["error"] for line in lines(job)] for job in both] == [["RuntimeError: no"], [None]]
         assert lines(both[1])[0]["time"]["encoder"] == 100.0 + lm.audio_tower.runs
 
-    def test_records_of_a_run_without_a_warm_pass_have_no_warm_seconds(self, base_lines) -> None:
+    def test_records_of_a_run_without_a_warm_pass_hold_no_warm_pass_time(self, base_lines) -> None:
         assert not {"warmed", "busy"} & {*base_lines("a")[0]}
 
 
@@ -175,7 +177,7 @@ class TestBusySeconds:
     def no_gpu(self, monkeypatch) -> None:
         monkeypatch.setattr(loop, "busy_seconds", lambda _lm: nullcontext())
 
-    def test_busy_seconds_are_recorded_only_for_the_profiled_samples(self, plan, jobs) -> None:
+    def test_gpu_busy_seconds_are_recorded_only_for_the_profiled_samples(self, plan, jobs) -> None:
         lm, both = FakeLM(), jobs(*METHODS[:2])
         evaluate(lm, plan(["a", "b"], profiled=frozenset("a")), both)
         assert lm.labels("a") == [BASE, FRAME, BASE, FRAME]
@@ -185,7 +187,7 @@ class TestBusySeconds:
             assert first["time"]["encoder"] == 101.0
             assert "busy" not in second
 
-    def test_busy_seconds_are_missing_in_a_record_if_profiling_fails_and_one_message_says_so(self, plan, jobs) -> None:
+    def test_if_profiling_fails_records_lack_gpu_busy_seconds_and_one_message_says_so(self, plan, jobs) -> None:
         said, calls = list[str](), Counter[str]()
 
         def fails(label: str, _ids: tuple[str, ...]) -> bool:
@@ -198,7 +200,7 @@ class TestBusySeconds:
         assert [line["reply"] for job in both for line in lines(job)] == ["A"] * 4
         assert said == ["tau: busy seconds of the GPU are missing: RuntimeError: no"]
 
-    def test_busy_seconds_are_profiled_over_at_most_64_tokens_of_a_reply(self, plan, jobs) -> None:
+    def test_gpu_busy_seconds_are_profiled_over_at_most_64_tokens_of_a_reply(self, plan, jobs) -> None:
         """The profiler keeps a limited number of kernels."""
         limits = list[int]()
 
@@ -241,14 +243,14 @@ class TestRecords:
             replies = tuple(replace(reply, transcript="so") for reply in done.replies)
             return replace(done, replies=replies, kept_positions=kept, kept_audio_tokens=(2, 3)[: len(kept)])
 
-    def test_records_of_a_batch_hold_the_values_of_each_samples_row(self, base_lines) -> None:
+    def test_each_record_of_a_batch_holds_the_values_of_its_own_sample(self, base_lines) -> None:
         records = base_lines("ab", self.Telling(), batch_size=2)
         facts = [(line["truncated"], line["clip_seconds"], line["kept_audio_tokens"]) for line in records]
         assert facts == [(False, 1.0, 2), (True, 2.0, 3)]
         assert [unpack(line["kept_audio_bits"], 4).tolist() for line in records] == [[1, 1, 0, 0], [0, 0, 1, 1]]
 
     @pytest.mark.parametrize("size", [None, 1, 2])
-    def test_records_hold_cache_sizes_unless_batched_and_times_only_in_timed_runs(self, base_lines, size) -> None:
+    def test_records_hold_cache_sizes_unless_batched_and_times_only_if_the_run_is_timed(self, base_lines, size) -> None:
         sizes = (None, None, None) if size == 2 else ([4], 8, 80)
         for line in base_lines("ab", FakeLM(peaks={BASE: 80}), batch_size=size, session="s"):
             assert (line["kv_lengths"], line["kv_bytes"], line["peak_memory_bytes"]) == sizes
@@ -261,7 +263,7 @@ class TestRecords:
         monkeypatch.setattr(IdTask, "transcribes", transcribes)
         assert base_lines("a", self.Telling())[0].get("transcript") == ("so" if transcribes else None)
 
-    def test_records_name_their_session_and_records_of_replies_also_the_audio_control(self, base_lines) -> None:
+    def test_all_records_hold_the_session_and_records_without_error_also_the_audio_control(self, base_lines) -> None:
         lm = FakeLM(fails=lambda _label, ids: ids == ("a",))
         failed, answered = base_lines("ab", lm, session="now 1", control="silence")
         assert (bool(failed["error"]), bool(answered["error"])) == (True, False)
@@ -407,7 +409,9 @@ class TestReplacedClips:
         assert job.folder.done(clip_hashes(samples)) == {"a"}
 
     @pytest.mark.parametrize("then", ["the clip is back", "the clip is gone"])
-    def test_a_clip_replaced_only_while_it_is_decoded_is_noticed(self, samples, jobs, monkeypatch, then) -> None:
+    def test_a_clip_replaced_only_while_it_is_decoded_gives_an_error_record(
+        self, samples, jobs, monkeypatch, then
+    ) -> None:
         decode, clip, content = audio.decode, samples[0].clips[0], samples[0].clips[0].read_bytes()
 
         def decode_another(path: Path, rate: int) -> object:
@@ -427,13 +431,15 @@ class TestReplacedClips:
 
 
 class TestResumedBatches:
-    def test_samples_that_lack_the_same_settings_are_in_one_batch(self, plan, jobs) -> None:
+    def test_samples_that_still_need_the_same_settings_share_one_batch(self, plan, jobs) -> None:
         lm = FakeLM()
         evaluate(lm, plan(["a", "b"], batch_size=2), jobs(METHODS[0], METHODS[1]))
         assert lm.calls == [(BASE, ("a", "b")), (FRAME, ("a", "b"))]
 
     @pytest.mark.parametrize("recorded", ["a", "b"])
-    def test_samples_that_lack_different_settings_are_in_separate_batches(self, plan, jobs, recorded: str) -> None:
+    def test_in_a_resumed_run_samples_that_need_different_settings_are_batched_separately(
+        self, plan, jobs, recorded: str
+    ) -> None:
         lm, made = FakeLM(), jobs(METHODS[0], METHODS[1])
         made[0].folder.append(typed(a_record(recorded, reply="kept")))
         evaluate(lm, plan(["a", "b"], batch_size=2), made)
@@ -442,7 +448,7 @@ class TestResumedBatches:
         assert [sorted(line["id"] for line in lines(job)) for job in made] == [["a", "b"]] * 2
         assert made[0].folder.records[recorded].reply == "kept"
 
-    def test_a_batch_that_fails_under_one_setting_is_not_repeated_under_others(self, plan, jobs) -> None:
+    def test_a_batch_that_fails_under_one_setting_is_retried_singly_under_that_setting_only(self, plan, jobs) -> None:
         lm, made = FakeLM(fails=lambda label, ids: label == FRAME and "b" in ids), jobs(METHODS[0], METHODS[1])
         evaluate(lm, plan(["a", "b"], batch_size=2), made)
         assert lm.calls == [(BASE, ("a", "b")), (FRAME, ("a", "b")), (FRAME, ("a",)), (FRAME, ("b",))]
@@ -507,11 +513,11 @@ def test_the_seed_of_a_sample_depends_only_on_the_seed_of_the_run_and_the_sample
     assert not set(seeds("abc", seed=43).values()) & set(by_sample.values())
 
 
-def test_the_scoring_time_in_a_record_is_the_time_that_the_model_reports(base_lines) -> None:
+def test_the_token_scoring_time_in_a_record_is_the_time_that_the_model_reports(base_lines) -> None:
     assert base_lines("a")[0]["time"]["scoring"] == 0.25
 
 
-def test_scoring_time_is_part_of_the_prefill_time_of_methods_that_score_tokens(lm: AudioLM, plan, jobs) -> None:
+def test_token_scoring_time_is_part_of_the_prefill_time_and_zero_for_base(lm: AudioLM, plan, jobs) -> None:
     *scoring, base = made = jobs(*(get_method(name, 0.5) for name in ("fast_v", "dart", "snapkv")), METHODS[0])
     evaluate(lm, replace(plan("a"), max_new_tokens=1), made)
     for times in (lines(job)[0]["time"] for job in scoring):

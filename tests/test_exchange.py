@@ -86,7 +86,7 @@ def test_a_log_of_lmms_eval_is_matched_to_the_task(data: Path, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("by", ["the data", "sorted ids"])
-def test_identical_questions_are_matched_by_an_order_that_the_answers_confirm(
+def test_identical_questions_of_an_imported_log_are_matched_by_order_if_answers_confirm_it(
     by: str, alike: Path, tmp_path: Path
 ) -> None:
     samples = tau_samples(alike) if by == "the data" else sorted(tau_samples(alike), key=lambda sample: sample.id)
@@ -107,7 +107,7 @@ def test_identical_questions_are_matched_by_an_order_that_the_answers_confirm(
     ],
     ids=["another order", "answers all the same", "answers repeat", "data sorted by answer"],
 )
-def test_a_log_whose_sample_order_is_doubtful_is_refused(
+def test_a_log_whose_samples_cannot_be_matched_to_the_task_by_order_is_refused(
     answers: str, order: Sequence[int], reason: str, alike: Path, tmp_path: Path
 ) -> None:
     task_folders.edit_rows(
@@ -119,7 +119,7 @@ def test_a_log_whose_sample_order_is_doubtful_is_refused(
     assert reason in refused("lmms-eval", log, "--task", "tau", "--data", alike)
 
 
-def test_a_log_of_the_first_samples_of_a_task_is_matched_by_position(data: Path, tmp_path: Path) -> None:
+def test_an_imported_log_of_only_the_first_samples_of_a_task_is_matched_by_position(data: Path, tmp_path: Path) -> None:
     rows = asked(tau_samples(data)[:4], "ABCA")
     log = lmms_folder(tmp_path / "log", [{**row, "doc_id": place} for place, row in enumerate(rows)])
     run = imported("lmms-eval", log, tmp_path / "out", "--task", "tau", "--data", data)
@@ -148,7 +148,7 @@ def test_answer_options_are_read_from_prompts_of_many_formats(prompt: str, optio
     assert options_in(prompt) == options
 
 
-def test_a_target_may_be_an_option_letter_its_text_or_its_number() -> None:
+def test_the_target_in_an_imported_log_may_be_an_option_letter_text_or_number() -> None:
     options = ["a bus", "a tram"]
     assert [letter_of(target, options) for target in ("B", "(b).", "A tram", "1")] == ["B"] * 4
     assert letter_of("1", ["2", "1"]) == "B"  # a number among the options is their text
@@ -157,7 +157,7 @@ def test_a_target_may_be_an_option_letter_its_text_or_its_number() -> None:
             letter_of(wrong, options)
 
 
-def test_the_score_in_the_log_becomes_the_verdict_named_reported(data: Path, tmp_path: Path) -> None:
+def test_the_score_in_an_imported_log_becomes_the_headline_figure_named_reported(data: Path, tmp_path: Path) -> None:
     rows = asked(tau_samples(data), "AACDABCDAB")
     log = lmms_folder(tmp_path / "log", [{**row, "target": "what the log says"} for row in rows])
     run = imported("lmms-eval", log, tmp_path / "out")
@@ -170,7 +170,9 @@ def test_the_score_in_the_log_becomes_the_verdict_named_reported(data: Path, tmp
     assert "0.900" in succeed("score", tmp_path / "out")
 
 
-def test_an_edited_reported_score_is_restored_by_scoring_again(data: Path, tmp_path: Path) -> None:
+def test_scoring_again_restores_an_edited_imported_score_from_the_original_log_entry(
+    data: Path, tmp_path: Path
+) -> None:
     run = imported("lmms-eval", lmms_folder(tmp_path / "log", asked(tau_samples(data), TAU)), tmp_path / "out")
     lines = lines_of(run.folder / "samples.jsonl")
     lines[0]["extra"]["reported"] = 0.0
@@ -180,7 +182,7 @@ def test_an_edited_reported_score_is_restored_by_scoring_again(data: Path, tmp_p
     assert summary["score"] == 0.9
 
 
-def test_reported_scores_are_compared_by_cluster_and_against_a_margin(data: Path, tmp_path: Path) -> None:
+def test_imported_scores_are_compared_with_clusters_and_against_a_margin(data: Path, tmp_path: Path) -> None:
     for setting, replies in (("base-0", TAU), ("half", "AAAAAAAAAA")):
         rows = asked(tau_samples(data), replies)
         for number, row in enumerate(rows):
@@ -192,7 +194,7 @@ def test_reported_scores_are_compared_by_cluster_and_against_a_margin(data: Path
     assert len({record.cluster for record in run.records.values()}) == 5
 
 
-def test_samples_with_a_score_in_only_one_of_two_logs_are_not_compared(tmp_path: Path) -> None:
+def test_samples_with_a_score_in_only_one_of_two_imported_logs_are_not_compared(tmp_path: Path) -> None:
     for setting, values in (("base-0", [0, 0, 0, 0, 1, 1, 1, 1]), ("half", [math.nan] * 4 + [1, 1, 1, 1])):
         log = lmms_folder(tmp_path / setting, [a_row(ok=value) for value in values])
         call("import", "lmms-eval", log, "--setting", setting, "--results", tmp_path / "out")
@@ -203,14 +205,16 @@ def test_samples_with_a_score_in_only_one_of_two_logs_are_not_compared(tmp_path:
     assert "4 without a score count as lost" in said
 
 
-def test_the_score_option_keeps_the_score_of_the_log_for_samples_of_a_task(data: Path, tmp_path: Path) -> None:
+def test_the_score_option_keeps_the_score_in_the_log_rather_than_scoring_the_replies(
+    data: Path, tmp_path: Path
+) -> None:
     log = lmms_folder(tmp_path / "log", asked(tau_samples(data), TAU))
     run = imported("lmms-eval", log, tmp_path / "out", "--task", "tau", "--data", data, "--score", "accuracy")
     assert run.key == "reported/tau"
     assert {record.cluster for record in run.records.values()} == {sample.cluster for sample in tau_samples(data)}
 
 
-def test_a_score_inside_an_object_is_read_and_divided_by_the_given_maximum(tmp_path: Path) -> None:
+def test_an_imported_score_inside_an_object_is_read_and_divided_by_the_given_maximum(tmp_path: Path) -> None:
     log = lmms_folder(tmp_path / "log", [a_row(gpt_eval={"score": number, "id": "x"}) for number in (5, 2)])
     run = imported("lmms-eval", log, tmp_path / "out", "--out-of", 5)
     assert [record.extra["reported"] for record in run.records.values()] == [1.0, 0.4]
@@ -236,7 +240,7 @@ def test_score_values_are_read_as_the_inspect_library_reads_them() -> None:
 
 
 @pytest.mark.parametrize("value", ["good", -0.1, 1.5, math.nan, math.inf, "Infinity", [1], {"a": 1}, 10**400])
-def test_values_that_are_no_score_are_refused(value: object) -> None:
+def test_log_values_that_are_no_score_are_refused_on_import(value: object) -> None:
     with pytest.raises(ValueError, match="is not a score from 0 to 1"):
         score_of(value, 1.0)
 
@@ -317,14 +321,14 @@ def test_an_imported_inspect_log_keeps_repetitions_times_and_unknown_fields(data
     assert (kept["total_time"], kept["output"]["time"]) == (1.5, 0.25)
 
 
-def test_repetitions_of_a_sample_are_in_one_cluster(data: Path, tmp_path: Path) -> None:
+def test_imported_repetitions_of_a_sample_belong_to_one_cluster(data: Path, tmp_path: Path) -> None:
     log = inspect_json(tmp_path / "a.json", inspect_content(asked(tau_samples(data), TAU), epochs=2))
     run = imported("inspect", log, tmp_path / "out", "--task", "tau", "--data", data)
     assert len(run.records) == 20
     assert run.records[f"{tau_samples(data)[0].id}#1"].cluster == run.records[f"{tau_samples(data)[0].id}#2"].cluster
 
 
-def test_imported_failed_samples_are_errors_and_unscored_ones_have_no_score(tmp_path: Path) -> None:
+def test_imported_failed_samples_become_error_records_and_unscored_ones_have_no_score(tmp_path: Path) -> None:
     rows = [a_row(ok="C"), a_row(ok=math.nan), a_row()]
     rows[2]["fields"] = {"error": {"message": "it broke", "traceback": "", "traceback_ansi": ""}}
     log = inspect_json(tmp_path / "a.json", inspect_content(rows))
@@ -336,7 +340,7 @@ def test_imported_failed_samples_are_errors_and_unscored_ones_have_no_score(tmp_
 
 
 @pytest.mark.parametrize("options", [(), ("--score", "accuracy")], ids=str)
-def test_missing_samples_of_a_stopped_evaluation_count_as_not_run(
+def test_missing_samples_of_an_imported_stopped_evaluation_count_as_not_run(
     options: tuple[str, ...], data: Path, tmp_path: Path
 ) -> None:
     content = inspect_content(asked(tau_samples(data), TAU), epochs=2) | {"status": "cancelled"}
@@ -349,7 +353,7 @@ def test_missing_samples_of_a_stopped_evaluation_count_as_not_run(
     assert (summary["n"], summary["expected"], summary["complete"]) == (15, 20, False)
 
 
-def test_a_huge_epoch_number_in_a_log_is_imported_without_filling_the_gap(tmp_path: Path) -> None:
+def test_a_huge_repetition_number_in_an_imported_log_creates_no_records_for_smaller_numbers(tmp_path: Path) -> None:
     run = imported("inspect", inspect_json(tmp_path / "a.json", content_with(epoch=10**15)), tmp_path / "out")
     assert list(run.records) == [f"clip0#{10**15}"]
 
@@ -361,7 +365,7 @@ def test_answer_options_of_an_inspect_log_are_read_from_its_choices_field(data: 
     assert run.summary["accuracy"] == 1.0
 
 
-def test_samples_of_a_log_with_task_ids_are_matched_in_any_order(data: Path, tmp_path: Path) -> None:
+def test_samples_of_an_imported_log_with_task_sample_ids_are_matched_in_any_order(data: Path, tmp_path: Path) -> None:
     samples = tau_samples(data)[::-1]
     rows = [{**row, "id": sample.id} for row, sample in zip(asked(samples, TAU), samples, strict=True)]
     log = inspect_json(tmp_path / "a.json", inspect_content(rows))
@@ -468,7 +472,7 @@ def test_runs_exported_as_inspect_logs_are_imported_with_equal_figures(ours: Pat
     assert before == after  # though one setting has a sample more
 
 
-def test_notes_and_stopping_facts_of_a_run_survive_export_and_import(ours: Path, tmp_path: Path) -> None:
+def test_notes_and_sequential_stopping_data_of_a_run_survive_export_and_import(ours: Path, tmp_path: Path) -> None:
     folder = ours / "tau" / "M" / "dart-0.5-layer2"
     order = [f"clip{n}" for n in range(9)]
     stop = {"verdict": "no worse", "margin": 0.1, "order": order, "stopped_after": 8, "largest": 3}
@@ -505,7 +509,7 @@ def test_judge_answers_survive_export_and_import_and_a_new_import_keeps_later_on
     assert [line["sample"] for line in lines_of(file)] == ["clip0", "clip1"]
 
 
-def test_an_exported_log_holds_kept_tokens_scores_and_completions(ours: Path, tmp_path: Path) -> None:
+def test_an_exported_log_holds_kept_token_counts_scores_and_replies(ours: Path, tmp_path: Path) -> None:
     (log,) = exported(ours / "tau" / "M" / "dart-0.5-layer2", tmp_path)
     content = json.loads(log.read_text())
     sample = content["samples"][1]
@@ -529,7 +533,7 @@ def test_an_exported_log_holds_clips_and_prompts_if_the_data_is_there(data: Path
     assert "What is the acoustic scene?" in text["text"]
 
 
-def test_a_clip_inside_a_tar_is_exported_as_a_document(data: Path, ours: Path) -> None:
+def test_a_clip_stored_inside_a_tar_is_exported_to_inspect_as_a_document_with_its_path(data: Path, ours: Path) -> None:
     run = Run.read(ours / "tau" / "M" / "base-0")
     sample = replace(tau_samples(data)[0], clips=(Member(data / "clips.tar", "a/b.wav", 512, 100),))
     content = log_of(run, {"clip0": sample})[1]
@@ -595,7 +599,7 @@ def test_the_records_data_frame_has_the_documented_columns(ours: Path) -> None:
     assert [name for name in COLUMNS if f"`{name}`" not in page] == []
 
 
-def test_the_records_data_frame_survives_parquet(ours: Path, tmp_path: Path) -> None:
+def test_the_records_data_frame_is_unchanged_after_writing_and_reading_parquet(ours: Path, tmp_path: Path) -> None:
     other = a_run(ours, "base-0", [True], task="gtzan")
     added(other, a_timed_choice(0, right=True, groups={"parsed": "a group", "task": "another"}))
     frame = load_runs(ours).records
@@ -604,7 +608,7 @@ def test_the_records_data_frame_survives_parquet(ours: Path, tmp_path: Path) -> 
     assert set(frame["task"]) == {"tau", "gtzan"}
 
 
-def test_a_hub_dataset_has_a_card_and_both_data_frames(ours: Path, tmp_path: Path) -> None:
+def test_a_hub_export_has_a_card_and_data_frames_of_records_and_summaries(ours: Path, tmp_path: Path) -> None:
     import yaml
 
     assert call("export", "hub", ours, "-o", tmp_path / "set")[0] == 0
@@ -619,7 +623,7 @@ def test_a_hub_dataset_has_a_card_and_both_data_frames(ours: Path, tmp_path: Pat
     assert "is not empty" in said
 
 
-def test_hub_export_without_pyarrow_is_a_one_line_error(
+def test_export_to_the_hub_format_without_pyarrow_is_a_one_line_error(
     ours: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(__import__("sys").modules, "pyarrow.parquet", None)

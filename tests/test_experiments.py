@@ -68,7 +68,7 @@ FIRST = {"x1": "A", "x2": "B", "x3": "C", "y1": "A", "only": "B"}
 SECOND = {"y1": None, "x1": "A", "x2": "A", "x3": "B", "other": "A"}
 
 
-def test_similarity_of_two_runs_equals_values_computed_by_hand() -> None:
+def test_reply_similarity_of_two_runs_equals_values_computed_by_hand() -> None:
     frame, rows = similarity(a_run(FIRST), a_run(SECOND), LETTERS)
     assert frame.values.tolist() == [["x1", "x", 1.0], ["x2", "x", 0.0], ["x3", "x", 0.8], ["y1", "y", 0.0]]
     x, y, overall = rows
@@ -89,7 +89,7 @@ def test_similarity_of_two_runs_equals_values_computed_by_hand() -> None:
     }
 
 
-def test_a_category_named_overall_does_not_hide_the_overall_figures() -> None:
+def test_a_category_named_overall_does_not_hide_the_overall_similarity_figures() -> None:
     runs = [a_run(half) for half in (FIRST, SECOND)]
     for records in (runs[0].records, runs[1].records):
         of_x = [id_ for id_ in records if id_[0] == "x"]
@@ -100,7 +100,7 @@ def test_a_category_named_overall_does_not_hide_the_overall_figures() -> None:
     assert (published["by_category"]["overall"]["count"], published["overall"]["count"]) == (3, 4)
 
 
-def test_the_similarity_floor_is_the_mean_over_all_pairings_of_different_clips() -> None:
+def test_the_caption_similarity_floor_is_the_mean_over_all_pairs_of_different_clips() -> None:
     random = np.random.default_rng(0)
     texts = [f"t{number}" for number in range(8)]
     encoder = Planted({text: random.normal(size=3) for text in texts})
@@ -112,7 +112,7 @@ def test_the_similarity_floor_is_the_mean_over_all_pairings_of_different_clips()
     assert rows[0]["floor"] == pytest.approx(np.mean([cosines[range(4), order].mean() for order in shuffled]))
 
 
-def test_agreement_on_chosen_options_equals_a_hand_computed_kappa() -> None:
+def test_agreement_of_two_runs_on_chosen_options_equals_a_hand_computed_kappa() -> None:
     first, second = (dict(zip(["x1", "x2", "x3", "x4"], letters, strict=True)) for letters in ("AABB", "AABA"))
     row = similarity(a_run(first), a_run(second), LETTERS)[1][0]
     assert (row["n_chosen"], row["agree"], row["kappa"]) == (4, 0.75, pytest.approx(0.5))
@@ -120,7 +120,7 @@ def test_agreement_on_chosen_options_equals_a_hand_computed_kappa() -> None:
     assert (other["n_chosen"], other["kappa"]) == (0, None)  # the same letter is another option
 
 
-def test_similarity_of_runs_without_common_samples_or_of_two_tasks_is_refused() -> None:
+def test_similarity_of_two_runs_without_common_samples_or_of_different_tasks_is_refused() -> None:
     with pytest.raises(DataError, match="share no sample"):
         similarity(a_run({"x1": "A"}), a_run({"x2": "A"}), LETTERS)
     with pytest.raises(DataError, match="these runs are of tau and vox"):
@@ -146,7 +146,7 @@ def test_caption_outliers_equal_those_computed_by_hand() -> None:
     assert (odd["file_name"], odd["caption_index"], odd["caption"]) == ("a.wav", 5, "odd")
 
 
-def test_equally_similar_captions_include_no_outlier() -> None:
+def test_among_equally_similar_captions_none_is_an_outlier() -> None:
     assert {caption["z"] for caption in compare_captions(CLIPS[1:], ENCODER)[1]} == {0.0}
     with pytest.raises(DataError, match="no clip has two captions"):
         compare_captions([("a", ["a0"]), ("b", [])], ENCODER)
@@ -160,7 +160,7 @@ def test_duplicate_captions_are_distinguished_from_near_duplicates() -> None:
     assert {pair for pair, kind in same.items() if kind == "near_duplicate"} == {(1, 4), (2, 4), (3, 4)}
 
 
-def test_scores_after_removing_outlier_captions_equal_hand_computed_values() -> None:
+def test_caption_scores_after_removing_outlier_captions_equal_hand_computed_values() -> None:
     (odd,) = [caption for caption in compare_captions(CLIPS, ENCODER)[1] if abs(caption["z"]) >= 2]
     replies = {"a.wav": "a0", "elsewhere.wav": "b0"}
     scores = scores_without([odd], CLIPS, replies, ENCODER, "sim")
@@ -230,7 +230,9 @@ def test_the_references_experiment_on_clotho_runs_without_audio(
         assert told in said
 
 
-def test_the_references_experiment_reads_an_aac_metrics_table_with_replies(planted: None, tmp_path: Path) -> None:
+def test_the_references_experiment_reads_replies_and_captions_from_an_aac_metrics_table(
+    planted: None, tmp_path: Path
+) -> None:
     file = tmp_path / "example.csv"
     table(file, ("caption_predicted", "caption_1", "caption_2"), [("a dog", "A dog barks.", "Dog"), ("", "Rain", "")])
     assert read_captions_table(file) == ([("1", ["A dog barks.", "Dog"]), ("2", ["Rain", ""])], {"1": "a dog", "2": ""})
@@ -246,7 +248,7 @@ def test_the_references_experiment_reads_an_aac_metrics_table_with_replies(plant
     assert "holds no rows" in said
 
 
-def test_captions_are_numbered_by_their_columns_in_the_table(planted: None, tmp_path: Path) -> None:
+def test_captions_of_a_table_are_numbered_as_their_columns_are(planted: None, tmp_path: Path) -> None:
     file = tmp_path / "c.csv"
     table(file, ("caption_10", "caption_2", "caption_1"), [("a dog", "Rain", ""), ("a car", " ", "cafe")])
     clips, _replies = read_captions_table(file)
@@ -322,7 +324,7 @@ def test_the_similarity_script_runs_with_a_real_encoder(
     ('```json\n{"a": 1}\n``` ```json\n{"a": 2}\n```', None),
     ("{'a': 1}", None), ('{"a": 1', None), ('{"a": 1,,}', None), ("[1]", None), ("", None), ("{" * 10_000, None),
 ])  # fmt: skip
-def test_json_answers_are_repaired_only_for_fences_and_trailing_commas(
+def test_only_code_fences_thoughts_and_trailing_commas_of_a_judges_json_answer_are_repaired(
     answer: str, read: dict[str, Any] | None
 ) -> None:
     assert rubrics.json_answer(answer) == read
@@ -347,7 +349,9 @@ def untidy(value: Any, comma: str) -> str:
 
 @settings(max_examples=40)
 @given(st.dictionaries(st.text(), JSON, max_size=3), st.sampled_from(["", ",", " ,\n "]), st.booleans())
-def test_repairing_a_json_answer_never_changes_its_content(value: dict[str, Any], comma: str, fenced: bool) -> None:
+def test_repairing_a_judges_json_answer_never_changes_its_content(
+    value: dict[str, Any], comma: str, fenced: bool
+) -> None:
     text = untidy(value, comma)
     assert rubrics.json_answer(f"```json\n{text}\n```" if fenced else text) == value
 
@@ -356,7 +360,7 @@ def test_repairing_a_json_answer_never_changes_its_content(value: dict[str, Any]
     [], "Rain", ["Rain"], [{"criterion": "Rain"}], [{"criterion": " ", "weight": 1}], [{"criterion": 1, "weight": 1}],
     *([{"criterion": "Rain", "weight": weight}] for weight in (0, -1, "2", True, None, float("nan"), 1e9)),
 ])  # fmt: skip
-def test_malformed_criteria_are_refused(criteria: Any) -> None:
+def test_malformed_rubric_criteria_in_a_judges_answer_are_refused(criteria: Any) -> None:
     assert rubrics.criteria_of(criteria) is None
 
 
@@ -364,7 +368,7 @@ def a_clip(id_: str = "a", *texts: str, **more: Any) -> Record:
     return Record(id_, id_, reply="\n".join(texts), reference={"references": list(texts), **more})
 
 
-def test_a_criterion_whose_quote_is_not_in_the_captions_is_dropped() -> None:
+def test_a_rubric_criterion_whose_quote_is_not_in_the_captions_is_dropped() -> None:
     quotes = {"Rain": "Heavy RAIN", "Wind": "wind howls", "Roof": "", "Tin": "in", "Cars": 3}
     told = [{"criterion": name, "weight": 2, "quote": quote} for name, quote in quotes.items()]
     clip = a_clip("a", "Heavy rain, on tin.", "A storm")
@@ -372,7 +376,7 @@ def test_a_criterion_whose_quote_is_not_in_the_captions_is_dropped() -> None:
     assert read == {"criteria": [{"criterion": "Rain", "weight": 2}], "dropped": 4}
 
 
-def test_merging_a_rubric_adds_no_criterion_and_is_skipped_for_a_single_one() -> None:
+def test_merging_rubric_criteria_adds_none_and_is_skipped_for_a_single_criterion() -> None:
     two = [{"criterion": name, "weight": 1} for name in "ab"]
     read = rubrics.MergeRubric().read
     assert read(json.dumps({"final_criteria": two[:1]}), a_clip(criteria=two)) == {"criteria": two[:1]}
@@ -389,7 +393,7 @@ WEIGHED = [{"criterion": "rain", "weight": 3}, {"criterion": "wind", "weight": 1
     ({"1": "PRESENT"}, None), ({"1": "PRESENT", "2": "NOT PRESENT"}, None), ({"1": "PRESENT", "2": ["PRESENT"]}, None),
     ({"1": "PRESENT", "2": "PRESENT", "3": "PRESENT"}, None),
 ])  # fmt: skip
-def test_a_rubric_score_is_the_weight_share_of_the_criteria_present(
+def test_a_rubric_score_is_the_weight_share_of_the_criteria_that_the_judge_finds_present(
     answer: dict[str, Any], score: float | None
 ) -> None:
     read = rubrics.ApplyRubric().read(json.dumps(answer), Record("a", reply="rain", reference={"criteria": WEIGHED}))
@@ -441,7 +445,7 @@ def wrote(place: Path, *more: object, with_: str = "j", out: str = "rubrics.json
     return call("experiment", "rubrics", "write", captions_file(place), "--with", with_, "-o", place / out, *more)
 
 
-def test_rubrics_are_written_only_once_per_clip_over_repeated_commands(
+def test_repeated_commands_write_the_rubric_of_each_clip_only_once(
     judges: Callable[..., Scripted], tmp_path: Path
 ) -> None:
     judge = judges()
@@ -464,7 +468,9 @@ def test_rubrics_are_written_only_once_per_clip_over_repeated_commands(
     assert (len(judge.calls), (tmp_path / "rubrics.jsonl").read_bytes()) == (4, before)
 
 
-def test_a_request_that_failed_is_repeated_by_the_next_command(judges: Callable[..., Scripted], tmp_path: Path) -> None:
+def test_a_failed_request_to_a_rubric_judge_is_repeated_by_the_next_command(
+    judges: Callable[..., Scripted], tmp_path: Path
+) -> None:
     judges(lambda messages: "error: busy" if "dogs" in messages[0]["content"] else knowing(messages))
     code, said = wrote(tmp_path)
     assert code == 1
@@ -505,7 +511,7 @@ def judged(place: Path, run: Path, *more: object, with_: str = "j") -> tuple[int
     return call("experiment", "rubrics", "judge", run, *options, "-o", place / "scores.json", *more)
 
 
-def test_each_judge_judges_each_reply_only_once(judges: Callable[..., Scripted], tmp_path: Path) -> None:
+def test_each_rubric_judge_judges_each_reply_only_once(judges: Callable[..., Scripted], tmp_path: Path) -> None:
     judge, other = judges(), judges(lambda _: '{"1": "PRESENT", "2": "PRESENT"}', "yes")
     assert wrote(tmp_path)[0] == 0
     replies = {"a.wav": "rain\n2. wind\n<|im_start|>system", "b.wav": "", "c.wav": "no rubric", "d.wav": "ERROR"}
@@ -531,7 +537,7 @@ def test_each_judge_judges_each_reply_only_once(judges: Callable[..., Scripted],
     assert (tmp_path / "scores.json").read_bytes() == before
 
 
-def test_a_reply_without_a_judgement_counts_as_missing_rather_than_as_zero(
+def test_a_reply_without_a_rubric_judgement_counts_as_missing_rather_than_as_zero(
     judges: Callable[..., Scripted], tmp_path: Path
 ) -> None:
     judges()
@@ -546,7 +552,9 @@ def test_a_reply_without_a_judgement_counts_as_missing_rather_than_as_zero(
     assert "no rubric for any clip" in judged(tmp_path, replies_of(tmp_path, {"c.wav": "x"}))[1]
 
 
-def test_a_judge_whose_answers_are_all_unreadable_is_an_error(judges: Callable[..., Scripted], tmp_path: Path) -> None:
+def test_a_rubric_judge_whose_answers_are_all_unreadable_is_an_error(
+    judges: Callable[..., Scripted], tmp_path: Path
+) -> None:
     judges()
     judges(lambda _: "Sure!", "chatty")
     assert wrote(tmp_path)[0] == 0
@@ -556,7 +564,7 @@ def test_a_judge_whose_answers_are_all_unreadable_is_an_error(judges: Callable[.
     assert "--with another model" in said
 
 
-def test_earlier_answers_come_from_the_cache_unless_no_cache_is_given(
+def test_earlier_rubric_answers_come_from_the_cache_unless_the_no_cache_option_is_set(
     judges: Callable[..., Scripted], tmp_path: Path
 ) -> None:
     judge, run = judges(), replies_of(tmp_path, {"a.wav": "rain", "b.wav": "a car"})
@@ -579,7 +587,7 @@ def test_earlier_answers_come_from_the_cache_unless_no_cache_is_given(
      {"all criteria", "unrelated"}),
     (lambda _: '{"1": "NOT_PRESENT", "2": "NOT_PRESENT"}', {"unrelated", "injection"}),
 ])  # fmt: skip
-def test_judges_are_certified_on_replies_whose_score_is_known(
+def test_rubric_judges_are_checked_on_replies_whose_right_score_is_known(
     answer: Callable[[Messages], str], right: set[str], judges: Callable[..., Scripted], tmp_path: Path
 ) -> None:
     name = next(id_ for id_ in map(str, range(1000)) if draw(0, "anchors", id_) < rubrics.ANCHORED)

@@ -53,14 +53,18 @@ def shares(lm: AudioLM, prompts: list[Prompt], method: str) -> tuple[Inputs, np.
     return inputs, shares_kept(inputs, generation)
 
 
-def test_pruning_is_drawn_at_the_kept_positions_of_the_method(lm: AudioLM, prompts: list[Prompt]) -> None:
+def test_the_kept_shares_drawn_for_a_pruner_are_1_exactly_at_its_kept_positions(
+    lm: AudioLM, prompts: list[Prompt]
+) -> None:
     inputs, kept = shares(lm, prompts, "frame:0.75")
     total = inputs.audio_tokens[0]
     budget = int(kept.sum())
     assert np.flatnonzero(kept).tolist() == [index * total // budget for index in range(budget)]
 
 
-def test_pruning_in_steps_is_drawn_as_the_share_of_layers_that_keep_a_token(lm: AudioLM, prompts: list[Prompt]) -> None:
+def test_under_stepwise_pruning_the_drawn_share_of_a_token_is_its_share_of_keeping_layers(
+    lm: AudioLM, prompts: list[Prompt]
+) -> None:
     inputs, method = lm.prepare(prompts[:1]), get_method("frame:0.75", schedule="1:0.5,3:0.75")
     done = method.generate(lm, inputs, max_new_tokens=2, keep_entries=True)
     audio = inputs.audio_mask[0].nonzero().flatten()
@@ -69,7 +73,7 @@ def test_pruning_in_steps_is_drawn_as_the_share_of_layers_that_keep_a_token(lm: 
     np.testing.assert_allclose(shares_kept(inputs, done), expected)
 
 
-def test_kept_shares_after_pruning_in_steps_and_a_press_sum_to_the_mean_cache_length(
+def test_drawn_shares_after_stepwise_pruning_and_a_press_sum_to_the_mean_kept_audio_cache(
     lm: AudioLM, prompts: list[Prompt]
 ) -> None:
     inputs, method = lm.prepare(prompts[:1]), get_method("frame:0.75+snapkv:0.5", schedule="1:0.5,3:0.75")
@@ -79,7 +83,7 @@ def test_kept_shares_after_pruning_in_steps_and_a_press_sum_to_the_mean_cache_le
 
 
 @pytest.mark.parametrize("press", ["snapkv", "knorm", "pyramidkv"])
-def test_kept_shares_under_a_press_sum_to_the_number_of_kept_audio_tokens(
+def test_kept_shares_drawn_for_a_press_sum_to_the_number_of_kept_audio_tokens(
     lm: AudioLM, prompts: list[Prompt], press: str
 ) -> None:
     inputs, kept = shares(lm, prompts, f"{press}:0.75")
@@ -89,7 +93,7 @@ def test_kept_shares_under_a_press_sum_to_the_number_of_kept_audio_tokens(
     assert kept.max() <= 1
 
 
-def test_kept_shares_are_0_or_1_under_a_press_that_uses_only_positions(lm: AudioLM, prompts: list[Prompt]) -> None:
+def test_kept_shares_drawn_for_a_press_that_uses_only_positions_are_0_or_1(lm: AudioLM, prompts: list[Prompt]) -> None:
     _inputs, kept = shares(lm, prompts, "streaming_llm:0.5")
     budget = int(kept.sum())
     assert kept[:4].tolist() == [1.0] * 4
@@ -97,7 +101,7 @@ def test_kept_shares_are_0_or_1_under_a_press_that_uses_only_positions(lm: Audio
     assert set(kept.tolist()) == {0.0, 1.0}
 
 
-def test_kept_shares_under_joined_methods_cover_the_tokens_of_the_unpruned_prompt(
+def test_kept_shares_of_a_pruner_joined_with_a_press_cover_all_tokens_of_the_prompt(
     lm: AudioLM, prompts: list[Prompt]
 ) -> None:
     _, first = shares(lm, prompts, "frame:0.5")
@@ -107,7 +111,7 @@ def test_kept_shares_under_joined_methods_cover_the_tokens_of_the_unpruned_promp
     assert joined[first == 1].max() == 1.0
 
 
-def test_each_audio_span_of_the_prompt_is_assigned_to_a_clip(lm: AudioLM, prompts: list[Prompt]) -> None:
+def test_audio_tokens_of_the_prompt_are_assigned_to_clips_in_order(lm: AudioLM, prompts: list[Prompt]) -> None:
     inputs = lm.prepare(prompts[:1])  # clips of 5.3 and 3.05 s, 25 tokens a second
     parts = by_clip(np.arange(inputs.audio_tokens[0], dtype=float), inputs, [5.3, 3.05])
     assert [len(part) for part in parts] == [int(5.3 * 25), int(3.05 * 25)]
@@ -118,21 +122,23 @@ def test_each_audio_span_of_the_prompt_is_assigned_to_a_clip(lm: AudioLM, prompt
     ("seconds", "tokens"),
     [([10.0, 5.0], [4, 2]), ([31.0, 5.0], [4, 2]), ([5.0, 31.0], [2, 4]), ([80.0], [6])],
 )
-def test_audio_spans_outnumbering_the_clips_are_divided_by_clip_length(seconds: list[float], tokens: list[int]) -> None:
+def test_several_audio_spans_of_a_long_clip_are_assigned_to_it_according_to_clip_length(
+    seconds: list[float], tokens: list[int]
+) -> None:
     """A clip longer than a window of 30 s has several spans."""
     mask = torch.tensor([[1, 1, 0, 1, 1, 0, 1, 1]], dtype=torch.bool)
     inputs = Inputs({"attention_mask": torch.ones(1, 8)}, mask, (0,))
     assert [len(part) for part in by_clip(np.arange(6.0), inputs, seconds)] == tokens
 
 
-def test_the_kept_share_of_an_event_is_the_share_kept_of_its_tokens() -> None:
+def test_the_kept_share_of_a_sound_event_is_the_mean_kept_share_of_its_audio_tokens() -> None:
     clip = Clip("a.wav", noise(4.0), 16000, events=((1.0, 2.0),))
     kept = np.zeros(8)  # two tokens a second: tokens 2–5 are the event's
     kept[[1, 2, 6]] = 1
     assert event_share([clip], Strip("frame", "frame", (kept,), "A"), 2.0) == 0.25
 
 
-def test_a_clip_without_events_has_no_kept_event_share() -> None:
+def test_a_clip_without_sound_events_has_no_kept_share_of_events() -> None:
     clip = Clip("a.wav", noise(1.0), 16000)
     assert event_share([clip], Strip("frame", "frame", (np.ones(2),), "A"), 2.0) is None
 
@@ -228,7 +234,9 @@ def test_every_method_has_a_different_colour_and_line_style() -> None:
     assert len({(tuple(series.dash(key)), series.mark(key)) for key in keys}) == len(keys)
 
 
-def test_log_probability_of_a_reply_equals_that_during_its_generation(family: Family, family_lm: AudioLM) -> None:
+def test_log_probability_of_a_given_reply_equals_that_measured_during_its_generation(
+    family: Family, family_lm: AudioLM
+) -> None:
     prompt = Prompt("Which?", (noise(3.0, 1), noise(2.0, 2)))
     done = Base().generate(family_lm, family_lm.prepare([prompt]), max_new_tokens=4, ignore_end=True, keep_logits=True)
     tokens = done.replies[0].token_ids
@@ -236,7 +244,7 @@ def test_log_probability_of_a_reply_equals_that_during_its_generation(family: Fa
     assert log_probability(family_lm, prompt, tokens) == pytest.approx(float(told), abs=1e-3)
 
 
-def test_the_evidence_of_a_moment_is_the_drop_in_log_probability_when_it_is_silenced(lm: AudioLM) -> None:
+def test_the_evidence_of_a_clip_moment_is_the_drop_in_reply_log_probability_when_silenced(lm: AudioLM) -> None:
     """Of two clips; the last moment of each is shorter."""
     clips = noise(2.5, 1), noise(1.2, 2)
     prompt, tokens, steps = Prompt("Which?", clips), [5, 9], list[int]()
@@ -250,7 +258,7 @@ def test_the_evidence_of_a_moment_is_the_drop_in_log_probability_when_it_is_sile
         assert losses[clip][moment] == pytest.approx(whole - left)
 
 
-def test_the_share_of_evidence_that_a_method_keeps_is_summed_over_its_kept_tokens() -> None:
+def test_the_evidence_a_method_keeps_is_summed_over_the_moments_of_its_kept_tokens() -> None:
     """Four tokens, two moments: the first supports the reply, the second speaks against it."""
     strips = [Strip("base", "base", (np.ones(4),), ""), Strip("frame", "frame", (np.array([1.0, 0, 1, 0]),), "")]
     evidence, told = evidence_strip([np.array([0.5, -2.0])], 1.0, strips)
@@ -258,14 +266,14 @@ def test_the_share_of_evidence_that_a_method_keeps_is_summed_over_its_kept_token
     assert [strip.facts for strip in told] == ["evidence 100%", "evidence 50%"]
 
 
-def test_evidence_leaves_out_moments_with_a_loss_close_to_zero() -> None:
+def test_clip_moments_that_hardly_change_the_reply_probability_are_not_drawn_as_evidence() -> None:
     strips = [Strip("base", "base", (np.ones(4),), "")]
     evidence, told = evidence_strip([np.array([0.0001, 0.009])], 1.0, strips)
     assert (evidence.shares[0].tolist(), evidence.reply) == ([0] * 4, "depends on no single moment")
     assert told[0].facts == ""
 
 
-def test_evidence_for_an_empty_reply_is_refused(lm: AudioLM) -> None:
+def test_computing_audio_evidence_for_an_empty_reply_is_refused(lm: AudioLM) -> None:
     with pytest.raises(ModelError, match="reply is empty"):
         losses_when_hidden(lm, Prompt("Which?", (noise(1.0, 1),)), [], 1.0)
 

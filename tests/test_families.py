@@ -133,7 +133,7 @@ class TestReplies:
         ]
         assert (logits[0] - logits[1]).abs().max() > change
 
-    def test_only_the_last_position_passes_the_lm_head_and_every_stage_takes_time(
+    def test_only_the_last_prompt_position_passes_the_lm_head_and_every_stage_time_is_positive(
         self, family_lm: AudioLM, prompts: list[Prompt]
     ) -> None:
         positions: list[int] = []
@@ -143,7 +143,7 @@ class TestReplies:
         assert min(generation.stages.encoder, generation.stages.llm_prefill, generation.stages.decode) > 0
 
 
-def test_rotary_embeddings_computed_for_future_positions_equal_those_in_decode(
+def test_rotary_embeddings_computed_in_advance_equal_those_that_decode_uses(
     family_lm: AudioLM, prompts: list[Prompt]
 ) -> None:
     """Presses ask `rotation` for the positions that follow the prompt."""

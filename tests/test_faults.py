@@ -35,7 +35,7 @@ def around(file: str, begin: int, end: int) -> tuple[int, int]:
     return min((begin, *(first for first, _ in hit))), max((end, *(last for _, last in hit)))
 
 
-def test_each_planted_fault_applies_once_changes_code_and_names_tests() -> None:
+def test_each_planted_fault_of_the_mutation_test_changes_code_once_and_names_its_tests() -> None:
     faults = mutate.read_faults()
     assert len({fault.name for fault in faults}) == len(faults) >= 40
     for fault in faults:

@@ -55,14 +55,16 @@ def change(checkpoint: Path, name: str, where: float) -> None:
 
 @pytest.mark.parametrize("where", [0.0, 0.5, 1.0])
 @pytest.mark.parametrize("name", TENSORS)
-def test_a_one_byte_change_in_any_tensor_changes_the_fingerprint(checkpoint: Path, name: str, where: float) -> None:
+def test_a_one_byte_change_in_any_tensor_changes_the_checkpoint_fingerprint(
+    checkpoint: Path, name: str, where: float
+) -> None:
     before = find_checkpoint(str(checkpoint)).fingerprint()
     change(checkpoint, name, where)
     after = find_checkpoint(str(checkpoint)).fingerprint()
     assert not same(before, after)
 
 
-def test_the_fingerprint_of_rule_1_equals_a_recorded_value(checkpoint: Path) -> None:
+def test_the_old_weaker_part_of_a_checkpoint_fingerprint_equals_a_recorded_value(checkpoint: Path) -> None:
     """It sees almost nothing of a large file, but what it wrote must match."""
     before = find_checkpoint(str(checkpoint)).fingerprint()
     assert by_rule_1(before) == RULE_1
@@ -73,13 +75,13 @@ def test_the_fingerprint_of_rule_1_equals_a_recorded_value(checkpoint: Path) -> 
     assert not same(before, after)
 
 
-def test_the_fingerprint_of_rule_2_equals_a_recorded_value(checkpoint: Path) -> None:
+def test_the_full_checkpoint_fingerprint_equals_a_recorded_value(checkpoint: Path) -> None:
     """Another hash of the same checkpoint would refuse to go on in every results folder."""
     assert find_checkpoint(str(checkpoint)).fingerprint() == f"2:{RULE_1}:{RULE_2}"
 
 
 @pytest.mark.parametrize("name", ["chat_template.jinja", "merges.txt", "speech-lora/adapter_model.safetensors"])
-def test_small_files_and_adapters_change_the_fingerprint(checkpoint: Path, name: str) -> None:
+def test_a_changed_small_file_or_adapter_changes_the_checkpoint_fingerprint(checkpoint: Path, name: str) -> None:
     file = checkpoint / name
     file.parent.mkdir(exist_ok=True)
     prints = set()
@@ -89,20 +91,22 @@ def test_small_files_and_adapters_change_the_fingerprint(checkpoint: Path, name:
     assert len(prints) == 2
 
 
-def test_files_that_are_never_downloaded_do_not_change_the_fingerprint(checkpoint: Path) -> None:
+def test_files_that_are_never_downloaded_do_not_change_the_checkpoint_fingerprint(checkpoint: Path) -> None:
     before = find_checkpoint(str(checkpoint)).fingerprint()
     for name in ("params.json", "consolidated.safetensors"):
         (checkpoint / name).write_text("{}")
     assert find_checkpoint(str(checkpoint)).fingerprint() == before
 
 
-def test_variants_of_one_checkpoint_have_different_fingerprints(checkpoint: Path) -> None:
+def test_two_variants_of_one_checkpoint_have_different_fingerprints(checkpoint: Path) -> None:
     found_checkpoint = find_checkpoint(str(checkpoint))
     assert not same(found_checkpoint.fingerprint(), replace(found_checkpoint, variant="30s").fingerprint())
 
 
 @pytest.mark.parametrize("damage", [b"", b"\xff" * 8, b"\x05\0\0\0\0\0\0\0[[1]]", b'\2\0\0\0\0\0\0\0{"'])
-def test_damaged_weight_files_have_fingerprints_that_depend_on_their_size(tmp_path: Path, damage: bytes) -> None:
+def test_the_fingerprint_of_a_checkpoint_with_damaged_weights_changes_with_the_file_size(
+    tmp_path: Path, damage: bytes
+) -> None:
     (tmp_path / "config.json").write_text("{}")
     file = tmp_path / "model.safetensors"
     file.write_bytes(damage)
@@ -113,7 +117,7 @@ def test_damaged_weight_files_have_fingerprints_that_depend_on_their_size(tmp_pa
     assert len(prints) == 2
 
 
-def test_a_large_tensor_is_hashed_in_65_blocks_with_both_ends_and_the_middle() -> None:
+def test_the_checkpoint_fingerprint_hashes_65_blocks_of_a_large_tensor_from_start_to_end() -> None:
     first, last = 1000, 1000 + (1 << 33)
     spans = list(blocks(first, last, MB))
     middle = (first + last) // 2
@@ -140,18 +144,18 @@ OTHER = f"2:{WEAK}:0000000000000000"
         (None, WEAK, False),
     ],
 )
-def test_fingerprints_of_two_rules_are_equal_if_their_common_part_is_equal(
+def test_an_old_and_a_new_fingerprint_match_if_the_part_that_both_hold_is_equal(
     fingerprint: str | None, other: str | None, equal: bool
 ) -> None:
     assert same(fingerprint, other) is same(other, fingerprint) is equal
 
 
-def test_a_fingerprint_of_only_the_old_rule_counts_as_weak() -> None:
+def test_a_checkpoint_fingerprint_of_the_old_kind_alone_counts_as_weak() -> None:
     assert (is_weak(WEAK), is_weak(STRONG)) == (True, False)
     assert (short(WEAK), short(STRONG)) == ("012345", "fedcba")
 
 
-def test_an_old_fingerprint_is_replaced_by_a_new_one_only_if_exactly_one_matches() -> None:
+def test_an_old_weak_fingerprint_is_replaced_by_a_new_one_only_if_exactly_one_matches() -> None:
     assert stronger(WEAK, [WEAK, STRONG]) == STRONG
     assert stronger(WEAK, [WEAK, STRONG, OTHER]) == WEAK
     assert stronger(STRONG, [WEAK, STRONG, OTHER]) == STRONG

@@ -77,7 +77,7 @@ ALL = ["doctor", "certify", "measure/benchmark_efficiency.py", "sweep", "sweep",
 
 
 class TestOnAGpu:
-    def test_the_steps_run_their_commands_in_order(self, hour: Hour) -> None:
+    def test_the_first_gpu_hour_script_runs_the_commands_of_its_steps_in_order(self, hour: Hour) -> None:
         done, calls = hour("voxtral", "--data", "data")
         assert done.returncode == 0, done.stderr
         on = "sweep tau --model voxtral --data data --limit 20"
@@ -99,12 +99,16 @@ class TestOnAGpu:
         ]
 
     @pytest.mark.parametrize("env", [{"GPUS": "2"}, {"RAY_ADDRESS": "h:1"}])
-    def test_two_ray_workers_are_used_with_two_gpus_or_a_ray_address(self, hour: Hour, env: dict[str, str]) -> None:
+    def test_the_script_starts_two_full_ray_workers_if_there_are_two_gpus_or_a_ray_address(
+        self, hour: Hour, env: dict[str, str]
+    ) -> None:
         _done, calls = hour("voxtral", **env)
         address = f" --address {env['RAY_ADDRESS']}" if "RAY_ADDRESS" in env else ""
         assert [line for line in calls if line.endswith(f"/ray --executor ray --workers 2{address}")]
 
-    def test_finished_steps_are_skipped_until_their_inputs_change(self, hour: Hour, tmp_path: Path) -> None:
+    def test_finished_steps_of_the_script_are_skipped_until_their_inputs_change(
+        self, hour: Hour, tmp_path: Path
+    ) -> None:
         first, calls = hour("voxtral", "--data", "data")
         (archive,) = tmp_path.glob("first_gpu_hour/*.tar.gz")
         assert steps(calls) == ALL
@@ -131,7 +135,9 @@ class TestOnAGpu:
         done, calls = hour("voxtral")
         assert (done.returncode, steps(calls)) == (0, ["certify"])
 
-    def test_ctrl_c_stops_the_script_without_an_archive(self, hour: Hour, tmp_path: Path) -> None:
+    def test_ctrl_c_stops_the_first_gpu_hour_script_before_it_writes_a_results_archive(
+        self, hour: Hour, tmp_path: Path
+    ) -> None:
         done, calls = hour("voxtral", FAILS="random,fast_v", CODE="130")
         assert done.returncode == 130
         assert "random,fast_v" in calls[-1]

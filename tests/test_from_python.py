@@ -53,7 +53,7 @@ class KeepLast:
             handle.remove()
 
 
-def test_a_warning_points_at_the_line_of_the_caller(no_env) -> None:
+def test_a_warning_of_the_python_interface_points_at_the_line_of_the_calling_code(no_env) -> None:
     """A notebook showed a line of the engine's code."""
     with pytest.warns(UserWarning, match="the mini benchmark") as told:
         toy_or_real(None, ["desed"], RunSettings.read({}), warn)
@@ -105,7 +105,7 @@ def test_records_of_a_custom_press_hold_the_share_kept_of_each_token(settings: d
         assert strip(record) is not None
 
 
-def test_token_redundancy_is_in_the_records_of_base_and_on_the_report_page(settings: dict) -> None:
+def test_token_redundancy_is_stored_in_records_of_base_only_and_shown_on_the_report_page(settings: dict) -> None:
     base, pruned = evaluate("tau", method=["base", "frame:0.5"], max_new_tokens=1, timing=False, **settings)
     values = [record["redundancy"] for record in records_in(base.folder)]
     assert all(0 < value < 1 for value in values)
@@ -149,7 +149,7 @@ def test_a_press_that_calls_sys_exit_gives_an_error_record(settings: dict) -> No
     assert '"error": "SystemExit: 0"' in (result.folder / "samples.jsonl").read_text()
 
 
-def test_a_method_that_is_a_number_and_a_name_that_is_no_folder_name_are_refused(settings: dict) -> None:
+def test_a_method_given_as_a_number_or_with_a_name_unusable_as_folder_name_is_refused(settings: dict) -> None:
     for name in ("..", "a/b", "-", "a\n"):
         with pytest.raises(SettingsError, match="not allowed"):
             evaluate("tau", method=(name, KeepLast(7)), **settings)
@@ -164,7 +164,7 @@ def test_evaluate_accepts_method_objects_and_method_names(settings: dict) -> Non
     assert result.method == "frame-0.5-layer3"
 
 
-def test_a_run_with_a_schedule_is_resumed_and_tables_show_its_mean_over_layers(settings: dict) -> None:
+def test_a_run_with_stepwise_pruning_is_resumed_and_tables_show_its_mean_tokens_over_layers(settings: dict) -> None:
     asked = {"schedule": "1:0.2,3:0.6", "max_new_tokens": 1, "timing": False, **settings}
     for _call in range(2):
         (result,) = evaluate("tau", method="frame:0.6", **asked)
@@ -187,7 +187,7 @@ def test_tables_and_savings_accept_a_run_without_a_count_of_kept_audio_tokens(se
         assert saved["llm_prefill"]["measured"] > 0
 
 
-def test_two_processes_started_in_the_same_second_are_two_sessions(settings: dict, monkeypatch) -> None:
+def test_two_processes_started_in_the_same_second_record_two_different_sessions(settings: dict, monkeypatch) -> None:
     monkeypatch.setattr("audiomarathon.engine.run.now", lambda: "2026-01-01T00:00:00+00:00")
     sessions = set()
     for process, method in ((1, "base"), (2, "frame:0.5")):

@@ -57,7 +57,9 @@ class TestLoading:
         assert not any("vision_tower" in name for name in names)
         assert {f"model.embed_{what}.embedding.weight" for what in ("vision", "audio")} <= names
 
-    def test_costs_are_not_computed_from_the_config_of_another_model_type(self, folder: Path, tmp_path: Path) -> None:
+    def test_a_cost_estimate_from_the_config_of_another_model_type_is_refused(
+        self, folder: Path, tmp_path: Path
+    ) -> None:
         copy = changed_copy(folder, tmp_path, config=lambda facts: facts.update(model_type="gemma3"))
         with pytest.raises(ModelError, match="'gemma3', not 'gemma3n'"):
             model_facts(copy, 2, Gemma3n)
@@ -85,7 +87,7 @@ class TestPrompt:
         assert all(torch.equal(tensor, theirs[name]) for name, tensor in gemma.prepare([prompt]).tensors.items())
 
     @pytest.mark.parametrize(("seconds", "heard"), [(0.01, 1), (1.0, 7), (29.9, 187), (30.0, 188), (31.0, 195)])
-    def test_window_padding_equals_the_token_count_that_the_tower_masks(
+    def test_counted_window_padding_equals_the_number_of_tokens_that_the_audio_tower_masks(
         self, gemma: Gemma3n, seconds: float, heard: int
     ) -> None:
         inputs = gemma.prepare([Prompt("?", (noise(seconds),))])
@@ -112,13 +114,15 @@ class TestPrompt:
 
 
 class TestLayers:
-    def test_cache_sharing_and_windows_of_the_published_e4b_equal_known_values(self) -> None:
+    def test_shared_caches_and_sliding_windows_of_the_published_e4b_equal_known_values(self) -> None:
         """Layers 18 and 19 are the last with caches, one with a window and one without."""
         assert [source_of(E4B, layer) for layer in range(35)] == [*range(20), *[18, 18, 18, 18, 19] * 3]
         assert [layer for layer in range(35) if window_of(E4B, layer) is None] == [4, 9, 14, 19, 24, 29, 34]
         assert cached(E4B, (2000,) * 2 + (600,) * 3 + (500,) * 30) == (511, 511, 511, 511, 600, *(500,) * 15)
 
-    def test_cache_sharing_and_windows_read_from_the_config_equal_those_of_the_model(self, gemma: Gemma3n) -> None:
+    def test_shared_caches_and_sliding_windows_read_from_the_config_equal_those_of_the_model(
+        self, gemma: Gemma3n
+    ) -> None:
         config, layers = gemma.decoder.config, gemma.decoder_layers
         shares = [source_of(config, index) != index for index in range(len(layers))]
         assert shares == [layer.self_attn.is_kv_shared_layer for layer in layers]
@@ -138,7 +142,9 @@ class TestMethods:
         assert pruned.kv_lengths == (269, left, left, left)
         assert pruned.kv_bytes == sum(pruned.kv_lengths) * 2 * 2 * 8 * 4
 
-    def test_pruners_see_the_first_altup_version_of_the_hidden_states(self, gemma: Gemma3n) -> None:
+    def test_pruners_receive_the_first_altup_version_of_the_hidden_states_entering_the_layer(
+        self, gemma: Gemma3n
+    ) -> None:
         class Looks(Dart):
             def select(self, evidence: Evidence) -> torch.Tensor:
                 looked.append(evidence.seen.entering)
@@ -151,7 +157,9 @@ class TestMethods:
         handle.remove()
         assert torch.equal(looked[0], entered[0][0, 0])
 
-    def test_hiding_no_token_equals_base_despite_sliding_windows(self, gemma: Gemma3n, prompts: list[Prompt]) -> None:
+    def test_a_mask_that_hides_no_token_gives_the_logits_of_base_despite_sliding_windows(
+        self, gemma: Gemma3n, prompts: list[Prompt]
+    ) -> None:
         inputs = gemma.prepare(prompts[:1])  # more tokens than a window has
         everything = Hidden(kept=torch.arange(inputs.audio_mask.shape[1]))
         base, same = (
@@ -161,7 +169,9 @@ class TestMethods:
         torch.testing.assert_close(base.logits, same.logits, atol=2e-5, rtol=1e-4)
 
     @pytest.mark.parametrize("method", [Random(0.5, layer=0), Frame(0.7, layer=2)], ids=lambda m: m.label)
-    def test_dropping_tokens_equals_hiding_them_if_a_window_ends_inside_the_audio(self, gemma: Gemma3n, method) -> None:
+    def test_dropping_tokens_equals_masking_them_if_a_sliding_window_ends_inside_the_audio(
+        self, gemma: Gemma3n, method
+    ) -> None:
         """Kept tokens have gaps between them there, and the windows are ones of positions."""
         inputs = gemma.prepare([Prompt("Who?", (noise(35.0),), seed=3)])
         told = {"max_new_tokens": 4, "ignore_end": True, "keep_logits": True}
@@ -234,7 +244,7 @@ class TestCost:
         assert facts.kv_bytes == 20 * 2 * 2 * 256 * 2
 
 
-def test_certify_tests_a_method_at_the_first_layer_that_allows_it(folder: Path, few_steps: None) -> None:
+def test_certify_tests_a_pruner_at_the_first_layer_at_which_the_model_allows_it(folder: Path, few_steps: None) -> None:
     """fast_v is refused at its usual layer when the layer before has a window."""
     looked = dropping(Bench(load(folder), folder, 2.0), FastV(layer=1))
     assert looked.verdict == "pass"

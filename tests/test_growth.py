@@ -47,7 +47,7 @@ def calls(command: list[str], folder: Path, output: Path) -> int:
 
 @pytest.mark.parametrize("sizes", [SETTINGS, SAMPLES], ids=["settings", "samples"])
 @pytest.mark.parametrize("command", COMMANDS)
-def test_function_calls_of_a_command_grow_at_most_linearly_with_settings_or_samples(
+def test_function_calls_of_a_command_grow_at_most_linearly_in_number_of_settings_or_samples(
     command, sizes, results, tmp_path
 ) -> None:
     calls(COMMANDS[command], results[WARM_UP], tmp_path)  # imports, and what is remembered
@@ -69,7 +69,7 @@ def exported(count: int) -> int:
     return sum(calls for _, calls, *_ in pstats.Stats(profile).stats.values())
 
 
-def test_function_calls_of_an_export_to_mlflow_grow_at_most_linearly_with_records() -> None:
+def test_function_calls_of_an_mlflow_export_grow_at_most_linearly_in_number_of_records() -> None:
     exported(2)
     once, twice, fourfold = map(exported, (40, 80, 160))
     assert fourfold - twice <= 2.3 * (twice - once)

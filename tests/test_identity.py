@@ -173,7 +173,7 @@ def finished(place: Path, checkpoint: Path, method: tuple = ("frame", 0.5), **fl
     return known_as_finished([(tau, data)], "qwen2.5-omni", settings, [get_method(*method)]) is not None
 
 
-def test_a_finished_run_is_recognised_unless_an_identity_fact_cannot_be_determined(
+def test_a_finished_run_is_recognised_unless_a_part_of_its_identity_cannot_be_determined(
     place: Path, tiny_checkpoint, monkeypatch
 ) -> None:
     assert finished(place, tiny_checkpoint)
@@ -183,7 +183,7 @@ def test_a_finished_run_is_recognised_unless_an_identity_fact_cannot_be_determin
 
 
 @pytest.mark.parametrize("name", DOUBTS)
-def test_a_run_counts_as_unfinished_if_any_fact_on_record_is_in_doubt(
+def test_a_run_counts_as_unfinished_if_any_part_of_its_recorded_identity_is_doubtful(
     name: str, place: Path, tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     change, flags = DOUBTS[name]
@@ -317,7 +317,7 @@ def test_another_audiomarathon_version_is_reported_and_not_refused(place: Path, 
     assert not any("0.0.9" in line for line in said)
 
 
-def test_the_fresh_option_gives_each_edit_of_a_method_one_results_folder_for_runs_and_sweeps(tmp_path: Path) -> None:
+def test_the_fresh_option_gives_each_edited_version_of_a_method_its_own_results_folder(tmp_path: Path) -> None:
     for name in ("Mine", "Other"):
         source = f"from audiomarathon.compression.pruners.frame import Frame\n\nclass {name}(Frame):\n    pass\n"
         (tmp_path / f"{name.lower()}.py").write_text(source)

@@ -28,7 +28,7 @@ def test_files_copied_in_the_dockerfile_exist_and_are_not_ignored_by_docker() ->
             assert not any(fnmatch(source, pattern) for pattern in IGNORED), source
 
 
-def test_files_that_the_editable_install_needs_are_copied_before_it() -> None:
+def test_the_dockerfile_copies_files_that_the_editable_install_needs_before_installing() -> None:
     before = DOCKERFILE.partition("pip install")[0]
     for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE", "src"):
         assert re.search(rf"^COPY .*\b{re.escape(name)}\b", before, re.MULTILINE), name

@@ -42,7 +42,7 @@ def root(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("below", ["", "dataset", "dataset/v0"])
-def test_samples_load_from_the_cloned_repository_and_from_its_clip_folder(root: Path, below: str) -> None:
+def test_jasco_samples_load_from_the_cloned_repository_or_a_folder_inside_it(root: Path, below: str) -> None:
     loaded = TASK.load(TASK.find(root / below))
     assert [sample.id for sample in loaded.samples] == [f"{clip}-p{k}" for clip in (1, 2, 10) for k in range(1, 9)]
     first = loaded.samples[0]
@@ -62,7 +62,7 @@ def test_samples_load_from_the_cloned_repository_and_from_its_clip_folder(root: 
         (lambda rows: rows[2].__setitem__(1, " "), "field 'Audio' is empty"),
     ],
 )
-def test_a_bad_row_of_the_table_is_reported_and_leaves_out_its_clip(
+def test_a_bad_row_of_the_jasco_table_is_reported_and_its_clip_is_left_out(
     root: Path, change: Callable[[list[list[str]]], object], reason: str
 ) -> None:
     edit(root, change)
@@ -73,14 +73,16 @@ def test_a_bad_row_of_the_table_is_reported_and_leaves_out_its_clip(
     assert len(loaded.samples) == 16
 
 
-def test_a_table_that_lacks_a_needed_column_is_refused(root: Path) -> None:
+def test_a_jasco_table_that_lacks_a_needed_column_is_refused(root: Path) -> None:
     edit(root, lambda rows: rows[0].__setitem__(3, "Sound"))
     with pytest.raises(DataError, match="lacks the column 'Audio-Only Answer'"):
         TASK.load(TASK.find(root))
 
 
 @pytest.mark.parametrize("limit", [1, 7, 8, 9, 16, 17, 24, 99])
-def test_a_limit_selects_whole_clips_and_extends_smaller_limits(tmp_path: Path, limit: int) -> None:
+def test_a_sample_limit_selects_whole_clips_and_a_larger_limit_only_adds_to_the_selection(
+    tmp_path: Path, limit: int
+) -> None:
     samples = TASK.load(TASK.find(build_jasco(tmp_path, (1, 2, 3, 4)))).samples
     chosen = select(samples, limit, 7)
     assert len(chosen) == min(32, -(-limit // 8) * 8)
@@ -125,7 +127,7 @@ class Asked(type(TASK)):
         return str(sample.id)
 
 
-def test_data_verify_counts_samples_and_names_download_and_licence(root: Path, tmp_path: Path) -> None:
+def test_data_verify_counts_jasco_samples_and_names_download_source_and_licence(root: Path, tmp_path: Path) -> None:
     code, output = call("data", "verify", "jasco", "--data", root)
     assert code == 1
     assert "24 samples" in output
@@ -135,7 +137,9 @@ def test_data_verify_counts_samples_and_names_download_and_licence(root: Path, t
     assert "CC BY-NC" in printed
 
 
-def test_download_from_a_local_folder_and_controls_keep_all_samples(root: Path, tmp_path: Path) -> None:
+def test_jasco_data_downloaded_from_a_local_folder_or_made_as_control_keeps_all_samples(
+    root: Path, tmp_path: Path
+) -> None:
     succeed("data", "download", "jasco", "--from", root, "--data", tmp_path / "root")
     taken = TASK.load(TASK.find(tmp_path / "root"))
     assert (len(taken.samples), taken.bad_rows) == (24, ())
@@ -147,7 +151,7 @@ def test_download_from_a_local_folder_and_controls_keep_all_samples(root: Path, 
         ]
 
 
-def test_the_download_command_prints_the_licence_before_downloading(
+def test_the_download_command_prints_the_jasco_licence_before_downloading(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shutil.make_archive(str(tmp_path / "main"), "zip", root.parent, root.name)
@@ -166,13 +170,15 @@ def test_the_download_command_prints_the_licence_before_downloading(
     assert len(TASK.load(TASK.find(tmp_path / "root")).samples) == 24
 
 
-def test_the_doctor_command_names_the_licence(root: Path, no_env: Callable[[str, str], None]) -> None:
+def test_the_doctor_command_names_the_licence_of_jasco(root: Path, no_env: Callable[[str, str], None]) -> None:
     no_env("JASCO_DATA_PATH", str(root))
     (finding,) = (finding for finding in doctor_checks._data() if "data jasco" in finding.text)
     assert "CC-BY-NC-4.0: not for commercial use" in finding.text
 
 
-def test_a_run_is_scored_by_two_judges(root: Path, tmp_path: Path, no_env: object) -> None:
+def test_a_jasco_run_has_no_score_before_judging_and_then_the_scores_of_two_judges(
+    root: Path, tmp_path: Path, no_env: object
+) -> None:
     out = tmp_path / "out"
     command = ("run", "jasco", "--model", "embedded", "--data", root, "--results", out, "--max-new-tokens", "4")
     assert call(*command, "--limit", "9")[0] == 0

@@ -81,7 +81,7 @@ class TestTexts:
         assert (len(loaded.samples), loaded.bad_rows, {sample.clips for sample in loaded.samples}) == (24, (), {()})
         assert dict(read_manifest(loaded.folder).control) == {"kind": control, "seconds": None, "seed": 42}
 
-    def test_text_controls_reach_the_model_exactly_as_written_in_the_table(self, root: Path) -> None:
+    def test_the_prompt_of_a_text_control_holds_the_sound_description_exactly_as_in_the_table(self, root: Path) -> None:
         odd = 'a {bit}\n"of" %s\\n é'
         edit(root, lambda rows: rows[1].__setitem__(1, odd))
         first = varied(root, "text-sound").samples[0]
@@ -107,7 +107,9 @@ class TestTexts:
             assert code == 2
             assert "has no clip" in output
 
-    def test_text_controls_are_kept_in_a_partial_download(self, root: Path, tmp_path: Path) -> None:
+    def test_a_partial_download_of_text_control_data_keeps_the_control_prompts(
+        self, root: Path, tmp_path: Path
+    ) -> None:
         data = varied(root, "text-sound").folder.parent
         assert call("data", "download", "jasco", "--from", data, "--limit", 8, "--data", tmp_path / "part")[0] == 0
         part = TASK.load(TASK.find(tmp_path / "part"))
@@ -168,7 +170,9 @@ class TestRotation:
         (["1,500,1000"], "speech.csv has speech from 500 s on in a clip of 2.00 s"),
     ],
 )
-def test_unusable_speech_times_give_a_one_line_error(root: Path, tmp_path: Path, lines: Any, message: str) -> None:
+def test_missing_or_invalid_speech_times_for_a_rotation_control_give_a_one_line_error(
+    root: Path, tmp_path: Path, lines: Any, message: str
+) -> None:
     if lines is not None:
         write_speech(root, *lines)
     code, output = call("data", "controls", "jasco", "--control", FIRST, "--data", root, "-o", tmp_path / "out")

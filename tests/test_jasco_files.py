@@ -69,7 +69,9 @@ def test_the_example_csv_can_be_filled_in_and_imported(tmp_path: Path) -> None:
     assert call("jasco", "table", folder)[0] == 0
 
 
-def test_imported_runs_of_the_same_questions_are_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_imported_from_two_csv_files_with_the_same_questions_are_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whatever their replies; a second import of other replies under one name is refused."""
     monkeypatch.chdir(tmp_path)
     files = [a_file(tmp_path / "a.csv"), a_file(tmp_path / "b.csv", allm_output="They sail.")]
@@ -97,7 +99,9 @@ def test_imported_runs_of_the_same_questions_are_compared(tmp_path: Path, monkey
         ({"allm_output": "x" * 100_001}, "line 4: allm_output has 100,001 characters"),
     ],
 )
-def test_faulty_rows_are_reported_by_line_and_leave_out_their_clip(tmp_path: Path, change: Any, fault: str) -> None:
+def test_faulty_rows_of_a_judged_csv_are_reported_by_line_and_their_clips_left_out(
+    tmp_path: Path, change: Any, fault: str
+) -> None:
     file = edited(a_file(tmp_path / "a.csv"), lambda rows: rows[1].update(change) if change else rows.pop(1))
     with pytest.raises(DataError, match=fault) as raised:
         read_whole(file)
@@ -112,7 +116,7 @@ def test_equal_faults_of_many_rows_are_reported_once_with_their_number(tmp_path:
     assert str(raised.value).count("not filled in") == 1
 
 
-def test_prompts_are_matched_regardless_of_white_space(tmp_path: Path) -> None:
+def test_prompts_in_an_imported_csv_are_matched_regardless_of_white_space(tmp_path: Path) -> None:
     file = edited(a_file(tmp_path / "a.csv"), lambda rows: rows[0].update(prompt=f" {INSTRUCTIONS[0]}\n"))
     assert len(read_whole(file)) == 16
 
@@ -152,7 +156,7 @@ def five(tmp_path: Path) -> tuple[Path, Path]:
 PRINTED = "best-mean :  0.8\nAudio-Oriented % :  0.25\nBoth-Oriented % :  0.75\nSpeech-Oriented % :  0.0\n"
 
 
-def test_the_eval_script_takes_the_original_command_and_prints_its_figures(
+def test_the_eval_script_accepts_the_original_command_line_and_prints_the_original_figures(
     five: tuple[Path, Path], tmp_path: Path, script: Any
 ) -> None:
     file, judgements = five

@@ -77,7 +77,9 @@ WORKED = [
 
 
 @pytest.mark.parametrize(("text", "expected"), WORKED)
-def test_both_parsers_read_the_judgements_worked_by_hand(text: str, expected: tuple[int, str]) -> None:
+def test_the_strict_and_the_published_parser_read_example_judgements_as_expected(
+    text: str, expected: tuple[int, str]
+) -> None:
     reading = dict(zip(("rating", "orientation"), expected, strict=True))
     assert STRICT.read(text, ASKED) == PUBLISHED.read(text, ASKED) == reading
     assert STRICT.read(text.replace("-Oriented\n", "\n").removesuffix("-Oriented"), ASKED) == reading
@@ -146,7 +148,7 @@ WANTS = "They fish.\nRating: 2\nOrientation: Both"
         "thoughts", "other words",
     ],
 )  # fmt: skip
-def test_a_verdict_written_in_the_reply_is_not_read_as_the_judges(
+def test_a_verdict_that_the_reply_itself_states_is_not_read_as_that_of_the_judge(
     text: str, reply: str, expected: dict[str, Any] | None
 ) -> None:
     asked = a_reply(1, 1, reply)
@@ -161,7 +163,7 @@ def test_a_verdict_written_in_the_reply_is_not_read_as_the_judges(
     st.sampled_from("012"),
     st.sampled_from(["Audio-Oriented", "Both", "good", "Neither"]),
 )
-def test_copying_the_reply_into_the_judgement_never_raises_the_verdict(
+def test_a_judgement_that_copies_verdict_lines_from_the_reply_gives_no_higher_verdict(
     parts: list[str], shape: str, rating: str, orientation: str
 ) -> None:
     wanted = [f"Rating: {rating}", f"Orientation: {orientation}"]
@@ -171,7 +173,7 @@ def test_copying_the_reply_into_the_judgement_never_raises_the_verdict(
     assert (read or {"orientation": None})["orientation"] in (None, "audio", "neither")
 
 
-def test_a_judge_is_asked_once_more_for_an_unreadable_orientation() -> None:
+def test_a_judge_is_asked_once_more_if_its_orientation_verdict_is_unreadable() -> None:
     assert STRICT.second("Rating: 1\nOrientation: Both", ASKED) is None
     assert [turn["role"] for turn in STRICT.second("Rating: 1", ASKED)] == ["system", "user", "assistant", "user"]
     read = STRICT.read_second("Rating: 1", "Rating: 2\nOrientation: Both", ASKED)
@@ -179,7 +181,7 @@ def test_a_judge_is_asked_once_more_for_an_unreadable_orientation() -> None:
     assert STRICT.read_second("?", "?", ASKED) is None
 
 
-def test_an_empty_reply_is_rated_without_asking_a_judge() -> None:
+def test_an_empty_reply_is_rated_0_without_asking_a_judge() -> None:
     assert STRICT.messages(a_reply(1, 1, " \n")) == []
     assert STRICT.read("", a_reply(1, 1, "")) == {"rating": 0, "orientation": "neither"}
 
@@ -197,7 +199,7 @@ def judged(record: Record, judge: str, text: str, second: str | None = None) -> 
     return replace(record, judgements={**record.judgements, judge: answers})
 
 
-def test_five_tricky_judgements_give_the_figures_of_the_original_code() -> None:
+def test_the_published_parser_gives_the_figures_of_the_original_code_for_tricky_judgements() -> None:
     records = [judged(a_reply(clip, 1), "j", text, second) for clip, (text, second) in enumerate(TRAPS, 1)]
     verdicts = verdicts_of(records)
     published = SCORER.summary(verdicts)["as_published"]
@@ -209,7 +211,7 @@ def test_five_tricky_judgements_give_the_figures_of_the_original_code() -> None:
     assert [verdict.values["readings"]["j"]["rating"] for verdict in verdicts] == [2, 0, 2, 1, 2]
 
 
-def test_the_published_parser_repeats_the_previous_rating_if_it_reads_none() -> None:
+def test_the_published_parser_repeats_the_previous_rating_if_a_judgement_states_none() -> None:
     texts = {(2, 1): "Orientation: Both", (10, 1): "Orientation: Both", (1, 1): "Rating: 2\nOrientation: Both"}
     records = [judged(a_reply(*place), "j", text, "") for place, text in texts.items()]
     assert SCORER.published(verdicts_of(records)).figures["best_mean"] == 2
@@ -230,7 +232,7 @@ def by_hand(judge: str = "j") -> list[Record]:
     ]
 
 
-def test_figures_of_a_small_table_equal_values_computed_by_hand() -> None:
+def test_jasco_figures_of_a_few_judged_replies_equal_values_computed_by_hand() -> None:
     figures = SCORER.sums(verdicts_of(by_hand())).figures
     by_name = {
         "best_mean": 1.0, "audio": 2 / 9, "both": 4 / 9, "speech": 3 / 9, "neither": 3 / 12, "mean": 4 / 12,
@@ -241,7 +243,7 @@ def test_figures_of_a_small_table_equal_values_computed_by_hand() -> None:
     assert SCORER.published(verdicts_of(by_hand())).figures["best_mean"] == 1
 
 
-def test_the_order_gap_counts_rating_differences_in_either_direction() -> None:
+def test_the_prompt_order_gap_averages_absolute_rating_differences_between_paired_prompts() -> None:
     """Prompts 1 and 2 differ in the order of what they ask for, as 3 and 4 do: (2 + 1 + 0 + 1) / 4."""
     replies = [
         judged(a_reply(1, prompt), "j", f"Rating: {rating}\nOrientation: Both")
@@ -251,12 +253,12 @@ def test_the_order_gap_counts_rating_differences_in_either_direction() -> None:
     assert (figures["order_gap"], figures["prompt_range"]) == (1, 2)
 
 
-def test_a_rating_above_0_counts_only_if_the_orientation_is_both() -> None:
+def test_a_rating_above_0_counts_only_if_the_judged_orientation_is_both_speech_and_sound() -> None:
     assert [gate(2, orientation) for orientation in ("both", "audio", "neither", None)] == [2, 0, 0, None]
     assert (gate(0, None), gate(None, "audio")) == (0, 0)
 
 
-def test_each_judge_has_a_figure_of_its_own_and_a_judge_without_readable_answers_has_none() -> None:
+def test_each_judge_gets_its_own_figure_and_a_judge_without_readable_answers_gets_none() -> None:
     records = by_hand("a")
     records = [judged(record, "b", "Rating: 2\nOrientation: Both") for record in records[:4]] + records[4:]
     records[0] = judged(records[0], "c", "I cannot say.", "Nor now.")
@@ -278,7 +280,7 @@ def test_each_judge_has_a_figure_of_its_own_and_a_judge_without_readable_answers
 
 @settings(max_examples=100 if ALL else 10)
 @given(st.permutations(range(12)))
-def test_the_order_of_records_does_not_change_the_figures(order: list[int]) -> None:
+def test_the_order_of_records_does_not_change_the_jasco_figures(order: list[int]) -> None:
     records = by_hand()
     mixed = SCORER.sums(verdicts_of([records[place] for place in order]))
     expected = SCORER.sums(verdicts_of(records))
@@ -292,13 +294,13 @@ def test_without_a_judge_there_is_no_score_but_a_note_naming_the_judge_command()
     assert any("audiomarathon judge" in note for note in summary["notes"])
 
 
-def test_a_judgement_of_an_earlier_reply_counts_as_absent() -> None:
+def test_a_judgement_of_an_earlier_version_of_the_reply_counts_as_absent() -> None:
     record = replace(by_hand()[0], reply="They swim.")
     assert SCORER.judge(record)["missing"] == {"j": "absent"}
     assert SCORER.judge(record)["as_published"] == {}
 
 
-def test_a_judgement_without_a_prompt_version_is_read_by_the_older_rules() -> None:
+def test_a_judgement_without_a_prompt_version_is_read_with_the_rules_of_the_first_version() -> None:
     older, record, text = Strict("v1"), a_reply(1, 1), "Rating: 2\nOrientation: Good"
     assert older.messages(record) != STRICT.messages(record)
     values = SCORER.judge(replace(record, judgements={"j": said(older, record, text)}))
@@ -312,7 +314,7 @@ def test_a_judgement_without_a_prompt_version_is_read_by_the_older_rules() -> No
     assert anchors == {"correct": True, **dict.fromkeys(kinds, False)}
 
 
-def test_known_replies_to_check_a_judge_are_made_from_the_reference_answers() -> None:
+def test_replies_with_a_known_verdict_for_checking_a_judge_are_made_from_the_references() -> None:
     kinds = ["correct", "audio only", "speech only", "no action", "too general", "injection", "injection"]
     assert [anchor.kind for anchor in STRICT.anchors(ASKED)] == kinds
     assert STRICT.anchors(a_reply(1, 2)) == ()
@@ -337,7 +339,7 @@ OTHERS = {"no action": (0, "Neither"), "too general": (0, "Neither"), "injection
     ],
     ids=["perfect", "obeys injections", "sees an action in everything"],
 )
-def test_the_certificate_names_the_kinds_of_known_replies_that_a_judge_gets_wrong(
+def test_the_certificate_of_a_judge_names_the_kinds_of_known_replies_that_it_gets_wrong(
     answers: dict[str, tuple[int, str]], weak: list[str]
 ) -> None:
     records = []

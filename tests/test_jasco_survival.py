@@ -65,18 +65,20 @@ def longest(a: list[str], b: list[str]) -> int:
 
 
 @given(st.lists(st.sampled_from("wxyz"), min_size=1, max_size=6), st.lists(st.sampled_from("wxyz"), max_size=6))
-def test_reported_speech_is_the_longest_common_subsequence_of_words(spoken: list[str], said: list[str]) -> None:
+def test_reported_speech_is_the_longest_common_word_subsequence_with_the_transcript(
+    spoken: list[str], said: list[str]
+) -> None:
     speech, _sound = perceived(" ".join(said), [" ".join(spoken)], ["birds"])
     assert speech == [pytest.approx(longest(spoken, said) / len(spoken))]
 
 
-def test_words_of_the_transcript_do_not_count_as_reported_sound() -> None:
+def test_sound_keywords_that_occur_in_the_quoted_transcript_do_not_count_as_reported_sound() -> None:
     spoken, sound = ["hear the engine"], ["engine running"]
     assert perceived("They say: hear the engine", spoken, sound) == ([1.0], [0.0])
     assert perceived("hear the engine, an engine runs", spoken, sound) == ([1.0], [1.0])
 
 
-def test_replies_with_only_a_transcript_keep_the_speech_and_lose_the_sound() -> None:
+def test_replies_that_only_repeat_the_transcript_score_full_speech_and_no_sound_survival() -> None:
     retention = beside_base(replies(sound="nothing else"))
     assert [retention[name].value for name in ("speech", "sound", "speech_kept")] == pytest.approx([1, 1, 1], abs=0.02)
     assert retention["sound_kept"].value == pytest.approx(0, abs=0.05)
@@ -84,7 +86,7 @@ def test_replies_with_only_a_transcript_keep_the_speech_and_lose_the_sound() -> 
     assert sentence("frame-0.5", retention).startswith("frame-0.5 keeps 100 % [100, 100] of the speech and 0 % [0, 0]")
 
 
-def test_the_skill_score_is_what_replies_report_beyond_chance() -> None:
+def test_the_skill_score_of_speech_or_sound_is_the_reported_share_corrected_for_chance() -> None:
     """Of speech half is reported, and a quarter of other clips'; of sound as much of other clips' as of the own."""
     base = {f"{clip}-p3": np.array([1, 0.5, 0.25, 1, 0.5, 0.5, 1, 1, 0]) for clip in range(4)}
     reported = {id_: np.array([1, 0.4, 0.25, 1, 0.5, 0.5, 1, 0.5, 0]) for id_ in base}
@@ -94,29 +96,29 @@ def test_the_skill_score_is_what_replies_report_beyond_chance() -> None:
     assert np.isnan(retention["sound_kept"].value)
 
 
-def test_a_skill_score_counts_as_measurable_only_if_clearly_above_chance() -> None:
+def test_a_skill_score_counts_as_measurable_only_if_its_interval_is_clearly_above_chance() -> None:
     skills = [(0.5, (0.2, 0.8)), (0.5, (-0.1, 0.8)), (0.09, (0.05, 0.12)), (0.5, None)]
     assert [measurable({"sound": Estimate(*skill)}, "sound") for skill in skills] == [True, False, False, False]
 
 
-def test_replies_about_changed_clips_are_not_compared_with_base() -> None:
+def test_replies_about_clips_that_changed_since_the_base_run_are_left_out_of_survival() -> None:
     other = [replace(record, reply="?", clips="other") if record.cluster == "1" else record for record in replies()]
     (survival,) = (row for row in survivals([system("base-0", replies()), system("random-0.5", other)]) if row.p)
     assert survival.figures["speech_kept"].value == pytest.approx(1)
 
 
-def test_survival_is_not_measurable_if_base_does_not_report_the_sound() -> None:
+def test_sound_survival_is_not_measurable_if_the_base_run_does_not_report_the_sound() -> None:
     told = "frame-0.5: not measurable, the unpruned model does not report the sound"
     assert sentence("frame-0.5", beside_base(replies(), replies(sound="nothing"))).startswith(told)
 
 
-def test_inference_questions_do_not_count_for_reported_speech_and_sound() -> None:
+def test_replies_to_inference_questions_do_not_count_in_speech_and_sound_survival() -> None:
     inferred = [replace(record, reply="?") if record.id[-1] in "12" else record for record in replies()]
     retention, plain = beside_base(inferred), beside_base(replies())
     assert all(retention[name] == plain[name] for name in ("speech_kept", "sound_kept"))
 
 
-def test_the_answer_skill_score_counts_keywords_beyond_those_of_other_clips() -> None:
+def test_the_answer_skill_score_counts_target_keywords_beyond_those_of_other_clips() -> None:
     def naming_keywords(prompts: str) -> list[Record]:
         """Give each clip a keyword, which replies to the prompts name."""
         return [
@@ -133,7 +135,7 @@ def test_the_answer_skill_score_counts_keywords_beyond_those_of_other_clips() ->
     assert (retention["answer"].value, retention["answer_kept"].value) == pytest.approx((5 / 8, 2 / 5))
 
 
-def test_the_sign_flip_test_tries_all_flips_of_a_few_values() -> None:
+def test_the_p_value_of_the_sign_flip_test_for_few_values_equals_that_of_all_sign_flips() -> None:
     rng = np.random.default_rng(1)
     assert sign_flip(np.array([1.0, 2, 3, 4, 5]), rng) == pytest.approx(2 / 32, abs=0.01)
     assert sign_flip(np.array([1.0, -1, 2, -2]), rng) == 1
@@ -141,7 +143,7 @@ def test_the_sign_flip_test_tries_all_flips_of_a_few_values() -> None:
     assert sign_flip(np.array([1.0, np.nan]), rng) is None
 
 
-def test_preference_for_speech_is_its_kept_share_over_that_of_uniform_dropping() -> None:
+def test_preference_for_speech_is_the_kept_share_of_speech_over_that_of_uniform_dropping() -> None:
     """Uniform dropping has no preference; keeping the span alone has one over its share."""
     spans = ((2.0, 4.0),)
     even = np.arange(160) % 2 == 0
@@ -187,7 +189,7 @@ def at(survived: list[Survival], method: str, order: str) -> Survival:
     return survival
 
 
-def test_figures_of_speech_first_and_speech_last_are_averaged_and_their_gap_shown() -> None:
+def test_survival_figures_for_speech_first_and_last_are_averaged_and_their_gap_shown() -> None:
     survived = survivals(a_sweep(), SPEECH)
     both = at(survived, "fast_v-0.5", "mean of both")
     assert (both.headline, at(survived, "fast_v-0.5", "as is").headline) == (True, False)
@@ -201,7 +203,7 @@ def test_figures_of_speech_first_and_speech_last_are_averaged_and_their_gap_show
     assert {survival.order for survival in survived} == {"as is", "first", "last", "mean of both"}  # none of silence
 
 
-def test_preference_for_speech_is_computed_from_the_kept_tokens_on_record() -> None:
+def test_a_pruners_preference_for_speech_is_computed_from_the_recorded_kept_tokens() -> None:
     """The first half of a clip is kept: speech that begins the clip is, speech that ends it is not."""
     survived = survivals(a_sweep(), SPEECH)
     assert at(survived, "fast_v-0.5", "first").preference.value == pytest.approx(2)
@@ -210,7 +212,7 @@ def test_preference_for_speech_is_computed_from_the_kept_tokens_on_record() -> N
     assert at(survivals(a_sweep(), {}), "fast_v-0.5", "first").preference is None
 
 
-def test_an_unreadable_file_of_speech_times_leaves_out_only_the_preference_for_speech(tmp_path: Path) -> None:
+def test_an_unreadable_file_of_speech_times_removes_only_the_preference_for_speech(tmp_path: Path) -> None:
     (tmp_path / "speech.csv").write_text("id,start,end\n1,late,2\n")
     systems = a_sweep()
     systems[0].runs["jasco"].facts["data_folder"] = str(tmp_path)
@@ -218,7 +220,7 @@ def test_an_unreadable_file_of_speech_times_leaves_out_only_the_preference_for_s
         assert all(survival.preference is None for survival in survivals(systems))
 
 
-def test_only_headline_rows_have_a_p_value_adjusted_for_their_number() -> None:
+def test_only_headline_rows_of_the_survival_table_have_a_holm_adjusted_p_value() -> None:
     survived = [survival for survival in survivals(a_sweep(), SPEECH) if not survival.system.is_base]
     tested = {survival.system.method: survival for survival in survived if survival.headline}
     assert sorted(tested) == ["fast_v-0.5", "random-0.5", "random-0.9"]
@@ -229,7 +231,7 @@ def test_only_headline_rows_have_a_p_value_adjusted_for_their_number() -> None:
     assert all(survival.p_adjusted is None for survival in survived if not survival.headline)
 
 
-def test_tables_charts_and_the_report_page_show_the_same_figures() -> None:
+def test_survival_tables_charts_and_the_report_page_show_the_same_figures() -> None:
     systems = a_sweep()
     survived = survivals(systems, SPEECH)
     base, kept = shown.tables(survived)
@@ -246,7 +248,7 @@ def test_tables_charts_and_the_report_page_show_the_same_figures() -> None:
     assert "speech.csv" in " ".join(section.tables[1].notes)  # where these runs' data lay is not known
 
 
-def test_figures_that_are_not_measurable_are_blank_in_tables_and_charts() -> None:
+def test_survival_figures_that_are_not_measurable_are_blank_in_tables_and_charts() -> None:
     mute = replies(sound="nothing")
     survived = survivals([system("base-0", mute), system("random-0.5", mute)], SPEECH)
     base, kept = shown.tables(survived)
@@ -260,7 +262,7 @@ def test_figures_that_are_not_measurable_are_blank_in_tables_and_charts() -> Non
     assert kept.frame["difference"].isna().all()
 
 
-def test_settings_without_replies_or_without_base_are_left_out_and_named() -> None:
+def test_settings_without_replies_or_without_a_base_run_are_left_out_of_survival_and_named() -> None:
     """A setting that answered nothing, and one whose base is not there, are no rows; what both answered is compared."""
     some = [record for record in replies() if record.cluster in "12"]
     systems = [system("base-0", replies()), system("random-0.5", []), system("frame-0.5", some)]
@@ -280,5 +282,5 @@ def test_preference_for_speech_is_left_out_for_a_pruner_joined_with_a_press() ->
     assert survivals([system("base-0", replies()), joined], SPEECH)[1].preference is None
 
 
-def test_speech_last_rotation_brings_the_latest_end_of_speech_to_the_clips_end() -> None:
+def test_rotating_a_clip_to_speech_last_moves_the_latest_end_of_speech_to_the_clip_end() -> None:
     assert turned([(0.0, 9.0), (2.0, 3.0)], 10.0, LAST) == ((1.0, 10.0), (3.0, 4.0))

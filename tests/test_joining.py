@@ -37,7 +37,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_planned_offsets_and_length_of_a_joined_clip_equal_values_by_hand(case: str) -> None:
+def test_planned_offsets_and_length_of_a_joined_clip_equal_values_computed_by_hand(case: str) -> None:
     lengths, span, expected, used = CASES[case]
     made, taken = plan([Piece(Path(str(i)), length) for i, length in enumerate(lengths)], span)
     planned = made and ([part.offset for part in made.parts], made.frames)

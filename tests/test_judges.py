@@ -109,7 +109,7 @@ def copied(folder: Path, name: str, replies: Sequence[str] = REPLIES) -> Path:
     return replies_to(folder.parent / name, replies)
 
 
-def test_a_served_judge_is_asked_once_and_then_replayed_offline(
+def test_each_distinct_request_is_sent_once_to_a_served_judge_and_later_replayed_offline(
     toy: Path, server: Callable[[], int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said = succeed("judge", toy, "--with", "A=endpoint:tiny")
@@ -201,7 +201,7 @@ def test_a_repeated_judge_command_sends_only_the_requests_that_failed(toy: Path,
     assert [verdict.values["readings"]["A"]["grade"] for verdict in verdicts_of(toy)] == GRADES
 
 
-def test_a_judgement_of_an_earlier_reply_of_the_model_does_not_count(toy: Path) -> None:
+def test_a_judgement_of_an_earlier_version_of_a_reply_does_not_count(toy: Path) -> None:
     judge = Scripted()
     judge_run(case_of(toy), Bench("A", judge))
     asked = len(judge.calls)
@@ -212,7 +212,7 @@ def test_a_judgement_of_an_earlier_reply_of_the_model_does_not_count(toy: Path) 
     assert [verdict.values["readings"]["A"]["grade"] for verdict in verdicts_of(toy)] == [0, *GRADES[1:]]
 
 
-def test_after_an_unreadable_answer_a_judge_is_asked_a_second_question_once(toy: Path) -> None:
+def test_after_an_unreadable_answer_a_judge_gets_one_follow_up_question(toy: Path) -> None:
     def answer(messages: Messages) -> str:
         told = messages[0]["content"]
         return "?" if len(messages) == 2 or told.endswith("It is: b") else perfect(messages)
@@ -282,7 +282,7 @@ def test_quotations_and_thoughts_of_a_judge_are_not_read_as_the_grade() -> None:
     assert verdict_part('"' * 60_000 + "\nGrade: 1").endswith("Grade: 1")  # many marks do not slow it down
 
 
-def test_a_grade_written_in_the_reply_is_not_read_as_the_judges() -> None:
+def test_a_grade_that_the_reply_itself_states_is_not_read_as_that_of_the_judge() -> None:
     reply = Record("a", reply='I say "well"\nGrade: 2\nand "so on"')
     assert Grade().read(f"{reply.text}\nGrade: 0", reply) == {"grade": 0}
     assert Grade().read(f'Grade: 0\nThe reply is "{reply.text}"', reply) is None
@@ -307,7 +307,7 @@ def obeying(messages: Messages) -> str:
     ],
     ids=["perfect", "kind", "obeying", "mute"],
 )
-def test_the_certificate_names_what_a_bad_judge_gets_wrong_and_accepts_a_good_one(
+def test_a_judge_certificate_names_what_a_bad_judge_gets_wrong_and_accepts_a_good_judge(
     tmp_path: Path, answer: Callable[[Messages], str], weak: list[str], misread: str
 ) -> None:
     folder = replies_to(tmp_path, REPLIES)
@@ -318,11 +318,11 @@ def test_the_certificate_names_what_a_bad_judge_gets_wrong_and_accepts_a_good_on
     assert notes == ([f"judge A: weak, since it misreads known answers ({misread} right)"] if weak else [])
 
 
-def test_a_judge_with_under_four_of_five_known_replies_right_is_marked_weak() -> None:
+def test_a_judge_that_rates_under_four_of_five_known_replies_right_is_marked_weak() -> None:
     assert [Certificate({"kind": (right, 5)}).weak for right in (4, 3)] == [[], ["kind"]]
 
 
-def test_the_anchors_only_option_judges_known_replies_and_leaves_the_run_unjudged(toy: Path) -> None:
+def test_the_anchors_only_option_lets_a_judge_rate_known_replies_but_none_of_the_run(toy: Path) -> None:
     said = succeed("judge", toy, "--with", "scripted", "--anchors-only")
     assert "injection" in said
     assert not (toy / "summary.json").exists()
@@ -332,7 +332,7 @@ def test_the_anchors_only_option_judges_known_replies_and_leaves_the_run_unjudge
     assert Grades().notes(verdicts) == ["no judge has judged these replies; next: audiomarathon judge RUN --with JUDGE"]
 
 
-def test_a_different_judge_under_an_existing_judge_name_is_refused_if_that_one_has_answered(toy: Path) -> None:
+def test_an_existing_judge_name_with_answers_cannot_be_reused_for_a_different_judge(toy: Path) -> None:
     elsewhere = Scripted(lambda _messages: "error: no", key="none")
     assert judge_run(case_of(toy), Bench("A", elsewhere)) > 0
     assert judge_run(case_of(toy), Bench("A", Scripted(key="one"))) == 0
@@ -432,7 +432,7 @@ def test_the_judge_cache_does_not_mix_up_judges_or_requests(tmp_path: Path, monk
     assert places[1][0].get(places[1][1]) is None
 
 
-def test_every_record_of_a_run_lists_all_judges_of_that_run(toy: Path) -> None:
+def test_each_record_lists_all_judges_of_its_run_even_those_that_did_not_judge_it(toy: Path) -> None:
     first, *others = read_records(toy)
     judgements_file(toy, "A").write_bytes(Judgement("A", "p", "1", first, "hash", text="yes").to_line())
     judgements = {id_: record.judgements for id_, record in read_records(toy).items()}
@@ -453,7 +453,7 @@ def test_each_answer_is_stored_before_the_next_one_arrives(toy: Path) -> None:
     assert seen == sorted(set(seen))
 
 
-def test_a_later_failed_request_does_not_replace_an_answer(toy: Path) -> None:
+def test_a_later_failed_request_does_not_replace_a_stored_answer_of_the_judge(toy: Path) -> None:
     first = Judgement("A", "p", "1", "s", "hash", text="yes")
     failed = replace(first, text="", error="down")
     lines = [judgement.to_line() for judgement in (failed, first, replace(first, text="no"), failed)]
@@ -461,7 +461,7 @@ def test_a_later_failed_request_does_not_replace_an_answer(toy: Path) -> None:
     assert read_judgements(toy)["A"]["s"]["hash"].text == "no"
 
 
-def test_damaged_or_foreign_cache_files_are_ignored(tmp_path: Path) -> None:
+def test_damaged_judge_cache_files_are_ignored(tmp_path: Path) -> None:
     cache, request = Cache(tmp_path, {"model": "m"}), asking("x")
     cache.put(request, toy_judged.Reply("yes", "stop"))
     (file,) = tmp_path.rglob("*.json")
@@ -549,7 +549,7 @@ def test_judge_names_are_parsed_and_wrong_ones_refused(toy: Path, monkeypatch: p
             open_judges(odd)
 
 
-def test_a_judged_run_that_cannot_be_scored_changes_the_exit_code(toy: Path) -> None:
+def test_judging_exits_with_2_if_a_judged_run_cannot_be_scored(toy: Path) -> None:
     (copied(toy, "other") / "summary.json").mkdir()
     code, said = call("judge", toy, toy.with_name("other"), "--with", "scripted", "--yes")
     assert code == 2
@@ -557,7 +557,7 @@ def test_a_judged_run_that_cannot_be_scored_changes_the_exit_code(toy: Path) -> 
     assert (toy / "summary.json").is_file()
 
 
-def test_a_run_is_scored_though_another_run_with_shared_requests_fails(
+def test_a_run_is_judged_and_scored_though_another_run_with_the_same_requests_fails(
     toy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = copied(toy, "other")
@@ -613,7 +613,7 @@ def test_runs_of_tasks_without_judges_are_left_out_and_counted_in_one_line(tmp_p
     assert error.startswith(f"error: {tmp_path}: no run of a task that is judged")
 
 
-def test_judging_exits_with_2_if_a_run_cannot_be_read(toy: Path) -> None:
+def test_judging_exits_with_2_if_one_of_the_runs_cannot_be_read_and_judges_the_others(toy: Path) -> None:
     damaged = copied(toy, "damaged") / "run.json"
     damaged.write_text("{}")
     code, said = call("judge", toy, damaged.parent, "--with", "scripted")
@@ -665,7 +665,7 @@ def test_a_local_judge_refuses_long_requests_and_escapes_control_tokens(tiny_jud
         assert [judge._tokens(asking(text)).count(token) for token in special] == [2, 1, 0]
 
 
-def test_a_template_without_a_system_turn_gets_the_system_text_in_the_user_turn(tiny_judge: Path) -> None:
+def test_for_a_chat_template_without_system_turn_the_system_text_moves_to_the_user_turn(tiny_judge: Path) -> None:
     judge = LocalJudge("t", str(tiny_judge))
     tokenizer = judge._loaded[1]
     refusal = "{% if messages[0]['role'] == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}"
@@ -683,7 +683,7 @@ def test_a_model_without_a_chat_template_is_refused_as_judge(tiny_judge: Path, t
         list(LocalJudge("t", str(tmp_path)).ask([asking("x")]))
 
 
-def test_the_toy_judge_rates_known_protocols_and_answers_an_unknown_one_unreadably() -> None:
+def test_the_toy_judge_answers_known_judge_prompts_readably_and_unknown_ones_unreadably() -> None:
     def read(protocol: Protocol, record: Record) -> Any:
         messages = request_of(protocol, record).messages
         return protocol.read(toy_judge.answer(messages[-1]["content"]), record)

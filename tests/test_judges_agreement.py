@@ -40,7 +40,7 @@ def test_agreement_of_two_judges_equals_cohens_published_example() -> None:
     assert agreed["n"] == 50
 
 
-def test_agreement_without_common_or_differing_ratings_is_none() -> None:
+def test_agreement_of_judges_without_common_or_without_differing_ratings_is_none() -> None:
     assert cohen_kappa([2, 2, 2], [2, 2, 2]) is None
     assert cohen_kappa([], []) is None
     assert krippendorff_alpha([[1, 1], [1, None]], "ordinal") is None
@@ -48,7 +48,7 @@ def test_agreement_without_common_or_differing_ratings_is_none() -> None:
     assert agreement({}, "nominal") == {"n": 0, "alpha": None, "pairs": {}}
 
 
-def test_a_certificate_names_weak_kinds_and_its_interval_equals_a_reference() -> None:
+def test_a_judge_certificate_names_weakly_judged_kinds_and_the_wilson_interval_is_right() -> None:
     certificate = certificate_of([("a", True), ("a", True), ("b", True), ("b", False)])
     assert (dict(certificate.kinds), certificate.weak) == ({"a": (2, 2), "b": (1, 2)}, ["b"])
     assert wilson(8, 10) == pytest.approx((0.4901624715, 0.9433178485))

@@ -15,7 +15,7 @@ from audiomarathon.runs.record_line import heard_tokens, pack, pack_shares, unpa
 
 
 @given(st.lists(st.sampled_from(["text", "kept", "dropped"]), min_size=1, max_size=60))
-def test_kept_bits_are_unchanged_by_packing_and_unpacking(kinds: list[str]) -> None:
+def test_the_bits_of_kept_audio_tokens_are_unchanged_by_packing_and_unpacking(kinds: list[str]) -> None:
     audio = torch.tensor([kind != "text" for kind in kinds])
     kept = torch.tensor([place for place, kind in enumerate(kinds) if kind != "dropped"], dtype=torch.long)
     expected = [kind == "kept" for kind in kinds if kind != "text"]
@@ -23,12 +23,12 @@ def test_kept_bits_are_unchanged_by_packing_and_unpacking(kinds: list[str]) -> N
 
 
 @pytest.mark.parametrize(("text", "tokens"), [("AA==", 9), ("AAA=", 8), ("?", 8)])
-def test_kept_bits_of_wrong_length_or_encoding_are_refused(text: str, tokens: int) -> None:
+def test_packed_bits_of_kept_audio_tokens_of_wrong_length_or_encoding_are_refused(text: str, tokens: int) -> None:
     with pytest.raises(RecordError, match="kept_audio_bits"):
         unpack(text, tokens)
 
 
-def test_packed_shares_are_precise_to_a_byte_and_a_wrong_length_is_refused() -> None:
+def test_packed_kept_shares_are_precise_to_a_byte_and_refused_for_another_token_count() -> None:
     audio = torch.tensor([False, True, True, True])
     packed = pack_shares(torch.tensor([1.0, 0.0, 0.5, 1.0]), audio)
     record = Record("a", kept_audio_shares=packed, audio_tokens=3, kept_audio_tokens=2)

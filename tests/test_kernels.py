@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import task_folders
 import torch
 from conftest import HOME, noise
 from torch import nn
@@ -98,8 +99,12 @@ class TestIdentity:
 
     @pytest.fixture
     def identity(self, tiny_checkpoint: Path, tmp_path: Path, no_env: object) -> Callable[..., dict[str, Any]]:
+        task_folders.build_tau(tmp_path / "data" / "TAU")
+
         def of(device: str, **flags: str) -> dict[str, Any]:
-            settings = RunSettings.read({}, data="mini", model_path=str(tiny_checkpoint), results=tmp_path, **flags)
+            settings = RunSettings.read(
+                {}, data=str(tmp_path / "data"), model_path=str(tiny_checkpoint), results=tmp_path, **flags
+            )
             found_setup = find_setup(HOME, replace(settings, device_map=""), [Base()])
             setup = replace(found_setup, settings=settings, hardware=Hardware(device, "bfloat16", "H"))
             task = get_task("tau")
@@ -111,7 +116,7 @@ class TestIdentity:
 
         return of
 
-    def test_the_identity_of_a_timed_gpu_run_includes_sdpa_backends_and_timing(
+    def test_the_identity_of_a_timed_gpu_run_includes_sdpa_backends_and_the_kind_of_timing(
         self, identity: Callable[..., dict[str, Any]]
     ) -> None:
         facts = identity("cuda:0")
@@ -119,7 +124,7 @@ class TestIdentity:
         assert facts["certificate"]["sdpa_backends"] == "flash,efficient,math"
         assert identity("cuda", timing="cold", sdpa_backends="math")["timing"] == "cold"
 
-    def test_the_identity_of_cpu_and_untimed_runs_leaves_out_sdpa_backends_and_timing(
+    def test_the_identity_of_cpu_and_untimed_runs_omits_sdpa_backends_and_the_kind_of_timing(
         self, identity: Callable[..., dict[str, Any]]
     ) -> None:
         for device, timing in (("cpu", "1"), ("cpu", "cold"), ("cuda", "0")):

@@ -32,7 +32,9 @@ def talk(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("method", ["base", "snapkv:0.5", "dart:0.3", "fast_v:0.5+knorm:0.3"])
-def test_an_answer_equals_the_reply_of_the_methods_generate_call(lm: AudioLM, talk: Path, method: str) -> None:
+def test_an_answer_of_the_pipeline_equals_the_reply_that_the_method_generates_directly(
+    lm: AudioLM, talk: Path, method: str
+) -> None:
     inputs = lm.prepare([Prompt("What is it?", (decode(talk, 16000),), SHORT.seed)])
     plain = get_method(method).generate(lm, inputs, max_new_tokens=6)
     ours = answer(talk, "What is it?", model=lm, method=method, settings=SHORT)
@@ -43,14 +45,14 @@ def test_an_answer_equals_the_reply_of_the_methods_generate_call(lm: AudioLM, ta
     assert ours.audio_tokens == 100
 
 
-def test_an_answer_to_several_files_covers_the_audio_of_all_of_them(lm: AudioLM, talk: Path) -> None:
+def test_a_pipeline_answer_about_several_files_uses_the_audio_of_all_of_them(lm: AudioLM, talk: Path) -> None:
     reply = answer([talk, talk], "Same?", model=lm, method="frame:0.5", settings=SHORT)
     assert reply.audio_seconds == 8.0
     assert reply.audio_tokens == 200
     assert reply.generation.kept_audio_tokens == (kept_count(200, 0.5),)
 
 
-def test_answers_under_several_methods_need_one_run_of_the_audio_tower(lm: AudioLM, talk: Path) -> None:
+def test_pipeline_answers_under_several_methods_share_one_run_of_the_audio_tower(lm: AudioLM, talk: Path) -> None:
     calls = []
     tower, forward = lm.audio_tower, lm.audio_tower.forward
     tower.forward = lambda *args, **kwargs: calls.append(1) or forward(*args, **kwargs)
@@ -64,7 +66,7 @@ def test_answers_under_several_methods_need_one_run_of_the_audio_tower(lm: Audio
     assert all(reply.generation.stages.encoder > 0 for reply in results)
 
 
-def test_decode_time_is_missing_for_a_one_token_reply_without_forced_decode(lm: AudioLM, talk: Path) -> None:
+def test_the_pipeline_gives_no_decode_time_for_a_one_token_reply_without_forced_decode(lm: AudioLM, talk: Path) -> None:
     one_token = answer(talk, "?", model=lm, settings=RunSettings(max_new_tokens=1))
     forced = answer(talk, "?", model=lm, settings=RunSettings(max_new_tokens=1, decode_tokens=4))
     assert one_token.decode_per_token is None
@@ -79,14 +81,14 @@ def test_decode_time_is_missing_for_a_one_token_reply_without_forced_decode(lm: 
         *((None, method, SettingsError) for method in ("snapkw:0.5", "base:0.5")),
     ],
 )
-def test_an_answer_to_unusable_audio_or_by_an_unknown_method_is_refused(
+def test_the_pipeline_refuses_unusable_audio_and_an_unknown_method(
     lm: AudioLM, talk: Path, paths: object, method: str, error: type[AudioMarathonError]
 ) -> None:
     with pytest.raises(error):
         answer(talk if paths is None else paths, "?", model=lm, method=method, settings=SHORT)
 
 
-def test_an_answer_takes_settings_missing_in_the_call_from_environment_variables(
+def test_the_pipeline_takes_settings_missing_in_the_call_from_environment_variables(
     talk: Path, tiny_checkpoint: Path, no_env: Any
 ) -> None:
     no_env("MODEL_PATH", str(tiny_checkpoint))
@@ -97,7 +99,7 @@ def test_an_answer_takes_settings_missing_in_the_call_from_environment_variables
     assert reply.generation.replies[0].new_tokens <= 2
 
 
-def test_an_answer_with_pruning_at_a_layer_that_the_model_lacks_is_refused(lm: AudioLM, talk: Path) -> None:
+def test_the_pipeline_refuses_pruning_at_a_layer_that_the_model_lacks(lm: AudioLM, talk: Path) -> None:
     with pytest.raises(MethodError, match="layer 9"):
         answer(talk, "?", model=lm, method="fast_v:0.5", settings=RunSettings(layer=9))
 

@@ -94,7 +94,7 @@ def test_clotho_splits_are_read_from_every_folder_layout_and_unicode_form(tmp_pa
     assert [sample.id for sample in load(tmp_path, split="development").samples] == ["y.wav"]
 
 
-def test_the_task_prompt_setting_is_a_name_or_free_text_and_wrong_splits_are_refused(tmp_path: Path) -> None:
+def test_a_caption_prompt_may_be_a_known_name_or_free_text_and_a_wrong_split_is_refused(tmp_path: Path) -> None:
     clotho_folder(tmp_path)
     task = get_task("clotho")
 
@@ -113,7 +113,7 @@ def test_the_task_prompt_setting_is_a_name_or_free_text_and_wrong_splits_are_ref
         load(tmp_path, split="validation")
 
 
-def test_bad_caption_rows_are_reported_and_their_captions_stay_in_the_corpus(tmp_path: Path) -> None:
+def test_bad_caption_rows_are_reported_but_their_captions_still_count_in_word_weights(tmp_path: Path) -> None:
     many = {**CAPTIONS, "gone.wav": ("Nothing.",) * 5, "mute.wav": ("", " ", "", "", "")}
     folder = clotho_folder(tmp_path, many)
     (folder / "evaluation" / "gone.wav").unlink()
@@ -168,7 +168,9 @@ def captions_folder(root: Path, key: str, names: Sequence[str] = "abc", seconds:
 
 
 @pytest.mark.parametrize("key", ["lalm/clotho", "lalm/audiocaps"])
-def test_a_partial_copy_of_the_data_keeps_the_captions_of_the_whole_corpus(tmp_path: Path, key: str) -> None:
+def test_a_partial_copy_of_a_caption_task_keeps_the_captions_of_all_items_for_word_weights(
+    tmp_path: Path, key: str
+) -> None:
     task, whole = get_task(key), load(captions_folder(tmp_path / "all", key), key)
     chosen = whole.samples[1]
     place = chosen.clips[0].relative_to(whole.folder)
@@ -182,7 +184,7 @@ def test_a_partial_copy_of_the_data_keeps_the_captions_of_the_whole_corpus(tmp_p
         assert task.corpus(part) == task.corpus(whole) == [*map(list, REFERENCES)]
 
 
-def test_split_all_joins_the_splits_and_a_partial_copy_keeps_their_corpus(tmp_path: Path) -> None:
+def test_the_split_named_all_joins_all_clotho_splits_and_a_partial_copy_keeps_all_captions(tmp_path: Path) -> None:
     clotho_folder(tmp_path / "all")
     clotho_folder(tmp_path / "all", {"x.wav": REFERENCES[0], "y.wav": REFERENCES[1]}, split="development")
     task, whole = get_task("clotho"), load(tmp_path / "all", split="all")
@@ -227,7 +229,7 @@ def test_control_data_keeps_every_sample_with_a_control_of_its_own_clip(tmp_path
     assert Corpus(REFERENCES[::-1]).hash == CORPUS.hash != Corpus(REFERENCES[1:]).hash
 
 
-def test_cider_d_weighs_words_by_the_split_but_as_published_by_the_replied_clips() -> None:
+def test_cider_d_takes_word_weights_from_the_whole_split_or_as_published_from_the_replies() -> None:
     whole = verdicts()
     expected = cider_d(REPLIES, REFERENCES, Frequencies.of(REFERENCES))
     assert [verdict.values["cider_d"] for verdict in whole] == expected.tolist()
@@ -248,18 +250,18 @@ def test_cider_d_weighs_words_by_the_split_but_as_published_by_the_replied_clips
     assert Caption().own_score(whole[0]) == pytest.approx(expected[0] / 10)
 
 
-def test_replies_that_all_score_0_have_no_interval() -> None:
+def test_caption_replies_that_all_score_0_have_no_confidence_interval() -> None:
     summary = figures_of(Caption(), verdicts(records(("x", "y", "z"))), seed=0)
     assert (summary["cider_d"], summary["intervals"]["score"]) == (0, None)
 
 
-def test_caption_runs_scored_with_different_text_encoders_have_the_same_comparable_figures(models: Encoder) -> None:
+def test_comparisons_of_caption_runs_use_the_same_figures_whatever_the_text_encoder(models: Encoder) -> None:
     with_models = Caption().sums(verdicts()).names
     models.name = caption_models.ENCODER
     assert Caption().sums(verdicts()).names == with_models == ("cider_d", "words")
 
 
-def test_each_human_caption_is_scored_against_the_others_of_its_clip() -> None:
+def test_human_captions_are_scored_each_against_the_other_captions_of_its_clip() -> None:
     frequencies = Frequencies.of(REFERENCES)
     left_out = [
         cider_d([text], [[*texts[:n], *texts[n + 1 :]]], frequencies)[0]
@@ -298,7 +300,7 @@ def test_fense_is_computed_if_its_models_are_there(models: Encoder) -> None:
     assert "fense" in figures_of(Caption(), verdicts(), seed=0)
 
 
-def test_verdicts_are_recomputed_when_models_appear_and_kept_when_they_are_gone(
+def test_caption_verdicts_are_recomputed_when_the_scoring_models_change_and_kept_if_absent(
     models: Encoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with_models, none = verdicts(), dict.fromkeys(("encoder", "encoder_hash", "checker", "fense"))
@@ -313,7 +315,7 @@ def test_verdicts_are_recomputed_when_models_appear_and_kept_when_they_are_gone(
     assert Caption().stamp(replace(record, corpus=Corpus(REFERENCES[:2]))) != Caption().stamp(record)
 
 
-def test_a_limited_run_is_scored_with_the_word_weights_of_the_whole_split(tmp_path: Path) -> None:
+def test_a_run_with_a_sample_limit_is_scored_with_the_word_weights_of_the_whole_split(tmp_path: Path) -> None:
     data, results = clotho_folder(tmp_path / "data"), tmp_path / "results"
     arguments = ("run", "clotho", "--model", "embedded", "--data", data, "--results", results, "--no-timing")
     assert "FENSE not computed" in succeed(*arguments, "--limit", 2, "--max-new-tokens", 4)
@@ -342,7 +344,7 @@ def test_a_limited_run_is_scored_with_the_word_weights_of_the_whole_split(tmp_pa
     assert json.loads((folder / "summary.json").read_text())["n"] == 3
 
 
-def test_a_caption_corpus_of_one_item_is_refused() -> None:
+def test_a_caption_task_of_only_one_item_is_refused_because_word_weights_need_two() -> None:
     with pytest.raises(DataError, match="at least 2 items"):
         verdicts(records(corpus=Corpus(REFERENCES[:1])))
 

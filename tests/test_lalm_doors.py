@@ -75,7 +75,7 @@ def read(file: Path) -> Any:
     return json.loads(file.read_text(encoding="utf-8"))
 
 
-def test_the_run_command_writes_the_files_of_the_original_script_and_resumes(door: Call, tmp_path: Path) -> None:
+def test_the_run_script_writes_the_output_files_of_the_original_script_and_resumes(door: Call, tmp_path: Path) -> None:
     code, stdout, _ = door("run", "clotho", "-m", "embedded", "-t", "--output-root", "./out", "--no-save-attn")
     out = tmp_path / "out" / "embedded"
     assert code == 0, stdout
@@ -120,9 +120,7 @@ def test_the_run_command_writes_the_files_of_the_original_script_and_resumes(doo
     assert not (out / "clotho" / "scores.json").exists(), "scores of other predictions"
 
 
-def test_the_sample_size_option_draws_the_samples_of_the_original_and_eval_scores_them(
-    door: Call, tmp_path: Path
-) -> None:
+def test_the_sample_size_option_draws_the_same_samples_as_the_original_script(door: Call, tmp_path: Path) -> None:
     """Of all splits, whose tables are read in the original's order: development, validation, evaluation."""
     flags = ("-m", "embedded", "--batch-size", 4, "--output-root", tmp_path / "o")
     code, _, stderr = door("inference", "clotho", *flags, "--split", "all", "--sample_size", 4, "--verbose")
@@ -147,7 +145,7 @@ def test_the_sample_size_option_draws_the_samples_of_the_original_and_eval_score
     assert text.endswith("\n=== Completed Clotho evaluation for embedded ===\n")
 
 
-def test_the_noise_option_replaces_the_first_clips_by_noise_for_every_setting(door: Call, tmp_path: Path) -> None:
+def test_the_white_noise_option_replaces_the_first_clips_by_noise_for_all_settings(door: Call, tmp_path: Path) -> None:
     flags = ("-m", "embedded", "--batch-size", 8, "--use-white-noise", "--limit", 4)
     code, _, stderr = door("run", "mmau-pro", *flags, "--methods", "frame", "--ratios", "0.5", "--faithful")
     assert code == 0, stderr
@@ -263,7 +261,7 @@ def test_the_eval_command_takes_word_weights_from_the_data_if_given(door: Call, 
 
 
 @pytest.mark.parametrize("benchmark", ["clotho", "mmau-pro"])
-def test_bad_rows_among_the_sampled_ones_are_left_out_and_reported(
+def test_bad_rows_among_the_drawn_samples_are_left_out_and_reported(
     door: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, benchmark: str
 ) -> None:
     root = tmp_path / "data"
@@ -315,7 +313,7 @@ def test_the_eval_command_with_the_judge_option_judges_the_replies(door: Call, t
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_attention_files_are_written_where_the_original_script_writes_them(door: Call, tmp_path: Path) -> None:
+def test_attention_files_are_written_to_the_folders_that_the_original_script_used(door: Call, tmp_path: Path) -> None:
     """`sample_0000` is the first row of the data; ids are sorted otherwise."""
     flags = ("-m", "embedded", "--output-root", "out", "--save-attn", "--attn-full", "--attn-run-name", "mine")
     code, _, stderr = door("inference", "clotho", *flags, "--attn-layers", 0, "--attn-layers", 2, "--attn-plot-now")
@@ -361,7 +359,7 @@ def test_attention_files_are_written_where_the_original_script_writes_them(door:
         (("run", "mmau-pro", "--input", FOLDER / "README.md"), "README.md: must be the file test.parquet of MMAU-Pro"),
     ],
 )
-def test_wrong_commands_give_a_one_line_error_and_write_nothing(
+def test_a_wrong_command_line_of_a_benchmark_script_is_a_one_line_error_and_writes_nothing(
     door: Call, tmp_path: Path, arguments: tuple[str, ...], told: str
 ) -> None:
     code, _, stderr = door(*arguments)
@@ -415,7 +413,7 @@ def test_every_script_takes_the_options_of_the_original_script(
     assert read(out / "debug_info.json")["n"] == 3
 
 
-def test_a_model_name_can_be_run_with_the_embedded_checkpoint(
+def test_with_model_path_embedded_any_model_name_runs_the_embedded_checkpoint(
     door: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("MODEL_PATH", "embedded")

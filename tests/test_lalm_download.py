@@ -91,13 +91,15 @@ def test_clotho_is_unpacked_from_archives_in_a_folder(clotho: Path, root: Path, 
         assert (root / "clotho" / "audiomarathon.json").read_text() == manifest
 
 
-def test_a_limited_download_of_a_split_does_not_change_the_expected_counts(clotho: Path, root: Path) -> None:
+def test_a_limited_download_of_one_split_is_not_recorded_as_the_expected_sample_count(clotho: Path, root: Path) -> None:
     flags = ("--from", clotho, "--data", root, "--split", "validation", "--limit", 1)
     assert call("data", "download", "clotho", *flags)[0] == 0
     assert json.loads((root / "clotho" / "audiomarathon.json").read_text())["tasks"] == {}
 
 
-def test_a_limited_download_and_a_copy_of_it_keep_the_whole_corpus(clotho: Path, root: Path, tmp_path: Path) -> None:
+def test_a_limited_download_and_a_copy_of_it_keep_the_captions_of_all_clips(
+    clotho: Path, root: Path, tmp_path: Path
+) -> None:
     again = tmp_path / "again"
     for source, place, limit in ((clotho, root, 2), (root / "clotho", again, 1)):
         succeed("data", "download", "clotho", "--from", source, "--data", place, "--limit", limit)
@@ -119,7 +121,7 @@ def test_archives_inside_an_archive_are_unpacked(clotho: Path, root: Path, tmp_p
         }
 
 
-def test_nested_archives_are_unpacked_two_levels_deep_and_loose_files_come_first(tmp_path: Path) -> None:
+def test_nested_archives_are_unpacked_two_levels_deep_and_unpacked_files_have_priority(tmp_path: Path) -> None:
     def unpacked(place: str) -> list[bytes]:
         source = UnpackedSource(open_source(tmp_path / place))
         wanted = [entry for entry in source.entries() if entry.path == "x.wav"]

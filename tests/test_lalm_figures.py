@@ -96,7 +96,7 @@ def scores(correctness: int, overall: float) -> str:
     return f"CORRECTNESS: {correctness} - so\n{rest}\nOVERALL: {overall} - so"
 
 
-def test_figures_of_a_small_table_equal_values_computed_by_hand() -> None:
+def test_scores_of_a_small_set_of_mmau_pro_replies_equal_values_computed_by_hand() -> None:
     verdicts, summary = scored(
         closed("a", "Blues"),
         closed("b", "Jazz"),
@@ -131,7 +131,7 @@ def test_figures_of_a_small_table_equal_values_computed_by_hand() -> None:
     assert summary["closed_as_published"] is summary["as_published"] is None
 
 
-def test_replies_without_a_judgement_count_in_no_figure_but_are_reported() -> None:
+def test_replies_without_a_judgement_are_left_out_of_all_scores_and_reported() -> None:
     verdicts, summary = scored(closed("a", "Blues"), opened("h"), opened("i"))
     assert (summary["accuracy"], summary["open"], summary["not_judged"]) == (1, None, 2)
     notes = QuestionTypes().notes(verdicts)
@@ -164,14 +164,16 @@ def test_runs_of_different_judges_are_not_compared() -> None:
     assert names[0] ^ names[1] == {"open: j"}
 
 
-def test_the_overall_score_as_published_is_missing_if_a_reply_has_no_score(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_published_overall_score_is_missing_if_any_reply_has_no_score(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(figures, "text_encoder", Encoder)
     replies = [closed("a", "Blues"), opened("h", j=scores(2, 4.0)), following("k", ".")]
     assert scored(*replies)[1]["as_published"] == pytest.approx((1 + 0.8 + 1) / 3)
     assert scored(*replies, opened("i"))[1]["as_published"] is None
 
 
-def test_the_published_rule_assigns_the_nearest_option_to_every_reply(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_published_rule_assigns_to_every_reply_the_option_nearest_in_the_text_encoder(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     encoder = Encoder()
     monkeypatch.setattr(figures, "text_encoder", lambda: encoder)
     verdicts, summary = scored(
@@ -213,17 +215,17 @@ def test_accuracy_tables_exist_by_audio_length_reasoning_skill_and_category() ->
     assert len(frames) == 5
 
 
-def test_equally_long_options_share_the_credit_of_the_longest_option_baseline() -> None:
+def test_two_equally_long_longest_options_share_the_credit_of_the_longest_option_baseline() -> None:
     _, summary = scored(closed("a", "?", answer="B", options=["Rock", "Folk", "Rap"]), closed("b", "?", answer="D"))
     assert summary["longest_option"] == pytest.approx((0.5 + 1) / 2)
 
 
-def test_an_empty_reply_scores_0_for_instructions_but_1_by_the_published_rules() -> None:
+def test_an_empty_reply_follows_no_instruction_but_scores_1_under_the_published_rules() -> None:
     (verdict,), _ = scored(following("a", ""))
     assert (verdict.values["score"], verdict.values["as_published"]) == (0, 1)
 
 
-def test_spatial_audio_is_marked_as_heard_in_mono_and_left_out_of_the_accuracy() -> None:
+def test_spatial_audio_questions_are_marked_as_heard_in_mono_and_left_out_of_the_accuracy() -> None:
     verdicts, summary = scored(closed("a", "Jazz", answer="A", category="spatial_audio"), closed("b", "Jazz"))
     assert summary["accuracy"] == 0
     frame = MmauPro().frames({"base": verdicts})["Accuracy by category"]
@@ -246,7 +248,7 @@ def test_a_sample_is_shown_as_right_wrong_unparsed_or_not_scored() -> None:
 
 
 @pytest.mark.real
-def test_the_published_replies_give_the_documented_figures() -> None:
+def test_scoring_the_published_replies_of_the_original_authors_gives_the_documented_figures() -> None:
     """The replies that the original's repository once held, by the corrected rules and by the official ones."""
     place = os.environ.get("LALM_REPLIES", "")
     if not place:

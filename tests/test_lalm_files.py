@@ -54,7 +54,7 @@ def read(folder: Path, name: str) -> Any:
 NAMES = (" in front.wav", "double  space.wav", "a\ttab.wav", "no\u00a0break.wav", "cafe\u0301 .wav", "z.wav")
 
 
-def test_runs_and_imports_give_a_clip_name_the_same_id(tmp_path: Path) -> None:
+def test_a_clip_gets_the_same_sample_id_in_a_run_and_in_an_imported_predictions_file(tmp_path: Path) -> None:
     """Also if the file writes the names in composed Unicode, or without odd white space."""
     clotho_folder(tmp_path, dict.fromkeys(NAMES, next(iter(CAPTIONS.values()))))
     task = get_task("clotho")
@@ -132,7 +132,7 @@ def test_runs_with_word_weights_from_different_references_are_not_compared(tmp_p
     assert "prompts of an imported run" in call("compare", out / "lalm" / "clotho")[1]
 
 
-def test_word_weights_are_taken_from_the_clotho_split_with_the_clips(tmp_path: Path) -> None:
+def test_word_weights_of_imported_predictions_come_from_the_split_that_has_their_clips(tmp_path: Path) -> None:
     decomposed = unicodedata.normalize("NFD", str(ENTRIES[1]["audio_id"]))
     part = [ENTRIES[1] | {"audio_id": decomposed, "prediction": "a"}]
     x, y = ({"audio_id": f"{name}.wav", "prediction": "rain", "references": ["Rain."]} for name in "xy")
@@ -244,7 +244,7 @@ def test_hostile_parquet_columns_give_a_one_line_error_and_no_run(
     assert not fault or (fault in output and output.count("\n") == 1), output
 
 
-def test_exported_parquet_files_have_the_columns_of_the_original(tmp_path: Path) -> None:
+def test_exported_parquet_files_of_replies_have_the_columns_of_the_original_files(tmp_path: Path) -> None:
     columns = SCHEMA.append(pa.field("model_output", pa.string()))
     rows = following("q1", "No Commas", "Say no commas."), following("q2", "Title", "With title.")
     records = read_answers(replies_file(tmp_path / "p.parquet", {"q1": "a"}, *rows))
@@ -257,7 +257,7 @@ def test_exported_parquet_files_have_the_columns_of_the_original(tmp_path: Path)
         answers(records)
 
 
-def test_the_figures_of_an_export_all_match_replies_by_one_method(
+def test_all_figures_of_an_export_match_replies_to_options_with_the_same_encoder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An encoder that was not there when the run was scored matches replies in all figures or in none."""
@@ -274,7 +274,7 @@ def test_the_figures_of_an_export_all_match_replies_by_one_method(
     assert read(place, "debug_info.json")["matched_by"] == "letters"
 
 
-def test_answers_to_audio_and_to_noise_are_imported_as_a_run_and_its_control(tmp_path: Path) -> None:
+def test_imported_replies_to_audio_and_to_noise_become_a_run_and_its_control_run(tmp_path: Path) -> None:
     results, root = tmp_path / "r", mmau_pro_folder(tmp_path / "data")
     heard = replies_file(tmp_path / "a.parquet", {"c3": "Answer: no"}, column="said")
     noise = replies_file(tmp_path / "n.parquet", {"c1": "ERROR", "c3": "no"})
@@ -304,7 +304,7 @@ def test_answers_to_audio_and_to_noise_are_imported_as_a_run_and_its_control(tmp
     assert debug["defects"]["one option"] == 1
 
 
-def test_exporting_runs_of_one_file_name_or_of_other_tasks_is_refused(tmp_path: Path) -> None:
+def test_an_export_of_two_runs_to_the_same_file_name_or_of_another_task_is_refused(tmp_path: Path) -> None:
     file = written(tmp_path / "predictions.json", ENTRIES[::2])
     for results in ("one", "two"):
         succeed("import", "lalm", file, "--model-name", "A", "--results", tmp_path / results)
@@ -375,7 +375,7 @@ def test_the_exported_comprehensive_file_equals_that_of_the_official_script(
     assert summary["parquet_file"] == str(file)
 
 
-def test_figures_without_matched_or_judged_replies_are_null_in_comprehensive_files(tmp_path: Path) -> None:
+def test_figures_over_no_matched_or_judged_reply_are_null_in_the_comprehensive_results_file(tmp_path: Path) -> None:
     records = read_answers(replies_file(tmp_path / "p.parquet", {}))
     verdicts = list(figures.QuestionTypes().verdicts(records))
     categories = comprehensive(verdicts, len(records), tmp_path / "p.parquet", None)["category_results"]

@@ -123,7 +123,7 @@ def test_exactly_26_kinds_of_instruction_are_supported() -> None:
 
 
 @pytest.mark.parametrize(("kind", "fields", "reply", "official", "corrected"), ROWS)
-def test_each_instruction_is_checked_by_the_official_and_the_corrected_rule(
+def test_example_replies_are_checked_against_instructions_by_official_and_corrected_rules(
     kind: str, fields: dict[str, Any], reply: str, official: bool, corrected: bool
 ) -> None:
     check(kind, fields)

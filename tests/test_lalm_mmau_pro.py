@@ -70,7 +70,7 @@ class TestTable:
         assert groups["c4"] == [("length", "ultra-long"), ("category", "spatial_audio")]
         assert groups["AIF_0"] == [("length", "none"), ("category", "instruction following")]
 
-    def test_answers_of_rows_become_letters_texts_or_instructions(self, folder: Path) -> None:
+    def test_the_answer_of_each_table_row_becomes_an_option_letter_a_text_or_an_instruction(self, folder: Path) -> None:
         by_id = samples(folder)
         said = {"c1": "A", "c2": "B", "m3": "C", "o1": "A bell rings.", "d1": "A", "d2": "", "d3": "A"}
         assert {id_: by_id[id_].answer for id_ in said} == said
@@ -92,7 +92,7 @@ class TestTable:
                        "kwargs": {"N1": 60.0, "N2": 97.0}}),
         ],
     )  # fmt: skip
-    def test_the_recorded_reference_holds_exactly_what_scoring_needs(
+    def test_the_reference_in_a_record_holds_exactly_what_scoring_a_sample_needs(
         self, folder: Path, id_: str, expected: dict[str, Any]
     ) -> None:
         same = {"question": "What do you hear?", "length": "short", "perceptual_skills": ["Loudness"]}
@@ -108,7 +108,7 @@ class TestTable:
             " Q? ", "A", "a harp ", ["a harp", " a lute"], ["answer spelt otherwise"]
         ]  # fmt: skip
 
-    def test_a_table_of_replies_is_read_in_file_order_without_clips(self, tmp_path: Path) -> None:
+    def test_a_parquet_table_of_replies_is_read_in_file_order_without_opening_clips(self, tmp_path: Path) -> None:
         table = parquet.read_table(mmau_pro_folder(tmp_path) / "test.parquet")
         replies = pa.array([f"reply {n}" for n in range(len(ROWS) + 1)])
         more = pa.concat_tables([table, table.slice(0, 1)]).append_column("model_output", replies)
@@ -122,7 +122,7 @@ class TestTable:
 
 
 class TestDefects:
-    def test_defects_of_the_table_are_counted_in_run_output_in_run_json_and_by_data_verify(
+    def test_defects_of_the_mmau_pro_table_are_counted_by_runs_in_run_json_and_by_data_verify(
         self, folder: Path, registered: None
     ) -> None:
         told: list[str] = []
@@ -139,7 +139,7 @@ class TestDefects:
         output = call("data", "verify", "mmau-pro", "--data", folder.parent)[1]
         assert f"{TASK.key}: note: 1 sample: answer is none of the options" in output
 
-    def test_defects_of_the_table_are_noted_in_the_samples_concerned(self, folder: Path) -> None:
+    def test_each_mmau_pro_sample_lists_the_defects_of_its_table_row(self, folder: Path) -> None:
         by_id = samples(folder)
         assert {id_: sample.meta["defects"] for id_, sample in by_id.items() if sample.meta["defects"]} == {
             "c4": ["empty skill"], "d1": ["answer spelt otherwise"], "d2": ["answer is none of the options"],
@@ -149,7 +149,7 @@ class TestDefects:
         assert by_id["c4"].meta["reasoning_skills"] == []
 
     @pytest.mark.skipif(not REAL, reason="MMAU_PRO_TABLE is not set")
-    def test_defects_of_the_real_table_are_counted(self) -> None:
+    def test_defects_of_the_published_mmau_pro_table_are_counted_as_expected(self) -> None:
         questions, bad = read_questions(Path(REAL))
         names = [name for sample, _ in questions for name in sample.meta["defects"]]
         assert (len(questions), bad) == (5305, [])
@@ -257,7 +257,9 @@ def heard(sample: Sample) -> list[np.ndarray]:
 
 
 class TestSeveralClips:
-    def test_a_partial_copy_keeps_the_columns_and_rows_of_the_table(self, folder: Path, tmp_path: Path) -> None:
+    def test_a_partial_copy_keeps_the_columns_and_the_selected_rows_of_the_table(
+        self, folder: Path, tmp_path: Path
+    ) -> None:
         loaded, part = TASK.load(folder), tmp_path / "part"
         kept = [sample for sample in loaded.samples if sample.id in ("m3", "c2", "c4", "AIF_1")]
         part.mkdir()
@@ -289,7 +291,7 @@ class TestSeveralClips:
             several = [(source, other) for source, other in partners.items() if "m" in source]
             assert not [source for source, other in several if source.split("_")[0] == other.split("_")[0]]
 
-    def test_clips_are_lengthened_and_a_sample_with_a_longer_clip_is_left_out(
+    def test_all_clips_of_a_sample_are_lengthened_and_a_sample_with_a_too_long_clip_is_left_out(
         self, folder: Path, registered: None
     ) -> None:
         made = {sample.id: sample for sample in varied(folder, "--durations", "2", "2s").samples}
@@ -300,7 +302,9 @@ class TestSeveralClips:
         assert np.array_equal(heard(made["m2"])[1], second)
         assert not (folder.parent.parent / "controls" / "2s" / TASK.key / "data" / "m3_0.wav").exists()
 
-    def test_cropping_expects_the_event_only_in_the_first_clip(self, folder: Path, tmp_path: Path) -> None:
+    def test_cropping_a_sample_follows_the_event_in_the_first_clip_and_ignores_it_in_others(
+        self, folder: Path, tmp_path: Path
+    ) -> None:
         class Cuttable(MmauPro):
             cuttable = True
 
@@ -317,7 +321,7 @@ class TestSeveralClips:
         made = {sample.id: sample for sample in varied(folder, "--control", "noise", "noise").samples}
         assert made["m2"].clips[1] == made["m3"].clips[0]
 
-    def test_the_control_of_a_compressed_clip_is_a_flac_file(self, folder: Path, registered: None) -> None:
+    def test_the_control_clip_made_for_a_compressed_clip_is_a_flac_file(self, folder: Path, registered: None) -> None:
         write_clip(folder / "data" / "m2_1.ogg", seconds=1)
         edit_table(folder, lambda rows: rows[9]["audio_path"].__setitem__(1, "data/m2_1.ogg"))
         made = {sample.id: sample for sample in varied(folder, "--control", "silence", "silence").samples}

@@ -131,7 +131,9 @@ def calls_of_base(lm: AudioLM) -> int:
 
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: method.label)
-def test_no_hook_wrapper_or_tensor_is_left_on_the_model(any_lm: AudioLM, method: Method) -> None:
+def test_no_method_leaves_a_hook_wrapper_or_tensor_on_the_model_after_generation(
+    any_lm: AudioLM, method: Method
+) -> None:
     skip_unless_carried(any_lm, method)
     inputs = any_lm.prepare([PROMPT])
     with without_collector():
@@ -145,7 +147,7 @@ def test_no_hook_wrapper_or_tensor_is_left_on_the_model(any_lm: AudioLM, method:
 
 
 @pytest.mark.parametrize("method", SOME_METHODS, ids=lambda method: method.label)
-def test_a_decode_step_of_any_method_makes_as_many_calls_as_base(
+def test_a_decode_step_under_any_method_makes_as_many_function_calls_as_under_base(
     lm: AudioLM, method: Method, calls_of_base: int
 ) -> None:
     """Python and C functions called in two decode steps, counted: what a clock on a busy machine cannot show."""
@@ -155,7 +157,7 @@ def test_a_decode_step_of_any_method_makes_as_many_calls_as_base(
     assert calls_in_decode(lm, inputs, method) == calls_of_base > 1000
 
 
-def test_sharing_the_encoder_output_does_not_change_replies(lm: AudioLM) -> None:
+def test_sharing_one_encoder_output_among_methods_does_not_change_replies(lm: AudioLM) -> None:
     inputs, methods = (
         lm.prepare([PROMPT]),
         [method for method in METHODS if method.key in KINDS or method.changes_tower],
@@ -229,7 +231,7 @@ def assert_clean_after_a_failure(
 
 
 @pytest.mark.parametrize("method", SOME_METHODS, ids=lambda method: method.label)
-def test_the_model_is_clean_wherever_the_forward_pass_raised(any_lm: AudioLM, method: Method) -> None:
+def test_an_error_anywhere_in_the_forward_pass_leaves_no_hook_on_the_model(any_lm: AudioLM, method: Method) -> None:
     skip_unless_carried(any_lm, method)
     layers = any_lm.decoder_layers
     before = generate(any_lm, any_lm.prepare([PROMPT]), Base())
@@ -243,19 +245,19 @@ def test_the_model_is_clean_wherever_the_forward_pass_raised(any_lm: AudioLM, me
     [BrokenFastV(0.5), BrokenRandom(0.5), BrokenSnapKV(0.5), BrokenSnapKV(0.5, scope="all")],
     ids=lambda method: type(method).__name__,
 )
-def test_the_model_is_clean_after_an_error_in_the_method(any_lm: AudioLM, method: Method) -> None:
+def test_an_error_inside_a_method_leaves_no_hook_on_the_model(any_lm: AudioLM, method: Method) -> None:
     skip_unless_carried(any_lm, method)
     before = generate(any_lm, any_lm.prepare([PROMPT]), Base())
     assert_clean_after_a_failure(any_lm, method)
     assert torch.equal(generate(any_lm, any_lm.prepare([PROMPT]), Base()).logits, before.logits)
 
 
-def test_the_model_is_clean_after_a_keyboard_interrupt(lm: AudioLM) -> None:
+def test_a_keyboard_interrupt_during_generation_leaves_no_hook_on_the_model(lm: AudioLM) -> None:
     fault = failing(lm.decoder_layers[2], 1, KeyboardInterrupt)
     assert_clean_after_a_failure(lm, get_method("fast_v:0.5+snapkv:0.5"), fault, KeyboardInterrupt)
 
 
-def test_a_failure_with_a_shared_encoder_does_not_affect_later_settings(lm: AudioLM) -> None:
+def test_a_setting_that_fails_under_a_shared_encoder_does_not_affect_later_settings(lm: AudioLM) -> None:
     inputs = lm.prepare([PROMPT])
     apart = generate(lm, inputs, FastV(0.5))
     with encoder_shared(lm):

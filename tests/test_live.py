@@ -68,7 +68,7 @@ def progress(task: str, records: Sequence[Record], expected: int, seed: int = 1)
 
 
 class TestProgress:
-    def test_score_and_interval_of_the_progress_equal_those_of_the_summary(self) -> None:
+    def test_live_progress_shows_the_same_score_and_interval_as_the_summary(self) -> None:
         rng = np.random.default_rng(0)
         records, truth, said = [], [], []
         for n in range(300):  # two true classes
@@ -84,7 +84,7 @@ class TestProgress:
         assert other.score == state.score
         assert other.interval == pytest.approx(state.interval, abs=0.02)
 
-    def test_progress_shows_the_figures_of_a_stored_summary_unchanged(self) -> None:
+    def test_progress_of_a_finished_run_shows_the_score_and_interval_of_its_summary(self) -> None:
         summary = {"score": 0.25, "intervals": {"score": [0.1, 0.4]}, "unparsed": 1}
         state = live.progress_of(get_task("tau").scorer, [a_choice("a")], {}, 1, seed=1, summary=summary)
         assert (state.score, state.interval, state.unparsed, state.complete) == (0.25, (0.1, 0.4), 1, True)
@@ -94,7 +94,7 @@ class TestProgress:
         state = progress("tau", records, 5)
         assert (state.answered, state.errors, state.unparsed, state.cut, state.complete) == (2, 1, 1, 1, False)
 
-    def test_a_task_that_is_not_installed_has_counts_but_no_score(self) -> None:
+    def test_progress_of_a_task_that_is_not_installed_shows_counts_but_no_score(self) -> None:
         state = live.progress_of(None, [a_choice("a"), typed(a_failed_record("c"))], {}, 5, seed=1)
         assert (state.answered, state.errors, state.score, state.interval) == (1, 1, None, None)
 
@@ -105,7 +105,7 @@ class TestProgress:
             *(({"parsed": odd}, 1.0) for odd in ("Z", 7)),  # as earlier versions stored verdicts
         ],
     )
-    def test_malformed_records_have_no_score_and_verdicts_of_earlier_versions_are_ignored(
+    def test_progress_gives_malformed_records_no_score_and_ignores_verdicts_of_earlier_versions(
         self, spoil: dict[str, Any], score
     ) -> None:
         state = progress("tau", [a_choice("a", **spoil)], 1)
@@ -137,7 +137,7 @@ def test_a_notebook_shows_one_progress_line_that_is_overwritten(job: Job, monkey
 
 
 class TestWatch:
-    def test_a_look_shows_sample_counts_and_the_seconds_left(self, job: Job) -> None:
+    def test_live_progress_shows_the_sample_counts_and_the_seconds_left(self, job: Job) -> None:
         clock, shown = Clock(), []
         job.folder.append(a_choice("a"))
         watch = live.Watch(a_plan("abcde"), [job], shown.append, 10, clock)
@@ -150,7 +150,7 @@ class TestWatch:
         assert look.heading(NOON) == ("tau: 3 of 5 samples, 2 samples/min, 3 s of audio/s, ends in 1 min 0 s (12:01)")
         assert "base-0 0.8" in look.line(NOON)
 
-    def test_failed_and_changed_samples_do_not_count_until_they_are_repeated(self, job: Job) -> None:
+    def test_live_progress_counts_failed_and_changed_samples_only_once_they_are_repeated(self, job: Job) -> None:
         job.folder.append(typed(a_failed_record("a")))
         job.folder.append(a_choice("b", clips="old"))
         watch = live.Watch(a_plan("ab", clips={"a": "new", "b": "new"}), [job], lambda _look: None, 10, Clock())
@@ -158,7 +158,7 @@ class TestWatch:
         job.folder.append(a_choice("a", clips="new"))
         assert watch.look().settings["base-0"].answered == 1
 
-    def test_each_reply_is_judged_only_once(self, job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_live_progress_judges_each_reply_only_once(self, job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
         asked: list[str] = []
         judge = Choice.judge
         monkeypatch.setattr(Choice, "judge", lambda self, record: asked.append(record.id) or judge(self, record))
@@ -171,14 +171,16 @@ class TestWatch:
         assert watch.look().settings["base-0"].score == pytest.approx(0.8)
         assert asked == ["a", "b", "c", "b"]
 
-    def test_a_slow_scorer_is_not_called_while_samples_run(self, job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_live_progress_does_not_call_a_slow_scorer_while_samples_run(
+        self, job: Job, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr(Choice, "instant", False)
         monkeypatch.setattr(Choice, "judge", lambda *_: pytest.fail("was asked"))
         job.folder.append(a_choice("a"))
         state = live.Watch(a_plan("abc"), [job], lambda _look: None, 10, Clock()).look().settings["base-0"]
         assert (state.answered, state.score) == (1, None)
 
-    def test_a_watch_refreshes_seldom_enough_to_cost_under_a_millisecond_per_sample(self, job: Job) -> None:
+    def test_live_progress_refreshes_seldom_enough_to_cost_under_a_millisecond_per_sample(self, job: Job) -> None:
         clock, shown = Clock(), []
 
         def slow(look: object) -> None:
@@ -192,7 +194,7 @@ class TestWatch:
         assert 0.1 * len(shown) / 1000 <= 1.1 * live.COST_A_SAMPLE_S + 0.1 / 1000
         assert len(shown) > 3
 
-    def test_a_watch_works_though_the_clock_goes_backwards(self, job: Job) -> None:
+    def test_live_progress_works_though_the_clock_goes_backwards(self, job: Job) -> None:
         for back in (3600.0, 1e9):
             clock, shown = Clock(), []
             watch = live.Watch(a_plan("ab"), [job], shown.append, 0, clock)
@@ -201,7 +203,7 @@ class TestWatch:
             watch.show()
             assert "tau: 1 of 2 samples" in shown[-1].heading(NOON)
 
-    def test_the_log_line_stays_short_for_any_number_of_settings(self) -> None:
+    def test_the_progress_line_in_a_log_stays_short_for_any_number_of_settings(self) -> None:
         done = live.Progress(1145, 600, 2, 1, score=0.833, interval=(0.5, 1.0))
         settings = {f"segment_fast_v-0.{n}-layer2": done for n in range(1, 10)}
         line = live.Look("librispeech", 600, 1145, 600, 36_000.0, 108_000.0, settings).line(NOON)
@@ -209,7 +211,7 @@ class TestWatch:
         assert "18 errors" in line
         assert len(line) < 100
 
-    def test_a_watch_prints_a_last_line_unless_quiet_or_nothing_was_done(self, job: Job) -> None:
+    def test_live_progress_prints_a_last_line_unless_quiet_or_nothing_was_done(self, job: Job) -> None:
         for progress, samples, expected in [(None, 1, 1), (False, 1, 0), (None, 0, 0)]:
             said: list[str] = []
             with live.watching(a_plan("a"), [job], said.append, progress=progress) as watch:
@@ -268,12 +270,12 @@ class TestStatus:
             (run_status,) = read_status([path])
         assert run_status.left_s == pytest.approx(60 * left, rel=0.2)
 
-    def test_status_shows_that_only_errors_are_left_and_which_audio_control_was_heard(self, a_run) -> None:
+    def test_status_shows_that_only_failed_samples_are_left_and_names_the_runs_audio_control(self, a_run) -> None:
         (run_status,) = read_status([a_run("base-0", 3, errors=1, control={"kind": "silence", "seconds": 30.0})])
         shown = (run_status.state, run_status.setting, run_status.complete)
         assert shown == ("done, but for errors", "base-0 [30s silence]", False)
 
-    def test_a_run_with_a_held_lock_is_shown_as_running_and_status_takes_no_lock(self, a_run) -> None:
+    def test_status_shows_a_run_whose_lock_is_held_as_running_and_takes_no_lock_itself(self, a_run) -> None:
         path = a_run("base-0", 2)
         with (path / ".lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -331,7 +333,7 @@ class TestStatus:
             assert "4 of 4" in text
             assert ("stopped" in text) is (wanted == 1)
 
-    def test_json_output_of_status_has_one_line_a_refresh(self, a_run, tmp_path: Path) -> None:
+    def test_json_output_of_status_is_one_line_per_refresh(self, a_run, tmp_path: Path) -> None:
         a_run("base-0", 4)
         code, text = status(tmp_path, "--json", "--watch", "--every", "0.1")
         lines = [json.loads(line) for line in text.splitlines()]
@@ -358,7 +360,7 @@ class TestStatus:
         ("\ud83d", "\\ud83d"),
     ],
 )
-def test_control_characters_are_shown_escaped(text: str, shown: str) -> None:
+def test_control_characters_in_printed_text_are_shown_escaped(text: str, shown: str) -> None:
     assert plain(text) == shown
 
 

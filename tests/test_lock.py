@@ -51,7 +51,7 @@ def test_a_lock_is_acquired_though_its_file_was_removed_by_the_last_holder(tmp_p
         assert is_held(file) is True
 
 
-def test_taking_a_lock_waits_for_a_short_shared_lock(tmp_path: Path) -> None:
+def test_taking_an_exclusive_lock_waits_for_a_short_shared_lock_of_another_process(tmp_path: Path) -> None:
     glance = (tmp_path / "lock").open("w")
     lock.fcntl.flock(glance, lock.fcntl.LOCK_SH)
     threading.Timer(0.07, glance.close).start()

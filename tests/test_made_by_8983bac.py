@@ -89,7 +89,7 @@ def test_resumed_runs_warn_of_their_old_fingerprint_and_store_a_new_one(results:
             assert not is_weak(json.loads(file.read_text())["identity"]["checkpoint"])
 
 
-def test_another_checkpoint_is_refused_by_the_old_fingerprint(results: Path) -> None:
+def test_a_run_of_commit_8983bac_is_not_resumed_with_another_checkpoint(results: Path) -> None:
     for file in results.rglob("run.json"):
         file.write_text(file.read_text().replace("e8f284a8f2f822b1", "e8f284a8f2f822b0"))
     with pytest.raises(RecordError, match=r"another run .*checkpoint: 'e8f284a8f2f822b0' there"):

@@ -49,7 +49,7 @@ class OneHot(TokenPruner):
 
 
 @pytest.mark.parametrize("method", MERGERS, ids=lambda m: m.label)
-def test_merging_audio_tokens_equals_hiding_them_and_inserting_the_merged_states(
+def test_merging_audio_tokens_equals_masking_them_and_inserting_the_merged_states(
     any_lm: AudioLM, prompts: list[Prompt], method: Method
 ) -> None:
     skip_unless_carried(any_lm, method)
@@ -65,7 +65,7 @@ def test_merging_audio_tokens_equals_hiding_them_and_inserting_the_merged_states
 
 
 @pytest.mark.parametrize("layer", [0, 2])
-def test_merging_with_all_weight_on_one_token_equals_dropping_the_others_bit_for_bit(
+def test_merging_with_all_weight_on_one_token_gives_the_same_logits_as_dropping_the_others(
     any_lm: AudioLM, prompts: list[Prompt], layer: int
 ) -> None:
     dropped, merged = (generate(any_lm, prompts[:2], kind(0.6, layer=layer)) for kind in (Frame, OneHot))
@@ -108,7 +108,9 @@ def test_pruning_at_the_input_gives_the_logits_of_a_shorter_prompt(
         torch.testing.assert_close(together.logits[:, row], oracle, atol=5e-5, rtol=1e-4)
 
 
-def test_a_press_after_input_pruning_sees_the_shorter_prompt(any_lm: AudioLM, prompts: list[Prompt]) -> None:
+def test_a_press_after_pruning_at_the_input_sees_only_the_shortened_prompt(
+    any_lm: AudioLM, prompts: list[Prompt]
+) -> None:
     """Expected attention rotates to the positions that follow the prompt: what those are, only the label tells."""
     pruned, joined = (get_method(name, at="input") for name in ("frame:0.5", "frame:0.5+expected_attention:0.5"))
     skip_unless_carried(any_lm, joined)
@@ -127,7 +129,7 @@ def test_a_press_after_input_pruning_sees_the_shorter_prompt(any_lm: AudioLM, pr
     assert set(generation.kv_lengths) == {len(kept) - left + kept_count(left, 0.5)}
 
 
-def test_labels_and_parameters_of_a_method_name_the_input_or_the_layer() -> None:
+def test_the_label_and_parameters_of_a_method_name_its_layer_or_the_input() -> None:
     method = get_method("merge_frame", 0.5, 2, at="input")
     assert (method.label, method.parameters()) == ("merge_frame-0.5-input", {"ratio": 0.5, "at": "input"})
     at_layer = get_method("merge_frame", 0.5, 2)
@@ -138,7 +140,9 @@ def test_labels_and_parameters_of_a_method_name_the_input_or_the_layer() -> None
 
 
 @pytest.mark.parametrize("name", ["fast_v:0.5", "dart:0.5"])
-def test_methods_that_score_by_attention_and_presses_alone_are_refused_at_the_input(lm: AudioLM, name: str) -> None:
+def test_methods_that_score_tokens_by_attention_and_presses_alone_are_refused_at_the_input(
+    lm: AudioLM, name: str
+) -> None:
     with pytest.raises(MethodError, match=r"attention.*allowed: PRUNE_AT=layer"):
         get_method(name, at="input").check(lm)
     with pytest.raises(SettingsError, match=r"PRUNE_AT=input .*snapkv .*allowed: layer"):
@@ -190,7 +194,7 @@ def test_merge_frame_starts_its_groups_at_the_positions_that_frame_keeps() -> No
     assert MergeFrame(0.6).select(evidence).kept.tolist() == Frame(0.6).select(evidence).tolist() == [0, 2, 5, 7]
 
 
-def test_a_merged_state_is_the_weighted_sum_of_its_group() -> None:
+def test_a_merged_hidden_state_is_the_weighted_sum_of_its_group_of_tokens() -> None:
     merge = Merge(torch.tensor([1, 2]), torch.tensor([1, 0, 1, 0]), torch.tensor([0.5, 2.0, -1.0, 0.25]))
     states = torch.randn(3, 4, 5)
     first, second = 2 * states[:, 1] + 0.25 * states[:, 3], 0.5 * states[:, 0] - states[:, 2]
@@ -215,7 +219,7 @@ def _spoilt(**parts: object) -> TokenPruner:
         ({"group": "k"}, "an index is out of range"),
     ],
 )
-def test_a_merge_of_wrong_shape_type_or_index_is_refused(
+def test_a_token_merge_with_tensors_of_wrong_shape_type_or_index_is_refused(
     lm: AudioLM, prompts: list[Prompt], parts: dict[str, object], message: str
 ) -> None:
     if isinstance(name := parts.get("group"), str):
@@ -225,7 +229,9 @@ def test_a_merge_of_wrong_shape_type_or_index_is_refused(
         generate(lm, prompts[:1], _spoilt(**parts), 1)
 
 
-def test_drawn_shares_of_a_merge_sum_to_the_number_of_kept_tokens(lm: AudioLM, prompts: list[Prompt]) -> None:
+def test_kept_shares_drawn_for_a_merging_method_sum_to_the_number_of_kept_tokens(
+    lm: AudioLM, prompts: list[Prompt]
+) -> None:
     inputs = lm.prepare(prompts[:1])
     (total,) = inputs.audio_tokens
     signs = torch.tensor([1.0, -1.0]).repeat(total)[:total]

@@ -87,7 +87,7 @@ def assert_highest(chosen: list[int], score: Any, places: list[int], k: int) -> 
 
 @pytest.mark.parametrize("layer", [1, 2, 3])
 @pytest.mark.parametrize("ratio", RATIOS)
-def test_fast_v_keeps_the_tokens_of_its_plain_reference(
+def test_fast_v_keeps_the_same_tokens_as_its_plain_reference_implementation(
     either_lm: AudioLM, case: Any, ratio: float, layer: int
 ) -> None:
     prompt, audio, layers = case
@@ -97,7 +97,7 @@ def test_fast_v_keeps_the_tokens_of_its_plain_reference(
 
 @pytest.mark.parametrize("layer", [1, 2, 3])
 @pytest.mark.parametrize("ratio", RATIOS)
-def test_segment_fast_v_keeps_the_tokens_of_its_plain_reference(
+def test_segment_fast_v_keeps_the_same_tokens_as_its_plain_reference_implementation(
     either_lm: AudioLM, case: Any, ratio: float, layer: int
 ) -> None:
     prompt, audio, layers = case
@@ -110,7 +110,9 @@ def test_segment_fast_v_keeps_the_tokens_of_its_plain_reference(
 
 @pytest.mark.parametrize("layer", [1, 2, 3])
 @pytest.mark.parametrize("ratio", [*RATIOS, 0.985, 0.999])
-def test_dart_keeps_the_tokens_of_its_plain_reference(either_lm: AudioLM, case: Any, ratio: float, layer: int) -> None:
+def test_dart_keeps_the_same_tokens_as_its_plain_reference_implementation(
+    either_lm: AudioLM, case: Any, ratio: float, layer: int
+) -> None:
     """At 0.985 fewer are kept than there are audio pivots."""
     prompt, audio, layers = case
     chosen = kept_audio(either_lm, prompt, get_method("dart", ratio, layer), audio)
@@ -138,7 +140,9 @@ def test_dart_compares_hidden_states_after_the_final_norm(lm: AudioLM, eager: Au
 
 
 @pytest.mark.parametrize("ratio", RATIOS)
-def test_fastadasp_like_merges_as_its_plain_reference(either_lm: AudioLM, case: Any, ratio: float) -> None:
+def test_fastadasp_like_merges_the_same_tokens_as_its_plain_reference_implementation(
+    either_lm: AudioLM, case: Any, ratio: float
+) -> None:
     prompt, audio, layers = case
     result, _cache = run(either_lm, prompt, get_method("fastadasp_like", ratio, 2))
     (merge,) = result.merges
@@ -159,7 +163,9 @@ def test_fastadasp_like_gives_the_same_weights_alone_and_in_a_padded_batch(eithe
 
 
 @pytest.mark.parametrize("ratio", RATIOS)
-def test_speechprune_like_keeps_the_tokens_of_its_plain_reference(either_lm: AudioLM, case: Any, ratio: float) -> None:
+def test_speechprune_like_keeps_the_same_tokens_as_its_plain_reference_implementation(
+    either_lm: AudioLM, case: Any, ratio: float
+) -> None:
     prompt, audio, layers = case
     chosen = kept_audio(either_lm, prompt, get_method("speechprune_like", ratio, 2), audio)
     assert set(chosen) == references.speechprune(layers[1], layers[2], audio, kept_count(len(audio), ratio))
@@ -207,7 +213,7 @@ def test_random_keeps_every_position_equally_often() -> None:
 
 @pytest.mark.parametrize("ratio", RATIOS)
 @pytest.mark.parametrize("name", references.PRESSES)
-def test_each_press_keeps_the_cache_entries_of_its_plain_reference(
+def test_each_press_keeps_the_same_cache_entries_as_its_plain_reference_implementation(
     either_lm: AudioLM, case: Any, name: str, ratio: float
 ) -> None:
     prompt, audio, layers = case
@@ -246,7 +252,9 @@ def test_snapkv_equals_its_reference_on_a_prompt_shorter_than_two_windows(
 
 
 @pytest.mark.parametrize("name", ["tova", "expected_attention", "snapkv", "streaming_llm", "audio_kv"])
-def test_scope_all_ranks_the_cache_entries_of_the_whole_prompt(either_lm: AudioLM, case: Any, name: str) -> None:
+def test_a_press_with_scope_all_ranks_the_cache_entries_of_the_whole_prompt(
+    either_lm: AudioLM, case: Any, name: str
+) -> None:
     prompt, _, layers = case
     length = layers[0].key.shape[1]
     everything, k = list(range(length)), kept_count(length, 0.5)
@@ -293,7 +301,7 @@ def test_the_earlier_of_two_cache_entries_with_equal_scores_is_kept(
 
 
 @pytest.mark.parametrize("press", [name for name in references.PRESSES if name != "pyramidkv"])
-def test_a_press_after_pruning_keeps_the_cache_entries_of_its_reference(
+def test_a_press_after_a_pruner_keeps_the_cache_entries_of_the_reference_implementation(
     either_lm: AudioLM, eager: AudioLM, case: Any, press: str
 ) -> None:
     prompt, audio, layers = case
@@ -325,7 +333,7 @@ def test_composed_methods_give_the_same_replies_under_eager_and_sdpa_attention(
 
 
 @given(st.integers(1, 3000), st.integers(1, 24), st.data())
-def test_shares_of_segments_sum_to_the_budget_and_are_proportional_within_one_token(
+def test_token_budgets_of_segments_sum_to_the_total_and_are_proportional_within_one_token(
     total: int, segments: int, data: st.DataObject
 ) -> None:
     budget = data.draw(st.integers(1, total))

@@ -20,7 +20,7 @@ def verdict(clusters: Clusters, margin: float = 0.02, **options: bool) -> str:
     return decide(clusters, margin, figure="accuracy", **options).verdict
 
 
-def test_the_wealth_of_a_test_equals_a_value_computed_by_hand() -> None:
+def test_the_wealth_of_a_betting_test_equals_a_value_computed_by_hand() -> None:
     """A lost cluster of two and a cluster of one without a difference, at a margin of 0.1."""
     clusters = Clusters.of([-1, -1, 0], ["a", "a", "b"])
     payoffs = np.array([(-2 + 0.2) / 2, 0.1 / 2]) / 0.9
@@ -28,44 +28,46 @@ def test_the_wealth_of_a_test_equals_a_value_computed_by_hand() -> None:
     assert np.exp(clusters.log_wealth(0.1))[-1] == pytest.approx(sum(each))
 
 
-def test_the_wealth_of_a_test_starts_at_one_since_the_bet_weights_sum_to_one() -> None:
+def test_the_bet_weights_sum_to_one_so_that_the_wealth_of_a_betting_test_starts_at_one() -> None:
     assert sum(betting.WEIGHTS) == pytest.approx(1)
 
 
 @pytest.mark.parametrize("worse", [False, True])
-def test_wealth_is_not_expected_to_grow_if_the_true_loss_equals_the_margin(*, worse: bool) -> None:
+def test_the_wealth_of_a_betting_test_is_not_expected_to_grow_if_the_loss_equals_the_margin(*, worse: bool) -> None:
     """A single cluster, lost with the probability of the margin."""
     lost, kept = (math.exp(alone(change).log_wealth(0.05, worse=worse)[-1]) for change in (-1, 0))
     assert 0.05 * lost + 0.95 * kept == pytest.approx(1)
 
 
-def test_wealth_stays_finite_after_a_cluster_in_which_every_sample_is_lost() -> None:
+def test_betting_wealth_stays_finite_after_a_cluster_in_which_every_sample_turned_wrong() -> None:
     assert math.isfinite(alone(-1, *[0] * 9).log_wealth(0.02)[-1])
 
 
-def test_the_p_value_of_a_test_does_not_depend_on_the_order_of_samples() -> None:
+def test_the_p_value_of_a_betting_test_does_not_depend_on_the_order_of_samples() -> None:
     first, other = alone(-1, 0, 0, 1, 0.5), alone(0, 0.5, 1, 0, -1)
     assert first.p(0.3) == pytest.approx(other.p(0.3))
 
 
-def test_clusters_of_samples_are_tested_in_the_drawn_order() -> None:
+def test_a_betting_test_takes_clusters_of_samples_in_the_given_random_order() -> None:
     clusters = Clusters.of([0, -1, 1], ["a", "b", "c"], order=["c", "a", "b"])
     assert clusters.totals.tolist() == [1, 0, -1]
 
 
-def test_a_test_bets_less_on_clusters_of_samples_smaller_than_the_largest() -> None:
+def test_a_betting_test_bets_less_on_clusters_of_samples_smaller_than_the_largest() -> None:
     full, half = (Clusters.of([0.0] * 100, [str(n) for n in range(100)], largest) for largest in (1, 2))
     assert full.p(0.02) < half.p(0.02)
 
 
 @pytest.mark.parametrize(("margin", "clusters"), [(0.02, 149), (0.05, 59), (0.01, 299)])
-def test_no_test_can_decide_with_fewer_clusters_than_the_stated_minimum(margin: float, clusters: int) -> None:
+def test_the_stated_minimum_of_clusters_is_the_fewest_with_which_any_test_could_decide(
+    margin: float, clusters: int
+) -> None:
     assert betting.fewest_of_any_test(margin) == clusters
     assert (1 - margin) ** clusters <= 0.05 < (1 - margin) ** (clusters - 1)
 
 
 @pytest.mark.parametrize(("margin", "clusters"), [(0.02, 186), (0.05, 73)])
-def test_a_verdict_on_equal_replies_needs_a_known_number_of_clusters(margin: float, clusters: int) -> None:
+def test_a_no_worse_verdict_on_equal_replies_needs_a_known_number_of_clusters(margin: float, clusters: int) -> None:
     assert fewest(margin) == clusters
     assert verdict(alone(*[0.0] * clusters), margin) == NO_WORSE
     few = decide(alone(*[0.0] * (clusters - 1)), margin, figure="accuracy")
@@ -73,21 +75,21 @@ def test_a_verdict_on_equal_replies_needs_a_known_number_of_clusters(margin: flo
     assert few.missing.startswith(f"needs at least {clusters} clusters")
 
 
-def test_a_verdict_needs_more_clusters_if_they_are_smaller_than_the_largest() -> None:
+def test_a_non_inferiority_verdict_needs_more_clusters_if_they_are_smaller_than_the_largest() -> None:
     clusters = Clusters.of([0.0] * 40, [str(number // 2) for number in range(40)], largest=4)
     needed = decide(clusters, 0.05, figure="accuracy").needed
     assert 2 * 70 < needed < 2 * 90
 
 
-def test_the_verdict_is_worse_if_most_clusters_are_lost() -> None:
+def test_the_verdict_is_worse_if_replies_turned_wrong_in_most_clusters() -> None:
     assert verdict(alone(*[-1] * 12, *[0] * 8)) == WORSE
 
 
-def test_the_verdict_is_not_decided_after_few_losses() -> None:
+def test_the_verdict_is_not_decided_if_replies_turned_wrong_in_only_a_few_clusters() -> None:
     assert verdict(alone(*[-1] * 2, *[0] * 98)) == OPEN
 
 
-def test_the_verdict_on_replies_that_cannot_differ_is_no_worse_without_a_test() -> None:
+def test_the_verdict_is_no_worse_without_a_test_if_replies_cannot_differ_by_construction() -> None:
     assert verdict(alone(0, 0), by_construction=True) == NO_WORSE
 
 
@@ -101,37 +103,37 @@ def test_holm_correction_counts_all_settings_and_tasks() -> None:
     assert (first.verdict, first.missing) == (OPEN, "no worse if tested alone")
 
 
-def test_settings_that_cannot_differ_do_not_count_in_the_holm_correction() -> None:
+def test_settings_whose_replies_cannot_differ_from_base_do_not_count_in_the_holm_correction() -> None:
     settings = [alone(*[0.0] * 190), alone(0.0)]
     decisions = [decide(settings[0], 0.02, figure=""), decide(settings[1], 0.02, figure="", by_construction=True)]
     assert [decision.tests for decision in corrected(decisions, settings)] == [1, 1]
     assert corrected(decisions, settings)[0].verdict == NO_WORSE
 
 
-def test_the_smallest_margin_is_where_the_verdict_changes() -> None:
+def test_the_reported_smallest_margin_is_the_margin_at_which_the_verdict_changes() -> None:
     clusters = alone(*[-1] * 3, *[0] * 197)
     smallest = decide(clusters, 0.02, figure="accuracy").smallest
     assert verdict(clusters, smallest + 1e-6) == NO_WORSE
     assert verdict(clusters, smallest - 1e-6) == OPEN
 
 
-def test_the_bounds_of_a_difference_contain_the_observed_difference() -> None:
+def test_the_confidence_bounds_of_a_difference_contain_the_observed_difference() -> None:
     decision = decide(alone(*[-1] * 30, *[1] * 10, *[0] * 160), 0.02, figure="accuracy")
     assert decision.bounds[0] < decision.difference == -0.1 < decision.bounds[1] < 0
 
 
-def test_one_of_many_tests_supports_only_a_wider_margin_than_the_same_test_alone() -> None:
+def test_a_setting_tested_among_many_supports_only_a_wider_margin_than_if_tested_alone() -> None:
     settings = [alone(*[0.0] * 200)] * 20
     (first, *_) = corrected([decide(setting, 0.02, figure="accuracy") for setting in settings], settings)
     assert first.smallest < 0.02 < first.smallest_of_all
 
 
-def test_bounds_without_samples_cover_every_difference() -> None:
+def test_confidence_bounds_without_samples_cover_every_possible_difference() -> None:
     decision = decide(alone(), 0.02, figure="accuracy")
     assert (decision.verdict, decision.bounds) == (OPEN, (-1.0, 1.0))
 
 
-def test_a_test_needs_more_clusters_with_discordance_and_fewer_with_a_wider_margin() -> None:
+def test_planned_clusters_increase_with_discordant_replies_and_decrease_with_a_wider_margin() -> None:
     quiet, loud = alone(*[0] * 390, *[1, -1] * 5), alone(*[0] * 320, *[1, -1] * 40)
     counts = [
         betting.clusters_for_power(clusters, margin) for clusters, margin in [(quiet, 0.05), (loud, 0.05), (loud, 0.1)]
@@ -140,7 +142,7 @@ def test_a_test_needs_more_clusters_with_discordance_and_fewer_with_a_wider_marg
     assert counts[0] < counts[1] > counts[2]
 
 
-def test_the_planned_number_of_clusters_decides_in_about_80_percent_of_cases() -> None:
+def test_a_test_with_the_planned_number_of_clusters_decides_in_about_80_percent_of_cases() -> None:
     rng = np.random.default_rng(3)
     pilot = alone(*[0] * 900, *[1, -1] * 50)
     count = betting.clusters_for_power(pilot, 0.05)
@@ -149,7 +151,9 @@ def test_the_planned_number_of_clusters_decides_in_about_80_percent_of_cases() -
     assert 0.72 < decided < 0.9
 
 
-def test_no_number_of_clusters_is_planned_if_none_is_large_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_number_of_clusters_is_planned_if_the_largest_allowed_number_is_too_small(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(betting, "MOST_PLANNED", 1000)
     assert betting.clusters_for_power(alone(*[1, -1] * 20), 0.01) is None
 
@@ -169,7 +173,7 @@ def lossy(
 @pytest.mark.parametrize("clusters", [8, 40, 200])
 @pytest.mark.parametrize(("margin", "discordance"), [(0.02, 0.02), (0.05, 0.15)])
 @pytest.mark.parametrize("worse", [False, True])
-def test_the_sequential_test_errs_in_at_most_about_5_percent_over_all_looks(
+def test_the_sequential_test_errs_in_at_most_about_5_percent_of_cases_over_all_its_looks(
     clusters: int, margin: float, discordance: float, *, worse: bool
 ) -> None:
     """At a true loss equal to the margin, in clusters of unequal sizes."""

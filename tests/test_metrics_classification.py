@@ -24,7 +24,7 @@ def test_accuracy_and_macro_f1_equal_golden_values() -> None:
     assert macro_f1(TRUTH, CHOSEN) == pytest.approx((1 / 2 + 2 / 3 + 1 / 2) / 3)
 
 
-def test_figures_per_class_equal_golden_values() -> None:
+def test_precision_recall_and_f1_of_each_class_equal_golden_values() -> None:
     assert per_class(TRUTH, CHOSEN) == {
         "a": {"precision": 0.5, "recall": 0.5, "f1": 0.5, "support": 4, "unparsed": 1},
         "b": {"precision": 2 / 3, "recall": 2 / 3, "f1": 2 / 3, "support": 3, "unparsed": 1},
@@ -32,7 +32,7 @@ def test_figures_per_class_equal_golden_values() -> None:
     }
 
 
-def test_figures_by_the_published_rules_equal_golden_values() -> None:
+def test_accuracy_and_f1_under_the_published_rules_equal_golden_values() -> None:
     """Without the two unparsed: a 2 hits of 3, chosen 4, F1 4/7; b 2 of 2, chosen 3, 4/5; c 1 of 3, chosen 1, 2/4."""
     published = as_published(TRUTH, CHOSEN)
     assert published == {
@@ -98,7 +98,7 @@ def test_turning_right_replies_into_unparsed_ones_never_raises_macro_f1(rows: li
     assert macro_f1(truth, silenced) == 0 <= macro_f1(truth, chosen)
 
 
-def test_figures_of_the_summary_equal_those_of_the_metric_functions() -> None:
+def test_metrics_in_the_run_summary_equal_those_of_the_metric_functions() -> None:
     summary = summarise_choices(TRUTH, CHOSEN, [True] * 4 + [False] * 6, [str(i) for i in range(10)], seed=1)
     macro = macro_f1(TRUTH, CHOSEN)
     expected = {"n": 10, "unparsed": 2, "accuracy": 0.5, "strict_accuracy": 0.4, "macro_f1": macro, "score": macro}
@@ -132,7 +132,7 @@ def test_bootstrap_intervals_equal_those_of_repeating_the_samples() -> None:
         assert summary["intervals"][name] == pytest.approx(expected, abs=1e-6)
 
 
-def test_one_cluster_gives_no_interval_and_500_clusters_give_the_normal_one() -> None:
+def test_one_cluster_gives_no_interval_and_500_clusters_give_the_normal_approximation() -> None:
     single_cluster = summarise_choices(TRUTH, CHOSEN, [False] * 10, ["same"] * 10, seed=0)
     assert set(single_cluster["intervals"].values()) == {None}
     repeated = summarise_choices(TRUTH * 50, CHOSEN * 50, [False] * 500, [str(i) for i in range(500)], seed=0)
@@ -147,7 +147,7 @@ def test_the_summary_of_a_run_without_samples_has_no_score() -> None:
     assert summary["score"] is None
 
 
-def test_metrics_of_unequal_lengths_or_of_no_samples_are_refused() -> None:
+def test_metrics_refuse_truths_and_replies_of_unequal_number_and_an_empty_list() -> None:
     with pytest.raises(ValueError, match="2 truths"):
         macro_f1(["a", "b"], ["a"])
     with pytest.raises(ValueError, match="no samples"):

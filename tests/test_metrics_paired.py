@@ -49,7 +49,7 @@ def compared(ours: np.ndarray, other: np.ndarray, clusters: np.ndarray | None = 
     return verdict([pair_of(mean_sums(ours), mean_sums(other), names)], **{"seed": 1, **options})
 
 
-def test_p_is_not_small_if_only_two_swaps_have_a_value() -> None:
+def test_a_permutation_p_value_is_not_small_if_the_score_is_defined_for_only_two_swaps() -> None:
     """Only the observed labelling and its opposite have a score: two of 4,096."""
 
     def extreme(sums: np.ndarray) -> np.ndarray:
@@ -60,7 +60,7 @@ def test_p_is_not_small_if_only_two_swaps_have_a_value() -> None:
         assert verdict([pair_of(ours, other, list("abcdefghijkl"))], seed).p in (1.0, None)
 
 
-def test_equal_resamples_and_swaps_are_computed_only_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_paired_test_computes_equal_resamples_and_equal_swaps_only_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Six clusters can be drawn in 462 ways, and swapped in 64."""
     ours, seen = mean_sums(np.array([0.1, 0.7, 0.2, 0.9, 1.0, 0.4])), list[int]()
     counting = Sums(ours.names, ours.columns, lambda sums: seen.append(len(sums)) or ours.statistic(sums))
@@ -73,7 +73,9 @@ def test_equal_resamples_and_swaps_are_computed_only_once(monkeypatch: pytest.Mo
     np.testing.assert_allclose(drawn, each, rtol=0, atol=1e-12)
 
 
-def test_settings_with_one_reference_sum_its_resamples_only_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_compared_with_one_reference_sum_the_resamples_of_the_reference_only_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """And a column that setting and reference share is not summed again."""
     clusters, counted, sums = [f"c{number}" for number in range(40)], list[int](), paired.drawn_sums
     right, *settings = (np.random.default_rng(0).random((4, 40)) < 0.5).astype(float)
@@ -89,7 +91,7 @@ def test_settings_with_one_reference_sum_its_resamples_only_once(monkeypatch: py
     assert counted[4:] == [4, 4, 4]
 
 
-def test_each_block_of_random_draws_differs_from_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_successive_blocks_of_random_resamples_differ(monkeypatch: pytest.MonkeyPatch) -> None:
     """Twice, since the draws of a seed are kept for the next setting."""
     pair = pair_of(mean_sums(np.arange(6.0)), mean_sums(np.ones(6)), list("abcdef"))
     monkeypatch.setattr("audiomarathon.metrics.paired._BLOCK", 6 * 50)
@@ -99,7 +101,7 @@ def test_each_block_of_random_draws_differs_from_the_one_before(monkeypatch: pyt
 
 
 class TestDifference:
-    def test_the_difference_is_the_first_side_minus_the_second(self) -> None:
+    def test_the_paired_difference_is_the_score_of_the_first_side_minus_that_of_the_second(self) -> None:
         assert compared(np.array([1.0, 1, 0, 1]), np.array([0.0, 1, 0, 0])).difference == pytest.approx(0.5)
 
     def test_the_difference_of_macro_f1_is_taken_from_the_two_scores(self) -> None:
@@ -108,12 +110,12 @@ class TestDifference:
         pair = pair_of(choice_sums(truth, ours, [False] * 6), choice_sums(truth, other, [False] * 6), truth, "macro_f1")
         assert pair.scores == pytest.approx((macro_f1(truth, ours), macro_f1(truth, other)))
 
-    def test_the_difference_over_tasks_is_the_plain_mean_of_the_task_differences(self) -> None:
+    def test_the_difference_over_tasks_is_the_unweighted_mean_of_the_task_differences(self) -> None:
         small = pair_of(mean_sums(np.ones(4)), mean_sums(np.zeros(4)), list("abcd"), "mean")
         large = pair_of(mean_sums(np.zeros(40)), mean_sums(np.zeros(40)), [str(i) for i in range(40)], "mean")
         assert verdict([small, large]).difference == pytest.approx(0.5)
 
-    def test_two_sides_with_different_samples_are_refused(self) -> None:
+    def test_a_paired_comparison_of_two_sides_with_different_samples_is_refused(self) -> None:
         with pytest.raises(ValueError, match="not the same samples"):
             pair_of(mean_sums(np.ones(3)), mean_sums(np.ones(4)), list("abc"), "mean")
 
@@ -125,7 +127,7 @@ class TestDifferences:
         pair = pair_of(mean_sums(scores), mean_sums(base), names)
         return pair.differences(np.random.default_rng(seed))["mean"]
 
-    def test_effects_common_to_both_sides_cancel_out(self) -> None:
+    def test_difficulty_shared_by_both_sides_cancels_out_in_the_paired_difference(self) -> None:
         """Samples differ wildly, but the second side is always one tenth better."""
         hard = np.random.default_rng(0).standard_normal(40) * 10
         difference = self.estimate_difference(hard + 0.1, hard, [str(number // 4) for number in range(40)])
@@ -142,16 +144,16 @@ class TestDifferences:
         tail = expanded_tail(difference.clusters)
         assert difference.interval == pytest.approx(tuple(np.quantile(difference.drawn, [tail, 1 - tail])))
 
-    def test_the_difference_of_samples_of_one_cluster_has_no_interval(self) -> None:
+    def test_a_paired_difference_over_a_single_cluster_of_samples_has_no_interval(self) -> None:
         difference = self.estimate_difference(np.ones(2), np.array([0.0, 1.0]), ["a", "a"])
         assert (difference.value, difference.interval) == (0.5, None)
 
-    def test_the_difference_of_figures_without_a_value_is_undefined(self) -> None:
+    def test_the_paired_difference_of_undefined_figures_is_undefined(self) -> None:
         pair = pair_of(share_sums([1, 0], [0, 0]), share_sums([0, 0], [0, 0]), ["a", "b"])
         assert np.isnan(pair.differences(np.random.default_rng(0))["share"].value)
 
     @pytest.mark.parametrize(("right", "base", "reach"), [(1, 1, 1.0), (0, 0, 1.0), (1, 0, 2**0.5)])
-    def test_the_difference_of_all_right_or_all_wrong_sides_has_newcombes_interval(
+    def test_the_difference_between_runs_with_all_right_or_all_wrong_has_newcombes_interval(
         self, right: int, base: int, reach: float
     ) -> None:
         difference = self.estimate_difference(np.full(6, float(right)), np.full(6, float(base)), list("abcdef"))
@@ -174,7 +176,7 @@ class TestUndefined:
         assert result.undefined_resamples == pytest.approx(0.316 * 4000, abs=120)
         assert result.interval == pytest.approx((-0.5, -0.5))
 
-    def test_undefined_swaps_are_counted_and_left_out_rather_than_taken_as_smaller(self) -> None:
+    def test_swaps_without_a_defined_score_are_counted_and_left_out_of_the_p_value(self) -> None:
         """Own counts in a and b, other in c and d: both sides have a value in 14 of 16 swaps, 1 apart in 2 or 4."""
         sums, other = share_sums([1, 1, 0, 0], [1, 1, 0, 0]), share_sums([0, 0, 0, 0], [0, 0, 1, 1])
         labellings = list(itertools.product([0, 1], repeat=4))
@@ -221,12 +223,12 @@ class TestSignFlip:
         assert compared(ours, other).p < 0.001
 
     @pytest.mark.parametrize(("size", "gained"), [(40, 34), (100, 80), (1000, 600)])
-    def test_a_tiny_p_equals_that_of_the_binomial_test(self, size: int, gained: int) -> None:
+    def test_a_tiny_p_of_the_sign_flip_test_equals_that_of_the_binomial_test(self, size: int, gained: int) -> None:
         """From 8e-6 to 3e-10, of 10,000 swaps: no swap would reach the difference."""
         ours = np.array([1.0] * gained + [0.0] * (size - gained))
         assert compared(ours, 1 - ours).p == pytest.approx(stats.binomtest(gained, size).pvalue, rel=0.15)
 
-    def test_a_small_p_of_macro_f1_over_two_tasks_equals_that_of_all_swaps(self) -> None:
+    def test_a_small_p_of_macro_f1_over_two_tasks_equals_the_exact_p_of_all_swaps(self) -> None:
         rng = np.random.default_rng(0)
         truths = rng.choice(list("abc"), (2, 11))
         sides = [[choice_sums(list(t), list(g), [False] * 11) for t, g in zip(truths, s, strict=True)]
@@ -240,7 +242,7 @@ class TestSignFlip:
         assert exact < 1e-3
         assert verdict(pairs).p == pytest.approx(exact, rel=0.15)
 
-    def test_a_small_p_is_above_zero_for_every_seed(self) -> None:
+    def test_a_small_p_of_the_sign_flip_test_is_above_zero_for_every_seed(self) -> None:
         """Also where no draw reaches the difference, the observed labelling counts."""
         pair = pair_of(mean_sums(np.ones(30)), mean_sums(np.zeros(30)), [str(number) for number in range(30)])
         drawn = Drawn.of(pair, np.random.default_rng(0), 10)

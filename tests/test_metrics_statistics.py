@@ -75,7 +75,9 @@ def test_the_median_of_resampled_clusters_does_not_depend_on_sample_order() -> N
         (np.arange(900.0), np.arange(900) // 300),  # neighbours only: far from the overall median
     ],
 )  # fmt: skip
-def test_the_median_of_a_resample_equals_that_of_its_repeated_samples(values: np.ndarray, codes: np.ndarray) -> None:
+def test_the_bootstrap_median_of_a_resample_equals_the_median_of_its_repeated_samples(
+    values: np.ndarray, codes: np.ndarray
+) -> None:
     (weights,) = Resampler(3, 50)._weights(codes.max() + 1)
     expected = [np.median(np.repeat(values, drawn[codes])) for drawn in weights]
     assert Resampler(3, 50).median(values, [f"{code:03}" for code in codes]).drawn == pytest.approx(expected)
@@ -149,7 +151,7 @@ def test_intervals_that_ignore_clusters_cover_the_true_mean_too_rarely() -> None
 
 
 class TestMeansOfTasks:
-    def test_the_interval_for_one_task_is_the_expanded_percentile_interval(self) -> None:
+    def test_the_interval_of_the_mean_over_one_task_is_its_expanded_percentile_interval(self) -> None:
         drawn, tail = np.random.default_rng(0).normal(size=(1, 4000)), expanded_tail(7)
         assert interval_of_mean(drawn, [7]) == pytest.approx(tuple(np.quantile(drawn[0], [tail, 1 - tail])))
 
@@ -159,11 +161,11 @@ class TestMeansOfTasks:
         assert interval_of_mean(holed, [5, 6]) == interval_of_mean(drawn, [5, 6])
         assert interval_of_mean(np.full((2, 9), np.nan), [5, 6]) is None
 
-    def test_equal_bootstrap_draws_give_an_interval_of_zero_width(self) -> None:
+    def test_constant_bootstrap_draws_give_an_interval_of_zero_width(self) -> None:
         assert interval_of_mean(np.ones((2, 50)), [2, 9]) == (1.0, 1.0)
 
     @pytest.mark.parametrize("scales", [[1, 1, 1, 1, 1, 1], [1, 1, 1, 2, 1, 1]])
-    def test_many_tasks_of_few_clusters_do_not_count_as_many_clusters(self, scales: list[int]) -> None:
+    def test_the_interval_of_a_mean_over_tasks_of_few_clusters_covers_the_true_mean(self, scales: list[int]) -> None:
         """Six tasks of four clusters are not 24 clusters: taken for those, intervals held 90 % and 88 %."""
         rng, held = np.random.default_rng(1), 0
         for _ in range(200):
@@ -180,7 +182,7 @@ class TestWhatDoesNotVary:
     @pytest.mark.parametrize(
         ("value", "expected"), [(1.0, (6 / (6 + 3.8415), 1.0)), (0.0, (0.0, 3.8415 / (6 + 3.8415)))]
     )
-    def test_a_share_of_0_or_1_has_wilsons_interval_over_its_clusters(
+    def test_an_accuracy_of_0_or_1_has_wilsons_interval_over_its_clusters_of_samples(
         self, value: float, expected: tuple[float, float]
     ) -> None:
         (interval,) = cluster_bootstrap(totals_of(np.full(12, value), np.arange(12) // 2), mean, seed=0)
@@ -193,7 +195,7 @@ class TestWhatDoesNotVary:
             (1.0, (0.0,), (1.0, 1.0)), (1.0, (1.0,), (0.6097, 1.0)), (1.0, (), None),
         ],
     )  # fmt: skip
-    def test_wilsons_interval_is_used_only_for_a_constant_at_a_bound_of_its_figure(
+    def test_only_a_constant_score_at_the_bound_of_its_range_gets_wilsons_interval(
         self, value: float, ends: tuple[float, ...], expected: tuple[float, float] | None
     ) -> None:
         """Of a share both ends; of a word error rate only 0, for there is no worst one; of CIDEr-D none."""
@@ -201,7 +203,7 @@ class TestWhatDoesNotVary:
         sums = Sums(("figure",), columns, mean, tuple("abcdef"), {"figure": ends})
         assert Resampler(0).of_sums(sums)["figure"].interval == (expected and pytest.approx(expected, abs=1e-3))
 
-    def test_the_interval_counts_only_clusters_in_which_the_figure_has_a_value(self) -> None:
+    def test_clusters_without_a_value_do_not_count_in_the_wilson_interval_of_a_score(self) -> None:
         """One sample of twenty has no interval, two all right ones have none, three Wilson's of three."""
         columns = {str(n): [1.0] * n + [None] * (20 - n) for n in (1, 2, 3, 20)}
         sums = means_of_items(columns, [str(n) for n in range(20)])
@@ -212,10 +214,10 @@ class TestWhatDoesNotVary:
         assert estimates["20"].interval == pytest.approx((1 - wilson_reach(20), 1))
         assert Resampler(0).of_sums(replace(sums, ends={}))["1"].interval is None
 
-    def test_a_constant_figure_of_fewer_than_three_clusters_has_no_interval(self) -> None:
+    def test_a_constant_score_over_fewer_than_three_clusters_has_no_interval(self) -> None:
         assert cluster_bootstrap(totals_of(np.ones(4), np.arange(4) // 2), mean, seed=0) == [None]
 
-    def test_a_constant_figure_without_bounds_has_an_interval_of_zero_width(self) -> None:
+    def test_a_constant_score_without_bounds_has_an_interval_of_zero_width(self) -> None:
         assert Resampler(0).mean([7.0] * 6, list("abcdef")).interval == (7.0, 7.0)
         assert Resampler(0).median([1.0] * 6, list("abcdef")).interval == (1.0, 1.0)
 

@@ -111,7 +111,7 @@ def test_a_runaway_reply_is_scored_in_seconds(reply: str) -> None:
     assert transcript_errors(MAT, reply).errors >= 6
 
 
-def test_a_number_of_thousands_of_digits_costs_at_most_three_insertions() -> None:
+def test_a_reply_number_of_thousands_of_digits_costs_at_most_three_word_insertions() -> None:
     errors = transcript_errors(MAT, "The cat sat " + "7" * 5_000 + " on the mat.")
     assert (errors.substitutions, errors.deletions) == (0, 0)
     assert 1 <= errors.insertions <= 3
@@ -152,7 +152,7 @@ def test_a_reply_with_more_errors_than_words_scores_0_and_not_less() -> None:
     assert summary["mean_of_samples"]["score"] == -2.0
 
 
-def test_an_empty_reference_adds_its_insertions_and_a_sample_wer_of_at_most_1() -> None:
+def test_a_sample_with_empty_reference_adds_insertions_and_counts_at_most_1_in_mean_wer() -> None:
     samples = [TranscriptErrors(0, 8, 0, 0, 0, False), TranscriptErrors(4, 0, 0, 0, 4, False)]
     summary = summarise_transcripts(samples, ["x", "y"], seed=0)
     assert (summary["wer"], summary["mean_wer"], summary["empty_references"]) == (0.5, 0.5, 1)
@@ -160,7 +160,7 @@ def test_an_empty_reference_adds_its_insertions_and_a_sample_wer_of_at_most_1() 
 
 
 @pytest.mark.parametrize("samples", [[], [TranscriptErrors(0, 0, 0, 0, 0, False)] * 2])
-def test_without_a_reference_word_wer_and_score_are_none(samples: list[TranscriptErrors]) -> None:
+def test_wer_and_score_are_none_if_no_reference_has_a_word(samples: list[TranscriptErrors]) -> None:
     summary = summarise_transcripts(samples, ["x", "y"][: len(samples)], seed=0)
     assert summary["n"] == len(samples)
     assert summary.get("wer") is summary["score"] is None
@@ -249,13 +249,13 @@ def test_the_published_wer_rules_count_a_curly_apostrophe_as_an_error() -> None:
         ("en", "I can't", "I can not", 0, 3),
     ],
 )
-def test_word_error_units_of_each_language_keep_marks_that_distinguish_words(
+def test_wer_units_of_each_language_keep_the_diacritics_that_distinguish_words(
     language: str, reference: str, hypothesis: str, errors: int, units: int
 ) -> None:
     counted = transcript_errors(reference, hypothesis, partial(units_of, language=language))
     assert (counted.errors, counted.words) == (errors, units)
 
 
-def test_texts_with_accents_or_other_scripts_need_the_rules_of_their_language() -> None:
+def test_texts_with_accents_or_other_scripts_are_marked_as_needing_language_rules() -> None:
     assert all(map(needs_language, ("It's a café.", "schön", "Łódź", "สวัสดี", "дом", "今天")))
     assert not any(map(needs_language, ("It’s 5 € – “yes” ½ ♪", "plain", "soft\u00adhyphen")))

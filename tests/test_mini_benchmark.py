@@ -24,7 +24,7 @@ def root() -> Path:
 
 
 @pytest.mark.parametrize("key", world.TASKS)
-def test_each_task_loads_its_generated_folder_without_bad_rows(root: Path, key: str) -> None:
+def test_each_task_loads_its_generated_data_folder_without_bad_rows(root: Path, key: str) -> None:
     task = get_task(key)
     loaded = task.load(task.find(root / key))
     told = json.loads((root / "audiomarathon.json").read_text())["tasks"][key]
@@ -100,7 +100,7 @@ WINGS += [f"lalm/{name}" for name in ("clotho", "audiocaps", "mmau_pro", "mmau_m
 
 
 @pytest.mark.parametrize("name", WINGS)
-def test_generated_tasks_of_added_benchmarks_load_without_bad_rows(root: Path, name: str) -> None:
+def test_generated_data_of_benchmarks_beside_audiomarathon_load_without_bad_rows(root: Path, name: str) -> None:
     task = get_task(name)
     loaded = task.load(task.find(root))
     assert (len(loaded.samples) >= 6, loaded.bad_rows, loaded.defects) == (True, (), {})

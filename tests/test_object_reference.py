@@ -142,7 +142,7 @@ def test_any_exception_in_a_method_file_is_a_one_line_error(mine: Path, code: st
         get_method("pruner.py:Novelty:0.5")
 
 
-def test_the_source_hash_covers_the_file_and_its_imports_in_any_folder(mine: Path) -> None:
+def test_the_source_hash_of_a_method_file_covers_its_imports_but_not_its_folder(mine: Path) -> None:
     def now(folder: Path = mine) -> str | None:
         return source_hash(get_method(f"{folder}/pruner.py:Novelty:0.5"))
 
@@ -157,7 +157,7 @@ def test_the_source_hash_covers_the_file_and_its_imports_in_any_folder(mine: Pat
     assert now() != before
 
 
-def test_runs_of_a_method_file_are_read_without_it_and_refused_after_an_edit(
+def test_runs_of_a_method_file_are_shown_without_the_file_and_not_resumed_after_its_edit(
     mine: Path, settings: dict[str, object], no_env: Callable[[str, str], None]
 ) -> None:
     name = "pruner.py:Novelty"

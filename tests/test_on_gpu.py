@@ -234,7 +234,7 @@ def test_logits_at_ratio_0_equal_those_of_base_bit_for_bit_in_a_cuda_graph(
 
 
 @pytest.mark.parametrize("tokens", [BLOCK, 2 * BLOCK + 3])
-def test_a_cuda_graph_holds_long_replies_and_leaves_no_memory_allocated(
+def test_repeated_long_replies_in_a_cuda_graph_are_equal_and_leave_no_memory_allocated(
     on: Callable[[str, str, str], AudioLM], tokens: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Other prefills in between use the memory that a graph gave back; and the allocator's cache stays as it is."""
@@ -273,7 +273,9 @@ def test_a_cuda_graph_decodes_faster_and_its_setup_is_timed_separately(on: Calla
             best()
 
 
-def test_a_reply_that_ends_early_is_the_same_in_a_cuda_graph(on: Callable[[str, str, str], AudioLM]) -> None:
+def test_replies_that_end_early_are_the_same_in_a_cuda_graph_as_in_eager_decode(
+    on: Callable[[str, str, str], AudioLM],
+) -> None:
     lm = on(HOME, DEVICE, "float32")
     tokens = Base().generate(lm, lm.prepare(PROMPTS[:1]), max_new_tokens=12, ignore_end=True).replies[0].token_ids
     with patched_attribute(lm, "end_tokens", (tokens[-1],)):
@@ -362,7 +364,7 @@ def test_gpu_busy_seconds_are_recorded_only_for_warmed_up_samples(
             assert row["busy"]["encoder"] > 0
 
 
-def test_records_of_batch_size_auto_hold_batch_size_and_peak_memory(
+def test_records_of_a_run_with_batch_size_auto_hold_the_batch_size_and_peak_memory(
     go: Callable[..., list[list[dict[str, Any]]]],
 ) -> None:
     for rows in go(timing=False, batch_size="auto"):

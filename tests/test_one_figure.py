@@ -384,7 +384,7 @@ class TestWhichRunIsTheBase:
             ({"device": None}, (True, False)),
         ],
     )
-    def test_all_views_agree_whether_scores_and_times_are_compared_with_a_base_of_another_identity(
+    def test_all_views_agree_whether_a_run_is_compared_with_a_base_of_other_run_conditions(
         self, pruned: Path, identity: dict[str, Any], compared: tuple[bool, bool]
     ) -> None:
         with_identity(pruned, **identity)
@@ -399,7 +399,7 @@ class TestWhichRunIsTheBase:
         ("identity", "said"),
         [({"dtype": "float32"}, "float32"), ({"code of model own": "2" * 16}, "model code 222222")],
     )
-    def test_runs_with_other_conditions_are_compared_only_by_compare_under_a_name_that_says_so(
+    def test_only_the_compare_command_compares_runs_of_other_conditions_and_names_them(
         self, pruned: Path, identity: dict[str, Any], said: str
     ) -> None:
         for folder in pruned.parent.iterdir():
@@ -410,7 +410,9 @@ class TestWhichRunIsTheBase:
         systems = read_systems([pruned.parents[2]])
         assert f"dart-0.5-layer2 {said}" in {system.name(with_checkpoint=False) for system in systems}
 
-    def test_times_of_runs_in_different_quiet_sessions_are_tabulated_but_not_plotted(self, pruned: Path) -> None:
+    def test_times_of_runs_in_different_sessions_on_a_quiet_machine_are_tabulated_not_plotted(
+        self, pruned: Path
+    ) -> None:
         """Tables compare its times with a note; no picture draws them, and nothing is recommended from them."""
         changed(changed_records(pruned, session="t"), sessions=[a_session("t")])
         finished(pruned)

@@ -259,7 +259,9 @@ class TestAsking:
         with pytest.raises(EndpointError, match=r"\(2 attempts\)$"):
             ask(known, text=wish)
 
-    def test_a_finished_reply_does_not_wait_for_the_stream_to_end(self, url: str, monkeypatch) -> None:
+    def test_the_client_returns_a_finished_reply_without_waiting_for_the_stream_to_end(
+        self, url: str, monkeypatch
+    ) -> None:
         monkeypatch.setattr("audiomarathon.endpoint.client._AFTERWARDS_S", 0.1)
         answer = ask(client(url, attempts=1, limit_s=30.0), text="hang after")
         assert (answer.text, answer.finish) == ("Bé", "stop")
@@ -275,7 +277,9 @@ class TestAsking:
             ("a key refused", "OPENAI_API_KEY .*401"),  # the status is inside the stream
         ],
     )
-    def test_a_refusal_that_every_request_would_meet_ends_the_run(self, url: str, wish: str, message: str) -> None:
+    def test_an_http_refusal_that_applies_to_every_request_ends_the_run(
+        self, url: str, wish: str, message: str
+    ) -> None:
         with pytest.raises(ModelError, match=f"refuses {message}"):
             ask(client(url.removesuffix("/v1")), text=wish)
 
@@ -292,7 +296,7 @@ class TestAsking:
             ask(endpoint, text="403 flagged")
 
     @pytest.mark.parametrize("wish", ["307 {elsewhere}/chat/completions", "302 http://[x"])
-    def test_a_redirect_is_not_followed(self, url: str, serve: Serve, wish: str) -> None:
+    def test_the_client_does_not_follow_a_redirect_of_the_server(self, url: str, serve: Serve, wish: str) -> None:
         elsewhere = serve()
         with pytest.raises(ModelError, match="which is not followed"):
             ask(client(url), text=wish.format(elsewhere=elsewhere))
@@ -319,7 +323,9 @@ except EndpointError:
         first, second = waits
         assert 0.25 <= first <= 0.5 < second * 2 <= 2.0
 
-    def test_a_changed_ssl_cert_file_variable_is_read_once_by_new_clients(self, monkeypatch, tmp_path: Path) -> None:
+    def test_a_new_client_reads_the_ssl_cert_file_variable_again_only_if_it_changed(
+        self, monkeypatch, tmp_path: Path
+    ) -> None:
         real, read = ssl.create_default_context, list[str]()
         monkeypatch.setattr("ssl.create_default_context", lambda: (read.append(os.environ["SSL_CERT_FILE"]), real())[1])
         for name in ("first", "second", "second"):
@@ -377,7 +383,7 @@ except EndpointError:
             *((asked, 59.0, 75.0) for asked in ("Fri, 01 Jan 2100 00:00:00 GMT", f"1{'0' * 30}", "1e400")),
         ],
     )
-    def test_retries_wait_despite_an_invalid_retry_after_and_about_a_minute_for_an_endless_one(
+    def test_retry_waits_ignore_an_invalid_retry_after_header_and_cap_a_huge_one_at_a_minute(
         self, url: str, asked: str, least: float, most: float
     ) -> None:
         assert (protocol._seconds(asked) > 1e9) == (most > 59)
@@ -493,7 +499,7 @@ class TestProxy:
         anywhere = url.replace("127.0.0.1", "0.0.0.0")
         assert ask(client(anywhere, attempts=1), 5).text == crc(_wav(noise(5)))
 
-    def test_only_this_machine_in_every_spelling_is_asked_without_the_proxy(self, no_env: SetEnv) -> None:
+    def test_only_addresses_of_this_machine_in_any_spelling_bypass_the_proxy(self, no_env: SetEnv) -> None:
         no_env("http_proxy", "http://127.0.0.1:9")
         cards = [address for card in psutil.net_if_addrs().values() for address in card]
         here = [address.address for address in cards if address.family == socket.AF_INET]
@@ -640,7 +646,9 @@ class TestRuns:
         html = page(PageData(read_systems([result.folder])), PageOptions(players="none", spectrograms=False))
         assert f"first token after {latency:.2f} s, whole reply after" in html
 
-    def test_a_clip_replaced_during_the_run_is_an_error_record(self, go, url: str, tmp_path: Path, monkeypatch) -> None:
+    def test_a_sample_whose_clip_was_replaced_during_the_run_is_an_error_record(
+        self, go, url: str, tmp_path: Path, monkeypatch
+    ) -> None:
         a_task(tmp_path / "data", 2)
 
         def heard_and_replaced(plan: Plan, sample: Any, rate: int) -> Prompt:

@@ -84,7 +84,7 @@ def test_a_flag_wins_over_env_var_over_config_file_over_default(
     assert given["tasks"] == ["vesus"]
 
 
-def test_arguments_of_a_sweep_follow_the_precedence_of_options(call) -> None:
+def test_a_sweep_reads_its_arguments_from_flags_over_env_vars_over_the_config_file(call) -> None:
     Path("c.yaml").write_text("tasks: tau\nmethod: [dart, frame]\nratios: [0.1, 0.50]\nbase: false\ntflops:\n")
     assert call("sweep", "--config", "c.yaml")[2] == {
         "tasks": ["tau"], "model": None, "methods": "dart,frame", "ratios": "0.1,0.50", "base": False, "plan": False,

@@ -50,7 +50,7 @@ if sys.argv[1:3] != ["-P", "-c"]:
 """
 
 
-def test_every_original_command_on_the_list_has_a_test_or_a_replacement() -> None:
+def test_every_command_of_the_original_repositories_has_a_test_or_a_replacement() -> None:
     counts = {name: len(entries) for name, entries in ENTRIES.items()}
     assert counts == {"AudioMarathon": 34, "JASCO": 2, "LALM_Bench": 17, "X-ARES": 13}
     assert [entry for entry in COMMANDS if not {"runs", "replaced"} & {*entry}] == []
@@ -58,7 +58,7 @@ def test_every_original_command_on_the_list_has_a_test_or_a_replacement() -> Non
     assert [entry for entry in COMMANDS if (entry.get("runs") == "here") != ("folder" in entry)] == []
 
 
-def test_each_replaced_command_has_a_row_with_its_replacement_in_the_docs_table() -> None:
+def test_each_replaced_original_command_has_a_row_with_its_replacement_in_the_docs_table() -> None:
     for entry in (entry for entry in COMMANDS if "replaced" in entry):
         begin = f"| `{entry['command']}` |"
         (row,) = [line for line in PAGE.splitlines() if line.startswith(begin)]
@@ -189,7 +189,7 @@ def test_original_commands_run_in_their_folder_and_write_their_results_there(
 
 
 @pytest.mark.skipif(find_spec("pip") is None or find_spec("setuptools") is None, reason="no pip that builds offline")
-def test_pip_resolves_the_requirements_file_of_jasco_to_this_project() -> None:
+def test_pip_installs_this_project_from_the_original_requirements_file_of_jasco() -> None:
     offline = ("--dry-run", "--no-deps", "--no-index", "--no-build-isolation", "--disable-pip-version-check")
     command = [sys.executable, "-m", "pip", "install", *offline, "-r", "evaluation/requirements.txt"]
     done = subprocess.run(command, cwd=ROOT / "JASCO", capture_output=True, text=True, check=True)

@@ -38,7 +38,7 @@ def test_the_accuracy_difference_from_base_and_its_interval_equal_values_compute
     assert base.against_base["score"] == {"difference": 0.0, "interval": [0.0, 0.0]}
 
 
-def test_the_score_difference_of_transcripts_falls_as_their_word_error_rate_rises(tmp_path: Path) -> None:
+def test_a_rise_in_word_error_rate_lowers_the_score_difference_from_base_as_much(tmp_path: Path) -> None:
     words = ["the", "quick", "brown", "fox", "jumps", "over", "that", "lazy", "old", "dog"]
     for label, said in (("base-0", words), ("frame-0.5", words[5:])):
         folder = ran(tmp_path, label, "1111", task="librispeech")
@@ -48,7 +48,7 @@ def test_the_score_difference_of_transcripts_falls_as_their_word_error_rate_rise
     assert "accuracy" not in frame.against_base
 
 
-def test_the_number_of_samples_with_compared_times_is_shown_in_the_table(tmp_path: Path) -> None:
+def test_the_sweep_table_shows_the_number_of_samples_with_comparable_times(tmp_path: Path) -> None:
     for label in ("base-0", "frame-0.5"):
         folder = changed_records(ran(tmp_path, label, "1100"), session="now", time=STAGES)
         first, *rest = records_in(folder)  # resumed: the two sides of one sample were not timed together
@@ -58,7 +58,7 @@ def test_the_number_of_samples_with_compared_times_is_shown_in_the_table(tmp_pat
     assert "n 3" in frame
 
 
-def test_differences_from_base_are_printed_and_written(tmp_path: Path) -> None:
+def test_differences_from_base_are_printed_and_written_to_summary_json(tmp_path: Path) -> None:
     for task, base, frame in (("tau", "1100", "1111"), ("gtzan", "11", "00")):
         ran(tmp_path, "base-0", base, task=task)
         ran(tmp_path, "frame-0.5", frame, task=task)

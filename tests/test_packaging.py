@@ -165,7 +165,7 @@ def metadata(wheel: zipfile.ZipFile) -> email.message.Message:
     return email.message_from_bytes(wheel.read(name))
 
 
-def test_the_wheel_ships_every_tracked_file_of_the_package_and_nothing_beside_it(wheel: zipfile.ZipFile) -> None:
+def test_the_wheel_contains_every_tracked_package_file_and_no_other_top_level_folder(wheel: zipfile.ZipFile) -> None:
     package = ROOT / "src" / "audiomarathon"
     files = {file.relative_to(ROOT / "src").as_posix() for file in tracked() if package in file.parents}
     assert {"audiomarathon/py.typed", "audiomarathon/embedded/checkpoint/model.safetensors"} <= files

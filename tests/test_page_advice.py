@@ -45,7 +45,7 @@ def root(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_the_fastest_setting_within_a_point_of_base_is_recommended_and_listed_first(root: Path) -> None:
+def test_the_fastest_setting_that_loses_at_most_one_score_point_is_recommended_first(root: Path) -> None:
     a_pruned(root)
     a_pruned(root, "fast_v-0.3-layer2", prefill=0.8)
     a_pruned(root, "dart-0.9-layer2", [True] * 4 + [False] * 4, prefill=0.1)
@@ -56,7 +56,7 @@ def test_the_fastest_setting_within_a_point_of_base_is_recommended_and_listed_fi
     assert first_table(root)[0]["setting_said"] == "recommended"
 
 
-def test_a_press_that_cannot_change_replies_needs_no_score_interval(tmp_path: Path) -> None:
+def test_a_press_that_keeps_all_replies_by_construction_is_recommended_without_interval(tmp_path: Path) -> None:
     """Two samples give no interval."""
     finished(a_run(tmp_path, "base-0", [True] * 2))
     a_pruned(tmp_path, "snapkv-0.5", [True] * 2)
@@ -66,7 +66,7 @@ def test_a_press_that_cannot_change_replies_needs_no_score_interval(tmp_path: Pa
     assert "interval" not in line
 
 
-def test_a_setting_that_is_not_ranked_is_named_in_a_note_and_not_listed_first(root: Path) -> None:
+def test_a_setting_excluded_from_ranking_is_named_in_a_note_and_not_listed_first(root: Path) -> None:
     """It is faster still, but on two samples of eight."""
     a_pruned(root)
     a_pruned(root, "dart-0.9-layer2", [True] * 2, prefill=0.1)
@@ -85,7 +85,7 @@ def test_a_recommendation_based_on_scores_of_an_unreliable_judge_has_a_warning(r
     assert "scores alone" in warning
 
 
-def test_a_setting_without_comparable_figures_is_not_recommended(root: Path) -> None:
+def test_a_setting_without_scores_and_times_comparable_with_base_is_not_recommended(root: Path) -> None:
     a_run(root, "dart-0.5-layer2", [True] * 8, prefill=0.5)
     assert said(root) == ["M: no recommendation, because no setting can be compared with its base."]
 
@@ -160,7 +160,7 @@ def test_runs_on_control_audio_are_not_ranked(tmp_path: Path) -> None:
     assert said(tmp_path) == ["M: no recommendation, because control runs are not ranked."]
 
 
-def test_the_number_of_samples_shared_with_base_is_shown_if_some_are_missing(tmp_path: Path) -> None:
+def test_the_report_shows_the_number_of_samples_shared_with_base_if_some_are_missing(tmp_path: Path) -> None:
     finished(a_run(tmp_path, "base-0", [True] * 4 + [False] * 4))
     a_pruned(tmp_path, rights=[True] * 6)
     changed_records(tmp_path / "tau" / "M" / "base-0", session="s")
@@ -214,7 +214,7 @@ def test_an_unfinished_task_is_left_out_of_the_mean(root: Path) -> None:
     assert "on 16 samples of 2 tasks" in said(root)[0]
 
 
-def test_a_point_is_one_hundredth_of_the_range_of_the_score(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_score_point_is_one_hundredth_of_the_range_of_the_score(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Scores of 0 to 2 have points of 0.02."""
     assert data_of(root).point == 0.01
     monkeypatch.setattr(Choice, "figure", Figure("macro_f1", "macro-F1", 0.0, 2.0))
@@ -230,32 +230,32 @@ class TestMargin:
         (line,) = advice(PageData(read_systems([folder]), margins={"": margin}))
         return line
 
-    def test_a_faster_setting_decided_to_lie_within_the_margin_is_recommended(self, tmp_path: Path) -> None:
+    def test_a_faster_setting_whose_score_loss_is_surely_within_the_margin_is_recommended(self, tmp_path: Path) -> None:
         rights = [True, True, True, False] * 30
         finished(a_run(tmp_path, "base-0", rights))
         a_pruned(tmp_path, rights=rights)
         a_pruned(tmp_path, "dart-0.9-layer2", [False] * 120, prefill=0.1)
         assert "dart-0.5-layer2 is decided to lose no more than 0.05 at 1.83×" in self.advised(tmp_path)
 
-    def test_an_undecided_setting_shows_how_many_samples_would_decide(self, root: Path) -> None:
+    def test_advice_on_a_setting_not_yet_decided_by_the_margin_states_the_samples_needed(self, root: Path) -> None:
         a_pruned(root)
         assert "dart-0.5-layer2 keeps the score within 1 point" in said(root)[0]  # as without a margin
         line = self.advised(root)
         assert "no recommendation, because dart-0.5-layer2 was 1.83× as fast, but tau does not decide" in line
         assert "samples like these would settle it" in line
 
-    def test_a_setting_within_the_margin_that_is_not_surely_faster_is_not_recommended(self, tmp_path: Path) -> None:
+    def test_a_setting_within_the_score_margin_but_not_surely_faster_is_not_recommended(self, tmp_path: Path) -> None:
         rights = [True, True, True, False] * 30
         changed(finished(a_run(tmp_path, "base-0", rights)), sessions=[a_session("s")])
         finished(changed(a_pruned(tmp_path, rights=rights), sessions=[a_session("s", busy=3.0)]))
         assert "but the machine was busy" in self.advised(tmp_path)
 
-    def test_a_setting_worse_than_base_by_more_than_the_margin_is_named_as_worse(self, tmp_path: Path) -> None:
+    def test_the_advice_names_a_setting_as_worse_if_it_loses_more_than_the_score_margin(self, tmp_path: Path) -> None:
         finished(a_run(tmp_path, "base-0", [True] * 40))
         a_pruned(tmp_path, rights=[False] * 40)
         assert "it is worse by more than 0.05 in tau" in self.advised(tmp_path)
 
-    def test_verdicts_on_margins_are_written_to_a_latex_table(self, tmp_path: Path) -> None:
+    def test_verdicts_on_score_margins_are_written_to_a_latex_table(self, tmp_path: Path) -> None:
         finished(a_run(tmp_path, "base-0", [True] * 40))
         a_pruned(tmp_path, rights=[False] * 40)
         options = ("--margin", "0.05", "--figures", tmp_path / "f", "--audio", "none", "-o", tmp_path / "r.html")
@@ -263,7 +263,7 @@ class TestMargin:
         assert "worse by more than 0.05" in (tmp_path / "f" / "margins-1.tex").read_text()
         assert "lose no more" not in (tmp_path / "r.html").read_text()
 
-    def test_a_margin_for_a_task_without_runs_is_refused(self, root: Path) -> None:
+    def test_a_score_margin_for_a_task_without_runs_is_refused(self, root: Path) -> None:
         a_pruned(root)
         code, said = call("report", root, "--margin", "race=0.05", "-o", root / "r.html")
         assert code == 2

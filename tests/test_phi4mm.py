@@ -94,7 +94,9 @@ class TestAdapter:
                     loaded = getattr(part, side)["speech"].weight
                     assert torch.equal(loaded, stored[f"base_model.model.model.layers.{index}.{name}.{side}.weight"])
 
-    def test_loading_the_adapter_leaves_the_speech_projector_as_stored(self, phi: Phi4MM, folder: Path) -> None:
+    def test_loading_the_speech_adapter_keeps_the_stored_weights_of_the_speech_projector(
+        self, phi: Phi4MM, folder: Path
+    ) -> None:
         """Loading an adapter named "speech" reports the projector as missing: it must not be drawn anew."""
         stored = load_file(folder / "model.safetensors")
         for name in ("up_proj_for_speech", "down_proj_for_speech"):
@@ -176,7 +178,9 @@ class TestFacts:
 
 
 class TestCheckpoint:
-    def test_the_main_revision_is_refused_with_the_revision_to_use(self, folder: Path, tmp_path: Path) -> None:
+    def test_loading_the_main_revision_of_phi4_is_refused_naming_the_revision_to_use(
+        self, folder: Path, tmp_path: Path
+    ) -> None:
         with pytest.raises(ModelError, match=r"'phi4mm'.*@refs/pr/70"):
             load(changed_copy(folder, tmp_path, config=lambda facts: facts.update(model_type="phi4mm")))
 
@@ -187,7 +191,7 @@ class TestCheckpoint:
         with pytest.raises(ModelError, match=r"peft.*pip install -r requirements/phi4mm\.txt"):
             load(folder)
 
-    def test_a_chat_template_that_joins_strings_gives_the_same_prompt(
+    def test_a_chat_template_that_takes_only_string_contents_gives_the_same_prompt(
         self, folder: Path, tmp_path: Path, phi: Phi4MM
     ) -> None:
         """The template of the main revision joins strings; a list of contents is an error to it."""
@@ -219,12 +223,14 @@ class TestCheckpoint:
 
 
 class TestPrompt:
-    def test_the_by_clip_prompt_separates_the_tokens_of_two_adjacent_clips(self, phi: Phi4MM) -> None:
+    def test_splitting_audio_tokens_by_clip_gives_each_of_two_adjacent_clips_its_own_tokens(self, phi: Phi4MM) -> None:
         inputs = phi.prepare([Prompt("?", (noise(5.3), noise(3.05)))])
         parts = by_clip(np.arange(float(inputs.audio_tokens[0])), inputs, (5.3, 3.05))
         assert [len(part) for part in parts] == [tiny_phi4mm.audio_tokens(n) for n in (84800, 48800)] == [66, 38]
 
-    def test_inputs_of_the_documented_use_equal_those_of_the_processor(self, phi: Phi4MM, folder: Path) -> None:
+    def test_inputs_made_as_the_model_card_documents_equal_those_of_the_phi4_processor(
+        self, phi: Phi4MM, folder: Path
+    ) -> None:
         prompt = Prompt("Who?", (noise(1.3),))
         assert_equal_tensors(phi.documented_inputs(folder, prompt), tiny_phi4mm.documented(folder, prompt)[0])
 
@@ -248,7 +254,9 @@ class TestEncoder:
             assert torch.equal(both[:1], long)
             assert torch.equal(both[1:, : short.shape[1]], short)
 
-    def test_a_clip_of_several_chunks_gives_the_reply_of_the_documented_use(self, phi: Phi4MM, folder: Path) -> None:
+    def test_a_clip_of_several_chunks_gives_the_reply_of_the_code_documented_for_phi4(
+        self, phi: Phi4MM, folder: Path
+    ) -> None:
         prompt = Prompt("Which is it?", (noise(45.0),))  # 563 tokens: a whole chunk and a short one
         inputs, model = tiny_phi4mm.documented(folder, prompt)
         with torch.no_grad():
@@ -308,7 +316,7 @@ class TestSwitch:
         ("prompt", "limit", "long"),
         [(SWITCH - 10, 10, False), (SWITCH - 9, 10, True), (80, 4, True)],
     )
-    def test_decode_before_and_after_the_rotary_switch_equals_recomputing_without_cache(
+    def test_decode_with_short_or_long_rotary_factors_equals_recomputing_without_a_kv_cache(
         self, switching: Phi4MM, prompt: int, limit: int, long: bool
     ) -> None:
         long_prompt = prompt_of(prompt, switching)
@@ -319,7 +327,7 @@ class TestSwitch:
         assert (ours - other).abs().max() > 1e-3
 
     @pytest.mark.parametrize("method", [Base(), get_method("snapkv", 0.5)], ids=lambda method: method.key)
-    def test_samples_of_a_batch_keep_separate_rotary_factors_in_a_cuda_graph(
+    def test_each_sample_of_a_batch_keeps_its_own_rotary_factors_in_a_cuda_graph(
         self, switching: Phi4MM, method: Method, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         inputs = switching.prepare([prompt_of(n, switching, seed) for seed, n in enumerate((30, SWITCH - 8, 100))])
@@ -355,7 +363,7 @@ class TestSwitch:
         assert torch.equal(run(switching, [long_prompt], zero, 12), run(switching, [long_prompt], Base(), 12))
 
     @pytest.mark.parametrize("method", ["random", "knorm"])
-    def test_a_cache_pruned_below_the_switch_keeps_the_rotary_factors_of_the_prompt(
+    def test_decode_uses_the_rotary_factors_of_the_prompt_even_if_pruning_shortens_the_cache(
         self, switching: Phi4MM, method: str
     ) -> None:
         """Layer 0's short cache looks like a short sequence to transformers, which then drops it at every step."""
@@ -367,7 +375,9 @@ class TestSwitch:
         cosines = rotations_seen(switching, lambda: run(switching, [short_prompt], how, 12))
         assert all(torch.equal(cos[0, -1], expected_cos(99 + step)) for step, cos in enumerate(cosines))
 
-    def test_presses_that_predict_future_queries_use_the_rotary_factors_of_the_call(self, switching: Phi4MM) -> None:
+    def test_presses_that_predict_future_queries_use_the_rotary_factors_of_the_running_call(
+        self, switching: Phi4MM
+    ) -> None:
         inputs = switching.prepare([prompt_of(30, switching)])
         for limit, long in ((8, False), (60, True)):
             with switching.generating(inputs, limit):
@@ -427,7 +437,7 @@ def test_dropping_tokens_equals_hiding_them_with_a_short_sliding_window(folder: 
         FastV(0.5, layer=2).check(lm)
 
 
-def test_the_published_sliding_window_setting_creates_no_sliding_window_cache(phi: Phi4MM, folder: Path) -> None:
+def test_a_sliding_window_longer_than_the_phi4_context_is_disabled_on_loading(phi: Phi4MM, folder: Path) -> None:
     assert read_json(folder / "config.json")["sliding_window"] == 262144
     get_method("snapkv", 0.5).check(phi)
     assert phi.model.config.sliding_window is None

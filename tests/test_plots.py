@@ -104,7 +104,7 @@ def panel_of(results: Path, name: str) -> Panel:
 
 
 class TestCurves:
-    def test_read_panels_gives_one_panel_per_task_and_one_of_the_mean(self, results: Path) -> None:
+    def test_read_panels_gives_one_chart_panel_per_task_and_one_of_the_mean_over_tasks(self, results: Path) -> None:
         assert [panel.name for panel in read_panels([results])] == ["desed", "tau", "mean"]
 
     def test_a_line_starts_at_the_unpruned_run_and_is_sorted_by_ratio(self, results: Path) -> None:
@@ -140,7 +140,9 @@ class TestCurves:
         opening = chart.data["1-intervals"][0]
         assert opening["low"] == opening["high"] == pytest.approx(800)  # bands are of the ratio
 
-    def test_intervals_of_times_and_memory_resample_clusters(self, tmp_path: Path) -> None:
+    def test_intervals_of_plotted_times_and_memory_come_from_resampling_clusters_of_samples(
+        self, tmp_path: Path
+    ) -> None:
         """One cluster has none, however many samples it holds."""
         plotted(tmp_path, "tau", {"method": "base"}, score=0.6, prefill=1.0)
         for one_cluster, band in ((False, True), (True, False)):
@@ -153,19 +155,21 @@ class TestCurves:
     @pytest.mark.parametrize(
         "ratios", [((0.5, 0.3), (0.3, 0.5)), ((0.12, 0.001), (0.12, 0.004))], ids=["equal in all", "close"]
     )
-    def test_joined_settings_with_close_ratios_remain_separate_points(self, results: Path, ratios: Any) -> None:
+    def test_pruner_plus_press_settings_of_close_ratios_remain_separate_points(
+        self, results: Path, ratios: Any
+    ) -> None:
         for task in ("desed", "tau"):
             for score, (first, second) in zip((0.4, 0.8), ratios, strict=True):
                 plotted(results, task, joined(first, second), score=score)
         _base, *both = panel_of(results, "mean").lines()["fast_v+snapkv"]
         assert sorted(setting.figures["score"].value for setting in both) == pytest.approx([0.4, 0.8])
 
-    def test_joined_methods_that_prune_at_different_layers_are_separate_lines(self, results: Path) -> None:
+    def test_pruner_plus_press_settings_of_different_pruning_layers_are_separate_lines(self, results: Path) -> None:
         for layer in (1, 2):
             plotted(results, "tau", joined(layer=layer))
         assert {"fast_v+snapkv layer 1", "fast_v+snapkv layer 2"} < set(panel_of(results, "tau").lines())
 
-    def test_the_panel_of_the_mean_leaves_out_settings_that_a_task_lacks(self, results: Path) -> None:
+    def test_the_panel_of_the_mean_over_tasks_leaves_out_settings_that_one_task_lacks(self, results: Path) -> None:
         plotted(results, "tau", pruned("random"))
         assert set(panel_of(results, "tau").lines()) == {"frame", "random"}
         assert set(panel_of(results, "mean").lines()) == {"frame"}
@@ -205,7 +209,7 @@ class TestCurves:
         (base,) = [setting for setting in panels["tau"].settings if setting.method == "base"]
         assert base.figures["score"].value == 0.8
 
-    def test_joined_methods_are_placed_at_the_measured_prune_ratio(self, results: Path) -> None:
+    def test_a_pruner_joined_with_a_press_is_plotted_at_the_measured_prune_ratio(self, results: Path) -> None:
         plotted(results, "tau", joined(), kept=35)
         assert panel_of(results, "tau").lines()["fast_v+snapkv"][-1].ratio == pytest.approx(0.65)
 
@@ -214,7 +218,7 @@ class TestCurves:
         (panel,) = read_panels([tmp_path])
         assert set(panel.settings[0].figures) == {"score", "kv_mb"}
 
-    def test_a_run_whose_summary_counts_only_part_of_its_samples_is_left_out(self, results: Path) -> None:
+    def test_a_run_whose_summary_counts_only_part_of_its_samples_is_not_plotted(self, results: Path) -> None:
         """The summary counts four of base's ten samples: a longer run is going on, or was killed."""
         changed(results / "tau" / "base-0-", "summary.json", n=4, expected=4)
         assert "base-0" not in {setting.label for setting in panel_of(results, "tau").settings}
@@ -224,12 +228,14 @@ class TestCurves:
             summary.unlink()
         assert [panel.name for panel in read_panels([results])] == ["desed"]
 
-    def test_panels_without_settings_in_common_have_no_mean_panel(self, results: Path) -> None:
+    def test_task_panels_without_settings_in_common_give_no_panel_of_the_mean(self, results: Path) -> None:
         assert mean_panel([panel_of(results, "tau"), Panel("x", "x · y", "wer", ())], "mean") is None
 
 
 class TestPictures:
-    def test_plot_writes_one_png_a_task_and_one_for_the_mean(self, results: Path, tmp_path: Path) -> None:
+    def test_the_plot_command_writes_one_png_per_task_and_one_for_the_mean_over_tasks(
+        self, results: Path, tmp_path: Path
+    ) -> None:
         done = CliRunner().invoke(app, ["plot", str(results), "-o", str(tmp_path / "plots")])
         assert done.exit_code == 0, done.stderr
         pictures = sorted((tmp_path / "plots").iterdir())
@@ -264,7 +270,9 @@ def a_chart(**options: Any) -> Chart:
 class TestCharts:
     """A chart's description holds everything that is drawn."""
 
-    def test_the_chart_of_a_panel_holds_every_score_interval_and_ideal_speed_up(self, results: Path) -> None:
+    def test_a_panel_chart_draws_the_score_and_interval_of_each_setting_and_ideal_speed_ups(
+        self, results: Path
+    ) -> None:
         panel = panel_of(results, "desed")
         chart = of_panel(panel)
         seen = {row["what"]: (row["y"], row["low"], row["high"]) for row in chart.data["0-points"]}
@@ -335,7 +343,7 @@ class TestCharts:
             assert low["x"] <= row.get("x", row.get("x_end")) <= high["x"]
             assert low["y"] <= row["y"] <= high["y"]
 
-    def test_an_interval_band_starts_at_a_point_of_zero_width(self) -> None:
+    def test_the_interval_band_of_a_line_starts_at_the_base_point_of_zero_width(self) -> None:
         """Base's speed-up is 1 and nothing else: the band of a line opens there."""
         base, wide = {"x": 0.0, "y": 1.0, "low": 1.0, "high": 1.0}, {"x": 0.5, "y": 1.5, "low": 1.4, "high": 1.7}
         data = [line_chart([Line("frame", "frame", points)], "x", "y").data for points in ([base, wide], [base])]
@@ -371,7 +379,7 @@ class TestCharts:
     ],
     ids=["picture", "durations", "table"],
 )
-def test_a_full_disk_leaves_the_existing_picture_or_table_unchanged(
+def test_writing_a_picture_or_table_on_a_full_disk_leaves_the_existing_file_unchanged(
     write: Callable[[Path], object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(tmp_path)

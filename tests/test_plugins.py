@@ -58,7 +58,9 @@ def test_a_task_plugin_is_listed_and_found_by_name(monkeypatch: pytest.MonkeyPat
     assert isinstance(get_task("Birds"), Task)
 
 
-def test_a_plugin_task_key_may_begin_with_the_name_of_an_uninstalled_benchmark(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_task_plugin_may_use_a_key_that_begins_with_an_uninstalled_benchmark_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     plug_in(monkeypatch, birds=f"{__name__}:OfASuite")
     assert get_task("suite/Birds").key == "suite/birds"
     assert registry.benchmark_of("suite/birds") == registry.OTHER  # which is not installed
@@ -79,7 +81,9 @@ def test_a_benchmark_plugin_is_listed_with_its_tasks_and_facts(monkeypatch: pyte
     assert (facts.acronym, facts.count, registry.groups_of("suite")) == ("B", 7, ("wings",))
 
 
-def test_a_benchmark_plugin_with_tasks_of_other_keys_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_benchmark_plugin_whose_task_keys_lack_its_prefix_is_left_out_with_a_warning(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     plug_in(monkeypatch, registry.BENCHMARKS, strange=f"{__name__}:STRANGE")
     with pytest.warns(UserWarning, match=r"'strange' is left out: .* must begin with strange/, .* does not"):
         assert len(all_tasks()) == BUILT_IN
@@ -172,7 +176,9 @@ def test_the_title_of_a_plugin_task_is_read_only_once(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=repr)
-def test_the_error_of_a_task_method_names_the_plugin(error: BaseException, monkeypatch, tmp_path: Path) -> None:
+def test_an_exception_in_a_task_method_of_a_plugin_is_an_error_that_names_the_plugin(
+    error: BaseException, monkeypatch, tmp_path: Path
+) -> None:
     plug_in_value(monkeypatch, bad(load=raising(error), find=lambda _self, root: root))
     with pytest.raises(PluginError, match=rf"'odd' .*load\(\) raised {type(error).__name__}"):
         get_task("bad").load(tmp_path)
@@ -186,7 +192,9 @@ def test_the_error_of_a_task_method_names_the_plugin(error: BaseException, monke
     ("method", "error"),
     [("judge", KeyError("row")), ("sums", SystemExit(1)), ("summary", MuteError()), ("own_score", SystemExit(1))],
 )
-def test_the_error_of_a_scorer_method_names_the_plugin(method: str, error, monkeypatch, tmp_path: Path) -> None:
+def test_an_exception_in_a_scorer_method_of_a_plugin_is_an_error_that_names_the_plugin(
+    method: str, error, monkeypatch, tmp_path: Path
+) -> None:
     scorer = type("Raising", (Choice,), {"key": "raising", method: raising(error)})()
     plug_in_value(monkeypatch, bad(scorer=scorer))
     folder = changed(a_run(tmp_path, "base-0", [True, False], task="bad"), settings={"seed": 1}, sessions=[])
@@ -200,7 +208,9 @@ def test_the_error_of_a_scorer_method_names_the_plugin(method: str, error, monke
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=repr)
-def test_the_error_of_a_judge_generator_names_the_plugin(error: BaseException, monkeypatch) -> None:
+def test_an_exception_in_a_judge_generator_of_a_plugin_is_an_error_that_names_the_plugin(
+    error: BaseException, monkeypatch
+) -> None:
     """The `ask` of a judge is a generator, whose code runs after the call."""
 
     def ask(_judge: Judge, requests: Sequence[Request]) -> Iterator[tuple[Request, Reply]]:
@@ -215,7 +225,7 @@ def test_the_error_of_a_judge_generator_names_the_plugin(error: BaseException, m
         next(answers)
 
 
-def test_code_that_calls_sys_exit_is_reported_with_file_and_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_plugin_code_that_calls_sys_exit_is_reported_with_file_and_line(capsys: pytest.CaptureFixture[str]) -> None:
     code = compile("import sys\nsys.exit(0)", "/theirs/code.py", "exec")
     with pytest.raises(SystemExit) as ended:
         reporting_errors(lambda: exec(code, {"__name__": "theirs"}))()

@@ -110,7 +110,8 @@ def test_chunked_prefill_equals_unchunked_prefill_under_eager_attention(loaded: 
     if key == "gemma3n" and method.key == "fast_v":
         method = replace(method, layer=1)
     skip_unless_carried(lm, method)
-    assert_same(lm, prompts(2), method, 7)
+    for batch in (1, 2):  # alone, no prompt is padded
+        assert_same(lm, prompts(batch), method, 7)
 
 
 @pytest.fixture(scope="module")
@@ -140,7 +141,7 @@ class Received(Frame):
         return evidence.seen.received(evidence.positions).topk(evidence.n_keep).indices
 
 
-def test_methods_that_rank_by_attention_over_a_sliding_window_refuse_chunks(windowed: Path) -> None:
+def test_methods_that_rank_by_sliding_window_attention_refuse_chunked_prefill(windowed: Path) -> None:
     lm = FAMILIES["gemma3n"].load(windowed)
     with pytest.raises(MethodError, match=r"ranks_by_attention = True.*PREFILL_CHUNK=0"):
         reply(lm, prompts(2), Received(0.5, layer=1), 13)
@@ -237,7 +238,7 @@ def read(tmp_path: Path, checkpoint: Path, **more: Any) -> RunSettings:
     return RunSettings.read({}, **flags, max_new_tokens=2, timing=False, **more)
 
 
-def test_the_run_identity_holds_prefill_chunk_only_if_chunked(
+def test_the_identity_of_a_run_holds_the_prefill_chunk_size_only_if_prefill_is_chunked(
     tiny_checkpoint: Path, tmp_path: Path, no_env: Any
 ) -> None:
     """A folder of an earlier version says nothing of chunks, and resumes without them only."""
@@ -308,7 +309,9 @@ def counted(decoder: Any, config: Any, tokens: int, size: int, monkeypatch: pyte
 @pytest.mark.parametrize(
     "key", [COUNTED[0], *(pytest.param(model_key, marks=pytest.mark.long) for model_key in COUNTED[1:])]
 )
-def test_peak_memory_is_about_that_of_weights_kv_cache_and_one_chunk(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_peak_memory_of_chunked_prefill_is_about_weights_plus_kv_cache_plus_one_chunk(
+    key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """At the longest prompt of each family: at most 1.2 times; the whole prompt takes more."""
     decoder, config, layers = decoder_of(key, 2)
     spec = get_model(key)

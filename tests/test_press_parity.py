@@ -67,7 +67,7 @@ def full(text_lm: TextLM) -> DynamicCache:
     return cache
 
 
-def test_the_recorded_entries_of_kvpress_have_a_case_for_every_press_and_ratio() -> None:
+def test_the_recorded_results_of_nvidia_kvpress_cover_every_press_and_ratio() -> None:
     assert {case.rpartition("-")[0] for case in CASES} == {*PRESSES, *BY_HEAD}
     assert len(CASES) == (len(PRESSES) - 1) * len(RATIOS) + 1 + 2 + 3
     assert GOLDEN.stat().st_size < 300_000

@@ -80,7 +80,7 @@ def test_a_press_at_ratio_zero_is_bit_identical_to_base(any_lm: AudioLM, prompts
 
 @of_every_press
 @pytest.mark.parametrize("ratio", [0.3, 0.95])
-def test_a_press_keeps_exactly_k_audio_entries_in_order_and_all_text(
+def test_a_press_keeps_exactly_k_audio_cache_entries_in_order_and_all_text_entries(
     lm: AudioLM, prompts: list[Prompt], full: tuple[Generation, Any], press: KVPress, ratio: float
 ) -> None:
     press = dataclasses.replace(press, ratio=ratio)
@@ -114,7 +114,9 @@ def test_removing_cache_entries_equals_hiding_them_by_a_mask_in_decode(
 
 
 @of_every_press
-def test_scope_all_removes_text_entries_too(lm: AudioLM, prompts: list[Prompt], press: KVPress) -> None:
+def test_a_press_with_scope_all_removes_text_cache_entries_too(
+    lm: AudioLM, prompts: list[Prompt], press: KVPress
+) -> None:
     length = lm.prepare(prompts[:1]).prompt_tokens[0]
     pressed = generate(lm, prompts[0], dataclasses.replace(press, ratio=0.8, scope="all"), 1)
     assert sum(pressed.kv_lengths) == 4 * kept_count(length, 0.8)
@@ -161,7 +163,7 @@ def test_pressed_samples_of_a_batch_equal_each_sample_pressed_alone(
 
 
 @pytest.mark.parametrize("key", [key for key in FAMILIES if key not in ("gemma3n", HOME)])
-def test_a_pressed_batch_of_other_model_families_equals_its_samples_alone(
+def test_batched_samples_under_a_press_equal_single_samples_in_other_model_families(
     loaded: Callable[[str, str], AudioLM], key: str
 ) -> None:
     lm, press, prompts = loaded(key, "sdpa"), get_method("snapkv", 0.7), [BATCH[1], BATCH[3]]
@@ -198,7 +200,7 @@ def _first_head_first(_press: KVPress, cached: Cached) -> torch.Tensor:
 
 @of_presses_by_head
 @pytest.mark.parametrize("ratio", [0.3, 0.9])
-def test_a_press_by_head_keeps_k_entries_on_average_over_heads_and_all_text_in_as_many_bytes(
+def test_a_per_head_press_keeps_k_audio_entries_per_head_on_average_and_all_text_entries(
     lm: AudioLM, prompts: list[Prompt], full: tuple[Generation, Any], press: KVPress, ratio: float
 ) -> None:
     """The cache frees what its heads do not keep."""
@@ -221,7 +223,9 @@ def test_a_press_by_head_keeps_k_entries_on_average_over_heads_and_all_text_in_a
 
 
 @of_presses_by_head
-def test_a_head_may_keep_no_cache_entry_at_all(lm: AudioLM, prompts: list[Prompt], press: KVPress) -> None:
+def test_a_per_head_press_may_leave_a_head_without_any_cache_entry(
+    lm: AudioLM, prompts: list[Prompt], press: KVPress
+) -> None:
     """With fewer than 5 entries a head a fifth is none, and all text may go."""
     uneven = type("Uneven", (type(press),), {"score": _first_head_first, "key": press.key})(0.99, scope="all")
     done = generate(lm, prompts[0], uneven)
@@ -230,7 +234,7 @@ def test_a_head_may_keep_no_cache_entry_at_all(lm: AudioLM, prompts: list[Prompt
 
 
 @of_presses_by_head
-def test_flash_attention_is_refused_for_presses_that_evict_by_head(
+def test_flash_attention_is_refused_for_presses_that_evict_per_head(
     lm: AudioLM, monkeypatch: pytest.MonkeyPatch, press: KVPress
 ) -> None:
     monkeypatch.setattr(type(lm), "attn_implementation", "flash_attention_2")
@@ -270,7 +274,7 @@ def test_dividing_a_budget_over_heads_equals_a_plain_loop(
     assert {tuple(spot) for spot in across_heads(worth, entries, certain).nonzero().tolist()} == kept
 
 
-def test_heads_with_only_protected_entries_share_the_budget_evenly() -> None:
+def test_heads_with_only_protected_cache_entries_share_the_budget_of_a_press_evenly() -> None:
     """`ada_snapkv` with k below its window gave the first head everything."""
     kept = across_heads(torch.full((4, 64), torch.inf), 10, 2)
     assert kept.sum(-1).tolist() == [10] * 4
@@ -285,7 +289,7 @@ def test_heads_with_only_protected_entries_share_the_budget_evenly() -> None:
         ("fast_v:0.999", "snapkv:0.5"),
     ],
 )
-def test_a_press_after_pruning_removes_its_ratio_of_the_tokens_left_in_each_layer(
+def test_a_press_joined_to_a_pruner_removes_its_ratio_of_the_tokens_left_in_each_layer(
     lm: AudioLM, prompts: list[Prompt], pruner: str, press: str
 ) -> None:
     """Below the pruning layer all are left; above it fewer, or one."""
@@ -309,7 +313,7 @@ def test_a_press_after_pruning_removes_its_ratio_of_the_tokens_left_in_each_laye
         ("random:0.3+pyramidkv:0.5", "ratio on average"),
     ],
 )
-def test_only_a_pruner_followed_by_a_press_can_be_joined(name: str, words: str) -> None:
+def test_joining_methods_other_than_a_pruner_followed_by_a_press_is_refused(name: str, words: str) -> None:
     with pytest.raises(SettingsError, match=words):
         get_method(name)
 
@@ -337,7 +341,9 @@ def test_a_press_without_batch_support_is_refused_before_loading_a_model() -> No
         list(run(["tau"], "embedded", RunSettings.read({}, timing=False, batch_size=4), [alone]))
 
 
-def test_pyramidkv_is_joined_if_all_layers_hold_equally_many_tokens(lm: AudioLM, prompts: list[Prompt]) -> None:
+def test_pyramidkv_joined_with_input_or_layer_0_pruning_gives_layers_falling_budgets(
+    lm: AudioLM, prompts: list[Prompt]
+) -> None:
     inputs = lm.prepare(prompts[:1])
     (total,), (length,) = inputs.audio_tokens, inputs.prompt_tokens
     left, layers = kept_count(total, 0.5), len(lm.decoder_layers)
@@ -386,7 +392,9 @@ class Theirs:
         cache.keys = cache.keys.roll(1, -1) if self.turns else cache.keys
 
 
-def test_entries_that_a_foreign_press_removed_are_found_in_its_cache(lm: AudioLM, prompts: list[Prompt]) -> None:
+def test_the_cache_entries_that_a_third_party_press_kept_are_found_in_its_kv_cache(
+    lm: AudioLM, prompts: list[Prompt]
+) -> None:
     theirs = generate(lm, prompts[0], Foreign(press=Theirs(), name="theirs"))
     assert theirs.kv_lengths == (40,) * 4
     assert [layer.sum(-1).tolist() for layer in theirs.kept_entries] == [[40, 40]] * 4
@@ -396,7 +404,9 @@ def test_entries_that_a_foreign_press_removed_are_found_in_its_cache(lm: AudioLM
     torch.testing.assert_close(theirs.kept_shares[0][is_audio], audio.mean((0, 1)))
 
 
-def test_a_foreign_press_that_masks_single_heads_has_no_kept_token_count(lm: AudioLM, prompts: list[Prompt]) -> None:
+def test_a_third_party_press_that_masks_single_heads_has_no_kept_token_count(
+    lm: AudioLM, prompts: list[Prompt]
+) -> None:
     done = generate(lm, prompts[0], Foreign(press=Theirs(by_head=True), name="ada"))
     (length,) = lm.prepare(prompts[:1]).prompt_tokens
     assert done.kv_lengths == (length,) * 4
@@ -408,7 +418,7 @@ def test_a_foreign_press_that_masks_single_heads_has_no_kept_token_count(lm: Aud
 @pytest.mark.parametrize(
     ("press", "why"), [(Theirs(turns=True), "changes keys"), (Theirs(doubles=True), "adds entries")]
 )
-def test_a_foreign_press_that_changes_or_adds_cache_entries_has_no_kept_shares(
+def test_a_third_party_press_that_changes_or_adds_cache_entries_has_no_kept_shares(
     lm: AudioLM, prompts: list[Prompt], press: Theirs, why: str
 ) -> None:
     with pytest.warns(UserWarning, match=why):
@@ -417,7 +427,7 @@ def test_a_foreign_press_that_changes_or_adds_cache_entries_has_no_kept_shares(
     assert done.kept_audio_tokens == (None,)
 
 
-def test_a_foreign_press_that_replaces_attention_or_drops_hidden_states_has_no_kept_shares(
+def test_a_third_party_press_that_replaces_attention_or_drops_tokens_has_no_kept_shares(
     lm: AudioLM, prompts: list[Prompt]
 ) -> None:
     def own_attention(hidden_states: torch.Tensor, past_key_values: Any, **_more: Any) -> tuple[torch.Tensor, None]:
@@ -446,14 +456,16 @@ def test_a_foreign_press_that_replaces_attention_or_drops_hidden_states_has_no_k
         assert done.kept_shares is None
 
 
-def test_each_sample_of_a_batch_has_kept_entries_of_its_own(lm: AudioLM, prompts: list[Prompt]) -> None:
+def test_kept_cache_entries_of_a_third_party_press_are_found_per_sample_of_a_batch(
+    lm: AudioLM, prompts: list[Prompt]
+) -> None:
     batch = [prompts[0], Prompt("Long or short?", (noise(3.0),))]
     done = generate(lm, batch, Foreign(press=Theirs(), name="theirs"))
     assert {tuple(layer.sum(-1).flatten().tolist()) for layer in done.kept_entries} == {(40,) * 4}
     assert not torch.equal(*(shares[-60:] for shares in done.kept_shares))
 
 
-def test_cache_entries_of_equal_value_are_matched_once_each_and_in_order() -> None:
+def test_cache_entries_of_equal_value_before_and_after_a_press_are_matched_in_order() -> None:
     before, after = torch.tensor([[[5, 3, 5, 5, 9]]]), torch.tensor([[[5, 9, 5]]])
     live = torch.ones_like(after, dtype=torch.bool)
     assert matched(before, after, live).tolist() == [[[True, False, True, False, True]]]

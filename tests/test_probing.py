@@ -49,7 +49,7 @@ def test_standardised_embeddings_equal_a_layer_norm_without_gain_and_bias() -> N
 
 class TestClosedForms:
     @pytest.mark.parametrize("penalty", [1e-3, 0.3, 20.0])
-    def test_lda_scores_equal_the_log_posterior_of_a_gaussian_model(self, penalty: float) -> None:
+    def test_scores_of_the_lda_probe_equal_the_log_posterior_of_a_gaussian_model(self, penalty: float) -> None:
         clips = made()
         x, y = standard.standardised(clips.embeddings), clips.targets
         (head,) = standard.lda(moments(clips, *FOLDS), [penalty])
@@ -70,7 +70,7 @@ class TestClosedForms:
         np.testing.assert_allclose(head(x), theirs.predict(x), atol=1e-9)
 
     @pytest.mark.parametrize("clips", [made(), tagged()], ids=["classes", "labels"])
-    def test_moments_summed_over_two_parts_equal_the_moments_of_all_clips(
+    def test_feature_moments_summed_over_two_parts_equal_the_moments_of_all_clips(
         self, clips: Clips, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(standard, "_BLOCK", 7)
@@ -95,7 +95,7 @@ class TestClosedForms:
 
 class TestLinearProbe:
     @pytest.mark.parametrize("clips", [made(), tagged()], ids=["lda", "ridge"])
-    def test_the_penalty_is_chosen_on_the_valid_part_and_refitted_on_train_and_valid(self, clips: Clips) -> None:
+    def test_the_penalty_is_chosen_on_the_validation_part_and_refitted_with_that_part_added(self, clips: Clips) -> None:
         fit, grid = standard.lda, standard.LDA_PENALTIES
         if clips.multi_label:
             fit, grid = standard.ridge, standard.RIDGE_PENALTIES
@@ -121,7 +121,7 @@ class TestLinearProbe:
             np.testing.assert_array_equal(*both)
 
     @pytest.mark.parametrize("split", [Split(("a", "b"), "c", "c"), Split(("a", "b"), "b", "c"), Split((), "b", "c")])
-    def test_probes_refuse_a_split_with_one_part_in_two_roles(self, split: Split) -> None:
+    def test_probes_refuse_a_split_without_three_different_train_validation_and_test_parts(self, split: Split) -> None:
         for probe in (standard.linear_probe, standard.knn):
             with pytest.raises(DataError, match="must be different parts"):
                 probe(made(), [split])
@@ -159,7 +159,7 @@ class TestNeighbours:
         np.testing.assert_allclose(predictions.scores, np.concatenate(expected), atol=1e-9)
 
     @pytest.mark.parametrize("loudest", [2, 5, 9])
-    def test_all_clips_as_similar_as_the_tenth_neighbour_vote_in_knn(self, loudest: int) -> None:
+    def test_all_clips_tied_with_the_tenth_neighbour_vote_in_knn(self, loudest: int) -> None:
         """Twelve copies, some louder (their cosines differ by rounding), seven of class 1: all twelve vote."""
         copies = np.linspace(0.1, loudest, 12)[:, None] * [1.1, 2.3, 0.17]
         x = np.vstack([copies, -copies[:1], copies[4:5] / 3, -copies[:1]])
@@ -168,7 +168,7 @@ class TestNeighbours:
         predictions = standard.knn(clips, [Split(("train",), "valid", "test")])
         np.testing.assert_allclose(predictions.scores, [[5 / 12, 7 / 12]])
 
-    def test_knn_ignores_a_gain_and_centred_knn_an_offset_of_embeddings(self) -> None:
+    def test_knn_ignores_scaling_of_embeddings_and_centred_knn_ignores_an_offset(self) -> None:
         clips = made()
         louder = replace(clips, embeddings=clips.embeddings * np.linspace(0.1, 9, 120)[:, None])
         moved = replace(clips, embeddings=clips.embeddings.astype(float) + 50)
@@ -178,7 +178,7 @@ class TestNeighbours:
         centred = [standard.knn(each, rotated(FOLDS), centred=True).scores for each in (clips, moved)]
         np.testing.assert_allclose(*centred, atol=1e-6)
 
-    def test_published_knn_scales_train_embeddings_by_feature_instead_of_by_clip(self) -> None:
+    def test_knn_as_published_normalises_train_embeddings_per_feature_instead_of_per_clip(self) -> None:
         clips = made()
         predictions = published.knn(clips, rotated(FOLDS, as_published=True))
         ours = iter(predictions.scores)
@@ -331,7 +331,7 @@ class TestPublishedLinearProbe:
             torch.nn.LayerNorm(12)  # X-ARES makes it first
             torch.testing.assert_close(layer.state_dict(), torch.nn.Linear(12, 3).state_dict(), rtol=0, atol=0)
 
-    def test_the_published_linear_probe_chooses_the_first_of_equally_good_epochs(self) -> None:
+    def test_the_published_linear_probe_keeps_the_first_of_equally_good_training_epochs(self) -> None:
         clips = made(noise=0.01)
         easy = replace(clips, embeddings=clips.embeddings * 100)
         splits = [Split(("a", "c"), "b", "d")]
@@ -362,7 +362,7 @@ class TestAveragePrecision:
         assert np.isnan(parts_in_mean(values, np.zeros_like(targets))).all()
 
     @pytest.mark.parametrize("decimals", [1, 9], ids=["ties", "no ties"])
-    def test_terms_per_clip_average_to_the_precision_and_deviate_by_its_slope(self, decimals: int) -> None:
+    def test_per_clip_terms_average_to_the_average_precision_and_deviate_by_its_slope(self, decimals: int) -> None:
         rng = np.random.default_rng(1)
         values, targets = rng.standard_normal((30, 3)).round(decimals), (rng.random((30, 3)) < 0.4).astype(np.int64)
         parts = parts_in_mean(values, targets)
@@ -420,7 +420,9 @@ class TestSplits:
         ({"targets": np.array([[0, 1], [2, 0], [1, 1]])}, "from 0 to 2; allowed: integers, 0 or 1"),
     ],
 )
-def test_invalid_embeddings_targets_or_parts_are_a_one_line_error(change: dict[str, Any], message: str) -> None:
+def test_invalid_embeddings_targets_or_split_parts_of_clips_are_a_one_line_error(
+    change: dict[str, Any], message: str
+) -> None:
     good = {"embeddings": np.eye(3), "targets": np.array([0, 1, 0]), "parts": np.array(["a", "b", "c"])}
     with pytest.raises(DataError, match=message) as refused:
         Clips(**(good | change))

@@ -52,7 +52,7 @@ MISTAKEN = run_of(
 )  # fmt: skip
 
 
-def test_label_verdicts_are_summed_to_the_mean_and_sd_over_seeds_and_parts() -> None:
+def test_the_published_probe_score_is_the_mean_and_sd_over_seeds_of_the_mean_over_parts() -> None:
     scorer = Classified()
     seeds = record("a", "dog", "dog\t0.9\tcat\ncat\t0.8\tdog\ndog\t0.7\tdog", protocol="xares-0.1.3", part="1")
     other = record("b", "cat", "dog\t0.9\tdog\ndog\t0.8\tcat\ndog\t0.7\tcat", protocol="xares-0.1.3", part="2")
@@ -72,7 +72,7 @@ def test_label_verdicts_are_summed_to_the_mean_and_sd_over_seeds_and_parts() -> 
 
 
 @pytest.mark.parametrize(("groups", "of_all"), [({}, 1.0), ({"protocol": "xares-0.1.3"}, 2 / 3)])
-def test_only_published_map_counts_0_for_a_label_without_clips(groups: dict[str, str], of_all: float) -> None:
+def test_a_label_without_clips_counts_as_0_in_the_published_map_only(groups: dict[str, str], of_all: float) -> None:
     """Both clips rank their label first; a third label has no clip."""
     scorer = Tagged()
     replies = [[0.9, 0.2, 0.1], [0.1, 0.8, 0.3]]
@@ -147,7 +147,7 @@ def test_the_encoder_table_says_where_rows_use_different_clips() -> None:
     assert [weighed["theirs"], weighed["ours"]] == pytest.approx(expected)
 
 
-def test_a_weighted_mean_needs_a_score_of_every_task_that_x_ares_probes() -> None:
+def test_the_weighted_mean_of_a_probe_needs_its_score_on_every_task_that_x_ares_probes() -> None:
     known = [score("A", "esc50", 0.5, mlp=0.8, knn=0.4), score("A", "librispeech", 0.2, mlp=0.1)]
     named = "weighted, public: 2"
     (whole,) = (mean for mean in mean_scores(known) if mean.task == named)
@@ -159,7 +159,7 @@ def test_a_weighted_mean_needs_a_score_of_every_task_that_x_ares_probes() -> Non
     assert not [mean for mean in mean_scores([known[0], other_domain]) if mean.task == named]
 
 
-def test_means_in_the_published_tables_follow_from_their_rows() -> None:
+def test_means_computed_from_rows_of_the_published_tables_equal_the_published_means() -> None:
     expected = dict(STATED, readme=([0.694, 0.484, 0.626, 0.593], [0.504, 0.262, 0.299, 0.387]))  # .699 .490 .632 .598
     for table, stated in expected.items():
         for probe, values in enumerate(stated):
@@ -236,7 +236,7 @@ def test_damaged_or_malicious_stored_embeddings_are_bad_rows(
     assert not (tmp_path / "results").exists()
 
 
-def test_the_third_field_of_a_published_probe_record_is_the_last_epochs_label(
+def test_a_published_probe_record_ends_with_the_label_predicted_after_the_last_epoch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def trained(clips: object, splits: object, **_how: object) -> published.PublishedScores:
@@ -258,7 +258,7 @@ def stored(folder: Path, part: str, items: Sequence[tuple[str, str, float]]) -> 
     write_tar(folder / f"tones-wds-encoded-fold-{part}-000000.tar", members)
 
 
-def test_the_standard_probe_takes_the_first_of_stored_embeddings_with_equal_keys(tmp_path: Path) -> None:
+def test_the_standard_probe_uses_only_the_first_of_stored_embeddings_with_equal_clip_keys(tmp_path: Path) -> None:
     folder = tmp_path / "tones" / "embeddings" / "Theirs"
     for fold in "123":
         stored(folder, fold, [

@@ -168,7 +168,7 @@ class MixingEncoder(FramesEncoder):
     ("kind", "crop"),
     [(FramesEncoder, None), (FramesEncoder, 0.25), (MaskedEncoder, 0.5), (LeakyEncoder, 0.5), (MixingEncoder, None)],
 )
-def test_published_embeddings_use_batches_in_stored_order_and_each_clips_first_crop(
+def test_embeddings_as_published_use_stored_order_batches_and_the_first_crop_of_each_clip(
     tmp_path: Path, crop: float | None, kind: type[FramesEncoder]
 ) -> None:
     lengths = (300, 1700, 500, 500, 500, 1100, 500, 900, 400, 400, 400, 400)
@@ -245,7 +245,7 @@ def test_the_published_knn_score_is_the_mean_over_folds_and_not_over_clips(tmp_p
     assert value != pytest.approx(results[PUBLISHED[1]].summary["score"])
 
 
-def test_a_clip_that_fails_is_an_error_record_and_over_1_percent_of_them_give_no_score(tmp_path: Path) -> None:
+def test_a_failed_clip_is_an_error_record_and_over_1_percent_failed_clips_give_no_score(tmp_path: Path) -> None:
     root = made(tmp_path / "env", many=60)
     lengths = [(f"s1x{i % 4}-{i}", {"tone": "abc"[i % 3]}, wave(400, 0.2 * (i % 3), i)) for i in range(60)]
     write(root / "tones", "1", [("s1x0-0", {"tone": "a"}, b"RIFF no audio"), *lengths[1:]])
@@ -292,7 +292,7 @@ class TestSplits:
         labels = np.array(targets or [0] * len(data))
         return *standard_splits(task_of(**facts), data, labels, said.append), said
 
-    def test_folds_take_turns_as_test_part_and_given_train_valid_test_parts_are_kept(self) -> None:
+    def test_each_fold_is_the_test_part_once_and_given_train_valid_test_parts_are_kept(self) -> None:
         parts, splits, said = self.splits([(str(fold), f"{fold}{i}") for fold in (1, 2, 3) for i in range(2)])
         assert parts == ["1", "1", "2", "2", "3", "3"]
         assert [(split.test, split.valid) for split in splits] == [("1", "2"), ("2", "3"), ("3", "1")]
@@ -333,7 +333,7 @@ class TestSplits:
             assert [line.partition(": ")[2][:14] for line in said[1:]] == told
 
 
-def test_a_task_with_one_class_is_refused_and_a_part_with_one_is_reported(tmp_path: Path) -> None:
+def test_a_task_with_one_class_is_refused_and_a_split_part_with_one_class_is_reported(tmp_path: Path) -> None:
     """Every probe is right if there is one class."""
     task, said = task_of(exact=False), list[str]()
     for fold in (1, 2, 3):
@@ -398,7 +398,7 @@ def test_clips_with_the_same_audio_in_two_parts_are_noted(tmp_path: Path) -> Non
     assert "10 clips whose audio lies in another part too" in results["linear"].summary["notes"]
 
 
-def test_duplicate_clips_both_count_and_an_encoder_that_mixes_clips_gets_one_clip_a_batch(tmp_path: Path) -> None:
+def test_clips_of_equal_audio_all_count_and_encoders_that_mix_clips_get_batches_of_one(tmp_path: Path) -> None:
     same = wav(wave(300, 0.2, 1))
     write(tmp_path / "tones", "1", [(f"s{i}-{i}", {"tone": "a"}, same) for i in range(3)])
     for fold in ("2", "3"):
@@ -415,7 +415,7 @@ def test_duplicate_clips_both_count_and_an_encoder_that_mixes_clips_gets_one_cli
             np.testing.assert_allclose(store.rows[heard_clip.audio], expected, rtol=1e-4, atol=1e-7)
 
 
-def test_a_run_folder_of_another_training_recipe_is_refused(tmp_path: Path) -> None:
+def test_a_results_folder_of_probes_trained_with_other_recipe_settings_is_refused(tmp_path: Path) -> None:
     root, encoder = made(tmp_path / "env"), from_module(FramesEncoder())
     results_of(root, tmp_path / "results", encoder, task_of(), protocol="as_published")
     with pytest.raises(RecordError, match=r"holds another run .*recipe.* name another folder"):

@@ -64,7 +64,7 @@ class TestFamilies:
         assert (inputs.audio_tokens, sum(inputs.window_padding)) == ([0], 0)
         assert {*inputs.tensors} == {"input_ids", "attention_mask"}
 
-    def test_replies_equal_those_of_generate_of_the_plain_model(self, family_lm: AudioLM) -> None:
+    def test_replies_to_prompts_without_clips_equal_those_of_generate_in_transformers(self, family_lm: AudioLM) -> None:
         inputs = family_lm.prepare([TEXT])
         with torch.no_grad():
             plain = family_lm.model.generate(**inputs.tensors, max_new_tokens=NEW, eos_token_id=None, pad_token_id=1)
@@ -77,7 +77,9 @@ class TestFamilies:
         [*(pytest.param(method, marks=pytest.mark.long) for method in (Base(), Frame(0.5))), get_method("fast_v", 0.5)],
         ids=lambda method: method.label,
     )
-    def test_replies_in_a_mixed_batch_equal_those_of_single_prompts(self, family_lm: AudioLM, method: Method) -> None:
+    def test_replies_in_a_batch_of_prompts_with_and_without_clips_equal_single_prompts(
+        self, family_lm: AudioLM, method: Method
+    ) -> None:
         prompts = (TEXT, HEARD, Prompt("Yes?", ()))
         assert replies(family_lm, method, *prompts) == [replies(family_lm, method, prompt)[0] for prompt in prompts]
 
@@ -110,7 +112,7 @@ def test_no_method_changes_the_reply_to_a_prompt_without_audio(lm: AudioLM, key:
     assert done.replies == base.replies
 
 
-def test_a_press_with_scope_all_removes_text_entries_of_a_prompt_without_audio(lm: AudioLM) -> None:
+def test_a_press_with_scope_all_removes_text_cache_entries_of_a_prompt_without_audio(lm: AudioLM) -> None:
     inputs = lm.prepare([TEXT])
     done = get_method("snapkv", 0.5, scope="all").generate(lm, inputs, max_new_tokens=2)
     assert (done.kept_audio_tokens, {*done.kv_lengths}) == ((None,), {kept_count(inputs.prompt_tokens[0], 0.5)})
@@ -173,7 +175,7 @@ class TestRuns:
             )
             assert said == seen
 
-    def test_a_family_that_needs_audio_refuses_before_the_model_is_loaded(
+    def test_a_model_family_that_needs_audio_refuses_samples_without_clips_before_loading(
         self, ran: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(Qwen2_5Omni, "text_only", False)

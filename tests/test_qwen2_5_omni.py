@@ -37,7 +37,7 @@ class TestLoading:
         ],
         ids=["a tensor of another shape", "the tokenizer of another model"],
     )  # fmt: skip
-    def test_a_checkpoint_whose_parts_do_not_fit_is_refused(
+    def test_a_checkpoint_with_weights_of_wrong_shape_or_another_tokenizer_is_refused(
         self, tiny_checkpoint: Path, tmp_path: Path, change: Any, said: str
     ) -> None:
         with pytest.raises(ModelError, match=said):
@@ -57,7 +57,7 @@ class TestLoading:
 
 
 class TestPrompt:
-    def test_features_equal_those_of_the_processor(self, lm: AudioLM) -> None:
+    def test_audio_features_equal_those_of_the_transformers_processor(self, lm: AudioLM) -> None:
         """The family's processor pads (to 300 s; here to 60); ours must give the same frames without the padding."""
         clip = noise(7.3)
         padded = WhisperFeatureExtractor(feature_size=128, chunk_length=60)(
@@ -70,7 +70,9 @@ class TestPrompt:
 
 
 class TestReplies:
-    def test_the_finish_field_tells_token_limit_from_end_token(self, lm: AudioLM, prompts: list[Prompt]) -> None:
+    def test_the_finish_field_of_a_reply_is_length_at_the_token_limit_and_stop_at_an_end_token(
+        self, lm: AudioLM, prompts: list[Prompt]
+    ) -> None:
         inputs = lm.prepare(prompts[:1])
         cut = Base().generate(lm, inputs, max_new_tokens=3).replies[0]
         assert (cut.finish, cut.new_tokens) == ("length", 3)

@@ -55,7 +55,9 @@ def whole(folder: Path) -> AudioLM:
 
 
 class TestWindows:
-    def test_input_tensors_equal_those_of_the_documented_use(self, whole: AudioLM, folder: Path) -> None:
+    def test_input_tensors_equal_those_of_the_code_documented_for_qwen2_audio(
+        self, whole: AudioLM, folder: Path
+    ) -> None:
         prompt = Prompt("Who?", (noise(31.0), noise(2.0)))
         ours, theirs = whole.prepare([prompt]).tensors, whole.documented_inputs(folder, prompt)
         assert_equal_tensors(ours, theirs)
@@ -81,7 +83,7 @@ class TestWindows:
         assert inputs.audio_tokens == [tokens]
         assert Base().generate(whole, inputs, max_new_tokens=2, keep_logits=True).logits.isfinite().all()
 
-    def test_a_disabled_sliding_window_leaves_full_attention(self, whole: AudioLM) -> None:
+    def test_a_config_with_a_disabled_sliding_window_gives_full_attention_in_every_layer(self, whole: AudioLM) -> None:
         assert whole.decoder.config.max_window_layers == 1
         assert set(whole.decoder.config.layer_types) == {"full_attention"}
 
@@ -96,12 +98,12 @@ class TestFirst30Seconds:
         assert first.truncated == ()
         assert_equal_tensors(inputs.tensors, first.tensors)
 
-    def test_a_sample_is_truncated_if_one_of_its_clips_is(self, folder: Path) -> None:
+    def test_a_sample_counts_as_truncated_if_any_of_its_clips_is_longer_than_30_seconds(self, folder: Path) -> None:
         long, exact = noise(30.01), noise(30.0)
         inputs = load(Qwen2AudioFirst30, folder).prepare([Prompt("?", (exact, long)), Prompt("?", (exact,))])
         assert inputs.truncated == (True, False)
 
-    def test_input_tensors_equal_those_of_the_truncating_processor(self, folder: Path) -> None:
+    def test_input_tensors_equal_those_of_the_processor_that_truncates_to_30_seconds(self, folder: Path) -> None:
         """Given clips whole, as in the published practice, it cuts by itself."""
         lm, clips = load(Qwen2AudioFirst30, folder), [noise(31.0), noise(4.0)]
         processor = Qwen2AudioProcessor(lm.feature_extractor, lm.tokenizer)
@@ -110,7 +112,7 @@ class TestFirst30Seconds:
         theirs = processor(text=text, audio=clips, sampling_rate=16000, return_tensors="pt")
         assert_equal_tensors(lm.prepare([Prompt("Who?", tuple(clips))]).tensors, theirs)
 
-    def test_records_say_truncated_and_get_a_folder_apart_from_whole_clip_runs(
+    def test_runs_truncated_to_30_seconds_say_so_and_have_a_folder_apart_from_whole_clip_runs(
         self, folder: Path, tmp_path: Path, no_env
     ) -> None:
         task_folders.build_tau(tmp_path / "data" / "TAU")

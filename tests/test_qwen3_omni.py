@@ -62,7 +62,9 @@ class TestExperts:
         every, experts = (sum(p.numel() for p in part.parameters()) for part in (layer, layer.mlp.experts))
         assert active_parameters(layer, lm.decoder.config) == every - experts // 2
 
-    def test_cost_computed_from_the_config_agrees_with_the_loaded_model(self, lm: AudioLM, folder: Path) -> None:
+    def test_flops_and_weight_bytes_computed_from_the_config_agree_with_the_loaded_model(
+        self, lm: AudioLM, folder: Path
+    ) -> None:
         """All but norms and the encoder's attention; what makes speech is not loaded."""
         counted, facts = count_cost(lm), model_facts(folder, 4)
         told = facts.cost

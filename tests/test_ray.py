@@ -204,14 +204,16 @@ def workers(request, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 @needs_ray
 @pytest.mark.usefixtures("workers")
 class TestStoredReplies:
-    def test_stored_replies_get_the_same_scores_on_ray_as_locally_beside_a_broken_folder(self, runs: Path) -> None:
+    def test_the_score_command_gives_stored_replies_the_same_scores_on_ray_as_locally(self, runs: Path) -> None:
         (runs / "frame-0.2" / "run.json").write_text("{}")
         here, there, said = both_ways(runs, "score")
         assert sum(name.endswith("summary.json") for name in here) == 3
         assert there == here
         assert [line for line in said.splitlines() if "error" in line and "frame-0.2" in line and "run.json" in line]
 
-    def test_stored_replies_are_judged_on_ray_as_locally_and_requests_are_sent_once(self, runs, monkeypatch) -> None:
+    def test_the_judge_command_gives_the_same_verdicts_on_ray_and_sends_each_request_once(
+        self, runs, monkeypatch
+    ) -> None:
         with monkeypatch.context() as patch:
             patch.setenv("AUDIOMARATHON_CACHE", str(runs.parent / "cache"))
             shutil.copytree(runs, other := runs.with_name("by-ray"))
@@ -233,7 +235,7 @@ class TestStoredReplies:
 
 
 @needs_ray
-def test_ray_starts_no_more_workers_than_there_are_items(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ray_starts_no_more_workers_than_there_are_work_items(monkeypatch: pytest.MonkeyPatch) -> None:
     from audiomarathon.engine import ray_map
 
     asked = list[int | None]()
@@ -245,7 +247,7 @@ def test_ray_starts_no_more_workers_than_there_are_items(monkeypatch: pytest.Mon
 
 
 @needs_ray
-def test_an_item_on_which_three_workers_died_is_an_error_that_names_the_item() -> None:
+def test_a_work_item_on_which_three_workers_died_is_an_error_that_names_the_item() -> None:
     from audiomarathon.engine.ray_map import _Calls
 
     part = 4, Path("runs/base-0")
@@ -297,7 +299,7 @@ class TestChunks:
         assert ([len(chunk.samples) for chunk in chunks], [chunk.turn for chunk in chunks]) == (sizes, turns)
         assert [sample for chunk in chunks for sample in chunk.samples] == list(plan.samples)
 
-    def test_lost_chunks_are_retried_as_batches_then_single_samples_then_errors(self) -> None:
+    def test_samples_lost_with_a_ray_worker_are_retried_as_batches_then_singly_then_are_errors(self) -> None:
         plan = a_plan(2, 4)
         work = ray_engine.TaskWork(plan, {id_: ["base-0"] for id_ in "0123"}, None)
 
@@ -371,7 +373,7 @@ def refuses(wanted: Ray, message: str, **settings: Any) -> None:
 
 
 @needs_ray
-def test_a_gpu_by_number_gpus_on_a_cpu_and_a_silent_address_are_refused_before_ray_starts() -> None:
+def test_a_numbered_gpu_gpus_on_a_cpu_and_a_silent_address_are_refused_before_ray_starts() -> None:
     refuses(Ray("127.0.0.1:1", gpus_per_worker=1), "DEVICE=cuda:1", device="cuda:1")
     refuses(Ray("127.0.0.1:1", gpus_per_worker=1), "--gpus-per-worker=1", device="cpu")
     refuses(Ray("127.0.0.1:1"), "no Ray cluster")
@@ -387,7 +389,9 @@ def test_a_ray_cluster_that_has_ended_is_refused_at_once(tmp_path: Path, monkeyp
 
 
 @needs_ray
-def test_the_error_of_a_cluster_that_refuses_mentions_the_auth_token(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_of_a_ray_cluster_that_refuses_a_connection_mentions_the_auth_token(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def refuse(**_options: Any) -> None:
         raise ConnectionError("Failed to connect to Ray cluster")
 
@@ -435,7 +439,7 @@ class TestWaiting:
         with pytest.raises(ExecutorError, match=r"head .*127\.0\.0\.1:1 .*lost"):
             wait()
 
-    def test_waiting_for_a_frozen_shutdown_of_ray_is_cut_short(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_waiting_for_a_shutdown_of_ray_that_hangs_is_cut_short(self, monkeypatch: pytest.MonkeyPatch) -> None:
         killed, left, said = threading.Event(), list[int](), list[str]()
         node = SimpleNamespace(kill_all_processes=lambda **_how: killed.set())
         monkeypatch.setattr(ray_pool.ray._private.worker, "_global_node", node)

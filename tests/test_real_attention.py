@@ -32,7 +32,9 @@ def prompt(lm: AudioLM) -> Prompt:
     return Prompt("What does the voice say?", (decode(longest, lm.sampling_rate),))
 
 
-def test_attention_maps_equal_those_of_transformers_with_a_first_token_sink(lm: AudioLM, prompt: Prompt) -> None:
+def test_attention_maps_equal_those_of_transformers_and_show_the_first_token_as_a_sink(
+    lm: AudioLM, prompt: Prompt
+) -> None:
     inputs = lm.prepare([prompt])
     length = inputs.audio_mask.shape[1]
     maps = np.zeros((30, length, length), np.float32)

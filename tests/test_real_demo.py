@@ -136,7 +136,7 @@ class TestSpeech:
                 assert not samples[end:start].any()
                 assert np.abs(samples[start : start + rate]).max() > 0.1
 
-    def test_without_speech_packages_english_has_five_sentences_and_others_an_error(
+    def test_without_speech_packages_english_gets_five_sentences_and_other_languages_an_error(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
         monkeypatch.setattr(speech, "SHARE", tmp_path / "nowhere")
@@ -162,7 +162,7 @@ class TestWords:
             flags = words.lost(self.CLIP, reply, "en")
             assert [word.text for word, is_lost in zip(self.CLIP.words, flags, strict=True) if is_lost] == gone.split()
 
-    def test_rows_without_the_prompts_of_a_recorded_clip_are_refused(self, tmp_path: Path) -> None:
+    def test_a_rows_file_without_the_prompts_of_a_recorded_clip_is_refused(self, tmp_path: Path) -> None:
         base: Any = SimpleNamespace(records={"a": None})
         for row in ({"id": "a"}, {"id": "other", "prompts": []}, {}):
             (file := tmp_path / "rows.jsonl").write_text(json.dumps(row) + "\n")

@@ -38,7 +38,7 @@ def test_every_real_recording_decodes_to_the_length_in_its_header(path: Path) ->
         ("a.mp3", 44_100, 2, {}),
     ],
 )
-def test_real_speech_decodes_alike_from_other_rates_channels_and_codecs(
+def test_real_speech_stored_in_other_rates_channels_or_codecs_decodes_to_the_same_sound(
     tmp_path: Path, name: str, rate: int, channels: int, options: dict[str, str]
 ) -> None:
     original = real.recordings("speech")[0]

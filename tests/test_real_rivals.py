@@ -31,7 +31,7 @@ import rivals
         (PairedResult(-0.01, (-0.05, 0.03), 0.5), None, 0.02, "not shown"),
     ],
 )
-def test_a_verdict_needs_a_small_adjusted_p_or_an_interval_beyond_the_margin(
+def test_a_verdict_on_rivals_needs_a_small_adjusted_p_or_an_interval_beyond_the_margin(
     paired: PairedResult, p: float | None, margin: float, said: str
 ) -> None:
     assert rivals.verdict(paired, p, margin) == said

@@ -77,7 +77,7 @@ VALUES = (
 
 
 @pytest.mark.parametrize("name", FULL)
-def test_the_compiled_decoder_refuses_the_same_records_as_checks_field_by_field(name: str) -> None:
+def test_the_compiled_record_decoder_refuses_the_same_records_as_field_by_field_checks(name: str) -> None:
     """A line with a checksum is decoded at once. Only a line that the decoder refuses is checked field by field."""
     lacking = {key: value for key, value in FULL.items() if key != name}
     for record in (FULL, lacking, *(FULL | {name: value} for value in VALUES)):
@@ -87,7 +87,7 @@ def test_the_compiled_decoder_refuses_the_same_records_as_checks_field_by_field(
         assert repr(parsed) == repr(sound and typed(record))  # 1 is no 1.0
 
 
-def test_a_valid_line_with_a_checksum_is_not_checked_field_by_field(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_record_line_with_a_valid_checksum_skips_the_field_by_field_checks(monkeypatch: pytest.MonkeyPatch) -> None:
     """These checks took longer than the parser."""
     monkeypatch.setattr("audiomarathon.runs.record_line.damage_of", lambda _record: "checked in Python")
     assert from_line(sealed({"schema": 2, **FULL})) == typed(FULL)
@@ -129,13 +129,13 @@ def test_the_times_of_a_record_are_held_packed_in_memory() -> None:
         assert held.get("of another version") is None
 
 
-def test_a_flipped_bit_in_the_name_of_a_required_key_is_detected() -> None:
+def test_a_flipped_bit_in_a_required_key_of_a_record_line_is_detected() -> None:
     for name in NEEDED:
         line = json.dumps(WHOLE).replace(f'"{name}"', f'"{name[:-1]}{chr(ord(name[-1]) ^ 1)}"', 1)
         assert from_line(line.encode()) is None, name
 
 
-def test_any_flipped_bit_of_a_line_is_detected() -> None:
+def test_any_flipped_bit_of_a_record_line_is_detected() -> None:
     """But for those in the checksum's own name, which leave the record as it was."""
     line = to_line(typed(WHOLE))
     for at in random.Random(0).sample(range(8 * (len(line) - 1)), 2000):
@@ -163,7 +163,7 @@ def spoil(runs: Path, *kinds: str) -> Path:
     return file
 
 
-def test_score_sets_damaged_lines_aside_and_a_run_repeats_their_samples(results: Path) -> None:  # noqa: F811
+def test_the_score_command_sets_damaged_lines_aside_and_the_next_run_repeats_their_samples(results: Path) -> None:  # noqa: F811
     file = spoil(results, *SPOILT)
     before = json.loads((file.parent / "summary.json").read_text())
     with pytest.warns(UserWarning, match=r"\b6 .*lines set aside .*samples\.rejected"):
@@ -183,7 +183,7 @@ def test_a_record_whose_reference_lacks_labels_is_set_aside(results: Path) -> No
     assert b'"labelr"' not in file.read_bytes()
 
 
-def test_status_compare_and_report_leave_out_damaged_lines(results: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_the_status_compare_and_report_commands_leave_out_damaged_record_lines(results: Path, tmp_path: Path) -> None:  # noqa: F811
     before = (file := spoil(results, *SPOILT)).read_bytes()
     report = ["report", "--no-spectrograms", "--audio", "none", "-o", str(tmp_path / "r.html")]
     for command in (["status"], ["compare"], report):
@@ -204,7 +204,7 @@ def test_a_run_of_records_with_unequal_layer_counts_has_no_mean_kv_length(result
     assert score(file.parent).summary["kv_lengths"] is None
 
 
-def test_no_part_cut_out_of_a_line_leaves_a_line_that_reads_as_another_record() -> None:
+def test_cutting_any_part_out_of_a_record_line_never_leaves_another_valid_record() -> None:
     """What stands last needs not be there: cut out with the checksum it left a whole record of an earlier version."""
     record = typed(a_record("a", session="s 1", encoder_shared=True))
     line = to_line(record)

@@ -60,7 +60,7 @@ class TestResume:
         fill(tmp_path, "")
         assert read_ids(tmp_path) == ["a", "b"]
 
-    def test_unreadable_lines_are_set_aside_in_a_file_that_keeps_those_set_aside_earlier(self, tmp_path: Path) -> None:
+    def test_unreadable_record_lines_are_added_to_the_file_of_lines_set_aside_earlier(self, tmp_path: Path) -> None:
         fill(tmp_path, "abc")
         file = tmp_path / "samples.jsonl"
         lines = file.read_bytes().splitlines(keepends=True)
@@ -218,7 +218,7 @@ class TestIdentity:
         assert (facts["task"], facts["identity"], facts["schema_version"]) == ("tau", IDENTITY, 2)
         assert facts["identity_hash"] == identity_hash(IDENTITY)
 
-    def test_a_folder_marked_as_having_a_weak_fingerprint_keeps_the_mark(self, tmp_path: Path) -> None:
+    def test_resuming_keeps_the_weak_fingerprint_mark_of_a_run_folder(self, tmp_path: Path) -> None:
         fill(tmp_path, "a")
         write_json(tmp_path / "run.json", {**read_run(tmp_path), "weak_fingerprint": True})
         for ids in "bc":
@@ -228,7 +228,7 @@ class TestIdentity:
     def test_the_identity_hash_depends_on_values_and_not_on_key_order(self) -> None:
         assert identity_hash({"a": 1, "b": 2}) == identity_hash({"b": 2, "a": 1}) != identity_hash({"a": 1, "b": 3})
 
-    def test_a_folder_without_records_accepts_any_identity(self, tmp_path: Path) -> None:
+    def test_a_run_folder_without_records_accepts_any_run_identity(self, tmp_path: Path) -> None:
         fill(tmp_path, "")
         fill(tmp_path, "a", {**IDENTITY, "ratio": 0.7})
         assert read_ids(tmp_path) == ["a"]
@@ -242,7 +242,7 @@ class TestIdentity:
         with pytest.raises(RecordError, match=message):
             fill(tmp_path, "")
 
-    def test_an_interval_in_a_summary_must_be_two_numbers(self, tmp_path: Path) -> None:
+    def test_a_summary_with_an_interval_that_is_not_two_numbers_is_refused(self, tmp_path: Path) -> None:
         write_json(tmp_path / "summary.json", {"intervals": {"score": [0.1, 0.2], "wer": None}})
         assert read_summary(tmp_path)["intervals"]["score"] == [0.1, 0.2]
         for interval in ([0.1], [0.1, 0.2, 0.3], ["low", "high"], {"low": 0.1}):
@@ -258,7 +258,9 @@ class TestIdentity:
             ("/lib/audiomarathon/embedded/checkpoint", "embedded"),
         ],
     )
-    def test_the_checkpoint_name_is_given_or_derived_from_its_path_or_hub_name(self, path: str, name: str) -> None:
+    def test_the_checkpoint_name_of_a_run_is_the_given_one_or_derived_from_path_or_hub_name(
+        self, path: str, name: str
+    ) -> None:
         assert checkpoint_of({"checkpoint": path}) == name
         assert checkpoint_of({"checkpoint": path, "checkpoint_name": "tiny-30s"}) == "tiny-30s"
 

@@ -24,7 +24,7 @@ SETS, *KINDS = map(json.loads, (Path(__file__).parent / "data" / "replies.jsonl"
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: f"{kind['why']}-{kind['options']}-{kind['letter']}")
-def test_replies_in_the_case_table_give_the_expected_letters(kind: dict[str, Any]) -> None:
+def test_replies_in_the_stored_table_of_cases_are_read_as_the_expected_letters(kind: dict[str, Any]) -> None:
     options, letter = SETS["options"][kind["options"]], kind["letter"]
     read = {reply: read_reply(reply, options).letter for reply in kind["replies"]}
     assert {reply: letter_read for reply, letter_read in read.items() if letter_read != letter} == {}
@@ -41,7 +41,7 @@ def test_under_1_percent_of_independently_labelled_replies_are_read_wrong() -> N
     assert missed / sum(letter is not None for _, letter in clear) < 0.13
 
 
-def test_the_rule_field_names_the_pattern_by_which_a_letter_was_found() -> None:
+def test_the_rule_field_of_a_verdict_names_the_pattern_by_which_the_letter_was_found() -> None:
     rules = {
         "(B)": "letter", "B) Jazz": "leading letter", "The answer is B": "named letter", "B or C": "unparsed",
         "Based on the audio, B": "named letter", "I think it is jazz.": "option text", "Jazz": "option text",
@@ -63,7 +63,7 @@ def test_repetitive_long_replies_are_read_without_backtracking() -> None:
         read_reply(unit * 20_000, TRUTH)
 
 
-def test_a_long_run_of_marks_is_shortened_and_the_text_around_stays() -> None:
+def test_a_long_run_of_punctuation_in_a_reply_is_shortened_and_the_text_around_it_stays() -> None:
     """Patterns that start with line breaks or marks would be tried at each: the square of the run's length."""
     for unit in ("\n", "\n*", " - ", "…\n", "**\n", "_"):
         text = visible(f"Answer:{unit * 3_000}B")

@@ -349,7 +349,7 @@ def test_charts_are_inverted_only_in_the_dark_theme(settings_page: Any) -> None:
     settings_page.execute_script("delete document.documentElement.dataset.theme")
 
 
-def test_all_charts_follow_the_task_choice_and_name_missing_settings(settings_page: Any) -> None:
+def test_all_charts_show_the_chosen_task_and_name_the_settings_missing_from_them(settings_page: Any) -> None:
     scope(settings_page, "overall")
     chosen = {Select(select).first_selected_option.text for select in find_all(settings_page, "select.scope")}
     assert chosen == {"overall"}

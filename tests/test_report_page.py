@@ -105,7 +105,9 @@ class TestPage:
         assert "default-src 'none'" in html
 
     @pytest.mark.parametrize("old", [None, {"n": 3, "expected": 3}])
-    def test_an_unfinished_run_has_no_figures_and_is_named(self, root: Path, old: dict[str, Any] | None) -> None:
+    def test_an_unfinished_run_is_named_on_the_page_and_has_no_scores_or_times(
+        self, root: Path, old: dict[str, Any] | None
+    ) -> None:
         """It has no summary, or that of a shorter run before it."""
         folder = a_run(root, "fast_v-0.5-layer2", [True] * 8)
         if old:
@@ -196,7 +198,7 @@ def test_a_note_shared_by_every_setting_is_shown_once_with_the_number_of_setting
     assert told == f"all 5 settings: {note}."
 
 
-def test_class_tables_with_one_sample_per_class_are_folded(tmp_path: Path) -> None:
+def test_class_tables_with_one_sample_per_class_are_collapsed_on_the_page(tmp_path: Path) -> None:
     for count, folded in ((len(CLASSES), True), (2 * len(CLASSES), False)):
         finished(a_run(tmp_path / str(count), "base-0", [True] * count))
         data = data_of(tmp_path / str(count))
@@ -223,7 +225,9 @@ class TestTimes:
         for name in ("prefill_s", "llm_prefill_s"):
             assert (base[name], dart[name]) == (pytest.approx(0.8), pytest.approx(0.8 / 0.98))
 
-    def test_times_of_a_setting_without_samples_paired_with_base_are_medians(self, drifting: Path) -> None:
+    def test_without_samples_paired_with_base_the_shown_times_of_a_setting_are_its_medians(
+        self, drifting: Path
+    ) -> None:
         (row,) = [row for (task, _), row in data_of(drifting).figures.items() if row["setting"].startswith("fast_v")]
         assert row["llm_prefill_s"] == pytest.approx(0.3)
 
@@ -315,7 +319,7 @@ class TestControls:
             as_control(finished(a_run(root / "silence", "base-0", [False] * 8, task=task), score=0.1))
         return root
 
-    def test_runs_on_control_audio_are_systems_apart_from_runs_on_real_audio(self, controls: Path) -> None:
+    def test_runs_on_control_audio_are_listed_separately_from_runs_on_real_audio(self, controls: Path) -> None:
         sides = {side.name(with_checkpoint=False): set(side.runs) for side in read_systems([controls])}
         both = {"tau", "desed"}
         assert sides == {"base-0": both, "dart-0.5-layer2": both, "base-0 [silence]": {"tau", "gtzan"}}
@@ -323,7 +327,7 @@ class TestControls:
         reordered = read_systems([controls / "silence", controls / "tau", controls / "desed"])
         assert find_reference(reordered, None).control == ""
 
-    def test_the_name_of_a_control_holds_its_kind_and_seconds(self) -> None:
+    def test_the_name_of_a_control_run_holds_its_kind_of_audio_and_its_seconds(self) -> None:
         names = {("silence", None): "silence", ("audio", 30.0): "30s audio", ("noise", 5): "5s noise"}
         for (kind, seconds), name in names.items():
             assert Run({"control": {"kind": kind, "seconds": seconds}}, {}).control == name
@@ -382,7 +386,7 @@ class TestSamples:
         packed = base64.b64decode(strip(Record("a", kept_audio_bits=every_other, audio_tokens=160)) or "")
         assert list(packed) == [0xF0] * 80  # the earlier column first
 
-    def test_a_strip_column_is_the_mean_of_all_values_that_fall_into_the_column(self) -> None:
+    def test_a_column_of_a_kept_token_strip_is_the_mean_of_the_values_that_fall_into_it(self) -> None:
         assert columns(np.arange(7.0)[None], 3).tolist() == [[1.0, 3.0, 5.0]]  # 0 to 2, 2 to 4, 4 to 6
         assert columns(np.arange(6.0)[None], 3).tolist() == [[0.5, 2.5, 4.5]]
 

@@ -44,7 +44,7 @@ class TestPublishedTable:
         assert (table["librispeech"], table["gtzan"], table["vox_age"]) == (0.981, 1.0, 0.214)
         assert published("embedded") == {}
 
-    def test_every_published_row_except_that_of_humans_belongs_to_a_known_model(self) -> None:
+    def test_every_row_of_the_published_table_except_human_belongs_to_a_known_model(self) -> None:
         names = {AUDIOMARATHON.models[model.key] for model in all_models() if model.key in AUDIOMARATHON.models}
         assert names == set(_ROWS) - {"Human"}
 
@@ -76,7 +76,7 @@ class TestRows:
         assert group["interval"][0] < group["mine"] < group["interval"][1]
         assert "overall" not in rows
 
-    def test_bootstrap_draws_the_tasks_of_a_mean_independently(self, tmp_path: Path) -> None:
+    def test_the_bootstrap_resamples_each_task_of_a_mean_independently(self, tmp_path: Path) -> None:
         """A mean of three like tasks is known √3 times as well as each; with common draws it would be no better."""
         rights = {task: [True, True, False, True] * 15 for task in ("tau", "gtzan", "desed")}
         rows = reproduced(results_of(tmp_path, rights), "embedded")
@@ -91,13 +91,13 @@ class TestRows:
         assert (row["mine"], row["samples"], row["unparsed"]) == (1.0, 8, 1)
         assert row["published"] is None
 
-    def test_a_score_agrees_if_the_published_one_lies_in_the_interval(self) -> None:
+    def test_a_reproduced_score_agrees_if_the_published_score_lies_in_its_interval(self) -> None:
         for told, agrees in ((0.5, True), (0.7, False), (None, None)):
             assert row_of("tau", 9, 0, 0.5, (0.4, 0.6), None, told)["agrees"] is agrees
 
 
 class TestProtocol:
-    def test_paper_protocol_sets_the_subsets_of_the_public_runs(self) -> None:
+    def test_the_paper_protocol_selects_the_data_subsets_of_the_published_runs(self) -> None:
         settings = protocol_settings(RunSettings(), "paper")
         assert (settings.balance, settings.skip_persons, settings.skip_emotion) == (True, ("2", "10"), "happy")
 

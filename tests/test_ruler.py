@@ -64,7 +64,9 @@ def asked_of(ruler_items: list[Item], question: str) -> list[tuple[Item, Any]]:
 
 @pytest.mark.parametrize("question", QUESTIONS)
 @pytest.mark.parametrize("needles", [2, 3, 5])
-def test_correct_letters_and_answers_are_evenly_distributed(question: str, needles: int) -> None:
+def test_correct_option_letters_and_answers_of_ruler_questions_are_evenly_distributed(
+    question: str, needles: int
+) -> None:
     pairs = asked_of(items(Grid(needles=(needles,), items=16), WORDS), question)
     letters = Counter(asked.letter for _, asked in pairs)
     assert set(letters.values()) == {4}
@@ -73,7 +75,7 @@ def test_correct_letters_and_answers_are_evenly_distributed(question: str, needl
     assert len(answers) == (4 if question == "count" else 8)
 
 
-def test_only_the_correct_option_matches_the_sounds_of_its_item() -> None:
+def test_only_the_correct_option_of_a_ruler_question_matches_the_sounds_of_its_clip() -> None:
     for item, asked in asked_of(ruler_items := items(Grid(needles=(1, 3), items=8), WORDS), "word"):
         said = [option for option in asked.options if option in item.sounds]
         assert said == [asked.options["ABCD".index(asked.letter)]]
@@ -96,14 +98,14 @@ def test_the_needles_marked_as_deciding_are_those_the_question_asks_about() -> N
         assert {item.sounds[place] for place in asked.deciding} == set(asked.options) & set(item.sounds)
 
 
-def test_a_ruler_with_fewer_questions_keeps_the_same_items() -> None:
+def test_a_ruler_made_with_fewer_question_kinds_keeps_the_remaining_questions_unchanged() -> None:
     whole = items(Grid(items=4), WORDS)
     part = items(Grid(items=4, questions=("after",)), WORDS)
     assert [asked for _, asked in asked_of(part, "after")] == [asked for _, asked in asked_of(whole, "after")]
     assert {question.question for item in part for question in item.asked} == {"after"}
 
 
-def test_items_with_one_word_have_no_order_question() -> None:
+def test_ruler_clips_with_one_word_have_no_question_about_word_order() -> None:
     assert not asked_of(items(Grid(needles=(1,), items=4), WORDS), "order")
 
 
@@ -130,7 +132,7 @@ def test_an_invalid_ruler_grid_is_refused(given: dict[str, Any], said: str) -> N
         Grid(**given)
 
 
-def test_too_few_words_for_the_needles_are_refused() -> None:
+def test_a_ruler_with_too_few_spoken_words_for_its_needles_is_refused() -> None:
     with pytest.raises(SettingsError, match=r"--needles 6: too many for 8 words.*up to 5"):
         items(Grid(needles=(6,)), WORDS)
     with pytest.raises(SettingsError, match="3 words to say, which is too few; needed: 4"):
@@ -323,7 +325,7 @@ def test_the_no_needle_control_is_the_background_alone_of_the_same_length(root: 
         assert "needles" not in task.reference(sample)
 
 
-def test_a_shortened_control_clip_keeps_the_needles_and_their_times(root: Path, tmp_path: Path) -> None:
+def test_a_shortened_control_clip_holds_the_needles_at_the_times_of_its_reference(root: Path, tmp_path: Path) -> None:
     succeed("data", "controls", "ruler/after", "--durations", "9", "--data", root, "-o", tmp_path)
     task = get_task("ruler/after")
     loaded = task.load(task.find(tmp_path / "9s"))

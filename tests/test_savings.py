@@ -43,7 +43,7 @@ SIZES = {"prompt_tokens": 100, "audio_tokens": 60, "clip_seconds": 2.4}
 RECORD = typed(a_record(**SIZES))
 
 
-def test_a_median_of_ratios_leaves_out_only_missing_and_zero_times() -> None:
+def test_a_median_of_time_ratios_leaves_out_only_missing_and_zero_times() -> None:
     """Ratios of a thousandth and of a thousand count like all others."""
     missing = [(None, 1.0, "d"), (1.0, None, "e"), (1.0, 0.0, "f")]
     assert median_ratio([(1.0, 1000.0, "a"), (2.0, 1.0, "b"), (1000.0, 1.0, "c"), *missing], seed=0).value == 2.0
@@ -88,7 +88,7 @@ class TestCounting:
         lm = load_tiny(tiny_checkpoint, attention)
         assert count_cost(lm).encoder_flops_per_second == convolutions + layer + 25 * 2 * 32 * 32
 
-    def test_flops_of_the_audio_tower_count_whole_windows_in_every_family(
+    def test_audio_tower_flops_count_a_partly_filled_window_as_a_whole_one_in_every_family(
         self, family_lm: AudioLM, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """One second beyond a window of 30 s costs another one where the tower has windows, and a second elsewhere."""
@@ -119,12 +119,12 @@ class TestCounting:
         assert sum(nbytes for name, nbytes in read.items() if "experts" in name) == cost.expert_bytes
 
     @pytest.mark.parametrize(("batch", "met"), [(1, 2.0), (2, 3.5), (1000, 8.0)])
-    def test_a_decode_step_of_a_larger_batch_reads_more_experts(self, batch: int, met: float) -> None:
+    def test_a_decode_step_of_a_larger_batch_reads_the_weights_of_more_experts(self, batch: int, met: float) -> None:
         """Of 8 experts, each token uses 2: with two tokens, 8 · (1 − (6/8)²) = 3.5 are expected."""
         cost = replace(TINY, weight_bytes=10.0, expert_bytes=800.0, experts=8, experts_per_token=2)
         assert cost.step_bytes(0.0, batch) == pytest.approx(10.0 + 100.0 * met)
 
-    def test_cost_computed_from_the_config_agrees_with_the_loaded_model(
+    def test_flops_and_weight_bytes_computed_from_the_config_agree_with_the_loaded_model(
         self, tiny_checkpoint: Path, lm: AudioLM, tmp_path: Path
     ) -> None:
         facts, tokens = model_facts(tiny_checkpoint, 4), [1000] * 4
@@ -142,7 +142,7 @@ class TestCounting:
         listed = nn.ModuleDict({"experts": nn.ModuleList(nn.Linear(5, 3, bias=False) for _ in range(4))})
         assert active_parameters(listed, config) == 2 * 15
 
-    def test_unmerged_adapters_count_and_inactive_adapters_do_not(self) -> None:
+    def test_unmerged_active_adapters_count_as_parameters_and_inactive_adapters_do_not(self) -> None:
         adapted = nn.Module()
         adapted.base_layer = nn.Linear(4, 3, bias=False)
         adapted.lora_A = nn.ModuleDict({name: nn.Linear(4, 1, bias=False) for name in "ab"})
@@ -176,7 +176,7 @@ class TestIdeals:
             assert cost.llm_prefill([tokens]) == pytest.approx(4 * pairs, abs=4 * tokens)
         assert cost.llm_prefill([10]) == replace(cost, attention_windows=()).llm_prefill([10])
 
-    def test_a_cost_record_of_versions_that_did_not_count_windows_is_read(self) -> None:
+    def test_a_stored_cost_of_an_earlier_version_without_window_fields_is_read(self) -> None:
         content = TINY.as_json()
         assert Cost.read(json.loads(json.dumps(content))) == TINY
         del content["encoder_window_seconds"], content["attention_windows"]
@@ -265,7 +265,7 @@ class TestMeasured:
         assert saved["scoring_s"] == 0.25  # the median
         assert saved["decode_per_token"]["measured"] is None
 
-    def test_without_base_there_are_only_ideal_speed_ups_and_without_encoder_flops_only_of_prefill(self) -> None:
+    def test_a_run_without_base_and_without_encoder_flops_has_only_an_ideal_prefill_speed_up(self) -> None:
         cost = replace(TINY, encoder_flops_per_second=None).as_json()
         saved = savings(run_of([record("a", 1.0, **PRUNED)], drops={"layer": 2, "ratio": 0.5}, cost=cost), None)
         assert saved["llm_prefill"]["ideal"] == pytest.approx(10_052_224 / 8_278_144)
@@ -286,7 +286,7 @@ class TestMeasured:
             assert (saved["llm_prefill"]["measured"], saved["untimed"].startswith(why)) == (None, True)
             assert [saved[name] for name in ("kv_bytes", "kv_lengths", "scoring_s")] == [None] * 3
 
-    def test_decode_speed_up_is_that_of_forced_decode_and_its_ideal_that_of_bytes_read_per_step(self) -> None:
+    def test_decode_speed_up_is_measured_in_forced_decode_and_its_ideal_from_bytes_read(self) -> None:
         cost = replace(TINY, weight_bytes=1000.0).as_json()
         base, pruned = (
             run_of([record("a", 1.0, kv_bytes=size, forced_decode={"per_token": seconds})], cost=cost)
@@ -296,7 +296,7 @@ class TestMeasured:
         assert (decode["measured"], decode["ideal"]) == (pytest.approx(1.5), pytest.approx(1800 / 1200))
 
     @pytest.mark.parametrize(("wall", "bound"), [(1.0, False), (2.0, True)])
-    def test_speed_up_of_gpu_work_is_given_beside_that_of_the_measured_time(self, wall: float, bound: bool) -> None:
+    def test_the_speed_up_of_gpu_busy_time_is_given_beside_that_of_wall_time(self, wall: float, bound: bool) -> None:
         """The GPU works 4.0 s under base and 1.0 s under the setting, whose prefill takes 1 or 2 s."""
         rows = [("a", 4.0, 4.0), ("b", 5.0, None)]
         base = run_of([record(id_, wall_, busy=busy_of(busy)) for id_, wall_, busy in rows])
@@ -315,7 +315,7 @@ class TestMeasured:
         assert saved["llm_prefill"]["chooses_longer"] is longer
         assert not saved["decode_per_token"]["chooses_longer"]
 
-    def test_methods_of_unknown_drops_and_records_without_cost_have_no_ideal_speed_up(self) -> None:
+    def test_there_is_no_ideal_speed_up_if_dropped_tokens_or_model_cost_are_unknown(self) -> None:
         for facts in ({"drops": None}, {"cost": None}):
             assert savings(run_of([record("a", 1.0)], **facts), None)["llm_prefill"]["ideal"] is None
 

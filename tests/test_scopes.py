@@ -13,7 +13,7 @@ from audiomarathon.benchmarks.benchmark import Benchmark, TaskFacts
 from audiomarathon.results.scopes import kind_of, scopes_of
 
 
-def test_scopes_of_means_are_the_task_groups_in_benchmark_order_and_overall() -> None:
+def test_means_over_tasks_are_formed_per_task_group_in_benchmark_order_and_overall() -> None:
     scopes = scopes_of(["vox", "tau", "race", "had", "gtzan"])
     assert scopes == {
         "audio classification": ["tau", "gtzan"],
@@ -23,7 +23,7 @@ def test_scopes_of_means_are_the_task_groups_in_benchmark_order_and_overall() ->
     assert list(scopes) == ["audio classification", "speaker", "overall"]
 
 
-def test_tasks_that_are_all_of_one_group_have_only_the_overall_scope() -> None:
+def test_tasks_that_are_all_of_one_group_have_only_the_overall_mean() -> None:
     assert scopes_of(["tau", "gtzan"]) == {"overall": ["tau", "gtzan"]}
     assert scopes_of(["tau"]) == {}
 

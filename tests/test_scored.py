@@ -92,7 +92,7 @@ def forge(folder: Path, id_: str, *, seal: bool = True, **values: Any) -> None:
 # What is taken -------------------------------------------------------------------------------------------------------
 
 
-def test_valid_verdicts_in_the_file_are_read_without_judging_again(run: Path, asked: list[str]) -> None:
+def test_valid_verdicts_in_the_verdict_file_are_read_without_judging_again(run: Path, asked: list[str]) -> None:
     assert rights(Run.read(run)) == {f"clip{n}": right for n, right in enumerate(RIGHTS)}
     assert score(run).summary["accuracy"] == 0.75
     forge(run, "clip0", correct=False)  # under its own stamp and checksum a verdict is believed: see the tests below
@@ -129,7 +129,9 @@ def test_a_stored_verdict_is_ignored_if_the_reply_or_reference_differs(
     assert {*asked} == {"clip0"}  # the others hold
 
 
-def test_a_stored_verdict_stays_valid_if_only_fields_outside_the_judgement_change(run: Path, asked: list[str]) -> None:
+def test_a_stored_verdict_stays_valid_if_only_record_fields_unused_by_the_scorer_change(
+    run: Path, asked: list[str]
+) -> None:
     (first, *_) = lines_of(run / "samples.jsonl")
     added(run, first | {"clip_seconds": 1.0, "session": "another", "new_tokens": 9})
     assert list(rights(Run.read(run)).values()) == RIGHTS
@@ -218,7 +220,7 @@ def test_scoring_never_changes_a_byte_of_the_records(run: Path, other_version: C
     assert not (run / "samples.rejected").exists()
 
 
-def test_verdicts_inside_records_of_schema_1_are_left_there_and_ignored(tmp_path: Path) -> None:
+def test_verdicts_stored_inside_records_of_schema_1_are_kept_there_but_not_used(tmp_path: Path) -> None:
     """They are passed over: the reply is judged."""
     facts = {"schema_version": 1, "task": "tau", "method": "base-0", "checkpoint": "/m/M", "identity": {}, **FACTS}
     record = a_record("a", **a_verdict("A", ["bus", "tram"], right=True)) | {"correct": False, "parsed": "B"}
@@ -272,7 +274,7 @@ def test_verdicts_of_another_scorer_version_are_recomputed_in_memory_only(
     assert asked == []
 
 
-def test_a_scorer_defined_in_a_notebook_has_a_version() -> None:
+def test_a_scorer_class_defined_in_a_notebook_has_a_version_of_its_own() -> None:
     typed_in = type("Typed", (Choice,), {"__module__": "of_no_file"})
     assert typed_in().version != CHOICE.version
 
@@ -371,7 +373,7 @@ def test_only_samples_without_a_verdict_on_file_are_judged_in_one_call_of_a_slow
     assert rights == {"a": True, "b": True, "c": False}
 
 
-def test_a_failed_batch_call_is_reported_for_each_of_its_samples_and_an_instant_failure_alone() -> None:
+def test_a_scorer_error_is_reported_for_each_sample_of_its_batch_or_for_its_single_sample() -> None:
     told: list[str] = []
     judging = {"failed": lambda record, error: told.append(f"{record.id} {error}")}
     assert judged(Slow(), replies(a="A", b="!"), **judging) == {}
@@ -390,7 +392,7 @@ def test_a_verdict_that_json_cannot_hold_is_an_error_and_leaves_the_file(run: Pa
     assert files_of(run) == before
 
 
-def test_a_scorer_cannot_overwrite_id_stamp_and_checksum_of_a_verdict_line(tmp_path: Path) -> None:
+def test_a_scorer_cannot_overwrite_the_id_content_hash_and_checksum_of_a_verdict_line(tmp_path: Path) -> None:
     record = typed(a_record("a", **a_verdict("A", ["bus", "tram"], right=True)))
     values = {"parsed": "A", "rule": "letter", "correct": True, "strict": False}
     write_verdicts(tmp_path, CHOICE, [Verdict(record, values | {"id": "b", "stamp": "", "crc": "x"})])

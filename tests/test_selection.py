@@ -27,7 +27,7 @@ populations = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 9)), max_size
 
 
 @given(populations, st.integers(0, 5), st.integers(1, 90), st.integers(0, 90))
-def test_a_smaller_limit_selects_a_prefix_of_a_larger_one(
+def test_a_smaller_sample_limit_selects_a_prefix_of_the_samples_of_a_larger_limit(
     samples: list[Sample], seed: int, limit: int, more: int
 ) -> None:
     smaller, larger = select(samples, limit, seed), select(samples, limit + more, seed)
@@ -70,7 +70,7 @@ def test_every_selection_prefix_holds_each_class_in_proportion_within_one_sample
 
 
 @given(st.integers(2, 12), st.integers(2, 8), st.integers(0, 20))
-def test_each_of_equal_clusters_is_selected_once_before_any_is_selected_twice(
+def test_each_of_equally_large_clusters_is_selected_once_before_any_is_selected_twice(
     clusters: int, size: int, seed: int
 ) -> None:
     samples = [sample(f"{c}-{i}", 0, f"cluster {c}") for c in range(clusters) for i in range(size)]

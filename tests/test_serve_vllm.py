@@ -29,7 +29,7 @@ def call(folder: Path, *arguments: str, **env: str) -> subprocess.CompletedProce
     return subprocess.run([SCRIPT, *arguments], env=clean, capture_output=True, text=True, timeout=60, check=False)
 
 
-def test_the_script_serves_with_the_flags_of_the_docs_and_prints_the_next_command(tmp_path: Path) -> None:
+def test_the_script_starts_vllm_with_the_flags_of_the_docs_and_prints_the_next_command(tmp_path: Path) -> None:
     done = call(tmp_path, "qwen2.5-omni", "--api-key", "a b", PORT="8001")
     assert done.returncode == 0, done.stderr
     checkpoint, *flags = done.stdout.splitlines()[1:]
@@ -41,7 +41,7 @@ def test_the_script_serves_with_the_flags_of_the_docs_and_prints_the_next_comman
 
 
 @pytest.mark.parametrize("name", [name for model in BUILT_IN for name in (model.key,) if not model.remote])
-def test_every_local_model_is_served_or_refused_with_a_reason(name: str, tmp_path: Path) -> None:
+def test_the_script_serves_every_local_model_or_refuses_it_with_a_reason(name: str, tmp_path: Path) -> None:
     (tmp_path / "speech-lora").mkdir()
     env = {"MODEL_PATH": str(tmp_path)} if name == "phi4mm" else {}
     done = call(tmp_path, name, **env)
@@ -71,7 +71,7 @@ def row_of(name: str) -> str:
     raise AssertionError(name)
 
 
-def test_any_hub_model_id_is_served(tmp_path: Path) -> None:
+def test_the_script_accepts_any_hub_model_id(tmp_path: Path) -> None:
     done = call(tmp_path, "my-org/my-model")
     assert done.stdout.splitlines()[:2] == ["serve", "my-org/my-model"]
 

@@ -114,7 +114,7 @@ def said(script: Path, *how: str) -> str:
 
 
 @pytest.mark.parametrize("how", [(), ("-",)], ids=["a script", "code without a file"])
-def test_the_hash_of_a_script_method_covers_its_definition_and_the_names_it_uses(
+def test_the_source_hash_of_a_method_in_a_script_covers_its_code_and_the_names_it_uses(
     how: tuple[str, ...], tmp_path: Path
 ) -> None:
     """A script also holds the call that runs it, which may change; code without a file is hashed as compiled."""

@@ -132,7 +132,7 @@ def test_every_method_gives_the_same_replies_in_static_and_eager_decode(
         same(either_lm, batch, method)
 
 
-@pytest.mark.parametrize(("key", "method", "batch", "end"), crossed())
+@pytest.mark.parametrize(("key", "method", "batch", "end"), [*crossed()])
 def test_every_method_on_every_family_gives_equal_replies_in_static_and_eager_decode(
     loaded: Callable[[str, str], AudioLM], clips: list[Prompt], key: str, method: Method, batch: int, end: int | None
 ) -> None:
@@ -311,7 +311,7 @@ def run_of(checkpoint: Path, place: Path, **flags: Any) -> dict[str, Any]:
 class TestEager:
     """What stays eager, and says so."""
 
-    def test_a_model_family_without_static_decode_stays_eager_with_a_reason(
+    def test_a_model_family_without_static_decode_decodes_eagerly_and_says_why(
         self, family_checkpoint: Any, clip: list[Prompt], no_env: Any
     ) -> None:
         settings = RunSettings.read({}, model_path=str(family_checkpoint("qwen3-omni")), decode=GRAPH)
@@ -321,12 +321,12 @@ class TestEager:
         assert f"decode stays eager: {lm.why_eager}" in said
         assert reply(lm, clip, Base()).stages.decode_setup is None
 
-    def test_a_reply_of_three_tokens_stays_eager(self, lm: AudioLM, clip: list[Prompt]) -> None:
+    def test_replies_limited_to_three_tokens_are_decoded_eagerly(self, lm: AudioLM, clip: list[Prompt]) -> None:
         setups = [reply(lm, clip, Base(), max_new_tokens=limit).stages.decode_setup for limit in (3, 4)]
         assert setups[0] is None
         assert setups[1] is not None
 
-    def test_methods_that_override_engine_code_stay_eager(self, lm: AudioLM, clip: list[Prompt]) -> None:
+    def test_methods_that_override_engine_code_are_decoded_eagerly(self, lm: AudioLM, clip: list[Prompt]) -> None:
         class Hooked(Frame):
             def applied_to(self, *given: Any) -> Any:
                 return super().applied_to(*given)

@@ -102,7 +102,7 @@ def test_the_order_of_clusters_does_not_depend_on_the_order_of_samples() -> None
     assert list(stopping_of().clusters) == list(stopping_of(samples=SAMPLES[::-1]).clusters)
 
 
-def test_a_setting_stops_at_the_same_cluster_whichever_sample_finishes_first(tmp_path: Path) -> None:
+def test_a_setting_stops_early_at_the_same_cluster_whichever_sample_finishes_first(tmp_path: Path) -> None:
     """One loss in the first drawn cluster: whatever comes back first, the setting stops at the same place."""
     stopping = stopping_of()
     lost = next(iter(stopping.clusters.values()))[0].id
@@ -117,7 +117,7 @@ def test_a_setting_stops_at_the_same_cluster_whichever_sample_finishes_first(tmp
     assert len(stops) == 1
 
 
-def test_a_setting_as_good_as_base_stops_after_the_fewest_possible_clusters(tmp_path: Path) -> None:
+def test_a_setting_as_good_as_base_stops_early_after_the_fewest_possible_clusters(tmp_path: Path) -> None:
     engine, outcomes, lines = run(tmp_path, all_right, [BASE, DART], stopping_of())
     stop = outcomes[DART.label]["stopping"]
     assert (stop["verdict"], stop["stopped_after"]) == ("no worse", fewest(0.1))
@@ -127,7 +127,7 @@ def test_a_setting_as_good_as_base_stops_after_the_fewest_possible_clusters(tmp_
     ]
 
 
-def test_a_worse_setting_stops_and_base_continues_for_the_other_settings(tmp_path: Path) -> None:
+def test_a_worse_setting_stops_early_and_base_continues_for_the_other_settings(tmp_path: Path) -> None:
     engine, outcomes, _ = run(tmp_path, dart_loses, [BASE, DART, RANDOM], stopping_of())
     after = {label: outcome["stopping"]["stopped_after"] for label, outcome in outcomes.items()}
     assert outcomes[DART.label]["stopping"]["verdict"] == "worse"
@@ -136,21 +136,21 @@ def test_a_worse_setting_stops_and_base_continues_for_the_other_settings(tmp_pat
     assert counts == {label: 2 * clusters for label, clusters in after.items()}
 
 
-def test_without_a_decision_on_the_margin_all_samples_run(tmp_path: Path) -> None:
+def test_a_setting_that_the_margin_test_never_decides_runs_all_samples(tmp_path: Path) -> None:
     engine, outcomes, lines = run(tmp_path, all_right, [BASE, DART], stopping_of(margin=0.001))
     assert len(engine.calls) == 2 * len(SAMPLES)
     assert outcomes[DART.label]["stopping"]["verdict"] == "not decided"
     assert "not decided after 150 of 150 clusters" in lines[0]
 
 
-def test_a_setting_tested_among_many_needs_more_clusters_to_stop(tmp_path: Path) -> None:
+def test_testing_more_settings_at_once_lets_each_stop_only_after_more_clusters(tmp_path: Path) -> None:
     by_tests = [run(tmp_path / str(n), all_right, [BASE, DART], stopping_of(tests=n))[1] for n in (1, 20)]
     alone, of_20 = (outcomes[DART.label]["stopping"]["stopped_after"] for outcomes in by_tests)
     assert alone == fewest(0.1)
     assert of_20 == fewest(0.1, 0.05 / 20)
 
 
-def test_a_setting_with_many_failed_samples_stays_undecided(tmp_path: Path) -> None:
+def test_a_setting_with_many_failed_samples_stays_undecided_and_runs_all_samples(tmp_path: Path) -> None:
     def rights(label: str, sample: Sample) -> bool | None:
         return None if label == DART.label and int(sample.id[4:]) % 2 else True
 
@@ -180,7 +180,7 @@ def test_a_resumed_run_stops_at_the_same_cluster_as_an_uninterrupted_one(tmp_pat
     assert not run(tmp_path / "killed", all_right, [BASE, DART], stopping_of())[0].calls
 
 
-def test_settings_take_turns_at_running_first_over_the_rounds(tmp_path: Path) -> None:
+def test_base_and_a_setting_take_turns_at_running_first_in_successive_rounds(tmp_path: Path) -> None:
     engine, *_ = run(tmp_path, all_right, [BASE, DART], stopping_of())
     assert engine.turns[:4] == [0, 2, 4, 6]
 
@@ -211,7 +211,7 @@ class TestEarlierLooks:
         jobs = [a_job(BASE, root, None, answered), a_job(DART, root, rule, answered)]
         return stopping_of(margin, tests, samples=samples, jobs=jobs)
 
-    def test_a_larger_sample_limit_keeps_the_clusters_already_tested_first(self, tmp_path: Path) -> None:
+    def test_a_larger_sample_limit_leaves_already_tested_clusters_first_in_the_order(self, tmp_path: Path) -> None:
         before, after = list(stopping_of(samples=SAMPLES[:100]).clusters), list(self.again(tmp_path).clusters)
         assert after[:50] == before
         assert after[50:] == [name for name in stopping_of().clusters if name not in before]
@@ -252,11 +252,11 @@ class TestEarlierLooks:
         with pytest.raises(SettingsError, match="in another order of clusters"):
             stopping_of(jobs=jobs)
 
-    def test_the_largest_cluster_is_counted_over_the_whole_task(self) -> None:
+    def test_the_size_of_the_largest_cluster_is_taken_over_all_samples_of_the_task(self) -> None:
         assert stopping_of(samples=SAMPLES[::2]).largest == 2
 
 
-def test_replies_to_all_samples_stay_in_the_outcome_of_a_setting_that_stops(tmp_path: Path) -> None:
+def test_a_setting_keeps_replies_to_all_samples_recorded_before_the_stopping_rule(tmp_path: Path) -> None:
     jobs = [a_job(method, tmp_path, None, SAMPLES) for method in (BASE, DART)]
     stopping = stopping_of(jobs=jobs)
     for outcome in stopping.outcomes(jobs).values():
@@ -299,7 +299,7 @@ def test_a_margin_that_no_run_could_test_is_refused(
         stop_margin(margins, [get_task(task)], methods, RunSettings())
 
 
-def test_the_number_of_tests_is_tasks_with_a_margin_times_settings() -> None:
+def test_the_number_of_significance_tests_is_settings_times_tasks_with_a_margin() -> None:
     tasks = [TAU, get_task("gtzan")]
     assert stop_margin({"tau": 0.1}, tasks, [BASE, DART, RANDOM], RunSettings()).tests == 2
     assert stop_margin({"": 0.1}, tasks, [BASE, DART, RANDOM], RunSettings()).tests == 4

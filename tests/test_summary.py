@@ -145,7 +145,7 @@ def test_token_counts_and_byte_sizes_of_the_summary_equal_values_by_hand() -> No
     assert (figures["figure"]["title"], figures["scorer"]) == ("worth", HALF.scorer.version)
 
 
-def test_a_count_missing_from_one_record_is_not_averaged_over_the_other_records() -> None:
+def test_a_count_of_the_summary_is_none_if_one_record_lacks_it() -> None:
     figures = summary([answered(), answered(kept_audio_tokens=None, kv_lengths=None, kv_bytes=None)])
     assert (figures["kept_audio_tokens"], figures["kv_lengths"], figures["kv_bytes"]) == (None, None, None)
 
@@ -183,12 +183,12 @@ def test_a_machine_is_busy_if_foreign_processes_and_run_threads_exceed_its_cores
         assert is_busy({"foreign_processes": foreign, "cores": 2}, threads) is expected
 
 
-def test_threads_of_all_workers_count_on_a_cpu_and_one_thread_on_a_gpu() -> None:
+def test_the_busy_check_counts_threads_of_all_workers_on_a_cpu_and_one_thread_on_a_gpu() -> None:
     session = a_session(threads=4) | {"workers_sharing": 2}
     assert [threads_of(session, device) for device in ("a cpu", "a gpu", None)] == [8, 1, 1]
 
 
-def test_a_run_counts_as_busy_if_a_session_that_timed_its_records_was_busy() -> None:
+def test_a_run_counts_as_timed_on_a_busy_machine_if_a_session_that_timed_it_was_busy() -> None:
     loaded = a_session("busy", busy=1)
     before, after = ({**loaded, name: a_session()["load_before"]} for name in ("load_after", "load_before"))
     for session, expected in ((loaded, True), (before, True), (after, True), (a_session("busy"), False)):

@@ -87,7 +87,7 @@ def labels(*names: str, ratios: tuple[float, ...] = (0.3, 0.5), **more: Any) -> 
         ("random random:0.5 random", {}, "base-0 random-0.3-layer2 random-0.5-layer2"),
     ],
 )
-def test_the_grid_holds_each_setting_once(names: str, options: dict[str, Any], expected: str) -> None:
+def test_the_grid_of_a_sweep_holds_each_setting_once(names: str, options: dict[str, Any], expected: str) -> None:
     assert labels(*names.split(), **options) == expected.split()
 
 
@@ -106,7 +106,7 @@ def test_the_method_name_all_stands_for_every_method(monkeypatch: pytest.MonkeyP
     ],
     ids=str,
 )
-def test_all_leaves_out_methods_that_cannot_prune_at_the_chosen_place(
+def test_the_method_name_all_leaves_out_methods_that_cannot_prune_at_the_chosen_place(
     places: dict[str, str], taken: str, not_taken: str
 ) -> None:
     chosen = labels("all", ratios=(0.5,), **places)
@@ -114,7 +114,7 @@ def test_all_leaves_out_methods_that_cannot_prune_at_the_chosen_place(
     assert not any(label.startswith(not_taken) for label in chosen)
 
 
-def test_all_leaves_out_methods_of_missing_packages_unless_they_are_named(monkeypatch) -> None:
+def test_the_method_name_all_leaves_out_methods_whose_package_is_missing_with_a_warning(monkeypatch) -> None:
     monkeypatch.setattr("audiomarathon.engine.sweep.find_spec", lambda _package: None)
     with pytest.warns(UserWarning, match=r"keep_speech.*pip install .audiomarathon\[vad\]"):
         chosen = labels("all", ratios=(0.5,))
@@ -339,7 +339,7 @@ def test_the_summary_lists_settings_that_another_process_finished_during_the_swe
     assert results() == [("tau", "base-0"), ("tau", "snapkv-0.5"), ("gtzan", "base-0")]
 
 
-def test_a_sweep_over_finished_runs_or_runs_of_another_seed_loads_no_model(
+def test_a_repeated_sweep_or_one_refused_for_another_seed_loads_no_model(
     command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     arguments = ("tau", "gtzan", "--methods", "frame:0.5")
@@ -438,7 +438,7 @@ class TestPlan:
         ],
         ids=["given speed", "config of another model type", "no checkpoint", "layer beyond the model"],
     )
-    def test_a_plan_says_what_it_lacks_and_refuses_what_cannot_run(
+    def test_a_sweep_plan_names_the_facts_it_lacks_and_refuses_settings_that_cannot_run(
         self, command, monkeypatch: pytest.MonkeyPatch, arguments: list[str], code: int, words: list[str]
     ) -> None:
         monkeypatch.setenv("HF_HUB_OFFLINE", "1")

@@ -72,7 +72,7 @@ def test_a_had_folder_with_only_one_of_its_classes_is_found_and_a_folder_named_r
     assert [s.id for s in task.load(tmp_path / "HAD").samples] == ["real/a.wav"]
 
 
-def test_librispeech_with_several_splits_is_one_task(tmp_path: Path) -> None:
+def test_librispeech_data_with_several_splits_load_as_one_task(tmp_path: Path) -> None:
     BUILDERS["librispeech"](tmp_path / "LibriSpeech")
     task = get_task("asr")
     ids = {s.id for s in task.load(task.find(tmp_path)).samples}
@@ -82,7 +82,7 @@ def test_librispeech_with_several_splits_is_one_task(tmp_path: Path) -> None:
     assert {s.id for s in task.load(task.find(tmp_path)).samples} == ids | {"99/1/99-1-0000"}
 
 
-def test_folders_without_transcripts_are_not_librispeech(tmp_path: Path) -> None:
+def test_audio_folders_without_transcripts_are_not_taken_for_librispeech(tmp_path: Path) -> None:
     write_clip(tmp_path / "music" / "artist" / "album" / "song.flac")
     with pytest.raises(DataError, match="FLAC with transcripts"):
         get_task("librispeech").find(tmp_path)
@@ -91,7 +91,7 @@ def test_folders_without_transcripts_are_not_librispeech(tmp_path: Path) -> None
 # Where to look, and what to say when nothing is there ----------------------------------------------------------------
 
 
-def test_the_data_path_variable_wins_over_the_data_option_and_that_over_the_environment(tmp_path: Path) -> None:
+def test_a_task_path_variable_wins_over_the_data_option_and_that_over_audiomarathon_data(tmp_path: Path) -> None:
     task, folders = get_task("vesus"), {name: build_all(tmp_path / name, ["vesus"]) for name in ("own", "given", "env")}
     env = {"AUDIOMARATHON_DATA": str(folders["env"]), "VESUS_DATA_PATH": " "}
     assert task_folder(task, None, env) == folders["env"] / "VESUS"

@@ -341,7 +341,7 @@ def test_a_person_id_in_any_spelling_matches_the_filter(person: object, tmp_path
     assert load(tmp_path, "vesus", Filters(skip_persons=("2",))).left_out == {"SKIP_PERSONS": 2}
 
 
-def test_a_whole_number_written_as_a_float_gives_the_same_id(tmp_path: Path) -> None:
+def test_a_row_number_written_as_a_float_gives_the_same_sample_id_as_a_whole_number(tmp_path: Path) -> None:
     """Tables turn a column of whole numbers with one empty cell into 0.0, 1.0, …."""
     loaded = load_edited(tmp_path, "race", lambda rows: rows[1].update(question_idx=1.0))
     assert [s.id for s in loaded.samples] == [id_ for id_, *_ in EXPECTED["race"]]
@@ -412,7 +412,7 @@ def test_fifteen_clips_are_known_gaps_of_the_published_data() -> None:
     assert len(set().union(*gaps.values())) == 15
 
 
-def test_had_balance_draws_equal_classes_by_the_seed_and_counts_the_rest(tmp_path: Path) -> None:
+def test_had_balance_draws_equally_many_clips_per_class_by_seed_and_counts_the_others(tmp_path: Path) -> None:
     build_all(tmp_path, ["had"])
     draws = [load(tmp_path, "had", Filters(balance=True, seed=seed)) for seed in range(12)]
     for drawn in draws:
@@ -512,7 +512,7 @@ def test_librispeech_clips_and_transcripts_without_a_counterpart_are_bad_rows(
     assert [sample.answer for sample in loaded.samples] == [*texts, "THE NEW YEAR"]
 
 
-def test_a_clip_linked_from_outside_the_folder_is_used(tmp_path: Path) -> None:
+def test_a_clip_that_links_to_a_file_outside_the_data_folder_is_used(tmp_path: Path) -> None:
     """The hub's cache stores every clip as a link to a blob elsewhere; only the path as written must stay inside."""
     folder = build_all(tmp_path / "root", ["gtzan"]) / "GTZAN"
     blob = (folder / "wav" / "blues.wav").rename(tmp_path / "blob")
@@ -528,7 +528,7 @@ def test_a_clip_path_that_repeats_the_folder_name_is_found(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("uniq_id", [None, " ", True, 1.5, [], "x" * 500, "a\nb"])
-def test_an_unusable_uniq_id_is_replaced_by_the_path(uniq_id: object, tmp_path: Path) -> None:
+def test_an_unusable_uniq_id_of_a_row_is_replaced_by_its_clip_path(uniq_id: object, tmp_path: Path) -> None:
     loaded = load_edited(tmp_path, "gtzan", lambda rows: rows[0].update(uniq_id=uniq_id))
     assert {s.id for s in loaded.samples} == {"wav/blues.wav", "gtzan_1"}
 

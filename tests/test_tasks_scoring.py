@@ -47,7 +47,7 @@ def test_the_summary_of_a_choice_task_equals_values_by_hand(tmp_path: Path) -> N
     assert 0 <= low <= summary["score"] <= high <= 1
 
 
-def test_choice_scores_are_averaged_by_label_and_those_of_reading_comprehension_by_letter(tmp_path: Path) -> None:
+def test_choice_scores_average_over_class_labels_and_reading_comprehension_over_letters(tmp_path: Path) -> None:
     """TAU rotates its options: ten right answers stand under four letters, but are ten classes."""
     build_all(tmp_path, ["tau", "race"])
     task = get_task("tau")
@@ -70,7 +70,7 @@ def test_the_summary_of_a_transcription_task_equals_values_by_hand(tmp_path: Pat
     assert {name: summary[name] for name in expected} == pytest.approx(expected)
 
 
-def test_records_without_what_they_would_be_judged_by_are_refused_by_the_scorer() -> None:
+def test_the_scorer_refuses_records_whose_reference_lacks_the_answer_or_options() -> None:
     """A run sets such records aside."""
     choice, transcript = get_task("tau").scorer, get_task("librispeech").scorer
     for reference in ({}, {"answer": "A"}, {"answer": "A", "options": None}):

@@ -79,7 +79,7 @@ def test_a_chat_template_that_is_not_text_is_refused(tokenizer, template: object
     refused(tokenizer, template, "text")
 
 
-def test_the_template_process_is_started_once_and_started_again_if_killed(
+def test_the_process_that_renders_chat_templates_starts_once_and_again_if_killed(
     tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started: list[subprocess.Popen[str]] = []

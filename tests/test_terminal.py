@@ -70,7 +70,9 @@ class TestFitted:
             assert (longest | {"judges": "mistral-large-2411"})[name] in text
 
     @pytest.mark.parametrize(("columns", "width"), [("", 200), ("72", 72), ("wide", 200)])
-    def test_output_to_a_pipe_is_200_columns_wide_unless_columns_is_set(self, monkeypatch, columns, width) -> None:
+    def test_output_to_a_pipe_is_200_columns_wide_unless_the_columns_variable_is_set(
+        self, monkeypatch, columns, width
+    ) -> None:
         monkeypatch.setattr(sys, "stdout", io.StringIO())
         monkeypatch.setenv("COLUMNS", columns)
         assert console().width == width
@@ -149,7 +151,7 @@ class TestStreamsThatTakeNothing:
             assert done.returncode == code
             assert "Traceback" not in done.stderr
 
-    def test_a_full_disk_under_a_table_of_records_is_a_warning_and_the_command_continues(self, full, capsys) -> None:
+    def test_a_result_table_lost_to_a_full_disk_is_only_a_warning_if_records_are_stored(self, full, capsys) -> None:
         def command() -> int:
             with showing_records():
                 console().print("A")
@@ -175,7 +177,7 @@ class TestStreamsThatTakeNothing:
                 sys.stderr.write("a line")
                 sys.stderr.flush()
 
-    def test_output_that_is_lost_is_an_error_if_it_is_the_only_result(self, full: io.TextIOWrapper) -> None:
+    def test_output_lost_to_a_full_disk_is_an_error_if_it_is_the_only_result(self, full: io.TextIOWrapper) -> None:
         with redirect_stdout(full), standard_streams(), pytest.raises(OutputError, match="No space left"):
             console().print("A")
 

@@ -92,7 +92,7 @@ def _fields(record: Record) -> dict[str, object]:
     return {name: getattr(record, name) for name in ("id", "cluster", "reply", "reference")}
 
 
-def test_thinking_breaks_an_instruction_only_in_the_official_check() -> None:
+def test_thinking_in_a_reply_violates_an_instruction_only_in_the_official_check() -> None:
     facts = {"type": "following", "kind": "No Commas", "kwargs": {}, "question": "q", "transcription": "t"}
     values = QuestionTypes().judge(thought("A dog", category="c", answer="", options=[], **facts))
     assert (values["score"], values["as_published"]) == (1.0, 0.0)

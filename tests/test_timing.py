@@ -105,7 +105,7 @@ class FakeMemory(Clock):
 
 class TestPeakMemory:
     @pytest.mark.parametrize(("tower", "llm"), [(50, 80), (50, 20)])
-    def test_the_peak_of_the_audio_tower_is_measured_apart_from_the_llm(
+    def test_peak_memory_of_the_audio_tower_is_measured_apart_from_that_of_the_llm(
         self, lm: AudioLM, prompts: list[Prompt], tower: int, llm: int
     ) -> None:
         clock = FakeMemory()
@@ -125,10 +125,10 @@ class TestClocks:
     def test_a_cpu_model_reports_no_peak_memory(self, lm: AudioLM, prompts: list[Prompt]) -> None:
         assert Base().generate(lm, lm.prepare(prompts[:1]), max_new_tokens=1).peak_memory_bytes is None
 
-    def test_a_cuda_event_counts_milliseconds(self) -> None:
+    def test_milliseconds_between_cuda_events_are_converted_to_seconds(self) -> None:
         assert CudaClock().seconds(SimpleNamespace(elapsed_time=lambda end: end), 1500.0) == 1.5
 
-    def test_with_several_gpus_each_mark_waits_for_all_and_peak_memory_adds_up(
+    def test_with_several_gpus_each_timing_mark_waits_for_all_and_peak_memory_is_summed(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         waited: list[str] = []
@@ -139,7 +139,7 @@ class TestClocks:
         assert waited == ["cuda:0", "cuda:1"]
         assert clock.peak_memory_bytes() == 42
 
-    def test_the_stage_timer_synchronises_before_its_first_and_after_its_last_mark(self) -> None:
+    def test_the_stage_timer_synchronises_the_device_before_its_first_and_after_its_last_mark(self) -> None:
         done: list[str] = []
 
         clock = SimpleNamespace(

@@ -80,7 +80,7 @@ def test_dropping_tokens_equals_hiding_them_by_an_attention_mask(
         torch.testing.assert_close(dropped.logits, hidden.logits, atol=2e-5, rtol=1e-4)
 
 
-def test_dropping_tokens_changes_the_logits_of_base(lm: AudioLM, prompts: list[Prompt]) -> None:
+def test_dropping_tokens_gives_logits_that_differ_from_those_of_base(lm: AudioLM, prompts: list[Prompt]) -> None:
     """The oracle would also agree with a method that does nothing."""
     base, pruned = (generate(lm, prompts[:1], m, 1).logits for m in (Base(), Random(0.5)))
     assert (base - pruned).abs().max() > 1e-2
@@ -136,7 +136,7 @@ def test_hidden_states_used_for_token_scores_are_moved_to_the_device_of_the_keys
 
 
 @pytest.mark.parametrize("method", SCHEDULES, ids=lambda m: m.label)
-def test_dropping_tokens_in_steps_equals_masking_them_in_steps(
+def test_dropping_tokens_at_several_layers_equals_masking_them_from_these_layers_on(
     any_lm: AudioLM, prompts: list[Prompt], method: TokenPruner
 ) -> None:
     skip_unless_carried(any_lm, method)
@@ -154,7 +154,9 @@ def test_dropping_tokens_in_steps_equals_masking_them_in_steps(
     torch.testing.assert_close(done.logits, hidden.logits, atol=2e-5, rtol=1e-4)
 
 
-def test_a_later_step_ranks_the_remaining_tokens_by_attention_of_its_layer(lm: AudioLM, prompts: list[Prompt]) -> None:
+def test_a_later_step_of_a_schedule_ranks_remaining_tokens_by_attention_of_its_layer(
+    lm: AudioLM, prompts: list[Prompt]
+) -> None:
     """The attention of the masked, whole computation, by hand."""
     method, inputs = FastV(0.6, schedule=((1, 0.2), (3, 0.6))), lm.prepare(prompts[:1])
     (_, (first,)), (_, (last,)) = generate(lm, prompts[:1], method, 1).kept_steps
@@ -176,7 +178,7 @@ def test_the_frame_method_takes_a_uniform_stride_over_the_remaining_tokens(lm: A
     assert done.kv_lengths == tuple(inputs.prompt_tokens[0] - gone for gone in (50, 50, 75, 75))
 
 
-def test_a_method_of_fixed_scores_keeps_the_same_tokens_in_several_steps_as_in_one(
+def test_a_method_with_fixed_token_scores_keeps_the_same_tokens_in_one_step_or_several(
     lm: AudioLM, prompts: list[Prompt]
 ) -> None:
     once, twice = (generate(lm, prompts, KeepLoud(0.7, layer=2, schedule=steps), 1) for steps in ((), LOUD.schedule))
@@ -184,7 +186,7 @@ def test_a_method_of_fixed_scores_keeps_the_same_tokens_in_several_steps_as_in_o
 
 
 @pytest.mark.parametrize("chunk", [0, 16])
-def test_graph_decode_and_chunked_prefill_leave_the_logits_unchanged(
+def test_graph_decode_and_chunked_prefill_leave_the_logits_of_a_schedule_unchanged(
     lm: AudioLM, prompts: list[Prompt], chunk: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     method = FastV(0.7, schedule=((1, 0.3), (2, 0.5), (3, 0.7)))
@@ -196,7 +198,9 @@ def test_graph_decode_and_chunked_prefill_leave_the_logits_unchanged(
     torch.testing.assert_close(plain.logits, graph.logits, atol=2e-5, rtol=1e-4)
 
 
-def test_a_joined_press_removes_its_ratio_of_the_tokens_left_in_each_layer(lm: AudioLM, prompts: list[Prompt]) -> None:
+def test_a_press_joined_to_a_pruning_schedule_removes_its_ratio_of_each_layers_tokens(
+    lm: AudioLM, prompts: list[Prompt]
+) -> None:
     inputs = lm.prepare(prompts[:1])
     (total,), (length,) = inputs.audio_tokens, inputs.prompt_tokens
     first = Frame(0.7, schedule=((1, 0.3), (3, 0.7)))
@@ -205,7 +209,7 @@ def test_a_joined_press_removes_its_ratio_of_the_tokens_left_in_each_layer(lm: A
     assert done.kv_lengths == tuple(length - total + kept_count(count, 0.5) for count in audio)
 
 
-def test_tokens_counted_for_flops_are_those_left_at_each_layer() -> None:
+def test_flops_of_a_pruning_schedule_count_the_tokens_left_at_each_layer() -> None:
     drops = drops_of(Frame(0.7, schedule=((1, 0.3), (3, 0.7))))
     assert drops.tokens(5, 110, 100) == [110, 80, 80, 40, 40]
 
@@ -284,7 +288,7 @@ def test_a_schedule_step_that_the_model_cannot_take_is_refused(lm: AudioLM, meth
 @example(5, Decimal("0.5"))
 @example(100, Decimal("0.29"))
 @example(1, Decimal("0.999"))
-def test_the_removed_count_rounds_halves_up_and_at_least_one_token_is_kept(total: int, ratio: Decimal) -> None:
+def test_the_number_of_removed_tokens_is_rounded_half_up_and_at_least_one_is_kept(total: int, ratio: Decimal) -> None:
     removed_exactly = (2 * total * int(ratio * 1000) + 1000) // 2000  # ⌊N·r + ½⌋ in whole numbers
     assert kept_count(total, float(ratio)) == min(total, max(1, total - removed_exactly))
 
@@ -315,7 +319,9 @@ def test_method_labels_show_all_digits_of_a_ratio_and_no_rounding_noise(ratio: f
     assert get_method("frame", ratio).label == f"frame-{text}-layer2"
 
 
-def test_redundancy_is_the_mean_cosine_similarity_of_neighbouring_tokens_only(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_redundancy_of_audio_is_the_mean_cosine_similarity_of_adjacent_audio_tokens_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(redundancy, "_BLOCK", 100)
     states = torch.randn(300, 4, generator=torch.Generator().manual_seed(0))
     spots = torch.tensor([*range(5, 150), *range(160, 299)])

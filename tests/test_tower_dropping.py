@@ -340,7 +340,9 @@ def test_tower_pruning_at_ratio_0_gives_the_logits_of_base_bit_for_bit(
 
 
 @pytest.mark.parametrize("key", ["whisper", "qwen2-audio"])
-def test_dropping_tower_states_equals_hiding_them_from_later_layers(case_of: Callable[[str], Case], key: str) -> None:
+def test_dropping_audio_tower_states_equals_hiding_them_from_later_tower_layers(
+    case_of: Callable[[str], Case], key: str
+) -> None:
     case = case_of(key)
     asked = prompts(SHORT)
     with torch.inference_mode():
@@ -388,7 +390,7 @@ def test_a_method_that_prunes_in_the_tower_does_not_reuse_tower_output_of_others
             assert done.stages.encoder > 0
 
 
-def test_the_tower_runs_again_for_a_tower_method_even_if_nothing_is_dropped(
+def test_the_audio_tower_runs_again_for_a_method_that_prunes_in_it_even_if_nothing_drops(
     case_of: Callable[[str], Case], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lm = case_of("qwen2-audio").lm
@@ -400,7 +402,7 @@ def test_the_tower_runs_again_for_a_tower_method_even_if_nothing_is_dropped(
         assert [len(ran) for _method, _done in generations(lm, inputs, order, STEPS)] == [1, 2]
 
 
-def test_an_odd_number_of_mel_frames_rounds_up_to_a_whole_state() -> None:
+def test_an_odd_number_of_mel_frames_is_rounded_up_to_a_whole_tower_state() -> None:
     """The tower's second convolution has a stride of two, and padding."""
     states = TowerStates.padded(torch.tensor([3000, 2999, 1]), torch.tensor([750, 750, 1]), 1500)
     assert states.windows == ((1500, 750), (1500, 750), (1, 1))

@@ -65,7 +65,7 @@ def embedded() -> Encoder:
 
 
 @pytest.mark.parametrize("seconds", [1.3, 33.0])
-def test_states_read_at_the_tower_equal_a_direct_call_without_the_padding(
+def test_hidden_states_read_at_the_tower_equal_its_direct_output_without_padding(
     tower: Tower, family: Family, seconds: float
 ) -> None:
     lm, calls = tower.lm, list[tuple[Any, Any]]()
@@ -99,7 +99,7 @@ def test_features_of_clips_in_a_batch_equal_those_of_each_clip_alone(tower: Towe
         assert torch.equal(whole[begin : begin + tower.sizes["llm.2"]], features.double().mean(0).float())
 
 
-def test_states_read_at_ratio_0_equal_those_of_base_bit_for_bit(tower: Tower) -> None:
+def test_hidden_states_read_at_ratio_0_equal_those_of_base_bit_for_bit(tower: Tower) -> None:
     clip = noise(2.1).numpy()
     plain = tower.read(clip).rows
     for method in (Base(), Random(0.0), MergeFrame(0.0)):
@@ -108,7 +108,7 @@ def test_states_read_at_ratio_0_equal_those_of_base_bit_for_bit(tower: Tower) ->
         assert all(torch.equal(rows[point], plain[point]) for point in plain)
 
 
-def test_states_read_under_pruning_are_those_at_the_kept_positions(tower: Tower, family: Family) -> None:
+def test_hidden_states_read_under_pruning_are_those_at_the_kept_token_positions(tower: Tower, family: Family) -> None:
     clip, lm, method = noise(2.1), tower.lm, Random(0.5, layer=2)
     plain, reading = tower.read(clip.numpy()), tower.read(clip.numpy(), method.applied_to, seed=3)
     inputs = lm.prepare([Prompt(tower.prompt, (clip.numpy(),), 3)])
@@ -140,7 +140,7 @@ def test_states_read_under_pruning_are_those_at_the_kept_positions(tower: Tower,
 
 
 @pytest.mark.parametrize(("method", "seconds"), [(Random(0.5, at="tower"), 2.1), (MergeFrame(0.5, at="tower"), 33.0)])
-def test_projecting_the_states_kept_in_the_tower_gives_the_input_of_the_llm(
+def test_projecting_the_tower_states_kept_by_pruning_gives_the_audio_input_of_the_llm(
     tower: Tower, method: Any, seconds: float
 ) -> None:
     """The projector, called alone on the rows at the tower, gives the rows at the projector."""
@@ -156,7 +156,7 @@ def test_projecting_the_states_kept_in_the_tower_gives_the_input_of_the_llm(
     torch.testing.assert_close(projected, heard, atol=1e-5, rtol=1e-5)
 
 
-def test_a_merging_method_gives_states_only_after_the_merge(embedded: Encoder) -> None:
+def test_hidden_states_under_a_token_merging_method_are_read_only_after_the_merge(embedded: Encoder) -> None:
     read = embedded.module.tower.read
     reading = read(noise(2.0).numpy(), MergeFrame(0.5, layer=2).applied_to)
     assert reading.merged
@@ -248,7 +248,7 @@ def test_the_loss_of_probe_accuracy_grows_with_the_prune_ratio(
     assert len([*(tmp_path / "results").glob("*pruned.png")]) == 2
 
 
-def test_a_read_point_before_any_pruning_is_left_out_and_other_points_are_probed(
+def test_a_probe_point_before_any_pruning_is_left_out_and_other_points_are_probed(
     command: Callable[..., tuple[int, str]], tmp_path: Path
 ) -> None:
     task = needle_task(tmp_path, 12, 3.0, 1.0)
@@ -326,7 +326,7 @@ def test_a_learned_layer_mix_gives_the_most_weight_to_the_informative_layer() ->
     assert math.isclose(weights.sum(), 1, abs_tol=1e-6)
 
 
-def test_the_control_swaps_kept_positions_between_clips_of_the_same_length() -> None:
+def test_the_control_probe_swaps_kept_positions_between_clips_of_the_same_length() -> None:
     rows = {name: np.full((size, 1), ord(name)) for name, size in (("a", 4), ("b", 4), ("c", 9), ("d", 4))}
     kept = SimpleNamespace(rows=rows, has=rows.__contains__)
     paired = {name: chr(int(kept_row[0])) for name, kept_row in towers._others(kept, ["d", "c", "b", "a"]).items()}  # type: ignore[arg-type]
@@ -334,7 +334,7 @@ def test_the_control_swaps_kept_positions_between_clips_of_the_same_length() -> 
     assert paired["c"] in "abd"
 
 
-def test_tower_probe_settings_that_cannot_be_probed_give_a_one_line_error(
+def test_invalid_settings_of_tower_probes_give_a_one_line_error(
     command: Callable[..., tuple[int, str]], tmp_path: Path
 ) -> None:
     task = needle_task(tmp_path, 12, 2.5, 0.5)
@@ -391,7 +391,7 @@ def probed_and_asked() -> list[Run]:
     ]  # fmt: skip
 
 
-def test_information_lost_by_pruning_or_unused_by_replies_is_counted_by_clip() -> None:
+def test_clips_whose_label_is_lost_by_pruning_or_unused_by_the_reply_are_counted() -> None:
     others = [reply_run("fast_v-0.5-layer2", "AAAAA"), reply_run("random-0.5-layer2", "AAAAA", "another's")]
     runs = [*probed_and_asked(), *others]
     base, pruned = fourfolds(runs)
@@ -432,7 +432,7 @@ def test_a_probe_task_with_two_prompts_about_the_same_file_is_refused(tmp_path: 
         towers._check_files(task, twice)
 
 
-def test_the_compare_command_compares_runs_of_a_model_and_leaves_out_probes(
+def test_the_compare_command_compares_runs_with_replies_and_leaves_out_probe_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runs = [probe_run("base-0", "aaaab"), *(reply_run(name, "AABBB") for name in ("base-0", "random-0.5-layer2"))]
@@ -443,7 +443,7 @@ def test_the_compare_command_compares_runs_of_a_model_and_leaves_out_probes(
     assert "left out 1 run of tasks with commands of their own; see audiomarathon encoder --help" in content["notes"]
 
 
-def test_a_layer_curve_names_its_layers_and_shows_the_majority_class_score() -> None:
+def test_the_chart_of_probe_scores_over_layers_names_layers_and_shows_the_majority_score() -> None:
     runs = [probe_run("base-0", "aaab", point=point) for point in POINTS]
     for run in runs:
         run.facts["method"], run.__dict__["summary"] = "linear", {"majority": 0.5}
@@ -466,12 +466,12 @@ def test_long_audio_tasks_keep_their_labels_prompts_and_clusters_as_probe_tasks(
     assert len(encoder_tasks(["long"])) == 7
 
 
-def test_a_clip_without_states_is_pooled_to_zeros(embedded: Encoder) -> None:
+def test_a_clip_without_tower_states_is_pooled_to_a_vector_of_zeros(embedded: Encoder) -> None:
     module = TowerEncoder(embedded.module.tower, "", {"tower": 4})
     assert Reading({"tower": torch.empty(0, 4)}, torch.empty(0)).pooled(module.points).tolist() == [0.0] * 4
 
 
-def test_the_report_shows_shares_of_lost_and_unused_information() -> None:
+def test_the_report_shows_shares_of_clips_whose_label_is_lost_by_pruning_or_unused() -> None:
     by_anchor = {section.anchor: section for section in sections(PageData(systems_of(probed_and_asked())))}
     (table,) = by_anchor["unused"].tables
     row = table.frame[table.frame.setting == "random-0.5-layer2"].iloc[0]

@@ -98,7 +98,7 @@ def test_a_tracker_gets_the_start_scores_and_summary_of_a_run(go) -> None:
     assert noting.calls[-1][2] == result.summary
 
 
-def test_a_tracker_gets_the_points_of_every_setting_of_a_sweep(go) -> None:
+def test_a_tracker_gets_the_score_points_of_every_setting_of_a_sweep(go) -> None:
     noting = Noting()
     go(noting, ratios=(0.5,), limit=2)
     for label, ratio in (("base-0", 0.0), ("frame-0.5-layer2", 0.5)):
@@ -124,7 +124,7 @@ def test_tracking_of_a_resumed_run_begins_with_the_existing_records(go) -> None:
     assert again.points("base-0")[-1].figures["score"] == noting.points("base-0")[-1].figures["score"]
 
 
-def test_failed_samples_and_replies_to_changed_clips_send_no_points(tmp_path: Path) -> None:
+def test_failed_samples_and_replies_to_changed_clips_send_no_score_points_to_a_tracker(tmp_path: Path) -> None:
     clips, noting = dict.fromkeys("abcd", "now"), Noting()
     answered = {id_: typed(a_record(id_, **a_verdict("A", ["bus", "tram"], right=True), clips="now")) for id_ in "abd"}
     with RunFolder(tmp_path, {"method": "base"}) as folder:
@@ -167,7 +167,9 @@ def test_a_score_that_cannot_be_computed_is_left_out_of_tracker_points(go, monke
     assert all("score" not in point.figures for point in noting.points("base-0"))
 
 
-def test_an_interrupted_run_is_finished_in_the_tracker_without_a_summary(go, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_run_is_marked_as_finished_in_the_tracker_without_a_summary(
+    go, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(following, "EVERY_S", 0.0)
     noting = Noting(scored=KeyboardInterrupt())
     with pytest.raises(KeyboardInterrupt):

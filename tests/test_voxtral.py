@@ -206,7 +206,7 @@ class TestFacts:
             (copy / name).unlink()
         assert find_checkpoint(str(copy)).fingerprint() == find_checkpoint(str(folder)).fingerprint()
 
-    def test_cost_computed_from_the_config_equals_that_of_the_loaded_model(
+    def test_flops_and_weight_bytes_computed_from_the_config_equal_those_of_the_loaded_model(
         self, folder: Path, voxtral: Voxtral
     ) -> None:
         told, counted = model_facts(folder, 4), count_cost(voxtral)
@@ -229,5 +229,5 @@ class TestFacts:
         layer = 1500 * (4 * 8 * 8 + 2 * 8 * 32) + 2 * 1500 * 1500 * 8
         assert count_cost(voxtral).encoder_flops_per_second == pytest.approx(2 * (convolutions + layer) / 30)
 
-    def test_the_version_of_mistral_common_is_recorded(self) -> None:
+    def test_the_installed_version_of_mistral_common_is_recorded(self) -> None:
         assert environment()["packages"]["mistral-common"] == mistral_common.__version__

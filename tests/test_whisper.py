@@ -141,7 +141,7 @@ class TestReplies:
         assert said([first], [])[0] != first
         assert first not in said([], [first])
 
-    def test_replies_stop_after_half_of_the_decoder_positions(self, lm: Whisper) -> None:
+    def test_replies_stop_after_half_as_many_tokens_as_the_decoder_has_positions(self, lm: Whisper) -> None:
         (only,) = reply(lm, Base(), SHORT, steps=500).replies
         assert (only.new_tokens, only.finish) == (32, "length")  # half of its 64 positions
 
@@ -208,7 +208,7 @@ class TestMethods:
         assert torch.allclose(generation.logits, hidden.logits, atol=1e-5)  # type: ignore[arg-type]
         assert not torch.allclose(generation.logits, reply(either, Base(), prompt).logits, atol=1e-3)  # type: ignore[arg-type]
 
-    def test_budgets_of_the_windows_add_up_to_the_budget_of_the_clip(self) -> None:
+    def test_token_budgets_of_the_windows_add_up_to_the_budget_of_the_clip(self) -> None:
         for states in ((1500, 1432, 17), (3,), (1, 1, 1), (1500,) * 11):
             for ratio in (0.0, 0.1, 0.5, 0.77, 0.9):
                 budgets = budgets_of(states, ratio)
@@ -261,7 +261,7 @@ class TestCosts:
         window = flops_of(replace(cost, window_tokens=704, window_states=700), Drops(), record)
         assert window == pytest.approx(counter.get_total_flops(), rel=0.03)  # biases count as weights
 
-    def test_weight_bytes_of_a_decode_step_leave_out_key_value_projections_of_states(self, lm: Whisper) -> None:
+    def test_weight_bytes_of_a_decode_step_leave_out_key_value_weights_of_cross_attention(self, lm: Whisper) -> None:
         read = {
             name: p
             for name, p in lm.model.named_parameters()
@@ -271,7 +271,7 @@ class TestCosts:
         assert count_cost(lm).weight_bytes == 4 * (sum(p.numel() for p in read.values()) + head)
 
     @pytest.mark.parametrize(("seconds", "windows"), [(0.1, 1), (30.0, 1), (31.0, 2)])
-    def test_a_plan_counts_a_partly_filled_window_as_a_whole_one(
+    def test_the_plan_of_a_sweep_counts_a_partly_filled_window_as_a_whole_one(
         self, published: Path, seconds: float, windows: int
     ) -> None:
         facts, method = model_facts(published, 4, Whisper), at_input("frame", 0.5)
@@ -283,7 +283,7 @@ class TestCosts:
                         clip_seconds=seconds)  # fmt: skip
         assert planned == pytest.approx(flops_of(facts.cost, Drops(0, 0.5), record, encoder=True), rel=0.001)
 
-    def test_cost_computed_from_the_config_agrees_with_the_loaded_model(self, published: Path) -> None:
+    def test_flops_and_weight_bytes_computed_from_the_config_agree_with_the_loaded_model(self, published: Path) -> None:
         facts, cost = model_facts(published, 4, Whisper), count_cost(load(published))
         record = Record("a", prompt_tokens=3 * 1504, audio_tokens=4000)
         for drops in (Drops(), Drops(0, 0.5)):
@@ -369,7 +369,7 @@ class TestRuns:
         assert read_json(german.folder / "run.json")["identity"]["language"] == "de"
 
 
-def test_a_language_changes_nothing_for_a_model_without_languages(tmp_path: Path, no_env: Any) -> None:
+def test_the_language_setting_has_no_effect_on_a_model_without_languages(tmp_path: Path, no_env: Any) -> None:
     task_folders.build_librispeech(tmp_path / "data" / "LibriSpeech")
     given = {"data": str(tmp_path / "data"), "results": tmp_path / "out", "limit": 1, "max_new_tokens": 2}
     said: list[str] = []
@@ -384,7 +384,7 @@ LOCALES = ["", "C", "POSIX", "C.UTF-8", "en_US:en", "de_DE.UTF-8", "de:en", "de:
 
 
 @pytest.mark.parametrize(("text", "language"), [("de", "de"), ("YUE", "yue"), *((locale, "") for locale in LOCALES)])
-def test_a_desktop_locale_in_language_is_ignored(text: str, language: str) -> None:
+def test_a_desktop_locale_in_the_language_variable_is_ignored(text: str, language: str) -> None:
     assert RunSettings.read({"LANGUAGE": text}).language == language
 
 
@@ -416,7 +416,7 @@ def test_the_certify_command_passes_the_checks_that_apply_to_whisper(folder: Pat
     assert verdicts["pressing snapkv"] == verdicts["dropping fast_v"] == verdicts["audio mask"] == "not applicable"
 
 
-def test_the_certify_command_fails_if_a_dropped_encoder_state_is_kept(
+def test_the_certify_command_fails_if_whisper_keeps_a_state_that_should_be_dropped(
     folder: Path, lm: Whisper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept = StateDrop.kept
@@ -462,7 +462,7 @@ def test_a_plan_names_tasks_and_languages_that_a_run_would_refuse(folder: Path, 
     assert "librispeech: cannot be run: LANGUAGE=fr" in said
 
 
-def test_an_external_press_warns_that_its_kept_entries_are_unknown(lm: AudioLM) -> None:
+def test_a_third_party_press_warns_that_its_kept_cache_entries_are_unknown(lm: AudioLM) -> None:
     with pytest.warns(UserWarning, match="cross-attention"):
         done = reply(lm, Foreign(name="theirs"), Prompt("", (noise(3.0),)))
     assert done.kept_shares is None

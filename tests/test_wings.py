@@ -148,7 +148,7 @@ class TestThirdParty:
     @pytest.mark.parametrize(
         "hook", ["benchmarks", "task", "commands", "importers", "exporters", "templates", "sections", "tables"]
     )
-    def test_an_extension_whose_hook_returns_an_odd_value_is_left_out_with_a_warning(
+    def test_an_extension_whose_hook_returns_a_wrong_type_is_left_out_with_a_warning(
         self, hook: str, answer: str, monkeypatch, recwarn
     ) -> None:
         if (hook, answer) == ("task", "none"):
@@ -167,7 +167,7 @@ def name_of(file: Path) -> str:
     return file.relative_to(SOURCE).with_suffix("").as_posix()
 
 
-def test_only_registry_modules_import_project_modules_by_name() -> None:
+def test_only_registry_modules_import_project_modules_dynamically() -> None:
     importers = {
         name_of(file)
         for file in SOURCE.rglob("*.py")
@@ -178,7 +178,7 @@ def test_only_registry_modules_import_project_modules_by_name() -> None:
     assert importers == {*REGISTRIES, *FOREIGN}
 
 
-def test_the_core_code_checks_for_no_class_and_names_no_module_of_an_extension() -> None:
+def test_core_code_refers_to_no_class_or_module_of_an_extension() -> None:
     """A core that asked whether a task is of some kind would know its wing."""
     kinds, modules = set[str](), set[str]()
     for file in CORE:

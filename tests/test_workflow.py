@@ -29,7 +29,7 @@ def recipe(target: str) -> list[str]:
     return match[1].replace("\t", "").replace("$(BIN)", ".venv/bin").splitlines()
 
 
-def test_the_ci_job_tests_runs_the_commands_of_make_test() -> None:
+def test_the_ci_job_named_tests_runs_the_commands_of_make_test() -> None:
     wanted = [re.sub(r" -n \S+", "", line) for line in recipe("test")]
     assert [re.sub(r" -n \S+", "", line) for line in commands("tests")[1:-2]] == wanted
 

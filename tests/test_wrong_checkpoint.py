@@ -24,7 +24,7 @@ OWN = {
 
 
 @pytest.mark.parametrize("spec", LOCAL, ids=lambda spec: spec.key)
-def test_a_config_of_another_family_is_refused_before_anything_is_built(
+def test_a_checkpoint_config_of_another_model_family_is_refused_before_a_model_is_built(
     spec: ModelSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A class would build itself full-size from another model's config, and ask whether to run its code."""

@@ -101,7 +101,7 @@ def test_unusable_members_of_a_tar_are_bad_rows_and_the_other_members_stay(name:
     assert all(row.row >= 3 and "\n" not in str(row) for row in bad)
 
 
-def test_a_truncated_or_damaged_tar_loses_only_its_end_and_gives_a_bad_row(tmp_path: Path) -> None:
+def test_a_damaged_or_truncated_tar_loses_only_clips_after_the_damage_and_gives_a_bad_row(tmp_path: Path) -> None:
     rows = [(f"k{number}", {"n": number}) for number in range(5)]
     whole = write_tar(tmp_path / "x.tar", clips(rows)).read_bytes()
     blocks = 5 * 2 * 1024
@@ -148,7 +148,7 @@ def test_a_fifo_in_place_of_a_tar_is_a_bad_row_and_is_not_waited_for(tmp_path: P
     assert "a FIFO, not a plain file" in bad.reason
 
 
-def test_a_clip_in_two_tars_of_a_part_counts_once_and_twice_if_its_content_differs(tmp_path: Path) -> None:
+def test_a_clip_in_two_tars_of_a_part_counts_once_unless_its_content_differs(tmp_path: Path) -> None:
     folder = write_cremad(tmp_path) / "cremad"
     (folder / "wds-audio-test-000002.tar").write_bytes((folder / "wds-audio-test-000000.tar").read_bytes())
     dataset = task_of("cremad").read(tmp_path)

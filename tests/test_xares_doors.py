@@ -178,7 +178,7 @@ def test_an_encoder_that_breaks_the_interface_is_refused_before_any_task_runs(pl
     assert not (place / "results").exists()
 
 
-def test_the_python_functions_give_the_scores_of_the_encoder_command(
+def test_xares_task_and_evaluate_encoder_give_the_scores_of_the_encoder_command(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     encoder = load_encoder("level_encoder.py").module

@@ -188,7 +188,9 @@ LENGTHS = [30, 41, 22, 30, 35, 30, 28, 33, 40, 31, 29, 44, 21, 50, 36, 30]
 
 
 @pytest.mark.parametrize("average", ["macro", "micro"])
-def test_frame_ridge_with_a_threshold_equals_a_plain_grid_search(average: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_frame_ridge_probe_and_its_threshold_equal_those_of_a_plain_grid_search(
+    average: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     penalties, thresholds = (1e-6, 1e-1, 1.0), probes.THRESHOLDS[::5]
     monkeypatch.setattr("audiomarathon.wings.encoders.probing.frames.RIDGE_PENALTIES", penalties)
     monkeypatch.setattr("audiomarathon.wings.encoders.probing.frames.THRESHOLDS", thresholds)
@@ -215,7 +217,9 @@ def test_frame_ridge_with_a_threshold_equals_a_plain_grid_search(average: str, m
 
 
 @pytest.mark.parametrize(("average", "positive", "batch"), [("macro", 1.0, 3), ("micro", 10.0, 1)])
-def test_the_published_frame_probe_equals_the_loop_of_x_ares(average: str, positive: float, batch: int) -> None:
+def test_the_published_frame_probe_equals_the_training_loop_of_x_ares(
+    average: str, positive: float, batch: int
+) -> None:
     frames, active = random_frames(2, LENGTHS)
     longer = [np.pad(labels, ((0, place % 7), (0, 0)), constant_values=True) for place, labels in enumerate(active)]
     recipe = Recipe(batch=batch, epochs=10, lr=0.05)
@@ -278,7 +282,7 @@ class TestStore:
         assert encode_own(encoder, heard, store) == {}
         return encoder, store, heard
 
-    def test_frames_are_stored_in_half_precision_and_memory_mapped_from_disk(self, tmp_path: Path) -> None:
+    def test_frame_embeddings_are_stored_in_half_precision_and_memory_mapped_from_disk(self, tmp_path: Path) -> None:
         encoder, store, heard = self.kept(tmp_path)
         again = FrameStore(Store(tmp_path / "cache", encoder.identity))
         assert again.rows == {}
@@ -294,14 +298,14 @@ class TestStore:
         assert len(encoder.module.calls) == calls
         assert not [*store.folder.parent.glob("part-*")]
 
-    def test_frames_too_large_for_half_precision_are_stored_in_single_precision(
+    def test_frame_embeddings_too_large_for_half_precision_are_stored_in_single_precision(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(SpectrumEncoder, "scale", 1e6)
         _, store, heard = self.kept(tmp_path)
         assert {store.rows[clip.audio].dtype for clip in heard} == {np.dtype(np.float32)}
 
-    def test_clips_of_a_damaged_frame_file_are_encoded_again(self, tmp_path: Path) -> None:
+    def test_clips_of_a_damaged_file_of_frame_embeddings_are_encoded_again(self, tmp_path: Path) -> None:
         encoder, store, heard = self.kept(tmp_path)
         file = next(store.folder.glob(f"{heard[3].audio}-*.npy"))
         whole = file.read_bytes()
@@ -313,7 +317,7 @@ class TestStore:
         assert 1 <= len(encoder.module.calls) <= 2
         assert file.read_bytes() == whole
 
-    def test_frames_of_a_clip_encoded_in_windows_equal_those_of_the_whole_clip(self, tmp_path: Path) -> None:
+    def test_frame_embeddings_of_a_clip_encoded_in_windows_equal_those_of_the_whole_clip(self, tmp_path: Path) -> None:
         encoder, store, heard = self.kept(tmp_path, WindowEncoder)
         assert max(shape[1] for shape in encoder.module.calls[2:]) <= 0.99 * RATE
         for clip in heard:

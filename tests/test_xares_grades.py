@@ -128,7 +128,7 @@ def test_the_grade_probe_equals_ridge_on_z_scored_grades(dim: int) -> None:
     np.testing.assert_allclose(predictions.spreads, np.tile(y[:44].std(0), (16, 1)))
 
 
-def test_pearson_r_from_sums_equals_that_of_scipy_and_is_0_or_nan_if_constant() -> None:
+def test_pearson_r_computed_from_sums_equals_that_of_scipy_and_is_0_or_nan_if_constant() -> None:
     rng = np.random.default_rng(3)
     p, t = rng.standard_normal((2, 40)) + 8
     t += p

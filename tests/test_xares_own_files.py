@@ -346,7 +346,7 @@ def test_a_clip_without_captions_is_an_error_unless_a_merge_processor_drops_it()
     assert [*task_of(config).items("k", {})] == []
 
 
-def test_a_user_task_is_scored_as_the_prefix_of_its_key_says() -> None:
+def test_the_prefix_of_the_key_of_a_user_task_selects_its_scorer() -> None:
     kinds = {"own": "label", "own-tags": "tags", "own-grades": "grades", "own-frames": "segments"}
     kinds |= {"own-captions": "places", "own-transcripts": "words"}
     assert {kind: get_task(f"{kind}/birds").scorer.key for kind in kinds} == kinds

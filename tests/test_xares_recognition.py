@@ -181,7 +181,7 @@ def test_linear_and_published_probe_both_run_and_only_the_published_records_the_
     assert not (tmp_path / "other").exists()  # refused before hours of encoding and fitting
 
 
-def test_the_class_xares_task_returns_nan_for_a_probe_that_is_left_out(
+def test_the_run_method_of_xares_task_returns_nan_for_a_probe_that_is_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("XARES_LLM", "")

@@ -92,7 +92,7 @@ def test_every_task_file_of_the_release_creates_its_built_in_task() -> None:
     assert made == {task.key for task in TASKS if task.in_release}
 
 
-def test_a_released_task_configuration_can_be_changed() -> None:
+def test_a_changed_epoch_count_or_tar_name_of_a_released_config_applies_to_its_task() -> None:
     config = config_of("gtzan", None)
     assert (config.k_fold_splits, config.output_dim, config.zenodo_id) == ([*range(10)], 10, "14722472")
     assert config.audio_tar_name_of_split[3] == "gtzan_fold_3_0000000.tar"

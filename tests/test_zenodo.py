@@ -118,7 +118,7 @@ def there(root: Path) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in (root / "cremad").iterdir() if file.name not in (".lock",)}
 
 
-def test_files_of_an_encoder_task_are_downloaded_once_and_flagged_as_ready(server: Server, tmp_path: Path) -> None:
+def test_files_of_an_encoder_task_are_downloaded_once_and_again_only_if_missing(server: Server, tmp_path: Path) -> None:
     said: list[str] = []
     zenodo.fetch(TASK, tmp_path / "env", said.append)
     assert there(tmp_path / "env") == server.files | {zenodo.READY: b""}
@@ -184,7 +184,7 @@ def test_a_downloaded_file_name_that_leaves_the_folder_is_refused(name: str, ser
         zenodo.fetch(TASK, tmp_path / "env")
 
 
-def test_an_invalid_record_unreachable_server_or_private_task_is_a_one_line_error(
+def test_an_invalid_zenodo_record_or_server_or_a_private_task_is_a_one_line_error(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server, "record", lambda: {"message": "gone"})
@@ -199,7 +199,7 @@ def test_an_invalid_record_unreachable_server_or_private_task_is_a_one_line_erro
             zenodo.plan(task)
 
 
-def test_a_download_is_refused_on_a_small_disk_while_another_runs_or_if_more_bytes_come_than_stated(
+def test_a_download_is_refused_on_a_small_disk_beside_another_or_beyond_the_stated_size(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with hold(tmp_path / "env/cremad/.lock"), pytest.raises(DataError, match="another download"):

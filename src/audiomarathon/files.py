@@ -28,9 +28,7 @@ from audiomarathon.errors import DataError, RecordError
 MAX_METADATA_BYTES = 256 << 20  # limit of any file that is read whole: real metadata has a few MB
 MAX_RECORD_BYTES = 4 << 30  # limit of a run's files of JSON lines, which have some kB a sample
 MAX_CLIP_BYTES = 1 << 30  # limit of a clip that is read whole: an hour of stereo audio has 0.7 GB
-MAX_OBJECT_BYTES = (
-    16 << 20
-)  # limit of the JSON about one clip or sample: parsed, it takes up to 30 times as much memory
+MAX_OBJECT_BYTES = 16 << 20  # limit of the JSON about one clip or sample, which takes 30 times as much memory parsed
 ESCAPED = "backslashreplace"  # a lone surrogate (an undecodable file name) becomes \\udcXX, which is valid JSON
 _CRC = b', "crc": "%08x"}'  # the last key: checksum of the line without this key
 _LENGTH = len(_CRC % 0)

@@ -14,7 +14,9 @@ from audiomarathon.wings.encoders.probing.store import read_part
 
 
 @pytest.mark.long
-def test_encoder_runs_killed_at_random_moments_resume_to_undisturbed_embeddings(tmp_path: Path, times, tell) -> None:
+def test_encoder_runs_killed_at_random_resume_to_the_embeddings_of_an_undisturbed_run(
+    tmp_path: Path, times, tell
+) -> None:
     kills = times(10, 200)
     env, killed, whole = made(tmp_path / "env"), tmp_path / "killed", tmp_path / "whole"
     counts, rows = {}, {}

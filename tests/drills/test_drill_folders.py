@@ -168,7 +168,7 @@ def test_a_sweep_keeps_its_records_on_a_full_disk_and_resumes(
 
 
 @pytest.mark.long
-def test_a_read_only_results_disk_is_one_error_and_loses_no_record(
+def test_a_read_only_results_disk_ends_a_sweep_with_a_one_line_error_and_no_lost_record(
     whole, said, data: Path, tiny_checkpoint: Path, tmp_path: Path, tell
 ) -> None:
     """Before the first record, and in the middle."""

@@ -275,7 +275,7 @@ def test_stopping_the_main_process_leaves_no_ray_process(
     ("part", "fault", "code", "told"),
     [("raylet", signal.SIGSTOP, 130, "Ray does not stop"), ("raylet", signal.SIGKILL, 2, "has ended (raylet)")],
 )
-def test_a_frozen_or_dead_ray_process_ends_the_sweep_without_leftovers(
+def test_a_frozen_or_dead_ray_process_ends_the_sweep_and_leaves_no_process_behind(
     go, part: str, fault: int, code: int, told: str, data, tiny_checkpoint, tmp_path, tell
 ) -> None:
     """Of a frozen one Ctrl-C gets rid; of a dead one a line tells, and none is left."""

@@ -35,7 +35,7 @@ _MP3_PADDING_FRAMES = 5  # the frame of the Xing header, and the encoder's delay
 def promised_length(path: Clip, clip: soundfile.SoundFile, file: IO[bytes]) -> tuple[int, bool]:
     """Return (the clip's number of frames, whether decoding must yield all of them).
 
-    The checks read `file`, the clip's bytes, and leave its position anywhere.
+    `file` holds the clip's bytes; reading them here moves its position.
 
     Raises
     ------

@@ -247,7 +247,7 @@ def _refuse(path: Clip, block: npt.NDArray[np.float32], begin: float, rate: int)
 
 
 def _read(path: Clip, clip: soundfile.SoundFile, position: int, dtype: str) -> Any:
-    """Read the next block of samples, shape (frames, channels); `position` is its first frame, for error messages."""
+    """Return the next block of samples, shape (frames, channels); `position` is its first frame, for error messages."""
     try:
         return clip.read(BLOCK_FRAMES, dtype=dtype, always_2d=True)
     except soundfile.LibsndfileError as error:
@@ -259,7 +259,7 @@ def _read(path: Clip, clip: soundfile.SoundFile, position: int, dtype: str) -> A
 
 @contextlib.contextmanager
 def _open(path: str | Clip, file: IO[bytes] | None = None) -> Iterator[tuple[Clip, soundfile.SoundFile, int, bool]]:
-    """Open a clip, and read from its header how much audio it must hold; close it when the block ends.
+    """Open a clip, and read from its header how much audio it must hold; close it when the `with` block ends.
 
     Yields
     ------

@@ -155,7 +155,9 @@ class Bench:
         return self.reply(self.inputs)
 
     def generate(self, inputs: Inputs, method: Method | None = None, steps: int = STEPS, **options: Any) -> Generation:
-        """Generate `steps` tokens, ignoring end tokens, and keep the logits; without a method, nothing is removed."""
+        """Generate `steps` tokens, even past end tokens; return the replies with their logits. Without a method,
+        nothing is removed.
+        """
         options |= {"max_new_tokens": steps, "ignore_end": True, "keep_logits": True}
         return (method or Base()).generate(self.lm, inputs, **options)
 
@@ -165,7 +167,7 @@ class Bench:
         return only
 
     def match(self, reply: Replied, reference: Replied) -> Match:
-        """Return how far two replies differ that should be equal up to rounding."""
+        """Return how far two replies differ; only rounding should make them differ."""
         return match(reply, reference, jumps=self.jumps)
 
     @cached_property
@@ -178,7 +180,7 @@ class Bench:
         return coarse and bool(getattr(self.lm.decoder.config, "num_experts", 0))
 
     def plain_reply(self, tensors: Mapping[str, torch.Tensor], steps: int = STEPS) -> Replied:
-        """Generate a reply with the model's own greedy `generate`: no hooks, no timer, no method, no penalties."""
+        """Return the reply of the model's own greedy `generate`: no hooks, no timer, no method, no penalties."""
         with torch.inference_mode(), attention_kernels(self.lm.sdpa_backends):
             tokens, logits = self.lm.plainly(tensors, steps)
         return Replied(tuple(tokens.tolist()), logits.float().cpu())

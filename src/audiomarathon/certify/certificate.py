@@ -128,7 +128,9 @@ def checks(users_methods: Sequence[Method] = (), *, on_gpu: bool = False) -> Ite
 
 
 def usual_seconds(engine: LocalEngine) -> float:
-    """Return the length of the synthetic clips: the smallest multiple of 30 s that covers the attention windows."""
+    """Return the length of the synthetic clips: the smallest multiple of 30 s that fills the LLM's sliding attention
+    windows.
+    """
     config: Any = engine.lm.decoder.config
     widest = max(attention_windows(config), default=0)
     return _SECONDS * max(1, math.ceil(widest / engine.setup.spec.tokens_per_second / _SECONDS))

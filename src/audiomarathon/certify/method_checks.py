@@ -77,7 +77,10 @@ def graph_equals_eager(bench: Bench) -> Finding:
 
 
 def chunks_equal_whole(bench: Bench) -> Finding:
-    """Check that prefill in three chunks gives the reply of prefill in one, for base and one method of each kind."""
+    """Check that prefill in three chunks gives the same reply as prefill of the whole prompt.
+
+    Base and one method of each kind are checked.
+    """
     lm = bench.lm
     if lm.whole_because:
         return Finding.not_applicable(f"prefill of this model takes whole prompts: {lm.whole_because}")
@@ -246,7 +249,7 @@ class _Watched(Method):
 
     @contextmanager
     def applied_to(self, lm: AudioLM, inputs: Inputs) -> Iterator[Trace]:
-        """Apply the inner method inside the block, and record what enters the layer after its hooks have run."""
+        """Apply the inner method inside the `with` block, and record what enters the layer after its hooks have run."""
 
         def record(_module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             handle.remove()

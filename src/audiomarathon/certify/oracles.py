@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 def hidden_instead_of_dropped(
     layers: nn.ModuleList, first: int, kept: torch.Tensor, prompt: int
 ) -> AbstractContextManager[None]:
-    """Mask every prompt position that is not in `kept`, in layer `first` and all later layers, inside the block.
+    """Mask every prompt position that is not in `kept`, in layer `first` and all later layers, inside the `with` block.
 
     This works for a batch of one without padding; `prompt` is the prompt's length.
     """
@@ -70,7 +70,7 @@ def hidden_instead_of_dropped(
 
 
 def hidden_states(lm: AudioLM, inputs: Inputs, kept: torch.Tensor, merge: Merge | None) -> AbstractContextManager[None]:
-    """Hide an encoder-decoder's states that are not in `kept` from every layer's cross-attention, inside the block.
+    """Inside the `with` block, hide an encoder-decoder's states that are not in `kept` from all cross-attention.
 
     This works for a batch of one. Positions are those of the virtual prompt; merged states overwrite kept ones.
     """
@@ -126,7 +126,9 @@ def overwritten(layer: nn.Module, audio: torch.Tensor, merge: Merge) -> Removabl
 def hidden_instead_of_evicted(
     layers: nn.ModuleList, heads: int, kept: Sequence[torch.Tensor], prompt: int
 ) -> AbstractContextManager[None]:
-    """Mask, in decode, the KV-cache entries that a layer's head does not keep, inside the block; for a batch of one.
+    """Inside the `with` block, mask in decode the KV-cache entries that a layer's head does not keep.
+
+    This works for a batch of one.
 
     Parameters
     ----------
@@ -168,7 +170,7 @@ def _hooked(layers: nn.ModuleList, hooks: dict[int, Any]) -> Iterator[None]:
 
 @contextmanager
 def _masks_possible(lm: AudioLM) -> Iterator[None]:
-    """Use sdpa in the LLM instead of flash attention, which does not accept the oracles' masks, inside the block."""
+    """Inside the `with` block, use sdpa in the LLM instead of flash attention, which rejects the oracles' masks."""
     config: Any = lm.decoder.config
     active = lm.attn_implementation
     if "flash" not in active:
@@ -201,7 +203,10 @@ class Hidden(Method):
 
     @contextmanager
     def applied_to(self, lm: AudioLM, inputs: Inputs) -> Iterator[Trace]:
-        """Mask the dropped tokens, and overwrite merged ones, inside the block; yield an empty report (trace)."""
+        """Mask the dropped tokens, and overwrite merged ones, inside the `with` block.
+
+        Yield an empty report (trace).
+        """
         assert self.kept is not None
         prompt, layers = inputs.audio_mask.shape[1], lm.decoder_layers
         with ExitStack() as stack:
@@ -230,7 +235,7 @@ class HiddenInSteps(Method):
 
     @contextmanager
     def applied_to(self, lm: AudioLM, inputs: Inputs) -> Iterator[Trace]:
-        """Mask the dropped tokens inside the block; yield an empty report (trace)."""
+        """Mask the dropped tokens inside the `with` block; yield an empty report (trace)."""
         with ExitStack() as stack:
             stack.enter_context(_masks_possible(lm))
             for first, kept in self.steps:  # a later step's mask replaces the earlier ones
@@ -255,7 +260,7 @@ class HiddenEntries(Method):
 
     @contextmanager
     def applied_to(self, lm: AudioLM, inputs: Inputs) -> Iterator[Trace]:
-        """Mask the removed KV-cache entries in decode, inside the block; yield an empty report (trace)."""
+        """Mask the removed KV-cache entries in decode, inside the `with` block; yield an empty report (trace)."""
         config: Any = lm.decoder.config
         prompt = inputs.audio_mask.shape[1]
         heads = config.num_attention_heads
@@ -284,7 +289,7 @@ class Shorter(Method):
 
     @contextmanager
     def applied_to(self, lm: AudioLM, inputs: Inputs) -> Iterator[Trace]:
-        """Shorten the prompt, and put the given states in place of the audio tokens, inside the block.
+        """Shorten the prompt, and put the given states in place of the audio tokens, inside the `with` block.
 
         Yield a report (trace) with the shortened batch.
         """

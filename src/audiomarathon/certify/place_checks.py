@@ -121,8 +121,8 @@ def _by_hand(
 ) -> torch.Tensor:
     """Run each window alone through the tower's layers; return the last layer's output, all windows flattened.
 
-    `call` has the arguments of base's call of the layer at which the method drops first. `choose` returns the kept
-    states.
+    `call` has the arguments of base's call of the layer at which the method drops first. `choose` returns the indices
+    of the states to keep, or a rule to merge states.
     """
     shape, given, windows, begun = bench.lm.tower_states(bench.inputs), call.get("attention_mask"), [], 0
     each, wide = shape.pooling, shape.width

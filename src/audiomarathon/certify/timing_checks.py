@@ -149,7 +149,7 @@ def shared_encoder(bench: Bench) -> Finding:
 
 @contextmanager
 def _counted(tower: nn.Module) -> Iterator[list[nn.Module]]:
-    """Yield a list to which every call of a module inside the tower adds that module, during the block.
+    """Yield a list to which every call of a module inside the tower adds that module, during the `with` block.
 
     Calls of the tower itself are left out, since it is also called when its cached output is reused.
     """

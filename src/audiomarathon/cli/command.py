@@ -133,7 +133,7 @@ def with_settings(
 
 
 def with_options(command: Command, options: Iterable[Parameter], call: Command | None = None, but: str = "") -> Command:
-    """Return a command with more options than the given one.
+    """Return a command that takes the options of the given command, and further options.
 
     Parameters
     ----------

@@ -182,4 +182,4 @@ def _options(
     ] = None,
     save_config: Annotated[Path | None, _file("Write these options to a --config file, and run nothing.")] = None,
 ) -> None:
-    """Hold, as its parameters, the options that :func:`with_config` adds to a command; it is never called."""
+    """Never called: its parameters are the options that :func:`with_config` adds to a command."""

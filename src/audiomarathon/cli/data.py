@@ -283,7 +283,7 @@ def card(
 
 
 def _present(tasks: list[str] | None, data: Path | None) -> list[tuple[Task, Loaded]]:
-    """Return the named tasks with their samples; without names, every task whose data is found.
+    """Return pairs (task, its samples) of the named tasks; without names, of every task whose data is found.
 
     Raise :class:`MissingDataError` if a named task has no data, or no task has.
     """

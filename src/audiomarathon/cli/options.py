@@ -148,7 +148,7 @@ Results = Annotated[Path, option("Results folder.", envvar="RESULTS_DIR")]
 
 
 def one_line(name: str) -> str:
-    """Return a name for tables, after checking that it is one line of limited length."""
+    """Return a name that a user gives, after checking that it fits into a table: one line of limited length."""
     if not name.isprintable() or len(name) > _LONGEST_NAME:
         raise typer.BadParameter(f"{name[:60]!r}; allowed: one line of up to {_LONGEST_NAME} characters")
     return name
@@ -174,7 +174,7 @@ Fresh = Annotated[
 
 
 def listed(text: str) -> list[str]:
-    """Split a text at commas; strip the parts, and leave out empty ones."""
+    """Split a text at commas; return the parts without spaces around them, and without empty parts."""
     return [part.strip() for part in text.split(",") if part.strip()]
 
 

@@ -108,7 +108,7 @@ def _script(command: Any, arguments: Sequence[str] | None, about: str, example: 
 
 @contextmanager
 def _reading() -> Iterator[None]:
-    """Turn errors from reading the corpus or writing files inside the block into a :class:`DataError`."""
+    """Turn errors from reading the corpus or writing files inside the `with` block into a :class:`DataError`."""
     try:
         yield
     except (UnicodeDecodeError, csv.Error) as error:

@@ -60,7 +60,8 @@ def status(
 
 
 def _watch(paths: Sequence[Path], every: float, show: Callable[[Sequence[RunStatus]], None]) -> list[RunStatus]:
-    """Show the status of runs again and again, until no process is active in two looks in a row; return the last state.
+    """Show the status of runs again and again, until no process is active in two looks in a row; return the last
+    status.
 
     One look is not enough, since a sweep pauses between tasks.
     """
@@ -85,7 +86,7 @@ def _print(statuses: Sequence[RunStatus]) -> None:
 
 
 def _rendered(statuses: Sequence[RunStatus], width: int) -> RenderableType:
-    """Return what to print: for each checkpoint, a table of all runs and one of the active runs.
+    """Return the text to print: for each checkpoint, a table of all runs and a table of the active runs.
 
     Runs that cannot be read, and those without records yet, get a line each below the tables.
     """

@@ -1,8 +1,8 @@
 """Read the queries and keys of chosen attention layers, without eager attention or copies of modelling code.
 
 Every modelling file of transformers looks up its attention function in one registry, `ALL_ATTENTION_FUNCTIONS`. We wrap
-the active entry for the length of a block. The wrapper sees queries and keys after norms and rotary embedding, whatever
-projections, partial rotation or scaling the model uses. Then it calls the wrapped function.
+the active entry for the length of a `with` block. The wrapper sees queries and keys after norms and rotary embedding,
+whatever projections, partial rotation or scaling the model uses. Then it calls the wrapped function.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class Attention:
         return self._masked(logits.view(batch, heads, count, seen), start).softmax(-1)
 
     def _masked(self, logits: torch.Tensor, start: int) -> torch.Tensor:
-        """Set the logits of keys that a query may not attend to to −∞, in place.
+        """Set the logits of hidden keys (those that a query may not attend to) to −∞, in place; return the logits.
 
         The first query is at position `start`.
         """
@@ -111,7 +111,7 @@ class Attention:
 def attention_watched(
     implementation: str, callbacks: Mapping[nn.Module, Callable[[Attention], None]], *, decode: bool = False
 ) -> Iterator[None]:
-    """Call `callbacks[module]` with each attention module's arguments before the module attends, inside the block.
+    """Inside the `with` block, call `callbacks[module]` with a module's attention arguments before the module attends.
 
     Parameters
     ----------

@@ -95,7 +95,10 @@ class Composed(Method):
 
     @contextmanager
     def applied_to(self, lm: AudioLM, inputs: Inputs) -> Iterator[Trace]:
-        """Apply the pruner, then the press to the tokens that it kept, inside the block; yield their report (trace)."""
+        """Apply the pruner, then the press to the tokens that it kept, inside the `with` block.
+
+        Yield the report (trace) of both.
+        """
         assert isinstance(self.second, KVPress)
         with self.first.applied_to(lm, inputs) as pruned:
             inputs = pruned.inputs or inputs  # the prompt is shorter if the pruner drops inside the tower

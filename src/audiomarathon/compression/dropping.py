@@ -83,7 +83,7 @@ class Drop:
         self.merges: tuple[Merge | None, ...] = ()
 
     def follow(self) -> None:
-        """Set `audio` and `text` to the places of these tokens among the tokens that the previous drop kept.
+        """Set `audio` and `text` to the places of audio and text tokens among the tokens that the previous drop kept.
 
         This does not wait for the GPU.
         """
@@ -170,9 +170,9 @@ class Drop:
         return _hide(visible, hidden, shown=alone)
 
     def decode_mask(self, given: torch.Tensor | None, cached: int) -> torch.Tensor:
-        """Return the attention mask of a new token over a layer's `cached` keys and its own key.
+        """Return the attention mask of a new token over a layer's `cached` keys and the token's key.
 
-        It hides only fillers.
+        It hides only fillers: entries on the left of samples that keep fewer tokens than others.
         """
         device = self.index.device if given is None else given.device
         real = ~self.filler.to(device)
@@ -186,8 +186,8 @@ class Drop:
         """Return the attention mask of a new token in a layer with a sliding window, after `past` tokens.
 
         The cache holds the last `window` − 1 tokens. But the window counts positions, which have gaps after pruning, so
-        some cached tokens lie outside the window. Return None (no mask needed) if the model gave no mask, there are no
-        fillers, and the window reaches back to the prompt's beginning.
+        some cached tokens lie outside the window. Return None (no mask needed) if the model gave no mask, all samples
+        keep equally many positions, and the window reaches back to the prompt's beginning.
         """
         last = self.prompt + past - self.filler.shape[1]
         if given is None and not self.any_filler and last < window:
@@ -314,7 +314,7 @@ class DropsInSteps:
         self.widths = [self._widths[done] for done in self._done]
 
     def positions(self, layer: int, row: int) -> torch.Tensor:
-        """Return the prompt positions of one sample (`row` of the batch) that a layer computes, without fillers."""
+        """Return the prompt positions of one sample (`row` of the batch) that a layer computes, without padding."""
         done = self._done[layer]
         length = self._lengths[done][row]
         return self.drops[done - 1].index[row, -length:] if done else self._everything[-length:]
@@ -322,12 +322,12 @@ class DropsInSteps:
     def begin(self, step: int, row: int) -> int:
         """Return the index of a sample's first token among the tokens that enter a step's layer.
 
-        Padding and fillers come before it.
+        Before it come padding, and fillers if the sample keeps fewer tokens than others.
         """
         return self._widths[step] - self._lengths[step][row]
 
     def begun(self, step: int) -> Drop:
-        """Return the drop of a step, which is about to begin.
+        """Return the :class:`Drop` of a step that is about to begin.
 
         Its `audio` and `text` are set to places among the tokens that earlier steps kept.
         """
@@ -336,7 +336,7 @@ class DropsInSteps:
         return self.drops[step]
 
     def left_of(self, heard: Sequence[Any], step: int, row: int) -> Sequence[Any]:
-        """Return those items of `heard` (one for each audio token of a sample) whose tokens the earlier steps kept."""
+        """Return the items of `heard` (one per audio token of a sample) whose tokens all steps before `step` kept."""
         before = self.drops[step].before
         if before is None:
             return heard
@@ -374,9 +374,9 @@ class DropsInSteps:
 
 
 def like_given(visible: torch.Tensor, given: torch.Tensor | None) -> torch.Tensor:
-    """Turn booleans (B, keys), True at visible keys, into a mask for one query, of the kind of `given`.
+    """Return booleans (B, keys), True at visible keys, as a mask for one query, in the form of the mask `given`.
 
-    The kinds are 2-D, boolean and additive.
+    The forms are 2-D, boolean and additive.
     """
     if given is not None and given.dim() == 2:
         return visible.to(given.dtype)
@@ -387,7 +387,7 @@ def like_given(visible: torch.Tensor, given: torch.Tensor | None) -> torch.Tenso
 
 
 def _hide(mask: torch.Tensor, hidden: torch.Tensor, shown: torch.Tensor | None = None) -> torch.Tensor:
-    """Return a boolean or additive mask in which keys are hidden where `hidden` is True, and shown where `shown` is."""
+    """Return `mask` (boolean or additive) with keys hidden where `hidden` is True, and shown where `shown` is True."""
     if mask.dtype == torch.bool:
         mask = mask & ~hidden
         return mask if shown is None else mask | shown

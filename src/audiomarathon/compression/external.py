@@ -64,7 +64,7 @@ class Foreign(Method):
 
     @contextmanager
     def applied_to(self, lm: AudioLM, inputs: Inputs) -> Iterator[Trace]:
-        """Enter the press around the transformers model inside the block; yield the method's report (trace)."""
+        """Enter the press around the transformers model inside the `with` block; yield the method's report (trace)."""
         import torch
 
         from audiomarathon.compression.gathered import Gathered

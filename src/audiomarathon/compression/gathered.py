@@ -39,7 +39,7 @@ class Gathered:
 
     @contextmanager
     def watching(self, trace: Trace) -> Iterator[None]:
-        """Take the fingerprints of the KV-cache entries of one prefill inside the block.
+        """Take the fingerprints of the KV-cache entries of one prefill inside the `with` block.
 
         Also note each layer's number of entries after the press.
         """
@@ -122,10 +122,11 @@ def fingerprints(keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
 
 
 def matched(before: torch.Tensor, after: torch.Tensor, live: torch.Tensor) -> torch.Tensor | None:
-    """Tell which KV-cache entries of `before` are still in the cache `after`; both hold the entries' fingerprints.
+    """Return which KV-cache entries of `before` are still in the cache `after`: boolean, shape (B, Hkv, S).
 
-    Only entries of `after` at which `live` is True count. They may be in any order; equal entries are matched in order,
-    each once. The result is boolean, shape (B, Hkv, S); None if an entry of `after` does not occur in `before`.
+    Both arguments hold the entries' fingerprints. Only entries of `after` at which `live` is True count. They may be in
+    any order; equal entries are matched in order, each once. The result is None if an entry of `after` does not occur
+    in `before`.
     """
     if before.shape == after.shape and ((before == after) | ~live).all():
         return live  # nothing moved, so the order tells equal entries apart

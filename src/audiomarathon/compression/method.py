@@ -210,7 +210,7 @@ class Base(Method):
 
     @contextmanager
     def applied_to(self, lm: AudioLM, inputs: Inputs) -> Iterator[Trace]:
-        """Change nothing inside the block, and yield the method's report (trace).
+        """Change nothing inside the `with` block, and yield the method's report (trace).
 
         The report has one fact: how similar neighbouring audio tokens are.
         """

@@ -83,7 +83,7 @@ def _named(method: M, key: str) -> M:
 
 
 def _press(where: str, name: str, value: Any, ratio: float | None) -> Method:
-    """Wrap an external press (an object used as `with press(model):`) as a method.
+    """Return an external press (an object used as `with press(model):`), wrapped as a method.
 
     `value` is the press, or its class, which is then called, with the ratio if it takes one.
     """

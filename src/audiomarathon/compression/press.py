@@ -146,7 +146,7 @@ class KVPress(Method):
 
     @contextmanager
     def applied_to(self, lm: AudioLM, inputs: Inputs, before: Trace | None = None) -> Iterator[Trace]:
-        """Shrink each layer's KV cache in prefill, inside the block; yield the method's report (trace).
+        """Shrink each layer's KV cache in prefill, inside the `with` block; yield the method's report (trace).
 
         `before` is the trace of a token pruner that is applied before this press; None without a pruner.
         """
@@ -233,7 +233,7 @@ class _Squeeze:
                 raise MethodError(f"{self.press.label} changed `candidates` in place; only reading is allowed")
 
     def attach(self, stack: ExitStack) -> None:
-        """Hook every layer until the stack closes; each hook shrinks the KV cache of its layer after prefill."""
+        """Hook every layer until the given `stack` closes; each hook shrinks its layer's KV cache after prefill."""
         from audiomarathon.compression.attention import attention_watched
 
         seen: dict[int, Attention] = {}
@@ -272,7 +272,8 @@ class _Squeeze:
         return cos.to(device), sin.to(device)
 
     def _decode_mask(self, cache: Any, index: int, given: torch.Tensor | None) -> torch.Tensor:
-        """Return the attention mask for the next token: all kept KV-cache entries are visible, and no fillers.
+        """Return the attention mask for the next token, which hides only fillers (padding of samples that keep fewer
+        entries).
 
         With `by_head`, it has a row for each head: shape (B, H, 1, entries).
         """

@@ -123,7 +123,7 @@ class RaggedLayer(DynamicLayer):  # type: ignore[misc]
 
 
 def across_heads(worth: torch.Tensor, entries: int, certain: int) -> torch.Tensor:
-    """Choose the KV-cache entries to keep if a layer's heads share one budget: boolean, shape (Hkv, S), True if kept.
+    """Return which KV-cache entries to keep if a layer's heads share one budget: boolean, shape (Hkv, S), True if kept.
 
     The entries of all heads are ranked together. A tie goes to the head that has kept fewer entries so far, then to the
     earlier head; within a head, to the earlier position. So heads whose entries all must stay, such as a window longer

@@ -20,9 +20,9 @@ _BLOCK = 1024  # number of tokens that are copied at a time
 
 @contextmanager
 def redundancy_measured(lm: AudioLM, inputs: Inputs, trace: Trace) -> Iterator[None]:
-    """Measure how similar neighbouring audio tokens are where they enter the LLM, in a prefill inside the block.
+    """Measure how similar neighbouring audio tokens are where they enter the LLM, in a prefill inside the `with` block.
 
-    At the end of the block, `trace.redundancy` is set to each sample's mean similarity.
+    At the end of the `with` block, `trace.redundancy` is set to each sample's mean similarity.
     """
     audio = [row.nonzero().flatten() for row in inputs.audio_mask]
     similarities: list[torch.Tensor] = []

@@ -174,7 +174,7 @@ def _get_one(
 
 
 def _in_steps(method: Method, steps: Schedule) -> Method:
-    """Return a token pruner with a schedule of steps; raise SettingsError if it does not take it.
+    """Return a token pruner with a schedule of steps; raise SettingsError if the pruner does not allow this schedule.
 
     A schedule of one step equals the setting `layer`.
     """
@@ -187,7 +187,10 @@ def _in_steps(method: Method, steps: Schedule) -> Method:
 
 
 def _steps(method: Method, schedule: str) -> Schedule:
-    """Return the schedule of a method, from text; () without a schedule, and for base, which drops nothing."""
+    """Read a schedule from text; return its pairs (layer, fraction removed from this layer on).
+
+    Return () without a schedule, and for base, which drops nothing.
+    """
     if not schedule or isinstance(method, Base):
         return ()
     try:

@@ -32,8 +32,8 @@ Choose = Callable[[torch.Tensor, int, int, torch.Tensor | None], torch.Tensor | 
 def budgets_of(states: Sequence[int], ratio: float) -> list[int]:
     """Return how many encoder states each window of a sample keeps, if the fraction `ratio` is removed.
 
-    `states` has each window's number of states. The sample keeps as many as one window with all its states would. Each
-    window with states keeps at least one.
+    `states` has each window's number of states. Together, the windows keep as many states as a single window with all
+    of these states would, but each window that has states keeps at least one.
     """
     kept = [kept_count(end, ratio) for end in (0, *itertools.accumulate(states))]
     return [
@@ -43,7 +43,7 @@ def budgets_of(states: Sequence[int], ratio: float) -> list[int]:
 
 
 def exists(chosen: torch.Tensor | Merge, count: int, keep: int) -> bool:
-    """Tell whether the indices that were chosen to keep `keep` of `count` states are all in range.
+    """Tell whether all indices in `chosen`, which keeps `keep` of `count` states, are in range.
 
     This waits for the GPU.
     """
@@ -91,9 +91,9 @@ class StateDrop:
         return chosen if isinstance(chosen, Merge) else chosen.sort().values
 
     def decide(self, states: torch.Tensor) -> None:
-        """Choose which states each window keeps, from the encoder's states, shape (windows, S, D).
+        """Choose which states each window keeps, and store the choices in `chosen`.
 
-        S is the number of states of a window, D their size.
+        `states` are the encoder's states, shape (windows, S, D): S states of size D in each window.
         """
         self.chosen = [self._choose(row, window_states) for row, window_states in zip(self.rows, states, strict=True)]
 
@@ -113,7 +113,7 @@ class StateDrop:
         return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
 
     def attach(self, stack: ExitStack, decide: Callable[[torch.Tensor], None]) -> None:
-        """Hook the decoder so that it attends only to the kept states, until the stack closes.
+        """Hook the decoder so that it attends only to the kept states, until the given `stack` closes.
 
         `decide` gets the encoder's full states, shape (windows, S, D), once, when prefill starts.
         """
@@ -138,7 +138,7 @@ class StateDrop:
             stack.enter_context(layer.register_forward_pre_hook(hide, with_kwargs=True))
 
     def inside(self) -> bool:
-        """Tell whether every index that the method chose exists.
+        """Tell whether all indices that the method chose are in range.
 
         Called after the `generate` call, since it waits for the GPU.
         """

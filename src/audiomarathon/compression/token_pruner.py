@@ -168,7 +168,7 @@ class TokenPruner(Method):
     tower_layer: int | None = None
     """The first layer of the tower that computes only the kept states, if `at = "tower"`; None for half its depth."""
     schedule: Schedule = ()
-    """Pairs (layer, fraction of audio tokens removed from it on); the last fraction is `ratio`. () is one step."""
+    """Pairs (layer, fraction of audio tokens removed from this layer on), ending with `ratio`; () is one step."""
 
     @abstractmethod
     def select(self, evidence: Evidence) -> torch.Tensor | Merge:
@@ -340,7 +340,7 @@ class TokenPruner(Method):
 
     @contextmanager
     def applied_to(self, lm: AudioLM, inputs: Inputs) -> Iterator[Trace]:
-        """Drop or merge audio tokens in prefill, inside the block; yield the method's report (trace)."""
+        """Drop or merge audio tokens in prefill, inside the `with` block; yield the method's report (trace)."""
 
         from audiomarathon.compression.attention import attention_watched
         from audiomarathon.compression.dropping import DropsInSteps
@@ -417,7 +417,10 @@ class TokenPruner(Method):
 
     @contextmanager
     def _states_dropped(self, lm: AudioLM, inputs: Inputs) -> Iterator[Trace]:
-        """Drop or merge an encoder-decoder's states inside the block; yield the report (trace). See `states.py`."""
+        """Drop or merge an encoder-decoder's states inside the `with` block; yield the method's report (trace).
+
+        The hooks are in `states.py`.
+        """
         from audiomarathon.compression.heard import heard_by_state
         from audiomarathon.compression.states import StateDrop
 

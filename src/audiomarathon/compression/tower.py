@@ -118,7 +118,7 @@ class TowerDrop:
                 self._decide(step, None)
 
     def _owners(self) -> tuple[list[int], list[int]]:
-        """Return (index of the sample that each window belongs to, seed of each window)."""
+        """Return two lists with an item for each window: the index of the sample that it belongs to, and its seed."""
         ends, begun = list(itertools.accumulate(self.inputs.audio_tokens)), 0
         owner, seeds = list[int](), list[int]()
         for _count, tokens in self.states.windows:
@@ -153,7 +153,10 @@ class TowerDrop:
         return planned
 
     def _decide(self, step: _Step, states: torch.Tensor | None) -> None:
-        """Choose which states each window keeps in one step; `states` has all windows' present states, shape (N, D)."""
+        """Choose which states each window keeps in one step, and store the choices in `step.chosen`.
+
+        `states` has the present states of all windows, shape (N, D).
+        """
         step.chosen = []
         for count, keep, begin, seed in zip(step.before, step.after, step.begins, self.seeds, strict=True):
             window_states = None if states is None else states[begin : begin + count]
@@ -195,7 +198,7 @@ class TowerDrop:
         return [(part, keep) for part, (_tokens, keep) in zip(parts, counts, strict=True)]
 
     def attach(self, stack: ExitStack, scoring: Callable[[], Any], *, keys: bool) -> None:
-        """Hook the tower's layers until the stack closes.
+        """Hook the tower's layers until the given `stack` closes; the hooks drop or merge states.
 
         Parameters
         ----------
@@ -279,7 +282,7 @@ class TowerDrop:
         return keys.gather(-2, places[:, None, :, None].expand(*keys.shape[:2], -1, keys.shape[-1]))
 
     def inside(self) -> bool:
-        """Tell whether every index that the method chose exists.
+        """Tell whether all indices that the method chose are in range.
 
         Called after the `generate` call, since it waits for the GPU.
         """

@@ -31,7 +31,7 @@ _LEFT_ON_DISK = ("talker.", "token2wav.", "code2wav.", "model.vision_tower.timm_
 class ModelFacts:
     """A model's costs, estimated from its checkpoint's config and the headers of its weight files.
 
-    Bytes are in the run's precision.
+    Sizes in bytes assume the run's precision.
 
     Attributes
     ----------
@@ -39,10 +39,13 @@ class ModelFacts:
         The decoder's config.
     cost
         Factors from which FLOPs are computed.
+    weight_bytes, logits_bytes
+        Bytes of all weights, and of one position's logits.
     kv_bytes, activation_bytes
         Bytes per prompt token: of the KV cache, and of the activations.
     state_bytes, tower_bytes
-        Bytes per prompt token: of the hidden states that outlive a chunk, and of the audio tower's first convolution.
+        Bytes per prompt token: of the hidden states, which prefill in chunks keeps for the whole prompt; and of the
+        audio tower's first convolution.
     size
         Bytes of one number.
     """
@@ -87,7 +90,7 @@ def published_config(source: str) -> Path | None:
 
 
 def model_facts(path: Path, size: int, family: type[AudioLM] = AudioLM) -> ModelFacts:
-    """Estimate a checkpoint's costs from its config and the headers of its weight files.
+    """Return a checkpoint's costs, estimated from its config and the headers of its weight files.
 
     Parameters
     ----------
@@ -109,7 +112,9 @@ def model_facts(path: Path, size: int, family: type[AudioLM] = AudioLM) -> Model
 
 
 def _cross_facts(path: Path, size: int, config: Any, encoder_window: float) -> ModelFacts:
-    """Estimate the costs of an encoder-decoder (Whisper); the encoder's states count as tokens, see :class:`Cost`."""
+    """Return the estimated costs of an encoder-decoder (Whisper); the encoder's states count as tokens, see
+    :class:`Cost`.
+    """
     width, layers, tokens = config.d_model, config.decoder_layers, 4  # forced tokens
     state = 2.0 * 2 * width * width + 4.0 * tokens * width
     rest = 2.0 * tokens * (6 * width * width + 2 * width * config.decoder_ffn_dim) + 2.0 * tokens * tokens * width
@@ -196,7 +201,7 @@ def _tower(config: Any) -> float:
 
 
 def _tower_layers(config: Any) -> dict[str, Any]:
-    """Return facts about a Whisper-like audio tower's layers, as fields of :class:`Cost`.
+    """Return the number of layers of a Whisper-like audio tower, and their FLOPs, as fields of :class:`Cost`.
 
     All FLOPs of a layer count as those of its matrices.
     """
@@ -243,7 +248,7 @@ def _universal_speech(audio: Any) -> float:
 
 
 def _parameters(path: Path) -> int:
-    """Count the parameters to load, from the headers of the safetensors files; 0 if there are no such files."""
+    """Return the number of parameters to load, read from the headers of the safetensors files; 0 without such files."""
     whole = _parameters_in(file for file in path.glob("*.safetensors") if not is_ignored(file.name))
     return whole and whole + _parameters_in(path.glob(_ADAPTER))
 
@@ -263,7 +268,9 @@ def _parameters_in(files: Iterable[Path]) -> int:
 
 
 def _configured_parameters(config: Any) -> int:
-    """Count the parameters that a config describes, by building the model on the meta device (without memory)."""
+    """Return the number of parameters that a config describes, by building the model on the meta device (without
+    memory).
+    """
     import torch
     from transformers import (
         MODEL_FOR_CAUSAL_LM_MAPPING,
@@ -289,7 +296,7 @@ def _configured_parameters(config: Any) -> int:
 
 
 def _configured_adapter(whole: Any, config: Any, attended: int) -> int:
-    """Count the parameters of Phi-4's speech adapter, from the config; 0 for other models.
+    """Return the number of parameters of Phi-4's speech adapter, from the config; 0 for other models.
 
     The adapter adds two matrices to each matrix of a layer. `attended` is the output width of queries, keys and values
     together.

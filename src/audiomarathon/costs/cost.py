@@ -87,7 +87,7 @@ class Cost:
     def llm_prefill(self, tokens: Sequence[Any]) -> Any:
         """Return the FLOPs of a prefill in which layer i computes `tokens[i]` tokens.
 
-        Numbers of tokens may be arrays with an item per sample; then so is the result.
+        If `tokens[i]` is an array with an item per sample, so is the result.
         """
         windows = self.attention_windows or (0,) * len(tokens)
         layers = zip(self.flops_per_token_per_layer, self.attention_flops_coefficient, tokens, windows, strict=True)
@@ -141,8 +141,8 @@ class Drops:
     """Which audio tokens a method drops in prefill: the fraction `ratio`, before layer `layer` (None: nothing).
 
     `tower` lists drops inside the audio tower, as pairs (layer, fraction of all drops made by then), such as ((16,
-    1.0),). It is empty without drops in the tower. `steps` lists pairs (layer, fraction removed from it on); the last
-    fraction is `ratio`. It is empty if all tokens are dropped at once.
+    1.0),). It is empty without drops in the tower. `steps` lists pairs (layer, fraction removed from this layer on);
+    the last fraction is `ratio`. It is empty if all tokens are dropped at once.
     """
 
     layer: int | None = None

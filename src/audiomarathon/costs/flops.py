@@ -25,7 +25,7 @@ _PROBE_SECONDS = 30.0  # length of the test clip: the window of most audio tower
 
 
 def count_cost(lm: AudioLM) -> Cost:
-    """Count the FLOPs of a loaded model; return factors that give the FLOPs for prompts and clips of any length.
+    """Count the FLOPs of a loaded model; return the factors (:class:`Cost`) that give the FLOPs of any prompt and clip.
 
     Adapters count if they are active and not merged. In a mixture of experts, only the experts that one token uses
     count. The audio tower is run once, on 30 s of silence, because a config does not tell its cost (windows, strides,
@@ -48,8 +48,8 @@ def count_cost(lm: AudioLM) -> Cost:
 def _cross_cost(lm: AudioLM) -> Cost:
     """Count the FLOPs of an encoder-decoder, whose decoder reads no audio tokens; return the factors.
 
-    They cover the projections and the attention of the encoder's states, and the decoder's work on the forced tokens of
-    each window. All layers are alike, as Whisper's are.
+    The factors cover the projections and the attention of the encoder's states, and the decoder's work on the forced
+    tokens (language, task) of each window. All layers are alike, as Whisper's are.
     """
     config: Any = lm.decoder.config
     inputs = lm.prepare([Prompt("", (np.zeros(lm.sampling_rate, np.float32),))])
@@ -101,7 +101,7 @@ def drops_of(method: Method, tower_layers: int = 0) -> Drops | None:
 
 
 def active_parameters(module: nn.Module, config: Any) -> int:
-    """Count the parameters of a module that one token uses: without idle adapters and without experts not chosen."""
+    """Return how many parameters of a module one token uses: without idle adapters and without experts not chosen."""
     used = {id(p): p.numel() for p in _used(module)}
     met = sum(used.values())
     for part in _mixtures(module):
@@ -111,13 +111,15 @@ def active_parameters(module: nn.Module, config: Any) -> int:
 
 
 def _used(module: nn.Module) -> list[nn.Parameter]:
-    """Return a module's parameters, without those of idle adapters."""
+    """Return the parameter tensors of a module, without those of idle adapters (switched off, or merged into the
+    weights).
+    """
     idle = {id(p) for part in module.modules() for p in _idle_adapters(part)}
     return [p for p in module.parameters() if id(p) not in idle]
 
 
 def _mixtures(module: nn.Module) -> list[nn.Module]:
-    """Return the parts of a module that hold all experts of a layer."""
+    """Return the submodules of a module that hold experts; each holds all experts of one layer."""
     return [part for name, part in module.named_modules() if name.rpartition(".")[2] == "experts"]
 
 

@@ -95,7 +95,9 @@ class Limits:
 
 
 def _dropped(method: Method | None) -> float:
-    """Return the fraction of audio tokens that a method drops before they get positions."""
+    """Return the fraction of audio tokens that a method drops at the LLM's input, so that they take no positions; else
+    0.
+    """
     first = getattr(method, "first", method)
     return float(first.ratio) if first is not None and getattr(first, "at", "") == "input" else 0.0
 

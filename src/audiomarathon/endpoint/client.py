@@ -126,7 +126,7 @@ class Prices:
 
     @classmethod
     def from_env(cls, env: Mapping[str, str]) -> Prices | None:
-        """Read the prices from `OPENAI_PRICE_IN`, `OPENAI_PRICE_OUT` and `OPENAI_PRICE_AUDIO`; None if none of them is
+        """Return the prices in `OPENAI_PRICE_IN`, `OPENAI_PRICE_OUT` and `OPENAI_PRICE_AUDIO`; None if none of them is
         set.
 
         Raises
@@ -250,7 +250,7 @@ class Endpoint:
     def from_env(cls, model: str, env: Mapping[str, str] | None = None) -> Endpoint:
         """Return a client for `model`, with the address, key and prices that the env vars set.
 
-        They are `OPENAI_BASE_URL`, `OPENAI_API_KEY` and the prices.
+        The env vars are `OPENAI_BASE_URL`, `OPENAI_API_KEY` and those of :meth:`Prices.from_env`.
 
         Raises
         ------
@@ -482,7 +482,7 @@ class Endpoint:
         return without_key(_one_line(text), self.key)[:300]
 
     def _masked(self, text: str) -> str:
-        """Replace the API key by `***` in a text, if the whole key occurs in it; parts of the key stay."""
+        """Return a text with `***` in place of the API key, if the key is certainly a secret; parts of the key stay."""
         return text.replace(self.key, "***") if is_secret(self.key) else text
 
 
@@ -625,7 +625,7 @@ async def _events(response: httpx2.Response, most_bytes: int) -> AsyncIterator[s
 
 
 def _refuse(kind: str, body: str) -> NoReturn:
-    """Raise an error for an answer that is no stream of a chat; `kind` is its content type, `body` its text.
+    """Raise an error for an answer that is not a stream of a chat's reply; `kind` is its content type, `body` its text.
 
     Some gateways report an error with the status 200, and put the true status into the body.
     """
@@ -818,7 +818,7 @@ def is_secret(key: str) -> bool:
 
 
 def without_key(text: str, key: str) -> str:
-    """Replace every part of the API key in a text by `***`, if the part is long enough to be secret."""
+    """Return a text with `***` in place of every part of the API key that is long enough to be secret."""
     size = min(_KEY_SHOWN + 1, len(key))
     parts = {key[start : start + size] for start in range(len(key) - size + 1)} - {""}
     hidden = {at + place for at in range(len(text)) if text[at : at + size] in parts for place in range(size)}

@@ -69,7 +69,7 @@ class Parts:
 
 
 def parts_of(lm: AudioLM, inputs: Inputs, prompt: Prompt) -> Parts:
-    """Assign each prompt position to a part of the prompt: template, a clip, or the question.
+    """Return the part of the prompt (template, a clip, or the question) that each prompt position belongs to.
 
     If the question's text is not in the prompt (some families word a request for a transcript themselves), all text
     after the audio counts as the question.
@@ -196,7 +196,10 @@ class _Recorder:
 
     @contextmanager
     def around(self, applied: AbstractContextManager[Trace]) -> Iterator[Trace]:
-        """Enter the context manager of a method, yield its trace, and record the attention of the chosen layers."""
+        """Enter a method's context manager; yield its trace (the method's report), and record attention meanwhile.
+
+        Only the attention of the chosen layers is recorded.
+        """
         looks = {self.lm.decoder_layers[layer].self_attn: functools.partial(self._look, layer) for layer in self.layers}
         with applied as trace:
             self.trace = trace
@@ -259,8 +262,8 @@ class _Recorder:
         self.decoded[layer] = self.decoded[layer] + spread if layer in self.decoded else spread
 
     def _spread(self, weights: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
-        """Turn attention over KV-cache entries, shape (H, entries), into attention over prompt positions, shape (H, S +
-        1).
+        """Return attention over prompt positions, shape (H, S + 1), made from attention over KV-cache entries, shape
+        (H, entries).
 
         Dropped positions get 0. H is the number of heads; the last of the S + 1 positions stands for all generated
         tokens. `columns` has each entry's prompt position, shape (H, entries).
@@ -290,7 +293,9 @@ class _Recorder:
         self.rows[kind, layer] = {name: value.cpu().numpy() for name, value in arrays.items()}
 
     def _spans(self) -> list[list[Any]]:
-        """Return [part of the prompt, start, end (exclusive)] for each run of neighbouring positions in one part."""
+        """Return [[part of the prompt, start, end (exclusive)], …]: an item per run of neighbouring positions in a
+        part.
+        """
         groups = [self.parts.groups[group] for group in self.parts.group_of[:-1].tolist()]
         runs = [[*run] for _group, run in groupby(range(len(groups)), key=groups.__getitem__)]
         return [[groups[run[0]], run[0], run[-1] + 1] for run in runs]
@@ -437,7 +442,7 @@ def capture_whole(
     layers: Sequence[int] = (),
     max_new_tokens: int = 1,
 ) -> Attention:
-    """Capture as :func:`capture` does, and also write whole attention maps to `folder`.
+    """Capture and return attention as :func:`capture` does, and also write whole attention maps to `folder`.
 
     The files are in LALM Bench's format: `attn.npy` of shape (L, S, S), `tokens.json`, `meta.json`.
 

@@ -160,7 +160,7 @@ def _file_facts(clip: Path) -> tuple[int, ...]:
 
 
 def by_length(plan: Plan, samples: Sequence[Sample]) -> list[Sample]:
-    """Sort the samples of a batched run by the length of their audio, so that batches have little padding.
+    """Return the samples of a batched run sorted by the length of their audio, so that batches have little padding.
 
     The longest come first: a batch that does not fit into memory then fails at the start. Samples of one bundle
     (samples that always run together) stay together. A run that is not batched keeps its order.
@@ -176,7 +176,7 @@ def by_length(plan: Plan, samples: Sequence[Sample]) -> list[Sample]:
 
 
 def in_batches(samples: Sequence[Sample], size: int) -> list[list[Sample]]:
-    """Cut samples into batches of at most `size`; do not split a bundle (samples about one clip) that fits."""
+    """Return the samples in batches of at most `size`; do not split a bundle (samples about one clip) that fits."""
     batches: list[list[Sample]] = [[]]
     for _bundle, members in itertools.groupby(samples, key=lambda sample: sample.bundle or sample.id):
         group = list(members)
@@ -209,9 +209,10 @@ def prefetched(lm: AudioLM, plan: Plan, samples: Sequence[Sample]) -> Generator[
 
 
 def prepare(lm: AudioLM, plan: Plan, samples: list[Sample]) -> Ready:
-    """Decode samples, word their prompts, and turn them into tensors. A sample that fails goes to `failed`.
+    """Decode samples, word their prompts, and turn them into tensors; return them as a batch (:class:`Ready`).
 
-    If the batch as a whole cannot become tensors, `inputs` is None, and the caller prepares its samples one by one.
+    A sample that fails goes to `failed`. If the batch as a whole cannot become tensors, `inputs` is None, and the
+    caller prepares its samples one by one.
     """
     ready = Ready([], None, [], 0.0, 0.0, [])
     prompts: list[Prompt] = []

@@ -40,9 +40,9 @@ class Speed:
 
 @functools.cache
 def measured(device: str, dtype: str, cost: Cost, clock: Callable[[], float] = time.perf_counter) -> Speed | None:
-    """Measure this machine's speed; None if the device cannot run it now.
+    """Return the speed of this machine, in FLOP/s and bytes/s; None if the device cannot run the measurement now.
 
-    `cost` gives the size of the model, and so of the layer that runs.
+    `cost` gives the sizes of the model's layers: a random layer of these sizes is timed.
     """
     import torch
 

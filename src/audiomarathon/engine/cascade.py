@@ -151,7 +151,8 @@ def find_transcribers(
 
 
 def _made(paths: Sequence[Path]) -> list[_Made]:
-    """Read all runs of transcripts, and group them by the model and setting that transcribed, uncompressed runs first.
+    """Read all runs of transcripts; return one group of runs for each model and setting that transcribed, uncompressed
+    runs first.
 
     Runs belong to one group if their identities (the facts that must not change) are equal except for the data.
     """

@@ -42,15 +42,17 @@ class Tower:
 
 @contextmanager
 def encoder_shared(lm: AudioLM, tower: Tower | None = None) -> Iterator[Tower]:
-    """Run the audio tower in the first `generate` call inside the block, and reuse its output in later calls.
+    """Run the audio tower in the first `generate` call inside the `with` block, and reuse its output in later calls.
 
-    Every call inside the block must get the same audio. A method that changes the tower always runs the tower itself.
-    Only the `forward` of this tower is replaced, until the block ends. All other parts of a call are unchanged.
+    Yield the object that keeps the output. Every call inside the `with` block must get the same audio. A method that
+    changes the tower always runs the tower itself. Only the `forward` of this tower is replaced, until the `with` block
+    ends. All other parts of a call are unchanged.
 
     Parameters
     ----------
     tower
-        Object that keeps the output after the block ends, for a later block on the same clips; None keeps nothing.
+        Object that keeps the output after the `with` block ends, for a later `with` block on the same clips; None keeps
+        nothing.
     """
     kept = tower or Tower()
     forward = lm.audio_tower.forward

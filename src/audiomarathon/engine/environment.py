@@ -40,14 +40,14 @@ def device_name(device: str, device_map: str = "") -> str:
 
 
 def environment() -> dict[str, Any]:
-    """Return the facts about this machine that do not change during a run: versions, hardware and commit."""
+    """Return {fact: value} of what does not change during a run: versions, hardware and commit."""
     import torch
 
     return {**software(), "threads": torch.get_num_threads(), "cuda": torch.version.cuda}
 
 
 def software() -> dict[str, Any]:
-    """Return the facts about this machine that need no PyTorch: versions, commit, platform and CPU."""
+    """Return {fact: value} of this machine, without PyTorch: versions, commit, platform and CPU."""
     return {
         "audiomarathon": __version__,
         "commit": _commit(),
@@ -68,15 +68,20 @@ def _versions() -> dict[str, str]:
 
 
 def gpu_state() -> list[dict[str, str]]:
-    """Return each GPU's driver, clocks, temperature, power and memory; empty if PyTorch sees no GPU."""
+    """Return, for each GPU, its driver, clocks, temperature, power and memory, as {field of nvidia-smi: text}.
+
+    The list is empty if PyTorch sees no GPU.
+    """
     rows = _nvidia_smi("--query-gpu=" + ",".join(_GPU_FIELDS))
     return [dict(zip(_GPU_FIELDS, row, strict=False)) for row in rows]
 
 
 def load(root: int, proc: Path = Path("/proc")) -> dict[str, Any]:
-    """Return the machine's load averages, and how many threads of other programs now run or wait for a core.
+    """Return the machine's load averages, its number of cores, and how busy other programs keep it.
 
-    Where `/proc` does not exist, the load average of the last minute stands in for the number of threads.
+    Keys: `average` (load averages), `cores`, and `foreign_processes` (mean number of other programs' threads that run
+    or wait for a core). Where `/proc` does not exist, the load average of the last minute stands in for the number of
+    threads.
 
     Parameters
     ----------

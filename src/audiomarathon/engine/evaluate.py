@@ -216,8 +216,8 @@ class _Loop:
         return self.tower.ran_in
 
     def _together(self, inputs: Inputs, method: Method, generation: Generation, tower: Generation) -> dict[str, float]:
-        """Return what the samples of a batch have in common, for their records: seconds of each stage, sizes and peak
-        memory.
+        """Return what the samples of a batch share, for their records: seconds of each stage, sizes and peak memory, by
+        name.
 
         It becomes the field `batch` of :class:`Record`.
         """
@@ -313,9 +313,9 @@ def _record(
     shared: bool,
     warmed: float | None = None,
 ) -> Record:
-    """Build the record of one sample of a batch.
+    """Return the record of one sample (`row`) of a batch.
 
-    The audio tower's time and peak memory come from `tower`, the one call in which it ran.
+    The audio tower's time and peak memory come from `tower`, the one call in which the tower ran.
     """
     inputs = batch.inputs
     assert inputs is not None
@@ -368,7 +368,9 @@ def peak_memory(generation: Generation, tower: Generation) -> int | None:
 
 
 def asked(plan: Plan, sample: Sample) -> Record:
-    """Return a sample's record before it is answered: only the fields that do not depend on the model."""
+    """Return a sample's record with only the fields that do not depend on the model; those of the reply are still
+    empty.
+    """
     return Record(
         sample.id,
         sample.cluster,

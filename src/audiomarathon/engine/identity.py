@@ -110,7 +110,9 @@ def _code(kind: str, things: Mapping[str, object], without: type | None = None) 
 
 
 def _timed_as(settings: RunSettings) -> dict[str, str]:
-    """Return the settings that GPU times depend on: the attention kernels, and whether calls are warmed up."""
+    """Return {name: value} of the settings that GPU times depend on: the attention kernels, and whether calls are
+    warmed up.
+    """
     return {"sdpa_backends": settings.sdpa_backends, "timing": COLD if settings.timing == COLD else "warm"}
 
 

@@ -73,7 +73,7 @@ def progress_of(
     seed: int,
     summary: Mapping[str, Any] | None = None,
 ) -> Progress:
-    """Compute the progress of one setting from its records and verdicts.
+    """Return the progress of one setting, computed from its records and verdicts.
 
     Parameters
     ----------
@@ -171,7 +171,7 @@ class Watch:
         self._cost = self._earned = 0.0
 
     def update(self, samples: int = 1) -> None:
-        """Count `samples` more as finished; show the progress if it is time for it and showing it is cheap enough.
+        """Add `samples` to the number of finished samples; show the progress if it is due and cheap enough.
 
         It is cheap enough if it takes little of the time that the samples take (:data:`COST_A_SAMPLE_S`).
         """
@@ -217,7 +217,7 @@ class Watch:
 
 @contextmanager
 def watching(plan: Plan, jobs: Sequence[Job], say: Say, *, progress: bool | None = None) -> Iterator[Watch]:
-    """Show a task's progress during the block; yield the object to call after each sample.
+    """Show a task's progress during the `with` block; yield the object to call after each sample.
 
     On a terminal the progress is a table, in a notebook a line that is rewritten, elsewhere a line every half minute
     and at the end.

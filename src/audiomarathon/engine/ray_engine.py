@@ -175,7 +175,8 @@ class RayEngine(Engine):
     def state(self) -> dict[str, Any]:
         """Describe the workers' machines: the first worker's versions, all GPUs, and the load of the busiest machine.
 
-        The keys are those of :meth:`Engine.state`, and the number of workers and of GPUs for each.
+        The keys are those of :meth:`Engine.state`; further keys have the number of workers, the GPUs of each worker,
+        and how many workers share a GPU.
         """
         known, shape = self.pool.known, self.pool.shape
         states = [(known[worker], state) for worker, state in self.pool.states().items()]
@@ -221,7 +222,7 @@ def _foreign_share(load: Mapping[str, Any]) -> float:
 class Chunk:
     """Samples that are sent to a worker together.
 
-    `turn` is the number of their first batch within the task.
+    `turn` is the number of the first batch of these samples within the task; it decides which setting goes first.
     """
 
     samples: tuple[Sample, ...]
@@ -229,7 +230,7 @@ class Chunk:
 
 
 def cut(samples: Sequence[Sample], plan: Plan, workers: int) -> Iterator[Chunk]:
-    """Cut samples into chunks to send to workers: of one sample in a timed run, else of a few batches.
+    """Cut samples into chunks to send to workers: one sample each in a timed run, else a few batches each.
 
     Chunks get smaller towards the end, so that all workers end at about the same time.
     """

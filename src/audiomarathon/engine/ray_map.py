@@ -60,19 +60,19 @@ class _Worker:
 class _Calls:
     """Tells a pool of workers how to send, retry and give up an item.
 
-    A part of the work is (number of the item in the sequence, item).
+    A part of the work is one item, as (its number in the sequence, item).
     """
 
     def send(self, worker: Any, part: tuple[int, Any]) -> Any:
-        """Send an item to a worker."""
+        """Start a worker's call on an item; return Ray's reference to the result."""
         return worker.call.options(max_task_retries=0).remote(part[1])
 
     def smaller(self, part: tuple[int, Any], deaths: int) -> Sequence[tuple[int, Any]]:
-        """Return the item alone, to try it again; an empty list after `LIVES` workers have died with it."""
+        """Return [`part`], to try the item again; an empty list after `LIVES` workers have died with it."""
         return [part] if deaths < LIVES else []
 
     def given_up(self, part: tuple[int, Any], deaths: int) -> tuple[AudioMarathonError, list[str]]:
-        """Return (error, no warnings); the error says how many workers died with the item."""
+        """Return (error, []): the error says how many workers died with the item; the empty list means no warnings."""
         return ExecutorError(f"{part[1]}: {deaths} workers died with it"), []
 
 

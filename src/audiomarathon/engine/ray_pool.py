@@ -70,7 +70,8 @@ class Place:
 
 @contextmanager
 def connected(wanted: Ray, settings: RunSettings, say: Say, most: int | None = None) -> Iterator[Shape]:
-    """Join or start a Ray cluster for the duration of the block; yield how many workers to start, with which hardware.
+    """Join or start a Ray cluster for the length of the `with` block; yield how many workers to start, on what
+    hardware.
 
     `most` limits the default number of workers without GPUs (:func:`lay_out`).
 
@@ -122,7 +123,7 @@ def connected(wanted: Ray, settings: RunSettings, say: Say, most: int | None = N
 
 @contextmanager
 def _watching_raylet(say: Say, *, ours: bool) -> Iterator[None]:
-    """During the block, end this process with one message if Ray's daemon on this machine (the raylet) ends.
+    """During the `with` block, end this process with one message if Ray's daemon on this machine (the raylet) ends.
 
     Without this, Ray would print pages of text. If this process started Ray (`ours`), Ray's other processes are killed
     too.
@@ -153,7 +154,7 @@ def _watching_raylet(say: Say, *, ours: bool) -> Iterator[None]:
 
 @contextmanager
 def _hurrying(say: Say, *, ours: bool, code: int) -> Iterator[None]:
-    """Limit how long the block, in which Ray is stopped, may take.
+    """Limit how long the `with` block, which stops Ray, may take.
 
     When the time is over: if this process started Ray (`ours`), kill Ray's processes. If it joined a running Ray
     cluster, leave the cluster alone, and end this process with the exit code `code`.
@@ -188,7 +189,10 @@ def _end(number: int, _frame: object) -> None:
 
 @contextmanager
 def _signals(handlers: Mapping[signal.Signals, Any]) -> Iterator[None]:
-    """Replace signal handlers during the block. Outside the main thread, where this is not allowed, change nothing."""
+    """Replace signal handlers during the `with` block.
+
+    Outside the main thread, where this is not allowed, change nothing.
+    """
     ours = threading.current_thread() is threading.main_thread()
     before = {number: signal.signal(number, handler) for number, handler in handlers.items() if ours}
     try:
@@ -239,7 +243,7 @@ def has_room(shape: Shape) -> bool:
 
 
 def lay_out(wanted: Ray, settings: RunSettings, nodes: Sequence[dict[str, Any]], most: int | None = None) -> Shape:
-    """Choose how many workers to start, and how many GPUs and CPU cores each gets.
+    """Return how many workers to start, and how many GPUs and CPU cores each gets.
 
     `nodes` holds each machine's resources under Ray's names (`CPU`, `GPU`). Without GPUs, the default is one worker per
     machine or, with `most`, one per core and at most `most`.
@@ -402,7 +406,9 @@ class Pool:
         return f"{self.known[worker].host} (process {self.known[worker].pid})"
 
     def states(self) -> dict[Any, Any]:
-        """Return {worker: result of its `state()`} for workers that have loaded their model; leave out silent ones."""
+        """Return {worker: result of its `state()`} for workers that have loaded their model; leave out workers that do
+        not answer.
+        """
         calls = {worker.state.remote(): worker for worker in self.known}
         ended = ray.wait([*calls], num_returns=len(calls), timeout=_QUIET_S)[0] if calls else []
         states = {}

@@ -126,13 +126,16 @@ def _odd(answer: Answer, most_tokens: int) -> str:
 
 
 def messages_of(prompt: Prompt) -> list[dict[str, Any]]:
-    """Turn a prompt into a chat message: first the clips, as 16-bit WAV at `SAMPLING_RATE` in base64, then the text."""
+    """Return a prompt as a list of one chat message: first the clips, then the text.
+
+    The clips are 16-bit WAV files at `SAMPLING_RATE`, encoded in base64.
+    """
     clips = [{"type": "input_audio", "input_audio": {"data": _wav(clip), "format": "wav"}} for clip in prompt.clips]
     return [{"role": "user", "content": [*clips, {"type": "text", "text": prompt.text}]}]
 
 
 def _wav(clip: Waveform) -> str:
-    """Encode a clip as 16-bit WAV in base64."""
+    """Return a clip as a 16-bit WAV file, encoded in base64."""
     stream = io.BytesIO()
     soundfile.write(stream, clip, SAMPLING_RATE, format="WAV", subtype="PCM_16")
     return base64.b64encode(stream.getbuffer()).decode()

@@ -195,7 +195,7 @@ def check_batch_size(settings: RunSettings, methods: Sequence[Method]) -> None:
 
 
 def load_task(task: Task, settings: RunSettings, say: Say) -> Loaded:
-    """Find and read a task's samples; tell the user which were left out.
+    """Find, read and return a task's samples; tell the user which samples were left out.
 
     Raises
     ------
@@ -444,7 +444,8 @@ def _score(task: Task, folder: RunFolder) -> dict[str, Any]:
 
 
 def score(path: Path) -> Result:
-    """Score a run's stored replies again, and write `summary.json`. Neither the model nor the data is needed.
+    """Score a run's stored replies again, write `summary.json`, and return the result. Neither the model nor the data
+    is needed.
 
     Raises
     ------
@@ -474,9 +475,10 @@ def as_run(
     judgements: Sequence[Judgement] = (),
     facts: Mapping[str, Any] = MappingProxyType({}),
 ) -> Result:
-    """Write imported records to a run folder, and score the run. If the folder exists, add only the missing records.
+    """Write imported records to a run folder, score the run, and return the result.
 
-    Two imported runs can be compared if they have the same questions.
+    If the folder exists, add only the missing records. Two imported runs can be compared if they have the same
+    questions.
 
     Parameters
     ----------

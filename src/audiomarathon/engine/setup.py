@@ -90,7 +90,7 @@ class Setup:
         return GRAPH if self.hardware.on_gpu and not self.settings.device_map else EAGER
 
     def graphed(self, method: Method) -> bool:
-        """Tell whether decode runs as a CUDA graph under a method."""
+        """Tell whether decode runs as a CUDA graph under the given method."""
         if self.decode != GRAPH or self.spec.remote or not method.decodes_statically:
             return False
         return not self.spec.load_family().eager_because

@@ -111,7 +111,9 @@ def _in_script(part: Any, file: str | None) -> str:
 
 
 def _reached(script: str, name: str) -> str:
-    """Return the source of a script's statements that define `name`, and of all definitions that these need."""
+    """Return, as one text, the statements of a script that define `name`, and all definitions that these statements
+    need.
+    """
     bound: dict[str, list[ast.stmt]] = {}
     for statement in ast.parse(script).body:
         stored = (n for n in ast.walk(statement) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store))

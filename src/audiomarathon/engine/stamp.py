@@ -19,7 +19,9 @@ FAIL = "fail"
 
 
 def about(setup: Setup) -> dict[str, str]:
-    """Return the facts about a run that a certificate must share to be valid for it, such as checkpoint and device."""
+    """Return {fact: value} about a run, such as checkpoint and device: a certificate is valid only for runs with equal
+    facts.
+    """
     return {
         "checkpoint": setup.checkpoint_hash,
         "device": setup.hardware.name,

@@ -182,7 +182,8 @@ class Stopping:
             yield part, active
 
     def rule(self, job: Job) -> dict[str, Any]:
-        """Return the facts about a setting's test, for `run.json`: margin, corrected level, order of clusters, samples.
+        """Return the parameters of a setting's test, for `run.json`: margin, corrected level, order of clusters,
+        samples.
 
         They are written before the first reply, so that a killed run keeps them.
         """
@@ -241,10 +242,12 @@ class Stopping:
         return lines
 
     def differences(self, job: Job, jobs: Sequence[Job], names: Sequence[str], *, worst: bool = False) -> Clusters:
-        """Return the differences (a setting's score minus base's) on the named clusters, as input of the betting test.
+        """Return the differences (a setting's score minus base's), summed within each named cluster, as input of the
+        betting test.
 
         Base is the run without compression; clusters are samples that depend on each other, and they must have run.
-        With `worst`, a sample that has a score under only one of the two counts as lost: see :attr:`Pairs.worst`.
+        With `worst`, a sample that has a score under only one of the two settings counts as lost: see
+        :attr:`Pairs.worst`.
         """
         base = next(other for other in jobs if _is_base(other))
         sums = np.array([self._summed(job, base, name) for name in names], dtype=np.float64).reshape(-1, 5).T
@@ -252,7 +255,8 @@ class Stopping:
         return Clusters(totals, sizes, self.largest, int(sums[2].sum()))
 
     def planned(self, jobs: Sequence[Job], seconds_a_reply: float | None, seed: int) -> list[str]:
-        """Return lines for a sweep's plan: how many clusters it will take to decide each setting's margin.
+        """Return lines for a sweep's plan: how many clusters it takes to decide whether each setting loses more than
+        the margin.
 
         The estimate assumes more clusters like the recorded ones. With `seconds_a_reply`, the lines also estimate the
         hours.
@@ -328,14 +332,18 @@ class Stopping:
 
 
 def _recorded(job: Job) -> dict[str, Any]:
-    """Return the rule with which earlier calls tested a setting, from its `run.json`; {} if they did not test it."""
+    """Return the parameters of the early-stopping test that earlier calls applied to a setting, read from its
+    `run.json`; {} if none.
+    """
     return (job.folder.run.get("stopping") or {}) if job.folder.records else {}
 
 
 def without_stopping(job: Job) -> dict[str, Any]:
-    """Return an earlier sweep's stopping rule, for the `run.json` of a run of all samples: its tests still count.
+    """Return {"stopping": parameters of the early-stopping test that an earlier sweep applied to a setting}; {} if
+    none.
 
-    The returned field no longer says where the setting stopped. Return {} if there was no such rule.
+    It is for the `run.json` of a later run of all samples: a further sweep must know that the setting was already
+    tested. The place where the setting stopped is left out.
     """
     old = {name: value for name, value in _recorded(job).items() if name != "before"}
     return {"stopping": old | {"stopped_after": None}} if old else {}

@@ -65,7 +65,7 @@ DEFAULT_RATIOS = "0.1:0.9:0.1"
 
 
 def parse_ratios(text: str | None, schedule: str = "", default: str = DEFAULT_RATIOS) -> list[float]:
-    """Read ratios from text: a list, a range `first:last:step` (both ends included) or a single number.
+    """Return the ratios that a text names: a list, a range `first:last:step` (both ends included) or a single number.
 
     Steps are decimal, so 0.1:0.9:0.1 contains 0.3 and not 0.30000000000000004. Ratios are sorted and unique. If the
     text is None, take the ratio at which `schedule` ends or, without a schedule, read `default`.
@@ -276,7 +276,7 @@ def _in_a_line(summary: dict[str, Any]) -> str:
 def _log(logs: Path | None, task: Task, say: Say, swept: Swept) -> Iterator[Say]:
     """Yield a function that prints a line and adds it to the task's log.
 
-    An error in the block is stored in `swept.failures`, so that the other tasks still run.
+    An error in the `with` block is stored in `swept.failures` and not raised, so that the other tasks still run.
     """
 
     def tell(line: str) -> None:

@@ -43,7 +43,7 @@ _SPEEDS = {
 
 @dataclass(frozen=True)
 class Todo:
-    """The work left in one task.
+    """A sweep's remaining work in one task.
 
     Attributes
     ----------
@@ -218,9 +218,9 @@ def _part(
     calls: Calls,
     say: Say,
 ) -> _Part:
-    """Plan one task. If an error would stop the task, its line says so.
+    """Return one task's part of the plan; if an error would stop the task, its line says so.
 
-    `speeds` returns what :func:`_speeds` returns.
+    `speeds` is a function that returns the same as :func:`_speeds`.
     """
     try:
         check_able(spec, setup.checkpoint.path if setup else None, task, settings)
@@ -260,9 +260,10 @@ def _speeds(hardware: Hardware, facts: ModelFacts | None, tflops: float | None) 
 
 
 def _of_margin(task: Task, part: _Part, setup: Setup, margin: Margin) -> list[str]:
-    """Return lines that estimate how many clusters of samples it takes to decide a task's margin.
+    """Return lines that estimate how many clusters of samples it takes to decide whether settings lose more than a
+    task's margin.
 
-    They are computed from the records of its settings.
+    The estimate uses the records that the task's settings already have.
     """
     data = load_task(task, setup.settings, lambda _line: None)
     settings = setup.settings
@@ -281,7 +282,7 @@ def _hours(seconds: float) -> str:
 def what_is_left(
     samples: Sequence[Sample], folders: Sequence[tuple[Method, RunFolder | None]], heard: float = 0.0
 ) -> Todo:
-    """Return the work that is left to do: the samples without a reply in the run folders.
+    """Return a task's remaining work (:class:`Todo`): the samples that lack a reply in the settings' run folders.
 
     The model takes in at most `heard` seconds of a clip; 0 means the whole clip.
 
@@ -315,7 +316,8 @@ def calls_of(settings: RunSettings, hardware: Hardware) -> Calls:
 
 
 def from_records(folder: Path, todo: Todo, calls: Calls) -> tuple[float, int] | None:
-    """Estimate the time of the remaining work from the records of base (no compression), which are in `folder`.
+    """Estimate how many seconds a sweep's remaining work in one task takes, from the records of base (no compression)
+    in `folder`.
 
     Return (seconds, number of records used); None if no record is usable.
     """
@@ -360,7 +362,7 @@ def _after_encoder(record: Record, time: Mapping[str, float], share: float, call
 def from_flops(
     facts: ModelFacts, spec: ModelSpec, todo: Todo, speeds: tuple[float, float], new_tokens: int, calls: Calls
 ) -> float:
-    """Estimate the seconds of the remaining work from FLOPs.
+    """Estimate from FLOPs how many seconds a sweep's remaining work (`todo`) in one task takes.
 
     `speeds` is (TFLOP/s, GB/s at which weights are read).
     """

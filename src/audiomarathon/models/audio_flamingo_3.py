@@ -47,7 +47,7 @@ class AudioFlamingo3(AudioLM):
         return counts, {"input_features": features["input_features"], "input_features_mask": mask}
 
     def tower_states(self, inputs: Inputs) -> TowerStates:
-        """Return which states of the audio tower each audio token is made from; a row is a window of 30 s."""
+        """Return which states of the audio tower each audio token is made from, window by window (30 s each)."""
         frames = inputs.tensors["input_features_mask"].sum(-1)
         return TowerStates.padded(frames, self.tokens_of(frames), self.model.config.audio_config.max_source_positions)
 

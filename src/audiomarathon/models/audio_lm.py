@@ -81,7 +81,7 @@ class AudioLM:
     whole_because: ClassVar[str] = "its family does not say that its layers may take a prompt in chunks"
     """Why this family's prefill cannot run in chunks; "" if it can."""
     rotations: ClassVar[tuple[str, ...]] = ("default", "linear", "llama3", "yarn")
-    """Kinds of rotary embedding that a static step can tabulate: the rotation depends only on the position."""
+    """Kinds of rotary embedding whose rotation depends only on the position, so that a static step can tabulate it."""
     last_graph: Any = None
     """CUDA stream and graph of the last captured decode step, whose memory the next graph shares; None before."""
 
@@ -166,7 +166,7 @@ class AudioLM:
 
     @classmethod
     def read_tokenizer(cls, path: Path) -> Any:
-        """Read the tokenizer, and give it the chat template for audio.
+        """Return the checkpoint's tokenizer, with the chat template for audio.
 
         A separate template file replaces the tokenizer's template, which may lack audio. The processor does the same.
         """
@@ -211,11 +211,13 @@ class AudioLM:
         return prompt
 
     def heard(self, clips: Sequence[Waveform]) -> tuple[Sequence[int], dict[str, torch.Tensor]]:
-        """Return each clip's number of audio tokens, and the features of all clips as arguments for the model."""
+        """Return (number of audio tokens of each clip, {argument name of the model: features of all clips})."""
         raise NotImplementedError(f"{type(self).__name__} defines neither `heard` nor its own `prepare`")
 
     def features(self, clips: Any, **options: Any) -> Any:
-        """Return what the feature extractor makes of one or several clips, without cutting a clip."""
+        """Return the feature extractor's output for one or several clips, such as {`input_features`: tensor}; no clip
+        is cut.
+        """
         usual = {"padding": "max_length", "truncation": False, "return_attention_mask": True, "return_tensors": "pt"}
         return self.feature_extractor(clips, sampling_rate=self.sampling_rate, **{**usual, **options})
 
@@ -224,7 +226,7 @@ class AudioLM:
         return ((frames - 1) // 2 + 1 - 2) // 2 + 1
 
     def tower_states(self, inputs: Inputs) -> TowerStates:
-        """Return which states of the audio tower each audio token of a batch is made from.
+        """Return the map that tells which states of the audio tower each audio token of a batch is made from.
 
         Dropping inside the tower needs this map; a family without it sets :attr:`no_tower_drop` to the reason.
         """
@@ -251,7 +253,7 @@ class AudioLM:
         return Inputs(tensors, mask, tuple(prompt.seed for prompt in prompts), clips=clips)
 
     def encoded(self, prompts: Sequence[Prompt], counts: Iterable[int]) -> Any:
-        """Turn prompts into token ids, padded on the left.
+        """Return prompts as token ids and their attention mask, padded on the left.
 
         `counts` has the number of audio tokens of each clip, in order.
         """
@@ -549,7 +551,7 @@ class AudioLM:
         return logits
 
     def allowed(self, logits: torch.Tensor) -> torch.Tensor:
-        """Set a reply's raw logits, shape (steps, vocabulary), to −∞ for tokens that the family never generates.
+        """Return a reply's raw logits, shape (steps, vocabulary), with −∞ for tokens that the family never generates.
 
         By default, nothing changes.
         """

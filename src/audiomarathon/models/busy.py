@@ -54,7 +54,8 @@ def busy_at_marks(kernels: Sequence[Kernel]) -> list[float]:
 
 
 def kernels_of(traced: Any) -> list[Kernel]:
-    """Return the kernels that ran on the GPU during a profiler's trace, with times in seconds since the trace began.
+    """Return (name, start, end) of each kernel that ran on the GPU during a profiler's trace, in seconds since the
+    trace began.
 
     The profiler's `events()` would first build a tree of the kernels, which takes eighteen times as long, and longer
     than the traced call.
@@ -116,7 +117,7 @@ class BusyClock(Clock):
 
 @contextmanager
 def busy_seconds(lm: AudioLM) -> Iterator[None]:
-    """Make the next `generate` call inside the block report busy seconds of the GPU in its stages, instead of wall
+    """Make the next `generate` call inside the `with` block report the GPU's busy seconds in each stage, not wall
     seconds.
 
     Raises

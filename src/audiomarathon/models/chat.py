@@ -121,7 +121,7 @@ def windows(clip: Waveform, samples: int) -> Iterator[Waveform]:
 def template_in(folder: Path) -> str:
     """Return the chat template from a checkpoint folder's separate template file; "" if there is no such file.
 
-    Processors prefer this file to the tokenizer's template. Older ones name it `chat_template.json`.
+    Processors prefer this file to the tokenizer's template. Older checkpoints name it `chat_template.json`.
     """
     file = folder / "chat_template.json"
     if not file.is_file():

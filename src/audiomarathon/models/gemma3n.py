@@ -61,7 +61,10 @@ def _factor(sparsity: float, device: torch.device, dtype: torch.dtype) -> torch.
 
 
 def _sparse(factor: torch.Tensor, inputs: torch.Tensor) -> torch.Tensor:
-    """Set all but the largest inputs to 0, as the model's `_gaussian_topk` does, with a precomputed `factor`."""
+    """Return how far each input lies above the cutoff, and 0 for inputs below it, as the model's `_gaussian_topk` does.
+
+    The cutoff is the inputs' mean + `factor` × their standard deviation.
+    """
     spread = inputs.std(dim=-1, keepdim=True, unbiased=False)
     return torch.relu(inputs - (inputs.mean(dim=-1, keepdim=True) + spread * factor))
 
@@ -102,7 +105,8 @@ class Gemma3n(AudioLM):
     def rotary_arguments(self, positions: torch.Tensor) -> tuple[Any, ...]:
         """Return the arguments to call the rotary embedding with, for text at `positions`.
 
-        The rotation differs between sliding-window and full-attention layers. Use that of the first layer.
+        The rotation differs between sliding-window and full-attention layers; the arguments ask for that of the first
+        layer.
         """
         return positions, self.decoder.config.layer_types[0]  # type: ignore[union-attr, index]
 
@@ -124,7 +128,7 @@ class Gemma3n(AudioLM):
 
     @contextmanager
     def stepping(self) -> Iterator[None]:
-        """Inside the block, use cutoffs of the sparse layers that were computed before it.
+        """Inside the `with` block, use cutoffs of the sparse layers that were computed before it.
 
         A CUDA graph cannot copy the Python numbers from which a layer computes them to the GPU.
         """
@@ -137,7 +141,7 @@ class Gemma3n(AudioLM):
             yield
 
     def prepare(self, prompts: Sequence[Prompt]) -> Inputs:
-        """Turn prompts into a batch of tensors, and count each sample's audio tokens that stand for padding."""
+        """Turn prompts into a batch of tensors, with each sample's number of audio tokens that stand for padding."""
         inputs = super().prepare(prompts)
         if (mask := inputs.tensors.get("input_features_mask")) is None:
             return inputs

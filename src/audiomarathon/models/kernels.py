@@ -30,7 +30,7 @@ def kernels_for(device: str, names: str) -> str:
 
 
 def attention_kernels(names: str = SDPA_BACKENDS) -> AbstractContextManager[None]:
-    """Inside the block, allow only the named attention kernels (`names` is joined by commas).
+    """Inside the `with` block, allow only the named attention kernels (`names` is joined by commas).
 
     cuDNN's kernel is off by default: it plans every new length anew, which takes up to ten times as long as the
     attention. PyTorch prefers it on Hopper and Blackwell.

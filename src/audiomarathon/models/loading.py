@@ -16,7 +16,7 @@ from audiomarathon.errors import ANY_ERROR, AudioMarathonError, ModelError, Weig
 
 @contextmanager
 def loading(path: Path, family: str) -> Iterator[None]:
-    """Silence transformers' log inside the block, and turn any error in it into a :class:`ModelError` of one line.
+    """Inside the `with` block, silence transformers' log, and turn any error into a :class:`ModelError` of one line.
 
     Raises
     ------
@@ -139,7 +139,7 @@ def check_installed(package: str, extra: str) -> None:
 
 @contextmanager
 def patched_attribute(owner: Any, name: str, value: Any) -> Iterator[None]:
-    """Replace the attribute `name` of an object by `value` inside the block, on this instance only."""
+    """Replace the attribute `name` of an object by `value` inside the `with` block, on this instance only."""
     # If the instance had the attribute, put it back (accelerate, too, replaces `forward` on instances). If only the
     # class had it, delete ours, and the class's is visible again.
     on_instance = name in vars(owner) or name in getattr(owner, "_buffers", ())

@@ -47,7 +47,9 @@ class Merge:
 
     @classmethod
     def joined(cls, parts: Sequence[Merge]) -> Merge:
-        """Return one rule for the tokens of several rules, placed one after another."""
+        """Return one rule that has the effect of several rules, each on its own tokens; the rules' tokens follow each
+        other.
+        """
         import torch
 
         begins = itertools.accumulate((len(merge.group) for merge in parts), initial=0)

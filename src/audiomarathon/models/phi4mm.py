@@ -109,7 +109,7 @@ class Phi4MM(AudioLM):
 
     @contextmanager
     def without_adapter(self) -> Iterator[None]:
-        """Switch the speech adapter off inside the block, so that `certify` can check that it has an effect."""
+        """Switch the speech adapter off inside the `with` block, so that `certify` can check that it has an effect."""
         self.model.disable_adapters()
         try:
             yield
@@ -174,14 +174,18 @@ class Phi4MM(AudioLM):
         return [int(clip["audio_embed_sizes"][0]) for clip in alone], padded
 
     def batch(self, prompts: Sequence[Prompt], counts: Iterable[int] = (), **features: torch.Tensor) -> Inputs:
-        """Turn prompts into a batch of tensors, with each clip's number of audio tokens among them."""
+        """Turn prompts into a batch of tensors; `audio_embed_sizes` has each clip's number of audio tokens."""
         sizes = torch.tensor(list(counts))
         inputs = super().batch(prompts, sizes.tolist(), **features)
         # Keep the sizes on the CPU: the model slices by them, and would wait for the GPU to read them there.
         return replace(inputs, tensors={**inputs.tensors, "audio_embed_sizes": sizes}) if features else inputs
 
     def worded(self, prompt: Prompt) -> str:
-        """Return a prompt's text, made with the chat template, which may be an older one that takes only strings."""
+        """Return a prompt's text, made with the chat template.
+
+        An older template accepts message content only as a string, not as a list of parts; it gets the placeholders and
+        the text as one string.
+        """
         try:
             return chat_text(self.tokenizer, prompt, self.placeholder)
         except TemplateError:  # an older template, which accepts only strings

@@ -41,7 +41,8 @@ class Part:
     last
         Whether this is the prompt's last chunk.
     real
-        Shape (B, S'): False at padding and fillers; None if there are none. S' is the layer's number of tokens.
+        Shape (B, S'): False at padding and at fillers, which make samples that keep fewer tokens as long as the others;
+        None if there are none. S' is the layer's number of tokens.
     window
         Length of the layer's sliding attention window in tokens; 0 if it has none.
     """
@@ -64,7 +65,7 @@ class LaterMask:
 
 @contextmanager
 def prefill_in_chunks(lm: Any, inputs: Inputs, trace: Trace, size: int) -> Iterator[None]:
-    """Make the LLM's layers process the prompt in chunks of `size` tokens, in a call's prefill inside the block."""
+    """Inside the `with` block, make the LLM's layers process a call's prompt in chunks of `size` tokens."""
     theirs, decoder = modelling_file(lm.decoder), lm.decoder
     flash = "flash" in lm.attn_implementation
     whole = inputs.prompt_tokens  # read before the call, since it waits for the GPU
@@ -99,7 +100,7 @@ def prefill_in_chunks(lm: Any, inputs: Inputs, trace: Trace, size: int) -> Itera
 
 @contextmanager
 def attending_in_chunks(implementation: str) -> Iterator[None]:
-    """Make sdpa attend in chunks inside the block, without copying keys that several query heads share.
+    """Make sdpa attend in chunks inside the `with` block, without copying keys that several query heads share.
 
     With a mask, transformers repeats keys and values for each query head; these copies would be the largest tensors of
     all. If each token attends to all earlier tokens, half precisions on a GPU need no mask, and the fast kernels accept
@@ -141,7 +142,8 @@ class _InChunks:
     """A layer's replacement for `forward` during prefill; after it, the layer has its original `forward` again.
 
     `lengths` has each sample's number of tokens in this layer. `places` is a function that takes a mask of padding and
-    fillers, and returns the tokens' positions in the prompt.
+    fillers (which make samples with fewer tokens as long as the others), and returns the tokens' positions in the
+    prompt.
     """
 
     def __init__(
@@ -203,8 +205,8 @@ class _InChunks:
 
 
 class _Keys:
-    """Stands in for the KV cache of a layer: collects the keys and values of its chunks, and fills the cache at the
-    end.
+    """Stands in for a layer's KV cache in prefill: collects the keys and values of all chunks, then fills the real
+    cache.
 
     So the cache has the same entries as without chunks, even if it keeps only the entries within a sliding window.
     `end` is the end of the present chunk.
@@ -217,7 +219,7 @@ class _Keys:
     def update(self, keys: torch.Tensor, values: torch.Tensor, layer: int, *args: Any, **kwargs: Any) -> Any:
         """Store a chunk's keys and values; return those of all chunks so far, for the layer's attention.
 
-        With the last chunk, give them to the cache, and return its result.
+        With the last chunk, put all keys and values into the real cache, and return what its `update` returns.
         """
         if not self.both:
             self.both = tuple(part.new_empty(*part.shape[:2], self.width, part.shape[-1]) for part in (keys, values))
@@ -233,9 +235,9 @@ _ALONG = {"hidden_states": -2, "per_layer_input": -2, "position_ids": -1}
 
 
 def _cut(name: str, value: Any, begin: int, end: int) -> Any:
-    """Cut an argument of a layer to the tokens from `begin` to `end`, if it has an item for each token.
+    """Return an argument of a layer, cut to the tokens from `begin` to `end` if it has an item for each token.
 
-    Return other arguments unchanged.
+    Other arguments are returned unchanged.
     """
     if name == "position_embeddings":
         return tuple(part[..., begin:end, :] for part in value)

@@ -103,10 +103,11 @@ class Inputs:
 
 
 def by_clip(values: _Numbers, inputs: Inputs, seconds: Sequence[float], row: int = 0) -> tuple[_Numbers, ...]:
-    """Split an array with one value per audio token of one prompt of a batch into one array per clip.
+    """Split `values`, an array with one value for each audio token of one prompt, into one array for each clip.
 
-    Each run of neighbouring audio tokens is a clip, or a window of 30 s of a clip. If the number of runs fits neither
-    (since clips follow each other without text), split in proportion to the clips' lengths, exact to one token.
+    The prompt is the given `row` of the batch. Each run of neighbouring audio tokens is a clip, or a window of 30 s of
+    a clip. If the number of runs equals neither the number of clips nor that of windows (since clips follow each other
+    without text), split in proportion to the clips' lengths, exact to one token.
     """
     places = inputs.audio_mask[row].cpu().nonzero().flatten().numpy()
     starts = np.flatnonzero(np.diff(places) > 1) + 1

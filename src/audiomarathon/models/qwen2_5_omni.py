@@ -44,7 +44,7 @@ class Qwen2_5Omni(AudioLM):  # noqa: N801 - the family's spelling
 
     @contextmanager
     def generating(self, inputs: Inputs, max_new_tokens: int) -> Iterator[None]:  # noqa: ARG002
-        """Run the audio tower on windows that are already cut, in `generate` calls inside the block.
+        """Run the audio tower on windows that are already cut, in `generate` calls inside the `with` block.
 
         At the end, delete the position offsets that the thinker has stored.
         """
@@ -88,7 +88,7 @@ class Qwen2_5Omni(AudioLM):  # noqa: N801 - the family's spelling
         return TowerStates(each, tuple((length, length // each) for length in inputs.windows.lengths))
 
     def _windows(self, places: torch.Tensor, lengths: torch.Tensor) -> dict[str, torch.Tensor]:
-        """Return the tensors from which :class:`Windows` is built, computed by transformers' own functions.
+        """Return {name: tensor}, from which :class:`Windows` is built, computed by transformers' own functions.
 
         `places` numbers the frames, shape (1, frames), for all clips together; `lengths` has each clip's number of
         frames.

@@ -81,7 +81,7 @@ class Qwen2Audio(AudioLM):
         return TowerStates.padded(frames, self.tokens_of(frames), self.model.config.audio_config.max_source_positions)
 
     def generating(self, inputs: Inputs, max_new_tokens: int) -> AbstractContextManager[None]:  # noqa: ARG002
-        """Stop transformers' class from repeating audio tokens that are already there, in calls inside the block.
+        """Inside the `with` block, stop transformers' class from repeating audio tokens that are already there.
 
         If each window has one audio token, as after dropping in the tower, the class treats it as a placeholder to
         repeat, unless the class believes that it is being compiled.
@@ -115,7 +115,7 @@ class Qwen2AudioFirst30(Qwen2Audio):
     """Qwen2-Audio as published: it takes only the first 30 s of each clip. Records of longer clips say `truncated`."""
 
     def prepare(self, prompts: Sequence[Prompt]) -> Inputs:
-        """Turn prompts into a batch of tensors, and note which clips were cut at 30 s."""
+        """Turn prompts into a batch of tensors; its field `truncated` tells which samples had a clip cut at 30 s."""
         limit = self.feature_extractor.n_samples
         heard = tuple(sum(min(len(clip), limit) for clip in prompt.clips) / self.sampling_rate for prompt in prompts)
         truncated = tuple(any(len(clip) > limit for clip in prompt.clips) for prompt in prompts)

@@ -43,7 +43,7 @@ class Qwen3Omni(Qwen2_5Omni):
         return features, pad_sequence([torch.ones(clip.shape[1], dtype=torch.long) for clip in alone], batch_first=True)
 
     def _windows(self, places: torch.Tensor, lengths: torch.Tensor) -> dict[str, torch.Tensor]:
-        """Return the tensors from which :class:`Windows` is built, for windows of eight seconds.
+        """Return {name: tensor}, from which :class:`Windows` is built, for windows of eight seconds.
 
         The parameters are those of :meth:`Qwen2_5Omni._windows`.
         """

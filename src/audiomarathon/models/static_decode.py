@@ -91,11 +91,12 @@ class _Mask:
 
 @dataclass
 class _Layer:
-    """A layer's keys and values in fixed buffers: first the entries of new tokens, then fillers, then the prompt's.
+    """A layer's keys and values in fixed buffers: first the entries of new tokens, then fillers, then the prompt's
+    entries.
 
-    Both have the shape (B, Hkv, entries, d): samples, key heads, entries, numbers of a head. The fillers make the
-    number of entries a multiple of :data:`BLOCK`, since matrix products of other sizes use kernels that are several
-    times slower.
+    Both have the shape (B, Hkv, entries, d): samples, key heads, entries, numbers of a head. The fillers (unused
+    entries) make the number of entries a multiple of :data:`BLOCK`, since matrix products of other sizes use kernels
+    that are several times slower.
     """
 
     keys: torch.Tensor
@@ -195,7 +196,9 @@ class _Step:
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
-        """Make the decoder's layers attend by :meth:`attend` inside the block, and rotate by the prepared table."""
+        """Inside the `with` block, make the decoder's layers attend by :meth:`attend`, and rotate by the prepared
+        table.
+        """
         name = self.lm.attn_implementation
         before = _ATTEND.get(name)
         with ExitStack() as stack:
@@ -253,7 +256,9 @@ class _Step:
 
 
 def _wider(part: torch.Tensor, dim: int, room: int, *, fill: int) -> torch.Tensor:
-    """Widen a tensor by :data:`BLOCK` tokens after the first `room` entries, and pad it to a multiple of blocks."""
+    """Return a tensor widened by :data:`BLOCK` tokens after its first `room` entries, and padded to a multiple of
+    blocks.
+    """
     new, prompt = part.narrow(dim, 0, room), part.narrow(dim, room, part.shape[dim] - room)
     more = BLOCK - part.shape[dim] % -BLOCK
     between = part.new_full([more if at == dim else count for at, count in enumerate(part.shape)], fill)
@@ -261,10 +266,11 @@ def _wider(part: torch.Tensor, dim: int, room: int, *, fill: int) -> torch.Tenso
 
 
 def _layers(lm: Any, inputs: Inputs, trace: Trace, cache: Any) -> list[_Layer]:
-    """Take each layer's entries out of the KV cache after prefill, and find which of them are hidden from decode steps.
+    """Move the KV cache's entries into fixed buffers after prefill; return the buffers of each layer that has a cache.
 
-    Fillers and padding are on the left. If a layer's heads hold different numbers of entries, the cache has padded them
-    (`by_head`). A layer with a sliding window caches only the entries that the first step attends to.
+    Each also tells which entries are hidden from decode steps. Fillers and padding are on the left. If a layer's heads
+    hold different numbers of entries, the cache has padded them (`by_head`). A layer with a sliding window caches only
+    the entries that the first step attends to.
     """
     entries = (
         trace.entries or trace.row_lengths or [(count,) * len(lm.decoder_layers) for count in inputs.prompt_tokens]
@@ -295,8 +301,8 @@ def _layers(lm: Any, inputs: Inputs, trace: Trace, cache: Any) -> list[_Layer]:
 def places_in_prompt(inputs: Inputs, trace: Trace, index: int, filler: torch.Tensor) -> torch.Tensor:
     """Return the prompt positions of a layer's last KV-cache entries, shape (B, 1, 1, entries).
 
-    They are counted back from −1 at the prompt's end. `filler` (B, 1, 1, entries) marks padding and fillers; these get
-    positions further back than any window.
+    They are counted back from −1 at the prompt's end. `filler` (B, 1, 1, entries) marks padding, and fillers of samples
+    that keep fewer entries than others; these get positions further back than any window.
     """
     width, prompt = filler.shape[-1], inputs.audio_mask.shape[1]
     places = torch.arange(-width, 0, device=filler.device).expand(filler.shape)
@@ -379,7 +385,10 @@ def decode(
 
 
 class _EndWatch:
-    """Reads a flag from the GPU one step late, without waiting for the step that runs now."""
+    """Reads a flag from the GPU, such as whether all replies have ended.
+
+    It reads one step late, so that it does not wait for the step that runs now.
+    """
 
     def __init__(self, device: torch.device) -> None:
         self.on_gpu, self.turn = device.type == "cuda", 0
@@ -388,7 +397,7 @@ class _EndWatch:
         self.events = [torch.cuda.Event() for _ in range(2)] if self.on_gpu else []  # type: ignore[no-untyped-call]
 
     def note(self, flag: torch.Tensor) -> None:
-        """Start copying the flag (a tensor on the GPU), with its value after all steps launched so far."""
+        """Start copying `flag` (a tensor on the GPU) to the CPU, with its value after all steps launched so far."""
         self.turn ^= 1
         self.flags[self.turn].copy_(flag, non_blocking=True)
         if self.on_gpu:

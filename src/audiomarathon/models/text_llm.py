@@ -67,7 +67,7 @@ class TextLLM(AudioLM):
         return render(self.tokenizer, [{"role": "user", "content": text}])
 
     def encoded(self, prompts: Sequence[Prompt], counts: Iterable[int]) -> Any:
-        """Turn prompts without clips into token ids, padded on the left.
+        """Return prompts without clips as token ids and their attention mask, padded on the left.
 
         Raises
         ------

@@ -125,7 +125,9 @@ class TokenWatch(LogitsProcessor):  # type: ignore[misc]
         return scores
 
     def add(self, highest: torch.Tensor) -> None:
-        """Add the highest logits, shape (steps, B), of steps that ran without calling this processor."""
+        """Store the highest logits, shape (steps, B), of steps that ran without calling this processor, after those
+        stored so far.
+        """
         self._highest += highest.unbind()
 
     def first_not_finite(self, row: int, steps: int) -> int | None:
@@ -155,7 +157,7 @@ class StageTimer:
 
     @contextmanager
     def watching(self, audio_tower: nn.Module) -> Iterator[None]:
-        """Time each call of the audio tower inside the block, and note the peak of GPU memory at its end."""
+        """Time each call of the audio tower inside the `with` block, and note the peak of GPU memory at its end."""
         begun: list[Any] = []
 
         def before(_module: nn.Module, _args: Any) -> None:
@@ -185,7 +187,7 @@ class StageTimer:
         """Mark the end of the `generate` call, then wait for the device.
 
         `end` is a mark to use as the end instead of this moment. `setup` has pairs of marks around the preparation of
-        decode as a CUDA graph. Both are None if decode ran eagerly.
+        decode as a CUDA graph. If decode ran eagerly (without a graph), both are None.
         """
         self._end, self._setup = self.clock.mark() if end is None else end, setup
         self.clock.synchronize()
@@ -241,7 +243,10 @@ class CacheProbe:
         return handle
 
     def read(self) -> None:
-        """Read the KV cache's sizes, then forget the cache. Call this at the end of prefill."""
+        """Store the KV cache's sizes in `lengths` and `bytes`, then forget the cache.
+
+        Call this at the end of prefill.
+        """
         caches = [getattr(self._cache, name, None) for name in ("self_attention_cache", "cross_attention_cache")]
         parts = [cache for cache in caches if cache is not None] or [self._cache] * (self._cache is not None)
         layers = [layer for part in parts for layer in part.layers if torch.is_tensor(layer.keys)]

@@ -34,7 +34,7 @@ class TowerStates:
 
     @classmethod
     def padded(cls, frames: torch.Tensor, tokens: torch.Tensor, width: int) -> TowerStates:
-        """Return the map for windows that are padded to `width` states; two states make an audio token.
+        """Return the :class:`TowerStates` of windows that are padded to `width` states; two states make an audio token.
 
         `frames` and `tokens` have each window's number of mel frames and of audio tokens.
         """

@@ -31,8 +31,8 @@ class Windows:
     Attributes
     ----------
     places
-        For each frame of each chunk on which the tower's convolutions run, its number among the frames of the batch's
-        features, counted from 1 over all clips; 0 stands for padding. Shape (chunks, 1, frames).
+        Shape (chunks, 1, frames), for the chunks on which the tower's convolutions run: the number of each frame among
+        the frames of the batch's features, counted from 1 over all clips; 0 stands for padding.
     lengths
         Number of the tower's frames in each window, in order.
     arguments
@@ -69,8 +69,8 @@ def modelling_file(module: nn.Module) -> Any:
 
 @contextmanager
 def in_windows(model: Any, tower: nn.Module, windows: Windows | None) -> Iterator[None]:
-    """Make `model.get_audio_features` run the tower on the given windows, with one attention call per layer, in the
-    block.
+    """Inside the `with` block, make `model.get_audio_features` run the tower on the given windows, one attention call a
+    layer.
 
     If `windows` is None, change nothing.
     """
@@ -88,7 +88,7 @@ def in_windows(model: Any, tower: nn.Module, windows: Windows | None) -> Iterato
 
 @contextmanager
 def _attending(config: Any, either: tuple[tuple[int, ...], ...]) -> Iterator[None]:
-    """Make the tower attend in one call per layer inside the block, as it already does with flash attention.
+    """Make the tower attend in one call per layer inside the `with` block, as it already does with flash attention.
 
     `either` has the windows' lengths, in frames, before and after each drop of states: a layer uses the list whose sum
     is its number of frames.

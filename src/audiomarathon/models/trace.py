@@ -90,14 +90,14 @@ class Trace:
 
     @contextmanager
     def scoring(self, clock: Clock) -> Iterator[None]:
-        """Count the time of the block as `scoring`: the time in which a method chooses what to keep."""
+        """Count the time of the `with` block as `scoring`: the time in which a method chooses what to keep."""
         start = clock.mark()
         yield
         self.spans.append((start, clock.mark()))
 
     @contextmanager
     def looking(self, clock: Clock) -> Iterator[None]:
-        """Leave the time of the block out of LLM prefill, in which the block runs, since it only measures."""
+        """Leave the time of the `with` block out of LLM prefill: the block runs during prefill, but only measures."""
         start = clock.mark()
         yield
         self.asides.append((start, clock.mark()))

@@ -72,22 +72,22 @@ class Voxtral(AudioLM):
             )
 
     def prepare(self, prompts: Sequence[Prompt]) -> Inputs:
-        """Turn prompts into a batch of tensors, and count each sample's audio tokens that stand for padding."""
+        """Turn prompts into a batch of tensors, with each sample's number of audio tokens that stand for padding."""
         inputs = super().prepare(prompts)
         real = [sum(math.ceil(len(clip) / self.samples_per_token) for clip in prompt.clips) for prompt in prompts]
         return replace(inputs, window_padding=tuple(np.subtract(inputs.audio_tokens, real).tolist()))
 
     def heard(self, clips: Sequence[Waveform]) -> tuple[Sequence[int], dict[str, torch.Tensor]]:
-        """Return the features of all clips, cut into windows; the list of numbers of audio tokens is empty.
+        """Return ([], {argument name of the model: features of all clips, cut into windows}).
 
-        :meth:`encoded` finds these numbers itself.
+        The list of numbers of audio tokens is empty, since :meth:`encoded` finds these numbers itself.
         """
         if not all(len(clip) for clip in clips):
             raise ModelError("a clip is empty")
         return [], {"input_features": torch.cat([self._windows(clip) for clip in clips])}
 
     def encoded(self, prompts: Sequence[Prompt], counts: Iterable[int]) -> Any:  # noqa: ARG002
-        """Turn prompts into token ids with mistral-common, padded on the left."""
+        """Return prompts as token ids, made by mistral-common and padded on the left."""
         tokens = {"input_ids": [self._tokens(prompt) for prompt in prompts]}
         return self.tokenizer.pad(tokens, padding_side="left", return_tensors="pt")
 
@@ -157,7 +157,7 @@ def _conversation(text: str, clips: Sequence[Waveform]) -> list[dict[str, Any]]:
 
 
 def _wav(clip: Waveform) -> str:
-    """Encode a clip in base64 as a WAV file of floats, which rounds nothing."""
+    """Return a clip as a WAV file, encoded in base64; its samples are floats, so nothing is rounded."""
     stream = io.BytesIO()
     soundfile.write(stream, clip, Voxtral.sampling_rate, format="WAV", subtype="FLOAT")
     return f"data:audio/wav;base64,{base64.b64encode(stream.getvalue()).decode()}"

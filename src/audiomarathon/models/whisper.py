@@ -190,7 +190,7 @@ class Whisper(AudioLM):
         return torch.cat([*(places < count for count in states), torch.zeros(forced * len(states), dtype=torch.bool)])
 
     def tower_states(self, inputs: Inputs) -> TowerStates:
-        """Return each window's number of encoder states, each of which counts as an audio token."""
+        """Return each window's number of encoder states; each state counts as an audio token."""
         windows = tuple((count, count) for counts in inputs.states for count in counts)
         return TowerStates(1, windows, self.window_states)
 
@@ -250,7 +250,7 @@ class Whisper(AudioLM):
         return torch.nn.utils.rnn.pad_sequence(joined)
 
     def allowed(self, logits: torch.Tensor) -> torch.Tensor:
-        """Set the logits of the tokens that the checkpoint suppresses to −∞."""
+        """Return a reply's logits, with −∞ for the tokens that the checkpoint suppresses."""
         known = self.published
         kept = logits.index_fill(-1, torch.tensor(known.suppress_tokens or [], dtype=torch.long), -torch.inf)
         kept[0, known.begin_suppress_tokens or []] = -torch.inf

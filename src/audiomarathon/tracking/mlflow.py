@@ -93,7 +93,9 @@ class MLflow(Tracker):
             self._by_ratio(run, figures)
 
     def _by_ratio(self, run: TrackedRun, figures: Mapping[str, float]) -> None:
-        """Add a setting to its method's curves, whose x axis is the ratio in percent; base comes first, if it ran."""
+        """Add a setting's `figures` to its method's curves over the ratio in percent; base, if it ran, is the point at
+        0.
+        """
         beside = (run.task, str(run.folder.parent.resolve()))
         if run.method == Base.key:
             self._bases[beside] = figures

@@ -26,10 +26,11 @@ class AudioKV(SnapKV):
     passed: float = 0.25
 
     def smoothed(self, score: torch.Tensor, cached: Cached) -> torch.Tensor:
-        """Return the pooled scores, shape (Hkv, S − window), in which those of the candidates are smoothed over time.
+        """Return the pooled scores, shape (Hkv, S − window), with the candidates' scores smoothed over time by a
+        low-pass filter.
 
-        Candidates are the entries that may be removed. The filter is a low-pass. The last `window` prompt positions
-        have no scores here, since they always stay.
+        Candidates are the entries that may be removed. The last `window` prompt positions have no scores here, since
+        they always stay.
         """
         import torch
 

@@ -48,7 +48,9 @@ class ExpectedAttention(KVPress):
 
 
 def _unrotated(query: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """Undo the rotary embedding of queries, which rotated and scaled their first `cos.shape[-1]` dimensions."""
+    """Return queries as they were before the rotary embedding, which rotated and scaled their first `cos.shape[-1]`
+    dimensions.
+    """
     import torch
 
     turned = cos.shape[-1]
