@@ -297,8 +297,10 @@ def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def call(*arguments: object) -> tuple[int, str]:
-    """Run a command; return its exit code and all that it says."""
+    """Run a command; return its exit code and all that it says. An error that no user should see is raised."""
     done = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    if done.exception and not isinstance(done.exception, SystemExit):
+        raise done.exception
     return done.exit_code, done.output
 
 

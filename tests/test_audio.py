@@ -64,9 +64,10 @@ def without_xing_header(path: Path) -> Path:
 def test_a_wav_decoded_at_its_native_rate_keeps_every_sample_and_averages_channels(tmp_path: Path) -> None:
     for rows, expected in (([0.0, 0.5, -0.25, 1.0, -1.0], [0.0, 0.5, -0.25, 1.0, -1.0]),
                            ([[0.5, -0.25], [1.0, 0.0]], [0.125, 0.5]),
-                           ([[0.3, 0.6, -0.3], [0.9, 0.0, 0.0]], [0.2, 0.3])):  # fmt: skip
+                           ([[0.25, 0.75, -0.25], [0.75, 0.0, 0.0]], [0.25, 0.25])):  # fmt: skip
         decoded = decode(write(tmp_path / "a.wav", np.array(rows, np.float32), 8_000, subtype="FLOAT"), 8_000)
-        assert (decoded.tolist(), decoded.dtype) == (pytest.approx(expected), np.float32)
+        assert decoded.dtype == np.float32
+        assert decoded.tolist() == expected
 
 
 def test_resampling_keeps_an_audible_tone_and_removes_one_above_the_nyquist_limit(tmp_path: Path) -> None:
@@ -166,8 +167,8 @@ def test_a_variable_rate_mp3_without_a_xing_header_is_refused(tmp_path: Path) ->
 def test_audio_files_joined_end_to_end_are_refused(tmp_path: Path, ending: str, reason: str) -> None:
     """libsndfile reads only the first file."""
     path, second = (write(tmp_path / f"{n}.{ending}", sweep(n, 44_100), 44_100) for n in (2, 1))
-    path.write_bytes(path.read_bytes() + (second if ending == "ogg" else path).read_bytes())
-    assert soundfile.info(path).duration == 2.0 or len(soundfile.read(path)[0]) == 88_200
+    path.write_bytes(path.read_bytes() + second.read_bytes())
+    assert len(soundfile.read(path)[0]) == 88_200
     assert_refused(path, reason)
 
 

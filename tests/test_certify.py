@@ -183,7 +183,7 @@ def test_stage_times_that_contradict_the_call_time_fail_the_timing_check_of_cert
 
     monkeypatch.setattr(timing_checks, "_timed", timed)
     finding = timing_checks.timing(None)  # type: ignore[arg-type]
-    assert finding.verdict == "fail" if said else "pass"
+    assert finding.verdict == ("fail" if said else "pass")
     assert said in finding.figure
 
 

@@ -455,6 +455,7 @@ def test_missing_data_of_a_declared_task_or_a_missing_column_is_refused(tmp_path
         ({"options": ["(A) a dog", "(B) a dog"], "answer": "(A) a dog"}, "two of the options .* are the same"),
         ({"options": "[broken"}, "has 1 option, expected 2 to 26"),
         ({"options": "['a dog', 'a bell', ...]"}, "looks like a Python list"),
+        ({"audio": "../../x.wav"}, "leaves the task's folder"),
         ({"audio": "clips/9.wav"}, "is missing under"),
         ({"audio": None}, "field 'audio' is missing"),
         ({"audio": []}, "field 'audio' is an empty list"),

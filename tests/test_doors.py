@@ -96,7 +96,7 @@ TRIED = ROOT / FOLDERS[0] / "TAU_test.py"  # by `make test`, on clips of one sec
 
 
 @pytest.mark.parametrize(
-    "door", [pytest.param(door, marks=[pytest.mark.long][: door != TRIED]) for door in DOORS], ids=name_of
+    "door", [door if door == TRIED else pytest.param(door, marks=pytest.mark.long) for door in DOORS], ids=name_of
 )
 def test_every_task_script_can_run_the_embedded_model_without_a_download(
     door: Path, script: Script, no_env: SetEnv, tmp_path: Path, monkeypatch

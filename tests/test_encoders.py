@@ -415,9 +415,10 @@ def test_an_encoder_whose_output_breaks_the_interface_is_refused(forward: Any, s
         from_module(variant(forward)).encode(waves(1)[0])
 
 
-def test_an_encoder_that_calls_sys_exit_is_reported(tmp_path: Path) -> None:
+@pytest.mark.parametrize("exit_code", [None, 0, 3, "bye"])
+def test_an_encoder_that_calls_sys_exit_is_reported(tmp_path: Path, exit_code: Any) -> None:
     facts = "    sampling_rate, output_dim, hop_size_in_ms = 16000, 8, 40"
-    method = "    def forward(self, audio):\n        sys.exit(3)"
+    method = f"    def forward(self, audio):\n        sys.exit({exit_code!r})"
     (tmp_path / "gone.py").write_text(f"import sys, torch\nclass GoneEncoder(torch.nn.Module):\n{facts}\n{method}\n")
     code, said = call("encoder", "run", tmp_path / "gone.py", "--tasks", "esc50", "--data", tmp_path)
     assert code == 2

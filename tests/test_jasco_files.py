@@ -105,7 +105,8 @@ def test_faulty_rows_of_a_judged_csv_are_reported_by_line_and_their_clips_left_o
     file = edited(a_file(tmp_path / "a.csv"), lambda rows: rows[1].update(change) if change else rows.pop(1))
     with pytest.raises(DataError, match=fault) as raised:
         read_whole(file)
-    assert "allm_output" not in fault or "has no row" not in str(raised.value)
+    if "100,001" in fault:  # a row that is too long is not reported as missing too
+        assert "has no row" not in str(raised.value)
     assert {record.cluster for record in read_whole(file, allow_missing=True)} == {"10"}
 
 

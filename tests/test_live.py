@@ -102,10 +102,12 @@ class TestProgress:
         ("spoil", "score"),
         [
             *(({"reference": odd}, None) for odd in (None, {}, {"labels": 1})),
-            *(({"parsed": odd}, 1.0) for odd in ("Z", 7)),  # verdicts of earlier versions, which are ignored
+            *(({"parsed": odd}, 1.0) for odd in ("Z", 7)),  # as earlier versions stored verdicts
         ],
     )
-    def test_progress_counts_malformed_records_as_answered_without_a_score(self, spoil: dict[str, Any], score) -> None:
+    def test_progress_gives_malformed_records_no_score_and_ignores_verdicts_of_earlier_versions(
+        self, spoil: dict[str, Any], score
+    ) -> None:
         state = progress("tau", [a_choice("a", **spoil)], 1)
         assert (state.answered, state.score) == (1, score)
 

@@ -140,7 +140,9 @@ def test_the_label_and_parameters_of_a_method_name_its_layer_or_the_input() -> N
 
 
 @pytest.mark.parametrize("name", ["fast_v:0.5", "dart:0.5"])
-def test_methods_that_score_tokens_by_attention_are_refused_for_pruning_at_the_input(lm: AudioLM, name: str) -> None:
+def test_methods_that_score_tokens_by_attention_and_presses_alone_are_refused_at_the_input(
+    lm: AudioLM, name: str
+) -> None:
     with pytest.raises(MethodError, match=r"attention.*allowed: PRUNE_AT=layer"):
         get_method(name, at="input").check(lm)
     with pytest.raises(SettingsError, match=r"PRUNE_AT=input .*snapkv .*allowed: layer"):

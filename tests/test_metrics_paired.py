@@ -78,7 +78,7 @@ def test_settings_compared_with_one_reference_sum_the_resamples_of_the_reference
 ) -> None:
     """And a column that setting and reference share is not summed again."""
     clusters, counted, sums = [f"c{number}" for number in range(40)], list[int](), paired.drawn_sums
-    right, *settings = (np.random.default_rng(0).random((5, 40)) < 0.5).astype(float)[:4]
+    right, *settings = (np.random.default_rng(0).random((4, 40)) < 0.5).astype(float)
     monkeypatch.setattr(paired, "drawn_sums", lambda drawn, sides: counted.append(sides.shape[1]) or sums(drawn, sides))
 
     def drawn(scale: float) -> list[np.ndarray]:

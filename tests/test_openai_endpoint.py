@@ -6,9 +6,11 @@ import asyncio
 import base64
 import json
 import os
+import random
 import signal
 import socket
 import ssl
+import string
 import subprocess
 import sys
 import threading
@@ -454,6 +456,10 @@ class TestKey:
         plain = ["", "k", "EMPTY", "none", "lm-studio", "sk-no-key-required", "a9f3c2", "0" * 32, "x" * 32]
         plain += ["recording-studio-2024", "RecordingStudio01", "lightning-strike"]
         assert [key for key in secret + plain if protocol.is_secret(key)] == secret
+        rng = random.Random(1)
+        for letters in (string.ascii_letters, string.ascii_letters + string.digits, string.digits):
+            drawn = ["".join(rng.choices(letters, k=20)) for _ in range(500)]
+            assert sum(map(protocol.is_secret, drawn)) > 490
 
     @pytest.mark.parametrize("key", ["lm-studio", "sk-no-key-required", "Bearer", "e", KEY])
     def test_no_api_key_changes_ordinary_reply_text_finish_reason_or_model_list(self, serve: Serve, key: str) -> None:

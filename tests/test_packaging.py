@@ -138,7 +138,7 @@ def test_commands_that_need_no_model_import_no_heavy_packages(tmp_path: Path) ->
     done = subprocess.run(
         [sys.executable, "-c", FORKS, *LIGHT], check=True, capture_output=True, text=True, cwd=tmp_path
     )
-    for (heavy, words), output in zip(LIGHT.values(), done.stdout.split("\f"), strict=False):
+    for (heavy, words), output in zip(LIGHT.values(), done.stdout.split("\f")[:-1], strict=True):
         said, _, loaded = output.rpartition("loaded:")
         assert words in said
         assert heavy & {*loaded.split()} == set()

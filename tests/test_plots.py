@@ -196,7 +196,9 @@ class TestCurves:
         plotted(results, "tau", pruned(ratio=0.7, device=None), timed=False)
         assert set(panel_of(results, "tau").lines()) == {"frame"}
 
-    def test_control_runs_have_separate_panels(self, results: Path, tmp_path: Path) -> None:
+    def test_control_runs_have_separate_panels_and_the_same_run_twice_is_refused(
+        self, results: Path, tmp_path: Path
+    ) -> None:
         plotted(tmp_path / "more", "tau", {"method": "base"}, score=0.1)
         with pytest.raises(RecordError, match="same task, checkpoint and setting"):
             read_panels([results])

@@ -51,7 +51,7 @@ def test_ratios_are_parsed_as_exact_decimals(text: str, ratios: list[float]) -> 
 
 @pytest.mark.parametrize(
     "text",
-    ["", "a", "1", "-0.1", "0.1:0.9", "0.1:0.9:0", "0.9:0.1:0.1", "0.1:1:0.1", "nan", "0:nan:0.1", "0.1,,0.2"],
+    ["", "a", "1", "-0.1", "0.1:0.9", "0.1:0.9:0", "0.9:0.1:0.1", "0.1:1:0.1", "nan", "inf", "0:nan:0.1", "0.1,,0.2"],
 )
 def test_malformed_ratios_give_a_one_line_error(text: str) -> None:
     with pytest.raises(SettingsError, match=r"^--ratios=.*not allowed.*0\.1:0\.9:0\.1") as raised:

@@ -488,25 +488,28 @@ def rewritten(content: bytes) -> Callable[[Path], object]:
 
 
 @pytest.mark.parametrize(
-    ("spoil", "expected"),
+    ("spoil", "texts", "expected"),
     [
         (lambda chapter: write_clip(chapter.parents[2] / "dev-clean" / "26" / "495" / "26-495-0000.flac"),
-         {("26-495-0000.flac", 0, "has no transcript")}),
-        (lose_clips, {("121123", 0, f"clip 84-121123-000{n}.flac is missing") for n in range(2)}),
-        (rewritten(b"84-121123-0000 GO ON\n\n84-121123-0000 AGAIN\n84-121123-0007 GONE\n"),
+         ["GO ON", "WHAT A PITY"], {("26-495-0000.flac", 0, "has no transcript")}),
+        (lose_clips, [], {("121123", 0, f"clip 84-121123-000{n}.flac is missing") for n in range(2)}),
+        (rewritten(b"84-121123-0000 GO ON\n\n84-121123-0000 AGAIN\n84-121123-0007 GONE\n"), ["GO ON"],
          {("84-121123-0001.flac", 0, "has no transcript"), ("121123", 0, "clip 84-121123-0007.flac is missing"),
           ("84-121123.trans.txt", 3, "second transcript of '84-121123-0000'")}),
-        (rewritten(b"84-121123-0000\n84-121123-0001 \n"), None),
-        (rewritten(b"\xff\xfe\x00"), None),
+        (rewritten(b"84-121123-0000\n84-121123-0001 \n"), [], None),
+        (rewritten(b"\xff\xfe\x00"), [], None),
     ],
     ids=["a split without transcripts", "no clips", "no counterpart", "empty transcripts", "binary transcripts"],
 )  # fmt: skip
 def test_librispeech_clips_and_transcripts_without_a_counterpart_are_bad_rows(
-    spoil: Callable[[Path], object], expected: set[tuple[str, int, str]] | None, tmp_path: Path
+    spoil: Callable[[Path], object], texts: list[str], expected: set[tuple[str, int, str]] | None, tmp_path: Path
 ) -> None:
     spoil(build_all(tmp_path, ["librispeech"]) / "LIBRISPEECH" / "test-clean" / "84" / "121123")
-    bad = {(row.file.name, row.row, row.reason) for row in load(tmp_path, "librispeech").bad_rows}
-    assert bad == expected if expected else bad
+    loaded = load(tmp_path, "librispeech")
+    bad = {(row.file.name, row.row, row.reason) for row in loaded.bad_rows}
+    assert bad
+    assert expected in (None, bad)
+    assert [sample.answer for sample in loaded.samples] == [*texts, "THE NEW YEAR"]
 
 
 def test_a_clip_that_links_to_a_file_outside_the_data_folder_is_used(tmp_path: Path) -> None:
