@@ -95,8 +95,7 @@ class Gathered:
     def _widths(self) -> list[int]:
         """Return the present number of KV-cache entries of each layer.
 
-        A layer's number is −1 if the cache holds no tensor like the keys of prefill: of 4 dimensions, with equal B and
-        Hkv.
+        A layer's number is −1 if its cached keys are no tensor (B, Hkv, entries, d) with the B and Hkv of prefill.
         """
         widths = []
         for index in self.layers:

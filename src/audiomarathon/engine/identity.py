@@ -119,7 +119,7 @@ def _timed_as(settings: RunSettings) -> dict[str, str]:
 def _identity(setup: Setup, task: Task, data: Loaded) -> dict[str, Any]:
     """Return the part of a run's identity that is equal for all settings of a task, as {name: value}.
 
-    Such as the hashes of checkpoint, prompts and data, the token limit and the seed.
+    It has, among others, hashes of checkpoint, prompts and data, the token limit and the seed.
     """
     settings, hardware, language = setup.settings, setup.hardware, language_of(setup.spec, task, setup.settings)
     prompts = hashlib.sha256("\0".join(task.prompt(sample) for sample in data.samples).encode()).hexdigest()[:16]

@@ -96,7 +96,7 @@ def facts_of(setup: Setup, task: Task, data: Loaded, samples: Sequence[Sample]) 
     """Return {field of `run.json`: value} for the fields that all settings of a task share and that need no loaded
     model.
 
-    Such as `task`, `checkpoint`, `settings`, `data_folder` and `samples` (ids of the selected samples).
+    Among them are `task`, `checkpoint`, `settings`, `data_folder` and `samples` (ids of the selected samples).
     """
     expected = read_manifest(data.folder).expected(task)
     return {

@@ -174,10 +174,9 @@ class Transcriber(Base):
         return replace(self, readings={task.key: self.readings[task.key]})
 
     def parameters(self) -> dict[str, Any]:
-        """Return the identity's fields that tell a cascade (LLM on transcripts) from a run of the LLM alone, as {name:
-        value}.
+        """Return the identity's fields that tell a cascade (LLM on transcripts) from a run of the LLM alone.
 
-        Such as `transcriber` (name of the checkpoint that made the transcripts) and a hash of the transcribing run.
+        The result is {name: value}; `transcriber`, for example, names the checkpoint that made the transcripts.
         """
         of_method = {name: value for name, value in self.made_by.items() if _is_of_method(name)}
         conditions = [self.made_by.get(name) for name in _CONDITIONS]

@@ -118,7 +118,7 @@ class Judged(Scorer):
         return "unreadable" if any(reading.get(name) is None for name in self.protocol.scales) else ""
 
     def certificates(self, verdicts: Sequence[Verdict]) -> Mapping[str, Certificate]:
-        """Return {judge: its results on anchors}: how many of these artificial replies it judged correctly."""
+        """Return {judge: its results on anchors}; anchors are artificial replies whose right judgement is known."""
         names = {*judges_of(verdicts), *(name for verdict in verdicts for name in verdict.values["anchors"])}
         return {
             name: certificate_of(row for verdict in verdicts for row in verdict.values["anchors"].get(name, ()))

@@ -51,7 +51,7 @@ class Questions(Choice):
         """Return the verdict's fields: `parsed` (letter of the chosen option), `rule`, `correct`, `strict`,
         `as_published`.
 
-        `rule` is the rule that found the option; `strict` tells whether the reply is exactly the right option.
+        `rule` is the rule that found the option; `strict` tells whether the reply is right, and only a letter or text.
         `as_published` tells whether the reply is right by the rule of the benchmark's authors; None without such a
         rule.
         """
