@@ -774,9 +774,7 @@ class TestMargin:
         write_records(run.with_name("base-0"), [a_failed_record(first["id"], cluster=first["cluster"]), *others])
         assert decision_of(tmp_path).beside == ""
 
-    def test_a_margin_verdict_gets_stricter_with_the_largest_cluster_size_recorded_for_the_task(
-        self, tmp_path: Path
-    ) -> None:
+    def test_a_margin_verdict_is_stricter_the_larger_the_largest_cluster_of_the_task(self, tmp_path: Path) -> None:
         base_and_dart(tmp_path, [True] * 300)
         for folder in (tmp_path / "tau" / "M").iterdir():
             changed(folder, largest_cluster=4)

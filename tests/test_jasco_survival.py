@@ -65,7 +65,7 @@ def longest(a: list[str], b: list[str]) -> int:
 
 
 @given(st.lists(st.sampled_from("wxyz"), min_size=1, max_size=6), st.lists(st.sampled_from("wxyz"), max_size=6))
-def test_reported_speech_is_the_longest_common_word_subsequence_with_the_transcript(
+def test_speech_that_a_reply_repeats_is_its_longest_common_word_subsequence_with_the_transcript(
     spoken: list[str], said: list[str]
 ) -> None:
     speech, _sound = perceived(" ".join(said), [" ".join(spoken)], ["birds"])

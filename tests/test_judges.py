@@ -404,7 +404,7 @@ def judge_with_a_shared_cache(folder: Path, cache: Path) -> Scripted:
     return judge
 
 
-def test_two_processes_judge_with_one_shared_cache(toy: Path, tmp_path: Path) -> None:
+def test_two_processes_that_judge_with_one_shared_cache_lose_no_verdict(toy: Path, tmp_path: Path) -> None:
     first, second, third = (copied(toy, name, [f"reply {n}" for n in range(40)]) for name in ("1", "2", "3"))
     cache, go = tmp_path / "shared", multiprocessing.get_context("fork").Process
     processes = [go(target=judge_with_a_shared_cache, args=(folder, cache)) for folder in (first, second)]

@@ -50,7 +50,7 @@ def call(no_env, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
 
 
 @pytest.mark.parametrize("command", ["run", "sweep"])
-def test_every_setting_is_an_option_of_the_command(command: str) -> None:
+def test_every_environment_variable_setting_has_a_command_line_option(command: str) -> None:
     offered = {word for option in get_command(app).commands[command].params for word in option.opts}
     assert {f"--{setting.name.replace('_', '-')}" for setting in settings_fields()} <= offered
 

@@ -324,7 +324,7 @@ class TestOddNames:
         with RunFolder(tmp_path, IDENTITY) as folder:
             assert folder.done() == {"a\udcff"}
 
-    def test_an_identity_with_tuples_equals_its_stored_form_with_lists(self, tmp_path: Path) -> None:
+    def test_a_run_identity_still_matches_after_json_turned_its_tuples_into_lists(self, tmp_path: Path) -> None:
         fill(tmp_path, "a", {"widths": (1, 2)})
         fill(tmp_path, "b", {"widths": (1, 2)})
         assert read_ids(tmp_path) == ["a", "b"]

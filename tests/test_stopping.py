@@ -275,7 +275,7 @@ def test_base_keeps_its_replies_to_all_samples_if_another_setting_stops_early(tm
     assert len(outcomes[DART.label]["samples"]) == 2 * fewest(0.1)
 
 
-def test_replies_of_an_unfinished_round_beyond_the_stop_are_not_counted(tmp_path: Path) -> None:
+def test_replies_given_after_a_setting_met_its_stopping_rule_are_not_counted(tmp_path: Path) -> None:
     """Records of samples that the first run did not select: it was killed, so only the rule says which it had."""
     rule = stopping_of().rule(Job(DART, RunFolder(tmp_path, {})))
     jobs = [a_job(method, tmp_path, rule, SAMPLES) for method in (BASE, DART)]
