@@ -356,7 +356,7 @@ def test_a_folder_without_the_corpus_gives_an_error_that_shows_the_expected_file
 # --- sources that contradict themselves, or are something else ------------------------------------------------------
 
 
-def test_a_clip_labelled_both_real_and_fake_is_left_out_of_the_had_corpus(raw: list[str], tmp_path: Path) -> None:
+def test_had_builder_leaves_out_a_clip_labelled_both_real_and_fake(raw: list[str], tmp_path: Path) -> None:
     labels = next(Path(raw[0]).rglob("*label.txt"))
     labels.write_text(labels.read_text() + "HAD_train_real_00000000 0-0.3-T/0.3-0.5-F 0\n")
     folder = built("had", raw, tmp_path / "had")
