@@ -416,6 +416,14 @@ def test_the_certify_command_passes_the_checks_that_apply_to_whisper(folder: Pat
     assert verdicts["pressing snapkv"] == verdicts["dropping fast_v"] == verdicts["audio mask"] == "not applicable"
 
 
+@pytest.mark.parametrize("method", NAMES)
+def test_the_certify_command_compares_dropped_states_over_all_windows_of_a_clip(
+    folder: Path, lm: Whisper, few_steps: None, method: str
+) -> None:
+    finding = dropping(Bench(lm, folder, 1.5 * WINDOW), get_method(method, 0.5))
+    assert finding.verdict == "pass", finding.figure
+
+
 def test_the_certify_command_fails_if_whisper_keeps_a_state_that_should_be_dropped(
     folder: Path, lm: Whisper, monkeypatch: pytest.MonkeyPatch
 ) -> None:

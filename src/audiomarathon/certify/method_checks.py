@@ -111,13 +111,17 @@ def dropping(bench: Bench, method: TokenPruner) -> Finding:
     assert generation.kept_positions is not None
     (kept,) = generation.kept_positions
     pruned, whole = entered
-    # For an encoder-decoder: one window; its states, padding included, begin the virtual prompt.
-    states = whole[0].shape[-2] if bench.lm.cross else 0
+    # For an encoder-decoder: the states of all windows, padding included, begin the virtual prompt.
+    windows, length = whole[0].shape[:2]
+    states = windows * length if bench.lm.cross else 0
     if wrong := wrong_positions(bench.inputs, kept, states):
         return Finding.fail(wrong)
     (merge,) = generation.merges or (None,)
     if states:
         kept = kept[kept < states]
+        counts = torch.bincount(kept // length, minlength=windows)  # a window that keeps fewer states has fillers
+        pruned = (torch.cat([row[:count] for row, count in zip(pruned[0], counts, strict=True)])[None], *pruned[1:])
+        whole = (whole[0].flatten(0, 1)[None], *whole[1:])
     rows = [part.index_select(-2, kept.to(part.device)) for part in whole]
     if merge is not None:
         audio = bench.inputs.audio_mask[0].nonzero().flatten()
