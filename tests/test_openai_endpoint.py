@@ -14,8 +14,8 @@ import string
 import subprocess
 import sys
 import threading
-import tracemalloc
 import time
+import tracemalloc
 import urllib.request
 import zlib
 from collections import Counter
