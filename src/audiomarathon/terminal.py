@@ -196,7 +196,8 @@ def fitted(table: Table, width: int, least: Sequence[str] = ()) -> Table:
 def _span(column: Column, line: int) -> tuple[int, int]:
     """Return (smallest, largest) useful width of a table column, in characters.
 
-    The smallest width cuts no word and holds at least `line` characters of a longer text. The largest wraps no text.
+    At the smallest width, no word is cut, and a line of a longer text holds at least `line` characters. At the largest,
+    no text is wrapped.
     """
     from rich.console import Console
     from rich.measure import measure_renderables

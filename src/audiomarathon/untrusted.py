@@ -47,7 +47,7 @@ def beyond(allowed: int, what: str) -> str:
 
 
 class TarHeader(tarfile.TarInfo):
-    """Header of a member of a tar archive. It refuses long extended headers, negative sizes and sparse files."""
+    """Header of a tar archive's member; reading it refuses long extended headers, negative sizes and sparse files."""
 
     def _proc_member(self, tar: tarfile.TarFile) -> Any:
         if self.size < 0:

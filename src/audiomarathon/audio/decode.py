@@ -38,7 +38,7 @@ RATES_HZ = (1_000, 768_000)  # rates of real converters; a header outside this r
 
 @dataclass(frozen=True)
 class ClipInfo:
-    """Facts in a clip's header.
+    """Length and format of a clip, as its header states them.
 
     Attributes
     ----------
@@ -136,7 +136,8 @@ def blocks(path: str | Clip, sampling_rate: int, most_seconds: float = math.inf)
 def pcm_blocks(path: str | Clip, sampling_rate: int) -> Iterator[Pcm]:
     """Yield a clip's mono samples in pieces, as 16-bit integers, rounded to nearest and clipped.
 
-    Mono 16-bit audio at `sampling_rate` passes through unchanged. Otherwise like :func:`blocks`.
+    Mono 16-bit audio at `sampling_rate` passes through unchanged. Other audio is decoded as by :func:`blocks`, then
+    rounded.
     """
     with _open(path) as (place, clip, promised, binding):
         if (clip.samplerate, clip.channels, clip.subtype) == (sampling_rate, 1, "PCM_16"):

@@ -49,8 +49,9 @@ def ratio_zero(bench: Bench, methods: tuple[Method, ...]) -> Finding:
 
 
 def graph_equals_eager(bench: Bench) -> Finding:
-    """Check that decode as a CUDA graph gives the logits of transformers' loop, for base and one method of each kind.
+    """Check that decode as a CUDA graph gives the logits of transformers' loop.
 
+    The check runs for base, and for one method of each kind: pruner, press, both joined.
     On a GPU, base's reply is longer than a block (the tokens for which a graph is captured), so that the step is
     captured twice.
     """
@@ -79,7 +80,7 @@ def graph_equals_eager(bench: Bench) -> Finding:
 def chunks_equal_whole(bench: Bench) -> Finding:
     """Check that prefill in three chunks gives the same reply as prefill of the whole prompt.
 
-    Base and one method of each kind are checked.
+    The check runs for base, and for one method of each kind: pruner, press, both joined.
     """
     lm = bench.lm
     if lm.whole_because:

@@ -336,7 +336,7 @@ class DropsInSteps:
         return self.drops[step]
 
     def left_of(self, heard: Sequence[Any], step: int, row: int) -> Sequence[Any]:
-        """Return the items of `heard` (one per audio token of a sample) whose tokens all steps before `step` kept."""
+        """Return the items of `heard` (one per audio token) for the tokens that are left when `step` begins."""
         before = self.drops[step].before
         if before is None:
             return heard
@@ -369,7 +369,7 @@ class DropsInSteps:
         return all(all(map(torch.equal, places, drop.audio)) for places, drop in zip(shown, self.drops, strict=True))
 
     def kept_steps(self) -> tuple[tuple[int, tuple[torch.Tensor, ...]], ...]:
-        """Return (first layer, each sample's positions that remain from this layer on) for each step."""
+        """Return a pair for each step: its first layer, and for each sample the positions that are left from it on."""
         return tuple((first, drop.kept_positions()) for first, drop in zip(self.firsts, self.drops, strict=True))
 
 

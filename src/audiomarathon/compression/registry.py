@@ -102,7 +102,7 @@ def get_method(
 
 
 def split_ratio(name: str) -> tuple[str, str | None]:
-    """Split text such as `fast_v:0.5` or `my_pruner.py:Novelty:0.5` into (name, ratio); without a ratio, it is None."""
+    """Split text such as `fast_v:0.5` or `my_pruner.py:Novelty:0.5` into (name, ratio), ratio being None if missing."""
     name = name.strip()
     if is_reference(name, _names(all_methods())):
         return name, None

@@ -198,7 +198,7 @@ class TokenPruner(Method):
     def label(self) -> str:
         """Name for folders and tables, such as `frame-0.5-layer2`, `frame-0.5-input` or `frame-0.5-tower16`.
 
-        `frame-0.5-tower` drops at half the tower's depth; `frame-0.7-layer2=0.3-8=0.7` in two steps.
+        `frame-0.5-tower` drops at half the tower's depth, and `frame-0.7-layer2=0.3-8=0.7` drops in two steps.
         """
         if self.schedule and self.ratio:
             return f"{self.key}-{plain(self.ratio)}-layer" + "-".join(f"{k}={plain(r)}" for k, r in self.schedule)
@@ -224,9 +224,9 @@ class TokenPruner(Method):
         return depth // 2 if self.tower_layer is None else self.tower_layer
 
     def steps(self, depth: int) -> Sequence[tuple[int, float]]:
-        """Return where an audio tower of `depth` layers drops states, as pairs (layer, fraction).
+        """Return at which layers of an audio tower with `depth` layers states are dropped, as pairs (layer, fraction).
 
-        From the layer on, this fraction of all states to drop is gone; the last fraction is 1.
+        The fraction is the share of all drops that are done from this layer on, so the last fraction is 1.
         """
         return [(self.in_tower(depth), 1.0)]
 
@@ -258,7 +258,7 @@ class TokenPruner(Method):
     def _check_layer(self, layer: int, config: Any, first: int, last: int) -> None:
         """Raise MethodError if the model lacks the layer, or the method cannot drop there.
 
-        It can drop at the layers from `first` to `last`.
+        The method can drop at the layers from `first` to `last`.
         """
         layers = config.num_hidden_layers
         if not 0 <= layer < layers:

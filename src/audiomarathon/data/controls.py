@@ -215,9 +215,9 @@ def _plan(
 ) -> list[_Clip]:
     """Plan the variant's clips that are made from one clip of the task.
 
-    This is one clip for all samples of `group`, or one per sample if their events do not fit into one; no clip if it
-    would have to be cut and the task forbids that. `varied` has, by sample id, the change that a control of the task
-    itself makes. If the change removes the audio, the path is "".
+    Return one clip for all samples of `group`, or one clip per sample if their events do not fit into one. Return [] if
+    the clip would have to be cut and the task forbids that. `varied` has the changes that a control of the task itself
+    makes, as {sample's id: change}. If such a change removes the audio, the path is "".
     """
     variation = varied.get(group[0].id)
     if variation and not variation.audio:

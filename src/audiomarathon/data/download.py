@@ -180,7 +180,7 @@ def _plan(
 
 
 def _present(task: Task, folder: Path, filters: Filters) -> set[str]:
-    """Return the ids of the samples that the root already has. They stay selected, so a lower limit removes nothing."""
+    """Return the ids of samples that the root already has; these stay selected, so a lower limit removes nothing."""
     try:
         return {sample.id for sample in task.load(folder, filters).samples} if folder.is_dir() else set()
     except DataError:

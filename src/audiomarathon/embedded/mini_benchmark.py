@@ -143,7 +143,7 @@ def mini_benchmark(cache_dir: Path | None = None) -> Path:
 def fingerprint() -> str:
     """Return a short hash of everything that determines the mini benchmark's bytes.
 
-    This is its code, and whether pyarrow is installed.
+    The bytes depend on the code that writes them, and on whether pyarrow is installed.
     """
     of_wings = [wing.home / "mini.py" for wing in all_wings()]
     files = [

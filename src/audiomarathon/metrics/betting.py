@@ -136,7 +136,7 @@ class Decision:
     Attributes
     ----------
     figure
-        Name of the figure whose differences are tested, such as "accuracy".
+        Name of the score whose differences are tested, such as "accuracy".
     margin, alpha
         The margin, and the level of each of the two tests.
     difference
@@ -159,7 +159,8 @@ class Decision:
     each
         Whether the wealth was checked after every cluster, so that sampling could stop early.
     beside
-        Text with further figures, which the score of a sample cannot show.
+        Text with numbers that `difference` does not show: samples without a score, and error rates of setting and base
+        that a score from 0 to 1 hides.
     by_construction
         Whether the setting's replies must equal base's, because of how the method works: there is nothing to test.
     """
