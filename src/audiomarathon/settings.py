@@ -1,6 +1,7 @@
 """The settings of a run: one frozen dataclass, filled from flags, env vars, a config file and defaults.
 
-The first of these that names a setting wins. This module does not import torch, so that a bad value is refused at once.
+If several of these sources name a setting, the first wins. The module does not import torch, so that a bad value is
+refused at once.
 """
 
 from __future__ import annotations

@@ -148,7 +148,7 @@ def progress_of(total: int, what: str, unit: str, *, shown: bool | None = None) 
 def console() -> Console:
     """Return a console of the library rich that prints tables.
 
-    It is as wide as the terminal. In a pipe or file, its width is the env var `COLUMNS`, or 200 characters.
+    The console is as wide as the terminal. In a pipe or file, its width is the env var `COLUMNS`, or 200 characters.
     """
     from rich.console import Console
 

@@ -78,7 +78,7 @@ class ZipStream(io.BufferedReader):
 
 
 def array_of(content: bytes | Array) -> Array:
-    """Return the array that the bytes of a `.npy` file hold. It must hold numbers, not objects or records.
+    """Return the array of numbers that the bytes of a `.npy` file hold; refuse arrays of objects or records.
 
     The array shares the memory of `content`, so a memory-mapped file stays mapped.
 

@@ -80,9 +80,9 @@ class Wing:
         return ()
 
     def task(self, name: str) -> Task | None:  # noqa: ARG002
-        """Return a task of this name that :meth:`benchmarks` does not list; None for any other name.
+        """Return the wing's task with this name if :meth:`benchmarks` does not list it, else None.
 
-        Such a task may be known only from its runs.
+        An example is a task that is known only from its runs.
         """
         return None
 

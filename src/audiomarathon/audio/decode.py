@@ -68,8 +68,8 @@ class ClipInfo:
 class _SequentialFile(soundfile.SoundFile):  # type: ignore[misc]  # soundfile is untyped
     """A sound file to read from front to back.
 
-    After every block, soundfile seeks to the current position. In an MP3 that loses the decoder's state, and samples at
-    the edges of blocks are off by up to 0.06. This class says that it cannot seek, so soundfile does not.
+    After every block, soundfile seeks to the current position. In an MP3, this seek loses the decoder's state, and
+    samples at the edges of blocks are off by up to 0.06. The class says that it cannot seek, so soundfile does not.
     """
 
     def seekable(self) -> bool:

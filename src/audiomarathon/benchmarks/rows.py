@@ -124,7 +124,7 @@ class Row:
         return [*zip(names, values, strict=False)]
 
     def id(self, name: str) -> str:
-        """Return the text in a field as a sample's id. It must be one line of limited length."""
+        """Return the text in a field as a sample's id; raise :class:`RowError` unless it is one short line."""
         text = self.text(name)
         if len(text) > MAX_ID_LENGTH or not text.isprintable():
             raise RowError(f"id {shown(text)} is not one line of at most {MAX_ID_LENGTH} characters")

@@ -2,8 +2,8 @@
 
 In prefill, the hook on layer K selects the hidden states of kept tokens, or sums those of merged tokens. Hooks on layer
 K and all later layers also select from the other inputs of a layer: rotary cos and sin, position ids, mask, Gemma 3n's
-per-layer inputs. They find arguments by the layer's signature, since some models pass them by position. In decode, a
-layer needs a hook only if it gets a mask or has a sliding window; otherwise the hook removes itself after prefill. If
+per-layer inputs. The hooks find arguments by the layer's signature, since some models pass them by position. In decode,
+a layer needs a hook only if it gets a mask or has a sliding window; otherwise the hook removes itself after prefill. If
 tokens are dropped at the LLM's input, a hook on the rotary embedding renumbers the kept positions without gaps, in
 prefill and decode. Several drops at rising layers form a chain: each drop selects from the tokens that the previous
 drop kept.
@@ -59,7 +59,7 @@ class Drop:
         S, the prompt's length.
     index, places_in
         Shape (B, S'): the kept prompt positions, and their places among the tokens that enter the layer; empty until
-        they are chosen. Both are equal in a first drop.
+        they are chosen. In a first drop, both are equal.
     inside
         Booleans on the device: whether the indices that the method chose were in range.
     merges

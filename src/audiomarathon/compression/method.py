@@ -148,7 +148,7 @@ class Method(ABC):
         """
 
     def check(self, lm: AudioLM) -> None:
-        """Raise an error if the method cannot work with a loaded model. This is called before the first sample.
+        """Raise an error if the method cannot work with a loaded model; called before the first sample.
 
         Raises
         ------

@@ -293,7 +293,7 @@ class _Squeeze:
     def _audio_places(self, index: int, row: int) -> torch.Tensor:
         """Return the indices of a sample's audio tokens among the KV-cache entries of a layer.
 
-        They differ from the places in the prompt if a pruner has dropped tokens.
+        If a pruner has dropped tokens, these indices differ from the places in the prompt.
         """
         from audiomarathon.compression.ragged import places_of
 

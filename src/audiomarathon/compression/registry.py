@@ -176,7 +176,7 @@ def _get_one(
 def _in_steps(method: Method, steps: Schedule) -> Method:
     """Return a token pruner with a schedule of steps; raise SettingsError if the pruner does not allow this schedule.
 
-    A schedule of one step equals the setting `layer`.
+    A schedule of one step has the effect of the setting `layer`.
     """
     stepped = dataclasses.replace(method, schedule=steps)  # type: ignore[call-arg]
     try:

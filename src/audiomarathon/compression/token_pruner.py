@@ -148,8 +148,8 @@ class TokenPruner(Method):
 
     A subclass only defines :meth:`select`. If it sets `sees_states = True`, the :class:`Evidence` holds the audio
     tokens' hidden states; with `scored = True`, also attention, keys and all hidden states; with `hears = True`, the
-    part of the waveform that each token stands for. It must set `ranks_by_attention = True` if it ranks by attention:
-    such a method cannot use a layer with a sliding window, where most audio gets no attention.
+    part of the waveform that each token stands for. A subclass that ranks by attention must set `ranks_by_attention =
+    True`: such a method cannot use a layer with a sliding window, where most audio gets no attention.
     """
 
     saves: ClassVar[str] = "LLM prefill from layer K on (all of it at the input), KV cache, decode"

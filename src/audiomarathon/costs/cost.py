@@ -141,8 +141,8 @@ class Drops:
     """Which audio tokens a method drops in prefill: the fraction `ratio`, before layer `layer` (None: nothing).
 
     `tower` lists drops inside the audio tower, as pairs (layer, fraction of all drops made by then), such as ((16,
-    1.0),). It is empty without drops in the tower. `steps` lists pairs (layer, fraction removed from this layer on);
-    the last fraction is `ratio`. It is empty if all tokens are dropped at once.
+    1.0),); without drops in the tower, `tower` is empty. `steps` lists pairs (layer, fraction removed from this layer
+    on), and the last fraction is `ratio`; if all tokens are dropped at once, `steps` is empty.
     """
 
     layer: int | None = None

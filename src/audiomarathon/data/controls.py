@@ -244,9 +244,9 @@ def _plan(
 
 
 def _path(loaded: Loaded, clip: Path) -> str:
-    """Return the path of a variant's clip: the original clip's, with the suffix `.flac` unless it is WAV or FLAC.
+    """Return the path of a variant's clip: that of the original clip, with the suffix `.flac` unless that is WAV or FLAC.
 
-    Both formats keep 16-bit audio exact.
+    These two formats keep 16-bit audio exact.
     """
     path = Path(relative(loaded, clip))
     return (path if path.suffix.lower() in (".wav", ".flac") else path.with_suffix(".flac")).as_posix()

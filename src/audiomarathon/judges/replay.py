@@ -1,4 +1,4 @@
-"""A judge that answers from stored judgements, such as those of another run. It sends no requests to a model."""
+"""A judge that answers from stored judgements, such as those of another run, and sends no requests to a model."""
 
 from __future__ import annotations
 

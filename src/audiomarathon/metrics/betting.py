@@ -283,8 +283,8 @@ def fewest_of_any_test(margin: float, alpha: float = ALPHA) -> int:
 def fewest(margin: float, alpha: float = ALPHA, like: Clusters | None = None) -> int:
     """Return the fewest clusters with which :class:`Clusters` can say "no worse" if no sample is lost or gained.
 
-    This is more than :func:`fewest_of_any_test`, because a bettor who does not know how many clusters differ cannot
-    stake all. It is even more if clusters (with the sizes of `like`) are smaller than the largest.
+    The number is above that of :func:`fewest_of_any_test`, because a bettor who does not know how many clusters differ
+    cannot stake all. The number is even higher if clusters (with the sizes of `like`) are smaller than the largest.
     """
     shares = np.ones(1) if like is None or not len(like.sizes) else like.sizes / like.largest
     return _first(lambda count: _without_loss(count, margin, shares) >= math.log(1 / alpha))

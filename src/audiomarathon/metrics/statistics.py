@@ -147,8 +147,8 @@ def cluster_totals(values: npt.ArrayLike, clusters: Sequence[str]) -> Floats:
 def drawn_sums(drawn: npt.NDArray[Any], totals: Floats) -> Floats:
     """Return the sums over each random draw, shape (draws, columns): the matrix product of `drawn` and `totals`.
 
-    Single precision takes less than half the time. It is used if it is exact: if all values are whole numbers and no
-    partial sum reaches 2²⁴.
+    Single precision takes less than half the time, and is used where it is exact: if all values are whole numbers and
+    no partial sum reaches 2²⁴.
 
     Parameters
     ----------
