@@ -69,7 +69,7 @@ class Wing:
 
     @property
     def home(self) -> Path:
-        """Folder of the wing's code."""
+        """Path of the folder that holds the wing's `wing.py`."""
         return Path(str(sys.modules[type(self).__module__].__file__)).parent
 
     def benchmarks(self) -> Sequence[Benchmark]:

@@ -244,7 +244,7 @@ class Declared(Task):
         return dict(sample.meta["groups"]) or None
 
     def frames(self, verdicts: Mapping[str, Sequence[Verdict]]) -> Mapping[str, pd.DataFrame]:
-        """Return tables for the report, as {title: table}: the scorer's, and the headline score by group of samples.
+        """Return tables for the report, as {title: table}: the scorer's, and those of the headline score by group.
 
         The names of the group fields come from the records, since the task's file may have changed.
         """

@@ -280,7 +280,7 @@ class Task(ABC):
 
     @property
     def owner(self) -> Task:
-        """The task whose data this task uses: itself, unless it asks another question about another task's clips."""
+        """The task whose data folder this task reads: itself, unless its samples ask about another task's clips."""
         return self
 
     @abstractmethod

@@ -55,11 +55,11 @@ class Foreign(Method):
         return re.sub(r"[^\w.=-]+", "-", self.parameters()["press"]).strip("-")
 
     def parts(self) -> dict[str, object]:
-        """Return {label: press}: the object whose source code becomes part of a run's identity."""
+        """Return {label: press}: the object whose source code helps to tell runs apart."""
         return {self.label: self.press}
 
     def parameters(self) -> dict[str, Any]:
-        """Return the press's name (or its repr), and its ratio if known, for the identities of runs."""
+        """Return {"press": name or repr, "ratio": ratio if known}, which tell runs apart."""
         return {"press": self.name or repr(self.press), **({"ratio": self.ratio} if self.ratio else {})}
 
     @contextmanager

@@ -117,7 +117,7 @@ class KVPress(Method):
     def check_config(self, config: Any) -> None:
         """Raise MethodError for an unknown scope, an encoder-decoder, or layers with a sliding window.
 
-        A press does not shrink the caches of such layers.
+        A press does not shrink the cache of a layer with a sliding window.
         """
         if self.scope not in ("audio", "all"):
             raise MethodError(f"{self.key}: scope {self.scope!r} is not allowed; allowed: audio, all")

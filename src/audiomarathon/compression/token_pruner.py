@@ -148,8 +148,9 @@ class TokenPruner(Method):
 
     A subclass only defines :meth:`select`. If it sets `sees_states = True`, the :class:`Evidence` holds the audio
     tokens' hidden states; with `scored = True`, also attention, keys and all hidden states; with `hears = True`, the
-    part of the waveform that each token stands for. A subclass that ranks by attention must set `ranks_by_attention =
-    True`: such a method cannot use a layer with a sliding window, where most audio gets no attention.
+    part of the waveform that each token stands for. A subclass that ranks by attention must set
+    `ranks_by_attention = True`: such a method cannot use a layer with a sliding window, where most audio gets no
+    attention.
     """
 
     saves: ClassVar[str] = "LLM prefill from layer K on (all of it at the input), KV cache, decode"
@@ -208,11 +209,10 @@ class TokenPruner(Method):
         return f"{self.key}-{plain(self.ratio)}-{self.at}{layer}"
 
     def parameters(self) -> dict[str, Any]:
-        """Return the method's fields as {name: value}, for the identities of runs; a schedule as text, as in the
-        settings.
+        """Return the method's fields as {name: value}, which tell runs apart.
 
-        Fields that do not matter where the method drops tokens are left out; so is `at` if it drops at a layer of the
-        LLM.
+        A schedule is given as text, such as `2:0.3,8:0.5`. Fields that do not matter where the method drops tokens are
+        left out; so is `at` if it drops at a layer of the LLM.
         """
         used = {"layer": {"layer"}, "input": {"at"}, "tower": {"at", "tower_layer"}}[self.at]
         omitted = {"layer", "at", "tower_layer", "schedule"} - ({"schedule"} if self.schedule else used)

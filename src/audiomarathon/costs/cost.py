@@ -75,7 +75,7 @@ class Cost:
 
     @classmethod
     def read(cls, content: Mapping[str, Any]) -> Cost:
-        """Return the cost that the field `cost` of a `run.json` describes."""
+        """Make a :class:`Cost` from the field `cost` of a `run.json`."""
         known: dict[str, Any] = {field.name: content[field.name] for field in fields(cls) if field.name in content}
         known |= {name: tuple(value) for name, value in known.items() if isinstance(value, list)}
         return cls(**known)

@@ -291,7 +291,7 @@ class Drawn:
     flipped
         The difference after each random swap; NaN where a score is undefined.
     pair, weight
-        The pair, for the further draws of a small p, and the factor of its differences.
+        The pair, from which more swaps are drawn if p is small; and the factor that multiplies its differences.
     """
 
     difference: Estimate
