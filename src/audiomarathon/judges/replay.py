@@ -29,7 +29,7 @@ class ReplayJudge(Judge):
         return judgements
 
     def identity(self) -> Mapping[str, Any]:
-        """Return the identity of the judge that gave the stored answers."""
+        """Return the identity (back-end, model, fingerprint, sampling) of the judge that gave the stored answers."""
         return next(iter(self._answers.values())).identity
 
     def ask(self, requests: Sequence[Request]) -> Iterator[tuple[Request, Reply]]:

@@ -150,7 +150,7 @@ class Pair:
 
     @property
     def _differing(self) -> npt.NDArray[np.intp]:
-        """Indices of the columns in which the setting differs from the reference."""
+        """Indices of the columns (sums) in which the setting differs from the reference in any cluster."""
         return np.flatnonzero((self.held[:, : self._width] != self.held[:, self._width :]).any(axis=0))
 
     def flipped(self, rng: np.random.Generator, draws: int = DRAWS) -> Floats:

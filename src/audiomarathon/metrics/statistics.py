@@ -238,7 +238,7 @@ class Resampler:
         return estimates
 
     def of_totals(self, totals: Floats, statistic: Statistic) -> list[Estimate]:
-        """Compute figures from the clusters' totals, shape (clusters, columns); return each figure with its interval.
+        """Compute figures from the clusters' totals, shape (clusters, columns); return a list, each with its interval.
 
         `statistic` is the function that maps sums to figures.
         """
