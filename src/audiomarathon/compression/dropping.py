@@ -369,7 +369,7 @@ class DropsInSteps:
         return all(all(map(torch.equal, places, drop.audio)) for places, drop in zip(shown, self.drops, strict=True))
 
     def kept_steps(self) -> tuple[tuple[int, tuple[torch.Tensor, ...]], ...]:
-        """Return a pair for each step: its first layer, and each sample's prompt positions that are left from that layer on."""
+        """Return (first layer, each sample's prompt positions that are left from this layer on) for each step."""
         return tuple((first, drop.kept_positions()) for first, drop in zip(self.firsts, self.drops, strict=True))
 
 

@@ -278,7 +278,7 @@ class TokenPruner(Method):
             )
 
     def check_schedule(self) -> None:
-        """Raise MethodError if the schedule does not end at the ratio, or if the method or `at` allows only one step."""
+        """Raise MethodError if the schedule does not end at the ratio, or the method or `at` allows only one step."""
         told = f"{self.key}: PRUNE_SCHEDULE (--schedule) {as_text(self.schedule)}"
         if not self.in_steps or self.at != "layer":
             why = "merges tokens, which is done at once" if not self.in_steps else f"drops at {self.at!r}, at once"
