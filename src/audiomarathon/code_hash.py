@@ -1,7 +1,7 @@
 """Hashes of source files that do not change with comments, docstrings, empty lines, or moves of our own modules.
 
-These are hashes by rule 2. Older versions hashed the bytes of files (rule 1), so that moving a file invalidated its
-results.
+Such a hash is made by rule 2 and begins with `2:`. Older versions hashed the bytes of files (rule 1), so moving a file
+invalidated the results that depend on it.
 """
 
 from __future__ import annotations

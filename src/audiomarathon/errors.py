@@ -31,7 +31,7 @@ def told(error: BaseException) -> str:
 class BusyMachineWarning(UserWarning):
     """Warn that measured times are too long because other programs use the machine.
 
-    A command shows this warning once, even if it later counts another number of busy programs.
+    A command shows the warning only once, also if the number of busy programs changes later.
     """
 
 
@@ -130,7 +130,7 @@ def blaming(what: str, kind: type[AudioMarathonError] = PluginError) -> Iterator
     """Inside the block, re-raise any error of third-party code as a one-line error of class `kind`.
 
     The line starts with `what`, then quotes the original error. Errors of this package and Ctrl-C pass unchanged.
-    `sys.exit` is re-raised too, since it would end a command silently.
+    A `sys.exit` in that code becomes such an error too, since it would end a command silently.
     """
     try:
         yield

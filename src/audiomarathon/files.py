@@ -107,7 +107,7 @@ def write_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
 
 
 def json_line(row: Mapping[str, Any]) -> bytes:
-    """Return a row as one line of JSON."""
+    """Return a row (a dict) as JSON on one line, in bytes, with a line feed at the end."""
     return (json.dumps(row, ensure_ascii=False) + "\n").encode(errors=ESCAPED)
 
 
@@ -193,7 +193,7 @@ def write_text(path: Path, text: str) -> None:
 def write_bytes(path: Path, content: bytes, *, synced: bool = False) -> None:
     """Write bytes to a file, atomically as :func:`write_text` does.
 
-    With `synced`, a power cut also leaves either the old or the new file; after the function returns, the new file.
+    With `synced`, a power cut also leaves the old or the new file, and after the function's return always the new.
     """
     temporary = path.with_name(f".{path.name}.new")
     with writing(path):
@@ -352,9 +352,9 @@ def whole_lines(stream: IO[bytes], most: int = MAX_RECORD_BYTES) -> Iterator[byt
 
 
 def state_of(path: Path) -> tuple[int, ...]:
-    """Return facts of a file (device, inode, size, two times) that differ after any change of the file.
+    """Return facts of a file (device, inode, size, mtime, ctime) that differ after any change of the file.
 
-    One of them is the ctime, which a program cannot set back. Return () if the file cannot be examined, or changed so
+    No program can set the ctime back. Return () if the file cannot be examined, or changed so
     recently that another change might get the same time.
     """
     try:

@@ -190,5 +190,5 @@ def _name(path: Path, text: bytes) -> str:
 
 
 def _home(value: object) -> str:
-    """Return the name of the module that defines a class or function. For any other object, that of its class."""
+    """Return the name of the module that defines a class or function; for any other object, the module of its class."""
     return str((value if isinstance(value, type | FunctionType) else type(value)).__module__)

@@ -110,7 +110,7 @@ def flaw(value: object, kind: type) -> str:
 def guard(value: object, kind: type, name: str) -> None:
     """Change a plug-in's class so that errors in its public methods name the plug-in.
 
-    Properties that `kind` declares as attributes are replaced by their present values.
+    If the class has a property where `kind` declares a plain attribute, its present value replaces the property.
     """
     owner = type(value)
     if owner.__module__.partition(".")[0] == __name__.partition(".")[0]:

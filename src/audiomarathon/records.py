@@ -1,4 +1,4 @@
-"""The record of a sample (reply, tokens, times), the scorer's verdict on it, and the headline figure of a task."""
+"""The record of a sample (reply, tokens, times), the scorer's verdict on it, and facts about a task's main score."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Corpus:
         return hashlib.sha256(json.dumps(sorted(self.references)).encode()).hexdigest()
 
     def __hash__(self) -> int:
-        """Return a hash of all texts; the slow part is computed once."""
+        """Return a hash of all texts, so that a corpus can be a key of caches."""
         return hash(self.hash)
 
 
@@ -246,12 +246,12 @@ _LEFT_OUT = frozenset(
 
 @dataclass(frozen=True)
 class Figure:
-    """The headline figure of a task, such as macro-F1: how it is named, and whether a higher value is better.
+    """Facts about a task's headline figure (its main score, such as macro-F1): names, bounds, and which end is better.
 
     Attributes
     ----------
     name
-        The figure's key in `summary.json` and among the scorer's sums.
+        The figure's key in `summary.json` and in the result of the scorer's `sums`.
     title
         The figure's name in tables and on axes.
     low, high

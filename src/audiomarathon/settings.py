@@ -1,6 +1,7 @@
 """The settings of a run: one frozen dataclass, filled from flags, env vars, a config file and defaults.
 
-The first of these that names a setting wins. This module does not import torch, so that a bad value is refused at once.
+If several of these sources name a setting, the first wins. The module does not import torch, so that a bad value is
+refused at once.
 """
 
 from __future__ import annotations
@@ -119,7 +120,7 @@ RISING = "LAYER:RATIO,…, both rising, up to the ratio, such as 2:0.3,8:0.7"
 def schedule_of(text: str) -> Schedule:
     """Parse a schedule such as `2:0.3,8:0.5`: 0.3 of the audio tokens are removed from layer 2 on, 0.5 from layer 8 on.
 
-    Raise ValueError unless both layers and fractions rise.
+    Return pairs (layer, fraction). Raise ValueError unless both rise from pair to pair.
     """
     parts = [part.partition(":") for part in text.split(",")] if text else []
     schedule = tuple((_integer(0)(layer.strip()), _ratio(ratio.strip())) for layer, _colon, ratio in parts)
@@ -436,9 +437,9 @@ def own_settings(**flags: Any) -> RunSettings:
 
 
 def settings_fields() -> list[dataclasses.Field[Any]]:
-    """Return the dataclass fields that are settings.
+    """Return the dataclass fields of :class:`RunSettings` that users can set.
 
-    Their metadata has `group`, `env`, `help`, `parse`, `allowed` and `values`.
+    The metadata of each field has `group`, `env`, `help`, `parse`, `allowed` and `values`.
     """
     return [field_ for field_ in dataclasses.fields(RunSettings) if "env" in field_.metadata]
 

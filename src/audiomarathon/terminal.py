@@ -148,7 +148,7 @@ def progress_of(total: int, what: str, unit: str, *, shown: bool | None = None) 
 def console() -> Console:
     """Return a console of the library rich that prints tables.
 
-    It is as wide as the terminal. In a pipe or file, its width is the env var `COLUMNS`, or 200 characters.
+    The console is as wide as the terminal. In a pipe or file, its width is the env var `COLUMNS`, or 200 characters.
     """
     from rich.console import Console
 
@@ -196,7 +196,8 @@ def fitted(table: Table, width: int, least: Sequence[str] = ()) -> Table:
 def _span(column: Column, line: int) -> tuple[int, int]:
     """Return (smallest, largest) useful width of a table column, in characters.
 
-    The smallest width cuts no word and holds at least `line` characters of a longer text. The largest wraps no text.
+    At the smallest width, no word is cut, and a line of a longer text holds at least `line` characters. At the largest,
+    no text is wrapped.
     """
     from rich.console import Console
     from rich.measure import measure_renderables

@@ -46,8 +46,8 @@ _MARKS = str.maketrans(
 def same_marks(text: str) -> str:
     """Write every kind of apostrophe as `'`, and remove invisible characters.
 
-    These are control characters and Unicode's format characters: soft hyphens, zero-width spaces and joiners, marks of
-    direction, byte order marks; and fillers and variation selectors.
+    Invisible are control characters, fillers, variation selectors, and Unicode's format characters: soft hyphens,
+    zero-width spaces and joiners, marks of direction, byte order marks.
     """
     text = text.translate(_MARKS)
     if text.isprintable():  # no such character
@@ -58,8 +58,8 @@ def same_marks(text: str) -> str:
 def remembered(longest: int) -> Callable[[_F], _F]:
     """Make a decorator that caches the results of a function whose argument is a text.
 
-    It keeps the results of 8,192 texts of up to `longest` characters, so that all settings of a task share them. Of
-    longer texts it keeps only the last four, since thousands would fill the memory.
+    The cache keeps the results for 8,192 texts of up to `longest` characters, so that all settings of a task share
+    them. For longer texts it keeps only the last four results, since thousands would fill the memory.
     """
 
     def decorated(function: _F) -> _F:
@@ -87,7 +87,7 @@ def score_text(score: float | None, interval: Sequence[float] | None) -> str:
 
 
 def flags_of(summary: Mapping[str, Any]) -> list[str]:
-    """Return short notes about problems of a run's replies, such as `2 errors`, `3 unparsed`, `1 cut`.
+    """Return a list of short texts about problems of a run, such as `2 errors`, `3 unparsed`, `1 cut`, `busy machine`.
 
     A cut reply reached the token limit.
 

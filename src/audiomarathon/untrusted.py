@@ -47,7 +47,7 @@ def beyond(allowed: int, what: str) -> str:
 
 
 class TarHeader(tarfile.TarInfo):
-    """Header of a member of a tar archive. It refuses long extended headers, negative sizes and sparse files."""
+    """Header of a tar archive's member; reading it refuses long extended headers, negative sizes and sparse files."""
 
     def _proc_member(self, tar: tarfile.TarFile) -> Any:
         if self.size < 0:
@@ -78,7 +78,7 @@ class ZipStream(io.BufferedReader):
 
 
 def array_of(content: bytes | Array) -> Array:
-    """Return the array that the bytes of a `.npy` file hold. It must hold numbers, not objects or records.
+    """Return the array of numbers that the bytes of a `.npy` file hold; refuse arrays of objects or records.
 
     The array shares the memory of `content`, so a memory-mapped file stays mapped.
 

@@ -1,8 +1,8 @@
 """Wings: benchmarks other than AudioMarathon's own ten tasks, each in a folder of its own with all that it needs.
 
 A wing is a folder in `wings/` whose `wing.py` has the object `WING`, or an entry point of another package in the group
-`audiomarathon.wings`. It answers hooks, such as `benchmarks` and `commands`. The rest of the package (the core) calls
-the hooks of all wings, and never names a wing. A wing imports the core; it imports no other wing.
+`audiomarathon.wings`. The rest of the package (the core) never names a wing: it calls a few methods of every wing,
+called hooks, such as `benchmarks` and `commands`. A wing imports the core; it imports no other wing.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Wing:
 
     @property
     def home(self) -> Path:
-        """Folder of the wing's code."""
+        """Path of the folder that holds the wing's `wing.py`."""
         return Path(str(sys.modules[type(self).__module__].__file__)).parent
 
     def benchmarks(self) -> Sequence[Benchmark]:
@@ -80,9 +80,9 @@ class Wing:
         return ()
 
     def task(self, name: str) -> Task | None:  # noqa: ARG002
-        """Return a task of this name that :meth:`benchmarks` does not list; None for any other name.
+        """Return the wing's task with this name if :meth:`benchmarks` does not list it, else None.
 
-        Such a task may be known only from its runs.
+        An example is a task that is known only from its runs.
         """
         return None
 
@@ -91,11 +91,11 @@ class Wing:
         return {}
 
     def importers(self) -> Commands:
-        """Return commands for `audiomarathon import`, which turn replies of other programs into runs."""
+        """Return commands for `audiomarathon import`, as {name: command}; they make runs of other programs' replies."""
         return {}
 
     def exporters(self) -> Commands:
-        """Return commands for `audiomarathon export`, which write runs as files of other programs."""
+        """Return commands for `audiomarathon export`, as {name: command}; they write runs as other programs' files."""
         return {}
 
     def templates(self) -> Mapping[str, Template]:
@@ -107,7 +107,7 @@ class Wing:
         return ()
 
     def tables(self, runs: Sequence[Run]) -> Sequence[Table]:  # noqa: ARG002
-        """Return tables about the runs that belong to this wing, such as our scores beside published ones."""
+        """Return tables about the runs that belong to this wing, such as their scores next to published ones."""
         return ()
 
     def mini(self, root: Path) -> None:
@@ -130,7 +130,7 @@ def built_in() -> tuple[Wing, ...]:
 def all_wings() -> tuple[Wing, ...]:
     """Return the wings of this package, then those of other packages.
 
-    The latter are wrapped, to check what they return.
+    A wing of another package is wrapped in :class:`_Checked`, which checks the types of its hooks' results.
     """
     return (*built_in(), *map(_Checked, plugins(GROUP, Wing, built_in())))
 

@@ -1,7 +1,7 @@
 """Read the length that a file's header states, and raise an error for files that libsndfile would silently shorten.
 
 libsndfile believes a length that is too small, shortens a truncated WAV, skips damaged OGG pages, and stops an MP3 at a
-count that may be wrong. It reports none of this. Each check here reads the bytes that show it.
+count that may be wrong, all without an error. The functions here find such damage in the file's bytes.
 """
 
 from __future__ import annotations
@@ -264,7 +264,7 @@ def _check_ogg(path: Clip, data: bytes) -> None:
 def _ogg_checksum(page: bytes) -> bytes:
     """Return the checksum that an OGG page's header should hold.
 
-    It is zlib's CRC-32 with the bits of each byte reversed, and without inversion.
+    The checksum is zlib's CRC-32 with the bits of each byte reversed, and without inversion.
     """
     bare = page[:22] + bytes(4) + page[26:]
     return (zlib.crc32(bare.translate(_BITS_REVERSED), 0xFFFFFFFF) ^ 0xFFFFFFFF).to_bytes(4).translate(_BITS_REVERSED)
@@ -274,7 +274,7 @@ def _mp3_length(path: Clip, clip: soundfile.SoundFile, data: bytes) -> tuple[int
     """Return (number of samples of an MP3, whether its header states it, so that decoding must yield exactly as many).
 
     libsndfile stops decoding at the header's count, or at an estimate that is far off for a variable bit rate. Raise
-    AudioError for a clip that this would shorten.
+    AudioError if the clip has more samples than libsndfile would decode.
     """
     frames = list(_mp3_frames(data))
     if not frames:

@@ -38,7 +38,7 @@ RATES_HZ = (1_000, 768_000)  # rates of real converters; a header outside this r
 
 @dataclass(frozen=True)
 class ClipInfo:
-    """Facts in a clip's header.
+    """Length and format of a clip, as its header states them.
 
     Attributes
     ----------
@@ -68,8 +68,8 @@ class ClipInfo:
 class _SequentialFile(soundfile.SoundFile):  # type: ignore[misc]  # soundfile is untyped
     """A sound file to read from front to back.
 
-    After every block, soundfile seeks to the current position. In an MP3 that loses the decoder's state, and samples at
-    the edges of blocks are off by up to 0.06. This class says that it cannot seek, so soundfile does not.
+    After every block, soundfile seeks to the current position. In an MP3, this seek loses the decoder's state, and
+    samples at the edges of blocks are off by up to 0.06. The class says that it cannot seek, so soundfile does not.
     """
 
     def seekable(self) -> bool:
@@ -136,7 +136,8 @@ def blocks(path: str | Clip, sampling_rate: int, most_seconds: float = math.inf)
 def pcm_blocks(path: str | Clip, sampling_rate: int) -> Iterator[Pcm]:
     """Yield a clip's mono samples in pieces, as 16-bit integers, rounded to nearest and clipped.
 
-    Mono 16-bit audio at `sampling_rate` passes through unchanged. Otherwise like :func:`blocks`.
+    Mono 16-bit audio at `sampling_rate` passes through unchanged. Other audio is decoded as by :func:`blocks`, then
+    rounded.
     """
     with _open(path) as (place, clip, promised, binding):
         if (clip.samplerate, clip.channels, clip.subtype) == (sampling_rate, 1, "PCM_16"):

@@ -16,7 +16,7 @@ from audiomarathon.files import open_plain
 class Member:
     """A file inside an uncompressed tar, or a part of a file, which can be decoded in place like a file on disk.
 
-    It has the methods of a path that decoding uses.
+    The class has those methods of `Path` that decoding uses.
 
     Attributes
     ----------

@@ -43,8 +43,8 @@ class Benchmark:
     facts
         What the paper states about the tasks, as {task's key: facts}; some tasks may be missing.
     published, models
-        The paper's scores, on the scale of the task's headline score, as {row of its table (a model): {task: score}};
-        and the row of each model of this package.
+        The paper's scores, on the scale of the task's headline score, as {row of the paper's table: {task: score}}, a
+        row being a model. `models` names the row of each model of this package, as {model: row}.
     weights
         Weights of tasks in the mean, as {task's key: weight}; None gives equal weights.
     archive, licence

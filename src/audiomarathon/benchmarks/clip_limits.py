@@ -30,9 +30,9 @@ def too_long(spec: ModelSpec, task: Task, samples: Sequence[Sample]) -> str:
 
 
 def too_short(task: Task, data: Loaded, samples: Sequence[Sample]) -> str:
-    """Return a note: how many samples have clips far below the task's length, and which clip is the shortest.
+    """Return a message: how many samples have clips that are too short for the task, and which clip is the shortest.
 
-    Far below is under half of the shortest clip that the data's manifest or the paper states. Return "" if there are
+    Too short is under half of the shortest length that the data's manifest or the paper states. Return "" if there are
     none.
     """
     expected = read_manifest(data.folder).expected(task)

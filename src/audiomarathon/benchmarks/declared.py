@@ -151,7 +151,7 @@ class Declared(Task):
 
     @property
     def scorer(self) -> Scorer:  # type: ignore[override]  # follows from the kind
-        """The scorer of this kind of task in `KINDS`, such as :class:`Choice` for questions with fixed classes."""
+        """The scorer that `KINDS` names for this kind of task, such as :class:`Choice` for fixed classes."""
         return KINDS[self.kind][0]
 
     @property
@@ -240,11 +240,11 @@ class Declared(Task):
         return [list(sample.meta["references"]) for sample in loaded.samples] if self.kind == CAPTION else ()
 
     def groups(self, sample: Sample) -> dict[str, str] | None:
-        """Return a sample's groups, as {field: value} for each of the `group_fields`; None if the task has none."""
+        """Return the values by which reports group a sample, as {field: value}; None if the task names no fields."""
         return dict(sample.meta["groups"]) or None
 
     def frames(self, verdicts: Mapping[str, Sequence[Verdict]]) -> Mapping[str, pd.DataFrame]:
-        """Return tables for the report, as {title: table}: the scorer's, and the headline score by group of samples.
+        """Return tables for the report, as {title: table}: the scorer's, and those of the headline score by group.
 
         The names of the group fields come from the records, since the task's file may have changed.
         """
@@ -259,7 +259,7 @@ class Declared(Task):
     def write_rows(self, part: Part, target: Path) -> None:
         """Write the rows of the given samples (`part.kept`) to the folder `target`, with the paths of their clips.
 
-        They are written as JSON lines, whatever the format of the source.
+        The rows are written as JSON lines, whatever the format of the source.
         """
         rows, names = [], self.toml["clips"]
         for sample in part.kept:
@@ -290,9 +290,10 @@ class Declared(Task):
         return fnmatch(name, self._rows) or name == self._lines
 
     def _unfolded(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a row with a further field for each name `outer.inner` in the TOML file whose `outer` holds an object.
+        """Return a row to which nested values are added as fields, as the TOML file names them.
 
-        The object may also be JSON text.
+        If the file names a field `outer.inner`, and the row's field `outer` holds an object (or its JSON text), the
+        object's value `inner` is added under the name `outer.inner`.
         """
         fields = dict(row)
         for name in self._fields:

@@ -46,9 +46,9 @@ def fingerprint(loaded: Loaded) -> str:
 def clip_hashes(samples: Iterable[Sample]) -> dict[str, str]:
     """Return a fingerprint of each sample's clips, as {sample's id: fingerprint}.
 
-    It covers a clip's size, its first and last 4,096 bytes, and evenly spaced blocks between them. Only these parts are
-    read, so 60 GB of clips take seconds. A fingerprint joins two hashes: one by rule 1 of older versions (size and
-    ends), and one by rule 2 (all of these parts).
+    The fingerprint covers a clip's size, its first and last 4,096 bytes, and evenly spaced blocks between them. No
+    other bytes are read, so 60 GB of clips take seconds. A fingerprint joins two hashes: one by rule 1 of older
+    versions (size and ends), and one by rule 2 (all of these parts).
 
     Raises
     ------

@@ -52,13 +52,13 @@ class Manifest:
     control: Mapping[str, Any] | None = None
 
     def licence_of(self, task: Task) -> str:
-        """Return the licence of a task's data: the file's, else the one that was published, else "not stated"."""
+        """Return a task's licence as `audiomarathon.json` states it, else the published data's, else "not stated"."""
         if self.file or benchmark_of(task.key) == AUDIOMARATHON.key:
             return self.licence
         return (task.download or ("", "not stated"))[1]
 
     def expected(self, task: Task) -> Expected | None:
-        """Return what to expect of a task's data; None if neither the file nor a paper states it."""
+        """Return the number of samples and the clip lengths that a task should have; None if they are not stated."""
         facts = facts_of(task.key)
         return self.tasks.get(task.key) or (Expected(facts.count, facts.seconds) if facts and facts.seconds else None)
 

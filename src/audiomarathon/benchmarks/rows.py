@@ -124,7 +124,7 @@ class Row:
         return [*zip(names, values, strict=False)]
 
     def id(self, name: str) -> str:
-        """Return the text in a field as a sample's id. It must be one line of limited length."""
+        """Return the text in a field as a sample's id; raise :class:`RowError` unless it is one short line."""
         text = self.text(name)
         if len(text) > MAX_ID_LENGTH or not text.isprintable():
             raise RowError(f"id {shown(text)} is not one line of at most {MAX_ID_LENGTH} characters")
@@ -226,7 +226,7 @@ def _check_plain(file: Path, *, of_any_size: bool = False) -> None:
 
 
 def read_csv(file: Path, needed: Sequence[str]) -> list[tuple[int, dict[str, str]]]:
-    """Return the rows of a CSV file, each with the number of its last line in the file.
+    """Return the rows of a CSV file as pairs (number of the row's last line in the file, {column: text}).
 
     Every value is text, even `NA` or `None`.
 
@@ -403,7 +403,7 @@ def collect(
     to_sample: Callable[[Row], Sample | None],
     places: Sequence[tuple[Path, int]] = (),
 ) -> tuple[list[Sample], list[BadRow]]:
-    """Make samples from rows. Return the samples, sorted by id, and the bad rows with their number (from 1) and reason.
+    """Make samples from rows; return (samples sorted by id, bad rows). A bad row states its number and the reason.
 
     Parameters
     ----------
@@ -606,9 +606,9 @@ def _names(prefix: str) -> tuple[str, ...]:
 
 @lru_cache(_REMEMBERED)
 def _bases(folder: Path, subfolders: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
-    """Return a folder's path with a final slash, and the folders in which to search its clips.
+    """Return (a folder's path with a final slash, paths of the folders in which to search its clips).
 
-    All are texts, since `Path` objects are slow.
+    All paths are texts, since `Path` objects are slow.
     """
     top = str(folder / "_")[:-1]
     # Some rows repeat the name of the task's folder; joined to its parent they point back inside.

@@ -82,7 +82,7 @@ def draw(seed: int, *what: str) -> float:
 
 
 def _positions(samples: Sequence[Sample], seed: int) -> dict[str, float]:
-    """Return a position in [0, 1) for each sample, as {sample's id: position}.
+    """Return where each sample stands in the order of its class, as {sample's id: number in [0, 1)}.
 
     The samples of each cluster are spread evenly, in a seeded order from a seeded start.
     """

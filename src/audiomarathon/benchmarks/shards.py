@@ -1,6 +1,6 @@
-"""Refuse a data set from which a shard is missing.
+"""Refuse a data set from which a shard (one of the files into which a table is split) is missing.
 
-Shards' names state a total, such as `test-00000-of-00002.parquet`.
+Shards' names state their total number, such as `test-00000-of-00002.parquet`.
 """
 
 from __future__ import annotations

@@ -149,7 +149,7 @@ class Loaded:
 
 @dataclass(frozen=True)
 class Part:
-    """Some samples of a task, to write into another folder in the task's format.
+    """The samples of a task that :meth:`Task.write_rows` writes into another folder, and changes to their rows.
 
     Attributes
     ----------
@@ -280,7 +280,7 @@ class Task(ABC):
 
     @property
     def owner(self) -> Task:
-        """The task whose data this task uses: itself, unless it asks another question about another task's clips."""
+        """The task whose data folder this task reads: itself, unless its samples ask about another task's clips."""
         return self
 
     @abstractmethod
@@ -327,9 +327,9 @@ class Task(ABC):
         return {"answer": sample.answer, "options": list(sample.options), "labels": list(sample.labels)}
 
     def corpus(self, loaded: Loaded) -> Sequence[Sequence[str]]:  # noqa: ARG002
-        """Return the reference texts of each sample of all data, if the scorer weights words by them; else ().
+        """Return the reference texts of every sample of the task, if the scorer weights words by them; else ().
 
-        Records store only the references of samples that ran.
+        A run's records would not do, since they hold only the references of samples that ran.
         """
         return ()
 
@@ -339,13 +339,13 @@ class Task(ABC):
         return "has 1 item; CIDEr-D needs the references of at least 2 items to weigh words" if few else ""
 
     def groups(self, sample: Sample) -> dict[str, str] | None:
-        """Return the groups that a sample belongs to, as {field: value} for each of `group_fields`; None if none."""
+        """Return the values of `group_fields` by which reports group a sample, as {field: value}; None without any."""
         return {name: str(sample.meta.get(name, "")) for name in self.group_fields} or None
 
     def frames(self, verdicts: Mapping[str, Sequence[Verdict]]) -> Mapping[str, pd.DataFrame]:
         """Return tables for the task's section of the report, as {title: table}.
 
-        They are the scorer's tables, and the headline score by group of samples.
+        The tables are those of the scorer, and one of the headline score for each field that groups samples.
 
         Parameters
         ----------
@@ -360,9 +360,9 @@ class Task(ABC):
 
 
 def _by_group(scorer: Scorer, verdicts: Mapping[str, Sequence[Verdict]], name: str) -> pd.DataFrame:
-    """Return a table of the headline figure, with its interval, for each group of samples; it has one row per setting.
+    """Return a table of the headline score, with its interval, by group of samples; it has one row per setting.
 
-    Samples with the same value of the group field `name` are a group.
+    Samples with the same value of the field `name` are a group.
     """
     import pandas as pd
 

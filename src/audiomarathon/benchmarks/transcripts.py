@@ -54,7 +54,7 @@ class Transcripts(Task):
 
     @property
     def language(self) -> str:  # type: ignore[override]
-        """Language of the speech, as the other task states it."""
+        """Language of the speech, as stated by the task that asks about the clips."""
         return self.asked.language
 
     @property

@@ -79,7 +79,7 @@ class Match:
 
 
 def replies_of(generation: Generation) -> list[Replied]:
-    """Return each sample's tokens and logits from a `generate` call that kept logits."""
+    """Return each sample's reply (tokens and logits), as a list, from a `generate` call that kept logits."""
     assert generation.logits is not None
     logits = generation.logits.float().unbind(1)
     replies = zip(generation.replies, logits, strict=True)
@@ -92,9 +92,9 @@ def pruner(lm: AudioLM, ratio: float = 0.5) -> Frame:
 
 
 def placed(lm: AudioLM, method: _Method) -> _Method:
-    """Return a method, set to drop tokens at a point of the model where it can work.
+    """Return a method that can work with this model: for an encoder-decoder, a token pruner that drops at the input.
 
-    With an encoder-decoder, a token pruner can work only at the input; other methods are returned unchanged.
+    All other methods, and pruners for other models, are returned unchanged.
     """
     return replace(method, at="input") if lm.cross and isinstance(method, TokenPruner) else method
 

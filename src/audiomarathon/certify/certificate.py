@@ -67,7 +67,7 @@ class Certificate:
         return FAIL if any(finding.verdict == FAIL for _, finding in self.rows) else PASS
 
     def as_json(self) -> dict[str, Any]:
-        """Return the certificate as a dict for JSON: `verdict`, `date`, `about`, `checks` and others.
+        """Return the certificate as a dict for JSON: `verdict`, `date`, `model`, `about`, `checks` and others.
 
         `checks` is {name of a check: {"verdict": …, "figure": the measured result as text, "when it fails": meaning}}.
         """

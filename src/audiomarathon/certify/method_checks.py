@@ -49,10 +49,10 @@ def ratio_zero(bench: Bench, methods: tuple[Method, ...]) -> Finding:
 
 
 def graph_equals_eager(bench: Bench) -> Finding:
-    """Check that decode as a CUDA graph gives the logits of transformers' loop, for base and one method of each kind.
+    """Check that decode as a CUDA graph gives the logits of transformers' loop.
 
-    On a GPU, base's reply is longer than a block (the tokens for which a graph is captured), so that the step is
-    captured twice.
+    The check runs for base, and for one method of each kind: pruner, press, both joined. On a GPU, base's reply is
+    longer than a block (the tokens for which a graph is captured), so that the step is captured twice.
     """
     lm = bench.lm
     if lm.why_eager:
@@ -79,7 +79,7 @@ def graph_equals_eager(bench: Bench) -> Finding:
 def chunks_equal_whole(bench: Bench) -> Finding:
     """Check that prefill in three chunks gives the same reply as prefill of the whole prompt.
 
-    Base and one method of each kind are checked.
+    The check runs for base, and for one method of each kind: pruner, press, both joined.
     """
     lm = bench.lm
     if lm.whole_because:
@@ -167,7 +167,7 @@ def dropping_in_steps(bench: Bench) -> Finding:
 
 
 def _same_sums(sums: torch.Tensor, expected: torch.Tensor, merge: Merge) -> bool:
-    """Tell whether merged states `sums`, shape (…, k, D), equal the expected ones up to rounding.
+    """Tell whether the merged states `sums` equal the `expected` ones, up to rounding; both have the shape (…, k, D).
 
     Rows are compared by the L2 norm. A row is a sum in float32, rounded once to the model's precision; sums of more
     tokens round more.

@@ -28,9 +28,9 @@ def noise_floor(bench: Bench) -> Finding:
 
 
 def documented(bench: Bench) -> Finding:
-    """Check that base replies like the model's documented code, at two clip lengths.
+    """Check that base (nothing removed) replies like the code in the model's documentation, at two clip lengths.
 
-    That code gets the inputs that the family's own processor makes.
+    The documented code gets the inputs that the family's own processor makes.
     """
     # Stay below 30 s: a processor that cuts there computes the last frame without zero padding. We never cut.
     short, longer = bench.clip(1, 0.9), bench.clip(3, 0.9 * LONGER)

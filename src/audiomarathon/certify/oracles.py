@@ -31,7 +31,7 @@ def hidden_instead_of_dropped(
 ) -> AbstractContextManager[None]:
     """Mask every prompt position that is not in `kept`, in layer `first` and all later layers, inside the `with` block.
 
-    This works for a batch of one without padding; `prompt` is the prompt's length.
+    The batch must be one sample without padding; `prompt` is the prompt's length.
     """
     dropped = torch.ones(prompt, dtype=torch.bool)
     dropped[kept] = False
@@ -72,7 +72,8 @@ def hidden_instead_of_dropped(
 def hidden_states(lm: AudioLM, inputs: Inputs, kept: torch.Tensor, merge: Merge | None) -> AbstractContextManager[None]:
     """Inside the `with` block, hide an encoder-decoder's states that are not in `kept` from all cross-attention.
 
-    This works for a batch of one. Positions are those of the virtual prompt; merged states overwrite kept ones.
+    The batch must be one sample. `kept` has positions in the virtual prompt, which holds the states of all windows,
+    then the decoder's forced tokens. Merged states overwrite kept ones.
     """
     windows = len(inputs.states[0])
     visible = torch.zeros(inputs.audio_mask.shape[1], dtype=torch.bool)
@@ -109,7 +110,7 @@ def merged(states: torch.Tensor, audio: torch.Tensor, merge: Merge) -> torch.Ten
 def overwritten(layer: nn.Module, audio: torch.Tensor, merge: Merge) -> RemovableHandle:
     """Hook a layer so that merged states overwrite the kept tokens' states that enter it in prefill; return the handle.
 
-    This works for a batch of one.
+    The batch must be one sample.
     """
 
     def before(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -128,7 +129,7 @@ def hidden_instead_of_evicted(
 ) -> AbstractContextManager[None]:
     """Inside the `with` block, mask in decode the KV-cache entries that a layer's head does not keep.
 
-    This works for a batch of one.
+    The batch must be one sample.
 
     Parameters
     ----------

@@ -91,9 +91,9 @@ def _apart(states: torch.Tensor, expected: torch.Tensor) -> float:
 
 
 def _watched(bench: Bench, method: Method, *layers: Any) -> tuple[Generation, list[dict[str, Any]]]:
-    """Generate with a method; return (generation, arguments of each of `layers` in prefill, as {name: value}).
+    """Generate with a method; return (generation, list with a dict for each of `layers`).
 
-    They are the arguments after all hooks have run; the item `output` is the layer's output.
+    The dict has the layer's arguments in prefill after all hooks have run, as {name: value}, and its `output`.
     """
     calls: list[dict[str, Any]] = [{} for _ in layers]
 

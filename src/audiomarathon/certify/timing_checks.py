@@ -37,7 +37,8 @@ class _Timed:
 
 
 def timing(bench: Bench) -> Finding:
-    """Check the recorded times: stages add up to the call, decode grows with tokens, prefill ≈ a one-token call.
+    """Check the recorded times: stages add up to the whole call, decode takes longer for more tokens, and prefill takes
+    as long as a call for one token.
 
     Other work on the machine can only make a call longer. So the fastest of several calls counts, and a failed check is
     repeated; a real fault fails every time.

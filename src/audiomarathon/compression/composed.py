@@ -66,11 +66,11 @@ class Composed(Method):
         return self.first.prefills_in_chunks and self.second.prefills_in_chunks
 
     def parts(self) -> dict[str, object]:
-        """Return {name: method} for the pruner and the press, whose source code becomes part of a run's identity."""
+        """Return {name: method} for the pruner and the press, whose source code helps to tell runs apart."""
         return {**self.first.parts(), **self.second.parts()}
 
     def parameters(self) -> dict[str, Any]:
-        """Return {"first": the pruner's fields, "second": the press's fields}, for records and identities of runs."""
+        """Return {"first": the pruner's fields, "second": the press's fields}, which tell runs apart."""
         parts = {"first": self.first, "second": self.second}
         return {name: {"method": part.key, **part.parameters()} for name, part in parts.items()}
 

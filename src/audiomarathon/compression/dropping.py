@@ -2,8 +2,8 @@
 
 In prefill, the hook on layer K selects the hidden states of kept tokens, or sums those of merged tokens. Hooks on layer
 K and all later layers also select from the other inputs of a layer: rotary cos and sin, position ids, mask, Gemma 3n's
-per-layer inputs. They find arguments by the layer's signature, since some models pass them by position. In decode, a
-layer needs a hook only if it gets a mask or has a sliding window; otherwise the hook removes itself after prefill. If
+per-layer inputs. The hooks find arguments by the layer's signature, since some models pass them by position. In decode,
+a layer needs a hook only if it gets a mask or has a sliding window; otherwise the hook removes itself after prefill. If
 tokens are dropped at the LLM's input, a hook on the rotary embedding renumbers the kept positions without gaps, in
 prefill and decode. Several drops at rising layers form a chain: each drop selects from the tokens that the previous
 drop kept.
@@ -59,7 +59,7 @@ class Drop:
         S, the prompt's length.
     index, places_in
         Shape (B, S'): the kept prompt positions, and their places among the tokens that enter the layer; empty until
-        they are chosen. Both are equal in a first drop.
+        they are chosen. In a first drop, both are equal.
     inside
         Booleans on the device: whether the indices that the method chose were in range.
     merges
@@ -336,7 +336,7 @@ class DropsInSteps:
         return self.drops[step]
 
     def left_of(self, heard: Sequence[Any], step: int, row: int) -> Sequence[Any]:
-        """Return the items of `heard` (one per audio token of a sample) whose tokens all steps before `step` kept."""
+        """Return the items of `heard` (one per audio token) for the tokens that are left when `step` begins."""
         before = self.drops[step].before
         if before is None:
             return heard
@@ -369,7 +369,7 @@ class DropsInSteps:
         return all(all(map(torch.equal, places, drop.audio)) for places, drop in zip(shown, self.drops, strict=True))
 
     def kept_steps(self) -> tuple[tuple[int, tuple[torch.Tensor, ...]], ...]:
-        """Return (first layer, each sample's positions that remain from this layer on) for each step."""
+        """Return (first layer, each sample's prompt positions that are left from this layer on) for each step."""
         return tuple((first, drop.kept_positions()) for first, drop in zip(self.firsts, self.drops, strict=True))
 
 

@@ -23,9 +23,9 @@ _NAME = re.compile(r"\w[\w.=-]{0,100}")
 class Foreign(Method):
     """A press from another library: `press(model)` returns a context manager around the transformers model.
 
-    Which KV-cache entries it keeps is read from the cache (:mod:`.gathered`) if the press only gathers keys and values,
-    or hides entries of single heads as kvpress does. Otherwise a warning gives the reason. `kept_audio_tokens` is also
-    null if layers or heads keep different numbers.
+    Which KV-cache entries the press keeps is read from the cache (:mod:`.gathered`) if it only gathers keys and values,
+    or hides entries of single heads as kvpress does. Otherwise this stays unknown, and a warning gives the reason.
+    The record's `kept_audio_tokens` is None if the entries are unknown, or layers or heads keep different numbers.
     """
 
     key: ClassVar[str] = "foreign"
@@ -55,11 +55,11 @@ class Foreign(Method):
         return re.sub(r"[^\w.=-]+", "-", self.parameters()["press"]).strip("-")
 
     def parts(self) -> dict[str, object]:
-        """Return {label: press}: the object whose source code becomes part of a run's identity."""
+        """Return {label: press}: the object whose source code helps to tell runs apart."""
         return {self.label: self.press}
 
     def parameters(self) -> dict[str, Any]:
-        """Return the press's name (or its repr), and its ratio if known, for the identities of runs."""
+        """Return {"press": name or repr, "ratio": ratio if known}, which tell runs apart."""
         return {"press": self.name or repr(self.press), **({"ratio": self.ratio} if self.ratio else {})}
 
     @contextmanager

@@ -2,7 +2,7 @@
 
 Most presses only gather: the keys and values that they leave are bit-identical to some that prefill made. So we take a
 fingerprint of each entry when a layer attends in prefill, and compare it with the cache's entries after the call. This
-keeps no key or value in memory, and needs no GPU sync before the reply is complete.
+way keeps no key or value in memory, and needs no GPU sync before the reply is complete.
 """
 
 from __future__ import annotations

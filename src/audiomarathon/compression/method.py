@@ -148,7 +148,7 @@ class Method(ABC):
         """
 
     def check(self, lm: AudioLM) -> None:
-        """Raise an error if the method cannot work with a loaded model. This is called before the first sample.
+        """Raise an error if the method cannot work with a loaded model; called before the first sample.
 
         Raises
         ------
@@ -190,11 +190,11 @@ class Method(ABC):
         return name if scope == "audio" else f"{name}-{scope}"
 
     def parts(self) -> dict[str, object]:
-        """Return {name: object} of the objects whose source code is part of a run's identity: the method itself."""
+        """Return {name: object} of the objects whose source code helps to tell runs apart: the method itself."""
         return {self.key: self}
 
     def parameters(self) -> dict[str, Any]:
-        """Return the method's fields as {name: value}, for the identities of runs."""
+        """Return the method's fields as {name: value}, which tell runs apart."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
 

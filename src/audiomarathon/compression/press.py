@@ -117,7 +117,7 @@ class KVPress(Method):
     def check_config(self, config: Any) -> None:
         """Raise MethodError for an unknown scope, an encoder-decoder, or layers with a sliding window.
 
-        A press does not shrink the caches of such layers.
+        A press does not shrink the cache of a layer with a sliding window.
         """
         if self.scope not in ("audio", "all"):
             raise MethodError(f"{self.key}: scope {self.scope!r} is not allowed; allowed: audio, all")
@@ -293,7 +293,7 @@ class _Squeeze:
     def _audio_places(self, index: int, row: int) -> torch.Tensor:
         """Return the indices of a sample's audio tokens among the KV-cache entries of a layer.
 
-        They differ from the places in the prompt if a pruner has dropped tokens.
+        If a pruner has dropped tokens, these indices differ from the places in the prompt.
         """
         from audiomarathon.compression.ragged import places_of
 

@@ -43,10 +43,10 @@ def highest(worth: torch.Tensor, count: int) -> torch.Tensor:
 class RaggedLayer(DynamicLayer):  # type: ignore[misc]
     """A layer's KV cache in which each head holds a different number of prompt entries, as a press kept them.
 
-    New entries follow. The prompt's entries are stored head after head without gaps, so that memory is really freed.
-    For transformers, `keys` and `values` have shape (B, Hkv, S', d), where S' is the mean over heads of the sample that
-    keeps most; but row i of head h is *not* an entry of head h. Only during the layer's attention are heads padded to
-    the longest; :meth:`visible` tells which entries are real.
+    Entries of later tokens are added to every head. The prompt's entries are stored head after head without gaps, so
+    that memory is really freed. For transformers, `keys` and `values` have shape (B, Hkv, S', d), where S' is the mean
+    over heads of the sample that keeps most; but row i of head h is *not* an entry of head h. Only during the layer's
+    attention are heads padded to the longest; :meth:`visible` tells which entries are real.
 
     Parameters
     ----------
@@ -76,7 +76,7 @@ class RaggedLayer(DynamicLayer):  # type: ignore[misc]
     def _ranks(self) -> torch.Tensor:
         """For each entry of the padded heads, its rank in its head; below 0 at padding, which is on the left.
 
-        It is computed in decode, since the length of the longest head must be read from the GPU.
+        The ranks are computed in decode, since the length of the longest head must be read from the GPU.
         """
         width = int(self._lengths.max())
         return torch.arange(width, device=self._lengths.device) - (width - self._lengths[..., None])
@@ -126,8 +126,8 @@ def across_heads(worth: torch.Tensor, entries: int, certain: int) -> torch.Tenso
     """Return which KV-cache entries to keep if a layer's heads share one budget: boolean, shape (Hkv, S), True if kept.
 
     The entries of all heads are ranked together. A tie goes to the head that has kept fewer entries so far, then to the
-    earlier head; within a head, to the earlier position. So heads whose entries all must stay, such as a window longer
-    than the budget, share it evenly; NVIDIA's kvpress leaves the order of ties to `topk`.
+    earlier head. Within a head, it goes to the earlier position. So if more entries have the highest score than fit
+    into the budget, the heads share it evenly. NVIDIA's kvpress leaves the order of ties to `topk`.
 
     Parameters
     ----------

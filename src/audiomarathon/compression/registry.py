@@ -102,7 +102,7 @@ def get_method(
 
 
 def split_ratio(name: str) -> tuple[str, str | None]:
-    """Split text such as `fast_v:0.5` or `my_pruner.py:Novelty:0.5` into (name, ratio); without a ratio, it is None."""
+    """Split text such as `fast_v:0.5` or `my_pruner.py:Novelty:0.5` into (name, ratio), ratio being None if missing."""
     name = name.strip()
     if is_reference(name, _names(all_methods())):
         return name, None
@@ -176,7 +176,7 @@ def _get_one(
 def _in_steps(method: Method, steps: Schedule) -> Method:
     """Return a token pruner with a schedule of steps; raise SettingsError if the pruner does not allow this schedule.
 
-    A schedule of one step equals the setting `layer`.
+    A schedule of one step has the effect of the setting `layer`.
     """
     stepped = dataclasses.replace(method, schedule=steps)  # type: ignore[call-arg]
     try:

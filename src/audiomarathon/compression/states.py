@@ -43,9 +43,9 @@ def budgets_of(states: Sequence[int], ratio: float) -> list[int]:
 
 
 def exists(chosen: torch.Tensor | Merge, count: int, keep: int) -> bool:
-    """Tell whether all indices in `chosen`, which keeps `keep` of `count` states, are in range.
+    """Tell whether all indices in `chosen` are in range: `chosen` keeps `keep` of `count` states, or merges them.
 
-    This waits for the GPU.
+    The check waits for the GPU.
     """
     pairs = [(chosen.kept, count), (chosen.group, keep)] if isinstance(chosen, Merge) else [(chosen, count)]
     return all(bool(((part >= 0) & (part < limit)).all()) for part, limit in pairs)
@@ -164,7 +164,7 @@ class StateDrop:
         return tuple(positions)
 
     def merges(self) -> tuple[Merge | None, ...] | None:
-        """Return how each sample's states were merged, over all its windows; None if states were dropped instead."""
+        """Return for each sample how the states of all its windows were merged; None if states were dropped instead."""
         chosen, merges = iter(self.chosen), []
         for states in self.inputs.states:
             choices = [next(chosen) for _ in states]

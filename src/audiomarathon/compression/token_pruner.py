@@ -148,8 +148,9 @@ class TokenPruner(Method):
 
     A subclass only defines :meth:`select`. If it sets `sees_states = True`, the :class:`Evidence` holds the audio
     tokens' hidden states; with `scored = True`, also attention, keys and all hidden states; with `hears = True`, the
-    part of the waveform that each token stands for. It must set `ranks_by_attention = True` if it ranks by attention:
-    such a method cannot use a layer with a sliding window, where most audio gets no attention.
+    part of the waveform that each token stands for. A subclass that ranks by attention must set
+    `ranks_by_attention = True`: such a method cannot use a layer with a sliding window, where most audio gets no
+    attention.
     """
 
     saves: ClassVar[str] = "LLM prefill from layer K on (all of it at the input), KV cache, decode"
@@ -198,7 +199,7 @@ class TokenPruner(Method):
     def label(self) -> str:
         """Name for folders and tables, such as `frame-0.5-layer2`, `frame-0.5-input` or `frame-0.5-tower16`.
 
-        `frame-0.5-tower` drops at half the tower's depth; `frame-0.7-layer2=0.3-8=0.7` in two steps.
+        `frame-0.5-tower` drops at half the tower's depth, and `frame-0.7-layer2=0.3-8=0.7` drops in two steps.
         """
         if self.schedule and self.ratio:
             return f"{self.key}-{plain(self.ratio)}-layer" + "-".join(f"{k}={plain(r)}" for k, r in self.schedule)
@@ -208,11 +209,10 @@ class TokenPruner(Method):
         return f"{self.key}-{plain(self.ratio)}-{self.at}{layer}"
 
     def parameters(self) -> dict[str, Any]:
-        """Return the method's fields as {name: value}, for the identities of runs; a schedule as text, as in the
-        settings.
+        """Return the method's fields as {name: value}, which tell runs apart.
 
-        Fields that do not matter where the method drops tokens are left out; so is `at` if it drops at a layer of the
-        LLM.
+        A schedule is given as text, such as `2:0.3,8:0.5`. Fields that do not matter where the method drops tokens are
+        left out; so is `at` if it drops at a layer of the LLM.
         """
         used = {"layer": {"layer"}, "input": {"at"}, "tower": {"at", "tower_layer"}}[self.at]
         omitted = {"layer", "at", "tower_layer", "schedule"} - ({"schedule"} if self.schedule else used)
@@ -224,9 +224,9 @@ class TokenPruner(Method):
         return depth // 2 if self.tower_layer is None else self.tower_layer
 
     def steps(self, depth: int) -> Sequence[tuple[int, float]]:
-        """Return where an audio tower of `depth` layers drops states, as pairs (layer, fraction).
+        """Return at which layers of an audio tower with `depth` layers states are dropped, as pairs (layer, fraction).
 
-        From the layer on, this fraction of all states to drop is gone; the last fraction is 1.
+        The fraction is the share of all drops that are done from this layer on, so the last fraction is 1.
         """
         return [(self.in_tower(depth), 1.0)]
 
@@ -258,7 +258,7 @@ class TokenPruner(Method):
     def _check_layer(self, layer: int, config: Any, first: int, last: int) -> None:
         """Raise MethodError if the model lacks the layer, or the method cannot drop there.
 
-        It can drop at the layers from `first` to `last`.
+        The method can drop at the layers from `first` to `last`.
         """
         layers = config.num_hidden_layers
         if not 0 <= layer < layers:
@@ -278,7 +278,7 @@ class TokenPruner(Method):
             )
 
     def check_schedule(self) -> None:
-        """Raise MethodError if the schedule does not end at the ratio, or the method or place allows only one step."""
+        """Raise MethodError if the schedule does not end at the ratio, or the method or `at` allows only one step."""
         told = f"{self.key}: PRUNE_SCHEDULE (--schedule) {as_text(self.schedule)}"
         if not self.in_steps or self.at != "layer":
             why = "merges tokens, which is done at once" if not self.in_steps else f"drops at {self.at!r}, at once"

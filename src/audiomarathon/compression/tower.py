@@ -203,7 +203,7 @@ class TowerDrop:
         Parameters
         ----------
         scoring
-            Returns a context manager for the time in which the method chooses.
+            Function that returns a context manager, in which the method chooses, so that its time can be measured.
         keys
             Whether the method sees the keys of the states in the layer that they enter, instead of the states.
         """

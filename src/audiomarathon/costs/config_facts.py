@@ -204,7 +204,7 @@ def _tower_layers(config: Any) -> dict[str, Any]:
     """Return the fields `tower_layers` and `tower_linear` of :class:`Cost` for a Whisper-like audio tower; {} for
     others.
 
-    They are the number of layers, and a layer's FLOPs per second of audio, which all count as those of its matrices.
+    The fields are the number of layers, and a layer's FLOPs per second of audio, which all count as those of matrices.
     """
     audio = _audio_config(config)
     depth = (

@@ -75,7 +75,7 @@ class Cost:
 
     @classmethod
     def read(cls, content: Mapping[str, Any]) -> Cost:
-        """Return the cost that the field `cost` of a `run.json` describes."""
+        """Make a :class:`Cost` from the field `cost` of a `run.json`."""
         known: dict[str, Any] = {field.name: content[field.name] for field in fields(cls) if field.name in content}
         known |= {name: tuple(value) for name, value in known.items() if isinstance(value, list)}
         return cls(**known)
@@ -141,8 +141,8 @@ class Drops:
     """Which audio tokens a method drops in prefill: the fraction `ratio`, before layer `layer` (None: nothing).
 
     `tower` lists drops inside the audio tower, as pairs (layer, fraction of all drops made by then), such as ((16,
-    1.0),). It is empty without drops in the tower. `steps` lists pairs (layer, fraction removed from this layer on);
-    the last fraction is `ratio`. It is empty if all tokens are dropped at once.
+    1.0),); without drops in the tower, `tower` is empty. `steps` lists pairs (layer, fraction removed from this layer
+    on), and the last fraction is `ratio`; if all tokens are dropped at once, `steps` is empty.
     """
 
     layer: int | None = None
@@ -172,13 +172,13 @@ class Drops:
 
 
 def flops_of(cost: Cost, drops: Drops, record: Record, *, encoder: bool = False) -> float:
-    """Return the FLOPs of one sample's LLM prefill; with `encoder`, of the whole prefill (audio tower and LLM)."""
+    """Return one sample's FLOPs of the LLM's prefill; with `encoder`, also of the audio tower."""
     of_sample = record.prompt_tokens or 0, record.audio_tokens or 0, record.clip_seconds
     return float(_flops(cost, drops, *of_sample, encoder=encoder))
 
 
 def flops_of_each(cost: Cost, drops: Drops, records: Sequence[Record], *, encoder: bool = False) -> Floats:
-    """Return the FLOPs of each sample's LLM prefill, as an array; with `encoder`, of the whole prefill."""
+    """Return an array of each sample's FLOPs of the LLM's prefill; with `encoder`, also of the audio tower."""
     each = [(record.prompt_tokens or 0, record.audio_tokens or 0, record.clip_seconds) for record in records]
     prompt, audio, seconds = (np.array([sizes[place] for sizes in each]) for place in range(3))
     flops: Floats = _flops(cost, drops, prompt, audio, seconds, encoder=encoder)
@@ -200,7 +200,7 @@ def _flops(cost: Cost, drops: Drops, prompt: Any, audio: Any, seconds: Any, *, e
 def ideal_speed_up(cost: Cost, drops: Drops, record: Record, *, encoder: bool = False) -> float:
     """Return the speed-up of a sample's LLM prefill if time were proportional to FLOPs: base's FLOPs ÷ the setting's.
 
-    With `encoder`, of the whole prefill.
+    With `encoder`, return the speed-up of the whole prefill (audio tower and LLM).
     """
     return flops_of(cost, Drops(), record, encoder=encoder) / flops_of(cost, drops, record, encoder=encoder)
 

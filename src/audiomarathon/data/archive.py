@@ -237,7 +237,7 @@ class TarSource(ArchiveSource):
 
 
 class SevenZipSource(ArchiveSource):
-    """A 7z archive. It stores files compressed together, so all wanted files are unpacked in one pass."""
+    """A 7z archive, which compresses many files together; so all wanted files are unpacked in one pass."""
 
     def members(self, raw: Any) -> Generator[Member]:
         """Yield the archive's members. They cannot be opened; only :meth:`fetch` can unpack them."""

@@ -68,7 +68,7 @@ def write_card(tasks: Sequence[tuple[Task, Loaded]], folder: Path, *, jobs: int 
 
 
 def _row(task: Task, loaded: Loaded, jobs: int) -> dict[str, Any]:
-    """Return what a card tells about a task, as {name: value}: counts, durations, licence, class balance."""
+    """Return the values that a card shows for a task, as {name: value}: counts, durations, licence, class balance."""
     task_durations, manifest = durations(task, loaded, jobs=jobs), read_manifest(loaded.folder)
     figures, expected = task_durations.statistics(), manifest.expected(task)
     balance = Counter(sample.stratum for sample in loaded.samples if sample.stratum)
@@ -95,7 +95,7 @@ def markdown(text: object) -> str:
 def _examples(tasks: Sequence[tuple[Task, Loaded]], folder: Path) -> list[dict[str, Any]]:
     """Write audio excerpts of ten samples, taken from the tasks in turn, to the card's folder.
 
-    Return a dict of facts for each excerpt: task, id, question, options, answer, path of the audio.
+    Return a list with a dict for each excerpt: `task`, `id`, `question`, `answer`, `audio` (its path), `options`.
     """
     heard = [(task, [sample for sample in loaded.samples if sample.clips]) for task, loaded in tasks]
     orders = [(task.key, iter(select(samples, EXAMPLES, SEED))) for task, samples in heard]

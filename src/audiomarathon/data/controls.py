@@ -215,9 +215,9 @@ def _plan(
 ) -> list[_Clip]:
     """Plan the variant's clips that are made from one clip of the task.
 
-    This is one clip for all samples of `group`, or one per sample if their events do not fit into one; no clip if it
-    would have to be cut and the task forbids that. `varied` has, by sample id, the change that a control of the task
-    itself makes. If the change removes the audio, the path is "".
+    Return one clip for all samples of `group`, or one clip per sample if their events do not fit into one. Return [] if
+    the clip would have to be cut and the task forbids that. `varied` has the changes that a control of the task itself
+    makes, as {sample's id: change}. If such a change removes the audio, the path is "".
     """
     variation = varied.get(group[0].id)
     if variation and not variation.audio:
@@ -244,9 +244,9 @@ def _plan(
 
 
 def _path(loaded: Loaded, clip: Path) -> str:
-    """Return the path of a variant's clip: the original clip's, with the suffix `.flac` unless it is WAV or FLAC.
+    """Return the path of a variant's clip: the original clip's, ending in `.flac` unless it ends in `.wav` or `.flac`.
 
-    Both formats keep 16-bit audio exact.
+    WAV and FLAC keep 16-bit audio exact.
     """
     path = Path(relative(loaded, clip))
     return (path if path.suffix.lower() in (".wav", ".flac") else path.with_suffix(".flac")).as_posix()
@@ -271,7 +271,7 @@ def _partner(task: Task, loaded: Loaded, sample: Sample, clip: Path, variant: _V
 
 
 def _changes(clip_plan: _Clip, sample: Sample) -> Mapping[str, Any]:
-    """Return the fields to change in a sample's metadata row, because its clip was changed.
+    """Return the fields to change in a sample's metadata row because its clip was changed, as {field: value}.
 
     If the task itself defines the control, these are the fields that the control sets. Otherwise the event's onset
     changes to that in the new clip; onset and length become None if no event is known, or if the new clip does not hold

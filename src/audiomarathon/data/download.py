@@ -3,8 +3,9 @@
 The task itself decides which files it needs. The source's tree is mirrored with empty files, only the metadata is
 downloaded, and the task is found and loaded there as in a run. Only the clips of its samples are then downloaded; a
 limit takes the same samples as SAMPLE_LIMIT in a run. Files are downloaded into a hidden folder of the root, and
-renamed once they are whole. They come one by one: huggingface_hub's `snapshot_download` takes quadratic time with 7,000
-patterns, and puts no file in place until all are there. A clip that is already in the root is checked by its size only.
+renamed once they are whole. Each file is a download of its own: huggingface_hub's `snapshot_download` takes quadratic
+time with 7,000 patterns, and puts no file in place until all are there. A clip that is already in the root is checked
+by its size only.
 """
 
 from __future__ import annotations
@@ -180,7 +181,7 @@ def _plan(
 
 
 def _present(task: Task, folder: Path, filters: Filters) -> set[str]:
-    """Return the ids of the samples that the root already has. They stay selected, so a lower limit removes nothing."""
+    """Return the ids of samples that the root already has; these stay selected, so a lower limit removes nothing."""
     try:
         return {sample.id for sample in task.load(folder, filters).samples} if folder.is_dir() else set()
     except DataError:

@@ -85,9 +85,9 @@ class Durations:
     bad_rows: int = 0
 
     def statistics(self) -> dict[str, float | int | None]:
-        """Return {name: figure}: numbers of `clips` and `samples`, `total_hours`, and statistics of the durations.
+        """Return {name: value}: numbers of `clips` and `samples`, `total_hours`, and statistics of the durations.
 
-        The latter are `mean`, `std`, `min`, percentiles such as `p50`, and `max`, in seconds; None without clips.
+        The statistics are `mean`, `std`, `min`, percentiles such as `p50`, and `max`, in seconds; None without clips.
         """
         names = ["mean", "std", "min", *(f"p{percent}" for percent in PERCENTILES), "max"]
         figures: dict[str, float | int | None] = {"clips": len(self.seconds), "samples": self.samples}

@@ -1,4 +1,4 @@
-"""Let a person check randomly chosen samples of a task and store the verdicts, as the paper's authors did."""
+"""Let a person check randomly chosen samples of a task, as AudioMarathon's authors did, and store the verdicts."""
 
 from __future__ import annotations
 

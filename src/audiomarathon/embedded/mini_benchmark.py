@@ -143,7 +143,7 @@ def mini_benchmark(cache_dir: Path | None = None) -> Path:
 def fingerprint() -> str:
     """Return a short hash of everything that determines the mini benchmark's bytes.
 
-    This is its code, and whether pyarrow is installed.
+    The bytes depend on the code that writes them, and on whether pyarrow is installed.
     """
     of_wings = [wing.home / "mini.py" for wing in all_wings()]
     files = [
@@ -170,7 +170,7 @@ def event_onsets(rng: np.random.Generator, seconds: float, count: int) -> list[f
 
 
 def _record(job: tuple[Path, int, str, int]) -> Recording:
-    """Synthesise and write one clip from its own random stream; return its task, length and rows of metadata."""
+    """Synthesise one clip by a random generator of its own, and write it; return its task, length and rows."""
     root, seed, task, index = job
     rng = world.stream(seed, "benchmark", TASKS.index(task), index)
     # One clip of each task is long; the others stay near the minimum, to keep the benchmark small.

@@ -41,12 +41,11 @@ def data_root(named: str) -> Path | None:
 
 
 def embedded_instead(model: str, settings: RunSettings, say: Callable[[str], None]) -> tuple[str, RunSettings]:
-    """If `MODEL_PATH` is `embedded`, return the embedded toy model in place of the named model, and say so.
+    """Return (model's name, settings); if `MODEL_PATH` is `embedded`, the toy model takes the named model's place.
 
-    Return (model, settings); for other values of `MODEL_PATH`, both are unchanged.
-
-    This lets users try every model's scripts and commands without a download. A model that can only transcribe, and a
-    model behind an endpoint, is never replaced.
+    For other values of `MODEL_PATH`, both are returned unchanged. So users can try every model's scripts and commands
+    without a download. A model that can only transcribe, and a model behind an endpoint, is never replaced. `say` gets
+    a message about the replacement.
     """
     spec = get_model(model)
     if settings.model_path != EMBEDDED or spec.remote:

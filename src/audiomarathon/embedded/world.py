@@ -1,6 +1,6 @@
-"""The synthetic world of the mini benchmark: its classes and questions, and its random streams.
+"""The synthetic world of the mini benchmark: its classes and questions, and its random generators (streams).
 
-The streams of the benchmark and those for training the embedded model are disjoint.
+The benchmark and the training of the embedded model use different streams.
 
 A *cue* is the word in an answer option that distinguishes its class from the others (`station` in "Metro station"). It
 is a single token of the embedded tokenizer; the audio encoder is trained to output it.

@@ -1,7 +1,7 @@
 """Chat with a model behind an OpenAI-compatible endpoint: a closed model, or one that vLLM serves.
 
-This file holds, in this order: answers and prices; the client with its settings, retries and requests; streamed
-replies; the address and its proxy; removal of the key from every text.
+The file begins with answers and prices. The client follows, with its settings, retries and requests, then the reading
+of streamed replies. At the end are the checks of the address and its proxy, and the removal of the key from texts.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ class Certificate:
     Attributes
     ----------
     kinds
-        For each kind of anchor, the number that the judge judged correctly and the number that it was asked about.
+        Counts as {kind of anchor: (number that the judge judged correctly, number that it was asked about)}.
     """
 
     kinds: Mapping[str, tuple[int, int]]

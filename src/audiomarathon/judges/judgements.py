@@ -144,7 +144,7 @@ def second_of(protocol: Protocol, text: str, record: Record) -> Request | None:
 
 
 def reading_of(protocol: Protocol, record: Record, said: Mapping[str, str | None]) -> Reading:
-    """Return the values, such as a rating, that a judge's answers about one record state, as the protocol reads them.
+    """Return what a judge's answers about one record state, such as a rating, or why it is missing (:class:`Reading`).
 
     Parameters
     ----------

@@ -58,7 +58,7 @@ class LocalJudge(Judge):
 
     @cached_property
     def _loaded(self) -> tuple[Any, Any]:
-        """The model and its tokenizer."""
+        """(The judge's model, its tokenizer), loaded at first use."""
         import torch
         from transformers import GenerationConfig
 

@@ -54,7 +54,7 @@ class Anchor:
     def right(self, reading: Mapping[str, Any] | None) -> bool:
         """Tell whether a judge judged this anchor correctly, given the values read from its answer.
 
-        If the answer was unreadable (None), it is wrong.
+        An unreadable answer (None) counts as wrong.
         """
         return reading is not None and all(reading.get(name) in allowed for name, allowed in self.expected.items())
 

@@ -1,4 +1,4 @@
-"""A judge that answers from stored judgements, such as those of another run. It sends no requests to a model."""
+"""A judge that answers from stored judgements, such as those of another run, and sends no requests to a model."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class ReplayJudge(Judge):
         return judgements
 
     def identity(self) -> Mapping[str, Any]:
-        """Return the identity of the judge that gave the stored answers."""
+        """Return the identity (back-end, model, fingerprint, sampling) of the judge that gave the stored answers."""
         return next(iter(self._answers.values())).identity
 
     def ask(self, requests: Sequence[Request]) -> Iterator[tuple[Request, Reply]]:

@@ -136,7 +136,7 @@ class Decision:
     Attributes
     ----------
     figure
-        Name of the figure whose differences are tested, such as "accuracy".
+        Name of the score whose differences are tested, such as "accuracy".
     margin, alpha
         The margin, and the level of each of the two tests.
     difference
@@ -159,7 +159,8 @@ class Decision:
     each
         Whether the wealth was checked after every cluster, so that sampling could stop early.
     beside
-        Text with further figures, which the score of a sample cannot show.
+        Text with numbers that `difference` does not show: samples without a score, and error rates of setting and base
+        that a score from 0 to 1 hides.
     by_construction
         Whether the setting's replies must equal base's, because of how the method works: there is nothing to test.
     """
@@ -282,8 +283,8 @@ def fewest_of_any_test(margin: float, alpha: float = ALPHA) -> int:
 def fewest(margin: float, alpha: float = ALPHA, like: Clusters | None = None) -> int:
     """Return the fewest clusters with which :class:`Clusters` can say "no worse" if no sample is lost or gained.
 
-    This is more than :func:`fewest_of_any_test`, because a bettor who does not know how many clusters differ cannot
-    stake all. It is even more if clusters (with the sizes of `like`) are smaller than the largest.
+    The number is above that of :func:`fewest_of_any_test`, because a bettor who does not know how many clusters differ
+    cannot stake all. The number is even higher if clusters (with the sizes of `like`) are smaller than the largest.
     """
     shares = np.ones(1) if like is None or not len(like.sizes) else like.sizes / like.largest
     return _first(lambda count: _without_loss(count, margin, shares) >= math.log(1 / alpha))

@@ -55,18 +55,19 @@ def per_class(truth: Labels, predicted: Predictions) -> dict[str, dict[str, Any]
 
 
 def choice_details(truth: Labels, predicted: Predictions) -> dict[str, Any]:
-    """Return the fields `per_class` and `as_published` of a run's summary, from the functions with these names."""
+    """Return {"per_class": …, "as_published": …} for a run's summary: the results of the functions with these names."""
     if not truth:
         return {"per_class": {}, "as_published": None}
     return {"per_class": per_class(truth, predicted), "as_published": as_published(truth, predicted)}
 
 
 def as_published(truth: Labels, predicted: Predictions) -> dict[str, Any] | None:
-    """Return accuracy and F1 by the benchmark's released code, for comparison with its published table only.
+    """Return accuracy and F1 by AudioMarathon's released code, for comparison with its paper's table only.
 
-    The released code first drops the samples with an unparsed reply: `n` is the number of samples left, and the result
-    is None if none is left. `macro_f1` averages over all classes in the truth or the predictions, `weighted_f1` by
-    support, both as in scikit-learn. The release used `macro_f1` for some tasks and `weighted_f1` for others.
+    The keys are `n`, `accuracy`, `macro_f1` and `weighted_f1`. The released code first drops the samples with an
+    unparsed reply: `n` is the number of samples left, and the result is None if none is left. `macro_f1` averages over
+    all classes in the truth or the predictions, `weighted_f1` by support, both as in scikit-learn. The release used
+    `macro_f1` for some tasks and `weighted_f1` for others.
     """
     kept = [(right, chosen) for right, chosen in zip(truth, predicted, strict=True) if chosen is not None]
     if not kept:
@@ -111,7 +112,7 @@ def choice_sums(truth: Labels, predicted: Predictions, strict: Sequence[bool], c
 
 
 def published_choice_sums(truth: Labels, predicted: Predictions, clusters: Sequence[str] = ()) -> Sums:
-    """Return macro-F1 and weighted F1 by the benchmark's released code, as sums over samples that can be resampled.
+    """Return macro-F1 and weighted F1 by AudioMarathon's released code, as sums over samples that can be resampled.
 
     As in :func:`as_published`, samples with an unparsed reply do not count: they add 0 to every sum.
     """

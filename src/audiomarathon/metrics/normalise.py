@@ -72,12 +72,12 @@ def normalise(text: str) -> str:
 
 @remembered(10_000)  # all settings share the references, and most replies to a sample are equal
 def _in_english(text: str) -> str:
-    """Apply Whisper's English normaliser, without its slowness on long or odd texts.
+    """Return an English text as Whisper's normaliser writes it, computed in a way that is fast on long or odd texts.
 
-    Its patterns take quadratic time on runs of spaces or open brackets, and it fails on numbers of thousands of digits.
-    So collapse white space first, which does not change the result. Normalise a text of over 20,000 characters, or one
-    that fails, in pieces of at most 2,000, cut between words if possible. Only such a cut can split a spelt-out number
-    or a bracket. The longest reply then takes seconds, not hours.
+    Whisper's patterns take quadratic time on runs of spaces or open brackets, and it fails on numbers of thousands of
+    digits. So collapse white space first, which does not change the result. Normalise a text of over 20,000 characters,
+    or one that fails, in pieces of at most 2,000, cut between words if possible. Only such a cut can split a spelt-out
+    number or a bracket. The longest reply then takes seconds, not hours.
     """
     text = " ".join(text.split())
     normaliser = _normaliser()

@@ -49,7 +49,8 @@ class Pair:
         The :attr:`totals` (sums per cluster), stored as bytes if all are counts below 256, since a comparison keeps the
         totals of all its pairs in memory.
     sums
-        The setting's sums without the samples' rows; their `statistic` also turns the reference's sums into figures.
+        The setting's :class:`Sums` without the samples' rows. Its function `statistic` computes the figures (scores) of
+        the setting and of the reference.
     figure
         Index of the tested figure among the statistic's figures.
     """
@@ -149,7 +150,7 @@ class Pair:
 
     @property
     def _differing(self) -> npt.NDArray[np.intp]:
-        """Indices of the columns in which the setting differs from the reference."""
+        """Indices of the columns (sums) in which the setting differs from the reference in any cluster."""
         return np.flatnonzero((self.held[:, : self._width] != self.held[:, self._width :]).any(axis=0))
 
     def flipped(self, rng: np.random.Generator, draws: int = DRAWS) -> Floats:
@@ -238,7 +239,7 @@ class Pair:
 
 
 def _difference(setting: float, reference: float, drawn: Floats, clusters: int, ends: Sequence[float]) -> Estimate:
-    """Return setting − reference with its interval.
+    """Return the difference setting − reference with its 95 % interval, from its values in resamples of clusters.
 
     `drawn` holds the difference in each resample; `ends` are the scores if all samples are wrong, and if all are right.
     """
@@ -290,7 +291,7 @@ class Drawn:
     flipped
         The difference after each random swap; NaN where a score is undefined.
     pair, weight
-        The pair, for the further draws of a small p, and the factor of its differences.
+        The pair, from which more swaps are drawn if p is small; and the factor that multiplies its differences.
     """
 
     difference: Estimate

@@ -29,7 +29,7 @@ _WEIGHTS_KEPT = 16_000_000  # one byte each: enough to cache the draws of 8,000 
 
 @dataclass(frozen=True)
 class Sums:
-    """Figures of a run that are computed from sums over units, and the function (statistic) that computes them.
+    """Figures of a run, such as scores: sums over samples, and the function (statistic) that turns sums into figures.
 
     Attributes
     ----------
@@ -67,14 +67,14 @@ class Sums:
 
     @property
     def figures(self) -> dict[str, float | None]:
-        """The figures, as {name: value}; None where undefined."""
+        """The figures (such as scores) over all units, as {name: value}; None where undefined."""
         values = self.statistic(self.columns.sum(axis=0, keepdims=True))[0].tolist()
         return {name: None if math.isnan(value) else value for name, value in zip(self.names, values, strict=True)}
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A figure with its 95 % interval.
+    """A figure (a score or another number) with its 95 % interval.
 
     Attributes
     ----------
@@ -116,7 +116,7 @@ class Estimate:
 
     @property
     def reach(self) -> tuple[float, float]:
-        """Distances from the figure to the lower and to the upper end of its interval."""
+        """(Distance from the figure to the lower end of its interval, distance to the upper end)."""
         return self.value - self.low, self.high - self.value
 
 
@@ -147,8 +147,8 @@ def cluster_totals(values: npt.ArrayLike, clusters: Sequence[str]) -> Floats:
 def drawn_sums(drawn: npt.NDArray[Any], totals: Floats) -> Floats:
     """Return the sums over each random draw, shape (draws, columns): the matrix product of `drawn` and `totals`.
 
-    Single precision takes less than half the time. It is used if it is exact: if all values are whole numbers and no
-    partial sum reaches 2²⁴.
+    Single precision takes less than half the time, and is used where it is exact: if all values are whole numbers and
+    no partial sum reaches 2²⁴.
 
     Parameters
     ----------
@@ -170,7 +170,7 @@ def ratio(above: Floats, below: npt.NDArray[Any], otherwise: float = np.nan) -> 
 
 
 def means_of_items(columns: Mapping[str, Sequence[float | None]], clusters: Sequence[str]) -> Sums:
-    """Return figures that are means over items, as sums that can be resampled. Items whose value is None are left out.
+    """Return the mean of each column over items, as sums that can be resampled; items whose value is None are left out.
 
     Parameters
     ----------
@@ -238,7 +238,7 @@ class Resampler:
         return estimates
 
     def of_totals(self, totals: Floats, statistic: Statistic) -> list[Estimate]:
-        """Compute figures from the clusters' totals, shape (clusters, columns); return each figure with its interval.
+        """Compute figures from the clusters' totals, shape (clusters, columns); return a list, each with its interval.
 
         `statistic` is the function that maps sums to figures.
         """

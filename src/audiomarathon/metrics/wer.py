@@ -123,9 +123,9 @@ def transcript_sums(errors: Sequence[Counts], clusters: Sequence[str] = (), rate
 
 
 def mean_of_samples_sums(errors: Sequence[Counts], clusters: Sequence[str] = (), rate: str = "wer") -> Sums:
-    """Return the score by the benchmark's released code, and the mean error rate, as sums over samples.
+    """Return `score` as AudioMarathon's released code computes it, and the mean error rate, as sums over samples.
 
-    The score is 1 − the mean of the samples' error rates. Sums can be resampled.
+    The score is 1 − the mean of the samples' error rates. Both can be resampled.
     """
     sums, mean = transcript_sums(errors, clusters, rate), f"mean_{rate}"
 

@@ -101,7 +101,7 @@ def _chapters(folder: Path) -> list[Folder]:
 def _is_chapter(folder: Folder) -> bool:
     """Tell whether a folder is certainly a chapter of LibriSpeech.
 
-    It has FLAC files; and it has transcripts, or files named `<speaker>-<chapter>-…`.
+    Such a folder has FLAC files, and also text files or files named `<speaker>-<chapter>-…`.
     """
     prefix = f"{folder.path.parent.name}-{folder.path.name}-"
     named = any(name.startswith(prefix) for name in folder.files)

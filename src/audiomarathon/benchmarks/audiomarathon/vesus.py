@@ -56,7 +56,7 @@ class Vesus(MultipleChoice):
         return super().known_gap(row, f"person_{person}_{emotion}_{part[0] if part else name}")
 
     def left_out_by(self, sample: Sample, filters: Filters) -> str:
-        """Return the names of the settings that leave a sample out, or "" to keep it.
+        """Return the names of the settings that leave a sample out, joined by "and"; "" to keep it.
 
         A sample is left out only if all settings in use apply to it.
         """

@@ -31,7 +31,7 @@ _OBJECT = re.compile(r"\{[^{}]*\}")
 
 
 class Exact(Scorer):
-    """Scores answers by equality; a second figure, `near`, also accepts numbers within the task's tolerance.
+    """Scores answers by equality. A second score, `near`, also accepts numbers within the task's tolerance.
 
     A record's reference has `answer`, the JSON of a number, of [lowest, highest] or of an option's letter, and `within`
     if there is a tolerance. A reply's first number counts, and 2:05 is 125, except for an answer that is a letter.
@@ -58,9 +58,9 @@ class Exact(Scorer):
         return {"parsed": said, "correct": said is not None and low <= said <= high, "near": near}
 
     def sums(self, verdicts: Sequence[Verdict]) -> Sums:
-        """Return two figures as sums over samples: `accuracy` and `near`.
+        """Return `accuracy` and `near` as sums over samples (:class:`Sums`), which can be resampled.
 
-        They are the shares of replies that are right, and right up to the task's tolerance.
+        They are the shares of replies that are right, and that are right up to the task's tolerance.
         """
         names = {"accuracy": "correct", "near": "near"}
         return means(
@@ -105,7 +105,7 @@ class Spans(Scorer):
         return {"found": hits, "said": len(said), "there": there}
 
     def sums(self, verdicts: Sequence[Verdict]) -> Sums:
-        """Return `f1`, `precision` and `recall` over the spans of all samples together, as sums over samples."""
+        """Return `f1`, `precision` and `recall` of all samples' spans together, as sums over samples."""
         rows = [[float(verdict.values[name]) for name in ("found", "said", "there")] for verdict in verdicts]
         return Sums(("f1", "precision", "recall"), np.array(rows), _f1, clusters_of(verdicts))
 

@@ -104,12 +104,11 @@ class QuestionTypes(Judged):
         return not stale and (score is None or (isinstance(score, float) and 0 <= score <= 1))
 
     def sums(self, verdicts: Sequence[Verdict]) -> Sums:
-        """Return metrics of the answerable questions as sums over samples; `accuracy` leaves out those that need
-        stereo.
+        """Return metrics of the answerable questions, as sums over samples (:class:`Sums`).
 
-        `macro` is the mean over categories (`accuracy: NAME`). `chance_corrected` rescales the score of closed
-        questions so that guessing is 0 and all right is 1. `guessing`, `always_last` and `longest_option` are the
-        scores of rules that choose an option without the audio.
+        `accuracy` leaves out questions that need stereo. `macro` is the mean over categories (`accuracy: NAME`).
+        `chance_corrected` rescales the score of closed questions so that guessing is 0 and all right is 1. `guessing`,
+        `always_last` and `longest_option` are the scores of rules that choose an option without the audio.
         """
         columns: dict[str, list[float | None]] = {
             "accuracy": [_counted_score(verdict) for verdict in verdicts],
@@ -154,9 +153,9 @@ class QuestionTypes(Judged):
         return replace(figures, names=(*figures.names, "macro", *over), statistic=statistic, ends=ends)
 
     def published(self, verdicts: Sequence[Verdict]) -> Sums:
-        """Return the scores by MMAU-Pro's official script, the overall score first.
+        """Return the scores by MMAU-Pro's official script, as sums over samples (:class:`Sums`).
 
-        The overall score is None if any reply that the script counts has no score.
+        The first, `as_published`, is the overall score. It is None if any reply that the script counts has no score.
         """
         by_type = {
             kind: [verdict.values["as_published"] if _type(verdict) == kind else None for verdict in verdicts]
@@ -226,8 +225,8 @@ class QuestionTypes(Judged):
     def notes(self, verdicts: Sequence[Verdict]) -> list[str]:
         """Return notes for readers of the scores, one line each.
 
-        They state the number of replies that do not count, the scores of rules that choose an option without the audio,
-        and the sentence encoder of the published score.
+        The notes state the number of replies that do not count, the scores of rules that choose an option without the
+        audio, and the sentence encoder of the published score.
         """
         figures, summary = self.sums(verdicts).figures, self.summary(verdicts)
         opens = [verdict for verdict in verdicts if _type(verdict) == "open"]

@@ -65,13 +65,16 @@ class Questions(Choice):
         return {"parsed": letter, "rule": rule, "correct": correct, "strict": strict, "as_published": published}
 
     def sound(self, verdict: Verdict) -> bool:
-        """Tell whether a stored verdict is valid: its letter, its flags, and `as_published`."""
+        """Tell whether a stored verdict is valid.
+
+        `parsed` must be an option's letter or None; `correct` and `strict` booleans; `as_published` a boolean or None.
+        """
         return super().sound(verdict) and verdict.values.get("as_published", "") in (None, True, False)
 
     def sums(self, verdicts: Sequence[Verdict]) -> Sums:
-        """Return the accuracies as sums over samples, and the scores of rules that choose an option without the audio.
+        """Return accuracies, and scores of rules that ignore the audio, as sums over samples (:class:`Sums`).
 
-        The accuracies are `accuracy`, `strict_accuracy` and `as_published`; the rules are `guessing`, `always_first`,
+        The accuracies are `accuracy`, `strict_accuracy` and `as_published`. The rules are `guessing`, `always_first`,
         `always_last` and `longest_option`.
         """
         columns: dict[str, list[float | None]] = {
@@ -86,13 +89,14 @@ class Questions(Choice):
         return means(columns, verdicts, shares=True)
 
     def published(self, verdicts: Sequence[Verdict]) -> Sums:
-        """Return the accuracy by the authors' rule as sums over samples; its value is None if the task has no such
-        rule.
+        """Return the accuracy by the rule of the benchmark's authors, as sums over samples (:class:`Sums`).
+
+        Its value is None if they published no rule.
         """
         return means({"as_published": [verdict.values["as_published"] for verdict in verdicts]}, verdicts)
 
     def summary(self, verdicts: Sequence[Verdict]) -> dict[str, Any]:
-        """Return {"rules": {rule of reading: number of replies that it decided}}."""
+        """Return {"rules": {name of a rule: number of replies whose option this rule found}}."""
         return {"rules": dict(sorted(Counter(verdict.values["rule"] for verdict in verdicts).items()))}
 
     def frames(self, verdicts: Mapping[str, Sequence[Verdict]]) -> Mapping[str, Any]:  # noqa: ARG002
@@ -106,8 +110,8 @@ class Questions(Choice):
     def notes(self, verdicts: Sequence[Verdict]) -> list[str]:
         """Return notes for readers of the scores, one line each.
 
-        They state the scores of rules that ignore the audio. If the task has a published rule, they state the score by
-        that rule, and how many right replies it counts as wrong because they are a letter only.
+        The notes state the scores of rules that ignore the audio. If the authors published a rule, the notes also state
+        the score by that rule, and how many right replies it counts as wrong because they are a letter only.
         """
         figures = self.sums(verdicts).figures
         blind = ", ".join(f"{name.replace('_', ' ')} {figures[name]:.3f}" for name in _BLIND)

@@ -25,7 +25,7 @@ class StreamingLLM(KVPress):
     sinks: int = 4
 
     def score(self, cached: Cached) -> torch.Tensor:
-        """Return each KV-cache entry's score, shape (key heads, entries): its position, infinity for sinks."""
+        """Return each KV-cache entry's score, shape (key heads, entries): its position; infinity for the first few."""
         import torch
 
         heads, length = cached.key.shape[:2]

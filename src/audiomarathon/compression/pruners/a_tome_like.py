@@ -41,7 +41,7 @@ class ATomeLike(MergeAdjacent):
     modules: int = 4
 
     def steps(self, depth: int) -> Sequence[tuple[int, float]]:
-        """Return (layer, share of all merges that are done by then) for each layer of the tower that merges."""
+        """Return a pair for each layer of the tower that merges: (layer, share of all merges that are done by then)."""
         first = self.in_tower(depth)
         count = max(1, min(self.modules, depth - first))
         gone = [(1 - (1 - self.ratio) ** (nth / count)) / self.ratio for nth in range(1, count + 1)]
