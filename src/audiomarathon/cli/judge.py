@@ -79,7 +79,7 @@ class Asking:
 
     @cached_property
     def benches(self) -> list[Bench]:
-        """The judges to ask, each with the cache of its answers."""
+        """The judges to ask, as a list of :class:`Bench`: each has the judge, its name and the cache of its answers."""
         from audiomarathon.judges.cache import Cache
         from audiomarathon.judges.judging import Bench
 

@@ -176,7 +176,7 @@ def by_length(plan: Plan, samples: Sequence[Sample]) -> list[Sample]:
 
 
 def in_batches(samples: Sequence[Sample], size: int) -> list[list[Sample]]:
-    """Return the samples in batches of at most `size`; do not split a bundle (samples about one clip) that fits."""
+    """Return lists of at most `size` samples. Samples about one clip (a bundle) stay together if they fit."""
     batches: list[list[Sample]] = [[]]
     for _bundle, members in itertools.groupby(samples, key=lambda sample: sample.bundle or sample.id):
         group = list(members)

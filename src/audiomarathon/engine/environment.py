@@ -163,7 +163,7 @@ def _commit() -> str | None:
 
 
 def _output(*command: str) -> str | None:
-    """Run a command in this file's folder; return its output, or None if the command fails."""
+    """Run a command in this file's folder; return the text that it prints, or None if it fails."""
     here = Path(__file__).parent
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True, cwd=here)

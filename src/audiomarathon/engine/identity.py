@@ -60,7 +60,10 @@ def check_edited(tasks: Sequence[Task], spec: ModelSpec, settings: RunSettings, 
 
 
 def places_of(tasks: Sequence[Task], spec: ModelSpec, settings: RunSettings, methods: Sequence[Method]) -> list[Path]:
-    """Return the paths of all run folders, made from names alone: nothing is read, and PyTorch is not imported."""
+    """Return the path of the run folder of each method and task.
+
+    Paths are made from names alone: nothing is read, and PyTorch is not imported.
+    """
     source = settings.model_path or spec.checkpoint
     folder = Path(source).expanduser()
     name = folder.resolve().name if folder.is_dir() else source.partition("@")[0]
@@ -102,8 +105,8 @@ def _beyond(setup: Setup, task: Task, data: Loaded, method: Method) -> dict[str,
 def _code(kind: str, things: Mapping[str, object], without: type | None = None) -> dict[str, str]:
     """Return a hash of the third-party code behind each of the objects `things`, as {name: hash}.
 
-    A name tells the kind and the object, such as `code of task mine`. Objects without third-party code are left out. In
-    the hash, subclasses of `without` are left out (:func:`source_hash`).
+    A name tells the kind and the object, such as `code of task mine`. Objects without third-party code are left out. No
+    hash covers subclasses of the class `without` (:func:`source_hash`).
     """
     hashes = {f"{CODE}{kind} {name}": source_hash(thing, without) for name, thing in things.items()}
     return {name: code_hash for name, code_hash in hashes.items() if code_hash}

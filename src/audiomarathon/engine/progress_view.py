@@ -191,7 +191,7 @@ class Watch:
         self._cost, self._earned = self._shown - begin, 0.0
 
     def look(self) -> Look:
-        """Return the task's progress at this moment."""
+        """Return the task's progress at this moment, as a :class:`Look`."""
         settings, heard = dict[str, Progress](), dict[str, float]()
         for job, stale, verdicts in zip(self._jobs, self._stale, self._verdicts, strict=True):
             records_found = (job.folder.records.get(sample.id) for sample in self._plan.samples)
@@ -203,7 +203,7 @@ class Watch:
         return Look(self._plan.task.key, done, expected, self.fresh, seconds, sum(heard.values()), settings)
 
     def _progress(self, records: Sequence[Record], verdicts: dict[str, Verdict]) -> Progress:
-        """Return one setting's progress, from its records.
+        """Compute one setting's :class:`Progress` from its records.
 
         `verdicts`, as {sample id: verdict}, keeps verdicts between calls, and is updated here.
         """
@@ -217,7 +217,8 @@ class Watch:
 
 @contextmanager
 def watching(plan: Plan, jobs: Sequence[Job], say: Say, *, progress: bool | None = None) -> Iterator[Watch]:
-    """Show a task's progress during the `with` block; yield the object to call after each sample.
+    """Show a task's progress during the `with` block. Yield a :class:`Watch`, whose `update` is called after each
+    sample.
 
     On a terminal the progress is a table, in a notebook a line that is rewritten, elsewhere a line every half minute
     and at the end.

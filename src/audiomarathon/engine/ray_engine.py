@@ -165,9 +165,9 @@ class RayEngine(Engine):
     pool: Pool
 
     def certificate(self) -> dict[str, Any] | None:
-        """Return what `audiomarathon certify` found for this checkpoint on the first worker's machine.
+        """Return what `audiomarathon certify` found for this checkpoint on the first worker's machine, or None.
 
-        It is {"verdict": …, "date": …, "checks": …}; None if the command has not run there.
+        The result is {"verdict": …, "date": …, "checks": …}; None means that the command has not run there.
         """
         certificate: dict[str, Any] | None = self.pool.first.certificate
         return certificate

@@ -76,7 +76,7 @@ def decided(setup: Setup) -> dict[str, Any]:
 def recorded_setup(tasks: Sequence[Task], model: str, settings: RunSettings, methods: Sequence[Method]) -> Setup | None:
     """Return the setup of a repeated command from `run.json`, without PyTorch; None if it might be outdated.
 
-    It equals what :func:`~audiomarathon.engine.setup.find_setup` would return.
+    The result equals that of :func:`~audiomarathon.engine.setup.find_setup`.
 
     Raises
     ------

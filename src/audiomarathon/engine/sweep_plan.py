@@ -218,9 +218,9 @@ def _part(
     calls: Calls,
     say: Say,
 ) -> _Part:
-    """Return one task's part of the plan; if an error would stop the task, its line says so.
+    """Return one task's part of the plan; if an error would stop the task, the part's text says so.
 
-    `speeds` is a function that returns the same as :func:`_speeds`.
+    The function `speeds` returns what :func:`_speeds` returns.
     """
     try:
         check_able(spec, setup.checkpoint.path if setup else None, task, settings)

@@ -200,9 +200,9 @@ def made_by(run: Run) -> dict[str, Any]:
     """Return, as {name: value}, everything that determines a run's transcripts: model, prompt, and the identity without
     its data.
 
-    The prompt is a hash of the run's different prompts. Unlike the identity's `prompts`, it does not depend on the
-    number of samples, so it is equal for runs of the same request over different clips. It is missing for models that
-    take no prompt, and in runs of older versions.
+    The prompt is a hash of the run's different prompts. Unlike the identity's `prompts`, this hash does not depend on
+    the number of samples, so it is equal for runs of the same request over different clips. Models that take no prompt,
+    and runs of older versions, have no such hash.
     """
     kept = {
         name: value

@@ -139,7 +139,7 @@ class AudioLM:
     def refuse_other_kinds(cls, path: Path) -> None:
         """Raise ModelError if the checkpoint belongs to another model.
 
-        Otherwise, the config class would set the fields that it misses to wrong defaults.
+        Without this check, the config class would give wrong defaults to the fields that the checkpoint's config lacks.
         """
         kind = cls.architecture.config_class.get_config_dict(path)[0].get("model_type")
         if kind not in cls.model_types:
@@ -211,7 +211,9 @@ class AudioLM:
         return prompt
 
     def heard(self, clips: Sequence[Waveform]) -> tuple[Sequence[int], dict[str, torch.Tensor]]:
-        """Return (number of audio tokens of each clip, {argument name of the model: features of all clips})."""
+        """Return two values: the number of audio tokens of each clip, and {argument name of the model: features of all
+        clips}.
+        """
         raise NotImplementedError(f"{type(self).__name__} defines neither `heard` nor its own `prepare`")
 
     def features(self, clips: Any, **options: Any) -> Any:
@@ -226,7 +228,7 @@ class AudioLM:
         return ((frames - 1) // 2 + 1 - 2) // 2 + 1
 
     def tower_states(self, inputs: Inputs) -> TowerStates:
-        """Return the map that tells which states of the audio tower each audio token of a batch is made from.
+        """Return a :class:`TowerStates`: from which states of the audio tower each audio token of a batch is made.
 
         Dropping inside the tower needs this map; a family without it sets :attr:`no_tower_drop` to the reason.
         """
@@ -253,7 +255,8 @@ class AudioLM:
         return Inputs(tensors, mask, tuple(prompt.seed for prompt in prompts), clips=clips)
 
     def encoded(self, prompts: Sequence[Prompt], counts: Iterable[int]) -> Any:
-        """Return prompts as token ids and their attention mask, padded on the left.
+        """Return the prompts as `input_ids` and `attention_mask`, each of shape (B prompts, S tokens), padded on the
+        left.
 
         `counts` has the number of audio tokens of each clip, in order.
         """
@@ -305,7 +308,7 @@ class AudioLM:
 
     @property
     def prefill_only(self) -> Sequence[nn.Module]:
-        """Parts of the decoder that process the encoder's output in prefill and never run in decode; usually none."""
+        """Parts of the decoder that run only in prefill, on the encoder's output, and never in decode; usually none."""
         return ()
 
     @property
@@ -379,9 +382,10 @@ class AudioLM:
         return nullcontext()
 
     def documented_inputs(self, path: Path, prompt: Prompt) -> Mapping[str, torch.Tensor] | None:  # noqa: ARG002
-        """Return the inputs that the family's own processor makes of one prompt; None if the processor cannot be used.
+        """Return the inputs, as {name: tensor}, that the family's own processor makes of one prompt.
 
-        `audiomarathon certify` compares them with the inputs from :meth:`prepare`.
+        None if the processor cannot be used. `audiomarathon certify` compares these inputs with those from
+        :meth:`prepare`.
 
         Parameters
         ----------
@@ -391,7 +395,9 @@ class AudioLM:
         return None
 
     def processed(self, processor: Any, prompt: Prompt, **options: Any) -> dict[str, torch.Tensor]:
-        """Return the inputs that the given processor makes of one prompt, with the processor's chat template."""
+        """Return the inputs, as {name: tensor}, that the given processor makes of one prompt, with the processor's chat
+        template.
+        """
         text = processor.apply_chat_template(conversation(prompt), add_generation_prompt=True, tokenize=False)
         return dict(processor(text=text, audio=list(prompt.clips), return_tensors="pt", **options))
 

@@ -55,7 +55,7 @@ class Checkpoint:
 
     @property
     def folder_name(self) -> str:
-        """Name of the checkpoint's folder in a results folder, without separators, colons or spaces."""
+        """The checkpoint's name, without separators, colons or spaces, as the name of its folder among the results."""
         name = "".join(c if c.isalnum() or c in "._-" else "-" for c in self.name.rsplit("/", 1)[-1])
         return f"{name}-{self.variant}" if self.variant else name
 

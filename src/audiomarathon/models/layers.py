@@ -1,6 +1,6 @@
-"""Facts about decoder layers: which attend within a sliding window, which use another layer's keys and values.
+"""Read facts about decoder layers: which have a sliding window, and which use another layer's keys and values.
 
-Also helpers to read a layer's arguments and hidden states.
+Further functions read a layer's arguments and hidden states.
 """
 
 from __future__ import annotations

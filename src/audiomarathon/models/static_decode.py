@@ -51,10 +51,7 @@ def hooked(decoder: nn.Module) -> str:
 
 
 class PositionProbe:
-    """Reads the last prompt token's position when the rotary embedding is called in prefill.
-
-    It stores the position in `last`, shape (…, B or 1, 1).
-    """
+    """Stores the last prompt token's position in `last`, shape (…, B or 1, 1), when prefill calls the rotary embedding."""
 
     def __init__(self) -> None:
         self.last = torch.empty(0)
@@ -105,9 +102,8 @@ class _Layer:
 
 
 class _PassedOn:
-    """Placeholder for the KV cache in a static step.
-
-    It stores nothing, since the attention function stores the entries.
+    """Placeholder for the KV cache in a static step: it stores nothing, since the attention function stores the
+    entries.
     """
 
     is_compileable = False
@@ -266,11 +262,12 @@ def _wider(part: torch.Tensor, dim: int, room: int, *, fill: int) -> torch.Tenso
 
 
 def _layers(lm: Any, inputs: Inputs, trace: Trace, cache: Any) -> list[_Layer]:
-    """Move the KV cache's entries into fixed buffers after prefill; return the buffers of each layer that has a cache.
+    """Move the KV cache's entries into fixed buffers after prefill; return a :class:`_Layer` for each layer that has a
+    cache.
 
-    Each also tells which entries are hidden from decode steps. Fillers and padding are on the left. If a layer's heads
-    hold different numbers of entries, the cache has padded them (`by_head`). A layer with a sliding window caches only
-    the entries that the first step attends to.
+    Each :class:`_Layer` also tells which entries are hidden from decode steps. Fillers and padding are on the left. If
+    a layer's heads hold different numbers of entries, the cache has padded them (`by_head`). A layer with a sliding
+    window caches only the entries that the first step attends to.
     """
     entries = (
         trace.entries or trace.row_lengths or [(count,) * len(lm.decoder_layers) for count in inputs.prompt_tokens]
@@ -387,7 +384,7 @@ def decode(
 class _EndWatch:
     """Reads a flag from the GPU, such as whether all replies have ended.
 
-    It reads one step late, so that it does not wait for the step that runs now.
+    The flag is read one step late, so that Python does not wait for the step that runs now.
     """
 
     def __init__(self, device: torch.device) -> None:

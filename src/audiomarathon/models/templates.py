@@ -21,7 +21,7 @@ SECONDS = 5.0
 class _Child:
     """The child process that renders chat templates.
 
-    It is started at the first request, and again after its end or a fork.
+    The process is started at the first request, and again after its end or a fork.
     """
 
     def __init__(self) -> None:

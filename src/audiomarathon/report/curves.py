@@ -1,4 +1,4 @@
-"""Prepare curves of finished runs: score, LLM prefill and KV cache against the ratio, one line per method.
+"""Prepare curves of finished runs, one line per method: score, LLM prefill and KV cache against the ratio.
 
 The ratio is the fraction of the audio tokens that the method removes.
 """
@@ -31,7 +31,7 @@ _SEED = 42  # seed of the bootstrap
 
 @dataclass(frozen=True)
 class Setting:
-    """One run in a picture: its line, its ratio, and its figures.
+    """One run in a picture: its line, its ratio, and the values to draw.
 
     Attributes
     ----------
@@ -44,7 +44,7 @@ class Setting:
     ratio
         Fraction of audio tokens removed; for joined methods, the fraction that both remove together.
     figures
-        The run's figures, as {name in :data:`QUANTITIES`: estimate}.
+        The run's measured values, as {name in :data:`QUANTITIES`: estimate}.
     ideal
         LLM prefill speed-up computed from FLOPs; None if unknown.
     conditions

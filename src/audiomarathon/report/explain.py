@@ -152,7 +152,7 @@ def shares_kept(inputs: Inputs, generation: Generation) -> Floats:
 
 
 def _left(steps: Sequence[tuple[int, torch.Tensor]], layer: int) -> torch.Tensor:
-    """Return the positions of the tokens that are left in a layer, when tokens were dropped in steps.
+    """Return, for tokens that a method drops in steps, the positions of those that are left in a layer.
 
     Each step is (first layer, positions that remain from this layer on).
     """

@@ -40,7 +40,7 @@ class Shown(pd.DataFrame):
 
     @classmethod
     def of(cls, table: Table) -> Shown:
-        """Make a frame from a table: it holds the table's figures, unrounded, under the names of their columns."""
+        """Make a frame from a table: unrounded values, under the names of the table's columns."""
         shown = cls(figures(table))
         shown.table = table
         return shown

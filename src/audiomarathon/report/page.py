@@ -127,7 +127,7 @@ def page(data: PageData, options: PageOptions, *, step: Callable[[], object] = l
 
 
 class _Held:
-    """A store of the values in the page's JSON: each distinct value is kept once, since charts and replies repeat them.
+    """Stores the values for the page's JSON, each distinct value once, since charts and replies repeat them.
 
     Attributes
     ----------

@@ -44,9 +44,10 @@ Key = tuple[str, str, str]
 
 
 def choose(systems: Sequence[System], limit: int) -> tuple[list[Key], int]:
-    """Choose at most `limit` samples to show; return ([(task, kind of audio control, id) of each], number of all).
+    """Choose at most `limit` samples to show. Return ([(task, kind of audio control, sample id), …], number of all
+    samples).
 
-    Samples on which settings disagree come first, then failed ones, then wrong and right ones. Within each kind, tasks
+    Samples on which settings disagree come first, then failed, wrong, and right ones. Within each of these kinds, tasks
     take turns.
     """
     scores: dict[Key, set[float | None]] = {}

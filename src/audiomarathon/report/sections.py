@@ -199,7 +199,10 @@ def _rows(data: PageData, scope: str) -> list[Row]:
 
 
 def _choice(data: PageData) -> Section:
-    """Make the first section: score against time to first token, and a table with recommended settings first."""
+    """Make the page's first section: a chart of score against time to first token, and a table of all settings.
+
+    Recommended settings come first in the table.
+    """
     scope, advised = data.widest, {recommendation.place for recommendation in data.advice}
     rows = []
     for place, setting in enumerate(data.settings):
@@ -282,7 +285,10 @@ def _undrawn(data: PageData, scope: str) -> list[str]:
 
 
 def _remarks(data: PageData, scope: str) -> Iterator[tuple[str, str]]:
-    """Yield (name of a setting or checkpoint, note on its figures) for a task or a mean over tasks."""
+    """Yield (name of a setting or checkpoint, note for the reader) for a task or a mean over tasks.
+
+    A note says, for example, that a run is not finished or that the machine was busy.
+    """
     for name, task, answered, expected in data.unfinished:
         count = f"{answered} of {expected} samples"
         yield name, f"no figures for {task}: not finished ({count}; audiomarathon score summarises these samples)"
@@ -324,9 +330,10 @@ Draw = Callable[[PageData, str], tuple[list[Chart], list[str]]]
 
 
 def _by_scope(anchor: str, heading: str, scopes: Sequence[str], data: PageData, draw: Draw) -> Section:
-    """Make a section with charts and notes for each scope (a task or a mean); scopes without charts are left out.
+    """Make a section of the page: for each scope (a task or a mean), charts and notes; scopes without charts are left
+    out.
 
-    `draw` is a function that makes a scope's charts and notes.
+    `draw` is a function that returns (charts, notes) of a scope.
     """
     drawn = {scope: draw(data, scope) for scope in scopes}
     by_scope = {scope: charts for scope, (charts, _) in drawn.items() if charts}

@@ -50,10 +50,10 @@ def method_and_ratio(identity: Identity) -> tuple[str, float]:
 
 
 def lines_of(identities: Sequence[Identity]) -> list[str]:
-    """Return the name of each setting's line in a picture: its method, and the parameters that tell lines apart.
+    """Return the name of each setting's line in a picture: the method, and the parameters that tell its lines apart.
 
-    The parameters are layer, place (`at`), the tower's layer, scope and schedule, each only if settings of the same
-    method differ in it.
+    The parameters are layer, where tokens are dropped (`at`), the tower's layer, scope and schedule, each only if
+    settings of the same method differ in it.
     """
     methods = [method_and_ratio(identity)[0] for identity in identities]
     names = ("layer", "at", "tower_layer", "scope", "schedule")

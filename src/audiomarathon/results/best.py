@@ -258,5 +258,7 @@ def _ranked(compared: Compared, ids: Ids, chosen: Sequence[str]) -> list[Ranked]
 
 
 def _members(shared: Mapping[str, Pairs], ids: Ids) -> list[Pairs]:
-    """Return a system's samples paired with the reference's: one :class:`Pairs` per task, of samples in `ids` only."""
+    """Return a list with one :class:`Pairs` per task: a system's samples paired with the reference's, only those in
+    `ids`.
+    """
     return [shared[task].only(of_task) for task, of_task in ids.items()]

@@ -174,9 +174,9 @@ class Pairs:
     def ideals(self, stage: str) -> Floats:
         """Return each timed sample's ideal speed-up of a stage, computed from FLOPs or bytes; NaN if unknown.
 
-        It is what a machine would show whose time is proportional to the FLOPs, or for decode to the bytes read. If no
-        sample is timed, return the ideal speed-up of every sample. The result is cached, since several rows of a table
-        need it.
+        Ideal means: on a machine whose time is proportional to the FLOPs, or for decode to the bytes read. If no sample
+        is timed, return the ideal speed-up of every sample. The result is cached, since several rows of a table need
+        it.
         """
         if stage not in self._ideals:
             rows = self.timed or self.records
@@ -225,7 +225,7 @@ class Pairs:
     def alike(self) -> str:
         """Whether all replies equal the reference's: "= base" if they must, "same replies" if they happen to, else "".
 
-        They must if every reply is one token, which the model chooses in prefill, before the method acts.
+        Replies must be equal if each is one token, which the model chooses in prefill, before the method acts.
         """
         if any(
             verdict.record.reply != base.record.reply or verdict.record.reply is None for base, verdict in self.pairs
@@ -383,8 +383,8 @@ def _one_token(record: Record) -> bool:
 def speed_up(members: Sequence[Pairs], stage: str, seed: int) -> Estimate | None:
     """Return the speed-up of a stage, with its interval; None if a task has no comparable times.
 
-    It is the median, over the samples of all tasks, of the reference's time ÷ the run's; above 1, the run is faster.
-    Clusters of different tasks never count as one cluster, even if their names are equal.
+    The speed-up is the median, over the samples of all tasks, of the reference's time ÷ the run's; above 1, the run is
+    faster. Clusters of different tasks never count as one cluster, even if their names are equal.
 
     Parameters
     ----------
@@ -411,7 +411,9 @@ def _quotients(above: Floats, below: Floats) -> Floats:
 
 
 def _ratios(members: Sequence[Pairs], stage: str) -> Floats:
-    """Return the reference's time ÷ the run's for the timed samples of all tasks; empty if a task is untimed."""
+    """Return an array with the reference's time ÷ the run's for each timed sample of all tasks; empty if a task is
+    untimed.
+    """
     if any(pairs.untimed or (stage == "decode_per_token" and pairs.undecoded) for pairs in members):
         return np.empty(0)
     return np.concatenate([pairs.ratios(stage) for pairs in members])
@@ -504,8 +506,8 @@ def throughput(members: Sequence[Pairs]) -> dict[str, float] | None:
 def ideal_gain(members: Sequence[Pairs], stage: str) -> float | None:
     """Return the ideal (computed) speed-up of a stage, as the median over samples; None if a run lacks its costs.
 
-    For prefill, it is the reference's FLOPs ÷ the run's. For decode, it is the bytes that a step reads (weights and KV
-    cache), the reference's ÷ the run's, for one sample (times are taken with batch size 1).
+    For prefill, the speed-up is the reference's FLOPs ÷ the run's. For decode, it is the bytes that a step reads
+    (weights and KV cache), the reference's ÷ the run's, for one sample (times are taken with batch size 1).
     """
     ideals = np.concatenate([np.empty(0), *(pairs.ideals(stage) for pairs in members)])
     return float(np.median(ideals)) if len(ideals) and not np.isnan(ideals).any() else None

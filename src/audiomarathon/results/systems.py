@@ -53,7 +53,7 @@ class System:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """The identity of the system's first run."""
+        """The identity (the facts that must not change, such as data and seed) of the system's first run."""
         return dict(next(iter(self.runs.values())).identity)
 
     def name(self, *, with_checkpoint: bool) -> str:

@@ -187,16 +187,16 @@ class Run:
 
     @cached_property
     def sums(self) -> Sums:
-        """The metrics of this run, such as macro-F1, as sums over its samples, ordered by sample id; they can be
-        resampled.
+        """The metrics of this run, such as macro-F1, as sums over its samples, ordered by sample id.
 
-        See :class:`~audiomarathon.metrics.statistics.Sums`.
+        Tests and intervals resample the sums: see :class:`~audiomarathon.metrics.statistics.Sums`.
         """
         return sums_of(get_task(self.key).scorer, [self.verdicts[id_] for id_ in sorted(self.verdicts)])
 
     @cached_property
     def headline(self) -> Estimate:
-        """The headline score, with its interval as in `summary.json` and its value in each bootstrap resample.
+        """The score that tables show first, with its interval as in `summary.json` and its value in each bootstrap
+        resample.
 
         The score is NaN, without an interval, if no sample is scored.
         """

@@ -119,7 +119,7 @@ def _stored(folder: Path, scorer: Scorer) -> Mapping[str, tuple[str, Mapping[str
 
 @lru_cache(1 << 12)
 def _values(text: bytes) -> Mapping[str, object] | None:
-    """Parse the JSON text of a verdict's values; None if it is damaged.
+    """Parse the JSON text of a verdict, and return its {name: value}; None if the text is damaged.
 
     Results are cached: equal texts, such as those of all right answers with one letter, are parsed once.
     """

@@ -90,7 +90,8 @@ class Caption(Scorer):
     def published(self, verdicts: Sequence[Verdict]) -> Sums:
         """Return CIDEr-D as the package aac-metrics computes it, as sums over samples.
 
-        It scores raw replies, and counts word frequencies only in the references of the clips that were scored.
+        This differs from the headline CIDEr-D: raw replies are scored, and word frequencies are counted only in the
+        references of the clips that were scored.
         """
         from audiomarathon.metrics.captions.cider_d import Frequencies, cider_d
 
@@ -168,7 +169,7 @@ class Caption(Scorer):
         ]
 
     def frames(self, verdicts: Mapping[str, Sequence[Verdict]]) -> Mapping[str, pd.DataFrame]:
-        """Return one table of all caption figures: a row per setting, then a row for people's captions."""
+        """Return {"Captions": table} with all caption metrics: a row per setting, then a row for people's captions."""
         import pandas as pd
 
         from audiomarathon.metrics.statistics import Resampler
@@ -237,7 +238,7 @@ def _frequencies(corpus: Corpus) -> Frequencies:
 
 @lru_cache(1 << 13)
 def _human(corpus: Corpus, texts: tuple[str, ...]) -> float | None:
-    """Return how people's captions of a clip score: the mean CIDEr-D of each reference against the others.
+    """Return the score of people's captions of a clip: the mean CIDEr-D of each reference against the other references.
 
     None for a clip with one reference.
     """
@@ -254,7 +255,7 @@ def _column(name: str, verdicts: Sequence[Verdict]) -> list[float | None]:
 
 
 def _named(name: str, verdicts: Sequence[Verdict]) -> str:
-    """Return a figure's name, such as `fense`; if the encoder is not FENSE's own, with its name: `fense[NAME]`."""
+    """Return a metric's name, such as `fense`; with another sentence encoder than FENSE's own, `fense[NAME]`."""
     from audiomarathon.scoring.caption_models import ENCODER
 
     others = {verdict.values["encoder"] for verdict in verdicts} - {None, ENCODER}

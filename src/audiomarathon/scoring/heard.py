@@ -13,9 +13,10 @@ if TYPE_CHECKING:
 
 
 class Heard(Scorer):
-    """Scores a transcript by a count of recognised words; the headline is the share of clips whose count is above 0.
+    """Scores a transcript by the number of recognised words; the headline score is the share of clips with at least
+    one.
 
-    It says nothing about errors: a model that invents words has words for every clip.
+    The score says nothing about errors: a model that invents words has words for every clip.
     """
 
     key = "heard"

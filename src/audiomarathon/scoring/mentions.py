@@ -129,7 +129,7 @@ def _forms(options: dict[str, str]) -> list[tuple[list[str], list[str], frozense
 
 
 def mentions_of(text: str, options: dict[str, str]) -> Iterator[Mention]:
-    """Yield the mentions of options in a reply, unsorted: option texts, then letters outside of these texts."""
+    """Yield the mentions of options in a reply: first all option texts, then the letters outside of these texts."""
     words, notes = _named_words(text), any(map(MUSICAL.match, options.values()))
     taken: list[str | None] = [word for word, _start, _end in words]
     covered: list[tuple[int, int]] = []

@@ -69,7 +69,7 @@ class MLflow(Tracker):
         self._client.log_batch(id_, params=self._params(facts))
 
     def scored(self, run: TrackedRun, points: Sequence[Point]) -> None:
-        """Add new points to the curves of a run; leave out those that MLflow already has."""
+        """Add points to the curves of a run in MLflow; leave out those that were sent before."""
         place = str(run.folder.resolve())
         fresh = [point for point in points if point.samples > self._known[place]]
         self._log(self._runs[place], {point.samples: {"answered": point.samples, **point.figures} for point in fresh})
