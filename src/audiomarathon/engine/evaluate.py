@@ -247,8 +247,8 @@ class _Loop:
     def _busy(self, inputs: Inputs, methods: Iterable[Method]) -> dict[str, dict[str, float]]:
         """Return the GPU's busy seconds of each stage, as {label of the setting: {stage: seconds}}.
 
-        They are measured in one more call of each setting; a setting is missing if its call fails. The tower runs only
-        in the first call; all settings get its seconds.
+        The seconds are measured in one more call of each setting; a setting is missing if its call fails. The tower
+        runs only in the first call; all settings get its seconds.
         """
         busy_times: dict[str, dict[str, float]] = {}
         encoder = 0.0

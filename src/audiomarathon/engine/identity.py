@@ -122,7 +122,7 @@ def _timed_as(settings: RunSettings) -> dict[str, str]:
 def _identity(setup: Setup, task: Task, data: Loaded) -> dict[str, Any]:
     """Return the part of a run's identity that is equal for all settings of a task, as {name: value}.
 
-    It has, among others, hashes of checkpoint, prompts and data, the token limit and the seed.
+    Among the values are hashes of checkpoint, prompts and data, the token limit and the seed.
     """
     settings, hardware, language = setup.settings, setup.hardware, language_of(setup.spec, task, setup.settings)
     prompts = hashlib.sha256("\0".join(task.prompt(sample) for sample in data.samples).encode()).hexdigest()[:16]

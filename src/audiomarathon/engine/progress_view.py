@@ -171,9 +171,9 @@ class Watch:
         self._cost = self._earned = 0.0
 
     def update(self, samples: int = 1) -> None:
-        """Add `samples` to the number of finished samples; show the progress if it is due and cheap enough.
+        """Add `samples` to the number of finished samples; show the progress if it is due and cheap.
 
-        It is cheap enough if it takes little of the time that the samples take (:data:`COST_A_SAMPLE_S`).
+        Showing is cheap if it takes little of the time that the samples take (:data:`COST_A_SAMPLE_S`).
         """
         self.fresh += samples
         now = self._clock()
@@ -262,10 +262,7 @@ def watching(plan: Plan, jobs: Sequence[Job], say: Say, *, progress: bool | None
 
 
 def _over_the_last(line: str) -> None:
-    """Print a line in place of the last printed line.
-
-    This uses a carriage return, since notebooks do not support cursor movements.
-    """
+    """Print a line in place of the last printed line, by a carriage return, since notebooks cannot move the cursor."""
     print(f"\r{line:<{LINE}}", end="", file=sys.stderr, flush=True)  # noqa: T201
 
 

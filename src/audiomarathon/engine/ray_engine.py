@@ -82,7 +82,7 @@ class Worker:
 
     @cached_property
     def loaded(self) -> tuple[LocalEngine, Opened]:
-        """The engine with its loaded model, and the facts about this worker; the first access loads the model.
+        """Return (the engine with its loaded model, facts about this worker); the first access loads the model.
 
         The constructor does not load it, since Ray would wrap the constructor's errors in an error of its own.
         """

@@ -420,7 +420,7 @@ def _plan(
 
 
 def _score(task: Task, folder: RunFolder) -> dict[str, Any]:
-    """Score a folder's records; write the verdicts and the summary, and return the summary.
+    """Score a folder's records; write the verdicts and `summary.json`, and return the summary's content.
 
     The summary covers only the samples that the last run selected; the folder may hold records of other samples.
 

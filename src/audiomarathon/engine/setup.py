@@ -235,9 +235,9 @@ def find_hardware(settings: RunSettings) -> Hardware:
 
 
 def what_decides(spec: ModelSpec, settings: RunSettings) -> str:
-    """Return a hash of everything that determines device, precision and the recorded facts of a model's family.
+    """Return a hash of everything that determines device, precision and the facts of the model's family in `run.json`.
 
-    It covers settings, software versions, this package's files, GPUs and env vars.
+    The hash covers settings, software versions, this package's files, GPUs and env vars.
     """
     package = Path(__file__).parent.parent
     states = [(file, file.stat()) for file in sorted(package.rglob("*.py"))]

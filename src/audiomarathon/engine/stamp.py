@@ -1,4 +1,4 @@
-"""Make the entry in `run.json` that says what `audiomarathon certify` found for the run's checkpoint on this machine."""
+"""Make the entry in `run.json` on what `audiomarathon certify` found for the run's checkpoint on this machine."""
 
 from __future__ import annotations
 

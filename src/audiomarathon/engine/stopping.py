@@ -306,8 +306,8 @@ class Stopping:
     def _summed(self, job: Job, base: Job, name: str) -> tuple[float, ...]:
         """Return five numbers about the differences (score of the setting − score of base) of a cluster's samples.
 
-        These are the sum of the differences, their number, and whether any is not 0; then sum and number if each sample
-        with a score under only one of the two counts as lost.
+        The first three are the sum of the differences, their number, and whether any is not 0. The last two are sum and
+        number if each sample with a score under only one of the two counts as lost.
         """
         if (job.method.label, name) not in self._sums:
             ids = [sample.id for sample in self.clusters[name]]

@@ -156,12 +156,12 @@ class AudioLM:
 
     @classmethod
     def attention(cls, attn_implementation: str) -> str | Mapping[str, str]:
-        """Return the argument `attn_implementation` for `from_pretrained`: one name, or a name for each sub-config."""
+        """Return the argument `attn_implementation` for `from_pretrained`: one name, or {sub-config: name}."""
         return attn_implementation
 
     @classmethod
     def load_options(cls, path: Path) -> dict[str, Any]:  # noqa: ARG003
-        """Return further arguments for `from_pretrained` that the family needs; by default, none."""
+        """Return further arguments for `from_pretrained` that the family needs, as {name: value}; by default {}."""
         return {}
 
     @classmethod
@@ -405,7 +405,7 @@ class AudioLM:
     def check_language(cls, folder: Path, language: str) -> None:
         """Raise ModelError if the model does not know the language of a task's speech; by default, accept any language.
 
-        This runs before the checkpoint is loaded. The message lists the languages that the model knows.
+        The check runs before the checkpoint is loaded. The message lists the languages that the model knows.
         """
 
     @classmethod

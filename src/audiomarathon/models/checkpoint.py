@@ -195,7 +195,7 @@ def find_checkpoint(
 def stated_layers(source: str) -> int | None:
     """Return the LLM's number of layers from a checkpoint's config.json; None if the file or the field is missing.
 
-    This imports neither PyTorch nor transformers, and downloads nothing. Also None for an encoder-decoder.
+    None also for an encoder-decoder. Neither PyTorch nor transformers is imported, and nothing is downloaded.
     """
     folder = embedded_checkpoint() if source == EMBEDDED else Path(source).expanduser()
     file: Any = folder / "config.json"

@@ -93,7 +93,7 @@ class Gemma3n(AudioLM):
 
     @classmethod
     def load_options(cls, path: Path) -> dict[str, Any]:
-        """Return further arguments for `from_pretrained`: the config without the vision tower."""
+        """Return further arguments for `from_pretrained`, as {name: value}: the config without the vision tower."""
         return {"config": cls.read_config(path)}
 
     def __init__(self, model: Any, tokenizer: Any, feature_extractor: Any) -> None:
@@ -113,9 +113,9 @@ class Gemma3n(AudioLM):
 
     @property
     def rotary_kinds(self) -> Sequence[tuple[Any, ...]]:
-        """Arguments of the rotary embedding besides the positions.
+        """Two tuples of arguments to the rotary embedding, besides the positions.
 
-        There is one set for sliding-window layers, and one for full-attention layers.
+        One is for sliding-window layers, the other for full-attention layers.
         """
         return [(kind,) for kind in self.decoder.rotary_emb.layer_types]  # type: ignore[union-attr]
 

@@ -1,8 +1,8 @@
 """Phi-4-multimodal (arXiv 2503.01743) on transformers' native class, with its speech adapter loaded and active.
 
-It loads the hub's converted revision (`refs/pr/70`). A Conformer encodes 40 s at a time; the LLM gets 12.5 audio tokens
-per second. The LLM's rotary embedding (LongRoPE, on three quarters of each head) has short factors for sequences of up
-to 4,096 tokens, and long factors for longer sequences.
+The checkpoint is the hub's converted revision (`refs/pr/70`). A Conformer encodes 40 s at a time; the LLM gets 12.5
+audio tokens per second. The LLM's rotary embedding (LongRoPE, on three quarters of each head) has short factors for
+sequences of up to 4,096 tokens, and long factors for longer sequences.
 """
 
 from __future__ import annotations
@@ -56,7 +56,8 @@ class Phi4MM(AudioLM):
 
     @classmethod
     def attention(cls, attn_implementation: str) -> Mapping[str, str]:
-        """Return the attention implementation of each part: the given one for the LLM, sdpa for both encoders.
+        """Return the attention implementations as {part of the model: name}: the given one for the LLM, sdpa for both
+        encoders.
 
         The audio encoder adds a bias to every pair of frames, which flash attention does not support. And both encoders
         define their own eager attention, which `compression/attention.py` would mistake for the LLM's.

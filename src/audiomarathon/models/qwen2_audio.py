@@ -53,7 +53,9 @@ class Qwen2Audio(AudioLM):
 
     @classmethod
     def load_options(cls, path: Path) -> dict[str, Any]:
-        """Return further arguments for `from_pretrained`: the config, and new names for Aero's tensors."""
+        """Return further arguments for `from_pretrained`, as {name: value}: the config, and new names for Aero's
+        tensors.
+        """
         return {"config": cls.read_config(path), "key_mapping": dict(cls.renamed)}
 
     @classmethod

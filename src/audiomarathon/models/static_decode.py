@@ -51,7 +51,9 @@ def hooked(decoder: nn.Module) -> str:
 
 
 class PositionProbe:
-    """Stores the last prompt token's position in `last`, shape (…, B or 1, 1), when prefill calls the rotary embedding."""
+    """Stores the position of the last prompt token in `last`, shape (…, B or 1, 1), when the rotary embedding is called
+    in prefill.
+    """
 
     def __init__(self) -> None:
         self.last = torch.empty(0)
@@ -91,9 +93,9 @@ class _Layer:
     """A layer's keys and values in fixed buffers: first the entries of new tokens, then fillers, then the prompt's
     entries.
 
-    Both have the shape (B, Hkv, entries, d): samples, key heads, entries, numbers of a head. The fillers (unused
-    entries) make the number of entries a multiple of :data:`BLOCK`, since matrix products of other sizes use kernels
-    that are several times slower.
+    Keys and values have the shape (B, Hkv, entries, d): samples, key heads, entries, numbers of a head. The fillers
+    (unused entries) make the number of entries a multiple of :data:`BLOCK`, since matrix products of other sizes use
+    kernels that are several times slower.
     """
 
     keys: torch.Tensor
@@ -298,8 +300,8 @@ def _layers(lm: Any, inputs: Inputs, trace: Trace, cache: Any) -> list[_Layer]:
 def places_in_prompt(inputs: Inputs, trace: Trace, index: int, filler: torch.Tensor) -> torch.Tensor:
     """Return the prompt positions of a layer's last KV-cache entries, shape (B, 1, 1, entries).
 
-    They are counted back from −1 at the prompt's end. `filler` (B, 1, 1, entries) marks padding, and fillers of samples
-    that keep fewer entries than others; these get positions further back than any window.
+    Positions are counted back from −1 at the prompt's end. `filler` (B, 1, 1, entries) marks padding, and fillers of
+    samples that keep fewer entries than others; these get positions further back than any window.
     """
     width, prompt = filler.shape[-1], inputs.audio_mask.shape[1]
     places = torch.arange(-width, 0, device=filler.device).expand(filler.shape)
@@ -349,8 +351,8 @@ def decode(
 ) -> Decoded:
     """Generate up to `steps` tokens after each sample's first token by static steps; return them with logits and times.
 
-    `first` (B,) has the first tokens, and `last` the prompts' last positions. This removes the method's hooks on decode
-    steps. It checks one step late whether all replies have ended, so that the GPU never waits for Python; the
+    `first` (B,) has the first tokens, and `last` the prompts' last positions. The method's hooks on decode steps are
+    removed. Whether all replies have ended is checked one step late, so that the GPU never waits for Python; the
     additional step counts neither as token nor as time.
     """
     for handle in trace.decode_hooks:
@@ -448,8 +450,8 @@ def _capturable(step: _Step) -> bool:
 def _capture(lm: Any, step: _Step) -> tuple[Any, torch.Tensor]:
     """Run a step once, then capture it as a CUDA graph; return (the graph, the logits of the first run).
 
-    This does not use `torch.cuda.graph`, which would also empty the allocator's cache, so that the next prefill would
-    have to fill it again. The first run loads kernels and workspaces, which is not allowed in a capture. Both use the
+    `torch.cuda.graph` is not used, since it would also empty the allocator's cache, so that the next prefill would have
+    to fill it again. The first run loads kernels and workspaces, which is not allowed in a capture. Both runs use the
     same stream, since every stream keeps a workspace. The model keeps the last graph, since a memory pool is freed with
     its last graph. Other threads may use the GPU meanwhile, for example to prepare the next sample.
     """

@@ -1,7 +1,7 @@
 """Any causal LM with a chat template, as a model that takes no audio: it reads transcripts instead.
 
-It has no audio tower and no audio tokens, so `base` (no compression) is the only method, and the stage `encoder` takes
-no time. `audiomarathon cascade` runs it (engine/cascade.py).
+A text LLM has no audio tower and no audio tokens, so `base` (no compression) is the only method, and the stage
+`encoder` takes no time. `audiomarathon cascade` runs it (engine/cascade.py).
 """
 
 from __future__ import annotations

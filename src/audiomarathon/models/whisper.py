@@ -259,7 +259,7 @@ class Whisper(AudioLM):
         return kept
 
     def plainly(self, tensors: Mapping[str, torch.Tensor], steps: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Generate by Whisper's own `generate`, each window alone; return the tokens and raw logits of all windows."""
+        """Generate by Whisper's own `generate`, each window alone; return (tokens, raw logits) of all windows."""
         config, tokens, logits = copy.deepcopy(self.published), [], []
         more = {"max_new_tokens": steps, "eos_token_id": None, "return_dict_in_generate": True, "output_logits": True}
         config.update(do_sample=False, max_length=None, **more)

@@ -251,7 +251,7 @@ def _joined(names: Sequence[str]) -> str:
 
 
 def _reach(values: Iterable[float], more: float) -> tuple[float, float]:
-    """Return the limits of an axis that shows all given values, with free space below and above them.
+    """Return (low, high), the limits of an axis that shows all given values, with free space below and above them.
 
     Each space is `more` times the distance between the smallest and the largest value.
     """
@@ -268,7 +268,7 @@ def reached(lines: Sequence[Line]) -> list[float]:
 
 
 def score_range(lines: Sequence[Line], *more: float) -> tuple[float, float]:
-    """Return the limits of a score axis on which the lines and the values `more` fit.
+    """Return (low, high), the limits of a score axis on which the lines and the values `more` fit.
 
     The axis is wide enough that nearly equal scores look flat.
     """
@@ -329,12 +329,14 @@ def field(name: str, **more: Any) -> dict[str, Any]:
 
 
 def as_is(name: str) -> dict[str, Any]:
-    """Make a channel for a field whose values are themselves colours, shapes or opacities, and need no scale."""
+    """Make a Vega-Lite encoding channel for a field whose values are themselves colours, shapes or opacities, without a
+    scale.
+    """
     return field(name, scale=None, legend=None)
 
 
 def by_name(name: str, colours: Mapping[str, str], **more: Any) -> dict[str, Any]:
-    """Make a colour channel that maps names to colours, with a legend.
+    """Make a Vega-Lite colour channel that gives each name in a field a colour, with a legend.
 
     The legend is requested explicitly, since a neighbouring chart without a legend would hide it otherwise.
     """

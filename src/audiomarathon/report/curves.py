@@ -179,7 +179,8 @@ def _panel(task: str, suffix: str, runs: Sequence[Run]) -> Panel:
 
 
 def _beside_base(settings: Sequence[Setting]) -> tuple[Setting, ...]:
-    """Return copies of the settings whose LLM prefill time is base's median time ÷ the setting's speed-up.
+    """Return copies of the settings, with base's median LLM prefill time ÷ the setting's speed-up as their prefill
+    time.
 
     So the drawn times agree with the speed-ups, which are paired by sample; `series.PAIRED` is the note that says so.
     """
@@ -202,7 +203,7 @@ def _heading(run: Run) -> str:
 
 
 def _setting(run: Run, under: str, line: str, base: Run | None, sessions: Collection[str]) -> Setting:
-    """Compute the figures of one run; return the :class:`Setting` to draw in a picture.
+    """Compute the values of one run that pictures show; return the :class:`Setting` to draw.
 
     Parameters
     ----------

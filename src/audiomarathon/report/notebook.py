@@ -115,7 +115,8 @@ class Runs:
     def charts(self) -> dict[str, Chart]:
         """The pictures of the command `plot`, as {task or `mean`: picture}.
 
-        They show score, LLM prefill and KV cache against the ratio. With a single task, `mean` is the task's picture.
+        A picture shows score, LLM prefill and KV cache against the ratio. With a single task, `mean` is the task's
+        picture.
 
         Raises
         ------

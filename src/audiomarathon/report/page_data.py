@@ -1,6 +1,6 @@
 """Collect what the report page shows: each system's scores, times and sizes, and the recommendations.
 
-A system is a method on a model, with its runs. Its figures (scores, times, sizes) are given per task and as means.
+A system is a method on a model, with its runs. Scores, times and sizes are given per task and as means over tasks.
 """
 
 from __future__ import annotations

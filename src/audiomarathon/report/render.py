@@ -68,9 +68,9 @@ class Kind:
     heading
         Heading of the column; by default its name.
     form
-        A format specification such as `.3f`, or a function that turns a figure into text.
+        A format specification such as `.3f`, or a function that turns a number into text.
     scale
-        Factor by which figures are multiplied first, such as 1000 to show seconds as milliseconds.
+        Factor by which numbers are multiplied first, such as 1000 to show seconds as milliseconds.
     left
         Whether the column is text, aligned left.
     ends

@@ -149,10 +149,9 @@ def _shortened(text: str, longest: int = _LONGEST) -> str:
 
 
 def _samples(systems: Sequence[System], key: str, control: str, data: Path | None) -> Mapping[str, Sample]:
-    """Return the samples of the task `key`, as {id: sample}.
+    """Return the samples of the task `key`, as {id: sample}; {} if the data is missing.
 
-    They are read from `data`, or from the data folder of one of the runs that heard the kind of audio `control`. Empty
-    if the data is missing.
+    The data is that in `data`, or in the data folder of one of the runs that heard the kind of audio `control`.
     """
     system = next(system for system in systems if key in system.runs and system.control == control)
     return samples_in(system.runs[key], data)

@@ -199,7 +199,8 @@ def _rows(data: PageData, scope: str) -> list[Row]:
 
 
 def _choice(data: PageData) -> Section:
-    """Make the page's first section: a chart of score against time to first token, and a table of all settings.
+    """Make the page's first section: a chart of score against the speed-up of time to first token, and a table of
+    settings.
 
     Recommended settings come first in the table.
     """

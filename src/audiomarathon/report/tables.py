@@ -171,10 +171,11 @@ def _throughput(gain: Mapping[str, float] | None) -> dict[str, Any]:
 
 
 def results(finished: Sequence[Result], title: str = "") -> Table:
-    """Make the table of finished runs: score with its 95 % interval, times, kept audio tokens and KV cache.
+    """Make the table of finished runs, a row per task and setting: score with interval, times, kept audio tokens, KV
+    cache.
 
-    It has one row per task and setting. Times are medians over samples in milliseconds; a dash means not measured.
-    Endpoints have the latencies that the client measured, and costs if prices are known.
+    Times are medians over samples in milliseconds; a dash means not measured. Endpoints have the latencies that the
+    client measured, and costs if prices are known.
     """
     return _scores([result_row(result) for result in finished], finished, title)
 
@@ -196,7 +197,7 @@ def _scores(rows: Sequence[Mapping[str, Any]], finished: Sequence[Result], title
 
 
 def sweep_rows(outcome: Outcome) -> list[dict[str, Any]]:
-    """Return the rows of `summary.csv`: finished settings, then failed tasks."""
+    """Return the rows of `summary.csv`, each {column: value}: finished settings, then failed tasks."""
     rows = [
         result_row(finished.result, finished.savings, finished)
         for settings in outcome.groups.values()
@@ -348,9 +349,9 @@ def _decision(decision: Decision | None) -> dict[str, Any]:
 
 
 def kept(retained: Kept) -> Table:
-    """Make the table of the samples that need the audio: the share that each setting still answers right.
+    """Make a table of the share of samples that each setting still answers right, among samples that need the audio.
 
-    These are the samples that base answers right and the control run (silence or noise) does not.
+    A sample needs the audio if base answers it right and the control run (silence or noise) does not.
     """
     rows = [
         {"task": row.task, "setting": row.side, "n": row.samples, "clusters": row.clusters}

@@ -124,9 +124,10 @@ def marks_of_graphs(runs: Iterable[Run]) -> Callable[[Run], str]:
 
 
 def apart(run: Run, other: Run) -> str:
-    """Return a text that names what differs between two runs: prompts, data, seed, …; "" if nothing does.
+    """Return a text that names what differs between two runs (prompts, data, seed, …), to tell their lines apart in a
+    picture.
 
-    It distinguishes the runs' lines in a picture.
+    "" if nothing differs.
     """
     named = [
         f"{name} {run.identity.get(name)}" if name == "max_new_tokens" else f"other {name.removeprefix(CODE)}"
@@ -223,8 +224,8 @@ def _charged(records: Sequence[Record]) -> str:
 def timed_pairs(run: Run, base: Run, both: Sequence[tuple[Record, Record]]) -> tuple[Timed, bool, str]:
     """Return the samples whose times may be compared between a run and its base.
 
-    These are the samples that both answered in one session (one call of a command), as in a sweep. If there are none,
-    they are all timed samples, provided that machine and precision agree and no other process was busy.
+    Preferred are samples that both answered in one session (one call of a command), as in a sweep. If there are none,
+    all timed samples are returned, provided that machine and precision agree and no other process was busy.
 
     Parameters
     ----------

@@ -160,7 +160,9 @@ class Pairs:
         return Drawn.of(self.pair, self._stream(seed))
 
     def differences(self, seed: int) -> dict[str, Estimate]:
-        """Return run − reference for each figure of the task, with intervals from the resamples of :meth:`drawn`."""
+        """Return {metric: run − reference} for each metric of the task, with intervals from the resamples of
+        :meth:`drawn`.
+        """
         return self.pair.differences(self._stream(seed))
 
     def _stream(self, seed: int) -> np.random.Generator:

@@ -48,7 +48,7 @@ class System:
 
     @property
     def conditions(self) -> tuple[str, str, tuple[str, ...]]:
-        """Checkpoint, control and marks, which must be equal for a system and its base."""
+        """(Checkpoint, control, marks), which must be equal for a system and its base."""
         return self.checkpoint, self.control, self.marks
 
     @property

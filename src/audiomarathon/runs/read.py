@@ -257,7 +257,7 @@ def holds_run(folder: Path) -> bool:
 def uncollected() -> Iterator[None]:
     """Inside the block, turn off Python's cyclic garbage collector.
 
-    It would look through all records again and again, and they hold no cycles.
+    The collector would look through all records again and again, though records hold no cycles.
     """
     collecting = gc.isenabled()
     gc.disable()

@@ -75,7 +75,7 @@ class Caption(Scorer):
     def sums(self, verdicts: Sequence[Verdict]) -> Sums:
         """Return the means of CIDEr-D and of the number of words per reply, as sums over samples that can be resampled.
 
-        Neither needs a scoring model (as FENSE does), so runs scored on different machines can be compared.
+        These two need no scoring model (as FENSE does), so runs scored on different machines can be compared.
         """
         sums = means({name: _column(name, verdicts) for name in ("cider_d", "words")}, verdicts)
         return replace(sums, ends={"cider_d": ()})  # not a share of right answers
@@ -148,7 +148,7 @@ class Caption(Scorer):
     def notes(self, verdicts: Sequence[Verdict]) -> list[str]:
         """Return notes for readers of the scores, one line each.
 
-        They say why FENSE is missing, how many replies are too long for its models, the scores of people's captions,
+        Notes say why FENSE is missing, how many replies are too long for its models, the scores of people's captions,
         and from how many clips' captions the weights of words come.
         """
         summary = self.summary(verdicts)

@@ -49,7 +49,7 @@ class Judged(Scorer):
         return "-".join([super().version, *(protocol.version for protocol in self.protocols)])
 
     def judge(self, record: Record) -> dict[str, Any]:
-        """Return a record's verdict, as {name: value}, from the judges' stored answers; the class explains the values."""
+        """Return a record's verdict, as {name: value}, from the judges' stored answers; the class lists the values."""
         values: dict[str, Any] = {"readings": {}, "missing": {}, "anchors": {}}
         for name, said in sorted(record.judgements.items()):
             reading = reading_of(self.protocol, record, said)
@@ -97,8 +97,8 @@ class Judged(Scorer):
     def notes(self, verdicts: Sequence[Verdict]) -> list[str]:
         """Return warnings about the judges, one line each; [] if there is nothing to warn of.
 
-        They say that a judge misjudged anchors (replies with a known verdict) or was shown none, that many of a judge's
-        judgements are missing, or that there is no judge.
+        Warnings say that a judge misjudged anchors (replies with a known verdict) or was shown none, that many of a
+        judge's judgements are missing, or that there is no judge.
         """
         notes, certificates = [], self.certificates(verdicts)
         for name in judges_of(verdicts):

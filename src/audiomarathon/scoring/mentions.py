@@ -1,4 +1,4 @@
-"""Find the places in a reply that name options: by a letter, by an option's text, or by both."""
+"""Find the passages of a reply that name options: by a letter, by an option's text, or by both."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def _words(text: str) -> tuple[tuple[str, int, int], ...]:
 
 @dataclass(frozen=True)
 class Mention:
-    """A place in the reply that names one or more options.
+    """A passage of a reply that names one or more options.
 
     Attributes
     ----------
     options
         The letters of the options.
     by_letter
-        Whether the place holds an option's letter.
+        Whether the passage holds an option's letter.
     number
         Whether it holds an option's text that begins with a number.
     with_text

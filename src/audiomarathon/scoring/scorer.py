@@ -60,7 +60,7 @@ class Scorer(ABC):
     protocols: ClassVar[tuple[Protocol, ...]] = ()
 
     def judge(self, record: Record) -> dict[str, Any]:
-        """Score one answered sample; return the fields of its verdict, which must fit into JSON.
+        """Score one answered sample; return its verdict as {field: value}, which must fit into JSON.
 
         Parameters
         ----------
@@ -110,7 +110,7 @@ class Scorer(ABC):
     def unparsed(self, verdict: Verdict) -> bool:  # noqa: ARG002
         """Return whether the reply could not be parsed.
 
-        Such a reply counts as wrong, and a run reports their number.
+        An unparsed reply counts as wrong, and a run reports how many there are.
         """
         return False
 
@@ -172,7 +172,7 @@ class Scorer(ABC):
     def stamp(self, record: Record) -> str:
         """Return a hash of everything that a record's verdict depends on: the version, the reply, the reference, …
 
-        It is stored with the verdict, which stays valid only while the hash is the same.
+        The hash is stored with the verdict, which stays valid only while the hash is the same.
         """
         text, raw = record.text, record.raw
         parts = [self.key, self.version, text, record.reference]
@@ -196,7 +196,7 @@ def means(columns: Mapping[str, Sequence[float | None]], verdicts: Sequence[Verd
     Parameters
     ----------
     columns
-        The values of each figure, as {figure's name: one value per sample}.
+        The values of each metric, as {metric's name: one value per sample}.
     shares
         Whether every figure lies between 0 (all wrong) and 1 (all right).
     """

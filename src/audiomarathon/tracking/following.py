@@ -1,7 +1,7 @@
 """Send a task's runs to trackers, such as MLflow, while they are running.
 
-Scores and times are sent now and then, so that a run does not wait for a server after every sample. They are sent
-between samples, never while a sample is timed.
+Scores and times are sent now and then, so that a run does not wait for a server after every sample, and never while a
+sample is timed.
 """
 
 from __future__ import annotations
