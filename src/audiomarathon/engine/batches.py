@@ -211,8 +211,8 @@ def prefetched(lm: AudioLM, plan: Plan, samples: Sequence[Sample]) -> Generator[
 def prepare(lm: AudioLM, plan: Plan, samples: list[Sample]) -> Ready:
     """Decode samples, word their prompts, and turn them into tensors; return them as a batch (:class:`Ready`).
 
-    A sample that fails goes to `failed`. If the batch as a whole cannot become tensors, `inputs` is None, and the
-    caller prepares its samples one by one.
+    A sample that fails goes to the batch's `failed`. If the batch as a whole cannot become tensors, its `inputs` is
+    None, and the caller prepares the samples one by one.
     """
     ready = Ready([], None, [], 0.0, 0.0, [])
     prompts: list[Prompt] = []

@@ -76,7 +76,7 @@ class _Made:
 
 
 def llm_settings(llm: str, settings: RunSettings) -> tuple[str, RunSettings]:
-    """Return (model key, settings) with which to run the text LLM `llm`: a folder, a hub id or `openai:NAME`.
+    """Return (model key, settings) to run the text LLM `llm`, which names a folder, a hub id or `openai:NAME`.
 
     Raises
     ------

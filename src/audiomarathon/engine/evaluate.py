@@ -113,9 +113,9 @@ def _each_in_its_batches(
 
 @dataclass
 class _Loop:
-    """Runs batches of samples, each under the settings for which its samples have no record yet.
+    """Runs batches of samples, each batch under the settings for which its samples have no record yet.
 
-    `fits` is the largest number of samples to try in one batch; it falls after a batch did not fit into memory.
+    `fits` is the largest number of samples to try in one batch; the number falls after a batch did not fit into memory.
     """
 
     lm: AudioLM

@@ -93,9 +93,9 @@ def _method(setup: Setup, method: Method) -> dict[str, Any]:
 
 
 def _beyond(setup: Setup, task: Task, data: Loaded, method: Method) -> dict[str, bool]:
-    """Return {"beyond_limits": True} for a run whose samples have more positions than the model was made for.
+    """Return {"beyond_limits": True} if a run's samples have more positions than the model was made for, else {}.
 
-    Return {} if no sample has, or if BEYOND_LIMITS, which allows such a run, is off.
+    {} also if the setting BEYOND_LIMITS, which allows such a run, is off.
     """
     settings = setup.settings
     given = setup.spec, setup.checkpoint.path, task, data.samples, settings, [method]

@@ -133,7 +133,7 @@ class Look:
         return ", ".join(parts)
 
     def line(self, now: datetime.datetime) -> str:
-        """Return a line for a log: samples done, expected end, errors, and as many settings' running scores as fit."""
+        """Return one line for a log file: samples done, expected end, errors, and as many running scores as fit."""
         line = self.heading(now, audio=False)
         if errors := sum(setting.errors for setting in self.settings.values()):
             line += f", {counted(errors, 'error')}"

@@ -197,7 +197,7 @@ class RayEngine(Engine):
         }
 
     def at_once(self, plan: Plan) -> int:
-        """Return how many samples it takes to keep all workers busy."""
+        """Return how many samples must be in work at a time to keep all workers busy."""
         return super().at_once(plan) * self.pool.shape.workers
 
     def answer(self, plan: Plan, pending: Mapping[str, Sequence[Method]], say: Say) -> Generator[Labelled]:

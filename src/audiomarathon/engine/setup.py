@@ -42,7 +42,7 @@ _OF_GPUS = ("CUDA_", "NVIDIA_", "HIP_", "ROCR_")  # env vars that hide or order 
 
 @dataclass(frozen=True)
 class Hardware:
-    """The device and precision that a model runs with.
+    """The device and precision with which a model runs.
 
     `name` is the name of the GPU or CPU, since times depend on it.
     """

@@ -157,7 +157,9 @@ class Transcriber(Base):
 
     @property
     def flaws(self) -> str:
-        """Text that counts the transcripts that the token limit cut or that hold no words; "" if there are none."""
+        """Text with the numbers of transcripts that the token limit cut, and of those without words; "" if there are
+        none.
+        """
         every = {
             str(record.clips): record
             for task_readings in self.readings.values()

@@ -187,7 +187,8 @@ class AudioLM:
 
     @classmethod
     def read_config(cls, path: Path) -> Any:
-        """Read a checkpoint's config with transformers' class, without weights and without running its code.
+        """Return a checkpoint's config, read with transformers' class, without weights and without running the
+        checkpoint's code.
 
         Raises
         ------

@@ -14,8 +14,7 @@ if TYPE_CHECKING:
 
 
 def window_of(config: Any, layer: int) -> int | None:
-    """Return the length of a layer's sliding attention window in positions, the current one included; None without a
-    window.
+    """Return the length of a layer's sliding attention window in positions, the current one included; None without one.
 
     A window at least as long as the longest prompt hides nothing, so it counts as no window (as in Phi-4-multimodal).
     """

@@ -43,7 +43,7 @@ def one_device(lm: Any) -> bool:
 
 
 def hooked(decoder: nn.Module) -> str:
-    """Return the name of a module of the decoder that has hooks, which a CUDA graph would leave out; "" if none has."""
+    """Return the name of a module of the decoder that has hooks; "" if none has. A CUDA graph would leave hooks out."""
     for name, module in decoder.named_modules():
         if module._forward_hooks or module._forward_pre_hooks:
             return name or "the decoder"
@@ -171,7 +171,7 @@ class _Step:
         }
 
     def __call__(self) -> None:
-        """Run the step once."""
+        """Decode one token for each sample, and store it with its highest logit."""
         unseen = {0: self.places > self.at}
         for mask in self.masks:
             if mask.window not in unseen:

@@ -149,7 +149,7 @@ def library(name: str) -> Any:
 
 
 def literal(text: str) -> str:
-    """Escape the dollar signs of a text for matplotlib, which would read the text between two as a formula."""
+    """Return a text with its dollar signs escaped: matplotlib would read the text between two of them as a formula."""
     return text.replace("$", r"\$")
 
 
@@ -303,7 +303,7 @@ def _labels(ends: Sequence[tuple[float, float, str, str]], limits: tuple[float, 
 
 
 def figure(content: list[dict[str, Any]] | dict[str, Any], width: int, height: Any) -> dict[str, Any]:
-    """Make a Vega-Lite spec without data and config, from a list of layers or from a single layer."""
+    """Make a Vega-Lite spec (a dict), without data and config, from a list of layers or from a single layer."""
     body = {"layer": content} if isinstance(content, list) else content
     return {"$schema": _SCHEMA, **body, "width": width, "height": height}
 
@@ -425,7 +425,7 @@ def bar_chart(rows: Sequence[Row], x: str, *, width: int = 380) -> Chart:
 
 
 def _pale(rows: Sequence[Row]) -> list[Row]:
-    """Return the bars' rows with their opacity added: bars of times taken on a busy machine are pale."""
+    """Return the bars' rows with a field for opacity: bars of times that were taken on a busy machine are pale."""
     return [row | {"solid": _PALE if row.get("busy") else 1.0} for row in rows]
 
 

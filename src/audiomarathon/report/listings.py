@@ -44,7 +44,7 @@ def models() -> Table:
 
 
 def methods() -> Table:
-    """Make the table of the methods, with their papers and what they save."""
+    """Make the table of the methods: name, paper, and what each saves."""
     rows = [
         {
             "key": method.key,

@@ -121,7 +121,7 @@ class PageData:
 
     @cached_property
     def settings(self) -> list[Setting]:
-        """All systems, with what pictures and tables need to show them."""
+        """All systems as :class:`Setting` objects, which add what pictures and tables need, such as names."""
         several = len({system.checkpoint for system in self.systems}) > 1
         settings, lines = [], dict[int, str]()
         for checkpoint in {system.checkpoint for system in self.systems}:

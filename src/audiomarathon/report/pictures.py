@@ -90,9 +90,9 @@ def _undrawn(*panels: Panel) -> list[str]:
 
 
 def _is_paired(panel: Panel) -> bool:
-    """Tell whether a picture's LLM prefill times are base's median ÷ a setting's speed-up.
+    """Tell whether a picture's LLM prefill times are computed as base's median ÷ a setting's speed-up.
 
-    Otherwise they are each setting's own medians.
+    Otherwise the times are the medians of each setting.
     """
     return any(setting.method != "base" and "speed_up" in setting.figures for setting in panel.settings)
 

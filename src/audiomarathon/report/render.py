@@ -309,7 +309,7 @@ def rich_table(table: Table) -> RichTable:
 
 
 def show(*tables: Table) -> None:
-    """Print tables to the terminal, as wide as it is."""
+    """Print tables to the terminal, as wide as the terminal is."""
     from audiomarathon.terminal import console
 
     out = console()
@@ -330,7 +330,7 @@ def in_text(table: Table) -> str:
 
 
 def fits(table: Table, width: int) -> bool:
-    """Tell whether the table fits a terminal of this width without wrapped cells."""
+    """Tell whether the table fits a terminal of this width (in characters) without wrapped cells."""
     return _room(_widths(rich_table(table))) <= width
 
 
@@ -360,7 +360,7 @@ def _widths(drawn: RichTable) -> list[int]:
 
 
 def _room(widths: Sequence[int]) -> int:
-    """Return the width of a table whose columns have these widths, with padding and edges."""
+    """Return the width in characters of a table whose columns have these widths, with padding and edges."""
     return sum(widths) + 3 * len(widths) + 1
 
 

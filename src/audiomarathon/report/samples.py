@@ -68,7 +68,7 @@ def choose(systems: Sequence[System], limit: int) -> tuple[list[Key], int]:
 
 
 def _own_score(run: Run, id_: str) -> float | None:
-    """Return a sample's score in a run; None if the sample failed or cannot be scored alone."""
+    """Return a sample's score in a run, 0 to 1; None if the sample failed or cannot be scored alone."""
     verdict = run.verdicts.get(id_) if run.task else None
     return run.task.scorer.own_score(verdict) if run.task and verdict else None
 

@@ -266,7 +266,7 @@ _CONTROLS = (
 
 
 def _by_reason(data: PageData, remarks: Iterable[tuple[str, str]], scope: str | None = None) -> list[str]:
-    """Return one line per reason, with the names of all settings that it applies to.
+    """Return one text line per reason, with the names of all settings for which it was given.
 
     `remarks` are pairs (setting's name, reason); `scope` is their task or mean.
     """
@@ -378,7 +378,7 @@ def _lines(data: PageData, scope: str, x: X, *, timed: bool = True) -> list[Line
 
 
 def _by_line(rows: Iterable[Row]) -> dict[str, list[Row]]:
-    """Group pairs (setting, its columns) by the line in pictures to which the setting belongs, as {line: pairs}."""
+    """Group pairs (setting, its columns) by the line that shows the setting in pictures; return {line: pairs}."""
     by_line: dict[str, list[Row]] = {}
     for row in rows:
         by_line.setdefault(row[0].line, []).append(row)
@@ -395,7 +395,7 @@ def _hollow(lines: Sequence[Line]) -> list[str]:
 
 
 def _has_points(lines: Sequence[Line]) -> bool:
-    """Tell whether a chart of the lines is worth drawing: their points have at least two different x values."""
+    """Tell whether the lines have points at two or more x values, so that a chart of them is worth drawing."""
     return len({point["x"] for line in lines for point in line.points}) > 1
 
 

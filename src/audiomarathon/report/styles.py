@@ -105,9 +105,9 @@ def dash(method: str) -> list[int]:
 
 
 def _place(method: str) -> int:
-    """Return the number that decides a method's colour, dashes and mark: its index in the registry of methods.
+    """Return the number that decides a method's colour, dashes and mark: its index among the built-in methods.
 
-    For a method that is not built in, the number is made from the method's name.
+    For any other method, the number is made from the letters of its name.
     """
     names, last_part = _built_in(), method.rsplit("+", 1)[-1]
     return names.index(last_part) if last_part in names else len(names) + sum(last_part.encode())

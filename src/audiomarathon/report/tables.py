@@ -58,7 +58,7 @@ def of_task(task: Task, verdicts: Mapping[str, Sequence[Verdict]]) -> list[Table
 
 
 def _whole(share: float) -> str:
-    """Round a share in percent to a whole number, with halves rounded up; return it as text."""
+    """Return a share in percent as text, rounded to a whole number; halves are rounded up."""
     return str(math.floor(share + 0.5))
 
 
@@ -326,7 +326,9 @@ def comparison_row(row: Comparison) -> dict[str, Any]:
 
 
 def _decision(decision: Decision | None) -> dict[str, Any]:
-    """Return the result of testing a margin (an allowed loss of score), as {column: value}; {} if none was tested."""
+    """Return the columns of a table on the test of a margin (an allowed loss of score), as {column: value}; {} without
+    a test.
+    """
     if decision is None:
         return {}
     said = AS_BASE if decision.by_construction else "; ".join(filter(None, [decision.missing, decision.beside]))
@@ -397,7 +399,9 @@ def reproduction(rows: Sequence[Mapping[str, Any]], title: str, notes: Sequence[
 
 
 def verification(reports: Sequence[TaskReport]) -> Table:
-    """Make the table of the data's checks, a row per task: found and expected samples, and the number of problems."""
+    """Make the table of the checks of tasks' data, a row per task: found and expected samples, and the number of
+    problems.
+    """
     rows = []
     for report in reports:
         expected = report.expected

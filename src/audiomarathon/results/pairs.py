@@ -140,7 +140,9 @@ class Pairs:
 
     @cached_property
     def pair(self) -> Pair:
-        """The counts and scores of both runs, summed over each cluster of samples, for the paired test of the score."""
+        """Counts and scores of both runs, summed over each cluster of samples, as input of the paired test of the
+        score.
+        """
         scorer = self.task.scorer
         ours = sums_of(scorer, [verdict for _, verdict in self.pairs])
         whole = len(self.pairs) == len(self.base.verdicts)
@@ -152,10 +154,10 @@ class Pairs:
         return Pair.of(ours, other, scorer.figure.name)
 
     def drawn(self, seed: int) -> Drawn:
-        """Return the difference in score in random resamples (for its interval) and after random swaps (for its p).
+        """Return the differences in score in random resamples (for the interval) and after random swaps (for p).
 
-        A swap exchanges the two runs in some clusters. The random stream depends only on seed and task, not on other
-        comparisons.
+        A swap exchanges the two runs in some clusters of samples. The random stream depends only on seed and task, not
+        on other comparisons.
         """
         return Drawn.of(self.pair, self._stream(seed))
 
@@ -408,7 +410,7 @@ def speed_up_alone(members: Sequence[Pairs], stage: str) -> float | None:
 
 
 def _quotients(above: Floats, below: Floats) -> Floats:
-    """Return `above` ÷ `below`; NaN where either is unknown (NaN) or 0."""
+    """Return the array `above` ÷ `below`; NaN where either is unknown (NaN) or 0."""
     return ratio(above, np.where(above > 0, below, 0.0))
 
 

@@ -109,7 +109,7 @@ class RunFolder:
 
     @property
     def reads(self) -> bool:
-        """Whether the model is a text LLM that reads transcripts of the clips."""
+        """Whether the model is a text LLM, which reads transcripts of the clips."""
         return bool(self._texts)
 
     def __enter__(self) -> RunFolder:

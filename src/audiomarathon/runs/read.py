@@ -212,7 +212,7 @@ class Run:
 
     @cached_property
     def cost(self) -> Cost | None:
-        """The sizes of the model from which FLOPs are computed; None if the run did not record them."""
+        """The sizes of the model, from which FLOPs are computed; None if the run did not record them."""
         return Cost.read(self.facts["cost"]) if self.facts.get("cost") else None
 
     @cached_property

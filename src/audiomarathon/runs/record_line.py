@@ -157,7 +157,7 @@ def _decoder() -> tuple[Callable[[bytes], Iterable[Any]], tuple[type[Exception],
 
 
 def _share(name: str, text: bytes) -> Any:
-    """Parse and check the text of one field of a record; return its value.
+    """Parse and check the text of one field of a record; return the field's value.
 
     Results are cached, so that records with equal text share one value.
 

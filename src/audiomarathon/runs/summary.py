@@ -125,7 +125,9 @@ def stopped_note(facts: Mapping[str, Any]) -> str:
 
 
 def _gaps(facts: Mapping[str, Any]) -> str:
-    """Return a note on samples that were left out because the published data lacks their clips; "" if none were."""
+    """Return a note on the number of samples left out because the published data lacks their clips; "" if there are
+    none.
+    """
     count = (facts.get("left_out") or {}).get(KNOWN_GAPS, 0)
     return f"left out {counted(count, 'sample')} ({KNOWN_GAPS})" if isinstance(count, int) and count else ""
 

@@ -30,10 +30,11 @@ class Caption(Scorer):
     """Scores captions by CIDEr-D, with document frequencies of the whole data, and by FENSE.
 
     A verdict has `cider_d`, `human_cider_d` (mean over the clip's reference captions, each scored against the others)
-    and `words`. The models of FENSE add `pieces` (word pieces of the reply), `sbert_sim`, `fer`, `fense`,
-    `fense_first_sentence` and `human_fense`, which are None without these models. `encoder` is the sentence encoder's
-    name, `encoder_hash` and `checker` are hashes of the two models, `why` explains a missing model. A record's
-    reference has `references`, at least one text.
+    and `words`. The models of FENSE add `pieces` (word pieces of the reply), `sbert_sim` (similarity to the
+    references), `fer` (1 if a fluency error was found), `fense` (made of these two), `fense_first_sentence` and
+    `human_fense`, which are None without these models. `encoder` is the sentence encoder's name, `encoder_hash` and
+    `checker` are hashes of the two models, `why` explains a missing model. A record's reference has `references`, at
+    least one text.
     """
 
     key = "caption"
@@ -65,7 +66,7 @@ class Caption(Scorer):
     def sound(self, verdict: Verdict) -> bool:
         """Tell whether a stored verdict is valid: it has a CIDEr-D score, and was made with this machine's models.
 
-        If a model is missing on this machine, the verdict's values from that model stay valid.
+        If this machine lacks a model, the verdict's values from that model stay valid.
         """
         encoder, checker = _models()
         used = (verdict.values.get("encoder_hash"), verdict.values.get("checker"))
@@ -81,8 +82,9 @@ class Caption(Scorer):
         return replace(sums, ends={"cider_d": ()})  # not a share of right answers
 
     def of_models(self, verdicts: Sequence[Verdict]) -> Sums:
-        """Return the means of `sbert_sim`, `fer`, `fense` and `fense_first_sentence`, which need FENSE's models, as
-        sums over the replies that have them.
+        """Return the means of the scores that need FENSE's models, as sums over the replies that have these scores.
+
+        The scores are `sbert_sim`, `fer`, `fense` and `fense_first_sentence`; the class explains them.
         """
         sums = means({_named(name, verdicts): _column(name, verdicts) for name in _OF_MODELS[:-1]}, verdicts)
         return replace(sums, ends={"fer": (0.0, 1.0)})

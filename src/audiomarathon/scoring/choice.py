@@ -128,7 +128,9 @@ class Choice(Scorer):
 
 
 def _classes(verdicts: Sequence[Verdict]) -> tuple[list[str], list[str | None]]:
-    """Return two lists with each sample's class: that of the right option, and of the chosen one (None: unparsed)."""
+    """Return (class of the right option, class of the chosen option), two lists over samples; None where no option was
+    chosen.
+    """
     truth: list[str] = []
     chosen: list[str | None] = []
     for verdict in verdicts:

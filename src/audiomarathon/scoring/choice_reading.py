@@ -165,9 +165,9 @@ def _decide(text: str, options: dict[str, str]) -> tuple[str | None, str]:
 
 
 def _unquoted(text: str, options: dict[str, str]) -> str:
-    """Empty the long quotations in a reply, which repeat what is spoken; keep quotations of an option or of a letter.
+    """Empty the long quotations in a reply, which repeat what is spoken, and return the reply.
 
-    A reply that is one quotation gets "says:" in front.
+    Quotations of an option or of a letter are kept. A reply that is one quotation gets "says:" in front.
     """
 
     def shortened(match: re.Match[str]) -> str:
@@ -468,10 +468,10 @@ def _asks(mention: Mention, before: str) -> bool:
 
 
 def _closes(mention: Mention, after: str) -> bool:
-    """Tell whether the text behind a mention allows that the mention names an option.
+    """Tell whether a mention can name an option, given the text behind it.
 
-    A unit behind a number does not ("7 minutes"). Directly before a Chinese, Japanese or Korean character, an option's
-    text counts only if the character is a particle such as 的.
+    A number with a unit does not name one ("7 minutes"). Directly before a Chinese, Japanese or Korean character, an
+    option's text counts only if the character is a particle such as 的.
     """
     if mention.number:
         return not _UNITS.match(after)

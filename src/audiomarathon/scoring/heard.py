@@ -31,7 +31,7 @@ class Heard(Scorer):
         return means({self.figure.name: [self.own_score(verdict) for verdict in verdicts]}, verdicts, shares=True)
 
     def summary(self, verdicts: Sequence[Verdict]) -> dict[str, Any]:
-        """Return {"words_a_minute": recognised words per minute of audio}, over all clips together."""
+        """Return {"words_a_minute": number of recognised words ÷ minutes of audio}, over all clips together."""
         minutes = sum(verdict.record.clip_seconds for verdict in verdicts) / 60
         return {"words_a_minute": sum(verdict.values["words"] for verdict in verdicts) / minutes if minutes else None}
 

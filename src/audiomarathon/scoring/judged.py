@@ -111,7 +111,8 @@ class Judged(Scorer):
         return notes or ([] if judges_of(verdicts) else [_UNJUDGED])
 
     def lacks(self, verdict: Verdict, judge: str) -> str:
-        """Return why a judge's reading of a reply is missing or incomplete; "" if it is complete.
+        """Return why the values read from a judge's answer about a reply are missing or incomplete; "" if they are
+        complete.
 
         The reason is `absent`, `failed` or `unreadable`.
         """

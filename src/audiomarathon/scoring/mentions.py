@@ -105,10 +105,10 @@ LABEL = re.compile(rf"(?:\b|(?<=[{CJK}])){NOUN}[\s:(]*$", re.IGNORECASE)
 
 
 def _forms(options: dict[str, str]) -> list[tuple[list[str], list[str], frozenset[str]]]:
-    """Return the word sequences that can name an option, the longest first.
+    """Return a list of (words, gaps, letters), longest first: each is a sequence of words that can name an option.
 
-    Each item is (words, gaps, letters): the gaps are the option's text between neighbouring words, the letters those of
-    the options that the words name. In a reply, no other punctuation may stand between these words.
+    The gaps are the option's text between neighbouring words, which may hold punctuation; a reply may have no other
+    punctuation there. The letters are those of the options that the words name.
     """
     named: dict[tuple[str, ...], tuple[list[str], set[str]]] = {}
     halves: dict[tuple[str, ...], tuple[list[str], set[str]]] = {}

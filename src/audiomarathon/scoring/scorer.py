@@ -115,7 +115,7 @@ class Scorer(ABC):
         return False
 
     def shown(self, verdict: Verdict) -> str:
-        """Return the verdict in a few words, such as `right: B. Jazz`, for the report and `audiomarathon explain`."""
+        """Return the verdict as a short text, such as `right: B. Jazz`, for the report and `audiomarathon explain`."""
         right = self.right(verdict)
         if right is not None:
             return "right" if right else "wrong"

@@ -76,9 +76,10 @@ class MLflow(Tracker):
         self._known[place] = max([self._known[place], *(point.samples for point in fresh)])
 
     def finished(self, run: TrackedRun, summary: Mapping[str, Any] | None) -> None:
-        """Add the summary's scores, times and files to a run's MLflow run, and close it.
+        """Add the scores, times and files of a finished run to its MLflow run, and close the MLflow run.
 
-        In a sweep, also add a point to the method's curves over the ratio.
+        Without a summary (None), only mark it as killed. In a sweep, also add a point to the method's curves over the
+        ratio.
         """
         id_ = self._runs[str(run.folder.resolve())]
         if summary is None:
