@@ -111,7 +111,7 @@ def _batch(
 
 
 def _gpus(given: str | None) -> list[str]:
-    """Return the numbers of the GPUs that the value of --gpu-id names; if there are several, each gets a worker."""
+    """Return the GPU numbers in the value of --gpu-id, as texts such as ["0", "1"]. Each GPU gets a worker."""
     named = [] if given is None else given.split(",")
     if not all(name.isdecimal() for name in named) or len(set(named)) < len(named):
         raise SettingsError(f"--gpu-id={given}: not allowed; allowed: a GPU's number, from 0, or several: 0,1,2,3")

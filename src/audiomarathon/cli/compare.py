@@ -150,7 +150,7 @@ def _write(
 
 
 def _as_json(row: Comparison) -> dict[str, Any]:
-    """Return a comparison's fields for JSON, and its verdict about the margin, which is no field but computed."""
+    """Return a comparison as {name: value} for JSON: its fields, and the computed verdict of its test of a margin."""
     fields = asdict(row)
     decision = {} if row.decision is None else {"decision": {**fields["decision"], "verdict": row.decision.verdict}}
     return {name: value for name, value in fields.items() if name != "decision"} | decision

@@ -160,7 +160,7 @@ def _data() -> list[Check]:
 def _missing(tasks: Mapping[str, tuple[str, str]]) -> list[Check]:
     """Return failed checks for tasks whose data is missing; `tasks` is {task: (reason, remedy)}.
 
-    Several tasks share one remedy, and one line if the reason is the same for all of them.
+    Several tasks get one common remedy, and a single check if the reason is the same for all of them.
     """
     if len(tasks) < 2:
         return [Check(False, f"data {key}: {text}", remedy) for key, (text, remedy) in tasks.items()]

@@ -156,7 +156,8 @@ def explain(
 def _named(method: Method) -> tuple[str, str]:
     """Return (a method's key, its label in the picture).
 
-    The label has key, ratio and place of dropping of the method; of joined methods (pruner + press), those of both.
+    The label has the method's key, its ratio, and where it drops audio tokens (at the input, in the tower or in steps).
+    Joined methods (pruner + press) have both labels.
     """
     from audiomarathon.compression.composed import Composed
     from audiomarathon.compression.external import Foreign

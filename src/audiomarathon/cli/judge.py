@@ -79,7 +79,7 @@ class Asking:
 
     @cached_property
     def benches(self) -> list[Bench]:
-        """The judges to ask, each with the cache of its answers."""
+        """The judges to ask, as a list of :class:`Bench`: each has the judge, its name and the cache of its answers."""
         from audiomarathon.judges.cache import Cache
         from audiomarathon.judges.judging import Bench
 
@@ -208,7 +208,7 @@ def _confirmed(calls: int) -> bool:
 
 
 def _cases(paths: Sequence[Path], protocol: str, *, anchors_only: bool) -> tuple[list[Case], int]:
-    """Return (the runs of tasks that LLM judges judge, with their protocols; the number of runs that cannot be read).
+    """Return (list of :class:`Case`, number of runs that cannot be read): a case is a run that LLM judges can judge.
 
     Print which runs are left out.
     """

@@ -90,7 +90,10 @@ def new(
 
 
 def _is_reserved(kind: str, name: str) -> bool:
-    """Tell whether the new package's name, or the class name made from it, already has a meaning in the package."""
+    """Tell whether a new package may not have this name.
+
+    The name, or the class name made from it, is a Python keyword, a word in the template's code, or a folder's name.
+    """
     words = {word for file in KINDS[kind].folder.rglob("*.py") for word in re.findall(r"\w+", file.read_text("utf-8"))}
     title = _title(name)
     return keyword.iskeyword(name) or keyword.iskeyword(title) or title in words - {"NewName"} or name in _FOLDERS

@@ -94,7 +94,10 @@ def check_folder(path: Path) -> Path:
 
 
 def _early(check: Callable[[Path], Path]) -> Callable[[Path | None], Path | None]:
-    """Return a callback for a typer option that checks the option's value as soon as it is parsed; None stays None."""
+    """Return a callback for a typer option that applies `check` to the option's value as soon as it is parsed.
+
+    Without a value (None), the callback checks nothing.
+    """
 
     def callback(value: Path | None) -> Path | None:
         checked: list[Path] = []

@@ -39,9 +39,9 @@ def one_by_one(
 ) -> list[R]:
     """Call `work` on each item, and return the results in the order of the items, without failed ones.
 
-    If an item fails, print `label` and the error, and continue. Raise the error if it is the only item (of `of` items,
-    if these are a part of more), or of a class in `ends`. With `ray`, call `work` in Ray's workers; `shape` has
-    arguments of :func:`ray_map`.
+    If an item fails, print `label` and the error, and continue. Raise the error if its class is in `ends`, or if it is
+    the only item (`of` is the total, if `items` are a part of more). With `ray`, call `work` in Ray's workers; `shape`
+    has arguments of :func:`ray_map`.
     """
     done: dict[int, R] = {}
     for number, outcome in _outcomes(items, work, ray, shape):
@@ -134,7 +134,7 @@ def _showing_warnings() -> Callable[..., None]:
 def show_scored(folders: Sequence[Path], ray: Ray | None = None) -> int:
     """Score the stored replies of run folders, and print the results; return the exit code.
 
-    It is 2 if a run failed, else that of :func:`show`.
+    The code is 2 if a run failed, else that of :func:`show`.
     """
     from audiomarathon.engine.run import score
 

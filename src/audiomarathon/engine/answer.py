@@ -54,7 +54,7 @@ class Answer:
 
     @property
     def text(self) -> str:
-        """Text of the reply."""
+        """The model's reply as text, without special tokens."""
         return self.generation.replies[0].text
 
 

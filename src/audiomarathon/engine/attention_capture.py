@@ -69,7 +69,7 @@ class Parts:
 
 
 def parts_of(lm: AudioLM, inputs: Inputs, prompt: Prompt) -> Parts:
-    """Return the part of the prompt (template, a clip, or the question) that each prompt position belongs to.
+    """Return :class:`Parts`: the part of the prompt (template, a clip, or the question) that each position belongs to.
 
     If the question's text is not in the prompt (some families word a request for a transcript themselves), all text
     after the audio counts as the question.
@@ -99,7 +99,7 @@ def parts_of(lm: AudioLM, inputs: Inputs, prompt: Prompt) -> Parts:
 
 
 def _found(lm: AudioLM, inputs: Inputs, question: str) -> tuple[int, int] | None:
-    """Return the prompt positions where the question's text starts and ends (exclusive); None if the text is absent."""
+    """Return (start, end) of the question's text in prompt positions, the end exclusive; None if the text is absent."""
     ids, heard = inputs.tensors["input_ids"][0].tolist(), inputs.audio_mask[0].tolist()
     texts = [[*run] for is_heard, run in groupby(range(len(ids)), key=heard.__getitem__) if not is_heard]
     for run in reversed(texts):

@@ -176,7 +176,7 @@ def by_length(plan: Plan, samples: Sequence[Sample]) -> list[Sample]:
 
 
 def in_batches(samples: Sequence[Sample], size: int) -> list[list[Sample]]:
-    """Return the samples in batches of at most `size`; do not split a bundle (samples about one clip) that fits."""
+    """Return lists of at most `size` samples. Samples about one clip (a bundle) stay together if they fit."""
     batches: list[list[Sample]] = [[]]
     for _bundle, members in itertools.groupby(samples, key=lambda sample: sample.bundle or sample.id):
         group = list(members)
@@ -211,8 +211,8 @@ def prefetched(lm: AudioLM, plan: Plan, samples: Sequence[Sample]) -> Generator[
 def prepare(lm: AudioLM, plan: Plan, samples: list[Sample]) -> Ready:
     """Decode samples, word their prompts, and turn them into tensors; return them as a batch (:class:`Ready`).
 
-    A sample that fails goes to `failed`. If the batch as a whole cannot become tensors, `inputs` is None, and the
-    caller prepares its samples one by one.
+    A sample that fails goes to the batch's `failed`. If the batch as a whole cannot become tensors, its `inputs` is
+    None, and the caller prepares the samples one by one.
     """
     ready = Ready([], None, [], 0.0, 0.0, [])
     prompts: list[Prompt] = []

@@ -21,7 +21,7 @@ _PRODUCT_S, _PREFILL_S = 1.0, 0.5
 
 @dataclass(frozen=True)
 class Speed:
-    """Speed of a machine.
+    """How fast this machine computes, and reads weights from memory.
 
     Attributes
     ----------

@@ -51,7 +51,9 @@ class _Made:
     failed: Mapping[str, Record]
 
     def of(self, task: Task, clip: str) -> list[Record]:
-        """Return the records with a clip's transcript: from runs of this task or, if there are none, from all runs."""
+        """Return the records that hold a clip's transcript: those from runs of this task, or if there are none, from
+        all runs.
+        """
         every = self.records[clip]
         return [record for key, record in every if key == f"{PREFIX}{task.key}"] or [record for _key, record in every]
 
@@ -74,7 +76,7 @@ class _Made:
 
 
 def llm_settings(llm: str, settings: RunSettings) -> tuple[str, RunSettings]:
-    """Return (model key, settings) with which to run the text LLM `llm`: a folder, a hub id or `openai:NAME`.
+    """Return (model key, settings) to run the text LLM `llm`, which names a folder, a hub id or `openai:NAME`.
 
     Raises
     ------
@@ -151,10 +153,10 @@ def find_transcribers(
 
 
 def _made(paths: Sequence[Path]) -> list[_Made]:
-    """Read all runs of transcripts; return one group of runs for each model and setting that transcribed, uncompressed
-    runs first.
+    """Read all runs of transcripts; return a list of :class:`_Made`, one for each model and setting that transcribed.
 
-    Runs belong to one group if their identities (the facts that must not change) are equal except for the data.
+    Uncompressed runs come first. Two runs belong to one item if their identities (the facts that must not change) are
+    equal except for the data.
     """
     runs = [run for run in read_runs(paths) if run.task is not None and run.task.transcribes]
     if not runs:

@@ -28,7 +28,9 @@ class Tower:
     ran_in: Generation | None = None
 
     def turn_to(self, samples: Sequence[Sample]) -> None:
-        """Prepare for a batch of samples: forget the tower's output unless it is about these samples' clips."""
+        """Prepare for the next batch of samples: keep the tower's output only if it was computed from these samples'
+        clips.
+        """
         heard = [(sample.bundle or f"alone: {sample.id}", sample.clips) for sample in samples]
         if heard != self.heard:
             self.clear()

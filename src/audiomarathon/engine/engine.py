@@ -84,7 +84,7 @@ class Engine(ABC):
         return max([plan.batch_size or 1, *plan.sizes.values()])
 
     def _round(self, plan: Plan, jobs: Sequence[Job], watch: Watch, say: Say) -> int:
-        """Answer the plan's samples that lack a reply under at least one setting; return their number."""
+        """Answer the plan's samples that lack a reply under at least one setting; return how many samples these are."""
         done = [(job.method, job.folder.done(plan.clips or None)) for job in jobs]
         lacking = {sample.id: [method for method, ids in done if sample.id not in ids] for sample in plan.samples}
         pending = {id_: methods for id_, methods in lacking.items() if methods}

@@ -40,14 +40,16 @@ def device_name(device: str, device_map: str = "") -> str:
 
 
 def environment() -> dict[str, Any]:
-    """Return {name: value} of what does not change during a run: versions, commit, platform, CPU, CUDA, threads."""
+    """Return {name: value} of facts that stay fixed during a run: versions, commit, platform, CPU, CUDA, threads."""
     import torch
 
     return {**software(), "threads": torch.get_num_threads(), "cuda": torch.version.cuda}
 
 
 def software() -> dict[str, Any]:
-    """Return {name: value} about this machine, without importing PyTorch: versions, commit, platform and CPU."""
+    """Return {name: value} about this machine and its software: versions, commit, platform and CPU; PyTorch is not
+    imported.
+    """
     return {
         "audiomarathon": __version__,
         "commit": _commit(),
@@ -163,7 +165,7 @@ def _commit() -> str | None:
 
 
 def _output(*command: str) -> str | None:
-    """Run a command in this file's folder; return its output, or None if the command fails."""
+    """Run a command in this file's folder; return the text that it prints, or None if it fails."""
     here = Path(__file__).parent
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True, cwd=here)

@@ -113,9 +113,9 @@ def _each_in_its_batches(
 
 @dataclass
 class _Loop:
-    """Runs batches of samples, each under the settings for which its samples have no record yet.
+    """Runs batches of samples, each batch under the settings for which its samples have no record yet.
 
-    `fits` is the largest number of samples to try in one batch; it falls after a batch did not fit into memory.
+    `fits` is the largest number of samples to try in one batch; the number falls after a batch did not fit into memory.
     """
 
     lm: AudioLM
@@ -207,8 +207,8 @@ class _Loop:
     def _ran_in(self, method: Method, generation: Generation) -> Generation:
         """Return the `generate` call in which the audio tower ran for this setting; only that call measured the tower.
 
-        It is this setting's call (`generation`) if the method changes the tower, else the first call that shared the
-        tower's output.
+        If the method changes the tower, this setting's own call (`generation`) is returned; else the first call, whose
+        tower output the settings share.
         """
         if method.changes_tower:
             return generation
@@ -216,10 +216,9 @@ class _Loop:
         return self.tower.ran_in
 
     def _together(self, inputs: Inputs, method: Method, generation: Generation, tower: Generation) -> dict[str, float]:
-        """Return what the samples of a batch share, for their records: seconds of each stage, sizes and peak memory, by
-        name.
+        """Return what the samples of a batch share, as {name: number}: seconds of each stage, sizes and peak memory.
 
-        It becomes the field `batch` of :class:`Record`.
+        The result becomes the field `batch` of each sample's :class:`Record`.
         """
         tokens, stages, peak = inputs.prompt_tokens, generation.stages, peak_memory(generation, tower)
         return {
@@ -248,8 +247,8 @@ class _Loop:
     def _busy(self, inputs: Inputs, methods: Iterable[Method]) -> dict[str, dict[str, float]]:
         """Return the GPU's busy seconds of each stage, as {label of the setting: {stage: seconds}}.
 
-        They are measured in one more call of each setting; a setting is missing if its call fails. The tower runs only
-        in the first call; all settings get its seconds.
+        The seconds are measured in one more call of each setting; a setting is missing if its call fails. The tower
+        runs only in the first call; all settings get its seconds.
         """
         busy_times: dict[str, dict[str, float]] = {}
         encoder = 0.0
@@ -362,13 +361,15 @@ def _times(batch: Ready, generation: Generation, tower: Generation) -> dict[str,
 
 
 def peak_memory(generation: Generation, tower: Generation) -> int | None:
-    """Return a call's peak memory in bytes, or the audio tower's peak (from the call `tower`) if that is higher."""
+    """Return the peak of GPU memory in bytes: that of the call, or of the call `tower` (which ran the audio tower) if
+    higher.
+    """
     peaks = generation.peak_memory_bytes, tower.encoder_peak_memory_bytes
     return max((peak for peak in peaks if peak is not None), default=None)
 
 
 def asked(plan: Plan, sample: Sample) -> Record:
-    """Return a sample's record with only the fields that do not depend on the model; those of the reply are still
+    """Return a sample's record before it is answered: the fields that do not depend on the model are filled, the rest
     empty.
     """
     return Record(

@@ -60,7 +60,10 @@ def check_edited(tasks: Sequence[Task], spec: ModelSpec, settings: RunSettings, 
 
 
 def places_of(tasks: Sequence[Task], spec: ModelSpec, settings: RunSettings, methods: Sequence[Method]) -> list[Path]:
-    """Return the paths of all run folders, made from names alone: nothing is read, and PyTorch is not imported."""
+    """Return the path of the run folder of each method and task.
+
+    Paths are made from names alone: nothing is read, and PyTorch is not imported.
+    """
     source = settings.model_path or spec.checkpoint
     folder = Path(source).expanduser()
     name = folder.resolve().name if folder.is_dir() else source.partition("@")[0]
@@ -90,9 +93,9 @@ def _method(setup: Setup, method: Method) -> dict[str, Any]:
 
 
 def _beyond(setup: Setup, task: Task, data: Loaded, method: Method) -> dict[str, bool]:
-    """Return {"beyond_limits": True} for a run whose samples have more positions than the model was made for.
+    """Return {"beyond_limits": True} if a run's samples have more positions than the model was made for, else {}.
 
-    Return {} if no sample has, or if BEYOND_LIMITS, which allows such a run, is off.
+    {} also if the setting BEYOND_LIMITS, which allows such a run, is off.
     """
     settings = setup.settings
     given = setup.spec, setup.checkpoint.path, task, data.samples, settings, [method]
@@ -102,8 +105,8 @@ def _beyond(setup: Setup, task: Task, data: Loaded, method: Method) -> dict[str,
 def _code(kind: str, things: Mapping[str, object], without: type | None = None) -> dict[str, str]:
     """Return a hash of the third-party code behind each of the objects `things`, as {name: hash}.
 
-    A name tells the kind and the object, such as `code of task mine`. Objects without third-party code are left out. In
-    the hash, subclasses of `without` are left out (:func:`source_hash`).
+    A name tells the kind and the object, such as `code of task mine`. Objects without third-party code are left out. No
+    hash covers subclasses of the class `without` (:func:`source_hash`).
     """
     hashes = {f"{CODE}{kind} {name}": source_hash(thing, without) for name, thing in things.items()}
     return {name: code_hash for name, code_hash in hashes.items() if code_hash}
@@ -119,7 +122,7 @@ def _timed_as(settings: RunSettings) -> dict[str, str]:
 def _identity(setup: Setup, task: Task, data: Loaded) -> dict[str, Any]:
     """Return the part of a run's identity that is equal for all settings of a task, as {name: value}.
 
-    It has, among others, hashes of checkpoint, prompts and data, the token limit and the seed.
+    Among the values are hashes of checkpoint, prompts and data, the token limit and the seed.
     """
     settings, hardware, language = setup.settings, setup.hardware, language_of(setup.spec, task, setup.settings)
     prompts = hashlib.sha256("\0".join(task.prompt(sample) for sample in data.samples).encode()).hexdigest()[:16]

@@ -1,8 +1,8 @@
 """Measure which moments of the audio a reply depends on: silence each, and see how much less likely the reply becomes.
 
 Zeiler & Fergus, "Visualizing and Understanding Convolutional Networks", arXiv 1311.2901, section 4.2, hide squares of a
-picture; here a moment of the waveform becomes silence. Only the reply's probability is needed, so this is evidence that
-is independent of attention. It misses content that two moments repeat: hiding only one of them changes little.
+picture; here a moment of the waveform becomes silence. Only the reply's probability is needed, so this evidence is
+independent of attention. Content that two moments repeat is missed: hiding only one of them changes little.
 """
 
 from __future__ import annotations

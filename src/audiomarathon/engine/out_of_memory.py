@@ -21,7 +21,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def half(batch_size: int) -> int:
-    """Return the next batch size to try after a batch did not fit into memory: half of it, rounded up."""
+    """Return half of a batch size, rounded up: the size to try after a batch did not fit into memory."""
     return (batch_size + 1) // 2
 
 

@@ -133,7 +133,7 @@ class Look:
         return ", ".join(parts)
 
     def line(self, now: datetime.datetime) -> str:
-        """Return a line for a log: samples done, expected end, errors, and as many settings' running scores as fit."""
+        """Return one line for a log file: samples done, expected end, errors, and as many running scores as fit."""
         line = self.heading(now, audio=False)
         if errors := sum(setting.errors for setting in self.settings.values()):
             line += f", {counted(errors, 'error')}"
@@ -171,9 +171,9 @@ class Watch:
         self._cost = self._earned = 0.0
 
     def update(self, samples: int = 1) -> None:
-        """Add `samples` to the number of finished samples; show the progress if it is due and cheap enough.
+        """Add `samples` to the number of finished samples; show the progress if it is due and cheap.
 
-        It is cheap enough if it takes little of the time that the samples take (:data:`COST_A_SAMPLE_S`).
+        Showing is cheap if it takes little of the time that the samples take (:data:`COST_A_SAMPLE_S`).
         """
         self.fresh += samples
         now = self._clock()
@@ -191,7 +191,7 @@ class Watch:
         self._cost, self._earned = self._shown - begin, 0.0
 
     def look(self) -> Look:
-        """Return the task's progress at this moment."""
+        """Return the task's progress at this moment, as a :class:`Look`."""
         settings, heard = dict[str, Progress](), dict[str, float]()
         for job, stale, verdicts in zip(self._jobs, self._stale, self._verdicts, strict=True):
             records_found = (job.folder.records.get(sample.id) for sample in self._plan.samples)
@@ -203,7 +203,7 @@ class Watch:
         return Look(self._plan.task.key, done, expected, self.fresh, seconds, sum(heard.values()), settings)
 
     def _progress(self, records: Sequence[Record], verdicts: dict[str, Verdict]) -> Progress:
-        """Return one setting's progress, from its records.
+        """Compute one setting's :class:`Progress` from its records.
 
         `verdicts`, as {sample id: verdict}, keeps verdicts between calls, and is updated here.
         """
@@ -217,7 +217,8 @@ class Watch:
 
 @contextmanager
 def watching(plan: Plan, jobs: Sequence[Job], say: Say, *, progress: bool | None = None) -> Iterator[Watch]:
-    """Show a task's progress during the `with` block; yield the object to call after each sample.
+    """Show a task's progress during the `with` block. Yield a :class:`Watch`, whose `update` is called after each
+    sample.
 
     On a terminal the progress is a table, in a notebook a line that is rewritten, elsewhere a line every half minute
     and at the end.
@@ -261,10 +262,7 @@ def watching(plan: Plan, jobs: Sequence[Job], say: Say, *, progress: bool | None
 
 
 def _over_the_last(line: str) -> None:
-    """Print a line in place of the last printed line.
-
-    This uses a carriage return, since notebooks do not support cursor movements.
-    """
+    """Print a line in place of the last printed line, by a carriage return, since notebooks cannot move the cursor."""
     print(f"\r{line:<{LINE}}", end="", file=sys.stderr, flush=True)  # noqa: T201
 
 

@@ -82,7 +82,7 @@ class Worker:
 
     @cached_property
     def loaded(self) -> tuple[LocalEngine, Opened]:
-        """The engine with its loaded model, and the facts about this worker; the first access loads the model.
+        """Return (the engine with its loaded model, facts about this worker); the first access loads the model.
 
         The constructor does not load it, since Ray would wrap the constructor's errors in an error of its own.
         """
@@ -165,9 +165,9 @@ class RayEngine(Engine):
     pool: Pool
 
     def certificate(self) -> dict[str, Any] | None:
-        """Return what `audiomarathon certify` found for this checkpoint on the first worker's machine.
+        """Return what `audiomarathon certify` found for this checkpoint on the first worker's machine, or None.
 
-        It is {"verdict": …, "date": …, "checks": …}; None if the command has not run there.
+        The result is {"verdict": …, "date": …, "checks": …}; None means that the command has not run there.
         """
         certificate: dict[str, Any] | None = self.pool.first.certificate
         return certificate
@@ -197,7 +197,7 @@ class RayEngine(Engine):
         }
 
     def at_once(self, plan: Plan) -> int:
-        """Return how many samples it takes to keep all workers busy."""
+        """Return how many samples must be in work at a time to keep all workers busy."""
         return super().at_once(plan) * self.pool.shape.workers
 
     def answer(self, plan: Plan, pending: Mapping[str, Sequence[Method]], say: Say) -> Generator[Labelled]:

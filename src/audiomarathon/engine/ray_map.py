@@ -60,7 +60,7 @@ class _Worker:
 class _Calls:
     """Tells a pool of workers how to send, retry and give up an item.
 
-    A part of the work is one item, as (its number in the sequence, item).
+    A part of the pool's work is one item, as (its number in the sequence, item).
     """
 
     def send(self, worker: Any, part: tuple[int, Any]) -> Any:

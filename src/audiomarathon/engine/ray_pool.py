@@ -278,7 +278,7 @@ def _gpus(count: float) -> str:
 
 
 def _on_gpus(there: float, each: float) -> int:
-    """Return how many workers with `each` GPUs fit on a machine with `there` GPUs.
+    """Return how many workers fit on a machine with `there` GPUs if each worker gets `each` GPUs.
 
     A fraction never spans two GPUs: two GPUs hold two workers with 0.6 GPUs each.
     """

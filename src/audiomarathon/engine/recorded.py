@@ -32,7 +32,7 @@ _FAMILY = ("eager_because", "names_language", "transcribes_only", "text_only", "
 
 
 class _Facts(SimpleNamespace):
-    """A model family's facts as recorded in `run.json`, as attributes.
+    """The attributes of a model family's class that `run.json` recorded.
 
     Any other attribute raises :class:`ModelError`; then the run is prepared with PyTorch, as usual.
     """
@@ -50,9 +50,9 @@ class _Recorded(ModelSpec):
     family_facts: Mapping[str, Any] = field(default_factory=dict)
 
     def load_family(self) -> Any:
-        """Return the model family's recorded facts in place of its class.
+        """Return the model family's attributes as recorded in `run.json`, in place of its class.
 
-        The checks of language and length, which need the class, passed when the facts were recorded.
+        The checks of language and length, which need the class, passed when these attributes were recorded.
         """
         # A model that hears nothing has no limit on clip length.
         passed = {"check_language": lambda *_: None, "longest_reply": lambda *_: 0, "hears": False}
@@ -76,7 +76,7 @@ def decided(setup: Setup) -> dict[str, Any]:
 def recorded_setup(tasks: Sequence[Task], model: str, settings: RunSettings, methods: Sequence[Method]) -> Setup | None:
     """Return the setup of a repeated command from `run.json`, without PyTorch; None if it might be outdated.
 
-    It equals what :func:`~audiomarathon.engine.setup.find_setup` would return.
+    The result equals that of :func:`~audiomarathon.engine.setup.find_setup`.
 
     Raises
     ------

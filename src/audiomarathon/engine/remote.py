@@ -112,7 +112,9 @@ class EndpointEngine(Engine):
 
 
 def _odd(answer: Answer, most_tokens: int) -> str:
-    """Return a warning, with a remedy, about a reply that is empty, cut or filtered; "" for a normal reply."""
+    """Return a warning, with advice, about a reply that is empty, cut off or filtered by the server; "" for a normal
+    reply.
+    """
     if answer.finish == "content_filter":
         return "the content filter cut replies (filtered); change its settings"
     if without_thinking(answer.text).strip():

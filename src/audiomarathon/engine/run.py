@@ -276,10 +276,9 @@ def known_as_finished(
     methods: Sequence[Method],
     margin: Margin | None = None,
 ) -> Setup | None:
-    """Return the setup if all runs are certainly finished; None in any doubt. PyTorch is not imported
-    (:mod:`.recorded`).
+    """Return the setup if all runs are certainly finished; None in any doubt.
 
-    It raises no error: the full check reports errors.
+    PyTorch is not imported (:mod:`.recorded`). No error is raised here, since the full check reports errors.
     """
     with suppress(AudioMarathonError):
         setup = recorded_setup([task for task, _data in loaded], model, settings, methods)
@@ -421,7 +420,7 @@ def _plan(
 
 
 def _score(task: Task, folder: RunFolder) -> dict[str, Any]:
-    """Score a folder's records; write the verdicts and the summary, and return the summary.
+    """Score a folder's records; write the verdicts and `summary.json`, and return the summary's content.
 
     The summary covers only the samples that the last run selected; the folder may hold records of other samples.
 

@@ -119,7 +119,7 @@ def facts_of(setup: Setup, task: Task, data: Loaded, samples: Sequence[Sample]) 
 
 
 def now() -> str:
-    """Return the current time in UTC, in ISO format to the second."""
+    """Return the current time in UTC, as ISO text to the second."""
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 

@@ -42,7 +42,7 @@ _OF_GPUS = ("CUDA_", "NVIDIA_", "HIP_", "ROCR_")  # env vars that hide or order 
 
 @dataclass(frozen=True)
 class Hardware:
-    """The device and precision that a model runs with.
+    """The device and precision with which a model runs.
 
     `name` is the name of the GPU or CPU, since times depend on it.
     """
@@ -235,9 +235,9 @@ def find_hardware(settings: RunSettings) -> Hardware:
 
 
 def what_decides(spec: ModelSpec, settings: RunSettings) -> str:
-    """Return a hash of everything that determines device, precision and the recorded facts of a model's family.
+    """Return a hash of everything that determines device, precision and the facts of the model's family in `run.json`.
 
-    It covers settings, software versions, this package's files, GPUs and env vars.
+    The hash covers settings, software versions, this package's files, GPUs and env vars.
     """
     package = Path(__file__).parent.parent
     states = [(file, file.stat()) for file in sorted(package.rglob("*.py"))]

@@ -64,7 +64,7 @@ def source_hash(thing: object, without: type | None = None) -> str | None:
 
 
 def _definitions(target: object) -> list[Any]:
-    """Return the definitions behind an object: the module or function itself, else its class and base classes."""
+    """Return the code behind an object, as a list: the function or module itself, else its class and base classes."""
     if isinstance(target, functools.partial):
         return _definitions(target.func)
     if isinstance(target, MethodType):
@@ -88,7 +88,7 @@ def _is_definition(value: object, *, beside: str) -> bool:
 
 
 def _held(target: object) -> list[object]:
-    """Return the objects that an object holds in its fields, such as the press inside a wrapper."""
+    """Return, as a list, the objects inside an object: its fields' values, such as the press inside a wrapper."""
     if isinstance(target, functools.partial):
         return [target.func, *target.args, *target.keywords.values()]
     if isinstance(target, MethodType):

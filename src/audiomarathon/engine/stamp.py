@@ -1,4 +1,4 @@
-"""Make the stamp in `run.json`: what `audiomarathon certify` found for the run's checkpoint on this machine."""
+"""Make the entry in `run.json` on what `audiomarathon certify` found for the run's checkpoint on this machine."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ FAIL = "fail"
 
 
 def about(setup: Setup) -> dict[str, str]:
-    """Return {fact: value} about a run, such as checkpoint and device: a certificate is valid only for runs with equal
-    facts.
+    """Return {fact: value} about a run, such as checkpoint and device.
+
+    A certificate (the results of `audiomarathon certify`) is valid only for runs with equal facts.
     """
     return {
         "checkpoint": setup.checkpoint_hash,
@@ -63,5 +64,7 @@ def stamp(setup: Setup) -> dict[str, Any] | None:
 
 
 def place(about_: dict[str, str]) -> Path:
-    """Return the path where the certificate with these facts (from :func:`about`) is stored."""
+    """Return the path of the stored certificate (the results of `audiomarathon certify`) with these facts from
+    :func:`about`.
+    """
     return cache_folder() / "certificates" / f"{identity_hash(about_)}.json"

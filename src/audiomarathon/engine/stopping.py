@@ -47,7 +47,7 @@ class Margin:
     """The margins of a sweep's tasks: the largest loss of score against base that counts as no worse.
 
     `by_task` is {task key: margin}; the key "" is for all other tasks. `tests` is the number of pairs of a setting and
-    a task to decide; the test's level is divided by it.
+    a task to decide; the level of each test is divided by this number.
     """
 
     by_task: Mapping[str, float]
@@ -228,7 +228,7 @@ class Stopping:
         return outcomes
 
     def lines(self, jobs: Sequence[Job]) -> list[str]:
-        """Return, for each setting except base, a line that says where it stopped, and with which verdict."""
+        """Return one text line for each setting except base: where the setting stopped, and with which verdict."""
         lines, outcomes = [], self.outcomes(jobs)
         for job in jobs:
             count, verdict = self._decided(job, jobs, len(self.clusters))
@@ -242,12 +242,12 @@ class Stopping:
         return lines
 
     def differences(self, job: Job, jobs: Sequence[Job], names: Sequence[str], *, worst: bool = False) -> Clusters:
-        """Return the differences (a setting's score minus base's), summed within each named cluster, as input of the
-        betting test.
+        """Return the differences (a setting's score minus base's), summed within each named cluster, as
+        :class:`Clusters`.
 
-        Base is the run without compression; clusters are samples that depend on each other, and they must have run.
-        With `worst`, a sample that has a score under only one of the two settings counts as lost: see
-        :attr:`Pairs.worst`.
+        They are the input of the betting test. Base is the run without compression; clusters are samples that depend on
+        each other, and they must have run. With `worst`, a sample that has a score under only one of the two settings
+        counts as lost: see :attr:`Pairs.worst`.
         """
         base = next(other for other in jobs if _is_base(other))
         sums = np.array([self._summed(job, base, name) for name in names], dtype=np.float64).reshape(-1, 5).T
@@ -283,10 +283,10 @@ class Stopping:
         return [f"{self.task.key}: {line}" for line in lines]
 
     def _decided(self, job: Job, jobs: Sequence[Job], seen: int) -> tuple[int, str]:
-        """Return (after how many of the first `seen` clusters a setting is decided, the verdict: no worse, or worse).
+        """Return (number of clusters after which a setting is decided, its verdict: "no worse" or "worse").
 
-        Return (`seen`, "") if it is undecided. A sample that failed under the setting or under base counts as lost for
-        "no worse", and is left out for "worse".
+        Only the first `seen` clusters are looked at; if they do not decide, return (`seen`, ""). A sample that failed
+        under the setting or under base counts as lost for "no worse", and is left out for "worse".
         """
         if _is_base(job):
             return seen, ""
@@ -306,8 +306,8 @@ class Stopping:
     def _summed(self, job: Job, base: Job, name: str) -> tuple[float, ...]:
         """Return five numbers about the differences (score of the setting − score of base) of a cluster's samples.
 
-        These are the sum of the differences, their number, and whether any is not 0; then sum and number if each sample
-        with a score under only one of the two counts as lost.
+        The first three are the sum of the differences, their number, and whether any is not 0. The last two are sum and
+        number if each sample with a score under only one of the two counts as lost.
         """
         if (job.method.label, name) not in self._sums:
             ids = [sample.id for sample in self.clusters[name]]
@@ -342,8 +342,8 @@ def without_stopping(job: Job) -> dict[str, Any]:
     """Return {"stopping": parameters of the early-stopping test that an earlier sweep applied to a setting}; {} if
     none.
 
-    It is for the `run.json` of a later run of all samples: a further sweep must know that the setting was already
-    tested. The place where the setting stopped is left out.
+    A later run of all samples writes them to `run.json`, so that a further sweep knows that the setting was already
+    tested. Where the setting stopped is left out.
     """
     old = {name: value for name, value in _recorded(job).items() if name != "before"}
     return {"stopping": old | {"stopped_after": None}} if old else {}

@@ -189,8 +189,9 @@ def sweep(
     trackers: Sequence[Tracker] = (),
     margins: Mapping[str, float] | None = None,
 ) -> Swept:
-    """Run every task under every setting; return the results, and the reasons of failed tasks, which stop no other
-    task.
+    """Run every task under every setting. Return :class:`Swept`: the results, and the reasons of failed tasks.
+
+    A failed task does not stop the others.
 
     Parameters
     ----------
@@ -274,7 +275,7 @@ def _in_a_line(summary: dict[str, Any]) -> str:
 
 @contextmanager
 def _log(logs: Path | None, task: Task, say: Say, swept: Swept) -> Iterator[Say]:
-    """Yield a function that prints a line and adds it to the task's log.
+    """Yield a function that prints a line and appends it to the task's log file in the folder `logs`.
 
     An error in the `with` block is stored in `swept.failures` and not raised, so that the other tasks still run.
     """

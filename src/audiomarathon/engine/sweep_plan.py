@@ -189,9 +189,10 @@ def plan_sweep(
 def _find_model(
     spec: ModelSpec, settings: RunSettings, hardware: Hardware
 ) -> tuple[Checkpoint | None, ModelFacts | None, str]:
-    """Return (checkpoint, the model's facts, ""), for a plan; the checkpoint is None if it is not on this machine.
+    """Return (checkpoint, the model's facts, ""), for a plan. The facts are the sizes from which FLOPs are computed.
 
-    If the facts are unknown, they are None, and the text is the reason instead of "".
+    The checkpoint is None if it is not on this machine. If the facts are unknown, they are None, and the text gives the
+    reason.
     """
     source, checkpoint = settings.model_path or spec.checkpoint, None
     try:
@@ -218,9 +219,9 @@ def _part(
     calls: Calls,
     say: Say,
 ) -> _Part:
-    """Return one task's part of the plan; if an error would stop the task, its line says so.
+    """Return one task's part of the plan; if an error would stop the task, the part's text says so.
 
-    `speeds` is a function that returns the same as :func:`_speeds`.
+    The function `speeds` returns what :func:`_speeds` returns.
     """
     try:
         check_able(spec, setup.checkpoint.path if setup else None, task, settings)

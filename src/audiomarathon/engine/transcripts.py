@@ -157,7 +157,9 @@ class Transcriber(Base):
 
     @property
     def flaws(self) -> str:
-        """Text that counts the transcripts that the token limit cut or that hold no words; "" if there are none."""
+        """Text with the numbers of transcripts that the token limit cut, and of those without words; "" if there are
+        none.
+        """
         every = {
             str(record.clips): record
             for task_readings in self.readings.values()
@@ -200,9 +202,9 @@ def made_by(run: Run) -> dict[str, Any]:
     """Return, as {name: value}, everything that determines a run's transcripts: model, prompt, and the identity without
     its data.
 
-    The prompt is a hash of the run's different prompts. Unlike the identity's `prompts`, it does not depend on the
-    number of samples, so it is equal for runs of the same request over different clips. It is missing for models that
-    take no prompt, and in runs of older versions.
+    The prompt is a hash of the run's different prompts. Unlike the identity's `prompts`, this hash does not depend on
+    the number of samples, so it is equal for runs of the same request over different clips. Models that take no prompt,
+    and runs of older versions, have no such hash.
     """
     kept = {
         name: value

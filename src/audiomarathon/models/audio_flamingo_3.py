@@ -35,7 +35,8 @@ class AudioFlamingo3(AudioLM):
     placeholder = "<sound>"
 
     def heard(self, clips: Sequence[Waveform]) -> tuple[Sequence[int], dict[str, torch.Tensor]]:
-        """Return each clip's number of audio tokens, and the features of all clips, cut into windows of 30 s.
+        """Return (number of audio tokens of each clip, {argument name of the model: features of all 30-second
+        windows}).
 
         A clip of more than ten minutes raises an error. See :meth:`AudioLM.heard`.
         """
@@ -47,7 +48,9 @@ class AudioFlamingo3(AudioLM):
         return counts, {"input_features": features["input_features"], "input_features_mask": mask}
 
     def tower_states(self, inputs: Inputs) -> TowerStates:
-        """Return which states of the audio tower each audio token is made from, window by window (30 s each)."""
+        """Return a :class:`TowerStates`: from which states of the audio tower each audio token is made, per window of
+        30 s.
+        """
         frames = inputs.tensors["input_features_mask"].sum(-1)
         return TowerStates.padded(frames, self.tokens_of(frames), self.model.config.audio_config.max_source_positions)
 
@@ -85,7 +88,9 @@ class AudioFlamingo3(AudioLM):
         return super().worded(prompt).replace(self.placeholder, several, 1)
 
     def documented_inputs(self, path: Path, prompt: Prompt) -> Mapping[str, torch.Tensor] | None:
-        """Return the inputs that the family's own processor makes of a prompt; None unless the prompt has one clip."""
+        """Return the inputs, as {name: tensor}, that the family's own processor makes of a prompt; None unless it has
+        one clip.
+        """
         if len(prompt.clips) != 1:
             return None
         processor = AudioFlamingo3Processor.from_pretrained(path)

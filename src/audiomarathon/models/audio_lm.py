@@ -139,7 +139,7 @@ class AudioLM:
     def refuse_other_kinds(cls, path: Path) -> None:
         """Raise ModelError if the checkpoint belongs to another model.
 
-        Otherwise, the config class would set the fields that it misses to wrong defaults.
+        Without this check, the config class would give wrong defaults to the fields that the checkpoint's config lacks.
         """
         kind = cls.architecture.config_class.get_config_dict(path)[0].get("model_type")
         if kind not in cls.model_types:
@@ -156,12 +156,12 @@ class AudioLM:
 
     @classmethod
     def attention(cls, attn_implementation: str) -> str | Mapping[str, str]:
-        """Return the argument `attn_implementation` for `from_pretrained`: one name, or a name for each sub-config."""
+        """Return the argument `attn_implementation` for `from_pretrained`: one name, or {sub-config: name}."""
         return attn_implementation
 
     @classmethod
     def load_options(cls, path: Path) -> dict[str, Any]:  # noqa: ARG003
-        """Return further arguments for `from_pretrained` that the family needs; by default, none."""
+        """Return further arguments for `from_pretrained` that the family needs, as {name: value}; by default {}."""
         return {}
 
     @classmethod
@@ -187,7 +187,8 @@ class AudioLM:
 
     @classmethod
     def read_config(cls, path: Path) -> Any:
-        """Read a checkpoint's config with transformers' class, without weights and without running its code.
+        """Return a checkpoint's config, read with transformers' class, without weights and without running the
+        checkpoint's code.
 
         Raises
         ------
@@ -211,7 +212,9 @@ class AudioLM:
         return prompt
 
     def heard(self, clips: Sequence[Waveform]) -> tuple[Sequence[int], dict[str, torch.Tensor]]:
-        """Return (number of audio tokens of each clip, {argument name of the model: features of all clips})."""
+        """Return two values: the number of audio tokens of each clip, and {argument name of the model: features of all
+        clips}.
+        """
         raise NotImplementedError(f"{type(self).__name__} defines neither `heard` nor its own `prepare`")
 
     def features(self, clips: Any, **options: Any) -> Any:
@@ -226,7 +229,7 @@ class AudioLM:
         return ((frames - 1) // 2 + 1 - 2) // 2 + 1
 
     def tower_states(self, inputs: Inputs) -> TowerStates:
-        """Return the map that tells which states of the audio tower each audio token of a batch is made from.
+        """Return a :class:`TowerStates`: from which states of the audio tower each audio token of a batch is made.
 
         Dropping inside the tower needs this map; a family without it sets :attr:`no_tower_drop` to the reason.
         """
@@ -253,7 +256,8 @@ class AudioLM:
         return Inputs(tensors, mask, tuple(prompt.seed for prompt in prompts), clips=clips)
 
     def encoded(self, prompts: Sequence[Prompt], counts: Iterable[int]) -> Any:
-        """Return prompts as token ids and their attention mask, padded on the left.
+        """Return the prompts as `input_ids` and `attention_mask`, each of shape (B prompts, S tokens), padded on the
+        left.
 
         `counts` has the number of audio tokens of each clip, in order.
         """
@@ -305,7 +309,7 @@ class AudioLM:
 
     @property
     def prefill_only(self) -> Sequence[nn.Module]:
-        """Parts of the decoder that process the encoder's output in prefill and never run in decode; usually none."""
+        """Parts of the decoder that run only in prefill, on the encoder's output, and never in decode; usually none."""
         return ()
 
     @property
@@ -379,9 +383,10 @@ class AudioLM:
         return nullcontext()
 
     def documented_inputs(self, path: Path, prompt: Prompt) -> Mapping[str, torch.Tensor] | None:  # noqa: ARG002
-        """Return the inputs that the family's own processor makes of one prompt; None if the processor cannot be used.
+        """Return the inputs, as {name: tensor}, that the family's own processor makes of one prompt.
 
-        `audiomarathon certify` compares them with the inputs from :meth:`prepare`.
+        None if the processor cannot be used. `audiomarathon certify` compares these inputs with those from
+        :meth:`prepare`.
 
         Parameters
         ----------
@@ -391,7 +396,9 @@ class AudioLM:
         return None
 
     def processed(self, processor: Any, prompt: Prompt, **options: Any) -> dict[str, torch.Tensor]:
-        """Return the inputs that the given processor makes of one prompt, with the processor's chat template."""
+        """Return the inputs, as {name: tensor}, that the given processor makes of one prompt, with the processor's chat
+        template.
+        """
         text = processor.apply_chat_template(conversation(prompt), add_generation_prompt=True, tokenize=False)
         return dict(processor(text=text, audio=list(prompt.clips), return_tensors="pt", **options))
 
@@ -399,7 +406,7 @@ class AudioLM:
     def check_language(cls, folder: Path, language: str) -> None:
         """Raise ModelError if the model does not know the language of a task's speech; by default, accept any language.
 
-        This runs before the checkpoint is loaded. The message lists the languages that the model knows.
+        The check runs before the checkpoint is loaded. The message lists the languages that the model knows.
         """
 
     @classmethod

@@ -45,7 +45,7 @@ def busy_until(kernels: Sequence[Kernel], moments: Sequence[float]) -> list[floa
 
 
 def busy_at_marks(kernels: Sequence[Kernel]) -> list[float]:
-    """Return how long the GPU worked before each mark, in the order of the marks.
+    """Return how long the GPU worked before each mark, as a list in the order of the marks.
 
     A mark is a tiny kernel that was launched to mark a moment; marks do not count as work.
     """

@@ -43,7 +43,7 @@ def chat_text(tokenizer: Any, prompt: Prompt, placeholder: str, **options: Any) 
 
 
 def conversation(prompt: Prompt) -> list[dict[str, Any]]:
-    """Return a prompt in the form that chat templates take: one user turn with the clips, then the text."""
+    """Return a prompt as a list of one chat message, for chat templates: the user's clips, then the text."""
     content = [*({"type": "audio", "audio": ""} for _ in prompt.clips), {"type": "text", "text": prompt.text}]
     return [{"role": "user", "content": content}]
 

@@ -55,7 +55,7 @@ class Checkpoint:
 
     @property
     def folder_name(self) -> str:
-        """Name of the checkpoint's folder in a results folder, without separators, colons or spaces."""
+        """The checkpoint's name, without separators, colons or spaces, as the name of its folder among the results."""
         name = "".join(c if c.isalnum() or c in "._-" else "-" for c in self.name.rsplit("/", 1)[-1])
         return f"{name}-{self.variant}" if self.variant else name
 
@@ -195,7 +195,7 @@ def find_checkpoint(
 def stated_layers(source: str) -> int | None:
     """Return the LLM's number of layers from a checkpoint's config.json; None if the file or the field is missing.
 
-    This imports neither PyTorch nor transformers, and downloads nothing. Also None for an encoder-decoder.
+    None also for an encoder-decoder. Neither PyTorch nor transformers is imported, and nothing is downloaded.
     """
     folder = embedded_checkpoint() if source == EMBEDDED else Path(source).expanduser()
     file: Any = folder / "config.json"

@@ -40,7 +40,9 @@ _MOST = (
 
 
 def is_loaded(name: str) -> bool:
-    """Tell whether libraries read a checkpoint's file with this path; for example, not licences and pictures."""
+    """Tell whether libraries read the checkpoint's file with this path: licences and pictures, for example, are not
+    read.
+    """
     folder, _, file = name.rpartition("/")
     if folder:
         return "/" not in folder and (file == "config.json" or file.startswith("adapter_"))

@@ -54,7 +54,8 @@ AutoModel.register(_NoVisionConfig, _NoVision)
 def _factor(sparsity: float, device: torch.device, dtype: torch.dtype) -> torch.Tensor:
     """Return the cutoff, in standard deviations above the mean, below which the share `sparsity` of normal values lies.
 
-    It is computed on the device, as in the model's own code, since another device may round the last bit differently.
+    The cutoff is computed on the device, as in the model's own code, since another device may round the last bit
+    differently.
     """
     factor: torch.Tensor = torch.distributions.Normal(0, 1).icdf(torch.tensor(sparsity, device=device))  # type: ignore[no-untyped-call]
     return factor.to(dtype)
@@ -92,7 +93,7 @@ class Gemma3n(AudioLM):
 
     @classmethod
     def load_options(cls, path: Path) -> dict[str, Any]:
-        """Return further arguments for `from_pretrained`: the config without the vision tower."""
+        """Return further arguments for `from_pretrained`, as {name: value}: the config without the vision tower."""
         return {"config": cls.read_config(path)}
 
     def __init__(self, model: Any, tokenizer: Any, feature_extractor: Any) -> None:
@@ -112,9 +113,9 @@ class Gemma3n(AudioLM):
 
     @property
     def rotary_kinds(self) -> Sequence[tuple[Any, ...]]:
-        """Arguments of the rotary embedding besides the positions.
+        """Two tuples of arguments to the rotary embedding, besides the positions.
 
-        There is one set for sliding-window layers, and one for full-attention layers.
+        One is for sliding-window layers, the other for full-attention layers.
         """
         return [(kind,) for kind in self.decoder.rotary_emb.layer_types]  # type: ignore[union-attr]
 
@@ -128,9 +129,9 @@ class Gemma3n(AudioLM):
 
     @contextmanager
     def stepping(self) -> Iterator[None]:
-        """Inside the `with` block, use cutoffs of the sparse layers that were computed before it.
+        """Inside the `with` block, replace the cutoffs of the sparse layers by values computed before the block.
 
-        A CUDA graph cannot copy the Python numbers from which a layer computes them to the GPU.
+        A layer computes its cutoff from Python numbers, which a CUDA graph cannot copy to the GPU.
         """
         with ExitStack() as stack:
             for layer in self.decoder_layers:
@@ -156,10 +157,10 @@ class Gemma3n(AudioLM):
         return replace(prompt, clips=tuple(window for clip in prompt.clips for window in windows(clip, _WINDOW)))
 
     def heard(self, clips: Sequence[Waveform]) -> tuple[Sequence[int], dict[str, torch.Tensor]]:
-        """Return the number of audio tokens of each window, and the features of all windows, each padded to 30 s.
+        """Return (number of audio tokens of each window, {argument name of the model: features of all windows}).
 
-        The processor pads only to the longest clip of its call, so the features at the end of a clip would depend on
-        the batch.
+        Every window is padded to 30 s. The processor pads only to the longest clip of its call, so the features at the
+        end of a clip would depend on the batch.
         """
         features = self.features(clips, max_length=_WINDOW)
         mask = features["input_features_mask"].bool()
@@ -172,7 +173,8 @@ class Gemma3n(AudioLM):
         return super().worded(prompt).replace(self.placeholder, framed)
 
     def documented_inputs(self, path: Path, prompt: Prompt) -> Mapping[str, torch.Tensor]:
-        """Return the inputs that the family's own processor makes of a prompt that is already cut into windows.
+        """Return the inputs, as {name: tensor}, that the family's own processor makes of a prompt already cut into
+        windows.
 
         The processor itself would cut a clip at 30 s.
         """

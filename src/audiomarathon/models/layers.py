@@ -1,6 +1,6 @@
-"""Facts about decoder layers: which attend within a sliding window, which use another layer's keys and values.
+"""Read facts about decoder layers: which have a sliding window, and which use another layer's keys and values.
 
-Also helpers to read a layer's arguments and hidden states.
+Further functions read a layer's arguments and hidden states.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ if TYPE_CHECKING:
 
 
 def window_of(config: Any, layer: int) -> int | None:
-    """Return the length of a layer's sliding attention window in positions, the current one included; None without a
-    window.
+    """Return the length of a layer's sliding attention window in positions, the current one included; None without one.
 
     A window at least as long as the longest prompt hides nothing, so it counts as no window (as in Phi-4-multimodal).
     """

@@ -73,7 +73,7 @@ def pretrained(
 
 
 def causal_lm(path: Path, *, dtype: str, device_map: str = "", attn_implementation: str = "sdpa") -> tuple[Any, Any]:
-    """Load a text model from a folder; return (model in eval mode, its tokenizer, which pads on the left)."""
+    """Load a text LLM from a folder; return (model in eval mode, its tokenizer, which pads on the left)."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     with loading(path, "a text model"):

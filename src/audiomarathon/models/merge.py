@@ -61,7 +61,9 @@ class Merge:
         )
 
     def then(self, later: Merge) -> Merge:
-        """Return one rule with the effect of this rule, followed by the rule `later` on this rule's groups."""
+        """Return one rule with the effect of this rule, then of the rule `later`, which merges the groups that this
+        rule makes.
+        """
         weight = self.weight * later.weight[self.group]
         return Merge(self.kept[later.kept], later.group[self.group], weight)
 

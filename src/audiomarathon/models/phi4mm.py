@@ -1,8 +1,8 @@
 """Phi-4-multimodal (arXiv 2503.01743) on transformers' native class, with its speech adapter loaded and active.
 
-It loads the hub's converted revision (`refs/pr/70`). A Conformer encodes 40 s at a time; the LLM gets 12.5 audio tokens
-per second. The LLM's rotary embedding (LongRoPE, on three quarters of each head) has short factors for sequences of up
-to 4,096 tokens, and long factors for longer sequences.
+The checkpoint is the hub's converted revision (`refs/pr/70`). A Conformer encodes 40 s at a time; the LLM gets 12.5
+audio tokens per second. The LLM's rotary embedding (LongRoPE, on three quarters of each head) has short factors for
+sequences of up to 4,096 tokens, and long factors for longer sequences.
 """
 
 from __future__ import annotations
@@ -56,7 +56,8 @@ class Phi4MM(AudioLM):
 
     @classmethod
     def attention(cls, attn_implementation: str) -> Mapping[str, str]:
-        """Return the attention implementation of each part: the given one for the LLM, sdpa for both encoders.
+        """Return the attention implementations as {part of the model: name}: the given one for the LLM, sdpa for both
+        encoders.
 
         The audio encoder adds a bias to every pair of frames, which flash attention does not support. And both encoders
         define their own eager attention, which `compression/attention.py` would mistake for the LLM's.
@@ -88,7 +89,7 @@ class Phi4MM(AudioLM):
 
     @property
     def decoder(self) -> nn.Module:
-        """The LLM without its head."""
+        """The LLM without its head (the output projection)."""
         decoder: nn.Module = self.model.model
         return decoder
 
@@ -148,7 +149,8 @@ class Phi4MM(AudioLM):
             yield
 
     def _inputs_of_a_step(self, input_ids: torch.Tensor, **kwargs: Any) -> dict[str, Any]:
-        """Return the inputs of one step of generation, as for most transformers models.
+        """Return the model's arguments for one step of generation, as {name: value}, as most transformers models make
+        them.
 
         The KV cache is kept, and audio is passed only in prefill. Phi-4's own code would do otherwise.
         """
@@ -158,10 +160,10 @@ class Phi4MM(AudioLM):
         return step
 
     def heard(self, clips: Sequence[Waveform]) -> tuple[Sequence[int], dict[str, torch.Tensor]]:
-        """Return each clip's number of audio tokens, and the features of all clips, each computed alone and then
-        padded.
+        """Return (number of audio tokens of each clip, {argument name of the model: features of all clips}).
 
-        A batch without clips skips this, but the speech adapter stays active for it too.
+        Each clip's features are computed alone and then padded. A batch without clips skips this method, but the speech
+        adapter stays active for such a batch too.
         """
         if any(len(clip) < self.feature_extractor.win_length for clip in clips):
             raise ModelError("a clip is too short for a single audio token (0.025 s)")
@@ -193,7 +195,7 @@ class Phi4MM(AudioLM):
             return render(self.tokenizer, [{"role": "user", "content": content}])
 
     def documented_inputs(self, path: Path, prompt: Prompt) -> Mapping[str, torch.Tensor] | None:
-        """Return the inputs that the family's own processor makes of a prompt."""
+        """Return the inputs, as {name: tensor}, that the family's own processor makes of a prompt."""
         processor = audio_only(
             Phi4MultimodalProcessor,
             image_processor=None,

@@ -59,7 +59,7 @@ NOW: ContextVar[Part | None] = ContextVar("chunk", default=None)
 class LaterMask:
     """Placeholder for the attention mask of a whole prompt, whose size would be the square of the prompt's length.
 
-    Each layer makes the mask's rows for one chunk at a time.
+    From the placeholder, each layer makes the mask's rows for one chunk at a time.
     """
 
 

@@ -55,7 +55,7 @@ class Qwen2_5Omni(AudioLM):  # noqa: N801 - the family's spelling
             self.model.model.rope_deltas = None
 
     def documented_inputs(self, path: Path, prompt: Prompt) -> Mapping[str, torch.Tensor]:
-        """Return the inputs that the family's own processor makes of a prompt."""
+        """Return the inputs, as {name: tensor}, that the family's own processor makes of a prompt."""
         processor = audio_only(
             self.processor,
             feature_extractor=self.feature_extractor_class.from_pretrained(path),
@@ -65,7 +65,7 @@ class Qwen2_5Omni(AudioLM):  # noqa: N801 - the family's spelling
         return self.processed(processor, prompt, padding=True)
 
     def heard(self, clips: Sequence[Waveform]) -> tuple[Sequence[int], dict[str, torch.Tensor]]:
-        """Return each clip's number of audio tokens, and the features of all clips."""
+        """Return (number of audio tokens of each clip, {argument name of the model: features of all clips})."""
         features, mask = self._features(clips)
         tokens = self.tokens_of(mask.sum(-1))
         if int(tokens.min()) < 1:
@@ -82,7 +82,10 @@ class Qwen2_5Omni(AudioLM):  # noqa: N801 - the family's spelling
         return replace(inputs, windows=Windows.of(**self._windows(places, mask.sum(-1)), device=self.device))
 
     def tower_states(self, inputs: Inputs) -> TowerStates:
-        """Return which states of the audio tower each audio token is made from; a lone last state makes none."""
+        """Return a :class:`TowerStates`: from which states of the audio tower each audio token is made.
+
+        A window's last state that has no partner makes no token.
+        """
         assert inputs.windows is not None
         each = self.states_per_token
         return TowerStates(each, tuple((length, length // each) for length in inputs.windows.lengths))

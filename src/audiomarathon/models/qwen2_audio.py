@@ -53,7 +53,9 @@ class Qwen2Audio(AudioLM):
 
     @classmethod
     def load_options(cls, path: Path) -> dict[str, Any]:
-        """Return further arguments for `from_pretrained`: the config, and new names for Aero's tensors."""
+        """Return further arguments for `from_pretrained`, as {name: value}: the config, and new names for Aero's
+        tensors.
+        """
         return {"config": cls.read_config(path), "key_mapping": dict(cls.renamed)}
 
     @classmethod
@@ -69,14 +71,16 @@ class Qwen2Audio(AudioLM):
             info["missing_keys"].discard("lm_head.weight")
 
     def heard(self, clips: Sequence[Waveform]) -> tuple[Sequence[int], dict[str, torch.Tensor]]:
-        """Return each window's number of audio tokens, and the features of all windows."""
+        """Return (number of audio tokens of each window, {argument name of the model: features of all windows})."""
         features = self.features(clips)
         mask = features["attention_mask"]
         tensors = {"input_features": features["input_features"], "feature_attention_mask": mask.long()}
         return self.tokens_of(mask.sum(-1)).tolist(), tensors
 
     def tower_states(self, inputs: Inputs) -> TowerStates:
-        """Return which states of the audio tower each audio token of a batch is made from, window by window."""
+        """Return a :class:`TowerStates`: from which states of the audio tower each audio token of a batch is made, per
+        window.
+        """
         frames = inputs.tensors["feature_attention_mask"].sum(-1)
         return TowerStates.padded(frames, self.tokens_of(frames), self.model.config.audio_config.max_source_positions)
 
@@ -103,7 +107,8 @@ class Qwen2Audio(AudioLM):
         )
 
     def documented_inputs(self, path: Path, prompt: Prompt) -> Mapping[str, torch.Tensor] | None:
-        """Return the inputs that the family's own processor makes of a prompt that is already cut into windows.
+        """Return the inputs, as {name: tensor}, that the family's own processor makes of a prompt already cut into
+        windows.
 
         The processor itself would cut a clip at 30 s.
         """

@@ -1,4 +1,4 @@
-"""The table of models: each model's name, its default checkpoint, and the family whose code runs it.
+"""The table of models: each model's name, its default checkpoint, and its family (the class that runs it).
 
 Another package adds a model by an entry point in the group `audiomarathon.models` that names a :class:`ModelSpec`.
 """

@@ -43,7 +43,7 @@ def one_device(lm: Any) -> bool:
 
 
 def hooked(decoder: nn.Module) -> str:
-    """Return the name of a module of the decoder that has hooks, which a CUDA graph would leave out; "" if none has."""
+    """Return the name of a module of the decoder that has hooks; "" if none has. A CUDA graph would leave hooks out."""
     for name, module in decoder.named_modules():
         if module._forward_hooks or module._forward_pre_hooks:
             return name or "the decoder"
@@ -51,9 +51,8 @@ def hooked(decoder: nn.Module) -> str:
 
 
 class PositionProbe:
-    """Reads the last prompt token's position when the rotary embedding is called in prefill.
-
-    It stores the position in `last`, shape (…, B or 1, 1).
+    """Stores the position of the last prompt token in `last`, shape (…, B or 1, 1), when the rotary embedding is called
+    in prefill.
     """
 
     def __init__(self) -> None:
@@ -94,9 +93,9 @@ class _Layer:
     """A layer's keys and values in fixed buffers: first the entries of new tokens, then fillers, then the prompt's
     entries.
 
-    Both have the shape (B, Hkv, entries, d): samples, key heads, entries, numbers of a head. The fillers (unused
-    entries) make the number of entries a multiple of :data:`BLOCK`, since matrix products of other sizes use kernels
-    that are several times slower.
+    Keys and values have the shape (B, Hkv, entries, d): samples, key heads, entries, numbers of a head. The fillers
+    (unused entries) make the number of entries a multiple of :data:`BLOCK`, since matrix products of other sizes use
+    kernels that are several times slower.
     """
 
     keys: torch.Tensor
@@ -105,9 +104,8 @@ class _Layer:
 
 
 class _PassedOn:
-    """Placeholder for the KV cache in a static step.
-
-    It stores nothing, since the attention function stores the entries.
+    """Placeholder for the KV cache in a static step: it stores nothing, since the attention function stores the
+    entries.
     """
 
     is_compileable = False
@@ -173,7 +171,7 @@ class _Step:
         }
 
     def __call__(self) -> None:
-        """Run the step once."""
+        """Decode one token for each sample, and store it with its highest logit."""
         unseen = {0: self.places > self.at}
         for mask in self.masks:
             if mask.window not in unseen:
@@ -266,11 +264,12 @@ def _wider(part: torch.Tensor, dim: int, room: int, *, fill: int) -> torch.Tenso
 
 
 def _layers(lm: Any, inputs: Inputs, trace: Trace, cache: Any) -> list[_Layer]:
-    """Move the KV cache's entries into fixed buffers after prefill; return the buffers of each layer that has a cache.
+    """Move the KV cache's entries into fixed buffers after prefill; return a :class:`_Layer` for each layer that has a
+    cache.
 
-    Each also tells which entries are hidden from decode steps. Fillers and padding are on the left. If a layer's heads
-    hold different numbers of entries, the cache has padded them (`by_head`). A layer with a sliding window caches only
-    the entries that the first step attends to.
+    Each :class:`_Layer` also tells which entries are hidden from decode steps. Fillers and padding are on the left. If
+    a layer's heads hold different numbers of entries, the cache has padded them (`by_head`). A layer with a sliding
+    window caches only the entries that the first step attends to.
     """
     entries = (
         trace.entries or trace.row_lengths or [(count,) * len(lm.decoder_layers) for count in inputs.prompt_tokens]
@@ -301,8 +300,8 @@ def _layers(lm: Any, inputs: Inputs, trace: Trace, cache: Any) -> list[_Layer]:
 def places_in_prompt(inputs: Inputs, trace: Trace, index: int, filler: torch.Tensor) -> torch.Tensor:
     """Return the prompt positions of a layer's last KV-cache entries, shape (B, 1, 1, entries).
 
-    They are counted back from −1 at the prompt's end. `filler` (B, 1, 1, entries) marks padding, and fillers of samples
-    that keep fewer entries than others; these get positions further back than any window.
+    Positions are counted back from −1 at the prompt's end. `filler` (B, 1, 1, entries) marks padding, and fillers of
+    samples that keep fewer entries than others; these get positions further back than any window.
     """
     width, prompt = filler.shape[-1], inputs.audio_mask.shape[1]
     places = torch.arange(-width, 0, device=filler.device).expand(filler.shape)
@@ -352,8 +351,8 @@ def decode(
 ) -> Decoded:
     """Generate up to `steps` tokens after each sample's first token by static steps; return them with logits and times.
 
-    `first` (B,) has the first tokens, and `last` the prompts' last positions. This removes the method's hooks on decode
-    steps. It checks one step late whether all replies have ended, so that the GPU never waits for Python; the
+    `first` (B,) has the first tokens, and `last` the prompts' last positions. The method's hooks on decode steps are
+    removed. Whether all replies have ended is checked one step late, so that the GPU never waits for Python; the
     additional step counts neither as token nor as time.
     """
     for handle in trace.decode_hooks:
@@ -387,7 +386,7 @@ def decode(
 class _EndWatch:
     """Reads a flag from the GPU, such as whether all replies have ended.
 
-    It reads one step late, so that it does not wait for the step that runs now.
+    The flag is read one step late, so that Python does not wait for the step that runs now.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -451,8 +450,8 @@ def _capturable(step: _Step) -> bool:
 def _capture(lm: Any, step: _Step) -> tuple[Any, torch.Tensor]:
     """Run a step once, then capture it as a CUDA graph; return (the graph, the logits of the first run).
 
-    This does not use `torch.cuda.graph`, which would also empty the allocator's cache, so that the next prefill would
-    have to fill it again. The first run loads kernels and workspaces, which is not allowed in a capture. Both use the
+    `torch.cuda.graph` is not used, since it would also empty the allocator's cache, so that the next prefill would have
+    to fill it again. The first run loads kernels and workspaces, which is not allowed in a capture. Both runs use the
     same stream, since every stream keeps a workspace. The model keeps the last graph, since a memory pool is freed with
     its last graph. Other threads may use the GPU meanwhile, for example to prepare the next sample.
     """

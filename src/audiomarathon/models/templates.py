@@ -21,7 +21,7 @@ SECONDS = 5.0
 class _Child:
     """The child process that renders chat templates.
 
-    It is started at the first request, and again after its end or a fork.
+    The process is started at the first request, and again after its end or a fork.
     """
 
     def __init__(self) -> None:
@@ -30,7 +30,9 @@ class _Child:
         self._owner = 0
 
     def ask(self, request: dict[str, Any]) -> dict[str, str]:
-        """Send a request; return `{"text": …}`, or `{"error": …}` if rendering failed or the process ended."""
+        """Send a request to the child process; return `{"text": …}`, or `{"error": …}` if rendering failed or the
+        process ended.
+        """
         with self._lock:
             if self._process is None or self._owner != os.getpid() or self._process.poll() is not None:
                 self._process, self._owner = _started(), os.getpid()

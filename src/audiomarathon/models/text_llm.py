@@ -1,7 +1,7 @@
 """Any causal LM with a chat template, as a model that takes no audio: it reads transcripts instead.
 
-It has no audio tower and no audio tokens, so `base` (no compression) is the only method, and the stage `encoder` takes
-no time. `audiomarathon cascade` runs it (engine/cascade.py).
+A text LLM has no audio tower and no audio tokens, so `base` (no compression) is the only method, and the stage
+`encoder` takes no time. `audiomarathon cascade` runs it (engine/cascade.py).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class TextLLM(AudioLM):
 
     @property
     def decoder(self) -> nn.Module:
-        """The LLM without its head."""
+        """The LLM without its head (the output projection)."""
         decoder: nn.Module = self.model.get_decoder()
         return decoder
 
@@ -67,7 +67,8 @@ class TextLLM(AudioLM):
         return render(self.tokenizer, [{"role": "user", "content": text}])
 
     def encoded(self, prompts: Sequence[Prompt], counts: Iterable[int]) -> Any:
-        """Return prompts without clips as token ids and their attention mask, padded on the left.
+        """Return the prompts, which have no clips, as `input_ids` and `attention_mask` of shape (B, S), padded on the
+        left.
 
         Raises
         ------

@@ -60,7 +60,7 @@ class Clock:
         self.devices = devices
 
     def mark(self) -> Any:
-        """Return the present moment as a mark; :meth:`seconds` takes two marks."""
+        """Return the present moment as a mark, to pass to :meth:`seconds`."""
         self.synchronize()
         return time.perf_counter()
 
@@ -74,7 +74,7 @@ class Clock:
             torch.cuda.synchronize(device)
 
     def reset_peak_memory(self) -> None:
-        """Restart the measurement of the peak of GPU memory."""
+        """Start a new measurement of the peak of GPU memory, which :meth:`peak_memory_bytes` returns."""
         for device in self.devices:
             torch.cuda.reset_peak_memory_stats(device)
 
@@ -107,8 +107,8 @@ def make_clock(model: nn.Module) -> Clock:
 class TokenWatch(LogitsProcessor):  # type: ignore[misc]
     """A logits processor that leaves the logits as they are, and only watches them.
 
-    It runs the functions `calls` once, when the first token's logits exist. It keeps each step's highest logit, which
-    is NaN if any logit is NaN.
+    When the first token's logits exist, the functions `calls` are run once. Each step's highest logit is kept; it is
+    NaN if any logit is NaN.
 
     One processor runs all functions, because transformers inspects each processor's signature at every token (9 µs).
     """

@@ -2,8 +2,9 @@
 
 For sdpa and eager attention, transformers' towers of Qwen2.5-Omni and Qwen3-Omni call attention once per window and
 layer, and read the windows' lengths from the GPU three times per layer. If the name of the attention function contains
-"flash", they call it once per layer, with all windows. So we register such a function while the tower runs. It attends
-to each run of windows of equal length in one call. It pads nothing, since padding changes float32 bits.
+"flash", they call it once per layer, with all windows. So we register such a function while the tower runs. This
+function attends to each run of windows of equal length in one call, without padding, since padding changes float32
+bits.
 """
 
 from __future__ import annotations

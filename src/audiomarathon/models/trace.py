@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 @dataclass
 class Trace:
-    """A method's report about one batch. The method fills it during the `generate` call.
+    """A compression method's report about one batch, which the method fills during the `generate` call.
 
-    It is not in :mod:`audiomarathon.models.generation`, so that an import of this class does not load torch.
+    This class is not in :mod:`audiomarathon.models.generation`, so that importing it does not load torch.
 
     Attributes
     ----------

@@ -87,12 +87,12 @@ class Voxtral(AudioLM):
         return [], {"input_features": torch.cat([self._windows(clip) for clip in clips])}
 
     def encoded(self, prompts: Sequence[Prompt], counts: Iterable[int]) -> Any:  # noqa: ARG002
-        """Return prompts as token ids, made by mistral-common and padded on the left."""
+        """Return the prompts as `input_ids` and `attention_mask`, made by mistral-common and padded on the left."""
         tokens = {"input_ids": [self._tokens(prompt) for prompt in prompts]}
         return self.tokenizer.pad(tokens, padding_side="left", return_tensors="pt")
 
     def tower_states(self, inputs: Inputs) -> TowerStates:
-        """Return which states of the audio tower each audio token is made from, window by window.
+        """Return a :class:`TowerStates`: from which states of the audio tower each audio token is made, per window.
 
         The states of the silence that pads a window make audio tokens too.
         """
@@ -137,7 +137,7 @@ class Voxtral(AudioLM):
         return list(self.tokenizer.tokenizer.encode_transcription(request).tokens)
 
     def documented_inputs(self, path: Path, prompt: Prompt) -> Mapping[str, torch.Tensor]:
-        """Return the inputs that the family's own processor makes of a prompt.
+        """Return the inputs, as {name: tensor}, that the family's own processor makes of a prompt.
 
         For transcription, the processor rounds audio to 16 bits.
         """

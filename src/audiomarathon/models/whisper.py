@@ -75,13 +75,13 @@ class Whisper(AudioLM):
 
     @property
     def decoder(self) -> nn.Module:
-        """The text decoder."""
+        """The text decoder without its head (the output projection)."""
         decoder: nn.Module = self.model.model.decoder
         return decoder
 
     @property
     def audio_tower(self) -> nn.Module:
-        """The audio encoder."""
+        """The audio encoder, timed as the stage `encoder`."""
         encoder: nn.Module = self.model.model.encoder
         return encoder
 
@@ -121,10 +121,9 @@ class Whisper(AudioLM):
 
     @classmethod
     def longest_reply(cls, folder: Path) -> int:
-        """Return the token limit of each window's transcript, which OpenAI's code sets to half of the decoder's
-        positions.
+        """Return the token limit of each window's transcript: half of the decoder's positions, as in OpenAI's code.
 
-        There it is `DecodingOptions.sample_len`.
+        The limit is called `DecodingOptions.sample_len` there.
         """
         return int(cls.read_config(folder).max_target_positions) // 2
 
@@ -190,12 +189,14 @@ class Whisper(AudioLM):
         return torch.cat([*(places < count for count in states), torch.zeros(forced * len(states), dtype=torch.bool)])
 
     def tower_states(self, inputs: Inputs) -> TowerStates:
-        """Return each window's number of encoder states; each state counts as an audio token."""
+        """Return a :class:`TowerStates` with each window's number of encoder states; each state counts as an audio
+        token.
+        """
         windows = tuple((count, count) for counts in inputs.states for count in counts)
         return TowerStates(1, windows, self.window_states)
 
     def documented_inputs(self, path: Path, prompt: Prompt) -> Mapping[str, torch.Tensor]:
-        """Return the features of each window, as Whisper's own feature extractor makes them."""
+        """Return the features of each window, as {name: tensor}, as Whisper's own feature extractor makes them."""
         extractor = self.feature_extractor_class.from_pretrained(path)
         windows = [window for clip in prompt.clips for window in self.cut(clip)]
         return dict(extractor(windows, sampling_rate=self.sampling_rate, return_tensors="pt"))
@@ -221,9 +222,10 @@ class Whisper(AudioLM):
         return output.sequences[:, forced.shape[1] :], output
 
     def joined(self, inputs: Inputs, rows: Sequence[Reply]) -> tuple[Reply, ...]:
-        """Join the transcripts of each sample's windows into one reply; `new_tokens` is that of the longest window.
+        """Join the transcripts of each sample's windows into one reply.
 
-        Windows are decoded side by side, so this is the number of steps.
+        The reply's `new_tokens` is that of the longest window. Windows are decoded side by side, so this is the number
+        of steps.
         """
         remaining, replies = iter(rows), []
         for states in inputs.states:
@@ -241,7 +243,7 @@ class Whisper(AudioLM):
     def by_sample(self, inputs: Inputs, logits: torch.Tensor) -> torch.Tensor:
         """Concatenate the logits of each sample's windows along the steps.
 
-        This turns (steps, windows, vocabulary) into (steps, B samples, vocabulary). Samples with fewer windows are
+        The shape (steps, windows, vocabulary) becomes (steps, B samples, vocabulary). Samples with fewer windows are
         padded with zeros at the end.
         """
         by_window = logits.unbind(1)
@@ -257,7 +259,7 @@ class Whisper(AudioLM):
         return kept
 
     def plainly(self, tensors: Mapping[str, torch.Tensor], steps: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Generate by Whisper's own `generate`, each window alone; return the tokens and raw logits of all windows."""
+        """Generate by Whisper's own `generate`, each window alone; return (tokens, raw logits) of all windows."""
         config, tokens, logits = copy.deepcopy(self.published), [], []
         more = {"max_new_tokens": steps, "eos_token_id": None, "return_dict_in_generate": True, "output_logits": True}
         config.update(do_sample=False, max_length=None, **more)

@@ -1,1 +1,1 @@
-"""Show results: tables, pictures and the HTML page."""
+"""Show results of runs: tables, pictures and the HTML page."""

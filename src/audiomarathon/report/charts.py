@@ -149,7 +149,7 @@ def library(name: str) -> Any:
 
 
 def literal(text: str) -> str:
-    """Escape the dollar signs of a text for matplotlib, which would read the text between two as a formula."""
+    """Return a text with its dollar signs escaped: matplotlib would read the text between two of them as a formula."""
     return text.replace("$", r"\$")
 
 
@@ -251,7 +251,7 @@ def _joined(names: Sequence[str]) -> str:
 
 
 def _reach(values: Iterable[float], more: float) -> tuple[float, float]:
-    """Return the limits of an axis that shows all given values, with free space below and above them.
+    """Return (low, high), the limits of an axis that shows all given values, with free space below and above them.
 
     Each space is `more` times the distance between the smallest and the largest value.
     """
@@ -268,7 +268,7 @@ def reached(lines: Sequence[Line]) -> list[float]:
 
 
 def score_range(lines: Sequence[Line], *more: float) -> tuple[float, float]:
-    """Return the limits of a score axis on which the lines and the values `more` fit.
+    """Return (low, high), the limits of a score axis on which the lines and the values `more` fit.
 
     The axis is wide enough that nearly equal scores look flat.
     """
@@ -303,7 +303,7 @@ def _labels(ends: Sequence[tuple[float, float, str, str]], limits: tuple[float, 
 
 
 def figure(content: list[dict[str, Any]] | dict[str, Any], width: int, height: Any) -> dict[str, Any]:
-    """Make a Vega-Lite spec without data and config, from a list of layers or from a single layer."""
+    """Make a Vega-Lite spec (a dict), without data and config, from a list of layers or from a single layer."""
     body = {"layer": content} if isinstance(content, list) else content
     return {"$schema": _SCHEMA, **body, "width": width, "height": height}
 
@@ -329,12 +329,14 @@ def field(name: str, **more: Any) -> dict[str, Any]:
 
 
 def as_is(name: str) -> dict[str, Any]:
-    """Make a channel for a field whose values are themselves colours, shapes or opacities, and need no scale."""
+    """Make a Vega-Lite encoding channel for a field whose values are themselves colours, shapes or opacities, without a
+    scale.
+    """
     return field(name, scale=None, legend=None)
 
 
 def by_name(name: str, colours: Mapping[str, str], **more: Any) -> dict[str, Any]:
-    """Make a colour channel that maps names to colours, with a legend.
+    """Make a Vega-Lite colour channel that gives each name in a field a colour, with a legend.
 
     The legend is requested explicitly, since a neighbouring chart without a legend would hide it otherwise.
     """
@@ -423,7 +425,7 @@ def bar_chart(rows: Sequence[Row], x: str, *, width: int = 380) -> Chart:
 
 
 def _pale(rows: Sequence[Row]) -> list[Row]:
-    """Return the bars' rows with their opacity added: bars of times taken on a busy machine are pale."""
+    """Return the bars' rows with a field for opacity: bars of times that were taken on a busy machine are pale."""
     return [row | {"solid": _PALE if row.get("busy") else 1.0} for row in rows]
 
 

@@ -65,7 +65,8 @@ def notes(compared: Compared, missing: Mapping[str, str]) -> list[str]:
 
 
 def at_margins(rows: Sequence[Comparison]) -> list[str]:
-    """Return lines of text on tests of margins (allowed losses of score): number of each verdict, and risk of error.
+    """Return lines of text on tests of margins (allowed losses of score): how many had which verdict, and the risk of
+    error.
 
     [] if no margin was tested.
     """
@@ -121,7 +122,7 @@ def _remarks(pairs: Pairs) -> list[str]:
 
 
 def power_lines(compared: Compared, row: Comparison) -> list[str]:
-    """Return a line that estimates how much data would show that a setting loses no more than the margin.
+    """Return a list with one line of text: how much data would show that a setting loses no more than the margin.
 
     A margin is an allowed loss of score. The estimate is a number of clusters (dependent samples, such as the questions
     about one clip) like those of the comparison `row`. [] if no margin was tested, or if the replies must equal base's.

@@ -22,11 +22,12 @@ _ENDS = {"x": "seconds", "y": "score", "low": "score_low", "high": "score_high"}
 
 
 def control_runs(folders: Sequence[Path]) -> Table:
-    """Return a table of the finished runs in or under folders, one row per run.
+    """Return a table of the finished runs in or under folders, one row per run, sorted by task, kind of audio and
+    duration.
 
-    It is sorted by task, kind of audio and duration. The column `task` also names model and setting. `heard` is `audio`
-    for real audio of any duration, else the kind of control. `seconds` is the length to which clips were cut or
-    extended, else their median length. `chance` is the share of right replies of random guesses; None if unknown.
+    The column `task` also names model and setting. `heard` is `audio` for real audio of any duration, else the kind of
+    control. `seconds` is the length to which clips were cut or extended, else their median length. `chance` is the
+    share of right replies of random guesses; None if unknown.
 
     Raises
     ------

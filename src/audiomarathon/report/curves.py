@@ -1,4 +1,4 @@
-"""Prepare curves of finished runs: score, LLM prefill and KV cache against the ratio, one line per method.
+"""Prepare curves of finished runs, one line per method: score, LLM prefill and KV cache against the ratio.
 
 The ratio is the fraction of the audio tokens that the method removes.
 """
@@ -31,7 +31,7 @@ _SEED = 42  # seed of the bootstrap
 
 @dataclass(frozen=True)
 class Setting:
-    """One run in a picture: its line, its ratio, and its figures.
+    """One run in a picture: its line, its ratio, and the values to draw.
 
     Attributes
     ----------
@@ -44,7 +44,7 @@ class Setting:
     ratio
         Fraction of audio tokens removed; for joined methods, the fraction that both remove together.
     figures
-        The run's figures, as {name in :data:`QUANTITIES`: estimate}.
+        The run's measured values, as {name in :data:`QUANTITIES`: estimate}.
     ideal
         LLM prefill speed-up computed from FLOPs; None if unknown.
     conditions
@@ -179,7 +179,8 @@ def _panel(task: str, suffix: str, runs: Sequence[Run]) -> Panel:
 
 
 def _beside_base(settings: Sequence[Setting]) -> tuple[Setting, ...]:
-    """Return copies of the settings whose LLM prefill time is base's median time ÷ the setting's speed-up.
+    """Return copies of the settings, with base's median LLM prefill time ÷ the setting's speed-up as their prefill
+    time.
 
     So the drawn times agree with the speed-ups, which are paired by sample; `series.PAIRED` is the note that says so.
     """
@@ -202,7 +203,7 @@ def _heading(run: Run) -> str:
 
 
 def _setting(run: Run, under: str, line: str, base: Run | None, sessions: Collection[str]) -> Setting:
-    """Compute the figures of one run; return the :class:`Setting` to draw in a picture.
+    """Compute the values of one run that pictures show; return the :class:`Setting` to draw.
 
     Parameters
     ----------

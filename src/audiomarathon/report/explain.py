@@ -48,13 +48,13 @@ class Clip:
 
     @property
     def seconds(self) -> float:
-        """The clip's duration."""
+        """The clip's duration in seconds."""
         return len(self.waveform) / self.sampling_rate
 
 
 @dataclass(frozen=True)
 class Strip:
-    """What one method kept of the audio, and the model's reply.
+    """What one method kept of the audio, with the model's reply, to draw as a strip along time.
 
     Attributes
     ----------
@@ -152,7 +152,7 @@ def shares_kept(inputs: Inputs, generation: Generation) -> Floats:
 
 
 def _left(steps: Sequence[tuple[int, torch.Tensor]], layer: int) -> torch.Tensor:
-    """Return the positions of the tokens that are left in a layer, when tokens were dropped in steps.
+    """Return, for tokens that a method drops in steps, the positions of those that are left in a layer.
 
     Each step is (first layer, positions that remain from this layer on).
     """
@@ -160,7 +160,7 @@ def _left(steps: Sequence[tuple[int, torch.Tensor]], layer: int) -> torch.Tensor
 
 
 def event_share(clips: Sequence[Clip], strip: Strip, tokens_per_second: float) -> float | None:
-    """Return how much of the events that decide the question is kept: the mean share of their audio tokens, 0 to 1.
+    """Return the share (0 to 1) kept of the events that decide the question: the mean over their audio tokens.
 
     None if no event is known.
     """

@@ -13,7 +13,7 @@ from audiomarathon.report.render import NONE, Kind, Table
 
 
 def tasks() -> Table:
-    """Make the table of the tasks, in the paper's order."""
+    """Make the table of the tasks, in the paper's order: name, group, number of samples, clip lengths, score."""
     rows = []
     for task in all_tasks():
         facts = facts_of(task.key)
@@ -44,7 +44,7 @@ def models() -> Table:
 
 
 def methods() -> Table:
-    """Make the table of the methods, with their papers and what they save."""
+    """Make the table of the methods: name, paper, and what each saves."""
     rows = [
         {
             "key": method.key,

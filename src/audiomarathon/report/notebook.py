@@ -40,7 +40,7 @@ class Shown(pd.DataFrame):
 
     @classmethod
     def of(cls, table: Table) -> Shown:
-        """Make a frame from a table: it holds the table's figures, unrounded, under the names of their columns."""
+        """Make a frame from a table: unrounded values, under the names of the table's columns."""
         shown = cls(figures(table))
         shown.table = table
         return shown
@@ -115,7 +115,8 @@ class Runs:
     def charts(self) -> dict[str, Chart]:
         """The pictures of the command `plot`, as {task or `mean`: picture}.
 
-        They show score, LLM prefill and KV cache against the ratio. With a single task, `mean` is the task's picture.
+        A picture shows score, LLM prefill and KV cache against the ratio. With a single task, `mean` is the task's
+        picture.
 
         Raises
         ------

@@ -1,7 +1,7 @@
-"""Write one self-contained HTML page about any number of runs: recommendations, figures, pictures, sample browser.
+"""Write one self-contained HTML page about any number of runs: recommendations, tables, charts, sample browser.
 
-Tables are written as HTML; pictures are Vega-Lite specs, drawn by the page's copy of Vega. Texts of models and data
-sets are escaped, or stored as JSON and inserted as text, so they are never read as markup or code.
+Tables are written as HTML; charts are Vega-Lite specs, drawn by the page's copy of Vega. Texts of models and data sets
+are escaped, or stored as JSON and inserted as text, so they are never read as markup or code.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def page(data: PageData, options: PageOptions, *, step: Callable[[], object] = l
 
 
 class _Held:
-    """A store of the values in the page's JSON: each distinct value is kept once, since charts and replies repeat them.
+    """Stores the values for the page's JSON, each distinct value once, since charts and replies repeat them.
 
     Attributes
     ----------
@@ -140,7 +140,7 @@ class _Held:
         self._places: dict[str, int] = {}
 
     def rows(self, rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-        """Store the values of some rows; return the rows encoded as indices of their cells in `values`.
+        """Store the values of the given rows; return the rows encoded as indices of their cells in `values`.
 
         The result has the number of rows, `n`, and a list of indices per column. A column of equal cells has a single
         index. The index of a missing value is -1.

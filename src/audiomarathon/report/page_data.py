@@ -1,6 +1,6 @@
 """Collect what the report page shows: each system's scores, times and sizes, and the recommendations.
 
-A system is a method on a model, with its runs. Its figures (scores, times, sizes) are given per task and as means.
+A system is a method on a model, with its runs. Scores, times and sizes are given per task and as means over tasks.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ class PageData:
 
     @cached_property
     def settings(self) -> list[Setting]:
-        """All systems, with what pictures and tables need to show them."""
+        """All systems as :class:`Setting` objects, which add what pictures and tables need, such as names."""
         several = len({system.checkpoint for system in self.systems}) > 1
         settings, lines = [], dict[int, str]()
         for checkpoint in {system.checkpoint for system in self.systems}:
@@ -153,9 +153,9 @@ class PageData:
 
     @cached_property
     def _runs(self) -> dict[Place, dict[str, Any]]:
-        """Each finished run's columns for the page: score, counts, times, sizes and notes, as in :func:`_figures`.
+        """Each finished run's columns on the page: score, counts, times, sizes and notes, as in :func:`_figures`.
 
-        They are {(task, index in `systems`): columns}; `systems` has a system for each method on a model.
+        The result is {(task, index in `systems`): columns}; `systems` has a system for each method on a model.
         """
         return {
             (task, place): _figures(run, run.summary)
@@ -234,8 +234,8 @@ class PageData:
     def figures(self) -> dict[Place, dict[str, Any]]:
         """Each system's score, times, sizes and comparison with base, on each task and each mean over tasks.
 
-        They are {(task or mean, index in `systems`): columns}, and the columns {name: value}. A system gets a
-        mean only if it has all of that mean's tasks.
+        The result is {(task or mean, index in `systems`): {name: value}}. A system gets a mean only if it has all of
+        that mean's tasks.
         """
         figures = dict(self._scores)
         for scope, members in self.scopes.items():
@@ -407,7 +407,7 @@ def _figures(run: Run, summary: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _waits(summary: Mapping[str, Any]) -> list[str]:
-    """Return a note on an endpoint's latencies, as a list, since the page has no column for them; [] for other runs."""
+    """Return [a note with an endpoint's median latencies], since the page has no column for them; [] for other runs."""
     timing = summary.get("timing") or {}
     if not (first := timing.get("first_token_latency_s")) or not (total := timing.get("total_latency_s")):
         return []
@@ -463,14 +463,15 @@ def _mean(tasks: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> dict[str, 
 
 
 def scores_table(data: PageData, figure: str = "score", *, narrow: bool = False) -> Table:
-    """Make the table of each setting's score, or its difference from base, on each task, group's mean and overall mean.
+    """Make a table with a row per setting and a column per task, group's mean and overall mean.
 
-    The best printed score of a column is marked; control runs (on altered audio) are never best.
+    Cells hold scores, or differences from base. The best printed score of a column is marked; control runs (on altered
+    audio) are never best.
 
     Parameters
     ----------
     figure
-        `score`, or the name of the difference.
+        What the cells hold: `score`, or `difference` (from base).
     narrow
         Whether to write the ends of intervals with two digits.
     """

@@ -95,7 +95,7 @@ def panel_table(panel: Panel) -> Table:
 
 
 def _footnotes(data: PageData) -> list[str]:
-    """Return the notes on scores and replies. Each begins with the settings and tasks that it is about."""
+    """Return the notes on scores and replies; each text begins with the settings and tasks that it is about."""
     footnotes: dict[str, list[str]] = {}
     for (scope, place), row in data.figures.items():
         if scope in data.tasks:

@@ -1,7 +1,7 @@
-"""Draw the charts that commands write to files.
+"""Draw the charts that commands write to files: curves, bars and histograms.
 
-They show scores, LLM prefill times and KV-cache sizes against the share of audio tokens removed, bars of a few
-settings' scores and times, and histograms of clip durations.
+Curves show scores, LLM prefill times and KV-cache sizes against the share of audio tokens removed. Bars compare the
+scores and times of a few settings. Histograms show clip durations.
 """
 
 from __future__ import annotations
@@ -90,17 +90,17 @@ def _undrawn(*panels: Panel) -> list[str]:
 
 
 def _is_paired(panel: Panel) -> bool:
-    """Tell whether a picture's LLM prefill times are base's median ÷ a setting's speed-up.
+    """Tell whether a picture's LLM prefill times are computed as base's median ÷ a setting's speed-up.
 
-    Otherwise they are each setting's own medians.
+    Otherwise the times are the medians of each setting.
     """
     return any(setting.method != "base" and "speed_up" in setting.figures for setting in panel.settings)
 
 
 def _against_ratio(panel: Panel, quantity: str, size: tuple[int, int]) -> Chart | None:
-    """Draw a quantity of :data:`_QUANTITIES` against the ratio (fraction of audio tokens removed).
+    """Return a chart of a quantity of :data:`_QUANTITIES` against the ratio (fraction of audio tokens removed).
 
-    None if no run has it, or if it is not the score and only base has it.
+    None if no run has the quantity, or if it is not the score and only base has it.
     """
     measured = {
         name: [setting for setting in line_settings if quantity in setting.figures]
@@ -142,7 +142,8 @@ def _point(setting: Setting, quantity: str, panel: Panel) -> charts.Row:
 
 
 def _ideal(panel: Panel) -> list[dict[str, float]]:
-    """Return the ideal speed-ups (computed from FLOPs) of the first line that has any, as points (ratio, speed-up).
+    """Return the ideal speed-ups (computed from FLOPs) of the first line that has any, as points {"x": ratio, "y":
+    speed-up}.
 
     One line is enough, because methods that drop tokens at the same layer have the same ideal speed-up.
     """

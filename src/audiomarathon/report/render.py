@@ -1,6 +1,6 @@
 """Write tables: a frame of rows becomes text on a terminal, Markdown, CSV, LaTeX or HTML.
 
-A frame holds figures with all digits. Columns beside a column `score` refine it:
+A frame (a pandas table) holds unrounded numbers. Further columns change how a column such as `score` is shown:
 
 * `score_low`, `score_high`: its 95 % interval, shown as `0.812 [0.750, 0.874]`;
 * `score_said`: a remark in parentheses after it;
@@ -44,7 +44,10 @@ _LATEX = {
 
 
 def with_interval(name: str, value: Any, interval: Sequence[float] | None = None) -> dict[str, Any]:
-    """Return a figure as {NAME: value, NAME_low: low end, NAME_high: high end}; None where unknown or NaN."""
+    """Return a value and its interval as cells of a table: {NAME: value, NAME_low: low end, NAME_high: high end}.
+
+    Cells are None if unknown or NaN.
+    """
     if value is None or math.isnan(value):
         value, interval = None, None
     low, high = interval or (None, None)
@@ -65,9 +68,9 @@ class Kind:
     heading
         Heading of the column; by default its name.
     form
-        A format specification such as `.3f`, or a function that turns a figure into text.
+        A format specification such as `.3f`, or a function that turns a number into text.
     scale
-        Factor by which figures are multiplied first, such as 1000 to show seconds as milliseconds.
+        Factor by which numbers are multiplied first, such as 1000 to show seconds as milliseconds.
     left
         Whether the column is text, aligned left.
     ends
@@ -185,7 +188,7 @@ class Table:
 
     @classmethod
     def of(cls, rows: Sequence[Mapping[str, Any]], shown: Sequence[str] = (), **more: Any) -> Table:
-        """Make a table from rows; a value that a row lacks becomes None."""
+        """Make a table from rows ({column: value}); a value that a row lacks becomes None."""
         names = dict.fromkeys(name for row in rows for name in row)
         each = [{name: row.get(name) for name in names} for row in rows]
         return cls(
@@ -230,7 +233,7 @@ class Table:
         return Kind(str(name) if self.foreign else "", _SCORE if scores and not text else "", left=text)
 
     def heading(self, name: str) -> str:
-        """Return the heading of a column."""
+        """Return the heading that is shown above a column: the one of its :meth:`kind`, else its name with spaces."""
         return self.kind(name).heading or str(name).replace("_", " ")
 
     def without_empty(self, *keep: str) -> Table:
@@ -306,7 +309,7 @@ def rich_table(table: Table) -> RichTable:
 
 
 def show(*tables: Table) -> None:
-    """Print tables to the terminal, as wide as it is."""
+    """Print tables to the terminal, as wide as the terminal is."""
     from audiomarathon.terminal import console
 
     out = console()
@@ -327,7 +330,7 @@ def in_text(table: Table) -> str:
 
 
 def fits(table: Table, width: int) -> bool:
-    """Tell whether the table fits a terminal of this width without wrapped cells."""
+    """Tell whether the table fits a terminal of this width (in characters) without wrapped cells."""
     return _room(_widths(rich_table(table))) <= width
 
 
@@ -357,7 +360,7 @@ def _widths(drawn: RichTable) -> list[int]:
 
 
 def _room(widths: Sequence[int]) -> int:
-    """Return the width of a table whose columns have these widths, with padding and edges."""
+    """Return the width in characters of a table whose columns have these widths, with padding and edges."""
     return sum(widths) + 3 * len(widths) + 1
 
 
@@ -379,7 +382,10 @@ def _in_markdown(text: str) -> str:
 
 
 def _of_figures(table: Table) -> pd.DataFrame:
-    """Return the table's data as a frame, without the columns of remarks, marks and tooltips, and display columns."""
+    """Return the table's data as a frame, without columns that only change how a cell is shown, and display columns.
+
+    Left out are remarks, marks, tooltips, and columns whose name begins with `_`.
+    """
     remarks = {f"{name}{suffix}" for name in table.frame.columns for suffix in _BESIDE[2:]}
     shown_only = {name for name in KINDS if name.startswith("_")}
     return table.frame[[name for name in table.frame.columns if name not in remarks | shown_only]]

@@ -44,9 +44,10 @@ Key = tuple[str, str, str]
 
 
 def choose(systems: Sequence[System], limit: int) -> tuple[list[Key], int]:
-    """Choose at most `limit` samples to show; return ([(task, kind of audio control, id) of each], number of all).
+    """Choose at most `limit` samples to show. Return ([(task, kind of audio control, sample id), …], number of all
+    samples).
 
-    Samples on which settings disagree come first, then failed ones, then wrong and right ones. Within each kind, tasks
+    Samples on which settings disagree come first, then failed, wrong, and right ones. Within each of these kinds, tasks
     take turns.
     """
     scores: dict[Key, set[float | None]] = {}
@@ -67,7 +68,7 @@ def choose(systems: Sequence[System], limit: int) -> tuple[list[Key], int]:
 
 
 def _own_score(run: Run, id_: str) -> float | None:
-    """Return a sample's score in a run; None if the sample failed or cannot be scored alone."""
+    """Return a sample's score in a run, 0 to 1; None if the sample failed or cannot be scored alone."""
     verdict = run.verdicts.get(id_) if run.task else None
     return run.task.scorer.own_score(verdict) if run.task and verdict else None
 
@@ -148,10 +149,9 @@ def _shortened(text: str, longest: int = _LONGEST) -> str:
 
 
 def _samples(systems: Sequence[System], key: str, control: str, data: Path | None) -> Mapping[str, Sample]:
-    """Return the samples of the task `key`, as {id: sample}.
+    """Return the samples of the task `key`, as {id: sample}; {} if the data is missing.
 
-    They are read from `data`, or from the data folder of one of the runs that heard the kind of audio `control`. Empty
-    if the data is missing.
+    The data is that in `data`, or in the data folder of one of the runs that heard the kind of audio `control`.
     """
     system = next(system for system in systems if key in system.runs and system.control == control)
     return samples_in(system.runs[key], data)

@@ -199,7 +199,11 @@ def _rows(data: PageData, scope: str) -> list[Row]:
 
 
 def _choice(data: PageData) -> Section:
-    """Make the first section: score against time to first token, and a table with recommended settings first."""
+    """Make the page's first section: a chart of score against the speed-up of time to first token, and a table of
+    settings.
+
+    Recommended settings come first in the table.
+    """
     scope, advised = data.widest, {recommendation.place for recommendation in data.advice}
     rows = []
     for place, setting in enumerate(data.settings):
@@ -262,7 +266,7 @@ _CONTROLS = (
 
 
 def _by_reason(data: PageData, remarks: Iterable[tuple[str, str]], scope: str | None = None) -> list[str]:
-    """Return one line per reason, with the names of all settings that it applies to.
+    """Return one text line per reason, with the names of all settings for which it was given.
 
     `remarks` are pairs (setting's name, reason); `scope` is their task or mean.
     """
@@ -282,7 +286,10 @@ def _undrawn(data: PageData, scope: str) -> list[str]:
 
 
 def _remarks(data: PageData, scope: str) -> Iterator[tuple[str, str]]:
-    """Yield (name of a setting or checkpoint, note on its figures) for a task or a mean over tasks."""
+    """Yield (name of a setting or checkpoint, note for the reader) for a task or a mean over tasks.
+
+    A note says, for example, that a run is not finished or that the machine was busy.
+    """
     for name, task, answered, expected in data.unfinished:
         count = f"{answered} of {expected} samples"
         yield name, f"no figures for {task}: not finished ({count}; audiomarathon score summarises these samples)"
@@ -324,9 +331,10 @@ Draw = Callable[[PageData, str], tuple[list[Chart], list[str]]]
 
 
 def _by_scope(anchor: str, heading: str, scopes: Sequence[str], data: PageData, draw: Draw) -> Section:
-    """Make a section with charts and notes for each scope (a task or a mean); scopes without charts are left out.
+    """Make a section of the page: for each scope (a task or a mean), charts and notes; scopes without charts are left
+    out.
 
-    `draw` is a function that makes a scope's charts and notes.
+    `draw` is a function that returns (charts, notes) of a scope.
     """
     drawn = {scope: draw(data, scope) for scope in scopes}
     by_scope = {scope: charts for scope, (charts, _) in drawn.items() if charts}
@@ -370,7 +378,7 @@ def _lines(data: PageData, scope: str, x: X, *, timed: bool = True) -> list[Line
 
 
 def _by_line(rows: Iterable[Row]) -> dict[str, list[Row]]:
-    """Group pairs (setting, its columns) by the line in pictures to which the setting belongs, as {line: pairs}."""
+    """Group pairs (setting, its columns) by the line that shows the setting in pictures; return {line: pairs}."""
     by_line: dict[str, list[Row]] = {}
     for row in rows:
         by_line.setdefault(row[0].line, []).append(row)
@@ -387,7 +395,7 @@ def _hollow(lines: Sequence[Line]) -> list[str]:
 
 
 def _has_points(lines: Sequence[Line]) -> bool:
-    """Tell whether a chart of the lines is worth drawing: their points have at least two different x values."""
+    """Tell whether the lines have points at two or more x values, so that a chart of them is worth drawing."""
     return len({point["x"] for line in lines for point in line.points}) > 1
 
 

@@ -50,10 +50,10 @@ def method_and_ratio(identity: Identity) -> tuple[str, float]:
 
 
 def lines_of(identities: Sequence[Identity]) -> list[str]:
-    """Return the name of each setting's line in a picture: its method, and the parameters that tell lines apart.
+    """Return the name of each setting's line in a picture: the method, and the parameters that tell its lines apart.
 
-    The parameters are layer, place (`at`), the tower's layer, scope and schedule, each only if settings of the same
-    method differ in it.
+    The parameters are layer, where tokens are dropped (`at`), the tower's layer, scope and schedule, each only if
+    settings of the same method differ in it.
     """
     methods = [method_and_ratio(identity)[0] for identity in identities]
     names = ("layer", "at", "tower_layer", "scope", "schedule")
@@ -105,9 +105,9 @@ def dash(method: str) -> list[int]:
 
 
 def _place(method: str) -> int:
-    """Return the number that decides a method's colour, dashes and mark: its index in the registry of methods.
+    """Return the number that decides a method's colour, dashes and mark: its index among the built-in methods.
 
-    For a method that is not built in, the number is made from the method's name.
+    For any other method, the number is made from the letters of its name.
     """
     names, last_part = _built_in(), method.rsplit("+", 1)[-1]
     return names.index(last_part) if last_part in names else len(names) + sum(last_part.encode())

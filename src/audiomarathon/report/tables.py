@@ -58,7 +58,7 @@ def of_task(task: Task, verdicts: Mapping[str, Sequence[Verdict]]) -> list[Table
 
 
 def _whole(share: float) -> str:
-    """Round a share in percent to a whole number, with halves rounded up; return it as text."""
+    """Return a share in percent as text, rounded to a whole number; halves are rounded up."""
     return str(math.floor(share + 0.5))
 
 
@@ -171,10 +171,11 @@ def _throughput(gain: Mapping[str, float] | None) -> dict[str, Any]:
 
 
 def results(finished: Sequence[Result], title: str = "") -> Table:
-    """Make the table of finished runs: score with its 95 % interval, times, kept audio tokens and KV cache.
+    """Make the table of finished runs, a row per task and setting: score with interval, times, kept audio tokens, KV
+    cache.
 
-    It has one row per task and setting. Times are medians over samples in milliseconds; a dash means not measured.
-    Endpoints have the latencies that the client measured, and costs if prices are known.
+    Times are medians over samples in milliseconds; a dash means not measured. Endpoints have the latencies that the
+    client measured, and costs if prices are known.
     """
     return _scores([result_row(result) for result in finished], finished, title)
 
@@ -196,7 +197,7 @@ def _scores(rows: Sequence[Mapping[str, Any]], finished: Sequence[Result], title
 
 
 def sweep_rows(outcome: Outcome) -> list[dict[str, Any]]:
-    """Return the rows of `summary.csv`: finished settings, then failed tasks."""
+    """Return the rows of `summary.csv`, each {column: value}: finished settings, then failed tasks."""
     rows = [
         result_row(finished.result, finished.savings, finished)
         for settings in outcome.groups.values()
@@ -325,7 +326,9 @@ def comparison_row(row: Comparison) -> dict[str, Any]:
 
 
 def _decision(decision: Decision | None) -> dict[str, Any]:
-    """Return the result of testing a margin (an allowed loss of score), as {column: value}; {} if none was tested."""
+    """Return the columns of a table on the test of a margin (an allowed loss of score), as {column: value}; {} without
+    a test.
+    """
     if decision is None:
         return {}
     said = AS_BASE if decision.by_construction else "; ".join(filter(None, [decision.missing, decision.beside]))
@@ -348,9 +351,9 @@ def _decision(decision: Decision | None) -> dict[str, Any]:
 
 
 def kept(retained: Kept) -> Table:
-    """Make the table of the samples that need the audio: the share that each setting still answers right.
+    """Make a table of the share of samples that each setting still answers right, among samples that need the audio.
 
-    These are the samples that base answers right and the control run (silence or noise) does not.
+    A sample needs the audio if base answers it right and the control run (silence or noise) does not.
     """
     rows = [
         {"task": row.task, "setting": row.side, "n": row.samples, "clusters": row.clusters}
@@ -396,7 +399,9 @@ def reproduction(rows: Sequence[Mapping[str, Any]], title: str, notes: Sequence[
 
 
 def verification(reports: Sequence[TaskReport]) -> Table:
-    """Make the table of the data's checks, a row per task: found and expected samples, and the number of problems."""
+    """Make the table of the checks of tasks' data, a row per task: found and expected samples, and the number of
+    problems.
+    """
     rows = []
     for report in reports:
         expected = report.expected

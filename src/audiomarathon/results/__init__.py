@@ -1,1 +1,1 @@
-"""Compute figures over many runs: comparisons, savings, the best setting, progress."""
+"""Compute results over many runs: comparisons, savings, the best setting, progress."""

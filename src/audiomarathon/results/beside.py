@@ -113,7 +113,7 @@ def other_conditions(run: Run, other: Run) -> list[str]:
 def marks_of_graphs(runs: Iterable[Run]) -> Callable[[Run], str]:
     """Make a function that returns "as a graph" for a run that decoded as a CUDA graph, and "" for any other run.
 
-    It returns "" for all runs of a checkpoint unless some setting of the checkpoint was run both ways: in one sweep,
+    The function returns "" for all runs of a checkpoint unless one of its settings was run both ways: in one sweep,
     some methods may decode as a graph and others not.
     """
     ways: dict[tuple[str, str, str, str], set[object]] = {}
@@ -124,9 +124,10 @@ def marks_of_graphs(runs: Iterable[Run]) -> Callable[[Run], str]:
 
 
 def apart(run: Run, other: Run) -> str:
-    """Return a text that names what differs between two runs: prompts, data, seed, …; "" if nothing does.
+    """Return a text that names what differs between two runs (prompts, data, seed, …), to tell their lines apart in a
+    picture.
 
-    It distinguishes the runs' lines in a picture.
+    "" if nothing differs.
     """
     named = [
         f"{name} {run.identity.get(name)}" if name == "max_new_tokens" else f"other {name.removeprefix(CODE)}"
@@ -202,7 +203,7 @@ def _costs(both: Sequence[tuple[Record, Record]]) -> str:
 
 
 def _first_token(records: Sequence[Record]) -> str:
-    """Return the median seconds to the first token as text. For an endpoint, it is the latency."""
+    """Return the median seconds to the first token as text; for an endpoint, the median latency."""
     known = [record.time["prefill"] if record.time else (record.latency or {}).get("first_token") for record in records]
     seconds = [time for time in known if time is not None]
     return f"{statistics.median(seconds):.3g} s" if seconds else "an unknown time"
@@ -223,8 +224,8 @@ def _charged(records: Sequence[Record]) -> str:
 def timed_pairs(run: Run, base: Run, both: Sequence[tuple[Record, Record]]) -> tuple[Timed, bool, str]:
     """Return the samples whose times may be compared between a run and its base.
 
-    These are the samples that both answered in one session (one call of a command), as in a sweep. If there are none,
-    they are all timed samples, provided that machine and precision agree and no other process was busy.
+    Preferred are samples that both answered in one session (one call of a command), as in a sweep. If there are none,
+    all timed samples are returned, provided that machine and precision agree and no other process was busy.
 
     Parameters
     ----------
@@ -290,7 +291,9 @@ def other_session(run: Run, base: Run) -> str:
 
 
 def timed_sessions(runs: Iterable[Run]) -> set[str]:
-    """Return the sessions (calls of a command) in which the runs' times were taken, each as start time and process."""
+    """Return the sessions (calls of a command) in which the runs' times were taken, each as text: start time and
+    process.
+    """
     return {str(record.session) for run in runs for record in run.records.values() if record.time}
 
 

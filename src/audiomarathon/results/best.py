@@ -147,7 +147,8 @@ class Ranking:
         return whys
 
     def row(self, candidate: Ranked) -> Comparison | None:
-        """Return the :class:`Comparison` of a system with the reference, on the samples that all ranked systems share.
+        """Return the :class:`Comparison` of a system with the reference, on the samples that all ranked systems
+        answered.
 
         None for the reference itself.
         """
@@ -244,7 +245,9 @@ def _common_samples(sides: Mapping[str, Ids]) -> tuple[Ids, list[str]]:
 
 
 def _ranked(compared: Compared, ids: Ids, chosen: Sequence[str]) -> list[Ranked]:
-    """Return the reference, then the chosen systems, each with its score and speed-up on the samples `ids`."""
+    """Return a list of :class:`Ranked`: the reference, then the chosen systems, with score and speed-up on the samples
+    `ids`.
+    """
     ranked: list[Ranked] = []
     for name in chosen:
         members = _members(compared.shared[name], ids)
@@ -258,5 +261,7 @@ def _ranked(compared: Compared, ids: Ids, chosen: Sequence[str]) -> list[Ranked]
 
 
 def _members(shared: Mapping[str, Pairs], ids: Ids) -> list[Pairs]:
-    """Return a system's samples paired with the reference's: one :class:`Pairs` per task, of samples in `ids` only."""
+    """Return a list with one :class:`Pairs` per task: a system's samples paired with the reference's, only those in
+    `ids`.
+    """
     return [shared[task].only(of_task) for task, of_task in ids.items()]

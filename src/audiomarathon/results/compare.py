@@ -378,9 +378,9 @@ def row_of(
 
 
 def _alike(members: Sequence[str]) -> str:
-    """Merge the :attr:`Pairs.alike` of several tasks: whether replies equal the reference's.
+    """Merge the :attr:`Pairs.alike` of several tasks, which tells whether replies equal the reference's.
 
-    "" if a reply differs on a task, "= base" if replies must be equal on all tasks, else "same replies".
+    Return "" if a reply differs on a task, "= base" if replies must be equal on all tasks, else "same replies".
     """
     return "" if "" in members else next((text for text in members if text != AS_BASE), AS_BASE)
 

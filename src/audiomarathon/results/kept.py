@@ -1,6 +1,6 @@
 """Compare methods on the samples that base answers right with the audio and wrong without it.
 
-A method's figure is the share of these samples that it still answers right. Samples that are answered right without the
+A method is rated by the share of these samples that it still answers right. Samples that are answered right without the
 audio (on silence or noise) say nothing about a method, nor do samples that base answers wrong. The other samples
 separate *methods from each other* better. They say nothing about the loss against base: base is right on all of these
 samples because they were selected so, and any setting scores below it, even if it differs only by chance.

@@ -140,7 +140,9 @@ class Pairs:
 
     @cached_property
     def pair(self) -> Pair:
-        """The counts and scores of both runs, summed over each cluster of samples, for the paired test of the score."""
+        """Counts and scores of both runs, summed over each cluster of samples, as input of the paired test of the
+        score.
+        """
         scorer = self.task.scorer
         ours = sums_of(scorer, [verdict for _, verdict in self.pairs])
         whole = len(self.pairs) == len(self.base.verdicts)
@@ -152,15 +154,17 @@ class Pairs:
         return Pair.of(ours, other, scorer.figure.name)
 
     def drawn(self, seed: int) -> Drawn:
-        """Return the difference in score in random resamples (for its interval) and after random swaps (for its p).
+        """Return the differences in score in random resamples (for the interval) and after random swaps (for p).
 
-        A swap exchanges the two runs in some clusters. The random stream depends only on seed and task, not on other
-        comparisons.
+        A swap exchanges the two runs in some clusters of samples. The random stream depends only on seed and task, not
+        on other comparisons.
         """
         return Drawn.of(self.pair, self._stream(seed))
 
     def differences(self, seed: int) -> dict[str, Estimate]:
-        """Return run − reference for each figure of the task, with intervals from the resamples of :meth:`drawn`."""
+        """Return {metric: run − reference} for each metric of the task, with intervals from the resamples of
+        :meth:`drawn`.
+        """
         return self.pair.differences(self._stream(seed))
 
     def _stream(self, seed: int) -> np.random.Generator:
@@ -174,9 +178,9 @@ class Pairs:
     def ideals(self, stage: str) -> Floats:
         """Return each timed sample's ideal speed-up of a stage, computed from FLOPs or bytes; NaN if unknown.
 
-        It is what a machine would show whose time is proportional to the FLOPs, or for decode to the bytes read. If no
-        sample is timed, return the ideal speed-up of every sample. The result is cached, since several rows of a table
-        need it.
+        Ideal means: on a machine whose time is proportional to the FLOPs, or for decode to the bytes read. If no sample
+        is timed, return the ideal speed-up of every sample. The result is cached, since several rows of a table need
+        it.
         """
         if stage not in self._ideals:
             rows = self.timed or self.records
@@ -225,7 +229,7 @@ class Pairs:
     def alike(self) -> str:
         """Whether all replies equal the reference's: "= base" if they must, "same replies" if they happen to, else "".
 
-        They must if every reply is one token, which the model chooses in prefill, before the method acts.
+        Replies must be equal if each is one token, which the model chooses in prefill, before the method acts.
         """
         if any(
             verdict.record.reply != base.record.reply or verdict.record.reply is None for base, verdict in self.pairs
@@ -383,8 +387,8 @@ def _one_token(record: Record) -> bool:
 def speed_up(members: Sequence[Pairs], stage: str, seed: int) -> Estimate | None:
     """Return the speed-up of a stage, with its interval; None if a task has no comparable times.
 
-    It is the median, over the samples of all tasks, of the reference's time ÷ the run's; above 1, the run is faster.
-    Clusters of different tasks never count as one cluster, even if their names are equal.
+    The speed-up is the median, over the samples of all tasks, of the reference's time ÷ the run's; above 1, the run is
+    faster. Clusters of different tasks never count as one cluster, even if their names are equal.
 
     Parameters
     ----------
@@ -406,12 +410,14 @@ def speed_up_alone(members: Sequence[Pairs], stage: str) -> float | None:
 
 
 def _quotients(above: Floats, below: Floats) -> Floats:
-    """Return `above` ÷ `below`; NaN where either is unknown (NaN) or 0."""
+    """Return the array `above` ÷ `below`; NaN where either is unknown (NaN) or 0."""
     return ratio(above, np.where(above > 0, below, 0.0))
 
 
 def _ratios(members: Sequence[Pairs], stage: str) -> Floats:
-    """Return the reference's time ÷ the run's for the timed samples of all tasks; empty if a task is untimed."""
+    """Return an array with the reference's time ÷ the run's for each timed sample of all tasks; empty if a task is
+    untimed.
+    """
     if any(pairs.untimed or (stage == "decode_per_token" and pairs.undecoded) for pairs in members):
         return np.empty(0)
     return np.concatenate([pairs.ratios(stage) for pairs in members])
@@ -504,8 +510,8 @@ def throughput(members: Sequence[Pairs]) -> dict[str, float] | None:
 def ideal_gain(members: Sequence[Pairs], stage: str) -> float | None:
     """Return the ideal (computed) speed-up of a stage, as the median over samples; None if a run lacks its costs.
 
-    For prefill, it is the reference's FLOPs ÷ the run's. For decode, it is the bytes that a step reads (weights and KV
-    cache), the reference's ÷ the run's, for one sample (times are taken with batch size 1).
+    For prefill, the speed-up is the reference's FLOPs ÷ the run's. For decode, it is the bytes that a step reads
+    (weights and KV cache), the reference's ÷ the run's, for one sample (times are taken with batch size 1).
     """
     ideals = np.concatenate([np.empty(0), *(pairs.ideals(stage) for pairs in members)])
     return float(np.median(ideals)) if len(ideals) and not np.isnan(ideals).any() else None

@@ -54,7 +54,7 @@ def protocol_settings(settings: RunSettings, protocol: str) -> RunSettings:
 def caveats(
     results: Sequence[Result], failures: Mapping[str, str], settings: RunSettings, spec: ModelSpec
 ) -> list[str]:
-    """Return what differs between our runs (`results`) and the published ones, one line each."""
+    """Return one text line for each difference between our runs (`results`) and the published ones."""
     lines = [f"{key} was not run: {why}" for key, why in failures.items()]
     if settings.limit:
         lines.append(f"{counted(settings.limit, 'sample')} per task only; the published scores use all samples")

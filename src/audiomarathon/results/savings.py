@@ -59,7 +59,9 @@ def savings(run: Run, pairs: Pairs | None, *, seed: int = 42) -> dict[str, Any]:
 
 
 def kv_bytes(run: Run, seed: int) -> Estimate | None:
-    """Return the mean size of a run's KV caches in bytes, with its interval over samples; None if a record lacks it."""
+    """Return the mean size of a run's KV caches in bytes, with its interval over samples; None if a record lacks the
+    size.
+    """
     values = [record.kv_bytes for record in run.records.values()]
     if not values or None in values:
         return None

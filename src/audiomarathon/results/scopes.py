@@ -13,7 +13,7 @@ COMMON = "in common"  # name of the mean over tasks for which every system has s
 def scopes_of(tasks: Iterable[str]) -> dict[str, list[str]]:
     """Return the means to compute, as {name: its tasks}: one per group of tasks and one per benchmark.
 
-    Both need several tasks. A benchmark gets a mean only if all its tasks score on one scale. If tasks come from
+    A mean needs several tasks. A benchmark gets a mean only if all its tasks score on one scale. If tasks come from
     several benchmarks, each name starts with the benchmark. A group that contains all of a benchmark's tasks gets no
     separate mean.
     """

@@ -89,9 +89,9 @@ def as_published(frame: pd.DataFrame, rows: list[dict[str, Any]]) -> dict[str, A
 
 
 def _floor(first: Floats, second: Floats) -> float | None:
-    """Return the mean cosine between a reply of the first run and a reply of the second run to another sample.
+    """Return the mean cosine between a reply of the first run and a reply of the second run to a different sample.
 
-    None if there is only one sample.
+    The arguments are the replies' embeddings, one row per sample. None if there is only one sample.
     """
     count = len(first)
     paired_sum = (first * second).sum()

@@ -62,7 +62,7 @@ class RunStatus:
     def state(self) -> str:
         """The state in a word: running, starting, complete, stopped, not complete or unreadable.
 
-        It is "done, but for errors" if every sample was tried and some failed.
+        The state is "done, but for errors" if every sample was tried and some failed.
         """
         if self.problem is not None:
             return "unreadable"
@@ -75,7 +75,7 @@ class RunStatus:
         return "stopped" if self.alive is False else "not complete"
 
     def as_json(self) -> dict[str, Any]:
-        """Return all fields, the state, and whether the run is complete, as values that JSON can hold."""
+        """Return {name: value} that JSON can hold: all fields, the state, and whether the run is complete."""
         return asdict(self) | {"folder": str(self.folder), "state": self.state, "complete": self.complete}
 
 

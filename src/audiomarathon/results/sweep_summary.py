@@ -100,7 +100,7 @@ def read_outcome(results: Path, *, seed: int, tasks: Sequence[str] = ()) -> Outc
 
 
 def _groups(paths: Sequence[Path], seed: int) -> dict[Key, list[Finished]]:
-    """Compare the finished runs under folders with base, and return them as {(checkpoint, task): runs}."""
+    """Compare the finished runs in or under folders with base; return {(checkpoint, task): [:class:`Finished`, …]}."""
     try:
         runs = read_runs(paths)
     except RecordError:

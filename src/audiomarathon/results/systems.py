@@ -48,12 +48,12 @@ class System:
 
     @property
     def conditions(self) -> tuple[str, str, tuple[str, ...]]:
-        """Checkpoint, control and marks, which must be equal for a system and its base."""
+        """(Checkpoint, control, marks), which must be equal for a system and its base."""
         return self.checkpoint, self.control, self.marks
 
     @property
     def identity(self) -> dict[str, Any]:
-        """The identity of the system's first run."""
+        """The identity (the facts that must not change, such as data and seed) of the system's first run."""
         return dict(next(iter(self.runs.values())).identity)
 
     def name(self, *, with_checkpoint: bool) -> str:
@@ -129,7 +129,7 @@ def twice(run: Run, other: Run) -> RecordError:
 
 
 def _control_beside(folder: Path) -> Path | None:
-    """Return the folder of the `random` run that controls a pruner's run: same ratio, layer and parent folder.
+    """Return the folder of the `random` run that is the control of a pruner's run: same ratio, layer and parent folder.
 
     `random` drops random tokens. None if there is no such folder.
     """
@@ -160,9 +160,9 @@ def missing_controls(systems: Sequence[System]) -> dict[str, str]:
 
 
 def sweeps_of(labels: Iterable[str]) -> list[str]:
-    """Return options of the command `sweep` that run pruners with these labels again, one text for each layer or place.
+    """Return options for the command line of `sweep` that run the pruners with these labels again.
 
-    Layer 2, the default, needs no option.
+    There is one text for each layer, or other place where tokens are dropped. Layer 2, the default, needs no option.
     """
     ratios: dict[str, set[str]] = {}
     for _method, ratio, place in (label.split("-", 2) for label in labels):

@@ -1,1 +1,1 @@
-"""Read and write run folders: records, verdicts (scores of single samples) and summaries."""
+"""Read and write run folders: records (one per sample), verdicts (their scores) and summaries."""

@@ -109,7 +109,7 @@ class RunFolder:
 
     @property
     def reads(self) -> bool:
-        """Whether the model is a text LLM that reads transcripts of the clips."""
+        """Whether the model is a text LLM, which reads transcripts of the clips."""
         return bool(self._texts)
 
     def __enter__(self) -> RunFolder:
@@ -315,7 +315,7 @@ def _bare_records(path: Path) -> dict[str, Record]:
 
 
 def with_context(path: Path, records: Mapping[str, Record]) -> dict[str, Record]:
-    """Return a run's records with what other files of its folder add: reference texts and judges' answers.
+    """Return a run's records, as {sample's id: record}, with reference texts and judges' answers from its folder added.
 
     Reference texts come from `corpus.json`. Every record lists every judge, including judges that have not judged it.
     """

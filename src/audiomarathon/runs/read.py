@@ -187,16 +187,16 @@ class Run:
 
     @cached_property
     def sums(self) -> Sums:
-        """The metrics of this run, such as macro-F1, as sums over its samples, ordered by sample id; they can be
-        resampled.
+        """The metrics of this run, such as macro-F1, as sums over its samples, ordered by sample id.
 
-        See :class:`~audiomarathon.metrics.statistics.Sums`.
+        Tests and intervals resample the sums: see :class:`~audiomarathon.metrics.statistics.Sums`.
         """
         return sums_of(get_task(self.key).scorer, [self.verdicts[id_] for id_ in sorted(self.verdicts)])
 
     @cached_property
     def headline(self) -> Estimate:
-        """The headline score, with its interval as in `summary.json` and its value in each bootstrap resample.
+        """The score that tables show first, with its interval as in `summary.json` and its value in each bootstrap
+        resample.
 
         The score is NaN, without an interval, if no sample is scored.
         """
@@ -212,7 +212,7 @@ class Run:
 
     @cached_property
     def cost(self) -> Cost | None:
-        """The sizes of the model from which FLOPs are computed; None if the run did not record them."""
+        """The sizes of the model, from which FLOPs are computed; None if the run did not record them."""
         return Cost.read(self.facts["cost"]) if self.facts.get("cost") else None
 
     @cached_property
@@ -257,7 +257,7 @@ def holds_run(folder: Path) -> bool:
 def uncollected() -> Iterator[None]:
     """Inside the block, turn off Python's cyclic garbage collector.
 
-    It would look through all records again and again, and they hold no cycles.
+    The collector would look through all records again and again, though records hold no cycles.
     """
     collecting = gc.isenabled()
     gc.disable()

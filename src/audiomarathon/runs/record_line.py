@@ -106,7 +106,7 @@ def _decoded(text: bytes) -> Record | None:
 
 @cache
 def _decoder() -> tuple[Callable[[bytes], Iterable[Any]], tuple[type[Exception], ...]]:
-    """Make a function that decodes a line's text to a record's field values; also return the errors that it raises."""
+    """Return (function that decodes a line's text to a record's field values, errors that this function raises)."""
     import msgspec
 
     limits = msgspec.Meta(ge=0, lt=int(_LARGEST))
@@ -157,7 +157,7 @@ def _decoder() -> tuple[Callable[[bytes], Iterable[Any]], tuple[type[Exception],
 
 
 def _share(name: str, text: bytes) -> Any:
-    """Parse and check the text of one field of a record; return its value.
+    """Parse and check the text of one field of a record; return the field's value.
 
     Results are cached, so that records with equal text share one value.
 
@@ -236,8 +236,8 @@ def _fits(kind: tuple[str, ...], name: str, value: Any) -> bool:
 def _is_reference(value: object) -> bool:
     """Tell whether a value can be the `reference` of a record.
 
-    It must be an object; its `options` and `labels`, if it has them, must be lists of texts. If it has both, the lists
-    must be equally long, and `answer` must be the letter of an option.
+    A reference is an object; its `options` and `labels`, if it has them, must be lists of texts. If it has both, the
+    lists must be equally long, and `answer` must be the letter of an option.
     """
     if not isinstance(value, dict):
         return False

@@ -1,8 +1,8 @@
 """Get the verdicts of a run (the scores of its samples): reuse valid stored verdicts, and score all other records.
 
-`verdicts-<scorer>.jsonl` is only a cache, which people may also read: deleting it changes no figure. A stored verdict
-is valid only if the installed version of the scorer made it from the record's present reply and reference, so that no
-figure mixes two versions.
+`verdicts-<scorer>.jsonl` is only a cache, which people may also read: deleting it changes no score. A stored verdict is
+valid only if the installed version of the scorer made it from the record's present reply and reference, so no score
+mixes two versions.
 """
 
 from __future__ import annotations
@@ -100,9 +100,8 @@ def cannot_be_judged(scorer: Scorer, record: Record, error: BaseException) -> Au
 def _stored(folder: Path, scorer: Scorer) -> Mapping[str, tuple[str, Mapping[str, object]]]:
     """Read a run's stored verdicts, as {sample's id: (stamp, values)}.
 
-    Skip damaged lines; their samples are scored again.
-
     The stamp is a hash that shows which version of the scorer made the verdict, and from which reply and reference.
+    Damaged lines are skipped; their samples are scored again.
     """
     try:
         lines = read_plain(verdicts_file(folder, scorer), MAX_RECORD_BYTES).splitlines()
@@ -119,7 +118,7 @@ def _stored(folder: Path, scorer: Scorer) -> Mapping[str, tuple[str, Mapping[str
 
 @lru_cache(1 << 12)
 def _values(text: bytes) -> Mapping[str, object] | None:
-    """Parse the JSON text of a verdict's values; None if it is damaged.
+    """Parse the JSON text of a verdict, and return its {name: value}; None if the text is damaged.
 
     Results are cached: equal texts, such as those of all right answers with one letter, are parsed once.
     """

@@ -75,9 +75,9 @@ def summarise(
 
 
 def _oddities(answered: Sequence[Record]) -> dict[str, int]:
-    """Return {kind: number of replies}: `empty`, and behind an endpoint `refused`, `filtered` and `key_masked`.
+    """Return the numbers of unusual replies, as {"empty": n, "refused": n, "filtered": n, "key_masked": n}.
 
-    `filtered` counts replies that the server filtered, `key_masked` replies in which the API key was masked.
+    `filtered` counts replies that the endpoint's server filtered, `key_masked` replies in which the API key was masked.
     """
     return {
         "empty": sum(bool(record.finish) and not record.text.strip() for record in answered),
@@ -100,7 +100,7 @@ def _kept_over_layers(facts: Mapping[str, Any], answered: Sequence[Record]) -> d
 
 
 def note_of(facts: Mapping[str, Any]) -> str:
-    """Return the note of a run's method on how to read its figures; "" if there is none.
+    """Return the note of a run's method on how to read its score and times; "" if there is none.
 
     Runs of older versions lack the note in `run.json`; the installed method's note is used for them.
     """
@@ -125,7 +125,9 @@ def stopped_note(facts: Mapping[str, Any]) -> str:
 
 
 def _gaps(facts: Mapping[str, Any]) -> str:
-    """Return a note on samples that were left out because the published data lacks their clips; "" if none were."""
+    """Return a note on the number of samples left out because the published data lacks their clips; "" if there are
+    none.
+    """
     count = (facts.get("left_out") or {}).get(KNOWN_GAPS, 0)
     return f"left out {counted(count, 'sample')} ({KNOWN_GAPS})" if isinstance(count, int) and count else ""
 
@@ -133,7 +135,7 @@ def _gaps(facts: Mapping[str, Any]) -> str:
 def busy(facts: Mapping[str, Any], records: Sequence[Record]) -> bool:
     """Tell whether other programs slowed the run while the records were timed.
 
-    It is so if they needed too many CPU cores (:func:`is_busy`) at the start or end of a session (call of a command).
+    They did if they needed too many CPU cores (:func:`is_busy`) at the start or end of a session (call of a command).
     """
     begun = {str(record.session).partition(" ")[0] for record in records if record.time}
     sessions = [session for session in facts.get("sessions") or () if session.get("started") in begun]

@@ -30,10 +30,11 @@ class Caption(Scorer):
     """Scores captions by CIDEr-D, with document frequencies of the whole data, and by FENSE.
 
     A verdict has `cider_d`, `human_cider_d` (mean over the clip's reference captions, each scored against the others)
-    and `words`. The models of FENSE add `pieces` (word pieces of the reply), `sbert_sim`, `fer`, `fense`,
-    `fense_first_sentence` and `human_fense`, which are None without these models. `encoder` is the sentence encoder's
-    name, `encoder_hash` and `checker` are hashes of the two models, `why` explains a missing model. A record's
-    reference has `references`, at least one text.
+    and `words`. The models of FENSE add `pieces` (word pieces of the reply), `sbert_sim` (similarity to the
+    references), `fer` (1 if a fluency error was found), `fense` (made of these two), `fense_first_sentence` and
+    `human_fense`, which are None without these models. `encoder` is the sentence encoder's name, `encoder_hash` and
+    `checker` are hashes of the two models, `why` explains a missing model. A record's reference has `references`, at
+    least one text.
     """
 
     key = "caption"
@@ -65,7 +66,7 @@ class Caption(Scorer):
     def sound(self, verdict: Verdict) -> bool:
         """Tell whether a stored verdict is valid: it has a CIDEr-D score, and was made with this machine's models.
 
-        If a model is missing on this machine, the verdict's values from that model stay valid.
+        If this machine lacks a model, the verdict's values from that model stay valid.
         """
         encoder, checker = _models()
         used = (verdict.values.get("encoder_hash"), verdict.values.get("checker"))
@@ -75,14 +76,15 @@ class Caption(Scorer):
     def sums(self, verdicts: Sequence[Verdict]) -> Sums:
         """Return the means of CIDEr-D and of the number of words per reply, as sums over samples that can be resampled.
 
-        Neither needs a scoring model (as FENSE does), so runs scored on different machines can be compared.
+        These two need no scoring model (as FENSE does), so runs scored on different machines can be compared.
         """
         sums = means({name: _column(name, verdicts) for name in ("cider_d", "words")}, verdicts)
         return replace(sums, ends={"cider_d": ()})  # not a share of right answers
 
     def of_models(self, verdicts: Sequence[Verdict]) -> Sums:
-        """Return the means of `sbert_sim`, `fer`, `fense` and `fense_first_sentence`, which need FENSE's models, as
-        sums over the replies that have them.
+        """Return the means of the scores that need FENSE's models, as sums over the replies that have these scores.
+
+        The scores are `sbert_sim`, `fer`, `fense` and `fense_first_sentence`; the class explains them.
         """
         sums = means({_named(name, verdicts): _column(name, verdicts) for name in _OF_MODELS[:-1]}, verdicts)
         return replace(sums, ends={"fer": (0.0, 1.0)})
@@ -90,7 +92,8 @@ class Caption(Scorer):
     def published(self, verdicts: Sequence[Verdict]) -> Sums:
         """Return CIDEr-D as the package aac-metrics computes it, as sums over samples.
 
-        It scores raw replies, and counts word frequencies only in the references of the clips that were scored.
+        This differs from the headline CIDEr-D: raw replies are scored, and word frequencies are counted only in the
+        references of the clips that were scored.
         """
         from audiomarathon.metrics.captions.cider_d import Frequencies, cider_d
 
@@ -147,7 +150,7 @@ class Caption(Scorer):
     def notes(self, verdicts: Sequence[Verdict]) -> list[str]:
         """Return notes for readers of the scores, one line each.
 
-        They say why FENSE is missing, how many replies are too long for its models, the scores of people's captions,
+        Notes say why FENSE is missing, how many replies are too long for its models, the scores of people's captions,
         and from how many clips' captions the weights of words come.
         """
         summary = self.summary(verdicts)
@@ -168,7 +171,7 @@ class Caption(Scorer):
         ]
 
     def frames(self, verdicts: Mapping[str, Sequence[Verdict]]) -> Mapping[str, pd.DataFrame]:
-        """Return one table of all caption figures: a row per setting, then a row for people's captions."""
+        """Return {"Captions": table} with all caption metrics: a row per setting, then a row for people's captions."""
         import pandas as pd
 
         from audiomarathon.metrics.statistics import Resampler
@@ -237,7 +240,7 @@ def _frequencies(corpus: Corpus) -> Frequencies:
 
 @lru_cache(1 << 13)
 def _human(corpus: Corpus, texts: tuple[str, ...]) -> float | None:
-    """Return how people's captions of a clip score: the mean CIDEr-D of each reference against the others.
+    """Return the score of people's captions of a clip: the mean CIDEr-D of each reference against the other references.
 
     None for a clip with one reference.
     """
@@ -254,7 +257,7 @@ def _column(name: str, verdicts: Sequence[Verdict]) -> list[float | None]:
 
 
 def _named(name: str, verdicts: Sequence[Verdict]) -> str:
-    """Return a figure's name, such as `fense`; if the encoder is not FENSE's own, with its name: `fense[NAME]`."""
+    """Return a metric's name, such as `fense`; with another sentence encoder than FENSE's own, `fense[NAME]`."""
     from audiomarathon.scoring.caption_models import ENCODER
 
     others = {verdict.values["encoder"] for verdict in verdicts} - {None, ENCODER}

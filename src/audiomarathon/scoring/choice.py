@@ -35,7 +35,7 @@ class Choice(Scorer):
     def judge(self, record: Record) -> dict[str, Any]:
         """Return the verdict's fields: `parsed` (letter of the chosen option, or None), `rule`, `correct`, `strict`.
 
-        The class explains them.
+        The docstring of the class explains these fields.
         """
         read = read_reply(record.text, record.reference["options"])
         correct = read.letter == record.reference["answer"]
@@ -100,7 +100,9 @@ class Choice(Scorer):
         return [f"all right answers belong to one class ({classes[0]}), so macro-F1 is the F1 of that class"]
 
     def frames(self, verdicts: Mapping[str, Sequence[Verdict]]) -> Mapping[str, pd.DataFrame]:
-        """Return a table of each class's recall, a row per setting; no table for one class, or more than 20."""
+        """Return {"Recall per class": table}, with a row per setting and a column per class; {} for one class, or more
+        than 20.
+        """
         import pandas as pd
 
         truths = {name: _classes(group)[0] for name, group in verdicts.items()}
@@ -126,7 +128,9 @@ class Choice(Scorer):
 
 
 def _classes(verdicts: Sequence[Verdict]) -> tuple[list[str], list[str | None]]:
-    """Return two lists with each sample's class: that of the right option, and of the chosen one (None: unparsed)."""
+    """Return (class of the right option, class of the chosen option), two lists over samples; None where no option was
+    chosen.
+    """
     truth: list[str] = []
     chosen: list[str | None] = []
     for verdict in verdicts:

@@ -165,9 +165,9 @@ def _decide(text: str, options: dict[str, str]) -> tuple[str | None, str]:
 
 
 def _unquoted(text: str, options: dict[str, str]) -> str:
-    """Empty the long quotations in a reply, which repeat what is spoken; keep quotations of an option or of a letter.
+    """Empty the long quotations in a reply, which repeat what is spoken, and return the reply.
 
-    A reply that is one quotation gets "says:" in front.
+    Quotations of an option or of a letter are kept. A reply that is one quotation gets "says:" in front.
     """
 
     def shortened(match: re.Match[str]) -> str:
@@ -181,8 +181,8 @@ def _unquoted(text: str, options: dict[str, str]) -> str:
 def _weighed(text: str, mentions: list[Mention], options: dict[str, str]) -> tuple[str | None, str]:
     """Decide which option a reply chooses, from its mentions of options.
 
-    It is the only option to which the reply commits itself ("the answer is B"). If it commits itself to none, it is
-    the only option whose text it mentions. Return its letter (or None), and the name of the rule that decided.
+    The reply chooses the only option to which it commits itself ("the answer is B"), or without such an option, the
+    only one whose text it mentions. Return its letter (or None), and the name of the rule that decided.
     """
     kinds = _by_kind(text, mentions, options)
     counting = _counting(text, kinds)
@@ -425,7 +425,7 @@ def _dismissed(text: str, mention: Mention, before: str, after: str, following: 
 def _committed(text: str, mention: Mention, before: str, after: str) -> str:
     """Return "outright" if a reply states the mentioned option as its answer.
 
-    Otherwise return another kind if the words around the mention surely make it one, else "".
+    Return "listed", "passing" or "doubtful" if the words around the mention show that kind, else "".
     """
     bare, asks = mention.by_letter and not mention.with_text, _asks(mention, before)
     if _VERDICT.match(after) and (_OPENS.search(before) or asks or _AND_SO.search(before)):
@@ -442,7 +442,10 @@ def _committed(text: str, mention: Mention, before: str, after: str) -> str:
 
 
 def _placed(text: str, mention: Mention, before: str, after: str, listing: int) -> str:
-    """Return the kind of a mention (listed, aside, standing or passing, as text), judged by its place in the reply."""
+    """Return the kind of a mention, judged by where it stands in the reply: "listed", "aside", "standing" or "passing".
+
+    :func:`_kind` explains the kinds.
+    """
     marked = mention.by_letter and bool(
         mention.with_text or re.match(r"\s*[.):]+\s*\w", text[mention.start + 1 :][:20])
     )
@@ -465,10 +468,10 @@ def _asks(mention: Mention, before: str) -> bool:
 
 
 def _closes(mention: Mention, after: str) -> bool:
-    """Tell whether the text behind a mention allows that the mention names an option.
+    """Tell whether a mention can name an option, given the text behind it.
 
-    A unit behind a number does not ("7 minutes"). Directly before a Chinese, Japanese or Korean character, an option's
-    text counts only if the character is a particle such as 的.
+    A number with a unit does not name one ("7 minutes"). Directly before a Chinese, Japanese or Korean character, an
+    option's text counts only if the character is a particle such as 的.
     """
     if mention.number:
         return not _UNITS.match(after)

@@ -13,9 +13,10 @@ if TYPE_CHECKING:
 
 
 class Heard(Scorer):
-    """Scores a transcript by a count of recognised words; the headline is the share of clips whose count is above 0.
+    """Scores a transcript by the number of recognised words; the headline score is the share of clips with at least
+    one.
 
-    It says nothing about errors: a model that invents words has words for every clip.
+    The score says nothing about errors: a model that invents words has words for every clip.
     """
 
     key = "heard"
@@ -30,7 +31,7 @@ class Heard(Scorer):
         return means({self.figure.name: [self.own_score(verdict) for verdict in verdicts]}, verdicts, shares=True)
 
     def summary(self, verdicts: Sequence[Verdict]) -> dict[str, Any]:
-        """Return {"words_a_minute": recognised words per minute of audio}, over all clips together."""
+        """Return {"words_a_minute": number of recognised words ÷ minutes of audio}, over all clips together."""
         minutes = sum(verdict.record.clip_seconds for verdict in verdicts) / 60
         return {"words_a_minute": sum(verdict.values["words"] for verdict in verdicts) / minutes if minutes else None}
 

@@ -1,6 +1,7 @@
 """Base of the scorers that let judges rate replies. A judge is a language model.
 
-A verdict holds each judge's reading of a reply: the values read from the judge's stored answer, such as a rating.
+A verdict holds, for each judge, its reading of a reply: the values read from the judge's stored answer, such as a
+rating.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ _MOST_MISSING = 0.02  # above this share of missing judgements, tables show a ma
 
 
 class Judged(Scorer):
-    """A scorer whose verdicts are judges' readings of a reply; a subclass computes figures from them.
+    """A scorer whose verdicts are judges' readings of a reply; a subclass computes the metrics from them.
 
     A verdict has five values. Three are mappings with the judges' names as keys: `readings` (the values read from the
     judge's answer), `missing` (why there is no reading: `absent`, `failed`, `unreadable`) and `anchors`. An anchor is
-    an artificial reply with a known reading; `anchors` lists the kind of each anchor and whether the judge read it
-    correctly, for the first protocol with answered anchors. `fixed` is True if the protocol asks no judge about the
+    an artificial reply with a known reading. `anchors` lists [kind, whether the judge read it correctly] for each
+    anchor of the first protocol that has answered anchors. `fixed` is True if the protocol asks no judge about the
     reply. `shielded` lists the changes made in the reply before judges saw it.
     """
 
@@ -37,7 +38,9 @@ class Judged(Scorer):
 
     @property
     def protocol(self) -> Protocol:
-        """The protocol (the questions to a judge, and how its answers are read) whose readings the figures use."""
+        """The protocol (the questions to a judge, and how its answers are read) from whose answers the metrics are
+        computed.
+        """
         return self.protocols[0]
 
     @property
@@ -46,7 +49,7 @@ class Judged(Scorer):
         return "-".join([super().version, *(protocol.version for protocol in self.protocols)])
 
     def judge(self, record: Record) -> dict[str, Any]:
-        """Return the values of a record's verdict, which the class lists, read from the judges' stored answers."""
+        """Return a record's verdict, as {name: value}, from the judges' stored answers; the class lists the values."""
         values: dict[str, Any] = {"readings": {}, "missing": {}, "anchors": {}}
         for name, said in sorted(record.judgements.items()):
             reading = reading_of(self.protocol, record, said)
@@ -94,8 +97,8 @@ class Judged(Scorer):
     def notes(self, verdicts: Sequence[Verdict]) -> list[str]:
         """Return warnings about the judges, one line each; [] if there is nothing to warn of.
 
-        They say that a judge misread anchors (replies with a known reading) or was shown none, that many of a judge's
-        judgements are missing, or that there is no judge.
+        Warnings say that a judge misjudged anchors (replies with a known verdict) or was shown none, that many of a
+        judge's judgements are missing, or that there is no judge.
         """
         notes, certificates = [], self.certificates(verdicts)
         for name in judges_of(verdicts):
@@ -108,7 +111,8 @@ class Judged(Scorer):
         return notes or ([] if judges_of(verdicts) else [_UNJUDGED])
 
     def lacks(self, verdict: Verdict, judge: str) -> str:
-        """Return why a judge's reading of a reply is missing or incomplete; "" if it is complete.
+        """Return why the values read from a judge's answer about a reply are missing or incomplete; "" if they are
+        complete.
 
         The reason is `absent`, `failed` or `unreadable`.
         """
@@ -118,7 +122,10 @@ class Judged(Scorer):
         return "unreadable" if any(reading.get(name) is None for name in self.protocol.scales) else ""
 
     def certificates(self, verdicts: Sequence[Verdict]) -> Mapping[str, Certificate]:
-        """Return {judge: its results on anchors}; anchors are artificial replies whose right judgement is known."""
+        """Return {judge: :class:`Certificate`}: how many anchors of each kind the judge got right, and was asked about.
+
+        Anchors are artificial replies whose right judgement is known.
+        """
         names = {*judges_of(verdicts), *(name for verdict in verdicts for name in verdict.values["anchors"])}
         return {
             name: certificate_of(row for verdict in verdicts for row in verdict.values["anchors"].get(name, ()))
@@ -134,9 +141,10 @@ def judges_of(verdicts: Sequence[Verdict]) -> list[str]:
 
 
 def _anchors_read(protocol: Protocol, record: Record, said: Mapping[str, str | None]) -> list[list[Any]]:
-    """Return `[kind, correct]` for each anchor (an artificial reply with a known reading) that a judge answered.
+    """Return a list of `[kind, correct]`, one for each anchor (an artificial reply with a known reading) that a judge
+    answered.
 
-    `correct` tells whether the judge's reading is the known one.
+    `correct` tells whether the values read from the judge's answer are the known ones.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Find the places in a reply that name options: by a letter, by an option's text, or by both."""
+"""Find the passages of a reply that name options: by a letter, by an option's text, or by both."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def _words(text: str) -> tuple[tuple[str, int, int], ...]:
 
 @dataclass(frozen=True)
 class Mention:
-    """A place in the reply that names one or more options.
+    """A passage of a reply that names one or more options.
 
     Attributes
     ----------
     options
         The letters of the options.
     by_letter
-        Whether the place holds an option's letter.
+        Whether the passage holds an option's letter.
     number
         Whether it holds an option's text that begins with a number.
     with_text
@@ -105,10 +105,10 @@ LABEL = re.compile(rf"(?:\b|(?<=[{CJK}])){NOUN}[\s:(]*$", re.IGNORECASE)
 
 
 def _forms(options: dict[str, str]) -> list[tuple[list[str], list[str], frozenset[str]]]:
-    """Return the word sequences that can name an option, the longest first.
+    """Return a list of (words, gaps, letters), longest first: each is a sequence of words that can name an option.
 
-    Each item is (words, gaps, letters): the gaps are the option's text between neighbouring words, the letters those of
-    the options that the words name. In a reply, no other punctuation may stand between these words.
+    The gaps are the option's text between neighbouring words, which may hold punctuation; a reply may have no other
+    punctuation there. The letters are those of the options that the words name.
     """
     named: dict[tuple[str, ...], tuple[list[str], set[str]]] = {}
     halves: dict[tuple[str, ...], tuple[list[str], set[str]]] = {}
@@ -129,7 +129,7 @@ def _forms(options: dict[str, str]) -> list[tuple[list[str], list[str], frozense
 
 
 def mentions_of(text: str, options: dict[str, str]) -> Iterator[Mention]:
-    """Yield the mentions of options in a reply, unsorted: option texts, then letters outside of these texts."""
+    """Yield the mentions of options in a reply: first all option texts, then the letters outside of these texts."""
     words, notes = _named_words(text), any(map(MUSICAL.match, options.values()))
     taken: list[str | None] = [word for word, _start, _end in words]
     covered: list[tuple[int, int]] = []

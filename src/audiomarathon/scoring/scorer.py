@@ -1,4 +1,4 @@
-"""The interface of scorers: they judge stored replies, and compute a run's figures from the verdicts.
+"""The interface of scorers: they judge stored replies, and compute a run's metrics from the verdicts.
 
 Scoring is a separate step: it reads records, never a model, so a run can be scored again years later on a laptop.
 """
@@ -31,14 +31,14 @@ _ENCODER = json.JSONEncoder(sort_keys=True)  # json.dumps would make one for eac
 
 
 class Scorer(ABC):
-    """Turns each stored reply into a verdict, and computes figures from the verdicts. Instances hold no state.
+    """Turns each stored reply into a verdict, and computes a run's metrics from the verdicts. Instances hold no state.
 
     Attributes
     ----------
     key
         Name of the scorer, used in the name of the file `verdicts-<key>.jsonl`: letters, digits, `-` and `_`.
     figure
-        The headline figure, one of those that :meth:`sums` returns.
+        The headline metric: name, title and limits of one of the metrics that :meth:`sums` returns.
     instant
         True if scoring a record is quick, so that the live view of a run may do it.
     needs
@@ -60,7 +60,7 @@ class Scorer(ABC):
     protocols: ClassVar[tuple[Protocol, ...]] = ()
 
     def judge(self, record: Record) -> dict[str, Any]:
-        """Score one answered sample; return the fields of its verdict, which must fit into JSON.
+        """Score one answered sample; return its verdict as {field: value}, which must fit into JSON.
 
         Parameters
         ----------
@@ -110,19 +110,19 @@ class Scorer(ABC):
     def unparsed(self, verdict: Verdict) -> bool:  # noqa: ARG002
         """Return whether the reply could not be parsed.
 
-        Such a reply counts as wrong, and a run reports their number.
+        An unparsed reply counts as wrong, and a run reports how many there are.
         """
         return False
 
     def shown(self, verdict: Verdict) -> str:
-        """Return the verdict in a few words, such as `right: B. Jazz`, for the report and `audiomarathon explain`."""
+        """Return the verdict as a short text, such as `right: B. Jazz`, for the report and `audiomarathon explain`."""
         right = self.right(verdict)
         if right is not None:
             return "right" if right else "wrong"
         return "not scored" if (score := self.own_score(verdict)) is None else f"{score:.2f}"
 
     def notes(self, verdicts: Sequence[Verdict]) -> list[str]:  # noqa: ARG002
-        """Return notes for readers, one line each. They are shown wherever the score is."""
+        """Return notes for readers, one line each, to show wherever the score is shown."""
         return []
 
     def frames(self, verdicts: Mapping[str, Sequence[Verdict]]) -> Mapping[str, pd.DataFrame]:  # noqa: ARG002
@@ -149,7 +149,8 @@ class Scorer(ABC):
         return None
 
     def certificates(self, verdicts: Sequence[Verdict]) -> Mapping[str, Certificate]:  # noqa: ARG002
-        """Return {judge: its results on anchors}; {} for scorers without judges.
+        """Return {judge: :class:`Certificate`}: how many anchors of each kind the judge got right; {} for scorers
+        without judges.
 
         Anchors are artificial replies whose right judgement is known: they show how reliable a judge is.
         """
@@ -165,13 +166,13 @@ class Scorer(ABC):
 
     @property
     def version(self) -> str:
-        """Hash of the code that verdicts depend on. Stored verdicts of another version are made again."""
+        """Hash of the code on which verdicts depend. Stored verdicts of another version are made again."""
         return _hash_of(type(self), self.modules, self.packages)
 
     def stamp(self, record: Record) -> str:
         """Return a hash of everything that a record's verdict depends on: the version, the reply, the reference, …
 
-        It is stored with the verdict, which stays valid only while the hash is the same.
+        The hash is stored with the verdict, which stays valid only while the hash is the same.
         """
         text, raw = record.text, record.raw
         parts = [self.key, self.version, text, record.reference]
@@ -188,14 +189,14 @@ def clusters_of(verdicts: Sequence[Verdict]) -> tuple[str, ...]:
 
 
 def means(columns: Mapping[str, Sequence[float | None]], verdicts: Sequence[Verdict], *, shares: bool = False) -> Sums:
-    """Return figures that are means over samples, as sums that can be resampled.
+    """Return metrics that are means over samples, as sums that can be resampled.
 
     Samples whose value is None are left out.
 
     Parameters
     ----------
     columns
-        The values of each figure, as {figure's name: one value per sample}.
+        The values of each metric, as {metric's name: one value per sample}.
     shares
         Whether every figure lies between 0 (all wrong) and 1 (all right).
     """
@@ -217,7 +218,7 @@ def cells(name: str, estimate: Estimate) -> dict[str, Any]:
 def fingerprint_of(scorer: Scorer, records: Iterable[Record]) -> str:
     """Return a hash of everything that a run's summary depends on.
 
-    It covers which samples failed; and for each answered sample its reply, its reference and the scorer's version.
+    The hash covers which samples failed, and the reply, the reference and the scorer's version of each answered sample.
     """
     lines = sorted(f"{record.id} {scorer.stamp(record) if record.answered else 'failed'}" for record in records)
     return hashlib.sha256("\n".join(lines).encode("utf-8", "surrogatepass")).hexdigest()[:16]
@@ -227,7 +228,7 @@ def sums_of(scorer: Scorer, verdicts: Sequence[Verdict]) -> Sums:
     """Return a scorer's metrics of the verdicts as sums, with the two ends of the headline metric set.
 
     The ends are the metric's values when all replies are wrong and when all are right. If the scorer does not set them,
-    its figure's `low` and `high` are used.
+    `low` and `high` of `scorer.figure`, the headline metric, are used.
     """
     sums, figure = scorer.sums(verdicts), scorer.figure
     if sums.ends or figure.low is None or figure.high is None:

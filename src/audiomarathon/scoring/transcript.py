@@ -20,8 +20,9 @@ class Transcript(Scorer):
     """Scores transcripts by 1 − word error rate (WER), at least 0.
 
     A verdict has the fields of :class:`~audiomarathon.metrics.wer.TranscriptErrors`. For English it also has
-    `as_published`: the same counts for the raw reply, with Whisper's normaliser unchanged. A record's reference has
-    `answer`, and may have `language` (default `en`), which decides the normaliser.
+    `as_published`: the counts by the rule of AudioMarathon's released code, which takes the raw reply and Whisper's
+    normaliser unchanged. A record's reference has `answer`, and may have `language` (default `en`), which decides the
+    normaliser.
     """
 
     key = "transcript"
@@ -33,7 +34,10 @@ class Transcript(Scorer):
     unit: ClassVar[str] = "words"
 
     def judge(self, record: Record) -> dict[str, Any]:
-        """Return the verdict of one transcript: counts of words and of errors by kind, as the class lists them."""
+        """Return the verdict of one transcript, as {name: count}: its words, and its errors of each kind.
+
+        For English, `as_published` has the counts by the rule of AudioMarathon's released code.
+        """
         from audiomarathon.metrics.normalise import released, units_of
         from audiomarathon.metrics.wer import transcript_errors
 
@@ -50,9 +54,9 @@ class Transcript(Scorer):
         return all(isinstance(count := block.get(name), int) and count >= 0 for block in blocks for name in names)
 
     def sums(self, verdicts: Sequence[Verdict]) -> Sums:
-        """Return the error rate over all words, the mean of the samples' rates, and 1 − error rate (at least 0).
+        """Return three metrics as sums over samples, which can be resampled.
 
-        They are sums over samples, which can be resampled.
+        The metrics are the error rate over all words, the mean of the samples' rates, and 1 − error rate (at least 0).
         """
         from audiomarathon.metrics.wer import transcript_sums
 
@@ -119,7 +123,7 @@ class Transcript(Scorer):
         return {f"insertions per {self.unit[:-1]}": inserted / words} if words else {}
 
     def shown(self, verdict: Verdict) -> str:
-        """Return the sample's error rate as text."""
+        """Return the sample's error rate as text, for the report."""
         return f"{self.rate.upper()} {verdict.values['errors'] / max(1, verdict.values['words']):.2f}"
 
 
@@ -135,8 +139,8 @@ class Characters(Transcript):
 
 
 def _as_published(verdict: Verdict) -> Mapping[str, Any]:
-    """Return a verdict's error counts by the authors' published rule; the usual counts if its language has no such
-    rule.
+    """Return a verdict's error counts by the authors' released code; the usual counts if that code has no rule for the
+    language.
     """
     published = verdict.values.get("as_published", verdict.values)
     return published if isinstance(published, Mapping) else {}

@@ -41,7 +41,7 @@ BRACKETS = str.maketrans("[]{}", "()()")
 
 
 def normal(text: str) -> str:
-    """Replace look-alike characters in a text, and write musical accidentals as words: C♯ and C# become "C sharp"."""
+    """Return a text with look-alike characters replaced, and with accidentals as words: C♯ and C# become "C sharp"."""
     text = unicodedata.normalize("NFKC", same_marks(text)).replace("♭", " flat").replace("♯", " sharp")
     return _FLAT.sub(r"\1 flat", _SHARP.sub(r"\1 sharp", text))
 
@@ -66,7 +66,7 @@ def before_next(text: str) -> str:
 
 
 def stated(text: str) -> str:
-    """Return the answer field of a reply that is JSON; return any other reply unchanged."""
+    """Return the answer in a reply that is JSON, as text; return any other reply unchanged."""
     match = re.search(r"\{.*\}", text, re.DOTALL)
     try:
         content = json.loads(match[0]) if match else None

@@ -183,7 +183,7 @@ def same_as(row: Row) -> Callable[[Row], bool]:
 
 
 def _rows(file: Path, fields: set[str]) -> Iterator[Row]:
-    """Yield the rows of a log file that have all the given fields.
+    """Yield the rows ({field: value}) of a log file that have all the given fields.
 
     Damaged rows are skipped, so their clips are built again.
     """

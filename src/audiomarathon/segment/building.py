@@ -123,7 +123,7 @@ class _Builder:
     stopped: bool = False
 
     def clips(self, group: Group) -> Iterator[str]:
-        """Build the joined clips of a group in order; yield their paths."""
+        """Build the joined clips of a group one after another; yield their paths."""
         sources = self.corpus.sources(group)
         with tempfile.TemporaryDirectory(prefix="audiomarathon-") as scratch:
             index, path = 0, self.corpus.place(group, 0)
@@ -150,7 +150,7 @@ class _Builder:
                     yield path
 
     def _pieces(self, sources: Sequence[Source], scratch: Path) -> Iterator[_Ready]:
-        """Yield the readable source clips of a group, each with its length; log and report the unreadable ones.
+        """Yield (source clip, its :class:`Piece`) of a group's readable clips; log and report the unreadable ones.
 
         Audio that must first be made (by a speech synthesiser) goes into the folder `scratch`.
         """

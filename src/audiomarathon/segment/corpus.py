@@ -160,7 +160,7 @@ class Corpus(ABC):
         return rows
 
     def chance(self, *what: str) -> random.Random:
-        """Return a random generator for one purpose, seeded by the corpus's seed and by the purpose's name `what`."""
+        """Return a random generator for one purpose, seeded with the corpus's seed and the purpose's name `what`."""
         return random.Random("\0".join((str(self.seed), *what)))
 
     def name(self, path: Path) -> str:

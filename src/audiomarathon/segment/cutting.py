@@ -111,7 +111,7 @@ def stretches(level: Levels, frames: int, cutting: Cutting) -> list[Stretch]:
 
 
 def _longest_run(silent: npt.NDArray[np.bool_]) -> int | None:
-    """Return the middle of the longest run of True; None if there is no True."""
+    """Return the index of the middle of the longest run of True in an array; None if there is no True."""
     edges = np.flatnonzero(np.diff(np.concatenate(([0], silent.astype(np.int8), [0]))))
     starts, stops = edges[::2], edges[1::2]
     if not len(starts):

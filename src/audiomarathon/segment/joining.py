@@ -36,14 +36,15 @@ class Joining:
 
     @property
     def settings(self) -> dict[str, float]:
-        """The settings as {name in `build.json`: value}."""
+        """The settings as {name: value}, as `build.json` stores them."""
         lengths = {"min_seconds": self.low, "max_seconds": self.high}
         return {**lengths, "gap_seconds": self.gap, "crossfade_seconds": self.crossfade, "rate": self.rate}
 
     def span(self, chance: random.Random, *, cut: bool) -> Span:
-        """Return the settings for one joined clip in samples; the target length is drawn from the allowed lengths.
+        """Return the settings for one joined clip in samples, as a :class:`Span`; its target length is drawn at random.
 
-        `cut` says whether the last part may be shortened.
+        The target lies between the shortest and the longest allowed length. `cut` says whether the last part may be
+        shortened.
         """
         low, high, gap, crossfade = (
             round(seconds * self.rate) for seconds in (self.low, self.high, self.gap, self.crossfade)

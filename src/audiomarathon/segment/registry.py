@@ -1,4 +1,4 @@
-"""Which class reads the raw corpus of each task."""
+"""The table of the classes that read raw corpora, one for each task."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Send a task's runs to trackers, such as MLflow, while they are running.
 
-Scores and times are sent now and then, so that a run does not wait for a server after every sample. They are sent
-between samples, never while a sample is timed.
+Scores and times are sent now and then, so that a run does not wait for a server after every sample, and never while a
+sample is timed.
 """
 
 from __future__ import annotations
@@ -26,10 +26,7 @@ _STAGES = ("encoder", "llm_prefill", "prefill", "decode")
 
 
 class _Curve:
-    """The curves of one run for trackers.
-
-    It collects the run's new records in `fresh`, and turns them into points to send.
-    """
+    """Collects one run's new records in `fresh`, and turns them into points of the run's curves in trackers."""
 
     def __init__(self, task: Task, run: TrackedRun) -> None:
         self.run, self._task = run, task
@@ -41,7 +38,8 @@ class _Curve:
     def points(self) -> list[Point]:
         """Return the points to send: one for each sample that was answered since the last call.
 
-        The last point has the score so far; of the other points, only some have it, since scoring takes time.
+        A point has the measured seconds of the sample's stages. The last point also has the score so far; few others
+        have one, since scoring takes time.
         """
         records, self.fresh = [record for record in self.fresh if record.answered], []
         scorer, points = self._task.scorer, []
@@ -72,7 +70,9 @@ class _Curve:
 def following(
     trackers: list[Tracker], task: Task, jobs: Sequence[Job], checkpoint: str, clips: Mapping[str, str], say: Say
 ) -> Iterator[Callable[[Job, Mapping[str, Any] | None], None]]:
-    """Send a task's runs to trackers during the `with` block. Yield a function that sends a finished run's summary.
+    """Send a task's runs to trackers during the `with` block.
+
+    Yield a function that takes a finished run's job and summary, and sends the summary to the trackers.
 
     Parameters
     ----------

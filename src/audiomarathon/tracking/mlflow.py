@@ -69,16 +69,17 @@ class MLflow(Tracker):
         self._client.log_batch(id_, params=self._params(facts))
 
     def scored(self, run: TrackedRun, points: Sequence[Point]) -> None:
-        """Add new points to the curves of a run; leave out those that MLflow already has."""
+        """Add points to the curves of a run in MLflow; leave out those that were sent before."""
         place = str(run.folder.resolve())
         fresh = [point for point in points if point.samples > self._known[place]]
         self._log(self._runs[place], {point.samples: {"answered": point.samples, **point.figures} for point in fresh})
         self._known[place] = max([self._known[place], *(point.samples for point in fresh)])
 
     def finished(self, run: TrackedRun, summary: Mapping[str, Any] | None) -> None:
-        """Add the summary's scores, times and files to a run's MLflow run, and close it.
+        """Add the scores, times and files of a finished run to its MLflow run, and close the MLflow run.
 
-        In a sweep, also add a point to the method's curves over the ratio.
+        Without a summary (None), only mark it as killed. In a sweep, also add a point to the method's curves over the
+        ratio.
         """
         id_ = self._runs[str(run.folder.resolve())]
         if summary is None:

@@ -43,7 +43,8 @@ class TrackedRun:
 class Point:
     """A point on a run's curves: numbers after `samples` answered samples.
 
-    `figures` are the score so far (if computed at this point), and the last sample's seconds of each stage.
+    `figures` is {name: number}: the score so far (if computed at this point), and the last sample's seconds of each
+    stage.
     """
 
     samples: int

@@ -38,7 +38,7 @@ class GtzanCorpus(Corpus):
         return [Group(genre, folder / genre, {"genre": genre}) for genre in genres]
 
     def rows(self, clip: Row, chance: random.Random) -> list[Row]:
-        """Return a row with a question about the clip's genre, with three wrong options."""
+        """Return a list with one row: a question about the clip's genre, with three wrong options."""
         genre = clip["facts"]["genre"]
         options, letter = drawn(genre, Gtzan.classes, chance)
         shown = [f"{option.capitalize()} - {option}" for option in options]

@@ -68,7 +68,7 @@ A speech synthesiser reads the passages: a command with {text} (a UTF-8 file) an
         return groups
 
     def audio(self, source: Source, scratch: Path) -> Path:
-        """Run the command that reads the passage aloud, and return the audio file."""
+        """Run the command that reads the passage aloud, and return the path of the audio file."""
         text, out = scratch / "passage.txt", scratch / "passage.wav"
         text.write_text(_passage(source.path)["article"] + "\n", encoding="utf-8")
         command = self._command(str(text), str(out))
@@ -87,7 +87,7 @@ A speech synthesiser reads the passages: a command with {text} (a UTF-8 file) an
         return [word.format(text=text, out=out) for word in shlex.split(self.tts)]
 
     def rows(self, clip: Row, chance: random.Random) -> list[Row]:
-        """Return a row for each of the exam's questions on the passage."""
+        """Return a list of rows, one for each of the exam's questions on the passage."""
         del chance
         facts = clip["facts"]
         return [

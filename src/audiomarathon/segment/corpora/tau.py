@@ -53,7 +53,7 @@ class TauCorpus(Corpus):
         return [Group(name, sorted(groups[name], key=lambda s: s.name), facts[name]) for name in sorted(groups)]
 
     def rows(self, clip: Row, chance: random.Random) -> list[Row]:
-        """Return a row with a question about the clip's scene, with three wrong options."""
+        """Return a list with one row: a question about the clip's scene, with three wrong options."""
         scene = clip["facts"]["scene"]
         options, letter = drawn(scene, Tau.classes, chance)
         shown = [option.replace("_", " ").capitalize() for option in options]

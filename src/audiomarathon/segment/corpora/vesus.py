@@ -40,7 +40,7 @@ class VesusCorpus(Corpus):
         return sorted(groups, key=lambda group: group.name)
 
     def rows(self, clip: Row, chance: random.Random) -> list[Row]:
-        """Return a row with a question about the clip's emotion, with three wrong options."""
+        """Return a list with one row: a question about the clip's emotion, with three wrong options."""
         person, emotion = clip["facts"]["person"], clip["facts"]["emotion"]
         options, letter = drawn(emotion, Vesus.classes, chance)
         shown = [option.capitalize() for option in options]

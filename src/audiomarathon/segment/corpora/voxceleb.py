@@ -94,7 +94,7 @@ VoxCeleb2 comes as .m4a, which cannot be read here; convert each clip, into the 
         return genders
 
     def rows(self, clip: Row, chance: random.Random) -> list[Row]:
-        """Return a row with a question about the speaker's gender; its options keep the published order."""
+        """Return a list with one row: a question about the speaker's gender, with options in the published order."""
         del chance
         facts = {"speaker_id_original": clip["facts"]["speaker"], "uniq_id": f"vox_{Path(clip['path']).stem}"}
         asked = "What is the gender of the speaker?"
@@ -131,7 +131,7 @@ class VoxAgeCorpus(_VoxCeleb):
         return {speaker: age for speaker, age in ages_by_speaker.items() if age >= 18}
 
     def rows(self, clip: Row, chance: random.Random) -> list[Row]:
-        """Return a row with a question about the speaker's age group; its options keep the published order."""
+        """Return a list with one row: a question about the speaker's age group, with options in the published order."""
         del chance
         age = clip["facts"]["known"]
         answer = VoxAge.classes[sum(age > oldest for oldest in _OLDEST)]
