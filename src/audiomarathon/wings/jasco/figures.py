@@ -58,7 +58,10 @@ class CoReasoning(Judged):
     )
 
     def judge(self, record: Record) -> dict[str, Any]:
-        """Return a reply's verdict as a dict: `readings` (each judge's rating and orientation) and more (see class)."""
+        """Return a reply's verdict, as a dict: `readings` is each judge's rating and orientation.
+
+        The class explains the other keys.
+        """
         values, older = super().judge(record), self.protocols[1]
         for name in [name for name, why in values["missing"].items() if why == "absent"]:
             if (reading := reading_of(older, record, record.judgements[name]).values) is not None:
@@ -120,7 +123,10 @@ class CoReasoning(Judged):
         }
 
     def own_score(self, verdict: Verdict) -> float | None:
-        """Return a reply's gated rating, averaged over judges, divided by the highest rating; None if there is none."""
+        """Return a reply's gated rating as a share of the highest rating, averaged over judges; None without a rating.
+
+        The gated rating is the rating if the reply depends on both sound and speech, else 0.
+        """
         gated = [
             rating
             for reading in verdict.values["readings"].values()
@@ -194,15 +200,15 @@ def read_as_published(record: Record, said: Mapping[str, str | None]) -> dict[st
 
 
 def inherited(rows: Sequence[Row]) -> tuple[list[Row], int]:
-    """Replace each unreadable rating by the rating of the row before, as JASCO's code does; also count its crashes.
+    """Replace each unreadable rating by the rating of the row before, as JASCO's code does; count where it crashes.
 
     A row holds clip, prompt, rating and orientation; an unreadable rating is None.
 
     Returns
     -------
     rows, crashes
-        The rows; those before the first readable rating get the rating 0. Then how many of those have the orientation
-        Both: JASCO's code crashes on them with a NameError.
+        The rows with all ratings filled in; rows before the first readable rating get 0. And the number of rows before
+        it with the orientation Both: on these, JASCO's code crashes with a NameError.
     """
     last: int | None = None
     inherited_rows, crashes = list[Row](), 0

@@ -30,7 +30,7 @@ _LATE = (
 
 
 def rows(survivals: Sequence[Survival]) -> list[dict[str, Any]]:
-    """Return all figures as dicts, one per setting and position of the speech; shares in 0–1, None if missing."""
+    """Return a dict of results for each setting and position of the speech; shares are in 0–1, missing values None."""
     return [_row(survival) for survival in survivals]
 
 
