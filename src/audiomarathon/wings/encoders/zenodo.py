@@ -149,7 +149,9 @@ def fetch(task: EncoderTask, root: Path, say: Callable[[str], None] = lambda _li
 
 
 def from_folder(task: EncoderTask, source: Path, root: Path) -> None:
-    """Copy a task's tars from a folder (such as X-ARES' env) or from an archive downloaded by hand.
+    """Copy a task's tars to `<root>/<name>`, from a folder or from an archive downloaded by hand.
+
+    The folder can be X-ARES' `env`.
 
     Raises
     ------

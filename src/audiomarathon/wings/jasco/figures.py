@@ -207,8 +207,8 @@ def inherited(rows: Sequence[Row]) -> tuple[list[Row], int]:
     Returns
     -------
     rows, crashes
-        The rows with all ratings filled in; rows before the first readable rating get 0. And the number of rows before
-        it with the orientation Both: on these, JASCO's code crashes with a NameError.
+        The rows with all ratings filled in; rows before the first readable rating get 0. And the number of those
+        earlier rows with the orientation Both: on these, JASCO's code crashes with a NameError.
     """
     last: int | None = None
     inherited_rows, crashes = list[Row](), 0

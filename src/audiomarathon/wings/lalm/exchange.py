@@ -209,7 +209,7 @@ def answers(records: Sequence[Record], folder: Path | None = None) -> pyarrow.Ta
 def comprehensive(verdicts: Sequence[Verdict], expected: int, file: Path, overall: float | None) -> dict[str, Any]:
     """Return the content of `predictions_comprehensive_results.json`, as a dict.
 
-    It has the score and metrics of each of MMAU-Pro's categories, by the rules of MMAU-Pro's official script.
+    The dict has the score and metrics of each of MMAU-Pro's categories, by the rules of MMAU-Pro's official script.
 
     A category without replies is left out. If no reply of a category is scored, its score and metrics are None.
 
@@ -248,7 +248,7 @@ def comprehensive(verdicts: Sequence[Verdict], expected: int, file: Path, overal
 def debug_info(summary: Mapping[str, Any], verdicts: Sequence[Verdict]) -> dict[str, Any]:
     """Return the content of `debug_info.json`, as a dict.
 
-    Its keys tell by which rules the replies were read (`rules`, `matched_by`), which judges were asked (`judges`), and
+    The keys tell by which rules the replies were read (`rules`, `matched_by`), which judges were asked (`judges`), and
     how many replies have no score for which reason (such as `errors` and `not_judged`).
     """
     names = ("expected", "n", "errors", "unparsed", "not_answerable", "not_judged", "cut_by_token_limit")

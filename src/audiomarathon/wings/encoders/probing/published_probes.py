@@ -184,7 +184,7 @@ def _figures(logits: torch.Tensor, targets: torch.Tensor) -> Floats:
 def knn(clips: Clips, splits: Sequence[Split]) -> Predictions:
     """Classify each test clip by a vote of 10 train clips, weighted by softmax(similarity / 0.07), as X-ARES does.
 
-    It computes in single precision.
+    All computation is in single precision.
 
     X-ARES scales each test clip to length 1; in the train part it scales each *feature* over all clips. So the
     similarity, a dot product, is not a cosine.

@@ -164,7 +164,9 @@ class Writer:
     tokenizer: Any
 
     def joined(self, audio: torch.Tensor, counts: torch.Tensor, texts: Sequence[str | None]) -> dict[str, torch.Tensor]:
-        """Return the model's inputs and labels for sequences of adapted audio frames, separator, text and EOS token.
+        """Return the model's inputs, as {name: tensor}, for sequences of adapted frames, separator, text and EOS token.
+
+        The names are `inputs_embeds`, `attention_mask` and `labels`.
 
         Where a text is None, the sequence ends after the separator, so that the model can continue it.
 

@@ -125,7 +125,10 @@ def fourfold_table(fourfolds: Sequence[Fourfold]) -> Table:
 
 
 def fourfold_curves(fourfolds: Sequence[Fourfold]) -> dict[str, list[Chart]]:
-    """Return {task and probed point: one chart per method}: accuracy of probe and reply against the ratio."""
+    """Return {task and probed point: one chart per method}: accuracy of probe and of replies against the ratio.
+
+    The ratio is the share of audio tokens that a method removes.
+    """
     drawn: dict[str, list[Chart]] = {}
     places: dict[str, list[tuple[str, float, Fourfold]]] = {}
     for fourfold in fourfolds:

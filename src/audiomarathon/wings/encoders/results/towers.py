@@ -53,7 +53,10 @@ def point_of(run: Run) -> str:
 
 
 def fourfolds(runs: Sequence[Run]) -> list[Fourfold]:
-    """Compare each run of a probe of an audio tower with each run of its model with the same task and method."""
+    """Compare runs of probes of audio towers with runs of the same models; return one :class:`Fourfold` per pair.
+
+    Both runs of a pair have the same task and method, and at least one clip in common.
+    """
     comparisons = []
     replies = [run for run in runs if not isinstance(run.task, EncoderTask) and not run.control]
     probes = [run for run in runs if isinstance(run.task, LongTask) and point_of(run)]

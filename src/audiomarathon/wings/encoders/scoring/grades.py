@@ -33,7 +33,10 @@ class Graded(Scorer):
     modules = ("audiomarathon.wings.encoders.metrics.correlation",)
 
     def judge(self, record: Record) -> dict[str, Any]:
-        """Return a clip's `predicted` grades, and their `errors` in standard deviations of the training grades."""
+        """Return {"predicted": a clip's predicted grades, "errors": their errors}, two lists in the reference's order.
+
+        Errors are in standard deviations of the training clips' grades.
+        """
         predicted = json.loads(record.text)
         values, spreads = record.reference["values"], record.reference["spreads"]
         if not isinstance(predicted, list) or len(predicted) != len(values):

@@ -72,8 +72,8 @@ def spread(seeds: Sequence[float]) -> dict[str, Any]:
 class Probed(Scorer):
     """Base of the scorers of probes' predictions; the headline figure is a mean over clips.
 
-    For a published probe (a copy of a benchmark's own probe, such as X-ARES'), there are also a note and the figure by
-    the benchmark's released code: the mean over parts (splits or folds).
+    For a published probe (a copy of a benchmark's own probe, such as X-ARES'), scorers also give a note, and the score
+    by the benchmark's released code: the mean over parts of the data (splits or folds).
     """
 
     def sums(self, verdicts: Sequence[Verdict]) -> Sums:
@@ -83,7 +83,7 @@ class Probed(Scorer):
     def published(self, verdicts: Sequence[Verdict]) -> Sums | None:
         """Return a published probe's headline figure by the rules of the benchmark's own code; None for other probes.
 
-        By these rules, it is computed on each part (split or fold), then averaged over parts without weights.
+        By these rules, the score is computed on each part of the data (split or fold), then averaged without weights.
         """
         from audiomarathon.metrics.statistics import Sums, ratio
 
@@ -136,7 +136,10 @@ class Classified(Probed):
     needs = ("answer", "classes")
 
     def judge(self, record: Record) -> dict[str, Any]:
-        """Return `right`, and `last` if the reply has labels of the last training epoch; the class describes both."""
+        """Return {"right": for each training seed, whether its predicted label is right}.
+
+        If the reply also has labels of the last training epoch, the dict has `last`: whether each of those is right.
+        """
         rows, answer = [line.split("\t") for line in record.text.split("\n")], record.reference["answer"]
         last = [row[2] == answer for row in rows if len(row) > 2]
         return {"right": [row[0] == answer for row in rows], **({"last": last} if last else {})}

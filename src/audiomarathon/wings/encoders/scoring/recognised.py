@@ -26,8 +26,8 @@ class Recognised(Transcript):
     def judge(self, record: Record) -> dict[str, Any]:
         """Return the counts of a transcript's errors, as a dict.
 
-        They are the word errors after normalisation, those after lower-casing only (`released`), and `letters`: (letter
-        errors, letters of the true transcript).
+        Keys: those of any transcription task (such as word errors after Whisper's normaliser), `released` (word errors
+        after lower-casing only) and `letters` ([letter errors, letters of the true transcript]).
         """
         from audiomarathon.metrics.wer import letter_errors, transcript_errors
 

@@ -40,7 +40,11 @@ class Retrieved(Probed):
     modules = ("audiomarathon.wings.encoders.metrics.retrieval",)
 
     def judge(self, record: Record) -> dict[str, Any]:
-        """Return `figures`, a clip's figures averaged over training seeds, and `seeds`, the score of each seed."""
+        """Return a clip's retrieval scores, as a dict with `figures` and `seeds`.
+
+        `figures` is {name, such as `clip_to_caption_r5`: mean over training seeds}; `seeds` has each seed's recall at
+        1, averaged over both directions.
+        """
         from audiomarathon.wings.encoders.metrics.retrieval import average_precision, recall
 
         seeds = [json.loads(line) for line in record.text.split("\n")]
