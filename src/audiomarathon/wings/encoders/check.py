@@ -64,7 +64,7 @@ def check_encoder(encoder: Encoder | torch.nn.Module, *, long: bool = False) -> 
 
 
 def verdict(encoder: Any, device: str) -> str:
-    """Return a line about the first of X-ARES' ten rules that an encoder breaks; "" if it breaks none.
+    """Return a description of the first of X-ARES' ten rules that an encoder breaks; "" if it breaks none.
 
     Features that are not real numbers count as a broken rule too.
     """

@@ -1,4 +1,4 @@
-"""X-ARES' own interfaces for the folder X-ARES/: the command `python -m xares.run`, the Python class `XaresTask`."""
+"""The interfaces of X-ARES, for the folder X-ARES/: the command `python -m xares.run` and the class `XaresTask`."""
 
 from __future__ import annotations
 

@@ -74,9 +74,9 @@ class CoReasoning(Judged):
         }
 
     def sums(self, verdicts: Sequence[Verdict]) -> Sums:
-        """Return JASCO's figures as sums over clips, from which they and their intervals are computed.
+        """Return the sums over clips from which JASCO's scores and their intervals are computed, as :class:`Sums`.
 
-        They are the figures of all judges together, the best-mean of each judge (`best_mean: NAME`), and the share of
+        The scores are those of all judges together, the best-mean of each judge (`best_mean: NAME`), and the share of
         replies that name a keyword of their clip.
         """
         rows = {name: _rows(verdicts, name, "readings") for name in judges_of(verdicts)}
@@ -88,7 +88,7 @@ class CoReasoning(Judged):
         return _sums(rows, clips, np.array(shares, dtype=np.float64).reshape(-1, 2))
 
     def published(self, verdicts: Sequence[Verdict]) -> Sums | None:
-        """Return JASCO's figures by the counting rules of JASCO's own code, as :class:`Sums` over clips.
+        """Return the sums over clips for JASCO's scores by the counting rules of JASCO's own code, as :class:`Sums`.
 
         By these rules, an unreadable rating counts as the rating of the row before.
         """
@@ -283,9 +283,9 @@ def _sums(judged: Mapping[str, Sequence[Row]], clips: Sequence[str], keywords: F
 
 
 def _figures(sums: Floats, *, judges: int) -> Floats:
-    """Compute the figures that :func:`_sums` names, shape (n, figures), from summed columns, shape (n, columns).
+    """Compute the scores that :func:`_sums` names, shape (n, scores), from summed columns, shape (n, columns).
 
-    A row of `sums` is the sum over all clips, or over the clips of a bootstrap resample. Most figures are computed for
+    A row of `sums` is the sum over all clips, or over the clips of a bootstrap resample. Most scores are computed for
     each judge, then averaged over judges.
     """
     n = len(sums)

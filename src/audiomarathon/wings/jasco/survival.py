@@ -132,7 +132,9 @@ def retained(orders: Sequence[tuple[Reports, Reports]]) -> tuple[dict[str, Estim
 
 
 def _figures(sums: Floats, *, orders: int) -> Floats:
-    """Compute the figures of :func:`retained` from summed reports, averaged over the positions of the speech.
+    """Compute the values that :func:`retained` returns (skills, kept shares, differences), shape (n, values).
+
+    Values are averaged over the positions of the speech, except the position effect.
 
     `sums` has the shape (n, orders · 2 · _WIDTH): n sums (of the data or of resamples), each with the reports of the
     setting and of base (the run without pruning) for every position of the speech (first, last).

@@ -129,7 +129,7 @@ def _points_of(survivals: Sequence[Survival], name: str) -> list[dict[str, Any]]
 
 
 def _row(survival: Survival) -> dict[str, Any]:
-    """Return all figures of a setting as {column: value}; None for figures that cannot be measured."""
+    """Return the table row of a setting and position of the speech, as {column: value}; None if not measurable."""
     row: dict[str, Any] = {
         "model": survival.system.checkpoint,
         "setting": " ".join([survival.system.method, *survival.system.marks]),
@@ -165,5 +165,5 @@ def _line(survival: Survival) -> str:
 
 
 def to_json(survivals: Sequence[Survival]) -> Mapping[str, Any]:
-    """Return all figures and sentences as {"rows": …, "sentences": …} for a JSON file."""
+    """Return {"rows": the dicts of :func:`rows`, "sentences": one text per method} for a JSON file."""
     return {"rows": rows(survivals), "sentences": sentences(survivals)}

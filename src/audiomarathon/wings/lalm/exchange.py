@@ -186,8 +186,8 @@ def answers(records: Sequence[Record], folder: Path | None = None) -> pyarrow.Ta
     Parameters
     ----------
     folder
-        Folder of `test.parquet`. Its rows are used if they include all answered questions; else rows are made from the
-        records, without the clips' paths.
+        Folder of `test.parquet`. The rows of that file are used if they include all answered questions; else rows are
+        made from the records, without the clips' paths.
     """
     import pyarrow
 

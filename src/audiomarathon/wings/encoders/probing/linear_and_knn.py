@@ -87,8 +87,8 @@ def lda(sums: Moments, penalties: Sequence[float]) -> list[Head]:
     Class c is a Gaussian with mean μ_c, and all classes share the covariance S + λI.
 
     S is the covariance within classes, μ the mean of all n clips, and n_c the number of clips of class c. The score of
-    an embedding x is (x − μ)ᵀ(S + λI)⁻¹(μ_c − μ) − ½(μ_c − μ)ᵀ(S + λI)⁻¹(μ_c − μ) + ln(n_c / n). This is the log of the
-    posterior, up to a constant that all classes share. A class without clips gets the score −∞.
+    an embedding x is (x − μ)ᵀ(S + λI)⁻¹(μ_c − μ) − ½(μ_c − μ)ᵀ(S + λI)⁻¹(μ_c − μ) + ln(n_c / n). The score is the log
+    of the posterior, up to a constant that all classes share. A class without clips gets the score −∞.
     """
     share = sums.targets / sums.clips
     mean = sums.inputs / sums.clips

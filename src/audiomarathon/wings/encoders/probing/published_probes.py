@@ -1,8 +1,8 @@
 """X-ARES' probes as released (0.1.3), faults included; their scores compare only with X-ARES' published tables.
 
-The linear probe ("MLP") is LayerNorm and a linear layer, trained by Adam on pooled embeddings. It is far from
-converged. Where X-ARES validates on the test part, the best epoch is chosen on test clips. For speed, embeddings are
-normalised only once, gradients are written out by hand, and all seeds train at once as stacked tensors.
+The linear probe ("MLP") is LayerNorm and a linear layer, trained by Adam on pooled embeddings. The training stops far
+from convergence. Where X-ARES validates on the test part, the best epoch is chosen on test clips. For speed, embeddings
+are normalised only once, gradients are written out by hand, and all seeds train at once as stacked tensors.
 """
 
 from __future__ import annotations

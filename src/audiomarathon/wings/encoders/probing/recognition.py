@@ -140,7 +140,7 @@ def ctc(
 class Adapter(nn.Module):
     """A gated layer that turns frames into inputs of a language model.
 
-    Its weights are drawn in the same order as in X-ARES.
+    The layer's initial weights are drawn in the same order as in X-ARES.
     """
 
     def __init__(self, dim: int, inner: int, outer: int) -> None:

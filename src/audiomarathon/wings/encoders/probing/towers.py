@@ -62,7 +62,8 @@ class Points:
     kept
         For methods that drop tokens: {hash of a clip's audio: whether each of its tokens was kept, shape (N, 1)}.
     made
-        Hash of everything on which a point's embeddings depend. It does not depend on which other points are stored.
+        Hash of everything on which a point's embeddings depend. The hash does not depend on which other points are
+        stored.
     """
 
     encoded: Encoded

@@ -44,7 +44,7 @@ def _place(point: str) -> tuple[bool, int, int]:
 
 
 def _by_layer(runs: Sequence[Run]) -> list[Run]:
-    """Return the runs made by `encoder layers`, in the order in which the audio passes the points that they probe."""
+    """Return the runs made by `encoder layers`, sorted in the order in which the audio passes the probed layers."""
     return sorted(filter(is_layer, runs), key=lambda run: _place(point_of(run)))
 
 

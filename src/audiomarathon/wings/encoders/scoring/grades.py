@@ -45,9 +45,9 @@ class Graded(Scorer):
         return {"predicted": predicted, "errors": errors}
 
     def sums(self, verdicts: Sequence[Verdict]) -> Sums:
-        """Return the figures as sums over clips, from which they and their intervals are computed.
+        """Return the sums over clips from which the scores and their intervals are computed, as :class:`Sums`.
 
-        The figures are the headline score, and Pearson's r and the mean squared error of each grade.
+        The scores are the headline score, and Pearson's r and the mean squared error of each grade.
         """
         import numpy as np
 

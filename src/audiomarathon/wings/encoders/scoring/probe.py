@@ -56,9 +56,9 @@ def scores_of(record: Record) -> Floats:
 
 
 def release_notes(verdicts: Sequence[Verdict]) -> list[str]:
-    """If the scores come from a copy of a benchmark's published probe, return a note that says so; else [].
+    """Return [a note that says so] if the scores come from a copy of a benchmark's published probe; else [].
 
-    Such a probe has the published probe's faults too, so its scores may be compared with published tables only.
+    The copy has the published probe's faults too, so its scores may be compared with published tables only.
     """
     release = next(((verdict.record.groups or {}).get(PROTOCOL) for verdict in verdicts), None)
     return [f"this probe copies {release}, faults included: compare it with published tables only"] if release else []
@@ -77,7 +77,7 @@ class Probed(Scorer):
     """
 
     def sums(self, verdicts: Sequence[Verdict]) -> Sums:
-        """Return the headline figure, a mean over clips, as sums from which it and its interval are computed."""
+        """Return the sums over clips, as :class:`Sums`, that give the headline score (a mean) and its interval."""
         return means({self.figure.name: self._terms(verdicts).tolist()}, verdicts)
 
     def published(self, verdicts: Sequence[Verdict]) -> Sums | None:
@@ -109,9 +109,8 @@ class Probed(Scorer):
         return Sums((name,), columns, statistic, clusters_of(verdicts), ends)
 
     def notes(self, verdicts: Sequence[Verdict]) -> list[str]:
-        """If a published probe's copy made the scores, return a note to compare them with published tables only.
-
-        Return [] for other probes.
+        """Return [a note to compare scores with published tables only] if a copy of a published probe made them; else
+        [].
         """
         return release_notes(verdicts)
 

@@ -52,5 +52,5 @@ class Recognised(Transcript):
         return corpus_sums([verdict.values["released"] for verdict in verdicts], clusters_of(verdicts))
 
     def notes(self, verdicts: Sequence[Verdict]) -> list[str]:
-        """If X-ARES' own probe made the scores, return a note that compares them to published tables only; else []."""
+        """Return [a note to compare scores with published tables only] if X-ARES' own probe made them; else []."""
         return release_notes(verdicts)

@@ -67,7 +67,7 @@ class Retrieved(Probed):
         }
 
     def sums(self, verdicts: Sequence[Verdict]) -> Sums:
-        """Return the headline figure and the figures of both directions, each a mean over clips, as :class:`Sums`."""
+        """Return the headline score and the scores of both directions, each a mean over clips, as :class:`Sums`."""
         columns = {self.figure.name: [self.own_score(verdict) for verdict in verdicts]}
         columns |= {
             name: [verdict.values["figures"][name] for verdict in verdicts] for name in verdicts[0].values["figures"]

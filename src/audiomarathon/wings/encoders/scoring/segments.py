@@ -52,9 +52,9 @@ class Segmented(Probed):
         return {"segments": [line["segments"] for line in lines], "onsets": lines[0].get("onsets")}
 
     def sums(self, verdicts: Sequence[Verdict]) -> Sums:
-        """Return the figures as sums over clips, from which they and their intervals are computed.
+        """Return the sums over clips from which the scores and their intervals are computed, as :class:`Sums`.
 
-        The figures are the F1 of segments, averaged over training seeds, and the F1 of onsets if onsets are scored.
+        The scores are the F1 of segments, averaged over training seeds, and the F1 of onsets if onsets are scored.
         """
         import numpy as np
 
