@@ -55,9 +55,7 @@ class Reported(Scorer):
         return cast("float | None", verdict.values[REPORTED])
 
     def notes(self, verdicts: Sequence[Verdict]) -> list[str]:
-        """Return a list with one note: it names the score taken from the log, and counts the samples without a
-        score.
-        """
+        """Return a list of one note: which score was taken from the log, and how many samples have none."""
         names = ", ".join({str(verdict.record.reference["scored_by"]): None for verdict in verdicts})
         missing = sum(verdict.values[REPORTED] is None for verdict in verdicts)
         without = f"; {counted(missing, 'sample')} without one left out" if missing else ""

@@ -140,10 +140,11 @@ class CoReasoning(Judged):
         return "; ".join(said) or "not judged"
 
     def frames(self, verdicts: Mapping[str, Sequence[Verdict]]) -> Mapping[str, pd.DataFrame]:
-        """Return two tables, one row per setting: each judge's best-mean, and what replies depend on.
+        """Return {title: table} with two tables, one row per setting: best-means by judge, and what replies depend on.
 
-        `verdicts` has each setting's verdicts. The second table has the share of replies that depend on sound, on
-        speech, on both and on neither, and how well judges agree.
+        `verdicts` is {setting: its verdicts}. A best-mean is the mean over clips of the highest of a clip's eight gated
+        ratings. The second table has the share of replies that depend on sound, on speech, on both and on neither, and
+        how well judges agree.
         """
         import pandas as pd
 
@@ -241,7 +242,9 @@ def _inherited(verdicts: Sequence[Verdict]) -> dict[str, tuple[list[Row], int]]:
 
 
 def _sums(judged: Mapping[str, Sequence[Row]], clips: Sequence[str], keywords: Floats) -> Sums:
-    """Return JASCO's figures as :class:`Sums` over clips, from each judge's rows (clip, prompt, rating, orientation).
+    """Return the sums over clips for JASCO's scores, as :class:`Sums`.
+
+    `judged` is {judge: rows of (clip, prompt, rating, orientation)}.
 
     Parameters
     ----------

@@ -159,8 +159,8 @@ def _pseudo_values(sums: Sums, name: str) -> Floats:
 def measurable(estimates: Mapping[str, Estimate], name: str) -> bool:
     """Tell whether the unpruned model reports `name` (speech or sound) well enough to measure a loss by pruning.
 
-    `estimates` holds the figures of :func:`retained`. The model's skill (reported share, corrected for chance) must be
-    at least 0.10, with an interval above 0.
+    `estimates` is the dict that :func:`retained` returns. The model's skill (reported share, corrected for chance) must
+    be at least 0.10, with an interval above 0.
     """
     estimate = estimates[name]
     return estimate.value >= LEAST_SKILL and estimate.interval is not None and estimate.low > 0

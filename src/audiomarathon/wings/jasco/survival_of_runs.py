@@ -132,7 +132,7 @@ def _by_setting(systems: Sequence[System]) -> list[list[System]]:
 
 
 def _row(pairs: Sequence[tuple[System, System]], reports_of: ReportsOf, spans: Mapping[str, Spans]) -> Survival:
-    """Return the :class:`Survival` of a setting, from pairs of it and base: one, or two (speech first, speech last)."""
+    """Return the :class:`Survival` of a setting, from (setting, base): one pair, or two (speech first, speech last)."""
     shared = [(pruned, base, _shared(pruned, base)) for pruned, base in pairs]
     figures, p = retained([(reports_of(id(pruned), ids), reports_of(id(base), ids)) for pruned, base, ids in shared])
     system = pairs[0][0]

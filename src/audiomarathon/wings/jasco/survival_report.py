@@ -35,7 +35,7 @@ def rows(survivals: Sequence[Survival]) -> list[dict[str, Any]]:
 
 
 def long_rows(survivals: Sequence[Survival]) -> list[dict[str, Any]]:
-    """Return one row per setting, position of the speech and modality (speech, sound, answer), for CSV."""
+    """Return rows for a CSV file: one per setting, position of the speech and modality (speech, sound, answer)."""
     kept = []
     for survival in survivals:
         row = _row(survival)

@@ -109,9 +109,7 @@ class Probed(Scorer):
         return Sums((name,), columns, statistic, clusters_of(verdicts), ends)
 
     def notes(self, verdicts: Sequence[Verdict]) -> list[str]:
-        """Return [a note to compare scores with published tables only] if a copy of a published probe made them; else
-        [].
-        """
+        """Return [a note to compare scores with published tables only] for a copy of a published probe; else []."""
         return release_notes(verdicts)
 
     def _terms(self, verdicts: Sequence[Verdict]) -> Floats:

@@ -22,7 +22,8 @@ caption of the clip, the rank of the clip among all clips."""
 def places_to_reply(seeds: Iterable[Places]) -> str:
     """Write a clip's ranks as the text of a reply: a line of JSON per training seed.
 
-    A line has the ranks of the clip's captions among all captions, and the clip's rank for each of them.
+    A line has the ranks of the clip's captions among all captions, and, for each of these captions, the clip's rank
+    among all clips.
     """
     return "\n".join(json.dumps(ranks) for ranks in seeds)
 
