@@ -43,7 +43,9 @@ _GREY = "#BBBBBB"
 
 @dataclass(frozen=True)
 class Seen:
-    """Attention that a run captured: N samples, R kinds of query tokens (`ROWS`), L layers, H heads.
+    """Attention that a run captured, of N samples, R kinds of attending tokens, L layers and H heads.
+
+    The kinds (:data:`ROWS`) are the prompt's last token, the question's tokens and the generated tokens.
 
     K is the layer at which FastV drops tokens; it ranks them by the attention of layer K − 1.
 
@@ -63,9 +65,10 @@ class Seen:
         Share of attention that goes to each part of the prompt in `_SHARES`, mean over samples and heads, shape
         (R, L, 5).
     blocks
-        Attention map of each layer in n × n blocks, mean over samples, shape (L, n, n).
+        Attention map of each layer, reduced to n × n blocks of tokens; mean over samples, shape (L, n, n).
     marks
-        {"audio" or "question": (start, end)}, as shares of the prompt's length, mean over samples.
+        Where audio and question are in the prompt, as {"audio" or "question": (start, end)}. Start and end are shares
+        of the prompt's length, mean over samples.
     foresight
         Rank correlation (Spearman's ρ) of layer K − 1's attention to the audio tokens with each layer's, shape (N, L).
         The attending token is the prompt's last token, as in FastV (arXiv 2403.06764). In a pruned run, only kept
@@ -280,7 +283,10 @@ def _names(runs: Sequence[Run]) -> list[str]:
 
 
 def _figures(capture: Seen, layer: int) -> dict[str, Any]:
-    """Return a run's part of `attention.json`: its samples, layers, attention shares and rank correlations.
+    """Return a run's part of `attention.json`, as a dict.
+
+    Keys: `run` (its folder), `samples` (their number), `layers`, `mass` (shares of attention, as {kind of attending
+    token: {part of the prompt: share per layer}}) and `foresight` (rank correlations of attention).
 
     `layer` is the layer K at which FastV drops tokens; layer K − 1's ranking of tokens is compared with later layers'.
     """
@@ -307,7 +313,7 @@ def _figures(capture: Seen, layer: int) -> dict[str, Any]:
 
 
 def _plain(values: Floats) -> list[float | None]:
-    """Return values for JSON, rounded to six significant digits; None for NaN."""
+    """Return an array as a list of numbers for JSON, rounded to six significant digits, with None for NaN."""
     return [float(f"{value:.6g}") if np.isfinite(value) else None for value in values]
 
 

@@ -72,7 +72,7 @@ class Wav2vec2Encoder(_Pieces):
 
 
 class Data2VecEncoder(Wav2vec2Encoder):
-    """data2vec-audio, with the same fault as :class:`Wav2vec2Encoder`."""
+    """data2vec-audio. Fault: audio is normalised over the whole padded batch, as in :class:`Wav2vec2Encoder`."""
 
     def __init__(self, model: str = "facebook/data2vec-audio-base") -> None:
         super().__init__(model)

@@ -64,7 +64,7 @@ def check_encoder(encoder: Encoder | torch.nn.Module, *, long: bool = False) -> 
 
 
 def verdict(encoder: Any, device: str) -> str:
-    """Return a line about the first of X-ARES' ten rules that an encoder breaks; "" if it breaks none.
+    """Return a description of the first of X-ARES' ten rules that an encoder breaks; "" if it breaks none.
 
     Features that are not real numbers count as a broken rule too.
     """
@@ -152,7 +152,10 @@ def _findings(encoder: Encoder, long: bool) -> Iterator[Finding]:
 
 
 def hop_off(encoder: Encoder) -> str:
-    """Return a line if the measured hop (milliseconds between frames) differs from `hop_size_in_ms`; else ""."""
+    """Return a description of the fault if an encoder's hop (time between frames) is not as declared; else "".
+
+    The declared hop is `hop_size_in_ms`; the measured hop comes from the number of frames of test clips.
+    """
     for seconds in (1, 3, 10):
         if seconds > (encoder.max_seconds or seconds):
             break
@@ -164,7 +167,10 @@ def hop_off(encoder: Encoder) -> str:
 
 
 def _apart(first: torch.Tensor, second: torch.Tensor, limit: float) -> str:
-    """Return a line if two feature tensors differ by more than `limit`, relative to the norm of `first`; else ""."""
+    """Describe how two feature tensors differ; return "" if the difference is at most `limit`.
+
+    The difference is relative to the norm of `first`; unequal shapes count as a difference.
+    """
     if first.shape != second.shape:
         return f"shapes differ: {list(first.shape)} and {list(second.shape)}"
     difference = float((first - second).norm() / first.norm().clamp_min(1e-12))

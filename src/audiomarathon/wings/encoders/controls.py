@@ -89,7 +89,7 @@ class LengthLoudnessEncoder(torch.nn.Module):
 class NoiseEncoder(torch.nn.Module):
     """An encoder whose features are noise, seeded by a hash of the clip's samples.
 
-    So a rerun gives the same features, from which nothing can be learned.
+    A rerun gives the same features; a probe can learn nothing from them.
     """
 
     sampling_rate, output_dim, hop_size_in_ms = 16_000, 64, 40

@@ -87,7 +87,7 @@ def encoder_tasks(names: Sequence[str], encoder: Any = None) -> list[EncoderTask
     """Return the encoder tasks that the names stand for, each once.
 
     "long" stands for all of AudioMarathon's tasks as encoder tasks, `long/tau` for one of them. Other names stand for
-    tasks of X-ARES; :func:`named` finds these, and explains `encoder`.
+    tasks of X-ARES, as :func:`named` explains. `encoder` is passed to the functions in a user's task file.
     """
     tasks: dict[str, EncoderTask] = {}
     for name in map(str.strip, names):

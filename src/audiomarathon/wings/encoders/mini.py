@@ -49,7 +49,7 @@ def write(root: Path) -> None:
 def _clips(task: EncoderTask, takes: Iterator[int]) -> Iterator[tuple[str, bytes, Any]]:
     """Yield (key, FLAC bytes, JSON) for each clip of one part ("train", a fold, …) of a task's data.
 
-    For each number taken from the iterator `takes`, every sound is recorded anew, with that number as the seed.
+    For each number taken from the iterator `takes`, every sound is synthesised anew, with a seed from that number.
     """
     classes = sorted(task.classes) if isinstance(task.classes, frozenset) else [f"c{n:04}" for n in range(task.classes)]
     classes = classes or [str(n) for n in range(10)]
@@ -93,7 +93,7 @@ def _sound(sounds: tuple[int, ...], take: int) -> bytes:
 
 
 def _part(sound: int, take: int) -> Signal:
-    """Return a recording of a sound: noise with a bump in its spectrum, and a hum. `take` seeds the recording.
+    """Return a synthetic sound: noise with a bump in its spectrum, and a hum. `take` is the seed of the noise.
 
     The number `sound` sets the frequencies of bump and hum.
     """

@@ -1,6 +1,6 @@
 """Find an audio encoder by name and load it.
 
-It may be built in, from a plug-in, a Python file or the hub, or the audio tower of an audio LLM.
+An encoder can be built in, or come from a plug-in, a Python file or the hub, or be the audio tower of an audio LLM.
 """
 
 from __future__ import annotations

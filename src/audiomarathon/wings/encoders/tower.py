@@ -39,7 +39,7 @@ _LEAST_S, _PROBE_S = 0.1, 16.0  # pad shorter clips to this; measure sizes and h
 
 @dataclass(frozen=True)
 class Reading:
-    """The hidden states of a clip at every point of an audio LLM, from one prefill.
+    """The hidden states of a clip at every point (layers, projector, …) of an audio LLM, from one prefill.
 
     Attributes
     ----------
@@ -91,9 +91,10 @@ class Tower:
 
     @classmethod
     def of(cls, lm: AudioLM, name: str, identity: Mapping[str, Any], prompt: str = PROMPT) -> Tower:
-        """Wrap a loaded audio LLM as a tower, and measure the size and hop at each point on 16 s of noise.
+        """Wrap a loaded audio LLM as a tower, and measure the size and hop of its hidden states on 16 s of noise.
 
-        A hop is the time between two hidden states.
+        The size is the number of values in a hidden state, the hop the time between two; both are measured at every
+        point (layers, projector, …).
         """
         tower = cls(lm, name, {**identity, "prompt": prompt}, prompt)
         noise = torch.randn(int(_PROBE_S * lm.sampling_rate), generator=torch.Generator().manual_seed(0)) * 0.1
@@ -215,7 +216,7 @@ class Tower:
     def _heard_frames(
         self, state: torch.Tensor, output: torch.Tensor, inputs: Inputs, tokens: int, samples: int
     ) -> tuple[int, int]:
-        """Return (frames of the audio tower per audio token, number of its frames without padding).
+        """Return (audio tower's frames per audio token, number of the tower's frames that are not padding).
 
         Frames that begin after the clip's end, or that belong to no token, are padding of the tower's last window.
         """

@@ -57,13 +57,13 @@ class Encoders(Wing):
         return {"encoder": Template(folder, "audiomarathon encoder check {name}", _taken)}
 
     def sections(self, data: PageData) -> Sequence[Section]:
-        """Return the page's sections on encoders, on audio towers of LLMs, and on towers beside the replies."""
+        """Return the page's sections on encoders, on LLMs' audio towers, and on towers beside the models' replies."""
         from audiomarathon.wings.encoders.report.sections import sections
 
         return sections(data.runs)
 
     def tables(self, runs: Sequence[Run]) -> Sequence[Table]:
-        """Return tables of encoders' scores; X-ARES' baseline encoders also get one beside the published scores."""
+        """Return tables of encoders' scores; X-ARES' baselines also get a table beside the published scores."""
         from audiomarathon.wings.encoders.report.encoder_sections import score_tables
         from audiomarathon.wings.encoders.report.tower_sections import of_encoders
         from audiomarathon.wings.encoders.results.scores import task_scores

@@ -1,4 +1,4 @@
-"""X-ARES' own interfaces for the folder X-ARES/: the command `python -m xares.run`, the Python class `XaresTask`."""
+"""The interfaces of X-ARES, for the folder X-ARES/: the command `python -m xares.run` and the class `XaresTask`."""
 
 from __future__ import annotations
 
@@ -61,11 +61,14 @@ class XaresTask:
 
     @cached_property
     def encoder(self) -> Encoder:
-        """The encoder, loaded, after a check of its interface."""
+        """The encoder named in the configuration, loaded and checked against X-ARES' interface."""
         return ready(self.config.encoder)
 
     def run(self) -> tuple[Scored, Scored]:
-        """Download missing data, encode the clips, fit every probe; return (score of X-ARES' MLP, score of its kNN)."""
+        """Download missing data, encode the clips, fit every probe; return the results of X-ARES' MLP and kNN.
+
+        Each of the two results is (score, weight of the task in the mean).
+        """
         self.download_audio_tar()
         self.work()
         return self.score()[1]
@@ -84,7 +87,10 @@ class XaresTask:
             deque(probe_task(self.encoder, self.task, data, self.results, protocol="both", say=say), maxlen=0)
 
     def score(self) -> tuple[Score, tuple[Scored, Scored]]:
-        """Write X-ARES' score files; return (scores of all probes, (score of X-ARES' MLP, score of X-ARES' kNN))."""
+        """Write X-ARES' score files; return (scores of all probes, (result of X-ARES' MLP, result of X-ARES' kNN)).
+
+        A result is (score, weight of the task in the mean); a probe that was not run has weight 0.
+        """
         folder = self.results / self.task.key / self.encoder.name
         settings = [setting for setting in settings_of(self.task, "both") if (folder / setting).is_dir()]
         runs = [Run.read(folder / setting) for setting in settings]

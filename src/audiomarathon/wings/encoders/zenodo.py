@@ -66,7 +66,7 @@ class Record:
         self.size = sum(entry.size for entry in self._entries)
 
     def entries(self) -> list[Entry]:
-        """Return an :class:`Entry` (path, size and MD5) for each file of the Zenodo record."""
+        """Return a list with an :class:`Entry` (path, size and MD5) for each file of the Zenodo record."""
         return self._entries
 
     def fetch(self, wanted: Sequence[Entry], stage: Path) -> Iterator[tuple[Entry, Path]]:
@@ -149,7 +149,9 @@ def fetch(task: EncoderTask, root: Path, say: Callable[[str], None] = lambda _li
 
 
 def from_folder(task: EncoderTask, source: Path, root: Path) -> None:
-    """Copy a task's tars from a folder (such as X-ARES' env) or from an archive downloaded by hand.
+    """Copy a task's tars to `<root>/<name>`, from a folder or from an archive downloaded by hand.
+
+    The folder can be X-ARES' `env`.
 
     Raises
     ------
@@ -195,7 +197,7 @@ def _finish(task: EncoderTask, folder: Path, source: str) -> None:
 
 @contextmanager
 def _answer(url: str, headers: dict[str, str]) -> Iterator[Any]:
-    """Request a URL and yield its answer for reading; on status 429, wait as the server asks and try again."""
+    """Request a URL and yield the HTTP response; on status 429, wait as the server asks and try again."""
     import httpx2
 
     for tries_left in reversed(range(_TRIES)):

@@ -68,7 +68,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Log:
-    """A log of another suite: its task's and model's names, its samples, and all samples' ids if it lists them."""
+    """A log of another suite: its task, model and samples (`entries`), and all samples' ids if the log lists them."""
 
     task: str
     model: str

@@ -131,7 +131,11 @@ def options_in(prompt: str) -> list[str]:
 
 
 def _choices(entry: Entry) -> dict[str, Any]:
-    """Return the record fields from which a choice is scored: `answer` (a letter), `options` and their `labels`."""
+    """Return, as {name: value}, the values in a record by which the chosen option is scored.
+
+    The names are `answer` (the right option's letter), `options`, and `labels` (a letter for each option; options with
+    the same text share a letter).
+    """
     options = list(entry.options) or options_in(entry.prompt)
     if not 2 <= len(options) <= len(LETTERS):
         raise RowError(f"has {len(options)} options, expected 2 to {len(LETTERS)}")
@@ -142,7 +146,7 @@ def _choices(entry: Entry) -> dict[str, Any]:
 def matched(file: Path, log: Log, task: Task, samples: Sequence[Sample], say: Say) -> list[Sample]:
     """Match each entry (sample) of a log to a sample of the task's data; return the task's samples in the log's order.
 
-    A line for the user says how they were matched.
+    `say` gets a line that tells how they were matched.
 
     An entry agrees with a sample if its target is the sample's answer (its letter, text, label or number from 0) and
     its prompt has all the options. Entries are matched by id if all their ids are ids of samples; else by text, if each
@@ -163,7 +167,10 @@ def matched(file: Path, log: Log, task: Task, samples: Sequence[Sample], say: Sa
     least = max(1, (len(asked) - same) / 2)
 
     def odd(places: Sequence[int], shift: int = 0) -> list[int]:
-        """Return the indices of the log's entries that disagree with the samples at `places`, shifted by `shift`."""
+        """Return the indices of the log's entries that disagree with their samples.
+
+        `places` has the index of each entry's sample (-1 for none), to which `shift` is added.
+        """
         shifted = [None if place < 0 else facts[(place + shift) % len(facts)] for place in places]
         return [number for number, fact in enumerate(shifted) if fact is None or not _agree(fact, *asked[number])]
 

@@ -284,7 +284,7 @@ def _sample(run: Run, task: Task, record: Record, sample: Sample | None, answers
 
 
 def _part(clip: Clip) -> dict[str, str]:
-    """Return a message part that refers to an audio clip.
+    """Return a message part of Inspect's format that refers to an audio clip, as a dict.
 
     Inspect knows two audio formats (WAV, MP3); clips in other formats are referred to as documents.
     """

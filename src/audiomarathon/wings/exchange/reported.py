@@ -22,7 +22,7 @@ REPORTED = "reported"
 
 
 class Reported(Scorer):
-    """Take each sample's score from the log; the headline figure is the mean over samples.
+    """Take each sample's score from the log of another suite; the headline score is the mean over samples.
 
     A verdict has `reported`: the log's score, 0…1, or None if the log has none. The score is in the record's `extra`,
     not in its `reference`, since it differs between two runs with the same questions. `reference["scored_by"]` is the
@@ -55,7 +55,7 @@ class Reported(Scorer):
         return cast("float | None", verdict.values[REPORTED])
 
     def notes(self, verdicts: Sequence[Verdict]) -> list[str]:
-        """Return a note that names the log's score used, and counts the samples without one."""
+        """Return a list of one note: which score was taken from the log, and how many samples have none."""
         names = ", ".join({str(verdict.record.reference["scored_by"]): None for verdict in verdicts})
         missing = sum(verdict.values[REPORTED] is None for verdict in verdicts)
         without = f"; {counted(missing, 'sample')} without one left out" if missing else ""

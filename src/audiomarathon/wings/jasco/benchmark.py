@@ -1,4 +1,4 @@
-"""JASCO as a benchmark: its only task, facts about its data, and the published scores of models."""
+"""JASCO as a benchmark: its only task, the size, source and licence of its data, and the published scores of models."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ Line = tuple[int, dict[str, str]]  # a row of a CSV file: the number of its last
 def example(samples: Iterable[Sample]) -> str:
     """Return the text of a CSV file to fill in with replies: one row per clip and instruction, with an empty reply.
 
-    It has the columns of JASCO's `example.csv`.
+    The file has the columns of JASCO's `example.csv`.
     """
     rows = []
     for sample in samples:

@@ -58,7 +58,10 @@ class CoReasoning(Judged):
     )
 
     def judge(self, record: Record) -> dict[str, Any]:
-        """Return a reply's verdict as a dict: `readings` (each judge's rating and orientation) and more (see class)."""
+        """Return a reply's verdict, as a dict: `readings` is each judge's rating and orientation.
+
+        The class explains the other keys.
+        """
         values, older = super().judge(record), self.protocols[1]
         for name in [name for name, why in values["missing"].items() if why == "absent"]:
             if (reading := reading_of(older, record, record.judgements[name]).values) is not None:
@@ -71,9 +74,9 @@ class CoReasoning(Judged):
         }
 
     def sums(self, verdicts: Sequence[Verdict]) -> Sums:
-        """Return JASCO's figures as sums over clips, from which they and their intervals are computed.
+        """Return the sums over clips from which JASCO's scores and their intervals are computed, as :class:`Sums`.
 
-        They are the figures of all judges together, the best-mean of each judge (`best_mean: NAME`), and the share of
+        The scores are those of all judges together, the best-mean of each judge (`best_mean: NAME`), and the share of
         replies that name a keyword of their clip.
         """
         rows = {name: _rows(verdicts, name, "readings") for name in judges_of(verdicts)}
@@ -85,7 +88,7 @@ class CoReasoning(Judged):
         return _sums(rows, clips, np.array(shares, dtype=np.float64).reshape(-1, 2))
 
     def published(self, verdicts: Sequence[Verdict]) -> Sums | None:
-        """Return JASCO's figures by the counting rules of JASCO's own code, as :class:`Sums` over clips.
+        """Return the sums over clips for JASCO's scores by the counting rules of JASCO's own code, as :class:`Sums`.
 
         By these rules, an unreadable rating counts as the rating of the row before.
         """
@@ -120,7 +123,10 @@ class CoReasoning(Judged):
         }
 
     def own_score(self, verdict: Verdict) -> float | None:
-        """Return a reply's gated rating, averaged over judges, divided by the highest rating; None if there is none."""
+        """Return a reply's gated rating as a share of the highest rating, averaged over judges; None without a rating.
+
+        The gated rating is the rating if the reply depends on both sound and speech, else 0.
+        """
         gated = [
             rating
             for reading in verdict.values["readings"].values()
@@ -134,10 +140,11 @@ class CoReasoning(Judged):
         return "; ".join(said) or "not judged"
 
     def frames(self, verdicts: Mapping[str, Sequence[Verdict]]) -> Mapping[str, pd.DataFrame]:
-        """Return two tables, one row per setting: each judge's best-mean, and what replies depend on.
+        """Return {title: table} with two tables, one row per setting: best-means by judge, and what replies depend on.
 
-        `verdicts` has each setting's verdicts. The second table has the share of replies that depend on sound, on
-        speech, on both and on neither, and how well judges agree.
+        `verdicts` is {setting: its verdicts}. A best-mean is the mean over clips of the highest of a clip's eight gated
+        ratings. The second table has the share of replies that depend on sound, on speech, on both and on neither, and
+        how well judges agree.
         """
         import pandas as pd
 
@@ -194,15 +201,15 @@ def read_as_published(record: Record, said: Mapping[str, str | None]) -> dict[st
 
 
 def inherited(rows: Sequence[Row]) -> tuple[list[Row], int]:
-    """Replace each unreadable rating by the rating of the row before, as JASCO's code does; also count its crashes.
+    """Replace each unreadable rating by the rating of the row before, as JASCO's code does; count where it crashes.
 
     A row holds clip, prompt, rating and orientation; an unreadable rating is None.
 
     Returns
     -------
     rows, crashes
-        The rows; those before the first readable rating get the rating 0. Then how many of those have the orientation
-        Both: JASCO's code crashes on them with a NameError.
+        The rows with all ratings filled in; rows before the first readable rating get 0. And the number of those
+        earlier rows with the orientation Both: on these, JASCO's code crashes with a NameError.
     """
     last: int | None = None
     inherited_rows, crashes = list[Row](), 0
@@ -235,7 +242,9 @@ def _inherited(verdicts: Sequence[Verdict]) -> dict[str, tuple[list[Row], int]]:
 
 
 def _sums(judged: Mapping[str, Sequence[Row]], clips: Sequence[str], keywords: Floats) -> Sums:
-    """Return JASCO's figures as :class:`Sums` over clips, from each judge's rows (clip, prompt, rating, orientation).
+    """Return the sums over clips for JASCO's scores, as :class:`Sums`.
+
+    `judged` is {judge: rows of (clip, prompt, rating, orientation)}.
 
     Parameters
     ----------
@@ -277,9 +286,9 @@ def _sums(judged: Mapping[str, Sequence[Row]], clips: Sequence[str], keywords: F
 
 
 def _figures(sums: Floats, *, judges: int) -> Floats:
-    """Compute the figures that :func:`_sums` names, shape (n, figures), from summed columns, shape (n, columns).
+    """Compute the scores that :func:`_sums` names, shape (n, scores), from summed columns, shape (n, columns).
 
-    A row of `sums` is the sum over all clips, or over the clips of a bootstrap resample. Most figures are computed for
+    A row of `sums` is the sum over all clips, or over the clips of a bootstrap resample. Most scores are computed for
     each judge, then averaged over judges.
     """
     n = len(sums)

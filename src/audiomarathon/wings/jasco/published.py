@@ -13,7 +13,7 @@ from audiomarathon.wings.jasco.benchmark import DEPENDENCE, JASCO, JUDGES, LEANI
 
 
 def beside_published(run: Run) -> render.Table:
-    """Return a table of a finished JASCO run's figures beside the published ones; its title names the judges."""
+    """Return a table of a finished JASCO run's scores beside the model's published ones; its title names the judges."""
     summary = run.summary
     assert summary is not None
     published = JASCO.models.get(str(run.facts.get("model", "")), "")

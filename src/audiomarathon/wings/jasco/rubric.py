@@ -123,9 +123,9 @@ class Strict(_Rubric):
 class AsPublished(_Rubric):
     """Read a judge's answer by searching for substrings, like JASCO's `eval.py`, bugs included.
 
-    The values are `orientation`, and `rating`, which is None where JASCO's code repeats the rating of the row before
-    (:func:`audiomarathon.wings.jasco.figures.inherited`). The first question is the same as in :class:`Strict`, so one
-    answer can be read both ways.
+    The values read are `orientation` and `rating`. The rating is None where JASCO's code repeats the rating of the row
+    before (:func:`audiomarathon.wings.jasco.figures.inherited`). The first question is the same as in :class:`Strict`,
+    so one answer can be read both ways.
     """
 
     version = "1"

@@ -132,7 +132,9 @@ def retained(orders: Sequence[tuple[Reports, Reports]]) -> tuple[dict[str, Estim
 
 
 def _figures(sums: Floats, *, orders: int) -> Floats:
-    """Compute the figures of :func:`retained` from summed reports, averaged over the positions of the speech.
+    """Compute the values that :func:`retained` returns (skills, kept shares, differences), shape (n, values).
+
+    Values are averaged over the positions of the speech, except the position effect.
 
     `sums` has the shape (n, orders · 2 · _WIDTH): n sums (of the data or of resamples), each with the reports of the
     setting and of base (the run without pruning) for every position of the speech (first, last).
@@ -157,8 +159,8 @@ def _pseudo_values(sums: Sums, name: str) -> Floats:
 def measurable(estimates: Mapping[str, Estimate], name: str) -> bool:
     """Tell whether the unpruned model reports `name` (speech or sound) well enough to measure a loss by pruning.
 
-    `estimates` holds the figures of :func:`retained`. The model's skill (reported share, corrected for chance) must be
-    at least 0.10, with an interval above 0.
+    `estimates` is the dict that :func:`retained` returns. The model's skill (reported share, corrected for chance) must
+    be at least 0.10, with an interval above 0.
     """
     estimate = estimates[name]
     return estimate.value >= LEAST_SKILL and estimate.interval is not None and estimate.low > 0

@@ -31,8 +31,8 @@ ORDERS = {"": AS_IS, FIRST: "first", LAST: "last"}
 class Survival:
     """What a setting still reports of the speech and sound that the unpruned model reports.
 
-    A row is for one position of the speech in the clips, or for the mean of both positions. "Base" is the run without
-    pruning.
+    One object is one row of the table: for one position of the speech in the clips, or for the mean of both positions.
+    "Base" is the run without pruning.
 
     Attributes
     ----------
@@ -44,8 +44,8 @@ class Survival:
         Base's skill (reported share, corrected for chance) and the share of it that the setting keeps, for speech and
         for sound; see :func:`audiomarathon.wings.jasco.survival.retained`.
     p, p_adjusted
-        p of the test that speech and sound are kept equally, and p by Holm's correction over the headline rows of a
-        checkpoint.
+        p of the test that speech and sound are kept equally, and p after Holm's correction over all rows of the
+        checkpoint that have `headline`.
     preference
         Share of speech tokens kept ÷ share of all tokens kept; None if unknown.
     kept_tokens, padding_tokens
@@ -90,7 +90,7 @@ def survivals(systems: Sequence[System], speech: Mapping[str, Spans] | None = No
 
     @functools.cache  # because base is compared with every setting
     def reports_of(system: int, ids: tuple[str, ...]) -> Reports:
-        """Return how much of speech and sound a system's replies to the samples `ids` report.
+        """Return how much of speech and sound a system's replies to the samples `ids` report; see :func:`reports`.
 
         A system is a model with a method; `system` is Python's `id()` of its :class:`System`.
 
@@ -132,7 +132,7 @@ def _by_setting(systems: Sequence[System]) -> list[list[System]]:
 
 
 def _row(pairs: Sequence[tuple[System, System]], reports_of: ReportsOf, spans: Mapping[str, Spans]) -> Survival:
-    """Return the :class:`Survival` of a setting, from pairs of it and base: one, or two (speech first, speech last)."""
+    """Return the :class:`Survival` of a setting, from (setting, base): one pair, or two (speech first, speech last)."""
     shared = [(pruned, base, _shared(pruned, base)) for pruned, base in pairs]
     figures, p = retained([(reports_of(id(pruned), ids), reports_of(id(base), ids)) for pruned, base, ids in shared])
     system = pairs[0][0]

@@ -30,12 +30,12 @@ _LATE = (
 
 
 def rows(survivals: Sequence[Survival]) -> list[dict[str, Any]]:
-    """Return all figures as dicts, one per setting and position of the speech; shares in 0–1, None if missing."""
+    """Return a dict of results for each setting and position of the speech; shares are in 0–1, missing values None."""
     return [_row(survival) for survival in survivals]
 
 
 def long_rows(survivals: Sequence[Survival]) -> list[dict[str, Any]]:
-    """Return one row per setting, position of the speech and modality (speech, sound, answer), for CSV."""
+    """Return rows for a CSV file: one per setting, position of the speech and modality (speech, sound, answer)."""
     kept = []
     for survival in survivals:
         row = _row(survival)
@@ -129,7 +129,7 @@ def _points_of(survivals: Sequence[Survival], name: str) -> list[dict[str, Any]]
 
 
 def _row(survival: Survival) -> dict[str, Any]:
-    """Return all figures of a setting as {column: value}; None for figures that cannot be measured."""
+    """Return the table row of a setting and position of the speech, as {column: value}; None if not measurable."""
     row: dict[str, Any] = {
         "model": survival.system.checkpoint,
         "setting": " ".join([survival.system.method, *survival.system.marks]),
@@ -165,5 +165,5 @@ def _line(survival: Survival) -> str:
 
 
 def to_json(survivals: Sequence[Survival]) -> Mapping[str, Any]:
-    """Return all figures and sentences as {"rows": …, "sentences": …} for a JSON file."""
+    """Return {"rows": the dicts of :func:`rows`, "sentences": one text per method} for a JSON file."""
     return {"rows": rows(survivals), "sentences": sentences(survivals)}

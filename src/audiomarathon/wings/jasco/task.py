@@ -111,7 +111,7 @@ class Jasco(Task):
     def reference(self, sample: Sample) -> dict[str, Any]:
         """Return, as {name: text}, the sample's answer, its prompt and the clip's texts that judges see.
 
-        They are stored in the record, so that judging does not need the data.
+        These texts are stored in the record, so that judging does not need the data.
         """
         texts = {name: sample.meta[name] for name in COLUMNS}
         return {"answer": sample.answer, "prompt": sample.question, **texts}

@@ -1,4 +1,4 @@
-"""LALM Bench as a benchmark: its tasks, and facts about their data."""
+"""LALM Bench as a benchmark: its tasks, with each task's number of samples, range of durations and hub id, if any."""
 
 from __future__ import annotations
 

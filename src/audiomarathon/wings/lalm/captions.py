@@ -34,7 +34,7 @@ class Clotho(Captioning):
         ]
 
     def rows(self, item: Item) -> list[dict[str, str]]:
-        """Return the only row that a clip has in the table, as {column: text}."""
+        """Return a clip's rows of the table: a list with its only row, as {column: text}."""
         captions = [*item[2], *[""] * 5]
         return [{"file_name": item[0], **dict(zip(self.columns[1:], captions, strict=False))}]
 

@@ -240,7 +240,8 @@ class _Options:
     captions
         Folder of Clotho, whose captions give the word weights of the caption metrics; None uses the scored file.
     faithful, noise
-        Whether to print figures by the published code's rules, and whether models get noise instead of the clips.
+        Whether to print scores by the rules of the benchmark's published code, and whether models get noise instead of
+        the clips.
     attention, draw
         Name of the folder for saved attention ("" saves none), and whether to draw it.
     """
@@ -260,8 +261,8 @@ class _Options:
 
         With `noise`, also write noise clips in place of the samples' clips.
 
-        Return (settings that name these samples, name of the folder for their runs). With `whole`, these settings also
-        save attention maps over all tokens.
+        Return (run settings limited to the chosen samples, name of the folder for their runs). With `whole`, runs with
+        these settings also save attention maps over all tokens.
 
         Raises
         ------
@@ -437,7 +438,10 @@ class _Options:
         return show([score(folder) for folder in folders])
 
     def _score_lines(self, folders: Sequence[Path]) -> list[str]:
-        """Return a line of text per figure of the runs; with `faithful`, the figures by the published code's rules."""
+        """Return a line of text for each printed score of each run, such as "FENSE: 0.4321".
+
+        With `faithful`, scores are computed by the rules of the benchmark's published code.
+        """
         wanted, lines = _FIGURES[self.bench, self.faithful], []
         for folder in folders:
             run = _read(folder)
@@ -461,7 +465,10 @@ def _add(file: Path, *lines: str) -> None:
 def _phase(
     file: Path, name: str, log: Path, work: Callable[[], tuple[list[Path], int]]
 ) -> tuple[list[Path], int | None]:
-    """Run `work` as one phase, and copy stderr to a log; return (run folders, exit code or None after an error)."""
+    """Run `work` as one phase (inference or evaluation), and copy stderr to `log`.
+
+    Return the result of `work`, (run folders, exit code), or ([], None) after an error.
+    """
     _add(file, f"[{name}] Started at {_now()}")
     begun = time.monotonic()
     result: tuple[list[Path], int | None] = [], None
@@ -486,7 +493,7 @@ def _phase(
 class _Both(io.TextIOBase):
     """A stream that writes text to several streams.
 
-    It is not a terminal to other code, so that no progress bars are drawn.
+    Other code sees that the stream is not a terminal, so it draws no progress bars.
     """
 
     def __init__(self, *streams: TextIO) -> None:
@@ -572,7 +579,10 @@ def _write_scores(run: Run, target: Path, predictions: Path, name: str = _SCORES
 
 
 def _summary(run: Run) -> Mapping[str, Any]:
-    """Compute a run's summary again, since text encoders may have been installed or removed since it was written."""
+    """Return a finished run's summary, computed again.
+
+    Text encoders may have been installed or removed since the stored summary was written.
+    """
     from audiomarathon.benchmarks import get_task
     from audiomarathon.runs.summary import summarise
 

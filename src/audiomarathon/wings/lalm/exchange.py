@@ -96,7 +96,7 @@ def read_captions(file: Path, folder: Path | None = None, *, faithful: bool = Fa
 def read_answers(file: Path, column: str = REPLY, *, faithful: bool = False) -> list[Record]:
     """Read a `predictions.parquet` as records of replies.
 
-    It has the columns of MMAU-Pro's `test.parquet`, and a column of replies.
+    The file must have the columns of MMAU-Pro's `test.parquet`, and a column of replies.
 
     Parameters
     ----------
@@ -157,7 +157,7 @@ def corpus_of(records: Sequence[Record], folder: Path | None = None) -> tuple[li
 
 
 def predictions(records: Iterable[Record]) -> list[dict[str, Any]]:
-    """Return the content of `predictions.json`: {id, reply, reference captions} of each answered sample."""
+    """Return the content of `predictions.json`: for each answered sample, a dict with id, reply and captions."""
     return [
         {"audio_id": record.id, "prediction": record.raw, "references": list(record.reference["references"])}
         for record in records
@@ -166,9 +166,9 @@ def predictions(records: Iterable[Record]) -> list[dict[str, Any]]:
 
 
 def scores(summary: Mapping[str, Any], timestamp: str) -> dict[str, Any]:
-    """Return the content of `scores.json`, as a dict: the figures by the published rules, and the numbers of samples.
+    """Return the content of `scores.json`, as a dict: Clotho's scores by LALM Bench's rules, and counts of samples.
 
-    CIDEr-D is the variant whose word weights come from the scored clips.
+    CIDEr-D is the variant whose word weights come only from the captions of the scored clips.
     """
     figures = {"cider_d": "cider_d_as_published", **{name: name for name in ("sbert_sim", "fer", "fense")}}
     return {
@@ -186,8 +186,8 @@ def answers(records: Sequence[Record], folder: Path | None = None) -> pyarrow.Ta
     Parameters
     ----------
     folder
-        Folder of `test.parquet`. Its rows are used if they include all answered questions; else rows are made from the
-        records, without the clips' paths.
+        Folder of `test.parquet`. The rows of that file are used if they include all answered questions; else rows are
+        made from the records, without the clips' paths.
     """
     import pyarrow
 
@@ -207,7 +207,9 @@ def answers(records: Sequence[Record], folder: Path | None = None) -> pyarrow.Ta
 
 
 def comprehensive(verdicts: Sequence[Verdict], expected: int, file: Path, overall: float | None) -> dict[str, Any]:
-    """Return the content of `predictions_comprehensive_results.json`: each category's figures by the published rules.
+    """Return the content of `predictions_comprehensive_results.json`, as a dict.
+
+    The dict has the score and metrics of each of MMAU-Pro's categories, by the rules of MMAU-Pro's official script.
 
     A category without replies is left out. If no reply of a category is scored, its score and metrics are None.
 
@@ -218,7 +220,7 @@ def comprehensive(verdicts: Sequence[Verdict], expected: int, file: Path, overal
     file
         The file of replies that the result names.
     overall
-        The overall score as published; None if it cannot be computed.
+        The overall score by the same rules; None if it cannot be computed.
     """
     categories = {}
     for category in CATEGORIES:
@@ -246,8 +248,8 @@ def comprehensive(verdicts: Sequence[Verdict], expected: int, file: Path, overal
 def debug_info(summary: Mapping[str, Any], verdicts: Sequence[Verdict]) -> dict[str, Any]:
     """Return the content of `debug_info.json`, as a dict.
 
-    It says by which rules the replies were read, which judges were asked, and how many replies have no score, by
-    reason.
+    The keys tell by which rules the replies were read (`rules`, `matched_by`), which judges were asked (`judges`), and
+    how many replies have no score for which reason (such as `errors` and `not_judged`).
     """
     names = ("expected", "n", "errors", "unparsed", "not_answerable", "not_judged", "cut_by_token_limit")
     return {
@@ -291,7 +293,8 @@ def _row(record: Record) -> dict[str, Any]:
 def _choice_metrics(verdicts: Sequence[Verdict]) -> dict[str, float]:
     """Return accuracy, precision, recall and F1 of the chosen options, as {name: value}.
 
-    They are means over the right answers' classes, weighted by support as in scikit-learn.
+    Each metric is a mean over the classes of the right answers, weighted by their number of questions, as in
+    scikit-learn.
     """
     chosen = [verdict.record.reference["options"][LETTERS.index(verdict.values["matched"])] for verdict in verdicts]
     rows = per_class([verdict.record.reference["answer_text"] for verdict in verdicts], chosen).values()

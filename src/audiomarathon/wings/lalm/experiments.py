@@ -285,7 +285,7 @@ def _counts(counts: Mapping[str, int]) -> str:
 
 
 def _cells(figures: Mapping[str, Estimate]) -> dict[str, Any]:
-    """Return figures and the ends of their intervals as {column: value}, the cells of a table row."""
+    """Return the cells of a table row, as {column: value}: each estimate and the ends of its interval."""
     from audiomarathon.report.render import estimated
 
     return {name: value for key, figure in figures.items() for name, value in estimated(key, figure).items()}

@@ -30,7 +30,7 @@ _CAPTIONS = (
 def write(root: Path) -> None:
     """Write synthetic LALM Bench data for trials into the folder `lalm/` of a data root.
 
-    It has Clotho, AudioCaps, MMAU, MMAR and, if pyarrow is installed, MMAU-Pro.
+    The folder has Clotho, AudioCaps, MMAU, MMAR and, if pyarrow is installed, MMAU-Pro.
     """
     folder = root / "lalm"
     names = [label.cue for label in world.EVENTS[:6]]

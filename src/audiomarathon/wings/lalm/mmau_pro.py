@@ -77,9 +77,9 @@ class MmauPro(Task):
         return the_one(self, root, folders, f"{METADATA} of MMAU-Pro beside its folder data (unpack data.zip)")
 
     def load(self, folder: Path, filters: Filters = Filters()) -> Loaded:
-        """Read the rows and find their clips; return samples, unusable rows, and how often each known defect occurs.
+        """Read the rows and find their clips; return samples, unusable rows and defects, as :class:`Loaded`.
 
-        Defects of the data are not repaired.
+        The defects are {known defect of the data: number of samples that have it}; they are not repaired.
         """
         if filters.prompt not in FORMS:
             allowed = f"allowed for {self.key}: {', '.join(filter(None, FORMS))}, or empty"
@@ -104,15 +104,15 @@ class MmauPro(Task):
     def reference(self, sample: Sample) -> dict[str, Any]:
         """Return, as {name: value}, the facts of a sample that are stored in its record.
 
-        They are all that scoring and judging need, so that these do not need the data.
+        Scoring and judging use only these facts, so they work without the data.
         """
         meta = {name: value for name, value in sample.meta.items() if name != "form"}
         return {"answer": sample.answer, "question": sample.question, "options": list(sample.options), **meta}
 
     def frames(self, verdicts: Mapping[str, Sequence[Verdict]]) -> Mapping[str, pd.DataFrame]:
-        """Return the tables of the task's section of the report, as {title: table}, from the verdicts of each setting.
+        """Return the tables in the report's section on MMAU-Pro, as {title: table}; `verdicts` is {setting: verdicts}.
 
-        The first table has the accuracy by length of the audio; those after it, such as by category, are the scorer's.
+        The first table has the accuracy by length of the audio. The scorer makes the other tables.
         """
         tables = self.scorer.frames(verdicts)
         by_length, _by_category = (frame for title, frame in super().frames(verdicts).items() if title not in tables)
@@ -153,7 +153,9 @@ def schema() -> pyarrow.Schema:
 
 
 def read_questions(file: Path, *more: str) -> tuple[list[tuple[Sample, Mapping[str, Any]]], list[BadRow]]:
-    """Return (pairs of a sample without clips and its row, unusable rows) of a parquet file, in the file's order.
+    """Read the questions in a parquet file; return (pairs, unusable rows), both in the file's order.
+
+    A pair is (sample without clips, its row as {column: value}).
 
     `more` names additional columns to read, such as the column of replies.
     """
@@ -231,9 +233,10 @@ def _open(row: Row) -> _Asked:
 
 
 def _following(row: Row) -> _Asked:
-    """Return (options, answer, fields, defects) of an instruction to follow; it has no options.
+    """Read a row with a spoken instruction to follow; return ([], answer, fields, []): no options and no defects.
 
-    The answer is the text of the spoken instruction, so that readers of the report see what was asked.
+    The answer is the text of the spoken instruction, so that readers of the report see what was asked. The fields are
+    `transcription`, and `kind` and `kwargs` of the instruction, by which replies are checked.
     """
     transcription, kind, kwargs = row.text("transcription"), row.text("task_identifier"), row.fields.get("kwargs") or {}
     if not isinstance(kwargs, dict):

@@ -1,7 +1,7 @@
 """Compare the captions of a clip with each other, find outliers among them, and score replies without the outliers.
 
-This is an experiment of LALM Bench (github.com/jemin7709/audio-llm-benchmark). A `Clip` is a pair: the clip's name, and
-its captions, numbered from 1; "" is a missing caption.
+The comparison is an experiment of LALM Bench (github.com/jemin7709/audio-llm-benchmark). A `Clip` is a pair: the clip's
+name, and its captions, numbered from 1; "" is a missing caption.
 """
 
 from __future__ import annotations

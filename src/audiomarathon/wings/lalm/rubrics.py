@@ -142,9 +142,11 @@ class ApplyRubric(_InJson):
         return {"present": present, "score": met / sum(weights)}
 
     def anchors(self, record: Record) -> Sequence[Anchor]:
-        """Return three replies with a known verdict: one meets all criteria, one none, one none but asks for points.
+        """Return three anchors (replies with a known verdict) for one record in ten, or () for other records.
 
-        One record in ten, chosen by a hash of its id, has such anchors.
+        One reply meets all criteria, one meets none, and one meets none but tells the judge that it meets all.
+
+        Records are chosen by a hash of their id. A record without reference captions gets no anchors.
         """
         texts = record.reference.get("references")
         if not texts or draw(0, "anchors", record.id) >= ANCHORED:
@@ -158,7 +160,8 @@ class ApplyRubric(_InJson):
 class RubricScore(Judged):
     """Score a reply by the weight of the criteria that it meets, as a share of the weight of all criteria.
 
-    Judge models say which criteria it meets. There is a figure for each judge, and their mean as `rubric_score`.
+    Judge models say which criteria the reply meets. Results are a mean score for each judge, and the mean over judges
+    as `rubric_score`.
     """
 
     key = "rubric"

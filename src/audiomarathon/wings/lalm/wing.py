@@ -25,7 +25,7 @@ class Lalm(Wing):
         return (LALM_BENCH,)
 
     def mini(self, root: Path) -> None:
-        """Write the mini benchmark's LALM Bench, short synthetic clips of each task, into a data root."""
+        """Write LALM Bench's part of the mini benchmark (short synthetic clips of each task) into a data root."""
         from audiomarathon.wings.lalm.mini import write
 
         write(root)
@@ -37,13 +37,13 @@ class Lalm(Wing):
         return {"Other benchmarks, and their files": {"experiment": experiment_app}}
 
     def importers(self) -> Commands:
-        """Return the command `import lalm`, which turns LALM Bench's files of replies into runs."""
+        """Return {"lalm": function} for `import lalm`, which turns LALM Bench's files of replies into runs."""
         from audiomarathon.wings.lalm.commands import import_
 
         return {"lalm": import_}
 
     def exporters(self) -> Commands:
-        """Return the command `export lalm`, which writes runs as LALM Bench's files."""
+        """Return {"lalm": function} for `export lalm`, which writes runs as LALM Bench's files."""
         from audiomarathon.wings.lalm.commands import export
 
         return {"lalm": export}

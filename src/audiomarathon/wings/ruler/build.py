@@ -199,8 +199,8 @@ def _write_clip(file: Path, ruler: Ruler, clip: Clip, background: Signal) -> Non
 def _row(ruler: Ruler, clip: Clip, asked: Asked) -> dict[str, Any]:
     """Return the metadata row of a question about a clip.
 
-    Its `needles` are (start, length) in seconds of each sound that decides the answer, counted from `event_onset`, so
-    that a control that moves the event moves them too.
+    The row's `needles` has [start, length] in seconds of each word or bell that decides the answer, counted from
+    `event_onset`, so that a control that moves the event moves them too.
     """
     item = clip.item
     assert item is not None

@@ -67,9 +67,10 @@ def figures(verdicts: Sequence[Verdict], *, is_base: bool) -> dict[str, Estimate
 
 
 def section(data: PageData) -> Sequence[Section]:
-    """Return the page's section on the ruler: a table by length, and heat maps of accuracy by length and place.
+    """Return the page's section on the ruler: a table of scores by clip length, and heat maps; () without runs of it.
 
-    There is a heat map for each task, setting, number of needles and loudness.
+    Needles are words and bells planted into the clips. A heat map shows accuracy by clip length and position of the
+    needles, for one task, setting, number of needles and loudness.
     """
     rows, drawn = [], dict[str, list[Chart]]()
     several = len({system.checkpoint for system in data.systems}) > 1
@@ -91,9 +92,9 @@ def section(data: PageData) -> Sequence[Section]:
 
 
 def _maps(verdicts: Iterable[Verdict], name: str) -> Iterator[Chart]:
-    """Yield a heat map of accuracy by length and place, for each number of needles and each loudness in a run.
+    """Yield a heat map of accuracy by clip length and needle position, for each number and loudness of needles.
 
-    Their titles begin with `name`.
+    Needles are words and bells planted into the clips of the run. The maps' titles begin with `name`.
     """
     for (needles, loudness), group in _grouped(verdicts, "needles", "dB"):
         cells = [

@@ -222,8 +222,8 @@ def _about_words(
 ) -> Asked:
     """Return a multiple-choice question about an item's words. `right` is its answer, `letter` the answer's index.
 
-    The wrong options of `word` are words that are not said in the clip. Those of other questions are said in it, as far
-    as it has enough words.
+    The wrong options of `word` are words that are not said in the clip. The wrong options of other questions are words
+    said in the clip, as far as the clip has enough.
     """
     at = sounds.index(right)
     said = [index for index, sound in enumerate(sounds) if sound not in (BELL, right) and question != "word"]

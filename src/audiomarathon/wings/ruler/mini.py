@@ -1,4 +1,4 @@
-"""A ruler (words and bells planted into audio) for trials: clips of 15 and 30 s, since real rulers have minutes."""
+"""A ruler (words and bells planted into audio) for trials: clips of 15 and 30 s; real rulers have minutes."""
 
 from __future__ import annotations
 

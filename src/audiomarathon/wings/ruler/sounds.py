@@ -65,8 +65,8 @@ def voice(words: Path | None = None, bell: Path | None = None) -> dict[str, Soun
     Parameters
     ----------
     words
-        A folder with a recording for each word, named after the word: `red_light.wav` says "red light". None: the
-        places in the embedded model's world, as tones that only this model understands as words.
+        A folder with a recording for each word, named after the word: `red_light.wav` says "red light". None: tones
+        that only the embedded model (a tiny model in this package) understands as words, namely as its names of places.
     bell
         A recording; None synthesises a struck bell.
 

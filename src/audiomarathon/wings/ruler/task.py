@@ -65,7 +65,10 @@ class Ruler(MultipleChoice):
         return super().reference(sample) | ({"needles": ends} if ends else {})
 
     def vary(self, loaded: Loaded, control: str) -> Mapping[str, Variation]:
-        """Return, for each sample, the change to the control `no-needle`: only its background, of the same length."""
+        """Return {sample's id: how to change the sample} for the control `no-needle`, an altered copy of the data.
+
+        The changed clip has only the background, without words and bells, at the same length.
+        """
         clips = {sample.id: loaded.folder / str(sample.meta.get("background_alone")) for sample in loaded.samples}
         if missing := [clip for clip in clips.values() if not clip.is_file()]:
             raise DataError(f"{missing[0]}: is missing; make the ruler again with audiomarathon ruler, then {control}")

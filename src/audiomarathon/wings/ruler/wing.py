@@ -38,7 +38,7 @@ class RulerWing(Wing):
         return {"Other benchmarks, and their files": {"ruler": ruler}}
 
     def sections(self, data: PageData) -> Sequence[Section]:
-        """Return the report page's section on the ruler: score by length and place, and why answers are wrong."""
+        """Return the page's section on the ruler: scores by clip length and word position, causes of errors."""
         from audiomarathon.wings.ruler.figures import section
 
         return section(data)

@@ -1,1 +1,1 @@
-"""Metrics that only the scoring of probes needs."""
+"""Metrics used only to score probes: average precision, correlation, F1 of sound events, and retrieval."""

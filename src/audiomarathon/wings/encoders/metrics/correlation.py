@@ -10,7 +10,7 @@ _ROUNDING = 1e-12  # a variance below this share of the mean square counts as 0
 
 
 def moment_columns(predicted: Floats, true: Floats) -> Floats:
-    """Return 1, p, t, p², t² and p · t for each prediction p and true value t, shape (..., 6).
+    """Return [1, p, t, p², t², p · t] for each prediction p and true value t, shape (..., 6).
 
     :func:`pearson` needs only the sums of these values over items.
     """

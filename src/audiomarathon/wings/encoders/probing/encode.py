@@ -101,8 +101,8 @@ class SharedEncoder(Encoder):
     Attributes
     ----------
     work
-        Function that takes batches, and whether to keep frames. It yields (batch, its embeddings and errors) in any
-        order; :data:`Outcome` is the type of the latter.
+        Function that encodes batches; its arguments are the batches, and whether to keep frames. It yields (batch,
+        ({key: embedding}, {key: error})) in any order.
     copies_on
         Device on which batches are encoded.
     """
@@ -112,7 +112,7 @@ class SharedEncoder(Encoder):
 
 
 def hear(clips: Sequence[Clip], sampling_rate: int) -> list[Heard]:
-    """Hash each clip's file and read its length; return a :class:`Heard` for each clip, also for unreadable clips."""
+    """Hash each clip's audio file and read its length; return one :class:`Heard` per clip, unreadable ones too."""
 
     def hash_clip(clip: Clip) -> Heard:
         digest = ""

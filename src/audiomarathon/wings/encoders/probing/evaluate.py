@@ -1,4 +1,4 @@
-"""Run the probes of an encoder on tasks; the commands, X-ARES' interfaces and Python callers use this."""
+"""Run the probes of an encoder on tasks, for the commands, for X-ARES' interfaces and for Python callers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Say = Callable[[str], None]
 def data_root() -> Path:
     """Return the folder with the data of all encoder tasks.
 
-    It is $AUDIOMARATHON_ENCODER_DATA, else $XARES_ENV_ROOT, else `env`.
+    The folder is $AUDIOMARATHON_ENCODER_DATA, else $XARES_ENV_ROOT, else `env`.
     """
     return Path(os.environ.get("AUDIOMARATHON_ENCODER_DATA") or os.environ.get("XARES_ENV_ROOT") or "env")
 
@@ -40,7 +40,7 @@ def data_root() -> Path:
 def ready(
     encoder: str | Encoder | torch.nn.Module, arguments: Mapping[str, str] | None = None, device: str = "auto"
 ) -> Encoder:
-    """Load an encoder that is given by name or as a module, and check that it follows X-ARES' interface.
+    """Load an encoder given by name or as a module, check that it follows X-ARES' interface, and return it.
 
     Raises
     ------
@@ -120,7 +120,7 @@ def read_tasks(
 
 
 def encode_task(encoder: Encoder, task: EncoderTask, data: Dataset) -> Encoded:
-    """Return a task's embeddings; clips whose embedding is not in the cache are encoded, with a progress bar."""
+    """Return a task's embeddings, as :class:`Encoded`; encode clips that are not in the cache, with a progress bar."""
     if isinstance(encoder.module, TowerEncoder) and type(encoder) is Encoder and not task.framed:
         return read_points(encoder, task, data).at(encoder.module.point)
     store = Store(cache_folder(), encoder.identity)

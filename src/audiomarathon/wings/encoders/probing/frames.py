@@ -233,7 +233,9 @@ def _counts(head: Merged, given: Framed, rows: Sequence[int], size: int) -> npt.
 
 
 def predict_frames(problem: Problem) -> list[Predicted]:
-    """Predict the labels of each test clip's frames, by ridge or X-ARES' probe; return (clip, reply's text, reference).
+    """Predict the labels of each test clip's frames, by ridge or X-ARES' probe.
+
+    Return (clip, reply's text, reference) for each test clip.
 
     The text does not hold the predicted labels, only counts: how many segments (and onsets) of the clip are true
     positives, false positives and false negatives.

@@ -82,11 +82,13 @@ def moments(inputs: Floats, targets: Integers | Floats, classes: int) -> Moments
 
 
 def lda(sums: Moments, penalties: Sequence[float]) -> list[Head]:
-    """Fit shrinkage LDA for each penalty λ: class c is a Gaussian with mean μ_c; all share the covariance S + λI.
+    """Fit shrinkage LDA for each penalty λ; return one :class:`Head` (weights and bias) per penalty.
+
+    Class c is a Gaussian with mean μ_c, and all classes share the covariance S + λI.
 
     S is the covariance within classes, μ the mean of all n clips, and n_c the number of clips of class c. The score of
-    an embedding x is (x − μ)ᵀ(S + λI)⁻¹(μ_c − μ) − ½(μ_c − μ)ᵀ(S + λI)⁻¹(μ_c − μ) + ln(n_c / n). This is the log of the
-    posterior, up to a constant that all classes share. A class without clips gets the score −∞.
+    an embedding x is (x − μ)ᵀ(S + λI)⁻¹(μ_c − μ) − ½(μ_c − μ)ᵀ(S + λI)⁻¹(μ_c − μ) + ln(n_c / n). The score is the log
+    of the posterior, up to a constant that all classes share. A class without clips gets the score −∞.
     """
     share = sums.targets / sums.clips
     mean = sums.inputs / sums.clips
@@ -101,9 +103,11 @@ def lda(sums: Moments, penalties: Sequence[float]) -> list[Head]:
 
 
 def ridge(sums: Moments, penalties: Sequence[float]) -> list[Head]:
-    """Fit ridge regression for each penalty λ: minimise Σ(y − xW − b)² + λ n ‖W‖².
+    """Fit ridge regression for each penalty λ; return one :class:`Head` (weights and bias) per penalty.
 
-    x are the embeddings of the n clips, y their targets, W and b the weights and bias of the returned heads.
+    A fit minimises Σ(y − xW − b)² + λ n ‖W‖².
+
+    x are the embeddings of the n clips, y their targets, W and b the weights and bias.
     """
     mean, share = sums.inputs / sums.clips, sums.targets / sums.clips
     covariance = sums.gram / sums.clips - np.outer(mean, mean)
@@ -122,8 +126,8 @@ def _solutions(covariance: Floats, right: Floats, penalties: Sequence[float]) ->
 def linear_probe(clips: Clips, splits: Sequence[Split]) -> Predictions:
     """Fit LDA (multi-label: ridge) on train, choose the penalty on valid, refit on both, and score the test clips.
 
-    If penalties score equally on valid, the largest is chosen. Each part's moments are computed once, and added for
-    each split.
+    If penalties score equally on valid, the largest is chosen. The :class:`Moments` (sums over clips) of each part of
+    the data are computed once; a split adds those of its parts.
     """
     fit, grid = (ridge, RIDGE_PENALTIES) if clips.multi_label else (lda, LDA_PENALTIES)
     _refuse_leaks(splits)

@@ -181,7 +181,7 @@ def standard_splits(
 def published_splits(task: EncoderTask) -> list[Split]:
     """Return the splits on which X-ARES trains, validates and tests its own probes.
 
-    With folds, it validates on the test fold; without folds, on the test part if there is no validation part.
+    X-ARES validates on the test fold if there are folds, and on the test part if there is no validation part.
     """
     if task.folds:
         return rotated([*task.parts], as_published=True)

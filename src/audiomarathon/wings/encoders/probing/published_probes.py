@@ -1,8 +1,8 @@
 """X-ARES' probes as released (0.1.3), faults included; their scores compare only with X-ARES' published tables.
 
-The linear probe ("MLP") is LayerNorm and a linear layer, trained by Adam on pooled embeddings. It is far from
-converged. Where X-ARES validates on the test part, the best epoch is chosen on test clips. For speed, embeddings are
-normalised only once, gradients are written out by hand, and all seeds train at once as stacked tensors.
+The linear probe ("MLP") is LayerNorm and a linear layer, trained by Adam on pooled embeddings. The training stops far
+from convergence. Where X-ARES validates on the test part, the best epoch is chosen on test clips. For speed, embeddings
+are normalised only once, gradients are written out by hand, and all seeds train at once as stacked tensors.
 """
 
 from __future__ import annotations
@@ -184,7 +184,7 @@ def _figures(logits: torch.Tensor, targets: torch.Tensor) -> Floats:
 def knn(clips: Clips, splits: Sequence[Split]) -> Predictions:
     """Classify each test clip by a vote of 10 train clips, weighted by softmax(similarity / 0.07), as X-ARES does.
 
-    It computes in single precision.
+    All computation is in single precision.
 
     X-ARES scales each test clip to length 1; in the train part it scales each *feature* over all clips. So the
     similarity, a dot product, is not a cosine.

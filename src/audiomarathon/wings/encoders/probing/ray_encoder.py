@@ -53,7 +53,10 @@ class _Worker:
         return Place(platform.node(), os.getpid())
 
     def encode(self, batch: Batch, framed: bool) -> Outcome:
-        """Decode and encode a batch; return (embeddings, errors). With `framed`, an embedding has all frames."""
+        """Decode and encode a batch; return ({key: embedding}, {key: error}).
+
+        With `framed`, an embedding has all frames of the clip.
+        """
         return encode_batch(self.encoder, batch, framed)
 
 
@@ -106,12 +109,12 @@ def _work(pool: Pool, batches: Iterable[Batch], framed: bool) -> Iterator[tuple[
 
 @dataclass(frozen=True)
 class _Encoding:
-    """How a pool of workers sends and retries a batch; a batch that killed three workers is split into clips."""
+    """How a pool of Ray workers handles a batch; a batch that killed three workers is split into single clips."""
 
     framed: bool
 
     def send(self, worker: Any, part: Batch) -> Any:
-        """Send a batch to a worker."""
+        """Start to encode a batch on a worker; return Ray's reference to the result."""
         return worker.encode.options(max_task_retries=0).remote(part, self.framed)
 
     def smaller(self, part: Batch, deaths: int) -> Sequence[Batch]:
@@ -125,5 +128,5 @@ class _Encoding:
         return clips if deaths == LIVES and len(clips) > 1 else []
 
     def given_up(self, part: Batch, _deaths: int) -> Outcome:
-        """Return the outcome of a batch that is not tried again: no embeddings, and the reason."""
+        """Return the outcome of a batch that is not tried again: ({}, {key: why its embedding is missing})."""
         return {}, dict.fromkeys(part.rows, f"WorkerLost: {LIVES} workers died encoding it")

@@ -140,7 +140,7 @@ def ctc(
 class Adapter(nn.Module):
     """A gated layer that turns frames into inputs of a language model.
 
-    Its weights are drawn in the same order as in X-ARES.
+    The layer's initial weights are drawn in the same order as in X-ARES.
     """
 
     def __init__(self, dim: int, inner: int, outer: int) -> None:
@@ -164,7 +164,9 @@ class Writer:
     tokenizer: Any
 
     def joined(self, audio: torch.Tensor, counts: torch.Tensor, texts: Sequence[str | None]) -> dict[str, torch.Tensor]:
-        """Return the model's inputs and labels for sequences of adapted audio frames, separator, text and EOS token.
+        """Return the model's inputs, as {name: tensor}, for sequences of adapted frames, separator, text and EOS token.
+
+        The names are `inputs_embeds`, `attention_mask` and `labels`.
 
         Where a text is None, the sequence ends after the separator, so that the model can continue it.
 

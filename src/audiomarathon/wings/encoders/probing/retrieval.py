@@ -25,7 +25,7 @@ _TEMPERATURE = 0.07
 class Towers(nn.Module):
     """One network ("tower") for a clip's embedding and one for a caption's words.
 
-    Weights are drawn in the same order as in X-ARES.
+    Initial weights are drawn in the same order as in X-ARES.
 
     Word vectors start at random, so no language model is involved.
     """

@@ -268,7 +268,7 @@ def found_for(task: EncoderTask, protocol: str, say: Callable[[str], None]) -> l
 
 
 def settings_of(task: EncoderTask, protocol: str, say: Callable[[str], None] = lambda _line: None) -> list[str]:
-    """Return the names of a task's probes: ours ("standard"), X-ARES' ("as_published") or both, as `protocol` says."""
+    """Return the names of a task's probes: ours if `protocol` is "standard", X-ARES' if "as_published", or "both"."""
     settings = [setting for setting in PROTOCOLS[protocol] if task.one_label or not setting.startswith("knn")]
     settings = [setting for setting in settings if task.recipe.knn or setting != PUBLISHED[1]]
     if task.lacking:

@@ -62,7 +62,8 @@ class Points:
     kept
         For methods that drop tokens: {hash of a clip's audio: whether each of its tokens was kept, shape (N, 1)}.
     made
-        Hash of everything on which a point's embeddings depend. It does not depend on which other points are stored.
+        Hash of everything on which a point's embeddings depend. The hash does not depend on which other points are
+        stored.
     """
 
     encoded: Encoded
@@ -106,7 +107,7 @@ def read_points(
     encoder: Encoder, task: EncoderTask, data: Dataset, method: Method | None = None, points: Sequence[str] = (),
     like: Mapping[str, Any] | None = None,
 ) -> Points:  # fmt: skip
-    """Encode a task's clips at points (layers, projector, …) of a tower (an audio LLM).
+    """Encode a task's clips at points (layers, projector, …) of an audio LLM; return the embeddings as :class:`Points`.
 
     Clips that are in the store are not encoded again, so a killed run can be resumed.
 
@@ -195,11 +196,12 @@ def check_labels(tasks: Iterable[EncoderTask]) -> None:
 
 
 def probe_layers(encoder: Encoder, task: EncoderTask, data: Dataset, *, results: Path, say: Any) -> Iterator[Result]:
-    """Fit a linear probe at every point (such as a layer) of an audio LLM, at the best point, and on mixes of layers.
+    """Fit linear probes at every point (such as a layer) of an audio LLM and on mixes of layers; yield their results.
 
-    The best point, and the number of training steps of a mix, are chosen on the validation part of each split. A mix is
-    a weighted mean of the tower's or of the LLM's layers. Its weights are a softmax, learned with a linear head on the
-    training part, as in SUPERB (S. Yang et al., Interspeech 2021). The mix then gets the same probe as a layer.
+    A further result is for the best point. The best point, and the number of training steps of a mix, are chosen on the
+    validation part of each split. A mix is a weighted mean of the tower's or of the LLM's layers. Its weights are a
+    softmax, learned with a linear head on the training part, as in SUPERB (S. Yang et al., Interspeech 2021). The mix
+    then gets the same probe as a layer.
     """
     read = read_points(encoder, task, data)
     fits: dict[str, Predictions] = {}
@@ -261,9 +263,9 @@ def probe_layers(encoder: Encoder, task: EncoderTask, data: Dataset, *, results:
 
 
 def _weights(layers: Floats, clips: Clips, split: Split) -> Floats:
-    """Learn one weight per layer (they sum to 1) with a linear head, on the training part.
+    """Learn one weight per layer with a linear head, on the training part; return the weights, shape (layers,), sum 1.
 
-    The step with the best validation score is kept.
+    The weights of the training step with the best validation score are kept; among equals, the last.
     """
     import torch
     from torch.nn import functional

@@ -24,7 +24,10 @@ _SIZE, _CELL = 360, 18  # pixels of a radar, and of a cell
 
 
 def score_tables(scores: Sequence[Score]) -> list[Table]:
-    """Return the tables of encoders' scores; X-ARES' baseline encoders also get a table beside the published scores."""
+    """Return tables of scores: encoders by task, by probe, and X-ARES' baselines beside X-ARES' published scores.
+
+    The table by task is made only for several encoders.
+    """
     named = [name for name in ENCODERS if any(score.encoder == name for score in scores)]
     beside = [beside_published([score for score in scores if score.encoder == name], name, "readme") for name in named]
     several = [by_task(scores)] * (len({score.encoder for score in scores}) > 1)
@@ -32,7 +35,7 @@ def score_tables(scores: Sequence[Score]) -> list[Table]:
 
 
 def notes(runs: Sequence[Run], scores: Sequence[Score]) -> list[str]:
-    """Return the lines below the tables: what their columns mean, and the notes that are stored in runs."""
+    """Return lines of text for below the tables: what the columns mean, and the notes that are stored in runs."""
     radar = ["The radar shows the linear probe's scores, from 0 in the middle to 1."] * bool(radars(scores))
     run_notes = dict.fromkeys(f"{run.key}: {note}" for run in runs for note in [run.facts.get("note")] if note)
     return [*radar, *notes_of(scores), *run_notes]
@@ -116,7 +119,10 @@ def confusions(runs: Sequence[Run]) -> dict[str, list[Chart]]:
 
 
 def surest_mistakes(runs: Sequence[Run]) -> Table:
-    """Return a table of each encoder's and task's test clips on which the linear probe was wrong but most confident."""
+    """Return a table of the test clips on which the linear probe was wrong with the highest probability.
+
+    The table has a few clips of each encoder and task.
+    """
     rows = []
     for run in _linear(runs):
         wrong = [verdict for verdict in run.verdicts.values() if not verdict.values["right"][0]]

@@ -44,7 +44,7 @@ def encoder_scores(scores: Sequence[Score]) -> Table:
 
 
 def notes_of(scores: Sequence[Score]) -> tuple[str, ...]:
-    """Return the notes that explain the columns, and name tasks on which encoders' scores cannot be compared."""
+    """Return notes for a table of encoders' scores: what columns mean, and on which tasks scores cannot be compared."""
     standard = "linear, kNN: our scores, with 95 % intervals over test clips; trust these"
     figures = "a task's figure: accuracy, mAP, Pearson r, segment F1, R@1 (clotho) or 1 - WER (librispeech)"
     released = "X-ARES: its released probes with their faults, mean over folds; compare only with its published tables"
@@ -85,7 +85,7 @@ def by_task(scores: Sequence[Score], probe: str = STANDARD[0]) -> Table:
 def beside_published(scores: Sequence[Score], encoder: str, table: str) -> Table:
     """Make a table of our scores by X-ARES' protocol beside X-ARES' published scores of an encoder.
 
-    Rows with the means of both over the same tasks follow.
+    The last rows have the means of both kinds of scores, over the same tasks.
     """
     rows, notes = list[dict[str, object]](), list[str]()
     for place, (name, probe) in enumerate(zip(("MLP", "kNN"), PUBLISHED, strict=True)):

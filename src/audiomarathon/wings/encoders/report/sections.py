@@ -13,7 +13,7 @@ from audiomarathon.wings.encoders.xares.task import EncoderTask
 
 
 def sections(runs: Sequence[Run]) -> list[Section]:
-    """Return the page's sections on encoders, on audio towers of LLMs, and on towers beside their models' replies."""
+    """Return the page's sections on encoders, on LLMs' audio towers, and on towers beside the models' replies."""
     probes = [run for run in runs if isinstance(run.task, EncoderTask)]
     encoders = tower_sections.of_encoders(probes)
     return [*(_encoders(encoders) if encoders else []), *(_towers(runs) if probes else [])]

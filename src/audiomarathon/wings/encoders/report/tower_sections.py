@@ -44,7 +44,7 @@ def _place(point: str) -> tuple[bool, int, int]:
 
 
 def _by_layer(runs: Sequence[Run]) -> list[Run]:
-    """Return the runs made by `encoder layers`, in the order in which the audio passes the points that they probe."""
+    """Return the runs made by `encoder layers`, sorted in the order in which the audio passes the probed layers."""
     return sorted(filter(is_layer, runs), key=lambda run: _place(point_of(run)))
 
 
@@ -125,7 +125,10 @@ def fourfold_table(fourfolds: Sequence[Fourfold]) -> Table:
 
 
 def fourfold_curves(fourfolds: Sequence[Fourfold]) -> dict[str, list[Chart]]:
-    """Return {task and probed point: one chart per method}: accuracy of probe and reply against the ratio."""
+    """Return {task and probed point: one chart per method}: accuracy of probe and of replies against the ratio.
+
+    The ratio is the share of audio tokens that a method removes.
+    """
     drawn: dict[str, list[Chart]] = {}
     places: dict[str, list[tuple[str, float, Fourfold]]] = {}
     for fourfold in fourfolds:

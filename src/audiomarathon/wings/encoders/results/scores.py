@@ -49,7 +49,7 @@ class Score:
 
 
 def task_scores(runs: Sequence[Run]) -> list[Score]:
-    """Return each encoder's score on each task, in the benchmark's order.
+    """Return each encoder's score on each task, sorted by encoder, then in X-ARES' order of tasks.
 
     For X-ARES' own probes, the score is the mean over folds and seeds, as X-ARES computes it.
 

@@ -1,7 +1,7 @@
 """Compare a probe of an audio tower (the encoder of an audio LLM) with the model's replies to the same clips.
 
-This shows which labels pruning removes (a probe can no longer predict them), and which labels a probe can predict but
-the model's replies do not use.
+The comparison shows which labels pruning removes (a probe can no longer predict them), and which labels a probe can
+predict but the model's replies do not use.
 
 A probe's run and a model's run are compared if both have the same checkpoint fingerprint and the same method label.
 """
@@ -53,7 +53,10 @@ def point_of(run: Run) -> str:
 
 
 def fourfolds(runs: Sequence[Run]) -> list[Fourfold]:
-    """Compare each run of a probe of an audio tower with each run of its model with the same task and method."""
+    """Compare runs of probes of audio towers with runs of the same models; return one :class:`Fourfold` per pair.
+
+    Both runs of a pair have the same task and method, and at least one clip in common.
+    """
     comparisons = []
     replies = [run for run in runs if not isinstance(run.task, EncoderTask) and not run.control]
     probes = [run for run in runs if isinstance(run.task, LongTask) and point_of(run)]
@@ -116,7 +119,8 @@ class Standing:
 def standings(runs: Sequence[Run]) -> list[Standing]:
     """Return the :class:`Standing` of each model that has runs of its replies, and runs of a probe of its audio tower.
 
-    Probes are averaged over the tasks that every tower has run, replies over the tasks that every model has run.
+    Probes' scores are averaged over the tasks that every tower has run, replies over the tasks that every model has
+    run.
     """
     base = Base().label
     models: dict[str, dict[str, Run]] = {}

@@ -33,7 +33,10 @@ class Graded(Scorer):
     modules = ("audiomarathon.wings.encoders.metrics.correlation",)
 
     def judge(self, record: Record) -> dict[str, Any]:
-        """Return a clip's `predicted` grades, and their `errors` in standard deviations of the training grades."""
+        """Return {"predicted": a clip's predicted grades, "errors": their errors}, two lists in the reference's order.
+
+        Errors are in standard deviations of the training clips' grades.
+        """
         predicted = json.loads(record.text)
         values, spreads = record.reference["values"], record.reference["spreads"]
         if not isinstance(predicted, list) or len(predicted) != len(values):
@@ -42,9 +45,9 @@ class Graded(Scorer):
         return {"predicted": predicted, "errors": errors}
 
     def sums(self, verdicts: Sequence[Verdict]) -> Sums:
-        """Return the figures as sums over clips, from which they and their intervals are computed.
+        """Return the sums over clips from which the scores and their intervals are computed, as :class:`Sums`.
 
-        The figures are the headline score, and Pearson's r and the mean squared error of each grade.
+        The scores are the headline score, and Pearson's r and the mean squared error of each grade.
         """
         import numpy as np
 

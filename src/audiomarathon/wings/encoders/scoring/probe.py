@@ -56,9 +56,9 @@ def scores_of(record: Record) -> Floats:
 
 
 def release_notes(verdicts: Sequence[Verdict]) -> list[str]:
-    """If the scores come from a copy of a benchmark's published probe, return a note that says so; else [].
+    """Return [a note that says so] if the scores come from a copy of a benchmark's published probe; else [].
 
-    Such a probe has the published probe's faults too, so its scores may be compared with published tables only.
+    The copy has the published probe's faults too, so its scores may be compared with published tables only.
     """
     release = next(((verdict.record.groups or {}).get(PROTOCOL) for verdict in verdicts), None)
     return [f"this probe copies {release}, faults included: compare it with published tables only"] if release else []
@@ -72,18 +72,18 @@ def spread(seeds: Sequence[float]) -> dict[str, Any]:
 class Probed(Scorer):
     """Base of the scorers of probes' predictions; the headline figure is a mean over clips.
 
-    For a published probe (a copy of a benchmark's own probe, such as X-ARES'), there are also a note and the figure by
-    the benchmark's released code: the mean over parts (splits or folds).
+    For a published probe (a copy of a benchmark's own probe, such as X-ARES'), scorers also give a note, and the score
+    by the benchmark's released code: the mean over parts of the data (splits or folds).
     """
 
     def sums(self, verdicts: Sequence[Verdict]) -> Sums:
-        """Return the headline figure, a mean over clips, as sums from which it and its interval are computed."""
+        """Return the sums over clips, as :class:`Sums`, that give the headline score (a mean) and its interval."""
         return means({self.figure.name: self._terms(verdicts).tolist()}, verdicts)
 
     def published(self, verdicts: Sequence[Verdict]) -> Sums | None:
         """Return a published probe's headline figure by the rules of the benchmark's own code; None for other probes.
 
-        By these rules, it is computed on each part (split or fold), then averaged over parts without weights.
+        By these rules, the score is computed on each part of the data (split or fold), then averaged without weights.
         """
         from audiomarathon.metrics.statistics import Sums, ratio
 
@@ -109,10 +109,7 @@ class Probed(Scorer):
         return Sums((name,), columns, statistic, clusters_of(verdicts), ends)
 
     def notes(self, verdicts: Sequence[Verdict]) -> list[str]:
-        """If a published probe's copy made the scores, return a note to compare them with published tables only.
-
-        Return [] for other probes.
-        """
+        """Return [a note to compare scores with published tables only] for a copy of a published probe; else []."""
         return release_notes(verdicts)
 
     def _terms(self, verdicts: Sequence[Verdict]) -> Floats:
@@ -136,7 +133,10 @@ class Classified(Probed):
     needs = ("answer", "classes")
 
     def judge(self, record: Record) -> dict[str, Any]:
-        """Return `right`, and `last` if the reply has labels of the last training epoch; the class describes both."""
+        """Return {"right": for each training seed, whether its predicted label is right}.
+
+        If the reply also has labels of the last training epoch, the dict has `last`: whether each of those is right.
+        """
         rows, answer = [line.split("\t") for line in record.text.split("\n")], record.reference["answer"]
         last = [row[2] == answer for row in rows if len(row) > 2]
         return {"right": [row[0] == answer for row in rows], **({"last": last} if last else {})}

@@ -26,8 +26,8 @@ class Recognised(Transcript):
     def judge(self, record: Record) -> dict[str, Any]:
         """Return the counts of a transcript's errors, as a dict.
 
-        They are the word errors after normalisation, those after lower-casing only (`released`), and `letters`: (letter
-        errors, letters of the true transcript).
+        Keys: those of any transcription task (such as word errors after Whisper's normaliser), `released` (word errors
+        after lower-casing only) and `letters` ([letter errors, letters of the true transcript]).
         """
         from audiomarathon.metrics.wer import letter_errors, transcript_errors
 
@@ -52,5 +52,5 @@ class Recognised(Transcript):
         return corpus_sums([verdict.values["released"] for verdict in verdicts], clusters_of(verdicts))
 
     def notes(self, verdicts: Sequence[Verdict]) -> list[str]:
-        """If X-ARES' own probe made the scores, return a note that compares them to published tables only; else []."""
+        """Return [a note to compare scores with published tables only] if X-ARES' own probe made them; else []."""
         return release_notes(verdicts)

@@ -22,7 +22,8 @@ caption of the clip, the rank of the clip among all clips."""
 def places_to_reply(seeds: Iterable[Places]) -> str:
     """Write a clip's ranks as the text of a reply: a line of JSON per training seed.
 
-    A line has the ranks of the clip's captions among all captions, and the clip's rank for each of them.
+    A line has the ranks of the clip's captions among all captions, and, for each of these captions, the clip's rank
+    among all clips.
     """
     return "\n".join(json.dumps(ranks) for ranks in seeds)
 
@@ -40,7 +41,11 @@ class Retrieved(Probed):
     modules = ("audiomarathon.wings.encoders.metrics.retrieval",)
 
     def judge(self, record: Record) -> dict[str, Any]:
-        """Return `figures`, a clip's figures averaged over training seeds, and `seeds`, the score of each seed."""
+        """Return a clip's retrieval scores, as a dict with `figures` and `seeds`.
+
+        `figures` is {name, such as `clip_to_caption_r5`: mean over training seeds}; `seeds` has each seed's recall at
+        1, averaged over both directions.
+        """
         from audiomarathon.wings.encoders.metrics.retrieval import average_precision, recall
 
         seeds = [json.loads(line) for line in record.text.split("\n")]
@@ -63,7 +68,7 @@ class Retrieved(Probed):
         }
 
     def sums(self, verdicts: Sequence[Verdict]) -> Sums:
-        """Return the headline figure and the figures of both directions, each a mean over clips, as :class:`Sums`."""
+        """Return the headline score and the scores of both directions, each a mean over clips, as :class:`Sums`."""
         columns = {self.figure.name: [self.own_score(verdict) for verdict in verdicts]}
         columns |= {
             name: [verdict.values["figures"][name] for verdict in verdicts] for name in verdicts[0].values["figures"]

@@ -28,7 +28,10 @@ def counts_to_reply(seeds: Sequence[Counts], onsets: Sequence[int] | None = None
 
 
 class Segmented(Probed):
-    """Score events by F1 over segments of time, in which a label counts once; if the task asks, also F1 of onsets."""
+    """Score sound events by F1 over segments of time and, if the task asks for it, by F1 of onsets.
+
+    A label counts once per segment.
+    """
 
     key = "segments"
     figure = Figure("segment_f1", "segment F1")
@@ -36,7 +39,7 @@ class Segmented(Probed):
     modules = ("audiomarathon.wings.encoders.metrics.events",)
 
     def judge(self, record: Record) -> dict[str, Any]:
-        """Return `segments` and `onsets`: a clip's true positives, false positives and false negatives.
+        """Return a clip's true positives, false positives and false negatives, as {"segments": …, "onsets": …}.
 
         `segments` holds {label: the three counts} for each training seed. `onsets` holds the three counts summed over
         labels; it is None if onsets are not scored.
@@ -49,9 +52,9 @@ class Segmented(Probed):
         return {"segments": [line["segments"] for line in lines], "onsets": lines[0].get("onsets")}
 
     def sums(self, verdicts: Sequence[Verdict]) -> Sums:
-        """Return the figures as sums over clips, from which they and their intervals are computed.
+        """Return the sums over clips from which the scores and their intervals are computed, as :class:`Sums`.
 
-        The figures are the F1 of segments, averaged over training seeds, and the F1 of onsets if onsets are scored.
+        The scores are the F1 of segments, averaged over training seeds, and the F1 of onsets if onsets are scored.
         """
         import numpy as np
 
@@ -121,7 +124,7 @@ class Segmented(Probed):
 
         The task's `average` ("macro" or "micro") chooses between the two.
 
-        For a published probe, a label without events counts 0.
+        For a copy of X-ARES' own probe, a label without events counts 0 in the mean of the labels' F1.
         """
         import numpy as np
 

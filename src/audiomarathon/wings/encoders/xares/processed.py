@@ -17,7 +17,7 @@ from audiomarathon.wings.encoders.xares.task import UNUSABLE
 
 @dataclass(frozen=True)
 class Processed:
-    """Apply a user's functions to a clip's key and JSON; they turn the clip into items, each with a JSON of its own.
+    """Apply a user's functions to a clip's key and JSON, to turn the clip into one or more items, each with its JSON.
 
     Attributes
     ----------

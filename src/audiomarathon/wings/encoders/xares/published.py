@@ -99,7 +99,7 @@ def published(table: str, encoder: str, task: str) -> tuple[float | None, float 
 def weight(table: str, task: str) -> int:
     """Return a task's weight in the mean scores of a published table.
 
-    In the table "first", it is the number of test batches; in "readme", X-ARES' authors set it by hand.
+    In the table "first", the weight is the task's number of test batches. In "readme", X-ARES' authors set it by hand.
     """
     xares_task = next(candidate for candidate in TASKS if candidate.name == task)
     if table == "first":

@@ -54,7 +54,7 @@ class Recipe:
 class Clip:
     """One clip of an encoder task.
 
-    Its `id` is "<part>/<key>" (part of the data, such as "train" or a fold; key in the tar), unique in the task. Only
+    The `id` is "<part>/<key>" (part of the data, such as "train" or a fold; key in the tar), unique in the task. Only
     multi-label tasks have several `labels`. `facts` holds other facts, such as grades or events.
     """
 

@@ -1,6 +1,6 @@
 """Read the task files that users wrote for X-ARES, and turn them into tasks of this suite.
 
-This file provides X-ARES' class `TaskConfig`, which such files import.
+The module also provides X-ARES' class `TaskConfig`, which the task files import.
 """
 
 from __future__ import annotations

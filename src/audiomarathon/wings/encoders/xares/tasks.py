@@ -132,7 +132,7 @@ def config_in(file: Path, encoder: Any = None) -> TaskConfig:
 
 
 def config_of(name: str, encoder: Any = None) -> TaskConfig:
-    """Return the configuration, as X-ARES writes it, of one of X-ARES' own tasks."""
+    """Return the :class:`TaskConfig` of one of X-ARES' own tasks, with the settings that X-ARES' task file has."""
     task, recipe = _one(name), _one(name).recipe
     roles = {} if task.folds else {f"{role}_split": glob.removesuffix("*.tar") for role, glob in task.globs.items()}
     kind = kind_of(task)
