@@ -57,7 +57,7 @@ def stronger(written: object, among: Iterable[object]) -> object:
 
 
 def short(written: object) -> str:
-    """Return the first six digits of a fingerprint's hash (by rule 2 if it has one, else rule 1), for use in names."""
+    """Return the first six digits of a fingerprint's hash, for use in names: by the newer rule (2) if it has both."""
     return str(written).rpartition(":")[2][:6] if _RULE_2.fullmatch(str(written)) else str(written)[:6]
 
 

@@ -92,7 +92,10 @@ def _joined(clips: Sequence[tuple[str, str]]) -> str:
 
 
 def _hash_once(clip: Path) -> tuple[str, str]:
-    """Return (hash by rule 1, hash by rule 2) of a clip; the file is read again only if it changed."""
+    """Return a clip's hashes by the older and the newer rule of `audiomarathon.fingerprint`.
+
+    The file is read again only if it changed.
+    """
     state = state_of(clip)
     if not state or _hashes.get(clip, ((),))[0] != state:
         try:

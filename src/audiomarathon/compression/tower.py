@@ -188,7 +188,7 @@ class TowerDrop:
         return replace(inputs, tensors=tensors, audio_mask=padded(audio), windows=windows)
 
     def _spots(self, sample: int, mask: torch.Tensor) -> list[tuple[torch.Tensor, int]]:
-        """Return (prompt positions, number of audio tokens to keep) for each window of a sample."""
+        """Return (prompt positions of its audio tokens, how many of them to keep) for each window of a sample."""
         counts = [
             (tokens, keep)
             for (_states, tokens), keep, owner in zip(self.states.windows, self.kept, self.owner, strict=True)

@@ -29,7 +29,7 @@ _LEFT_ON_DISK = ("talker.", "token2wav.", "code2wav.", "model.vision_tower.timm_
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """A model's costs, estimated from its checkpoint's config and the headers of its weight files.
+    """Bytes and FLOPs that a model needs, estimated from its checkpoint's config and the headers of its weight files.
 
     Sizes in bytes assume the run's precision.
 
@@ -90,7 +90,7 @@ def published_config(source: str) -> Path | None:
 
 
 def model_facts(path: Path, size: int, family: type[AudioLM] = AudioLM) -> ModelFacts:
-    """Return a checkpoint's costs, estimated from its config and the headers of its weight files.
+    """Return the bytes and FLOPs that a checkpoint needs, estimated from its config and its weight files' headers.
 
     Parameters
     ----------

@@ -189,7 +189,7 @@ def _other_kind(run: Run, base: Run) -> str:
 
 
 def _costs(both: Sequence[tuple[Record, Record]]) -> str:
-    """Return a text with the median time to first token, peak memory and cost of a run and of the reference.
+    """Return a text with the median time to first token, peak memory and money charged, of a run and of the reference.
 
     `both` has (reference's record, run's record) of each sample that both answered.
     """

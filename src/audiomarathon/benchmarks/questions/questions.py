@@ -150,9 +150,9 @@ def _label(reference: Mapping[str, Any], letter: str) -> str:
 
 
 def _share(verdict: Verdict, places: Sequence[int]) -> float:
-    """Return the share of right options among the options at the given positions (0 is the first).
+    """Return the share of right options among one question's options at the given positions (0 is the first).
 
-    Several options are right if they have the text of the right one.
+    An option with the text of the right one is right too.
     """
     reference = verdict.record.reference
     right = _label(reference, reference["answer"])

@@ -96,7 +96,10 @@ class Strict(_Rubric):
         return asked_again(self, text, record, RETRY)
 
     def read_second(self, text: str, second: str, record: Record) -> dict[str, Any] | None:
-        """Return `rating` and `orientation` from a judge's first answer, completed from its second answer."""
+        """Return a reply's `rating` and `orientation` (audio, speech, both or neither) from a judge's two answers.
+
+        The second answer fills in what the first one lacks.
+        """
         return completed(self.read(text, record), self.read(second, record))
 
     def anchors(self, record: Record) -> Sequence[Anchor]:
