@@ -340,7 +340,7 @@ def test_a_cascade_on_transcripts_of_control_audio_is_marked_as_a_control_run(
 def test_a_cascade_can_use_an_llm_behind_an_endpoint(data: Path, tmp_path: Path, no_env: Any) -> None:
     server = Server()
     server.set("keyless=1")  # it says what it is asked
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     no_env("OPENAI_BASE_URL", f"http://127.0.0.1:{server.server_port}/v1")
     no_env("OPENAI_API_KEY", KEY)
     transcribed(tmp_path, "race", data)
