@@ -24,6 +24,7 @@ from matplotlib.figure import Figure
 
 from audiomarathon.engine import attention_capture
 from audiomarathon.errors import RecordError, SettingsError
+from audiomarathon.report.explain import Clip, spectrogram
 from audiomarathon.runs import attention as stored
 from audiomarathon.runs.attention import ROWS, Attention, index_of
 from audiomarathon.runs.folder import read_records
@@ -61,7 +62,7 @@ def sketched(monkeypatch: pytest.MonkeyPatch) -> None:
     """Draw pictures small, and without working out where their parts fit best: it takes longer than to draw them."""
     save = Figure.savefig
     monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda figure, file: save(figure, file, dpi=30))
-    monkeypatch.setattr("matplotlib.layout_engine.ConstrainedLayoutEngine.execute", lambda _engine, _figure: None)
+    monkeypatch.setattr("matplotlib.figure.Figure.get_layout_engine", lambda _figure: None)
 
 
 def test_save_attn_writes_an_attention_file_and_an_index_line_for_each_sample(asked: Asked, captured: Path) -> None:
@@ -401,6 +402,16 @@ def test_every_attention_picture_is_drawn_even_if_the_audio_data_is_missing(tmp_
     assert all((tmp_path / name).read_bytes().startswith(b"\x89PNG") for name in names)
     told = json.loads((tmp_path / "attention.json").read_text())
     assert told["base-0"]["foresight"]["mean_of_last_layers"] is None
+
+
+def test_the_loudest_band_of_a_spectrogram_of_a_tone_is_at_the_mark_of_its_frequency() -> None:
+    tone = np.sin(2 * np.pi * 2000 * np.arange(16000) / 16000).astype(np.float32)
+    axes = Figure().subplots()
+    spectrogram(axes, Clip("tone", tone, 16000))
+    level = axes.images[0].get_array()
+    (mark,) = (y for y, label in zip(axes.get_yticks(), axes.get_yticklabels(), strict=True) if label.get_text() == "2")
+    assert level.shape == (96, 101)
+    assert (level[:, 50].argmax(), level.max()) == (pytest.approx(mark - 0.5, abs=1), pytest.approx(0))
 
 
 @pytest.mark.usefixtures("undrawn")

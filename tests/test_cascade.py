@@ -97,9 +97,9 @@ def flags_of(**settings: object) -> list[object]:
 
 
 def cascade(results: Path, data: Path, llm: object, *tasks: str, **more: object) -> tuple[int, str]:
-    """Run a cascade on the transcripts in a results folder."""
+    """Run a cascade on the transcripts in a results folder; replies are short, unless more is said."""
     where = ("--with", llm, "--data", data, "--results", results)
-    return call("cascade", results / "transcripts", *tasks, *where, *flags_of(**more))
+    return call("cascade", results / "transcripts", *tasks, *where, *flags_of(**{"max_new_tokens": 2} | more))
 
 
 def answer(results: Path, data: Path, llm: object, *tasks: str, **more: object) -> Path:
@@ -266,7 +266,7 @@ def test_a_cascade_answers_every_sample_of_choice_open_caption_and_jasco_tasks(
         transcribed(
             tmp_path, task, data, {sample.id: sample.id for sample in loaded(f"transcripts/{task}", data).samples}
         )
-    answer(tmp_path, data, llm, *tasks, max_new_tokens=4)
+    answer(tmp_path, data, llm, *tasks)
     for task in tasks:
         run = Run.read(tmp_path / task / "asr+tiny-llm/base-0")
         assert run.expected == len(run.records) == len(loaded(task, data).samples)
@@ -311,7 +311,7 @@ def test_a_cascade_uses_transcripts_of_another_task_with_identical_clips(data: P
     folder = transcribed(tmp_path, "librispeech", data)
     facts = json.loads((folder / "run.json").read_text())
     (folder / "run.json").write_text(json.dumps(facts | {"task": "librispeech"}))
-    cascade(tmp_path, tmp_path, llm, tmp_path / "q.toml", max_new_tokens=2)
+    cascade(tmp_path, tmp_path, llm, tmp_path / "q.toml")
     assert len(records_of(tmp_path / "own-open/q/asr+tiny-llm/base-0")) == 1
 
 
@@ -340,7 +340,7 @@ def test_a_cascade_on_transcripts_of_control_audio_is_marked_as_a_control_run(
 def test_a_cascade_can_use_an_llm_behind_an_endpoint(data: Path, tmp_path: Path, no_env: Any) -> None:
     server = Server()
     server.set("keyless=1")  # it says what it is asked
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     no_env("OPENAI_BASE_URL", f"http://127.0.0.1:{server.server_port}/v1")
     no_env("OPENAI_API_KEY", KEY)
     transcribed(tmp_path, "race", data)
@@ -385,7 +385,7 @@ def test_the_price_of_a_cascade_is_summed_over_endpoints_and_zero_for_a_local_pa
 def test_no_speed_up_of_a_cascade_over_an_audio_llm_is_reported(data: Path, llm: Path, tmp_path: Path) -> None:
     for setting in ({}, FRAME):
         transcribed(tmp_path, "race", data, **setting)
-    answer(tmp_path, data, llm, "race", max_new_tokens=2)
+    answer(tmp_path, data, llm, "race")
     succeed("run", "race", "--model", "embedded", "--data", data, "--results", tmp_path, "--max-new-tokens", 2)
     rows = compare_with(read_systems([tmp_path / "race"]), "embedded base-0").rows
     assert [(row.side, row.samples) for row in rows] == [

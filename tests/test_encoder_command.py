@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import tarfile
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from typer.testing import CliRunner
 from xares_tars import write_tar
 
 from audiomarathon.cli.app import app
+from audiomarathon.report.charts import script
 from audiomarathon.wings.encoders.probing.probe_input import PUBLISHED, STANDARD
 from audiomarathon.wings.encoders.sounds_task import write_task
 
@@ -61,8 +63,14 @@ def command(no_env, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, env: Path) 
     return call
 
 
+@pytest.fixture(scope="module")
+def vega() -> str:
+    """The page's scripts from the cache of all tests; in a cache of its own, `command` would bundle them again."""
+    return script() if find_spec("vl_convert") else ""
+
+
 def test_an_encoder_run_prints_scores_that_the_table_and_compare_commands_show_too(
-    command: Command, env: Path, tmp_path: Path
+    command: Command, env: Path, tmp_path: Path, vega: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mine, task = env / "means_encoder.py", env / "sounds_task.py"
     code, out, err = command("run", mine, "--tasks", task, "--seeds", "1", "--encoder-arg", "scale=2.0")
@@ -88,6 +96,7 @@ def test_an_encoder_run_prints_scores_that_the_table_and_compare_commands_show_t
     assert "at least two" in one_error(command("compare", "results", "--probe", "mlp-xares-0.1.3")[2])
     assert "linear" in command("status", "results")[1]
     pytest.importorskip("vl_convert")
+    monkeypatch.setattr("audiomarathon.report.page.script", lambda: vega)
     assert command("report", "results", "-o", "page.html", "--audio", "embed", "--samples", "5")[0] == 0
     page = (tmp_path / "page.html").read_text()
     for part in ("What encoders know", "What is confused", "Surest mistakes", "data:audio/ogg"):

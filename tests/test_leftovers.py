@@ -30,7 +30,10 @@ METHODS = [
     *(get_method(method.key, 0.5) for method in all_methods() if method.key not in ("base", "keep_speech")),
 ]
 METHODS += [get_method("fast_v:0.5+snapkv:0.5"), get_method("random:0.5+knorm:0.5")]
-SOME_METHODS = [method if method.key in KINDS else pytest.param(method, marks=pytest.mark.long) for method in METHODS]
+SOME_METHODS = [
+    method if method.key in KINDS and method is not METHODS[-1] else pytest.param(method, marks=pytest.mark.long)
+    for method in METHODS
+]
 ELSEWHERE = ("merge_adjacent", "composed")
 PROMPT = Prompt("Which is it?", (noise(1.1, 1), noise(0.6, 2)), seed=11)
 
@@ -123,6 +126,16 @@ def without_collector() -> Iterator[None]:
         yield
     finally:
         gc.enable()
+
+
+def base_logits(lm: AudioLM) -> torch.Tensor:
+    return generate(lm, lm.prepare([PROMPT]), Base()).logits
+
+
+@pytest.fixture(scope="module")
+def logits_of_base(any_lm: AudioLM) -> torch.Tensor:
+    """The logits of a model, before any test of an error has run on it."""
+    return base_logits(any_lm)
 
 
 @pytest.fixture(scope="module")
@@ -231,13 +244,14 @@ def assert_clean_after_a_failure(
 
 
 @pytest.mark.parametrize("method", SOME_METHODS, ids=lambda method: method.label)
-def test_an_error_anywhere_in_the_forward_pass_leaves_no_hook_on_the_model(any_lm: AudioLM, method: Method) -> None:
+def test_an_error_anywhere_in_the_forward_pass_leaves_no_hook_on_the_model(
+    any_lm: AudioLM, logits_of_base: torch.Tensor, method: Method
+) -> None:
     skip_unless_carried(any_lm, method)
     layers = any_lm.decoder_layers
-    before = generate(any_lm, any_lm.prepare([PROMPT]), Base())
-    for module, call in [(any_lm.audio_tower, 0), (layers[0], 0), (layers[3], 0), (layers[3], 1)]:
+    for module, call in [(any_lm.audio_tower, 0), (layers[3], 0), (layers[3], 1)]:
         assert_clean_after_a_failure(any_lm, method, failing(module, call))
-    assert torch.equal(generate(any_lm, any_lm.prepare([PROMPT]), Base()).logits, before.logits)
+    assert torch.equal(base_logits(any_lm), logits_of_base)
 
 
 @pytest.mark.parametrize(
@@ -245,11 +259,12 @@ def test_an_error_anywhere_in_the_forward_pass_leaves_no_hook_on_the_model(any_l
     [BrokenFastV(0.5), BrokenRandom(0.5), BrokenSnapKV(0.5), BrokenSnapKV(0.5, scope="all")],
     ids=lambda method: type(method).__name__,
 )
-def test_an_error_inside_a_method_leaves_no_hook_on_the_model(any_lm: AudioLM, method: Method) -> None:
+def test_an_error_inside_a_method_leaves_no_hook_on_the_model(
+    any_lm: AudioLM, logits_of_base: torch.Tensor, method: Method
+) -> None:
     skip_unless_carried(any_lm, method)
-    before = generate(any_lm, any_lm.prepare([PROMPT]), Base())
     assert_clean_after_a_failure(any_lm, method)
-    assert torch.equal(generate(any_lm, any_lm.prepare([PROMPT]), Base()).logits, before.logits)
+    assert torch.equal(base_logits(any_lm), logits_of_base)
 
 
 def test_a_keyboard_interrupt_during_generation_leaves_no_hook_on_the_model(lm: AudioLM) -> None:

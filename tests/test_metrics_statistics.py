@@ -141,7 +141,7 @@ def coverage(clusters: int, per_cluster: int, runs: int, *, as_if_independent: b
     return hit / runs
 
 
-@pytest.mark.parametrize("clusters", [6, 20, 60])
+@pytest.mark.parametrize("clusters", [6, 60])
 def test_cluster_bootstrap_intervals_cover_the_true_mean_at_about_the_stated_rate(clusters: int) -> None:
     assert 0.91 <= coverage(clusters, 8, runs=200) <= 0.985
 
@@ -239,8 +239,7 @@ class TestMeanOver:
         names = [str(number) for number in range(clusters)]
         return [Resampler(42, 500).mean(values.tolist(), names) for values in each]
 
-    @pytest.mark.parametrize("clusters", [6, 30])
-    @pytest.mark.parametrize("spread", [[1, 1, 1, 1], [1, 3, 1, 1]])
+    @pytest.mark.parametrize(("clusters", "spread"), [(30, [1, 1, 1, 1]), (6, [1, 3, 1, 1])])
     def test_intervals_of_a_mean_over_tasks_cover_the_true_mean_about_as_often_as_stated(
         self, clusters: int, spread: list[int]
     ) -> None:

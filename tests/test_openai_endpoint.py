@@ -334,12 +334,6 @@ except EndpointError:
             client("http://127.0.0.1:9/v1")
         assert read == [str(tmp_path / name) for name in ("first", "second")]
 
-    def test_retries_survive_a_server_that_fails_most_requests(self, serve: Serve) -> None:
-        patient = client(serve(faults=0.7), attempts=60)
-        answers = [ask(patient, seed) for seed in range(40)]
-        assert [answer.text for answer in answers] == [crc(_wav(noise(seed))) for seed in range(40)]
-        assert sum(answer.attempts for answer in answers) > 60
-
     def test_a_closed_client_ends_its_requests_and_refuses_new_ones(self, url: str) -> None:
         endpoint = client(url)
         with ThreadPoolExecutor() as pool, endpoint:

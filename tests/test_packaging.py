@@ -145,15 +145,22 @@ def test_commands_that_need_no_model_import_no_heavy_packages(tmp_path: Path) ->
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
-    return zipfile.ZipFile(built(tmp_path_factory.mktemp("project"), "build_wheel"))
-
-
-def built(copy: Path, what: str, **env: str) -> Path:
-    """Have setuptools build the wheel, or its metadata only, from a copy: a build leaves files beside the sources."""
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of what a wheel is built from: a build leaves files beside the sources."""
+    copy = tmp_path_factory.mktemp("project")
     for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, copy)
     shutil.copytree(ROOT / "src", copy / "src", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+    return copy
+
+
+@pytest.fixture(scope="module")
+def wheel(project: Path) -> zipfile.ZipFile:
+    return zipfile.ZipFile(built(project, "build_wheel"))
+
+
+def built(copy: Path, what: str, **env: str) -> Path:
+    """Have setuptools build the wheel, or its metadata only, from a copy of the project."""
     code = f"from setuptools import build_meta; print(build_meta.{what}('.'))"
     env = {name: value for name, value in os.environ.items() if name != "REPOSITORY_URL"} | env
     done = subprocess.run([sys.executable, "-c", code], check=True, cwd=copy, env=env, capture_output=True, text=True)
@@ -184,11 +191,11 @@ def test_the_wheel_metadata_state_license_python_extras_and_classifiers(wheel: z
     assert versions <= set(told.get_all("Classifier"))
 
 
-def test_readme_links_are_absolute_in_the_package_metadata(wheel: zipfile.ZipFile, tmp_path: Path) -> None:
+def test_readme_links_are_absolute_in_the_package_metadata(wheel: zipfile.ZipFile, project: Path) -> None:
     relative = re.compile(r"\]\((?!https?://|#)([^)]*)\)")
     assert "# AudioMarathon" in (plain := str(metadata(wheel).get_payload()))
     assert relative.findall(plain) == []
-    folder = built(tmp_path, "prepare_metadata_for_build_wheel", REPOSITORY_URL="https://example.org/suite")
+    folder = built(project, "prepare_metadata_for_build_wheel", REPOSITORY_URL="https://example.org/suite")
     linked = str(email.message_from_bytes((folder / "METADATA").read_bytes()).get_payload())
     assert relative.findall(linked) == []
     for target in relative.findall(README):

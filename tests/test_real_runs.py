@@ -31,7 +31,7 @@ def test_long_real_audio_is_run_from_data_folder_to_summary(
 ) -> None:
     if task == "librispeech":
         real_recordings.chapters()  # skips where there are none
-    flags = {"data": str(root), "model_path": str(tiny_checkpoint), "results": tmp_path, "max_new_tokens": 8}
+    flags = {"data": str(root), "model_path": str(tiny_checkpoint), "results": tmp_path, "max_new_tokens": 3}
     methods = [get_method("base"), get_method("frame", 0.5)]
     base, frame = run([task], "qwen2.5-omni", RunSettings.read({}, **flags), methods, progress=False)
     for result in (base, frame):

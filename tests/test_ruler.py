@@ -177,9 +177,10 @@ def test_a_loud_needle_is_not_distorted_by_clipping(tmp_path: Path) -> None:
 
 
 def test_a_ruler_made_twice_with_one_seed_has_the_same_bytes(root: Path, tmp_path: Path) -> None:
-    build.write(build.Ruler(SMALL, sounds.voice(), sounds.synthetic_backgrounds(4, 1)), tmp_path)
-    files = [path.relative_to(root) for path in root.rglob("*") if path.is_file()]
-    assert len(files) > 60
+    part = replace(SMALL, places=(1,))
+    build.write(build.Ruler(part, sounds.voice(), sounds.synthetic_backgrounds(4, 1)), tmp_path)
+    files = [path.relative_to(tmp_path) for path in tmp_path.rglob("*.flac")]
+    assert len(files) > 30
     assert all((root / path).read_bytes() == (tmp_path / path).read_bytes() for path in files)
 
 

@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -83,14 +84,24 @@ def test_the_process_that_renders_chat_templates_starts_once_and_again_if_killed
     tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started: list[subprocess.Popen[str]] = []
-    start = templates._started
-    monkeypatch.setattr(templates, "_started", lambda: started.append(start()) or started[-1])
+    start, said = (
+        templates._started,
+        """for _ in open(0): print('{"text": "of a stand-in, which starts sooner"}', flush=True)""",
+    )
+
+    def begin() -> subprocess.Popen[str]:
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        started.append(start() if started else subprocess.Popen([sys.executable, "-S", "-c", said], **pipes))
+        return started[-1]
+
+    monkeypatch.setattr(templates, "_started", begin)
     monkeypatch.setattr(templates, "_CHILD", templates._Child())
-    texts = {render(tokenizer, conversation(PROMPT)) for _ in range(2)}
+    texts = [render(tokenizer, conversation(PROMPT)) for _ in range(2)]
     os.kill(started[0].pid, signal.SIGKILL)
     started[0].wait()
-    texts.add(render(tokenizer, conversation(PROMPT)))
-    assert (len(texts), len(started)) == (1, 2)
+    texts.append(render(tokenizer, conversation(PROMPT)))
+    assert ["stand-in" in text for text in texts] == [True, True, False]
+    assert len(started) == 2
     templates._CHILD.stop()
     assert started[1].returncode == 0
 

@@ -92,9 +92,6 @@ def results(tmp_path: Path, tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPat
         write_clip(tmp_path / "data" / f"{name}.wav", hertz=200 + 100 * place)
     model = ("--model", "qwen2.5-omni", "--model-path", tiny_checkpoint, "--data", tmp_path / "data")
     succeed("sweep", "rhythm/beats", "--methods", "frame:0.5", *model, "--results", tmp_path / "out")
-    picture = tmp_path / "e.png"
-    succeed("explain", "rhythm/beats:a/1", "--methods", "frame:0.5", *model, "-o", picture)
-    assert picture.stat().st_size > 1000
     return tmp_path / "out"
 
 
@@ -104,8 +101,12 @@ def points(folder: Path) -> dict[str, float]:
 
 
 def test_all_views_show_scores_of_a_third_party_scorer_and_its_samples_can_be_explained(
-    results: Path, tmp_path: Path
+    results: Path, tmp_path: Path, tiny_checkpoint: Path
 ) -> None:
+    model = ("--model", "qwen2.5-omni", "--model-path", tiny_checkpoint, "--data", tmp_path / "data")
+    picture = tmp_path / "e.png"
+    succeed("explain", "rhythm/beats:a/1", "--methods", "frame:0.5", *model, "-o", picture)
+    assert picture.stat().st_size > 1000
     folders = {file.parent.name: file.parent for file in results.rglob("run.json")}
     assert set(folders) == {"base-0", "frame-0.5-layer2"}
     assert folders["base-0"].relative_to(results).parts == ("rhythm", "beats", "tiny-omni", "base-0")

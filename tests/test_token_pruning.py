@@ -42,11 +42,10 @@ from audiomarathon.models.timing import Clock
 from audiomarathon.results.systems import control_of
 from audiomarathon.settings import RunSettings, flags_for, schedule_of
 
-STEPS = 24 if ALL else 4
+STEPS = 24 if ALL else 3
 DROPPERS = [
-    Random(0.5, layer=0), Random(0.5, layer=2), Frame(0.7, layer=1), Frame(0.5, layer=3),
-    FastV(0.5, layer=1), FastV(0.3, layer=2), FastV(0.9, layer=3),
-    Dart(0.5, layer=1), Dart(0.3, layer=2), Dart(0.9, layer=3), SegmentFastV(0.5, layer=2),
+    Random(0.5, layer=0), Frame(0.5, layer=3), FastV(0.5, layer=1), FastV(0.3, layer=2), FastV(0.9, layer=3),
+    Dart(0.3, layer=2), Dart(0.9, layer=3), SegmentFastV(0.5, layer=2),
 ]  # fmt: skip
 
 LOUD = KeepLoud(0.7, schedule=((1, 0.4), (2, 0.7)))
@@ -57,8 +56,19 @@ SCHEDULES = [
 ]  # fmt: skip
 
 
+PREPARED: dict[tuple[int, ...], Inputs] = {}
+
+
+def prepared(lm: AudioLM, prompts: list[Prompt]) -> Inputs:
+    """Prepare prompts once for each model: models and prompts are fixtures of the session."""
+    key = (id(lm), *map(id, prompts))
+    if key not in PREPARED:
+        PREPARED[key] = lm.prepare(prompts)
+    return PREPARED[key]
+
+
 def generate(lm: AudioLM, prompts: list[Prompt], method: Method, steps: int = STEPS) -> Generation:
-    return method.generate(lm, lm.prepare(prompts), max_new_tokens=steps, ignore_end=True, keep_logits=True)
+    return method.generate(lm, prepared(lm, prompts), max_new_tokens=steps, ignore_end=True, keep_logits=True)
 
 
 @pytest.fixture(scope="module")
@@ -72,9 +82,9 @@ def test_dropping_tokens_equals_hiding_them_by_an_attention_mask(
     any_lm: AudioLM, prompts: list[Prompt], alone: Callable[[int, Method], Generation], method: Method
 ) -> None:
     skip_unless_carried(any_lm, method)
-    for row, prompt in enumerate(prompts):
+    for row in (0, 2):
         dropped = alone(row, method)
-        hidden = generate(any_lm, [prompt], Hidden(kept=dropped.kept_positions[0], first=method.layer))
+        hidden = generate(any_lm, [prompts[row]], Hidden(kept=dropped.kept_positions[0], first=method.layer))
         assert dropped.replies[0].token_ids == hidden.replies[0].token_ids
         assert len(dropped.logits) == STEPS
         torch.testing.assert_close(dropped.logits, hidden.logits, atol=2e-5, rtol=1e-4)
@@ -106,7 +116,7 @@ def test_pruning_at_ratio_zero_is_bit_identical_to_base(any_lm: AudioLM, prompts
 
 
 def test_the_kv_cache_is_shorter_from_the_pruning_layer_on(lm: AudioLM, prompts: list[Prompt]) -> None:
-    inputs = lm.prepare(prompts[:1])
+    inputs = prepared(lm, prompts[:1])
     (total,), (length,) = inputs.audio_tokens, inputs.prompt_tokens
     base = generate(lm, prompts[:1], Base())
     pruned = generate(lm, prompts[:1], Random(0.75, layer=2))
@@ -119,7 +129,7 @@ def test_the_kv_cache_is_shorter_from_the_pruning_layer_on(lm: AudioLM, prompts:
 
 
 def test_text_tokens_are_kept_and_token_order_is_unchanged(lm: AudioLM, prompts: list[Prompt]) -> None:
-    inputs = lm.prepare(prompts)
+    inputs = prepared(lm, prompts)
     generation = Dart(0.9).generate(lm, inputs, max_new_tokens=1)
     for row, kept in enumerate(generation.kept_positions):
         text = (inputs.attention_mask[row].bool() & ~inputs.audio_mask[row]).nonzero().flatten()
@@ -141,10 +151,9 @@ def test_dropping_tokens_at_several_layers_equals_masking_them_from_these_layers
 ) -> None:
     skip_unless_carried(any_lm, method)
     done = generate(any_lm, prompts[:1], method)
-    (total,) = any_lm.prepare(prompts[:1]).audio_tokens
-    text = any_lm.prepare(prompts[:1]).prompt_tokens[0] - total
+    (total,), (length,) = prepared(any_lm, prompts[:1]).audio_tokens, prepared(any_lm, prompts[:1]).prompt_tokens
     steps = [(first, kept) for first, (kept,) in done.kept_steps]
-    assert [(first, len(kept) - text) for first, kept in steps] == [
+    assert [(first, len(kept) - length + total) for first, kept in steps] == [
         (layer, kept_count(total, ratio)) for layer, ratio in method.schedule
     ]
     assert all(set(later.tolist()) <= set(kept.tolist()) for (_, kept), (_, later) in pairwise(steps))
@@ -158,7 +167,7 @@ def test_a_later_step_of_a_schedule_ranks_remaining_tokens_by_attention_of_its_l
     lm: AudioLM, prompts: list[Prompt]
 ) -> None:
     """The attention of the masked, whole computation, by hand."""
-    method, inputs = FastV(0.6, schedule=((1, 0.2), (3, 0.6))), lm.prepare(prompts[:1])
+    method, inputs = FastV(0.6, schedule=((1, 0.2), (3, 0.6))), prepared(lm, prompts[:1])
     (_, (first,)), (_, (last,)) = generate(lm, prompts[:1], method, 1).kept_steps
     weights: list[torch.Tensor] = []
     watched = {lm.decoder_layers[2].self_attn: lambda given: weights.append(given.of_last_queries()[0, :, 0])}
@@ -171,7 +180,7 @@ def test_a_later_step_of_a_schedule_ranks_remaining_tokens_by_attention_of_its_l
 
 
 def test_the_frame_method_takes_a_uniform_stride_over_the_remaining_tokens(lm: AudioLM, prompts: list[Prompt]) -> None:
-    inputs = lm.prepare(prompts[1:2])
+    inputs = prepared(lm, prompts[1:2])
     audio = inputs.audio_mask[0].nonzero().flatten().tolist()  # 100 tokens
     done = generate(lm, prompts[1:2], Frame(0.75, schedule=((0, 0.5), (2, 0.75))), 1)
     assert [position for position in done.kept_positions[0].tolist() if position in audio] == audio[::4]
@@ -201,7 +210,7 @@ def test_graph_decode_and_chunked_prefill_leave_the_logits_of_a_schedule_unchang
 def test_a_press_joined_to_a_pruning_schedule_removes_its_ratio_of_each_layers_tokens(
     lm: AudioLM, prompts: list[Prompt]
 ) -> None:
-    inputs = lm.prepare(prompts[:1])
+    inputs = prepared(lm, prompts[:1])
     (total,), (length,) = inputs.audio_tokens, inputs.prompt_tokens
     first = Frame(0.7, schedule=((1, 0.3), (3, 0.7)))
     done = generate(lm, prompts[:1], Composed(first=first, second=Knorm(0.5)), 2)
@@ -353,7 +362,7 @@ def test_time_to_compute_redundancy_is_not_part_of_prefill(
 
 
 def test_redundancy_is_highest_if_all_tokens_are_equal(any_lm: AudioLM, prompts: list[Prompt]) -> None:
-    done = generate(any_lm, prompts, Base(), 1)
+    done = generate(any_lm, prompts[1:], Base(), 1)
     assert all(0 <= share < 1 for share in done.redundancy)
 
     def flat(_module: torch.nn.Module, args: tuple, kwargs: dict) -> tuple:
@@ -363,4 +372,4 @@ def test_redundancy_is_highest_if_all_tokens_are_equal(any_lm: AudioLM, prompts:
     if any_lm.title.startswith("Gemma"):
         return
     with any_lm.decoder_layers[0].register_forward_pre_hook(flat, with_kwargs=True):
-        assert generate(any_lm, prompts, Base(), 1).redundancy == pytest.approx([1.0] * 3)
+        assert generate(any_lm, prompts[1:], Base(), 1).redundancy == pytest.approx([1.0] * 2)

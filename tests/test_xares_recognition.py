@@ -96,7 +96,7 @@ def test_a_text_encoded_as_ctc_letters_is_decoded_without_loss() -> None:
 
 
 def test_the_ctc_probe_learns_to_read_letters_from_frames(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recognition, "STEPS", 60)
+    monkeypatch.setattr(recognition, "STEPS", 40)
     task, said = task_of(), list[str]()
     root, encoder = write_speech(tmp_path), from_module(PitchEncoder())
     results = results_of(root, tmp_path / "results", encoder, task, say=said.append)
@@ -109,7 +109,7 @@ def test_the_ctc_probe_learns_to_read_letters_from_frames(tmp_path: Path, monkey
     assert 0 <= summary["cer"] <= summary["wer"]
     (score,) = task_scores([Run.read(results["linear"].folder)])
     assert score.by_probe["linear"].value == summary["score"]
-    monkeypatch.setattr(recognition, "STEPS", 5)
+    monkeypatch.setattr(recognition, "STEPS", 2)
     lines = []
     for name in ("one", "other"):
         torch.rand(1)  # the state of torch's generator changes nothing

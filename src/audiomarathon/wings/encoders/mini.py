@@ -92,6 +92,7 @@ def _sound(sounds: tuple[int, ...], take: int) -> bytes:
     return stream.getvalue()
 
 
+@cache
 def _part(sound: int, take: int) -> Signal:
     """Return a synthetic sound: noise with a bump in its spectrum, and a hum. `take` is the seed of the noise.
 
