@@ -258,16 +258,15 @@ def _column(
 
 def spectrogram(axes: Any, clip: Clip) -> None:
     """Draw a clip's log-mel spectrogram on matplotlib axes, and mark the events that decide the question."""
-    from librosa.core.convert import mel_frequencies
-    from librosa.filters import mel  # `librosa.feature` does the rest of this function too; its import takes a second
+    import librosa
 
     hop = max(160, len(clip.waveform) // 2000)
-    frames = np.lib.stride_tricks.sliding_window_view(np.pad(clip.waveform, 512), 1024)[::hop]
-    power = np.abs(np.fft.rfft(frames * np.hanning(1025)[:-1], axis=1)) ** 2
-    bands = np.maximum(mel(sr=clip.sampling_rate, n_fft=1024, n_mels=96) @ power.T, 1e-10)
-    level = 10 * np.log10(bands / bands.max())
+    mel = librosa.feature.melspectrogram(
+        y=clip.waveform, sr=clip.sampling_rate, n_fft=1024, hop_length=hop, n_mels=96, fmax=clip.sampling_rate / 2
+    )
+    level = librosa.power_to_db(mel, ref=max(float(mel.max()), 1e-10), top_db=70)
     axes.imshow(level, origin="lower", aspect="auto", cmap="Greys", extent=(0, clip.seconds, 0, 96), vmin=-70, vmax=0)
-    centres = mel_frequencies(98, fmax=clip.sampling_rate / 2)[1:-1]
+    centres = librosa.mel_frequencies(98, fmax=clip.sampling_rate / 2)[1:-1]
     marks = [hertz for hertz in (500, 1000, 2000, 4000, 8000) if hertz < centres[-1]]
     axes.set_yticks([float(np.interp(hertz, centres, np.arange(96) + 0.5)) for hertz in marks])
     axes.set_yticklabels([f"{hertz / 1000:g}" for hertz in marks], fontsize=8)
