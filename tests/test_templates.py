@@ -86,13 +86,22 @@ def test_the_process_that_renders_chat_templates_starts_once_and_again_if_killed
     start = templates._started
     monkeypatch.setattr(templates, "_started", lambda: started.append(start()) or started[-1])
     monkeypatch.setattr(templates, "_CHILD", templates._Child())
-    texts = {render(tokenizer, conversation(PROMPT)) for _ in range(2)}
+    prompts = [conversation(Prompt(text, ())) for text in ("one", "two", "three")]
+    assert all(text in render(tokenizer, prompt) for text, prompt in zip(("one", "two"), prompts, strict=False))
+    assert len(started) == 1
     os.kill(started[0].pid, signal.SIGKILL)
     started[0].wait()
-    texts.add(render(tokenizer, conversation(PROMPT)))
-    assert (len(texts), len(started)) == (1, 2)
+    assert "three" in render(tokenizer, prompts[2])
+    assert len(started) == 2
     templates._CHILD.stop()
     assert started[1].returncode == 0
+
+
+def test_a_prompt_asked_for_again_is_rendered_once(tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    ask, asked = templates._CHILD.ask, list[int]()
+    monkeypatch.setattr(templates._CHILD, "ask", lambda request: asked.append(0) or ask(request))
+    texts = [render(tokenizer, conversation(Prompt(text, ()))) for text in ("again", "again", "other")]
+    assert (texts[0] == texts[1] != texts[2], len(asked)) == (True, 2)
 
 
 def test_a_model_with_a_broken_chat_template_is_refused_before_its_first_sample(tokenizer) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import functools
 import json
 import os
 import signal
@@ -95,10 +96,22 @@ def render(tokenizer: Any, conversation: list[dict[str, Any]], **options: Any) -
         **options,
         "seconds": SECONDS,
     }
-    answer = _CHILD.ask(request)
+    try:
+        return _text(json.dumps(request))
+    except TemplateError as error:
+        raise TemplateError(f"{template_file(tokenizer)}: the chat template cannot render a prompt: {error}") from None
+
+
+@functools.lru_cache(maxsize=128)
+def _text(request: str) -> str:
+    """Return the text for a request to the child process, written as JSON.
+
+    Remember the latest texts: all settings of a sweep ask for the same prompts. Each request waits until the system
+    runs the child process, which takes milliseconds on a busy machine.
+    """
+    answer = _CHILD.ask(json.loads(request))
     if "text" not in answer:
-        reason = " ".join(answer["error"].split())
-        raise TemplateError(f"{template_file(tokenizer)}: the chat template cannot render a prompt: {reason}")
+        raise TemplateError(" ".join(answer["error"].split()))
     return answer["text"]
 
 
