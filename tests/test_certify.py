@@ -92,10 +92,10 @@ OFTEN = (HOME, "phi4mm")  # one without an adapter, one with
     "key", [*OFTEN, *(pytest.param(key, marks=pytest.mark.long) for key in sorted({*FAMILIES} - {*OFTEN}))]
 )
 def test_every_model_family_passes_its_certification(
-    key: str, family_checkpoint: Any, monkeypatch: pytest.MonkeyPatch
+    key: str, session: LocalEngine, family_checkpoint: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With every method in the home family, and a method of each kind in others."""
-    family_session = session_of(key, family_checkpoint(key))
+    family_session = session if key == HOME else session_of(key, family_checkpoint(key))
     some = [method for method in all_methods() if method.key in (*KINDS, "dart")]
     if not ALL and key != HOME:
         monkeypatch.setattr(certificates, "all_methods", lambda: some)

@@ -265,12 +265,13 @@ FINISHED = [
     for words in ("sweep tau --methods frame --ratios 0.5", "run tau --method frame --ratio 0.5")
 ]
 _EARLY = """
-import contextlib, io, json, shlex, sys
-from typer.testing import CliRunner
+import functools, json, shlex, sys
+import typer.testing
 from audiomarathon.cli.app import app
+typer.testing._get_command = functools.cache(typer.testing._get_command)  # built once, as in all tests
 found = {}
 for command in json.load(sys.stdin):
-    done = CliRunner().invoke(app, shlex.split(command))
+    done = typer.testing.CliRunner().invoke(app, shlex.split(command))
     found[command] = (done.exit_code, done.stderr, [name for name in ("torch", "transformers") if name in sys.modules])
 print(json.dumps(found))
 """

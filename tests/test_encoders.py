@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import shutil
 import sys
 import types
@@ -81,11 +82,17 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+@functools.cache
+def documented(folder: Path) -> tuple[Any, Any]:
+    """Load a checkpoint's encoder and feature extractor as transformers documents it."""
+    model = transformers.AutoModel.from_pretrained(folder).eval()
+    extractor = transformers.AutoFeatureExtractor.from_pretrained(folder)
+    return model.get_encoder() if folder.name == "whisper" else model, extractor
+
+
 def reference(folder: Path, clip: torch.Tensor) -> torch.Tensor:
     """Return the features that transformers gives of one clip."""
-    model = transformers.AutoModel.from_pretrained(folder).eval()
-    model = model.get_encoder() if folder.name == "whisper" else model
-    extractor = transformers.AutoFeatureExtractor.from_pretrained(folder)
+    model, extractor = documented(folder)
     inputs = extractor(clip.numpy(), sampling_rate=16000, return_tensors="pt")
     with torch.no_grad():
         features: torch.Tensor = model(**inputs).last_hidden_state[0]

@@ -278,16 +278,15 @@ SPEC = ModelSpec("mine", "mine_model:Mine", "Qwen/Qwen2.5-Omni-3B", 25, "mine")
 
         return go
 
-    @pytest.mark.parametrize(
-        ("module", "name"), [("mine_method", "method mine"), ("mine_task", "task tau"), ("mine_model", "model mine")]
-    )
-    def test_a_run_is_not_resumed_after_a_plug_in_module_was_edited(self, module: str, name: str, site, again) -> None:
+    def test_a_run_is_not_resumed_after_a_plug_in_module_was_edited(self, site: Path, again: Any) -> None:
         again(1)
         assert again(2).summary["n"] == 2
-        (site / f"{module}.py").write_text(self.MODULES[module] + "\nEDITED = True\n")
-        with pytest.raises(RecordError) as caught:
-            again(1)
-        assert differing(caught.value) == [f"code of {name}"]
+        for module, name in zip(self.MODULES, ("method mine", "task tau", "model mine"), strict=True):
+            (site / f"{module}.py").write_text(self.MODULES[module] + "\nEDITED = True\n")
+            with pytest.raises(RecordError) as caught:
+                again(1)
+            assert differing(caught.value) == [f"code of {name}"]
+            (site / f"{module}.py").write_text(self.MODULES[module])
 
     def test_a_run_folder_without_a_hash_of_plug_in_code_is_resumed(self, site: Path, again: Any) -> None:
         """As earlier versions wrote it."""

@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 import torch
-from conftest import skip_unless_carried
+from conftest import noise, skip_unless_carried
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from plain_layers import greedy_logits
@@ -29,6 +29,17 @@ from audiomarathon.models.prompt import Prompt
 from audiomarathon.report.explain import shares_kept
 
 STEPS = 3  # that decode goes on is tested for dropping
+
+
+@pytest.fixture(scope="module")
+def prompts() -> list[Prompt]:
+    """Two prompts of unequal lengths; the first holds two clips."""
+    return [
+        Prompt("Which is it?\n\nA. cat\nB. dog", (noise(2.3, 1), noise(1.05, 2)), seed=11),
+        Prompt("And now?", (noise(1.6, 3),), seed=12),
+    ]
+
+
 MERGERS = [MergeAdjacent(0.7, layer=2), MergeFrame(0.5, layer=0)]
 
 

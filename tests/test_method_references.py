@@ -28,9 +28,10 @@ from audiomarathon.models.generation import Generation
 from audiomarathon.models.prompt import Prompt
 
 RATIOS = [0.15, 0.5, 0.93]
+at_each_layer = pytest.mark.parametrize(("ratio", "layer"), [*zip(RATIOS, (1, 2, 3), strict=True)])
 # Audio in two spans; the last 64 positions reach into the audio of the first prompt and not into that of the second.
 PROMPTS = {
-    "short question": Prompt("Which?\n\nA. cat\nB. dog", (noise(3.3, 1), noise(2.05, 2)), seed=11),
+    "short question": Prompt("Which?\n\nA. cat\nB. dog", (noise(2.3, 1), noise(1.05, 2)), seed=11),
     "long question": Prompt("Tell me what these two recordings have in common. " * 2, (noise(1.2, 3), noise(3, 4))),
 }
 
@@ -85,8 +86,7 @@ def assert_highest(chosen: list[int], score: Any, places: list[int], k: int) -> 
     assert min((score[place] for place in chosen), default=math.inf) >= worst - tolerance
 
 
-@pytest.mark.parametrize("layer", [1, 2, 3])
-@pytest.mark.parametrize("ratio", RATIOS)
+@at_each_layer
 def test_fast_v_keeps_the_same_tokens_as_its_plain_reference_implementation(
     either_lm: AudioLM, case: Any, ratio: float, layer: int
 ) -> None:
@@ -95,8 +95,7 @@ def test_fast_v_keeps_the_same_tokens_as_its_plain_reference_implementation(
     assert_highest(chosen, references.last_attention(layers[layer - 1]), audio, kept_count(len(audio), ratio))
 
 
-@pytest.mark.parametrize("layer", [1, 2, 3])
-@pytest.mark.parametrize("ratio", RATIOS)
+@at_each_layer
 def test_segment_fast_v_keeps_the_same_tokens_as_its_plain_reference_implementation(
     either_lm: AudioLM, case: Any, ratio: float, layer: int
 ) -> None:
@@ -108,8 +107,7 @@ def test_segment_fast_v_keeps_the_same_tokens_as_its_plain_reference_implementat
         assert_highest([p for p in chosen if p in audio[start:end]], score, audio[start:end], share)
 
 
-@pytest.mark.parametrize("layer", [1, 2, 3])
-@pytest.mark.parametrize("ratio", [*RATIOS, 0.985, 0.999])
+@pytest.mark.parametrize(("ratio", "layer"), [(0.15, 1), (0.5, 2), (0.93, 3), (0.985, 2), (0.999, 1)])
 def test_dart_keeps_the_same_tokens_as_its_plain_reference_implementation(
     either_lm: AudioLM, case: Any, ratio: float, layer: int
 ) -> None:
@@ -211,7 +209,7 @@ def test_random_keeps_every_position_equally_often() -> None:
     assert all(abs(times[place] - 900) < 4.5 * 25 for place in range(40))
 
 
-@pytest.mark.parametrize("ratio", RATIOS)
+@pytest.mark.parametrize("ratio", [0.15, 0.93])
 @pytest.mark.parametrize("name", references.PRESSES)
 def test_each_press_keeps_the_same_cache_entries_as_its_plain_reference_implementation(
     either_lm: AudioLM, case: Any, name: str, ratio: float

@@ -65,6 +65,12 @@ def caches_caught(lm: AudioLM) -> Iterator[list[Any]]:
 
 
 @pytest.fixture(scope="module")
+def prompts() -> list[Prompt]:
+    """A prompt whose audio tokens lie in two spans."""
+    return [Prompt("Which is it?\n\nA. cat\nB. dog", (noise(2.3, 1), noise(1.05, 2)), seed=11)]
+
+
+@pytest.fixture(scope="module")
 def full(lm: AudioLM, prompts: list[Prompt]) -> tuple[Generation, Any]:
     """What base makes of the prompt, and the cache after prefill."""
     with caches_caught(lm) as caught:
@@ -124,10 +130,9 @@ def test_a_press_with_scope_all_removes_text_cache_entries_too(
 
 #: Shorter and longer prompts, one of two clips, and one of text alone.
 BATCH = [
-    Prompt("Which is it?\n\nA. cat\nB. dog", (noise(7.3, 1), noise(3.05, 2)), seed=11),
+    Prompt("Which is it?\n\nA. cat\nB. dog", (noise(3.3, 1), noise(3.05, 2)), seed=11),
     Prompt("And now?", (noise(4.0, 3),), seed=12),
     Prompt("Who?", (), seed=13),
-    Prompt("And what is this sound, please?", (noise(4.04, 4),), seed=14),
 ]
 
 
@@ -166,7 +171,7 @@ def test_pressed_samples_of_a_batch_equal_each_sample_pressed_alone(
 def test_batched_samples_under_a_press_equal_single_samples_in_other_model_families(
     loaded: Callable[[str, str], AudioLM], key: str
 ) -> None:
-    lm, press, prompts = loaded(key, "sdpa"), get_method("snapkv", 0.7), [BATCH[1], BATCH[3]]
+    lm, press, prompts = loaded(key, "sdpa"), get_method("snapkv", 0.7), BATCH[:2]
     together = generate(lm, prompts, press)
     for row, prompt in enumerate(prompts):
         alone = generate(lm, prompt, press)

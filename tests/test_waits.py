@@ -37,14 +37,21 @@ _INDEXES = {getattr(torch.Tensor, name) for name in ("__getitem__", "__setitem__
 _MAKES = {*_device_constructors(), torch.from_numpy}
 _MIXES = {torch.Tensor.copy_, torch.Tensor.to}
 _THE_CPU, _DEVICE = torch.device("cpu", 0), torch.Tensor.device.__get__  # type: ignore[attr-defined]
+_ABOUT = {torch.Tensor.shape.__get__, torch.Tensor.dtype.__get__}  # type: ignore[attr-defined]
 _READS = {getattr(torch.Tensor, name) for name in ("item", "__int__", "__float__", "__bool__", "__index__")}
 
 
-def leaves(tree: Any) -> list[Any]:
+def leaves(*parts: Any) -> list[Any]:
     """Return what nested tuples, lists and dictionaries hold."""
-    if isinstance(tree, dict):
-        tree = list(tree.values())
-    return [leaf for part in tree for leaf in leaves(part)] if isinstance(tree, tuple | list) else [tree]
+    found = []
+    for part in parts:
+        if isinstance(part, tuple | list):
+            found += leaves(*part)
+        elif isinstance(part, dict):
+            found += leaves(*part.values())
+        else:
+            found.append(part)
+    return found
 
 
 class Waits(TorchDispatchMode, Clock):
@@ -84,10 +91,12 @@ class Copies(TorchFunctionMode):
         self.note = note
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in _ABOUT:
+            return func(*args)
         kwargs = kwargs or {}
-        parts = leaves((args, kwargs))
+        parts = leaves(*args, *kwargs.values())
         given = [part for part in parts if isinstance(part, torch.Tensor)]
-        marked = [hasattr(tensor, "on_cpu") for tensor in given]
+        marked = ["on_cpu" in vars(tensor) for tensor in given]
         made = func in _MAKES
         device = next((part for part in parts if isinstance(part, torch.device)), kwargs.get("device"))
         stays = device is None or device == _THE_CPU
