@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 
 from audiomarathon.cli.app import COMMANDS, app
 from audiomarathon.cli.output import reporting_errors
-from audiomarathon.errors import ModelError, OutputError
+from audiomarathon.errors import ModelError
 from audiomarathon.models.loading import loading
 from audiomarathon.report import tables
 from audiomarathon.report.listings import LISTINGS
@@ -176,10 +176,6 @@ class TestStreamsThatTakeNothing:
                 update(1)
                 sys.stderr.write("a line")
                 sys.stderr.flush()
-
-    def test_output_lost_to_a_full_disk_is_an_error_if_it_is_the_only_result(self, full: io.TextIOWrapper) -> None:
-        with redirect_stdout(full), standard_streams(), pytest.raises(OutputError, match="No space left"):
-            console().print("A")
 
 
 def test_a_model_loading_error_quotes_the_message_of_the_operating_system(tmp_path: Path) -> None:
