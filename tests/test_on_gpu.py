@@ -259,17 +259,6 @@ def test_a_cuda_graph_decodes_faster_and_its_setup_is_timed_separately(on: Loade
             best()
 
 
-def test_replies_that_end_early_are_the_same_in_a_cuda_graph_as_in_eager_decode(
-    on: Loaded,
-) -> None:
-    lm = on(HOME, DEVICE, "float32")
-    tokens = Base().generate(lm, lm.prepare(PROMPTS[:1]), max_new_tokens=12, ignore_end=True).replies[0].token_ids
-    with patched_attribute(lm, "end_tokens", (tokens[-1],)):
-        eager = Base().generate(lm, lm.prepare(PROMPTS), max_new_tokens=40)
-        with as_graph(lm):
-            assert Base().generate(lm, lm.prepare(PROMPTS), max_new_tokens=40).replies == eager.replies
-
-
 def test_attention_recomputed_in_half_precision_is_close_to_float32() -> None:
     query, key = (torch.randn(2, heads, 300, 64, device=DEVICE).bfloat16() for heads in (8, 2))
     half = Attention(query, key, key, None, 0.125).of_last_queries(16)
@@ -334,23 +323,6 @@ def test_records_of_a_run_with_batch_size_auto_hold_the_batch_size_and_peak_memo
             assert row["batch"]["samples"] == len(rows)
             assert row["batch"]["planned"] >= len(rows)
             assert ("peak_memory_bytes" in row["batch"]) == ON_GPU
-
-
-def test_a_sample_that_runs_out_of_memory_is_an_error_record(go: Go, monkeypatch: pytest.MonkeyPatch) -> None:
-    generate, calls = AudioLM.generate, list[str]()
-
-    def hungry(lm: AudioLM, inputs: Any, *args: Any, **options: Any) -> Generation:
-        key = str(inputs.seeds)
-        calls.append(key)
-        if key == next((call for call in calls if call != calls[0]), None):  # the second sample
-            torch.empty(1 << 50, device=DEVICE)
-        return generate(lm, inputs, *args, **options)
-
-    monkeypatch.setattr(AudioLM, "generate", hungry)
-    for rows in go(busy_samples=0):
-        errors = [row["error"] for row in rows]
-        assert sum(error is not None for error in errors) == 1
-        assert "memory" in next(filter(None, errors))
 
 
 def test_the_certify_command_passes_on_the_gpu() -> None:

@@ -289,23 +289,6 @@ class TestLayOut:
         layout = ray_pool.lay_out(wanted, RunSettings.read({}, **flags), nodes)
         assert (layout.workers, layout.gpus, layout.cpus, layout.sharing) == shape
 
-    @pytest.mark.long
-    def test_the_computed_number_of_workers_is_the_most_that_ray_can_place(self) -> None:
-        import ray
-        from ray.util.placement_group import placement_group, remove_placement_group
-
-        ray.init(address="local", num_cpus=16, num_gpus=4, include_dashboard=False, logging_level="error")
-        try:
-            (node,) = ray.nodes()
-            for gpus in (0.3, 0.6, 1, 3):
-                shape = ray_pool.lay_out(Ray(gpus_per_worker=gpus), RunSettings.read({}), [node["Resources"]])
-                for workers, fit in ((shape.workers, True), (shape.workers + 1, False)):
-                    group = placement_group([{"CPU": 1, "GPU": gpus}] * workers)
-                    assert group.wait(20 if fit else 1) == fit
-                    remove_placement_group(group)
-        finally:
-            ray.shutdown()
-
     @pytest.mark.parametrize("wanted", [Ray(workers=9), Ray(gpus_per_worker=8), Ray(workers=5, gpus_per_worker=2)])
     def test_too_many_workers_are_refused_with_the_number_that_fits(self, wanted: Ray) -> None:
         with pytest.raises(ExecutorError, match=r"room for [084] on 3 machines"):

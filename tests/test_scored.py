@@ -100,14 +100,6 @@ def test_valid_verdicts_in_the_verdict_file_are_read_without_judging_again(run: 
     assert asked == []
 
 
-def test_without_a_verdict_file_all_replies_are_judged_and_no_file_is_written(run: Path, asked: list[str]) -> None:
-    verdicts_file(run, CHOICE).unlink()
-    before = files_of(run)
-    assert list(rights(Run.read(run)).values()) == RIGHTS
-    assert asked == ["clip0", "clip1", "clip2", "clip3"]
-    assert files_of(run) == before
-
-
 @pytest.mark.parametrize(
     "change",
     [
@@ -190,16 +182,6 @@ def test_odd_verdict_values_in_one_run_folder_do_not_hide_other_run_folders(
         output = call(command, tmp_path, *more)[1]
         shown = (tmp_path / "r.html").read_text() if more else output
         assert all(label in shown for label in labels), command
-
-
-def test_a_stored_verdict_with_the_content_hash_of_another_sample_is_ignored(run: Path) -> None:
-    """Two samples of one reply and one reference have one stamp, and one verdict; others have none in common."""
-    lines = lines_of(verdicts_file(run, CHOICE))
-    assert len({line["stamp"] for line in lines}) == 4
-    swapped = [dict(line) | {"stamp": other["stamp"]} for line, other in zip(lines, lines[::-1], strict=True)]
-    bare = [{name: value for name, value in line.items() if name != "crc"} for line in swapped]
-    verdicts_file(run, CHOICE).write_bytes(b"".join(map(sealed, bare)))
-    assert list(rights(Run.read(run)).values()) == RIGHTS
 
 
 # Scoring does not touch the records ----------------------------------------------------------------------------------
