@@ -391,14 +391,10 @@ def judges(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Scr
 CLIPS_CSV = [("a.wav", "rain falls", "wind blows", "rain again"), ("b.wav", "dogs bark", "dogs howl", "a car")]
 
 
-def captions_file(place: Path) -> Path:
-    table(file := place / "clips.csv", ("file_name", "caption_1", "caption_2", "caption_3"), CLIPS_CSV)
-    return file
-
-
 def wrote(place: Path, *more: object, with_: str = "j", out: str = "rubrics.jsonl") -> tuple[int, str]:
     """Have rubrics written, from three captions of each of two clips."""
-    return call("experiment", "rubrics", "write", captions_file(place), "--with", with_, "-o", place / out, *more)
+    table(file := place / "clips.csv", ("file_name", "caption_1", "caption_2", "caption_3"), CLIPS_CSV)
+    return call("experiment", "rubrics", "write", file, "--with", with_, "-o", place / out, *more)
 
 
 def test_repeated_commands_write_the_rubric_of_each_clip_only_once(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import pickle
 import re
@@ -15,11 +14,9 @@ from builders import a_run, added, as_control, changed
 from conftest import content_of, succeed
 
 from audiomarathon import compare_runs, load_runs, write_report
-from audiomarathon.engine.run import Result
+from audiomarathon.engine.run import Result, score
 from audiomarathon.errors import RecordError, SettingsError
 from audiomarathon.report.render import Table, html_with_notes
-from audiomarathon.runs.read import Run
-from audiomarathon.runs.summary import summarise
 
 ROOT = Path(__file__).parent.parent
 NOTEBOOK = ROOT / "docs" / "notebooks" / "first_look.ipynb"
@@ -27,11 +24,7 @@ NOTEBOOK = ROOT / "docs" / "notebooks" / "first_look.ipynb"
 
 def complete(folder: Path) -> Path:
     """Give a run the summary that the engine would write."""
-    run = Run.read(folder)
-    assert run.task
-    content = summarise(run.task, run.facts, list(run.records.values()), run.verdicts)
-    (folder / "summary.json").write_text(json.dumps(content))
-    return folder
+    return score(changed(folder, settings={"seed": 42}, sessions=[], bad_rows=[])).folder
 
 
 @pytest.fixture

@@ -121,14 +121,6 @@ class TestStreamsThatTakeNothing:
         with open("/dev/full", "w") as stream:  # noqa: PTH123
             yield stream
 
-    @pytest.fixture
-    def left(self) -> Iterator[io.TextIOWrapper]:
-        """A pipe whose reader has left."""
-        reading, writing = os.pipe()
-        os.close(reading)
-        with os.fdopen(writing, "w") as stream:
-            yield stream
-
     def code(self, command: Callable[[], int | None]) -> int:
         with pytest.raises(SystemExit) as done:
             reporting_errors(command)()
@@ -139,8 +131,10 @@ class TestStreamsThatTakeNothing:
             assert self.code(lambda: console().print("A")) == 2
         assert capsys.readouterr().err == "error: standard output cannot be written: No space left on device\n"
 
-    def test_a_command_ends_without_a_message_if_the_reader_of_its_pipe_has_left(self, left, capsys) -> None:
-        with redirect_stdout(left):
+    def test_a_command_ends_without_a_message_if_the_reader_of_its_pipe_has_left(self, capsys) -> None:
+        reading, writing = os.pipe()
+        os.close(reading)
+        with os.fdopen(writing, "w") as left, redirect_stdout(left):
             assert self.code(lambda: console().print("A")) == 141
         assert capsys.readouterr().err == ""
 

@@ -107,13 +107,6 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     thread.join()
 
 
-@pytest.fixture
-def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    seconds: list[float] = []
-    monkeypatch.setattr(time, "sleep", seconds.append)
-    return seconds
-
-
 def there(root: Path) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in (root / "cremad").iterdir() if file.name not in (".lock",)}
 
@@ -163,8 +156,10 @@ def test_a_wrong_md5_is_a_one_line_error_and_the_next_call_downloads_again(serve
 
 
 def test_a_busy_server_is_retried_after_the_stated_wait_and_finally_given_up(
-    server: Server, tmp_path: Path, waits: list[float]
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    waits = list[float]()
+    monkeypatch.setattr(time, "sleep", waits.append)
     server.refusals = 3
     assert zenodo.plan(TASK).size == sum(map(len, server.files.values()))
     assert waits == [7, 7, 7]
