@@ -128,7 +128,7 @@ class TestIdentity:
             ("cpu", {"timing": "cold", "decode": "graph"}, None, None, "graph"),
         ],
     )
-    def test_a_gpu_runs_identity_includes_kernels_and_timing_and_graph_decode_but_never_eager_decode(
+    def test_the_identity_of_a_run_includes_kernels_and_timing_on_a_gpu_and_graph_decode_anywhere(
         self, identity: Callable[..., dict[str, Any]], device, flags, kernels, timing, decode
     ) -> None:
         """Eager decode is left out so that folders of older versions, which decoded eagerly, can be resumed."""

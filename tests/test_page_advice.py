@@ -100,7 +100,7 @@ def two_controls(root: Path) -> None:
         (two_controls, "control runs are not ranked"),
     ],
 )  # fmt: skip
-def test_without_scores_times_a_gain_or_intervals_and_of_controls_no_setting_is_recommended(
+def test_no_setting_is_recommended_without_comparable_times_a_gain_or_intervals_or_on_controls(
     root: Path, make: Callable[[Path], object], why: str
 ) -> None:
     make(root)
