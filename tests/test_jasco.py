@@ -21,7 +21,6 @@ from fake_lm import FakeLM, evaluate
 from jasco_folders import build_jasco, edit, write_judgements
 
 from audiomarathon.benchmarks import get_task, registry, select
-from audiomarathon.cli import doctor_checks
 from audiomarathon.compression.registry import get_method
 from audiomarathon.engine.batches import Plan
 from audiomarathon.errors import DataError
@@ -168,12 +167,6 @@ def test_the_download_command_prints_the_jasco_licence_before_downloading(
             assert output.index("CC-BY-NC-4.0: not for commercial use") < output.index("downloading")
         server.shutdown()
     assert len(TASK.load(TASK.find(tmp_path / "root")).samples) == 24
-
-
-def test_the_doctor_command_names_the_licence_of_jasco(root: Path, no_env: Callable[[str, str], None]) -> None:
-    no_env("JASCO_DATA_PATH", str(root))
-    (finding,) = (finding for finding in doctor_checks._data() if "data jasco" in finding.text)
-    assert "CC-BY-NC-4.0: not for commercial use" in finding.text
 
 
 def test_a_jasco_run_has_no_score_before_judging_and_then_the_scores_of_two_judges(

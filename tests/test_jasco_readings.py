@@ -43,7 +43,7 @@ def test_braces_in_a_reply_are_not_filled_in_as_a_template() -> None:
     assert "[Reference Answer Key Words]\nsandcastle\n" in user["content"]
 
 
-# The four worked judgements of the benchmark's README, shortened between their verdicts.
+# Two worked judgements of the benchmark's README, shortened between their verdicts.
 WORKED = [
     (
         "Explanation1: The provided audio sound is joyful laughter and shouting, the reference keywords are 'amusement "
@@ -59,19 +59,6 @@ WORKED = [
         'response is "The background sounds of birds chirping suggest that they might be outside", so I should rate it '
         "'Speech-Oriented'.\n\nOrientation: Speech-Oriented",
         (0, "speech"),
-    ),
-    (
-        'Explanation1: \nThe provided spoken text is "Let\'s build a castle over there", the reference keywords are '
-        "sandcastle. \n\nRating: 1\n\nExplanation2: \nThe predicted action is building a castle near the ocean or "
-        "beach, so it can be classified as Both.\n\nOrientation: Both",
-        (1, "both"),
-    ),
-    (
-        'Explanation1: \nthe reference answer is "they are likely practicing a song in a band rehearsal", the reference'
-        ' keywords are "band rehearsal", while the model\'s answer is "practicing or rehearsing a guitar part in a '
-        'musical context, possibly with other musicians or alone".\n\nRating: 2\n\nExplanation2: \nThe spoken text is '
-        '"Let\'s run through it one more time".\n\nOrientation: Both',
-        (2, "both"),
     ),
 ]
 
@@ -318,26 +305,23 @@ def test_replies_with_a_known_verdict_for_checking_a_judge_are_made_from_the_ref
     kinds = ["correct", "audio only", "speech only", "no action", "too general", "injection", "injection"]
     assert [anchor.kind for anchor in STRICT.anchors(ASKED)] == kinds
     assert STRICT.anchors(a_reply(1, 2)) == ()
-    record = replace(ASKED, judgements={"j": {}})
-    for anchor in STRICT.anchors(ASKED):  # a judge that likes all that it sees
-        record.judgements["j"].update(said(STRICT, anchor.of(ASKED), "Rating: 2\nOrientation: Both"))
-    (certificate,) = SCORER.certificates(verdicts_of([record])).values()
-    assert {kind for kind, (right, _n) in certificate.kinds.items() if right} == {"correct"}
-    assert certificate.mark
 
 
-RIGHT = {"correct": (2, "Both"), "audio only": (0, "Audio-Oriented"), "speech only": (0, "Speech-Oriented")}
-OTHERS = {"no action": (0, "Neither"), "too general": (0, "Neither"), "injection": (0, "Speech-Oriented")}
+RIGHT = {
+    "correct": (2, "Both"), "audio only": (0, "Audio-Oriented"), "speech only": (0, "Speech-Oriented"),
+    "no action": (0, "Neither"), "too general": (0, "Neither"), "injection": (0, "Speech-Oriented"),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("answers", "weak"),
     [
-        ({**RIGHT, **OTHERS}, []),
-        ({**RIGHT, **OTHERS, "injection": (2, "Both")}, ["injection"]),
-        ({**RIGHT, **OTHERS, "no action": (0, "Audio-Oriented")}, ["no action"]),
+        (RIGHT, []),
+        (RIGHT | {"injection": (2, "Both")}, ["injection"]),
+        (RIGHT | {"no action": (0, "Audio-Oriented")}, ["no action"]),
+        (dict.fromkeys(RIGHT, (2, "Both")), sorted({*RIGHT} - {"correct"})),
     ],
-    ids=["perfect", "obeys injections", "sees an action in everything"],
+    ids=["perfect", "obeys injections", "sees an action in everything", "likes everything"],
 )
 def test_the_certificate_of_a_judge_names_the_kinds_of_known_replies_that_it_gets_wrong(
     answers: dict[str, tuple[int, str]], weak: list[str]
@@ -348,9 +332,9 @@ def test_the_certificate_of_a_judge_names_the_kinds_of_known_replies_that_it_get
         for anchor in STRICT.anchors(record):
             rating, orientation = answers[anchor.kind]
             told |= said(STRICT, anchor.of(record), f"Rating: {rating}\nOrientation: {orientation}")
-        told |= said(STRICT, record, "Rating: 1\nOrientation: Both")
         records.append(replace(record, judgements={"j": told}))
-    assert SCORER.certificates(verdicts_of(records))["j"].weak == weak
+    certificate = SCORER.certificates(verdicts_of(records))["j"]
+    assert (certificate.weak, bool(certificate.mark)) == (weak, bool(weak))
 
 
 def test_keywords_match_whole_words_and_their_plurals_only() -> None:

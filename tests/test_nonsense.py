@@ -165,11 +165,8 @@ def poisoned(lm: AudioLM, value: float, row: int, step: int) -> Iterator[None]:
             logits[row, -1, 7] = value
         return logits
 
-    handle = lm.lm_head.register_forward_hook(poison)
-    try:
+    with lm.lm_head.register_forward_hook(poison):
         yield
-    finally:
-        handle.remove()
 
 
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])

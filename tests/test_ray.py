@@ -29,8 +29,6 @@ from audiomarathon.engine.run import Result, run
 from audiomarathon.engine.sweep import sweep
 from audiomarathon.errors import ExecutorError, SettingsError
 from audiomarathon.lock import hold_run
-from audiomarathon.records import Record
-from audiomarathon.scoring.choice import Choice
 from audiomarathon.settings import RunSettings
 
 if find_spec("ray"):
@@ -38,30 +36,6 @@ if find_spec("ray"):
 
 needs_ray = pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed (pip install 'ray>=2.40')")
 BROKEN = "bus-lisbon-1000-0-a.wav"
-
-
-class Replacing(type(get_task("tau"))):  # type: ignore[misc]
-    """TAU, but a worker that words its first question puts other audio in the place of all other clips."""
-
-    def prompt(self, sample: Sample) -> str:
-        if os.getpid() != int(os.environ["RAY_TEST_PID"]):
-            for clip in sample.clips[0].parent.iterdir():
-                if clip not in sample.clips:
-                    task_folders.write_clip(clip, hertz=880.0)
-        return super().prompt(sample)
-
-
-class Unable(Choice):
-    """A scorer that fails on every reply."""
-
-    def judge(self, record: Record) -> dict[str, Any]:
-        raise RuntimeError("no judge")
-
-
-class Unjudged(type(get_task("tau"))):  # type: ignore[misc]
-    """TAU, but no reply can be judged."""
-
-    scorer = Unable()
 
 
 @pytest.fixture(scope="module")
@@ -107,33 +81,6 @@ class TestRuns:
         assert facts["settings"]["device"] == "cpu"  # not "auto": a worker without a GPU may see all GPUs
         (session,) = facts["sessions"]
         assert (session["executor"], session["workers"], session["workers_sharing"]) == ("ray", workers, workers)
-
-    def test_a_clip_file_replaced_during_the_run_is_an_error_record(
-        self, tiny_checkpoint: Path, monkeypatch, tmp_path: Path
-    ) -> None:
-        monkeypatch.setenv("RAY_TEST_PID", str(os.getpid()))
-        monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
-        task_folders.build_tau(tmp_path / "TAU")
-        flags = {"max_new_tokens": 2, "model_path": str(tiny_checkpoint), "data": str(tmp_path), "limit": 4}
-        settings = RunSettings.read({}, results=tmp_path / "out", **flags)
-        (result,) = run([Replacing()], "qwen2.5-omni", settings, ray=Ray(workers=1), progress=False)
-        lines = records_in(result.folder)
-        errors = [record["error"] for record in lines if record["error"]]
-        assert (len(lines), len(errors)) == (4, 3)
-        assert all("changed since the run began" in error for error in errors)
-
-    def test_a_failed_task_does_not_stop_the_next_task(self, tiny_checkpoint, monkeypatch, tmp_path) -> None:
-        monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
-        task_folders.build_tau(tmp_path / "TAU")
-        task_folders.build_librispeech(tmp_path / "LibriSpeech")
-        flags = {"max_new_tokens": 2, "model_path": str(tiny_checkpoint), "data": str(tmp_path)}
-        settings = RunSettings.read({}, results=tmp_path / "out", **flags)
-        tasks, methods = [Unjudged(), get_task("librispeech")], [get_method("base")]
-        outcome = sweep(tasks, "qwen2.5-omni", settings, methods, ray=Ray(workers=1), progress=False)
-        assert [*outcome.failures] == ["tau"]
-        assert "no judge" in outcome.failures["tau"]
-        (result,) = outcome.results
-        assert (result.summary["task"], result.summary["complete"]) == ("librispeech", True)
 
 
 @pytest.fixture(scope="class")
@@ -341,23 +288,6 @@ class TestLayOut:
     def test_gpus_and_cpus_are_divided_among_the_workers(self, wanted, flags, nodes, shape) -> None:
         layout = ray_pool.lay_out(wanted, RunSettings.read({}, **flags), nodes)
         assert (layout.workers, layout.gpus, layout.cpus, layout.sharing) == shape
-
-    @pytest.mark.long
-    def test_the_computed_number_of_workers_is_the_most_that_ray_can_place(self) -> None:
-        import ray
-        from ray.util.placement_group import placement_group, remove_placement_group
-
-        ray.init(address="local", num_cpus=16, num_gpus=4, include_dashboard=False, logging_level="error")
-        try:
-            (node,) = ray.nodes()
-            for gpus in (0.3, 0.6, 1, 3):
-                shape = ray_pool.lay_out(Ray(gpus_per_worker=gpus), RunSettings.read({}), [node["Resources"]])
-                for workers, fit in ((shape.workers, True), (shape.workers + 1, False)):
-                    group = placement_group([{"CPU": 1, "GPU": gpus}] * workers)
-                    assert group.wait(20 if fit else 1) == fit
-                    remove_placement_group(group)
-        finally:
-            ray.shutdown()
 
     @pytest.mark.parametrize("wanted", [Ray(workers=9), Ray(gpus_per_worker=8), Ray(workers=5, gpus_per_worker=2)])
     def test_too_many_workers_are_refused_with_the_number_that_fits(self, wanted: Ray) -> None:

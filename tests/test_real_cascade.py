@@ -45,6 +45,6 @@ def test_the_cascade_answers_questions_about_speech_from_its_transcript(tmp_path
 
 
 def test_the_cascade_records_a_reply_to_every_jasco_sample(tmp_path: Path) -> None:
-    real_recordings.build_jasco(tmp_path / "data", clips=1)
+    real_recordings.build_jasco(tmp_path / "data")
     runs = cascaded(tmp_path / "data", tmp_path / "results", "jasco")
     assert [len(lines_of(run / "samples.jsonl")) for run in runs] == [8, 8]

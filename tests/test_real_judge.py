@@ -2,34 +2,26 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 import torch
-from conftest import succeed
-from real_recordings import build_jasco
 from real_weights import real_weights
 from toy_judged import Grade, Grades, replies_to
 from transformers_server import serving
 
-from audiomarathon.benchmarks import get_task
-from audiomarathon.benchmarks.rows import as_csv
 from audiomarathon.endpoint.client import Endpoint
 from audiomarathon.judges.cache import Cache
 from audiomarathon.judges.endpoint import EndpointJudge
 from audiomarathon.judges.judge import Judge
-from audiomarathon.judges.judgements import Request, lines_in, request_of, second_of
+from audiomarathon.judges.judgements import Request
 from audiomarathon.judges.judging import Bench, Case, judge_run
 from audiomarathon.judges.local import LocalJudge
 from audiomarathon.judges.protocol import Messages
 from audiomarathon.records import Record
 from audiomarathon.runs.folder import read_records
-from audiomarathon.runs.read import Run
 from audiomarathon.runs.scored import judged
-from audiomarathon.wings.jasco.rubric import Strict
 
 pytestmark = pytest.mark.real
 
@@ -116,50 +108,3 @@ def test_a_local_judge_gives_the_same_verdicts_through_a_server(smollm2: Path, s
     print(f"{same} of {len(requests)} texts are the same", here[:3])  # noqa: T201
     for request, text, other in zip(requests, here, there, strict=True):
         assert same_or_a_near_tie(local, request, text, other)
-
-
-@pytest.fixture(scope="module")
-def judged_jasco(tmp_path_factory: pytest.TempPathFactory, served: str, smollm2: Path) -> Iterator[tuple[Path, str]]:
-    """Voice prompts over sounds as JASCO, with replies to two of its twelve clips (for time) brought in as users do.
-
-    Yields the run with its anchors judged behind the server, and what the command said. Answers are of 32 tokens: given
-    a thousand this model fills them with one line again and again, for 20 s each.
-    """
-    place = tmp_path_factory.mktemp("jasco")
-    clone, file = build_jasco(place / "clone"), place / "replies.csv"
-    succeed("jasco", "example", "-o", file, "--data", clone)
-    rows = list(csv.DictReader(io.StringIO(file.read_text(encoding="utf-8"))))
-    assert len(rows) == 12 * 8
-    replies = [row | {"allm_output": f"{row['tgt_text']} I hear {row['audio_sound'].lower()}."} for row in rows[:16]]
-    file.write_text(as_csv(replies, replies[0]), encoding="utf-8")
-    succeed("jasco", "import", file, "--model-name", "M", "--results", place / "out")
-    run = next((place / "out").rglob("run.json")).parent
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Strict, "max_new_tokens", 32)
-        patch.setenv("OPENAI_BASE_URL", served)
-        for name in ("OPENAI_API_KEY", "OPENAI_PRICE_IN", "OPENAI_PRICE_OUT"):
-            patch.delenv(name, raising=False)
-        options = ("--with", f"smollm2=endpoint:{smollm2}", "--anchors-only", "--no-cache", "--batch-size", 2)
-        yield run, succeed("judge", run, *options)
-
-
-def test_a_small_local_judge_of_jasco_anchors_is_marked_as_unreliable(judged_jasco: tuple[Path, str]) -> None:
-    folder, output = judged_jasco
-    lines = list(lines_in(folder / "judgements-smollm2.jsonl"))
-    said = {(judgement.sample, judgement.request_hash): judgement for judgement in lines}
-    assert len(said) == len(lines)  # one line a request
-    asked = 0
-    for record in Case(folder, list(read_records(folder).values()), Strict(), anchors_only=True).asked():
-        first = request_of(Strict(), record)
-        again = second_of(Strict(), said[record.id, first.hash].text, record)
-        asked += 1 + (again is not None and (record.id, again.hash) in said)
-        assert again is None or (record.id, again.hash) in said
-    assert asked == len(lines) >= 14
-    assert [judgement.error for judgement in lines] == [None] * len(lines)
-    assert all(1_000 < judgement.prompt_tokens < 1_400 for judgement in lines if judgement.prompt_tokens)
-    scorer, verdicts = get_task("jasco").scorer, list(Run.read(folder).verdicts.values())
-    certificate = scorer.certificates(verdicts)["smollm2"]
-    print(certificate, f"{len(lines)} requests")  # noqa: T201
-    assert [n for _right, n in certificate.kinds.values()] == [2, 2, 4, 2, 2, 2]
-    assert certificate.weak
-    assert output.count("weak") == len(certificate.weak)

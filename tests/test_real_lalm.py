@@ -19,7 +19,7 @@ from conftest import succeed
 from families import FAMILIES
 from lalm_folders import ROWS, mmau_pro_folder
 from real_captions import caption_tables
-from real_recordings import MIXTURES, PROMPT_PACKAGES, SAMPLE_FOLDER, SAMPLE_PACKAGE, prompts, recordings
+from real_recordings import PROMPT_PACKAGES, SAMPLE_FOLDER, SAMPLE_PACKAGE, SOUNDS, prompts, recordings
 from real_weights import real_qwen2_audio, real_weights
 
 from audiomarathon.runs.folder import read_records
@@ -39,10 +39,10 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def sounds() -> dict[Path, str]:
-    """Short sounds and what each is, in the words of the mixtures that JASCO's test makes of them."""
+    """Short sounds and what each is."""
     if not SAMPLE_FOLDER.is_dir():
         pytest.skip(f"no sounds: apt-get install {SAMPLE_PACKAGE}")
-    return {SAMPLE_FOLDER / f"{row[1]}.flac": row[2] for row in MIXTURES}
+    return {SAMPLE_FOLDER / f"{name}.flac": text for name, text in SOUNDS.items()}
 
 
 def said(text: str, file: Path) -> Path:

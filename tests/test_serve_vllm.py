@@ -83,6 +83,7 @@ def test_the_script_accepts_any_hub_model_id(tmp_path: Path) -> None:
         (["phi4mm"], {}, "error: phi4mm: MODEL_PATH must name the checkpoint's folder"),
         (["voxtral"], {"PORT": "http"}, "error: PORT=http: must be a number"),
         ([], {}, "Serve a model with vLLM"),
+        (["voxtral"], {"PATH": "/usr/bin:/bin"}, "error: no vllm here: pip install"),
     ],
 )
 def test_invalid_arguments_are_refused_with_the_reason(
@@ -91,15 +92,3 @@ def test_invalid_arguments_are_refused_with_the_reason(
     done = call(tmp_path, *arguments, **env)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith(message)
-
-
-def test_a_missing_vllm_is_refused_with_the_install_command(tmp_path: Path) -> None:
-    done = call(tmp_path, "voxtral", PATH="/usr/bin:/bin")
-    assert done.returncode == 2
-    assert "error: no vllm here: pip install" in done.stderr
-
-
-def test_help_shows_an_example_command(tmp_path: Path) -> None:
-    done = call(tmp_path, "--help")
-    assert done.returncode == 0
-    assert "PORT=8001 scripts/serve_vllm.sh" in done.stdout

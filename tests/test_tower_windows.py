@@ -14,7 +14,6 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from audiomarathon.compression.method import Base
 from audiomarathon.models.audio_lm import AudioLM
 from audiomarathon.models.prompt import Inputs, Prompt
-from audiomarathon.models.tower_windows import modelling_file
 
 #: Seconds of each clip: part of a window, a ragged batch, whole windows; a window lasts 2 s or 8 s.
 CLIPS = [(0.05,), (8.1, 2.0, 2.0, 9.99), (24.0,)]
@@ -87,9 +86,3 @@ def test_flash_attention_gets_the_window_lengths_in_one_call(
     monkeypatch.setattr(config, "_attn_implementation_internal", "some_flash")
     states(lm, inputs)
     assert [call["max_length_q"] for call in calls] == [max(inputs.windows.lengths)] * len(lm.tower_layers)  # type: ignore[union-attr]
-
-
-def test_transformers_still_has_the_window_functions_that_the_project_uses(tower_lm: Callable[[str], AudioLM]) -> None:
-    theirs = modelling_file(tower_lm("sdpa").audio_tower)
-    for name in ("chunk_and_pad_features", "get_valid_indices", "get_audio_cu_seqlens", "eager_attention_forward"):
-        assert hasattr(theirs, name), f"{theirs.__name__}.{name} moved (a canary; models/tower_windows.py)"

@@ -15,7 +15,6 @@ from audiomarathon.errors import PluginError, SettingsError
 from audiomarathon.report import listings
 from audiomarathon.settings import RunSettings
 from audiomarathon.wings.encoders.xares.benchmark import XARES
-from audiomarathon.wings.encoders.xares.published import TABLES
 from audiomarathon.wings.encoders.xares.task import EncoderTask, Recipe
 from audiomarathon.wings.encoders.xares.task_config import load_task_file, task_of
 from audiomarathon.wings.encoders.xares.tasks import TASKS, config_of, named
@@ -38,35 +37,6 @@ def test_encoder_tasks_are_found_by_key_name_file_and_group() -> None:
     assert not any(task.private for task in named(["all"]))
     with pytest.raises(SettingsError, match=r"unknown encoder task 'esc51' \(did you mean 'esc50'"):
         named(["esc51"])
-
-
-def test_training_settings_of_encoder_tasks_equal_those_of_the_x_ares_release() -> None:
-    recipes = {task.name: task.recipe for task in TASKS}
-    assert recipes["asvspoof2015"] == Recipe(batch=64, epochs=5, weight=2000)
-    assert recipes["fluentspeechcommands"] == Recipe(encode_batch=1, weight=2000)
-    assert recipes["fsd50k"] == Recipe(batch=64, crop=10, knn=False, weight=2000)
-    assert recipes["liveenv"] == Recipe(epochs=50, knn=False, weight=5000)
-    assert recipes["vocalimitations"] == Recipe(epochs=20, encode_batch=1, weight=1867)
-    assert {name for name, recipe in recipes.items() if recipe.crop} == {
-        *("clotho", "freemusicarchive", "fsd50k", "librispeechmalefemale", "voxceleb1", "voxlingua33")
-    }
-    assert {task.name: len(task.parts) for task in TASKS if task.folds} == {
-        "esc50": 5, "gtzan_genre": 10, "libricount": 5, "ravdess": 4, "urbansound8k": 10, "vocalimitations": 3,
-    }  # fmt: skip
-    by_name = {task.name: task for task in TASKS}
-    assert by_name["libricount"].parts["4"] == "libricount_fold04.tar"
-    assert by_name["urbansound8k"].parts["10"] == "urbansound_fold10_0000000.tar"
-    counts = {task.name: task.classes if isinstance(task.classes, int) else len(task.classes) for task in TASKS}
-    assert counts == {
-        "asvspoof2015": 2, "clotho": 0, "cremad": 6, "desed": 10, "esc50": 50, "fluentspeechcommands": 248,
-        "freemusicarchive": 8, "fsd50k": 200, "fsdkaggle2018": 41, "gtzan_genre": 10, "libricount": 11,
-        "librispeech": 0, "librispeechmalefemale": 2, "maestro": 88, "nsynthinstument": 11, "ravdess": 8,
-        "speechocean762": 0, "speechcommandsv1": 30, "urbansound8k": 10, "vocalimitations": 302, "vocalsound": 6,
-        "voxceleb1": 1251, "voxlingua33": 33, "finger_snap": 2, "key_scratching": 2, "inside_outside_car": 2,
-        "liveenv": 28, "subway_broadcast": 2,
-    }  # fmt: skip
-    assert sum(task.recipe.weight for task in {*TASKS} if task.private) == 25_000
-    assert set(TABLES["readme"]) == {task.name for task in TASKS if task.in_release}
 
 
 def test_encoder_tasks_cannot_be_run_with_a_language_model(tmp_path: Path) -> None:

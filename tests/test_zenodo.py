@@ -8,7 +8,6 @@ import shutil
 import subprocess
 import threading
 import time
-import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from archive_makers import packed
 from conftest import call
 from xares_tars import clips, write_tar
 
@@ -107,13 +107,6 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     thread.join()
 
 
-@pytest.fixture
-def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    seconds: list[float] = []
-    monkeypatch.setattr(time, "sleep", seconds.append)
-    return seconds
-
-
 def there(root: Path) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in (root / "cremad").iterdir() if file.name not in (".lock",)}
 
@@ -163,8 +156,10 @@ def test_a_wrong_md5_is_a_one_line_error_and_the_next_call_downloads_again(serve
 
 
 def test_a_busy_server_is_retried_after_the_stated_wait_and_finally_given_up(
-    server: Server, tmp_path: Path, waits: list[float]
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    waits = list[float]()
+    monkeypatch.setattr(time, "sleep", waits.append)
     server.refusals = 3
     assert zenodo.plan(TASK).size == sum(map(len, server.files.values()))
     assert waits == [7, 7, 7]
@@ -217,16 +212,8 @@ def test_a_download_is_refused_on_a_small_disk_beside_another_or_beyond_the_stat
     assert server.asked == [("", None)]  # no file
 
 
-def _zip(file: Path, files: dict[str, bytes]) -> Path:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with zipfile.ZipFile(file, "w") as zipped:
-        for name, content in files.items():
-            zipped.writestr(name, content)
-    return file
-
-
 def test_a_zip_in_the_zenodo_record_is_unpacked(server: Server, tmp_path: Path) -> None:
-    tars, server.files = server.files, {"all.zip": _zip(tmp_path / "all.zip", server.files).read_bytes()}
+    tars, server.files = server.files, {"all.zip": packed(tmp_path / "made", tmp_path / "all.zip").read_bytes()}
     zenodo.fetch(TASK, tmp_path / "env")
     assert there(tmp_path / "env") == tars | {zenodo.READY: b""}
 
@@ -239,16 +226,16 @@ def test_data_downloaded_by_hand_is_used_from_a_folder_or_zip(place: str, server
         (made.rename(tmp_path / "cremad"), write_tar(tmp_path / "wds-audio-train-9.tar", []))
         made = tmp_path
     elif place != "folder":
-        files = {f"deep/{name}": content for name, content in server.files.items()}
-        made = _zip(tmp_path / "hand" / "14646870.zip", files | {"deep/x.txt": b""})
-        made = made if place == "zip" else made.parent
+        (hand := tmp_path / "hand").mkdir()
+        zipped = packed(tmp_path, hand / "14646870.zip")
+        made = zipped if place == "zip" else hand
     zenodo.from_folder(TASK, made, tmp_path / "env")
     assert there(tmp_path / "env") == server.files | {zenodo.READY: b""}
     assert server.asked == []
 
 
 def test_the_download_command_puts_data_into_the_given_folder(server: Server, tmp_path: Path) -> None:
-    zipped = _zip(tmp_path / "hand.zip", server.files)
+    zipped = packed(tmp_path / "made", tmp_path / "hand.zip")
     assert call("encoder", "download", "cremad", "--from", zipped, "--data", tmp_path / "env")[0] == 0
     assert there(tmp_path / "env") == server.files | {zenodo.READY: b""}
 
