@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from audiomarathon.fingerprint import by_rule_1, is_weak, same, short, stronger
+from audiomarathon.fingerprint import blocks, by_rule_1, is_weak, same, short, stronger
 from audiomarathon.models.checkpoint import find_checkpoint
 
 MB = 1 << 20
@@ -110,6 +110,11 @@ def test_the_fingerprint_of_a_checkpoint_with_damaged_weights_changes_with_the_f
         stream.truncate(5 * MB)
         prints.add(find_checkpoint(str(tmp_path)).fingerprint())
     assert len(prints) == 2
+
+
+def test_the_checkpoint_fingerprint_hashes_65_blocks_of_a_large_tensor_from_start_to_end() -> None:
+    spans = list(blocks(1000, 1000 + (1 << 33), MB))
+    assert (spans[0][0], spans[-1][1], len(spans)) == (1000, 1000 + (1 << 33), 65)
 
 
 WEAK = "0123456789abcdef"
