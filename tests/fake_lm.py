@@ -51,6 +51,7 @@ class FakeLM:
     on_generate: Callable[[], object] = lambda: None
     calls: list[tuple[str, tuple[str, ...]]] = field(default_factory=list)
     prepared: list[tuple[str, ...]] = field(default_factory=list)
+    limits: list[int] = field(default_factory=list)
     seeds: dict[str, int] = field(default_factory=dict)
     peaks: dict[str, int] = field(default_factory=dict)
     audio_tower: Tower = field(default_factory=Tower)
@@ -71,6 +72,7 @@ class FakeLM:
         ids = tuple(next(id_ for id_, own_seed in self.seeds.items() if own_seed == seed) for seed in inputs.seeds)
         self.on_generate()
         self.calls.append((method.label, ids))
+        self.limits.append(max_new_tokens)
         before = self.audio_tower.runs
         self.audio_tower.forward()
         if self.fails(method.label, ids):

@@ -48,10 +48,6 @@ def refused(folder: Path, kind: type[ModelError], *said: str) -> None:
         assert words in str(caught.value)
 
 
-def test_a_valid_checkpoint_folder_is_accepted(folder: Path) -> None:
-    assert find_checkpoint(str(folder)).path == folder
-
-
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", NAMES)
 def test_a_checkpoint_file_that_is_no_plain_file_is_refused(folder: Path, name: str, kind: str) -> None:

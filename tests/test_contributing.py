@@ -57,11 +57,6 @@ def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         sys.modules.pop(name.removesuffix(".py"), None)
 
 
-def test_each_example_module_of_the_contributing_guide_has_fewer_than_forty_lines() -> None:
-    assert set(MODULES) == {"counting.py", "politeness.py", "large_values.py"}
-    assert all(len([line for line in code.splitlines() if line.strip()]) < 40 for code in MODULES.values())
-
-
 def test_the_example_press_runs_installed_and_from_its_file(written, tiny_checkpoint, tmp_path, no_env) -> None:
     data = task_folders.build_tau(tmp_path / "data")
     settings = {"data": str(data), "model_path": str(tiny_checkpoint), "results": tmp_path / "out", "max_new_tokens": 4}

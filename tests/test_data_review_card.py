@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
@@ -95,26 +94,13 @@ def test_a_verdicts_file_of_another_format_is_refused(tau: Path) -> None:
 # The card ------------------------------------------------------------------------------------------------------------
 
 
-class Page(HTMLParser):
-    """Collects the tags and the sources of a page."""
-
-    def __init__(self, page: str) -> None:
-        super().__init__()
-        self.tags: list[str] = []
-        self.sources: list[str] = []
-        self.feed(page)
-
-    def handle_starttag(self, tag: str, attrs: list) -> None:
-        self.tags.append(tag)
-        self.sources += [value for name, value in attrs if name == "src"]
-
-
 def test_the_data_card_shows_counts_classes_licence_and_audio(tmp_path: Path) -> None:
     root, out = build_all(tmp_path / "root"), tmp_path / "card"
     succeed("data", "card", "--data", root, "-o", out)
-    page, text = Page((out / "card.html").read_text()), (out / "card.md").read_text()
-    assert page.tags.count("audio") == len(page.sources) == 10
-    assert {probe(out / source).seconds for source in page.sources} == {1.0}
+    page, text = (out / "card.html").read_text(), (out / "card.md").read_text()
+    sources = re.findall(r'<audio [^>]*src="([^"]+)"', page)
+    assert page.count("<audio") == len(sources) == 10
+    assert {probe(out / source).seconds for source in sources} == {1.0}
     assert "| tau | Acoustic scene classification | 10 | 1145 | 10 |" in text
     assert "**vesus**: happy 3, sad 3" in text
     assert "CC-BY-NC-4.0" in text
@@ -128,7 +114,7 @@ def test_markup_in_the_data_is_escaped_in_the_card(tau: Path, tmp_path: Path) ->
         lambda rows: [row.update(question=evil, uniq_id=evil + str(i)) for i, row in enumerate(rows)],
     )
     call("data", "card", "tau", "--data", tau, "-o", tmp_path / "card")
-    assert "script" not in Page((tmp_path / "card" / "card.html").read_text()).tags
+    assert "<script" not in (tmp_path / "card" / "card.html").read_text()
     text = (tmp_path / "card" / "card.md").read_text()
     assert "<script" not in text
     assert "[x](" not in text
@@ -141,4 +127,4 @@ def test_a_data_card_counts_unreadable_clips_and_shows_the_readable_ones(tau: Pa
     call("data", "card", "--data", tau, "-o", tmp_path / "card")
     text = (tmp_path / "card" / "card.md").read_text()
     assert "| 10 | 1145 | 4 | 0.00 | 1.0 | 1.0 | 1.0 | 10 | 6 |" in text
-    assert len(Page((tmp_path / "card" / "card.html").read_text()).sources) == 4
+    assert (tmp_path / "card" / "card.html").read_text().count("<audio") == 4

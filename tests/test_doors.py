@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import ast
 import os
-import subprocess
-import sys
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,7 +13,6 @@ import task_folders
 from audiomarathon.benchmarks import get_task
 from audiomarathon.benchmarks.declared import Declared
 from audiomarathon.benchmarks.registry import built_in
-from audiomarathon.cli import app as cli
 from audiomarathon.embedded.without_data import embedded_instead
 from audiomarathon.models.registry import all_models, get_model
 from audiomarathon.settings import RunSettings, env_names
@@ -36,9 +33,8 @@ def name_of(door: Path) -> str:
 
 def opened(door: Path) -> tuple[str, str]:
     """The task and the model that a door names."""
-    (call,) = [node for node in ast.walk(ast.parse(door.read_text("utf-8"))) if isinstance(node, ast.Call)]
-    assert ast.unparse(call.func) == "run_task"
-    return ast.literal_eval(call.args[0]), ast.literal_eval(call.keywords[0].value)
+    ((task, model),) = re.findall(r'run_task\("([^"]+)", model="([^"]+)"\)', door.read_text("utf-8"))
+    return task, model
 
 
 def test_the_task_scripts_of_each_model_folder_cover_each_task_once() -> None:
@@ -71,25 +67,6 @@ def test_a_task_script_with_arguments_is_refused(script: Script) -> None:
     code, _out, err = script(ROOT / "Qwen_2.5_Omni" / "TAU_test.py", "--limit", "3")
     assert code == 2
     assert "takes no arguments" in err
-
-
-def test_a_task_script_refuses_a_bad_environment_variable_in_one_line(tmp_path: Path) -> None:
-    """In a process of its own, in an environment that names no data."""
-    unset = ("AUDIOMARATHON_DATA", "VESUS_DATA_PATH")
-    env = {name: value for name, value in os.environ.items() if name not in unset} | {"PRUNE_RATIO": "1.5"}
-    command = [sys.executable, str(ROOT / "Qwen_2.5_Omni" / "VESUS_test.py")]
-    done = subprocess.run(command, check=False, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 2
-    assert done.stderr.startswith("error: PRUNE_RATIO=1.5: not allowed")
-
-
-def test_the_task_entry_point_passes_task_model_and_settings_to_the_evaluation(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`run_task` hands its names to the engine and leaves settings to the env vars."""
-    seen: list[tuple[object, ...]] = []
-    monkeypatch.setattr(cli, "evaluate", lambda tasks, model, settings: seen.append((tasks, model, settings)))
-    monkeypatch.setattr(sys, "argv", ["TAU_test.py"])
-    cli.run_task("tau", model="qwen2.5-omni")
-    assert seen == [(["tau"], "qwen2.5-omni", RunSettings.read())]
 
 
 TRIED = ROOT / FOLDERS[0] / "TAU_test.py"  # by `make test`, on clips of one second

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -166,9 +165,6 @@ class TestWarmPass:
         assert [[line["error"] for line in lines(job)] for job in both] == [["RuntimeError: no"], [None]]
         assert lines(both[1])[0]["time"]["encoder"] == 100.0 + lm.audio_tower.runs
 
-    def test_records_of_a_run_without_a_warm_pass_hold_no_warm_pass_time(self, base_lines) -> None:
-        assert not {"warmed", "busy"} & {*base_lines("a")[0]}
-
 
 class TestBusySeconds:
     """After a sample's last record, each setting runs once more, and the record gets what that call measured."""
@@ -202,15 +198,8 @@ class TestBusySeconds:
 
     def test_gpu_busy_seconds_are_profiled_over_at_most_64_tokens_of_a_reply(self, plan, jobs) -> None:
         """The profiler keeps a limited number of kernels."""
-        limits = list[int]()
-
-        class Limited(FakeLM):
-            def generate(self, *args: Any, max_new_tokens: int, **more: Any) -> Generation:
-                limits.append(max_new_tokens)
-                return super().generate(*args, max_new_tokens=max_new_tokens, **more)
-
-        evaluate(Limited(), replace(plan(["a"], profiled=frozenset("a")), max_new_tokens=500), jobs(METHODS[0]))
-        assert limits == [500, 64]
+        evaluate(lm := FakeLM(), replace(plan(["a"], profiled=frozenset("a")), max_new_tokens=500), jobs(METHODS[0]))
+        assert lm.limits == [500, 64]
 
     @pytest.mark.parametrize("calls", [1, 2], ids=["while another setting runs", "while they are measured"])
     def test_profiling_interrupted_by_ctrl_c_loses_no_record(self, plan, jobs, calls: int) -> None:
@@ -298,19 +287,13 @@ class TestSharedEncoder:
         peaks = [[line["peak_memory_bytes"] for line in lines(job)] for job in made]
         assert peaks == [[80] * 3, [60] * 3, [50] * 3]  # whoever went first
 
-    def test_the_encoder_runs_again_if_the_first_setting_fails(self, plan, jobs) -> None:
-        lm = FakeLM(fails=lambda label, _ids: label == BASE)
-        base, *others = jobs(*METHODS)
-        evaluate(lm, plan(["a"]), [base, *others])
-        assert lm.audio_tower.runs == 2
-        assert [line["error"] for line in lines(base)] == ["RuntimeError: no"]
-        assert [line["time"]["encoder"] for job in others for line in lines(job)] == [102.0, 102.0]
-
-    def test_the_encoder_does_not_run_again_if_a_later_setting_fails(self, plan, jobs) -> None:
-        lm, made = FakeLM(fails=lambda label, _ids: label == FRAME), jobs(*METHODS)
+    @pytest.mark.parametrize(("failing", "runs"), [(0, 2), (1, 1)])
+    def test_the_encoder_runs_again_only_if_the_first_setting_fails(self, plan, jobs, failing: int, runs: int) -> None:
+        lm, made = FakeLM(fails=lambda label, _ids: label == METHODS[failing].label), jobs(*METHODS)
         evaluate(lm, plan(["a"]), made)
-        assert lm.audio_tower.runs == 1
-        assert [lines(job)[0]["time"]["encoder"] for job in (made[0], made[2])] == [101.0, 101.0]
+        assert lm.audio_tower.runs == runs
+        assert [line["error"] for line in lines(made.pop(failing))] == ["RuntimeError: no"]
+        assert [line["time"]["encoder"] for job in made for line in lines(job)] == [100.0 + runs] * 2
 
 
 class TestWarmUp:
@@ -351,24 +334,16 @@ class TestWarmUp:
 
 class TestPrefetching:
     def test_at_most_two_batches_are_prepared_ahead_while_the_model_runs(self, base_lines) -> None:
-        begun = threading.Event()
         ahead: list[int] = []
 
         def watch() -> None:
-            if not ahead:
-                begun.wait(20)
-                time.sleep(0.1)  # a queue without an end would fill here
+            end = time.monotonic() + 20
+            while not ahead and len(lm.prepared) < 2 and time.monotonic() < end:
+                time.sleep(0.01)
+            time.sleep(0 if ahead else 0.1)  # a queue without an end would fill here
             ahead.append(len(lm.prepared) - len(lm.calls) - 1)
 
-        @dataclass
-        class Watched(FakeLM):
-            def prepare(self, prompts: Sequence[Prompt]) -> Inputs:
-                prepared = super().prepare(prompts)
-                if len(self.prepared) > 1:
-                    begun.set()
-                return prepared
-
-        lm = Watched(on_generate=watch)
+        lm = FakeLM(on_generate=watch)
         ids = [f"{number:02}" for number in range(24)]
         assert [line["error"] for line in base_lines(ids, lm, batch_size=2)] == [None] * 24
         assert [ids for _label, ids in lm.calls] == list(zip(ids[::2], ids[1::2], strict=True))
@@ -431,11 +406,6 @@ class TestReplacedClips:
 
 
 class TestResumedBatches:
-    def test_samples_that_still_need_the_same_settings_share_one_batch(self, plan, jobs) -> None:
-        lm = FakeLM()
-        evaluate(lm, plan(["a", "b"], batch_size=2), jobs(METHODS[0], METHODS[1]))
-        assert lm.calls == [(BASE, ("a", "b")), (FRAME, ("a", "b"))]
-
     @pytest.mark.parametrize("recorded", ["a", "b"])
     def test_in_a_resumed_run_samples_that_need_different_settings_are_batched_separately(
         self, plan, jobs, recorded: str
@@ -525,32 +495,16 @@ def test_token_scoring_time_is_part_of_the_prefill_time_and_zero_for_base(lm: Au
     assert lines(base)[0]["time"]["scoring"] == 0
 
 
-class TestLengths:
-    """A batched run takes samples of one length together, and keeps bundles whole."""
-
-    @pytest.fixture
-    def samples(self, tmp_path: Path) -> tuple[Sample, ...]:
-        seconds = {"a": 0.1, "b": 0.4, "c": 0.2, "d": 0.3, "e": 0.4}
-        clips = {
-            id_: task_folders.write_clip(tmp_path / f"{id_}.wav", seconds=clip_seconds)
-            for id_, clip_seconds in seconds.items()
-        }
-        return tuple(a_sample(id_, clip, bundle="x" if id_ in "ce" else "") for id_, clip in clips.items())
-
-    def test_the_longest_samples_come_first_in_batched_runs(self, samples: tuple[Sample, ...]) -> None:
-        ordered = by_length(Plan(IdTask(), samples, 8, batch_size=2), samples)
-        assert [sample.id for sample in ordered] == ["b", "c", "e", "d", "a"]
-        assert by_length(Plan(IdTask(), samples, 8, batch_size=1), samples) == list(samples)
-
-    def test_samples_about_one_clip_stay_in_one_batch_if_they_fit(self, samples: tuple[Sample, ...]) -> None:
-        ordered = by_length(Plan(IdTask(), samples, 8, batch_size=2), samples)
-        for size, ids in ((2, ["b", "ce", "da"]), (3, ["bce", "da"]), (1, ["b", "c", "e", "d", "a"])):
-            assert ["".join(sample.id for sample in batch) for batch in in_batches(ordered, size)] == ids
-
-    def test_every_sample_is_recorded_when_batched_by_length(self, samples: tuple[Sample, ...], jobs) -> None:
-        (job,) = jobs(METHODS[0])
-        evaluate(FakeLM(), Plan(IdTask(), samples, 8, batch_size=2), [job])
-        assert sorted(job.folder.records) == [sample.id for sample in samples]
+def test_the_longest_samples_come_first_and_samples_about_one_clip_share_a_batch(tmp_path: Path) -> None:
+    seconds = {"a": 0.1, "b": 0.4, "c": 0.2, "d": 0.3, "e": 0.4}
+    samples = tuple(
+        a_sample(id_, task_folders.write_clip(tmp_path / f"{id_}.wav", seconds=length), bundle="x" * (id_ in "ce"))
+        for id_, length in seconds.items()
+    )
+    assert by_length(Plan(IdTask(), samples, 8, batch_size=1), samples) == list(samples)
+    ordered = by_length(Plan(IdTask(), samples, 8, batch_size=2), samples)
+    for size, ids in ((2, ["b", "ce", "da"]), (3, ["bce", "da"]), (1, ["b", "c", "e", "d", "a"])):
+        assert ["".join(sample.id for sample in batch) for batch in in_batches(ordered, size)] == ids
 
 
 class TestAuto:

@@ -67,17 +67,12 @@ def test_a_one_byte_change_in_any_tensor_changes_the_checkpoint_fingerprint(
 def test_the_old_weaker_part_of_a_checkpoint_fingerprint_equals_a_recorded_value(checkpoint: Path) -> None:
     """It sees almost nothing of a large file, but what it wrote must match."""
     before = find_checkpoint(str(checkpoint)).fingerprint()
-    assert by_rule_1(before) == RULE_1
+    assert before == f"2:{RULE_1}:{RULE_2}"  # another would refuse to go on in every results folder
     change(checkpoint, "layers.0.input_layernorm.weight", 0.5)
     after = find_checkpoint(str(checkpoint)).fingerprint()
     assert by_rule_1(after) == RULE_1
     assert same(RULE_1, after)
     assert not same(before, after)
-
-
-def test_the_full_checkpoint_fingerprint_equals_a_recorded_value(checkpoint: Path) -> None:
-    """Another hash of the same checkpoint would refuse to go on in every results folder."""
-    assert find_checkpoint(str(checkpoint)).fingerprint() == f"2:{RULE_1}:{RULE_2}"
 
 
 @pytest.mark.parametrize("name", ["chat_template.jinja", "merges.txt", "speech-lora/adapter_model.safetensors"])
@@ -118,13 +113,8 @@ def test_the_fingerprint_of_a_checkpoint_with_damaged_weights_changes_with_the_f
 
 
 def test_the_checkpoint_fingerprint_hashes_65_blocks_of_a_large_tensor_from_start_to_end() -> None:
-    first, last = 1000, 1000 + (1 << 33)
-    spans = list(blocks(first, last, MB))
-    middle = (first + last) // 2
-    assert spans[0][0] == first
-    assert spans[-1][1] == last
-    assert any(start <= middle < end for start, end in spans)
-    assert len(spans) == 65
+    spans = list(blocks(1000, 1000 + (1 << 33), MB))
+    assert (spans[0][0], spans[-1][1], len(spans)) == (1000, 1000 + (1 << 33), 65)
 
 
 WEAK = "0123456789abcdef"

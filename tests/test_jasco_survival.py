@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jasco_folders import a_reply
 
-from audiomarathon.metrics.paired import sign_flip
 from audiomarathon.metrics.statistics import Estimate
 from audiomarathon.records import Record
 from audiomarathon.report.page_data import PageData
@@ -133,14 +132,6 @@ def test_the_answer_skill_score_counts_target_keywords_beyond_those_of_other_cli
 
     retention = beside_base(naming_keywords("78"), naming_keywords("13578"))
     assert (retention["answer"].value, retention["answer_kept"].value) == pytest.approx((5 / 8, 2 / 5))
-
-
-def test_the_p_value_of_the_sign_flip_test_for_few_values_equals_that_of_all_sign_flips() -> None:
-    rng = np.random.default_rng(1)
-    assert sign_flip(np.array([1.0, 2, 3, 4, 5]), rng) == pytest.approx(2 / 32, abs=0.01)
-    assert sign_flip(np.array([1.0, -1, 2, -2]), rng) == 1
-    assert sign_flip(np.array([1.0]), rng) is None
-    assert sign_flip(np.array([1.0, np.nan]), rng) is None
 
 
 def test_preference_for_speech_is_the_kept_share_of_speech_over_that_of_uniform_dropping() -> None:

@@ -26,18 +26,6 @@ def shown(outcome: Outcome) -> str:
     return console.export_text()
 
 
-def test_the_accuracy_difference_from_base_and_its_interval_equal_values_computed_by_hand(tmp_path: Path) -> None:
-    ran(tmp_path, "base-0", "11110000")
-    ran(tmp_path, "frame-0.5", "11111100")
-    base, frame = read_outcome(tmp_path, seed=42).groups["M", "tau"]
-    assert (frame.against_base["samples"], frame.against_base["accuracy"]["difference"]) == (8, 0.25)
-    low, high = frame.against_base["accuracy"]["interval"]
-    assert low == 0.0
-    assert 0.7 <= high <= 1.3  # one cluster of four was mended
-    assert frame.against_base["score"] == frame.against_base["macro_f1"]
-    assert base.against_base["score"] == {"difference": 0.0, "interval": [0.0, 0.0]}
-
-
 def test_a_rise_in_word_error_rate_lowers_the_score_difference_from_base_as_much(tmp_path: Path) -> None:
     words = ["the", "quick", "brown", "fox", "jumps", "over", "that", "lazy", "old", "dog"]
     for label, said in (("base-0", words), ("frame-0.5", words[5:])):

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -50,21 +46,3 @@ def test_long_real_audio_is_run_from_data_folder_to_summary(
         progress=False,
     )
     assert batched.summary["score"] == base.summary["score"]
-
-
-@LONG
-def test_the_task_script_of_the_readme_runs(root: Path, tiny_checkpoint: Path, tmp_path: Path) -> None:
-    """`cd Qwen_2.5_Omni && PRUNE_METHOD=frame … python TAU_test.py`, as the README shows it."""
-    env = os.environ | {
-        "PRUNE_METHOD": "frame", "PRUNE_RATIO": "0.5", "SAMPLE_LIMIT": "100", "RESULTS_DIR": str(tmp_path / "out"),
-        "AUDIOMARATHON_DATA": str(root), "MODEL_PATH": str(tiny_checkpoint),
-    }  # fmt: skip
-    done = subprocess.run(
-        [sys.executable, "TAU_test.py"],
-        cwd=REPOSITORY / "Qwen_2.5_Omni", env=env, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert "frame-0.5-layer2" in done.stdout
-    summary = json.loads((tmp_path / "out/tau/tiny-omni/frame-0.5-layer2/summary.json").read_text())
-    assert summary["audio_seconds"] >= 90
-    assert summary["kept_audio_tokens"] == pytest.approx(summary["audio_tokens"] / 2, abs=1)

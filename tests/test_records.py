@@ -290,17 +290,6 @@ class TestFullDisk:
         fill(tmp_path, "b")
         assert read_ids(tmp_path) == ["a", "b"]
 
-    def test_writing_a_record_to_a_full_device_is_an_error(self, tmp_path: Path) -> None:
-        full = Path("/dev/full")
-        if not full.exists():
-            pytest.skip("no /dev/full")
-        with RunFolder(tmp_path, IDENTITY) as folder:
-            folder.write_run({})
-            folder._file._stream.close()
-            folder._file._stream = full.open("wb")
-            with pytest.raises(RecordError, match="No space left"):
-                folder.append(typed(a_record("a")))
-
     def test_json_files_are_replaced_completely_or_not_at_all(self, tmp_path: Path, monkeypatch) -> None:
         file = tmp_path / "summary.json"
         write_json(file, {"n": 1})

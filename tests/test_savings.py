@@ -12,11 +12,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import tiny_qwen2_5_omni
 import torch
 from builders import IDENTITY, STAGES, a_record, a_verdict, typed
 from conftest import load_tiny, noise
-from families import FAMILIES
+from families import FAMILIES, Family
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
@@ -125,14 +124,21 @@ class TestCounting:
         assert cost.step_bytes(0.0, batch) == pytest.approx(10.0 + 100.0 * met)
 
     def test_flops_and_weight_bytes_computed_from_the_config_agree_with_the_loaded_model(
-        self, tiny_checkpoint: Path, lm: AudioLM, tmp_path: Path
+        self, family: Family, family_lm: AudioLM, family_checkpoint: Callable[[str], Path]
     ) -> None:
-        facts, tokens = model_facts(tiny_checkpoint, 4), [1000] * 4
-        assert facts.cost.llm_prefill(tokens) == pytest.approx(count_cost(lm).llm_prefill(tokens), rel=0.01)
-        assert facts.weight_bytes == 4 * sum(p.numel() for p in lm.model.parameters())
-        assert facts.kv_bytes == 4 * 2 * 2 * 8 * 4
-        six = model_facts(tiny_qwen2_5_omni.checkpoint(tmp_path / "six", layers=6), 2)
-        assert len(six.cost.flops_per_token_per_layer) == 6
+        """Everything but norms, biases and small matrices; files may hold weights that are not loaded."""
+        told, counted = model_facts(family_checkpoint(family.key), 4, type(family_lm)), count_cost(family_lm)
+        assert told.cost.flops_per_token_per_layer == pytest.approx(counted.flops_per_token_per_layer, rel=0.05)
+        assert told.cost.attention_flops_coefficient == counted.attention_flops_coefficient
+        assert told.cost.lm_head_flops == counted.lm_head_flops
+        if family.key in ("qwen3-omni", "gemma3n"):  # of other towers the attention is left out, most of a tiny one
+            assert told.cost.encoder_flops_per_second == pytest.approx(counted.encoder_flops_per_second, rel=0.15)
+        unused = {"phi4mm": 640, "gemma3n": 4 * 2 * (2 * 16 * 32 + 8)}  # keys and values of two layers that use others'
+        loaded = 4 * sum(parameter.numel() for parameter in family_lm.model.parameters())
+        assert told.weight_bytes == loaded + unused.get(family.key, 0)
+        inputs = family_lm.prepare([Prompt("?", (noise(1.0),))])
+        base = Base().generate(family_lm, inputs, max_new_tokens=1)
+        assert told.kv_bytes * inputs.prompt_tokens[0] == base.kv_bytes
 
     def test_only_the_experts_active_for_a_token_count_as_parameters(self) -> None:
         experts, config = nn.ParameterDict({"up": torch.zeros(8, 3, 5)}), SimpleNamespace(num_experts_per_tok=2)
@@ -163,11 +169,6 @@ class TestIdeals:
         assert TINY.llm_prefill([100, 100, 70, 70]) == pruned
         assert ideal_speed_up(TINY, Drops(2, 0.5), RECORD) == base / pruned
 
-    def test_encoder_flops_count_a_partly_filled_window_as_a_whole_one(self) -> None:
-        windowed = replace(TINY, encoder_window_seconds=30.0)
-        assert [windowed.encoder(s) for s in (0.1, 30.0, 92.0)] == [4_070_400 * s for s in (30.0, 30.0, 120.0)]
-        assert windowed.encoder(92.0) / TINY.encoder(92.0) == pytest.approx(1.3, abs=0.005)
-
     def test_attention_cost_of_a_windowed_layer_counts_only_keys_in_the_window(self) -> None:
         """Pairs of a query and a key it sees, counted one by one; full attention is counted as s²/2 pairs as well."""
         cost = Cost((0.0,), (2.0,), 0.0, None, attention_windows=(30,))
@@ -182,14 +183,10 @@ class TestIdeals:
         del content["encoder_window_seconds"], content["attention_windows"]
         assert Cost.read(content) == TINY
 
-    @pytest.mark.parametrize("method", [m for m in all_methods() if m.key != "base"], ids=lambda m: m.key)
-    def test_ideal_speed_up_at_ratio_0_is_1(self, method: Method) -> None:
-        for encoder in (False, True):
-            assert ideal_speed_up(TINY, drops_of(method), RECORD, encoder=encoder) == 1
-
-    def test_ideal_prefill_speed_up_of_a_press_is_1(self) -> None:
-        for name in ("base", "snapkv:0.5", "pyramidkv:0.9"):
-            assert ideal_speed_up(TINY, drops_of(get_method(name)), RECORD) == 1
+    def test_ideal_prefill_speed_up_at_ratio_0_and_of_presses_is_1(self) -> None:
+        for method in (*all_methods(), *map(get_method, ("base", "snapkv:0.5", "pyramidkv:0.9"))):
+            for encoder in (False, True):
+                assert ideal_speed_up(TINY, drops_of(method), RECORD, encoder=encoder) == 1, method.label
 
     def test_tokens_dropped_in_prefill_by_a_pruner_joined_with_a_press_are_those_of_the_pruner(self) -> None:
         assert drops_of(get_method("fast_v:0.5+snapkv:0.3", layer=3)) == Drops(3, 0.5)
@@ -271,12 +268,6 @@ class TestMeasured:
         assert saved["llm_prefill"]["ideal"] == pytest.approx(10_052_224 / 8_278_144)
         assert saved["first_token"]["ideal"] is None
         assert (saved["llm_prefill"]["measured"], saved["compared_samples"]) == (None, 0)  # there is no base
-
-    def test_speed_up_of_base_against_itself_is_1(self) -> None:
-        base = run_of([record("a", 2.0), record("b", 4.0)])
-        for name in ("llm_prefill", "first_token"):
-            gain = against(base, base)[name]
-            assert (gain["measured"], gain["interval"], gain["ideal"]) == (1.0, [1.0, 1.0], 1.0)
 
     def test_untimed_runs_and_latencies_of_an_endpoint_give_no_measured_speed_up(self) -> None:
         untimed = {"time": None, "kv_lengths": None, "kv_bytes": None}

@@ -12,14 +12,13 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from task_folders import AGES, BUILDERS, COUNTS, build_all, edit_rows, write_clip, write_json
+from task_folders import AGES, BUILDERS, COUNTS, SCENES, build_all, edit_rows, write_clip, write_json
 
 from audiomarathon.benchmarks import BadRow, Filters, Loaded, get_task
 from audiomarathon.benchmarks.multiple_choice import MultipleChoice
 from audiomarathon.benchmarks.rows import class_of, natural
 from audiomarathon.benchmarks.task import KNOWN_GAPS
 from audiomarathon.errors import DataError, SettingsError
-from audiomarathon.records import Record
 
 CHOICE_TASKS = ("race", "slue", "tau", "gtzan", "desed", "vesus", "vox", "vox_age")
 
@@ -48,6 +47,8 @@ EXPECTED: dict[str, list[tuple[str, ...]]] = {
     "race": [(f"{clip}#{n}", clip, answer) for clip, n, answer in (("high/p1.wav", 0, "A"), ("high/p1.wav", 1, "B"),
                                                                    ("middle/p2.wav", 0, "D"))],
     "slue": [(str(n), f"audio/merged_{n}.wav", "ABC"[n]) for n in range(3)],
+    "tau": [(f"concatenated_resampled/{place}-0-a.wav", place, scene) for n, scene in enumerate(SCENES)
+            if (place := f"{scene}-lisbon-{1000 + n // 2}")],
     "gtzan": [(f"gtzan_{n}", f"wav/{genre}.wav", genre) for n, genre in enumerate(("blues", "hiphop"))],
     "desed": [(f"desed_{n}", f"audio/{n}.wav", event) for n, event in enumerate(("dog", "running_water"))],
     "vesus": [(f"wav/{n}_{emotion}.wav", f"person {n}", emotion) for n in (1, 2, 10) for emotion in ("happy", "sad")],
@@ -67,16 +68,6 @@ def test_every_metadata_row_becomes_a_sample_with_id_cluster_and_stratum(key: st
     assert all(s.clips[0].is_absolute() and s.clips[0].is_file() for s in loaded.samples)
     if key == "librispeech":
         assert [s.answer for s in loaded.samples] == ["GO ON", "WHAT A PITY", "THE NEW YEAR"]
-
-
-def test_tau_samples_have_the_expected_labels_clusters_and_option_letters(tmp_path: Path) -> None:
-    loaded = load(build_all(tmp_path, ["tau"]), "tau")
-    by_class = {s.stratum: s for s in loaded.samples}
-    assert len(by_class) == 10
-    station = by_class["metro_station"]  # written "Metro station", and not metro
-    assert station.options[station.labels.index("metro_station")] == "Metro station"
-    assert station.cluster == "metro_station-lisbon-1001"
-    assert station.id == "concatenated_resampled/metro_station-lisbon-1001-0-a.wav"
 
 
 def test_extra_fields_of_a_metadata_row_are_kept_with_the_sample(tmp_path: Path) -> None:
@@ -108,27 +99,14 @@ def test_the_prompt_of_a_task_equals_the_stored_text_word_for_word(key: str, tmp
     assert get_task(key).prompt(load(build_all(tmp_path, [key]), key).samples[0]) == PROMPTS[key]
 
 
-def test_a_stored_record_can_be_scored_from_its_reference_without_the_data(tmp_path: Path) -> None:
-    task = get_task("tau")
-    sample = load(build_all(tmp_path, ["tau"]), "tau").samples[1]
-    stored = json.loads(json.dumps(task.reference(sample)))
-    assert (sample.answer, sample.options[1]) == ("B", "Bus")
-    for reply, *values in [("B. Bus", "B", "leading letter", True, True), ("(B)", "B", "letter", True, False),
-                           ("C", "C", "letter", False, False), ("?", None, "unparsed", False, False)]:  # fmt: skip
-        judged = task.scorer.judge(Record(sample.id, reply=reply, reference=stored))
-        assert [judged[name] for name in ("parsed", "rule", "correct", "strict")] == values, reply
-
-
 # Bad rows ------------------------------------------------------------------------------------------------------------
 
 FAULTS: list[tuple[str, Callable[[Any], object], str]] = [
     ("tau", lambda row: row.update(answer_gt="E"), "answer 'E' is none of the options"),
     ("tau", lambda row: row.pop("answer_gt"), "'answer_gt' is missing"),
     ("tau", lambda row: row.pop("question"), "'question' is missing"),
-    ("tau", lambda row: row.update(question=" \n"), "'question' is empty"),
     ("tau", lambda row: row.update(question=["What?"]), "'question' holds a list"),
     ("tau", lambda row: row.update(question="\ud800"), "cannot be stored as text"),
-    ("tau", lambda row: row.update(question=float("nan")), "'question' is missing"),
     ("tau", lambda row: row.update(question="\u200b\ufeff \u2060"), "'question' is empty"),
     ("tau", lambda row: row.update(choice_b="Bus\nC. Tram"), r"option 'Bus\nC. Tram' has a line break"),
     ("tau", lambda row: row.pop("choice_b"), "'choice_b' is missing, but 'choice_d' is there"),
@@ -143,8 +121,6 @@ FAULTS: list[tuple[str, Callable[[Any], object], str]] = [
     ("gtzan", lambda row: row.update(path="deep/" * 50 + "gone.wav"), "deep/gone.wav' is missing"),
     ("tau", lambda row: row.update(path="concatenated_resampled"), "is missing"),
     ("tau", lambda row: row.update(path="a\0b.wav"), "cannot be stored as text"),
-    ("tau", lambda row: row.update(path="x" * 5000), "is missing"),
-    ("tau", lambda row: row.update(path=None), "'path' is missing"),
     ("tau", lambda row: row.update(scene_label="tram"), "scene_label 'tram' contradicts the answer 'B' (Bus)"),
     ("gtzan", lambda row: row.update(choice_d="disco - Disco"), "stand for the same class 'disco'"),
     ("gtzan", lambda row: row.update(genre_label="blues"), "genre_label 'blues' contradicts the answer 'B' (Hip-Hop)"),
@@ -215,14 +191,12 @@ def test_a_row_that_is_not_a_json_object_is_a_bad_row(row: object, tmp_path: Pat
         (lambda _: b"[{]", "not JSON: .* at line 1, column 3"),
         (lambda _: b'[\n{"path": 1},\n{"path" 2}]', "not JSON: .* at line 3"),
         (lambda _: b"", "not JSON"),
-        (lambda _: b"<html>login</html>", "not JSON"),
         (lambda text: text[: len(text) // 2], "not JSON"),
         (lambda text: text + text, "not JSON"),
         (lambda _: b"\xff\xfe\x00", "not UTF-8"),
         (lambda text: text.decode().encode("utf-16"), "not UTF-8"),
         (lambda _: b"[" * 1_000_000, "nested too deeply"),
         (lambda _: b'{"a":' * 500_000, "nested too deeply"),
-        (lambda _: b"[" * 50_000 + b"]" * 50_000, "nested too deeply"),
         (lambda _: b"[" + b"9" * 1_000_000 + b"]", "not usable"),
         (lambda text: text.replace(b'"answer_gt"', b'"answer_gt": "B", "answer_gt"', 1), "answer_gt"),
         (lambda _: b'{"rows": []}', "expected a list .*found a dict"),
@@ -290,27 +264,14 @@ def test_an_answer_may_be_the_letter_or_the_text_of_one_option(answer: str, lett
         assert "is none of the options" in loaded.bad_rows[0].reason
 
 
-@pytest.mark.parametrize(
-    ("text", "group"),
-    [
-        ("Young Adult (18-30)", 0), ("18-30 (Young Adult)", 0), ("young adult", 0), ("18 – 30", 0), ("Mid Career", 2),
-        ("71+", 4), ("Elderly (71+ years)", 4),
-    ],
-)  # fmt: skip
-def test_age_groups_are_read_in_every_spelling(text: str, group: int, tmp_path: Path) -> None:
-    """Both as an answer and as an option."""
+def test_age_groups_are_read_in_every_spelling() -> None:
     task = get_task("vox_age")
     assert isinstance(task, MultipleChoice)
-    row = {"answer_gt": text, f"choice_{'abcde'[group]}": text}
-    sample = load_edited(tmp_path, "vox_age", lambda rows: rows[0].update(row)).samples[0]
-    assert (sample.answer, sample.labels[group]) == ("ABCDE"[group], task.classes[group])
-
-
-@pytest.mark.parametrize("text", ["Early Career (18-30)", "18-40", "30", "Adult", "Young Adult or Senior", "(51-71)"])
-def test_an_age_group_that_contradicts_itself_matches_no_class(text: str) -> None:
-    task = get_task("vox_age")
-    assert isinstance(task, MultipleChoice)
-    assert task.label(text) not in task.classes
+    first = dict.fromkeys(("Young Adult (18-30)", "18-30 (Young Adult)", "young adult", "18 – 30"), 0)
+    spelled = first | {"Mid Career": 2, "71+": 4, "Elderly (71+ years)": 4}
+    assert {text: task.label(text) for text in spelled} == {text: task.classes[at] for text, at in spelled.items()}
+    odd = ("Early Career (18-30)", "18-40", "30", "Adult", "Young Adult or Senior", "(51-71)")
+    assert not {*map(task.label, odd)} & {*task.classes}
 
 
 @pytest.mark.parametrize(
@@ -405,13 +366,6 @@ def test_a_missing_clip_is_left_out_if_it_is_a_known_gap_and_a_bad_row_otherwise
         assert (loaded.bad_rows, loaded.left_out, len(loaded.samples)) == ((), {}, COUNTS[key] + 1)
 
 
-def test_fifteen_clips_are_known_gaps_of_the_published_data() -> None:
-    gaps = {key: set(getattr(get_task(key), "known_gaps", ())) for key in BUILDERS}
-    counts = {key: len(names) for key, names in gaps.items() if names}
-    assert counts == {"slue": 1, "vesus": 12, "vox": 2, "vox_age": 2}
-    assert len(set().union(*gaps.values())) == 15
-
-
 def test_had_balance_draws_equally_many_clips_per_class_by_seed_and_counts_the_others(tmp_path: Path) -> None:
     build_all(tmp_path, ["had"])
     draws = [load(tmp_path, "had", Filters(balance=True, seed=seed)) for seed in range(12)]
@@ -446,21 +400,6 @@ def test_had_audio_in_another_format_than_wav_is_a_bad_row_and_no_audio_an_error
         load(tmp_path, "had")
 
 
-@pytest.mark.parametrize("splits", [("test-clean",), ("test-clean", "dev-clean")])
-def test_a_librispeech_chapter_without_its_transcripts_is_reported(splits: tuple[str, ...], tmp_path: Path) -> None:
-    for split in splits:
-        folder = build_all(tmp_path / split, ["librispeech"]) / "LIBRISPEECH"
-        target = tmp_path / "root" / "LibriSpeech" / split
-        target.parent.mkdir(parents=True, exist_ok=True)
-        (folder / "test-clean").rename(target)
-    chapter = target / "84" / "121123"
-    (chapter / "84-121123.trans.txt").unlink()
-    (target / "84" / "README.txt").write_text("This is no chapter.\n")
-    loaded = load(tmp_path / "root", "librispeech")
-    lost = [(bad.file, bad.reason) for bad in loaded.bad_rows if bad.file.is_relative_to(target)]
-    assert lost == [(chapter / f"84-121123-000{number}.flac", "has no transcript") for number in range(2)]
-
-
 def test_file_names_that_are_not_utf_8_give_ids_that_utf_8_can_hold(tmp_path: Path) -> None:
     folder = build_all(tmp_path, ["librispeech", "had"]) / "LIBRISPEECH" / "test-clean"
     odd = os.fsdecode(b"caf\xe9")
@@ -478,11 +417,6 @@ def test_file_names_that_are_not_utf_8_give_ids_that_utf_8_can_hold(tmp_path: Pa
         assert text.encode()
 
 
-def lose_clips(chapter: Path) -> None:
-    for clip in chapter.glob("*.flac"):
-        clip.unlink()
-
-
 def rewritten(content: bytes) -> Callable[[Path], object]:
     return lambda chapter: (chapter / "84-121123.trans.txt").write_bytes(content)
 
@@ -492,14 +426,17 @@ def rewritten(content: bytes) -> Callable[[Path], object]:
     [
         (lambda chapter: write_clip(chapter.parents[2] / "dev-clean" / "26" / "495" / "26-495-0000.flac"),
          ["GO ON", "WHAT A PITY"], {("26-495-0000.flac", 0, "has no transcript")}),
-        (lose_clips, [], {("121123", 0, f"clip 84-121123-000{n}.flac is missing") for n in range(2)}),
+        (lambda chapter: (chapter / "84-121123.trans.txt").unlink(), [],
+         {(f"84-121123-000{n}.flac", 0, "has no transcript") for n in range(2)}),
+        (lambda chapter: [clip.unlink() for clip in chapter.glob("*.flac")], [],
+         {("121123", 0, f"clip 84-121123-000{n}.flac is missing") for n in range(2)}),
         (rewritten(b"84-121123-0000 GO ON\n\n84-121123-0000 AGAIN\n84-121123-0007 GONE\n"), ["GO ON"],
          {("84-121123-0001.flac", 0, "has no transcript"), ("121123", 0, "clip 84-121123-0007.flac is missing"),
           ("84-121123.trans.txt", 3, "second transcript of '84-121123-0000'")}),
         (rewritten(b"84-121123-0000\n84-121123-0001 \n"), [], None),
         (rewritten(b"\xff\xfe\x00"), [], None),
     ],
-    ids=["a split without transcripts", "no clips", "no counterpart", "empty transcripts", "binary transcripts"],
+    ids=["split without transcripts", "chapter without transcripts", "no clips", "no counterpart", "empty", "binary"],
 )  # fmt: skip
 def test_librispeech_clips_and_transcripts_without_a_counterpart_are_bad_rows(
     spoil: Callable[[Path], object], texts: list[str], expected: set[tuple[str, int, str]] | None, tmp_path: Path

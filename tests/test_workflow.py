@@ -34,24 +34,6 @@ def test_the_ci_job_named_tests_runs_the_commands_of_make_test() -> None:
     assert [re.sub(r" -n \S+", "", line) for line in commands("tests")[1:-2]] == wanted
 
 
-OTHERS = [
-    step["run"]
-    for name in ("release", "weekly")
-    for job in yaml.load((ROOT / f".github/workflows/{name}.yml").read_text(), yaml.BaseLoader)["jobs"].values()
-    for step in job["steps"]
-    if "run" in step
-]
-
-
-def test_every_make_target_extra_and_file_named_by_a_ci_job_exists() -> None:
-    for command in [command for job in JOBS for command in commands(job)] + OTHERS:
-        assert all((ROOT / file).exists() for file in re.findall(r"tests/\S+", command)), command
-        if command.startswith("make "):
-            name = command.split()[1].replace(".venv/.installed", "$(STAMP)")
-            assert f"\n{name}: " in MAKEFILE, name
-        assert {*re.findall(r"\[([\w-]+)\]", command)} <= {*PROJECT["optional-dependencies"]}, command
-
-
 def test_every_python_version_that_the_project_names_is_tested_in_ci() -> None:
     named = {line.rpartition(" ")[2] for line in PROJECT["classifiers"] if "Python :: 3." in line}
     assert set(JOBS["tests"]["strategy"]["matrix"]["python"]) == named
@@ -63,9 +45,3 @@ def test_citation_changelog_and_package_name_the_same_version() -> None:
     assert citation["version"] == __version__
     heading = f"## {__version__} ({citation['date-released']})"
     assert heading in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8").splitlines()
-
-
-def test_pre_commit_runs_the_linters_of_make_test() -> None:
-    hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"][0]["hooks"]
-    entries = {hook["entry"].removesuffix(" --fix") for hook in hooks}
-    assert entries == {re.sub(r" (--check )?\.$", "", line) for line in recipe("test") if "pytest" not in line}

@@ -17,7 +17,7 @@ from audiomarathon.errors import EncoderError
 from audiomarathon.records import Record
 from audiomarathon.runs.read import Run
 from audiomarathon.wings.encoders.encoder import from_module
-from audiomarathon.wings.encoders.metrics.events import counts_of, f1, mean_f1, onset_counts, segments
+from audiomarathon.wings.encoders.metrics.events import counts_of, f1, onset_counts, segments
 from audiomarathon.wings.encoders.probing import frames as probes
 from audiomarathon.wings.encoders.probing.clips import Split
 from audiomarathon.wings.encoders.probing.encode import Heard, encode_own, hear
@@ -127,21 +127,6 @@ class TestLabels:
 
 
 class TestCounts:
-    def test_segment_counts_and_f1_equal_values_by_hand(self) -> None:
-        predicted = np.array([[1, 0], [0, 0], [0, 0], [0, 1], [0, 0], [0, 0], [1, 1]], dtype=bool)
-        true = np.array([[0, 0], [1, 0], [0, 0], [0, 0], [0, 0], [1, 1], [1, 0]], dtype=bool)
-        counts = counts_of(segments(predicted, 2), segments(true, 2))  # the seventh frame is no segment
-        assert counts.tolist() == [[1, 0, 1], [0, 1, 1]]
-        assert f1(counts).tolist() == [2 / 3, 0]
-        assert mean_f1(counts, macro=True) == pytest.approx(1 / 3)
-        assert mean_f1(counts, macro=False) == pytest.approx(2 / 5)
-
-    def test_labels_that_do_not_occur_are_left_out_of_the_mean_f1(self) -> None:
-        counts = [[2, 0, 0], [0, 3, 0], [0, 0, 0]]
-        assert mean_f1(counts, macro=True) == 1
-        assert mean_f1(counts, macro=False) == pytest.approx(4 / 7)
-        assert np.isnan(mean_f1(counts[1:], macro=True))
-
     @pytest.mark.parametrize(
         ("predicted", "true", "counts"),
         [

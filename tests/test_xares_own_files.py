@@ -11,7 +11,6 @@ import torch
 from caption_folders import WORDS, tiny_bert
 from test_probing_runs import write
 
-from audiomarathon.benchmarks.registry import get_task
 from audiomarathon.errors import PluginError, RecordError, SettingsError
 from audiomarathon.runs.read import Run
 from audiomarathon.wings.encoders.commands import run as encoder_run
@@ -25,16 +24,7 @@ from audiomarathon.wings.encoders.xares.tasks import config_of, named
 from audiomarathon.wings.encoders.xares_commands import _child
 from audiomarathon.wings.encoders.xares_commands import run as xares_run
 
-ENCODER = """
-import torch
-
-class SpectrumEncoder(torch.nn.Module):
-    sampling_rate, output_dim, hop_size_in_ms = 1000, 20, 40
-
-    def forward(self, audio):
-        frames = torch.nn.functional.pad(audio, (0, -audio.shape[1] % 40)).unfold(1, 40, 40)
-        return torch.fft.rfft(frames).abs()[..., 1:].log1p()
-"""
+ENCODER = "import test_xares_frames\n\nclass SpectrumEncoder(test_xares_frames.SpectrumEncoder):\n    pass\n"
 FRAMES = """
 import math
 import torch
@@ -344,9 +334,3 @@ def test_a_clip_without_captions_is_an_error_unless_a_merge_processor_drops_it()
         [*task_of(config).items("k", {})]
     config.merge_processor = lambda stream: ((entry[0], text, entry[2]) for entry in stream for text in entry[1])
     assert [*task_of(config).items("k", {})] == []
-
-
-def test_the_prefix_of_the_key_of_a_user_task_selects_its_scorer() -> None:
-    kinds = {"own": "label", "own-tags": "tags", "own-grades": "grades", "own-frames": "segments"}
-    kinds |= {"own-captions": "places", "own-transcripts": "words"}
-    assert {kind: get_task(f"{kind}/birds").scorer.key for kind in kinds} == kinds

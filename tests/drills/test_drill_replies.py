@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import random
 import re
 from pathlib import Path
 from typing import Any
@@ -42,6 +40,10 @@ HOSTILE = {
     "blank": " \u200b\ufeff\n",
     "transcript": "ha " * (MUCH // 3),
 }
+FACTS: dict[str, Any] = {
+    "checkpoint": "/x/tiny", "settings": {"seed": 42}, "sessions": [], "bad_rows": [], "left_out": {}, "cost": None,
+    "drops": None, "data_samples": 1, "data_expected": 1, "data_folder": "nowhere",
+}  # fmt: skip
 #: What no terminal may be sent.
 OBEYED = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
@@ -55,26 +57,20 @@ def record_of(task_key: str, id_: str, reply: str) -> Record:
     return typed(a_record(id_, reply=reply, reference=reference, **counts, **more))
 
 
-def judged(task_key: str, record: Record) -> dict[str, Any]:
-    with no_hang(20):
-        return get_task(task_key).scorer.judge(record)
-
-
 @pytest.fixture(params=["tau", pytest.param("librispeech", marks=pytest.mark.long)])
 def run(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """A run whose model, samples and setting are all hostile."""
     folder = tmp_path / "results" / request.param / "tiny" / "base-0"
-    facts = {"task": request.param, "model": HOSTILE["html"], "checkpoint": "/x/tiny", "method": "base-0"}
     with RunFolder(folder, {"method": "base"}) as run:
         replies = {**HOSTILE, HOSTILE["ansi"]: "A", HOSTILE["html"]: "B", "=1+1": "=1+1"}
-        more = {"settings": {"seed": 42}, "sessions": [], "bad_rows": [], "left_out": {}, "cost": None, "drops": None}
-        counts = {"data_samples": len(replies), "data_expected": len(replies), "data_folder": "nowhere"}
         if request.param == "librispeech":  # a megabyte of words takes seconds to normalise: one is enough
             replies = {id_: reply for id_, reply in replies.items() if len(reply) < MUCH // 2 or id_ == "transcript"}
-        run.write_run({**facts, **more, **counts, "samples": list(replies)})
+        facts = {**FACTS, "task": request.param, "model": HOSTILE["html"], "method": "base-0"}
+        run.write_run({**facts, "data_expected": len(HOSTILE) + 3, "samples": list(replies)})
         for id_, reply in replies.items():
             run.append(record := record_of(request.param, id_, reply))
-            judged(request.param, record)
+            with no_hang(20):
+                get_task(request.param).scorer.judge(record)
     return folder
 
 
@@ -118,10 +114,8 @@ def test_score_status_report_and_compare_accept_any_setting_name(tmp_path: Path,
     names = ["[/x]", "[red]x", "| x |", "x & y _ %", "=1+1"]
     results = tmp_path / "results"
     for number, method in enumerate(("base-0", *names)):
-        facts = {"task": "tau", "model": method, "checkpoint": "/x/tiny", "method": method, "samples": ["a"]}
-        more = {"settings": {"seed": 42}, "sessions": [], "bad_rows": [], "left_out": {}, "cost": None, "drops": None}
         with RunFolder(results / "tau" / "tiny" / f"folder-{number}", {"method": method, "data": "1"}) as run:
-            run.write_run({**facts, **more, "data_samples": 1, "data_expected": 1, "data_folder": "nowhere"})
+            run.write_run({**FACTS, "task": "tau", "model": method, "method": method, "samples": ["a"]})
             run.append(record_of("tau", "a", "A"))
     call("report", results, "-o", tmp_path / "r.html", "--audio", "none", "--figures", tmp_path / "f")
     for command in ("score", "status", "compare"):
@@ -138,19 +132,3 @@ def test_a_setting_name_with_control_characters_is_refused(tmp_path: Path, tell)
         assert "holds control characters" in done.output
         assert not OBEYED.search(done.output)
     tell(done.output.strip().replace(str(tmp_path), ""))
-
-
-@pytest.mark.parametrize("task", ["tau", "librispeech"])
-def test_judging_random_replies_never_raises_and_gives_well_formed_verdicts(task: str, times, tell) -> None:
-    chance, count, right = random.Random(0), times(100, 20_000), 0
-    plain, odd = ("A", "B.", "(C)", "answer:", "tram", "é", "😀"), ("\x1b[0m", "\u202e", "\0", "\n", "**")
-    pieces = (*plain, *odd, "<think>", "</think>")
-    for _ in range(count):
-        reply = "".join(chance.choices(pieces, k=chance.randint(0, 40)))
-        verdict = json.loads(json.dumps(judged(task, record_of(task, "a", reply)), allow_nan=False))
-        if task == "tau":
-            assert verdict["strict"] <= verdict["correct"] == (verdict["parsed"] == "A")
-        else:
-            assert verdict["words"] == 2
-        right += bool(verdict.get("correct"))
-    tell(f"{count} random replies judged without a stumble, {right} of them right")

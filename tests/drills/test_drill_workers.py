@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -163,51 +163,27 @@ def test_a_sample_that_kills_its_workers_becomes_an_error_record(go, monkeypatch
     tell(f"{len(poisoned) // 2} samples cost {lost} workers and became error records; mended, they are answered")
 
 
-@contextmanager
-def cluster(*machines: int) -> Iterator[tuple[str, Callable[[Path, int], None]]]:
-    """Start a Ray cluster of a head that has no room and of machines with so many cores, all on this one.
+@pytest.mark.parametrize("cores", [(2, 1), (1,)], ids=["another is left", "none is left"])
+def test_a_sweep_that_lost_a_machine_finishes_on_another_or_ends_with_an_error_and_resumes(
+    go, cores: tuple[int, ...], tmp_path: Path, tell
+) -> None:
+    from test_encoder_ray import machines
 
-    Yields its address, and what takes the first machine away once a folder tells of so many workers at work.
-    """
-    from ray.cluster_utils import Cluster
+    def lose(made: Any) -> None:
+        while len([*(tmp_path / "pids").iterdir()]) < sum(cores):
+            time.sleep(0.05)
+        time.sleep(0.5)
+        made.remove_node(made.machines[0], allow_graceful=False)
 
-    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
-    try:
-        nodes = [made.add_node(num_cpus=cores) for cores in machines]
-        made.wait_for_nodes()
-
-        def lost(folder: Path, after: int) -> None:
-            while len(list(folder.iterdir())) < after:
-                time.sleep(0.05)
-            time.sleep(0.5)
-            made.remove_node(nodes[0], allow_graceful=False)
-
-        yield made.address, lost
-    finally:
-        made.shutdown()
-
-
-def test_a_sweep_finishes_on_one_worker_after_a_machine_is_lost(go, tmp_path: Path, tell) -> None:
     said = list[str]()
-    with no_hang(600), cluster(2, 1) as (address, lost), meanwhile(lost, tmp_path / "pids", 3):
-        records = go("killed", Ray(address, workers=3), said.append)
-    assert records == go("local", None)
-    assert sum(" died;" in line for line in said) == 2
-    tell(
-        f"2 of 3 workers went with their machine, the third did what was left: {len(records)} records as in a local run"
-    )
-
-
-def test_a_sweep_that_lost_all_machines_ends_with_an_error_and_resumes(go, tmp_path: Path, tell) -> None:
-    with (
-        no_hang(600),
-        cluster(1) as (address, lost),
-        meanwhile(lost, tmp_path / "pids", 1),
-        pytest.raises(ExecutorError, match="no machine is left") as raised,
-    ):
-        go("killed", Ray(address))
+    ended = nullcontext() if len(cores) == 2 else pytest.raises(ExecutorError, match="no machine is left")
+    with no_hang(600), machines(*cores) as made, meanwhile(lose, made), ended:
+        assert go("killed", Ray(made.address, workers=sum(cores)), said.append) == go("local", None)
     assert go("killed", None) == go("local", None)
-    tell(f"the run ends: {raised.value}")
+    assert len(cores) == 1 or sum(" died;" in line for line in said) == 2
+    tell(
+        f"a machine of {len(cores)} is lost: " + ("the run ends, and resumes", "the other did the rest")[len(cores) - 1]
+    )
 
 
 def processes(mark: str) -> set[int]:
@@ -244,52 +220,35 @@ def begun(mark: str, data: Path, model: Path, results: Path) -> subprocess.Popen
 
 
 @pytest.mark.parametrize(
-    ("number", "times_sent", "codes"),
-    # The last of eight Ctrl-C may meet a Python that is on its way out.
-    [(signal.SIGINT, 1, [130]), (signal.SIGINT, 8, [130, -2]), (signal.SIGTERM, 1, [143]), (signal.SIGKILL, 1, [-9])],
+    ("raylet", "sent", "codes", "told"),
+    [
+        (None, [signal.SIGINT], [130], ""),
+        (None, [signal.SIGINT] * 8, [130, -2], ""),  # the last may meet a Python that is on its way out
+        (None, [signal.SIGTERM], [143], ""),
+        (None, [signal.SIGKILL], [-9], ""),
+        (signal.SIGSTOP, [signal.SIGINT], [130], "Ray does not stop"),
+        (signal.SIGKILL, [], [2], "has ended (raylet)"),
+    ],
 )
 def test_stopping_the_main_process_leaves_no_ray_process(
-    go, number: int, times_sent: int, codes: list[int], data, tiny_checkpoint, tmp_path, tell
+    go, raylet: int | None, sent: list[int], codes: list[int], told: str, data, tiny_checkpoint, tmp_path, tell
 ) -> None:
-    """No process of Ray's is left, and a run elsewhere goes on."""
-    mark, results = f"drill-{os.getpid()}-{number}-{times_sent}", tmp_path / "killed"
+    """Nor does a frozen or a dead raylet; and a run elsewhere goes on."""
+    mark, results = f"drill-{os.getpid()}-{raylet}-{sent}", tmp_path / "killed"
     with no_hang(300):
         main = begun(mark, data, tiny_checkpoint, results)
-        for _ in range(times_sent):
+        for pid in processes(mark) if raylet else ():
+            if Path(f"/proc/{pid}/exe").resolve().name == "raylet":
+                os.kill(pid, raylet)
+        for number in sent:
             with suppress(ProcessLookupError):
                 os.killpg(main.pid, number) if number == signal.SIGINT else os.kill(main.pid, number)
             time.sleep(0.3)
         said = main.communicate()[1]
-        assert main.returncode in codes, said
-        assert "Traceback" not in said
+        assert (main.returncode in codes, told in said, "Traceback" in said) == (True, True, False), said
         while processes(mark):
             time.sleep(0.1)
     before = sum(len(file.read_bytes().splitlines()) for file in results.rglob("samples.jsonl"))
-    assert 0 < before < 20
+    assert raylet or 0 < before < 20
     assert go("killed", None) == go("local", None)
-    what = f"{times_sent} × {signal.Signals(number).name}"
-    tell(f"{what}: exit code {main.returncode}, {before} of 20 records, no process left; elsewhere the rest was done")
-
-
-@pytest.mark.parametrize(
-    ("part", "fault", "code", "told"),
-    [("raylet", signal.SIGSTOP, 130, "Ray does not stop"), ("raylet", signal.SIGKILL, 2, "has ended (raylet)")],
-)
-def test_a_frozen_or_dead_ray_process_ends_the_sweep_and_leaves_no_process_behind(
-    go, part: str, fault: int, code: int, told: str, data, tiny_checkpoint, tmp_path, tell
-) -> None:
-    """Of a frozen one Ctrl-C gets rid; of a dead one a line tells, and none is left."""
-    mark = f"drill-{os.getpid()}-{part}-{fault}"
-    with no_hang(300):
-        main = begun(mark, data, tiny_checkpoint, tmp_path / "killed")
-        for pid in processes(mark):
-            if Path(f"/proc/{pid}/exe").resolve().name == part:
-                os.kill(pid, fault)
-        if fault == signal.SIGSTOP:
-            os.kill(main.pid, signal.SIGINT)
-        said = main.communicate()[1]
-        assert (main.returncode, told in said, "Traceback" in said) == (code, True, False), said
-        while processes(mark):
-            time.sleep(0.1)
-    assert go("killed", None) == go("local", None)
-    tell(f"{part}, {signal.Signals(fault).name}: exit code {code}, {told!r}; elsewhere the rest was done")
+    tell(f"{told or sent}: exit code {main.returncode}, {before} of 20 records, no process left, the rest done")
