@@ -7,16 +7,16 @@ import fcntl
 import io
 import json
 import re
-import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
-from builders import CLASSES, a_failed_record, a_record, a_verdict, summarise_choices, typed
+from builders import a_failed_record, a_record, a_verdict, summarise_choices, typed
 from typer.testing import CliRunner
 
 from audiomarathon.benchmarks import Sample, get_task
@@ -112,15 +112,6 @@ class TestProgress:
         assert (state.answered, state.score) == (1, score)
 
 
-def test_the_last_progress_line_is_written_to_a_log_only_once(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live, "LINE_EVERY_S", 0.0)
-    said: list[str] = []
-    with live.watching(a_plan("a"), [job], said.append) as bar:
-        job.folder.append(a_choice("a"))
-        bar.update(1)
-    assert len(said) == 1
-
-
 def test_a_notebook_shows_one_progress_line_that_is_overwritten(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     """`evaluate` was silent for minutes: a notebook's stderr is no terminal."""
     stream = type("OutStream", (io.StringIO,), {"__module__": "ipykernel.iostream"})()
@@ -211,9 +202,17 @@ class TestWatch:
         assert "18 errors" in line
         assert len(line) < 100
 
-    def test_live_progress_prints_a_last_line_unless_quiet_or_nothing_was_done(self, job: Job) -> None:
-        for progress, samples, expected in [(None, 1, 1), (False, 1, 0), (None, 0, 0)]:
+    def test_live_progress_prints_a_last_line_unless_quiet_or_nothing_was_done(
+        self, job: Job, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for every_s, progress, samples, expected in [
+            (0, None, 1, 1),
+            (30, None, 1, 1),
+            (30, False, 1, 0),
+            (30, None, 0, 0),
+        ]:
             said: list[str] = []
+            monkeypatch.setattr(live, "LINE_EVERY_S", every_s)
             with live.watching(a_plan("a"), [job], said.append, progress=progress) as watch:
                 watch.update(samples)
             assert len(said) == expected
@@ -314,24 +313,17 @@ class TestStatus:
             (run_status,) = read_status([tmp_path / "results"])
         assert (run_status.state, run_status.complete) == ("starting", False)
 
-    def test_a_run_can_start_while_the_status_command_reads_its_lock(self, a_run) -> None:
-        path = a_run("base-0", 2)
-        looking = (path / ".lock").open()
-        fcntl.flock(looking, fcntl.LOCK_SH)
-        threading.Timer(0.1, looking.close).start()
-        with RunFolder(path, {"method": "base-0"}) as folder:
-            assert folder.done() == {"a", "b"}
-
     def test_the_exit_code_of_status_says_whether_all_runs_are_complete(self, a_run, tmp_path: Path) -> None:
         code, text = status(tmp_path)
         assert code == 2
         assert "no run there" in text
-        for name, records, wanted in (("base-0", 4, 0), ("frame-0.5-layer2", 3, 1)):
-            a_run(name, records)
-            code, text = status(tmp_path)
-            assert code == wanted
-            assert "4 of 4" in text
-            assert ("stopped" in text) is (wanted == 1)
+        whole, stopped, *broken = (a_run(name, n) for name, n in (("a", 4), ("b", 3), ("c", 4), ("d", 4)))
+        for folder, content in zip(broken, ("{", "{}"), strict=True):
+            (folder / "run.json").write_text(content)
+        for others, wanted, shown in ([], 0, ""), ([stopped], 1, "stopped"), (broken, 1, "unreadable:"):
+            code, text = status(whole, *others)
+            assert (code, "4 of 4" in text, shown in text) == (wanted, True, True)
+            assert sum(text.count(word) for word in ("stopped", "unreadable:")) == len(others)
 
     def test_json_output_of_status_is_one_line_per_refresh(self, a_run, tmp_path: Path) -> None:
         a_run("base-0", 4)
@@ -339,15 +331,6 @@ class TestStatus:
         lines = [json.loads(line) for line in text.splitlines()]
         assert (code, len(lines)) == (0, 2)  # two looks at nobody end the watch
         assert (lines[0][0]["state"], lines[0][0]["progress"]["score"]) == ("complete", 1.0)
-
-    def test_broken_run_folders_are_reported_beside_readable_ones(self, a_run, tmp_path: Path) -> None:
-        a_run("base-0", 4)
-        (a_run("frame-0.5-layer2", 4) / "run.json").write_text("{")
-        (a_run("random-0.5-layer2", 4) / "run.json").write_text("{}")
-        code, text = status(tmp_path)
-        assert code == 1
-        assert "4 of 4" in text
-        assert text.count("unreadable:") == 2
 
 
 @pytest.mark.parametrize(
@@ -365,11 +348,6 @@ def test_control_characters_in_printed_text_are_shown_escaped(text: str, shown: 
 
 
 def test_a_scorer_that_raises_leaves_the_progress_without_a_score(monkeypatch: pytest.MonkeyPatch) -> None:
-    def sums(*_: object) -> None:
-        raise ZeroDivisionError
-
-    scorer = get_task("tau").scorer
-    record = typed(a_record("a", **a_verdict("A", CLASSES, right=True)))
-    monkeypatch.setattr(type(scorer), "sums", sums)
-    state = live.progress_of(scorer, [record], judged(scorer, [record]), 2, seed=1)
+    monkeypatch.setattr(Choice, "sums", Mock(side_effect=ZeroDivisionError))
+    state = progress("tau", [a_choice("a")], 2)
     assert (state.answered, state.score) == (1, None)
