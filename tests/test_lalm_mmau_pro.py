@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -33,7 +32,6 @@ from audiomarathon.settings import RunSettings
 from audiomarathon.wings.lalm.mmau_pro import CATEGORIES, MmauPro, read_questions
 
 TASK = MmauPro()
-REAL = os.environ.get("MMAU_PRO_TABLE", "")  # test.parquet, or a table of replies with its columns
 INSTRUCTION = "Listen to the audio and answer with the letter of the correct option only."
 SPOKEN = "Follow the instruction at the start of an audio."
 
@@ -147,16 +145,6 @@ class TestDefects:
             "o2": ["open question with an empty list of choices"],
         }  # fmt: skip
         assert by_id["c4"].meta["reasoning_skills"] == []
-
-    @pytest.mark.skipif(not REAL, reason="MMAU_PRO_TABLE is not set")
-    def test_defects_of_the_published_mmau_pro_table_are_counted_as_expected(self) -> None:
-        questions, bad = read_questions(Path(REAL))
-        names = [name for sample, _ in questions for name in sample.meta["defects"]]
-        assert (len(questions), bad) == (5305, [])
-        assert {name: names.count(name) for name in DEFECTS} == {
-            "answer is none of the options": 33, "answer spelt otherwise": 9, "empty option": 1, "empty skill": 463,
-            "one option": 1, "open question with an empty list of choices": 128, "open question with choices": 497,
-        }  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -79,14 +79,6 @@ def test_each_of_equally_large_clusters_is_selected_once_before_any_is_selected_
         assert len({s.cluster for s in order[start : start + clusters]}) == clusters
 
 
-def test_unequal_clusters_are_selected_in_proportion_to_their_size() -> None:
-    """Of 120 samples, 60 are of one speaker, so about half of a short run should be."""
-    samples = [sample(f"big-{i}", i % 3, "big") for i in range(60)]
-    samples += [sample(f"small-{i}", i % 3, f"small {i}") for i in range(60)]
-    big = [sum(s.cluster == "big" for s in select(samples, 40, seed)) for seed in range(20)]
-    assert 14 <= min(big) <= max(big) <= 26
-
-
 def test_samples_of_large_and_small_clusters_are_selected_equally_often() -> None:
     """Over many seeds, samples of large and of small clusters are taken equally often: a third of the time."""
     samples = [sample(f"big-{i}", 0, "big") for i in range(20)] + [sample(f"lone-{i}") for i in range(10)]
