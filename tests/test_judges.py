@@ -8,10 +8,9 @@ import multiprocessing
 import os
 import re
 import socket
-import subprocess
 import sys
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -24,6 +23,7 @@ from builders import added, lines_of
 from conftest import call, succeed
 from endpoint_server import KEY
 from jasco_folders import a_reply as a_jasco_reply
+from test_openai_endpoint import url  # noqa: F401 (a fixture: a server whose model `tiny` judges)
 from tiny_base import byte_tokenizer
 from toy_judged import Asking, Grade, Grades, Scripted, perfect, replies_to
 
@@ -65,17 +65,8 @@ def toy(monkeypatch: pytest.MonkeyPatch, no_env: Callable[[str, str], None], tmp
     return replies_to(tmp_path / "run", REPLIES)
 
 
-@pytest.fixture(scope="module")
-def url() -> Iterator[str]:
-    """A server whose model `tiny` judges."""
-    script = Path(__file__).parent / "endpoint_server.py"
-    with subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True) as process:
-        yield f"http://127.0.0.1:{int(process.stdout.readline())}/v1"
-        process.kill()
-
-
 @pytest.fixture
-def server(url: str, monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
+def server(url: str, monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:  # noqa: F811
     """Return how many requests the test made of the server."""
     monkeypatch.setenv("OPENAI_BASE_URL", url)
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
