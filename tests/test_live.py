@@ -17,10 +17,9 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 from builders import a_failed_record, a_record, a_verdict, summarise_choices, typed
-from typer.testing import CliRunner
+from conftest import call
 
 from audiomarathon.benchmarks import Sample, get_task
-from audiomarathon.cli.app import app
 from audiomarathon.compression.registry import get_method
 from audiomarathon.engine import progress_view as live
 from audiomarathon.engine.batches import Plan
@@ -243,11 +242,6 @@ def a_run(tmp_path: Path) -> Callable[..., Path]:
     return write
 
 
-def status(*arguments: object) -> tuple[int, str]:
-    done = CliRunner().invoke(app, ["status", *map(str, arguments)])
-    return done.exit_code, done.output
-
-
 class TestStatus:
     def test_status_shows_counts_rate_and_state(self, a_run) -> None:
         (run_status,) = read_status([a_run("base-0", 2, errors=1)])
@@ -291,7 +285,7 @@ class TestStatus:
         with ExitStack() as held:
             for path in (a_run("base-0", 2), a_run("frame-0.5-layer2", 3)):
                 fcntl.flock(held.enter_context((path / ".lock").open("w")), fcntl.LOCK_EX)
-            _, text = status(path.parent)
+            _, text = call("status", path.parent)
         (place,) = [place for place, line in enumerate(text.splitlines()) if line.split()[:2] == ["running", "answers"]]
         table = text.splitlines()[:place]
         (line,) = [line for line in text.splitlines()[place + 2 :] if line.strip()]
@@ -304,30 +298,30 @@ class TestStatus:
         log = tmp_path / "results" / "logs" / "tau.log"
         log.parent.mkdir(parents=True)
         log.write_text("=== begun\n")
-        code, text = status(tmp_path / "results")
+        code, text = call("status", tmp_path / "results")
         assert (code, text) == (1, f"{tmp_path / 'results'}: starting; it has no records yet\n")
         log.write_text("=== begun\nerror: no such model\n")
-        assert status(tmp_path / "results")[0] == 2
+        assert call("status", tmp_path / "results")[0] == 2
         with (tmp_path / "results" / ".lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             (run_status,) = read_status([tmp_path / "results"])
         assert (run_status.state, run_status.complete) == ("starting", False)
 
     def test_the_exit_code_of_status_says_whether_all_runs_are_complete(self, a_run, tmp_path: Path) -> None:
-        code, text = status(tmp_path)
+        code, text = call("status", tmp_path)
         assert code == 2
         assert "no run there" in text
         whole, stopped, *broken = (a_run(name, n) for name, n in (("a", 4), ("b", 3), ("c", 4), ("d", 4)))
         for folder, content in zip(broken, ("{", "{}"), strict=True):
             (folder / "run.json").write_text(content)
         for others, wanted, shown in ([], 0, ""), ([stopped], 1, "stopped"), (broken, 1, "unreadable:"):
-            code, text = status(whole, *others)
+            code, text = call("status", whole, *others)
             assert (code, "4 of 4" in text, shown in text) == (wanted, True, True)
             assert sum(text.count(word) for word in ("stopped", "unreadable:")) == len(others)
 
     def test_json_output_of_status_is_one_line_per_refresh(self, a_run, tmp_path: Path) -> None:
         a_run("base-0", 4)
-        code, text = status(tmp_path, "--json", "--watch", "--every", "0.1")
+        code, text = call("status", tmp_path, "--json", "--watch", "--every", "0.1")
         lines = [json.loads(line) for line in text.splitlines()]
         assert (code, len(lines)) == (0, 2)  # two looks at nobody end the watch
         assert (lines[0][0]["state"], lines[0][0]["progress"]["score"]) == ("complete", 1.0)
