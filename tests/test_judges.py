@@ -330,10 +330,8 @@ def test_an_answer_that_is_empty_or_contains_the_api_key_is_a_failed_request(
     chat = judge.endpoint.chat
     judge.endpoint.chat = lambda *given, **more: replace(chat(*given, **more), **change)
     assert judge_run(case_of(folder), bench) > 0
-    assert {verdict.values["missing"].get("A") for verdict in verdicts_of(folder)} == {
-        "failed",
-        None,
-    }  # none is asked of ""
+    missing = {verdict.values["missing"].get("A") for verdict in verdicts_of(folder)}
+    assert missing == {"failed", None}  # none is asked of ""
     errors = {judgement.error for of in read_judgements(folder)["A"].values() for judgement in of.values()}
     assert all(why in str(error) for error in errors)
     judge.endpoint.chat = chat
