@@ -27,12 +27,7 @@ CASES = {
     "a clip too long for any": ([130, 60], Span(50, 120, 60), None, 1),
     "clips that no whole number of fits": ([40, 90, 90], Span(50, 120, 100), None, 1),
     "the last is shortened to the length": ([40, 40, 40], Span(100, 100, 100, cut=True), ([0, 40, 80], 100), 3),
-    "silence fills a length short by less than the gap": (
-        [50, 47, 40],
-        Span(100, 100, 100, cut=True, gap=2),
-        ([0, 52], 100),
-        2,
-    ),
+    "silence of less than a gap at the end": ([50, 47, 40], Span(100, 100, 100, cut=True, gap=2), ([0, 52], 100), 2),
 }
 
 

@@ -26,7 +26,7 @@ from audiomarathon.data.review import described
 from audiomarathon.data.verify import verify
 from audiomarathon.engine.run import load_task
 from audiomarathon.engine.sessions import facts_of
-from audiomarathon.errors import DataError, MissingDataError, SettingsError
+from audiomarathon.errors import MissingDataError, SettingsError
 from audiomarathon.settings import RunSettings
 from audiomarathon.wings.lalm.mmau_pro import CATEGORIES, MmauPro, read_questions
 
@@ -193,24 +193,6 @@ class TestFaults:
         loaded = TASK.load(folder)
         assert len(loaded.samples) == len(ROWS) - 1
         assert [(row.row, reason in row.reason) for row in loaded.bad_rows] == [(10, True)], loaded.bad_rows
-
-    @pytest.mark.parametrize(
-        ("content", "reason"),
-        [
-            (b"PAR1 and no table", "test.parquet: cannot be read as parquet: "),
-            (None, "test.parquet: no such file"),
-            (pa.table({"id": ["1"]}), "test.parquet: lacks the column 'audio_path'; expected id, audio_path, "),
-        ],
-    )
-    def test_an_unreadable_table_gives_a_one_line_error(self, tmp_path: Path, content: object, reason: str) -> None:
-        if isinstance(content, bytes):
-            (tmp_path / "test.parquet").write_bytes(content)
-        elif content is not None:
-            parquet.write_table(content, tmp_path / "test.parquet")
-        with pytest.raises(DataError) as caught:
-            TASK.load(tmp_path)
-        assert reason in str(caught.value)
-        assert "\n" not in str(caught.value)
 
     def test_wrong_settings_folders_and_missing_packages_are_refused_naming_what_is_needed(
         self, folder: Path, monkeypatch: pytest.MonkeyPatch
