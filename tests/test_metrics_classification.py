@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import norm, t
 
-from audiomarathon.metrics.classification import accuracy, as_published, macro_f1, per_class
+from audiomarathon.metrics.classification import accuracy, as_published, choice_sums, macro_f1, per_class
 
 # Three classes, ten samples, two of them unparsed. By hand:
 #   a: 4 samples, 2 hits, chosen 4 times -> precision 2/4, recall 2/4, F1 = 2x2 / (4 + 4) = 1/2
@@ -52,6 +52,12 @@ def test_a_class_that_is_only_predicted_does_not_enter_the_macro_f1() -> None:
     truth, chosen = ["a", "a", "b"], ["a", "c", "b"]
     assert macro_f1(truth, chosen) == pytest.approx((2 / 3 + 1) / 2)
     assert as_published(truth, chosen)["macro_f1"] == pytest.approx((2 / 3 + 1 + 0) / 3)
+
+
+def test_a_class_missing_in_a_resample_does_not_enter_its_macro_f1() -> None:
+    sums = choice_sums(["a", "b", "b"], ["a", "a", "b"], [False] * 3, ["x", "y", "y"])
+    drawn = sums.statistic(sums.columns[1:].sum(axis=0, keepdims=True))[0]  # y alone: b is right once of twice
+    assert drawn[sums.names.index("macro_f1")] == pytest.approx(2 / 3)
 
 
 def reference_macro_f1(truth: list[str], chosen: list[str | None]) -> float:
