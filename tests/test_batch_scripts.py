@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from contextlib import suppress
 from fnmatch import fnmatch
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,6 +22,7 @@ from audiomarathon.models.registry import all_models
 from audiomarathon.settings import env_names
 
 ROOT = Path(__file__).parent.parent
+RAY = pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed")
 FOLDERS = sorted({model.folder for model in all_models() if model.folder} | {"kvpress"})
 
 
@@ -48,9 +48,8 @@ def test_batch_test_scripts_of_all_model_folders_are_identical() -> None:
     assert all(os.access(ROOT / folder / "batch_test.sh", os.X_OK) for folder in (*FOLDERS, "scripts"))
 
 
-@pytest.mark.parametrize("folder", FOLDERS[:2])
-def test_a_batch_script_passes_every_argument_to_python_unchanged(folder: str, tmp_path: Path) -> None:
-    here = tmp_path / "my work"
+def test_a_batch_script_passes_every_argument_to_python_unchanged(tmp_path: Path) -> None:
+    folder, here = FOLDERS[0], tmp_path / "my work"
     here.mkdir()
     python = tmp_path / "python"
     python.write_text('#!/bin/sh\n[ "$2" = -c ] || { pwd; printf "%s\\n" "$@"; exit 7; }\n')
@@ -120,22 +119,6 @@ def test_a_batch_script_without_task_data_prints_an_error_and_no_results_table(
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["logs"]
 
 
-def test_options_missing_in_a_batch_command_are_taken_from_environment_variables(
-    data: Path, tiny_checkpoint: Path, tmp_path: Path, no_env, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(os, "environ", os.environ.copy())  # the door chooses a GPU there
-    for name, value in {
-        "AUDIOMARATHON_DATA": str(data), "MODEL_PATH": str(tiny_checkpoint), "MAX_NEW_TOKENS": "2",
-        "PRUNE_METHOD": "knorm", "SAMPLE_LIMIT": "1", "DEVICE": "cpu",
-    }.items():  # fmt: skip
-        os.environ[name] = value
-    with suppress(SystemExit):
-        cli_batch.batch("kvpress", ["gtzan", "-r", "0.5", "-o", "out", "--no-base"])
-    results = json.loads((tmp_path / "out" / "summary.json").read_text())["results"]
-    assert [(result["setting"], result["summary"]["n"]) for result in results] == [("knorm-0.5", 1)]
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -197,6 +180,12 @@ def seen(no_env, monkeypatch: pytest.MonkeyPatch):
     return run
 
 
+def test_options_missing_in_a_batch_command_are_taken_from_environment_variables(seen) -> None:
+    given = seen("kvpress", "gtzan", "-r", "0.5", "--no-base", PRUNE_METHOD="knorm", SAMPLE_LIMIT="1")
+    tasks, _model, settings, methods, ratios, named = given
+    assert (tasks, methods, ratios, settings.limit, named["base"]) == (["gtzan"], "knorm", "0.5", 1, False)
+
+
 def test_the_batch_script_of_a_model_runs_all_tasks_with_dart_at_layer_2_on_gpu_0_by_default(seen) -> None:
     tasks, model, settings, methods, ratios, named = seen("Qwen_2.5_Omni")
     assert tasks == ["all"]
@@ -214,13 +203,6 @@ def test_the_batch_script_of_kvpress_runs_presses_into_a_results_folder_named_af
     assert str(settings.results) == "kvpress_Results"
 
 
-def test_the_gpu_id_option_sets_cuda_visible_devices(seen, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cli_batch, "_has_gpu", lambda: True)
-    monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
-    seen("Qwen_2.5_Omni", "-g", "3")
-    assert os.environ["CUDA_VISIBLE_DEVICES"] == "3"
-
-
 @pytest.mark.parametrize(("gpus", "there", "visible"), [("7", 0, "none"), ("0,1", 0, "none"), ("0,1,9", 2, "only 2")])
 def test_a_gpu_id_that_does_not_exist_is_refused_rather_than_run_on_the_cpu(
     seen, monkeypatch, capsys, gpus, there, visible
@@ -234,13 +216,12 @@ def test_a_gpu_id_that_does_not_exist_is_refused_rather_than_run_on_the_cpu(
     assert seen("Qwen_2.5_Omni", "-g", "7", DEVICE="cpu")[2].device == "cpu"
 
 
-@pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed")
-def test_several_gpu_ids_start_one_worker_each(seen, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("gpus", "ray"), [("3", None), pytest.param("0,2,3", Ray(workers=3), marks=RAY)])
+def test_several_gpu_ids_start_one_worker_each(seen, monkeypatch: pytest.MonkeyPatch, gpus, ray) -> None:
     monkeypatch.setattr(cli_batch, "_has_gpu", lambda: True)
     monkeypatch.setattr("torch.cuda.device_count", lambda: 3)
-    *_given, named = seen("Qwen_2.5_Omni", "-g", "0,2,3")
-    assert os.environ["CUDA_VISIBLE_DEVICES"] == "0,2,3"
-    assert named["ray"] == Ray(workers=3)
+    *_given, named = seen("Qwen_2.5_Omni", "-g", gpus)
+    assert (os.environ["CUDA_VISIBLE_DEVICES"], named["ray"]) == (gpus, ray)
 
 
 def test_gpu_id_on_a_machine_without_a_gpu_runs_on_the_cpu(seen, monkeypatch, capsys) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -87,16 +88,8 @@ def test_the_busy_clock_places_markers_on_the_gpu_of_the_model_rather_than_the_c
 def test_measuring_gpu_busy_time_raises_the_error_of_a_profiler_that_cannot_start(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    class Refused:
-        def __init__(self, **_: Any) -> None: ...
-
-        def start(self) -> None:
-            raise RuntimeError("another profiler runs")
-
-        def stop(self) -> None:
-            raise AssertionError("not running")
-
-    monkeypatch.setattr(busy, "profile", Refused)
+    refused = Mock(**{"start.side_effect": RuntimeError("another profiler runs"), "stop.side_effect": AssertionError})
+    monkeypatch.setattr(busy, "profile", lambda **_: refused)
     lm: Any = SimpleNamespace(clock=CudaClock(()))
     with pytest.raises(RuntimeError, match="another"), busy_seconds(lm):
         lm.clock.synchronize()

@@ -177,18 +177,19 @@ def test_a_clip_longer_than_the_control_duration_is_left_out_of_a_transcription_
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--durations", "x"], "--durations=x: not allowed"),
-        (["--durations", "0.5"], "seconds from 1 to 3600"),
-        (["--control", "music"], "'music' is not allowed for tau; allowed, joined by commas: audio, silence, noise"),
-        ([], "--durations"),
+        ("tau --durations x", "--durations=x: not allowed"),
+        ("tau --durations 0.5", "seconds from 1 to 3600"),
+        ("tau --control text-both", "'text-both' is not allowed for tau; allowed, joined by commas: audio, silence, n"),
+        ("tau", "--durations"),
+        ("jasco --control silence,music", "mismatched; jasco also text-both, text-sound, text-speech, speech-"),
+        ("jasco --control silence,speech-first --durations 5", "not allowed with --control speech-first"),
     ],
 )
 def test_a_wrong_controls_option_is_refused_with_the_allowed_values(
-    arguments: list, message: str, root: Path, tmp_path: Path
+    arguments: str, message: str, root: Path, tmp_path: Path
 ) -> None:
-    code, output = call("data", "controls", "tau", *arguments, "--data", root, "-o", tmp_path / "out")
-    assert code == 2
-    assert message in output
+    code, output = call("data", "controls", *arguments.split(), "--data", root, "-o", tmp_path / "out")
+    assert (code, message in output, (tmp_path / "out").exists()) == (2, True, False), output
 
 
 def test_an_existing_control_folder_is_not_overwritten_and_a_partial_one_is_deleted(root: Path, tmp_path: Path) -> None:
@@ -214,12 +215,9 @@ def test_the_embedded_model_scores_high_on_clips_cropped_to_the_event_and_low_on
         run = {"data": str(tmp_path / "controls" / name), "results": results, "timing": False, "device": "cpu"}
         (result,) = audiomarathon.evaluate("desed", model="embedded", **run)
         scores[name] = result.summary["accuracy"]
-        facts, kinds = (
-            json.loads((result.folder / "run.json").read_text()),
-            {*(row["control"] for row in records_in(result.folder))},
-        )
-        kind = "silence" if name.endswith("silence") else "audio"
-        assert (result.summary["control"]["kind"], facts["control"]["kind"], kinds) == (kind, kind, {kind})
+        facts = json.loads((result.folder / "run.json").read_text())
+        kinds = {*(row["control"] for row in records_in(result.folder)), facts["control"]["kind"]}
+        assert kinds == {result.summary["control"]["kind"]} == {"silence" if name.endswith("silence") else "audio"}
     assert scores["10s"] >= 0.7
     assert scores["10s-silence"] <= 0.3
     with pytest.raises(RecordError, match=r"another run .*control"):

@@ -101,23 +101,6 @@ def test_kept_shares_drawn_for_a_press_that_uses_only_positions_are_0_or_1(lm: A
     assert set(kept.tolist()) == {0.0, 1.0}
 
 
-def test_kept_shares_of_a_pruner_joined_with_a_press_cover_all_tokens_of_the_prompt(
-    lm: AudioLM, prompts: list[Prompt]
-) -> None:
-    _, first = shares(lm, prompts, "frame:0.5")
-    _, joined = shares(lm, prompts, "frame:0.5+streaming_llm:0.5")
-    # Two of four layers are below K and hold all tokens; there alone a token that pruning dropped can live on.
-    assert joined[first == 0].max() == 0.5
-    assert joined[first == 1].max() == 1.0
-
-
-def test_audio_tokens_of_the_prompt_are_assigned_to_clips_in_order(lm: AudioLM, prompts: list[Prompt]) -> None:
-    inputs = lm.prepare(prompts[:1])  # clips of 5.3 and 3.05 s, 25 tokens a second
-    parts = by_clip(np.arange(inputs.audio_tokens[0], dtype=float), inputs, [5.3, 3.05])
-    assert [len(part) for part in parts] == [int(5.3 * 25), int(3.05 * 25)]
-    assert parts[1][0] == len(parts[0])
-
-
 @pytest.mark.parametrize(
     ("seconds", "tokens"),
     [([10.0, 5.0], [4, 2]), ([31.0, 5.0], [4, 2]), ([5.0, 31.0], [2, 4]), ([80.0], [6])],
@@ -128,19 +111,18 @@ def test_several_audio_spans_of_a_long_clip_are_assigned_to_it_according_to_clip
     """A clip longer than a window of 30 s has several spans."""
     mask = torch.tensor([[1, 1, 0, 1, 1, 0, 1, 1]], dtype=torch.bool)
     inputs = Inputs({"attention_mask": torch.ones(1, 8)}, mask, (0,))
-    assert [len(part) for part in by_clip(np.arange(6.0), inputs, seconds)] == tokens
+    parts = by_clip(np.arange(6.0), inputs, seconds)
+    assert [len(part) for part in parts] == tokens
+    assert np.concatenate(parts).tolist() == [*range(6)]
 
 
 def test_the_kept_share_of_a_sound_event_is_the_mean_kept_share_of_its_audio_tokens() -> None:
     clip = Clip("a.wav", noise(4.0), 16000, events=((1.0, 2.0),))
     kept = np.zeros(8)  # two tokens a second: tokens 2–5 are the event's
     kept[[1, 2, 6]] = 1
-    assert event_share([clip], Strip("frame", "frame", (kept,), "A"), 2.0) == 0.25
-
-
-def test_a_clip_without_sound_events_has_no_kept_share_of_events() -> None:
-    clip = Clip("a.wav", noise(1.0), 16000)
-    assert event_share([clip], Strip("frame", "frame", (np.ones(2),), "A"), 2.0) is None
+    strip = Strip("frame", "frame", (kept,), "A")
+    assert event_share([clip], strip, 2.0) == 0.25
+    assert event_share([Clip("a.wav", noise(4.0), 16000)], strip, 2.0) is None
 
 
 @pytest.fixture
@@ -214,6 +196,8 @@ def test_explain_draws_a_sample_of_a_task_with_question_and_right_answer(
         (["tau:x", "--methods", "frame:0.5", "--data", "nowhere"], "nowhere is not a folder"),
         ([__file__, "--prompt", "?", "--methods", "framed:0.5"], "unknown method 'framed'"),
         (["a", "b", "--task", "tau"], "one sample; found 2 names"),
+        (["desed:mini_desed_03", "--occlude", "-1"], "--occlude -1: allowed"),
+        (["desed:mini_desed_03", "--occlude", "1e-05"], "--occlude 1e-05: allowed"),  # holds no sample
     ],
 )
 def test_wrong_arguments_of_explain_give_a_one_line_error(
@@ -276,10 +260,3 @@ def test_clip_moments_that_hardly_change_the_reply_probability_are_not_drawn_as_
 def test_computing_audio_evidence_for_an_empty_reply_is_refused(lm: AudioLM) -> None:
     with pytest.raises(ModelError, match="reply is empty"):
         losses_when_hidden(lm, Prompt("Which?", (noise(1.0, 1),)), [], 1.0)
-
-
-@pytest.mark.parametrize("odd", ["-1", "1e-05"])  # 1e-05 s hold no sample
-def test_occlude_option_refuses_a_negative_or_too_short_moment(odd: str) -> None:
-    code, said = call("explain", "desed:mini_desed_03", "--occlude", odd)
-    assert code == 2
-    assert f"--occlude {odd}: allowed" in said

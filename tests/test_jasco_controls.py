@@ -19,7 +19,7 @@ from audiomarathon.audio.decode import decode
 from audiomarathon.audio.voice_activity import find_speech
 from audiomarathon.benchmarks import Loaded, get_task
 from audiomarathon.benchmarks.manifest import read_manifest
-from audiomarathon.errors import DataError, SettingsError
+from audiomarathon.errors import SettingsError
 from audiomarathon.wings.jasco.speech import FIRST, LAST, read_speech, rotate, turn_clip, turned
 from audiomarathon.wings.jasco.task import INSTRUCTIONS
 
@@ -178,19 +178,6 @@ def test_missing_or_invalid_speech_times_for_a_rotation_control_give_a_one_line_
     code, output = call("data", "controls", "jasco", "--control", FIRST, "--data", root, "-o", tmp_path / "out")
     assert (code, message in output) == (2, True), output
     assert not (tmp_path / "out" / FIRST).exists()
-
-
-def test_an_unknown_control_is_refused(root: Path, tmp_path: Path) -> None:
-    for arguments, message in {
-        "tau --control text-both": "'text-both' is not allowed for tau; allowed, joined by commas: audio, ",
-        "jasco --control silence,music": "mismatched; jasco also text-both, text-sound, text-speech, speech-",
-        "jasco --control silence,speech-first --durations 5": "not allowed with --control speech-first",
-    }.items():
-        code, output = call("data", "controls", *arguments.split(), "--data", root, "-o", tmp_path / "out")
-        assert (code, message in output) == (2, True), output
-        assert not (tmp_path / "out").exists()
-    with pytest.raises(DataError, match="tau: has no control 'text-both'"):
-        get_task("tau").vary(Loaded(Path(), ()), "text-both")
 
 
 class TestFinding:

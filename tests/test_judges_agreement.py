@@ -49,6 +49,5 @@ def test_agreement_of_judges_without_common_or_without_differing_ratings_is_none
 
 
 def test_a_judge_certificate_names_weakly_judged_kinds_and_the_wilson_interval_is_right() -> None:
-    certificate = certificate_of([("a", True), ("a", True), ("b", True), ("b", False)])
-    assert (dict(certificate.kinds), certificate.weak) == ({"a": (2, 2), "b": (1, 2)}, ["b"])
+    assert certificate_of([("a", True), ("a", True), ("b", True), ("b", False)]).weak == ["b"]
     assert wilson(8, 10) == pytest.approx((0.4901624715, 0.9433178485))

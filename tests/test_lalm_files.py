@@ -17,6 +17,7 @@ from conftest import call, succeed
 from lalm_folders import KWARGS, ROWS, SCHEMA, closed, following, mmau_pro_folder, replies_table
 from pyarrow import parquet
 from sklearn.metrics import accuracy_score, precision_recall_fscore_support
+from test_captions import Bags
 
 from audiomarathon.benchmarks import get_task
 from audiomarathon.benchmarks import rows as table_rows
@@ -318,14 +319,10 @@ def test_an_export_of_two_runs_to_the_same_file_name_or_of_another_task_is_refus
     assert "no run of lalm/clotho or lalm/mmau_pro; name run folders" in output
 
 
-class Letters:
+class Letters(Bags):
     """Texts by how often each letter occurs."""
 
     name, hash = "letters", "1a"
-
-    def encode(self, texts: list[str]) -> np.ndarray:
-        counts = np.array([[text.lower().count(chr(97 + letter)) for letter in range(26)] for text in texts], float)
-        return counts / np.maximum(1, np.linalg.norm(counts, axis=1))[:, None]
 
 
 def judged(correctness: int, overall: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -20,20 +19,18 @@ from pyarrow import parquet
 from task_folders import write_clip
 
 from audiomarathon.audio.decode import decode
-from audiomarathon.benchmarks import Loaded, Sample, get_task, registry
-from audiomarathon.benchmarks.benchmark import Benchmark
+from audiomarathon.benchmarks import Loaded, Sample, get_task
 from audiomarathon.benchmarks.task import Filters, Part
 from audiomarathon.data.controls import build_controls
 from audiomarathon.data.review import described
 from audiomarathon.data.verify import verify
 from audiomarathon.engine.run import load_task
 from audiomarathon.engine.sessions import facts_of
-from audiomarathon.errors import DataError, MissingDataError, SettingsError
+from audiomarathon.errors import MissingDataError, SettingsError
 from audiomarathon.settings import RunSettings
 from audiomarathon.wings.lalm.mmau_pro import CATEGORIES, MmauPro, read_questions
 
 TASK = MmauPro()
-REAL = os.environ.get("MMAU_PRO_TABLE", "")  # test.parquet, or a table of replies with its columns
 INSTRUCTION = "Listen to the audio and answer with the letter of the correct option only."
 SPOKEN = "Follow the instruction at the start of an audio."
 
@@ -41,13 +38,6 @@ SPOKEN = "Follow the instruction at the start of an audio."
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     return mmau_pro_folder(tmp_path / "root" / "MMAU-Pro")
-
-
-@pytest.fixture
-def registered(monkeypatch: pytest.MonkeyPatch) -> None:
-    if not any(task.key == TASK.key for task in registry.all_tasks()):
-        made = (*registry.built_in(), Benchmark("lalm", "LALM", (TASK,)))
-        monkeypatch.setattr(registry, "built_in", lambda: made)
 
 
 def samples(folder: Path, form: str = "") -> dict[str, Sample]:
@@ -123,7 +113,7 @@ class TestTable:
 
 class TestDefects:
     def test_defects_of_the_mmau_pro_table_are_counted_by_runs_in_run_json_and_by_data_verify(
-        self, folder: Path, registered: None
+        self, folder: Path
     ) -> None:
         told: list[str] = []
         loaded = load_task(TASK, RunSettings(data=folder.parent), told.append)
@@ -147,16 +137,6 @@ class TestDefects:
             "o2": ["open question with an empty list of choices"],
         }  # fmt: skip
         assert by_id["c4"].meta["reasoning_skills"] == []
-
-    @pytest.mark.skipif(not REAL, reason="MMAU_PRO_TABLE is not set")
-    def test_defects_of_the_published_mmau_pro_table_are_counted_as_expected(self) -> None:
-        questions, bad = read_questions(Path(REAL))
-        names = [name for sample, _ in questions for name in sample.meta["defects"]]
-        assert (len(questions), bad) == (5305, [])
-        assert {name: names.count(name) for name in DEFECTS} == {
-            "answer is none of the options": 33, "answer spelt otherwise": 9, "empty option": 1, "empty skill": 463,
-            "one option": 1, "open question with an empty list of choices": 128, "open question with choices": 497,
-        }  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -214,24 +194,6 @@ class TestFaults:
         assert len(loaded.samples) == len(ROWS) - 1
         assert [(row.row, reason in row.reason) for row in loaded.bad_rows] == [(10, True)], loaded.bad_rows
 
-    @pytest.mark.parametrize(
-        ("content", "reason"),
-        [
-            (b"PAR1 and no table", "test.parquet: cannot be read as parquet: "),
-            (None, "test.parquet: no such file"),
-            (pa.table({"id": ["1"]}), "test.parquet: lacks the column 'audio_path'; expected id, audio_path, "),
-        ],
-    )
-    def test_an_unreadable_table_gives_a_one_line_error(self, tmp_path: Path, content: object, reason: str) -> None:
-        if isinstance(content, bytes):
-            (tmp_path / "test.parquet").write_bytes(content)
-        elif content is not None:
-            parquet.write_table(content, tmp_path / "test.parquet")
-        with pytest.raises(DataError) as caught:
-            TASK.load(tmp_path)
-        assert reason in str(caught.value)
-        assert "\n" not in str(caught.value)
-
     def test_wrong_settings_folders_and_missing_packages_are_refused_naming_what_is_needed(
         self, folder: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -272,9 +234,7 @@ class TestSeveralClips:
         assert {sample.id: sample.meta["length"] for sample in TASK.load(part).samples}["c4"] == "none"
 
     @pytest.mark.parametrize("control", ["silence", "noise", "mismatched"])
-    def test_each_clip_of_a_sample_is_replaced_by_a_control_of_equal_length(
-        self, folder: Path, registered: None, control: str
-    ) -> None:
+    def test_each_clip_of_a_sample_is_replaced_by_a_control_of_equal_length(self, folder: Path, control: str) -> None:
         plain = samples(folder)
         made = {sample.id: sample for sample in varied(folder, "--control", control, control).samples}
         assert made.keys() == plain.keys()
@@ -292,7 +252,7 @@ class TestSeveralClips:
             assert not [source for source, other in several if source.split("_")[0] == other.split("_")[0]]
 
     def test_all_clips_of_a_sample_are_lengthened_and_a_sample_with_a_too_long_clip_is_left_out(
-        self, folder: Path, registered: None
+        self, folder: Path
     ) -> None:
         made = {sample.id: sample for sample in varied(folder, "--durations", "2", "2s").samples}
         assert made.keys() == {row["id"] for row in ROWS} - {"m3"}  # whose third clip is of 3 s
@@ -316,12 +276,12 @@ class TestSeveralClips:
         assert np.array_equal(made[0], first[2667:14667])  # which stays at two thirds of the rest
         assert np.array_equal(made[1], second[:12000])
 
-    def test_a_clip_shared_by_two_samples_gets_one_control_clip(self, folder: Path, registered: None) -> None:
+    def test_a_clip_shared_by_two_samples_gets_one_control_clip(self, folder: Path) -> None:
         edit_table(folder, lambda rows: rows[9]["audio_path"].__setitem__(1, rows[10]["audio_path"][0]))
         made = {sample.id: sample for sample in varied(folder, "--control", "noise", "noise").samples}
         assert made["m2"].clips[1] == made["m3"].clips[0]
 
-    def test_the_control_clip_made_for_a_compressed_clip_is_a_flac_file(self, folder: Path, registered: None) -> None:
+    def test_the_control_clip_made_for_a_compressed_clip_is_a_flac_file(self, folder: Path) -> None:
         write_clip(folder / "data" / "m2_1.ogg", seconds=1)
         edit_table(folder, lambda rows: rows[9]["audio_path"].__setitem__(1, "data/m2_1.ogg"))
         made = {sample.id: sample for sample in varied(folder, "--control", "silence", "silence").samples}
@@ -329,7 +289,7 @@ class TestSeveralClips:
 
 
 def test_data_cards_and_reviews_accept_samples_without_a_right_option(
-    folder: Path, registered: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     by_id = samples(folder)
     assert [line[0] for line in described(by_id["d2"]).splitlines()[-2:]] == [" ", " "]

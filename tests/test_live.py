@@ -7,20 +7,19 @@ import fcntl
 import io
 import json
 import re
-import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
-from builders import CLASSES, a_failed_record, a_record, a_verdict, summarise_choices, typed
-from typer.testing import CliRunner
+from builders import a_failed_record, a_record, a_verdict, typed
+from conftest import call
 
 from audiomarathon.benchmarks import Sample, get_task
-from audiomarathon.cli.app import app
 from audiomarathon.compression.registry import get_method
 from audiomarathon.engine import progress_view as live
 from audiomarathon.engine.batches import Plan
@@ -30,6 +29,7 @@ from audiomarathon.results.status import read_status
 from audiomarathon.runs.folder import Job, RunFolder
 from audiomarathon.runs.scored import judged
 from audiomarathon.scoring.choice import Choice
+from audiomarathon.scoring.scorer import figures_of
 from audiomarathon.text import plain
 
 LABELS = ("bus", "tram")
@@ -70,13 +70,11 @@ def progress(task: str, records: Sequence[Record], expected: int, seed: int = 1)
 class TestProgress:
     def test_live_progress_shows_the_same_score_and_interval_as_the_summary(self) -> None:
         rng = np.random.default_rng(0)
-        records, truth, said = [], [], []
-        for n in range(300):  # two true classes
-            right = bool(rng.random() < 0.7)
-            records.append(a_choice(str(n), right, answer="AB"[n % 2], cluster=str(n // 3)))
-            truth.append(LABELS[n % 2])
-            said.append(LABELS[n % 2 if right else 1 - n % 2])
-        whole = summarise_choices(truth, said, [True] * 300, [record.cluster for record in records], seed=1)
+        records = [
+            a_choice(str(n), bool(rng.random() < 0.7), answer="AB"[n % 2], cluster=str(n // 3)) for n in range(300)
+        ]
+        scorer = get_task("tau").scorer
+        whole = figures_of(scorer, list(judged(scorer, records).values()), seed=1)
         state = progress("tau", records, 300)
         assert state.score == whole["score"]
         assert state.interval == tuple(whole["intervals"]["score"])
@@ -98,27 +96,10 @@ class TestProgress:
         state = live.progress_of(None, [a_choice("a"), typed(a_failed_record("c"))], {}, 5, seed=1)
         assert (state.answered, state.errors, state.score, state.interval) == (1, 1, None, None)
 
-    @pytest.mark.parametrize(
-        ("spoil", "score"),
-        [
-            *(({"reference": odd}, None) for odd in (None, {}, {"labels": 1})),
-            *(({"parsed": odd}, 1.0) for odd in ("Z", 7)),  # as earlier versions stored verdicts
-        ],
-    )
-    def test_progress_gives_malformed_records_no_score_and_ignores_verdicts_of_earlier_versions(
-        self, spoil: dict[str, Any], score
-    ) -> None:
-        state = progress("tau", [a_choice("a", **spoil)], 1)
-        assert (state.answered, state.score) == (1, score)
-
-
-def test_the_last_progress_line_is_written_to_a_log_only_once(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live, "LINE_EVERY_S", 0.0)
-    said: list[str] = []
-    with live.watching(a_plan("a"), [job], said.append) as bar:
-        job.folder.append(a_choice("a"))
-        bar.update(1)
-    assert len(said) == 1
+    def test_progress_gives_malformed_records_no_score_and_ignores_verdicts_of_earlier_versions(self) -> None:
+        spoilt = [*({"reference": odd} for odd in (None, {}, {"labels": 1})), {"parsed": "Z"}, {"parsed": 7}]
+        states = [progress("tau", [a_choice("a", **change)], 1) for change in spoilt]
+        assert [(state.answered, state.score) for state in states] == [(1, None)] * 3 + [(1, 1.0)] * 2
 
 
 def test_a_notebook_shows_one_progress_line_that_is_overwritten(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -211,9 +192,17 @@ class TestWatch:
         assert "18 errors" in line
         assert len(line) < 100
 
-    def test_live_progress_prints_a_last_line_unless_quiet_or_nothing_was_done(self, job: Job) -> None:
-        for progress, samples, expected in [(None, 1, 1), (False, 1, 0), (None, 0, 0)]:
+    def test_live_progress_prints_a_last_line_unless_quiet_or_nothing_was_done(
+        self, job: Job, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for every_s, progress, samples, expected in [
+            (0, None, 1, 1),
+            (30, None, 1, 1),
+            (30, False, 1, 0),
+            (30, None, 0, 0),
+        ]:
             said: list[str] = []
+            monkeypatch.setattr(live, "LINE_EVERY_S", every_s)
             with live.watching(a_plan("a"), [job], said.append, progress=progress) as watch:
                 watch.update(samples)
             assert len(said) == expected
@@ -242,11 +231,6 @@ def a_run(tmp_path: Path) -> Callable[..., Path]:
         return path
 
     return write
-
-
-def status(*arguments: object) -> tuple[int, str]:
-    done = CliRunner().invoke(app, ["status", *map(str, arguments)])
-    return done.exit_code, done.output
 
 
 class TestStatus:
@@ -292,7 +276,7 @@ class TestStatus:
         with ExitStack() as held:
             for path in (a_run("base-0", 2), a_run("frame-0.5-layer2", 3)):
                 fcntl.flock(held.enter_context((path / ".lock").open("w")), fcntl.LOCK_EX)
-            _, text = status(path.parent)
+            _, text = call("status", path.parent)
         (place,) = [place for place, line in enumerate(text.splitlines()) if line.split()[:2] == ["running", "answers"]]
         table = text.splitlines()[:place]
         (line,) = [line for line in text.splitlines()[place + 2 :] if line.strip()]
@@ -305,49 +289,33 @@ class TestStatus:
         log = tmp_path / "results" / "logs" / "tau.log"
         log.parent.mkdir(parents=True)
         log.write_text("=== begun\n")
-        code, text = status(tmp_path / "results")
+        code, text = call("status", tmp_path / "results")
         assert (code, text) == (1, f"{tmp_path / 'results'}: starting; it has no records yet\n")
         log.write_text("=== begun\nerror: no such model\n")
-        assert status(tmp_path / "results")[0] == 2
+        assert call("status", tmp_path / "results")[0] == 2
         with (tmp_path / "results" / ".lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             (run_status,) = read_status([tmp_path / "results"])
         assert (run_status.state, run_status.complete) == ("starting", False)
 
-    def test_a_run_can_start_while_the_status_command_reads_its_lock(self, a_run) -> None:
-        path = a_run("base-0", 2)
-        looking = (path / ".lock").open()
-        fcntl.flock(looking, fcntl.LOCK_SH)
-        threading.Timer(0.1, looking.close).start()
-        with RunFolder(path, {"method": "base-0"}) as folder:
-            assert folder.done() == {"a", "b"}
-
     def test_the_exit_code_of_status_says_whether_all_runs_are_complete(self, a_run, tmp_path: Path) -> None:
-        code, text = status(tmp_path)
+        code, text = call("status", tmp_path)
         assert code == 2
         assert "no run there" in text
-        for name, records, wanted in (("base-0", 4, 0), ("frame-0.5-layer2", 3, 1)):
-            a_run(name, records)
-            code, text = status(tmp_path)
-            assert code == wanted
-            assert "4 of 4" in text
-            assert ("stopped" in text) is (wanted == 1)
+        whole, stopped, *broken = (a_run(name, n) for name, n in (("a", 4), ("b", 3), ("c", 4), ("d", 4)))
+        for folder, content in zip(broken, ("{", "{}"), strict=True):
+            (folder / "run.json").write_text(content)
+        for others, wanted, shown in ([], 0, ""), ([stopped], 1, "stopped"), (broken, 1, "unreadable:"):
+            code, text = call("status", whole, *others)
+            assert (code, "4 of 4" in text, shown in text) == (wanted, True, True)
+            assert sum(text.count(word) for word in ("stopped", "unreadable:")) == len(others)
 
     def test_json_output_of_status_is_one_line_per_refresh(self, a_run, tmp_path: Path) -> None:
         a_run("base-0", 4)
-        code, text = status(tmp_path, "--json", "--watch", "--every", "0.1")
+        code, text = call("status", tmp_path, "--json", "--watch", "--every", "0.1")
         lines = [json.loads(line) for line in text.splitlines()]
         assert (code, len(lines)) == (0, 2)  # two looks at nobody end the watch
         assert (lines[0][0]["state"], lines[0][0]["progress"]["score"]) == ("complete", 1.0)
-
-    def test_broken_run_folders_are_reported_beside_readable_ones(self, a_run, tmp_path: Path) -> None:
-        a_run("base-0", 4)
-        (a_run("frame-0.5-layer2", 4) / "run.json").write_text("{")
-        (a_run("random-0.5-layer2", 4) / "run.json").write_text("{}")
-        code, text = status(tmp_path)
-        assert code == 1
-        assert "4 of 4" in text
-        assert text.count("unreadable:") == 2
 
 
 @pytest.mark.parametrize(
@@ -365,11 +333,6 @@ def test_control_characters_in_printed_text_are_shown_escaped(text: str, shown: 
 
 
 def test_a_scorer_that_raises_leaves_the_progress_without_a_score(monkeypatch: pytest.MonkeyPatch) -> None:
-    def sums(*_: object) -> None:
-        raise ZeroDivisionError
-
-    scorer = get_task("tau").scorer
-    record = typed(a_record("a", **a_verdict("A", CLASSES, right=True)))
-    monkeypatch.setattr(type(scorer), "sums", sums)
-    state = live.progress_of(scorer, [record], judged(scorer, [record]), 2, seed=1)
+    monkeypatch.setattr(Choice, "sums", Mock(side_effect=ZeroDivisionError))
+    state = progress("tau", [a_choice("a")], 2)
     assert (state.answered, state.score) == (1, None)

@@ -13,19 +13,12 @@ from pathlib import Path
 
 import pytest
 import soundfile
-from typer.testing import CliRunner
+from conftest import call, succeed
 
-from audiomarathon.cli.app import app
 from audiomarathon.cli.new import KINDS
 from audiomarathon.embedded import mini_benchmark
 
 SOURCES = Path(inspect.getfile(importlib.import_module("audiomarathon"))).parents[1]
-
-
-def new(*words: object) -> list[str]:
-    done = CliRunner().invoke(app, ["new", *map(str, words)])
-    assert done.exit_code == 0, done.output
-    return done.stdout.splitlines()
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +38,7 @@ def kind(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
     """A kind whose package is written and on the path, beside the metadata that an installer makes."""
     monkeypatch.setattr(mini_benchmark, "mini_benchmark", lambda: mini)
     name = f"own_{request.param}"
-    new(request.param, name, "--into", tmp_path)
+    succeed("new", request.param, name, "--into", tmp_path)
     project = tomllib.loads((tmp_path / name / "pyproject.toml").read_text())["project"]
     site = tmp_path / name / "src"
     metadata = site / f"{name}-0.1.0.dist-info"
@@ -75,7 +68,7 @@ def test_a_newly_created_package_passes_the_tests_in_its_template(kind: str, tmp
 @pytest.mark.parametrize("what", KINDS)
 def test_a_newly_created_package_installs_by_pip_and_passes_pytest(what: str, tmp_path: Path) -> None:
     name, site = f"own_{what}", tmp_path / "site"
-    new(what, name, "--into", tmp_path)
+    succeed("new", what, name, "--into", tmp_path)
     pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-build-isolation", "--no-index"]
     subprocess.run([*pip, "--target", site, tmp_path / name], check=True)
     env = {**os.environ, "PYTHONPATH": f"{site}{os.pathsep}{SOURCES}"}
@@ -87,7 +80,8 @@ def test_a_newly_created_package_installs_by_pip_and_passes_pytest(what: str, tm
 def test_the_new_command_prints_the_commands_to_run_next(tmp_path: Path) -> None:
     folder = tmp_path / "my_pruner"
     run = "audiomarathon run tau --data mini --method my_pruner --ratio 0.5"
-    assert new("method", "my_pruner", "--into", tmp_path) == [f"pip install -e {folder}", f"pytest {folder}", run]
+    said = succeed("new", "method", "my_pruner", "--into", tmp_path)
+    assert said.splitlines()[1:] == [f"pip install -e {folder}", f"pytest {folder}", run]
     written = {file.relative_to(folder).as_posix(): file.read_text() for file in folder.rglob("*") if file.is_file()}
     assert {*written} == {
         *("pyproject.toml", "README.md", "tests/test_my_pruner.py"),
@@ -120,8 +114,6 @@ def test_the_new_command_prints_the_commands_to_run_next(tmp_path: Path) -> None
 )
 def test_the_new_command_refuses_invalid_names_and_overwrites_no_file(tmp_path, words, said) -> None:
     (tmp_path / "here").mkdir()
-    done = CliRunner().invoke(app, ["new", *words, "--into", str(tmp_path)])
-    assert done.exit_code == 2
-    assert said in done.stderr
-    assert done.stderr.count("\n") == 1
+    code, told = call("new", *words, "--into", tmp_path)
+    assert (code, said in told, told.count("\n")) == (2, True, 1), told
     assert [file.name for file in tmp_path.rglob("*")] == ["here"]

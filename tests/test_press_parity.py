@@ -11,50 +11,29 @@ import numpy as np
 import pytest
 import torch
 from plain_qwen2 import BY_HEAD, PRESSES, PROMPT, RATIOS, plain_qwen2, prompt_ids
-from torch import nn
 from transformers import DynamicCache
 
 from audiomarathon.compression.registry import get_method
-from audiomarathon.models.audio_lm import AudioLM
 from audiomarathon.models.prompt import Inputs, Prompt
+from audiomarathon.models.text_llm import TextLLM
 
 GOLDEN = Path(__file__).parent / "data/presses/kvpress-0.5.5.npz"
 CASES = [name for name in np.load(GOLDEN).files if name != "logits"]
 
 
-class TextLM(AudioLM):
-    """A text LLM behind the interface of an audio one: no tower, no audio tokens."""
-
-    def __init__(self) -> None:
-        tokenizer = SimpleNamespace(eos_token_id=0, pad_token_id=0, decode=lambda *_args, **_kwargs: "")
-        super().__init__(plain_qwen2(), tokenizer, None)
-        self.tower = nn.Identity()
-
-    @classmethod
-    def load(cls, path: Path, **_settings: str) -> AudioLM:
-        raise NotImplementedError
+class TextLM(TextLLM):
+    """A text LLM whose every prompt is the golden file's."""
 
     def prepare(self, prompts: Sequence[Prompt]) -> Inputs:
         ids = prompt_ids()
         tensors = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
         return Inputs(tensors, torch.zeros_like(ids, dtype=torch.bool), (0,))
 
-    @property
-    def decoder(self) -> nn.Module:
-        return self.model.model
-
-    @property
-    def audio_tower(self) -> nn.Module:
-        return self.tower
-
-    @property
-    def lm_head(self) -> nn.Module:
-        return self.model.lm_head
-
 
 @pytest.fixture(scope="module")
 def text_lm() -> TextLM:
-    return TextLM()
+    tokenizer = SimpleNamespace(eos_token_id=0, pad_token_id=0, decode=lambda *_args, **_kwargs: "")
+    return TextLM(plain_qwen2(), tokenizer)
 
 
 @pytest.fixture(scope="module")

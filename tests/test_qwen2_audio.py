@@ -2,34 +2,27 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import task_folders
 from builders import records_in
-from conftest import noise
+from conftest import noise, succeed
 from families import assert_equal_tensors
-from rich.console import Console
-from rich.table import Table
 from tiny_base import changed_copy
 from transformers import Qwen2AudioProcessor
 
 from audiomarathon.benchmarks import Sample
 from audiomarathon.compression.method import Base
 from audiomarathon.costs.memory_plan import plan_memory
-from audiomarathon.engine.run import run
 from audiomarathon.engine.sweep_plan import what_is_left
 from audiomarathon.errors import ModelError
 from audiomarathon.models.audio_lm import AudioLM
 from audiomarathon.models.prompt import Prompt
 from audiomarathon.models.qwen2_audio import Qwen2Audio, Qwen2AudioFirst30
 from audiomarathon.models.registry import get_model
-from audiomarathon.report import tables as views
 from audiomarathon.report.page_data import PageData
-from audiomarathon.report.render import rich_table
-from audiomarathon.results.compare import compare
 from audiomarathon.results.systems import read_systems
 from audiomarathon.settings import RunSettings
 
@@ -37,12 +30,6 @@ from audiomarathon.settings import RunSettings
 @pytest.fixture(scope="module")
 def folder(family_checkpoint: Callable[[str], Path]) -> Path:
     return family_checkpoint("qwen2-audio")
-
-
-def text_of(table: Table) -> str:
-    console = Console(width=250, file=io.StringIO())
-    console.print(table)
-    return console.file.getvalue()
 
 
 def load(family: type[Qwen2Audio], folder: Path) -> AudioLM:
@@ -113,27 +100,23 @@ class TestFirst30Seconds:
         assert_equal_tensors(lm.prepare([Prompt("Who?", tuple(clips))]).tensors, theirs)
 
     def test_runs_truncated_to_30_seconds_say_so_and_have_a_folder_apart_from_whole_clip_runs(
-        self, folder: Path, tmp_path: Path, no_env
+        self, folder: Path, tmp_path: Path, no_env, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         task_folders.build_tau(tmp_path / "data" / "TAU")
         for clip in (tmp_path / "data" / "TAU").rglob("*.wav"):
             task_folders.write_clip(clip, seconds=30.5)
-        flags = {"data": str(tmp_path / "data"), "model_path": str(folder), "results": tmp_path, "max_new_tokens": 2}
-        seen, tables = {}, []
-        for model in ("qwen2-audio", "qwen2-audio-30s"):
-            (result,) = run(["tau"], model, RunSettings.read({}, **flags, limit=1), None, progress=False)
-            (record,) = records_in(result.folder)
-            tables.append(text_of(rich_table(views.results([result]))))
-            assert record["error"] is None
-            seen[result.folder.parent.name] = record["truncated"], record["audio_tokens"], record["clip_seconds"]
+        monkeypatch.setenv("COLUMNS", "250")
+        where = ("--data", tmp_path / "data", "--model-path", folder, "--results", tmp_path, "--max-new-tokens", 2)
+        seen = {}
+        for model, name in (("qwen2-audio", folder.name), ("qwen2-audio-30s", f"{folder.name}-30s")):
+            said = succeed("run", "tau", "--model", model, *where, "--limit", 1)
+            (record,) = records_in(tmp_path / "tau" / name / "base-0")
+            assert (record["error"], "1 truncated" in said) == (None, record["truncated"])
+            seen[name] = record["truncated"], record["audio_tokens"], record["clip_seconds"]
         assert seen == {folder.name: (False, 762, 30.5), f"{folder.name}-30s": (True, 750, 30.0)}
-        assert ["1 truncated" in table for table in tables] == [False, True]
         sides = read_systems([tmp_path / "tau"])
-        assert [side.checkpoint for side in sides] == [folder.name, f"{folder.name}-30s"]
-        rows = compare(sides, sides[0])
-        assert "-30s base-0 1 (1 unparsed, 1 cut, 1 truncated" in " ".join(
-            text_of(rich_table(views.comparison(rows))).split()
-        )
+        assert [side.checkpoint for side in sides] == [*seen]
+        assert "-30s base-0 1 (1 unparsed, 1 cut, 1 truncated" in " ".join(succeed("compare", tmp_path / "tau").split())
         assert [row["truncated"] for row in PageData(sides).figures.values()] == [0, 1]
 
 

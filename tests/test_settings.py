@@ -26,10 +26,8 @@ def test_lists_booleans_and_numbers_are_read_from_env_vars() -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("PRUNE_RATIO", "1"), ("PRUNE_RATIO", "-0.1"), ("PRUNE_RATIO", "half"), ("PRUNE_RATIO", "nan"),
-        ("PRUNE_LAYER_IDX", "-1"), ("PRUNE_LAYER_IDX", "2.5"), ("SAMPLE_LIMIT", "-3"), ("SAMPLE_LIMIT", "many"),
-        ("DEVICE", "gpu"), ("DEVICE", "cuda:x"), ("DTYPE", "fp16"), ("ATTN_IMPLEMENTATION", "flash"),
-        ("BATCH_SIZE", "0"), ("SEED", "-1"), ("SEED", str(2**70)), ("TIMING", "perhaps"), ("DEVICE_MAP", "all"),
+        ("PRUNE_RATIO", "1"), ("PRUNE_RATIO", "-0.1"), ("PRUNE_LAYER_IDX", "2.5"), ("DEVICE", "cuda:x"),
+        ("BATCH_SIZE", "0"), ("SEED", str(2**70)),
     ],
 )  # fmt: skip
 def test_a_bad_setting_gives_a_one_line_error_with_name_value_and_allowed_values(name: str, value: str) -> None:

@@ -2,56 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from builders import a_failed_record, a_record, a_session, typed
+from builders import a_failed_record, a_record, a_session, a_verdict, typed
 
-from audiomarathon.benchmarks.audiomarathon.tau import Tau
+from audiomarathon.benchmarks import get_task
 from audiomarathon.engine.run import Result
-from audiomarathon.metrics.statistics import Sums
-from audiomarathon.records import Figure, Record, Verdict
+from audiomarathon.records import Verdict
 from audiomarathon.report.tables import _whole, result_row
 from audiomarathon.runs.summary import busy, is_busy, summarise, threads_of
-from audiomarathon.scoring.scorer import Scorer
 
-
-class HalfRight(Scorer):
-    """Every reply is worth a half."""
-
-    key = "half"
-    figure = Figure("worth", "worth")
-
-    def judge(self, record: Record) -> dict[str, Any]:
-        return {"worth": 0.5}
-
-    def sums(self, verdicts: Sequence[Verdict]) -> Sums:
-        columns = np.array([[verdict.values["worth"], 1.0] for verdict in verdicts])
-        clusters = tuple(verdict.record.cluster for verdict in verdicts)
-        return Sums(("worth",), columns, lambda sums: sums[:, :1] / sums[:, 1:], clusters)
-
-    def own_score(self, verdict: Verdict) -> float:
-        return float(verdict.values["worth"])
-
-
-class HalfTask(Tau):
-    """A task whose score is known."""
-
-    key, scorer = "half", HalfRight()
-
-
-HALF = HalfTask()
+TAU = get_task("tau")
 ALONE = {"wall_s": 10.0, "audio_s": 125.0, "settings_side_by_side": 1}
 
 
 def answered(**changes: Any) -> dict[str, Any]:
     """An untimed record of a sample that went well."""
     sizes = {"audio_tokens": 100, "kept_audio_tokens": 50, "kv_lengths": [10, 6], "kv_bytes": 16, "new_tokens": 5}
-    return a_record(clip_seconds=60.0, peak_memory_bytes=7, **sizes) | changes
+    return a_record(clip_seconds=60.0, peak_memory_bytes=7, **sizes, **a_verdict("A", "ab", right=True)) | changes
 
 
 def timed(
@@ -75,9 +46,9 @@ RECORDS = [
 def summary(records: list[dict[str, Any]], expected: int = 3, **facts: Any) -> dict[str, Any]:
     """The summary of records under ids of their own, all answered ones judged."""
     known = [replace(typed(record), id=str(number)) for number, record in enumerate(records)]
-    verdicts = {record.id: Verdict(record, HALF.scorer.judge(record)) for record in known if record.answered}
+    verdicts = {record.id: Verdict(record, TAU.scorer.judge(record)) for record in known if record.answered}
     run = {"samples": [str(number) for number in range(expected)], "settings": {"seed": 7}, **facts}
-    return summarise(HALF, run, known, verdicts)
+    return summarise(TAU, run, known, verdicts)
 
 
 def test_a_run_is_complete_if_all_expected_replies_exist_without_an_error() -> None:
@@ -141,8 +112,8 @@ def test_token_counts_and_byte_sizes_of_the_summary_equal_values_by_hand() -> No
     assert figures["cut_by_token_limit"] == 2
     assert (figures["audio_seconds"], figures["audio_tokens"], figures["kept_audio_tokens"]) == (180.0, 300, 50)
     assert (figures["kv_bytes"], figures["kv_lengths"], figures["peak_memory_bytes"]) == (32, [30, 7], 9)
-    assert (figures["score"], figures["worth"], figures["headline"], figures["task"]) == (0.5, 0.5, "worth", "half")
-    assert (figures["figure"]["title"], figures["scorer"]) == ("worth", HALF.scorer.version)
+    assert (figures["score"], figures["macro_f1"], figures["headline"], figures["task"]) == (1, 1, "macro_f1", "tau")
+    assert (figures["figure"]["title"], figures["scorer"]) == ("macro-F1", TAU.scorer.version)
 
 
 def test_a_count_of_the_summary_is_none_if_one_record_lacks_it() -> None:
@@ -171,8 +142,8 @@ def test_a_run_without_replies_has_no_score() -> None:
 
 def test_a_reply_without_a_verdict_counts_as_unscored() -> None:
     records = [typed(answered(id=name)) for name in "ab"]
-    verdicts = {"a": Verdict(records[0], {"worth": 0.5})}
-    figures = summarise(HALF, {"samples": ["a", "b"]}, records, verdicts)
+    verdicts = {"a": Verdict(records[0], TAU.scorer.judge(records[0]))}
+    figures = summarise(TAU, {"samples": ["a", "b"]}, records, verdicts)
     assert (figures["n"], figures["unscored"], figures["complete"], figures["errors"]) == (1, 1, False, 0)
     assert figures["audio_seconds"] == 120.0  # it was answered nevertheless
 

@@ -79,17 +79,14 @@ def test_thinking_in_a_transcript_counts_as_errors_only_in_the_published_wer() -
 
 def test_thinking_in_a_caption_counts_only_in_the_published_score() -> None:
     texts = (("a dog barks in a yard",), ("rain falls on a roof",))
+    replies = texts[0][0], f"<think>a cat</think>{texts[1][0]}"
     records = [
-        typed(a_record(id_, reply=reply, reference={"references": list(captions)}))
-        for id_, reply, captions in zip("ab", (texts[0][0], f"<think>a cat</think>{texts[1][0]}"), texts, strict=True)
+        Record(id_, id_, reply=reply, reference={"references": list(captions)}, corpus=Corpus(texts))
+        for id_, reply, captions in zip("ab", replies, texts, strict=True)
     ]
-    verdicts = list(Caption().verdicts([Record(**{**_fields(record), "corpus": Corpus(texts)}) for record in records]))
+    verdicts = list(Caption().verdicts(records))
     assert [verdict.values["cider_d"] for verdict in verdicts] == [pytest.approx(10.0)] * 2
     assert Caption().published(verdicts).figures["cider_d_as_published"] < 9.9
-
-
-def _fields(record: Record) -> dict[str, object]:
-    return {name: getattr(record, name) for name in ("id", "cluster", "reply", "reference")}
 
 
 def test_thinking_in_a_reply_violates_an_instruction_only_in_the_official_check() -> None:

@@ -153,23 +153,3 @@ def test_all_views_show_scores_of_a_third_party_scorer_and_its_samples_can_be_ex
     }
 
     assert "rhythm/beats" in succeed("list", "tasks")
-
-
-def test_a_resumed_run_and_scoring_again_give_one_summary_and_a_limit_splits_no_bundle(
-    results: Path, tmp_path: Path, tiny_checkpoint: Path
-) -> None:
-    place = ("--model", "qwen2.5-omni", "--model-path", tiny_checkpoint, "--data", tmp_path / "data")
-    folder = next(file.parent for file in results.rglob("base-0/run.json"))
-    samples, summary = folder / "samples.jsonl", json.loads((folder / "summary.json").read_text())
-    samples.write_bytes(b"".join(samples.read_bytes().splitlines(keepends=True)[:5]))
-    succeed("run", "rhythm/beats", *place, "--results", results)
-    again = json.loads((folder / "summary.json").read_text())
-    for name in ("n", "score", "full", "intervals"):
-        assert again[name] == summary[name], name
-    for name in ("summary.json", "verdicts-points.jsonl"):
-        (folder / name).unlink()
-    succeed("score", folder)
-    assert json.loads((folder / "summary.json").read_text()) == again
-    assert "4 samples for SAMPLE_LIMIT=3" in succeed("run", "rhythm/beats", *place, "--results", results, "--limit", 3)
-    chosen = json.loads((folder / "run.json").read_text())["samples"]
-    assert {id_[0] + other for id_ in chosen for other in ("/0", "/1")} == {*chosen}

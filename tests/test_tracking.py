@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
-import socket
-import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partialmethod
 from importlib.metadata import EntryPoint
@@ -20,10 +16,9 @@ from typing import Any
 import pytest
 import task_folders
 from builders import a_failed_record, a_record, a_verdict, one_load, records_in, typed  # noqa: F401 (a fixture)
-from typer.testing import CliRunner
+from conftest import call
 
 from audiomarathon.benchmarks import get_task
-from audiomarathon.cli.app import app
 from audiomarathon.compression.registry import get_method
 from audiomarathon.engine.run import Result, run
 from audiomarathon.engine.sweep import sweep
@@ -222,9 +217,9 @@ def test_mlflow_gets_only_new_points_and_the_final_status_of_a_resumed_run(tmp_p
 def test_a_missing_mlflow_is_refused_with_the_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "mlflow", None)
     for command in ("run", "sweep"):
-        done = CliRunner().invoke(app, [command, "tau", "--data", "mini", "--model", "embedded", "--track", "mlflow"])
-        assert done.exit_code == 2
-        assert "error: --track mlflow needs MLflow: pip install 'audiomarathon[mlflow]'" in done.stderr
+        code, said = call(command, "tau", "--data", "mini", "--model", "embedded", "--track", "mlflow")
+        assert code == 2
+        assert "error: --track mlflow needs MLflow: pip install 'audiomarathon[mlflow]'" in said
 
 
 def test_a_tracking_store_that_mlflow_refuses_is_a_one_line_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -243,44 +238,20 @@ def test_a_tracking_store_that_mlflow_refuses_is_a_one_line_error(monkeypatch: p
         open_trackers("mlflow")
 
 
-MLFLOW = pytest.mark.skipif(not (find_spec("mlflow") and find_spec("flask")), reason="mlflow is not installed")
-
-
-@pytest.fixture
-def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """A real server with its file store."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    store = ["--backend-store-uri", f"file://{tmp_path}/store", "--artifacts-destination", f"file://{tmp_path}/files"]
-    command = [sys.executable, "-m", "mlflow", "server", "--port", str(port), "--workers", "1", *store]
-    env = os.environ | {"MLFLOW_ALLOW_FILE_STORE": "true"}  # newer servers ask for it
-    with (tmp_path / "server.log").open("w") as log:
-        process = subprocess.Popen(command, env=env, stdout=log, stderr=log, start_new_session=True)
-    address = f"http://127.0.0.1:{port}"
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", address)
-    try:
-        for _ in range(240):
-            assert process.poll() is None, (tmp_path / "server.log").read_text()
-            with socket.socket() as asked:
-                if asked.connect_ex(("127.0.0.1", port)) == 0:
-                    break
-            time.sleep(0.25)
-        yield address
-    finally:
-        os.killpg(process.pid, 9)
-        process.wait()
-
-
 @pytest.mark.long
-@MLFLOW
-def test_an_mlflow_server_holds_curves_identity_and_summary_of_each_run(go, server: str, tmp_path: Path) -> None:
+@pytest.mark.skipif(not find_spec("mlflow"), reason="mlflow is not installed")
+def test_an_mlflow_server_holds_curves_identity_and_summary_of_each_run(
+    go, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store is a database, which asks no server to run."""
     from mlflow import MlflowClient
 
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/store.db")
     first = go(*open_trackers("mlflow"), ratios=(0.3, 0.6), limit=2)
     results = go(*open_trackers("mlflow"), ratios=(0.3, 0.6), limit=3)
     assert len(first) == len(results) == 3
-    client = MlflowClient(server)
+    client = MlflowClient()
     experiment = client.get_experiment_by_name("audiomarathon")
     runs = {tracked.info.run_name: tracked for tracked in client.search_runs([experiment.experiment_id])}
     labels = ("base-0", "frame-0.3-layer2", "frame-0.6-layer2")

@@ -122,16 +122,8 @@ Encoders
 def test_tasks_run_in_parallel_and_a_killed_process_does_not_stop_the_others(place: Path) -> None:
     kill = "import multiprocessing, os\nif multiprocessing.parent_process():\n    os.kill(os.getpid(), 9)\n"
     (place / "hums_task.py").write_text(kill + (place / "hums_task.py").read_text())
-    command = [
-        sys.executable,
-        "-m",
-        "xares.run",
-        "--max-jobs",
-        "9",
-        "level_encoder.py",
-        "hums_task.py",
-        "tones_task.py",
-    ]
+    words = ["--max-jobs", "9", "level_encoder.py", "hums_task.py", "tones_task.py"]
+    command = [sys.executable, "-m", "xares.run", *words]
     env = os.environ | {"PYTHONPATH": f"{DOORS}:{ROOT / 'src'}"}
     done = subprocess.run(command, env=env, text=True, capture_output=True, check=False)
     assert done.returncode == 1

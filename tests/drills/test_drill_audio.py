@@ -15,14 +15,13 @@ import numpy as np
 import pytest
 import soundfile
 import task_folders
+from conftest import call
 from fake_lm import FakeLM, IdTask, evaluate
 from hanging import no_hang
-from typer.testing import CliRunner
 
 from audiomarathon.audio import decode as audio
 from audiomarathon.benchmarks import Sample
 from audiomarathon.benchmarks.fingerprint import clip_hashes
-from audiomarathon.cli.app import app
 from audiomarathon.compression.registry import get_method
 from audiomarathon.engine.batches import Plan
 from audiomarathon.errors import AudioError
@@ -142,10 +141,9 @@ def test_data_verify_reports_a_problem_for_every_bad_clip(tmp_path: Path, deep: 
         if deep:
             clean += fate(path, kind) == "clean decode"
     file.write_text(json.dumps(rows))
-    command = ["data", "verify", "tau", "--data", str(tmp_path), "--json", str(tmp_path / "found.json")]
+    command = ("data", "verify", "tau", "--data", tmp_path, "--json", tmp_path / "found.json")
     with no_hang(300):
-        done = CliRunner().invoke(app, [*command, *["--deep"] * deep])
-    assert done.exit_code == 1, done.output
+        assert call(*command, *["--deep"] * deep)[0] == 1
     (report,) = json.loads((tmp_path / "found.json").read_text())["tasks"]
     kinds = Counter(problem["kind"] for problem in report["problems"])
     assert report["clips"] == len(rows)
