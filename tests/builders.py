@@ -1,4 +1,4 @@
-"""Makes records and run folders as a run writes them: a test writes down only what it rests on."""
+"""Make records and run folders as a run writes them; a test states only the fields that matter to it."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from audiomarathon.scoring.scorer import figures_of, fingerprint_of
 from audiomarathon.scoring.transcript import Transcript
 
 STAGES = dict.fromkeys(("load", "preprocess", "encoder", "llm_prefill", "prefill", "decode", "scoring"), 0.1)
-#: What no record of an answered sample may lack.
+#: Fields that every record of an answered sample must have.
 NEEDED: dict[str, Any] = {
     "cluster": "c", "reply": "A", "reference": {"answer": "A"}, "finish": "stop", "error": None, "clip_seconds": 90.0,
     "prompt_tokens": 120, "audio_tokens": 100, "kept_audio_tokens": 100, "new_tokens": 2, "kv_lengths": None,
     "kv_bytes": None, "peak_memory_bytes": None, "time": None,
 }  # fmt: skip
-#: What a run writes besides.
+#: Further fields that a run writes.
 WRITTEN: dict[str, Any] = {"clips": None, "truncated": False, "window_padding_tokens": 0, "kept_audio_bits": None}
 CLASSES = ["airport", "bus", "metro", "park"]
 IDENTITY = {"data": "d", "prompts": "p", "max_new_tokens": 16, "device": "gpu"}
@@ -37,25 +37,25 @@ HOSTILE = '</script><script>alert(1)</script><img src=x onerror=alert(1)>\x1b[31
 
 
 def a_record(id_: str = "a", **changes: Any) -> dict[str, Any]:
-    """The record of an answered sample of no task and without times, alone in its cluster."""
+    """Return the record of an answered sample without task and times, alone in its cluster."""
     return {"id": id_, **NEEDED, **WRITTEN, "cluster": id_, **changes}
 
 
 def a_session(started: str = "s", *, cpu: str = "a cpu", threads: int = 2, busy: float = 0.0) -> dict[str, Any]:
-    """What a run says of a session; `busy` processes of others ran on its two cores."""
+    """Return a session as `run.json` stores it; `busy` is the number of foreign processes on its two cores."""
     load = {"foreign_processes": busy, "cores": 2}
     machine = {"cpu": cpu, "threads": threads, "cuda": None}
     return {"started": started, "environment": machine, "load_before": load, "load_after": load}
 
 
 def a_failed_record(id_: str = "f", error: str = "AudioError: no sound", **changes: Any) -> dict[str, Any]:
-    """The record of a sample that has no reply."""
+    """Return the record of a sample that has no reply."""
     facts = {"id": id_, "cluster": id_, "clips": None, "reply": None, "reference": {}, "error": error, "session": "s"}
     return facts | changes
 
 
 def a_verdict(answer: str, labels: Sequence[str], *, right: bool) -> dict[str, Any]:
-    """What a choice task puts into a record; a wrong reply is the next letter."""
+    """Return the fields that a choice task adds to a record; a wrong reply is the next letter."""
     letters = "ABCD"[: len(labels)]
     parsed = answer if right else letters[(letters.index(answer) + 1) % len(letters)]
     reference = {"answer": answer, "options": list(labels), "labels": list(labels)}
@@ -65,7 +65,7 @@ def a_verdict(answer: str, labels: Sequence[str], *, right: bool) -> dict[str, A
 
 
 def a_timed_choice(number: int, *, right: bool, prefill: float = 1.0, **changes: Any) -> dict[str, Any]:
-    """The timed record of `clip<number>`, a scene of four; true answers take turns."""
+    """Return the timed record of `clip<number>`, one of four scenes; the right answer cycles through A to D."""
     fields = {
         "clip_seconds": 95.0, "kv_lengths": [120], "kv_bytes": 1000, "session": "s", "encoder_shared": True,
         "forced_decode": None, "time": STAGES | {"llm_prefill": prefill, "prefill": prefill + 0.1},
@@ -74,23 +74,23 @@ def a_timed_choice(number: int, *, right: bool, prefill: float = 1.0, **changes:
 
 
 def steady(record: dict[str, Any]) -> dict[str, Any]:
-    """What of a record is the same each time that it is made."""
+    """Return the fields of a record that do not change from run to run."""
     volatile = ("time", "session", "peak_memory_bytes", "forced_decode", "crc", "batch")
     return {name: value for name, value in record.items() if name not in volatile}
 
 
 def write_records(folder: Path, records: Iterable[dict[str, Any]]) -> None:
-    """Write a run's records, in place of those that it holds."""
+    """Replace all records of a run."""
     (folder / "samples.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
 
 
 def lines_of(file: Path) -> list[dict[str, Any]]:
-    """The objects of a file of JSON lines."""
+    """Return the objects of a JSON Lines file."""
     return [json.loads(line) for line in file.read_bytes().splitlines()]
 
 
 def records_in(folder: Path) -> list[dict[str, Any]]:
-    """The records of a run, in the order of the file, each with what its verdicts on file say."""
+    """Return a run's records in the order of the file, each merged with its stored verdicts."""
     verdicts: dict[str, dict[str, Any]] = {}
     for file in folder.glob("verdicts-*.jsonl"):
         for line in lines_of(file):
@@ -100,14 +100,14 @@ def records_in(folder: Path) -> list[dict[str, Any]]:
 
 
 def typed(record: dict[str, Any]) -> Record:
-    """The record that a line of such an object holds."""
+    """Convert such a dict to a `Record`."""
     return Record.from_json(record)
 
 
 def write_run(
     folder: Path, facts: dict[str, Any], records: Sequence[dict[str, Any]], summary: dict[str, Any] | None = None
 ) -> Path:
-    """Write a run folder; its samples are those of the records, unless the facts say otherwise."""
+    """Write a run folder; its list of samples is that of the records unless `facts` has another."""
     folder.mkdir(parents=True, exist_ok=True)
     samples = [record["id"] for record in records]
     (folder / "run.json").write_text(json.dumps({"samples": samples, **facts}))
@@ -118,31 +118,31 @@ def write_run(
 
 
 def added(folder: Path, *records: dict[str, Any]) -> Path:
-    """Add records to a run: the last of a sample counts."""
+    """Append records to a run; the last record of a sample counts."""
     write_records(folder, [*lines_of(folder / "samples.jsonl"), *records])
     return folder
 
 
 def changed(folder: Path, file: str = "run.json", **facts: Any) -> Path:
-    """Change what a run's `run.json` or `summary.json` says."""
+    """Change fields of a run's `run.json` or `summary.json`."""
     (folder / file).write_text(json.dumps(json.loads((folder / file).read_text()) | facts))
     return folder
 
 
 def with_identity(folder: Path, **identity: Any) -> Path:
-    """Change what a run says that makes it the run that it is."""
+    """Change fields of the identity in a run's `run.json`."""
     facts = json.loads((folder / "run.json").read_text())
     return changed(folder, identity=facts["identity"] | identity)
 
 
 def changed_records(folder: Path, **changes: Any) -> Path:
-    """Change all records of a run alike."""
+    """Set the same fields in all records of a run."""
     write_records(folder, [record | changes for record in lines_of(folder / "samples.jsonl")])
     return folder
 
 
 def timed_as(folder: Path, seconds: Sequence[float]) -> Path:
-    """Change a run's seconds of LLM prefill, sample by sample; the first token comes as soon."""
+    """Set each sample's seconds of LLM prefill; the time to the first token gets the same value."""
     records = lines_of(folder / "samples.jsonl")
     for record, prefill_s in zip(records, seconds, strict=True):
         record["time"] |= {"llm_prefill": prefill_s, "prefill": prefill_s}
@@ -150,13 +150,13 @@ def timed_as(folder: Path, seconds: Sequence[float]) -> Path:
     return folder
 
 
-#: Seconds of base and of a setting on ten samples of a machine that drifts: the setting is never faster but where the
-#: machine was faster by chance. Medians are 0.8 and 0.5 s, the median of base / setting is 0.98.
+#: Seconds of base and of a setting on ten samples, on a machine whose speed drifts: the setting is faster only where
+#: the machine happened to be faster. Medians are 0.8 and 0.5 s, the median of base / setting is 0.98.
 DRIFTING = [0.8] * 6 + [0.2] * 4, [0.8 / 0.98] * 4 + [0.2] * 2 + [0.2 / 0.98] * 4
 
 
 def as_control(folder: Path, kind: str = "silence", seconds: float | None = None) -> Path:
-    """Mark a run as one of a control variant's."""
+    """Mark a run as made on control audio."""
     return changed(folder, control={"kind": kind, "seconds": seconds, "seed": 42})
 
 
@@ -173,7 +173,7 @@ def a_run(
     first: int = 0,
     **identity: Any,
 ) -> Path:
-    """Write an unfinished run of timed choices, right or wrong as told, whose first sample is `clip<first>`."""
+    """Write an unfinished run of timed choices; `rights` states which are right, `clip<first>` is the first sample."""
     same = {"session": session} | ({"cluster": cluster} if cluster else {})
     records = [a_timed_choice(n, right=right, prefill=prefill, **same) for n, right in enumerate(rights, first)]
     method, ratio = label.split("-")[:2]
@@ -193,7 +193,7 @@ def finished(folder: Path, **summary: Any) -> Path:
     run = Run.read(folder)
     counts = {"n": len(run.records), "errors": len(run.failed), "expected": len(run.facts["samples"]), "unparsed": 0}
     content = {"task": folder.parts[-3], "headline": "macro_f1", "score": 0.5, "intervals": {"score": [0.4, 0.6]}}
-    if run.task:  # else it would be made anew, without the made-up scores
+    if run.task:  # otherwise it would be computed again, without the made-up scores
         content["records"] = fingerprint_of(run.task.scorer, [*run.records.values(), *run.failed.values()])
     (folder / "summary.json").write_text(json.dumps(content | counts | summary))
     return folder
@@ -202,7 +202,7 @@ def finished(folder: Path, **summary: Any) -> Path:
 def summarise_choices(
     truth: Sequence[str], chosen: Sequence[str | None], strict: Sequence[bool], clusters: Sequence[str], *, seed: int
 ) -> dict[str, Any]:
-    """The metrics of choices, whose classes are told."""
+    """Return the metrics of choices with these true and chosen classes."""
     labels = sorted({*truth, *(choice for choice in chosen if choice)})
     letters = dict(zip(labels, LETTERS, strict=False))
     verdicts = []
@@ -214,7 +214,7 @@ def summarise_choices(
 
 
 def summarise_transcripts(errors: Sequence[TranscriptErrors], clusters: Sequence[str], *, seed: int) -> dict[str, Any]:
-    """The metrics of transcripts, whose errors are told."""
+    """Return the metrics of transcripts with these errors."""
     records = [Record(str(number), cluster) for number, cluster in enumerate(clusters)]
     verdicts = [Verdict(record, asdict(counts)) for record, counts in zip(records, errors, strict=True)]
     return figures_of(Transcript(), verdicts, seed=seed)
@@ -222,7 +222,7 @@ def summarise_transcripts(errors: Sequence[TranscriptErrors], clusters: Sequence
 
 @pytest.fixture(scope="module")
 def one_load() -> Iterator[None]:
-    """Let all runs of a test file share the models that they load: to load one takes longer than a short run."""
+    """Share loaded models among all runs of a test file: loading one takes longer than a short run."""
     from audiomarathon.models.audio_lm import AudioLM
 
     with pytest.MonkeyPatch.context() as patch:
@@ -231,7 +231,7 @@ def one_load() -> Iterator[None]:
 
 
 def rendered_here(request: dict[str, Any]) -> dict[str, str]:
-    """Render a chat template in this process, in place of the child process, whose start takes a second."""
+    """Render a chat template in this process instead of the child process, which takes a second to start."""
     from transformers.utils.chat_template_utils import render_jinja_template
 
     from audiomarathon.models import template_child

@@ -1,4 +1,4 @@
-"""Folders in the form of Clotho and AudioCaps, with clips that are tones; and of a sentence encoder."""
+"""Write small data folders in the layout of Clotho and AudioCaps, and the folder of a tiny sentence encoder."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def clotho_folder(
     place: str = "{split}",
     clips: Mapping[str, Path] | None = None,
 ) -> Path:
-    """Make a Clotho-shaped folder and return it; a clip is a tone unless `clips` gives a recording."""
+    """Write a folder in Clotho's layout and return it. Its clips are tones unless `clips` gives recordings."""
     columns = ("file_name", *(f"caption_{number}" for number in range(1, 6)))
     table(root / f"clotho_captions_{split}.csv", columns, [(name, *texts) for name, texts in captions.items()])
     for number, name in enumerate(captions):

@@ -1,6 +1,6 @@
-"""What many tests share: tiny random models of every family, and prompts for them.
+"""Fixtures and helpers that many tests share: tiny random models of every family, and prompts for them.
 
-Nothing here imports torch before a test asks for a model: it takes seconds, also where pytest only starts workers.
+Nothing here imports torch before a test asks for a model. The import takes seconds, even if pytest only starts workers.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 with suppress(ImportError):  # `make test-gpu` runs without it
     from hypothesis import settings
 
-    settings.register_profile("suite", deadline=None)  # a deadline is a time, which a busy machine passes
+    settings.register_profile("suite", deadline=None)  # a busy machine would exceed any deadline
     settings.load_profile("suite")
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # threads that wait for each other on a busy machine slow everything
 
@@ -54,7 +54,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Print the ratio, by which machines of other speed, or under load, compare."""
+    """Print the tests' time ÷ a fixed loop's time, a ratio comparable between machines of any speed or load."""
     if config.getoption("--ratio"):
         took, begin = time.perf_counter() - _BEGUN, time.perf_counter()
         sum(number * number % 7 for number in range(5_000_000))
@@ -63,7 +63,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 
 def generate_small(root: Path, generate: Callable[..., Path] = mini_benchmark.generate, **options: Any) -> Path:
-    """Write one clip of each home task, except tau, in place of the whole mini benchmark; obey options, if any."""
+    """Write a mini benchmark with one clip a task, and all clips of tau. With options, write what they ask for."""
     with pytest.MonkeyPatch.context() as patch:
         if not options:
             clips = mini_benchmark.CLIPS
@@ -73,20 +73,19 @@ def generate_small(root: Path, generate: Callable[..., Path] = mini_benchmark.ge
 
 @pytest.fixture(autouse=True, scope="session")
 def own_surroundings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Keep certificates of the user and of the tests apart, and tables as wide as in a pipe.
+    """Keep the tests' certificates apart from the user's, and make tables as wide as in a pipe.
 
-    And leave out work that takes minutes of all tests, whether pytest has workers or not: the command line is built
-    once, not by each call; nothing waits until a file is on the disk; transformers repeats no work (remembered.py); a
-    run looks for other programs once, and not five times with a wait; the mini benchmark has one clip of each home
-    task, except tau.
+    Also save minutes of repeated work, with and without pytest workers. Build the command line once, not in each call.
+    Do not wait until files are on the disk. Cache what transformers loads and computes (remembered.py). Look once for
+    other busy programs, not five times. Write the mini benchmark with one clip a task, except for tau.
     """
     base = tmp_path_factory.getbasetemp()
     with pytest.MonkeyPatch.context() as patch:
         shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
         patch.setenv("AUDIOMARATHON_CACHE", str(shared / "cache"))
-        patch.delenv("COLUMNS", raising=False)  # pytest-xdist says 80
+        patch.delenv("COLUMNS", raising=False)  # pytest-xdist sets it to 80
         patch.setattr("typer.testing._get_command", functools.cache(get_command))
-        patch.setattr("soundfile.SoundFile.flush", lambda file: None)  # closing a file writes it without
+        patch.setattr("soundfile.SoundFile.flush", lambda file: None)  # closing a file writes it anyway
         patch.setattr("os.fsync", lambda number: None)
         patch.setattr("audiomarathon.engine.environment._LOOKS", 1)
         patch.setattr("audiomarathon.engine.environment._LOOK_EVERY_S", 0)
@@ -98,18 +97,18 @@ def own_surroundings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
 
 @pytest.fixture(autouse=True, scope="module")
 def frozen_heap() -> None:
-    """Have the garbage collector look only through what a test file itself makes, not through all that is imported."""
+    """Let the garbage collector search only the objects that a test file makes, not all imported modules."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(20_000)  # by default a look at every 700 new objects: two per cent of the time of all tests
+    gc.set_threshold(20_000)  # the default, every 700 new objects, takes 2 % of the tests' time
 
 
 @pytest.fixture(autouse=True)
 def fresh_lock() -> None:
-    """Give every test a lock of tqdm's that nobody holds.
+    """Give every test a new tqdm lock that nobody holds.
 
-    Its own is shared with forked children: one that is killed takes it along. And a bar that fails while it is drawn
-    (into a stream that is closed, say) never lets go of it. transformers' bars may have one of their own.
+    tqdm shares its lock with forked processes, and a killed process never releases it. Neither does a progress bar
+    that fails while it is drawn (into a closed stream, say). The progress bars of transformers may use another lock.
     """
     for bar in (tqdm, tqdm_auto):
         bar.set_lock(threading.RLock())
@@ -147,19 +146,20 @@ def family_lm(family: Family, loaded: Callable[[str, str], AudioLM]) -> AudioLM:
 
 ALL = os.environ.get("AUDIOMARATHON_TESTS") == "all"
 ATTENTION = [(key, how) for how in ("sdpa", "eager") for key in FAMILIES if ALL or get_model(key).folder]
-#: The family on which `make test` tries every method, and one method of each kind, which it tries on the others.
+#: `make test` tries every method on this family, and one method of each kind (KINDS) on the other families.
 HOME, KINDS = "qwen2.5-omni-7b", ("base", "fast_v", "merge_adjacent", "snapkv", "composed")
 
 
 def is_paired(item: pytest.Item) -> bool:
-    """Whether `make test` runs this pair of a family and a method; the whole product takes minutes: `make test-all`.
+    """Return whether `make test` runs this pair of a family and a method. `make test-all` runs all pairs, for minutes.
 
-    Every method runs on one family under sdpa. A method of each kind, which at a layer means layer 2, runs there under
-    eager attention too, and on every other family under sdpa. A test file may name fewer for those: `ELSEWHERE`.
+    Every method runs on the family HOME under sdpa. The methods of KINDS (those with a layer only at layer 2) also run
+    on HOME under eager attention and on the other families under sdpa. For these, a test file may define `ELSEWHERE`,
+    which replaces KINDS.
     """
     values = getattr(getattr(item, "callspec", None), "params", {})
     if (values.get("either_lm"), values.get("case")) == ("eager", "long question"):
-        return False  # test_method_references.py: each kind of attention, and each prompt
+        return False  # test_method_references.py: not each prompt under each attention
     family, attention = values.get("any_lm", (HOME, values.get("either_lm", values.get("either", "sdpa"))))
     if (family, attention) == (HOME, "sdpa"):
         return True
@@ -176,7 +176,7 @@ def is_paired(item: pytest.Item) -> bool:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, Any, Any]:
-    """Import all test files without a look for garbage: what they import stays."""
+    """Import all test files without garbage collection, since the imported objects stay alive."""
     gc.disable()
     try:
         return (yield)
@@ -186,7 +186,7 @@ def pytest_collection() -> Generator[None, Any, Any]:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what is marked `long`, unless all is asked for; `real` and `gpu` tests are run alone."""
+    """Deselect tests marked `long`, unless all tests are asked for. Run `real` and `gpu` tests only alone."""
     real, gpu = (os.environ.get("AUDIOMARATHON_TESTS") == kind for kind in ("real", "gpu"))
     kept = [item for item in items if ALL or (not item.get_closest_marker("long") and is_paired(item))]
     kept = [item for item in kept if bool(item.get_closest_marker("real")) is real]
@@ -219,7 +219,7 @@ def load_tiny(checkpoint: Path, attn_implementation: str = "sdpa") -> AudioLM:
 
 
 def skip_unless_carried(lm: AudioLM, method: Method) -> None:
-    """Skip what a family refuses by name; that it does, and what, is tested where the family is."""
+    """Skip a method that a model family refuses. The family's own tests check which methods it refuses."""
     try:
         method.check(lm)
     except MethodError as error:
@@ -255,7 +255,7 @@ def no_env(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], None]:
 
 @pytest.fixture
 def times() -> Callable[[int, int], int]:
-    """Return the first number, or in the long form of the drills (`make drills`) the second."""
+    """Return the first number, or the second in the long form of the drills (`make drills`)."""
     return lambda short, long: long if os.environ.get("AUDIOMARATHON_DRILLS") == "long" else short
 
 
@@ -267,7 +267,7 @@ def tell(request: pytest.FixtureRequest) -> Callable[[str], None]:
 
 @pytest.fixture
 def script(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
-    """Run a Python file as users start it, in this process: its exit code, and what it prints and reports."""
+    """Run a Python file as users start it, but in this process. Return its exit code, stdout and stderr."""
 
     def run(file: Path, *arguments: object) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", [str(file), *map(str, arguments)])
@@ -283,7 +283,7 @@ def script(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) 
 
 @pytest.fixture
 def few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let certificates compare replies of 3 tokens instead of 8: two decode steps see all that one changes."""
+    """Let certificates compare replies of 3 tokens instead of 8. Two decode steps are enough for these tests."""
     from audiomarathon.certify.bench import Bench
 
     for reply in (Bench.generate, Bench.reply, Bench.plain_reply):
@@ -292,12 +292,12 @@ def few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave pictures empty, for tests of what is written beside them: drawing one takes half a second."""
+    """Write empty pictures, for tests of the files beside them. Drawing one picture takes half a second."""
     monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda _figure, file: Path(file).touch())
 
 
 def call(*arguments: object) -> tuple[int, str]:
-    """Run a command; return its exit code and all that it says. An error that no user should see is raised."""
+    """Run a command and return its exit code and output. Raise any exception that a user would see as a traceback."""
     done = CliRunner().invoke(app, [str(argument) for argument in arguments])
     if done.exception and not isinstance(done.exception, SystemExit):
         raise done.exception
@@ -305,14 +305,14 @@ def call(*arguments: object) -> tuple[int, str]:
 
 
 def succeed(*arguments: object) -> str:
-    """Run a command that must succeed; return all that it says."""
+    """Run a command that must succeed, and return its output."""
     code, output = call(*arguments)
     assert code == 0, output
     return output
 
 
 def content_of(html: str) -> dict[str, Any]:
-    """The data that a report's page carries."""
+    """Return the data embedded in a report page."""
     match = re.search(r'<script type="application/json" id="data">(.*?)</script>', html, re.S)
     assert match
     content: dict[str, Any] = json.loads(match[1])
@@ -322,7 +322,7 @@ def content_of(html: str) -> dict[str, Any]:
 
 
 def rows_of(content: dict[str, Any], columns: dict[str, Any]) -> list[dict[str, Any]]:
-    """Rows of which a page holds each different value once."""
+    """Return a page's rows, which it stores as distinct values."""
     rows = [dict[str, Any]() for _ in range(columns["n"])]
     for name, places in columns["places"].items():
         for row, place in enumerate(places if isinstance(places, list) else [places] * len(rows)):

@@ -1,10 +1,10 @@
-"""A server process that speaks the OpenAI chat protocol with audio, and can misbehave in every way that servers do.
+"""A server process that speaks the OpenAI chat protocol with audio, and can misbehave like real servers.
 
-Run: python endpoint_server.py; prints its port. `GET /set?slow=SECONDS` changes how it behaves (`Server` lists what can
-be set), and `GET /new?faults=SHARE` opens another server in the same process and tells its port.
-Replies with the CRC-32 of the audio it was sent, so that each reply says which clip it belongs to; a question that is
-one of `WISHES`, a status and a message (`400 too long`) or a time to wait (`wait 3`) gets that instead, `echo` the
-request itself.
+Run: python endpoint_server.py. It prints its port. `GET /set?slow=SECONDS` changes how it behaves (`Server` has all
+settings). `GET /new?faults=SHARE` opens another server in the same process and returns its port.
+A reply is the CRC-32 of the audio in the request, so that it identifies the clip. Some questions get another reply:
+a key of `WISHES` gets its stream, a status with a message (`400 too long`) that error, `wait 3` a request to wait, and
+`echo` the request itself.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def whole(text: Any) -> bytes:
 
 
 def parts_of(request: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return what the last message of a request holds."""
+    """Return the content parts of the last message of a request."""
     content = request["messages"][-1]["content"]
     return [{"type": "text", "text": content}] if isinstance(content, str) else content
 
@@ -51,8 +51,8 @@ def nested(part: Any, depth: int) -> Any:
 
 
 def bomb(unit: bytes, count: int) -> bytes:
-    """Return gzip of a piece so many times over."""
-    packing = zlib.compressobj(1, wbits=31)  # packed when the server starts: quickly
+    """Return `count` copies of a piece, compressed with gzip."""
+    packing = zlib.compressobj(1, wbits=31)  # level 1, so that the server starts quickly
     return b"".join([packing.compress(unit * 10_000) for _ in range(count // 10_000)]) + packing.flush()
 
 
@@ -102,7 +102,7 @@ WISHES = {
     "deep parts": whole(nested("B", 450)),
     "odd finish": event({"content": "B"}, {"why": "stop"}) + DONE,
 }
-PACKED = {  # with what they claim to be packed by
+PACKED = {  # the Content-Encoding header and the body
     "gzip": ("gzip", gzip.compress(whole("Bé"))),
     "deflate": ("deflate", zlib.compress(whole("Bé"))),
     "bomb": ("gzip", bomb(b":\n", 500_000)),
@@ -112,7 +112,7 @@ PACKED = {  # with what they claim to be packed by
 }
 
 
-OTHERS = {  # answers of another kind, with their content type
+OTHERS = {  # other answers: the Content-Type header and the body
     "no stream": ("application/json", b'{"choices": [{"message": {"content": "B"}}]}'),
     "html": ("text/html", b"<html><body>Welcome to our gateway</body></html>"),
     "html as a stream": ("text/event-stream", b"<html>\n<body>Welcome</body></html>"),
@@ -127,7 +127,7 @@ OTHERS = {  # answers of another kind, with their content type
 
 
 class Server(ThreadingHTTPServer):
-    """A server on a port of its own: how it behaves, and what it has seen."""
+    """A server on a free port: its settings and its counts of requests."""
 
     daemon_threads = True
     faults = slow = 0.0
@@ -152,10 +152,10 @@ class Handler(BaseHTTPRequestHandler):
     in_flight = False
 
     def log_message(self, *_: Any) -> None:
-        """Be quiet."""
+        """Log nothing."""
 
     def do_GET(self) -> None:
-        """Tell how many requests came and were answered, and how many at once; or which models there are; or obey."""
+        """Return the counts of requests or the list of models, or open a server, or change this server."""
         names = ("posts", "answered", "in_flight", "most_in_flight")
         asked = urlsplit(self.path)
         if asked.path == "/new":
@@ -179,13 +179,13 @@ class Handler(BaseHTTPRequestHandler):
             self.server.most_in_flight = max(self.server.most_in_flight, self.server.in_flight)
             fault = self.server.rng.choice(FAULTS) if self.server.rng.random() < self.server.faults else None
         try:
-            with suppress(OSError):  # the client may be gone
+            with suppress(OSError):  # the client may have disconnected
                 self._answer(request, fault)
         finally:
             self._leave()
 
     def _leave(self) -> None:
-        """Count the request as in flight no more: before the last bytes leave, whose reader may ask at once again."""
+        """Count the request as finished before its last bytes leave: their reader may send the next request at once."""
         with self.server.lock:
             self.server.in_flight -= self.in_flight
             self.in_flight = False
@@ -222,7 +222,7 @@ class Handler(BaseHTTPRequestHandler):
             self._stream(request, fault, wish)
 
     def _refuse(self, status: int, what: str) -> None:
-        """Refuse with a message; `{key}`, `{quoted}` and `{part}` in it stand for what servers make of the key."""
+        """Refuse with a message; `{key}`, `{quoted}` and `{part}` in it become forms of the key that servers echo."""
         told = str(self.headers.get("Authorization"))
         if status // 100 == 3:
             self._json(status, {}, {"Location": what})

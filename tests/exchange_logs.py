@@ -1,4 +1,4 @@
-"""Logs as lmms-eval 0.7.3 and Inspect write them, made from a few facts of each sample."""
+"""Write logs in the formats of lmms-eval 0.7.3 and Inspect, from a few facts about each sample."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ TIME = "20261127_120000"
 
 
 def tau_samples(data: Path) -> list[Sample]:
-    """TAU's samples in the order of its file of rows."""
+    """Return TAU's samples in the order of its metadata file."""
     task = get_task("tau")
     return sorted(task.load(task.find(data)).samples, key=lambda sample: sample.row)
 
 
 def asked(samples: Iterable[Sample], replies: str) -> list[dict[str, Any]]:
-    """Return what a log has of samples, with one letter of `replies` as the reply to each."""
+    """Return the rows of a log, with one letter of `replies` as the reply to each sample."""
     rows = []
     for sample, reply in zip(samples, replies, strict=True):
         options = "\n".join(f"{letter}. {text}" for letter, text in zip("ABCD", sample.options, strict=True))
@@ -33,7 +33,7 @@ def asked(samples: Iterable[Sample], replies: str) -> list[dict[str, Any]]:
 
 
 def lmms_folder(folder: Path, rows: Sequence[Mapping[str, Any]], task: str = "audiomarathon_tau", **more: Any) -> Path:
-    """Write a folder as `EvaluationTracker` does: without `doc`, `arguments`, and `resps` that equal the filtered."""
+    """Write a folder as `EvaluationTracker` does, without `doc`, `arguments`, or `resps` equal to `filtered_resps`."""
     place = folder / "lmms-lab__a-model"
     place.mkdir(parents=True, exist_ok=True)
     lines = []
@@ -51,7 +51,7 @@ def lmms_folder(folder: Path, rows: Sequence[Mapping[str, Any]], task: str = "au
 
 
 def inspect_content(rows: Sequence[Mapping[str, Any]], task: str = "scenes", epochs: int = 1) -> dict[str, Any]:
-    """The content of a log of Inspect, version 2; `rows` may set any field of a sample."""
+    """Return the content of an Inspect log, version 2. `rows` may set any field of a sample."""
     samples = []
     for epoch in range(1, epochs + 1):
         for number, row in enumerate(rows):
@@ -72,13 +72,13 @@ def inspect_content(rows: Sequence[Mapping[str, Any]], task: str = "scenes", epo
 
 
 def inspect_json(file: Path, content: object) -> Path:
-    """Write the content of a log as Inspect's JSON, in which NaN is a constant."""
+    """Write the content of a log as Inspect's JSON, which may contain a bare `NaN`."""
     file.write_text(content if isinstance(content, str) else json.dumps(content), encoding="utf-8")
     return file
 
 
 def inspect_eval(file: Path, content: Mapping[str, Any], **members: bytes) -> Path:
-    """Write the content of a log as a deflated `.eval`, with further members."""
+    """Write the content of a log as a compressed `.eval` file, with extra members."""
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as made:
         for sample in content["samples"]:
             made.writestr(f"samples/{sample['id']}_epoch_{sample['epoch']}.json", json.dumps(sample))

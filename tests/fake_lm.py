@@ -1,4 +1,4 @@
-"""A model that only writes down what it is asked, and a task that asks for nothing but a sample's id."""
+"""A stand-in for a model that only records its calls, and a task whose prompts are the samples' ids."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from audiomarathon.runs.folder import Job
 
 
 def evaluate(lm: Any, plan: Plan, jobs: Sequence[Job], say: Callable[[str], None] = lambda _line: None) -> None:
-    """Evaluate a model on a plan's samples, under the settings of entered folders."""
+    """Evaluate a model on a plan's samples, under the settings of run folders that are already open."""
     LocalEngine(None, None, lm).evaluate(plan, jobs, say=say, progress=False)  # type: ignore[arg-type]
 
 
@@ -35,16 +35,16 @@ class Tower(torch.nn.Module):
 
 @dataclass
 class FakeLM:
-    """Writes down what is prepared and generated; a call takes as many seconds in the tower as the tower has runs.
+    """Records which samples are prepared and generated. The tower's n-th run takes 100 + n seconds on its clock.
 
     Attributes
     ----------
     fails
-        Given a setting's label and the ids of a batch, whether the call is to fail after the tower has run.
+        Returns whether a call fails after the tower has run, given a setting's label and the ids of a batch.
     on_generate
-        Called at the beginning of each call.
+        Called at the beginning of each `generate`.
     peaks
-        Of memory in the LLM, by setting; the tower's is 50 where it runs, 5 where it is answered from memory.
+        Peak memory of the LLM by setting. The tower's peak is 50 if it runs, and 5 if its output is reused.
     """
 
     fails: Callable[[str, tuple[str, ...]], bool] = lambda _label, _ids: False
@@ -68,7 +68,7 @@ class FakeLM:
         return Inputs({"input_ids": mask, "attention_mask": mask}, mask.bool(), tuple(p.seed for p in prompts))
 
     def generate(self, inputs: Inputs, applied: Any, *, max_new_tokens: int, **_more: object) -> Generation:
-        method: Method = applied.args[0]  # a method's `applied_to` is a generator's context manager, made of the method
+        method: Method = applied.args[0]  # the context manager of `Method.applied_to` keeps its arguments
         ids = tuple(next(id_ for id_, own_seed in self.seeds.items() if own_seed == seed) for seed in inputs.seeds)
         self.on_generate()
         self.calls.append((method.label, ids))
@@ -92,12 +92,12 @@ class FakeLM:
         )
 
     def labels(self, id_: str) -> list[str]:
-        """The settings under which a sample was run, in their order."""
+        """Return the settings under which a sample was run, in order."""
         return [label for label, ids in self.calls if id_ in ids]
 
 
 class IdTask(type(get_task("tau"))):  # type: ignore[misc]
-    """TAU, but what is asked is the sample's id."""
+    """TAU, but each prompt is the sample's id."""
 
     def prompt(self, sample: Sample) -> str:
         return sample.id

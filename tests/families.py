@@ -1,7 +1,7 @@
 """The model families that the suite runs on: how to build a tiny random checkpoint of each, and its documented usage.
 
 A family is one entry here and one file `tiny_<family>.py` with `checkpoint(folder)`, `documented(folder, prompt)` and
-`audio_tokens(samples)`; the file is imported when it is first asked, since transformers takes seconds.
+`audio_tokens(samples)`; the file is imported at its first use, since transformers takes seconds.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ class Family:
         return import_module(self.module).checkpoint(folder)
 
     def documented(self, folder: Path, prompt: Prompt) -> tuple[Mapping[str, torch.Tensor], Any]:
-        """Return the inputs that the family's own processor makes of a prompt, and the model as its documentation
-        loads it: none of the engine's code.
+        """Return the inputs that the family's processor makes of a prompt, and the model as its documentation loads it,
+        without any of the engine's code.
         """
         return import_module(self.module).documented(folder, prompt)
 
     def audio_tokens(self, samples: int) -> int:
-        """Return the audio tokens of a clip of so many samples at 16 kHz, by the family's formula."""
+        """Return the number of audio tokens for this many samples at 16 kHz, by the family's formula."""
         return import_module(self.module).audio_tokens(samples)
 
     def load(self, folder: Path, attn_implementation: str = "sdpa") -> AudioLM:

@@ -1,4 +1,4 @@
-"""A user's encoder file, as X-ARES takes it: Resemblyzer's speaker LSTM (GE2E, Apache-2.0), whose weights are real."""
+"""A user's encoder file in X-ARES' format: Resemblyzer's speaker LSTM (GE2E, Apache-2.0) with its real weights."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import torch
 
 
 class GE2EEncoder(torch.nn.Module):
-    """States of the last of three LSTM layers, 256 every 10 ms."""
+    """A speaker LSTM with three layers: 256 state values of the last layer every 10 ms."""
 
     sampling_rate, output_dim, hop_size_in_ms = 16_000, 256, 10
 
@@ -20,7 +20,7 @@ class GE2EEncoder(torch.nn.Module):
         self.register_buffer("window", torch.hann_window(400))
 
     def forward(self, audio: torch.Tensor) -> torch.Tensor:
-        """Raise quiet clips to -30 dBFS, as its own preprocessing does, and run the LSTM over mel power."""
+        """Raise quiet clips to -30 dBFS, as Resemblyzer does, and run the LSTM on the mel power spectrum."""
         level = audio.square().mean(-1, keepdim=True).sqrt().clamp_min(1e-6)
         audio = audio * (10 ** (-30 / 20) / level).clamp_min(1.0)
         spectrum = torch.stft(audio, 400, 160, window=self.window, return_complex=True).abs() ** 2

@@ -1,4 +1,4 @@
-"""A made JASCO: clips of tone with the columns of the original's table, records of replies, and written judgements."""
+"""A synthetic JASCO: clips of tones, a table with the original's columns, records of replies, and judgement files."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TEXTS = {
     "target_keywords": "sandcastle",
 }
 
-#: Judgements that the original's reader misreads, each with the answer to its second question.
+#: Judgements that JASCO's original code misreads, each with the judge's answer to a second question, if any.
 TRAPS: list[tuple[str, str | None]] = [
     ("Rating: 2\nOrientation: Both", None),
     ("**Rating:** 0\n**Orientation:** Both\nExplanation2: BOTH", "Good"),
@@ -46,13 +46,13 @@ def build_jasco(folder: Path, clips: Sequence[int] = (1, 2, 10)) -> Path:
 
 
 def a_reply(clip: int, prompt: int, reply: str = "They build a sandcastle.", **changes: object) -> Record:
-    """The record of a reply."""
+    """Return the record of a reply."""
     reference = {"answer": TEXTS["tgt_text"], "prompt": INSTRUCTIONS[prompt - 1], **TEXTS}
     return Record(f"{clip}-p{prompt}", str(clip), reply=reply, reference=reference, finish="stop", **changes)
 
 
 def said(protocol: Protocol, record: Record, text: str, second: str | None = None) -> dict[str, str | None]:
-    """What a judge answers about a record, and to the second question that its answer calls for."""
+    """Return a judge's answers about a record by request hash. `second` answers the follow-up question."""
     request = request_of(protocol, record)
     assert request
     answers: dict[str, str | None] = {request.hash: text}
@@ -64,7 +64,7 @@ def said(protocol: Protocol, record: Record, text: str, second: str | None = Non
 
 
 def write_judgements(folder: Path, judge: str, judged: Iterable[tuple[Record, str]]) -> None:
-    """Write what a judge answered about records of a run."""
+    """Write a judge's answers about records of a run."""
     protocol = get_task("jasco").scorer.protocol
     lines = []
     for record, text in judged:

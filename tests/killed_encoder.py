@@ -1,7 +1,7 @@
-"""Probe an encoder again and again, killing it with SIGKILL at random moments; the last time it is left alone.
+"""Probe an encoder repeatedly and kill it with SIGKILL at random moments; the last attempt runs to its end.
 
-Usage: killed_encoder.py ENV RESULTS KILLS. Prints how many were killed, and how many clips were encoded in all. Each
-attempt is a fork of this process, so that Python starts once.
+Usage: killed_encoder.py ENV RESULTS KILLS. Prints the number of kills, and of clips encoded in all attempts. Each
+attempt is a fork of this process, so that Python starts only once.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from audiomarathon.wings.encoders.probing.store import Store
 
 
 class SlowEncoder(FramesEncoder):
-    """Sleeps a moment at each batch, and notes each clip in a file."""
+    """Sleep briefly at each batch, and write a line to a file for each clip."""
 
     def forward(self, audio: torch.Tensor) -> torch.Tensor:
         with Path(sys.argv[2], "encoded").open("a") as stream:
@@ -35,7 +35,7 @@ class SlowEncoder(FramesEncoder):
 def main(env: Path, results: Path, kills: int) -> None:
     torch.set_num_threads(1)
     chance, killed = random.Random(0), 0
-    encode.PART_S = 0.0  # each batch is a part of the store
+    encode.PART_S = 0.0  # write a part of the store after each batch
     encoder, task = from_module(SlowEncoder()), task_of()
     data = task.read(env)
     while True:

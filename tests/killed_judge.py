@@ -1,7 +1,7 @@
-"""Judge a run again and again, killing it with SIGKILL at random moments; the last time it is left alone.
+"""Judge a run repeatedly and kill the judge with SIGKILL at random moments; the last attempt runs to the end.
 
-Usage: killed_judge.py FOLDER KILLS CACHE. Prints how many were killed, and how often the judge was asked. Each attempt
-is a fork of this process, so that Python starts once.
+Usage: killed_judge.py FOLDER KILLS CACHE. Prints the number of killed attempts and of requests to the judge. Each
+attempt is a fork of this process, so that Python starts only once.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from audiomarathon.runs.folder import read_records
 
 
 class Slow(toy_judged.Scripted):
-    """Takes a moment for each answer, and notes it beside."""
+    """Wait a moment before each answer, and log its request."""
 
     def ask(self, requests: Sequence[Request]) -> Iterator[tuple[Request, Reply]]:
         for request in requests:

@@ -1,4 +1,4 @@
-"""A made MMAU-Pro: a table with the original's columns and types, every category and defect, and one to three clips."""
+"""A synthetic MMAU-Pro: the original's columns, every category and known defect, and one to three clips a row."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def following(id_: str, kind: str, told: str, **given: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-#: In the order of the file; not that of the ids.
+#: In the file's order, which is not the order of the ids.
 ROWS: tuple[Mapping[str, Any], ...] = (
     closed("c2", "sound", "a bell", "a dog", "a bell", *(f"sound {n}" for n in range(9)), length_type="long"),
     closed("c1", "music", "a flute", "a flute", "a drum", "a harp", "a lute", length_type="medium"),
@@ -73,7 +73,7 @@ DEFECTS = {
 
 
 def mmau_pro_folder(root: Path, recordings: Sequence[Path] = (), rows: Sequence[Mapping[str, Any]] = ROWS) -> Path:
-    """Write `test.parquet` and `data/`, whose clips are the recordings in turn, or tones; return the folder."""
+    """Write `test.parquet` and its clips in `data/`: tones, or copies of the recordings in turn. Return the folder."""
     made, number = [], 0
     for row in rows:
         clips = []
@@ -102,7 +102,7 @@ def edit_table(root: Path, edit: Callable[[list[dict[str, Any]]], object]) -> No
 def replies_table(
     replies: Mapping[str, str | None], rows: Sequence[Mapping[str, Any]] = ROWS, column: str = "model_output"
 ) -> pa.Table:
-    """Return the table of `predictions.parquet`; a row that `replies` does not name has its answer as reply."""
+    """Return the table of `predictions.parquet`. A row missing in `replies` gets its correct answer as reply."""
     told = ({column: replies.get(row["id"], row.get("answer", "None"))} for row in rows)
     clips = ({"audio_path": ["a.wav"] * row.get("clips", 1)} for row in rows)
     merged = [{**row, **reply, **other} for row, reply, other in zip(rows, told, clips, strict=True)]

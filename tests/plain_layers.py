@@ -1,4 +1,4 @@
-"""An LLM run layer by layer on embeddings: without a cache, without a hook, and in none of the engine's code."""
+"""Run an LLM layer by layer on embeddings: no cache, no hooks, none of the engine's code."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from audiomarathon.models.audio_lm import AudioLM
 
 
 def greedy_logits(lm: AudioLM, states: torch.Tensor, steps: int) -> torch.Tensor:
-    """Return the logits of greedy steps after a prompt of these embeddings, shape (steps, vocabulary).
+    """Return the logits of greedy decoding after a prompt of embeddings, shape (steps, vocabulary).
 
     `states` has shape (1, S, D).
     """

@@ -7,8 +7,8 @@ import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 PROMPT = 400  # tokens
-# `press-k` in the golden file: NVIDIA's class and its settings beside the ratio. The window of pyramidkv is small since
-# NVIDIA's falls back to snapkv where the last layer's budget, k / 20, is less than the window.
+# For each press (`press-k` in the golden file): NVIDIA's class, and its settings besides the ratio. pyramidkv has a
+# small window because NVIDIA's class falls back to snapkv if the last layer's budget, k / 20, is below the window.
 PRESSES = {
     "knorm": ("KnormPress", {}),
     "keydiff": ("KeyDiffPress", {}),
@@ -18,8 +18,8 @@ PRESSES = {
     "expected_attention": ("ExpectedAttentionPress", {}),
     "pyramidkv": ("PyramidKVPress", {"window_size": 8}),
 }
-# Under NVIDIA's AdaKVPress: the class whose scores it shares a layer's budget out by, and the k at which no two scores
-# of different heads are too close to call.
+# For NVIDIA's AdaKVPress: the class whose scores divide a layer's budget among the heads, and the values of k at which
+# no scores of different heads nearly tie.
 BY_HEAD = {
     "ada_snapkv": ("SnapKVPress", (340, 320)),
     "ada_expected_attention": ("ExpectedAttentionPress", (340, 180, 100)),
@@ -45,12 +45,12 @@ def plain_qwen2(seed: int = 0) -> Qwen2ForCausalLM:
 
 
 def prompt_ids(seed: int = 0) -> torch.Tensor:
-    """Return a prompt without repetitions, shape (1, PROMPT): equal tokens have keys of equal norm in layer 0."""
+    """Return a prompt of distinct tokens, shape (1, PROMPT): equal tokens would have equal key norms in layer 0."""
     return torch.from_numpy(np.random.RandomState(seed).permutation(512)[None, :PROMPT].copy())
 
 
 def places_in(full: torch.Tensor, part: torch.Tensor) -> list[int]:
-    """Return where each row of `part` stands in `full`, both (entries, d); rows of `full` are all different."""
+    """Return the index in `full` of each row of `part`, both (entries, d). The rows of `full` must be distinct."""
     same = (part[:, None] == full[None]).all(-1)
     assert (same.sum(-1) == 1).all(), "an entry that is not in the full cache, or is there twice"
     return same.float().argmax(-1).tolist()

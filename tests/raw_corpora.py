@@ -1,7 +1,7 @@
 """Small raw corpora in the layouts of the ten published corpora, for the builders of `Segment/`.
 
-No two clips of a corpus are alike. Clips last about a second, so builds in tests ask for seconds where a user gets
-minutes.
+No two clips of a corpus are alike. Clips last about a second, so tests build clips of seconds where users build
+clips of minutes.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def librispeech(root: Path, voice: Noise) -> list[str]:
 
 
 def vesus(root: Path, voice: Noise) -> list[str]:
-    """Two persons, two emotions; the corpus says Neutral."""
+    """Two speakers, two emotions; folders are named as in the corpus."""
     for person in ("1", "10"):
         for emotion in ("Happy", "Neutral"):
             for number in range(10):
@@ -140,7 +140,7 @@ PLACES = ("france", "spain", "new york", "york", "italy", "malta", "greece", "po
 
 
 def slue(root: Path, voice: Noise) -> list[str]:
-    """Utterances with a place each; two of the places share a word."""
+    """Utterances, most with the name of a place. Two of the names share a word."""
     lines = ["id\traw_text\tnormalized_text\tspeaker_id\tsplit\traw_ner\tnormalized_ner"]
     for number in range(16):
         name = f"20131007-0900-PLENARY-19-en_20131007-21:26:{number:02d}_7"
@@ -154,7 +154,7 @@ def slue(root: Path, voice: Noise) -> list[str]:
 
 
 def race(root: Path, voice: Noise) -> list[str]:
-    """Three passages; the synthesiser is a script that copies clips, in place of a voice."""
+    """Three passages. A script that copies a clip replaces the speech synthesiser."""
     for number, folder in enumerate(("high", "high", "middle")):
         place = root / "RACE" / "test" / folder
         place.mkdir(parents=True, exist_ok=True)
@@ -166,7 +166,7 @@ def race(root: Path, voice: Noise) -> list[str]:
     return [str(root / "RACE" / "test"), "--tts", f"sh -c 'test -s {{text}} && cp {spoken} {{out}}'"]
 
 
-#: The maker of every raw corpus, by task; each returns the arguments of the builder's command line.
+#: Functions that write the raw corpora, by task. Each returns the arguments for the builder's command line.
 MAKERS: Mapping[str, Callable[[Path, Noise], list[str]]] = {
     "tau": tau, "gtzan": gtzan, "had": had, "vox": vox, "vox_age": vox_age, "librispeech": librispeech,
     "vesus": vesus, "desed": desed, "slue": slue, "race": race,
@@ -177,7 +177,7 @@ SHORT = ["--min", "3", "--max", "5"]
 
 
 def built(task: str, raw: list[str], folder: Path, *options: str, code: int = 0) -> Path:
-    """Run the command line of a builder and expect its exit code."""
+    """Run a builder's command line and check its exit code."""
     short = ["--min", "4", "--max", "4"] if task == "gtzan" else SHORT
     with pytest.raises(SystemExit) as ended:
         door(task, [*raw, "-o", str(folder), *short, *options])
@@ -186,7 +186,7 @@ def built(task: str, raw: list[str], folder: Path, *options: str, code: int = 0)
 
 
 def manifest(folder: Path) -> list[dict[str, Any]]:
-    """Return the clips of a built folder, and the sources of each."""
+    """Return the manifest of a built folder: its clips, each with its sources."""
     return [json.loads(line) for line in (folder / "manifest.jsonl").read_text().splitlines()]
 
 

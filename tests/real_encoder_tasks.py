@@ -95,7 +95,7 @@ def digits(place: Path) -> Iterator[Found]:
 
 
 def _usable(file: Path) -> bool:
-    """Whether a recording is whole and not too short; some of KLettres' are damaged."""
+    """Return whether a recording is whole and long enough: some KLettres files are damaged."""
     try:
         return probe(file).seconds >= _SHORTEST_S
     except AudioError:
@@ -107,7 +107,7 @@ def _of_packages(package: str, *suffixes: str) -> list[Path]:
     return sorted(Path(line) for line in done.stdout.splitlines() if line.endswith(suffixes))
 
 
-#: Clips of each task, and how many clips of a class it takes.
+#: The clips of each task, and its largest number of clips per class.
 TASKS = {
     "voice": (voice, 150), "language": (language, 150), "same_speaker": (same_speaker, 300),
     "alphabets": (alphabets, 50), "drums": (drums, 1000), "digits": (digits, 1000),
@@ -127,7 +127,7 @@ def build(root: Path, name: str) -> EncoderTask:
     recordings.sort(key=lambda clip: hashlib.sha256(str(clip[0]).encode()).hexdigest())
     folds: dict[int, list[tuple[str, bytes]]] = {}
     taken: dict[str, int] = {}
-    seen: set[bytes] = set()  # some of espeak's voices say a word alike: the same audio in two folds tells its label
+    seen: set[bytes] = set()  # some espeak voices give identical audio, which would leak a label between folds
     for file, label, cluster in recordings:
         content = hashlib.sha256(file.read_bytes()).digest()
         if taken.get(label, 0) < most and content not in seen and _usable(file):
@@ -147,9 +147,9 @@ def build(root: Path, name: str) -> EncoderTask:
 
 
 def build_speech(root: Path, *, most: int, seconds: float) -> SpokenTask:
-    """Write Asterisk's English prompts up to a length as LibriSpeech's tars: test and valid have a sixth each.
+    """Write Asterisk's English prompts up to a length as LibriSpeech tars, a sixth each for test and valid.
 
-    All are of one voice, so each prompt is a cluster: texts of test are not in train.
+    One voice speaks all prompts, so each prompt is a cluster. No text of test is in train.
     """
     files = [file for file in prompts(1) if probe(file).seconds <= seconds]
     if len(files) < most:

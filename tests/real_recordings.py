@@ -2,8 +2,8 @@
 
 Music, ambience and 25 s of speech are under `tests/data` (its README has their sources); longer speech is Asterisk's
 voice prompts, and short sounds are Sonic Pi's samples (CC0), where those are installed. Each builder writes one task's
-folder in the published format and returns it. Joined clips are 90 s and longer, except that one, with a short gap
-between recordings; none is repeated for length. JASCO's are a prompt over a sound, a few seconds long.
+folder in the published format and returns it. Joined clips last 90 s or more, except that of the 25 s of speech. They
+have a short gap between recordings, and repeat none. JASCO's clips are a prompt over a sound, a few seconds long.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def prompts(fewest: int = 7) -> Mapping[Path, str]:
 
 
 def chapters() -> list[list[Path]]:
-    """Return the first prompts in two chapters of 90 s and more; skip the test where there are none."""
+    """Return the first voice prompts as two chapters of 90 s or more. Skip the test if there are too few."""
     chapter_files: list[list[Path]] = [[], []]
     parts = iter(prompts())
     for chapter in chapter_files:
@@ -78,7 +78,7 @@ def librispeech_text(text: str) -> str:
 
 
 def build_librispeech(folder: Path) -> Path:
-    """Two chapters of speaker 1, a clip of 90 s and more each, and one of speaker 2, of whom there are only 26 s."""
+    """Two chapters of speaker 1, each a clip of 90 s or more, and a chapter of speaker 2 of only 26 s."""
     first, second = chapters()
     texts = {**prompts(), **sentences()}
     for speaker, chapter, paths in (("1", "1", first), ("1", "2", second), ("2", "1", list(sentences()))):
@@ -101,7 +101,7 @@ def build_jasco(folder: Path) -> Path:
     speech, noise = decode(path, 16_000), decode(SAMPLE_FOLDER / f"{sample}.flac", 16_000)[:96_000]
     clip = np.zeros(max(16_000 + len(speech), len(noise)), np.float32)
     clip[: len(noise)] += 0.3 * noise / np.abs(noise).max()
-    clip[-len(speech) :] += 0.6 * speech / np.abs(speech).max()  # late, as in most of the original's
+    clip[-len(speech) :] += 0.6 * speech / np.abs(speech).max()  # late, as in most clips of JASCO
     soundfile.write(data / "1.wav", clip.clip(-1, 1), 16_000)
     header = ["audio_id", *COLUMNS.values()]
     row = dict(zip(header, ("1", sound, text, *ANSWERS), strict=True))

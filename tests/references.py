@@ -1,7 +1,7 @@
-"""Every method's choice, written plainly from METHODS.md's formulas and the papers: loops, float64, full attention.
+"""Plain reference versions of all methods, after METHODS.md and the papers: loops, float64, full attention.
 
 Nothing here comes from the code under test. Queries, keys and values are projected from the model's hidden states and
-rotated by arithmetic of our own; attention is what the model itself returns under eager attention.
+rotated in this module. Attention weights are those that the model returns with eager attention.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ THETA = 10000.0  # the tiny checkpoint's
 
 @dataclass(eq=False)
 class Layer:
-    """What one layer works on; scores are remembered by object.
+    """The inputs of one layer. Layers compare by identity, so that scores can be cached.
 
-    entering (S, D), and normed: the same through the decoder's final norm; queries before rotation (H, S, d), keys
-    after it and values (Hkv, S, d); attention (H, S, S) is the model's own.
+    entering (S, D), normed (entering after the decoder's final norm), queries before rotation (H, S, d), keys after
+    rotation and values (Hkv, S, d), and the model's attention weights (H, S, S).
     """
 
     entering: np.ndarray
@@ -38,14 +38,14 @@ class Layer:
     attention: np.ndarray
 
     def of(self, places: Sequence[int]) -> Layer:
-        """The same for some prompt positions alone."""
+        """Return the layer at only some prompt positions."""
         rows = list(places)
         by_head = (self.raw_query[:, rows], self.key[:, rows], self.value[:, rows])
         return Layer(self.entering[rows], self.normed[rows], *by_head, self.attention[:, rows][:, :, rows])
 
 
 def layers_of(lm: Any, inputs: Any, around: AbstractContextManager[Any] | None = None) -> list[Layer]:
-    """Run the plain model, which must attend eagerly, over one prompt."""
+    """Run the plain model with eager attention on one prompt; return its layers."""
     with around or nullcontext(), lm.generating(inputs, 1), torch.inference_mode():
         output = lm.model(**inputs.tensors, output_attentions=True, output_hidden_states=True, use_cache=True)
     layers = []
@@ -66,7 +66,7 @@ def layers_of(lm: Any, inputs: Any, around: AbstractContextManager[Any] | None =
             attention=output.attentions[index][0].double().numpy(),
         )
         cached = output.past_key_values.layers[index]
-        np.testing.assert_allclose(layer.key, cached.keys[0], atol=1e-4)  # the reference itself is right
+        np.testing.assert_allclose(layer.key, cached.keys[0], atol=1e-4)  # checks the reference itself
         np.testing.assert_allclose(layer.value, cached.values[0], atol=1e-4)
         layers.append(layer)
     return layers
@@ -107,7 +107,7 @@ def last_attention(below: Layer) -> list[float]:
 
 
 def segment_shares(total: int, k: int, segments: int = 10) -> list[tuple[int, int, int]]:
-    """Start, end and share of each equal segment: the exact shares, rounded by largest remainder."""
+    """Return start, end and share of each equal segment. Shares are rounded by largest remainder."""
     bounds = [total * i // segments for i in range(segments + 1)]
     spans = list(pairwise(bounds))
     exact = [Fraction((end - start) * k, total) for start, end in spans]
@@ -133,7 +133,7 @@ def dart(below: Layer, at: Layer, audio: list[int], k: int) -> set[int]:
 
 
 def runs_of_similar(vectors: list[np.ndarray], audio: list[int], k: int) -> list[list[int]]:
-    """Join the most similar neighbours until k runs of places in `audio` are left; places with text between last."""
+    """Join the most similar neighbours in `audio` until k runs are left. Neighbours separated by text join last."""
     pairs = range(len(audio) - 1)
     apart = {pair: audio[pair + 1] - audio[pair] > 1 for pair in pairs}
     best = sorted(pairs, key=lambda pair: (apart[pair], -cosine(vectors[pair], vectors[pair + 1])))
@@ -148,7 +148,7 @@ def runs_of_similar(vectors: list[np.ndarray], audio: list[int], k: int) -> list
 
 
 def fastadasp(below: Layer, audio: list[int], k: int) -> tuple[list[list[int]], list[float]]:
-    """The runs, and each token's weight in its run: the attention it receives from every query, over the run's."""
+    """Return the runs and each token's weight: the attention it receives from all queries, divided by its run's sum."""
     runs = runs_of_similar([np.concatenate([head[place] for head in below.key]) for place in audio], audio, k)
     received = [sum(float(row[place]) for head in below.attention for row in head) for place in audio]
     return runs, [received[place] / sum(received[other] for other in run) for run in runs for place in run]
@@ -163,7 +163,7 @@ def speechprune(below: Layer, at: Layer, audio: list[int], k: int) -> set[int]:
 
 
 def divprune(at: Layer, audio: list[int], k: int) -> list[int]:
-    """The farthest from its nearest, then again and again the farthest from those chosen, over all distances."""
+    """Choose the token farthest from its nearest one, then repeatedly the token farthest from all chosen tokens."""
     apart = [[1 - cosine(at.entering[a], at.entering[b]) for b in audio] for a in audio]
     places = range(len(audio))
     first = max(places, key=lambda a: min((apart[a][b] for b in places if b != a), default=0))
@@ -178,7 +178,7 @@ def cosine(a: np.ndarray, b: np.ndarray) -> float:
     return float(a @ b / math.sqrt(a @ a) / math.sqrt(b @ b))
 
 
-# KV presses: scores (Hkv, S); infinity for what always stays.
+# KV presses: scores (Hkv, S), infinite for entries that always stay.
 
 
 def knorm(layer: Layer, **_: Any) -> np.ndarray:
@@ -200,14 +200,14 @@ def streaming_llm(layer: Layer, candidates: list[int], **_: Any) -> np.ndarray:
 
 
 def tova(layer: Layer, **_: Any) -> np.ndarray:
-    return np.array([[*last_attention(layer)[:-1], math.inf]] * len(layer.key))  # the query's own entry stays
+    return np.array([[*last_attention(layer)[:-1], math.inf]] * len(layer.key))  # the last entry always stays
 
 
 def snapkv(layer: Layer, **_: Any) -> np.ndarray:
     return _votes(layer).copy()
 
 
-@functools.lru_cache(16)  # every ratio asks again
+@functools.lru_cache(16)  # called for every ratio
 def _votes(layer: Layer) -> np.ndarray:
     length = layer.key.shape[1]
     window = min(64, length - 1)
@@ -250,7 +250,7 @@ def audio_kv(layer: Layer, candidates: list[int], **_: Any) -> np.ndarray:
     scores = snapkv(layer)
     places = [place for place in candidates if math.isfinite(scores[0, place])]
     count = len(places)
-    passed = max(1, round((count // 2 + 1) / 4))  # frequencies, the mean among them
+    passed = max(1, round((count // 2 + 1) / 4))  # frequencies, including the mean
     for head in scores:
         signal = [head[place] for place in places]
         low = np.zeros(count)
@@ -268,7 +268,7 @@ def _wave(frequency: int, count: int) -> list[complex]:
 
 
 def pyramid_line(total: int, k: int, layers: int, beta: int = 20) -> list[float]:
-    """Exact budgets: from 2k − last down to last = k / β, or as steep as `total` lets them be; k on average."""
+    """Return exact budgets with mean k: from 2k − last down to last = k / β, or as steep as `total` allows."""
     last = max(1.0, k / beta)
     first = 2 * k - last
     if first > total:

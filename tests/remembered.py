@@ -1,7 +1,7 @@
-"""Spare tests the work that transformers repeats hundreds of times: loading, spectrograms, and configs as text.
+"""Cache work that transformers repeats hundreds of times in the tests: loading, spectrograms, and configs as text.
 
-Loaded models and spectrograms depend on their arguments alone, so a test sees no difference but the time. Every call
-gets a copy. transformers writes a config as text whenever it reads one, for a log that nobody sees.
+Loaded models and spectrograms depend on their arguments alone, so only the tests' speed differs. Every call gets a
+copy. transformers formats a config as text whenever it reads one, for a log message that nobody sees.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _MOST_MODELS, _MOST_SPECTROGRAMS = 40, 60  # 40 tiny models and 60 spectrograms 
 
 
 def spare_transformers(patch: pytest.MonkeyPatch) -> None:
-    """Patch transformers until the patch is undone, without importing it: that takes longer than many a test file."""
+    """Patch transformers until the patch is undone. Do not import it: that takes longer than many test files."""
 
     def models(module: ModuleType) -> None:
         load = module.PreTrainedModel.__dict__["from_pretrained"].__func__
@@ -74,7 +74,7 @@ class _AtImport(MetaPathFinder):
 def _once(
     work: Callable[..., Any], key_of: Callable[..., Hashable], copies: Callable[[Any], Callable[[], Any]], most: int
 ) -> Callable[..., Any]:
-    """Wrap a function so that it works once for each key, of the `most` last; `copies` returns a maker of copies."""
+    """Cache the last `most` results of a function by key. `copies` turns a result into a function that copies it."""
     done: OrderedDict[Hashable, Callable[[], Any]] = OrderedDict()
 
     @functools.wraps(work)
@@ -116,14 +116,14 @@ def _copies(loaded: Any) -> Callable[[], Any]:
 
 
 def _checkpoint(native: type, path: Any, *_arguments: Any, **options: Any) -> Hashable:
-    """What a loaded model depends on: its class, the options, and the folder's files as they are."""
+    """Return the cache key of a loaded model: its class, the options, and the state of the folder's files."""
     files = sorted(Path(path).rglob("*"))
     stats = [(str(file), file.stat().st_mtime_ns, file.stat().st_size, file.stat().st_ino) for file in files]
     return native, repr(sorted(options.items())), repr(stats)
 
 
 def _waveform(extractor: Any, waveform: np.ndarray, device: str = "cpu") -> Hashable:
-    """What a spectrogram depends on: the samples, the filters and the steps."""
+    """Return the cache key of a spectrogram: the samples, the filters and the parameters."""
     content = hashlib.sha1(np.ascontiguousarray(waveform))
     content.update(np.ascontiguousarray(extractor.mel_filters))
     shapes = waveform.shape, str(waveform.dtype), extractor.mel_filters.shape

@@ -90,7 +90,7 @@ def build_slue(folder: Path) -> Path:
 
 
 def build_tau(folder: Path) -> Path:
-    """One clip of each scene; the path is relative to the folder of audio, as some published files have it."""
+    """One clip of each scene; paths are relative to the folder of audio, as in some published files."""
     rows = []
     for index, scene in enumerate(SCENES):
         name = f"{scene}-lisbon-{1000 + index // 2}-0-a.wav"
@@ -103,7 +103,7 @@ def build_tau(folder: Path) -> Path:
 
 
 def build_gtzan(folder: Path) -> Path:
-    """Options in both published forms; the clips lie under `wav/`, which the paths leave out."""
+    """Options in both published formats; the clips are in `wav/`, which the paths leave out."""
     rows = []
     for index, (genre, options) in enumerate([
         ("blues", ("Blues - blues", "Rock - rock", "Pop - pop", "Jazz - jazz")),

@@ -1,4 +1,4 @@
-"""What is particular to Aero-1: names and config of its own, a tied head, and code that is not run."""
+"""Aero-1's own behaviour: tensor names, config, a tied head, and repository code that is never run."""
 
 from __future__ import annotations
 
@@ -42,7 +42,9 @@ class TestLoading:
         with torch.no_grad():
             assert torch.equal(lm.model(**tensors).logits, native(**tensors).logits)
 
-    def test_code_that_a_checkpoint_names_is_not_run(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_python_code_referenced_by_a_checkpoint_is_not_executed(
+        self, folder: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         asked: list[object] = []
         monkeypatch.setattr(builtins, "input", lambda *words: asked.append(words) or "n")
         lm = load(folder)
@@ -51,7 +53,9 @@ class TestLoading:
         assert facts.weight_bytes == 4 * sum(parameter.numel() for parameter in lm.model.parameters())
         assert facts.kv_bytes == 4 * 2 * 2 * 8 * 4  # layers; keys and values; 2 heads of 8 numbers of 4 bytes
 
-    def test_an_outdated_checkpoint_name_is_refused_before_any_download(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_wrong_hub_name_of_the_checkpoint_is_refused_before_any_download(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr("huggingface_hub.snapshot_download", lambda *_a, **_k: pytest.fail("asked the hub"))
         with pytest.raises(ModelError, match="lmms-lab/Aero-1-Audio"):
             find_checkpoint("Aero-1/Aero-1-7B")
@@ -62,7 +66,7 @@ class TestPrompt:
     def test_the_prompt_has_one_line_of_audio_placeholders_for_each_30_s_window(
         self, tmp_path: Path, in_a_file: bool
     ) -> None:
-        """From the checkpoint's template or, as the processor does without one, from the one built in."""
+        """Made with the checkpoint's chat template or, if it has none, with the built-in template."""
         folder = tiny_aero.checkpoint(tmp_path / "aero")
         if not in_a_file:
             (folder / "chat_template.json").unlink()

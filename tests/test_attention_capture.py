@@ -1,4 +1,4 @@
-"""Captured attention is transformers' own, reduced; it sums to 1, is zero on what was dropped, and changes no reply."""
+"""Captured attention equals that of transformers, sums to 1, is zero on dropped tokens, and changes no reply."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ NEW = 4
 
 
 def eager_maps(lm: AudioLM, inputs: Inputs, method: Any = None, reply: tuple[int, ...] = ()) -> np.ndarray:
-    """Attention of an eager model as transformers returns it, shape (L, H, S, S), the reply's tokens being prompt."""
+    """Return the attention of an eager model from transformers, shape (L, H, S, S), with the reply in the prompt."""
     tensors = dict(inputs.tensors)
     if reply:
         tensors["input_ids"] = torch.cat([tensors["input_ids"], torch.tensor([reply])], 1)
@@ -59,17 +59,17 @@ def whole(lm: AudioLM, prompt: Prompt, method: str = "base") -> tuple[Inputs, At
 
 @pytest.fixture(scope="module")
 def prompt(prompts: list[Prompt]) -> Prompt:
-    """Two clips, and a prompt of more than one chunk of rows."""
+    """Return a prompt with two clips that is longer than one chunk of rows."""
     return prompts[0]
 
 
 @pytest.fixture(scope="module")
 def eager(family: Family, loaded: Callable[[str, str], AudioLM]) -> AudioLM:
-    """A tiny model of each family, under the attention whose maps transformers returns."""
+    """Return a tiny model of each family with eager attention, whose maps transformers returns."""
     return loaded(family.key, "eager")
 
 
-def test_captured_attention_maps_block_averages_and_rows_equal_those_of_eager_attention(
+def test_attention_captured_from_a_model_equals_the_maps_of_eager_attention(
     family: Family, family_lm: AudioLM, eager: AudioLM, prompt: Prompt
 ) -> None:
     inputs, captured, maps = whole(eager, prompt)
@@ -101,13 +101,13 @@ def test_captured_attention_maps_block_averages_and_rows_equal_those_of_eager_at
 def test_captured_attention_of_reply_tokens_equals_one_forward_pass_over_prompt_and_reply(
     family: Family, eager: AudioLM, prompt: Prompt
 ) -> None:
-    """Decode rows, windows and shared caches included, are those of one pass over prompt and reply."""
+    """Rows from decode equal those of one pass over prompt and reply, also with sliding windows and shared caches."""
     for text in (prompt.text, "And now?", "Say it", "Who?", "Tell me more of this"):
         given = Prompt(text, prompt.clips)
         inputs, captured = seen(eager, given)
         (reply,) = Base().generate(eager, inputs, max_new_tokens=NEW).replies
         if reply.new_tokens == NEW and eager.audio_token not in reply.token_ids:
-            break  # a random model may end its reply, or say an audio token
+            break  # a random model may end its reply early or generate an audio token
     else:
         pytest.fail("no reply to compare")
     rows = eager_maps(eager, inputs, reply=reply.token_ids[:-1])[:, :, -(NEW - 1) :].mean(2)
@@ -156,7 +156,7 @@ def test_cache_entries_dropped_by_a_press_get_no_attention_in_decode(lm: AudioLM
     total = inputs.audio_tokens[0]
     alive = captured.profile[ROWS.index("generated"), 0] > 0
     assert alive.sum() == total // 2
-    assert alive[:4].all()  # where streaming_llm begins; the rest are the last ones
+    assert alive[:4].all()  # streaming_llm keeps the first four and the last entries
     assert alive[-(total // 2 - 4) :].all()
     assert (captured.profile[ROWS.index("last"), 0] > 0).all()  # prefill saw everything
     if "+" in method:
@@ -166,10 +166,10 @@ def test_cache_entries_dropped_by_a_press_get_no_attention_in_decode(lm: AudioLM
         assert later.sum() == kept.sum() // 2
 
 
-def test_each_query_head_attends_only_to_the_cache_entries_that_a_press_kept_for_it(
+def test_each_query_head_attends_only_to_the_kv_cache_entries_that_a_press_kept_for_it(
     lm: AudioLM, prompt: Prompt
 ) -> None:
-    """Query heads share a cache in groups, and knorm keeps other entries in each."""
+    """Query heads share a cache in groups, and knorm keeps different entries in each group."""
     inputs, captured = seen(lm, prompt, "knorm:0.7")
     done = get_method("knorm:0.7").generate(lm, inputs, max_new_tokens=1, keep_entries=True)
     audio = inputs.audio_mask[0].numpy()
@@ -182,7 +182,7 @@ def test_each_query_head_attends_only_to_the_cache_entries_that_a_press_kept_for
 
 
 @pytest.mark.parametrize("first", ["", "frame:0.5+"])
-def test_after_per_head_pruning_heads_attend_only_to_the_cache_entries_that_were_kept(
+def test_audio_tokens_pruned_in_all_heads_get_no_attention_in_decode_after_per_head_pruning(
     either_lm: AudioLM, prompt: Prompt, first: str
 ) -> None:
     method = get_method(f"{first}ada_snapkv:0.7")
@@ -204,7 +204,7 @@ def test_after_per_head_pruning_heads_attend_only_to_the_cache_entries_that_were
 
 
 def test_a_method_that_does_not_report_its_kept_tokens_is_refused(lm: AudioLM, prompt: Prompt) -> None:
-    """Its columns cannot be told, where the cache is shorter than the prompt."""
+    """If the cache is shorter than the prompt, its columns cannot be assigned to tokens."""
 
     @contextmanager
     def half(_model: Any) -> Iterator[None]:
@@ -251,7 +251,7 @@ def test_each_prompt_token_is_assigned_to_its_clip_question_or_template_group(
 
 
 def test_swapping_two_clips_swaps_their_attention_masses(lm: AudioLM, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without positions the first layer's attention is to what is heard, wherever it stands."""
+    """Without position embeddings, the first layer's attention depends on the sound, not on its place."""
     rotate = lm.decoder.rotary_emb.forward
 
     def unrotated(*given: Any, **more: Any) -> tuple[torch.Tensor, torch.Tensor]:
@@ -276,7 +276,7 @@ def test_a_prompt_without_audio_has_only_text_groups_and_an_empty_audio_profile(
 
 
 class _Live(TorchDispatchMode):
-    """Counts the bytes of all tensors made inside that are alive, at their most."""
+    """Count the bytes of live tensors that were created inside, and keep the peak."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -299,7 +299,7 @@ class _Live(TorchDispatchMode):
 
 
 def test_memory_of_capture_grows_linearly_with_the_prompt_length(lm: AudioLM) -> None:
-    """A look takes a few times H·128·S·4 bytes: at S = 6,000 that is 12 MB a time, where a layer's map takes 576."""
+    """Capturing a layer takes a few times H·128·S·4 bytes: 12 MB each at S = 6,000, where a full map takes 576 MB."""
     from audiomarathon.engine.attention_capture import _Recorder
     from audiomarathon.models.trace import Trace
 

@@ -40,7 +40,7 @@ RUN = Path("tau/tiny-omni/base-0")
 
 @pytest.fixture(scope="module")
 def asked(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Asked:
-    """What every command of these tests says: a tiny model on ten short clips."""
+    """Options that all commands of these tests share: a tiny model, ten short clips."""
     data = task_folders.build_tau(tmp_path_factory.mktemp("data") / "TAU")
     return (
         "tau", "--model", "qwen2.5-omni", "--model-path", tiny_checkpoint, "--data", data, "--no-timing",
@@ -59,7 +59,7 @@ def captured(asked: Asked, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def sketched(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Draw pictures small, and without working out where their parts fit best: it takes longer than to draw them."""
+    """Draw small pictures without computing their layout: the layout takes longer than the drawing."""
     save = Figure.savefig
     monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda figure, file: save(figure, file, dpi=30))
     monkeypatch.setattr("matplotlib.figure.Figure.get_layout_engine", lambda _figure: None)
@@ -119,7 +119,7 @@ def test_a_sample_whose_capture_failed_is_captured_again(
     assert len(index_of(tmp_path / RUN)) == 2
 
 
-def test_a_later_capture_adds_layers_and_a_changed_clip_is_captured_anew(asked: Asked, tmp_path: Path) -> None:
+def test_a_later_attention_capture_adds_its_layers_to_those_already_captured(asked: Asked, tmp_path: Path) -> None:
     arguments = ("attention", "capture", *asked, "--limit", 1, "--results", tmp_path)
     assert call(*arguments, "--attn-layers", "0", "--attn-full")[0] == 0
     assert call(*arguments, "--attn-layers", "2")[0] == 0
@@ -145,7 +145,7 @@ def test_a_damaged_attention_file_or_index_line_counts_as_missing(captured: Path
     assert {row["file"] for row in index_of(tmp_path).values()} == {kept.name, other.name}
 
 
-def test_a_reply_that_changes_while_its_attention_is_captured_is_reported(
+def test_a_reply_that_differs_when_generated_again_for_attention_capture_is_reported(
     asked: Asked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     arguments = ("run", *asked, "--limit", 1, "--save-attn", "--results", tmp_path)
@@ -156,7 +156,7 @@ def test_a_reply_that_changes_while_its_attention_is_captured_is_reported(
     assert "when generated again to capture attention: 1" in call(*arguments)[1]
 
 
-def test_an_unwritable_attention_folder_is_one_error_and_records_stay(asked: Asked, tmp_path: Path) -> None:
+def test_an_unwritable_attention_folder_is_one_error_line_and_loses_no_record(asked: Asked, tmp_path: Path) -> None:
     (tmp_path / RUN).mkdir(parents=True)
     (tmp_path / RUN / "attention").write_text("in the way")
     code, said = call("run", *asked, "--limit", 2, "--save-attn", "--results", tmp_path)
@@ -164,7 +164,7 @@ def test_an_unwritable_attention_folder_is_one_error_and_records_stay(asked: Ask
     assert len(read_records(tmp_path / RUN)) == 2
 
 
-def test_a_prompt_too_long_for_full_attention_maps_fails_alone_and_the_run_is_finished(
+def test_capture_of_a_prompt_too_long_for_full_attention_maps_fails_but_the_run_finishes(
     asked: Asked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(attention_capture, "LONGEST_FULL", 10)
@@ -247,7 +247,7 @@ def plot(folder: Path) -> tuple[int, str]:
 
 
 def change(folder: Path, **arrays: bytes) -> None:
-    """Put the bytes of other members into the stored file, and its new size into the index."""
+    """Replace members of the stored file by other bytes, and update its size in the index."""
     file = folder / "attention" / "a.npz"
     with zipfile.ZipFile(file) as opened:
         members = {name: opened.read(name) for name in opened.namelist()}
@@ -321,7 +321,7 @@ def test_an_attention_file_with_an_array_that_unpacks_beyond_the_size_limit_is_r
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_bad_lines_of_the_attention_index_are_ignored_and_cannot_make_other_files_be_read(tmp_path: Path) -> None:
+def test_bad_lines_in_the_attention_index_are_ignored(tmp_path: Path) -> None:
     made(tmp_path)
     (tmp_path / "secret").write_text("not yours")
     index = tmp_path / "attention" / "index.jsonl"
@@ -380,7 +380,7 @@ def test_the_values_plotted_in_attention_pictures_are_also_written_as_json(
 
 
 def test_foresight_of_a_layer_is_the_rank_correlation_of_its_attention_with_later_layers(tmp_path: Path) -> None:
-    """Layer 1 ranks four tokens 1-2-3-4; layer 2 the same way, layer 3 the other, and a fifth is dropped there."""
+    """Layers 0 to 2 rank the first four tokens alike, and layer 3 in reverse. Layers 2 and 3 lack the fifth token."""
     profile = np.zeros((3, 4, 5), np.float16)
     profile[:, :2] = [1, 2, 3, 4, 5]
     profile[:, 2] = [10, 20, 30, 40, 0]
@@ -415,7 +415,7 @@ def test_the_loudest_band_of_a_spectrogram_of_a_tone_is_at_the_mark_of_its_frequ
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_equally_named_runs_are_labelled_by_folder_and_pictures_of_nine_runs_are_refused(tmp_path: Path) -> None:
+def test_attention_pictures_label_equally_named_runs_by_their_folders(tmp_path: Path) -> None:
     runs = [made(tmp_path / str(number)) for number in range(9)]
     draw(runs[:2], tmp_path / "two")
     told = json.loads((tmp_path / "two" / "attention.json").read_text())
@@ -425,7 +425,7 @@ def test_equally_named_runs_are_labelled_by_folder_and_pictures_of_nine_runs_are
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_foresight_is_plotted_for_a_layer_that_has_a_later_captured_layer_in_every_run(tmp_path: Path) -> None:
+def test_foresight_is_plotted_for_a_layer_below_other_captured_layers_in_every_run(tmp_path: Path) -> None:
     rising = np.tile(np.arange(1, 6, dtype=np.float16), (3, 8, 1))
     first_run, other = made(tmp_path / "a", rising), made(tmp_path / "b", rising[:, :4], first=4)
     draw([first_run, other], tmp_path)
@@ -451,7 +451,7 @@ def test_pictures_show_only_the_layers_captured_for_all_samples(tmp_path: Path) 
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_attention_captured_at_a_single_layer_gets_no_foresight_picture_of_later_layers(tmp_path: Path) -> None:
+def test_attention_captured_at_a_single_layer_gets_no_foresight_picture(tmp_path: Path) -> None:
     run = made(tmp_path, np.ones((3, 1, 5), np.float16))
     (tmp_path / "pictures").mkdir()
     (tmp_path / "pictures" / "foresight.png").write_text("of other runs")
@@ -467,7 +467,7 @@ def test_attention_captured_at_a_single_layer_gets_no_foresight_picture_of_later
         (["--sample", "nobody"], r"no attention of 'nobody' in \S+( and \d+ more runs?)?; run"),
     ],
 )
-def test_pictures_of_an_unusable_layer_or_sample_are_refused(
+def test_attention_pictures_of_a_layer_or_sample_that_was_not_captured_are_refused(
     asked: Asked, captured: Path, tmp_path: Path, given: list[str], said: str
 ) -> None:
     code, output = call("attention", "plot", captured, "-o", tmp_path / "new", *given)
@@ -480,7 +480,7 @@ Scripted = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: Scripted, no_env: object) -> Scripted:
-    """LALM Bench's script, in an empty folder."""
+    """Run LALM Bench's attention script in an empty folder."""
     monkeypatch.chdir(tmp_path)
     return lambda *words: script(SCRIPT, *words)
 
@@ -544,8 +544,8 @@ def test_a_run_name_with_dots_cannot_leave_the_output_folder(run: Scripted, tmp_
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_attention_maps_of_unequal_prompts_are_averaged_by_relative_position_or_cut_to_size(tmp_path: Path) -> None:
-    """In blocks of relative positions, rows still sum to 1; cut to size, as the original does, they do not."""
+def test_attention_maps_of_prompts_of_different_lengths_are_averaged_by_relative_position(tmp_path: Path) -> None:
+    """Averaged by relative position, rows still sum to 1. Cut to size, as in the original, they do not."""
     ones = []
     for length in (8, 16):
         maps = np.tril(np.ones((1, length, length)))
@@ -562,7 +562,7 @@ def test_attention_maps_of_unequal_prompts_are_averaged_by_relative_position_or_
     ("row", "asked", "there"),
     [
         ({"layers": [0, 1], "all": False}, {"attn_layers": (1,)}, True),
-        ({"layers": [0, 1], "all": False}, {"attn_layers": (1, 2)}, False),  # only a part of them
+        ({"layers": [0, 1], "all": False}, {"attn_layers": (1, 2)}, False),  # layer 2 is missing
         ({"layers": [0, 1], "all": False}, {}, False),
         ({"layers": [0, 1], "all": True}, {}, True),
         ({"full": False}, {"attn_full": True}, False),
@@ -571,7 +571,7 @@ def test_attention_maps_of_unequal_prompts_are_averaged_by_relative_position_or_
         ({"bytes": 4}, {}, False),
     ],
 )
-def test_a_sample_is_captured_again_if_layers_map_kind_clip_hash_or_file_size_differ(
+def test_attention_stored_with_other_layers_clip_hash_or_file_size_is_captured_again(
     tmp_path: Path, row: dict[str, Any], asked: dict[str, Any], there: bool
 ) -> None:
     (tmp_path / "attention").mkdir()

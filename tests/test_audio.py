@@ -101,7 +101,7 @@ def test_decode_gives_the_same_samples_as_librosa(
     channels=st.integers(1, 8),
     frames=st.integers(1, 20_000),
 )
-def test_decode_keeps_the_duration_within_a_sample_at_any_rate(
+def test_a_decoded_clip_has_the_duration_of_the_file_to_within_one_sample_at_any_rate(
     tmp_path: Path, rate: int, wanted: int, channels: int, frames: int
 ) -> None:
     path = write(tmp_path / "a.wav", np.full((frames, channels), 0.25, np.float32), rate)
@@ -135,7 +135,7 @@ def test_probe_and_decode_agree_on_the_length_of_a_clip(tmp_path: Path, ending: 
     assert len(decode(path, 48_000)) == 24_000
 
 
-def test_tags_around_an_mp3_do_not_change_its_samples(tmp_path: Path) -> None:
+def test_id3_tags_before_and_after_mp3_audio_do_not_change_the_decoded_samples(tmp_path: Path) -> None:
     path = write(tmp_path / "a.mp3", sweep(2.0, 44_100), 44_100)
     plain = decode(path, 16_000)
     id3v2 = b"ID3\x03\x00\x00" + bytes([0, 0, 8, 0]) + bytes(1024)
@@ -153,7 +153,7 @@ def test_a_constant_rate_mp3_without_a_xing_header_is_probed_within_0_2_s(tmp_pa
 
 
 def test_a_variable_rate_mp3_without_a_xing_header_is_refused(tmp_path: Path) -> None:
-    """libsndfile takes the first frames' bit rate for all, so it drops silence after noise without an error."""
+    """libsndfile assumes the first frames' bit rate for all frames, so it silently drops silence after noise."""
     path = tmp_path / "a.mp3"
     noise = 0.2 * np.random.default_rng(0).standard_normal((44_100, 2))
     samples = np.concatenate([noise, np.zeros((5 * 44_100, 2))])
@@ -193,13 +193,13 @@ def assert_refused(path: Path, reason: str, also_by_probe: bool = True) -> None:
         decode(path, 16_000)
     assert caught.value.path == path
     assert str(path) in str(caught.value)
-    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)  # as it comes from a worker process
+    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)  # workers send errors by pickle
     if also_by_probe:
         with pytest.raises(AudioError, match=reason):
             probe(path)
 
 
-def test_a_missing_file_a_folder_and_an_empty_file_are_refused(tmp_path: Path) -> None:
+def test_a_missing_file_a_folder_or_an_empty_file_is_refused_as_a_clip(tmp_path: Path) -> None:
     (empty := tmp_path / "empty.wav").touch()
     assert_refused(tmp_path / "none.wav", "does not exist")
     assert_refused(tmp_path, "is a folder")
@@ -234,7 +234,7 @@ def test_a_text_file_is_refused_as_not_audio(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize(("ending", "options"), [*FORMATS, ("aiff", {})])
 def test_a_truncated_clip_is_refused(tmp_path: Path, ending: str, options: dict[str, str], keep: float) -> None:
     path = cut(write(tmp_path / f"a.{ending}", sweep(0.5, 48_000, 2), 48_000, **options), keep)
-    assert_refused(path, "truncated", also_by_probe=ending not in ("flac", "mp3"))  # whose header does not show it
+    assert_refused(path, "truncated", also_by_probe=ending not in ("flac", "mp3"))  # their headers do not show it
 
 
 def test_a_wav_that_lacks_only_its_last_sample_is_refused_as_truncated(tmp_path: Path) -> None:
@@ -260,14 +260,16 @@ def test_16_bit_integers_stored_as_floats_are_refused(tmp_path: Path, ending: st
 
 
 @pytest.mark.parametrize("peak", [1.5, 4.0])
-def test_a_loud_peak_is_decoded_unchanged(tmp_path: Path, peak: float) -> None:
+def test_a_sample_louder_than_full_scale_is_decoded_unchanged(tmp_path: Path, peak: float) -> None:
     samples = sweep(1.0, 16_000).copy()
     samples[5000] = peak
     assert decode(write(tmp_path / "a.wav", samples, 16_000, subtype="FLOAT"), 16_000)[5000] == peak
 
 
 @pytest.mark.parametrize(("factor", "named"), [(1 / 32_768, "as if it was scaled twice"), (30, "above loud mixes")])
-def test_a_clip_of_suspicious_scale_is_decoded_with_a_warning(tmp_path: Path, factor: float, named: str) -> None:
+def test_a_clip_with_a_suspiciously_quiet_or_loud_peak_is_decoded_with_a_warning(
+    tmp_path: Path, factor: float, named: str
+) -> None:
     path = write(tmp_path / "a.wav", factor * sweep(1.0, 16_000), 16_000, subtype="FLOAT")
     with pytest.warns(UserWarning, match=rf"a\.wav: its loudest sample is .* {named}"):
         assert len(decode(path, 16_000)) == 16_000
@@ -325,7 +327,7 @@ def test_a_damaged_clip_is_refused_or_decodes_to_at_least_the_probed_length(
         decoded = decode(path, promised.sampling_rate)
     except AudioError:
         return
-    # Without a header that counts them (bit 0 of its flags) an MP3's frames are those found, padding included.
+    # If no header counts an MP3's frames (bit 0 of its flags), its length is that of the frames found, with padding.
     flags = path.read_bytes().partition(b"Xing\0\0\0")[2][:1]
     assert len(decoded) >= promised.frames or not flags or not flags[0] & 1
     assert np.isfinite(decoded).all()
@@ -337,9 +339,7 @@ def test_pcm_conversion_rounds_to_nearest_and_clips() -> None:
 
 
 @pytest.mark.parametrize(("ending", "options"), FORMATS)
-def test_decoding_a_clip_opens_it_once_also_if_a_tag_was_appended_after_probe(
-    tmp_path: Path, ending: str, options: dict[str, str]
-) -> None:
+def test_decoding_a_clip_opens_its_file_only_once(tmp_path: Path, ending: str, options: dict[str, str]) -> None:
     clip = write(tmp_path / f"a.{ending}", sweep(0.5, 48_000), 48_000, **options)
     for tag in (b"", b"TAG".ljust(128, b"\0")):
         clip.write_bytes(clip.read_bytes() + tag)

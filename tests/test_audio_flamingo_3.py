@@ -1,4 +1,4 @@
-"""What is particular to Audio Flamingo 3: windows in one run of tokens, and ten minutes at most."""
+"""Audio Flamingo 3's own behaviour: one run of tokens for all windows, and ten minutes at most."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def lm(folder: Path) -> AudioLM:
 
 
 class TestPrompt:
-    def test_the_prompt_has_each_of_several_clips_on_a_separate_line(self, lm: AudioLM, folder: Path) -> None:
+    def test_each_of_several_clips_is_on_a_separate_line_of_the_prompt(self, lm: AudioLM, folder: Path) -> None:
         prompt = Prompt("Who?", (noise(1.0), noise(2.0)))
         text = lm.tokenizer.decode(lm.prepare([prompt]).tensors["input_ids"][0])
         assert "user\n" + "<sound>" * 25 + "\n" + "<sound>" * 50 + "Who?" in text
@@ -58,7 +58,7 @@ class TestPrompt:
 
 
 class TestLength:
-    def test_a_last_window_too_short_for_a_token_adds_none_and_gives_finite_logits(self, lm: AudioLM) -> None:
+    def test_a_last_window_too_short_for_an_audio_token_adds_no_token_and_no_nan_logits(self, lm: AudioLM) -> None:
         inputs = lm.prepare([Prompt("?", (noise(30.01),))])
         assert inputs.audio_tokens == [750]
         assert Base().generate(lm, inputs, max_new_tokens=2, keep_logits=True).logits.isfinite().all()
@@ -102,7 +102,7 @@ class TestTranscripts:
         reply = lm._reply([*lm.tokenizer(text)["input_ids"], lm.tokenizer.eos_token_id], ignore_end=False)
         assert (reply.text, reply.transcript) == (text, transcript)
 
-    def test_a_transcript_is_scored_without_the_sentence_around_it_which_the_record_keeps(
+    def test_only_the_transcript_inside_a_reply_is_scored_and_the_record_keeps_the_whole_reply(
         self, folder: Path, tmp_path: Path, no_env, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         task_folders.build_librispeech(tmp_path / "data" / "librispeech-long")

@@ -64,7 +64,7 @@ def test_a_folder_with_records_but_no_run_json_is_reported(runs: Path) -> None:
     assert [status.state for status in read_status([runs])] == ["complete", "unreadable", "complete"]
 
 
-def test_score_continues_after_a_bad_folder(runs: Path) -> None:
+def test_the_score_command_scores_the_other_runs_after_an_unreadable_run_folder(runs: Path) -> None:
     for file in runs.rglob("run.json"):
         missing = dict.fromkeys(("data_samples", "data_expected", "left_out"))
         changed(file.parent, settings={"seed": 1}, sessions=[], bad_rows=[], **missing)
@@ -102,7 +102,7 @@ def test_pictures_and_tables_named_after_a_hostile_task_name_stay_in_the_output_
     assert all(path.parent == tmp_path / "x" / "y" for path in made)
 
 
-def test_a_run_json_with_two_combined_methods_and_list_settings_is_read_back_unchanged(runs: Path) -> None:
+def test_a_run_json_with_nested_methods_and_lists_in_its_identity_is_read_back_unchanged(runs: Path) -> None:
     folder = runs / "tau" / "M" / "dart-0.5-layer2"
     more = {"first": {"method": "fast_v", "ratio": 0.5}, "second": {"method": "snapkv"}, "widths": [1, 2]}
     identity = read_run(folder)["identity"] | more
@@ -172,7 +172,7 @@ def test_writing_a_file_does_not_follow_a_symbolic_link_planted_under_its_tempor
 
 
 @pytest.mark.parametrize("cell", ["=1", "\n=1", " +1", "\t=1", "\u00a0@x", "\r\n-1"])
-def test_a_spreadsheet_formula_in_a_cell_is_escaped(cell: str) -> None:
+def test_a_spreadsheet_formula_in_a_table_cell_is_escaped(cell: str) -> None:
     shown = str(spreadsheet(cell))
     assert shown.startswith(("'", "\\x"))
     assert spreadsheet("a = b") == "a = b"
@@ -191,7 +191,7 @@ def test_a_spreadsheet_formula_in_a_setting_name_is_escaped(runs: Path, tmp_path
     ("name", "value"),
     [("identity", ["x"]), ("identity", {"checkpoint": {"a": 1}}), ("sessions", ["x"]), ("control", "x"), ("cost", 1)],
 )
-def test_a_run_json_with_wrong_types_is_reported_and_the_other_runs_are_read(
+def test_a_run_json_with_fields_of_wrong_types_is_reported_and_the_other_runs_are_read(
     runs: Path, name: str, value: object
 ) -> None:
     folder = changed(runs / "tau" / "M" / "dart-0.5-layer2", **{name: value})

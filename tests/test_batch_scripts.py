@@ -1,4 +1,4 @@
-"""The shell doors for real: `batch_test.sh` in each folder, on tiny data and a tiny checkpoint."""
+"""Run `batch_test.sh` of the model folders, on tiny data and a tiny checkpoint."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FOLDERS = sorted({model.folder for model in all_models() if model.folder} | {"kv
 
 
 def call(folder: str, *arguments: str, cwd: Path, **env: str) -> subprocess.CompletedProcess[str]:
-    """Run a door as users do, from another folder, in an environment that names no data."""
+    """Run a folder's script as users do, from another folder, without environment variables for data."""
     gone = {*env_names(), "CUDA_VISIBLE_DEVICES", *(f"{task.key.upper()}_DATA_PATH" for task in AUDIOMARATHON.tasks)}
     clean = {name: value for name, value in os.environ.items() if name not in gone}
     command = [str(ROOT / folder / "batch_test.sh"), *arguments]
@@ -64,13 +64,13 @@ def test_a_batch_script_passes_every_argument_to_python_unchanged(tmp_path: Path
 def door(
     request: pytest.FixtureRequest, no_env, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """`call`, or what the door calls: Python takes seconds to start and to import PyTorch."""
+    """Return `call`, or run the script's Python code in this process, which saves seconds of imports."""
     if request.param == "as users do":
         return call
 
     def door(folder: str, *arguments: str, cwd: Path, **env: str) -> subprocess.CompletedProcess[str]:
         monkeypatch.chdir(cwd)
-        monkeypatch.setattr(os, "environ", os.environ | env)  # the door chooses a GPU there
+        monkeypatch.setattr(os, "environ", os.environ | env)  # the command sets CUDA_VISIBLE_DEVICES
         code = 0
         try:
             cli_batch.batch(folder, arguments)
@@ -81,10 +81,10 @@ def door(
     return door
 
 
-def test_a_batch_script_runs_the_tasks_with_data_and_reports_those_without(
+def test_a_batch_script_runs_all_tasks_that_have_data_and_reports_those_without(
     door: Callable[..., subprocess.CompletedProcess[str]], data: Path, tiny_checkpoint: Path, tmp_path: Path
 ) -> None:
-    """From a folder with spaces, tasks in any case, options before and after them, one task without data."""
+    """Run from a folder with spaces in its name, with tasks in any case between options, one without data."""
     here = tmp_path / "my work"
     here.mkdir()
     done = door(
@@ -164,7 +164,7 @@ def test_a_batch_script_whose_python_cannot_import_audiomarathon_reports_it(
 
 @pytest.fixture
 def seen(no_env, monkeypatch: pytest.MonkeyPatch):
-    """What the sweep would be called with."""
+    """Return the arguments passed to the sweep."""
 
     def run(folder: str, *arguments: str, **env: str):
         calls: list[tuple] = []
@@ -195,7 +195,7 @@ def test_the_batch_script_of_a_model_runs_all_tasks_with_dart_at_layer_2_on_gpu_
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "0"
 
 
-def test_the_batch_script_of_kvpress_runs_presses_into_a_results_folder_named_after_it(seen) -> None:
+def test_the_batch_script_of_kvpress_runs_presses_and_writes_to_kvpress_results(seen) -> None:
     _tasks, model, settings, methods, _ratios, _named = seen("kvpress")
     assert model == "qwen2.5-omni"
     assert "snapkv" in methods.split(",")

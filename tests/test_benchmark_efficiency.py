@@ -1,4 +1,4 @@
-"""The efficiency benchmark runs from end to end on a toy, and what it counts is right; no time is asserted."""
+"""The efficiency benchmark runs from end to end on a toy model with right counts; no time is asserted."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "scripts" / "measure"))
 import benchmark_efficiency
 
 
-def test_the_efficiency_script_measures_base_a_pruner_and_a_press(
+def test_the_efficiency_script_measures_the_base_run_a_pruner_and_a_press(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "out.json"

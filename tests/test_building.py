@@ -82,7 +82,7 @@ def test_two_builds_of_a_corpus_with_the_same_settings_write_the_same_bytes(
     assert tree(built(task, raw, tmp_path / "again", "--jobs", "3")) == tree(folder)
 
 
-def test_with_a_crossfade_manifest_offsets_locate_source_clips_except_their_fades(tmp_path: Path) -> None:
+def test_manifest_offsets_of_clips_joined_by_crossfade_locate_all_audio_outside_the_fades(tmp_path: Path) -> None:
     raw = MAKERS["vox"](tmp_path / "raw", Noise())
     folder = built("vox", raw, tmp_path / "vox", "--crossfade", "0.1")
     fade = 1600
@@ -189,7 +189,7 @@ def test_a_build_with_changed_settings_is_refused_and_names_the_setting(
     assert tree(folder) == before
 
 
-def test_an_output_folder_with_unrelated_files_or_within_the_raw_corpus_is_refused(
+def test_a_corpus_build_into_a_folder_with_unrelated_files_or_into_the_raw_corpus_is_refused(
     tau: list[str], tmp_path: Path, capsys: Any
 ) -> None:
     (tmp_path / "thesis.txt").write_text("years of work")
@@ -200,7 +200,7 @@ def test_an_output_folder_with_unrelated_files_or_within_the_raw_corpus_is_refus
     assert not (Path(tau[0]) / "out").exists()
 
 
-def test_a_limit_on_built_clips_is_spread_over_groups_and_can_be_raised_but_not_lowered(
+def test_a_limit_on_built_clips_is_spread_over_groups_and_cannot_be_lowered_later(
     tau: list[str], whole: Path, tmp_path: Path
 ) -> None:
     folder = built("tau", tau, tmp_path / "few", "--limit", "3")
@@ -233,7 +233,7 @@ def damaged_within(file: Path) -> None:
 def test_a_broken_source_clip_is_reported_and_left_out_of_the_build(
     damage: Callable[[Path], object], tmp_path: Path, capsys: Any
 ) -> None:
-    """Damage within a FLAC shows only in decoding: the clip is planned again without it."""
+    """Damage inside a FLAC shows only when it is decoded. The build then plans that clip again without it."""
     raw = MAKERS["librispeech"](tmp_path / "raw", Noise())
     broken = sorted(Path(raw[0]).rglob("*.flac"))[4]
     damage(broken)
@@ -268,7 +268,7 @@ def test_a_build_killed_after_a_broken_source_clip_resumes_to_the_bytes_of_a_who
     assert tree(built("librispeech", raw, tmp_path / "killed")) == whole
 
 
-def test_a_build_that_produced_no_clip_is_an_error_and_can_be_repeated_with_other_settings(
+def test_a_corpus_build_that_made_no_clip_can_be_repeated_with_other_settings(
     tau: list[str], whole: Path, tmp_path: Path, capsys: Any
 ) -> None:
     folder = built("tau", tau, tmp_path / "tau", "--min", "100", "--max", "200", code=2)
@@ -282,7 +282,7 @@ def test_clip_lengths_that_are_not_numbers_are_refused(wrong: str, tau: list[str
     assert wrong.replace("=", " ") in capsys.readouterr().err
 
 
-def test_a_link_loop_in_the_corpus_uses_no_clip_twice(tmp_path: Path) -> None:
+def test_a_symbolic_link_loop_in_the_corpus_uses_no_clip_twice(tmp_path: Path) -> None:
     raw = MAKERS["vox"](tmp_path / "raw", Noise())
     before = built("vox", raw, tmp_path / "before")
     (Path(raw[0]) / "id00012" / "again").symlink_to("..")
@@ -307,9 +307,7 @@ def test_a_damaged_build_log_is_rebuilt(file: str, damage: str, tau: list[str], 
     assert tree(built("tau", tau, folder)) == before
 
 
-def test_a_damaged_build_json_is_refused_but_a_leftover_temporary_file_is_ignored(
-    tau: list[str], tmp_path: Path, capsys: Any
-) -> None:
+def test_a_damaged_build_json_is_refused(tau: list[str], tmp_path: Path, capsys: Any) -> None:
     folder = tmp_path / "tau"
     folder.mkdir()
     (folder / ".build.json.new").touch()

@@ -33,13 +33,13 @@ MARK = "void at::native::spin_kernel(long)"
         ([("a", 1, 2), ("b", 2, 4)], [0, 3, 3]),  # without a gap
     ],
 )
-def test_busy_time_is_the_union_of_the_kernel_times(
+def test_gpu_busy_time_is_the_union_of_the_kernel_times(
     kernels: list[tuple[str, float, float]], until: list[float]
 ) -> None:
     assert busy_until(kernels, [1, 4, 10]) == until
 
 
-def test_gpu_busy_time_at_each_marker_kernel_sums_earlier_kernels_without_the_markers() -> None:
+def test_gpu_busy_time_at_a_marker_kernel_sums_the_times_of_earlier_kernels_except_markers() -> None:
     kernels = [("a", 0.0, 2.0), (MARK, 2.0, 2.1), ("b", 3.0, 5.0), (MARK, 6.0, 6.1), ("c", 6.1, 7.0), (MARK, 8.0, 8.5)]
     assert busy_at_marks(kernels) == pytest.approx([2.0, 4.0, 4.9])
 
@@ -49,7 +49,7 @@ def test_a_kernel_that_overlaps_a_marker_counts_as_gpu_busy_only_up_to_the_marke
 
 
 def test_kernels_read_from_a_raw_trace_equal_the_profilers_events(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a CPU the operations stand for kernels."""
+    """On a CPU, operations take the place of GPU kernels."""
     monkeypatch.setattr(busy, "DeviceType", SimpleNamespace(CUDA=DeviceType.CPU))
     with profile(activities=[ProfilerActivity.CPU]) as traced:
         torch.ones(3).add(1).sum()
@@ -67,7 +67,7 @@ def test_the_busy_clock_gives_the_gpu_busy_time_between_two_marker_kernels() -> 
     assert clock.seconds(0, 2) == 3.0
 
 
-def test_the_busy_clock_places_markers_on_the_gpu_of_the_model_rather_than_the_current_gpu(
+def test_the_busy_clock_launches_its_marker_kernels_on_the_gpu_that_holds_the_model(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """DEVICE=cuda:1 does not make GPU 1 the current one."""

@@ -1,4 +1,4 @@
-"""Caption metrics. What PTBTokenizer 3.4.1 prints was taken from the jar of pycocoevalcap 1.2."""
+"""Caption metrics. The expected tokens are output of PTBTokenizer 3.4.1 (the jar in pycocoevalcap 1.2)."""
 
 from __future__ import annotations
 
@@ -117,14 +117,14 @@ PUNCTUATION = {"''", "'", "``", "`", "-LRB-", "-RRB-", "-LCB-", "-RCB-", *".?!,:
 
 
 @given(st.text(st.characters(max_codepoint=0x2FFF, exclude_categories=("Cs",)), max_size=40))
-def test_no_caption_token_is_punctuation_or_holds_a_plain_space(text: str) -> None:
+def test_caption_tokens_are_never_empty_or_punctuation_and_contain_no_space(text: str) -> None:
     words = tokens(text)
     assert not PUNCTUATION & set(words)
     assert all(token and " " not in token for token in words)
 
 
 def plain_cider_d(candidates: Sequence[str], references: Sequence[Sequence[str]]) -> list[float]:
-    """CIDEr-D as its definition reads, over every n-gram of either side."""
+    """Compute CIDEr-D directly from its definition, over all n-grams of both texts."""
 
     def grams(text: str, n: int) -> list[tuple[str, ...]]:
         words = text.split()
@@ -167,7 +167,7 @@ def test_cider_d_of_example_pairs_equals_golden_values() -> None:
     assert scores.mean() == pytest.approx(0.9613547163493906, abs=1e-14)
 
 
-def test_document_frequencies_count_items_per_n_gram_and_change_hash_with_the_references() -> None:
+def test_the_document_frequency_of_an_n_gram_counts_the_items_that_contain_it() -> None:
     assert Frequencies.of([["a dog", "a cat"], ["a dog"]]).items["a", "dog"] == 2
     first, moved, other = (
         Frequencies.of(texts).hash
@@ -176,7 +176,7 @@ def test_document_frequencies_count_items_per_n_gram_and_change_hash_with_the_re
     assert first == moved != other
 
 
-def test_cider_d_depends_on_the_document_frequencies_and_not_on_the_captions_scored_with_it() -> None:
+def test_cider_d_of_a_caption_does_not_depend_on_the_other_captions_scored_with_it() -> None:
     references = [["a cat runs"], ["a dog barks"], ["a dog naps"], ["rain falls"], ["a dog eats"]]
     candidates = ["a cat barks", "a dog runs", "a cat naps", "a dog falls", "rain eats"]
     whole, part = Frequencies.of(references), Frequencies.of(references[:2])
@@ -192,7 +192,7 @@ def test_cider_d_document_frequencies_of_fewer_than_two_items_are_refused() -> N
 
 
 class Bags:
-    """Encodes texts as counts of letters, and notes what it was asked."""
+    """Encodes texts as counts of letters, and records the texts."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []
@@ -203,7 +203,7 @@ class Bags:
 
 
 class Flags:
-    """Is `probability` sure of an error in texts that hold `word`."""
+    """A fluency checker that gives texts with `word` this error probability."""
 
     def __init__(self, word: str, probability: float = 1.0) -> None:
         self.word, self.probability = word, probability
@@ -224,7 +224,7 @@ def test_a_caption_counts_as_disfluent_only_if_the_fluency_checker_is_over_90_pe
     assert rates == [[0], [1]]
 
 
-def test_fense_encodes_each_text_once_and_accepts_an_empty_list() -> None:
+def test_fense_passes_each_different_text_to_the_sentence_encoder_only_once() -> None:
     encoder = Bags()
     fense(["a", "a", "b"], [["b", "c"], ["a"], ["b"]], encoder, Flags("x"))
     assert sorted(encoder.asked) == ["a", "b", "c"]
@@ -251,7 +251,7 @@ def test_statistics_of_caption_lengths_equal_values_counted_by_hand() -> None:
     assert lengths([], None)["words"] == {"mean": None, "p5": None, "p95": None}
 
 
-def test_the_text_cache_of_caption_scoring_keeps_results_for_short_texts_only() -> None:
+def test_the_text_cache_of_caption_scoring_stores_only_results_for_short_texts() -> None:
     read = list[str]()
     length = remembered(10)(lambda text: read.append(text) or len(text))
     short, long = [str(number) for number in range(100)], ["word " * number for number in range(3, 100)]
@@ -305,7 +305,7 @@ def test_cider_d_of_the_aac_metrics_examples_equals_golden_values(
     assert cider_d(candidates, references, frequencies).mean() == pytest.approx(score, abs=1e-12)
     if number:
         ceiling = human_ceiling(references, lambda texts, others: cider_d(texts, others, Frequencies.of(others)))
-        assert ceiling.mean() == pytest.approx(0.909, abs=5e-4)  # as published; of all references: .920
+        assert ceiling.mean() == pytest.approx(0.909, abs=5e-4)  # as published; 0.920 with all references
         assert human_ceiling(references, lambda *two: cider_d(*two, frequencies)).mean() == pytest.approx(
             0.920, abs=5e-4
         )
@@ -322,7 +322,7 @@ def test_tokens_of_all_example_captions_equal_those_of_the_stanford_jar(
     texts = [text for rows in examples for row in rows for text in row.values()]
     texts += [text.replace("\n", " ") for text, _ in CASES]
     file = tmp_path / "texts"
-    file.write_text("\nzzz\n".join(texts) + "\n", encoding="utf-8")  # its rules look at the next line's beginning
+    file.write_text("\nzzz\n".join(texts) + "\n", encoding="utf-8")  # its tokens depend on the next line's start
     options = ["-Dfile.encoding=UTF-8", "-Dstdout.encoding=UTF-8", "-cp", jar, "edu.stanford.nlp.process.PTBTokenizer"]
     done = subprocess.run(["java", *options, "-preserveLines", "-lowerCase", file], capture_output=True, check=True)
     lines = done.stdout.decode().split("\n")[:-1:2]

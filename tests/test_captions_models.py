@@ -32,7 +32,7 @@ def hidden(bert: Path, ids: list[int]) -> torch.Tensor:
         return BertModel.from_pretrained(bert).eval()(torch.tensor([ids])).last_hidden_state[0]
 
 
-def test_sentence_embedding_is_the_normalised_mean_of_token_states(bert: Path) -> None:
+def test_a_sentence_embedding_is_the_normalised_mean_of_the_last_hidden_states_of_its_tokens(bert: Path) -> None:
     mean = hidden(bert, [2, 4, 5, 6, 3]).mean(0)
     assert SentenceEncoder(str(bert)).encode(["a dog barks"])[0] == pytest.approx(
         (mean / mean.norm()).numpy(), abs=1e-5
@@ -40,7 +40,7 @@ def test_sentence_embedding_is_the_normalised_mean_of_token_states(bert: Path) -
 
 
 def told(bert: Path, place: Path, file: str, content: dict[str, Any]) -> SentenceEncoder:
-    """The same weights, with one of the files of sentence-transformers beside them."""
+    """Load the same weights with a configuration file of sentence-transformers beside them."""
     folder = Path(shutil.copytree(bert, place / "encoder"))
     write_json(folder / file, content)
     return SentenceEncoder(str(folder), window=None)
@@ -49,12 +49,12 @@ def told(bert: Path, place: Path, file: str, content: dict[str, Any]) -> Sentenc
 @pytest.mark.parametrize("config", [
     {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False}, {"pooling_mode": "cls"},
 ])  # fmt: skip
-def test_a_pooling_config_of_cls_makes_the_first_token_state_the_embedding(
+def test_with_cls_pooling_the_sentence_embedding_is_the_normalised_first_hidden_state(
     bert: Path, tmp_path: Path, config: dict[str, Any]
 ) -> None:
     encoder, first = told(bert, tmp_path, "1_Pooling/config.json", config), hidden(bert, [2, 4, 5, 6, 3])[0]
     assert encoder.encode(["a dog barks"])[0] == pytest.approx((first / first.norm()).numpy(), abs=1e-5)
-    assert encoder.hash == SentenceEncoder(str(bert)).hash + "-cls"  # verdicts of the mean are made anew
+    assert encoder.hash == SentenceEncoder(str(bert)).hash + "-cls"  # verdicts of mean pooling become invalid
 
 
 def test_an_unsupported_pooling_of_a_sentence_encoder_is_refused(bert: Path, tmp_path: Path) -> None:
@@ -81,7 +81,7 @@ def test_the_sentence_encoder_reads_only_its_window_but_counts_all_word_pieces(b
 
 
 def checkpoint(bert: Path, place: Path, **more: Any) -> Echecker:
-    """Save a checker as FENSE's authors did, position numbers included."""
+    """Save a checker in the format of FENSE's authors, position numbers included."""
     torch.manual_seed(1)
     state = {f"encoder.{name}": tensor for name, tensor in BertModel.from_pretrained(bert).state_dict().items()}
     state |= {"clf.weight": torch.randn(6, 16), "clf.bias": torch.randn(6)}
@@ -91,7 +91,9 @@ def checkpoint(bert: Path, place: Path, **more: Any) -> Echecker:
     return Echecker(file, sha256=hashlib.sha256(file.read_bytes()).hexdigest())
 
 
-def test_the_fluency_checker_returns_the_last_of_its_six_outputs(bert: Path, tmp_path: Path) -> None:
+def test_the_fluency_checker_returns_the_probability_from_the_last_of_its_six_outputs(
+    bert: Path, tmp_path: Path
+) -> None:
     checker = checkpoint(bert, tmp_path)
     state = torch.load(checker.checkpoint, weights_only=True)["state_dict"]
     logits = state["clf.weight"] @ hidden(bert, [2, 4, 5, 6, 3])[0] + state["clf.bias"]
@@ -100,7 +102,7 @@ def test_the_fluency_checker_returns_the_last_of_its_six_outputs(bert: Path, tmp
     assert checker.error([]).shape == (0,)
 
 
-def test_the_fluency_checker_reads_only_64_word_pieces(bert: Path, tmp_path: Path) -> None:
+def test_the_fluency_checker_ignores_text_after_the_64th_word_piece(bert: Path, tmp_path: Path) -> None:
     longest, other, shorter = checkpoint(bert, tmp_path).error(
         [f"{'a ' * 62}dog", f"{'a ' * 62}rain", f"{'a ' * 61}rain"]
     )
@@ -108,7 +110,7 @@ def test_the_fluency_checker_reads_only_64_word_pieces(bert: Path, tmp_path: Pat
     assert abs(longest - shorter) > 1e-6
 
 
-def test_a_missing_or_altered_encoder_or_checker_is_a_model_error(bert: Path, tmp_path: Path) -> None:
+def test_a_missing_or_altered_sentence_encoder_or_fluency_checker_is_a_model_error(bert: Path, tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="no such folder"):
         SentenceEncoder(str(tmp_path / "nowhere")).encode(["a"])
     with pytest.raises(ModelError, match="no such file; fetch it from https"):
@@ -128,7 +130,7 @@ class Evil:
         return Path.touch, (self.place,)
 
 
-def test_a_checker_that_runs_code_or_has_another_shape_is_refused(bert: Path, tmp_path: Path) -> None:
+def test_a_fluency_checker_file_that_would_run_pickled_code_is_refused(bert: Path, tmp_path: Path) -> None:
     touched = tmp_path / "touched"
     for classes in (Evil(touched), 5):
         checker = checkpoint(bert, tmp_path, num_classes=classes)
@@ -139,7 +141,7 @@ def test_a_checker_that_runs_code_or_has_another_shape_is_refused(bert: Path, tm
     assert touched.exists()
 
 
-def test_scorers_find_a_local_text_encoder_without_downloading(
+def test_caption_scorers_use_a_local_text_encoder_without_downloading(
     bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AUDIOMARATHON_CACHE", str(tmp_path))

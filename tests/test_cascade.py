@@ -77,7 +77,7 @@ def a_transcript(clips: str, text: str, **changes: Any) -> dict[str, Any]:
 def transcribed(
     folder: Path, task: str, root: Path, texts: Texts | str = "a bell rings", *, without: int = 0, **identity: Any
 ) -> Path:
-    """Write a run as `transcribe` does, with made-up transcripts by clip; the last `without` clips are left out."""
+    """Write a run as `transcribe` does, with given transcripts by clip. Leave out the last `without` clips."""
     samples = loaded(f"transcripts/{task}", root).samples
     hashes = clip_hashes(samples)
     said = {sample.id: texts if isinstance(texts, str) else texts.get(sample.id, "a bell rings") for sample in samples}
@@ -91,7 +91,7 @@ def transcribed(
 
 
 def flags_of(**settings: object) -> list[object]:
-    """The options that state settings; one that is True takes no value."""
+    """Return settings as command options. A setting that is True takes no value."""
     options = [(f"--{name.replace('_', '-')}", value) for name, value in settings.items()]
     return [part for name, value in options for part in ((name,) if value is True else (name, value))]
 
@@ -170,13 +170,13 @@ def test_a_task_file_in_a_folder_named_transcripts_is_still_found(
 
 
 @pytest.mark.parametrize("name", ["transcripts/transcripts/tau", "transcripts/xares/esc50", "transcripts/tua"])
-def test_transcripts_of_an_unknown_task_an_encoder_task_or_of_transcripts_are_refused(name: str) -> None:
+def test_a_transcription_task_of_an_unknown_task_or_an_encoder_task_is_refused(name: str) -> None:
     with pytest.raises(SettingsError):
         get_task(name)
 
 
 def prompted(root: Path, data: Path, key: str, model: str = "embedded", **more: object) -> dict[str, Any]:
-    """Run a transcription task of one's own; return what identifies the transcriber, its prompt included."""
+    """Run a custom transcription task; return the transcriber's identity, which includes its prompt."""
     clips = [sample.id for sample in loaded("transcripts/race", data).samples]
     shutil.copytree(data / "RACE", root, dirs_exist_ok=True)
     (root / "q.jsonl").write_text("".join(json.dumps({"audio": clip, "a": "x"}) + "\n" for clip in clips))
@@ -185,7 +185,7 @@ def prompted(root: Path, data: Path, key: str, model: str = "embedded", **more: 
     return made_by(Run.read(next((root / "own-transcript" / key).glob("*/base-0"))))
 
 
-def test_different_prompts_give_the_transcriber_different_identities(data: Path, tmp_path: Path) -> None:
+def test_a_transcriber_has_a_different_identity_for_each_prompt(data: Path, tmp_path: Path) -> None:
     asked = {"plain": {}, "german": {"prompt": "Translate into German."}, "less": {"limit": 1}}
     plain, german, less = (prompted(tmp_path, data, key, **more) for key, more in asked.items())
     assert plain == less
@@ -195,7 +195,7 @@ def test_different_prompts_give_the_transcriber_different_identities(data: Path,
         assert parameters[0][name] != parameters[1][name]
 
 
-def test_a_model_that_takes_no_prompt_has_one_identity_under_all_prompts(data: Path, tmp_path: Path) -> None:
+def test_a_transcriber_that_takes_no_prompt_has_the_same_identity_under_all_prompts(data: Path, tmp_path: Path) -> None:
     whisper = {"model": "whisper-base", "model_path": tiny_whisper.checkpoint(tmp_path / "tiny-whisper")}
     first, second = (prompted(tmp_path, data, key, **whisper, prompt=f"Do {key}.") for key in ("one", "other"))
     assert first == second
@@ -258,7 +258,7 @@ def test_the_replies_of_a_cascade_equal_those_of_transformers_generate(data: Pat
         assert records[sample.id]["prompt_tokens"] == ids["input_ids"].shape[1]
 
 
-def test_a_cascade_answers_every_sample_of_choice_open_caption_and_jasco_tasks(
+def test_a_cascade_answers_every_sample_of_choice_open_ended_caption_and_jasco_tasks(
     data: Path, llm: Path, tmp_path: Path
 ) -> None:
     tasks = ("jasco", "lalm/mmau_pro", "lalm/clotho", "tau")
@@ -323,7 +323,7 @@ def test_a_cascade_reports_how_many_transcripts_are_cut_or_without_words(data: P
     _code, output = cascade(tmp_path, data, llm, "race", no_timing=True)
     assert output.count(f"race: asr base-0: {flaws}") == 1
     (note,) = json.loads((tmp_path / "race/asr+tiny-llm/base-0/summary.json").read_text())["notes"]
-    assert note == flaws  # and nothing of times
+    assert note == flaws  # and no note on times
 
 
 def test_a_cascade_on_transcripts_of_control_audio_is_marked_as_a_control_run(
@@ -339,7 +339,7 @@ def test_a_cascade_on_transcripts_of_control_audio_is_marked_as_a_control_run(
 
 def test_a_cascade_can_use_an_llm_behind_an_endpoint(data: Path, tmp_path: Path, no_env: Any) -> None:
     server = Server()
-    server.set("keyless=1")  # it says what it is asked
+    server.set("keyless=1")  # it replies with the prompt
     threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     no_env("OPENAI_BASE_URL", f"http://127.0.0.1:{server.server_port}/v1")
     no_env("OPENAI_API_KEY", KEY)
@@ -352,7 +352,7 @@ def test_a_cascade_can_use_an_llm_behind_an_endpoint(data: Path, tmp_path: Path,
     assert "prefill" not in note
     for record in records_of(run).values():
         assert "\n\na bell rings\n\n" in record["reply"]
-        assert record["latency"]["first_token"] > 0.4  # with the transcription
+        assert record["latency"]["first_token"] > 0.4  # includes the transcription
         assert record["time"] is None
 
 
@@ -360,7 +360,7 @@ TIMES = {"load": 0.0, "preprocess": 0.1, "encoder": 0.0, "llm_prefill": 1.0, "pr
 LLM = Record("q", time={**TIMES, "scoring": 0.0}, session="llm 2", prompt_tokens=9, new_tokens=3)
 
 
-def test_the_times_of_transcriber_and_llm_are_added() -> None:
+def test_the_stage_times_of_transcriber_and_llm_are_summed_in_a_cascade_record() -> None:
     parts = tuple(Record.from_json(a_transcript(clip, "a bell")) for clip in "ab")
     both = Reading(parts).added_to(LLM)
     sums = {"load": 0.2, "preprocess": 0.3, "encoder": 0.8, "prefill": 1.8, "scoring": 0.2}
@@ -374,7 +374,7 @@ def test_a_cascade_has_no_recorded_times_if_its_transcription_was_not_timed() ->
     assert Reading((untimed,)).added_to(LLM).time is None
 
 
-def test_the_price_of_a_cascade_is_summed_over_endpoints_and_zero_for_a_local_part() -> None:
+def test_the_price_of_a_cascade_sums_its_endpoint_calls_and_counts_a_local_model_as_free() -> None:
     local, billed = (Record.from_json(a_transcript("a", "a bell", **more)) for more in ({}, {"cost": 0.5}))
     llm = replace(LLM, cost=1.0, attempts=1)
     assert Reading((local,)).added_to(llm).cost == 1.0
@@ -414,17 +414,17 @@ def test_costs_are_compared_only_over_samples_answered_by_both_systems() -> None
     assert "cost 0.5, the reference none" in why
 
 
-def test_a_cascade_with_a_batched_llm_reports_no_throughput(data: Path, llm: Path, tmp_path: Path) -> None:
+def test_a_cascade_with_a_batched_llm_reports_no_audio_throughput(data: Path, llm: Path, tmp_path: Path) -> None:
     transcribed(tmp_path, "race", data)
     run = answer(tmp_path, data, llm, "race", no_timing=True, batch_size=2)
     summary = json.loads((run / "summary.json").read_text())
     assert summary["timing"] == {"audio_seconds_per_second": None}
 
 
-def test_a_cascade_is_planned_from_the_config_of_the_llm_without_weights(
+def test_plan_and_doctor_work_for_a_cascade_llm_whose_weights_are_not_downloaded(
     data: Path, llm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for seconds in ("_PRODUCT_S", "_PREFILL_S"):  # of measuring this machine
+    for seconds in ("_PRODUCT_S", "_PREFILL_S"):  # for the speed measurement
         monkeypatch.setattr(calibration, seconds, 0.01)
     transcribed(tmp_path, "tau", data)
     small = tmp_path / "config-only"
@@ -437,7 +437,7 @@ def test_a_cascade_is_planned_from_the_config_of_the_llm_without_weights(
 
 
 def refused(*arguments: object, data: Path) -> str:
-    """Run a cascade that must fail before its LLM is looked for, which does not exist; return the error."""
+    """Run a cascade that must fail before its LLM, which does not exist, is looked up; return the error line."""
     code, output = call("cascade", *arguments, "--with", "no/such", "--data", data)
     assert code == 2
     (line,) = (line for line in output.splitlines() if line.startswith("error: "))
@@ -467,7 +467,9 @@ def test_a_cascade_that_lacks_transcripts_or_a_task_is_refused(
     assert [word for word in words if word not in line] == []
 
 
-def test_the_suggested_transcribe_command_repeats_the_runs_settings(data: Path, tmp_path: Path) -> None:
+def test_the_suggested_transcribe_command_repeats_all_settings_of_the_transcription_run(
+    data: Path, tmp_path: Path
+) -> None:
     run = transcribed(tmp_path, "tau", data, without=3)
     facts = json.loads((run / "run.json").read_text())
     its = {"seed": 7, "language": "de", "max_new_tokens": 99, "dtype": "float16", "timing": False, "batch_size": 4}
@@ -511,7 +513,7 @@ def test_a_cascade_over_all_tasks_leaves_out_transcription_tasks(
     code, output = call("cascade", tmp_path / "transcripts", "all", "--with", "no/such", "--data", data, *plan)
     assert code == 2
     assert "librispeech: left out of all" in output
-    assert "error: librispeech" not in output  # but whatever the next task lacks
+    assert "error: librispeech" not in output  # the error names another task
 
 
 @pytest.mark.parametrize(
@@ -521,7 +523,7 @@ def test_a_cascade_over_all_tasks_leaves_out_transcription_tasks(
         ("openai:tiny", ("--plan",), "leave out --plan", "audiomarathon run"),
     ],
 )
-def test_an_endpoint_without_a_model_name_and_a_plan_of_an_endpoint_are_refused(
+def test_a_cascade_with_an_unnamed_endpoint_model_or_with_plan_of_an_endpoint_is_refused(
     data: Path, tmp_path: Path, llm: str, plan: tuple[str, ...], said: str, unsaid: str
 ) -> None:
     run = transcribed(tmp_path, "race", data)
@@ -554,7 +556,9 @@ def test_two_different_transcripts_of_one_clip_are_refused(
     assert "name only one of them" in refused(tmp_path, "race", data=data)
 
 
-def test_a_transcriber_without_transcripts_of_the_task_is_left_out_with_a_message(data: Path, tmp_path: Path) -> None:
+def test_a_transcription_run_without_transcripts_of_the_task_is_left_out_with_a_message(
+    data: Path, tmp_path: Path
+) -> None:
     transcribed(tmp_path, "tau", data)
     transcribed(tmp_path, "race", data, **FRAME)
     said: list[str] = []

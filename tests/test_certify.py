@@ -57,7 +57,7 @@ def session_of(model: str, folder: Path) -> LocalEngine:
 
 
 def changed_inputs(session: LocalEngine, monkeypatch: pytest.MonkeyPatch, change: Callable[[Inputs], Inputs]) -> None:
-    """Let the model get other inputs than those that it prepares."""
+    """Change the inputs that the model prepares before it gets them."""
     prepare = session.lm.prepare
     monkeypatch.setattr(session.lm, "prepare", lambda prompts: change(prepare(prompts)))
 
@@ -70,7 +70,7 @@ def session(tiny_checkpoint: Path) -> LocalEngine:
 
 @contextmanager
 def checks_limited_to(*names: str) -> Iterator[None]:
-    """Have a certificate hold only the named checks, or all except that of times, of a few methods."""
+    """Limit a certificate to a few methods and to the named checks (default: all except timing)."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(certificates, "all_methods", lambda: SOME)
         chosen = [check for check in certificates.checks() if check.name in (names or {check.name} - {"timing"})]
@@ -85,7 +85,7 @@ def failed(session: LocalEngine, *names: str) -> set[str]:
         return {check.name for check, finding in certify(session, SECONDS).rows if finding.verdict == "fail"}
 
 
-OFTEN = (HOME, "phi4mm")  # one without an adapter, one with
+OFTEN = (HOME, "phi4mm")  # a family without an adapter and one with it
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ OFTEN = (HOME, "phi4mm")  # one without an adapter, one with
 def test_every_model_family_passes_its_certification(
     key: str, session: LocalEngine, family_checkpoint: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With every method in the home family, and a method of each kind in others."""
+    """Certify every method in the family HOME, and a method of each kind in the others."""
     family_session = session if key == HOME else session_of(key, family_checkpoint(key))
     some = [method for method in all_methods() if method.key in (*KINDS, "dart")]
     if not ALL and key != HOME:
@@ -105,7 +105,7 @@ def test_every_model_family_passes_its_certification(
     assert {"documented", "ratio 0", "dropping dart", "dropping in steps", "pressing snapkv", "leftovers"} <= {
         *findings
     }
-    assert findings["documented"].figure.startswith("our inputs") == (key == "aero-1")  # code of the hub's
+    assert findings["documented"].figure.startswith("our inputs") == (key == "aero-1")  # its code is on the hub
     unchecked = {name for name, finding in findings.items() if finding.verdict != "pass"}
     without_presses = {name for name in unchecked if name.startswith("pressing")}
     assert bool(without_presses) == key.startswith("gemma3n")
@@ -127,7 +127,7 @@ def test_certification_tolerates_logits_that_differ_at_one_step_but_not_at_all_s
 
 
 @pytest.mark.parametrize("jumped", [True, False])
-def test_certification_tolerates_a_different_token_only_where_logits_differ_strongly_too(jumped: bool) -> None:
+def test_certification_tolerates_a_different_token_only_where_the_logits_also_differ(jumped: bool) -> None:
     logits = torch.randn(8, 50, generator=torch.Generator().manual_seed(0))
     other = logits.clone()
     other[5] *= -1 if jumped else 1
@@ -143,7 +143,7 @@ def test_a_mixture_of_experts_model_passes_certification_in_bfloat16(family_chec
     assert failed(session) == set()
 
 
-def test_flash_attention_is_replaced_by_sdpa_in_the_llm_and_not_in_the_tower(family_checkpoint: Any) -> None:
+def test_flash_attention_of_the_llm_is_replaced_by_sdpa_while_a_method_is_applied(family_checkpoint: Any) -> None:
     lm = session_of("phi4mm", family_checkpoint("phi4mm")).lm
     config, inputs = lm.decoder.config, lm.prepare([Prompt("?", (speech_like(1, 1.0, 16000),))])
     config._attn_implementation = {"": "flash_attention_2", "audio_config": "eager"}
@@ -152,7 +152,7 @@ def test_flash_attention_is_replaced_by_sdpa_in_the_llm_and_not_in_the_tower(fam
     assert (config._attn_implementation, config.audio_config._attn_implementation) == ("flash_attention_2", "eager")
 
 
-def test_certify_reports_kept_positions_that_lack_text_or_hold_a_wrong_audio_token_count(session: LocalEngine) -> None:
+def test_certify_reports_a_pruner_that_drops_text_or_keeps_a_wrong_number_of_audio_tokens(session: LocalEngine) -> None:
     inputs = session.lm.prepare([Prompt("?", (speech_like(1, 1.0, 16000),))])
     text, audio = ((mask[0].nonzero().flatten()) for mask in (~inputs.audio_mask, inputs.audio_mask))
     kept = audio[: kept_count(len(audio), RATIO)]
@@ -172,10 +172,10 @@ def test_certify_reports_kept_positions_that_lack_text_or_hold_a_wrong_audio_tok
         (1.05, -0.01, "as long to decode as"),
     ],
 )
-def test_stage_times_that_contradict_the_call_time_fail_the_timing_check_of_certification(
+def test_certification_fails_if_the_stage_times_do_not_add_up_to_the_time_of_the_whole_call(
     monkeypatch: pytest.MonkeyPatch, wall: float, decode: float, said: str
 ) -> None:
-    """A call lasts `wall` times as long as its stages, a token `decode` seconds."""
+    """A call takes `wall` times the sum of its stages. Decoding a token takes `decode` seconds."""
 
     def timed(_bench: Any, tokens: int) -> Any:
         stages = Stages(0.5, 0.5, (1.0 if decode < 0 else 0.0) + decode * tokens)
@@ -193,7 +193,7 @@ def test_stage_times_that_contradict_the_call_time_fail_the_timing_check_of_cert
 def test_slow_first_calls_at_every_new_length_fail_the_timing_check_of_certification(
     session: LocalEngine, monkeypatch: pytest.MonkeyPatch, slow_lengths: int, verdict: str
 ) -> None:
-    """Each length is tried in one attempt; an attempt passes if its first call is as fast as later ones."""
+    """Each attempt tries a new length. It passes if its first call is as fast as later calls."""
     met: dict[int, int] = {}
 
     def generate(_base: Base, _lm: AudioLM, inputs: Any, **_: Any) -> Any:
@@ -218,7 +218,7 @@ def test_a_model_that_ignores_the_end_of_long_clips_fails_certification(
     rate = session.lm.sampling_rate
 
     def deaf(prompts: Any) -> Any:
-        """Silence what comes after 4 s: only the longer clip has that much."""
+        """Silence the audio after 4 s. Only the longer clip is longer than that."""
         return prepare(
             [replace(prompt, clips=tuple(_silent_from(clip, 4 * rate) for clip in prompt.clips)) for prompt in prompts]
         )
@@ -238,7 +238,7 @@ def test_an_audio_mask_shifted_by_one_position_fails_certification(
         return replace(inputs, audio_mask=inputs.audio_mask.roll(1, dims=-1))
 
     changed_inputs(session, monkeypatch, shifted)
-    # every method drops exactly what the mask names, so only a shorter prompt differs
+    # each method drops exactly the tokens of the mask, so only the mask's own check fails
     assert failed(session, "audio mask", "dropping random", "pressing snapkv") == {"audio mask"}
 
 
@@ -257,7 +257,7 @@ def test_input_features_that_differ_from_those_of_the_processor_fail_certificati
 def test_a_model_that_receives_long_audio_in_shuffled_order_fails_certification(
     session: LocalEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All of it is heard, alone and in batches alike: only the longer documented reply tells."""
+    """All audio reaches the model, so only the documented reply on the longer clip shows the fault."""
 
     def rolled(inputs: Inputs) -> Inputs:
         features = inputs.tensors["input_features"].clone()
@@ -289,7 +289,7 @@ def test_a_pruner_that_drops_other_tokens_than_it_reports_fails_certification(
 def test_a_pruner_that_slightly_alters_the_hidden_states_of_kept_tokens_fails_certification(
     session: LocalEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The reply is as near as rounding: only what enters the layer tells."""
+    """The reply changes less than by rounding. Only the layer's input shows the fault."""
     states, bench = Drop.states, Bench(session.lm, session.setup.checkpoint.path, SECONDS)
     monkeypatch.setattr(Drop, "states", lambda drop, hidden: states(drop, hidden) * (1 + 5e-7))
     finding = dropping(bench, Random())
@@ -298,7 +298,7 @@ def test_a_pruner_that_slightly_alters_the_hidden_states_of_kept_tokens_fails_ce
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_token_merging_that_omits_a_weight_fails_certification_and_correct_merging_passes(
+def test_token_merging_that_omits_the_weight_of_a_token_fails_certification(
     tiny_checkpoint: Path, dtype: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = RunSettings.read({}, model_path=str(tiny_checkpoint), dtype=dtype)
@@ -333,7 +333,7 @@ def test_a_pruner_whose_dropped_tokens_stay_visible_in_decode_fails_certificatio
     assert "dropping random" in failed(session)
 
 
-def test_a_press_that_keeps_values_of_other_cache_entries_fails_certification(
+def test_a_press_that_keeps_keys_and_values_of_different_cache_entries_fails_certification(
     session: LocalEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compress = press._Squeeze._compress
@@ -359,7 +359,7 @@ def test_a_method_that_leaves_a_hook_on_the_model_fails_certification(
 
     monkeypatch.setattr(FastV, "applied_to", leaving)
     try:
-        # a graph would leave the hook out
+        # graph decode would not run the hook
         changed = {"leftovers", "graph equals eager"}
         assert failed(session, *changed, "ratio 0", "dropping fast_v") == changed
     finally:
@@ -367,16 +367,16 @@ def test_a_method_that_leaves_a_hook_on_the_model_fails_certification(
             handle.remove()
 
 
-def test_a_model_whose_adapter_is_never_switched_off_fails_certification(
+def test_a_model_whose_adapter_cannot_be_switched_off_fails_certification(
     session: LocalEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Switching off what is not on changes nothing."""
+    """Switching the adapter off changes nothing."""
     monkeypatch.setattr(session.lm, "without_adapter", nullcontext)
     assert failed(session, "adapter", "documented", "leftovers") == {"adapter"}
 
 
 @pytest.mark.long
-def test_a_model_whose_adapter_is_switched_off_where_it_is_needed_fails_certification(family_checkpoint: Any) -> None:
+def test_a_model_that_runs_audio_prompts_without_its_adapter_fails_certification(family_checkpoint: Any) -> None:
     session = session_of("phi4mm", family_checkpoint("phi4mm"))
     session.lm.model.disable_adapters()
     assert failed(session, "adapter") == {"adapter"}
@@ -416,7 +416,7 @@ def test_reusing_a_cached_encoder_output_of_an_earlier_call_fails_certification(
     assert failed(session, "shared encoder", "documented", "hears", "leftovers") == {"shared encoder"}
 
 
-def test_an_audio_tower_that_repeats_its_output_for_the_first_clip_fails_certification(session: LocalEngine) -> None:
+def test_an_audio_tower_that_returns_its_first_output_for_later_clips_fails_certification(session: LocalEngine) -> None:
     tower = session.lm.audio_tower
     forward, memory = tower.forward, []
 
@@ -434,7 +434,7 @@ def test_an_audio_tower_that_repeats_its_output_for_the_first_clip_fails_certifi
 
 @pytest.fixture
 def certified(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Path]:
-    """Store a certificate of a setup, in a cache of the test's own."""
+    """Store a certificate of a setup in a cache that only this test uses."""
     monkeypatch.setenv("AUDIOMARATHON_CACHE", str(tmp_path))
 
     def store(setup: Setup, verdict: str = "pass") -> Path:
@@ -445,7 +445,7 @@ def certified(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., 
     return store
 
 
-def test_a_run_records_the_certificate_of_its_model_setup_and_ignores_a_damaged_one(
+def test_a_run_records_the_certificate_of_its_model_unless_the_certificate_file_is_damaged(
     session: LocalEngine, certified: Callable[..., Path]
 ) -> None:
     assert stamps.stamp(session.setup) is None
@@ -485,7 +485,7 @@ def test_a_certificate_of_another_package_version_is_not_recorded(
     assert stamps.stamp(session.setup) is None
 
 
-def test_a_certificate_with_an_old_kind_of_checkpoint_hash_is_marked_as_weak(
+def test_a_certificate_that_holds_only_an_old_weak_checkpoint_hash_is_marked_as_weak(
     session: LocalEngine, certified: Callable[..., Path]
 ) -> None:
     strong = replace(session.setup, checkpoint_hash="2:0123456789abcdef:fedcba9876543210")

@@ -1,4 +1,4 @@
-"""A hostile checkpoint folder is one line that names the file, before any library opens it."""
+"""A hostile checkpoint folder is refused in one line that names the file, before any library opens it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ KINDS: dict[str, Callable[[Path], Any]] = {
 
 @pytest.fixture
 def folder(tiny_checkpoint: Path, tmp_path: Path) -> Path:
-    """A checkpoint that may be spoilt."""
+    """Return a checkpoint that a test may damage."""
     return shutil.copytree(tiny_checkpoint, tmp_path / "spoilt")
 
 
@@ -85,7 +85,7 @@ def test_impossible_sizes_in_the_config_are_refused(folder: Path, size: str, val
     ("name", "value"), [("vocab_size", 10**8), ("intermediate_size", 10**6), ("hidden_size", 10**6)]
 )
 def test_config_sizes_larger_than_the_weights_are_refused(folder: Path, name: str, value: int) -> None:
-    """They would fill the memory instead, with random numbers."""
+    """Otherwise random weights of that size would fill the memory."""
     config_with(folder, "text_config", name, value)
     refused(folder, ConfigError, "config.json", "parameters")
 
@@ -114,7 +114,7 @@ def test_a_weights_index_that_leads_out_of_the_folder_is_refused(folder: Path, s
 
 def test_weights_stored_only_as_pickle_are_refused(folder: Path) -> None:
     torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
-    find_checkpoint(str(folder))  # beside safetensors they are never opened
+    find_checkpoint(str(folder))  # beside safetensors a pickle is never opened
     (folder / "model.safetensors").unlink()
     refused(folder, WeightsError, "pytorch_model.bin", "safetensors")
 

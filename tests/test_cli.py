@@ -84,7 +84,7 @@ class TestFaultsBeforeAnyModelIsLoaded:
             ("--results data/TAU/info.txt/out", "info.txt/out: cannot be written: Not a directory"),
         ],
     )
-    def test_a_setting_that_the_model_or_the_disk_cannot_satisfy_is_one_error_line(
+    def test_a_layer_attention_or_output_path_that_cannot_be_used_is_one_error_line(
         self, command, tau: Path, tiny_checkpoint: Path, monkeypatch, words: str, message: str
     ) -> None:
         (tau / "info.txt").touch()
@@ -93,7 +93,9 @@ class TestFaultsBeforeAnyModelIsLoaded:
         assert code == 2
         assert message in one_error(err)
 
-    def test_bad_json_of_a_task_and_a_method_without_a_ratio_are_refused(self, command, tau: Path, monkeypatch) -> None:
+    def test_a_method_without_a_ratio_or_invalid_task_json_is_one_error_line(
+        self, command, tau: Path, monkeypatch
+    ) -> None:
         where = ("run", "tau", "--data", tau, *REAL.split())
         monkeypatch.setenv("PRUNE_METHOD", "dart")
         code, _out, err = command(*where)
@@ -153,7 +155,7 @@ class TestRun:
         assert after["sessions"] == before["sessions"]
         assert len(after["samples"]) == summary["n"] == summary["expected"] == int(limit)
 
-    def test_a_smaller_limit_reports_the_recorded_samples_left_out(self, run_tau) -> None:
+    def test_a_run_with_a_smaller_limit_reports_how_many_recorded_samples_it_leaves_out(self, run_tau) -> None:
         assert "not selected by this run" not in run_tau("--limit", "3")[2]
         said = run_tau("--limit", "1")[2]
         assert "2 more recorded samples" in said
@@ -208,14 +210,14 @@ def test_an_unwritable_output_path_is_refused_before_any_work(command, monkeypat
     assert "model embedded" not in err
 
 
-def test_the_demo_says_before_its_runs_that_it_cannot_draw_pictures(monkeypatch) -> None:
+def test_the_demo_warns_before_its_runs_if_pictures_cannot_be_drawn(monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "vl_convert", None)
     ended = Mock(side_effect=SettingsError("here the runs would begin"))
     monkeypatch.setattr("audiomarathon.embedded.mini_benchmark.mini_benchmark", ended)
     assert "no picture will be drawn: pictures need vl-convert: pip install" in call("demo")[1]
 
 
-#: Commands in which a word is wrong, and what the error says. Data are the tau of `build_tau`, in `data`.
+#: Commands with a wrong word, and a pattern of the expected error. The folder `data` contains `build_tau`'s data.
 WRONG = {
     "run taau": r"unknown task 'taau' \(did you mean 'tau'\?\)\s*$",
     "run zzz": "unknown task 'zzz'; allowed: librispeech.*tau",
@@ -259,7 +261,7 @@ WRONG = {
     "encoder prune embedded --tasks esc50 --ratios 0.1-0.9": "--ratios=0.1-0.9",
     "encoder layers embeded --tasks esc50": "did you mean 'embedded'",
 }
-#: A sweep, and a run that it holds.
+#: A sweep, and a run that is part of it.
 FINISHED = [
     f"{words} --data data --results done --model embedded --limit 1 --max-new-tokens 1"
     for words in ("sweep tau --methods frame --ratios 0.5", "run tau --method frame --ratio 0.5")
@@ -279,7 +281,7 @@ print(json.dumps(found))
 
 @pytest.fixture(scope="module")
 def refused(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, str, list[str]]]:
-    """The exit code, error and slow imports of wrong commands and repeated ones, all in one fresh Python."""
+    """Return exit code, error and slow imports of the wrong and the finished commands, from one fresh Python."""
     folder = tmp_path_factory.mktemp("early")
     task_folders.build_tau(folder / "data" / "TAU")
     (folder / "file").write_text("")
@@ -302,7 +304,7 @@ def refused(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, st
 
 
 @pytest.mark.parametrize("words", WRONG)
-def test_a_wrong_word_in_a_command_is_one_error_line_before_pytorch_is_imported(refused, words: str) -> None:
+def test_an_unknown_word_in_a_command_is_one_error_line_before_pytorch_is_imported(refused, words: str) -> None:
     code, stderr, imported = refused[words]
     assert (code, imported) == (2, [])
     assert re.search(WRONG[words], one_error(stderr)), stderr
@@ -315,7 +317,7 @@ def test_repeating_a_finished_run_does_not_import_pytorch(refused, words: str, s
     assert stderr.count("complete; nothing to do") == settings
 
 
-def test_an_output_path_that_is_a_folder_gets_a_file_with_the_default_name(command, tmp_path: Path) -> None:
+def test_an_output_path_that_is_a_folder_gets_a_file_with_the_default_name_in_it(command, tmp_path: Path) -> None:
     code, _out, err = command("run", "tau", "--data", "mini", "--save-config", ".")
     assert code == 0, err
     assert (tmp_path / "audiomarathon.yaml").is_file()
@@ -327,7 +329,7 @@ WEIGHTS, COMMIT = safetensors.numpy.save({"w": np.zeros(100)}), "0" * 40
 
 
 def hub_folder(repository: Path) -> Path:
-    """The empty folder of a repository's one snapshot in a cache of the hub."""
+    """Make a repository with one empty snapshot in a hub cache; return the snapshot's folder."""
     (repository / "refs").mkdir(parents=True)
     (repository / "refs" / "main").write_text(COMMIT)
     (snapshot := repository / "snapshots" / COMMIT).mkdir(parents=True)
@@ -335,7 +337,7 @@ def hub_folder(repository: Path) -> Path:
 
 
 class TestDoctor:
-    def test_doctor_lists_packages_and_data_that_are_there_and_commands_for_what_is_missing(
+    def test_doctor_lists_what_is_installed_and_the_download_commands_for_what_is_missing(
         self, command, tau: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     ) -> None:
         monkeypatch.setenv("AUDIOMARATHON_DATA", str(tau))
@@ -349,7 +351,7 @@ class TestDoctor:
         assert "audiomarathon models download qwen2.5-omni-3b" in out
 
     def test_doctor_prints_paths_with_markup_characters_unchanged(self, command, monkeypatch, tmp_path: Path) -> None:
-        folder = task_folders.build_tau(tmp_path / "[" / "b] [red]:b:" / "TAU")  # "[/b]" closes nothing
+        folder = task_folders.build_tau(tmp_path / "[" / "b] [red]:b:" / "TAU")  # "[/b]" closes no markup
         monkeypatch.setenv("HOME", str(tmp_path))
         monkeypatch.setenv("AUDIOMARATHON_DATA", "~/[")
         code, out, _err = command("doctor")
@@ -394,7 +396,7 @@ def _response(status: int):
 
 
 class TestHub:
-    """What each of the hub's refusals turns into; no network is asked."""
+    """How each error of the hub is reported. No test uses the network."""
 
     @pytest.mark.parametrize(
         ("failure", "message"),
@@ -426,7 +428,7 @@ class TestHub:
             (tuple(f"{letter}.json" for letter in "abcdefg"), "lacks a.json, b.json, .*, e.json and 2 more"),
         ],
     )
-    def test_offline_a_checkpoint_may_lack_only_files_that_are_not_loaded(
+    def test_an_offline_checkpoint_is_accepted_if_only_files_that_are_never_loaded_are_missing(
         self, monkeypatch, tmp_path: Path, absent: tuple[str, ...], named: str
     ) -> None:
         snapshot = hub_folder(tmp_path / "models--lab--tiny")

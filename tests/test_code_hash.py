@@ -1,4 +1,4 @@
-"""Hashes of code: what changes them, and that moved code keeps what older versions made."""
+"""Hashes of code: which edits change them; data cached before code moved stays valid."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_file_names_and_their_order_do_not_change_the_code_hash(tmp_path: Path) 
     assert code_hash(files).startswith("2:")
 
 
-#: Folders in the cache and pooled embeddings (first dimensions) of a chirp, as commit 28b0e18 made them by rule 1.
+#: Cache folders and pooled embeddings (first dimensions) of a chirp, as commit 28b0e18 made them with hash rule 1.
 MADE = {
     "logmel": ("10b0c81206dd", [-12.4433, -11.8125, -10.8985]),
     "random": ("0abdc9527030", [0.0549, 0.1162, 0.0757]),
@@ -86,7 +86,7 @@ MADE = {
 
 
 @pytest.mark.parametrize("name", MADE)
-def test_control_encoders_give_the_hash_and_embeddings_of_earlier_package_versions(name: str) -> None:
+def test_control_encoders_give_the_same_hash_and_embeddings_as_earlier_package_versions(name: str) -> None:
     folder, embedding = MADE[name]
     encoder = load_encoder(f"control:{name}")
     assert Store(Path("cache"), encoder.identity).folder.name == folder

@@ -1,4 +1,4 @@
-"""`audiomarathon compare` on made-up runs: what is paired, what is refused, what is answered."""
+"""`audiomarathon compare` on made-up runs: what it pairs, refuses and concludes."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ DART = "dart-0.5-layer2"
 
 
 def base_and_dart(root: Path, base: Any = (True,) * 4, dart: Any = None, *, task: str = "tau", **of_dart: Any) -> Path:
-    """Write a run of base and one of dart (right as base is, unless told); return dart's folder."""
+    """Write a run of base and a run of dart, equally right unless `dart` is given; return dart's folder."""
     a_run(root, "base-0", base, task=task)
     return a_run(root, DART, base if dart is None else dart, **{"task": task, **of_dart})
 
@@ -104,7 +104,7 @@ def test_the_scores_of_base_are_summed_only_once_for_all_settings_compared_with_
 def test_the_garbage_collector_is_off_while_run_records_are_read_and_on_afterwards(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After an error too, the search goes on."""
+    """The collector is on again even after an error."""
     a_run(tmp_path, "base-0", [True] * 8)
     read, on = Run.read, list[bool]()
     monkeypatch.setattr(Run, "read", lambda folder: on.append(gc.isenabled()) or read(folder))
@@ -117,8 +117,10 @@ def test_the_garbage_collector_is_off_while_run_records_are_read_and_on_afterwar
 
 
 class TestRows:
-    def test_scores_p_and_speed_ups_of_a_row_equal_values_computed_by_hand(self, tmp_path: Path) -> None:
-        """Of 8 samples base has all right, dart 4, half as long in the LLM."""
+    def test_scores_p_value_and_speed_ups_of_a_comparison_row_equal_values_computed_by_hand(
+        self, tmp_path: Path
+    ) -> None:
+        """Base has all 8 samples right, dart 4 of them in half the LLM time."""
         base_and_dart(tmp_path, [True] * 8, [True] * 4 + [False] * 4, prefill=0.5)
         row = row_of(tmp_path)
         assert (row.samples, row.reference_score) == (8, 1.0)
@@ -135,18 +137,18 @@ class TestRows:
         (left,) = lines_by_reason(compared(tmp_path).left_out)
         assert left.startswith("dart-0.5-layer2 in tau: 1 of 4 samples")
 
-    def test_rows_of_a_group_and_of_all_tasks_weigh_tasks_equally(self, tmp_path: Path) -> None:
+    def test_comparison_rows_over_several_tasks_weigh_each_task_equally(self, tmp_path: Path) -> None:
         for task, count in (("tau", 4), ("desed", 12), ("vesus", 4)):
             base_and_dart(tmp_path, [True] * count, [task != "tau"] * count, task=task)
         rows = rows_of(tmp_path)
-        assert ("speaker", DART) not in rows  # a group of one task is that task's row
+        assert ("speaker", DART) not in rows  # a group of one task would repeat that task's row
         for scope, difference in (("audio classification", -1 / 2), ("overall", -1 / 3)):
             row = rows[scope, DART]
             assert row.verdict.difference == pytest.approx(difference)
             assert row.p_adjusted == row.verdict.p < 0.2  # the only row of its kind: nothing to correct for
-            assert row.clusters == 4  # of the task with the fewest
+            assert row.clusters == 4  # those of the task with the fewest
 
-    def test_holms_correction_counts_only_rows_of_the_same_kind(self, tmp_path: Path) -> None:
+    def test_holms_correction_counts_each_compared_setting_of_a_task_as_one_test(self, tmp_path: Path) -> None:
         a_run(tmp_path, "base-0", [True] * 12)
         for method in ("dart-0.5-layer2", "fast_v-0.5-layer2", "random-0.5-layer2"):
             a_run(tmp_path, method, [False] * 12)
@@ -164,7 +166,7 @@ class TestRows:
     def test_the_work_to_compute_p_values_grows_linearly_with_the_rows_of_a_table(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """With as few fair swaps as rows, Holm's p could not fall below 0.5; with 50 more a row, cost was quadratic."""
+        """With only as many swaps as rows, Holm's p cannot fall below 0.5. With 50 more per row, cost was quadratic."""
         seen: list[int] = []
         inner = Pair._swapped
         monkeypatch.setattr(
@@ -183,7 +185,7 @@ class TestRows:
     def test_installed_plug_ins_are_searched_for_only_once_per_table(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """It took three quarters of `status` of a thousand runs."""
+        """The search took three quarters of the time of `status` on a thousand runs."""
         searched: list[str] = []
         monkeypatch.setattr("importlib.metadata.entry_points", lambda group: searched.append(group) or [])
         for label in ("base-0", "dart-0.5-layer2", "random-0.5-layer2"):
@@ -205,7 +207,7 @@ class TestRows:
         row = row_of(tmp_path)
         assert (row.mcnemar, row.verdict.interval, row.verdict.p) == (None, None, 1.0)
 
-    def test_base_runs_of_two_models_are_compared_with_either_as_reference(self, tmp_path: Path) -> None:
+    def test_base_runs_of_two_models_can_be_compared_with_either_one_as_reference(self, tmp_path: Path) -> None:
         a_run(tmp_path, "base-0", [True] * 8, checkpoint="Big")
         a_run(tmp_path, "base-0", [True, False] * 4, checkpoint="Small")
         assert rows_of(tmp_path)["tau", "Small base-0"].verdict.difference < 0
@@ -213,7 +215,7 @@ class TestRows:
 
 
 class TestTimes:
-    """Which times are set side by side; each that are not say why."""
+    """Only comparable times are compared; for others the reason is given."""
 
     @pytest.fixture
     def base(self, tmp_path: Path) -> Path:
@@ -232,7 +234,7 @@ class TestTimes:
             assert ({*row.speed_ups.values()}, row.timed, row.untimed) == ({None}, 0, why)
             assert f"no speed-ups for dart-0.5-layer2 in tau: {why}" in notes_of(tmp_path)
 
-    def test_times_of_two_sessions_are_compared_with_a_note_if_machine_precision_and_load_agree(
+    def test_times_of_two_sessions_are_compared_if_machine_precision_and_load_are_the_same(
         self, base: Path, tmp_path: Path
     ) -> None:
         folder = changed(a_run(tmp_path, DART, [True] * 4, session="t"), sessions=[a_session("t")])
@@ -271,7 +273,7 @@ class TestTimes:
     def test_speed_ups_use_only_samples_timed_in_a_session_that_both_runs_share(
         self, base: Path, tmp_path: Path
     ) -> None:
-        """As a resumed run has them; `savings` of the same runs says the same."""
+        """A resumed run has samples of several sessions. `savings` reports the same numbers."""
         folder = a_run(tmp_path, DART, [True] * 4)
         added(folder, a_timed_choice(3, right=True, prefill=0.1, session="later"))
         row = row_of(tmp_path)
@@ -298,7 +300,7 @@ class TestTimes:
         ],
         ids=["tokens", "graph"],
     )
-    def test_decode_times_are_not_compared_if_lengths_differ_or_only_one_run_used_a_cuda_graph(
+    def test_decode_times_are_not_compared_if_token_counts_differ_or_one_run_used_a_cuda_graph(
         self, tmp_path: Path, base: Any, dart: Any, why: str
     ) -> None:
         for label, (identity, more) in (("base-0", base), (DART, dart)):
@@ -323,7 +325,7 @@ class TestTimes:
 
 
 class TestConclusion:
-    """The line that says what the table shows."""
+    """The line below the table with its conclusion."""
 
     def test_the_conclusion_names_the_differences_that_are_significant_after_holms_correction(
         self, tmp_path: Path
@@ -340,7 +342,7 @@ class TestConclusion:
         ],
         ids=["overall", "widest"],
     )
-    def test_without_a_clear_difference_the_conclusion_states_the_overall_or_the_widest_interval(
+    def test_without_a_clear_difference_the_conclusion_states_the_confidence_interval_width(
         self, tmp_path: Path, counts: dict[str, tuple[int, int]], scope: str, width: str
     ) -> None:
         for task, (count, lost) in counts.items():
@@ -349,7 +351,7 @@ class TestConclusion:
         none = "no clear difference: none has p (Holm) under 0.05; "
         assert notes_of(tmp_path)[-1] == none + width.format((high - low) / 2)
 
-    def test_the_conclusion_states_no_interval_of_zero_width(self, tmp_path: Path) -> None:
+    def test_the_conclusion_states_no_confidence_interval_of_zero_width(self, tmp_path: Path) -> None:
         base_and_dart(tmp_path, [True] * 2)
         assert "±" not in "".join(notes_of(tmp_path))
 
@@ -361,11 +363,11 @@ class TestConclusion:
 
 
 class TestAlike:
-    """Two kinds of nothing: replies that are the same, and a difference that is small."""
+    """Two kinds of equality: identical replies, and a small difference in score."""
 
     def test_settings_whose_replies_all_equal_those_of_base_are_marked_in_the_table(self, tmp_path: Path) -> None:
         for label, tokens, wrong, said in (
-            ("snapkv-0.5", 2, 0, "= base"),  # the letter, which prefill gives, and the end
+            ("snapkv-0.5", 2, 0, "= base"),  # prefill gives the letter, and the next token is the end
             ("snapkv-0.5", 3, 0, "same replies"),
             ("frame-0.5-layer2", 2, 0, "same replies"),
             ("snapkv-0.5", 2, 1, ""),
@@ -377,7 +379,7 @@ class TestAlike:
             assert row["difference_said"] == said
             assert (row["p"] is None) == (row["p_holm"] is None) == (said == "= base")
 
-    def test_the_all_tasks_row_is_marked_equal_to_base_only_as_strongly_as_its_weakest_task(
+    def test_the_all_tasks_row_gets_the_weaker_equality_mark_if_its_tasks_have_different_marks(
         self, tmp_path: Path
     ) -> None:
         for task, tokens in (("tau", 2), ("desed", 3)):
@@ -398,7 +400,7 @@ class TestRefusals:
         ],
         ids=["other data", "other prompts", "another token limit", "another task", "other samples"],
     )
-    def test_settings_of_other_data_prompts_tasks_or_samples_are_refused(
+    def test_a_setting_run_with_other_data_prompts_task_or_samples_than_base_is_refused(
         self, tmp_path: Path, of_dart: dict[str, Any], reason: str
     ) -> None:
         a_run(tmp_path, "base-0", [True] * 4)
@@ -418,7 +420,7 @@ class TestRefusals:
         assert ran.startswith("fast_v-0.5-layer2, random-0.5-layer2 in gtzan: base-0 was not run")
 
     def test_records_that_cannot_be_scored_again_are_left_out_with_a_warning(self, tmp_path: Path) -> None:
-        base_and_dart(tmp_path, task="librispeech")  # a choice's records
+        base_and_dart(tmp_path, task="librispeech")  # with the records of a choice task
         for folder in (tmp_path / "librispeech" / "M").iterdir():
             changed_records(folder, reference={})
         with (
@@ -442,7 +444,7 @@ class TestRefusals:
             ({"samples": [{}]}, "'samples' must be a list"),
         ],
     )
-    def test_a_damaged_run_json_is_an_error_by_itself_and_skipped_in_a_folder_of_runs(
+    def test_a_run_with_a_damaged_run_json_is_left_out_with_a_warning_among_other_runs(
         self, tmp_path: Path, facts: dict[str, Any], message: str
     ) -> None:
         folder = a_run(tmp_path, "base-0", [True])
@@ -471,7 +473,7 @@ class TestRefusals:
         assert len(rows_of(tmp_path / "results")) == 1
         assert len(rows_of(tmp_path / "results", tmp_path / "disk", tmp_path / "disk" / ".." / "disk")) == 1
 
-    def test_a_method_name_is_accepted_as_reference_if_it_has_only_one_setting(self, tmp_path: Path) -> None:
+    def test_a_method_name_is_accepted_as_reference_only_if_the_method_has_one_setting(self, tmp_path: Path) -> None:
         for label in ("base-0", "random-0.9-layer2"):
             a_run(tmp_path, label, [True] * 4)
         as_control(a_run(tmp_path / "silence", "random-0.9-layer2", [True] * 4))
@@ -484,7 +486,7 @@ class TestRefusals:
 
 
 class TestNames:
-    """Whose runs are whose: each side's name tells it from the others."""
+    """Each compared setting has a name that no other setting has."""
 
     def names(self, *paths: Path) -> list[str]:
         sides = read_systems(paths)
@@ -508,18 +510,18 @@ class TestNames:
         assert self.names(tmp_path) == ["M aaaaaa base-0", "M bbbbbb base-0"]
         assert set(rows_of(tmp_path)) == {("tau", "M bbbbbb base-0")}
 
-    def test_names_of_runs_on_silence_show_the_control_and_their_times_are_not_compared(self, tmp_path: Path) -> None:
-        """Silence beside the clips that it was made of: paired by the samples' names, though clips differ."""
+    def test_a_run_on_silence_is_named_as_a_control_run_and_has_no_speed_up(self, tmp_path: Path) -> None:
+        """Silence beside the real clips: samples are paired by their ids, although the clips differ."""
         a_run(tmp_path / "heard", "base-0", [True] * 4)
         folder = a_run(tmp_path / "silence", "base-0", [True, False] * 2, data="names of its own")
         changed_records(as_control(folder), clips="silent")
         row = rows_of(tmp_path)["tau", "base-0 [silence]"]
         assert (row.samples, row.mcnemar, row.untimed) == (4, 0.5, "times of different audio")
 
-    def test_settings_decoded_as_a_cuda_graph_have_other_names_and_another_base_than_eager_ones(
+    def test_settings_decoded_with_a_cuda_graph_are_compared_with_a_base_run_that_used_one(
         self, tmp_path: Path
     ) -> None:
-        """Each setting of a folder is compared with base, and has a name of its own."""
+        """Each setting has a distinct name and is compared with base of the same decode mode."""
         graph = " as a graph"
         for how, identity, setup in (("graph", {"decode": "graph"}, {"decode_setup": 0.04}), ("eager", {}, {})):
             for label in ("base-0", DART):
@@ -540,7 +542,7 @@ class TestNames:
             (method, conditions) for method in ("base", "dart") for conditions in ("", "as a graph")
         }
 
-    def test_a_method_that_cannot_decode_as_a_cuda_graph_is_compared_with_base_run_as_a_graph(
+    def test_without_an_eager_base_run_a_setting_is_compared_with_a_base_run_on_a_cuda_graph(
         self, tmp_path: Path
     ) -> None:
         a_run(tmp_path, "base-0", [True] * 4, decode="graph")
@@ -556,13 +558,13 @@ class TestNames:
 
 
 class TestControl:
-    def test_the_control_of_a_pruner_is_random_at_its_ratio_and_layer_and_a_press_has_none(self) -> None:
+    def test_the_random_control_of_a_pruner_has_the_same_ratio_and_layer_as_the_pruner(self) -> None:
         assert control_of(DART) == "random-0.5-layer2"
         assert control_of("merge_frame-0.5-input") == "random-0.5-input"
         for label in ("base-0", "dart-0-layer2", "snapkv-0.5", "frame-0.5-input+snapkv-0.3", f"{DART}+snapkv-0.3"):
             assert control_of(label) == ""
 
-    def test_a_random_control_in_the_folder_of_a_given_run_is_compared_too(self, tmp_path: Path) -> None:
+    def test_a_random_control_stored_beside_a_given_run_is_compared_too(self, tmp_path: Path) -> None:
         dart = base_and_dart(tmp_path)
         a_run(tmp_path, "random-0.5-layer2", [True] * 4)
         assert ("tau", "random-0.5-layer2") in rows_of(dart.with_name("base-0"), dart)
@@ -571,7 +573,7 @@ class TestControl:
         base_and_dart(tmp_path)
         assert missing_controls(read_systems([tmp_path])) == {"random-0.5-layer2": "random-0.5-layer2"}
 
-    def test_missing_random_controls_can_be_run_with_the_suggested_options(self) -> None:
+    def test_the_options_suggested_for_missing_random_controls_run_exactly_those_controls(self) -> None:
         methods = [get_method("random", ratio, layer=layer) for ratio, layer in ((0.5, 2), (0.25, 2), (0.5, 12))]
         methods += [get_method("random", 0.5, at="input"), get_method("random", schedule="2:0.3,8:0.5")]
         again = list[Method]()
@@ -605,7 +607,7 @@ class TestAnswers:
         winner = field.best(**dict([limit]))
         assert (winner.name if winner else None) == (best and f"dart-0.{best}-layer2")
 
-    def test_the_recommended_setting_reuses_its_table_row_only_if_all_samples_are_shared(
+    def test_the_row_of_the_best_setting_is_taken_from_the_table_if_both_use_the_same_samples(
         self, field: Ranking, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         chosen = field.candidates[3]
@@ -615,7 +617,7 @@ class TestAnswers:
         monkeypatch.setattr("audiomarathon.results.best.row_of", None)
         answered = field.row(chosen)
         assert answered.verdict is row.verdict
-        assert answered.p_adjusted == row.verdict.p  # a question of its own: not one of the table's tests
+        assert answered.p_adjusted == row.verdict.p  # a separate question, not one of the table's tests
         assert row.p_adjusted > row.verdict.p
 
     def test_the_unpruned_reference_may_itself_be_the_best_setting(self, tmp_path: Path) -> None:
@@ -625,14 +627,16 @@ class TestAnswers:
         answered = answer(ranking_of(compared(tmp_path)), score=0.95)
         assert re.search(r"0\.95 .*Big base-0's score: Big base-0 itself .*1\.000", answered["text"])
 
-    def test_random_pruning_may_be_the_best_setting_and_is_then_called_the_control(self, tmp_path: Path) -> None:
+    def test_random_pruning_recommended_as_the_best_setting_is_called_the_control(self, tmp_path: Path) -> None:
         base_and_dart(tmp_path, [True] * 8, [True] * 8, prefill=0.6)
         a_run(tmp_path, "random-0.5-layer2", [True] * 8, prefill=0.5)
         text = answer(ranking_of(compared(tmp_path)), latency=0.8)["text"]
         assert "time to first token: random-0.5-layer2 (score 1.000, +0.000" in text
         assert re.search(r"control.*dart-0\.5-layer2$", text)
 
-    def test_an_interval_that_allows_a_larger_loss_is_mentioned_near_the_score_limit(self, tmp_path: Path) -> None:
+    def test_the_answer_warns_if_the_confidence_interval_of_the_score_exceeds_the_allowed_loss(
+        self, tmp_path: Path
+    ) -> None:
         base_and_dart(tmp_path, [True] * 20, [True] * 19 + [False], prefill=0.5)
         field = ranking_of(compared(tmp_path))
         doubt = "but the score's interval allows a larger loss: more samples, .* quiet machine"
@@ -640,7 +644,7 @@ class TestAnswers:
         assert "larger loss" not in answer(field, score=0.1)["text"] + answer(field, latency=0.9)["text"]
 
     def test_settings_are_ranked_on_tasks_that_all_of_them_ran(self, tmp_path: Path) -> None:
-        """dart is quicker and better on tau, where alone it was run to the end; on both tasks fast_v is the best."""
+        """dart is faster and better on tau but did not run on the other task; over both tasks fast_v is the best."""
         for task, right in (("tau", True), ("desed", False)):
             a_run(tmp_path, "base-0", [True] * 4, task=task)
             a_run(tmp_path, "fast_v-0.5-layer2", [True] * 3 + [right], task=task, prefill=0.5)
@@ -712,7 +716,7 @@ class TestMargin:
         assert {place for place, row in rows.items() if row.decision} == {("gtzan", DART)}
 
     def test_a_margin_applies_to_the_difference_in_accuracy_rather_than_macro_f1(self, tmp_path: Path) -> None:
-        """One class of four is lost as a whole: macro-F1 falls by another number."""
+        """All samples of one class of four turn wrong, so macro-F1 falls by another amount than accuracy."""
         base_and_dart(tmp_path, [True] * 8, [True, True, True, False] * 2)
         assert (decision_of(tmp_path).figure, decision_of(tmp_path).difference) == ("accuracy", -0.25)
         assert row_of(tmp_path).verdict.difference != pytest.approx(-0.25)
@@ -734,9 +738,7 @@ class TestMargin:
         pairs = compared(tmp_path).shared[DART]["tau"]
         assert (pairs.clustered.largest, len(pairs.clustered.sizes)) == (3, 9)
 
-    def test_a_margin_of_a_transcription_task_caps_the_errors_per_sample_and_reports_insertions(
-        self, tmp_path: Path
-    ) -> None:
+    def test_a_margin_verdict_on_transcripts_caps_the_word_error_rate_of_each_sample_at_1(self, tmp_path: Path) -> None:
         for label, said in (("base-0", "a dog"), (DART, "a dog barks barks barks barks barks")):
             folder = a_run(tmp_path, label, [True] * 3, task="librispeech")
             changed_records(folder, reply=said, reference={"answer": "a dog"})
@@ -774,13 +776,13 @@ class TestMargin:
         write_records(run.with_name("base-0"), [a_failed_record(first["id"], cluster=first["cluster"]), *others])
         assert decision_of(tmp_path).beside == ""
 
-    def test_a_margin_verdict_is_stricter_the_larger_the_largest_cluster_of_the_task(self, tmp_path: Path) -> None:
+    def test_a_larger_largest_cluster_of_a_task_makes_its_margin_verdict_stricter(self, tmp_path: Path) -> None:
         base_and_dart(tmp_path, [True] * 300)
         for folder in (tmp_path / "tau" / "M").iterdir():
             changed(folder, largest_cluster=4)
         assert decision_of(tmp_path).verdict == "not decided"
 
-    def test_a_task_without_a_score_for_each_sample_gets_no_verdict_and_scores_above_1_are_refused(
+    def test_a_task_that_gives_no_score_per_sample_gets_no_margin_verdict(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         base_and_dart(tmp_path)
@@ -808,7 +810,9 @@ class TestMargin:
             code, said = call("compare", tmp_path, "--margin", margin)
             assert (code, "--margin" in said, "allowed: " in said) == (2, True, True), margin
 
-    def test_damaged_stopping_data_of_a_sequentially_stopped_sweep_is_a_one_line_error(self, tmp_path: Path) -> None:
+    def test_damaged_sequential_stopping_data_in_a_run_json_is_a_one_line_error_of_compare(
+        self, tmp_path: Path
+    ) -> None:
         changed(base_and_dart(tmp_path), stopping={"largest": "x", "order": 3})
         code, said = call("compare", tmp_path, "--margin", "0.05")
         assert code == 2
@@ -825,10 +829,10 @@ class TestPower:
 
 
 class TestKept:
-    def test_the_share_of_audio_based_right_answers_that_a_method_keeps_equals_a_hand_count(
+    def test_the_share_of_answers_right_only_with_audio_that_a_method_keeps_equals_a_hand_count(
         self, tmp_path: Path
     ) -> None:
-        """Of 10 samples base has 8 right and silence 2 of these: 6 are left, of which dart keeps 3."""
+        """Base has 8 of 10 samples right, 2 of them even on silence. dart keeps 3 of the other 6."""
         base_and_dart(tmp_path, [True] * 8 + [False] * 2, [True] * 5 + [False] * 3 + [True] * 2)
         as_control(a_run(tmp_path / "silent", "base-0", [True] * 2 + [False] * 6 + [True] * 2))
         said = succeed("compare", tmp_path, "--kept", "-o", f"{tmp_path}/c.json")
@@ -837,7 +841,7 @@ class TestKept:
         assert row["interval"][0] < 0.5 < row["interval"][1]
         assert "between methods only" in said
 
-    def test_the_kept_option_is_refused_without_a_run_on_silence_or_if_no_sample_remains(self, tmp_path: Path) -> None:
+    def test_the_kept_option_of_compare_is_refused_without_a_run_on_silence(self, tmp_path: Path) -> None:
         base_and_dart(tmp_path)
         for _ in range(2):
             code, said = call("compare", tmp_path, "--kept")
@@ -864,7 +868,7 @@ class TestCommand:
         assert told in (tmp_path / "c.md").read_text()
 
     def test_compare_reports_an_undefined_score_and_writes_null_to_json(self, tmp_path: Path) -> None:
-        """All words of the references are such as the normaliser drops: no rate can be made."""
+        """The normaliser drops all words of the references, so there is no error rate."""
         base_and_dart(tmp_path, [True] * 3, task="librispeech")
         for folder in (tmp_path / "librispeech" / "M").iterdir():
             changed_records(folder, reply="", reference={"answer": "uh, um"})
@@ -898,7 +902,7 @@ class TestCommand:
             assert (code, message in said) == (2, True), options
 
 
-def test_the_fast_table_printer_prints_the_same_text_as_rich_without_measuring_cells(
+def test_the_fast_table_printer_prints_the_same_text_as_the_rich_library(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of ten thousand rows, measuring each cell three times took longer than any other part."""
@@ -917,7 +921,7 @@ def test_the_fast_table_printer_prints_the_same_text_as_rich_without_measuring_c
     assert (text, measured) == (printed(rich_table(shown_table))[0], 0)
 
 
-def test_a_reason_why_all_settings_were_left_out_is_printed_once_without_their_names() -> None:
+def test_a_reason_that_applies_to_all_settings_is_printed_once_without_their_names() -> None:
     names = [f"frame-0.{n}" for n in range(1, 6)]
     left = [LeftOut(name, "tau", "why") for name in names]
     assert lines_by_reason(left, names) == ["all 5 settings in tau: why"]

@@ -1,4 +1,4 @@
-"""Files of which libsndfile would decode only a part are refused, and whole files accepted."""
+"""Files that libsndfile would decode only in part are refused. Whole files are accepted."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def patched(data: bytes, place: int, new: bytes) -> bytes:
 # --- tags behind the audio --------------------------------------------------------------------------------------------
 
 ID3V1 = b"TAG" + b"x" * 125
-ART = np.random.default_rng(0).bytes(50_000)  # holds beginnings of frames of every format
+ART = np.random.default_rng(0).bytes(50_000)  # random bytes that include frame sync words
 
 
 def ape(*, version: int = 2000, header: bool = True, value: bytes = b"EAC") -> bytes:
@@ -90,7 +90,7 @@ def test_a_truncated_clip_with_a_tag_after_the_audio_is_still_refused(ending: st
 @pytest.mark.parametrize(
     "tag", [b"id3 " + struct.pack("<I", len(TAGS["ID3v2.4"])) + TAGS["ID3v2.4"], ID3V1], ids=["in a chunk", "bare"]
 )
-def test_a_wav_whose_stated_size_includes_a_tag_is_accepted(tag: bytes, tmp_path: Path) -> None:
+def test_a_wav_whose_header_size_includes_an_id3_tag_is_accepted(tag: bytes, tmp_path: Path) -> None:
     data = encoded(path := tmp_path / "a.wav") + tag
     whole(path, patched(data, 4, struct.pack("<I", len(data) - 8)))
 
@@ -118,13 +118,13 @@ def test_a_compressed_wav_with_two_data_chunks_is_refused(tmp_path: Path, subtyp
 
 
 @pytest.mark.parametrize("size", [0x7FFFF000, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF])
-def test_a_streamed_wav_is_read_to_its_end_and_refused_on_a_partial_sample(tmp_path: Path, size: int) -> None:
+def test_a_wav_streamed_with_a_placeholder_size_in_its_header_is_read_to_its_end(tmp_path: Path, size: int) -> None:
     data = with_size(encoded(path := tmp_path / "a.wav"), size)
     whole(path, data)
     refused(path, data[:-1], "samples would be decoded")
 
 
-def test_wav_chunks_after_the_audio_are_accepted_with_or_without_padding(tmp_path: Path) -> None:
+def test_chunks_after_the_audio_of_a_wav_are_accepted_with_or_without_a_padding_byte(tmp_path: Path) -> None:
     data = encoded(path := tmp_path / "a.wav", subtype="PCM_U8")
     odd, tags = with_size(data[:-1], FRAMES - 1), b"LIST\x05\0\0\0INFO!"
     whole(path, data + tags + b"\0")
@@ -136,7 +136,7 @@ def test_wav_chunks_after_the_audio_are_accepted_with_or_without_padding(tmp_pat
 
 @pytest.mark.parametrize("place", [22, 24, 28, 34])
 def test_a_wav_header_that_contradicts_itself_is_refused(tmp_path: Path, place: int) -> None:
-    """Places of channels, rate, bytes per second and bits per sample."""
+    """The places contain channels, rate, bytes per second and bits per sample."""
     data = encoded(path := tmp_path / "a.wav")
     refused(path, patched(data, place, bytes([data[place] ^ 8])), "contradicts itself|not audio")
 
@@ -145,14 +145,14 @@ def test_an_aiff_or_au_header_shorter_than_its_audio_is_refused(tmp_path: Path) 
     data = encoded(aiff := tmp_path / "a.aiff")
     refused(aiff, patched(data, data.index(b"COMM") + 10, struct.pack(">I", 500)), "promises 500 samples")
     refused(aiff, patched(data, data.index(b"COMM") + 8, b"\0\x03"), "would be decoded")
-    whole(aiff, patched(data, data.index(b"SSND") + 4, bytes(4)))  # as ffmpeg writes it into a pipe
+    whole(aiff, patched(data, data.index(b"SSND") + 4, bytes(4)))  # as ffmpeg writes to a pipe
     data = encoded(au := tmp_path / "a.au")
     refused(au, patched(data, 8, struct.pack(">I", 64)), "announces 64 bytes")
     whole(au, patched(data, 8, b"\xff" * 4))
 
 
 @pytest.mark.parametrize("kind", ["CAF", "W64", "NIST", "VOC", "SVX", "MAT5", "IRCAM", "PAF"])
-def test_formats_whose_length_is_not_checked_are_refused(tmp_path: Path, kind: str) -> None:
+def test_audio_formats_whose_clip_length_cannot_be_checked_are_refused(tmp_path: Path, kind: str) -> None:
     refused(tmp_path / "a", encoded(tmp_path / "a", format=kind), "length cannot be checked.*ffmpeg")
 
 
@@ -212,7 +212,7 @@ def page(old: bytes, **fields: int) -> bytes:
 
 @pytest.fixture(params=["VORBIS", "OPUS"])
 def ogg(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, list[bytes]]:
-    """A path for an OGG file, and the pages of a whole OGG file."""
+    """Return the path and the pages of a whole OGG file."""
     path = tmp_path / "a.ogg"
     return path, pages(encoded(path, LONGER, format="OGG", subtype=request.param))
 
@@ -225,7 +225,9 @@ def test_an_ogg_whose_last_page_is_damaged_is_refused(ogg: tuple[Path, list[byte
         refused(path, b"".join([*parts[:-1], last]), "no whole OGG page|not audio")
 
 
-def test_an_ogg_with_a_missing_page_or_too_small_an_end_position_is_refused(ogg: tuple[Path, list[bytes]]) -> None:
+def test_an_ogg_with_a_missing_page_or_a_too_small_final_granule_position_is_refused(
+    ogg: tuple[Path, list[bytes]],
+) -> None:
     path, parts = ogg
     for pages_ in (parts[:2] + parts[3:], [*parts[:-1], page(parts[-1], granule=5_000)]):
         refused(path, b"".join(pages_), "missing or out of order")
@@ -242,7 +244,9 @@ def test_an_ogg_vorbis_without_a_last_page_is_refused_but_an_empty_last_page_is_
 # --- the longest clip -------------------------------------------------------------------------------------------------
 
 
-def test_a_clip_too_long_by_its_header_is_refused_undecoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_clip_that_is_too_long_by_its_header_is_refused_without_decoding_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "a.flac"
     soundfile.write(path, np.zeros(3_601 * 1_000, np.int16), 1_000)
     monkeypatch.setattr(audio, "_read", lambda *_: pytest.fail("decoded"))

@@ -31,7 +31,7 @@ MODULES = {
 
 
 class Shouting(Judge):
-    """Whoever shouts is rude."""
+    """Shouting replies are rude."""
 
     key = "shouting"
 
@@ -46,7 +46,7 @@ class Shouting(Judge):
 
 @pytest.fixture
 def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The examples as files of a folder that Python finds."""
+    """Write the examples as modules into a folder on Python's path."""
     site = tmp_path / "site"
     site.mkdir()
     for name, code in MODULES.items():
@@ -57,7 +57,9 @@ def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         sys.modules.pop(name.removesuffix(".py"), None)
 
 
-def test_the_example_press_runs_installed_and_from_its_file(written, tiny_checkpoint, tmp_path, no_env) -> None:
+def test_the_example_press_prunes_the_same_imported_or_named_by_its_file(
+    written, tiny_checkpoint, tmp_path, no_env
+) -> None:
     data = task_folders.build_tau(tmp_path / "data")
     settings = {"data": str(data), "model_path": str(tiny_checkpoint), "results": tmp_path / "out", "max_new_tokens": 4}
     press = importlib.import_module("large_values").LargeValues(0.5)

@@ -48,10 +48,10 @@ def used_in(folder: Path) -> list[str]:
 # --- TAU --------------------------------------------------------------------------------------------------------------
 
 
-def test_tau_scenes_come_from_the_label_column_and_each_place_is_a_cluster(raw: list[str], tmp_path: Path) -> None:
-    """`metro_station-…` begins with `metro`; the release took the first word."""
+def test_tau_scenes_come_from_the_label_column_rather_than_from_the_file_name(raw: list[str], tmp_path: Path) -> None:
+    """`metro_station-…` begins with `metro`; the public release took only the first word."""
     meta = Path(raw[0]) / "meta.csv"
-    # A label that contradicts the file name: the column counts.
+    # The label in the column wins over the scene in the file name.
     meta.write_text(meta.read_text().replace("\tmetro\tlyon", "\tpark\tlyon"))
     folder = built("tau", raw, tmp_path / "tau")
     places = {("Metro", "metro-lisbon-1000"), ("Park", "park-lyon-1001")}
@@ -120,7 +120,7 @@ def test_tau_a_clip_listed_twice_or_under_two_scenes_is_used_once(raw: list[str]
 # --- GTZAN, HAD, VESUS ------------------------------------------------------------------------------------------------
 
 
-def test_gtzan_clips_have_the_exact_length_and_the_broken_file_is_named(raw: list[str], tmp_path: Path) -> None:
+def test_gtzan_a_broken_source_file_is_listed_as_left_out(raw: list[str], tmp_path: Path) -> None:
     broken = Path(raw[0]) / "blues" / "blues.00003.au"
     broken.write_bytes(b"\0" * 500)
     folder = built("gtzan", raw, tmp_path / "gtzan")
@@ -129,8 +129,8 @@ def test_gtzan_clips_have_the_exact_length_and_the_broken_file_is_named(raw: lis
     assert {"Blues - blues", "Hiphop - hiphop"} == {answer(sample) for sample in samples("gtzan", folder)}
 
 
-def test_had_clips_labelled_fake_contain_fake_segments_and_real_ones_none(raw: list[str], tmp_path: Path) -> None:
-    """The release cut clips at the label's segments and joined the pieces."""
+def test_had_only_clips_labelled_fake_contain_fake_segments(raw: list[str], tmp_path: Path) -> None:
+    """The public release cut clips at the labelled segments and joined the pieces."""
     folder = built("had", raw, tmp_path / "had")
     for clip, sources in sources_of(folder).items():
         assert {bool(source["facts"]["fakes"]) for source in sources} == {clip.parent.name == "fake"}
@@ -170,7 +170,7 @@ def test_had_splits_under_one_folder_are_read_together(raw: list[str], tmp_path:
     assert len(used) == 24
 
 
-def test_vesus_neutral_clips_become_monotone_and_speakers_are_not_mixed(raw: list[str], tmp_path: Path) -> None:
+def test_vesus_clips_of_different_speakers_are_not_joined(raw: list[str], tmp_path: Path) -> None:
     folder = built("vesus", raw, tmp_path / "vesus")
     labels = {(s.meta["person"], s.meta["emotion"]) for s in samples("vesus", folder)}
     assert labels == {*itertools.product(("1", "10"), ("happy", "monotone"))}
@@ -195,7 +195,7 @@ def test_vox_gender_is_read_from_the_table_of_voxceleb1_too(raw: list[str], tmp_
     assert {(s.cluster, answer(s)) for s in samples("vox", folder)} == {(f"id000{n}", "Female") for n in (12, 15, 16)}
 
 
-def test_vox_m4a_clips_are_listed_as_left_out_and_refused_if_none_was_converted(
+def test_vox_m4a_clips_that_were_not_converted_to_wav_are_listed_as_left_out(
     raw: list[str], tmp_path: Path, capsys: Any
 ) -> None:
     first, second, *others = sorted(Path(raw[0]).rglob("*.wav"))
@@ -230,9 +230,7 @@ def test_librispeech_transcripts_are_joined_in_the_order_of_the_audio(raw: list[
         assert len({Path(source["path"]).parent for source in sources}) == 1
 
 
-def test_desed_questions_offer_one_event_of_the_clip_with_its_onset_and_three_other_events(
-    raw: list[str], tmp_path: Path
-) -> None:
+def test_desed_questions_offer_one_event_heard_in_the_clip_and_three_not_heard(raw: list[str], tmp_path: Path) -> None:
     folder = built("desed", raw, tmp_path / "desed")
     table = (Path(raw[0]) / "metadata" / "validation" / "validation.tsv").read_text().splitlines()[1:]
     occur: dict[str, set[str]] = {}
@@ -306,7 +304,7 @@ def test_race_a_passage_whose_speech_is_too_long_is_synthesised_only_once_and_le
     assert not (folder / "high" / "1.wav").exists()
 
 
-# --- the doors --------------------------------------------------------------------------------------------------------
+# --- the scripts ------------------------------------------------------------------------------------------------------
 
 
 def test_the_segment_folder_has_one_script_for_each_corpus_and_one_for_cutting() -> None:
@@ -325,7 +323,7 @@ def test_a_segment_script_without_arguments_prints_usage_with_an_example(
     assert f"python {name}.py " in err.partition("example:")[2]
 
 
-# --- sources that contradict themselves, or are something else ------------------------------------------------------
+# --- contradictory sources, and sources of another kind -------------------------------------------------------------
 
 
 #: Task, file to edit, old text ("" for all of it), new text, and words of the message.

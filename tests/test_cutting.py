@@ -36,7 +36,7 @@ def run(*arguments: object, code: int = 0) -> None:
     assert ended.value.code == code
 
 
-def test_cuts_fall_in_the_longest_silence_and_clips_rejoin_to_the_recording(tmp_path: Path) -> None:
+def test_a_recording_is_cut_in_its_longest_silences_without_losing_a_sample(tmp_path: Path) -> None:
     spans = zip(["noise", "quiet"] * 4, (3.2, 0.2, 1.0, 0.6, 4.5, 0.4, 3.0), strict=False)
     samples = recording(tmp_path / "raw" / "talk.wav", *spans)
     run(tmp_path / "raw", "-o", tmp_path / "cut", "--min", 3, "--max", 6)
@@ -62,7 +62,9 @@ def test_without_silence_clips_are_cut_at_the_maximum_length(tmp_path: Path) -> 
     assert clips == [(5.0, "length"), (5.0, "length"), (3.0, "end")]
 
 
-def test_a_remainder_shorter_than_the_minimum_is_left_out_and_counted(tmp_path: Path, capsys: Any) -> None:
+def test_a_rest_of_a_recording_shorter_than_the_minimum_length_is_left_out_and_counted(
+    tmp_path: Path, capsys: Any
+) -> None:
     recording(tmp_path / "a.wav", ("noise", 7.9))
     recording(tmp_path / "b.wav", ("noise", 2))
     run(tmp_path / "a.wav", tmp_path / "b.wav", "-o", tmp_path / "cut", "--min", 4, "--max", 5)
@@ -90,7 +92,9 @@ def test_a_folder_with_a_broken_recording_is_cut_and_can_be_resumed(tmp_path: Pa
     st.integers(1, 4),
     st.integers(0, 4),
 )
-def test_clips_are_contiguous_and_within_the_length_range(runs: list[tuple[bool, int]], low: int, more: int) -> None:
+def test_cut_clips_are_contiguous_and_within_the_length_range(
+    runs: list[tuple[bool, int]], low: int, more: int
+) -> None:
     level = np.concatenate([np.full(length, 1000.0 if loud else 1.0) for loud, length in runs])
     frames, cutting = len(level) * 160, Cutting(low, low + more)
     clips = stretches(level, frames, cutting)
@@ -108,7 +112,7 @@ def test_a_cut_leaves_enough_audio_for_another_clip_where_possible(seconds: int,
     assert [stretch.stop / 1000 for stretch in clips] == stops
 
 
-def test_silence_threshold_follows_the_loud_passages_of_a_recording() -> None:
+def test_the_silence_threshold_is_relative_to_the_loud_passages_of_a_recording() -> None:
     level = np.full(12 * 100, 2.0)
     level[::10] = 1000.0  # a tenth of it is loud
     level[450:480] = 2.0

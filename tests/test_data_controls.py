@@ -28,15 +28,15 @@ from audiomarathon.report.controls import control_runs
     ("length", "seconds", "events", "start"),
     [
         (90, 30, [], 0),
-        (90, 30, [(0, 2)], 0),  # at the very beginning it stays there
-        (90, 30, [(88, 90)], 60),  # at the very end too
+        (90, 30, [(0, 2)], 0),  # an event at the start stays at the start
+        (90, 30, [(88, 90)], 60),  # likewise at the end
         (90, 30, [(44, 46)], 30),
         (90, 120, [(44, 46)], -15),  # background before and after
         (90, 30, [(30, 32), (45, 47)], 60 * 30 / 73),  # all events
         (90, 30, [(10, 12), (70, 72)], None),
     ],
 )
-def test_a_control_window_contains_all_events_of_a_clip_or_the_clip_gets_no_window(
+def test_a_control_window_of_a_clip_contains_all_its_sound_events_if_they_fit(
     length: float, seconds: float, events: list, start: float | None
 ) -> None:
     begin = window(length, seconds, events)
@@ -68,7 +68,7 @@ def root(tmp_path: Path) -> Path:
     return tmp_path / "root"
 
 
-def test_a_control_with_added_background_keeps_the_audio_and_shifts_the_event_onset(root: Path, tmp_path: Path) -> None:
+def test_padding_a_clip_with_background_noise_in_a_control_shifts_its_event_onset(root: Path, tmp_path: Path) -> None:
     source = decode(root / "DESED" / "audio" / "0.wav", 16000)
     assert call("data", "controls", "desed", "--durations", "1", "--data", root, "-o", tmp_path / "same")[0] == 0
     assert np.array_equal(decode(tmp_path / "same" / "1s" / "desed" / "audio" / "0.wav", 16000), source)
@@ -97,7 +97,7 @@ def test_every_task_loads_from_data_whose_audio_is_replaced_by_a_control(
         for sample, other in zip(old.samples, new.samples, strict=True):
             heard, replaced = decode(sample.clips[0], 16000), decode(other.clips[0], 16000)
             assert len(heard) == len(replaced)
-            if key != "had":  # whose real and fake clips here are the same tones
+            if key != "had":  # its real and fake clips are the same tones here
                 assert not np.array_equal(heard, replaced)
             assert replaced.any() == (control != "silence")
     manifest = read_manifest(tmp_path / "out" / control)
@@ -123,7 +123,7 @@ def test_the_mismatched_control_uses_a_clip_of_another_class_and_speaker_for_eve
 
 
 def test_the_noise_control_differs_from_clip_to_clip(root: Path, tmp_path: Path) -> None:
-    """All source clips have one tone."""
+    """All source clips are the same tone."""
     first, *others = sorted((root / "HAD").rglob("*.wav"))
     for clip in others:
         clip.write_bytes(first.read_bytes())
@@ -192,7 +192,7 @@ def test_a_wrong_controls_option_is_refused_with_the_allowed_values(
     assert (code, message in output, (tmp_path / "out").exists()) == (2, True, False), output
 
 
-def test_an_existing_control_folder_is_not_overwritten_and_a_partial_one_is_deleted(root: Path, tmp_path: Path) -> None:
+def test_an_existing_control_folder_is_not_overwritten(root: Path, tmp_path: Path) -> None:
     noise = ("data", "controls", "had", "--control", "noise", "--data", root, "-o", tmp_path / "out")
     succeed(*noise)
     code, output = call(*noise)
@@ -205,7 +205,7 @@ def test_an_existing_control_folder_is_not_overwritten_and_a_partial_one_is_dele
 
 
 def test_the_embedded_model_scores_high_on_clips_cropped_to_the_event_and_low_on_silence(tmp_path: Path) -> None:
-    """Cut to 10 s around the event the score stays; on silence it falls to chance or below."""
+    """On clips cut to 10 s around the event the score stays. On silence it falls to chance or below."""
     root = generate(tmp_path / "mini", tasks=["desed"], progress=False, limit=4)
     arguments = ["--durations", "10", "--control", "audio,silence", "--data", root, "-o", tmp_path / "controls"]
     assert call("data", "controls", "desed", *arguments)[0] == 0

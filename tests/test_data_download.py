@@ -29,7 +29,7 @@ from audiomarathon.errors import DataError
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """All ten tasks, one folder deep, with the manifest of their counts."""
+    """Build all ten tasks in a subfolder, with a manifest of their sample counts."""
     top = tmp_path_factory.mktemp("source")
     build_all(top / "set")
     entries = {key: {"count": count, "min_seconds": 1, "max_seconds": 1} for key, count in COUNTS.items()}
@@ -56,7 +56,9 @@ def test_all_tasks_can_be_copied_from_a_folder_or_an_archive(name: str, source: 
     assert call("data", "verify", "all", "--data", tmp_path / "root")[0] == 0
 
 
-def test_a_download_with_a_limit_fetches_only_the_samples_of_a_run_with_it(source: Path, tmp_path: Path) -> None:
+def test_a_download_with_a_limit_fetches_exactly_the_samples_of_a_run_with_that_limit(
+    source: Path, tmp_path: Path
+) -> None:
     root = tmp_path / "root"
     fetch(source, root, limit=2)
     for task in AUDIOMARATHON.tasks:
@@ -75,9 +77,7 @@ def test_a_download_with_a_limit_fetches_only_the_samples_of_a_run_with_it(sourc
     assert call("data", "verify", "all", "--data", root)[0] == 0
 
 
-def test_a_download_with_a_smaller_limit_deletes_no_clip_and_one_with_a_new_seed_adds_clips(
-    source: Path, tmp_path: Path
-) -> None:
+def test_a_later_download_with_a_smaller_limit_deletes_no_clip(source: Path, tmp_path: Path) -> None:
     keys = ("had", "librispeech", "tau")
     fetch(source, tmp_path, *keys, limit=3)
     before = tree(tmp_path, manifest=False)
@@ -163,7 +163,7 @@ def test_a_download_killed_midway_is_finished_by_the_next_command(
 
 
 def test_a_zip_that_understates_a_file_size_is_refused(source: Path, tmp_path: Path) -> None:
-    """The file of a bomb announces a few bytes and unpacks to many."""
+    """A zip bomb states a small file size and unpacks to many bytes."""
     taken = packed(source, tmp_path / "a.zip")
     lying = open_source(taken)
     entries = [archive.Entry(e.path, e.size - 100 if e.path.endswith("2_sad.wav") else e.size) for e in lying.entries()]
@@ -172,7 +172,7 @@ def test_a_zip_that_understates_a_file_size_is_refused(source: Path, tmp_path: P
         download.download([get_task("vesus")], stub, tmp_path / "root")
 
 
-# What stands in the way -----------------------------------------------------------------------------------------
+# Obstacles ------------------------------------------------------------------------------------------------------
 
 
 def test_too_little_space_stops_a_download(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,7 +182,7 @@ def test_too_little_space_stops_a_download(source: Path, tmp_path: Path, monkeyp
     assert not list((tmp_path / "root").rglob("*.wav"))
 
 
-def test_download_of_a_task_not_in_the_source_or_already_elsewhere_in_the_data_is_refused(tmp_path: Path) -> None:
+def test_download_of_a_task_that_is_missing_in_the_source_or_already_present_is_refused(tmp_path: Path) -> None:
     BUILDERS["vesus"](tmp_path / "set")
     with pytest.raises(DataError, match=r"tau: is not in .*set$"):
         fetch(tmp_path / "set", tmp_path / "root", "tau")

@@ -1,4 +1,4 @@
-"""A person's verdicts, and the card of a data root."""
+"""Reviewing data by hand, and the card of a data root."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def tau(tmp_path: Path) -> Path:
 
 
 def judge(root: Path, answers: str, *more: str) -> tuple[int, str]:
-    """Review TAU with answers from a keyboard."""
+    """Run `data review` on TAU with typed answers."""
     command = ["data", "review", "tau", "--data", str(root), "-o", str(root / "verdicts.jsonl"), *more]
     done = CliRunner().invoke(app, command, input=answers)
     return done.exit_code, done.output
@@ -41,7 +41,7 @@ def test_a_review_of_samples_stores_verdicts_and_resumes_after_an_interruption(t
     assert "[3 of 4] " in output
     assert "1 accepted, 1 rejected, 2 left" in output
     with (tau / "verdicts.jsonl").open("a") as stream:
-        stream.write('{"id": "half')  # killed while it wrote
+        stream.write('{"id": "half')  # killed while writing
     output = judge(tau, "yes\nNO\n", "--share", "0.4", "--no-play")[1]
     assert chosen[0] not in output
     assert "2 accepted, 2 rejected, 0 left" in output

@@ -27,7 +27,7 @@ ROOT = Path(__file__).parent.parent
 
 
 def expect(root: Path, **tasks: tuple[float, float]) -> Path:
-    """Write what the root's tasks should hold: their counts as built, and a range of seconds."""
+    """Write the expected content of a root's tasks: their sample counts and a range of clip lengths."""
     bounds = {key: {"min_seconds": low, "max_seconds": high} for key, (low, high) in tasks.items()}
     entries = {key: {"count": COUNTS[key], **of} for key, of in bounds.items()}
     return write_json(root / "audiomarathon.json", {"name": "test", "licence": "CC0-1.0", "tasks": entries})
@@ -45,7 +45,7 @@ def test_data_verify_finds_no_problem_in_intact_data_of_every_task(root: Path) -
     succeed("data", "verify", "all", "--data", root)
 
 
-def test_known_gaps_of_the_published_data_are_reported_as_a_note_and_not_as_a_problem(root: Path) -> None:
+def test_samples_missing_from_the_published_data_are_reported_as_a_note_not_as_a_problem(root: Path) -> None:
     gap = {"path": "dev/mixed_concatenated_audio_0061.wav", "uniq_id": 61}
     edit_rows(root / "SLUE" / "merged_audio_data.json", lambda rows: rows[2].update(gap))
     output = succeed("data", "verify", "slue", "--data", root)
@@ -83,7 +83,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str, str]] = {
 
 
 @pytest.mark.parametrize("name", DAMAGE)
-def test_each_kind_of_damaged_data_is_reported_with_exit_code_1(root: Path, name: str, tmp_path: Path) -> None:
+def test_data_verify_reports_each_kind_of_damage_with_exit_code_1(root: Path, name: str, tmp_path: Path) -> None:
     damage, kind, text = DAMAGE[name]
     damage(root)
     code, _ = call("data", "verify", "tau", "vesus", "--data", root, "--json", tmp_path / "out" / "report.json")
@@ -125,7 +125,9 @@ def test_the_data_option_overrides_a_tasks_environment_variable(root: Path, monk
     assert call("data", "verify", "vesus")[0] == 1
 
 
-def test_the_data_folder_name_mini_stands_for_the_mini_benchmark(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_word_mini_in_place_of_a_data_folder_stands_for_the_mini_benchmark(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(mini, "mini_benchmark", lambda: root)
     for command in ("verify", "durations"):
         succeed("data", command, "vesus", "--data", "mini")
@@ -166,7 +168,7 @@ def test_data_durations_lists_broken_clips_and_measures_the_other_clips(root: Pa
     assert all((out / name).read_bytes().startswith(b"\x89PNG") for name in ("tau.png", "gtzan.png", "all.png"))
 
 
-def test_a_task_with_only_broken_clips_is_measured_as_zero_hours(root: Path, tmp_path: Path) -> None:
+def test_a_task_with_only_broken_clips_has_a_measured_duration_of_zero_hours(root: Path, tmp_path: Path) -> None:
     for clip in (root / "GTZAN").rglob("*.wav"):
         clip.write_bytes(b"RIFF")
     assert call("data", "durations", "gtzan", "--data", root, "-o", tmp_path / "out")[0] == 1

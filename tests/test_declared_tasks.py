@@ -128,7 +128,7 @@ def test_options_and_answers_are_read_from_every_supported_row_format(shape: str
     assert task.prompt(data.samples[0]).startswith("What is it?\n\nA. a bell\nB. a dog\n\nListen to the audio")
 
 
-def test_a_row_of_a_declared_task_may_have_26_options_several_clips_and_no_id(tmp_path: Path) -> None:
+def test_a_row_of_a_declared_task_may_have_26_options_or_several_clips(tmp_path: Path) -> None:
     many = [f"sound {number}" for number in range(26)]
     rows = [
         {"audio": ["clips/1.wav", "./clips/0.wav"], "options": many, "answer": "sound 25", "by": None},
@@ -146,7 +146,7 @@ def test_a_row_of_a_declared_task_may_have_26_options_several_clips_and_no_id(tm
     more = {"id": None, "options": None, "question": None, "answer": None, "transcript": "says"}
     _task, data = loaded(declared(tmp_path / "b", pairs, clips=["one", "two"], **more))
     assert [len(sample.clips) for sample in data.samples] == [2]
-    (bad,) = data.bad_rows  # not asked with one clip of two
+    (bad,) = data.bad_rows  # never asked with only one clip of two
     assert (bad.row, bad.reason) == (2, "field 'two' is empty")
 
 
@@ -169,7 +169,7 @@ def test_audio_embedded_in_a_table_is_cached_once(tmp_path: Path, monkeypatch: p
 
 
 def test_clip_names_are_found_despite_spaces_and_other_unicode_forms(tmp_path: Path) -> None:
-    """The last two names are written in the other form of accents than the files'."""
+    """The last two names and their files use different Unicode forms of accents."""
     files = [" in front.wav", "odd/ in front.wav", "odd/a  b.wav", "odd/no\u00a0break.wav", "odd/cafe\u0301.wav",
              "odd/caf\u00e8.wav"]  # fmt: skip
     names = [*files[:-2], "odd/caf\u00e9.wav", "odd/cafe\u0300.wav"]
@@ -181,7 +181,7 @@ def test_clip_names_are_found_despite_spaces_and_other_unicode_forms(tmp_path: P
     assert {sample.id for sample in data.samples} == {unicodedata.normalize("NFC", name) for name in files}
 
 
-def test_a_table_with_embedded_audio_in_only_some_rows_has_bad_rows(
+def test_rows_without_embedded_audio_are_bad_rows_if_other_rows_of_the_table_embed_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AUDIOMARATHON_CACHE", str(tmp_path / "cache"))
@@ -207,7 +207,7 @@ def test_dates_in_a_parquet_table_are_read_as_text(tmp_path: Path) -> None:
         assert task.groups(samples[0]) == {"day": "2024-05-01"}
 
 
-def test_two_equal_options_count_as_one_and_are_reported(tmp_path: Path) -> None:
+def test_two_identical_options_of_a_question_count_as_one(tmp_path: Path) -> None:
     rows = [{**ROWS[0], "options": ["four", "nine", "ten", "ten"], "answer": "ten"}]
     task, data = loaded(declared(tmp_path, rows, published="mmau-tokens"))
     assert data.defects == {"two options are the same": 1}
@@ -224,14 +224,12 @@ def test_two_equal_options_count_as_one_and_are_reported(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("reply", "letter"), [("E", "B"), ("B", "B"), ("B. E", "B"), ("(B) E", "B"), ("c", "C"), ("D", "D")]
 )
-def test_a_reply_is_matched_to_an_option_that_is_a_single_letter_before_an_option_label(
-    reply: str, letter: str
-) -> None:
+def test_a_one_letter_reply_is_matched_to_an_option_text_before_an_option_label(reply: str, letter: str) -> None:
     told = {"answer": "B", "options": ["A", "E", "c", "D"], "labels": list("ABCD"), "published": "mmau-tokens"}
     assert Questions().judge(Record("a", reply=reply, reference=told))["parsed"] == letter
 
 
-def test_class_tasks_are_scored_by_macro_f1_and_need_the_same_classes_in_every_row(tmp_path: Path) -> None:
+def test_rows_of_a_class_task_must_all_offer_the_same_classes(tmp_path: Path) -> None:
     rows = with_rows(options=lambda row: ["a dog", "a bell"][:: 1 - 2 * place(row)])
     task, data = loaded(declared(tmp_path, rows, classes=True))
     assert (task.key, task.scorer.figure.name) == ("own-classes/sounds", "macro_f1")
@@ -253,7 +251,7 @@ def test_accuracy_is_reported_for_each_recorded_group_of_samples_and_not_per_ans
     assert frames["accuracy by level"][["hard", "none_said"]].values.tolist() == [[1.0, "n 3"]]
 
 
-def test_the_json_rows_file_named_in_a_task_file_is_preferred_to_a_jsonl_file_of_that_name(tmp_path: Path) -> None:
+def test_a_json_rows_file_is_preferred_to_a_jsonl_file_of_the_same_name(tmp_path: Path) -> None:
     declared(tmp_path, ROWS, rows="sounds.jsonl")
     file = declared(tmp_path, ROWS[:2])
     assert len(loaded(file)[1].samples) == 2
@@ -283,7 +281,7 @@ def test_open_questions_of_a_declared_task_are_judged_with_the_judge_prompt_of_m
         ({"transcript": "first"}, "own-transcript/sounds", "score"),
     ],
 )
-def test_declared_caption_and_transcript_tasks_run_and_are_scored(
+def test_caption_and_transcription_tasks_declared_in_a_task_file_run_and_are_scored(
     more: dict[str, Any], key: str, figure: str, tmp_path: Path
 ) -> None:
     rows = with_rows(first=lambda row: f"{row['answer']} sounds", second="a sound")
@@ -319,7 +317,7 @@ def test_the_language_of_a_transcription_task_selects_character_or_word_error_ra
     assert [verdict.values["errors"] > 0 for verdict in verdicts] == [False, True]
     rate = figure[4:].lower()
     assert figures_of(task.scorer, verdicts, seed=0)[rate] == 1 - figures_of(task.scorer, verdicts, seed=0)["score"]
-    assert get_task(f"{kind}/sounds").scorer.key == task.scorer.key  # as reports find it, without the file
+    assert get_task(f"{kind}/sounds").scorer.key == task.scorer.key  # reports find it without the task file
 
 
 def test_transcripts_in_another_language_than_english_are_reported_if_no_language_is_set(tmp_path: Path) -> None:
@@ -330,7 +328,7 @@ def test_transcripts_in_another_language_than_english_are_reported_if_no_languag
     assert loaded(declared(tmp_path / "said", rows, **facts, language="en"))[1].defects == {}
 
 
-def test_a_prompt_template_is_filled_in_and_one_with_unknown_fields_is_refused(tmp_path: Path) -> None:
+def test_question_and_options_are_filled_into_a_prompt_template_that_has_only_known_fields(tmp_path: Path) -> None:
     file = declared(tmp_path, with_rows(question="Braces {here}?"), prompt="ask.txt")
     (tmp_path / "ask.txt").write_text('{question}\n{options}\nAnswer with {"answer": …}.\n')
     task, data = loaded(file)
@@ -429,7 +427,7 @@ def test_a_task_file_that_cannot_be_found_is_refused(name: str, message: str) ->
         get_task(name)
 
 
-def test_missing_data_of_a_declared_task_or_a_missing_column_is_refused(tmp_path: Path) -> None:
+def test_a_declared_task_whose_data_or_named_column_is_missing_is_refused(tmp_path: Path) -> None:
     file = declared(tmp_path)
     for more, advice in (({}, "Set AUDIOMARATHON_DATA or --data to the data root"),
                          ({"source": "ask Ann"}, "Ask Ann; then set AUDIOMARATHON_DATA")):  # fmt: skip
@@ -636,7 +634,7 @@ def test_a_finished_run_is_scored_and_reported_without_its_task_file(ran: Path, 
 
 
 @pytest.mark.parametrize("more", [{"version": "v2"}, {"published": None}, {"prompt": "ask.txt"}])
-def test_a_run_is_not_continued_after_its_task_version_scoring_rule_or_prompt_changed(
+def test_a_run_is_not_resumed_after_the_version_scoring_or_prompt_of_its_task_changed(
     more: dict[str, Any], ran: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "ask.txt").write_text("{question} {options}")
@@ -649,7 +647,7 @@ def test_a_run_is_not_continued_after_its_task_version_scoring_rule_or_prompt_ch
 
 
 @pytest.mark.parametrize("format_", ["csv", "jsonl", "parquet"])
-def test_a_control_made_from_csv_jsonl_or_parquet_rows_loads_like_the_task(
+def test_a_control_of_a_task_with_csv_jsonl_or_parquet_rows_loads_without_a_bad_row(
     format_: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AUDIOMARATHON_CACHE", str(tmp_path / "cache"))
@@ -671,16 +669,16 @@ def test_a_control_made_from_csv_jsonl_or_parquet_rows_loads_like_the_task(
     assert facts[0] == facts[1]
 
 
-# --- The published rule, and the tasks that ship.
+# --- The published scoring rule, and the bundled tasks.
 
 
 RIGHT = ["a dog", "The DOG: a dog!", "(B) a dog", "a dog, hot"]
-#: Without a word of the answer, with a word of another option ("cat"), or with another word ("dog_").
+#: A word of the answer is missing, or there is a word of another option ("cat") or another word ("dog_").
 WRONG = ["dog", "", "?!", "B", "a dog, not a cat", "a dog_"]
 
 
 @pytest.mark.parametrize("reply", [*RIGHT, *WRONG])
-def test_the_word_matching_rule_of_mmau_judges_example_replies_as_expected(reply: str) -> None:
+def test_the_word_matching_rule_of_mmau_gives_the_expected_verdict_on_example_replies(reply: str) -> None:
     assert right_by_words(reply, "a dog", ["a cat", "a dog", "Dog, a", "hotdog"]) is (reply in RIGHT)
 
 
@@ -700,7 +698,7 @@ def test_an_answer_with_a_word_of_another_option_is_wrong_under_the_mmau_word_ru
         assert right_by_words(f"{answer} {other}", answer, options) is (bool(words or strange) and not strange)
 
 
-def test_the_two_shipped_tasks_are_listed_and_found_by_their_rows_file(tmp_path: Path) -> None:
+def test_mmau_mini_and_mmar_are_included_as_declared_tasks(tmp_path: Path) -> None:
     write_clip(tmp_path / "data" / "test-mini-audios" / "a.wav")
     groups = {"task": "sound", "difficulty": "easy", "category": "Reasoning", "sub-category": "Source"}
     row = {"id": "a", "audio_id": "./test-mini-audios/a.wav", "question": "Who?", "choices": ["Man", "Dog"],
@@ -737,7 +735,7 @@ class TestExact:
             ("(B)", "The answer is C.", False, None),
         ],
     )
-    def test_replies_with_a_number_are_correct_only_if_exact_and_near_if_close_to_the_answer(
+    def test_a_numeric_reply_is_correct_only_if_exact_and_counts_as_near_within_a_tolerance(
         self, tmp_path: Path, answer: Any, reply: str, correct: bool, near: bool | None
     ) -> None:
         rows = [ROWS[0] | {"answer": answer}]
@@ -755,7 +753,7 @@ class TestExact:
         _task, data = loaded(declared(tmp_path, rows, options=None, answer_is=how))
         assert ["is not a" in bad.reason for bad in data.bad_rows] == [True] * (8 + (how == "exact"))  # [] is no span
 
-    def test_f1_of_time_spans_equals_a_value_computed_by_hand(self, tmp_path: Path) -> None:
+    def test_f1_of_words_with_time_spans_in_a_reply_equals_a_value_computed_by_hand(self, tmp_path: Path) -> None:
         spans = [{"word": "Hello,", "start": 1.0, "end": 1.5}, {"word": "world", "start": 2, "end": 2.5},
                  {"word": "hello", "start": 60, "end": 61}]  # fmt: skip
         task, data = loaded(declared(tmp_path, [ROWS[0] | {"answer": spans}], options=None, answer_is="spans"))
@@ -796,7 +794,7 @@ def test_a_time_span_that_starts_just_after_0_is_read() -> None:
         ),
     ],
 )
-def test_the_documented_task_files_read_and_score_rows_in_the_format_of_blab(
+def test_the_documented_task_files_for_blab_load_and_score_its_rows(
     tmp_path: Path, name: str, row: dict[str, Any], reply: str, right: dict[str, float | None]
 ) -> None:
     (tmp_path / f"{name}.toml").write_text(BLOCKS[f"{name}.toml"])
@@ -810,7 +808,7 @@ def test_the_documented_task_files_read_and_score_rows_in_the_format_of_blab(
 
 
 def test_mmsu_is_read_from_parquet_files_with_embedded_audio(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Columns as several programs read them; the real files were not at hand."""
+    """Columns in formats of several programs; the real files were not available."""
     monkeypatch.setenv("AUDIOMARATHON_CACHE", str(tmp_path / "cache"))
     audio = {"bytes": write_clip(tmp_path / "a.wav").read_bytes(), "path": "a.wav"}
     groups = {"category": "Perception", "sub-category": "Paralinguistics", "task_name": "sarcasm_detection"}

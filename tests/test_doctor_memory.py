@@ -1,4 +1,4 @@
-"""`doctor --model`: what long audio takes, and whether it fits."""
+"""`doctor --model`: the memory that long audio needs, and whether it fits."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ CONFIG = {size: published_config(f"Qwen/Qwen2.5-Omni-{size}") for size in SIZES}
 
 
 def plan_of(folder: Path | None = CONFIG["7B"], key: str = "qwen2.5-omni", **flags: Any) -> MemoryPlan:
-    """Plan a model's memory; of the published 7B unless another folder is given."""
+    """Plan a model's memory: by default, that of the published Qwen2.5-Omni 7B."""
     return plan_memory(get_model(key), RunSettings.read({}, model_path=str(folder or ""), **flags))
 
 
@@ -49,7 +49,7 @@ def plans() -> dict[str, MemoryPlan]:
 
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Pretend that there is a GPU with so many bytes free."""
+    """Pretend that there are GPUs with a given number of free bytes."""
 
     def pretend(free: float, count: int = 1) -> None:
         monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
@@ -82,7 +82,7 @@ def test_the_memory_a_model_needs_equals_values_computed_by_hand(plans: dict[str
 @pytest.mark.parametrize(
     ("row", "part"), [("weights", "weights"), ("KV cache", "KV cache"), ("activations", "activations"), ("sum", "")]
 )
-def test_the_memory_table_in_the_readme_equals_the_computed_needs(
+def test_the_memory_table_in_the_readme_equals_the_computed_memory(
     plans: dict[str, MemoryPlan], row: str, part: str
 ) -> None:
     lines = (ROOT / "Qwen_2.5_Omni" / "README.md").read_text(encoding="utf-8").splitlines()
@@ -106,7 +106,7 @@ def test_doctor_says_which_clip_lengths_fit_into_the_free_gpu_memory(
     assert f"{free:.1f} GB free" in out
 
 
-def test_the_longest_duration_fits_into_memory_and_one_second_more_does_not(gpu: Callable[..., None]) -> None:
+def test_the_longest_clip_duration_of_a_memory_plan_just_fits_into_gpu_memory(gpu: Callable[..., None]) -> None:
     gpu(19.3 * GB)
     plan = plan_of()
     longest = plan.longest(plan.room)
@@ -114,7 +114,7 @@ def test_the_longest_duration_fits_into_memory_and_one_second_more_does_not(gpu:
     assert (plan.fits(longest), plan.fits(longest + 1)) == (True, False)
 
 
-def test_the_longest_duration_is_limited_by_the_position_count_of_the_model(plans: dict[str, MemoryPlan]) -> None:
+def test_the_longest_clip_duration_is_limited_by_the_position_count_of_the_model(plans: dict[str, MemoryPlan]) -> None:
     assert plans["7B"].longest(1e15) == (32768 - 250) // 25
     assert plans["7B"].longest(8 * GB) == 0
 
@@ -152,7 +152,9 @@ def test_a_missing_checkpoint_is_reported_with_the_download_command(no_env: Any)
     [("qwen2.5-omni-7b", 17.9), ("qwen2.5-omni-3b", 9.4), ("phi4mm", 10.4), ("aero-1", 4.4), ("voxtral", 9.4)],
 )
 @pytest.mark.usefixtures("not_there")
-def test_weight_sizes_of_a_model_are_known_before_it_is_downloaded(no_env: Any, key: str, gigabytes: float) -> None:
+def test_the_weight_size_of_a_model_is_counted_from_its_config_before_download(
+    no_env: Any, key: str, gigabytes: float
+) -> None:
     plan = plan_of(None, key)
     assert plan.need(90)[1]["weights"] == pytest.approx(gigabytes * GB, rel=0.05)
     assert "counted from the config" in plan.source
@@ -187,7 +189,7 @@ def test_the_memory_plan_uses_the_precision_set_for_the_run(
 
 
 class TestLimits:
-    """What a model takes, and where that is from: `doctor --seconds`, and runs that are refused."""
+    """A model's limits on audio length and their sources: `doctor --seconds`, and refused runs."""
 
     @pytest.mark.parametrize(
         ("stated", "rope", "positions"),
@@ -200,7 +202,7 @@ class TestLimits:
             *((32768, {"rope_type": "yarn", "factor": factor}, 32768) for factor in ("4", math.inf, math.nan)),
         ],
     )
-    def test_the_position_limit_is_read_from_the_nested_text_config_unless_it_is_no_valid_number(
+    def test_the_position_limit_of_a_model_is_read_from_its_text_config_and_rope_scaling(
         self, tmp_path: Path, stated: int, rope: dict[str, Any], positions: int | None
     ) -> None:
         content = read_json(CONFIG["3B"] / "config.json")
@@ -212,12 +214,12 @@ class TestLimits:
         if positions:
             assert limits.source.startswith("config.json: thinker_config.text_config.max_position_embeddings")
 
-    def test_a_length_limit_refuses_many_clips_but_allows_one_long_clip_that_gets_truncated(self) -> None:
+    def test_one_long_clip_that_the_model_truncates_is_allowed_beyond_the_length_limit(self) -> None:
         limits = limits_of(replace(get_model("qwen2.5-omni-7b"), heard_seconds=30), CONFIG["7B"])
         assert limits.beyond(50 * 30, 256)  # fifty clips
-        assert not limits.refused(50 * 30, 256)  # one clip, of which the model hears the beginning
+        assert not limits.refused(50 * 30, 256)  # one clip, of which the model hears only the start
 
-    def test_a_position_limit_that_only_transformers_knows_is_marked_as_such(self) -> None:
+    def test_a_position_limit_missing_in_the_config_json_is_taken_from_transformers_and_marked(self) -> None:
         spec = get_model("voxtral")
         limits = limits_of(spec, published_config(spec.checkpoint))
         assert limits.positions == 131072
@@ -228,7 +230,7 @@ class TestLimits:
         limits = limits_of(spec, published_config(spec.checkpoint))
         assert (limits.positions, limits.longest(256), limits.beyond(1e6, 256)) == (None, math.inf, "")
 
-    def test_question_and_reply_use_up_positions_and_pruning_at_the_input_frees_positions(self) -> None:
+    def test_pruning_at_the_input_allows_longer_clips_within_the_position_limit(self) -> None:
         limits = limits_of(get_model("qwen2.5-omni-7b"), CONFIG["7B"])
         assert limits.longest(768) == (32768 - 768 - 250) / 25 == 1270
         assert not limits.beyond(1270, 768)
@@ -255,7 +257,9 @@ class TestLimits:
         assert (code, err.count("\n")) == (2, 1)
         assert "PREFILL_CHUNK=20: whisper-base: " in err
 
-    def test_chunked_prefill_shrinks_only_the_memory_of_activations(self, plans: dict[str, MemoryPlan]) -> None:
+    def test_prefill_in_chunks_shrinks_only_the_estimated_memory_of_activations(
+        self, plans: dict[str, MemoryPlan]
+    ) -> None:
         facts = plans["7B"].facts
         whole, parts, few = facts.memory(32768), facts.memory(32768, chunk=2048), facts.memory(100, chunk=2048)
         assert parts["activations"] < whole["activations"] / 3

@@ -1,4 +1,4 @@
-"""The shipped checkpoint: whole, small, and worth asking."""
+"""The bundled checkpoint is complete and small, and answers correctly."""
 
 from pathlib import Path
 

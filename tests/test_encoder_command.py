@@ -163,14 +163,14 @@ def test_the_encoder_check_command_prints_interface_errors_and_undesirable_prope
         assert "keeps" not in out
 
 
-def test_encoder_lists_name_every_task_and_encoder(command: Command) -> None:
+def test_the_encoder_list_commands_name_every_task_and_encoder(command: Command) -> None:
     tasks, encoders = command("list")[1], command("list", "encoders")[1]
     assert {"asvspoof2015", "voxlingua33", "liveenv"} <= set(tasks.split())
     assert {"control:logmel", "baseline:whisper"} <= set(encoders.split())
 
 
 def test_imported_x_ares_embeddings_are_evaluated_by_probes(command: Command, env: Path, tmp_path: Path) -> None:
-    """The mean over frames of the first item of a key is what both protocols see."""
+    """Both protocols see the mean over frames of the first item of each key."""
     rng, stored = np.random.default_rng(0), tmp_path / "old" / "sounds" / "embeddings" / "TheirEncoder"
     for fold in range(1, 6):
         members = []

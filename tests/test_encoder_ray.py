@@ -40,7 +40,7 @@ if find_spec("ray"):
 
 pytestmark = pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed (pip install 'ray>=2.40')")
 
-#: DEADLY is "never", "once" or the length of a clip that kills each worker; the process DEADLY_SPARES lives.
+#: DEADLY is "never", "once" or the length of a clip that kills any worker. The process DEADLY_SPARES never dies.
 ENCODER = """
 import os
 import time
@@ -218,7 +218,7 @@ def test_ray_workers_that_die_while_loading_end_the_run(workers, env: Path, tmp_
 
 @contextmanager
 def machines(*cores: int) -> Iterator[Any]:
-    """Start a Ray cluster: a head without CPUs, and machines with so many cores, all simulated here."""
+    """Start a Ray cluster: a head without CPU cores, and machines with these numbers of cores, all simulated here."""
     from ray.cluster_utils import Cluster
 
     made = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
@@ -261,7 +261,7 @@ def test_an_encoder_run_on_two_machines_equals_a_local_run(
 
 @pytest.mark.long
 @pytest.mark.parametrize("cores", [(1, 1), (1,)])
-def test_the_clips_of_a_lost_machine_are_encoded_by_another_machine_or_the_run_ends(
+def test_the_clips_of_a_lost_machine_are_encoded_by_another_machine_if_there_is_one(
     workers, env: Path, tmp_path: Path, cores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without another machine the run ends, and keeps the encoded clips."""

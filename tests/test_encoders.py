@@ -22,7 +22,7 @@ from audiomarathon.wings.encoders.registry import EncoderSpec
 
 
 class FrameEncoder(torch.nn.Module):
-    """Frames of 40 ms, centred and scaled, through a matrix: an encoder without findings."""
+    """Multiply centred and scaled frames of 40 ms by a matrix: an encoder that passes all checks."""
 
     sampling_rate, output_dim, hop_size_in_ms = 16000, 8, 40
 
@@ -128,7 +128,7 @@ def test_an_hf_encoder_gives_each_clip_the_features_of_transformers(
 
 
 @pytest.mark.parametrize("kind", ["wav2vec2", "data2vec"])
-def test_waveform_baseline_encoders_normalise_and_encode_a_padded_batch_in_10_s_pieces(
+def test_wav2vec2_and_data2vec_baselines_normalise_and_encode_audio_in_10_s_pieces(
     checkpoints: Path, kind: str
 ) -> None:
     encoder = load_encoder(f"baseline:{kind}", {"model": str(checkpoints / kind)})
@@ -136,7 +136,7 @@ def test_waveform_baseline_encoders_normalise_and_encode_a_padded_batch_in_10_s_
     model = transformers.AutoModel.from_pretrained(checkpoints / kind).eval()
     extractor = transformers.AutoFeatureExtractor.from_pretrained(checkpoints / kind)
 
-    def released(piece: torch.Tensor) -> torch.Tensor:  # a tensor is one array to the extractor
+    def released(piece: torch.Tensor) -> torch.Tensor:  # the extractor takes a tensor as one array
         with torch.no_grad():
             values = extractor(piece, sampling_rate=16000, return_tensors="pt").input_values.reshape(piece.shape)
             features: torch.Tensor = model(values).last_hidden_state
@@ -152,7 +152,7 @@ def test_waveform_baseline_encoders_normalise_and_encode_a_padded_batch_in_10_s_
     assert encoder.module(waves(1)[0][0]).shape == (1, 49, 16)  # [T] is accepted
 
 
-def test_the_whisper_baseline_encoder_encodes_padding_and_declares_half_its_real_hop_size(checkpoints: Path) -> None:
+def test_the_whisper_baseline_encoder_declares_half_of_its_real_hop_size(checkpoints: Path) -> None:
     encoder = load_encoder("baseline:whisper", {"model": str(checkpoints / "whisper")})
     assert (encoder.hop_size_in_ms, encoder.output_dim) == (10, 16)
     audio, _ = waves(1)
@@ -183,7 +183,7 @@ def test_x_ares_example_files_load_and_pass_the_interface_check(checkpoints: Pat
 
 
 @pytest.mark.parametrize("name", ["logmel", "random", "length-loudness", "noise"])
-def test_control_encoders_are_deterministic_and_the_check_reports_only_known_properties(name: str) -> None:
+def test_a_control_encoder_gives_the_same_embeddings_each_time_it_is_loaded(name: str) -> None:
     encoder = load_encoder(f"control:{name}")
     assert encoder.name == name
     names = {finding.name for finding in check_encoder(encoder).findings}
@@ -276,7 +276,7 @@ def test_each_undesirable_property_of_an_encoder_is_reported_as_a_finding(name: 
     assert not encoder.training
 
 
-def test_a_valid_encoder_passes_the_check_and_long_audio_is_checked_only_if_asked() -> None:
+def test_a_valid_encoder_passes_the_encoder_check_without_findings() -> None:
     assert check_encoder(FrameEncoder()) == Checked()
     assert check_audio_encoder(FrameEncoder())
     tired = variant(lambda features, audio: features / (audio.shape[-1] < 100 * 16000))
@@ -474,6 +474,6 @@ def test_weights_in_plain_attributes_of_an_encoder_are_part_of_its_identity() ->
         identities = []
         for value in (1.0, 1.0, 2.0):
             encoder = FrameEncoder()
-            encoder.held = hold(value)  # where torch does not look
+            encoder.held = hold(value)  # an attribute that torch does not register
             identities.append(from_module(encoder).identity)
         assert identities[0] == identities[1] != identities[2]

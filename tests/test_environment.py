@@ -1,4 +1,4 @@
-"""What else the machine was busy with: on record beside wall times, and warned of where times suffer."""
+"""Load by other processes: recorded beside wall times, with a warning where it may distort them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.usefixtures("one_load")
 
 
 def processes(proc: Path, running: int, *ours: tuple[int, int, Sequence[str]]) -> Path:
-    """Lay out a `/proc`: how many tasks run in all, and processes as (pid, parent, states of the threads)."""
+    """Write a `/proc` with the number of running tasks, and processes as (pid, parent, thread states)."""
     (proc / "x").mkdir(parents=True)
     (proc / "stat").write_text(f"cpu 1 2 3\nprocs_running {running}\nprocs_blocked 0\n")
     for pid, parent, states in ours:
@@ -63,7 +63,7 @@ def test_a_timed_run_on_a_busy_machine_warns_and_records_the_load(
     assert any("2 busy processes" in str(caught.message) for caught in told) is warned
     (session,) = json.loads((result.folder / "run.json").read_text())["sessions"]
     assert [session["load_before"], session["load_after"]] == loads
-    assert session["cpu_s"] == 3.5  # what the session took, not the process since its start
+    assert session["cpu_s"] == 3.5  # the session's CPU time, not that of the whole process
 
 
 def test_a_command_warns_only_once_that_the_machine_is_busy(capsys: pytest.CaptureFixture[str]) -> None:

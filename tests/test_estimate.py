@@ -1,4 +1,4 @@
-"""Estimates by hand, on a model of four layers whose numbers are round."""
+"""Time and memory estimates, checked by hand on a model of four layers with round numbers."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def todo(base: tuple[float, ...], frame: tuple[float, ...]) -> Todo:
 
 class TestFromFlops:
     def test_estimated_prefill_and_decode_times_equal_values_computed_by_hand(self) -> None:
-        """10 s are 250 audio tokens and 250 of text; frame drops 125 in the upper two of four layers."""
+        """10 s of audio make 250 tokens, beside 250 text tokens. frame drops 125 in the upper two of four layers."""
         base, frame = 4 * 10 * 500, 2 * 10 * 500 + 2 * 10 * 375
         seconds = from_flops(FACTS, SPEC, todo((10.0,), (10.0,)), (1e-12, 1.0), 3, Calls())
         assert seconds == pytest.approx(10 * 1000 + base + frame + 2 * 3 * 1.0)
@@ -54,7 +54,7 @@ class TestFromFlops:
 def test_the_measured_speed_of_a_machine_predicts_generation_time_from_counted_flops(
     lm, tiny_checkpoint, tokens, seconds
 ) -> None:
-    """The clock goes by counted FLOPs, so that the machine's speed is known whatever the load."""
+    """The clock runs on counted FLOPs, so the machine's speed is known whatever its load."""
     kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu  # PyTorch does not count this one
     flops = {kernel: lambda query, key, *_given, **_more: sdpa_flop_count(query, key, key)}
     speed, counter = 1e7, FlopCounterMode(display=False, custom_mapping=flops)
@@ -127,7 +127,7 @@ def test_the_memory_estimate_covers_a_whole_batch_and_is_lower_for_prefill_in_ch
 
 
 def test_the_remaining_work_of_each_setting_consists_of_the_samples_it_has_no_record_for(tmp_path: Path) -> None:
-    """The first is done under both settings, the second under one; the tower hears what any setting needs."""
+    """The first sample is done under both settings, the second under one. The tower runs on all remaining clips."""
     samples = [
         Sample(f"s{n}", (write_clip(tmp_path / f"{n}.wav", seconds=n),), "?", "A", "here") for n in (1.0, 2.0, 3.0)
     ]

@@ -1,4 +1,4 @@
-"""The loop from samples to records: what is recorded, resumed, shared and survived."""
+"""The evaluation loop from samples to records: recording, resuming, sharing work, and surviving errors."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def records(result: Result) -> list[dict]:
 
 
 def answered_in_sessions(result: Result) -> list[tuple[int, int, float]]:
-    """What each session found answered, and the replies and seconds of audio that it added."""
+    """Return for each session the samples answered before it, and the replies and seconds of audio that it added."""
     sessions = json.loads((result.folder / "run.json").read_text())["sessions"]
     return [(session["answered_before"], session["samples"], session["audio_s"]) for session in sessions]
 
@@ -114,7 +114,7 @@ class TestRecords:
         assert facts["checkpoint"] == str(tiny_checkpoint)
         assert (len(facts["samples"]), facts["sessions"][0]["samples"]) == (3, 3)
 
-    def test_the_figures_of_a_summary_equal_those_computed_from_its_records(self, base_run: Result) -> None:
+    def test_the_scores_and_times_in_a_summary_equal_those_computed_from_its_records(self, base_run: Result) -> None:
         rows, summary = records(base_run), base_run.summary
         assert summary == json.loads((base_run.folder / "summary.json").read_text())
         assert (summary["n"], summary["complete"]) == (3, True)
@@ -134,7 +134,7 @@ class TestRecords:
             assert record["new_tokens"] <= 3
             assert record["forced_decode"]["per_token"] == pytest.approx(record["forced_decode"]["seconds"] / 8)
 
-    def test_settings_run_side_by_side_give_the_records_of_each_setting_run_alone(self, go, tmp_path: Path) -> None:
+    def test_settings_run_together_give_the_same_records_as_each_setting_run_alone(self, go, tmp_path: Path) -> None:
         methods = [get_method("base"), get_method("frame", 0.5)]
         together = go("tau", methods=methods, limit=2)
         for method, result in zip(methods, together, strict=True):
@@ -146,7 +146,7 @@ class TestRecords:
 
 
 class TestThroughputMode:
-    def test_untimed_batched_mode_gives_the_replies_of_timed_mode(self, go, tmp_path: Path) -> None:
+    def test_untimed_batched_runs_give_the_same_replies_as_timed_runs(self, go, tmp_path: Path) -> None:
         setting = {"method": "frame", "ratio": 0.5, "limit": 5}
         (timed,) = go("tau", **setting)
         for batch_size in (1, 3):
@@ -160,9 +160,7 @@ class TestThroughputMode:
             assert set(batched.summary["timing"]) == {"audio_seconds_per_second"} | rate
             assert batched.summary["timing"]["audio_seconds_per_second"] > 0
 
-    def test_automatic_batch_size_keeps_the_replies_and_measures_the_throughput_of_each_method(
-        self, go, tmp_path: Path
-    ) -> None:
+    def test_batches_of_automatic_size_give_the_same_replies_as_timed_single_samples(self, go, tmp_path: Path) -> None:
         methods = [get_method("base"), get_method("snapkv", 0.5)]
         timed = go("tau", methods=methods, limit=3)
         batched = go("tau", methods=methods, timing=False, batch_size="auto", limit=3, results=tmp_path / "auto")
@@ -173,7 +171,7 @@ class TestThroughputMode:
         rates = throughput([Pairs.of(pressed, base)])
         assert rates["measured"] == pytest.approx(rates["samples_per_second"] / rates["base_samples_per_second"])
         assert (rates["batch"], rates["base_batch"]) == (3, 3)
-        # The summary of a sweep, `compare` and the page show this figure.
+        # The summary of a sweep, `compare` and the page show this number.
         systems = read_systems([tmp_path / "auto"])
         (group,) = read_outcome(tmp_path / "auto", seed=42).groups.values()
         assert "throughput_speedup" in sweep(group)[1].columns
@@ -185,8 +183,8 @@ class TestThroughputMode:
             *(row.throughput["measured"] for row in compare_with(systems, None).rows if row.side == pressed.method),
         ] == pytest.approx([rates["measured"]] * 3)
 
-    def test_audio_seconds_per_second_are_given_only_for_a_setting_that_ran_alone(self, go, tmp_path: Path) -> None:
-        """A setting's wall time is known if it ran alone, also after another one was done; side by side it is not."""
+    def test_audio_throughput_is_reported_only_for_a_setting_that_ran_alone(self, go, tmp_path: Path) -> None:
+        """A setting's wall time is known only if it ran alone, before or after another setting but not side by side."""
         flags = {"timing": False, "limit": 2, "max_new_tokens": 1}
         for result in go("tau", methods=[get_method("base"), get_method("frame", 0.5)], **flags):
             assert result.summary["timing"]["audio_seconds_per_second"] is None
@@ -198,7 +196,7 @@ class TestThroughputMode:
             go("tau", methods=[get_method("base"), get_method("base")])
 
 
-def test_a_data_folder_with_a_part_of_a_task_is_reported_with_both_sample_counts(
+def test_a_data_folder_with_only_some_samples_of_a_task_is_reported_with_both_counts(
     tiny_checkpoint: Path, data: Path, tmp_path: Path
 ) -> None:
     said: list[str] = []
@@ -225,7 +223,7 @@ def test_a_press_that_also_prunes_text_records_no_count_of_kept_audio_tokens(go)
 class TestClips:
     @pytest.mark.parametrize("flags", [{}, {"timing": False, "batch_size": 2}], ids=["timed", "batches"])
     def test_a_new_run_opens_each_clip_twice(self, go, tmp_path: Path, flags: dict[str, Any], monkeypatch) -> None:
-        """Once for its length and its hash, and once to decode it, whatever its format is, and with tags behind it."""
+        """Once for length and hash, and once to decode it, in any format, and with tags at its end."""
         monkeypatch.setattr("audiomarathon.files._TICK_NS", 0)  # as if the clips were older
         clips = sorted((task_folders.build_tau(tmp_path / "TAU") / "concatenated_resampled").iterdir())
         for clip, kind in zip(clips, ("WAV", "FLAC", "MP3", "OGG", "AIFF", "AU"), strict=False):
@@ -297,7 +295,7 @@ class TestFailures:
         assert result.summary["audio_seconds"] == 6
         assert answered_in_sessions(result) == [(0, 5, 5.0), (4, 1, 2.0)]
 
-    def test_bad_rows_stop_the_run_unless_they_are_allowed_and_then_they_are_counted(self, go, tmp_path: Path) -> None:
+    def test_bad_rows_of_the_data_stop_a_run_unless_they_are_allowed(self, go, tmp_path: Path) -> None:
         root = task_folders.build_tau(tmp_path / "data")
         file = root / "acoustic_scene_task_meta.json"
         task_folders.edit_rows(file, lambda rows: rows[3].update(answer_gt="Z"))
@@ -307,7 +305,7 @@ class TestFailures:
         assert (result.summary["n"], result.summary["bad_rows"]) == (9, 1)
 
 
-def test_scoring_again_corrects_a_wrong_verdict_on_record(base_run: Result, tmp_path: Path) -> None:
+def test_scoring_a_run_again_corrects_a_wrong_recorded_verdict(base_run: Result, tmp_path: Path) -> None:
     folder = shutil.copytree(base_run.folder, tmp_path / base_run.folder.name)
     rows = lines_of(folder / "samples.jsonl")
     rows[0] |= {"reply": rows[0]["reference"]["answer"], "correct": False, "parsed": None}
@@ -322,10 +320,10 @@ def test_scoring_again_corrects_a_wrong_verdict_on_record(base_run: Result, tmp_
 def test_runs_killed_at_random_moments_resume_to_the_records_of_an_undisturbed_run(
     go, tmp_path: Path, times, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """kill -9 at random moments; the records equal an undisturbed run's, except times and memory.
+    """Kill runs with SIGKILL at random moments; only times and memory may differ from an undisturbed run.
 
-    Each run is a fork of this process: a start of Python takes seconds, and so does one of the process that renders
-    chat templates, which every fork would start anew.
+    Each run is a fork of this process, since Python takes seconds to start. Chat templates are rendered in the fork,
+    since the usual child process takes seconds too, and every fork would start it again.
     """
     kills = times(4, 20)
     for index in range(2 * kills):
@@ -342,7 +340,7 @@ def test_runs_killed_at_random_moments_resume_to_the_records_of_an_undisturbed_r
 
 
 def kill_often(work: Callable[[], object], kills: int, file: Path) -> int:
-    """Run something that writes a file of lines in forks, killed at random moments, until one ends; count the kills."""
+    """Run `work`, which writes lines to `file`, in forks that are killed at random until one ends; count the kills."""
     chance, killed = random.Random(0), 0
 
     def size() -> int:
@@ -369,7 +367,7 @@ def kill_often(work: Callable[[], object], kills: int, file: Path) -> int:
 
 
 def ended(child: int) -> bool:
-    """Whether a child has ended; it is left to be waited for."""
+    """Return whether a child has ended, without reaping it."""
     return os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 

@@ -1,4 +1,4 @@
-"""The loop over samples and settings, watched through a model that only writes down what it is asked."""
+"""The loop over samples and settings, tested with a fake model that records its calls."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def a_sample(id_: str, *clips: Path, **facts: Any) -> Sample:
 
 @pytest.fixture
 def plan(clip: Path) -> Callable[..., Plan]:
-    """Make a plan over samples of these ids."""
+    """Make plans for samples with given ids."""
 
     def make(ids: Sequence[str], **settings: Any) -> Plan:
         return Plan(IdTask(), tuple(a_sample(id_, clip) for id_ in ids), 8, **{"warm_up": False, **settings})
@@ -63,7 +63,7 @@ def plan(clip: Path) -> Callable[..., Plan]:
 
 @pytest.fixture
 def jobs(tmp_path: Path) -> Iterator[Callable[..., list[Job]]]:
-    """Make jobs of methods, their folders entered."""
+    """Make a job for each method and open its run folder."""
     with ExitStack() as stack:
 
         def make(*methods: Method) -> list[Job]:
@@ -81,7 +81,7 @@ def lines(job: Job) -> list[dict[str, Any]]:
 
 @pytest.fixture
 def base_lines(plan, jobs) -> Callable[..., list[dict[str, Any]]]:
-    """Run base on samples of these ids; return the lines of its records."""
+    """Run base on samples with given ids; return the lines of its records."""
 
     def run(ids: Sequence[str], lm: FakeLM | None = None, **settings: Any) -> list[dict[str, Any]]:
         (job,) = jobs(METHODS[0])
@@ -91,7 +91,7 @@ def base_lines(plan, jobs) -> Callable[..., list[dict[str, Any]]]:
     return run
 
 
-def test_replies_are_recorded_without_calling_the_scorer(base_lines, monkeypatch) -> None:
+def test_the_evaluation_loop_records_replies_without_scoring_them(base_lines, monkeypatch) -> None:
     monkeypatch.setattr(type(IdTask.scorer), "judge", lambda *_: pytest.fail("was asked"))
     assert [(line["id"], line["error"]) for line in base_lines("abc")] == [("a", None), ("b", None), ("c", None)]
 
@@ -135,7 +135,7 @@ def test_ctrl_c_while_a_record_is_stored_keeps_replies_that_arrived_meanwhile(pl
     assert [line["id"] for line in lines(job)] == ["b", "c"]
 
 
-def test_settings_take_turns_in_which_of_them_runs_first_on_a_sample(plan, jobs) -> None:
+def test_settings_take_turns_in_running_first_on_a_sample(plan, jobs) -> None:
     lm = FakeLM()
     evaluate(lm, plan(["a", "b", "c", "d"]), jobs(*METHODS))
     first = [BASE, FRAME, RANDOM]
@@ -145,14 +145,14 @@ def test_settings_take_turns_in_which_of_them_runs_first_on_a_sample(plan, jobs)
 class TestWarmPass:
     """On a GPU, each recorded call follows an uncounted one of the same sample and setting."""
 
-    def test_the_warm_pass_runs_each_setting_once_before_its_recorded_call(self, plan, jobs) -> None:
+    def test_with_a_warm_pass_each_setting_runs_a_sample_once_before_its_recorded_call(self, plan, jobs) -> None:
         lm = FakeLM()
         evaluate(lm, plan(["a", "b"], warm=True, warm_up=True), jobs(*METHODS[:2]))
         assert lm.labels("a") == [BASE, BASE, FRAME, FRAME]
         assert lm.labels("b") == [FRAME, FRAME, BASE, BASE]
 
     def test_with_a_warm_pass_the_audio_tower_is_timed_once_per_sample_for_all_settings(self, plan, jobs) -> None:
-        """The fake tower takes 100 s plus its number of runs: it runs warm, then once for the records."""
+        """The fake tower reports 100 s plus its number of runs: one warm run, then one for the records."""
         lm, both = FakeLM(), jobs(*METHODS[:2])
         evaluate(lm, plan(["a", "b"], warm=True), both)
         times = [(line["time"]["encoder"], line["encoder_shared"]) for job in both for line in lines(job)]
@@ -167,7 +167,7 @@ class TestWarmPass:
 
 
 class TestBusySeconds:
-    """After a sample's last record, each setting runs once more, and the record gets what that call measured."""
+    """After a sample's last record, each setting runs once more under the profiler, which updates the record."""
 
     @pytest.fixture(autouse=True)
     def no_gpu(self, monkeypatch) -> None:
@@ -216,10 +216,10 @@ class TestBusySeconds:
 
 
 class TestRecords:
-    """What of a batch's facts stands in which record."""
+    """Which facts of a batch each record contains."""
 
     class Telling(FakeLM):
-        """Says of each row something else."""
+        """Report different facts for each row."""
 
         def prepare(self, prompts: Sequence[Prompt]) -> Inputs:
             count = len(prompts)
@@ -239,7 +239,7 @@ class TestRecords:
         assert [unpack(line["kept_audio_bits"], 4).tolist() for line in records] == [[1, 1, 0, 0], [0, 0, 1, 1]]
 
     @pytest.mark.parametrize("size", [None, 1, 2])
-    def test_records_hold_cache_sizes_unless_batched_and_times_only_if_the_run_is_timed(self, base_lines, size) -> None:
+    def test_cache_sizes_are_recorded_unless_several_samples_are_batched(self, base_lines, size) -> None:
         sizes = (None, None, None) if size == 2 else ([4], 8, 80)
         for line in base_lines("ab", FakeLM(peaks={BASE: 80}), batch_size=size, session="s"):
             assert (line["kv_lengths"], line["kv_bytes"], line["peak_memory_bytes"]) == sizes
@@ -252,20 +252,20 @@ class TestRecords:
         monkeypatch.setattr(IdTask, "transcribes", transcribes)
         assert base_lines("a", self.Telling())[0].get("transcript") == ("so" if transcribes else None)
 
-    def test_all_records_hold_the_session_and_records_without_error_also_the_audio_control(self, base_lines) -> None:
+    def test_records_hold_the_session_of_the_run_and_the_kind_of_audio_control(self, base_lines) -> None:
         lm = FakeLM(fails=lambda _label, ids: ids == ("a",))
         failed, answered = base_lines("ab", lm, session="now 1", control="silence")
         assert (bool(failed["error"]), bool(answered["error"])) == (True, False)
         assert (failed["session"], answered["session"], answered["control"]) == ("now 1", "now 1", "silence")
 
-    def test_records_hold_the_summed_seconds_of_all_clips_of_a_sample(self, plan, jobs) -> None:
+    def test_a_record_holds_the_total_duration_of_all_clips_of_its_sample(self, plan, jobs) -> None:
         asked, (job,) = plan(["a"]), jobs(METHODS[0])
         (sample,) = asked.samples
         evaluate(FakeLM(), replace(asked, samples=(replace(sample, clips=sample.clips * 3),)), [job])
         assert lines(job)[0]["clip_seconds"] == 1.5
 
     def test_samples_about_one_clip_share_one_run_of_the_audio_tower(self, plan, jobs) -> None:
-        """By the samples of a bundle about one clip, though there is a single setting."""
+        """The samples form a bundle about one clip, and there is only one setting."""
         lm, asked, (job,) = FakeLM(), plan(["a", "b"]), jobs(METHODS[0])
         bundled = tuple(replace(sample, bundle="one") for sample in asked.samples)
         evaluate(lm, replace(asked, samples=bundled), [job])
@@ -285,7 +285,7 @@ class TestSharedEncoder:
         lm, made = FakeLM(peaks={BASE: 80, FRAME: 60, RANDOM: 20}), jobs(*METHODS)
         evaluate(lm, plan(["a", "b", "c"]), made)
         peaks = [[line["peak_memory_bytes"] for line in lines(job)] for job in made]
-        assert peaks == [[80] * 3, [60] * 3, [50] * 3]  # whoever went first
+        assert peaks == [[80] * 3, [60] * 3, [50] * 3]  # in any order of settings
 
     @pytest.mark.parametrize(("failing", "runs"), [(0, 2), (1, 1)])
     def test_the_encoder_runs_again_only_if_the_first_setting_fails(self, plan, jobs, failing: int, runs: int) -> None:
@@ -305,10 +305,10 @@ class TestWarmUp:
         )
         assert lm.labels("a")[:3] == [BASE, FRAME, RANDOM]
         assert [[line["id"] for line in lines(job)] for job in made] == [["a", "b", "c"]] * 3
-        # The tower ran once a setting to warm up, then once a sample, which alone is recorded.
+        # The tower ran once per setting to warm up, then once per sample. Only the latter is recorded.
         assert [line["time"]["encoder"] for line in lines(made[0])] == [104.0, 105.0, 106.0]
 
-    def test_the_warm_up_of_a_resumed_sweep_includes_settings_done_on_the_first_sample(self, plan, jobs) -> None:
+    def test_the_warm_up_of_a_resumed_sweep_also_runs_settings_recorded_before(self, plan, jobs) -> None:
         made = jobs(*METHODS[:2])
         evaluate(FakeLM(), plan(["a"]), made[:1])
         evaluate(lm := FakeLM(), plan(["a", "b"], warm_up=True), made)
@@ -340,7 +340,7 @@ class TestPrefetching:
             end = time.monotonic() + 20
             while not ahead and len(lm.prepared) < 2 and time.monotonic() < end:
                 time.sleep(0.01)
-            time.sleep(0 if ahead else 0.1)  # a queue without an end would fill here
+            time.sleep(0 if ahead else 0.1)  # an unbounded queue would fill here
             ahead.append(len(lm.prepared) - len(lm.calls) - 1)
 
         lm = FakeLM(on_generate=watch)
@@ -358,7 +358,7 @@ class TestPrefetching:
 
 
 class TestReplacedClips:
-    """A record says by a hash which clip was heard: a sample whose clip is no longer that one is an error."""
+    """A record names the heard clip by its hash. A sample whose clip has changed is an error."""
 
     @pytest.fixture(params=[0, files._TICK_NS], ids=["hashes kept", "clips too new to keep their hashes"])
     def samples(self, tmp_path: Path, request, monkeypatch: pytest.MonkeyPatch) -> tuple[Sample, ...]:
@@ -426,7 +426,7 @@ class TestResumedBatches:
 
 
 class TestOutOfMemory:
-    """Batches are halved until they fit, and it is said once."""
+    """Batches are halved until they fit, with a single message."""
 
     @staticmethod
     def full(most: int, error: type[Exception] = torch.OutOfMemoryError) -> Callable[[str, tuple[str, ...]], bool]:
@@ -446,7 +446,7 @@ class TestOutOfMemory:
         assert line.startswith("tau: BATCH_SIZE=8 ")
         assert "halved" in line
 
-    def test_a_setting_out_of_memory_halves_its_batch_and_keeps_records_of_other_settings(self, plan, jobs) -> None:
+    def test_running_out_of_memory_under_one_setting_halves_only_the_batches_of_that_setting(self, plan, jobs) -> None:
         lm = FakeLM(fails=lambda label, ids: label == FRAME and self.full(2)(label, ids))
         both = jobs(*METHODS[:2])
         evaluate(lm, plan("abcd", batch_size=4), both)

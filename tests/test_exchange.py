@@ -1,4 +1,4 @@
-"""Other suites' logs become runs, runs become their logs, and frames are what others may rely on."""
+"""Import logs of other suites, export runs as their logs, and keep the columns of exported data frames stable."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ def only_run(results: Path) -> Run:
 
 
 def a_row(**scores: object) -> dict[str, Any]:
-    """What a log has of a sample."""
+    """Return a sample as a log has it."""
     return {"input": "?", "target": "t", "reply": "r", "scores": scores}
 
 
 def refused(suite: str, log: Path, *options: object) -> str:
-    """Import a log that is refused; return what is said, which is one line, and nothing is written."""
+    """Import a log that is refused, check that nothing is written, and return the one-line error."""
     results = log.parent / "refused"
     code, said = call("import", suite, log, "--results", results, *options)
     assert code == 2
@@ -65,7 +65,7 @@ def refused(suite: str, log: Path, *options: object) -> str:
 
 @pytest.fixture
 def alike(data: Path) -> Path:
-    """TAU's data with the same question and options in every row, in another order than that of the sorted ids."""
+    """TAU with the same question and options in every row. The rows are not in the order of their ids."""
     same = {"choice_a": "Airport", "choice_b": "Bus", "choice_c": "Metro", "choice_d": "Park", "scene_label": ""}
     task_folders.edit_rows(
         data / "acoustic_scene_task_meta.json",
@@ -151,13 +151,13 @@ def test_answer_options_are_read_from_prompts_of_many_formats(prompt: str, optio
 def test_the_target_in_an_imported_log_may_be_an_option_letter_text_or_number() -> None:
     options = ["a bus", "a tram"]
     assert [letter_of(target, options) for target in ("B", "(b).", "A tram", "1")] == ["B"] * 4
-    assert letter_of("1", ["2", "1"]) == "B"  # a number among the options is their text
+    assert letter_of("1", ["2", "1"]) == "B"  # a number that is an option counts as its text
     for wrong in ("C", "2", "", "a train"):
         with pytest.raises(ValueError, match="is not one of the options"):
             letter_of(wrong, options)
 
 
-def test_the_score_in_an_imported_log_becomes_the_headline_figure_named_reported(data: Path, tmp_path: Path) -> None:
+def test_the_score_in_an_imported_log_becomes_the_main_score_of_the_run(data: Path, tmp_path: Path) -> None:
     rows = asked(tau_samples(data), "AACDABCDAB")
     log = lmms_folder(tmp_path / "log", [{**row, "target": "what the log says"} for row in rows])
     run = imported("lmms-eval", log, tmp_path / "out")
@@ -182,7 +182,7 @@ def test_scoring_again_restores_an_edited_imported_score_from_the_original_log_e
     assert summary["score"] == 0.9
 
 
-def test_imported_scores_are_compared_with_clusters_and_against_a_margin(data: Path, tmp_path: Path) -> None:
+def test_imported_scores_can_be_compared_by_clusters_of_samples_and_with_a_margin(data: Path, tmp_path: Path) -> None:
     for setting, replies in (("base-0", TAU), ("half", "AAAAAAAAAA")):
         rows = asked(tau_samples(data), replies)
         for number, row in enumerate(rows):
@@ -199,7 +199,7 @@ def test_samples_with_a_score_in_only_one_of_two_imported_logs_are_not_compared(
         log = lmms_folder(tmp_path / setting, [a_row(ok=value) for value in values])
         call("import", "lmms-eval", log, "--setting", setting, "--results", tmp_path / "out")
     row = compare_runs(tmp_path / "out").iloc[0]
-    assert (row["difference"], row["samples"]) == (0, 4)  # half scored only the samples that base got right
+    assert (row["difference"], row["samples"]) == (0, 4)  # `half` has scores only for samples that base got right
     said = succeed("compare", tmp_path / "out", "--margin", "0.5")
     assert "4 samples had a score under only one of the two" in said
     assert "4 without a score count as lost" in said
@@ -328,7 +328,7 @@ def test_imported_repetitions_of_a_sample_belong_to_one_cluster(data: Path, tmp_
     assert run.records[f"{tau_samples(data)[0].id}#1"].cluster == run.records[f"{tau_samples(data)[0].id}#2"].cluster
 
 
-def test_imported_failed_samples_become_error_records_and_unscored_ones_have_no_score(tmp_path: Path) -> None:
+def test_failed_samples_of_an_imported_log_become_error_records(tmp_path: Path) -> None:
     rows = [a_row(ok="C"), a_row(ok=math.nan), a_row()]
     rows[2]["fields"] = {"error": {"message": "it broke", "traceback": "", "traceback_ansi": ""}}
     log = inspect_json(tmp_path / "a.json", inspect_content(rows))
@@ -340,7 +340,7 @@ def test_imported_failed_samples_become_error_records_and_unscored_ones_have_no_
 
 
 @pytest.mark.parametrize("options", [(), ("--score", "accuracy")], ids=str)
-def test_missing_samples_of_an_imported_stopped_evaluation_count_as_not_run(
+def test_samples_missing_from_the_imported_log_of_a_stopped_evaluation_count_as_not_run(
     options: tuple[str, ...], data: Path, tmp_path: Path
 ) -> None:
     content = inspect_content(asked(tau_samples(data), TAU), epochs=2) | {"status": "cancelled"}
@@ -353,7 +353,7 @@ def test_missing_samples_of_an_imported_stopped_evaluation_count_as_not_run(
     assert (summary["n"], summary["expected"], summary["complete"]) == (15, 20, False)
 
 
-def test_a_huge_repetition_number_in_an_imported_log_creates_no_records_for_smaller_numbers(tmp_path: Path) -> None:
+def test_an_imported_sample_with_a_huge_repetition_number_creates_only_one_record(tmp_path: Path) -> None:
     run = imported("inspect", inspect_json(tmp_path / "a.json", content_with(epoch=10**15)), tmp_path / "out")
     assert list(run.records) == [f"clip0#{10**15}"]
 
@@ -365,7 +365,9 @@ def test_answer_options_of_an_inspect_log_are_read_from_its_choices_field(data: 
     assert run.summary["accuracy"] == 1.0
 
 
-def test_samples_of_an_imported_log_with_task_sample_ids_are_matched_in_any_order(data: Path, tmp_path: Path) -> None:
+def test_imported_samples_that_have_the_ids_of_task_samples_are_matched_in_any_order(
+    data: Path, tmp_path: Path
+) -> None:
     samples = tau_samples(data)[::-1]
     rows = [{**row, "id": sample.id} for row, sample in zip(asked(samples, TAU), samples, strict=True)]
     log = inspect_json(tmp_path / "a.json", inspect_content(rows))
@@ -431,7 +433,7 @@ def test_hostile_eval_archives_give_a_one_line_error_and_no_run(
     refused("inspect", tmp_path / "folder.json")
 
 
-# Ours to Inspect and back
+# Our runs to Inspect and back
 
 
 @pytest.fixture
@@ -458,7 +460,9 @@ def exported_base(ours: Path, place: Path) -> tuple[Path, dict[str, Any]]:
     return log, json.loads(log.read_text())
 
 
-def test_runs_exported_as_inspect_logs_are_imported_with_equal_figures(ours: Path, tmp_path: Path) -> None:
+def test_a_run_exported_as_an_inspect_log_has_the_same_records_and_scores_after_import(
+    ours: Path, tmp_path: Path
+) -> None:
     for log in exported(ours, tmp_path):
         assert call("import", "inspect", log, "--results", tmp_path / "back")[0] in (0, 1)
     for folder in (path.parent for path in ours.rglob("run.json")):
@@ -482,9 +486,9 @@ def test_notes_and_sequential_stopping_data_of_a_run_survive_export_and_import(o
     (log,) = exported(folder, tmp_path)
     call("import", "inspect", log, "--results", tmp_path / "back")
     before, after = (Run.read(root / "tau" / "M" / "dart-0.5-layer2") for root in (ours, tmp_path / "back"))
-    assert before.summary == after.summary  # it has the counts and the notes
+    assert before.summary == after.summary  # the summary contains the counts and notes
     assert not before.summary["complete"]
-    for name in ("stopping", "largest_cluster"):  # which the bounds at a margin need
+    for name in ("stopping", "largest_cluster"):  # needed for the bounds at a margin
         assert before.facts[name] == after.facts[name]
 
 
@@ -496,7 +500,7 @@ def test_times_of_imported_runs_are_not_compared(ours: Path, tmp_path: Path) -> 
     assert "times of an imported run" not in call("compare", ours)[1]
 
 
-def test_judge_answers_survive_export_and_import_and_a_new_import_keeps_later_ones(ours: Path, tmp_path: Path) -> None:
+def test_judge_answers_survive_export_and_import(ours: Path, tmp_path: Path) -> None:
     folder = ours / "tau" / "M" / "base-0"
     said = Judgement("a-judge", "p", "1", "clip0", "hash", text="Rating: 4 – gut", messages=[{"role": "user"}])
     (folder / "judgements-a-judge.jsonl").write_bytes(said.to_line())
@@ -513,7 +517,7 @@ def test_an_exported_log_holds_kept_token_counts_scores_and_replies(ours: Path, 
     (log,) = exported(ours / "tau" / "M" / "dart-0.5-layer2", tmp_path)
     content = json.loads(log.read_text())
     sample = content["samples"][1]
-    assert list(content) == ["version", "status", "eval", "plan", "results", "stats", "samples"]  # which viewers need
+    assert list(content) == ["version", "status", "eval", "plan", "results", "stats", "samples"]  # viewers need these
     assert sample["metadata"]["audiomarathon"]["record"]["kept_audio_tokens"] == 100
     assert sample["scores"]["choice"]["value"] == 0.0
     assert sample["output"]["completion"] == sample["messages"][-1]["content"]
@@ -642,7 +646,7 @@ def inspect_ai() -> Any:
 
 
 @pytest.mark.real
-def test_the_inspect_library_reads_exported_logs_with_equal_figures(
+def test_the_inspect_library_reads_the_same_scores_and_replies_from_exported_logs(
     ours: Path, tmp_path: Path, inspect_ai: Any
 ) -> None:
     logs = exported(ours, tmp_path)

@@ -36,7 +36,7 @@ FOLDER = Path(__file__).parent.parent / "LALM_Bench" / "experiments"
 
 
 class Planted:
-    """An encoder whose vectors are known."""
+    """An encoder with given vectors."""
 
     def __init__(self, vectors: Mapping[str, Sequence[float]]) -> None:
         self.vectors = vectors
@@ -49,7 +49,7 @@ LETTERS = Planted({"A": (1, 0), "B": (0, 2), "C": (3, 4), "": (0, 0)})  # of any
 
 
 def a_run(replies: Mapping[str, str | None], task: str = "tau", options: Sequence[str] = ("x", "y", "z")) -> Run:
-    """A run of closed questions; "x1" is of category x, None has failed."""
+    """Return a run of closed questions; sample "x1" has category x, and the reply None means an error."""
     told = {"answer": "A", "options": list(options), "labels": list(options)}
     records = {
         id_: Record(id_, id_, reply=reply, reference=told, groups={"category": id_[0]}, error=None if reply else "lost")
@@ -86,7 +86,7 @@ def test_reply_similarity_of_two_runs_equals_values_computed_by_hand() -> None:
     }
 
 
-def test_a_category_named_overall_does_not_hide_the_overall_similarity_figures() -> None:
+def test_a_sample_category_named_overall_does_not_replace_the_overall_similarity() -> None:
     runs = [a_run(half) for half in (FIRST, SECOND)]
     for records in (runs[0].records, runs[1].records):
         of_x = [id_ for id_ in records if id_[0] == "x"]
@@ -102,7 +102,7 @@ def test_agreement_of_two_runs_on_chosen_options_equals_a_hand_computed_kappa() 
     row = similarity(a_run(first), a_run(second), LETTERS)[1][0]
     assert (row["n_chosen"], row["agree"], row["kappa"]) == (4, 0.75, pytest.approx(0.5))
     other = similarity(a_run(first), a_run(second, options=("y", "x", "z")), LETTERS)[1][0]
-    assert (other["n_chosen"], other["kappa"]) == (0, None)  # the same letter is another option
+    assert (other["n_chosen"], other["kappa"]) == (0, None)  # the same letter names another option
 
 
 def test_similarity_of_two_runs_without_common_samples_or_of_different_tasks_is_refused() -> None:
@@ -112,7 +112,7 @@ def test_similarity_of_two_runs_without_common_samples_or_of_different_tasks_is_
         similarity(a_run(FIRST), a_run(SECOND, task="vox"), LETTERS)
 
 
-# References: clip a has one caption that stands apart, clip b none.
+# References: clip a has one outlier among its captions, clip b has none.
 APART = [f"a{n}" for n in range(4)] + ["odd"]
 CLIPS = [("a.wav", APART), ("b.wav", [f"b{n}" for n in range(5)])]
 ENCODER = Planted({text: (0, 1) if text == "odd" else (1, 0) for _name, texts in CLIPS for text in texts})
@@ -123,7 +123,7 @@ def test_caption_outliers_equal_those_computed_by_hand() -> None:
     assert [(pair["i"], pair["j"]) for pair in pairs[:10]] == list(itertools.combinations(range(1, 6), 2))
     assert [pair["similarity"] for pair in pairs[:10]] == [1, 1, 1, 0, 1, 1, 0, 1, 0, 0]
     assert [caption["mean_similarity"] for caption in captions] == [0.75] * 4 + [0.0] + [1.0] * 5
-    spread = 0.085**0.5  # of the ten means about .8
+    spread = 0.085**0.5  # SD of the ten means, around 0.8
     assert [caption["z"] for caption in captions] == pytest.approx(
         [-0.05 / spread] * 4 + [-0.8 / spread] + [0.2 / spread] * 5
     )
@@ -156,7 +156,7 @@ def test_caption_scores_after_removing_outlier_captions_equal_hand_computed_valu
     assert values("people: sim") == pytest.approx([(0.6 + 1) / 2, 1.0, 0.2])
     assert values("replies: sim") == pytest.approx([0.8, 1.0, 0.2])
     assert scores["replies: sim"]["all"].clusters == 1
-    frequencies = Frequencies.of([texts for _name, texts in CLIPS])  # of all captions in both columns
+    frequencies = Frequencies.of([texts for _name, texts in CLIPS])  # both columns use the frequencies of all captions
     each = [float(cider_d(["a0"], [texts], frequencies)[0]) for texts in (APART, APART[:4])]
     assert values("replies: cider_d") == pytest.approx([*each, each[1] - each[0]])
     gone = [{"file_name": "a.wav", "caption_index": number} for number in range(1, 6)]
@@ -167,7 +167,7 @@ def test_caption_scores_after_removing_outlier_captions_equal_hand_computed_valu
 
 @pytest.fixture
 def planted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An encoder that tells captions of three clips apart, in place of one that is loaded."""
+    """Replace the loaded encoder by one that tells captions of three clips apart."""
 
     def encode(_self: object, texts: list[str]) -> np.ndarray:
         words = ("roof", "tin", "cafe", "cups", "dog", "metal", "car", "voices", "talk", "clatter", "bark", "rain")
@@ -203,7 +203,7 @@ def test_the_references_experiment_on_clotho_runs_without_audio(
     summary = json.loads((out / "clotho_references_evaluation.json").read_text())
     assert (summary["encoder"], summary["captions"]) == ("planted", 15)
     by_figure = {row["figure"]: row for row in summary["scores"]}
-    assert by_figure["replies: cider_d"]["all"] > by_figure["people: cider_d"]["all"]  # each is a reference
+    assert by_figure["replies: cider_d"]["all"] > by_figure["people: cider_d"]["all"]  # each reply is a reference
 
     run.write_text(json.dumps([{**replies[0], "audio_id": "other.wav"}]))
     code, said = call("experiment", "references", "clotho", "--data", data, "--run", run, "-o", tmp_path / "no")
@@ -215,9 +215,7 @@ def test_the_references_experiment_on_clotho_runs_without_audio(
         assert told in said
 
 
-def test_the_references_experiment_reads_replies_and_captions_from_an_aac_metrics_table(
-    planted: None, tmp_path: Path
-) -> None:
+def test_the_references_experiment_reads_a_table_in_the_format_of_aac_metrics(planted: None, tmp_path: Path) -> None:
     file = tmp_path / "example.csv"
     table(file, ("caption_predicted", "caption_1", "caption_2"), [("a dog", "A dog barks.", "Dog"), ("", "Rain", "")])
     assert read_captions_table(file) == ([("1", ["A dog barks.", "Dog"]), ("2", ["Rain", ""])], {"1": "a dog", "2": ""})
@@ -233,7 +231,7 @@ def test_the_references_experiment_reads_replies_and_captions_from_an_aac_metric
     assert "holds no rows" in said
 
 
-def test_captions_of_a_table_are_numbered_as_their_columns_are(planted: None, tmp_path: Path) -> None:
+def test_captions_of_a_table_are_numbered_by_the_number_in_their_column_name(planted: None, tmp_path: Path) -> None:
     file = tmp_path / "c.csv"
     table(file, ("caption_10", "caption_2", "caption_1"), [("a dog", "Rain", ""), ("a car", " ", "cafe")])
     clips, _replies = read_captions_table(file)
@@ -244,7 +242,7 @@ def test_captions_of_a_table_are_numbered_as_their_columns_are(planted: None, tm
     assert told == {("1", 2): "Rain", ("1", 10): "a dog", ("2", 1): "cafe", ("2", 10): "a car"}
     scores = scores_without([captions[0]], clips, {"1": "Rain"}, Planted({"Rain": (1, 0), "a dog": (0, 1),
                            "cafe": (1, 0), "a car": (1, 0)}), "sim")["replies: sim"]  # fmt: skip
-    assert (scores["all"].value, scores["cleaned"].value) == (0.5, 0.0)  # without "Rain", not without "a dog"
+    assert (scores["all"].value, scores["cleaned"].value) == (0.5, 0.0)  # "Rain" is removed, "a dog" is kept
 
 
 def test_a_folder_of_several_runs_is_refused_where_one_run_is_needed(planted: None, tmp_path: Path) -> None:
@@ -261,14 +259,14 @@ def test_a_folder_of_several_runs_is_refused_where_one_run_is_needed(planted: No
     row = content["audiomarathon"]["rows"][-1]
     assert row["same"] == 1.0 > row["floor"]
     assert "similarity" in said
-    assert not re.search(r"\ball\b", said)  # the only category, whose row is that of all
+    assert not re.search(r"\ball\b", said)  # with one category, a row for all would repeat it
     assert "overall" in said, said
 
 
 SIMILARITY = FOLDER / "similarity/audio_similarity/calculate_similarity.py"
 
 
-def test_the_similarity_script_runs_with_a_real_encoder(
+def test_the_similarity_script_computes_similarities_with_a_bert_encoder(
     script: Callable[..., tuple[int, str, str]], tmp_path: Path
 ) -> None:
     said = {"noise": {row["id"]: "rain falls" for row in ROWS}, "audio": {ROWS[0]["id"]: "a dog barks"}}
@@ -332,7 +330,7 @@ def test_a_rubric_criterion_whose_quote_is_not_in_the_captions_is_dropped() -> N
     assert read == {"criteria": [{"criterion": "Rain", "weight": 2}], "dropped": 4}
 
 
-def test_merging_rubric_criteria_adds_none_and_is_skipped_for_a_single_criterion() -> None:
+def test_an_answer_that_adds_a_criterion_when_merging_rubric_criteria_is_refused() -> None:
     two = [{"criterion": name, "weight": 1} for name in "ab"]
     read = rubrics.MergeRubric().read
     assert read(json.dumps({"final_criteria": two[:1]}), a_clip(criteria=two)) == {"criteria": two[:1]}
@@ -357,7 +355,7 @@ def test_a_rubric_score_is_the_weight_share_of_the_criteria_that_the_judge_finds
 
 
 def knowing(messages: Messages) -> str:
-    """A perfect model: it writes a word's criterion for each caption, twice, and finds words in replies."""
+    """Answer as a perfect model: write one word of each caption as a criterion, and look for the words in replies."""
     question = messages[0]["content"]
     if "People described" in question:
         words = [text.split()[0] for text in question.splitlines()[1 : question.splitlines().index("")]]
@@ -373,7 +371,7 @@ def knowing(messages: Messages) -> str:
 
 @pytest.fixture
 def judges(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Scripted]:
-    """Make a judge of a function; `--with` then names it, and no cache has its answers."""
+    """Return a function that makes a judge which `--with` can name; the cache of answers is empty."""
     known: dict[str, Scripted] = {}
     monkeypatch.setenv("AUDIOMARATHON_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(
@@ -392,7 +390,7 @@ CLIPS_CSV = [("a.wav", "rain falls", "wind blows", "rain again"), ("b.wav", "dog
 
 
 def wrote(place: Path, *more: object, with_: str = "j", out: str = "rubrics.jsonl") -> tuple[int, str]:
-    """Have rubrics written, from three captions of each of two clips."""
+    """Run the command that writes rubrics, on three captions for each of two clips."""
     table(file := place / "clips.csv", ("file_name", "caption_1", "caption_2", "caption_3"), CLIPS_CSV)
     return call("experiment", "rubrics", "write", file, "--with", with_, "-o", place / out, *more)
 
@@ -409,7 +407,7 @@ def test_repeated_commands_write_the_rubric_of_each_clip_only_once(
     assert wrote(tmp_path, "--limit", 1)[0] == 0
     assert len(judge.calls) == 2
     code, said = wrote(tmp_path)
-    assert (code, len(judge.calls)) == (0, 4), said  # the other clip's alone
+    assert (code, len(judge.calls)) == (0, 4), said  # only for the other clip
     criteria = [{"criterion": criterion, "weight": 2} for criterion in ("rain", "wind")]
     lines = lines_of(tmp_path / "rubrics.jsonl")
     assert [line["id"] for line in lines] == ["a.wav", "b.wav"]
@@ -435,7 +433,7 @@ def test_a_failed_request_to_a_rubric_judge_is_repeated_by_the_next_command(
     assert "no rubric for 1 clip" in said
     assert [*read_rubrics(tmp_path / "rubrics.jsonl")] == ["a.wav"]
     judges(lambda _: "error: asleep")
-    assert "1 requests failed (error: asleep)" in wrote(tmp_path)[1]  # not the cause of before
+    assert "1 requests failed (error: asleep)" in wrote(tmp_path)[1]  # not the earlier cause
     again = judges()
     assert wrote(tmp_path)[0] == 0
     assert len(again.calls) == 2
@@ -445,7 +443,7 @@ def test_a_failed_request_to_a_rubric_judge_is_repeated_by_the_next_command(
 def test_an_unreadable_rubric_answer_is_asked_for_once_more(judges: Callable[..., Scripted], tmp_path: Path) -> None:
     chatty = judges(lambda messages: "Sure! " + knowing(messages))
     code, said = wrote(tmp_path)
-    assert (code, len(chatty.calls)) == (1, 4)  # twice a clip
+    assert (code, len(chatty.calls)) == (1, 4)  # two calls per clip
     assert [turn["role"] for turn in chatty.calls[-1]] == ["user", "assistant", "user"]
     assert "no rubric for 2 clips" in said
     assert "rubrics.jsonl: not written" in said
@@ -477,7 +475,7 @@ def test_each_rubric_judge_judges_each_reply_only_once(judges: Callable[..., Scr
     assert code == 0, said
     question = judge.calls[-1][0]["content"]
     assert f"<{JOINER}|im_start|>system" in question
-    assert question.count("\n2. wind") == 1  # a line of the reply is none of the question
+    assert question.count("\n2. wind") == 1  # a line of the reply does not become a criterion
     content = json.loads((tmp_path / "scores.json").read_text())
     assert {row["judge"]: (row["score"], row["n"], row["missing"]) for row in content["rows"]} == {
         "j": (0.5, 2, 0), "yes": (0.5, 2, 0),
@@ -540,7 +538,7 @@ def test_rubric_judges_are_checked_on_replies_whose_right_score_is_known(
     assert ("weak, since it misreads known answers" in said) is (len(right) < 3)
 
 
-def test_judging_by_rubrics_leaves_the_figures_of_a_run_unchanged(
+def test_judging_by_rubrics_changes_no_existing_file_of_the_run(
     judges: Callable[..., Scripted], tmp_path: Path
 ) -> None:
     judges()

@@ -1,4 +1,4 @@
-"""The picture of what survives: shares are counted right, stand at the right time, and the command draws them."""
+"""The picture of kept audio tokens: shares are counted correctly and drawn at the right time of the clip."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def shares(lm: AudioLM, prompts: list[Prompt], method: str) -> tuple[Inputs, np.
     return inputs, shares_kept(inputs, generation)
 
 
-def test_the_kept_shares_drawn_for_a_pruner_are_1_exactly_at_its_kept_positions(
+def test_explain_draws_a_kept_share_of_1_exactly_for_the_tokens_that_a_pruner_keeps(
     lm: AudioLM, prompts: list[Prompt]
 ) -> None:
     inputs, kept = shares(lm, prompts, "frame:0.75")
@@ -62,18 +62,18 @@ def test_the_kept_shares_drawn_for_a_pruner_are_1_exactly_at_its_kept_positions(
     assert np.flatnonzero(kept).tolist() == [index * total // budget for index in range(budget)]
 
 
-def test_under_stepwise_pruning_the_drawn_share_of_a_token_is_its_share_of_keeping_layers(
+def test_explain_draws_for_stepwise_pruning_the_share_of_layers_that_keep_each_token(
     lm: AudioLM, prompts: list[Prompt]
 ) -> None:
     inputs, method = lm.prepare(prompts[:1]), get_method("frame:0.75", schedule="1:0.5,3:0.75")
     done = method.generate(lm, inputs, max_new_tokens=2, keep_entries=True)
     audio = inputs.audio_mask[0].nonzero().flatten()
     half, quarter = (torch.isin(audio, kept).numpy() for _first, (kept,) in done.kept_steps)
-    expected = np.where(quarter, 1, np.where(half, 2 / 3, 0))  # of layers 1 to 3
+    expected = np.where(quarter, 1, np.where(half, 2 / 3, 0))  # in layers 1 to 3
     np.testing.assert_allclose(shares_kept(inputs, done), expected)
 
 
-def test_drawn_shares_after_stepwise_pruning_and_a_press_sum_to_the_mean_kept_audio_cache(
+def test_kept_shares_of_audio_tokens_sum_to_the_mean_number_of_audio_entries_in_the_kv_cache(
     lm: AudioLM, prompts: list[Prompt]
 ) -> None:
     inputs, method = lm.prepare(prompts[:1]), get_method("frame:0.75+snapkv:0.5", schedule="1:0.5,3:0.75")
@@ -83,7 +83,7 @@ def test_drawn_shares_after_stepwise_pruning_and_a_press_sum_to_the_mean_kept_au
 
 
 @pytest.mark.parametrize("press", ["snapkv", "knorm", "pyramidkv"])
-def test_kept_shares_drawn_for_a_press_sum_to_the_number_of_kept_audio_tokens(
+def test_kept_shares_of_audio_tokens_under_a_press_sum_to_its_kept_audio_token_count(
     lm: AudioLM, prompts: list[Prompt], press: str
 ) -> None:
     inputs, kept = shares(lm, prompts, f"{press}:0.75")
@@ -93,7 +93,9 @@ def test_kept_shares_drawn_for_a_press_sum_to_the_number_of_kept_audio_tokens(
     assert kept.max() <= 1
 
 
-def test_kept_shares_drawn_for_a_press_that_uses_only_positions_are_0_or_1(lm: AudioLM, prompts: list[Prompt]) -> None:
+def test_a_press_that_chooses_by_position_keeps_a_token_in_all_layers_and_heads_or_in_none(
+    lm: AudioLM, prompts: list[Prompt]
+) -> None:
     _inputs, kept = shares(lm, prompts, "streaming_llm:0.5")
     budget = int(kept.sum())
     assert kept[:4].tolist() == [1.0] * 4
@@ -105,7 +107,7 @@ def test_kept_shares_drawn_for_a_press_that_uses_only_positions_are_0_or_1(lm: A
     ("seconds", "tokens"),
     [([10.0, 5.0], [4, 2]), ([31.0, 5.0], [4, 2]), ([5.0, 31.0], [2, 4]), ([80.0], [6])],
 )
-def test_several_audio_spans_of_a_long_clip_are_assigned_to_it_according_to_clip_length(
+def test_a_clip_longer_than_30_s_gets_all_of_its_several_audio_token_spans(
     seconds: list[float], tokens: list[int]
 ) -> None:
     """A clip longer than a window of 30 s has several spans."""
@@ -118,7 +120,7 @@ def test_several_audio_spans_of_a_long_clip_are_assigned_to_it_according_to_clip
 
 def test_the_kept_share_of_a_sound_event_is_the_mean_kept_share_of_its_audio_tokens() -> None:
     clip = Clip("a.wav", noise(4.0), 16000, events=((1.0, 2.0),))
-    kept = np.zeros(8)  # two tokens a second: tokens 2–5 are the event's
+    kept = np.zeros(8)  # two tokens a second: the event covers tokens 2–5
     kept[[1, 2, 6]] = 1
     strip = Strip("frame", "frame", (kept,), "A")
     assert event_share([clip], strip, 2.0) == 0.25
@@ -127,7 +129,7 @@ def test_the_kept_share_of_a_sound_event_is_the_mean_kept_share_of_its_audio_tok
 
 @pytest.fixture
 def drawn(monkeypatch: pytest.MonkeyPatch) -> list[tuple]:
-    """What the command hands to the drawing, which still takes place."""
+    """Collect the arguments of each call of `draw`, which still draws."""
     calls: list[tuple] = []
     draw = explain.draw
     monkeypatch.setattr(explain, "draw", lambda *given: calls.append(given) or draw(*given))
@@ -210,7 +212,7 @@ def test_wrong_arguments_of_explain_give_a_one_line_error(
     assert message in line
 
 
-def test_every_method_has_a_different_colour_and_line_style() -> None:
+def test_no_two_methods_are_drawn_with_the_same_colour_or_line_style() -> None:
     from audiomarathon.compression.registry import all_methods
 
     keys = [method.key for method in all_methods() if method.key != "base"]
@@ -228,8 +230,8 @@ def test_log_probability_of_a_given_reply_equals_that_measured_during_its_genera
     assert log_probability(family_lm, prompt, tokens) == pytest.approx(float(told), abs=1e-3)
 
 
-def test_the_evidence_of_a_clip_moment_is_the_drop_in_reply_log_probability_when_silenced(lm: AudioLM) -> None:
-    """Of two clips; the last moment of each is shorter."""
+def test_the_evidence_of_a_clip_moment_is_the_reply_log_probability_lost_by_silencing_it(lm: AudioLM) -> None:
+    """There are two clips, each with a shorter last moment."""
     clips = noise(2.5, 1), noise(1.2, 2)
     prompt, tokens, steps = Prompt("Which?", clips), [5, 9], list[int]()
     losses = losses_when_hidden(lm, prompt, tokens, 1.0, steps.append)

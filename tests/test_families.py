@@ -26,7 +26,7 @@ from audiomarathon.models.prompt import Prompt
 from audiomarathon.models.registry import get_model
 
 LONG = pytest.mark.long
-#: Samples of the shortest clip that a family hears, and of a clip that it refuses.
+#: Length of the shortest clip that a family accepts, and of a clip that it refuses, in samples.
 SHORTEST = {
     "qwen2.5-omni-7b": (480, 160), "phi4mm": (640, 320), "voxtral": (1, 0), "aero-1": (962, 960),
     "qwen2-audio": (962, 960), "qwen3-omni": (201, 200), "audio-flamingo-3": (321, 320), "gemma3n": (1, 0),
@@ -94,7 +94,7 @@ class TestPrompt:
             family_lm.prepare([Prompt("?", (noise(1.0)[:refused],))])
 
     def test_control_tokens_in_a_question_are_refused_or_read_as_plain_text(self, family_lm: AudioLM) -> None:
-        """It is refused, or, where the tokenizer never reads text as a control token, plain text."""
+        """The question is refused, unless the tokenizer never reads text as a control token."""
 
         def read(question: str) -> torch.Tensor | str:
             try:
@@ -123,7 +123,7 @@ class TestReplies:
     def test_replies_equal_those_of_the_documented_generate_call(
         self, family: Family, family_lm: AudioLM, family_checkpoint: Callable[[str], Path], seconds: float
     ) -> None:
-        """Our loop adds hooks, and a head that sees one position; replies are those of the documented usage."""
+        """Our loop adds hooks and runs the LM head on one position. Replies still equal the documented usage."""
         prompt = Prompt(QUESTION, (noise(seconds),))
         inputs, model = family.documented(family_checkpoint(family.key), prompt)
         with torch.no_grad():
@@ -144,7 +144,7 @@ class TestReplies:
         change = (logits - two_windows_of(family_lm, silenced=8000)[1]).abs().amax(-1)[0]
         assert change[1] > 1e-4 > change[0]
 
-    def test_only_the_last_prompt_position_passes_the_lm_head_and_every_stage_time_is_positive(
+    def test_only_the_last_prompt_position_is_passed_to_the_lm_head(
         self, family_lm: AudioLM, prompts: list[Prompt]
     ) -> None:
         positions: list[int] = []
@@ -157,7 +157,7 @@ class TestReplies:
 def test_rotary_embeddings_computed_in_advance_equal_those_that_decode_uses(
     family_lm: AudioLM, prompts: list[Prompt]
 ) -> None:
-    """Presses ask `rotation` for the positions that follow the prompt."""
+    """Presses get rotary embeddings of positions after the prompt from `rotation`."""
     layer = family_lm.decoder_layers[0]
     signature, seen = inspect.signature(layer.forward), []
     handle = layer.register_forward_pre_hook(
@@ -207,7 +207,7 @@ class TestLoading:
     ids=["cpu", "disk"],
 )
 def test_device_map_auto_is_refused_if_the_model_exceeds_gpu_memory(places: dict[str, int | str], what: str) -> None:
-    """accelerate would copy the rest in at every step."""
+    """accelerate would copy the other weights to the GPU at every step."""
     native = SimpleNamespace(from_pretrained=lambda *_, **__: (SimpleNamespace(hf_device_map=places), {}))
     with pytest.raises(ModelError, match=f"memory.*DEVICE_MAP=auto .*{what}"):
         pretrained(native, Path("/m"), dtype="bfloat16", attn_implementation="sdpa", device_map="auto")

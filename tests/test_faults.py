@@ -1,4 +1,4 @@
-"""The faults that scripts/mutate.py plants still apply; that tests catch each is what the script itself shows."""
+"""All faults of scripts/mutate.py still apply; the script itself checks that tests catch each fault."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ sys.path.insert(0, str(ROOT / "scripts"))
 import mutate  # noqa: E402
 
 
-def test_each_planted_fault_of_the_mutation_test_changes_code_once_and_names_its_tests() -> None:
+def test_each_planted_fault_of_the_mutation_test_changes_the_code_and_names_existing_tests() -> None:
     faults = mutate.read_faults()
     assert len({fault.name for fault in faults}) == len(faults) >= 40
     for fault in faults:
-        ast.parse(fault.planted(ROOT))  # raises where the old text is not there once
+        ast.parse(fault.planted(ROOT))  # raises unless the old text occurs exactly once
         assert fault.old != fault.new, fault.name
         assert fault.tests, fault.name
         assert all((ROOT / test).is_file() for test in fault.tests), fault.name

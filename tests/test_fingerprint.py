@@ -1,4 +1,4 @@
-"""What tells two checkpoints, or two clips, apart: a change anywhere is seen, and what rule 1 wrote still counts."""
+"""Fingerprints of checkpoints and clips: any change is detected, and old fingerprints by rule 1 still match."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from audiomarathon.fingerprint import blocks, by_rule_1, is_weak, same, short, s
 from audiomarathon.models.checkpoint import find_checkpoint
 
 MB = 1 << 20
-#: One tensor of each kind, the large ones around the small: bytes of each.
+#: One tensor of each kind with its size in bytes. Large tensors surround the small ones.
 TENSORS = {
     "audio_tower.layers.0.fc1.weight": 4 * MB,
     "layers.0.self_attn.k_proj.bias": 2048,
@@ -23,8 +23,8 @@ TENSORS = {
     "layers.0.lora_A.weight": 51_200,
     "lm_head.weight": 9 * MB,
 }
-RULE_1 = "0b1865b6e6ba4ffb"  # what commit 8983bac made of the folder
-RULE_2 = "180bd8eb044e5326"  # what later versions made of it
+RULE_1 = "0b1865b6e6ba4ffb"  # the folder's fingerprint in commit 8983bac
+RULE_2 = "180bd8eb044e5326"  # its fingerprint in later versions
 
 
 @pytest.fixture
@@ -64,10 +64,10 @@ def test_a_one_byte_change_in_any_tensor_changes_the_checkpoint_fingerprint(
     assert not same(before, after)
 
 
-def test_the_old_weaker_part_of_a_checkpoint_fingerprint_equals_a_recorded_value(checkpoint: Path) -> None:
-    """It sees almost nothing of a large file, but what it wrote must match."""
+def test_the_weak_part_of_a_checkpoint_fingerprint_equals_a_recorded_value(checkpoint: Path) -> None:
+    """Rule 1 reads little of a large file, but its old fingerprints must still match."""
     before = find_checkpoint(str(checkpoint)).fingerprint()
-    assert before == f"2:{RULE_1}:{RULE_2}"  # another would refuse to go on in every results folder
+    assert before == f"2:{RULE_1}:{RULE_2}"  # with another hash, no earlier run could be resumed
     change(checkpoint, "layers.0.input_layernorm.weight", 0.5)
     after = find_checkpoint(str(checkpoint)).fingerprint()
     assert by_rule_1(after) == RULE_1
@@ -99,9 +99,7 @@ def test_two_variants_of_one_checkpoint_have_different_fingerprints(checkpoint: 
 
 
 @pytest.mark.parametrize("damage", [b"", b"\xff" * 8, b"\x05\0\0\0\0\0\0\0[[1]]", b'\2\0\0\0\0\0\0\0{"'])
-def test_the_fingerprint_of_a_checkpoint_with_damaged_weights_changes_with_the_file_size(
-    tmp_path: Path, damage: bytes
-) -> None:
+def test_the_fingerprint_of_damaged_weights_depends_on_the_file_size(tmp_path: Path, damage: bytes) -> None:
     (tmp_path / "config.json").write_text("{}")
     file = tmp_path / "model.safetensors"
     file.write_bytes(damage)
@@ -134,18 +132,18 @@ OTHER = f"2:{WEAK}:0000000000000000"
         (None, WEAK, False),
     ],
 )
-def test_an_old_and_a_new_fingerprint_match_if_the_part_that_both_hold_is_equal(
+def test_a_weak_and_a_full_fingerprint_match_if_their_common_part_is_equal(
     fingerprint: str | None, other: str | None, equal: bool
 ) -> None:
     assert same(fingerprint, other) is same(other, fingerprint) is equal
 
 
-def test_a_checkpoint_fingerprint_of_the_old_kind_alone_counts_as_weak() -> None:
+def test_a_checkpoint_fingerprint_without_the_full_hash_counts_as_weak() -> None:
     assert (is_weak(WEAK), is_weak(STRONG)) == (True, False)
     assert (short(WEAK), short(STRONG)) == ("012345", "fedcba")
 
 
-def test_an_old_weak_fingerprint_is_replaced_by_a_new_one_only_if_exactly_one_matches() -> None:
+def test_a_weak_fingerprint_is_replaced_by_a_full_one_only_if_exactly_one_matches() -> None:
     assert stronger(WEAK, [WEAK, STRONG]) == STRONG
     assert stronger(WEAK, [WEAK, STRONG, OTHER]) == WEAK
     assert stronger(STRONG, [WEAK, STRONG, OTHER]) == STRONG

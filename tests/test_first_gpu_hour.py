@@ -1,4 +1,4 @@
-"""`scripts/first_gpu_hour.sh`: its commands with a stand-in for Python; its dry run for real, killed and resumed."""
+"""`scripts/first_gpu_hour.sh`: its commands with a fake Python; a real dry run that is killed and resumed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ import first_gpu_hour
 
 SCRIPTS = Path(__file__).parent.parent / "scripts"
 
-#: Notes how it is called, and ends with exit code $CODE where the call holds $FAILS.
+#: A fake Python that logs its arguments, and fails with exit code $CODE if they contain $FAILS.
 PYTHON = """#!/bin/bash
 case "$*" in
     *machine) printf '%s\\n' "${GPUS:-1}" qwen2.5-omni-7b "{$DTYPE}"; exit ;;
@@ -35,7 +35,7 @@ esac
 echo "$*" | sed 's|^-P -m audiomarathon ||;s|^[^ ]*/scripts/||' >>"$LOG"
 [ "$FAILS" ] && [[ "$*" == *$FAILS* ]] && echo "error: no luck" && exit "${CODE:-1}" || exit 0
 """
-#: Without Git: a commit or an edit in this checkout meanwhile would undo the steps.
+#: Without Git, since a commit or edit in this checkout during the test would undo the steps.
 REAL = {"PYTHON": sys.executable, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""}
 REAL |= {"GIT_DIR": "/"}
 Hour = Callable[..., tuple[subprocess.CompletedProcess[str], list[str]]]
@@ -46,13 +46,13 @@ def command(*arguments: object) -> list[str]:
 
 
 def surroundings(**env: str) -> dict[str, str]:
-    """An environment without settings."""
+    """Return an environment without settings."""
     return {name: value for name, value in os.environ.items() if name not in env_names()} | env
 
 
 @pytest.fixture
 def hour(tmp_path: Path) -> Hour:
-    """Call the script with the stand-in; returns what it said, and the commands that it called."""
+    """Call the script with the fake Python. Return the finished process and the commands that it called."""
     data, log = tmp_path / "data", tmp_path / "log"
     data.mkdir()
     (tmp_path / "python").write_text(PYTHON)
@@ -135,7 +135,7 @@ def test_replies_of_ray_workers_that_differ_from_local_ones_are_reported(
 
 @pytest.mark.long
 @pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed (pip install 'ray>=2.40')")
-def test_a_killed_dry_run_resumes_and_joins_two_ray_nodes(tmp_path: Path) -> None:
+def test_a_killed_dry_run_of_the_first_gpu_hour_script_resumes_and_uses_two_ray_nodes(tmp_path: Path) -> None:
     from test_encoder_ray import machines
 
     out, env = tmp_path / "out", surroundings(**REAL)

@@ -1,4 +1,4 @@
-"""The suite from Python: `evaluate(…, method=…)` with a name, a method, or a press of the caller's own."""
+"""The Python interface: `evaluate(…, method=…)` with a name, a method, or a press of the caller."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ pytestmark = pytest.mark.usefixtures("one_load")
 
 @dataclass
 class KeepLast:
-    """A press as other libraries write them: cuts each layer's cache to its last entries after prefill."""
+    """A press in the style of other libraries: it cuts each layer's cache to its last entries after prefill."""
 
     entries: int
 
@@ -75,7 +75,7 @@ def test_records_of_a_custom_press_have_no_count_of_kept_audio_tokens(settings: 
 
 @contextmanager
 def first_and_every_second(model: Any) -> Iterator[None]:
-    """A press as kvpress has them: after a layer's prefill, head 0 keeps the first half, head 1 every second entry."""
+    """A press in the style of kvpress: after prefill, head 0 keeps the first half and head 1 every second entry."""
 
     def cut(module, _args, kwargs, _output) -> None:
         if kwargs["hidden_states"].shape[1] > 1:
@@ -94,7 +94,7 @@ def first_and_every_second(model: Any) -> Iterator[None]:
 CUTTING = "first-and-every-second", first_and_every_second
 
 
-def test_records_of_a_custom_press_hold_the_share_kept_of_each_token(settings: dict) -> None:
+def test_records_of_a_custom_press_hold_for_each_audio_token_the_share_that_was_kept(settings: dict) -> None:
     (result,) = evaluate("tau", method=CUTTING, max_new_tokens=3, timing=False, **settings)
     for record in Run.read(result.folder).records.values():
         shares = heard_tokens(record)
@@ -104,7 +104,7 @@ def test_records_of_a_custom_press_hold_the_share_kept_of_each_token(settings: d
         assert strip(record) is not None
 
 
-def test_token_redundancy_is_stored_in_records_of_base_only_and_shown_on_the_report_page(settings: dict) -> None:
+def test_only_records_of_base_hold_the_redundancy_of_audio_tokens(settings: dict) -> None:
     base, pruned = evaluate("tau", method=["base", "frame:0.5"], max_new_tokens=1, timing=False, **settings)
     values = [record["redundancy"] for record in records_in(base.folder)]
     assert all(0 < value < 1 for value in values)
@@ -114,7 +114,7 @@ def test_token_redundancy_is_stored_in_records_of_base_only_and_shown_on_the_rep
 
 
 class Addressed(KeepLast):
-    """A press that prints itself by its address, as any object does that says nothing else."""
+    """A press without a `__repr__`, which is therefore printed with its address."""
 
     __repr__ = object.__repr__
 
@@ -144,7 +144,7 @@ def test_a_press_that_calls_sys_exit_gives_an_error_record(settings: dict) -> No
     assert '"error": "SystemExit: 0"' in (result.folder / "samples.jsonl").read_text()
 
 
-def test_a_method_given_as_a_number_or_with_a_name_unusable_as_folder_name_is_refused(settings: dict) -> None:
+def test_a_method_name_that_cannot_be_a_folder_name_is_refused(settings: dict) -> None:
     for name in ("..", "a/b", "-", "a\n"):
         with pytest.raises(SettingsError, match="not allowed"):
             evaluate("tau", method=(name, KeepLast(7)), **settings)
@@ -159,7 +159,7 @@ def test_evaluate_accepts_method_objects_and_method_names(settings: dict) -> Non
     assert result.method == "frame-0.5-layer3"
 
 
-def test_a_run_with_stepwise_pruning_is_resumed_and_tables_show_its_mean_tokens_over_layers(settings: dict) -> None:
+def test_a_finished_run_with_a_stepwise_pruning_schedule_is_not_run_again(settings: dict) -> None:
     asked = {"schedule": "1:0.2,3:0.6", "max_new_tokens": 1, "timing": False, **settings}
     for _call in range(2):
         (result,) = evaluate("tau", method="frame:0.6", **asked)
@@ -176,7 +176,7 @@ def test_two_processes_started_in_the_same_second_record_two_different_sessions(
     monkeypatch.setattr("audiomarathon.engine.run.now", lambda: "2026-01-01T00:00:00+00:00")
     sessions = set()
     for process, method in ((1, "base"), (2, "frame:0.5")):
-        monkeypatch.setattr(templates._CHILD, "ask", rendered_here)  # else the other process starts a child of its own
+        monkeypatch.setattr(templates._CHILD, "ask", rendered_here)  # otherwise the other process would start a child
         monkeypatch.setattr("os.getpid", lambda process=process: process)
         (result,) = evaluate("tau", method=method, max_new_tokens=1, **settings)
         sessions |= {record["session"] for record in records_in(result.folder)}

@@ -1,4 +1,4 @@
-"""What is particular to Gemma 3n: windows of audio and of attention, shared keys and values, and no vision tower."""
+"""Gemma 3n's own behaviour: audio windows, sliding attention windows, shared keys and values, no vision tower."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class TestLoading:
         assert {f"model.embed_{what}.embedding.weight" for what in ("vision", "audio")} <= names
 
     def test_a_config_without_vision_label_names_can_be_loaded(self, folder: Path, tmp_path: Path) -> None:
-        """transformers asks timm for them."""
+        """transformers gets such names from timm."""
         copy = changed_copy(folder, tmp_path, config=lambda facts: facts["vision_config"].pop("label_names"))
         assert load(copy).tokens_per_window == 188
 
@@ -66,7 +66,7 @@ class TestPrompt:
     def test_a_tokenizer_that_adds_bos_does_not_double_it(
         self, gemma: Gemma3n, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """As the hub's does; the template writes one already."""
+        """The hub's tokenizer adds one, and so does the chat template."""
         backend, begin = gemma.tokenizer.backend_tokenizer, gemma.tokenizer.convert_tokens_to_ids("<bos>")
         adding = TemplateProcessing(single="<bos> $A", special_tokens=[("<bos>", begin)])
         monkeypatch.setattr(backend, "post_processor", adding)
@@ -79,7 +79,7 @@ class TestPrompt:
         assert all(torch.equal(tensor, theirs[name]) for name, tensor in gemma.prepare([prompt]).tensors.items())
 
     @pytest.mark.parametrize(("seconds", "heard"), [(0.01, 1), (1.0, 7), (29.9, 187), (30.0, 188), (31.0, 195)])
-    def test_counted_window_padding_equals_the_number_of_tokens_that_the_audio_tower_masks(
+    def test_the_audio_tower_masks_exactly_the_tokens_counted_as_padding_of_its_30_second_windows(
         self, gemma: Gemma3n, seconds: float, heard: int
     ) -> None:
         inputs = gemma.prepare([Prompt("?", (noise(seconds),))])
@@ -91,7 +91,7 @@ class TestPrompt:
 
     @pytest.mark.parametrize("token", ["<end_of_turn>", "<start_of_turn>", "<image_soft_token>"])
     def test_control_tokens_in_a_question_are_refused(self, gemma: Gemma3n, token: str) -> None:
-        """Those that no list of the tokenizer names are among them, as in the hub's."""
+        """They include tokens that no list of the tokenizer contains, as in the hub's tokenizer."""
         assert "<end_of_turn>" not in gemma.tokenizer.all_special_tokens
         with pytest.raises(ModelError, match="reads as a control token"):
             gemma.prepare([Prompt(f"What is {token}?", (noise(1.0),))])
@@ -101,13 +101,13 @@ class TestPrompt:
 
 
 class TestLayers:
-    def test_shared_caches_and_sliding_windows_of_the_published_e4b_equal_known_values(self) -> None:
-        """Layers 18 and 19 are the last with caches, one with a window and one without."""
+    def test_layers_of_the_published_e4b_with_a_shared_cache_or_sliding_window_are_found(self) -> None:
+        """The last layers with their own caches are 18, with a window, and 19, without one."""
         assert [source_of(E4B, layer) for layer in range(35)] == [*range(20), *[18, 18, 18, 18, 19] * 3]
         assert [layer for layer in range(35) if window_of(E4B, layer) is None] == [4, 9, 14, 19, 24, 29, 34]
         assert cached(E4B, (2000,) * 2 + (600,) * 3 + (500,) * 30) == (511, 511, 511, 511, 600, *(500,) * 15)
 
-    def test_shared_caches_and_sliding_windows_read_from_the_config_equal_those_of_the_model(
+    def test_layers_with_a_shared_cache_or_sliding_window_are_the_same_in_config_and_model(
         self, gemma: Gemma3n
     ) -> None:
         config, layers = gemma.decoder.config, gemma.decoder_layers
@@ -129,9 +129,7 @@ class TestMethods:
         assert pruned.kv_lengths == (269, left, left, left)
         assert pruned.kv_bytes == sum(pruned.kv_lengths) * 2 * 2 * 8 * 4
 
-    def test_pruners_receive_the_first_altup_version_of_the_hidden_states_entering_the_layer(
-        self, gemma: Gemma3n
-    ) -> None:
+    def test_of_the_altup_copies_of_the_hidden_states_a_pruner_receives_the_first(self, gemma: Gemma3n) -> None:
         class Looks(Dart):
             def select(self, evidence: Evidence) -> torch.Tensor:
                 looked.append(evidence.seen.entering)
@@ -159,7 +157,7 @@ class TestMethods:
     def test_dropping_tokens_equals_masking_them_if_a_sliding_window_ends_inside_the_audio(
         self, gemma: Gemma3n, method
     ) -> None:
-        """Kept tokens have gaps between them there, and the windows are ones of positions."""
+        """A window is counted in positions, and kept tokens have gaps between their positions."""
         inputs = gemma.prepare([Prompt("Who?", (noise(35.0),), seed=3)])
         told = {"max_new_tokens": 4, "ignore_end": True, "keep_logits": True}
         dropped = method.generate(gemma, inputs, **told)
@@ -169,10 +167,10 @@ class TestMethods:
     @pytest.mark.parametrize(
         "method", [method for method in all_methods() if method.key != "base"], ids=lambda m: m.key
     )
-    def test_each_method_is_allowed_only_at_known_layers_of_the_published_e4b(self, method) -> None:
-        """Token pruning up to layer 18; by attention only behind layers without a window; no press.
+    def test_each_method_is_refused_at_layers_of_the_published_e4b_that_cannot_support_it(self, method) -> None:
+        """Tokens can be pruned up to layer 18, by attention only after layers without a window. No press is allowed.
 
-        What works in the tower only takes no layer, and is refused by the family instead.
+        Methods that work only in the tower take no layer. The family refuses them instead.
         """
         if not isinstance(method, TokenPruner):
             with pytest.raises(MethodError, match="sliding-window"):
@@ -213,7 +211,7 @@ class TestMethods:
 
 class TestCost:
     def test_weight_and_cache_bytes_of_the_published_e4b_equal_known_values(self, tmp_path: Path) -> None:
-        """7.85 billion parameters are published; 0.29 billion of them see."""
+        """7.85 billion parameters are published; 0.29 billion are the vision tower's."""
         vision = Gemma3nVisionConfig().to_dict()
         Gemma3nConfig(text_config={}, audio_config={}, vision_config=vision).save_pretrained(tmp_path)
         facts = model_facts(tmp_path, 2, Gemma3n)
@@ -232,7 +230,7 @@ def test_certify_tests_a_pruner_at_the_first_layer_at_which_the_model_allows_it(
     ("key", "config", "seconds"), [("gemma3n", E4B, 90.0), ("phi4mm", Phi4MultimodalConfig(sliding_window=None), 30.0)]
 )
 def test_clips_used_by_certify_are_longer_than_the_sliding_windows(key: str, config: object, seconds: float) -> None:
-    """Of 30 s Gemma 3n makes 188 tokens, less than the 512 that its windows show."""
+    """Gemma 3n makes 188 tokens of 30 s, fewer than the 512 tokens of its sliding windows."""
     lm = SimpleNamespace(decoder=SimpleNamespace(config=config))
     assert usual_seconds(SimpleNamespace(lm=lm, setup=SimpleNamespace(spec=get_model(key)))) == seconds
 

@@ -1,6 +1,6 @@
-"""Every figure of two results folders of 8983bac stays what it was: summaries, comparison, report page, paper files.
+"""All numbers from two results folders of commit 8983bac stay as they were: summaries, comparison, page, paper files.
 
-`python tests/test_goldens.py` freezes them anew; say in CHANGELOG.md which figures changed, and why.
+`python tests/test_goldens.py` rewrites the golden files. State in CHANGELOG.md which numbers changed, and why.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ def command(*words: object) -> None:
 
 
 def views(name: str, work: Path) -> dict[str, Any]:
-    """Return what the commands say of a copy of a results folder."""
+    """Return the output of the commands on a copy of a results folder."""
     results = shutil.copytree(FIXTURE / name, work / name)
-    for file in results.rglob("run.json"):  # the mini benchmark that the demo ran on is not kept: no prompts, no events
+    for file in results.rglob("run.json"):  # the demo's data is not stored, so no prompts or events
         file.write_text(file.read_text().replace("/tmp/audiomarathon/", f"{FIXTURE}/"))
     command("score", results)
     summaries = {
@@ -80,7 +80,7 @@ def differences(golden: Any, now: Any, where: str = "") -> list[str]:
 
 
 @pytest.mark.parametrize("name", FOLDERS)
-def test_scoring_fixed_replies_gives_the_figures_of_the_golden_files(name: str, tmp_path: Path, monkeypatch) -> None:
+def test_scoring_stored_replies_gives_the_metrics_of_the_golden_files(name: str, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr("audiomarathon.report.charts.save", lambda _chart, file: file)  # pictures are not looked at
     golden = json.loads((FIXTURE / f"{name}.golden.json").read_text())
     assert differences(golden, json.loads(json.dumps(views(name, tmp_path)))) == []

@@ -1,4 +1,4 @@
-"""Methods that choose by the waveform: keep_loud and keep_speech, and which sound each audio token stands for."""
+"""Methods that select by the waveform (keep_loud, keep_speech), and the part of the clip behind each audio token."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def loud_from(start: float, end: float, seconds: float) -> np.ndarray:
 
 
 def test_each_audio_token_is_assigned_to_its_part_of_the_clip(family: Family, family_lm: AudioLM) -> None:
-    """In a batch of prompts with one and two clips: all parts of a clip, joined, are the clip."""
+    """The joined parts of all tokens equal the clips, in a batch of prompts with one and two clips."""
     clips = [(loud_from(0, 1, 4.0),), (loud_from(1, 2, 2.5), noise(3.3, 5))]
     inputs = family_lm.prepare([Prompt("Which?", clip_list) for clip_list in clips])
     for prompt_clips, parts, tokens in zip(clips, heard_by_token(family_lm, inputs), inputs.audio_tokens, strict=True):

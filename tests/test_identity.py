@@ -1,4 +1,4 @@
-"""What makes two runs the same run: each thing that can change a number is refused by name, nothing else is."""
+"""What makes two runs the same run: any change that can alter results is refused by name, other changes are not."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ def settings_of(place: Path, checkpoint: Path, **flags) -> RunSettings:
 
 
 def go(place: Path, checkpoint: Path, method: tuple = ("frame", 0.5), say=lambda _line: None, **flags) -> Result:
-    """Run one setting on the data at a place, with its results there."""
+    """Run one setting on the data in a folder, with results in the same folder."""
     settings = settings_of(place, checkpoint, **flags)
     return next(run(["tau"], "qwen2.5-omni", settings, [get_method(*method)], say=say, progress=False))
 
 
 @pytest.fixture(scope="module")
 def first(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A place with data and the finished runs of a token pruner and a press, one sample each."""
+    """A folder with data and the finished runs of a token pruner and a press, of one sample each."""
     place = tmp_path_factory.mktemp("first")
     task_folders.build_tau(place / "data" / "TAU")
     for method in (("frame", 0.5), ("knorm", 0.5)):
@@ -54,12 +54,12 @@ def first(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
 
 @pytest.fixture
 def place(first: Path, tmp_path: Path, no_env) -> Path:
-    """A copy of it, to change."""
+    """A copy of `first` to change."""
     return shutil.copytree(first, tmp_path / "copy")
 
 
 def rename(place: Path, old: str, new: str) -> None:
-    """Give a run's folder the name under which another setting looks for its own."""
+    """Rename a run's folder so that another setting finds it as its own."""
     (path,) = (place / "out").rglob(old)
     path.rename(path.with_name(new))
 
@@ -101,7 +101,7 @@ CHANGES: dict[str, tuple[Callable[[Path, pytest.MonkeyPatch], object] | None, di
 
 
 def refused(place: Path, checkpoint: Path, **flags: Any) -> list[str]:
-    """The names that the refusal of a run gives."""
+    """Return the names in the refusal of a run."""
     with pytest.raises(RecordError) as caught:
         go(place, checkpoint, **flags)
     return differing(caught.value)
@@ -140,7 +140,7 @@ def frame_file(place: Path, name: str) -> Path:
 
 
 def decided(change: Callable[[dict[str, Any]], dict[str, Any]]) -> Callable[[Path, pytest.MonkeyPatch], object]:
-    """Change what is on record about what decided the setup."""
+    """Change the recorded facts that decided the setup of a run."""
 
     def alter(place: Path, _patch: pytest.MonkeyPatch) -> None:
         facts = json.loads((file := frame_file(place, "run.json")).read_text())
@@ -167,13 +167,13 @@ DOUBTS: dict[str, tuple[Callable[[Path, pytest.MonkeyPatch], object] | None, dic
 
 
 def finished(place: Path, checkpoint: Path, method: tuple = ("frame", 0.5), **flags) -> bool:
-    """Whether a run is known to be finished without PyTorch."""
+    """Return whether a run is known to be finished without loading PyTorch."""
     settings = settings_of(place, checkpoint, **flags)
     data = load_task(tau := get_task("tau"), settings, lambda _line: None)
     return known_as_finished([(tau, data)], "qwen2.5-omni", settings, [get_method(*method)]) is not None
 
 
-def test_a_finished_run_is_recognised_unless_a_part_of_its_identity_cannot_be_determined(
+def test_a_run_counts_as_finished_only_if_its_whole_identity_can_be_determined(
     place: Path, tiny_checkpoint, monkeypatch
 ) -> None:
     assert finished(place, tiny_checkpoint)
@@ -206,7 +206,7 @@ def test_a_run_is_not_resumed_with_another_checkpoint_of_the_same_name(place: Pa
 
 
 def test_a_run_is_resumed_with_a_larger_limit_and_with_moved_folders(place: Path, tiny_checkpoint: Path) -> None:
-    """A larger limit, moved data and results, and a moved checkpoint go on from what is there."""
+    """With a larger limit, and with moved data, results and checkpoint, the stored records are kept."""
     (file,) = (place / "out").rglob("frame*/samples.jsonl")
     before = file.read_text()
     (place / "data").rename(place / "moved")
@@ -229,7 +229,7 @@ def test_untimed_runs_are_resumed_on_another_device(place: Path, tiny_checkpoint
 
 
 class TestThirdParties:
-    """Their code is part of a run: whoever edits a pruner and gives the same command does not get the old records."""
+    """The code of plug-ins is part of a run: after an edit, the same command does not reuse the old records."""
 
     MODULES: ClassVar = {
         "mine_method": """
@@ -289,7 +289,7 @@ SPEC = ModelSpec("mine", "mine_model:Mine", "Qwen/Qwen2.5-Omni-3B", 25, "mine")
             (site / f"{module}.py").write_text(self.MODULES[module])
 
     def test_a_run_folder_without_a_hash_of_plug_in_code_is_resumed(self, site: Path, again: Any) -> None:
-        """As earlier versions wrote it."""
+        """Earlier versions wrote such folders."""
         file = again(1).folder / "run.json"
         facts = json.loads(file.read_text())
         for name in [name for name in facts["identity"] if name.startswith("code of ")]:
@@ -335,4 +335,4 @@ def test_the_fresh_option_gives_each_edited_version_of_a_method_its_own_results_
     assert fresh.results.name.startswith("out-")
     assert fresh_results([tau], spec, settings, [method]) == fresh
     assert fresh.results == place(mine)
-    assert place(mine, other) not in (place(mine), settings.results)  # two edits: the code that decides is another
+    assert place(mine, other) not in (place(mine), settings.results)  # two edited methods hash differently from one

@@ -48,6 +48,6 @@ def test_files_tracked_by_git_are_in_the_image_and_ignored_ones_are_not() -> Non
         pytest.skip("not a git checkout")
     tops = {name.split("/")[0] for name in files.splitlines()}
     hidden = {top for top in tops if any(fnmatch(top, pattern) for pattern in IGNORED)}
-    assert hidden == set()  # what is in the repository is in the image
+    assert hidden == set()  # all files of the repository are in the image
     for name in (".git", ".venv", "data", "results", "site", "Phi4MM_Results"):
         assert any(fnmatch(name, pattern) for pattern in IGNORED), name

@@ -1,4 +1,4 @@
-"""JASCO as a task: its rows, its bundles, one pass of the tower a clip, and a run that judges have judged."""
+"""JASCO as a task: rows, bundles, one pass of the audio tower per clip, and a judged run."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from audiomarathon.wings.jasco.exchange import NEEDED
 from audiomarathon.wings.jasco.task import COLUMNS, read_csv
 
 TASK = get_task("jasco")
-REAL = os.environ.get("JASCO_DATA_PATH", "")  # a clone of the original; it is not ours to ship
+REAL = os.environ.get("JASCO_DATA_PATH", "")  # a clone of the original, which may not be shipped here
 
 
 @pytest.fixture
@@ -79,9 +79,7 @@ def test_a_jasco_table_that_lacks_a_needed_column_is_refused(root: Path) -> None
 
 
 @pytest.mark.parametrize("limit", [1, 7, 8, 9, 16, 17, 24, 99])
-def test_a_sample_limit_selects_whole_clips_and_a_larger_limit_only_adds_to_the_selection(
-    tmp_path: Path, limit: int
-) -> None:
+def test_a_sample_limit_selects_all_questions_of_a_clip_or_none(tmp_path: Path, limit: int) -> None:
     samples = TASK.load(TASK.find(build_jasco(tmp_path, (1, 2, 3, 4)))).samples
     chosen = select(samples, limit, 7)
     assert len(chosen) == min(32, -(-limit // 8) * 8)
@@ -99,7 +97,7 @@ def test_the_audio_tower_runs_once_per_clip_for_all_its_questions(root: Path, tm
         evaluate(lm, Plan(Asked(), samples, 8, batch_size=size, warm_up=False), jobs)
     assert lm.audio_tower.runs == 3
     assert len(lm.calls) == 2 * 24 // (size or 1)
-    if size is None:  # the time of the one pass stands in the record of each
+    if size is None:  # each record contains the time of the shared pass
         for clip in {sample.cluster for sample in samples}:
             ids = [f"{clip}-p{k}" for k in range(1, 9)]
             assert len({job.folder.records[id_].time["encoder"] for job in jobs for id_ in ids}) == 1
@@ -120,7 +118,7 @@ def test_the_real_clips_match_the_example_csv_of_the_original_repository() -> No
 
 
 class Asked(type(TASK)):
-    """JASCO, but what is asked is the sample's id."""
+    """JASCO with each sample's id as its prompt."""
 
     def prompt(self, sample: Any) -> str:
         return str(sample.id)
@@ -136,9 +134,7 @@ def test_data_verify_counts_jasco_samples_and_names_download_source_and_licence(
     assert "CC BY-NC" in printed
 
 
-def test_jasco_data_downloaded_from_a_local_folder_or_made_as_control_keeps_all_samples(
-    root: Path, tmp_path: Path
-) -> None:
+def test_copying_jasco_or_making_a_control_of_it_keeps_all_samples(root: Path, tmp_path: Path) -> None:
     succeed("data", "download", "jasco", "--from", root, "--data", tmp_path / "root")
     taken = TASK.load(TASK.find(tmp_path / "root"))
     assert (len(taken.samples), taken.bad_rows) == (24, ())
@@ -169,7 +165,7 @@ def test_the_download_command_prints_the_jasco_licence_before_downloading(
     assert len(TASK.load(TASK.find(tmp_path / "root")).samples) == 24
 
 
-def test_a_jasco_run_has_no_score_before_judging_and_then_the_scores_of_two_judges(
+def test_the_score_of_a_jasco_run_is_missing_until_judged_and_then_averages_the_judges(
     root: Path, tmp_path: Path, no_env: object
 ) -> None:
     out = tmp_path / "out"
@@ -179,7 +175,7 @@ def test_a_jasco_run_has_no_score_before_judging_and_then_the_scores_of_two_judg
     assert folder.relative_to(out).parts == ("jasco", "embedded", "base-0")
     summary = json.loads((folder / "summary.json").read_text())
     assert (summary["n"], summary["score"]) == (16, None)
-    assert own_scores(Run.read(folder)) == []  # nobody has judged a reply: none of them is 0
+    assert own_scores(Run.read(folder)) == []  # no reply is judged, so none scores 0
     records = [record for record in read_records(folder).values() if record.text.strip()]
     assert records
     texts = ("Rating: 2\nOrientation: Both", "Rating: 1\nOrientation: Speech-Oriented")

@@ -1,4 +1,4 @@
-"""JASCO's own controls: texts told in the place of audio, and clips turned so that the speech comes first or last."""
+"""JASCO's own controls: texts in place of the audio, and clips rotated so that the speech comes first or last."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from audiomarathon.wings.jasco.task import INSTRUCTIONS
 TASK = get_task("jasco")
 RATE = 16_000
 FADE = RATE // 50
-SPEECH = (3.0, 4.5)  # seconds of a clip of six: noise bursts between a quiet hum
+SPEECH = (3.0, 4.5)  # the seconds of a 6 s clip with a burst of noise over a quiet hum
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def root(tmp_path: Path) -> Path:
 
 
 def varied(root: Path, control: str) -> Loaded:
-    """The task's samples under a control."""
+    """Return the task's samples under a control."""
     out = root.parent / "controls"
     succeed("data", "controls", "jasco", "--control", control, "--data", root, "-o", out)
     return TASK.load(TASK.find(out / control))
@@ -56,7 +56,7 @@ def bursts(*spans: tuple[float, float]) -> np.ndarray:
 
 
 def loud_parts(samples: np.ndarray) -> list[tuple[float, float]]:
-    """Onset and end of what is loud, in steps of 10 ms."""
+    """Return the start and end of each loud part, in steps of 10 ms."""
     step = RATE // 100
     loud = np.sqrt((samples[: len(samples) // step * step].reshape(-1, step) ** 2).mean(axis=1)) > 0.1
     edges = np.flatnonzero(np.diff(np.concatenate([[False], loud, [False]])))
@@ -71,7 +71,7 @@ class TestTexts:
         ("control", "told"),
         [("text-both", f"{SOUND} {SPOKEN}\n"), ("text-sound", f"{SOUND}\n"), ("text-speech", f"{SPOKEN}\n")],
     )
-    def test_text_controls_replace_the_audio_by_text_above_the_instruction_and_change_no_reference(
+    def test_text_controls_replace_the_audio_by_a_text_before_the_instruction(
         self, root: Path, control: str, told: str
     ) -> None:
         plain, loaded = TASK.load(TASK.find(root)), varied(root, control)
@@ -107,7 +107,7 @@ class TestTexts:
             assert code == 2
             assert "has no clip" in output
 
-    def test_a_partial_download_of_text_control_data_keeps_the_control_prompts(
+    def test_a_limited_download_of_text_control_data_keeps_the_control_prompts(
         self, root: Path, tmp_path: Path
     ) -> None:
         data = varied(root, "text-sound").folder.parent
@@ -132,7 +132,7 @@ class TestRotation:
             assert np.array_equal(rotate(bursts(SPEECH), shift, FADE), bursts(SPEECH))
 
     def test_rotating_a_clip_makes_no_click_at_the_seam_and_keeps_the_level(self) -> None:
-        rising = np.linspace(-0.5, 0.5, RATE).astype(np.float32)  # its end and its start are one apart
+        rising = np.linspace(-0.5, 0.5, RATE).astype(np.float32)  # its end is 1.0 above its start
         made = rotate(rising, RATE // 2, FADE)
         assert np.abs(np.diff(made)).max() < 1.2 / FADE
         assert np.abs(made).max() <= 0.5
@@ -181,7 +181,7 @@ def test_missing_or_invalid_speech_times_for_a_rotation_control_give_a_one_line_
 
 
 class TestFinding:
-    def test_the_speech_command_writes_speech_times_that_the_task_reads(
+    def test_the_speech_command_writes_a_file_of_speech_times_that_the_jasco_task_can_read(
         self, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         lengths = {"1": ((0.25, 0.5), (1.0, 1.25)), "2": (), "10": ((0.0, 2.0),)}

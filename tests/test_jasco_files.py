@@ -1,4 +1,4 @@
-"""JASCO's CSV files: written to be filled in, imported as a run, and evaluated by the original's call."""
+"""JASCO's CSV files: written for users to fill in, imported as a run, and evaluated with the original's command."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def rows_of(file: Path) -> list[dict[str, str]]:
 
 
 def a_file(file: Path, *, clips: tuple[int, ...] = (2, 10), **changes: str) -> Path:
-    """Rows of clips as a user fills them in, with a column of their own."""
+    """Write a CSV file as a user fills it in, with an additional column."""
     rows = [
         {**TEXTS, "id": str(clip), "prompt": text, "allm_output": f'They fish,\n"{clip}"', "note": "é"} | changes
         for clip in clips
@@ -72,7 +72,7 @@ def test_the_example_csv_can_be_filled_in_and_imported(tmp_path: Path) -> None:
 def test_runs_imported_from_two_csv_files_with_the_same_questions_are_compared(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever their replies; a second import of other replies under one name is refused."""
+    """Their replies may differ. A second import of other replies under the same name is refused."""
     monkeypatch.chdir(tmp_path)
     files = [a_file(tmp_path / "a.csv"), a_file(tmp_path / "b.csv", allm_output="They sail.")]
     for name, file in zip("AB", files, strict=True):
@@ -110,7 +110,7 @@ def test_faulty_rows_of_a_judged_csv_are_reported_by_line_and_their_clips_left_o
     assert {record.cluster for record in read_whole(file, allow_missing=True)} == {"10"}
 
 
-def test_equal_faults_of_many_rows_are_reported_once_with_their_number(tmp_path: Path) -> None:
+def test_a_fault_shared_by_many_rows_is_reported_once_with_the_number_of_rows(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r": line \d+: allm_output is not filled in \(and \d+ rows more\)") as raised:
         read_whole(a_file(tmp_path / "b.csv", allm_output=""))
     assert str(raised.value).count("not filled in") == 1
@@ -130,7 +130,7 @@ def test_tables_of_another_format_are_refused(tmp_path: Path) -> None:
 
 
 def stored(tmp_path: Path, file: Path, texts: list[tuple[str, str | None]]) -> Path:
-    """Judgements of a file's rows, as a replay answers them."""
+    """Write a judge's answers to a file's rows, in the format that `replay:` reads."""
     lines = []
     for (_row, record), (text, second) in zip(read_replies(file), texts, strict=True):
         for protocol in (Strict(anchored=False), AsPublished()):
@@ -146,7 +146,7 @@ def stored(tmp_path: Path, file: Path, texts: list[tuple[str, str | None]]) -> P
 
 @pytest.fixture
 def five(tmp_path: Path) -> tuple[Path, Path]:
-    """One row of each of five ids, and a judge's answers."""
+    """Write five rows with different ids, and a judge's answers."""
     rows = [TEXTS | {"id": id_, "prompt": "?", "allm_output": f"They fish {id_}.", "note": "NA"} for id_ in "12345"]
     file = tmp_path / "in.csv"
     file.write_text(as_csv(rows, COLUMNS))
@@ -156,7 +156,7 @@ def five(tmp_path: Path) -> tuple[Path, Path]:
 PRINTED = "best-mean :  0.8\nAudio-Oriented % :  0.25\nBoth-Oriented % :  0.75\nSpeech-Oriented % :  0.0\n"
 
 
-def test_the_eval_script_accepts_the_original_command_line_and_prints_the_original_figures(
+def test_the_eval_script_prints_the_metrics_that_the_original_script_prints(
     five: tuple[Path, Path], tmp_path: Path, script: Any
 ) -> None:
     file, judgements = five
@@ -172,7 +172,9 @@ def test_the_eval_script_accepts_the_original_command_line_and_prints_the_origin
     assert [row["orientation"] for row in rows] == ["both", "both", "both", "audio", "?"]
 
 
-def test_a_judged_csv_file_is_parsed_again_without_a_judge(five: tuple[Path, Path], tmp_path: Path) -> None:
+def test_a_csv_file_of_stored_judgements_is_parsed_again_without_asking_a_judge(
+    five: tuple[Path, Path], tmp_path: Path
+) -> None:
     file, judgements = five
     out, again = tmp_path / "out.csv", tmp_path / "again.csv"
     assert call("jasco", "eval", f"replay:{judgements}", file, out)[0] == 0
@@ -193,7 +195,7 @@ def test_the_eval_command_asks_only_for_missing_judgements_when_repeated(
     assert "3 of 5 rows without a judgement" in output
     assert [row["rule"] for row in rows_of(out)][-1] == "failed"
     again = tmp_path / "again.csv"
-    code, output = call("jasco", "eval", "x", out, again)  # read again: what is blank is missing still, never 0
+    code, output = call("jasco", "eval", "x", out, again)  # read again: a blank verdict stays missing, never becomes 0
     blank = sum(not row["llama3_extract"] for row in rows_of(out))
     assert code == 1
     assert 0 < blank < 5

@@ -1,4 +1,4 @@
-"""JASCO's texts, both readings of a judgement, and the figures: against the original's code and by hand."""
+"""JASCO's texts, both parsers of a judgement, and the metrics: compared with the original code and values by hand."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ WORKED = [
 
 
 @pytest.mark.parametrize(("text", "expected"), WORKED)
-def test_the_strict_and_the_published_parser_read_example_judgements_as_expected(
+def test_both_parsers_of_judgements_extract_rating_and_orientation_from_plain_examples(
     text: str, expected: tuple[int, str]
 ) -> None:
     reading = dict(zip(("rating", "orientation"), expected, strict=True))
@@ -81,7 +81,7 @@ WORDS = {"Audio": "audio", "Speech": "speech", "Both": "both", "Good": "both", "
     st.sampled_from(SHAPES), st.sampled_from("012"), st.sampled_from([*WORDS]), st.sampled_from(["", "-Oriented"]),
     st.booleans(), st.text(alphabet="abc \n.'", max_size=40),
 )  # fmt: skip
-def test_the_strict_parser_reads_a_verdict_in_every_supported_notation(
+def test_the_strict_parser_extracts_the_verdict_from_every_supported_notation(
     shape: str, rating: str, word: str, ending: str, lower: bool, explanation: str
 ) -> None:
     text = (
@@ -140,7 +140,7 @@ def test_a_verdict_that_the_reply_itself_states_is_not_read_as_that_of_the_judge
 ) -> None:
     asked = a_reply(1, 1, reply)
     assert STRICT.read(text, asked) == expected
-    assert STRICT.read_second("?", text, asked) == expected  # nor by the second question
+    assert STRICT.read_second("?", text, asked) == expected  # nor in the second question
     assert bool(STRICT.second(text, asked)) is (expected is None or None in expected.values())
 
 
@@ -150,7 +150,7 @@ def test_a_verdict_that_the_reply_itself_states_is_not_read_as_that_of_the_judge
     st.sampled_from("012"),
     st.sampled_from(["Audio-Oriented", "Both", "good", "Neither"]),
 )
-def test_a_judgement_that_copies_verdict_lines_from_the_reply_gives_no_higher_verdict(
+def test_verdict_lines_that_a_judge_copies_from_the_reply_never_raise_its_verdict(
     parts: list[str], shape: str, rating: str, orientation: str
 ) -> None:
     wanted = [f"Rating: {rating}", f"Orientation: {orientation}"]
@@ -178,7 +178,7 @@ def verdicts_of(records: list[Record]) -> list[Verdict]:
 
 
 def judged(record: Record, judge: str, text: str, second: str | None = None) -> Record:
-    """A record with one more judge's answers; where both readings ask again, the answer is the same."""
+    """Return a record with one more judge's answers. If both protocols ask again, both get the same answer."""
     answers = said(STRICT, record, text)
     for protocol in (STRICT, PUBLISHED):
         if second is not None and protocol.second(text, record):
@@ -186,7 +186,7 @@ def judged(record: Record, judge: str, text: str, second: str | None = None) -> 
     return replace(record, judgements={**record.judgements, judge: answers})
 
 
-def test_the_published_parser_gives_the_figures_of_the_original_code_for_tricky_judgements() -> None:
+def test_the_published_parser_gives_the_metrics_of_the_original_code_for_tricky_judgements() -> None:
     records = [judged(a_reply(clip, 1), "j", text, second) for clip, (text, second) in enumerate(TRAPS, 1)]
     verdicts = verdicts_of(records)
     published = SCORER.summary(verdicts)["as_published"]
@@ -219,7 +219,7 @@ def by_hand(judge: str = "j") -> list[Record]:
     ]
 
 
-def test_jasco_figures_of_a_few_judged_replies_equal_values_computed_by_hand() -> None:
+def test_jasco_metrics_of_a_few_judged_replies_equal_values_computed_by_hand() -> None:
     figures = SCORER.sums(verdicts_of(by_hand())).figures
     by_name = {
         "best_mean": 1.0, "audio": 2 / 9, "both": 4 / 9, "speech": 3 / 9, "neither": 3 / 12, "mean": 4 / 12,
@@ -231,7 +231,7 @@ def test_jasco_figures_of_a_few_judged_replies_equal_values_computed_by_hand() -
 
 
 def test_the_prompt_order_gap_averages_absolute_rating_differences_between_paired_prompts() -> None:
-    """Prompts 1 and 2 differ in the order of what they ask for, as 3 and 4 do: (2 + 1 + 0 + 1) / 4."""
+    """Prompts 1 and 2 ask for the same things in another order, as do 3 and 4: (2 + 1 + 0 + 1) / 4."""
     replies = [
         judged(a_reply(1, prompt), "j", f"Rating: {rating}\nOrientation: Both")
         for prompt, rating in enumerate([2, 0, 0, 1, 1, 1, 2, 1], 1)
@@ -245,13 +245,13 @@ def test_a_rating_above_0_counts_only_if_the_judged_orientation_is_both_speech_a
     assert (gate(0, None), gate(None, "audio")) == (0, 0)
 
 
-def test_each_judge_gets_its_own_figure_and_a_judge_without_readable_answers_gets_none() -> None:
+def test_each_judge_gets_a_mean_score_of_its_own_unless_none_of_its_answers_is_readable() -> None:
     records = by_hand("a")
     records = [judged(record, "b", "Rating: 2\nOrientation: Both") for record in records[:4]] + records[4:]
     records[0] = judged(records[0], "c", "I cannot say.", "Nor now.")
     summary = figures_of(SCORER, verdicts_of(records), seed=1)
     assert (summary["best_mean: a"], summary["best_mean: b"], summary["best_mean: c"]) == (1, 2, None)
-    assert summary["best_mean"] == 1.5  # of the judges that have any
+    assert summary["best_mean"] == 1.5  # over the judges with a score
     assert summary["best_mean_panel"] == pytest.approx((2 + 1 + 0) / 3)
     assert summary["judged"]["judges"]["b"]["missing"] == {"absent": 8}
     assert summary["judged"]["judges"]["c"]["missing"] == {"absent": 11, "unreadable": 1}
@@ -267,7 +267,7 @@ def test_each_judge_gets_its_own_figure_and_a_judge_without_readable_answers_get
 
 @settings(max_examples=100 if ALL else 10)
 @given(st.permutations(range(12)))
-def test_the_order_of_records_does_not_change_the_jasco_figures(order: list[int]) -> None:
+def test_the_order_of_records_does_not_change_the_jasco_metrics(order: list[int]) -> None:
     records = by_hand()
     mixed = SCORER.sums(verdicts_of([records[place] for place in order]))
     expected = SCORER.sums(verdicts_of(records))
@@ -294,7 +294,7 @@ def test_a_judgement_without_a_prompt_version_is_read_with_the_rules_of_the_firs
     assert values["readings"] == {"j": {"rating": 2, "orientation": "both", "prompt": "v1"}}
     assert values["as_published"]["j"]["orientation"] == "both"
     told = {}
-    for anchor in older.anchors(record):  # a judge who always says the same
+    for anchor in older.anchors(record):  # a judge with one answer for all
         told |= said(older, anchor.of(record), text)
     anchors = dict(map(tuple, SCORER.judge(replace(record, judgements={"j": told}))["anchors"]["j"]))
     kinds = ("audio only", "speech only", "no action", "too general", "injection")
@@ -323,7 +323,7 @@ RIGHT = {
     ],
     ids=["perfect", "obeys injections", "sees an action in everything", "likes everything"],
 )
-def test_the_certificate_of_a_judge_names_the_kinds_of_known_replies_that_it_gets_wrong(
+def test_the_quality_check_of_a_judge_names_the_kinds_of_known_replies_that_it_misjudges(
     answers: dict[str, tuple[int, str]], weak: list[str]
 ) -> None:
     records = []

@@ -1,4 +1,4 @@
-"""What replies report of a clip's speech and of its sound: made replies whose shares are known."""
+"""How much of a clip's speech and sound replies report, tested on synthetic replies with known shares."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ CLIPS = {
 
 
 def replies(speech: str = "{speech}", sound: str = "the sound of {sound}") -> list[Record]:
-    """Replies to all prompts; of `{speech}` and `{sound}` stand the clip's own."""
+    """Return replies to all prompts, with each clip's own `{speech}` and `{sound}`."""
     records = []
     for clip, (spoken, heard) in CLIPS.items():
         for prompt in range(1, 9):
@@ -55,7 +55,7 @@ def test_words_are_reduced_to_their_stems_before_matching() -> None:
 
 
 def longest(a: list[str], b: list[str]) -> int:
-    """The longest common subsequence, tried by hand."""
+    """Return the longest common subsequence's length, by recursion."""
     if not a or not b:
         return 0
     if a[0] == b[0]:
@@ -64,7 +64,7 @@ def longest(a: list[str], b: list[str]) -> int:
 
 
 @given(st.lists(st.sampled_from("wxyz"), min_size=1, max_size=6), st.lists(st.sampled_from("wxyz"), max_size=6))
-def test_speech_that_a_reply_repeats_is_its_longest_common_word_subsequence_with_the_transcript(
+def test_the_repeated_speech_is_the_longest_common_word_subsequence_of_reply_and_transcript(
     spoken: list[str], said: list[str]
 ) -> None:
     speech, _sound = perceived(" ".join(said), [" ".join(spoken)], ["birds"])
@@ -77,7 +77,7 @@ def test_sound_keywords_that_occur_in_the_quoted_transcript_do_not_count_as_repo
     assert perceived("hear the engine, an engine runs", spoken, sound) == ([1.0], [1.0])
 
 
-def test_replies_that_only_repeat_the_transcript_score_full_speech_and_no_sound_survival() -> None:
+def test_replies_that_only_repeat_the_transcript_keep_all_of_the_speech_and_none_of_the_sound() -> None:
     retention = beside_base(replies(sound="nothing else"))
     assert [retention[name].value for name in ("speech", "sound", "speech_kept")] == pytest.approx([1, 1, 1], abs=0.02)
     assert retention["sound_kept"].value == pytest.approx(0, abs=0.05)
@@ -85,8 +85,8 @@ def test_replies_that_only_repeat_the_transcript_score_full_speech_and_no_sound_
     assert sentence("frame-0.5", retention).startswith("frame-0.5 keeps 100 % [100, 100] of the speech and 0 % [0, 0]")
 
 
-def test_the_skill_score_of_speech_or_sound_is_the_reported_share_corrected_for_chance() -> None:
-    """Of speech half is reported, and a quarter of other clips'; of sound as much of other clips' as of the own."""
+def test_the_share_of_speech_or_sound_that_replies_report_is_corrected_for_chance() -> None:
+    """Replies report half of the clip's speech and a quarter of other clips', but equally much of both sounds."""
     base = {f"{clip}-p3": np.array([1, 0.5, 0.25, 1, 0.5, 0.5, 1, 1, 0]) for clip in range(4)}
     reported = {id_: np.array([1, 0.4, 0.25, 1, 0.5, 0.5, 1, 0.5, 0]) for id_ in base}
     retention, _p = retained([(reported, base)])
@@ -95,12 +95,12 @@ def test_the_skill_score_of_speech_or_sound_is_the_reported_share_corrected_for_
     assert np.isnan(retention["sound_kept"].value)
 
 
-def test_a_skill_score_counts_as_measurable_only_if_its_interval_is_clearly_above_chance() -> None:
+def test_a_chance_corrected_score_is_measurable_only_if_its_interval_is_clearly_above_chance() -> None:
     skills = [(0.5, (0.2, 0.8)), (0.5, (-0.1, 0.8)), (0.09, (0.05, 0.12)), (0.5, None)]
     assert [measurable({"sound": Estimate(*skill)}, "sound") for skill in skills] == [True, False, False, False]
 
 
-def test_replies_about_clips_that_changed_since_the_base_run_are_left_out_of_survival() -> None:
+def test_replies_about_clips_that_differ_from_those_of_the_base_run_are_left_out_of_survival() -> None:
     other = [replace(record, reply="?", clips="other") if record.cluster == "1" else record for record in replies()]
     (survival,) = (row for row in survivals([system("base-0", replies()), system("random-0.5", other)]) if row.p)
     assert survival.figures["speech_kept"].value == pytest.approx(1)
@@ -117,9 +117,9 @@ def test_replies_to_inference_questions_do_not_count_in_speech_and_sound_surviva
     assert all(retention[name] == plain[name] for name in ("speech_kept", "sound_kept"))
 
 
-def test_the_answer_skill_score_counts_target_keywords_beyond_those_of_other_clips() -> None:
+def test_the_answer_score_counts_only_target_keywords_beyond_those_matched_by_chance() -> None:
     def naming_keywords(prompts: str) -> list[Record]:
-        """Give each clip a keyword, which replies to the prompts name."""
+        """Give each clip a keyword, which replies to these prompts contain."""
         return [
             replace(
                 record,
@@ -134,8 +134,8 @@ def test_the_answer_skill_score_counts_target_keywords_beyond_those_of_other_cli
     assert (retention["answer"].value, retention["answer_kept"].value) == pytest.approx((5 / 8, 2 / 5))
 
 
-def test_preference_for_speech_is_the_kept_share_of_speech_over_that_of_uniform_dropping() -> None:
-    """Uniform dropping has no preference; keeping the span alone has one over its share."""
+def test_preference_for_speech_is_1_under_uniform_dropping_and_higher_if_speech_is_kept() -> None:
+    """Uniform dropping gives 1. Keeping only the speech gives 1 over the speech's share of the clip."""
     spans = ((2.0, 4.0),)
     even = np.arange(160) % 2 == 0
     times = np.arange(160) / 20
@@ -151,7 +151,7 @@ SPEECH = dict.fromkeys(CLIPS, ((1.0, 2.0),))
 
 
 def system(method: str, records: list[Record], control: str = "") -> System:
-    """A setting whose clips are 4 s of 40 tokens; of 20 tokens that stand for padding none is kept."""
+    """Return a setting whose clips are 4 s of 40 tokens, with 20 padding tokens that are all dropped."""
     ratio = float(method.split("-")[1]) if "-" in method else 0.0
     bits = np.zeros(60, bool)
     bits[: round(40 * (1 - ratio))] = True
@@ -166,7 +166,7 @@ def system(method: str, records: list[Record], control: str = "") -> System:
 
 
 def a_sweep() -> list[System]:
-    """Of `late` the sound stays where the speech comes last, and the speech where it comes first."""
+    """Return systems in which `fast_v` keeps only speech that comes first, and only the sound if speech is last."""
     mute = replies(sound="nothing else")
     systems = [system("base-0", replies(), control) for control in ("", FIRST, LAST)]
     systems += [system("fast_v-0.5", mute, control) for control in ("", FIRST)]
@@ -180,7 +180,7 @@ def at(survived: list[Survival], method: str, order: str) -> Survival:
     return survival
 
 
-def test_survival_figures_for_speech_first_and_last_are_averaged_and_their_gap_shown() -> None:
+def test_survival_is_averaged_over_clips_with_speech_first_and_clips_with_speech_last() -> None:
     survived = survivals(a_sweep(), SPEECH)
     both = at(survived, "fast_v-0.5", "mean of both")
     assert (both.headline, at(survived, "fast_v-0.5", "as is").headline) == (True, False)
@@ -191,11 +191,11 @@ def test_survival_figures_for_speech_first_and_last_are_averaged_and_their_gap_s
     texts = {text.partition(" ")[0]: text for text in shown.sentences(survived)}
     assert [*texts] == ["fast_v-0.5", "random-0.5"]
     assert "speech first instead of last changes speech − sound by +" in texts["fast_v-0.5"]
-    assert {survival.order for survival in survived} == {"as is", "first", "last", "mean of both"}  # none of silence
+    assert {survival.order for survival in survived} == {"as is", "first", "last", "mean of both"}  # no row for silence
 
 
 def test_a_pruners_preference_for_speech_is_computed_from_the_recorded_kept_tokens() -> None:
-    """The first half of a clip is kept: speech that begins the clip is, speech that ends it is not."""
+    """The first half of each clip is kept, so speech at its start is kept and speech at its end is dropped."""
     survived = survivals(a_sweep(), SPEECH)
     assert at(survived, "fast_v-0.5", "first").preference.value == pytest.approx(2)
     assert at(survived, "fast_v-0.5", "last").preference.value == 0
@@ -203,7 +203,7 @@ def test_a_pruners_preference_for_speech_is_computed_from_the_recorded_kept_toke
     assert at(survivals(a_sweep(), {}), "fast_v-0.5", "first").preference is None
 
 
-def test_an_unreadable_file_of_speech_times_removes_only_the_preference_for_speech(tmp_path: Path) -> None:
+def test_without_readable_speech_times_only_the_preference_for_speech_is_missing(tmp_path: Path) -> None:
     (tmp_path / "speech.csv").write_text("id,start,end\n1,late,2\n")
     systems = a_sweep()
     systems[0].runs["jasco"].facts["data_folder"] = str(tmp_path)
@@ -211,7 +211,7 @@ def test_an_unreadable_file_of_speech_times_removes_only_the_preference_for_spee
         assert all(survival.preference is None for survival in survivals(systems))
 
 
-def test_only_headline_rows_of_the_survival_table_have_a_holm_adjusted_p_value() -> None:
+def test_only_the_headline_result_of_each_setting_has_a_holm_adjusted_survival_p_value() -> None:
     survived = [survival for survival in survivals(a_sweep(), SPEECH) if not survival.system.is_base]
     tested = {survival.system.method: survival for survival in survived if survival.headline}
     assert sorted(tested) == ["fast_v-0.5", "random-0.5", "random-0.9"]
@@ -222,11 +222,11 @@ def test_only_headline_rows_of_the_survival_table_have_a_holm_adjusted_p_value()
     assert all(survival.p_adjusted is None for survival in survived if not survival.headline)
 
 
-def test_survival_tables_charts_and_the_report_page_show_the_same_figures() -> None:
+def test_survival_tables_charts_and_the_report_page_show_the_same_values() -> None:
     systems = a_sweep()
     survived = survivals(systems, SPEECH)
     base, kept = shown.tables(survived)
-    assert markdown(base).count("not measurable") == 4  # the answer, of which no reply here has a keyword
+    assert markdown(base).count("not measurable") == 4  # for the answer: no reply has its keyword
     assert "| fast_v-0.5 | first |" in markdown(kept)
     lines = csv(kept).splitlines()
     assert len(lines) == 1 + len([survival for survival in survived if not survival.system.is_base])
@@ -236,10 +236,10 @@ def test_survival_tables_charts_and_the_report_page_show_the_same_figures() -> N
     assert titles == ["fast_v (mean of speech first and speech last)", "random"]
     (section,) = (section for section in sections(PageData(systems)) if section.anchor == "survival")
     assert section.tables[0].frame.equals(base.frame)
-    assert "speech.csv" in " ".join(section.tables[1].notes)  # where these runs' data lay is not known
+    assert "speech.csv" in " ".join(section.tables[1].notes)  # the data folder of these runs is unknown
 
 
-def test_survival_figures_that_are_not_measurable_are_blank_in_tables_and_charts() -> None:
+def test_survival_values_that_are_not_measurable_are_blank_in_tables_and_charts() -> None:
     mute = replies(sound="nothing")
     survived = survivals([system("base-0", mute), system("random-0.5", mute)], SPEECH)
     base, kept = shown.tables(survived)
@@ -253,14 +253,14 @@ def test_survival_figures_that_are_not_measurable_are_blank_in_tables_and_charts
     assert kept.frame["difference"].isna().all()
 
 
-def test_settings_without_replies_or_without_a_base_run_are_left_out_of_survival_and_named() -> None:
-    """A setting that answered nothing, and one whose base is not there, are no rows; what both answered is compared."""
+def test_settings_without_replies_or_without_a_base_run_are_left_out_of_survival() -> None:
+    """Settings without replies or without a base run get no row. Only clips that both answered are compared."""
     some = [record for record in replies() if record.cluster in "12"]
     systems = [system("base-0", replies()), system("random-0.5", []), system("frame-0.5", some)]
     systems.append(system("random-0.5", some, LAST))
     base, frame = survivals(systems, SPEECH)
     assert [(each.system.method, each.order) for each in (base, frame)] == [("base-0", "as is"), ("frame-0.5", "as is")]
-    # chance is of the same clips
+    # chance is computed on the same clips
     assert [frame.figures[f"{name}_kept"].value for name in ("speech", "sound")] == [1, 1]
     assert left_out(systems) == ["model random-0.5", "model random-0.5 [speech-last]"]
 
@@ -273,5 +273,5 @@ def test_preference_for_speech_is_left_out_for_a_pruner_joined_with_a_press() ->
     assert survivals([system("base-0", replies()), joined], SPEECH)[1].preference is None
 
 
-def test_rotating_a_clip_to_speech_last_moves_the_latest_end_of_speech_to_the_clip_end() -> None:
+def test_rotating_a_clip_to_speech_last_puts_the_end_of_the_speech_at_the_end_of_the_clip() -> None:
     assert turned([(0.0, 9.0), (2.0, 3.0)], 10.0, LAST) == ((1.0, 10.0), (3.0, 4.0))

@@ -1,4 +1,4 @@
-"""Judges: what they are asked, that no answer is lost or asked for twice, and that replies cannot steer them."""
+"""Judges: their requests are correct, no answer is lost or requested twice, and replies cannot influence a judge."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ GRADES = [2, 2, 0, 2, 0, 0]
 
 @pytest.fixture
 def toy(monkeypatch: pytest.MonkeyPatch, no_env: Callable[[str, str], None], tmp_path: Path) -> Path:
-    """A run of the toy benchmark, which is installed; the cache is empty."""
+    """Install the toy benchmark and write a run of it. The judge cache is empty."""
     entries = {
         registry.TASKS: [EntryPoint("toy", "toy_judged:Toy", registry.TASKS)],
         judges.GROUP: [EntryPoint("scripted", "toy_judged:Scripted", judges.GROUP)],
@@ -67,7 +67,7 @@ def toy(monkeypatch: pytest.MonkeyPatch, no_env: Callable[[str, str], None], tmp
 
 @pytest.fixture
 def server(url: str, monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:  # noqa: F811
-    """Return how many requests the test made of the server."""
+    """Return a function that counts the test's requests to the server."""
     monkeypatch.setenv("OPENAI_BASE_URL", url)
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
 
@@ -95,7 +95,7 @@ def summary_of(folder: Path) -> dict[str, Any]:
 
 
 def copied(folder: Path, name: str, replies: Sequence[str] = REPLIES) -> Path:
-    """The same run, not judged."""
+    """Write the run again, not judged."""
     return replies_to(folder.parent / name, replies)
 
 
@@ -114,10 +114,10 @@ def test_each_distinct_request_is_sent_once_to_a_served_judge_and_later_replayed
     lines = lines_of(toy / "judgements-A.jsonl")
     sent = {json.dumps(line["messages"]) for line in lines}
     assert server() == len(sent)  # equal questions of several samples are one request
-    assert all(json.loads(line["text"])["messages"] == line["messages"] for line in lines)  # both raw
+    assert all(json.loads(line["text"])["messages"] == line["messages"] for line in lines)  # stored raw
     assert all(json.loads(line["text"])["temperature"] == 0 for line in lines)
 
-    other = copied(toy, "again")  # in a cache
+    other = copied(toy, "again")  # from the cache
     assert call("judge", other, "--with", "A=endpoint:tiny")[0] == 0
     assert server() == len(sent)
     assert {line["cached"] for line in lines_of(other / "judgements-A.jsonl")} == {True}
@@ -245,17 +245,17 @@ def test_control_tokens_in_a_reply_are_escaped_for_the_judge(reply: str, tmp_pat
     text = request.messages[0]["content"]
     for token in ("<|im_", "<|eot", "<|start_h", "<|end_h", "<start_of", "<end_of", "[INST", "[/INST", "</s", "<<SYS"):
         assert token not in text
-    assert text.replace("\u2060", "").endswith(reply)  # what it says is all there
+    assert text.replace("\u2060", "").endswith(reply)  # the text is complete
     assert Grades().judge(record)["shielded"] == ["control tokens"]
 
 
-def test_a_long_reply_is_cut_and_marked_for_the_judge(tmp_path: Path) -> None:
+def test_a_long_reply_is_cut_before_it_is_sent_to_a_judge(tmp_path: Path) -> None:
     (record,) = read_records(replies_to(tmp_path, ["x" * 50_000 + " a0"])).values()
     request = request_of(Grade(), record)
     assert len(request.messages[0]["content"]) < 8_100
     assert Grades().judge(record)["shielded"] == ["cut"]
     assert shielded(Record("a", reply="a\ud800b")).text == "a?b"
-    assert len(shielded(record, None).text) == 50_003  # for a protocol that shows all
+    assert len(shielded(record, None).text) == 50_003  # for a protocol without a cut
     assert Grades().judge(Record("a", reply="a < b", reference={"answer": "a"}))["shielded"] == []
 
 
@@ -279,7 +279,7 @@ def test_quotations_and_thoughts_of_a_judge_are_not_read_as_the_grade() -> None:
     ],
     ids=["perfect", "kind", "obeying", "mute"],
 )
-def test_a_judge_certificate_names_what_a_bad_judge_gets_wrong_and_accepts_a_good_judge(
+def test_the_quality_check_of_a_judge_names_the_kinds_of_known_replies_that_it_misjudges(
     tmp_path: Path, answer: Callable[[Messages], str], weak: list[str], misread: str
 ) -> None:
     folder = replies_to(tmp_path, REPLIES)
@@ -290,17 +290,17 @@ def test_a_judge_certificate_names_what_a_bad_judge_gets_wrong_and_accepts_a_goo
     assert notes == ([f"judge A: weak, since it misreads known answers ({misread} right)"] if weak else [])
 
 
-def test_a_judge_that_rates_under_four_of_five_known_replies_right_is_marked_weak() -> None:
+def test_a_judge_that_misjudges_more_than_one_in_five_known_replies_is_called_weak() -> None:
     assert [Certificate({"kind": (right, 5)}).weak for right in (4, 3)] == [[], ["kind"]]
 
 
-def test_the_anchors_only_option_lets_a_judge_rate_known_replies_but_none_of_the_run(toy: Path) -> None:
+def test_with_the_anchors_only_option_a_judge_rates_known_replies_but_none_of_the_runs_replies(toy: Path) -> None:
     said = succeed("judge", toy, "--with", "scripted", "--anchors-only")
     assert "injection" in said
     assert not (toy / "summary.json").exists()
     verdicts = verdicts_of(toy)
     assert Grades().certificates(verdicts)["scripted"].kinds["right"] == (6, 6)
-    assert Grades().summary(verdicts)["judged"]["judges"] == {}  # it has judged nothing of the run
+    assert Grades().summary(verdicts)["judged"]["judges"] == {}  # no reply of the run is judged
     assert Grades().notes(verdicts) == ["no judge has judged these replies; next: audiomarathon judge RUN --with JUDGE"]
 
 
@@ -318,7 +318,7 @@ def test_an_existing_judge_name_with_answers_cannot_be_reused_for_a_different_ju
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        ({"masked": True}, ""),  # an answer that contains the API key: masked, it would be one that nobody gave
+        ({"masked": True}, ""),  # an answer that contains the API key: masked, it differs from the judge's answer
         *(({"text": "\n", "finish": finish}, f"the answer is empty ({finish}, ") for finish in ("stop", "length")),
     ],
     ids=["API key", "stop", "length"],
@@ -331,7 +331,7 @@ def test_an_answer_that_is_empty_or_contains_the_api_key_is_a_failed_request(
     judge.endpoint.chat = lambda *given, **more: replace(chat(*given, **more), **change)
     assert judge_run(case_of(folder), bench) > 0
     missing = {verdict.values["missing"].get("A") for verdict in verdicts_of(folder)}
-    assert missing == {"failed", None}  # none is asked of ""
+    assert missing == {"failed", None}  # "" is not sent
     errors = {judgement.error for of in read_judgements(folder)["A"].values() for judgement in of.values()}
     assert all(why in str(error) for error in errors)
     judge.endpoint.chat = chat
@@ -452,7 +452,7 @@ def test_damaged_judge_cache_files_are_ignored(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_a_request_whose_cached_reply_is_invalid_is_sent_to_the_judge_again(tmp_path: Path, change: Any) -> None:
-    """Its checksum is right: another version, or another program, has written it."""
+    """The checksum is correct, but another version or program wrote the entry."""
     cache, request = Cache(tmp_path, {"model": "m"}), asking("x")
     cache.put(request, toy_judged.Reply("yes", "stop", None, 1, 2, 0.5))
     (file,) = tmp_path.rglob("*.json")
@@ -503,7 +503,7 @@ def test_a_full_disk_while_judging_is_a_one_line_error(toy: Path, monkeypatch: p
         judge_run(case_of(toy), Bench("A", Scripted()))
 
 
-def test_judge_names_are_parsed_and_wrong_ones_refused(toy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_judge_name_is_refused_with_the_reason(toy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_BASE_URL", "http://localhost:1/v1")
     (toy / "judgements-A.jsonl").touch()
     given = f"qwen2.5-72b,B=org/model@main,endpoint:mistral-large-2411,scripted,X=replay:{toy}/judgements-A.jsonl"
@@ -552,7 +552,7 @@ def test_many_judge_calls_are_refused_without_the_yes_option(toy: Path, monkeypa
     assert f"{plan.calls} calls" in said
     assert "add --yes" in said
     assert not (toy / "judgements-scripted.jsonl").exists()
-    for options in (["--plan"], ["--yes"], []):  # at last, all is on file
+    for options in (["--plan"], ["--yes"], []):  # finally, all is on disk
         assert call("judge", toy, "--with", "scripted", *options)[0] == 0
     assert call("judge", copied(toy, "cached"), "--with", "scripted")[0] == 0
     replay = f"replay:{toy / 'judgements-scripted.jsonl'}"
@@ -583,7 +583,7 @@ def test_runs_of_tasks_without_judges_are_left_out_and_counted_in_one_line(tmp_p
     assert error.startswith(f"error: {tmp_path}: no run of a task that is judged")
 
 
-def test_judging_exits_with_2_if_one_of_the_runs_cannot_be_read_and_judges_the_others(toy: Path) -> None:
+def test_judging_exits_with_2_but_judges_the_other_runs_if_one_run_cannot_be_read(toy: Path) -> None:
     damaged = copied(toy, "damaged") / "run.json"
     damaged.write_text("{}")
     code, said = call("judge", toy, damaged.parent, "--with", "scripted")

@@ -48,6 +48,6 @@ def test_agreement_of_judges_without_common_or_without_differing_ratings_is_none
     assert agreement({}, "nominal") == {"n": 0, "alpha": None, "pairs": {}}
 
 
-def test_a_judge_certificate_names_weakly_judged_kinds_and_the_wilson_interval_is_right() -> None:
+def test_the_quality_check_of_a_judge_names_the_kinds_of_replies_that_it_judges_badly() -> None:
     assert certificate_of([("a", True), ("a", True), ("b", True), ("b", False)]).weak == ["b"]
     assert wilson(8, 10) == pytest.approx((0.4901624715, 0.9433178485))

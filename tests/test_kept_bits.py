@@ -28,7 +28,7 @@ def test_packed_bits_of_kept_audio_tokens_of_wrong_length_or_encoding_are_refuse
         unpack(text, tokens)
 
 
-def test_packed_kept_shares_are_precise_to_a_byte_and_refused_for_another_token_count() -> None:
+def test_kept_shares_of_merged_audio_tokens_survive_packing_up_to_one_byte_of_precision() -> None:
     audio = torch.tensor([False, True, True, True])
     packed = pack_shares(torch.tensor([1.0, 0.0, 0.5, 1.0]), audio)
     record = Record("a", kept_audio_shares=packed, audio_tokens=3, kept_audio_tokens=2)

@@ -1,4 +1,4 @@
-"""Which of sdpa's kernels may run: cuDNN's only by name, in every call, and as before after it."""
+"""Allowed SDPA kernels: cuDNN only if named. The choice applies during each call and is undone after it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     ("setting", "names"),
     [(None, {"flash", "efficient", "math"}), (" cuDNN, flash", {"cudnn", "flash"})],
 )
-def test_llm_and_audio_tower_run_only_with_the_sdpa_kernels_of_the_setting(
+def test_llm_and_audio_tower_use_only_the_sdpa_kernels_named_in_the_setting(
     tiny_checkpoint: Path, setting: str | None, names: set[str], as_on_a_gpu: None
 ) -> None:
     settings = RunSettings.read({}, model_path=str(tiny_checkpoint), sdpa_backends=setting)
@@ -61,7 +61,7 @@ def test_llm_and_audio_tower_run_only_with_the_sdpa_kernels_of_the_setting(
 def test_on_a_cpu_the_sdpa_backends_setting_is_ignored(
     tiny_checkpoint: Path, setting: str, no_env: Callable[[str, str], None]
 ) -> None:
-    """The setting is about GPUs: a CPU would have no kernel left, or another one, and its folders do not say which."""
+    """The setting is for GPUs. On a CPU it would leave no kernel or another one, and CPU runs do not record it."""
     no_env("SDPA_BACKENDS", setting)
     settings = RunSettings.read(model_path=str(tiny_checkpoint))
     tower = load_encoder(f"tower:{HOME}", {"checkpoint": str(tiny_checkpoint)}, "cpu")
@@ -95,7 +95,7 @@ def test_unknown_sdpa_backends_are_refused(text: str) -> None:
 
 
 class TestIdentity:
-    """On a GPU, what times depend on is part of a run's identity; on a CPU there is nothing to add."""
+    """On a GPU, settings that affect times are part of a run's identity. On a CPU nothing is added."""
 
     @pytest.fixture
     def identity(self, tiny_checkpoint: Path, tmp_path: Path, no_env: object) -> Callable[..., dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""A user's own file through any method: what is answered, what is said of it, and what is said when it cannot be."""
+"""A user's own clip under any method: the reply, the printed details, and the errors."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_pipeline_answers_under_several_methods_share_one_run_of_the_audio_tower
     assert all(reply.generation.stages.encoder > 0 for reply in results)
 
 
-def test_the_pipeline_gives_no_decode_time_for_a_one_token_reply_without_forced_decode(lm: AudioLM, talk: Path) -> None:
+def test_the_pipeline_reports_no_decode_time_for_a_reply_of_one_token(lm: AudioLM, talk: Path) -> None:
     one_token = answer(talk, "?", model=lm, settings=RunSettings(max_new_tokens=1))
     forced = answer(talk, "?", model=lm, settings=RunSettings(max_new_tokens=1, decode_tokens=4))
     assert one_token.decode_per_token is None
@@ -90,7 +90,7 @@ def test_the_pipeline_takes_settings_missing_in_the_call_from_environment_variab
     no_env("MAX_NEW_TOKENS", "2")
     no_env("PRUNE_RATIO", "0.5")
     reply = answer(talk, "?", method="fast_v:0.3")
-    assert len(reply.generation.kv_lengths) == 4  # the embedded model has five layers
+    assert len(reply.generation.kv_lengths) == 4  # not the embedded model, which has five layers
     assert reply.generation.replies[0].new_tokens <= 2
 
 

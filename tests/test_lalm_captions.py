@@ -1,4 +1,4 @@
-"""Clotho and AudioCaps: their tables, the corpus that words are weighed by, and the caption scorer."""
+"""Clotho and AudioCaps: their tables, the corpus for the word weights, and the caption scorer."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def verdicts(given: list[Record] | None = None) -> list[Verdict]:
 
 
 class Encoder:
-    """A bag of words: equal texts are equal vectors."""
+    """A bag-of-words encoder: equal texts get equal vectors."""
 
     name, hash, window = "bag", "1a", 128
 
@@ -60,7 +60,7 @@ class Encoder:
 
 
 class Checker:
-    """Flags what has no period."""
+    """Flag texts without a period."""
 
     sha256 = "checked"
 
@@ -93,7 +93,7 @@ def test_clotho_splits_are_read_from_every_folder_layout_and_unicode_form(tmp_pa
     assert [sample.id for sample in load(tmp_path, split="development").samples] == ["y.wav"]
 
 
-def test_a_caption_prompt_may_be_a_known_name_or_free_text_and_a_wrong_split_is_refused(tmp_path: Path) -> None:
+def test_a_caption_prompt_may_be_a_preset_name_or_free_text(tmp_path: Path) -> None:
     clotho_folder(tmp_path)
     task = get_task("clotho")
 
@@ -112,7 +112,7 @@ def test_a_caption_prompt_may_be_a_known_name_or_free_text_and_a_wrong_split_is_
         load(tmp_path, split="validation")
 
 
-def test_bad_caption_rows_are_reported_but_their_captions_still_count_in_word_weights(tmp_path: Path) -> None:
+def test_captions_of_bad_rows_still_count_in_the_cider_word_weights(tmp_path: Path) -> None:
     many = {**CAPTIONS, "gone.wav": ("Nothing.",) * 5, "mute.wav": ("", " ", "", "", "")}
     many["list.wav"] = ("['Rain.', 'Wind.']", "", "", "", "")
     folder = clotho_folder(tmp_path, many)
@@ -178,7 +178,7 @@ def test_a_partial_copy_of_a_caption_task_keeps_the_captions_of_all_items_for_wo
         assert task.corpus(part) == task.corpus(whole) == [*map(list, REFERENCES)]
 
 
-def test_the_split_named_all_joins_all_clotho_splits_and_a_partial_copy_keeps_all_captions(tmp_path: Path) -> None:
+def test_the_split_named_all_joins_all_clotho_splits(tmp_path: Path) -> None:
     clotho_folder(tmp_path / "all")
     clotho_folder(tmp_path / "all", {"x.wav": REFERENCES[0], "y.wav": REFERENCES[1]}, split="development")
     task, whole = get_task("clotho"), load(tmp_path / "all", split="all")
@@ -193,7 +193,7 @@ def test_the_split_named_all_joins_all_clotho_splits_and_a_partial_copy_keeps_al
 
 @pytest.mark.parametrize("key", ["lalm/clotho", "lalm/audiocaps"])
 def test_control_data_keeps_every_sample_with_a_control_of_its_own_clip(tmp_path: Path, key: str) -> None:
-    """Clips of another Unicode form or suffix than the table's, and clips that are called by a row's number."""
+    """Clip names have another Unicode form or suffix than in the table, or are the number of a row."""
     task, seconds = get_task(key), {"a": 1.0, "b": 1.5, "c": 2.0}
     if key == "lalm/clotho":
         names = (unicodedata.normalize("NFD", "Café.wav"), "x.wav", "y.wav")
@@ -223,7 +223,7 @@ def test_control_data_keeps_every_sample_with_a_control_of_its_own_clip(tmp_path
     assert Corpus(REFERENCES[::-1]).hash == CORPUS.hash != Corpus(REFERENCES[1:]).hash
 
 
-def test_cider_d_takes_word_weights_from_the_whole_split_or_as_published_from_the_replies() -> None:
+def test_cider_d_takes_word_weights_from_the_whole_split_and_its_published_form_from_the_run() -> None:
     whole = verdicts()
     expected = cider_d(REPLIES, REFERENCES, Frequencies.of(REFERENCES))
     assert [verdict.values["cider_d"] for verdict in whole] == expected.tolist()
@@ -249,13 +249,13 @@ def test_caption_replies_that_all_score_0_have_no_confidence_interval() -> None:
     assert (summary["cider_d"], summary["intervals"]["score"]) == (0, None)
 
 
-def test_comparisons_of_caption_runs_use_the_same_figures_whatever_the_text_encoder(models: Encoder) -> None:
+def test_comparisons_of_caption_runs_use_the_same_metrics_whatever_the_text_encoder(models: Encoder) -> None:
     with_models = Caption().sums(verdicts()).names
     models.name = caption_models.ENCODER
     assert Caption().sums(verdicts()).names == with_models == ("cider_d", "words")
 
 
-def test_human_captions_are_scored_each_against_the_other_captions_of_its_clip() -> None:
+def test_each_human_caption_is_scored_against_the_other_captions_of_its_clip() -> None:
     frequencies = Frequencies.of(REFERENCES)
     left_out = [
         cider_d([text], [[*texts[:n], *texts[n + 1 :]]], frequencies)[0]
@@ -285,7 +285,7 @@ def test_fense_is_computed_if_its_models_are_there(models: Encoder) -> None:
     assert [verdict.values["fer"] for verdict in whole] == [1, 1, 1]
     assert figures["sbert_sim[bag]"] == pytest.approx(np.mean(similarity))
     assert figures["fense[bag]"] == pytest.approx(0.1 * np.mean(similarity))
-    assert whole[2].values["fense_first_sentence"] > whole[2].values["fense"]  # "A dog barks." is sound
+    assert whole[2].values["fense_first_sentence"] > whole[2].values["fense"]  # "A dog barks." is fluent
     assert figures["fer"] == 1
     assert Caption().summary(whole)["human"]["fense"] > 0
     assert figures["lengths"]["beyond_64"] == pytest.approx(2 / 3)
@@ -294,7 +294,7 @@ def test_fense_is_computed_if_its_models_are_there(models: Encoder) -> None:
     assert "fense" in figures_of(Caption(), verdicts(), seed=0)
 
 
-def test_caption_verdicts_are_recomputed_when_the_scoring_models_change_and_kept_if_absent(
+def test_stored_caption_scores_are_outdated_if_a_scoring_model_changed_but_not_if_it_is_absent(
     models: Encoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with_models, none = verdicts(), dict.fromkeys(("encoder", "encoder_hash", "checker", "fense"))
@@ -343,7 +343,7 @@ def test_a_caption_task_of_only_one_item_is_refused_because_word_weights_need_tw
         verdicts(records(corpus=Corpus(REFERENCES[:1])))
 
 
-def test_the_caption_table_has_a_row_per_setting_and_one_for_people(models: Encoder) -> None:
+def test_the_caption_table_has_a_row_per_setting_and_one_for_human_captions(models: Encoder) -> None:
     frame = Caption().frames({"base": verdicts(), "frame 0.5": verdicts()[:2]})["Captions"]
     assert [*frame["setting"]] == ["base", "frame 0.5", "people (one reference against the others)"]
     assert frame.loc[0, "cider_d_low"] <= frame.loc[0, "cider_d"] <= frame.loc[0, "cider_d_high"]

@@ -1,4 +1,4 @@
-"""Downloading Clotho and MMAU-Pro: archives beside tables, in folders of ours and on a hub of our own."""
+"""Download Clotho and MMAU-Pro, tables beside archives, from local folders and from a fake hub."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def root(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def mmau_pro(tmp_path: Path) -> Path:
-    """The table beside `data.zip`, as the hub has them."""
+    """MMAU-Pro as on the hub: the table beside `data.zip`."""
     folder = mmau_pro_folder(tmp_path / "mmau")
     with zipfile.ZipFile(folder / "data.zip", "w") as out:
         for clip in sorted((folder / "data").iterdir()):
@@ -47,7 +47,7 @@ def mmau_pro(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def clotho(tmp_path: Path) -> Path:
-    """Tables beside an archive a split, as Zenodo has them."""
+    """Clotho as on Zenodo: for each split, a table and an archive."""
     py7zr = pytest.importorskip("py7zr")
     made = tmp_path / "made"
     clotho_folder(made)
@@ -72,10 +72,10 @@ def test_clotho_is_unpacked_from_archives_in_a_folder(clotho: Path, root: Path, 
         assert clip.read_bytes() == (tmp_path / "made" / "evaluation" / name).read_bytes()
         assert clip.stat().st_mode & 0o600 == 0o600
     code, output = call("data", "verify", "clotho", "--data", root)
-    assert (code, output.count("expected 1,045")) == (1, 1)  # and nothing else is wrong with it
+    assert (code, output.count("expected 1,045")) == (1, 1)  # no other problem is reported
     assert "1 more problem" not in output
     manifest, task = (root / "clotho" / "audiomarathon.json").read_text(), get_task("clotho")
-    for limit in (0, 1):  # a limit takes nothing away
+    for limit in (0, 1):  # a limit removes no stored clips
         flags = ("--from", clotho, "--data", root, "--split", "validation", "--limit", limit)
         succeed("data", "download", "clotho", *flags)
         loaded = task.load(task.find(root), Filters(split="validation"))
@@ -83,7 +83,9 @@ def test_clotho_is_unpacked_from_archives_in_a_folder(clotho: Path, root: Path, 
         assert (root / "clotho" / "audiomarathon.json").read_text() == manifest
 
 
-def test_a_limited_download_of_one_split_is_not_recorded_as_the_expected_sample_count(clotho: Path, root: Path) -> None:
+def test_the_sample_count_of_a_limited_download_is_not_recorded_as_that_of_the_whole_task(
+    clotho: Path, root: Path
+) -> None:
     flags = ("--from", clotho, "--data", root, "--split", "validation", "--limit", 1)
     assert call("data", "download", "clotho", *flags)[0] == 0
     assert json.loads((root / "clotho" / "audiomarathon.json").read_text())["tasks"] == {}
@@ -98,11 +100,11 @@ def test_a_limited_download_and_a_copy_of_it_keep_the_captions_of_all_clips(
         task = get_task("clotho")
         loaded = task.load(task.find(place))
         assert (len(loaded.samples), len(task.corpus(loaded)), len(loaded.bad_rows)) == (limit, 3, 0)
-        assert call("data", "verify", "clotho", "--data", place)[0] == 1  # for their lengths alone
+        assert call("data", "verify", "clotho", "--data", place)[0] == 1  # only for the clips' lengths
         assert call("data", "verify", "clotho", "--data", place, "--tolerance", 15)[0] == 0
 
 
-def test_nested_archives_are_unpacked_two_levels_deep_and_unpacked_files_have_priority(tmp_path: Path) -> None:
+def test_archives_nested_up_to_two_levels_deep_are_unpacked(tmp_path: Path) -> None:
     def unpacked(place: str) -> list[bytes]:
         source = UnpackedSource(open_source(tmp_path / place))
         wanted = [entry for entry in source.entries() if entry.path == "x.wav"]
@@ -152,7 +154,9 @@ def test_wrong_download_arguments_give_a_one_line_error(root: Path) -> None:
         assert output.count("\n") == 1
 
 
-def test_a_7z_without_py7zr_says_what_to_install(tmp_path: Path, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_7z_archive_without_py7zr_gives_an_error_with_the_pip_command(
+    tmp_path: Path, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "clotho_audio_evaluation.7z").write_bytes(b"7z\xbc\xaf\x27\x1c")
     monkeypatch.setitem(sys.modules, "py7zr", None)
@@ -176,7 +180,7 @@ def test_a_damaged_7z_gives_a_one_line_error(clotho: Path, root: Path) -> None:
 
 
 class Hub(SmallHub):
-    """A hub's client and file system over a folder, which count what is read."""
+    """A fake hub client and file system over a folder, which count the bytes read."""
 
     read, fails = 0, None
 
@@ -246,10 +250,10 @@ def test_the_download_script_gets_both_tasks_and_fails_if_either_fails(
     env = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "PYTHONPATH": os.getenv("PYTHONPATH", "")}
     shutil.copytree(mmau_pro, tmp_path / "both")
     env |= {"AUDIOMARATHON_DATA": str(root), "FROM": str(tmp_path / "both"), "LIMIT": "1", "HF_HUB_OFFLINE": "1"}
-    command = [str(ROOT / "LALM_Bench" / "scripts" / "download_datasets.sh")]  # opens that of scripts/
+    command = [str(ROOT / "LALM_Bench" / "scripts" / "download_datasets.sh")]  # calls the script in scripts/
     done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert "lalm/clotho: is not in" in done.stderr  # and the second was tried
+    assert "lalm/clotho: is not in" in done.stderr  # the second task was tried anyway
     assert (root / "mmau_pro" / "test.parquet").is_file()
     shutil.copytree(clotho, tmp_path / "both", dirs_exist_ok=True)
     done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, check=False)

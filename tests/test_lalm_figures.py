@@ -1,4 +1,4 @@
-"""MMAU-Pro's figures: options read from replies, what counts, blind choices, and the official script's numbers."""
+"""MMAU-Pro's metrics: parsed options, which samples count, blind choices, and the official script's numbers."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_scores_of_a_small_set_of_mmau_pro_replies_equal_values_computed_by_hand
         "n": 11, "accuracy": (2 + 0.875 + 1) / 8, "closed": 0.5, "open": 0.4375, "following": 0.5,
         "correctness": ((1 / 4 + 3 / 4) / 2 + 0) / 2, "spatial_in_mono": 1, "macro": np.mean([*categories.values()]),
         "chance_corrected": (0.5 - 0.25) / 0.75,
-        "always_last": 0.5,  # two of the four that count stand last
+        "always_last": 0.5,  # the last option is right in two of four
         "longest_option": 0.5,  # the longest is D
         "guessing": 0.25, "chance": 4 * 0.25 / 8, "unparsed": 1, "not_answerable": 2, "not_judged": 0,
         "following_as_published": 0.5, "open_as_published": (0.9 + 0.2) / 2,
@@ -147,7 +147,7 @@ def test_replies_without_a_judgement_are_left_out_of_all_scores_and_reported() -
 
 
 class Encoder:
-    """Each word is a direction; counts what it is asked."""
+    """Encode each word as a direction; count the calls."""
 
     name, hash, asked = "words", "1a", 0
 
@@ -171,18 +171,18 @@ def test_the_published_overall_score_is_missing_if_any_reply_has_no_score(monkey
     assert scored(*replies, opened("i"))[1]["as_published"] is None
 
 
-def test_the_published_rule_assigns_to_every_reply_the_option_nearest_in_the_text_encoder(
+def test_the_published_rule_matches_each_reply_with_the_option_whose_text_embedding_is_nearest(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     encoder = Encoder()
     monkeypatch.setattr(figures, "text_encoder", lambda: encoder)
     verdicts, summary = scored(
-        closed("a", "Not jazz, I think blues, blues"),  # both are as near: the first counts
+        closed("a", "Not jazz, I think blues, blues"),  # a tie: the first option counts
         closed("b", "The blues are what it is not"),
         closed("c", "Jazz", answer=""),
         closed("d", "Jazz", answer="A", options=["Jazz"]),
-        closed("e", "", answer="A", category="spatial_audio"),  # nothing is near: the first counts
-        closed("f", "blues", answer_text="Blues "),  # the string is compared
+        closed("e", "", answer="A", category="spatial_audio"),  # no option is similar: the first counts
+        closed("f", "blues", answer_text="Blues "),  # compared as a string
         following("g", ","),
     )
     assert [verdict.values.get("matched") for verdict in verdicts] == ["A", "B", "A", None, "A", "B", None]
@@ -215,17 +215,17 @@ def test_accuracy_tables_exist_by_audio_length_reasoning_skill_and_category() ->
     assert len(frames) == 5
 
 
-def test_two_equally_long_longest_options_share_the_credit_of_the_longest_option_baseline() -> None:
+def test_the_longest_option_baseline_gets_half_credit_if_two_options_are_equally_long() -> None:
     _, summary = scored(closed("a", "?", answer="B", options=["Rock", "Folk", "Rap"]), closed("b", "?", answer="D"))
     assert summary["longest_option"] == pytest.approx((0.5 + 1) / 2)
 
 
-def test_an_empty_reply_follows_no_instruction_but_scores_1_under_the_published_rules() -> None:
+def test_an_empty_reply_follows_an_instruction_only_under_the_published_rules() -> None:
     (verdict,), _ = scored(following("a", ""))
     assert (verdict.values["score"], verdict.values["as_published"]) == (0, 1)
 
 
-def test_spatial_audio_questions_are_marked_as_heard_in_mono_and_left_out_of_the_accuracy() -> None:
+def test_spatial_audio_questions_are_left_out_of_the_accuracy_because_clips_are_heard_in_mono() -> None:
     verdicts, summary = scored(closed("a", "Jazz", answer="A", category="spatial_audio"), closed("b", "Jazz"))
     assert summary["accuracy"] == 0
     frame = MmauPro().frames({"base": verdicts})["Accuracy by category"]
@@ -248,8 +248,8 @@ def test_a_sample_is_shown_as_right_wrong_unparsed_or_not_scored() -> None:
 
 
 @pytest.mark.real
-def test_scoring_the_published_replies_of_the_original_authors_gives_the_documented_figures() -> None:
-    """The replies that the original's repository once held, by the corrected rules and by the official ones."""
+def test_scoring_the_replies_published_by_the_original_authors_gives_the_documented_metrics() -> None:
+    """The replies once published in the original's repository, by the corrected rules and by the official rules."""
     place = os.environ.get("LALM_REPLIES", "")
     if not place:
         pytest.skip("set LALM_REPLIES to a folder with predictions_with_{audio,noise}.parquet (docs/results.md)")

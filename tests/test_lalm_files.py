@@ -1,4 +1,4 @@
-"""LALM Bench's files: predictions of others become runs, and runs become the original's files."""
+"""LALM Bench's files: import predictions of other programs as runs, and export runs in the original format."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ NAMES = (" in front.wav", "double  space.wav", "a\ttab.wav", "no\u00a0break.wav"
 
 
 def test_a_clip_gets_the_same_sample_id_in_a_run_and_in_an_imported_predictions_file(tmp_path: Path) -> None:
-    """Also if the file writes the names in composed Unicode, or without odd white space."""
+    """The file may also contain the names in composed Unicode or with plain white space."""
     clotho_folder(tmp_path, dict.fromkeys(NAMES, next(iter(CAPTIONS.values()))))
     task = get_task("clotho")
     ids = {sample.id for sample in task.load(task.find(tmp_path)).samples}
@@ -170,7 +170,7 @@ def test_word_weights_of_imported_predictions_come_from_the_split_that_has_their
         (ENTRIES[:1], "one entry is not enough to weigh words"),
     ],
 )
-def test_a_faulty_predictions_file_is_refused_with_the_entry_and_leaves_no_run(
+def test_a_faulty_predictions_file_is_refused_with_an_error_that_names_the_faulty_entry(
     tmp_path: Path, content: object, fault: str
 ) -> None:
     file = written(tmp_path / "predictions.json", content)
@@ -179,7 +179,7 @@ def test_a_faulty_predictions_file_is_refused_with_the_entry_and_leaves_no_run(
     assert not (tmp_path / "r").exists()
 
 
-def test_a_faulty_parquet_file_is_refused_with_the_row_and_leaves_no_run(tmp_path: Path) -> None:
+def test_a_faulty_parquet_file_is_refused_with_an_error_that_names_the_faulty_row(tmp_path: Path) -> None:
     def told(file: Path, *flags: str) -> str:
         code, output = call("import", "lalm", file, "--model-name", "A", "--results", tmp_path / "r", *flags)
         assert (code, (tmp_path / "r").exists()) == (2, False)
@@ -210,12 +210,12 @@ def not_utf8(count: int) -> pa.Array:
 
 
 def shared(count: int) -> pa.Array:
-    """A long text that a file holds once."""
+    """Return a column of one long text, stored once."""
     return pa.DictionaryArray.from_arrays(pa.array([0] * count, pa.int32()), pa.array(["x" * 500_000]))
 
 
 def keywords(number: float) -> Callable[[int], pa.Array]:
-    """Arguments of instructions of both kinds; N is of none."""
+    """Return arguments for two kinds of instructions. Neither kind uses N."""
     return lambda count: pa.array([{"keywords": "a", "N": number, "N1": 1.0, "N2": 2.0}] * count, KWARGS)
 
 
@@ -230,7 +230,7 @@ def keywords(number: float) -> Callable[[int], pa.Array]:
         ("kwargs", keywords(np.nan), None),
     ],
 )
-def test_hostile_parquet_columns_give_a_one_line_error_and_no_run(
+def test_invalid_or_huge_values_in_a_parquet_file_of_replies_give_a_one_line_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, column: str, values: Any, fault: str | None
 ) -> None:
     table = replies_table({})
@@ -258,10 +258,10 @@ def test_exported_parquet_files_of_replies_have_the_columns_of_the_original_file
         answers(records)
 
 
-def test_all_figures_of_an_export_match_replies_to_options_with_the_same_encoder(
+def test_all_scores_in_an_export_match_replies_with_options_by_the_same_text_encoder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An encoder that was not there when the run was scored matches replies in all figures or in none."""
+    """An encoder that was missing when the run was scored is used for all metrics or for none."""
     rows = [closed("s1", "sound", "rain", "rain", "wind"), closed("m1", "music", "bell", "drum", "bell")]
     file = replies_file(tmp_path / "p.parquet", {"m1": "drum"}, *rows)
     succeed("import", "lalm", file, "--model-name", "A", "--results", tmp_path / "r")
@@ -275,7 +275,7 @@ def test_all_figures_of_an_export_match_replies_to_options_with_the_same_encoder
     assert read(place, "debug_info.json")["matched_by"] == "letters"
 
 
-def test_imported_replies_to_audio_and_to_noise_become_a_run_and_its_control_run(tmp_path: Path) -> None:
+def test_replies_to_noise_are_imported_as_a_control_run_of_the_replies_to_audio(tmp_path: Path) -> None:
     results, root = tmp_path / "r", mmau_pro_folder(tmp_path / "data")
     heard = replies_file(tmp_path / "a.parquet", {"c3": "Answer: no"}, column="said")
     noise = replies_file(tmp_path / "n.parquet", {"c1": "ERROR", "c3": "no"})
@@ -296,7 +296,7 @@ def test_imported_replies_to_audio_and_to_noise_become_a_run_and_its_control_run
         for which in ((heard, "said"), (out,))
     )
     assert before == after
-    table = answers(list(read_records(run).values()), root)  # of the data's own rows: all columns, failed ones left out
+    table = answers(list(read_records(run).values()), root)  # the data's rows, all columns, without failed ones
     assert table.column_names == [*SCHEMA.names, "model_output"]
     assert table["id"].to_pylist() == [row["id"] for row in ROWS if row["id"] != "c1"]
     assert table.schema.types[:-1] == parquet.read_schema(root / "test.parquet").types
@@ -320,7 +320,7 @@ def test_an_export_of_two_runs_to_the_same_file_name_or_of_another_task_is_refus
 
 
 class Letters(Bags):
-    """Texts by how often each letter occurs."""
+    """Encode texts by the counts of their letters."""
 
     name, hash = "letters", "1a"
 
@@ -332,7 +332,7 @@ def judged(correctness: int, overall: str) -> str:
 def test_the_exported_comprehensive_file_equals_that_of_the_official_script(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Weighted averages as scikit-learn's over the texts of options; spread as numpy's."""
+    """Weighted averages over option texts are scikit-learn's; the spread is numpy's."""
     monkeypatch.setattr(figures, "text_encoder", Letters)
     truth = ["rain", "rain", "rain", "bell", "wind"]
     replies = ["rain", "wind", "wind", "rain", "wind"]
@@ -357,7 +357,7 @@ def test_the_exported_comprehensive_file_equals_that_of_the_official_script(
     assert results["sound"] == {
         "type": "closed", "count": 5, "performance_score": pytest.approx(0.4), "metrics": pytest.approx(wanted)
     }  # fmt: skip
-    overalls = [4.0, 3.0, 3.0]  # of o1 a 3.0 is taken for missing: the mean of 1, 4, 2 and 5; of o2 all is missing
+    overalls = [4.0, 3.0, 3.0]  # o1's 3.0 counts as missing: its value is the mean of 1, 4, 2, 5; o2 has no score
     assert results["open"]["performance_score"] == pytest.approx(np.mean(overalls) / 5)
     metrics = results["open"]["metrics"]
     assert (metrics["avg_correctness"], metrics["std_correctness"]) == pytest.approx((3, np.std([5, 1, 3])))
@@ -372,7 +372,7 @@ def test_the_exported_comprehensive_file_equals_that_of_the_official_script(
     assert summary["parquet_file"] == str(file)
 
 
-def test_figures_over_no_matched_or_judged_reply_are_null_in_the_comprehensive_results_file(tmp_path: Path) -> None:
+def test_scores_of_categories_without_any_scored_reply_are_null_in_the_exported_results_file(tmp_path: Path) -> None:
     records = read_answers(replies_file(tmp_path / "p.parquet", {}))
     verdicts = list(figures.QuestionTypes().verdicts(records))
     categories = comprehensive(verdicts, len(records), tmp_path / "p.parquet", None)["category_results"]

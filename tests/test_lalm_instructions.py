@@ -1,4 +1,4 @@
-"""Every kind of MMAU-Pro's instructions in both readings: replies that follow it, that do not, and traps."""
+"""Every kind of MMAU-Pro's instructions, by the official and the corrected rule: right and wrong replies, and traps."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ QUESTION = "Follow the instruction at the start of an audio."
 REQUEST = "What do you hear?. First, repeat the request without change, then give your answer."
 SPOKEN = {"question": QUESTION, "transcription": REQUEST}
 
-# By kind: its fields, then replies with the official and the corrected reading.
+# By kind: its fields, then replies with the official and the corrected verdict.
 Row = tuple[dict[str, Any], list[tuple[str, bool, bool]]]
 CASES: dict[str, Row] = {
     "Include Keywords": ({"keywords": "sound, voice"}, [
@@ -123,7 +123,7 @@ def test_exactly_26_kinds_of_instruction_are_supported() -> None:
 
 
 @pytest.mark.parametrize(("kind", "fields", "reply", "official", "corrected"), ROWS)
-def test_example_replies_are_checked_against_instructions_by_official_and_corrected_rules(
+def test_example_replies_are_judged_as_following_an_instruction_or_not_under_both_rule_sets(
     kind: str, fields: dict[str, Any], reply: str, official: bool, corrected: bool
 ) -> None:
     check(kind, fields)
@@ -135,7 +135,7 @@ def test_example_replies_are_checked_against_instructions_by_official_and_correc
 @pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=100 if ALL else 20)
 @given(blank=st.text(alphabet=' \n\t\u00a0\u200b.*"', max_size=9), text=st.text(max_size=60))
-def test_blank_replies_follow_no_instruction_and_no_reply_raises_an_error(kind: str, blank: str, text: str) -> None:
+def test_a_blank_reply_follows_no_instruction(kind: str, blank: str, text: str) -> None:
     fields = CASES[kind][0]
     assert not follows(kind, fields, blank, corrected=True)
     for corrected in (False, True):

@@ -1,4 +1,4 @@
-"""MMAU-Pro as a task: its table and defects, its prompts, and controls of samples of several clips."""
+"""MMAU-Pro as a task: its table and its defects, its prompts, and control audio for samples of several clips."""
 
 from __future__ import annotations
 
@@ -60,7 +60,9 @@ class TestTable:
         assert groups["c4"] == [("length", "ultra-long"), ("category", "spatial_audio")]
         assert groups["AIF_0"] == [("length", "none"), ("category", "instruction following")]
 
-    def test_the_answer_of_each_table_row_becomes_an_option_letter_a_text_or_an_instruction(self, folder: Path) -> None:
+    def test_the_expected_answer_of_a_table_row_is_an_option_letter_a_text_or_an_instruction(
+        self, folder: Path
+    ) -> None:
         by_id = samples(folder)
         said = {"c1": "A", "c2": "B", "m3": "C", "o1": "A bell rings.", "d1": "A", "d2": "", "d3": "A"}
         assert {id_: by_id[id_].answer for id_ in said} == said
@@ -112,9 +114,7 @@ class TestTable:
 
 
 class TestDefects:
-    def test_defects_of_the_mmau_pro_table_are_counted_by_runs_in_run_json_and_by_data_verify(
-        self, folder: Path
-    ) -> None:
+    def test_runs_and_the_data_verify_command_count_the_defects_of_the_mmau_pro_table(self, folder: Path) -> None:
         told: list[str] = []
         loaded = load_task(TASK, RunSettings(data=folder.parent), told.append)
         assert loaded.defects == DEFECTS
@@ -194,7 +194,7 @@ class TestFaults:
         assert len(loaded.samples) == len(ROWS) - 1
         assert [(row.row, reason in row.reason) for row in loaded.bad_rows] == [(10, True)], loaded.bad_rows
 
-    def test_wrong_settings_folders_and_missing_packages_are_refused_naming_what_is_needed(
+    def test_a_wrong_prompt_setting_data_folder_or_missing_package_gives_an_error_with_the_remedy(
         self, folder: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         with pytest.raises(SettingsError, match=r"TASK_PROMPT=x: .*lalm/mmau_pro: as_published, text, or empty"):
@@ -208,7 +208,7 @@ class TestFaults:
 
 
 def varied(folder: Path, *arguments: str) -> Loaded:
-    """The task under a control; the last argument names its root."""
+    """Load the task with control audio; the last argument is the folder of the control."""
     out = folder.parent.parent / "controls"
     succeed("data", "controls", "mmau-pro", *arguments[:-1], "--data", folder.parent, "-o", out)
     return TASK.load(TASK.find(out / arguments[-1]))
@@ -251,20 +251,16 @@ class TestSeveralClips:
             several = [(source, other) for source, other in partners.items() if "m" in source]
             assert not [source for source, other in several if source.split("_")[0] == other.split("_")[0]]
 
-    def test_all_clips_of_a_sample_are_lengthened_and_a_sample_with_a_too_long_clip_is_left_out(
-        self, folder: Path
-    ) -> None:
+    def test_all_clips_of_a_sample_are_padded_to_the_control_duration_unless_one_is_longer(self, folder: Path) -> None:
         made = {sample.id: sample for sample in varied(folder, "--durations", "2", "2s").samples}
-        assert made.keys() == {row["id"] for row in ROWS} - {"m3"}  # whose third clip is of 3 s
+        assert made.keys() == {row["id"] for row in ROWS} - {"m3"}  # its third clip lasts 3 s
         assert [len(wave) for wave in heard(made["m2"])] == [32000, 32000]
         first, second = heard(samples(folder)["m2"])
         assert np.array_equal(heard(made["m2"])[0][:16000], first)
         assert np.array_equal(heard(made["m2"])[1], second)
         assert not (folder.parent.parent / "controls" / "2s" / TASK.key / "data" / "m3_0.wav").exists()
 
-    def test_cropping_a_sample_follows_the_event_in_the_first_clip_and_ignores_it_in_others(
-        self, folder: Path, tmp_path: Path
-    ) -> None:
+    def test_cropping_a_sample_keeps_the_annotated_event_in_its_first_clip(self, folder: Path, tmp_path: Path) -> None:
         class Cuttable(MmauPro):
             cuttable = True
 
@@ -273,7 +269,7 @@ class TestSeveralClips:
         out, _ = build_controls([(Cuttable(), loaded)], tmp_path / "out", seconds=0.75)
         made = heard(TASK.load(TASK.find(out)).samples[0])
         first, second = heard(sample)
-        assert np.array_equal(made[0], first[2667:14667])  # which stays at two thirds of the rest
+        assert np.array_equal(made[0], first[2667:14667])  # the event stays at two thirds of the rest
         assert np.array_equal(made[1], second[:12000])
 
     def test_a_clip_shared_by_two_samples_gets_one_control_clip(self, folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""The judge of MMAU-Pro's open answers: the question, both readings, and the anchors."""
+"""The judge of MMAU-Pro's open answers: its prompt, both parsers, and replies with known grades."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_judge_scores_are_read_as_whole_numbers_and_huge_ones_stay_finite() -> N
 
 
 @pytest.mark.parametrize("stated", ["OVERALL: 5", "**Overall** : [5]", "OVER\u200bALL=5"])
-def test_a_judge_score_equal_to_one_stated_in_the_reply_is_ignored_unless_it_is_the_worst(stated: str) -> None:
+def test_a_judge_score_is_ignored_if_the_reply_itself_states_it_and_it_is_not_the_worst(stated: str) -> None:
     reply = a_reply(f"A bell.\n{stated}\nCORRECTNESS: 1")
     assert JUDGED.read(lines(1, 2, 2, 2, 5), reply) == values(1, 2, 2, 2, None)
     assert JUDGED.read(lines(1, 2, 2, 2, 2), reply) == values(1, 2, 2, 2, 2.0)

@@ -21,7 +21,7 @@ from audiomarathon.models.prompt import Inputs, Prompt
 from audiomarathon.runs.record_line import unpack
 from audiomarathon.settings import RunSettings
 
-SEVERAL = {"m2": 2, "m3": 3, "o2": 2, "c1": 1}  # clips a sample; the first lasts 1 s, the next a second longer
+SEVERAL = {"m2": 2, "m3": 3, "o2": 2, "c1": 1}  # clips a sample; the first lasts 1 s, each next a second longer
 
 
 @pytest.mark.filterwarnings("ignore:.*NOTHING IS PRUNED")

@@ -1,4 +1,4 @@
-"""Nothing of a sample, and nothing of a method, outlives the call: hooks, wrappers, tensors, memory."""
+"""No hook, wrapper, tensor or memory of a sample or a method is left after a call."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def assert_clean(lm: AudioLM) -> None:
         hook
         for module in lm.model.modules()
         for hook in (*module._forward_pre_hooks.values(), *module._forward_hooks.values())
-    ]  # transformers adds hooks for good once a model has returned its attention, as it does in other tests
+    ]  # transformers keeps hooks once a model has returned its attention, as happens in other tests
     assert [hook for hook in hooks if not getattr(hook, "__module__", "").startswith("transformers.")] == []
     assert not ALL_ATTENTION_FUNCTIONS._local_mapping, "an attention wrapper was left"
     assert "forward" not in lm.audio_tower.__dict__
@@ -56,7 +56,7 @@ def assert_clean(lm: AudioLM) -> None:
 
 @contextmanager
 def followed(lm: AudioLM, inputs: Inputs) -> Iterator[dict[str, weakref.ref[Any]]]:
-    """Weak references to a sample's inputs, hidden states, attention inputs and caches, filled while it runs."""
+    """Yield weak references to a sample's inputs, hidden states, projections and caches, added while it runs."""
     references = {name: weakref.ref(tensor) for name, tensor in inputs.tensors.items()}
     references["audio mask"] = weakref.ref(inputs.audio_mask)
 
@@ -75,7 +75,7 @@ def followed(lm: AudioLM, inputs: Inputs) -> Iterator[dict[str, weakref.ref[Any]
         for index, layer in enumerate(lm.decoder_layers):
             handle = layer.register_forward_pre_hook(entering(f"layer {index}"), with_kwargs=True)
             stack.callback(handle.remove)
-            # Phi-4's layers project all three at once, Gemma 3n's last ones have queries only.
+            # Phi-4's layers project queries, keys and values at once, Gemma 3n's last layers have only queries.
             projections = (getattr(layer.self_attn, name, None) for name in ("k_proj", "qkv_proj", "q_proj"))
             watched = next(filter(None, projections))
             handle = watched.register_forward_hook(
@@ -86,7 +86,7 @@ def followed(lm: AudioLM, inputs: Inputs) -> Iterator[dict[str, weakref.ref[Any]
 
 
 def calls_in_decode(lm: AudioLM, inputs: Inputs, method: Method) -> int:
-    """How many functions are called from the second decode step's decoder to the fourth's."""
+    """Count the function calls from the decoder of the second decode step to that of the fourth."""
     steps, calls = 0, 0
 
     def count(_frame: Any, event: str, _argument: Any) -> None:
@@ -118,9 +118,9 @@ def alive(references: dict[str, weakref.ref[Any]]) -> list[str]:
 
 @contextmanager
 def without_collector() -> Iterator[None]:
-    """What waits for the cycle collector holds a GPU's memory until then, so it must not be needed."""
+    """Switch off the cycle collector: tensors that wait for it would occupy GPU memory until it runs."""
     gc.collect()
-    gc.freeze()  # what is alive here, models above all, need not be looked through again
+    gc.freeze()  # live objects, mostly models, need no further scan
     gc.disable()
     try:
         yield
@@ -156,14 +156,14 @@ def test_no_method_leaves_a_hook_wrapper_or_tensor_on_the_model_after_generation
         assert len(references) > 20
         assert alive(references) == []
     assert_clean(any_lm)
-    assert len(result.logits) == 3  # a result that is kept, as in a run, keeps nothing of the sample alive
+    assert len(result.logits) == 3  # a kept result, as in a run, keeps no tensor of the sample alive
 
 
 @pytest.mark.parametrize("method", SOME_METHODS, ids=lambda method: method.label)
 def test_a_decode_step_under_any_method_makes_as_many_function_calls_as_under_base(
     lm: AudioLM, method: Method, calls_of_base: int
 ) -> None:
-    """Python and C functions called in two decode steps, counted: what a clock on a busy machine cannot show."""
+    """Count Python and C calls of two decode steps, since a clock on a busy machine would not show the difference."""
     if getattr(method, "by_head", False):
         pytest.skip("heads of different lengths are spread out in every decode step: the price of Ada-KV")
     inputs = lm.prepare([PROMPT])
@@ -176,7 +176,7 @@ def test_sharing_one_encoder_output_among_methods_does_not_change_replies(lm: Au
         [method for method in METHODS if method.key in KINDS or method.changes_tower],
     )
     apart, runs = [generate(lm, inputs, method) for method in methods], list[int]()
-    tower = lm.audio_tower.layers[0]  # the tower's own forward is not called where its output is remembered
+    tower = lm.audio_tower.layers[0]  # with a stored output, the tower's layers are not called
     with encoder_shared(lm), tower.register_forward_hook(lambda *_: runs.append(1)):
         together = [generate(lm, inputs, method) for method in methods]
     assert len(runs) == 1 + sum(method.changes_tower for method in methods)
@@ -194,7 +194,7 @@ class Planted(Exception):  # noqa: N818 - what a test throws
 
 @contextmanager
 def failing(module: nn.Module, call: int = 0, error: type[BaseException] = Planted) -> Iterator[None]:
-    """Let the given call of a module raise, after it has done its work."""
+    """Let the given call of a module raise an error after its work."""
     calls = iter(range(10**6))
 
     def fail(*_args: Any) -> None:

@@ -1,4 +1,4 @@
-"""Locks: one process at a time, gone with it, and not fooled by a file that is removed."""
+"""Locks: for one process at a time, released when it ends, and safe if the lock file is removed."""
 
 from __future__ import annotations
 
@@ -35,8 +35,10 @@ def test_a_lock_held_by_another_process_is_free_once_that_process_is_killed(tmp_
     hold(file).close()
 
 
-def test_a_lock_is_acquired_though_its_file_was_removed_by_the_last_holder(tmp_path: Path, monkeypatch) -> None:
-    """A file that was opened before, and locked after, its holder removed it locks nobody out."""
+def test_a_lock_file_that_its_last_holder_has_removed_is_not_mistaken_for_the_current_lock(
+    tmp_path: Path, monkeypatch
+) -> None:
+    """A file that was opened before its holder removed it, and locked afterwards, blocks nobody."""
     file, real = tmp_path / "lock", lock.fcntl.flock
     first = hold(file)
 

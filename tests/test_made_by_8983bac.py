@@ -30,7 +30,7 @@ METHODS = [("base", 0.0), ("frame", 0.5), ("snapkv", 0.5)]
 
 @pytest.fixture
 def results(tmp_path: Path) -> Path:
-    """A copy of the folder, as if this machine had made it."""
+    """Copy the folder, and set its device to that of this machine."""
     copy = shutil.copytree(FIXTURE / "runs", tmp_path / "runs")
     for file in copy.rglob("run.json"):
         with_identity(file.parent, device=device_name("cpu"))
@@ -52,7 +52,7 @@ def go(results: Path, methods: Sequence[tuple[str, float]] = METHODS, **flags: A
     return list(run(["tau", "librispeech"], "embedded", settings, chosen, progress=False, **flags))
 
 
-def test_results_of_commit_8983bac_are_read_with_the_scores_that_it_wrote(results: Path) -> None:
+def test_scoring_results_of_commit_8983bac_gives_the_scores_that_the_commit_stored(results: Path) -> None:
     groups = read_outcome(results, seed=42).groups
     assert {key: len(group) for key, group in groups.items()} == dict.fromkeys(
         [("embedded", "tau"), ("embedded", "librispeech")], 3
@@ -63,7 +63,7 @@ def test_results_of_commit_8983bac_are_read_with_the_scores_that_it_wrote(result
         assert {name: after[name] for name in names} == {name: before[name] for name in names}
 
 
-def test_results_of_commit_8983bac_are_resumed_and_only_failures_are_repeated(results: Path) -> None:
+def test_resuming_results_of_commit_8983bac_repeats_only_failed_samples(results: Path) -> None:
     """Only the sample that failed is tried again, and fails again."""
     before = records(results)
     done = go(results)
@@ -78,8 +78,8 @@ def test_results_of_commit_8983bac_are_resumed_and_only_failures_are_repeated(re
         )
 
 
-def test_resumed_runs_warn_of_their_old_fingerprint_and_store_a_new_one(results: Path) -> None:
-    """Its records do not become more certain by a new session, but rule 1 is not written again."""
+def test_resuming_a_run_with_a_weak_checkpoint_fingerprint_warns_and_stores_a_strong_one(results: Path) -> None:
+    """The old records stay uncertain, so the warning stays, but the weak fingerprint is not written again."""
     for _ in range(2):
         said: list[str] = []
         go(results, [("base", 0.0)], say=said.append)

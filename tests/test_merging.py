@@ -28,7 +28,7 @@ from audiomarathon.models.merge import Merge
 from audiomarathon.models.prompt import Prompt
 from audiomarathon.report.explain import shares_kept
 
-STEPS = 3  # that decode goes on is tested for dropping
+STEPS = 3  # longer decodes are tested for dropping
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +60,7 @@ class OneHot(TokenPruner):
 
 
 @pytest.mark.parametrize("method", MERGERS, ids=lambda m: m.label)
-def test_merging_audio_tokens_equals_masking_them_and_inserting_the_merged_states(
+def test_merging_audio_tokens_equals_masking_them_and_inserting_the_merged_hidden_states(
     any_lm: AudioLM, prompts: list[Prompt], method: Method
 ) -> None:
     skip_unless_carried(any_lm, method)
@@ -85,7 +85,7 @@ def test_merging_with_all_weight_on_one_token_gives_the_same_logits_as_dropping_
 
 
 def shorter_prompt(lm: AudioLM, prompt: Prompt, kept: torch.Tensor, merge: Merge | None) -> torch.Tensor:
-    """Logits of a prompt that never had the other tokens."""
+    """Return the logits of a prompt without the removed tokens."""
     inputs, caught = lm.prepare([prompt]), []
     handle = lm.decoder_layers[0].register_forward_pre_hook(
         lambda _module, args, kwargs: caught.append(args[0] if args else kwargs["hidden_states"]), with_kwargs=True
@@ -105,7 +105,7 @@ AT_INPUT = [kind(0.6, at="input") for kind in (Random, MergeAdjacent)]
 
 
 @pytest.mark.parametrize("method", AT_INPUT, ids=lambda m: m.label)
-def test_pruning_at_the_input_gives_the_logits_of_a_shorter_prompt(
+def test_pruning_tokens_at_the_llm_input_gives_the_logits_of_a_shorter_prompt(
     any_lm: AudioLM, prompts: list[Prompt], method: Method
 ) -> None:
     skip_unless_carried(any_lm, method)
@@ -119,10 +119,10 @@ def test_pruning_at_the_input_gives_the_logits_of_a_shorter_prompt(
         torch.testing.assert_close(together.logits[:, row], oracle, atol=5e-5, rtol=1e-4)
 
 
-def test_a_press_after_pruning_at_the_input_sees_only_the_shortened_prompt(
+def test_a_press_after_pruning_at_the_llm_input_ranks_only_tokens_of_the_shortened_prompt(
     any_lm: AudioLM, prompts: list[Prompt]
 ) -> None:
-    """Expected attention rotates to the positions that follow the prompt: what those are, only the label tells."""
+    """Expected attention rotates queries to positions after the prompt, which pruning at the input shortens."""
     pruned, joined = (get_method(name, at="input") for name in ("frame:0.5", "frame:0.5+expected_attention:0.5"))
     skip_unless_carried(any_lm, joined)
     kept = generate(any_lm, prompts[:1], pruned, 1).kept_positions[0]
@@ -151,9 +151,7 @@ def test_the_label_and_parameters_of_a_method_name_its_layer_or_the_input() -> N
 
 
 @pytest.mark.parametrize("name", ["fast_v:0.5", "dart:0.5"])
-def test_methods_that_score_tokens_by_attention_and_presses_alone_are_refused_at_the_input(
-    lm: AudioLM, name: str
-) -> None:
+def test_methods_that_need_attention_and_presses_are_refused_at_the_llm_input(lm: AudioLM, name: str) -> None:
     with pytest.raises(MethodError, match=r"attention.*allowed: PRUNE_AT=layer"):
         get_method(name, at="input").check(lm)
     with pytest.raises(SettingsError, match=r"PRUNE_AT=input .*snapkv .*allowed: layer"):
@@ -161,7 +159,7 @@ def test_methods_that_score_tokens_by_attention_and_presses_alone_are_refused_at
 
 
 def evidence_of(states: list[float], k: int, positions: list[int] | None = None) -> Evidence:
-    """States that are unit vectors at these angles, in degrees."""
+    """Return evidence whose states are unit vectors at the given angles in degrees."""
     angles = torch.tensor(states).deg2rad()
     places = torch.tensor(positions) if positions else torch.arange(len(states)) + 3
     return Evidence(places, k, 0, states=torch.stack([angles.cos(), angles.sin()], dim=1))
@@ -187,7 +185,7 @@ def test_merge_adjacent_merges_across_the_border_of_two_clips_last() -> None:
 
 @settings(max_examples=40)
 @given(st.integers(1, 100), st.floats(0.001, 0.999), st.integers(0, 99))
-def test_merge_groups_are_contiguous_and_merged_states_are_their_means(total: int, ratio: float, seed: int) -> None:
+def test_merged_tokens_are_means_of_contiguous_groups(total: int, ratio: float, seed: int) -> None:
     k = kept_count(total, ratio)
     generator = torch.Generator().manual_seed(seed)
     states = torch.randn(total, 4, generator=generator)
@@ -240,7 +238,7 @@ def test_a_token_merge_with_tensors_of_wrong_shape_type_or_index_is_refused(
         generate(lm, prompts[:1], _spoilt(**parts), 1)
 
 
-def test_kept_shares_drawn_for_a_merging_method_sum_to_the_number_of_kept_tokens(
+def test_the_shares_of_each_audio_token_kept_by_merging_sum_to_the_number_of_kept_tokens(
     lm: AudioLM, prompts: list[Prompt]
 ) -> None:
     inputs = lm.prepare(prompts[:1])

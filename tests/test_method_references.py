@@ -1,4 +1,4 @@
-"""What methods choose on a real model equals what slow references choose, which share no code with them."""
+"""Methods keep the same tokens and cache entries as slow reference implementations that share no code with them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from audiomarathon.models.prompt import Prompt
 
 RATIOS = [0.15, 0.5, 0.93]
 at_each_layer = pytest.mark.parametrize(("ratio", "layer"), [*zip(RATIOS, (1, 2, 3), strict=True)])
-# Audio in two spans; the last 64 positions reach into the audio of the first prompt and not into that of the second.
+# Audio in two spans. The last 64 positions include audio in the first prompt, and only text in the second.
 PROMPTS = {
     "short question": Prompt("Which?\n\nA. cat\nB. dog", (noise(2.3, 1), noise(1.05, 2)), seed=11),
     "long question": Prompt("Tell me what these two recordings have in common. " * 2, (noise(1.2, 3), noise(3, 4))),
@@ -38,13 +38,13 @@ PROMPTS = {
 
 @pytest.fixture(scope="module")
 def eager(tiny_checkpoint: Path) -> AudioLM:
-    """A model of its own for the references."""
+    """A separate model for the references."""
     return load_tiny(tiny_checkpoint, "eager")
 
 
 @pytest.fixture(scope="module", params=PROMPTS)
 def case(request: pytest.FixtureRequest, eager: AudioLM) -> tuple[Prompt, list[int], list[Layer]]:
-    """A prompt, the positions of its audio tokens, and what the plain model makes of it."""
+    """A prompt, the positions of its audio tokens, and the plain model's states in each layer."""
     prompt = PROMPTS[request.param]
     inputs = eager.prepare([prompt])
     audio = [place for place, is_audio in enumerate(inputs.audio_mask[0].tolist()) if is_audio]
@@ -70,7 +70,7 @@ def kept_audio(lm: AudioLM, prompt: Prompt, method: Method, audio: list[int]) ->
 
 
 def entries(cached: torch.Tensor, layer: Layer, head: int) -> list[int]:
-    """Which of the layer's entries a head's cached keys, shape (entries, d), are; rounding apart."""
+    """Return which entries of the layer a head's cached keys, shape (entries, d), are, up to rounding."""
     distance = torch.cdist(cached.double(), torch.from_numpy(layer.key[head]))
     assert distance.min(-1).values.max() < 1e-3
     return distance.argmin(-1).tolist()
@@ -111,7 +111,7 @@ def test_segment_fast_v_keeps_the_same_tokens_as_its_plain_reference_implementat
 def test_dart_keeps_the_same_tokens_as_its_plain_reference_implementation(
     either_lm: AudioLM, case: Any, ratio: float, layer: int
 ) -> None:
-    """At 0.985 fewer are kept than there are audio pivots."""
+    """At ratio 0.985, fewer tokens are kept than there are audio pivots."""
     prompt, audio, layers = case
     chosen = kept_audio(either_lm, prompt, get_method("dart", ratio, layer), audio)
     k = kept_count(len(audio), ratio)
@@ -120,7 +120,7 @@ def test_dart_keeps_the_same_tokens_as_its_plain_reference_implementation(
 
 
 def test_dart_compares_hidden_states_after_the_final_norm(lm: AudioLM, eager: AudioLM) -> None:
-    """The tiny model's norms are all ones, which cosines do not see; here they are not."""
+    """The tiny model's norm weights are all ones, which do not change cosines. Here they are random."""
     prompt = PROMPTS["short question"]
     inputs = eager.prepare([prompt])
     audio = inputs.audio_mask[0].nonzero().flatten().tolist()
@@ -150,8 +150,8 @@ def test_fastadasp_like_merges_the_same_tokens_as_its_plain_reference_implementa
     np.testing.assert_allclose(merge.weight.numpy(), weight, rtol=1e-4)
 
 
-def test_fastadasp_like_gives_the_same_weights_alone_and_in_a_padded_batch(either_lm: AudioLM) -> None:
-    """In the batch the shorter prompt stands after padding, whose queries count for nothing."""
+def test_fastadasp_like_gives_the_same_merge_weights_alone_and_in_a_padded_batch(either_lm: AudioLM) -> None:
+    """In the batch, padding precedes the shorter prompt. The queries of padding must not count."""
     method, longer = get_method("fastadasp_like", 0.5, 2), PROMPTS["short question"]
     shorter = Prompt("Who?", (noise(2.2, 7),), seed=5)
     (alone,) = method.generate(either_lm, either_lm.prepare([shorter]), max_new_tokens=1).merges
@@ -170,10 +170,10 @@ def test_speechprune_like_keeps_the_same_tokens_as_its_plain_reference_implement
 
 
 @pytest.mark.parametrize("ratio", RATIOS[1:])
-def test_divprune_keeps_the_tokens_of_its_reference_at_a_layer_and_at_the_input(
+def test_divprune_keeps_the_tokens_of_its_reference_at_a_layer_and_at_the_llm_input(
     lm: AudioLM, case: Any, ratio: float
 ) -> None:
-    """Also where it is published: at the LLM's input, whose states are those that enter layer 0."""
+    """DivPrune is published for the LLM's input, whose states are those that enter layer 0."""
     prompt, audio, layers = case
     k = kept_count(len(audio), ratio)
     for at, layer in (("layer", layers[2]), ("input", layers[0])):
@@ -205,7 +205,7 @@ def test_random_keeps_every_position_equally_often() -> None:
     for seed in range(3000):
         times.update(method.select(Evidence(audio, 12, seed)).tolist())
     assert sum(times.values()) == 3000 * 12
-    # Expected 900, standard deviation √(3000·0.3·0.7) = 25; the largest of 40 lies within 4.5 of them.
+    # Expected 900, standard deviation √(3000·0.3·0.7) = 25. The largest of 40 deviations is below 4.5 times that.
     assert all(abs(times[place] - 900) < 4.5 * 25 for place in range(40))
 
 
@@ -232,10 +232,10 @@ def test_each_press_keeps_the_same_cache_entries_as_its_plain_reference_implemen
 
 
 @pytest.mark.parametrize("scope", ["audio", "all"])
-def test_snapkv_equals_its_reference_on_a_prompt_shorter_than_two_windows(
+def test_snapkv_equals_its_reference_on_a_prompt_shorter_than_two_observation_windows(
     lm: AudioLM, eager: AudioLM, scope: str
 ) -> None:
-    """64 positions watch, and those before them are ranked."""
+    """The last 64 positions are the window. Positions before them are ranked."""
     prompt = Prompt("Which?", (noise(1.3, 5), noise(0.9, 6)), seed=3)
     inputs = eager.prepare([prompt])
     audio, length = inputs.audio_mask[0].nonzero().flatten().tolist(), inputs.prompt_tokens[0]
@@ -284,7 +284,7 @@ def test_kv_random_keeps_different_cache_entries_for_each_sample_layer_and_head(
 def test_the_earlier_of_two_cache_entries_with_equal_scores_is_kept(
     either_lm: AudioLM, eager: AudioLM, name: str
 ) -> None:
-    """With fewer to keep than are certain to stay: sinks, or the audio among the last 64 positions."""
+    """The budget is smaller than the number of protected entries: sinks, or audio in the last 64 positions."""
     prompt = PROMPTS["short question"]
     inputs = eager.prepare([prompt])
     audio = inputs.audio_mask[0].nonzero().flatten().tolist()
@@ -323,7 +323,7 @@ def test_a_press_after_a_pruner_keeps_the_cache_entries_of_the_reference_impleme
 def test_composed_methods_give_the_same_replies_under_eager_and_sdpa_attention(
     lm: AudioLM, eager: AudioLM, name: str
 ) -> None:
-    """Eager attention is given masks in every decode step, sdpa none."""
+    """Eager attention gets a mask in every decode step, sdpa gets none."""
     results = [run(model, PROMPTS["short question"], get_method(name), steps=12)[0] for model in (lm, eager)]
     assert results[0].kv_lengths == results[1].kv_lengths
     assert results[0].replies[0].token_ids == results[1].replies[0].token_ids
@@ -331,7 +331,7 @@ def test_composed_methods_give_the_same_replies_under_eager_and_sdpa_attention(
 
 
 @given(st.integers(1, 3000), st.integers(1, 24), st.data())
-def test_token_budgets_of_segments_sum_to_the_total_and_are_proportional_within_one_token(
+def test_segments_share_the_token_budget_in_proportion_to_their_length_within_one_token(
     total: int, segments: int, data: st.DataObject
 ) -> None:
     budget = data.draw(st.integers(1, total))
@@ -349,7 +349,7 @@ def test_token_budgets_of_segments_sum_to_the_total_and_are_proportional_within_
 def test_dart_keeps_the_tokens_of_its_plain_reference_for_random_hidden_states(
     total: int, after: int, ratio: float, seed: int
 ) -> None:
-    """From one audio token on, with fewer than four kept, and with less text after the audio than pivots."""
+    """Cases include one audio token, fewer than four kept tokens, and less text after the audio than pivots."""
     numbers = np.random.RandomState(seed)
     before, gaps = numbers.randint(0, 5), numbers.randint(0, 4)
     audio = sorted(numbers.choice(total + gaps, total, replace=False) + before)

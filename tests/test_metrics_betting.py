@@ -1,4 +1,4 @@
-"""The test of a margin: golden values, and simulations of how often it is wrong."""
+"""The betting test of a margin: golden values, and simulations of its error rate."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from audiomarathon.metrics.betting import NO_WORSE, OPEN, WORSE, Clusters, corre
 
 
 def alone(*differences: float) -> Clusters:
-    """Samples that are clusters of their own."""
+    """Return clusters of one sample each."""
     return Clusters.of(differences, [f"{number:05}" for number in range(len(differences))])
 
 
@@ -21,20 +21,20 @@ def verdict(clusters: Clusters, margin: float = 0.02, **options: bool) -> str:
 
 
 def test_the_wealth_of_a_betting_test_equals_a_value_computed_by_hand() -> None:
-    """A lost cluster of two and a cluster of one without a difference, at a margin of 0.1."""
+    """A cluster of two lost samples and a cluster of one unchanged sample, at a margin of 0.1."""
     clusters = Clusters.of([-1, -1, 0], ["a", "a", "b"])
     payoffs = np.array([(-2 + 0.2) / 2, 0.1 / 2]) / 0.9
     each = [weight * np.prod(1 + bet * payoffs) for bet, weight in zip(betting.BETS, betting.WEIGHTS, strict=True)]
     assert np.exp(clusters.log_wealth(0.1))[-1] == pytest.approx(sum(each))
 
 
-def test_the_bet_weights_sum_to_one_so_that_the_wealth_of_a_betting_test_starts_at_one() -> None:
+def test_the_wealth_of_a_betting_test_starts_at_one() -> None:
     assert sum(betting.WEIGHTS) == pytest.approx(1)
 
 
 @pytest.mark.parametrize("worse", [False, True])
-def test_the_wealth_of_a_betting_test_is_not_expected_to_grow_if_the_loss_equals_the_margin(*, worse: bool) -> None:
-    """A single cluster, lost with the probability of the margin."""
+def test_betting_wealth_has_no_expected_growth_if_the_true_loss_equals_the_margin(*, worse: bool) -> None:
+    """One cluster, which is lost with a probability equal to the margin."""
     lost, kept = (math.exp(alone(change).log_wealth(0.05, worse=worse)[-1]) for change in (-1, 0))
     assert 0.05 * lost + 0.95 * kept == pytest.approx(1)
 
@@ -59,7 +59,7 @@ def test_a_betting_test_bets_less_on_clusters_of_samples_smaller_than_the_larges
 
 
 @pytest.mark.parametrize(("margin", "clusters"), [(0.02, 149), (0.05, 59), (0.01, 299)])
-def test_the_stated_minimum_of_clusters_is_the_fewest_with_which_any_test_could_decide(
+def test_with_fewer_clusters_than_the_stated_minimum_no_test_could_reach_a_verdict(
     margin: float, clusters: int
 ) -> None:
     assert betting.fewest_of_any_test(margin) == clusters
@@ -67,7 +67,9 @@ def test_the_stated_minimum_of_clusters_is_the_fewest_with_which_any_test_could_
 
 
 @pytest.mark.parametrize(("margin", "clusters"), [(0.02, 186), (0.05, 73)])
-def test_a_no_worse_verdict_on_equal_replies_needs_a_known_number_of_clusters(margin: float, clusters: int) -> None:
+def test_a_no_worse_verdict_on_identical_replies_needs_a_minimum_number_of_clusters(
+    margin: float, clusters: int
+) -> None:
     assert fewest(margin) == clusters
     assert verdict(alone(*[0.0] * clusters), margin) == NO_WORSE
     few = decide(alone(*[0.0] * (clusters - 1)), margin, figure="accuracy")
@@ -75,7 +77,7 @@ def test_a_no_worse_verdict_on_equal_replies_needs_a_known_number_of_clusters(ma
     assert few.missing.startswith(f"needs at least {clusters} clusters")
 
 
-def test_a_non_inferiority_verdict_needs_more_clusters_if_they_are_smaller_than_the_largest() -> None:
+def test_a_no_worse_verdict_needs_more_clusters_if_they_are_smaller_than_the_largest() -> None:
     clusters = Clusters.of([0.0] * 40, [str(number // 2) for number in range(40)], largest=4)
     needed = decide(clusters, 0.05, figure="accuracy").needed
     assert 2 * 70 < needed < 2 * 90
@@ -89,7 +91,7 @@ def test_the_verdict_is_not_decided_if_replies_turned_wrong_in_only_a_few_cluste
     assert verdict(alone(*[-1] * 2, *[0] * 98)) == OPEN
 
 
-def test_the_verdict_is_no_worse_without_a_test_if_replies_cannot_differ_by_construction() -> None:
+def test_the_verdict_is_no_worse_without_testing_if_a_setting_cannot_change_replies() -> None:
     assert verdict(alone(0, 0), by_construction=True) == NO_WORSE
 
 
@@ -122,7 +124,7 @@ def test_the_confidence_bounds_of_a_difference_contain_the_observed_difference()
     assert decision.bounds[0] < decision.difference == -0.1 < decision.bounds[1] < 0
 
 
-def test_a_setting_tested_among_many_supports_only_a_wider_margin_than_if_tested_alone() -> None:
+def test_testing_many_settings_widens_the_margin_that_each_of_them_supports() -> None:
     settings = [alone(*[0.0] * 200)] * 20
     (first, *_) = corrected([decide(setting, 0.02, figure="accuracy") for setting in settings], settings)
     assert first.smallest < 0.02 < first.smallest_of_all
@@ -133,7 +135,7 @@ def test_confidence_bounds_without_samples_cover_every_possible_difference() -> 
     assert (decision.verdict, decision.bounds) == (OPEN, (-1.0, 1.0))
 
 
-def test_planned_clusters_increase_with_discordant_replies_and_decrease_with_a_wider_margin() -> None:
+def test_more_discordant_replies_need_more_clusters_and_a_wider_margin_needs_fewer() -> None:
     quiet, loud = alone(*[0] * 390, *[1, -1] * 5), alone(*[0] * 320, *[1, -1] * 40)
     counts = [
         betting.clusters_for_power(clusters, margin) for clusters, margin in [(quiet, 0.05), (loud, 0.05), (loud, 0.1)]
@@ -142,7 +144,7 @@ def test_planned_clusters_increase_with_discordant_replies_and_decrease_with_a_w
     assert counts[0] < counts[1] > counts[2]
 
 
-def test_a_test_with_the_planned_number_of_clusters_decides_in_about_80_percent_of_cases() -> None:
+def test_a_test_with_the_planned_number_of_clusters_reaches_a_verdict_in_80_percent_of_cases() -> None:
     rng = np.random.default_rng(3)
     pilot = alone(*[0] * 900, *[1, -1] * 50)
     count = betting.clusters_for_power(pilot, 0.05)
@@ -151,7 +153,7 @@ def test_a_test_with_the_planned_number_of_clusters_decides_in_about_80_percent_
     assert 0.72 < decided < 0.9
 
 
-def test_no_number_of_clusters_is_planned_if_the_largest_allowed_number_is_too_small(
+def test_no_cluster_number_is_planned_if_even_the_largest_allowed_one_has_too_little_power(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(betting, "MOST_PLANNED", 1000)
@@ -161,9 +163,9 @@ def test_no_number_of_clusters_is_planned_if_the_largest_allowed_number_is_too_s
 def lossy(
     rng: np.random.Generator, runs: int, clusters: int, loss: float, discordance: float, most: int = 20
 ) -> Clusters:
-    """Draw settings that lose `loss`, in clusters of unequal sizes; some clusters gain or lose as a whole."""
+    """Draw settings with a mean loss of `loss`, in clusters of unequal sizes; some clusters change as a whole."""
     sizes = rng.integers(1, most + 1, (runs, clusters)).astype(float)
-    alike = rng.random((runs, clusters)) < 0.3  # such clusters rise and fall together
+    alike = rng.random((runs, clusters)) < 0.3  # all samples of such a cluster change alike
     kinds = [(discordance + loss) / 2, (discordance - loss) / 2]
     lost, gained, _ = np.moveaxis(rng.multinomial(sizes.astype(int), [*kinds, 1 - discordance]), -1, 0)
     whole = rng.choice([-1.0, 1.0, 0.0], p=[*kinds, 1 - discordance], size=sizes.shape) * sizes
@@ -173,7 +175,7 @@ def lossy(
 @pytest.mark.parametrize("clusters", [8, 40, 200])
 @pytest.mark.parametrize(("margin", "discordance"), [(0.02, 0.02), (0.05, 0.15)])
 @pytest.mark.parametrize("worse", [False, True])
-def test_the_sequential_test_errs_in_at_most_about_5_percent_of_cases_over_all_its_looks(
+def test_testing_after_each_cluster_keeps_the_error_of_the_sequential_test_at_about_5_percent(
     clusters: int, margin: float, discordance: float, *, worse: bool
 ) -> None:
     """At a true loss equal to the margin, in clusters of unequal sizes."""
@@ -183,10 +185,10 @@ def test_the_sequential_test_errs_in_at_most_about_5_percent_of_cases_over_all_i
 
 
 @pytest.mark.parametrize(("margin", "discordance"), [(0.05, 0.05), (0.05, 0.3), (0.1, 0.1)])
-def test_the_sequential_test_needs_at_most_1_6_times_the_samples_of_a_fixed_test(
+def test_the_sequential_test_needs_at_most_1_6_times_the_samples_of_a_fixed_size_test(
     margin: float, discordance: float
 ) -> None:
-    """A z test with known variance, at the same level and 80 % power; here no reply is lost on average."""
+    """The fixed test is a z test with known variance, the same level and 80 % power; the mean loss is 0."""
     fixed = (1.645 + 0.842) ** 2 * discordance / margin**2
     drawn = np.random.default_rng(0).choice(
         [-1.0, 1.0, 0.0], p=[discordance / 2, discordance / 2, 1 - discordance], size=(300, int(4 * fixed))

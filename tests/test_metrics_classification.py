@@ -33,7 +33,7 @@ def test_precision_recall_and_f1_of_each_class_equal_golden_values() -> None:
 
 
 def test_accuracy_and_f1_under_the_published_rules_equal_golden_values() -> None:
-    """Without the two unparsed: a 2 hits of 3, chosen 4, F1 4/7; b 2 of 2, chosen 3, 4/5; c 1 of 3, chosen 1, 2/4."""
+    """Without the unparsed. a: 2 hits of 3, chosen 4 times, F1 4/7; b: 2 of 2, 3 times, 4/5; c: 1 of 3, once, 2/4."""
     published = as_published(TRUTH, CHOSEN)
     assert published == {
         "n": 8,
@@ -56,7 +56,7 @@ def test_a_class_that_is_only_predicted_does_not_enter_the_macro_f1() -> None:
 
 def test_a_class_missing_in_a_resample_does_not_enter_its_macro_f1() -> None:
     sums = choice_sums(["a", "b", "b"], ["a", "a", "b"], [False] * 3, ["x", "y", "y"])
-    drawn = sums.statistic(sums.columns[1:].sum(axis=0, keepdims=True))[0]  # y alone: b is right once of twice
+    drawn = sums.statistic(sums.columns[1:].sum(axis=0, keepdims=True))[0]  # only y: one of two b is right
     assert drawn[sums.names.index("macro_f1")] == pytest.approx(2 / 3)
 
 
@@ -93,8 +93,8 @@ def test_metrics_in_the_run_summary_equal_those_of_the_metric_functions() -> Non
     json.dumps(summary, allow_nan=False)
 
 
-def test_bootstrap_intervals_equal_those_of_repeating_the_samples() -> None:
-    """The same draws, done the slow way: repeat each cluster's samples and call the public functions."""
+def test_bootstrap_intervals_equal_those_computed_by_actually_repeating_the_drawn_samples() -> None:
+    """Compute the same draws slowly: repeat each cluster's samples and call the public functions."""
     rng = np.random.default_rng(3)
     truth = rng.choice(list("abc"), 40).tolist()
     chosen = [right if rng.random() < 0.6 else str(rng.choice(list("abcd"))) for right in truth]
@@ -116,7 +116,7 @@ def test_bootstrap_intervals_equal_those_of_repeating_the_samples() -> None:
         assert summary["intervals"][name] == pytest.approx(expected, abs=1e-6)
 
 
-def test_one_cluster_gives_no_interval_and_500_clusters_give_the_normal_approximation() -> None:
+def test_the_interval_of_500_clusters_equals_the_normal_approximation() -> None:
     single_cluster = summarise_choices(TRUTH, CHOSEN, [False] * 10, ["same"] * 10, seed=0)
     assert set(single_cluster["intervals"].values()) == {None}
     repeated = summarise_choices(TRUTH * 50, CHOSEN * 50, [False] * 500, [str(i) for i in range(500)], seed=0)
@@ -131,7 +131,7 @@ def test_the_summary_of_a_run_without_samples_has_no_score() -> None:
     assert summary["score"] is None
 
 
-def test_metrics_refuse_truths_and_replies_of_unequal_number_and_an_empty_list() -> None:
+def test_metrics_refuse_lists_of_truths_and_replies_that_are_empty_or_differ_in_length() -> None:
     with pytest.raises(ValueError, match="2 truths"):
         macro_f1(["a", "b"], ["a"])
     with pytest.raises(ValueError, match="no samples"):

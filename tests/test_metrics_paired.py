@@ -1,4 +1,4 @@
-"""Paired comparisons: golden values, and simulations of what an interval and a test promise."""
+"""Paired comparisons: golden values, and simulations of an interval's coverage and a test's error rate."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from audiomarathon.metrics.statistics import Estimate, Sums, expanded_tail, inte
 
 
 def mean_sums(values: np.ndarray) -> Sums:
-    """Sums whose one figure is the mean."""
+    """Return sums whose only metric is the mean."""
     columns = np.column_stack([values, np.ones(len(values))])
     return Sums(("mean",), columns, lambda sums: sums[:, :1] / sums[:, 1:])
 
 
 def share_sums(hits: list[int], counted: list[int]) -> Sums:
-    """Sums whose one figure is hits ÷ counted: NaN where nothing counts."""
+    """Return sums whose only metric is hits ÷ counted, NaN if nothing counts."""
 
     def share(sums: np.ndarray) -> np.ndarray:
         return np.divide(sums[:, :1], sums[:, 1:], out=np.full((len(sums), 1), np.nan), where=sums[:, 1:] > 0)
@@ -49,7 +49,7 @@ def compared(ours: np.ndarray, other: np.ndarray, clusters: np.ndarray | None = 
     return verdict([pair_of(mean_sums(ours), mean_sums(other), names)], **{"seed": 1, **options})
 
 
-def test_a_permutation_p_value_is_not_small_if_the_score_is_defined_for_only_two_swaps() -> None:
+def test_a_permutation_p_value_is_not_small_if_only_two_permutations_have_a_defined_score() -> None:
     """Only the observed labelling and its opposite have a score: two of 4,096."""
 
     def extreme(sums: np.ndarray) -> np.ndarray:
@@ -60,8 +60,10 @@ def test_a_permutation_p_value_is_not_small_if_the_score_is_defined_for_only_two
         assert verdict([pair_of(ours, other, list("abcdefghijkl"))], seed).p in (1.0, None)
 
 
-def test_the_paired_test_computes_equal_resamples_and_equal_swaps_only_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Six clusters can be drawn in 462 ways, and swapped in 64."""
+def test_the_paired_test_computes_repeated_resamples_and_repeated_label_swaps_only_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Six clusters have 462 different resamples and 64 different swaps."""
     ours, seen = mean_sums(np.array([0.1, 0.7, 0.2, 0.9, 1.0, 0.4])), list[int]()
     counting = Sums(ours.names, ours.columns, lambda sums: seen.append(len(sums)) or ours.statistic(sums))
     pair = pair_of(counting, mean_sums(np.arange(6.0)), list("abcdef"))
@@ -73,10 +75,10 @@ def test_the_paired_test_computes_equal_resamples_and_equal_swaps_only_once(monk
     np.testing.assert_allclose(drawn, each, rtol=0, atol=1e-12)
 
 
-def test_settings_compared_with_one_reference_sum_the_resamples_of_the_reference_only_once(
+def test_comparing_many_settings_with_one_reference_resamples_the_reference_only_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """And a column that setting and reference share is not summed again."""
+    """A column that a setting shares with the reference is not summed again either."""
     clusters, counted, sums = [f"c{number}" for number in range(40)], list[int](), paired.drawn_sums
     right, *settings = (np.random.default_rng(0).random((4, 40)) < 0.5).astype(float)
     monkeypatch.setattr(paired, "drawn_sums", lambda drawn, sides: counted.append(sides.shape[1]) or sums(drawn, sides))
@@ -86,12 +88,12 @@ def test_settings_compared_with_one_reference_sum_the_resamples_of_the_reference
         return [resampled(pair, np.random.default_rng(7), 50) for pair in pairs]
 
     together = drawn(1)
-    assert counted == [2, 1, 1, 1]  # the reference's rights and number, then the rights of each setting
+    assert counted == [2, 1, 1, 1]  # right replies and counts of the reference, then right replies of each setting
     assert np.allclose(drawn(0.5), np.array(together) / 2)  # halves are no counts, so all columns are summed
     assert counted[4:] == [4, 4, 4]
 
 
-def test_successive_blocks_of_random_resamples_differ(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bootstrap_resamples_drawn_in_successive_blocks_differ_from_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
     """Twice, since the draws of a seed are kept for the next setting."""
     pair = pair_of(mean_sums(np.arange(6.0)), mean_sums(np.ones(6)), list("abcdef"))
     monkeypatch.setattr("audiomarathon.metrics.paired._BLOCK", 6 * 50)
@@ -101,10 +103,10 @@ def test_successive_blocks_of_random_resamples_differ(monkeypatch: pytest.Monkey
 
 
 class TestDifference:
-    def test_the_paired_difference_is_the_score_of_the_first_side_minus_that_of_the_second(self) -> None:
+    def test_the_paired_difference_is_the_first_systems_score_minus_the_second_systems_score(self) -> None:
         assert compared(np.array([1.0, 1, 0, 1]), np.array([0.0, 1, 0, 0])).difference == pytest.approx(0.5)
 
-    def test_the_difference_of_macro_f1_is_taken_from_the_two_scores(self) -> None:
+    def test_the_difference_of_macro_f1_compares_the_macro_f1_of_each_run_and_not_single_samples(self) -> None:
         truth = ["a", "a", "b", "b", "c", "c"]
         ours, other = ["a", "b", "b", "b", None, "c"], ["a", "a", "a", "b", "c", "a"]
         pair = pair_of(choice_sums(truth, ours, [False] * 6), choice_sums(truth, other, [False] * 6), truth, "macro_f1")
@@ -115,26 +117,26 @@ class TestDifference:
         large = pair_of(mean_sums(np.zeros(40)), mean_sums(np.zeros(40)), [str(i) for i in range(40)], "mean")
         assert verdict([small, large]).difference == pytest.approx(0.5)
 
-    def test_a_paired_comparison_of_two_sides_with_different_samples_is_refused(self) -> None:
+    def test_a_paired_comparison_of_systems_with_different_samples_is_refused(self) -> None:
         with pytest.raises(ValueError, match="not the same samples"):
             pair_of(mean_sums(np.ones(3)), mean_sums(np.ones(4)), list("abc"), "mean")
 
 
 class TestDifferences:
-    """Of all figures at once, as a sweep's summary has them."""
+    """Differences of all metrics at once, as in a sweep's summary."""
 
     def estimate_difference(self, scores: np.ndarray, base: np.ndarray, names: list[str], seed: int = 0) -> Estimate:
         pair = pair_of(mean_sums(scores), mean_sums(base), names)
         return pair.differences(np.random.default_rng(seed))["mean"]
 
-    def test_difficulty_shared_by_both_sides_cancels_out_in_the_paired_difference(self) -> None:
-        """Samples differ wildly, but the second side is always one tenth better."""
+    def test_difficulty_that_both_systems_share_cancels_out_in_the_paired_difference(self) -> None:
+        """Samples differ widely in difficulty, but the first side is always 0.1 better."""
         hard = np.random.default_rng(0).standard_normal(40) * 10
         difference = self.estimate_difference(hard + 0.1, hard, [str(number // 4) for number in range(40)])
         assert difference.value == pytest.approx(0.1)
         assert difference.interval == pytest.approx((0.1, 0.1))
 
-    def test_the_interval_of_a_difference_is_that_of_the_per_sample_differences(self) -> None:
+    def test_the_interval_of_a_difference_is_computed_from_the_per_sample_differences(self) -> None:
         rng = np.random.default_rng(1)
         scores, base, names = rng.random(40), rng.random(40), [str(n) for n in rng.integers(0, 10, 40)]
         difference = self.estimate_difference(scores, base, names, seed=3)
@@ -148,7 +150,7 @@ class TestDifferences:
         difference = self.estimate_difference(np.ones(2), np.array([0.0, 1.0]), ["a", "a"])
         assert (difference.value, difference.interval) == (0.5, None)
 
-    def test_the_paired_difference_of_undefined_figures_is_undefined(self) -> None:
+    def test_the_paired_difference_is_undefined_if_one_of_the_two_scores_is_undefined(self) -> None:
         pair = pair_of(share_sums([1, 0], [0, 0]), share_sums([0, 0], [0, 0]), ["a", "b"])
         assert np.isnan(pair.differences(np.random.default_rng(0))["share"].value)
 
@@ -163,21 +165,21 @@ class TestDifferences:
 
 
 class TestUndefined:
-    """A figure that some samples, resamples or swaps have no value for."""
+    """A metric without a value for some samples, resamples or swaps."""
 
-    def test_an_undefined_score_has_no_difference_interval_or_p_value(self) -> None:
+    def test_a_comparison_with_an_undefined_score_gives_no_difference_interval_or_p_value(self) -> None:
         pair = pair_of(share_sums([1, 0], [0, 0]), share_sums([0, 0], [0, 0]), ["a", "b"], "share")
         assert verdict([pair]) == PairedResult(None, None, None)
 
     def test_undefined_resamples_are_left_out_of_the_interval_and_counted(self) -> None:
-        """Of four clusters one has all that is counted: (3/4)^4 = 32 % of resamples miss it."""
+        """Only one of four clusters has counts: (3/4)^4 = 32 % of resamples miss it."""
         pair = pair_of(share_sums([1, 0, 0, 0], [2, 0, 0, 0]), share_sums([2, 0, 0, 0], [2, 0, 0, 0]), list("abcd"))
         result = verdict([pair], draws=4000)
         assert result.undefined_resamples == pytest.approx(0.316 * 4000, abs=120)
         assert result.interval == pytest.approx((-0.5, -0.5))
 
-    def test_swaps_without_a_defined_score_are_counted_and_left_out_of_the_p_value(self) -> None:
-        """Own counts in a and b, other in c and d: both sides have a value in 14 of 16 swaps, 1 apart in 2 or 4."""
+    def test_label_swaps_that_leave_a_score_undefined_are_left_out_of_the_p_value(self) -> None:
+        """One side counts only in a and b, the other only in c and d. Both have a value in 14 of 16 swaps."""
         sums, other = share_sums([1, 1, 0, 0], [1, 1, 0, 0]), share_sums([0, 0, 0, 0], [0, 0, 1, 1])
         labellings = list(itertools.product([0, 1], repeat=4))
         exact = [_apart(np.array(swap)) for swap in labellings]
@@ -193,7 +195,7 @@ class TestUndefined:
 
 
 def _apart(swap: np.ndarray) -> float | None:
-    """Worked out with the sides swapped one cluster at a time, for the case above."""
+    """Return the difference under one swap in the case above, computed cluster by cluster."""
     right, count = np.array([[1, 1, 0, 0], [0, 0, 0, 0]]), np.array([[1, 1, 0, 0], [0, 0, 1, 1]])
     ours = [(table[0] * (1 - swap) + table[1] * swap).sum() for table in (right, count)]
     other = [(table[1] * (1 - swap) + table[0] * swap).sum() for table in (right, count)]
@@ -201,14 +203,14 @@ def _apart(swap: np.ndarray) -> float | None:
 
 
 class TestSignFlip:
-    def test_p_of_the_sign_flip_test_equals_that_of_all_swaps_enumerated(self) -> None:
+    def test_the_sign_flip_test_gives_the_exact_p_over_all_sign_flips(self) -> None:
         ours, other = np.array([3.0, 1, 2, 5, 0, 4, 2, 1]), np.array([1.0, 1, 0, 2, 1, 1, 2, 0])
         observed = abs((ours - other).mean())
         signs = list(itertools.product([1, -1], repeat=8))
         exact = np.mean([abs(np.mean(s * (ours - other))) >= observed - 1e-12 for s in signs])
         assert compared(ours, other, draws=40_000).p == pytest.approx(exact, abs=0.01)
 
-    def test_p_of_the_sign_flip_test_agrees_with_scipys_permutation_test(self) -> None:
+    def test_the_sign_flip_test_gives_about_the_p_of_scipys_permutation_test(self) -> None:
         rng = np.random.default_rng(3)
         ours, other = rng.normal(0.3, 1, 30), rng.normal(0, 1, 30)
         expected = stats.permutation_test(
@@ -217,18 +219,18 @@ class TestSignFlip:
         assert compared(ours, other, draws=20_000).p == pytest.approx(expected, abs=0.015)
 
     def test_the_sign_flip_test_swaps_whole_clusters_and_not_single_samples(self) -> None:
-        """Four speakers of 50 equal samples are four facts: p cannot fall below 2 / 2^4."""
+        """Four speakers with 50 equal samples are four observations, so p cannot fall below 2 / 2^4."""
         ours, other = np.ones(200), np.zeros(200)
         assert compared(ours, other, np.repeat(range(4), 50)).p > 0.1
         assert compared(ours, other).p < 0.001
 
     @pytest.mark.parametrize(("size", "gained"), [(40, 34), (100, 80), (1000, 600)])
     def test_a_tiny_p_of_the_sign_flip_test_equals_that_of_the_binomial_test(self, size: int, gained: int) -> None:
-        """From 8e-6 to 3e-10, of 10,000 swaps: no swap would reach the difference."""
+        """p is 8e-6 to 3e-10, so none of 10,000 random swaps would reach the difference."""
         ours = np.array([1.0] * gained + [0.0] * (size - gained))
         assert compared(ours, 1 - ours).p == pytest.approx(stats.binomtest(gained, size).pvalue, rel=0.15)
 
-    def test_a_small_p_of_macro_f1_over_two_tasks_equals_the_exact_p_of_all_swaps(self) -> None:
+    def test_a_small_p_for_macro_f1_over_two_tasks_equals_the_exact_p_over_all_label_swaps(self) -> None:
         rng = np.random.default_rng(0)
         truths = rng.choice(list("abc"), (2, 11))
         sides = [[choice_sums(list(t), list(g), [False] * 11) for t, g in zip(truths, s, strict=True)]
@@ -243,7 +245,7 @@ class TestSignFlip:
         assert verdict(pairs).p == pytest.approx(exact, rel=0.15)
 
     def test_a_small_p_of_the_sign_flip_test_is_above_zero_for_every_seed(self) -> None:
-        """Also where no draw reaches the difference, the observed labelling counts."""
+        """The observed labelling counts even if no draw reaches the difference."""
         pair = pair_of(mean_sums(np.ones(30)), mean_sums(np.zeros(30)), [str(number) for number in range(30)])
         drawn = Drawn.of(pair, np.random.default_rng(0), 10)
         assert all(_small_p([drawn], 1.0, np.random.default_rng(seed), 1) > 0 for seed in range(30))
@@ -254,7 +256,7 @@ class TestSignFlip:
 
     @pytest.mark.parametrize("size", [1, 5])
     def test_the_sign_flip_test_rejects_a_true_null_hypothesis_in_about_5_percent_of_cases(self, size: int) -> None:
-        """Clusters of `size` samples that share what a speaker does to one setting and not to the other."""
+        """Clusters of `size` samples share a speaker's effect on one setting, which the other does not have."""
         rng, hits, naive, runs = np.random.default_rng(5), 0, 0, 250
         for _ in range(runs):
             ours = rng.normal(0, 1, 30 * size) + np.repeat(rng.normal(0, 1, 30), size)
@@ -262,10 +264,10 @@ class TestSignFlip:
             hits += compared(ours, other, np.repeat(range(30), size), draws=300).p <= 0.05
             naive += size > 1 and compared(ours, other, draws=300).p <= 0.05
         assert 0.02 <= hits / runs <= 0.08
-        assert size == 1 or naive / runs > 0.15  # as if samples were independent
+        assert size == 1 or naive / runs > 0.15  # a test that assumes independent samples
 
     def test_the_sign_flip_test_rejects_a_true_null_of_macro_f1_over_two_tasks_in_about_5_percent(self) -> None:
-        """Of two tasks, three classes each, in clusters of three; both settings guess alike."""
+        """Two tasks with three classes, in clusters of three samples. Both settings guess at random."""
         rng, hits, names = np.random.default_rng(8), 0, [str(number // 3) for number in range(36)]
         for _ in range(200):
             truths, guesses = rng.choice(list("abc"), (2, 36)), rng.choice(list("abc"), (2, 2, 36))

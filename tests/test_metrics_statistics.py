@@ -47,7 +47,7 @@ def test_cluster_totals_refuse_a_sample_without_a_cluster() -> None:
         cluster_totals([[1], [2], [3]], ["a", "b"])
 
 
-def test_the_interval_depends_on_the_seed_and_not_on_the_order_of_samples() -> None:
+def test_the_bootstrap_interval_depends_on_the_seed_but_not_on_the_order_of_samples() -> None:
     rng = np.random.default_rng(0)
     values, clusters = rng.random(60), rng.integers(0, 12, 60)
     (first,) = cluster_bootstrap(totals_of(values, clusters), mean, seed=1)
@@ -64,7 +64,7 @@ def test_the_median_of_resampled_clusters_does_not_depend_on_sample_order() -> N
     straight, turned = (Resampler(1).median(values[places], names[places]) for places in (np.arange(60), order))
     means = Resampler(1).mean(values.tolist(), names.tolist())
     assert np.array_equal(straight.drawn, turned.drawn)
-    assert np.corrcoef(straight.drawn, means.drawn)[0, 1] > 0.7  # of the same resamples
+    assert np.corrcoef(straight.drawn, means.drawn)[0, 1] > 0.7  # both use the same resamples
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_the_median_of_resampled_clusters_does_not_depend_on_sample_order() -> N
         (np.arange(900.0), np.arange(900) // 300),  # neighbours only: far from the overall median
     ],
 )  # fmt: skip
-def test_the_bootstrap_median_of_a_resample_equals_the_median_of_its_repeated_samples(
+def test_the_median_of_a_bootstrap_resample_equals_that_of_actually_repeating_its_samples(
     values: np.ndarray, codes: np.ndarray
 ) -> None:
     (weights,) = Resampler(3, 50)._weights(codes.max() + 1)
@@ -84,7 +84,7 @@ def test_the_bootstrap_median_of_a_resample_equals_the_median_of_its_repeated_sa
 
 
 @pytest.mark.parametrize("largest", [1, 255, 1 << 22])
-def test_sums_of_resamples_equal_a_double_precision_matrix_product(largest: int) -> None:
+def test_sums_over_bootstrap_resamples_are_as_exact_as_a_double_precision_matrix_product(largest: int) -> None:
     rng = np.random.default_rng(largest)
     drawn, totals = rng.integers(0, 5, (40, 60)).astype(np.uint8), rng.random((60, 3)) * largest
     for columns in (totals, np.ceil(totals)):
@@ -96,18 +96,18 @@ def test_the_bootstrap_of_one_cluster_has_no_interval() -> None:
 
 
 def test_the_bootstrap_of_0_and_1_in_two_clusters_has_the_interval_0_to_1() -> None:
-    """With 2 clusters 25 % of the resamples hold one of them twice, and the expanded tail reaches them."""
+    """With 2 clusters, 25 % of the resamples contain only the first cluster, and the expanded tail includes them."""
     (interval,) = cluster_bootstrap(totals_of(np.array([0.0, 1.0]), np.array([0, 1])), mean, seed=0)
     assert interval == (0.0, 1.0)
 
 
-def test_the_tail_probability_of_intervals_shrinks_as_clusters_get_fewer() -> None:
+def test_bootstrap_intervals_use_more_extreme_percentiles_if_there_are_few_clusters() -> None:
     """Φ(−√(C/(C−1)) t): t(0.975, 9) = 2.26216, √(10/9) = 1.05409, Φ(−2.38452) = 0.00855."""
     assert expanded_tail(10) == pytest.approx(0.00855, abs=5e-5)
     assert expanded_tail(100_000) == pytest.approx(0.025, abs=1e-5)
 
 
-def test_bootstrap_resamples_without_a_value_are_left_out_of_the_interval() -> None:
+def test_bootstrap_resamples_with_an_undefined_score_are_left_out_of_the_interval() -> None:
     totals = np.array([[0.0, 0.0], [1.0, 2.0], [2.0, 4.0]])
 
     def ratio(sums: Floats) -> Floats:
@@ -128,7 +128,7 @@ def test_bootstrapping_in_batches_gives_the_interval_of_one_pass(monkeypatch: py
 
 
 def coverage(clusters: int, per_cluster: int, runs: int, *, as_if_independent: bool = False) -> float:
-    """Share of runs whose interval holds the true mean, 0; half of a sample's variance is its cluster's."""
+    """Return the share of intervals that contain the true mean, 0; half of the variance is between clusters."""
     rng = np.random.default_rng(17)
     hit = 0
     for run in range(runs):
@@ -151,11 +151,11 @@ def test_intervals_that_ignore_clusters_cover_the_true_mean_too_rarely() -> None
 
 
 class TestMeansOfTasks:
-    def test_the_interval_of_the_mean_over_one_task_is_its_expanded_percentile_interval(self) -> None:
+    def test_the_mean_over_a_single_task_has_the_bootstrap_interval_of_that_task(self) -> None:
         drawn, tail = np.random.default_rng(0).normal(size=(1, 4000)), expanded_tail(7)
         assert interval_of_mean(drawn, [7]) == pytest.approx(tuple(np.quantile(drawn[0], [tail, 1 - tail])))
 
-    def test_resamples_without_a_value_do_not_change_the_interval_of_a_mean_over_tasks(self) -> None:
+    def test_resamples_with_an_undefined_score_do_not_change_the_interval_of_a_mean_over_tasks(self) -> None:
         drawn = np.random.default_rng(0).normal(size=(2, 4000))
         holed = np.hstack([drawn, [[np.nan], [0.0]]])
         assert interval_of_mean(holed, [5, 6]) == interval_of_mean(drawn, [5, 6])
@@ -166,7 +166,7 @@ class TestMeansOfTasks:
 
     @pytest.mark.parametrize("scales", [[1, 1, 1, 1, 1, 1], [1, 1, 1, 2, 1, 1]])
     def test_the_interval_of_a_mean_over_tasks_of_few_clusters_covers_the_true_mean(self, scales: list[int]) -> None:
-        """Six tasks of four clusters are not 24 clusters: taken for those, intervals held 90 % and 88 %."""
+        """Six tasks of four clusters are not 24 clusters: with 24, intervals covered the mean in 90 % and 88 %."""
         rng, held = np.random.default_rng(1), 0
         for _ in range(200):
             values = rng.normal(0, np.array(scales)[:, None], (6, 4))
@@ -177,7 +177,7 @@ class TestMeansOfTasks:
 
 
 class TestWhatDoesNotVary:
-    """All samples right, or all wrong: resampling them says nothing of how far the truth may be."""
+    """If all samples are right, or all wrong, resampling does not show the uncertainty."""
 
     @pytest.mark.parametrize(
         ("value", "expected"), [(1.0, (6 / (6 + 3.8415), 1.0)), (0.0, (0.0, 3.8415 / (6 + 3.8415)))]
@@ -198,13 +198,13 @@ class TestWhatDoesNotVary:
     def test_only_a_constant_score_at_the_bound_of_its_range_gets_wilsons_interval(
         self, value: float, ends: tuple[float, ...], expected: tuple[float, float] | None
     ) -> None:
-        """Of a share both ends; of a word error rate only 0, for there is no worst one; of CIDEr-D none."""
+        """A share has two bounds. A word error rate has only 0, since it has no maximum. CIDEr-D has none."""
         columns = np.column_stack([np.full(6, value), np.ones(6)])
         sums = Sums(("figure",), columns, mean, tuple("abcdef"), {"figure": ends})
         assert Resampler(0).of_sums(sums)["figure"].interval == (expected and pytest.approx(expected, abs=1e-3))
 
-    def test_clusters_without_a_value_do_not_count_in_the_wilson_interval_of_a_score(self) -> None:
-        """One sample of twenty has no interval, two all right ones have none, three Wilson's of three."""
+    def test_clusters_without_a_score_do_not_count_in_the_wilson_interval(self) -> None:
+        """Scores with one or two values have no interval. Three values give Wilson's interval for three clusters."""
         columns = {str(n): [1.0] * n + [None] * (20 - n) for n in (1, 2, 3, 20)}
         sums = means_of_items(columns, [str(n) for n in range(20)])
         sums = replace(sums, ends=dict.fromkeys(sums.names, (0.0, 1.0)))
@@ -221,8 +221,8 @@ class TestWhatDoesNotVary:
         assert Resampler(0).mean([7.0] * 6, list("abcdef")).interval == (7.0, 7.0)
         assert Resampler(0).median([1.0] * 6, list("abcdef")).interval == (1.0, 1.0)
 
-    def test_wilsons_interval_covers_the_true_share_where_zero_width_cannot(self) -> None:
-        """Six clusters, each right with 0.95: three runs of four see nothing but right ones."""
+    def test_wilsons_interval_covers_the_true_accuracy_even_if_all_observed_samples_are_right(self) -> None:
+        """With six clusters, each right with probability 0.95, three of four runs have only right samples."""
         rng, held = np.random.default_rng(3), 0
         for _ in range(400):
             (interval,) = cluster_bootstrap(
@@ -234,7 +234,7 @@ class TestWhatDoesNotVary:
 
 class TestMeanOver:
     def tasks(self, rng: np.random.Generator, clusters: int, spread: np.ndarray) -> list[Estimate]:
-        """Tasks of as many clusters, whose truth is 0: the resampler draws them alike."""
+        """Return tasks with this many clusters and true mean 0; all get the same resamples."""
         each = [rng.normal(0, deviation, clusters) for deviation in spread]
         names = [str(number) for number in range(clusters)]
         return [Resampler(42, 500).mean(values.tolist(), names) for values in each]
@@ -249,14 +249,14 @@ class TestMeanOver:
             held += estimate.low <= 0 <= estimate.high
         assert 0.92 <= held / 200 <= 0.985
 
-    def test_a_mean_of_nine_equal_tasks_has_an_interval_a_third_as_wide_as_one_task(self) -> None:
-        """Nine equal tasks: the mean's interval is a third as wide, though the draws of all are the same."""
+    def test_the_interval_of_a_mean_over_nine_equally_uncertain_tasks_is_a_third_as_wide(self) -> None:
+        """The interval is a third as wide although the resamples of all nine tasks are the same."""
         values = np.random.default_rng(0).normal(0, 1, 40)
         single = Resampler(1).mean(values.tolist(), [str(number) for number in range(40)])
         many = mean_over([single] * 9)
         assert (many.high - many.low) / (single.high - single.low) == pytest.approx(1 / 3, abs=0.03)
 
-    def test_task_weights_scale_the_values_and_the_bootstrap_draws(self) -> None:
+    def test_a_task_of_weight_zero_does_not_change_the_weighted_mean_or_its_interval(self) -> None:
         first, other = (Resampler(seed).mean([0.0, 1.0, 0.0, 0.5], list("abcd")) for seed in (1, 2))
         weighted = mean_over([first, other], [2.0, 0.0])
         assert weighted.value == first.value

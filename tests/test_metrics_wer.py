@@ -38,7 +38,7 @@ MAT = "the cat sat on the mat"
         ("hello um world", "hello world", 2, (0, 0, 0)),
     ],
 )
-def test_word_errors_by_kind_equal_values_counted_by_hand(
+def test_substitutions_deletions_and_insertions_equal_values_counted_by_hand(
     reference: str, hypothesis: str, words: int, edits: tuple[int, int, int]
 ) -> None:
     assert transcript_errors(reference, hypothesis) == TranscriptErrors(sum(edits), words, *edits, insertion_loop=False)
@@ -47,13 +47,13 @@ def test_word_errors_by_kind_equal_values_counted_by_hand(
 @pytest.mark.parametrize(
     ("reference", "hypothesis", "loop"),
     [
-        (MAT, MAT + " the mat" * 4, True),  # the phrase of the reference and 4 more: 8 words said again
+        (MAT, MAT + " the mat" * 4, True),  # the reference's phrase and 4 more: 8 repeated words
         (MAT, MAT + " the mat" * 3, False),
         (MAT, MAT + " mat" * 8, True),
         (MAT, MAT + " mat" * 7, False),
         (MAT, " ".join([MAT] * 4), True),
         (MAT, " ".join([MAT] * 3), False),
-        ("ha " * 12, "ha " * 12, False),  # said so
+        ("ha " * 12, "ha " * 12, False),  # as spoken
         ("ha " * 12, "ha " * 40, True),
         ("no", "no " * 1_000, True),
         (MAT, " ".join(f"word{i}" for i in range(100)), False),
@@ -69,7 +69,7 @@ words = st.lists(st.sampled_from(["cat", "dog", "mat", "hat", "rat", "bat", "sun
 
 
 def edit_distance(first: list[str], other: list[str]) -> int:
-    """Wagner and Fischer's dynamic programme, apart from the library."""
+    """Return the edit distance by Wagner and Fischer's algorithm, without the library."""
     row = list(range(len(other) + 1))
     for i, left in enumerate(first, 1):
         previous, row = row, [i]
@@ -79,9 +79,7 @@ def edit_distance(first: list[str], other: list[str]) -> int:
 
 
 @given(words, words)
-def test_word_errors_equal_the_edit_distance_and_the_sum_over_error_kinds(
-    reference: list[str], hypothesis: list[str]
-) -> None:
+def test_the_number_of_word_errors_equals_the_edit_distance(reference: list[str], hypothesis: list[str]) -> None:
     errors = transcript_errors(" ".join(reference), " ".join(hypothesis))
     assert errors.errors == edit_distance(reference, hypothesis)
     assert errors.errors == errors.substitutions + errors.deletions + errors.insertions
@@ -106,18 +104,18 @@ def test_wer_can_be_computed_for_any_reply_text(reply: str) -> None:
     ],
     ids=lambda reply: reply[:4],
 )
-def test_a_runaway_reply_is_scored_in_seconds(reply: str) -> None:
+def test_a_very_long_reply_without_sense_is_scored_in_seconds(reply: str) -> None:
     """Whisper's normaliser alone takes hours on some of these and fails on others."""
     assert transcript_errors(MAT, reply).errors >= 6
 
 
-def test_a_reply_number_of_thousands_of_digits_costs_at_most_three_word_insertions() -> None:
+def test_a_number_of_thousands_of_digits_in_a_reply_counts_as_at_most_three_inserted_words() -> None:
     errors = transcript_errors(MAT, "The cat sat " + "7" * 5_000 + " on the mat.")
     assert (errors.substitutions, errors.deletions) == (0, 0)
     assert 1 <= errors.insertions <= 3
 
 
-def test_a_long_text_is_normalised_to_the_same_words_as_its_single_sentences() -> None:
+def test_normalising_a_long_text_gives_the_words_of_its_separately_normalised_sentences() -> None:
     sentence = "It's Mr. Brown's colour, he said; I won't go. "
     assert normalise(sentence * 600) == " ".join([normalise(sentence)] * 600)
 
@@ -139,7 +137,7 @@ def test_the_summary_of_three_transcripts_equals_values_computed_by_hand() -> No
     assert {name: summary.pop(name) for name in shares} == pytest.approx(shares)
     counts = {"n": 3, "unparsed": 0, "words": 12, "insertion_loops": 1, "empty_references": 0}
     assert summary == counts | {"chance": None, "notes": []}
-    low, high = intervals["wer"]  # on the log scale: the rate is the ends' geometric mean
+    low, high = intervals["wer"]  # on a log scale: the WER is the geometric mean of the ends
     assert low * high == pytest.approx((4 / 12) ** 2)
     assert intervals["score"] == [max(0.0, 1 - high), 1 - low]
 
@@ -147,7 +145,7 @@ def test_the_summary_of_three_transcripts_equals_values_computed_by_hand() -> No
 def test_a_reply_with_more_errors_than_words_scores_0_and_not_less() -> None:
     summary = summarise_transcripts([TranscriptErrors(30, 10, 0, 0, 30, True)] * 2, ["x", "y"], seed=0)
     assert (summary["wer"], summary["score"]) == (3.0, 0.0)
-    assert summary["intervals"]["score"] is None  # all wrong, in but two clusters
+    assert summary["intervals"]["score"] is None  # all wrong, with only two clusters
     assert summary["intervals"]["wer"] == [3.0, 3.0]
     assert summary["mean_of_samples"]["score"] == -2.0
 
@@ -197,7 +195,7 @@ def test_invisible_characters_add_no_word_error() -> None:
 
 
 def test_a_reference_is_normalised_once_for_the_replies_of_all_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The normaliser takes nine tenths of WER, and each text is read by our rules and by the released ones."""
+    """The normaliser takes nine tenths of the time of WER. Both our rules and the released ones use each text."""
     read = list[str]()
     monkeypatch.setattr("audiomarathon.metrics.normalise._normaliser", lambda: lambda text: read.append(text) or text)
     references = [f"reference {n}" for n in range(5)]
@@ -249,7 +247,7 @@ def test_the_published_wer_rules_count_a_curly_apostrophe_as_an_error() -> None:
         ("en", "I can't", "I can not", 0, 3),
     ],
 )
-def test_wer_units_of_each_language_keep_the_diacritics_that_distinguish_words(
+def test_wer_in_each_language_distinguishes_words_that_differ_only_in_diacritics(
     language: str, reference: str, hypothesis: str, errors: int, units: int
 ) -> None:
     counted = transcript_errors(reference, hypothesis, partial(units_of, language=language))

@@ -19,7 +19,7 @@ from audiomarathon.wings.encoders.xares.tasks import TASKS as ENCODER_TASKS
 
 @pytest.fixture(scope="module")
 def root() -> Path:
-    """The mini benchmark that all tests share: of most tasks one clip, except under `make test-all`."""
+    """The mini benchmark that all tests share. Most tasks have one clip, except under `make test-all`."""
     return mini.mini_benchmark()
 
 
@@ -40,7 +40,9 @@ def test_the_mini_benchmark_has_six_clips_of_each_task_and_fits_250_mb(root: Pat
     assert sum(file.stat().st_size for key in world.TASKS for file in (root / key).rglob("*.*")) <= 250e6
 
 
-def test_the_same_seed_gives_the_same_bytes_for_any_workers_and_tasks(root: Path, tmp_path: Path) -> None:
+def test_a_generated_clip_has_the_same_bytes_for_the_same_seed_whatever_else_is_generated(
+    root: Path, tmp_path: Path
+) -> None:
     """A clip depends on nothing but its own random stream."""
     again = mini.generate(tmp_path / "again", progress=False, workers=1, tasks=["desed"], limit=1)
     other = mini.generate(tmp_path / "other", progress=False, tasks=["desed"], limit=1, seed=7)
@@ -58,12 +60,12 @@ def test_the_planted_event_of_a_generated_clip_lies_where_the_metadata_says(root
     assert samples[start:stop].std() > 5 * outside.std()
 
 
-def test_training_and_benchmark_data_draw_different_random_numbers_at_equal_seed() -> None:
+def test_training_and_benchmark_data_of_the_same_seed_use_different_random_numbers() -> None:
     drawn = [world.stream(42, split, 3, 0).random(8) for split in ("benchmark", "training")]
     assert not np.isin(drawn[0], drawn[1]).any()
 
 
-def test_the_cached_mini_benchmark_is_generated_once_and_never_left_half_written(
+def test_an_interrupted_generation_of_the_mini_benchmark_leaves_no_half_written_cache(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = []
@@ -100,7 +102,7 @@ WINGS += [f"lalm/{name}" for name in ("clotho", "audiocaps", "mmau_pro", "mmau_m
 
 
 @pytest.mark.parametrize("name", WINGS)
-def test_generated_data_of_benchmarks_beside_audiomarathon_load_without_bad_rows(root: Path, name: str) -> None:
+def test_generated_data_of_jasco_ruler_and_lalm_tasks_load_without_bad_rows(root: Path, name: str) -> None:
     task = get_task(name)
     loaded = task.load(task.find(root))
     assert (len(loaded.samples) >= 6, loaded.bad_rows, loaded.defects) == (True, (), {})

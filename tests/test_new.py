@@ -23,7 +23,7 @@ SOURCES = Path(inspect.getfile(importlib.import_module("audiomarathon"))).parent
 
 @pytest.fixture(scope="module")
 def mini(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """As much of the mini benchmark as a package's own test hears; of each clip, the first three seconds."""
+    """Generate the part of the mini benchmark that a package's test uses, with clips cut to three seconds."""
     root = mini_benchmark.generate(tmp_path_factory.mktemp("mini"), tasks=["desed"], limit=2, progress=False)
     clips = [file for file in root.rglob("*") if file.suffix in (".wav", ".flac")]
     assert len(clips) == 2
@@ -35,7 +35,7 @@ def mini(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def kind(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mini: Path) -> Iterator[str]:
-    """A kind whose package is written and on the path, beside the metadata that an installer makes."""
+    """Write a package of a kind and put it on the path, with the metadata that an installer makes."""
     monkeypatch.setattr(mini_benchmark, "mini_benchmark", lambda: mini)
     name = f"own_{request.param}"
     succeed("new", request.param, name, "--into", tmp_path)
@@ -49,7 +49,7 @@ def kind(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
     (metadata / "entry_points.txt").write_text("\n".join(points))
     monkeypatch.syspath_prepend(site)
     monkeypatch.syspath_prepend(tmp_path / name / "tests")
-    monkeypatch.chdir(tmp_path)  # a judge's name is not that of the folder here
+    monkeypatch.chdir(tmp_path)  # a judge must not be confused with its folder here
     yield request.param
     for module in [loaded for loaded in sys.modules if name in loaded]:
         del sys.modules[module]
@@ -112,7 +112,7 @@ def test_the_new_command_prints_the_commands_to_run_next(tmp_path: Path) -> None
         (("judge", "here"), "already exists"),
     ],
 )
-def test_the_new_command_refuses_invalid_names_and_overwrites_no_file(tmp_path, words, said) -> None:
+def test_the_new_command_refuses_invalid_or_existing_names(tmp_path, words, said) -> None:
     (tmp_path / "here").mkdir()
     code, told = call("new", *words, "--into", tmp_path)
     assert (code, said in told, told.count("\n")) == (2, True, 1), told

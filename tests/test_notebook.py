@@ -29,7 +29,7 @@ def complete(folder: Path) -> Path:
 
 @pytest.fixture
 def results(tmp_path: Path) -> Path:
-    """Base all right; of dart half right and twice as fast; the control of which nothing is finished."""
+    """base is always right, dart is half right and twice as fast, and random is not finished."""
     complete(a_run(tmp_path, "base-0", [True] * 8))
     complete(a_run(tmp_path, "dart-0.5-layer2", [True] * 4 + [False] * 4, prefill=0.5))
     a_run(tmp_path, "random-0.5-layer2", [True] * 3)
@@ -59,7 +59,7 @@ def test_load_runs_accepts_folders_lists_of_folders_and_results(results: Path) -
     base, dart = (results / "tau" / "M" / label for label in ("base-0", "dart-0.5-layer2"))
     finished = [Result(folder, folder.name, {}) for folder in (base, dart)]
     for source in (results, str(results), [base, str(dart)], finished, load_runs(results)):
-        assert set(load_runs(source).summaries["method"]) == {"base", "dart", "random"}  # the control comes along
+        assert set(load_runs(source).summaries["method"]) == {"base", "dart", "random"}  # random is included
     assert list(load_runs(finished[0]).summaries["method"]) == ["base"]
 
 
@@ -100,10 +100,10 @@ def test_html_markup_in_table_titles_and_notes_is_escaped() -> None:
     assert not re.search(r"<(i|b|script)>", html)
 
 
-def test_load_runs_gives_one_chart_per_task_and_one_of_the_mean(results: Path) -> None:
+def test_load_runs_gives_one_chart_per_task_and_one_of_the_mean_over_tasks(results: Path) -> None:
     charts = load_runs(results).charts
     assert list(charts) == ["tau", "mean"]
-    assert charts["mean"] is charts["tau"]  # as the docs' snippet asks for it, whose runs are of one task
+    assert charts["mean"] is charts["tau"]  # the docs' snippet asks for "mean" with runs of one task
     assert charts["tau"]._repr_svg_().startswith("<svg")
 
 

@@ -1,4 +1,4 @@
-"""Methods, tasks and encoders by where they lie: FILE.py:Name and package.module:Name."""
+"""Methods, tasks and encoders named by their location: FILE.py:Name and package.module:Name."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Odd(Tau):
 
 @pytest.fixture
 def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder of a user's files, which is the working folder."""
+    """Write a user's files into a folder and make it the working folder."""
     folder = tmp_path / "mine"
     folder.mkdir()
     for name, text in {"pruner": PRUNER, "chooser": CHOOSER, "presses": PRESSES, "scenes": TASK}.items():
@@ -81,7 +81,7 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.chdir(folder)
     monkeypatch.setattr(sys, "path", [*sys.path])
     yield folder
-    for name in ("presses", "scenes"):  # named as modules
+    for name in ("presses", "scenes"):  # imported as modules
         sys.modules.pop(name, None)
 
 
@@ -125,9 +125,7 @@ def test_the_label_of_a_method_from_a_file_is_its_class_name(mine: Path, name: s
         ("fsat_v:0.5", "did you mean 'fast_v'"),
     ],
 )
-def test_an_invalid_reference_to_a_method_in_a_file_or_module_is_a_one_line_error(
-    mine: Path, name: str, said: str
-) -> None:
+def test_an_invalid_name_of_a_method_in_a_file_or_module_is_a_one_line_error(mine: Path, name: str, said: str) -> None:
     with pytest.raises(AudioMarathonError) as raised:
         get_method(name)
     assert said in str(raised.value)
@@ -141,17 +139,17 @@ def test_any_exception_in_a_method_file_is_a_one_line_error(mine: Path, code: st
         get_method("pruner.py:Novelty:0.5")
 
 
-def test_the_source_hash_of_a_method_file_covers_its_imports_but_not_its_folder(mine: Path) -> None:
+def test_the_source_hash_of_a_method_file_covers_the_files_that_it_imports(mine: Path) -> None:
     def now(folder: Path = mine) -> str | None:
         return source_hash(get_method(f"{folder}/pruner.py:Novelty:0.5"))
 
     before, moved = now(), shutil.copytree(mine, mine.parent / "moved")
     assert now(moved) == before
     (moved / "chooser.py").write_text(CHOOSER.replace("arange(n)", "arange(n) + 1"))
-    assert now(moved) != now() == before  # two folders with a file of one name
+    assert now(moved) != now() == before  # two folders have a file of the same name
 
 
-def test_runs_of_a_method_file_are_shown_without_the_file_and_not_resumed_after_its_edit(
+def test_a_run_of_a_method_file_is_not_resumed_after_the_file_was_edited(
     mine: Path, settings: dict[str, object], no_env: Callable[[str, str], None]
 ) -> None:
     name = "pruner.py:Novelty"
@@ -159,7 +157,7 @@ def test_runs_of_a_method_file_are_shown_without_the_file_and_not_resumed_after_
     assert (novelty.folder.name, novelty.summary["complete"]) == ("Novelty-0.5-layer2", True)
     for record in records_in(novelty.folder):
         assert record["kept_audio_tokens"] < record["audio_tokens"]
-    no_env("PRUNE_METHOD", name)  # from the environment, the same run
+    no_env("PRUNE_METHOD", name)  # the environment variable gives the same run
     no_env("PRUNE_RATIO", "0.5")
     assert evaluate("tau", **settings)[0].folder == novelty.folder
     (mine / "chooser.py").write_text(CHOOSER + "#")
@@ -172,7 +170,7 @@ def test_runs_of_a_method_file_are_shown_without_the_file_and_not_resumed_after_
     assert built_in.method in shown
 
 
-def test_a_sweep_accepts_a_method_file_and_refuses_two_methods_of_the_same_name(mine: Path) -> None:
+def test_a_sweep_refuses_method_files_that_define_two_methods_of_the_same_name(mine: Path) -> None:
     name = f"{mine}/pruner.py:Novelty"
     labels = [method.label for method in grid([name, "frame", f"{name}:0.9", name], [0.0, 0.5])]
     assert labels == ["base-0", "Novelty-0.5-layer2", "frame-0.5-layer2", "Novelty-0.9-layer2"]
@@ -181,7 +179,9 @@ def test_a_sweep_accepts_a_method_file_and_refuses_two_methods_of_the_same_name(
         grid([name, f"{mine}/other.py:Novelty"], [0.5])
 
 
-def test_a_task_from_a_file_runs_and_its_run_is_read_without_the_file(mine: Path, settings: dict[str, object]) -> None:
+def test_a_finished_run_of_a_task_from_a_file_can_be_read_after_the_file_was_deleted(
+    mine: Path, settings: dict[str, object]
+) -> None:
     (result,) = evaluate("./scenes.py:Scenes", method="base", **settings)
     assert (result.folder.parts[-4:-2], result.summary["complete"]) == (("own-classes", "scenes"), True)
     facts = json.loads((result.folder / "run.json").read_text())

@@ -1,6 +1,6 @@
-"""What only a GPU can show; `make test-gpu`.
+"""Checks that need a GPU, run by `make test-gpu`.
 
-`GPU_TESTS_DEVICE=cpu` runs what a CPU can run of it, to try the tests themselves.
+`GPU_TESTS_DEVICE=cpu` runs those that a CPU can run, to try the tests themselves.
 """
 
 from __future__ import annotations
@@ -62,13 +62,13 @@ PROMPTS = [
 ]
 Loaded = Callable[[str, str, str], AudioLM]
 Go = Callable[..., list[list[dict[str, Any]]]]
-#: A score that differs by less than this, in units of the scores' spread, is a tie.
+#: Scores that differ by less than this, in units of their standard deviation, are a tie.
 TIE = 1e-3
 
 
 @pytest.fixture(autouse=True)
 def whole_float32(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By default a GPU convolves float32 in TF32, which has ten bits, so a tower's features would differ by 1e-3."""
+    """Convolve in float32: the default TF32 has ten bits, so a tower's features would differ by 1e-3."""
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
 
 
@@ -96,7 +96,7 @@ def without_pruning(method: Method) -> Method:
 
 @contextmanager
 def choices() -> Iterator[list[tuple[torch.Tensor, torch.Tensor]]]:
-    """Collect what methods rank inside the block: the scores, and the indices in their order."""
+    """Collect the rankings that methods make inside the block: the scores, and the ranked indices."""
     ranked_scores: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     def noting(rank: Any) -> Any:
@@ -117,7 +117,7 @@ def choices() -> Iterator[list[tuple[torch.Tensor, torch.Tensor]]]:
 
 
 def is_tie(here: list[tuple[torch.Tensor, torch.Tensor]], there: list[tuple[torch.Tensor, torch.Tensor]]) -> bool:
-    """Whether two devices first ranked differently where their scores are equal up to rounding."""
+    """Return whether the first different ranking of two devices has scores equal up to rounding."""
     for (scores, order), (others, other_order) in zip(here, there, strict=True):
         if not torch.equal(order, other_order):
             finite = scores.isfinite() & others.isfinite()
@@ -196,13 +196,13 @@ def test_no_method_makes_prefill_wait_for_the_gpu_more_often_than_base(
 
 @contextmanager
 def as_graph(lm: AudioLM) -> Iterator[None]:
-    """Decode as a graph inside the block; a graph that is given up is an error."""
+    """Decode with a CUDA graph inside the block. A fallback to eager decode is an error."""
     with patched_attribute(lm, "decode", GRAPH), warnings.catch_warnings():
         warnings.filterwarnings("error", ".*graph.*")
         yield
 
 
-STATIC = [key for key in FAMILIES if key != "qwen3-omni"]  # its experts choose their tokens, so it stays eager
+STATIC = [key for key in FAMILIES if key != "qwen3-omni"]  # experts select tokens, so it decodes eagerly
 
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: f"{method.label}")
@@ -220,10 +220,10 @@ def test_decode_in_a_cuda_graph_gives_the_replies_of_eager_decode(on: Loaded, ke
 
 
 @pytest.mark.parametrize("tokens", [BLOCK, 2 * BLOCK + 3])
-def test_repeated_long_replies_in_a_cuda_graph_are_equal_and_leave_no_memory_allocated(
+def test_repeated_long_replies_in_a_cuda_graph_allocate_no_further_memory(
     on: Loaded, tokens: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Other prefills in between use the memory that a graph gave back; and the allocator's cache stays as it is."""
+    """Prefills in between reuse the memory that a graph freed, and the allocator's cache is never emptied."""
     lm, levels, logits = on(HOME, DEVICE, "bfloat16"), list[int](), list[Any]()
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: pytest.fail("the cache was emptied"))
     for prompts in (PROMPTS[:1], PROMPTS[1:], PROMPTS[:1]):
@@ -251,7 +251,7 @@ def test_a_cuda_graph_decodes_faster_and_its_setup_is_timed_separately(on: Loade
         graph = best()
     assert graph.decode < eager.decode / 2
     assert graph.decode_setup > 0
-    for _ in range(3):  # a profiler that comes and goes beside graphs has crashed
+    for _ in range(3):  # starting and stopping a profiler beside graphs once crashed
         with as_graph(lm), busy_seconds(lm):
             busy = Base().generate(lm, inputs, max_new_tokens=64, ignore_end=True).stages
         assert 0 < busy.decode < 1.2 * graph.decode
@@ -259,7 +259,7 @@ def test_a_cuda_graph_decodes_faster_and_its_setup_is_timed_separately(on: Loade
             best()
 
 
-def test_attention_recomputed_in_half_precision_is_close_to_float32() -> None:
+def test_attention_weights_recomputed_in_half_precision_are_close_to_those_in_float32() -> None:
     query, key = (torch.randn(2, heads, 300, 64, device=DEVICE).bfloat16() for heads in (8, 2))
     half = Attention(query, key, key, None, 0.125).of_last_queries(16)
     full = Attention(query.float(), key.float(), key.float(), None, 0.125).of_last_queries(16)
@@ -267,7 +267,9 @@ def test_attention_recomputed_in_half_precision_is_close_to_float32() -> None:
 
 
 @pytest.mark.parametrize("key", ["qwen2.5-omni-7b", "qwen3-omni"])
-def test_windowed_attention_of_the_audio_tower_equals_the_loop_of_transformers(on: Loaded, key: str) -> None:
+def test_windowed_attention_of_the_audio_tower_equals_the_loop_over_windows_in_transformers(
+    on: Loaded, key: str
+) -> None:
     lm = on(key, DEVICE, "bfloat16")
     inputs, seen = lm.prepare(PROMPTS), list[torch.Tensor]()
     with lm.audio_tower.register_forward_hook(lambda _m, _a, output: seen.append(output.last_hidden_state)):

@@ -1,4 +1,4 @@
-"""A model behind an OpenAI-compatible endpoint, against a real server process that misbehaves in every way they do."""
+"""A model behind an OpenAI-compatible endpoint, tested on a server process that misbehaves like real servers."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def told(url: str) -> dict[str, int]:
 
 
 def client(url: str, key: str = KEY, model: str = "tiny", waits: list[float] | None = None, **options: Any) -> Endpoint:
-    """A client that notes how long it would wait, and does not."""
+    """Return a client that records its waiting times instead of waiting."""
 
     async def sleep(seconds: float) -> None:
         if waits is not None:
@@ -71,7 +71,7 @@ def client(url: str, key: str = KEY, model: str = "tiny", waits: list[float] | N
 
 
 def attempts(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
-    """Let endpoints that are made from now on try so often: a field's default is fixed in `__init__`."""
+    """Set the default number of attempts of new endpoints; `__init__` stores the defaults of fields."""
     _eight, *others = Endpoint.__init__.__defaults__ or ()
     monkeypatch.setattr(Endpoint.__init__, "__defaults__", (count, *others))
 
@@ -81,7 +81,7 @@ def noise(seed: int) -> np.ndarray:
 
 
 def parts_of_key(text: str) -> list[str]:
-    """The pieces of the API key that are in a text."""
+    """Return the pieces of the API key that a text contains."""
     return [KEY[at : at + 6] for at in range(len(KEY) - 5) if KEY[at : at + 6] in text]
 
 
@@ -113,7 +113,7 @@ def url() -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def serve(url: str) -> Callable[..., str]:
-    """Open another server that behaves as told, and return its address."""
+    """Return a function that opens another server with some options and returns its address."""
 
     def serve(**options: float) -> str:
         port = told(f"{url.removesuffix('/v1')}/new?{urlencode(options)}")["port"]
@@ -150,7 +150,7 @@ class TestAsking:
             (("<think>", "A?", "</think>", "\n\n", "B", "é"), 4),
             (("A?", "</th", "ink>B", "é"), 2),  # the prompt opened the thinking
             (("<|channel|>analysis<|message|>", "A?", "<|channel|>final", "<|message|>", "B", "."), 4),
-            (("<think>", "A?"), 1),  # no text at all: the last piece
+            (("<think>", "A?"), 1),  # no text: the last piece counts
         ],
     )
     def test_the_first_token_time_is_that_of_the_first_token_after_thinking(self, pieces, first) -> None:
@@ -202,7 +202,7 @@ class TestAsking:
     def test_a_withheld_refused_or_endless_reply_is_an_error_without_a_retry(
         self, url: str, wish: str, message: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        if wish.startswith("bomb"):  # a small one, which takes less time
+        if wish.startswith("bomb"):  # a smaller limit takes less time
             monkeypatch.setattr("audiomarathon.endpoint.client._BYTES", 1 << 16)
         endpoint, before = client(url), told(url)["posts"]
         with pytest.raises(EndpointError, match=message):
@@ -250,7 +250,7 @@ class TestAsking:
         ],
     )
     def test_a_server_that_sends_no_chat_stream_is_reported_without_a_retry(self, url, wish, message) -> None:
-        """Unless the server has answered before: then it may be a gateway's page about a fault that will pass."""
+        """After an earlier answer it is retried, since it may be a gateway's page about a passing fault."""
         before = told(url)["posts"]
         with pytest.raises(ModelError, match=rf"^127.*{message}.*; expected chat completions as a stream.*[^\n]$"):
             ask(client(url), text=wish)
@@ -260,7 +260,7 @@ class TestAsking:
         with pytest.raises(EndpointError, match=r"\(2 attempts\)$"):
             ask(known, text=wish)
 
-    def test_the_client_returns_a_finished_reply_without_waiting_for_the_stream_to_end(
+    def test_the_client_returns_a_finished_reply_though_the_server_keeps_the_stream_open(
         self, url: str, monkeypatch
     ) -> None:
         monkeypatch.setattr("audiomarathon.endpoint.client._AFTERWARDS_S", 0.1)
@@ -278,9 +278,7 @@ class TestAsking:
             ("a key refused", "OPENAI_API_KEY .*401"),  # the status is inside the stream
         ],
     )
-    def test_an_http_refusal_that_applies_to_every_request_ends_the_run(
-        self, url: str, wish: str, message: str
-    ) -> None:
+    def test_an_http_error_that_would_hit_every_request_ends_the_run(self, url: str, wish: str, message: str) -> None:
         with pytest.raises(ModelError, match=f"refuses {message}"):
             ask(client(url.removesuffix("/v1")), text=wish)
 
@@ -303,7 +301,7 @@ class TestAsking:
             ask(client(url), text=wish.format(elsewhere=elsewhere))
         assert told(elsewhere)["posts"] == 0
 
-    def test_the_first_request_imports_no_module_while_it_is_timed(self) -> None:
+    def test_importing_modules_does_not_add_to_the_measured_time_of_the_first_request(self) -> None:
         script = """
 import sys, numpy
 from audiomarathon.endpoint.client import Endpoint, EndpointError
@@ -324,7 +322,7 @@ except EndpointError:
         first, second = waits
         assert 0.25 <= first <= 0.5 < second * 2 <= 2.0
 
-    def test_a_new_client_reads_the_ssl_cert_file_variable_again_only_if_it_changed(
+    def test_certificates_from_ssl_cert_file_are_read_again_only_if_the_variable_changed(
         self, monkeypatch, tmp_path: Path
     ) -> None:
         real, read = ssl.create_default_context, list[str]()
@@ -378,7 +376,7 @@ except EndpointError:
             *((asked, 59.0, 75.0) for asked in ("Fri, 01 Jan 2100 00:00:00 GMT", f"1{'0' * 30}", "1e400")),
         ],
     )
-    def test_retry_waits_ignore_an_invalid_retry_after_header_and_cap_a_huge_one_at_a_minute(
+    def test_a_retry_waits_about_a_minute_at_most_whatever_the_retry_after_header_says(
         self, url: str, asked: str, least: float, most: float
     ) -> None:
         assert (protocol._seconds(asked) > 1e9) == (most > 59)
@@ -428,7 +426,7 @@ class TestKey:
         assert parts_of_key(f"{caught.value} {endpoint.trouble}") == []
         assert caught.value.__cause__ is None
 
-    def test_the_whole_api_key_in_a_reply_is_masked_and_a_part_of_it_is_not(self, url: str) -> None:
+    def test_an_api_key_that_occurs_whole_in_a_reply_is_masked(self, url: str) -> None:
         answer = ask(client(url), text="the key")
         assert (answer.text, answer.masked, ask(client(url)).masked) == ("Bearer ***", True, False)
         assert say(client(url), "a part of the key").text == f"it ends in {KEY[8:]}"
@@ -445,7 +443,7 @@ class TestKey:
     def test_without_key_removes_the_api_key_from_a_text(self, text: str, key: str, left: str) -> None:
         assert protocol.without_key(text, key) == left
 
-    def test_only_a_long_api_key_that_is_not_made_of_words_is_masked_in_replies(self) -> None:
+    def test_an_api_key_is_masked_in_replies_only_if_it_looks_random(self) -> None:
         secret = [KEY, "sk-proj-" + "aB3xT9" * 8, "123e4567-e89b-12d3-a456-426614174000", "0a9f" * 8]
         secret += ["abcdXkqPzrtWvbnQ", "qxvkzjwpfhgtbdnm", "7305918264402957"]
         plain = ["", "k", "EMPTY", "none", "lm-studio", "sk-no-key-required", "a9f3c2", "0" * 32, "x" * 32]
@@ -457,13 +455,13 @@ class TestKey:
             assert sum(map(protocol.is_secret, drawn)) > 490
 
     @pytest.mark.parametrize("key", ["lm-studio", "sk-no-key-required", "Bearer", "e", KEY])
-    def test_no_api_key_changes_ordinary_reply_text_finish_reason_or_model_list(self, serve: Serve, key: str) -> None:
+    def test_masking_the_api_key_never_changes_ordinary_reply_text(self, serve: Serve, key: str) -> None:
         endpoint = client(serve(keyless=1), key)
         answer = say(endpoint, "Recording studio required, Bearer")
         assert (answer.text, answer.finish, answer.masked) == ("Recording studio required, Bearer", "stop", False)
         assert endpoint.models() == ["tiny", "other"]
 
-    def test_an_api_key_too_plain_to_mask_gives_a_warning_that_does_not_show_it(self, recwarn) -> None:
+    def test_an_api_key_too_simple_to_be_masked_in_replies_gives_a_warning(self, recwarn) -> None:
         Endpoint.from_env("m", {"OPENAI_API_KEY": KEY})
         assert not recwarn
         Endpoint.from_env("m", {"OPENAI_API_KEY": "lm-studio"})
@@ -471,11 +469,11 @@ class TestKey:
         assert "OPENAI_API_KEY is short or made of plain words" in str(warning.message)
         assert "lm-studio" not in str(warning.message)
 
-    def test_the_client_shows_an_error_without_a_message_by_its_type_and_never_its_api_key(self) -> None:
+    def test_the_client_never_shows_its_api_key_in_its_repr(self) -> None:
         assert client("http://x/v1").clean(httpx2.ReadError("")) == "ReadError"
         assert KEY not in repr(client("http://x/v1"))
 
-    def test_an_api_key_loses_blanks_and_is_refused_unseen_if_invalid_in_a_header(self) -> None:
+    def test_an_api_key_with_invalid_characters_is_refused_by_an_error_that_does_not_show_it(self) -> None:
         assert Endpoint.from_env("m", {"OPENAI_API_KEY": f" {KEY}\n"}).key == KEY
         for key in ("sk-se\ncret", "sk-sécret", "sk-se\x00cret"):
             with pytest.raises(SettingsError, match="OPENAI_API_KEY must be") as caught:
@@ -542,12 +540,12 @@ class TestSettings:
         assert "secret" not in str(caught.value)
 
     @pytest.mark.parametrize("url", ["http://x/v1", "http://x/v1/", " http://x/v1// "])
-    def test_a_slash_at_the_end_of_the_base_url_is_dropped_and_no_api_key_is_needed(self, url: str) -> None:
+    def test_a_slash_at_the_end_of_the_base_url_is_dropped(self, url: str) -> None:
         assert Endpoint.from_env("m", {"OPENAI_BASE_URL": url}).url == "http://x/v1"
 
 
 def a_task(root: Path, samples: int) -> Path:
-    """TAU's folder with so many short clips, each another noise."""
+    """Write TAU's folder with this many short clips, each of different noise."""
     (root / "tau" / "audio").mkdir(parents=True)
     row = {"scene_label": "bus", "question": "Where?", "answer_gt": "B"}
     row |= {"choice_a": "Airport", "choice_b": "Bus", "choice_c": "Metro", "choice_d": "Park"}
@@ -560,7 +558,7 @@ def a_task(root: Path, samples: int) -> Path:
 
 @pytest.fixture
 def go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_env: SetEnv) -> Callable[..., Any]:
-    """Run TAU at an address; each question is the next of `wishes`, or the last of them."""
+    """Return a function that runs TAU at an address; questions come from `wishes`, and its last item repeats."""
 
     def go(address: str, samples: int = 5, wishes: Sequence[str] = (), **settings: Any) -> Any:
         no_env("OPENAI_BASE_URL", address)
@@ -583,13 +581,13 @@ def go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_env: SetEnv) -> Calla
 
 
 def stored(tmp_path: Path) -> list[dict[str, Any]]:
-    """The records of the run that `go` made, or began."""
+    """Return the records of the finished or unfinished run of `go`."""
     (file,) = (tmp_path / "results").rglob("samples.jsonl")
     return records_in(file.parent)
 
 
 def long_clips(root: Path, samples: int, seconds: int = 4) -> set[str]:
-    """Make a task's clips long, each of another constant level, and return what each reply to them is to be."""
+    """Make a task's clips long, each at another constant level, and return the expected replies."""
     replies = set()
     for number in range(samples):
         clip = np.full(16000 * seconds, number / 32768, np.float32)
@@ -600,7 +598,7 @@ def long_clips(root: Path, samples: int, seconds: int = 4) -> set[str]:
 
 @contextmanager
 def peak_memory() -> Iterator[list[int]]:
-    """Watch how many bytes Python's objects take, arrays too; the list's one number is the most that came on top."""
+    """Yield a list that gets one number: the peak growth of the memory of Python's objects, arrays included."""
     most = [0]
     tracemalloc.start()
     try:
@@ -653,7 +651,7 @@ class TestRuns:
         assert "changed since the run began" in second["error"]
 
     @pytest.mark.parametrize("timing", [True, False])
-    def test_requests_carry_the_seed_and_only_timed_runs_record_latency(self, go, url: str, timing: bool) -> None:
+    def test_only_timed_runs_record_the_latency_of_each_request(self, go, url: str, timing: bool) -> None:
         for record in records_in(go(url, samples=2, wishes=["echo"], timing=timing, seed=7).folder):
             assert json.loads(record["reply"])["seed"] == 7
             assert ("latency" in record) is timing
@@ -669,7 +667,7 @@ class TestRuns:
         assert all("***" in f"{record['reply']}{record['error']}" for record in records_in(folder))
         assert all(record.get("key_masked", False) == (record["error"] is None) for record in records_in(folder))
 
-    def test_cut_empty_refused_and_filtered_replies_are_counted(self, go, url: str) -> None:
+    def test_the_summary_counts_cut_empty_refused_and_filtered_replies(self, go, url: str) -> None:
         with pytest.warns(UserWarning, match=r"the token limit \(16\) cut replies before their text began"):
             flags = flags_of(go(url, wishes=["thinking cut", "refusal", "filter later", "the key", "filter"]).summary)
         counted = ["1 error", "3 unparsed", "1 cut", "1 empty", "1 refused", "1 filtered", "1 with the key masked"]
@@ -693,10 +691,10 @@ class TestRuns:
         self, go: Callable[..., Any], url: str, serve: Serve, tmp_path: Path, monkeypatch, times
     ) -> None:
         count = times(60, 1000)
-        # With the 8 of the default, one run of fifteen has a request that meets eight faults in a row.
+        # With the default of 8, one run of fifteen has a request that meets eight faults in a row.
         attempts(monkeypatch, 20)
         replies = long_clips(a_task(tmp_path / "data", count), count)
-        # What the first samples load and warm up is not theirs.
+        # Exclude the memory that the first samples load and warm up.
         go(url, timing=False, batch_size=8, limit=10, results=tmp_path / "before")
         address = serve(faults=0.3)
         with peak_memory() as most:
@@ -750,7 +748,7 @@ class TestRuns:
         with pytest.raises(KeyboardInterrupt):
             go(address, samples=20, timing=False, batch_size=4)
         thread.join()
-        assert told(address)["in_flight"] == 4  # it hangs still, we do not
+        assert told(address)["in_flight"] == 4  # the server still hangs, the client does not
         assert not [thread for thread in threading.enumerate() if thread.name.startswith("endpoint")]
         assert len(stored(tmp_path)) >= 8
 

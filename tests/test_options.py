@@ -1,4 +1,4 @@
-"""Options made from the settings; config files; help in groups; completion."""
+"""Options generated from the settings, config files, grouped help, and shell completion."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ROOT = Path(__file__).parent.parent
 
 @pytest.fixture
 def call(no_env, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    """Run the command in an empty folder; returns its exit code, its settings, its other arguments and its stderr."""
+    """Run commands in an empty folder; return exit code, settings, other arguments and stderr."""
     monkeypatch.chdir(tmp_path)
     seen: list[tuple[RunSettings, dict[str, Any]]] = []
 
@@ -67,7 +67,7 @@ def test_every_environment_variable_setting_has_a_command_line_option(command: s
     ],
 )
 @pytest.mark.parametrize("command", ["run", "sweep"])
-def test_a_flag_wins_over_env_var_over_config_file_over_default(
+def test_command_line_flags_override_env_vars_which_override_the_config_file(
     call, command: str, key: str, env: str, file: str, by_env: str, by_flag: tuple[str, ...], name: str
 ) -> None:
     def value(settings: RunSettings) -> Any:
@@ -85,7 +85,7 @@ def test_a_flag_wins_over_env_var_over_config_file_over_default(
     assert given["tasks"] == ["vesus"]
 
 
-def test_a_sweep_reads_its_arguments_from_flags_over_env_vars_over_the_config_file(call) -> None:
+def test_sweep_arguments_in_flags_override_env_vars_which_override_the_config_file(call) -> None:
     Path("c.yaml").write_text("tasks: tau\nmethod: [dart, frame]\nratios: [0.1, 0.50]\nbase: false\ntflops:\n")
     assert call("sweep", "--config", "c.yaml")[2] == {
         "tasks": ["tau"], "model": None, "methods": "dart,frame", "ratios": "0.1,0.50", "base": False, "plan": False,
@@ -115,7 +115,9 @@ def test_a_task_folder_in_an_env_var_wins_over_data_in_the_config_file(call) -> 
         (("sweep", "tau", "--methods", "fast_v:0.5+snapkv:0.3", "--ratios", "0.1:0.9:0.1"), {}),
     ],
 )
-def test_a_saved_config_gives_the_same_run_and_holds_no_secret(call, arguments: tuple[str, ...], env: dict) -> None:
+def test_running_from_a_saved_config_file_equals_the_run_that_saved_it(
+    call, arguments: tuple[str, ...], env: dict
+) -> None:
     secrets = {"HF_TOKEN": "hf_secret", "OPENAI_API_KEY": "sk-secret"}
     assert call(*arguments, "--save-config", "c.yaml", **env, **secrets)[:2] == (0, None)  # nothing is run
     text = Path("c.yaml").read_text(encoding="utf-8")
@@ -126,7 +128,7 @@ def test_a_saved_config_gives_the_same_run_and_holds_no_secret(call, arguments: 
     _code, settings, given, _err = call(arguments[0], "--config", "c.yaml")
     _code, wanted, wanted_given, _err = call(*arguments, **env)
     assert given == wanted_given
-    wanted = replace(wanted, method="base") if arguments[0] == "sweep" else wanted  # a sweep's are among its arguments
+    wanted = replace(wanted, method="base") if arguments[0] == "sweep" else wanted  # a sweep has methods as arguments
     assert settings == wanted
     assert {entry.name for entry in Path().iterdir()} == {"c.yaml"}
 
@@ -206,7 +208,7 @@ class TestHelp:
 
 class TestCompletion:
     def complete(self, words: str, shell: str = "bash") -> list[str]:
-        """What a shell is told after these words, the last of them unfinished."""
+        """Return the completions of some words, the last of which is unfinished."""
         env = {
             "_AUDIOMARATHON_COMPLETE": f"complete_{shell}",
             "COMP_WORDS": f"audiomarathon {words}",
@@ -235,7 +237,7 @@ class TestCompletion:
 
     def test_completion_script_can_be_shown(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION", "1")
-        monkeypatch.setattr("typer.testing._get_command", get_command)  # built anew: it depends on that variable
+        monkeypatch.setattr("typer.testing._get_command", get_command)  # rebuilt, because it depends on the variable
         shown = CliRunner().invoke(app, ["--show-completion", "bash"], prog_name="audiomarathon")
         assert shown.exit_code == 0
         assert "_AUDIOMARATHON_COMPLETE" in shown.stdout
@@ -278,9 +280,7 @@ _BUILT = functools.cache(get_command)  # to build the command line takes longer 
         ("experiment", "Usage: "),
     ],
 )
-def test_an_invalid_command_line_is_a_one_line_error_and_a_group_alone_shows_its_help(
-    words: str, told: str, monkeypatch, capsys
-) -> None:
+def test_an_invalid_command_line_is_a_one_line_error(words: str, told: str, monkeypatch, capsys) -> None:
     monkeypatch.setattr(sys, "argv", ["audiomarathon", *shlex.split(words)])
     monkeypatch.setattr("typer.main.get_command", _BUILT)
     with pytest.raises(SystemExit) as ended:

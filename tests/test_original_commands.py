@@ -1,4 +1,4 @@
-"""The commands that the README files of the four public releases show: each runs here, or a line says what to type."""
+"""The commands in the README files of the four public releases: each runs here, or the docs name a replacement."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ ENTRIES = tomllib.loads((ROOT / "tests" / "original_commands.toml").read_text(en
 COMMANDS = [entry for entries in ENTRIES.values() for entry in entries]
 TESTED = [entry for entry in COMMANDS if entry.get("runs", "here") != "here"]
 PAGE = (ROOT / "docs" / "coming-from.md").read_text(encoding="utf-8")
-#: What a command runs: a script or module, or of a line of Python what it imports or calls.
+#: What a command runs: a script or module, or what a line of Python imports or calls.
 SCRIPT = re.compile(
     r"xares\.run|[\w-]+\.(py|sh|txt)\b|(?<=import )\w+|(?<=task = )\w+"
     r"|\w+(?= = YourEncoder)|\.run\(\)|check_audio_encoder(?=\()"
 )
-#: Stands in for Python: writes down where it is called, under which settings, with which arguments.
+#: A fake Python that logs the folder, the settings and the arguments of each call.
 NOTED = ("CUDA_VISIBLE_DEVICES", "PRUNE_RATIO", "PRUNE_METHOD", "PRUNE_LAYER_IDX", "SAMPLE_LIMIT", "RESULTS_DIR")
 PYTHON = f"""#!{sys.executable} -S
 import json, os, sys
@@ -50,7 +50,7 @@ if sys.argv[1:3] != ["-P", "-c"]:
 """
 
 
-def test_every_command_of_the_original_repositories_has_a_test_or_a_replacement() -> None:
+def test_every_command_of_the_original_repositories_either_still_runs_or_has_a_replacement() -> None:
     counts = {name: len(entries) for name, entries in ENTRIES.items()}
     assert counts == {"AudioMarathon": 34, "JASCO": 2, "LALM_Bench": 17, "X-ARES": 13}
     assert [entry for entry in COMMANDS if not {"runs", "replaced"} & {*entry}] == []
@@ -84,7 +84,7 @@ def test_the_test_named_for_an_original_command_exists_and_names_its_script(entr
 
 @pytest.fixture
 def noted(tmp_path: Path) -> Callable[[str, str], list[Any]]:
-    """Runs lines in a folder of a copy of the repository's doors; returns the calls of Python that bash made."""
+    """Run shell lines in a folder with links to the repository's scripts. Return the calls of Python."""
     (python := tmp_path / "bin" / "python").parent.mkdir()
     python.write_text(PYTHON)
     python.chmod(0o755)
@@ -105,7 +105,7 @@ def noted(tmp_path: Path) -> Callable[[str, str], list[Any]]:
 
 @pytest.fixture
 def standing_in(tmp_path: Path, no_env, monkeypatch, family_checkpoint, tiny_checkpoint) -> Callable[[str], None]:
-    """Puts tiny data and weights where a folder's commands look for theirs."""
+    """Put tiny data and weights where a folder's commands look for them."""
 
     def prepare(folder: str) -> None:
         clone = tmp_path / "clone" / folder
@@ -127,7 +127,7 @@ def standing_in(tmp_path: Path, no_env, monkeypatch, family_checkpoint, tiny_che
                 (clone / place).parent.mkdir(parents=True, exist_ok=True)
                 (raw,) = raw_corpora.MAKERS[task](tmp_path / task, raw_corpora.Noise())
                 Path(raw).rename(clone / place)
-        if folder == "LALM_Bench":  # the embedded model in place of 7B and more
+        if folder == "LALM_Bench":  # the embedded model replaces models of 7B and more
             clotho_folder(tmp_path / "data" / "clotho")
             more = {f"v{n}.wav": CAPTIONS[next(iter(CAPTIONS))] for n in range(9)}
             clotho_folder(tmp_path / "data" / "clotho", more, split="validation")
@@ -148,7 +148,7 @@ def standing_in(tmp_path: Path, no_env, monkeypatch, family_checkpoint, tiny_che
 
 
 def called(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Do in this process what Python would be started for."""
+    """Run in this process what Python would be started for."""
     try:
         if arguments[:3] == ["-P", "-m", "audiomarathon.cli.batch"]:
             batch.batch(arguments[3], arguments[4:])
@@ -161,7 +161,7 @@ def called(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 FOLDERS = list(dict.fromkeys(entry["folder"] for entry in COMMANDS if "folder" in entry))
-LONG = ("Qwen_2.5_Omni", "LALM_Bench")  # whose doors other tests run too, with other options
+LONG = ("Qwen_2.5_Omni", "LALM_Bench")  # other tests run their scripts too, with other options
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""A sweep's summary: each setting's difference from base, printed and written. Its figures: test_one_figure.py."""
+"""A sweep's summary: each setting's difference from base, printed and written. Its metrics: test_consistent_numbers.py."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_a_rise_in_word_error_rate_lowers_the_score_difference_from_base_as_much
 def test_the_sweep_table_shows_the_number_of_samples_with_comparable_times(tmp_path: Path) -> None:
     for label in ("base-0", "frame-0.5"):
         folder = changed_records(ran(tmp_path, label, "1100"), session="now", time=STAGES)
-        first, *rest = records_in(folder)  # resumed: the two sides of one sample were not timed together
+        first, *rest = records_in(folder)  # as after a resume: base and frame timed this sample in different sessions
         write_records(folder, [first | {"session": label}, *rest])
     base, frame = shown(read_outcome(tmp_path, seed=42)).splitlines()[-3:-1]
     assert "n 3" not in base

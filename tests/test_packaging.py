@@ -58,14 +58,14 @@ def pins(file: Path) -> dict[str, Requirement]:
 
 
 def declared(*extras: str) -> dict[str, Requirement]:
-    """What pyproject.toml asks for, with some of its extras, without the project itself."""
+    """Return the requirements in pyproject.toml, with some extras and without the project itself."""
     texts = [*PROJECT["dependencies"], *(text for extra in extras for text in PROJECT["optional-dependencies"][extra])]
     requirements = {canonicalize_name(Requirement(text).name): Requirement(text) for text in texts}
     return {name: requirement for name, requirement in requirements.items() if name != "audiomarathon"}
 
 
 def admitted(requirement: Requirement) -> list[Version]:
-    """Some versions that a pin admits: its bounds, and for `==1.2.*` the first and a late one."""
+    """Return some versions that a pin allows: its bounds, and for `==1.2.*` the first and a late version."""
     versions = []
     for clause in requirement.specifier:
         if clause.operator in ("==", ">="):
@@ -82,7 +82,7 @@ def test_each_requirements_file_pins_every_dependency_within_the_ranges_of_pypro
         assert all(version in allowed[name].specifier for version in admitted(pin) if name in allowed), pin
 
 
-def test_requirements_files_agree_on_common_packages() -> None:
+def test_requirements_files_pin_the_same_version_of_each_common_package() -> None:
     for file in FAMILIES:
         for name, pin in pins(file).items():
             if name != "torch" and name in pins(CPU):
@@ -110,7 +110,7 @@ def test_the_version_option_prints_the_installed_version() -> None:
 HEAVY = {
     *("torch", "transformers", "numpy", "pandas", "scipy", "matplotlib", "librosa", "huggingface_hub", "yaml", "rich")
 }
-LIGHT = {  # a command: what it may not import, and says
+LIGHT = {  # command: modules that it may not import, and its output
     "--help": (HEAVY, "Usage:"),
     "run --help": (HEAVY, "Usage:"),
     "models --help": (HEAVY, "Usage:"),
@@ -205,7 +205,7 @@ def test_readme_links_are_absolute_in_the_package_metadata(wheel: zipfile.ZipFil
 
 @pytest.mark.long
 def test_the_installed_wheel_runs_the_demo_without_the_repository(wheel: zipfile.ZipFile, tmp_path: Path) -> None:
-    """A .pth lends this environment's packages to a new one, and follows no .pth of theirs: not the editable one."""
+    """A .pth file makes the installed packages visible in a new environment, except for editable installs."""
     env = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     env["OMP_NUM_THREADS"] = "1"
 
@@ -253,7 +253,7 @@ def test_no_tracked_file_exceeds_10_mb() -> None:
 
 
 def test_the_reference_page_is_up_to_date_with_the_code() -> None:
-    """The generated parts of docs/reference.md are up to date: `python scripts/make_reference.py` makes them."""
+    """To update the generated parts of docs/reference.md, run `python scripts/make_reference.py`."""
     page = (ROOT / "docs" / "reference.md").read_text(encoding="utf-8")
     make = runpy.run_path(str(ROOT / "scripts" / "make_reference.py"))
     assert re.findall(r"<!-- made: (\w+) -->", page) == list(make["PARTS"])
@@ -265,7 +265,7 @@ def test_the_reference_page_is_up_to_date_with_the_code() -> None:
 
 
 def rows_of(heading: str) -> dict[str, str]:
-    """The rows of the tables under a heading: each name in the first column to the whole row."""
+    """Return the table rows under a heading, as a mapping from each name in the first column to its row."""
     page = (ROOT / "docs" / "catalogue.md").read_text(encoding="utf-8")
     section = page.partition(f"\n## {heading}")[2].partition("\n## ")[0]
     rows = [line for line in section.splitlines() if line.startswith("| `")]
@@ -313,8 +313,8 @@ def test_relative_links_in_the_pages_point_to_existing_files() -> None:
             assert (page.parent / target).exists(), f"{page}: {target}"
 
 
-def test_license_and_citation_name_software_authors_and_paper_authors_separately() -> None:
-    """The software is not the paper's authors', and the citation credits the paper to them alone."""
+def test_license_and_citation_name_the_software_authors_apart_from_the_papers_authors() -> None:
+    """The paper's authors did not write the software. The citation credits only the paper to them."""
     texts = CITATION, *((ROOT / name).read_text(encoding="utf-8") for name in ("LICENSE", "pyproject.toml"))
     assert all(text.count("AudioMarathon contributors") == 1 for text in texts)
     citation = yaml.safe_load(CITATION)

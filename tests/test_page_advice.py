@@ -1,4 +1,4 @@
-"""What the page recommends, and what it says where it cannot."""
+"""What the report page recommends, and its reasons if it recommends nothing."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_the_fastest_setting_that_loses_at_most_one_score_point_is_recommended_f
     assert first_table(root)[0]["setting_said"] == "recommended"
 
 
-def test_a_press_that_keeps_all_replies_by_construction_is_recommended_without_interval(tmp_path: Path) -> None:
+def test_advice_on_a_press_that_cannot_change_replies_states_no_confidence_interval(tmp_path: Path) -> None:
     """Two samples give no interval."""
     finished(a_run(tmp_path, "base-0", [True] * 2))
     a_pruned(tmp_path, "snapkv-0.5", [True] * 2)
@@ -66,8 +66,8 @@ def test_a_press_that_keeps_all_replies_by_construction_is_recommended_without_i
     assert "interval" not in line
 
 
-def test_a_setting_excluded_from_ranking_is_named_in_a_note_and_not_listed_first(root: Path) -> None:
-    """It is faster still, but on two samples of eight."""
+def test_a_setting_excluded_from_the_ranking_is_named_in_a_note(root: Path) -> None:
+    """The excluded setting is faster, but has only two of eight samples."""
     a_pruned(root)
     a_pruned(root, "dart-0.9-layer2", [True] * 2, prefill=0.1)
     assert "dart-0.5-layer2 keeps" in said(root)[0]
@@ -109,7 +109,7 @@ def test_no_setting_is_recommended_without_comparable_times_a_gain_or_intervals_
 
 
 def losing_one(root: Path) -> Path:
-    """A setting with the score of base, whose interval allows a loss."""
+    """Write a run with the score of base whose interval allows a loss."""
     return a_pruned(root, rights=[False] + [True] * 7)
 
 
@@ -126,7 +126,7 @@ def losing_one(root: Path) -> Path:
     ],
     ids=["loss", "slow", "busy", "session"],
 )
-def test_a_setting_with_an_uncertain_speed_gain_is_not_recommended(
+def test_a_setting_whose_speed_up_or_score_loss_is_uncertain_is_not_recommended(
     root: Path, make: Callable[[Path], Path], why: str
 ) -> None:
     changed(root / "tau" / "M" / "base-0", sessions=[a_session("s")])
@@ -139,13 +139,13 @@ def test_a_setting_with_an_uncertain_speed_gain_is_not_recommended(
     assert all(row["setting_said"] != "recommended" for row in first_table(root))
 
 
-def test_a_setting_of_certain_gain_is_recommended_before_a_faster_uncertain_one(root: Path) -> None:
+def test_a_setting_certain_to_keep_the_score_is_recommended_before_a_faster_uncertain_one(root: Path) -> None:
     a_pruned(root)
     a_pruned(root, "fast_v-0.9-layer2", rights=[False] + [True] * 7, prefill=0.2)
     assert "M: dart-0.5-layer2 keeps the score" in said(root)[0]
 
 
-def test_a_recommended_random_pruning_setting_is_called_the_control(root: Path) -> None:
+def test_a_recommendation_of_random_pruning_says_that_it_is_only_a_control(root: Path) -> None:
     a_pruned(root, "random-0.5-layer2")
     (line,) = said(root)
     assert "That is the control" in line
@@ -162,7 +162,7 @@ def test_the_page_has_one_line_of_advice_per_checkpoint(root: Path) -> None:
 
 
 class TestOddRuns:
-    def test_a_run_of_an_uninstalled_task_does_not_hide_other_runs(self, root: Path) -> None:
+    def test_a_run_of_an_uninstalled_task_does_not_hide_other_runs_on_the_report_page(self, root: Path) -> None:
         a_pruned(root)
         for label in ("base-0", "dart-0.5-layer2"):
             changed(finished(a_run(root / "x", label, [True] * 4)), task="alien")
@@ -171,7 +171,7 @@ class TestOddRuns:
         assert data_of(root).figures["tau", 1]["difference"] == 0
         succeed("report", root, "-o", root / "r.html", "--figures", root / "f")
 
-    def test_a_class_label_with_markup_or_the_name_of_a_column_is_escaped(self, root: Path) -> None:
+    def test_a_class_label_that_contains_html_is_escaped_on_the_report_page(self, root: Path) -> None:
         folder = a_pruned(root)
         for label in ("n", "score", "x_low", "setting_why", "<img src=x>", "_a"):
             reference = {"answer": "A", "options": ["a", "b"], "labels": [label, "other"]}
@@ -188,7 +188,7 @@ class TestOddRuns:
 
 
 def test_an_unfinished_task_is_left_out_of_the_mean(root: Path) -> None:
-    """Of a sweep that is still running: the last task has records, and no summary yet."""
+    """The sweep is still running: its last task has records and no summary yet."""
     finished(a_run(root, "base-0", MOST, task="gtzan"))
     a_run(root, "base-0", [True] * 3, task="desed")
     a_pruned(root)
@@ -216,14 +216,18 @@ class TestMargin:
         (line,) = advice(PageData(read_systems([folder]), margins={"": margin}))
         return line
 
-    def test_a_faster_setting_whose_score_loss_is_surely_within_the_margin_is_recommended(self, tmp_path: Path) -> None:
+    def test_a_faster_setting_is_recommended_if_its_score_loss_is_certainly_within_the_margin(
+        self, tmp_path: Path
+    ) -> None:
         rights = [True, True, True, False] * 30
         finished(a_run(tmp_path, "base-0", rights))
         a_pruned(tmp_path, rights=rights)
         a_pruned(tmp_path, "dart-0.9-layer2", [False] * 120, prefill=0.1)
         assert "dart-0.5-layer2 is decided to lose no more than 0.05 at 1.83×" in self.advised(tmp_path)
 
-    def test_advice_on_a_setting_not_yet_decided_by_the_margin_states_the_samples_needed(self, root: Path) -> None:
+    def test_advice_states_the_samples_needed_if_a_score_loss_within_the_margin_is_not_yet_proven(
+        self, root: Path
+    ) -> None:
         a_pruned(root)
         assert "dart-0.5-layer2 keeps the score within 1 point" in said(root)[0]  # as without a margin
         line = self.advised(root)

@@ -56,12 +56,12 @@ def phi(folder: Path) -> Phi4MM:
 
 @pytest.fixture(scope="module")
 def switching(tmp_path_factory: pytest.TempPathFactory) -> Phi4MM:
-    """A model whose factors change within a short reply."""
+    """Load a model whose rotary factors change within a short reply."""
     return load(tiny_phi4mm.checkpoint(tmp_path_factory.mktemp("phi") / "switching", switch=SWITCH))
 
 
 def prompt_of(tokens: int, lm: Phi4MM, seed: int = 0) -> Prompt:
-    """A prompt of exactly so many tokens, about half of them audio."""
+    """Return a prompt of exactly this many tokens, about half of them audio."""
     clip = noise(tokens / 25, seed)
     bare = lm.prepare([Prompt("", (clip,))]).prompt_tokens[0]
     return Prompt("x" * (tokens - bare), (clip,), seed=seed)
@@ -97,7 +97,7 @@ class TestAdapter:
     def test_loading_the_speech_adapter_keeps_the_stored_weights_of_the_speech_projector(
         self, phi: Phi4MM, folder: Path
     ) -> None:
-        """Loading an adapter named "speech" reports the projector as missing: it must not be drawn anew."""
+        """Loading an adapter named "speech" reports the projector as missing, but must not initialise it again."""
         stored = load_file(folder / "model.safetensors")
         for name in ("up_proj_for_speech", "down_proj_for_speech"):
             key = f"model.embed_tokens_extend.audio_embed.{name}.weight"
@@ -154,7 +154,7 @@ class TestAdapter:
 
 
 class TestFacts:
-    """What is told from the config and headers alone."""
+    """Facts that are computed from the config and headers alone."""
 
     def test_flops_and_weight_bytes_from_the_config_equal_those_of_the_loaded_model(
         self, phi: Phi4MM, folder: Path
@@ -191,10 +191,10 @@ class TestCheckpoint:
         with pytest.raises(ModelError, match=r"peft.*pip install -r requirements/phi4mm\.txt"):
             load(folder)
 
-    def test_a_chat_template_that_takes_only_string_contents_gives_the_same_prompt(
+    def test_a_chat_template_that_accepts_only_strings_as_message_contents_gives_the_same_prompt(
         self, folder: Path, tmp_path: Path, phi: Phi4MM
     ) -> None:
-        """The template of the main revision joins strings; a list of contents is an error to it."""
+        """The template of the main revision joins strings and fails on a list of contents."""
         copy = changed_copy(folder, tmp_path)
         (copy / "chat_template.jinja").write_text(
             "{% for message in messages %}{{ '<|' + message['role'] + '|>' + message['content'] + '<|end|>' }}"
@@ -237,7 +237,7 @@ class TestPrompt:
 
 class TestEncoder:
     def test_a_clip_encoded_together_with_longer_clips_equals_the_clip_encoded_alone(self, phi: Phi4MM) -> None:
-        """In one prompt or in another sample of the batch; 45 s are two chunks of the encoder."""
+        """The longer clip is in the same prompt or in another sample; its 45 s are two chunks of the encoder."""
         clips = noise(45.0, 1), noise(2.9, 2)
         heard: list[torch.Tensor] = []
         handle = phi.audio_tower.encoder.register_forward_hook(lambda _m, _a, output: heard.append(output))
@@ -273,7 +273,7 @@ class TestEncoder:
         assert {name: (id(tensor), tensor.shape) for name, tensor in rotary.named_buffers()} == buffers
 
     def test_a_generated_audio_token_is_not_replaced_by_audio_features(self, phi: Phi4MM, monkeypatch) -> None:
-        """transformers hands the features to every step, and would put all of them in place of that one token."""
+        """transformers passes the features to every step and would insert all of them in place of that token."""
         head = phi.lm_head.weight
         favoured = torch.zeros(len(head)).index_fill_(0, torch.tensor([phi.audio_token]), 1e4)
         handle = phi.lm_head.register_forward_hook(lambda _m, _a, output: output + favoured)
@@ -285,7 +285,7 @@ class TestEncoder:
 
 
 def recomputed(lm: Phi4MM, prompt: Prompt, steps: int, factors: torch.Tensor) -> torch.Tensor:
-    """Greedy logits without any cache: every step runs the whole sequence anew with the same factors."""
+    """Return greedy logits without a cache: every step runs the whole sequence again with the same factors."""
     inputs, rotary = lm.prepare([prompt]), lm.decoder.rotary_emb
     kept = {name: getattr(rotary, name).clone() for name in ("inv_freq", "original_inv_freq", "long_inv_freq")}
     tensors = {name: tensor for name, tensor in inputs.tensors.items() if name.startswith("audio_")}
@@ -304,19 +304,19 @@ def recomputed(lm: Phi4MM, prompt: Prompt, steps: int, factors: torch.Tensor) ->
 
 
 def factors_of(*, long: bool) -> torch.Tensor:
-    """LongRoPE's formula (arXiv 2402.13753) on the tiny config: 6 rotated numbers a head, base 10,000."""
+    """Apply LongRoPE's formula (arXiv 2402.13753) to the tiny config: 6 rotated dimensions a head, base 10,000."""
     stretch = torch.tensor([1.0, 4.0, 32.0] if long else [1.0, 1.0, 1.0])
     return 1.0 / (stretch * 10000.0 ** (torch.arange(0, 6, 2) / 6))
 
 
 class TestSwitch:
-    """The 4,096-token switch, at 64 tokens here. Steps are counted so that the reply grows past it."""
+    """The switch of factors at 4,096 tokens, here at 64. The numbers of steps let the reply grow past it."""
 
     @pytest.mark.parametrize(
         ("prompt", "limit", "long"),
         [(SWITCH - 10, 10, False), (SWITCH - 9, 10, True), (80, 4, True)],
     )
-    def test_decode_with_short_or_long_rotary_factors_equals_recomputing_without_a_kv_cache(
+    def test_decode_equals_recomputing_without_a_kv_cache_under_short_or_long_rotary_factors(
         self, switching: Phi4MM, prompt: int, limit: int, long: bool
     ) -> None:
         long_prompt = prompt_of(prompt, switching)
@@ -366,7 +366,7 @@ class TestSwitch:
     def test_decode_uses_the_rotary_factors_of_the_prompt_even_if_pruning_shortens_the_cache(
         self, switching: Phi4MM, method: str
     ) -> None:
-        """Layer 0's short cache looks like a short sequence to transformers, which then drops it at every step."""
+        """transformers takes layer 0's short cache for a short sequence and would drop the cache at every step."""
         short_prompt = prompt_of(100, switching)
         how = get_method(method, 0.9, **({"layer": 0} if method == "random" else {}))
         inputs = switching.prepare([short_prompt])
@@ -381,7 +381,7 @@ class TestSwitch:
         inputs = switching.prepare([prompt_of(30, switching)])
         for limit, long in ((8, False), (60, True)):
             with switching.generating(inputs, limit):
-                cos, sin = switching.rotation(30, 512)  # the future passes the switch, whichever the factors
+                cos, sin = switching.rotation(30, 512)  # future positions pass the switch with either factors
             angle = torch.arange(30, 542)[:, None] * factors_of(long=long)
             scale = switching.decoder.rotary_emb.attention_scaling
             torch.testing.assert_close(cos, torch.cat([angle, angle], -1).cos() * scale, atol=1e-4, rtol=0)
@@ -394,7 +394,7 @@ class TestSwitch:
 
 
 def test_transformers_still_has_the_phi4_internals_that_the_project_patches(phi: Phi4MM) -> None:
-    """As test_canary.py: what moved in transformers is in the message."""
+    """As test_transformers_internals.py: messages name the part of transformers that moved."""
     rotary, native = phi.decoder.rotary_emb, Phi4MultimodalForCausalLM
     for name in ("inv_freq", "original_inv_freq", "long_inv_freq"):
         assert getattr(rotary, name).shape == (3,), f"rotary_emb.{name} moved (Phi4MM.generating)"
@@ -410,7 +410,7 @@ def test_transformers_still_has_the_phi4_internals_that_the_project_patches(phi:
     (4096, ["full_attention"] * 4, False), (512, ["full_attention"] * 3 + ["sliding_attention"], True),
     (262144, ["sliding_attention"] * 4, False),
 ])  # fmt: skip
-def test_presses_refuse_only_a_sliding_window_shorter_than_the_context(
+def test_presses_refuse_a_model_only_if_its_sliding_window_is_shorter_than_its_context(
     method: str, window: int | None, types: list[str] | None, refused: bool
 ) -> None:
     config = SimpleNamespace(
@@ -444,13 +444,13 @@ def test_a_sliding_window_longer_than_the_phi4_context_is_disabled_on_loading(ph
 
 
 def expected_cos(position: int) -> torch.Tensor:
-    """The cosines of one position under the long factors, as the model works them out."""
+    """Return the cosines of one position with the long factors, by the model's formula."""
     angle = torch.tensor(float(position)) * factors_of(long=True)
     return torch.cat([angle, angle]).cos() * math.sqrt(1 + math.log(131072 / SWITCH) / math.log(SWITCH))
 
 
 def rotations_seen(lm: Phi4MM, work: Callable[[], object]) -> list[torch.Tensor]:
-    """The cosines of each forward pass."""
+    """Return the cosines of each forward pass."""
     seen: list[torch.Tensor] = []
     handle = lm.decoder.rotary_emb.register_forward_hook(lambda _m, _a, output: seen.append(output[0].clone()))
     try:

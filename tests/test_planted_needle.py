@@ -27,12 +27,12 @@ from audiomarathon.records import Record
 from audiomarathon.settings import RunSettings
 
 TASKS = ("desed", "slue", "race", "had")
-MARGIN = 0.1  # seconds on both sides: tokens that straddle an edge are the needle's too
+MARGIN = 0.1  # seconds on both sides, because tokens on an edge belong to the needle too
 
 
 @dataclass(frozen=True)
 class DropNeedle(TokenPruner):
-    """Drop the needle's tokens, and as many others as the ratio asks for."""
+    """Drop the needle's tokens, and random others up to the ratio."""
 
     key: ClassVar[str] = "drop_needle"
     title: ClassVar[str] = "all but what decides the answer"
@@ -50,7 +50,7 @@ class DropNeedle(TokenPruner):
 
 @dataclass(frozen=True)
 class KeepNeedle(DropNeedle):
-    """Keep the needle's tokens, and drop as many others."""
+    """Keep the needle's tokens, and drop random others up to the ratio."""
 
     key: ClassVar[str] = "keep_needle"
     title: ClassVar[str] = "what decides the answer, and some more"
@@ -63,9 +63,9 @@ def lm() -> AudioLM:
 
 
 def verdicts(lm: AudioLM, root: Path, name: str) -> Iterator[dict[str, bool]]:
-    """Whether base, and both methods at two ratios, are right on up to six samples that hold a needle.
+    """Yield whether base, and both methods at two ratios, are right on up to six samples with a needle.
 
-    Of each clip, `make test` hears 40 s around the needle.
+    `make test` uses only 40 s of each clip, around the needle.
     """
     task = get_task(name)
     holding = [sample for sample in task.load(root / name).samples if sample.meta.get("event_onset") is not None]
@@ -100,7 +100,7 @@ def verdicts(lm: AudioLM, root: Path, name: str) -> Iterator[dict[str, bool]]:
 
 
 @pytest.mark.parametrize("name", [TASKS[0], *(pytest.param(name, marks=pytest.mark.long) for name in TASKS[1:])])
-def test_replies_are_right_only_if_the_tokens_of_the_planted_sound_are_kept(
+def test_replies_are_correct_only_if_the_tokens_of_the_planted_sound_are_kept(
     lm: AudioLM, tmp_path: Path, name: str
 ) -> None:
     root = mini_benchmark.generate(tmp_path, progress=False, tasks=[name], limit=8 if ALL else 3)
@@ -114,7 +114,7 @@ def test_replies_are_right_only_if_the_tokens_of_the_planted_sound_are_kept(
 
 
 @pytest.mark.long
-def test_pruning_the_embedded_model_costs_the_score_that_the_docs_state(tmp_path: Path) -> None:
+def test_random_pruning_of_the_embedded_model_costs_far_more_at_the_input_than_at_layer_2(tmp_path: Path) -> None:
     data = mini_benchmark.generate(tmp_path / "mini", progress=False, tasks=TASKS)
     settings = RunSettings(data=str(data), results=tmp_path / "results", timing=False, max_new_tokens=8)
     methods = [Base(), get_method("random", 0.9, at="input"), get_method("random", 0.9, layer=2)]

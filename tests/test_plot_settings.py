@@ -14,7 +14,7 @@ from audiomarathon.report.pictures import plot_settings
 
 @pytest.fixture
 def drawn(monkeypatch: pytest.MonkeyPatch) -> list[charts.Chart]:
-    """The pictures that are saved."""
+    """Collect the charts that are saved."""
     saved: list[charts.Chart] = []
     save = charts.save
     monkeypatch.setattr(charts, "save", lambda chart, path: (saved.append(chart), save(chart, path))[1])
@@ -39,6 +39,6 @@ def test_a_bar_chart_of_scores_and_prefill_times_is_written_as_a_png(drawn: list
     assert [(row["low"], row["high"]) for row in chart.data["0-ends"]] == [(0.6, 0.9), (0.7, 0.7)]
     assert chart.spec["title"]["text"] == "a title"
     legends = [part["layer"][0]["encoding"]["color"]["legend"] for part in chart.spec["concat"]]
-    assert legends == [{}, None]  # one legend for both: left out, the first would be hidden with the second
+    assert legends == [{}, None]  # one legend for both; without {}, None would hide it in both
     assert "95 % intervals" in chart.spec["title"]["subtitle"][0]
     assert series.PALE not in chart.spec["title"]["subtitle"]

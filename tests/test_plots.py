@@ -1,4 +1,4 @@
-"""The curves say what the runs say, and the pictures are drawn."""
+"""The curves show the numbers of the runs, and the charts are drawn."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def plotted(
     root: Path, task: str, method: dict[str, Any], *, score: float = 0.5, prefill: float = 0.3, kept: int = 100,
     kv: int = 1000, timed: bool = True,
 ) -> None:  # fmt: skip
-    """A finished run of ten samples, whose prefill lasts `prefill` seconds, a little more from sample to sample."""
+    """Write a finished run of ten samples; prefill takes `prefill` seconds, slightly more from sample to sample."""
     parts = [method[name] for name in ("first", "second") if name in method] or [method]
     name = "-".join(f"{part['method']}-{part.get('ratio', 0)}-{part.get('layer', '')}" for part in parts)
     ends = [f"-layer{part['layer']}" if "layer" in part else "" for part in parts]
@@ -107,7 +107,7 @@ class TestCurves:
     def test_read_panels_gives_one_chart_panel_per_task_and_one_of_the_mean_over_tasks(self, results: Path) -> None:
         assert [panel.name for panel in read_panels([results])] == ["desed", "tau", "mean"]
 
-    def test_a_line_starts_at_the_unpruned_run_and_is_sorted_by_ratio(self, results: Path) -> None:
+    def test_a_curve_starts_at_the_unpruned_run_and_continues_in_order_of_the_ratio(self, results: Path) -> None:
         (line,) = panel_of(results, "desed").lines().values()
         assert [setting.ratio for setting in line] == [0.0, 0.5, 0.9]
         assert [setting.method for setting in line] == ["base", "frame", "frame"]
@@ -138,12 +138,12 @@ class TestCurves:
         assert chart is not None
         assert series.PAIRED.split()[:9] == " ".join(chart.spec["title"]["subtitle"]).split(". ")[-1].split()[:9]
         opening = chart.data["1-intervals"][0]
-        assert opening["low"] == opening["high"] == pytest.approx(800)  # bands are of the ratio
+        assert opening["low"] == opening["high"] == pytest.approx(800)  # bands are intervals of the ratio
 
     def test_intervals_of_plotted_times_and_memory_come_from_resampling_clusters_of_samples(
         self, tmp_path: Path
     ) -> None:
-        """One cluster has none, however many samples it holds."""
+        """A single cluster has no interval, however many samples it contains."""
         plotted(tmp_path, "tau", {"method": "base"}, score=0.6, prefill=1.0)
         for one_cluster, band in ((False, True), (True, False)):
             if one_cluster:
@@ -164,7 +164,7 @@ class TestCurves:
         _base, *both = panel_of(results, "mean").lines()["fast_v+snapkv"]
         assert sorted(setting.figures["score"].value for setting in both) == pytest.approx([0.4, 0.8])
 
-    def test_pruner_plus_press_settings_of_different_pruning_layers_are_separate_lines(self, results: Path) -> None:
+    def test_pruner_plus_press_settings_with_different_pruning_layers_are_separate_curves(self, results: Path) -> None:
         for layer in (1, 2):
             plotted(results, "tau", joined(layer=layer))
         assert {"fast_v+snapkv layer 1", "fast_v+snapkv layer 2"} < set(panel_of(results, "tau").lines())
@@ -175,7 +175,7 @@ class TestCurves:
         assert set(panel_of(results, "mean").lines()) == {"frame"}
 
     @pytest.mark.parametrize(("other", "said"), [({"seed": 7}, "seed 7"), ({"prompts": "x"}, "other prompts")])
-    def test_runs_with_another_seed_or_prompt_are_a_separate_line(
+    def test_runs_with_another_seed_or_prompt_are_a_separate_curve(
         self, results: Path, tmp_path: Path, other: dict[str, Any], said: str
     ) -> None:
         same = {"seed": 42, "prompts": "p", "device": "A"}
@@ -184,7 +184,7 @@ class TestCurves:
         for method, prefill in (({"method": "base"}, 1.2), (pruned(), 0.4)):
             plotted(tmp_path / "more", "tau", method | same | other, score=0.1, prefill=prefill)
         lines = panel_of(results, "tau").lines()
-        for name, expected in (("frame", 4 / 3), (f"frame {said}", 3)):  # each over its own base
+        for name, expected in (("frame", 4 / 3), (f"frame {said}", 3)):  # each compared with its base
             base, setting = lines[name][:2]
             assert setting.figures["speed_up"].value == pytest.approx(expected)
             assert setting.figures["prefill_ms"].value == pytest.approx(base.figures["prefill_ms"].value / expected)
@@ -196,9 +196,7 @@ class TestCurves:
         plotted(results, "tau", pruned(ratio=0.7, device=None), timed=False)
         assert set(panel_of(results, "tau").lines()) == {"frame"}
 
-    def test_control_runs_have_separate_panels_and_the_same_run_twice_is_refused(
-        self, results: Path, tmp_path: Path
-    ) -> None:
+    def test_control_runs_are_plotted_in_separate_panels(self, results: Path, tmp_path: Path) -> None:
         plotted(tmp_path / "more", "tau", {"method": "base"}, score=0.1)
         with pytest.raises(RecordError, match="same task, checkpoint and setting"):
             read_panels([results])
@@ -209,7 +207,9 @@ class TestCurves:
         (base,) = [setting for setting in panels["tau"].settings if setting.method == "base"]
         assert base.figures["score"].value == 0.8
 
-    def test_a_pruner_joined_with_a_press_is_plotted_at_the_measured_prune_ratio(self, results: Path) -> None:
+    def test_a_pruner_joined_with_a_press_is_plotted_at_the_share_of_tokens_that_they_removed(
+        self, results: Path
+    ) -> None:
         plotted(results, "tau", joined(), kept=35)
         assert panel_of(results, "tau").lines()["fast_v+snapkv"][-1].ratio == pytest.approx(0.65)
 
@@ -218,7 +218,7 @@ class TestCurves:
         (panel,) = read_panels([tmp_path])
         assert set(panel.settings[0].figures) == {"score", "kv_mb"}
 
-    def test_a_run_whose_summary_counts_only_part_of_its_samples_is_not_plotted(self, results: Path) -> None:
+    def test_a_run_scored_on_only_part_of_the_samples_is_not_plotted(self, results: Path) -> None:
         """The summary counts four of base's ten samples: a longer run is going on, or was killed."""
         changed(results / "tau" / "base-0-", "summary.json", n=4, expected=4)
         assert "base-0" not in {setting.label for setting in panel_of(results, "tau").settings}
@@ -268,11 +268,9 @@ def a_chart(**options: Any) -> Chart:
 
 
 class TestCharts:
-    """A chart's description holds everything that is drawn."""
+    """The specification of a chart contains everything that is drawn."""
 
-    def test_a_panel_chart_draws_the_score_and_interval_of_each_setting_and_ideal_speed_ups(
-        self, results: Path
-    ) -> None:
+    def test_the_chart_of_a_panel_draws_the_score_and_interval_of_each_setting(self, results: Path) -> None:
         panel = panel_of(results, "desed")
         chart = of_panel(panel)
         seen = {row["what"]: (row["y"], row["low"], row["high"]) for row in chart.data["0-points"]}
@@ -305,20 +303,20 @@ class TestCharts:
             assert ('fill-opacity="0"' in drawn._repr_svg_()) is is_hollow
 
     def test_subtitle_lines_are_no_wider_than_the_charts(self, results: Path) -> None:
-        """In a browser letters of their size are 6.5 pixels wide on average."""
+        """A browser draws letters of this size 6.5 pixels wide on average."""
         chart = of_panel(panel_of(results, "mean"))
         assert chart is not None
         assert max(map(len, chart.spec["title"]["subtitle"])) * 6.5 < 2 * (430 + 90)
 
     def test_an_svg_is_wide_enough_for_the_longer_labels_that_browsers_draw(self, results: Path) -> None:
-        """A browser lays it out anew: its labels are some 15 % longer than vl-convert thinks."""
+        """Labels in a browser are about 15 % longer than vl-convert assumes."""
         svg = of_panel(panel_of(results, "desed"))._repr_svg_()
         width = float(re.search(r'<svg[^>]* width="([\d.]+)"', svg)[1])
         plain = of_panel(panel_of(results, "desed")).vega_lite()
         assert width >= float(re.search(r' width="([\d.]+)"', vl_convert.vegalite_to_svg(plain))[1]) + 15
 
     def test_tick_labels_of_an_axis_do_not_touch(self) -> None:
-        """On a phone 400 stood beside 500 without a space."""
+        """On a phone, 400 was drawn beside 500 without a space."""
         svg = bar_chart([{"name": "base-0", "part": "", "value": 497.0, "colour": "red"}], "ms", width=132)._repr_svg_()
         label = r'text-anchor="(\w+)" transform="translate\((\d+)[^>]*font-size="10px"[^>]*opacity="1">(\d+)<'
         anchors, ends = {"start": 0, "middle": 0.5, "end": 1}, []
@@ -329,7 +327,7 @@ class TestCharts:
         assert all(left + width + 3 < right for (left, width), (right, _) in pairwise(ends))
 
     def test_chart_specs_are_valid_vega_lite(self, results: Path) -> None:
-        """The schema of Vega-Lite itself says so."""
+        """Specs are validated with Vega-Lite's schema."""
         import altair
 
         for chart in (of_panel(panel_of(results, "desed")), a_chart(bands=False, front=[{"x": 0.5, "y": 0.8}])):
@@ -343,14 +341,14 @@ class TestCharts:
             assert low["x"] <= row.get("x", row.get("x_end")) <= high["x"]
             assert low["y"] <= row["y"] <= high["y"]
 
-    def test_the_interval_band_of_a_line_starts_at_the_base_point_of_zero_width(self) -> None:
-        """Base's speed-up is 1 and nothing else: the band of a line opens there."""
+    def test_the_interval_band_of_a_curve_has_zero_width_at_the_point_of_the_base_run(self) -> None:
+        """Base's speed-up is exactly 1, so the band of a line opens at that point."""
         base, wide = {"x": 0.0, "y": 1.0, "low": 1.0, "high": 1.0}, {"x": 0.5, "y": 1.5, "low": 1.4, "high": 1.7}
         data = [line_chart([Line("frame", "frame", points)], "x", "y").data for points in ([base, wide], [base])]
         assert [row["x"] for row in data[0]["intervals"]] == [0, 0.5]
         assert "intervals" not in data[1]
 
-    def test_nearly_equal_scores_are_drawn_on_a_range_of_at_least_0_2(self) -> None:
+    def test_the_score_axis_spans_at_least_0_2_even_if_all_scores_are_nearly_equal(self) -> None:
         low, high = score_range([Line("frame", "frame", [{"x": 0.5, "y": 0.9}, {"x": 0.9, "y": 0.901}])])
         assert high - low == pytest.approx(0.2)
 

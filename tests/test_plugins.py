@@ -1,4 +1,4 @@
-"""Third parties' tasks: what a plug-in may be, and that a bad one costs nobody else a command."""
+"""Third-party tasks: allowed plug-ins, and bad plug-ins that must not break any other command."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def plug_in(monkeypatch: pytest.MonkeyPatch, group: str = registry.TASKS, **valu
 
 
 def plug_in_value(monkeypatch: pytest.MonkeyPatch, value: object, group: str = registry.TASKS) -> None:
-    """Plug in a value under the name `odd`."""
+    """Register a value as the plug-in `odd`."""
     monkeypatch.setattr(sys.modules[__name__], "BROKEN_NOW", value)
     plug_in(monkeypatch, group, odd=f"{__name__}:BROKEN_NOW")
 
@@ -58,12 +58,12 @@ def test_a_task_plugin_is_listed_and_found_by_name(monkeypatch: pytest.MonkeyPat
     assert isinstance(get_task("Birds"), Task)
 
 
-def test_a_task_plugin_may_use_a_key_that_begins_with_an_uninstalled_benchmark_name(
+def test_the_key_of_a_task_plugin_may_begin_with_the_name_of_an_uninstalled_benchmark(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     plug_in(monkeypatch, birds=f"{__name__}:OfASuite")
     assert get_task("suite/Birds").key == "suite/birds"
-    assert registry.benchmark_of("suite/birds") == registry.OTHER  # which is not installed
+    assert registry.benchmark_of("suite/birds") == registry.OTHER  # "suite" is not installed
 
 
 SUITE = Benchmark("suite", "Which bird sings?", (OfASuite(),), {"suite/birds": TaskFacts("B", "wings", 7, (1.0, 2.0))})
@@ -124,7 +124,7 @@ def bad(**facts: Any) -> type[Tau]:
     return type("Bad", (Tau,), {"key": "bad", "aliases": (), **facts})
 
 
-#: What a plug-in may be; the first part of the line that tells of it.
+#: Broken plug-ins, and the start of the error message for each.
 BROKEN: dict[str, tuple[object, str]] = {
     "exits": (raising(SystemExit(3)), "SystemExit: 3"),
     "interrupts": (raising(KeyboardInterrupt()), "KeyboardInterrupt"),
@@ -201,7 +201,7 @@ def test_an_exception_in_a_scorer_method_of_a_plugin_is_an_error_that_names_the_
     before = (folder / "samples.jsonl").read_bytes()
     done = CliRunner().invoke(app, ["report", str(folder), "-o", str(tmp_path / "r.html"), "--audio", "none"])
     assert isinstance(done.exception, SystemExit | None), done.exception
-    if method != "own_score":  # which only the report asks for
+    if method != "own_score":  # only the report calls `own_score`
         with pytest.raises(PluginError, match=r"raising|'odd'"):
             score(folder)
     assert (folder / "samples.jsonl").read_bytes() == before
@@ -211,7 +211,7 @@ def test_an_exception_in_a_scorer_method_of_a_plugin_is_an_error_that_names_the_
 def test_an_exception_in_a_judge_generator_of_a_plugin_is_an_error_that_names_the_plugin(
     error: BaseException, monkeypatch
 ) -> None:
-    """The `ask` of a judge is a generator, whose code runs after the call."""
+    """A judge's `ask` is a generator, so its code runs only after the call."""
 
     def ask(_judge: Judge, requests: Sequence[Request]) -> Iterator[tuple[Request, Reply]]:
         yield requests[0], Reply("yes", "stop")

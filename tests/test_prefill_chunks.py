@@ -1,4 +1,4 @@
-"""Prefill in chunks (`PREFILL_CHUNK`) keeps, caches and replies what prefill of whole prompts does, in less memory."""
+"""Prefill in chunks (`PREFILL_CHUNK`) gives the tokens, caches and replies of whole prefill, in less memory."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def prompts(count: int) -> list[Prompt]:
 def crossed() -> list[Any]:
     """Cross every family with every method, size and batch. `make test` takes a method of each kind at one size.
 
-    On other families than the first, it takes base and one kind; those that hear windows of 30 s have long prompts.
+    On families other than the first, it takes base and one other method. Families with 30 s windows have long prompts.
     """
     pairs = []
     for family, key in enumerate(FAMILIES):
@@ -121,9 +121,9 @@ def windowed(family_checkpoint: Any, tmp_path_factory: pytest.TempPathFactory) -
 
 
 @pytest.mark.parametrize("attention", ["sdpa", pytest.param("eager", marks=pytest.mark.long)])
-def test_sliding_windows_count_positions_across_chunks_and_removed_tokens(windowed: Path, attention: str) -> None:
+def test_sliding_windows_stay_correct_under_chunked_prefill_with_removed_tokens(windowed: Path, attention: str) -> None:
     lm = FAMILIES["gemma3n"].load(windowed, attention)
-    lm.model.double()  # so that no near-tie falls the other way
+    lm.model.double()  # so that rounding decides no near-tie
     for method, size, batch, how in (
         (Base(), 50, 1, GRAPH),
         (get_method("frame:0.9", layer=2), 13, 1, EAGER),
@@ -133,7 +133,7 @@ def test_sliding_windows_count_positions_across_chunks_and_removed_tokens(window
 
 
 class Received(Frame):
-    """A pruner that ranks by attention, and does not say so."""
+    """A pruner that ranks by attention without declaring it."""
 
     scored = True
 
@@ -141,14 +141,14 @@ class Received(Frame):
         return evidence.seen.received(evidence.positions).topk(evidence.n_keep).indices
 
 
-def test_methods_that_rank_by_sliding_window_attention_refuse_chunked_prefill(windowed: Path) -> None:
+def test_methods_that_rank_tokens_by_attention_in_sliding_window_layers_refuse_chunked_prefill(windowed: Path) -> None:
     lm = FAMILIES["gemma3n"].load(windowed)
     with pytest.raises(MethodError, match=r"ranks_by_attention = True.*PREFILL_CHUNK=0"):
         reply(lm, prompts(2), Received(0.5, layer=1), 13)
 
 
 @pytest.mark.parametrize("name", ["base", "frame:0.5", "snapkv:0.5"])
-def test_graph_decode_continues_after_chunked_prefill_with_equal_replies(lm: AudioLM, name: str) -> None:
+def test_graph_decode_after_chunked_prefill_gives_the_replies_of_unchunked_prefill(lm: AudioLM, name: str) -> None:
     assert_same(lm, prompts(1), get_method(name), 9, GRAPH)
 
 
@@ -158,7 +158,7 @@ def test_ratio_zero_gives_the_replies_of_base_under_chunked_prefill(lm: AudioLM)
 
 
 def test_no_decoder_layer_gets_more_tokens_at_once_than_a_chunk(lm: AudioLM) -> None:
-    """Nor does the last norm, whose float32 copies would be larger than the states."""
+    """The last norm gets chunks too: its float32 copies of a whole prompt would be larger than the states."""
     widths: list[int] = []
     parts = [layer.mlp for layer in lm.decoder_layers]
     handles = [part.register_forward_hook(lambda _m, args, _out: widths.append(args[0].shape[-2])) for part in parts]
@@ -170,7 +170,7 @@ def test_no_decoder_layer_gets_more_tokens_at_once_than_a_chunk(lm: AudioLM) -> 
     assert not ALL_ATTENTION_FUNCTIONS._local_mapping
 
 
-def test_chunked_prefill_runs_the_audio_tower_once_and_times_every_stage(lm: AudioLM) -> None:
+def test_chunked_prefill_runs_the_audio_tower_only_once(lm: AudioLM) -> None:
     runs: list[int] = []
     with lm.audio_tower.register_forward_hook(lambda *_args: runs.append(1)):
         stages = reply(lm, prompts(1), Base(), 7).stages
@@ -179,7 +179,7 @@ def test_chunked_prefill_runs_the_audio_tower_once_and_times_every_stage(lm: Aud
 
 
 def test_the_attention_mask_of_a_captured_layer_is_on_the_device_of_the_layer() -> None:
-    """With a device map, the first GPU makes the masks; `meta` stands for the second."""
+    """With a device map, masks are made on the first GPU. Here `meta` represents the second GPU."""
     seen: list[Attention] = []
     module = torch.nn.Module()
     query, keys = torch.zeros(1, 2, 3, 4, device="meta"), torch.zeros(1, 2, 6, 4, device="meta")
@@ -194,7 +194,7 @@ def test_the_attention_mask_of_a_captured_layer_is_on_the_device_of_the_layer() 
 
 
 class Hooked(Frame):
-    """A pruner that also does something of its own to the model."""
+    """A pruner that may also change the model in its own way."""
 
     key = "hooked"
 
@@ -241,7 +241,7 @@ def read(tmp_path: Path, checkpoint: Path, **more: Any) -> RunSettings:
 def test_the_identity_of_a_run_holds_the_prefill_chunk_size_only_if_prefill_is_chunked(
     tiny_checkpoint: Path, tmp_path: Path, no_env: Any
 ) -> None:
-    """A folder of an earlier version says nothing of chunks, and resumes without them only."""
+    """A folder of an earlier version has no chunk size, so only a run without chunks resumes it."""
     task_folders.build_tau(tmp_path / "data" / "TAU")
     (result,) = run(["tau"], HOME, read(tmp_path, tiny_checkpoint), progress=False)
     assert "prefill_chunk" not in read_json(result.folder / "run.json")["identity"]
@@ -256,13 +256,13 @@ def test_the_identity_of_a_run_holds_the_prefill_chunk_size_only_if_prefill_is_c
 # Peak memory, counted at the published shapes on the meta device, which computes nothing.
 
 CHUNK = 4096
-#: Families whose decoder is built with few layers: the others' caches are added. Gemma's layers share keys, and
-#: transformers' default sizes of Qwen3-Omni do not fit together.
+#: Families whose decoder is built with two layers; the caches of the others are added. Not Gemma, whose layers share
+#: keys, and not Qwen3-Omni, whose default sizes in transformers do not fit together.
 COUNTED = ["qwen2.5-omni-7b", "voxtral", "aero-1", "phi4mm", "qwen2-audio", "audio-flamingo-3"]
 
 
 def decoder_of(key: str, layers: int) -> tuple[Any, Any, int]:
-    """A family's LLM on the meta device with so many layers, its config, and the number of layers that it has."""
+    """Return a family's LLM with `layers` layers on the meta device, its config, and its full number of layers."""
     spec = get_model(key)
     family, folder = spec.load_family(), published_config(spec.checkpoint)
     whole = family.read_config(folder) if folder else family.architecture.config_class()
@@ -286,12 +286,12 @@ def decoder_of(key: str, layers: int) -> tuple[Any, Any, int]:
 
 
 def without_scores(_module: Any, query: torch.Tensor, key: torch.Tensor, _value: Any, *_rest: Any, **_more: Any) -> Any:
-    """Attention that makes what a fused kernel makes, its output; the math kernel of a CPU would make all scores."""
+    """Allocate only the output, like a fused attention kernel. A CPU's math kernel would also allocate all scores."""
     return torch.empty_like(query).transpose(1, 2).contiguous(), None
 
 
 def counted(decoder: Any, config: Any, tokens: int, size: int, monkeypatch: pytest.MonkeyPatch) -> tuple[int, int]:
-    """The most bytes alive in a prefill of so many tokens, states and cache included; and the cache's bytes."""
+    """Return the peak bytes alive in a prefill of `tokens` tokens, with states and cache, and the cache's bytes."""
     monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS._local_mapping, "sdpa", without_scores)
     inputs = SimpleNamespace(prompt_tokens=[tokens], audio_mask=torch.zeros(1, tokens, dtype=torch.bool))
     fake = SimpleNamespace(decoder=decoder, decoder_layers=decoder.layers, attn_implementation="sdpa")
@@ -312,7 +312,7 @@ def counted(decoder: Any, config: Any, tokens: int, size: int, monkeypatch: pyte
 def test_peak_memory_of_chunked_prefill_is_about_weights_plus_kv_cache_plus_one_chunk(
     key: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At the longest prompt of each family: at most 1.2 times; the whole prompt takes more."""
+    """At each family's longest prompt, it is at most 1.2 times that sum. Whole prefill takes more."""
     decoder, config, layers = decoder_of(key, 2)
     spec = get_model(key)
     most = config.max_position_embeddings

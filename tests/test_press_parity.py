@@ -1,4 +1,4 @@
-"""Our presses keep the very entries that NVIDIA's kvpress 0.5.5 keeps, with the whole prompt as candidates."""
+"""Our presses keep the same KV-cache entries as NVIDIA's kvpress 0.5.5, with the whole prompt as candidates."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def text_lm() -> TextLM:
 
 @pytest.fixture(scope="module")
 def full(text_lm: TextLM) -> DynamicCache:
-    """The cache that nothing was taken from; also: this is the model that the golden file was made with."""
+    """Return the complete cache, and check that the golden file was made with this model."""
     cache = DynamicCache()
     with torch.inference_mode():
         logits = text_lm.model(prompt_ids(), past_key_values=cache).logits[0, -1]
@@ -46,7 +46,7 @@ def full(text_lm: TextLM) -> DynamicCache:
     return cache
 
 
-def test_the_recorded_results_of_nvidia_kvpress_cover_every_press_and_ratio() -> None:
+def test_the_stored_results_of_nvidia_kvpress_cover_every_press_and_ratio() -> None:
     assert {case.rpartition("-")[0] for case in CASES} == {*PRESSES, *BY_HEAD}
     assert len(CASES) == (len(PRESSES) - 1) * len(RATIOS) + 1 + 2 + 3
     assert GOLDEN.stat().st_size < 300_000
@@ -80,7 +80,7 @@ def test_presses_keep_the_same_cache_entries_as_nvidia_kvpress(
             torch.testing.assert_close(after.values[0].flatten(0, 1), before.values[0][kept], atol=1e-4, rtol=1e-4)
             continue
         for head in range(2):
-            nearest = torch.cdist(after.keys[0, head], before.keys[0, head]).argmin(-1)  # eager rounds otherwise
+            nearest = torch.cdist(after.keys[0, head], before.keys[0, head]).argmin(-1)  # eager rounds differently
             assert nearest.tolist() == np.flatnonzero(golden[layer, head]).tolist(), f"layer {layer}, head {head}"
             torch.testing.assert_close(after.values[0, head], before.values[0, head, nearest], atol=1e-4, rtol=1e-4)
     assert golden.shape == (4, 2, PROMPT)

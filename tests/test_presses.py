@@ -1,4 +1,4 @@
-"""KV presses keep exactly what they say, in order, and only audio goes."""
+"""KV presses keep exactly the requested entries, in order, and remove only audio."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def generate(lm: AudioLM, prompt: Prompt | list[Prompt], method: Method, steps: 
 
 
 def assert_equals_hiding_its_removed_entries(lm: AudioLM, prompt: Prompt, done: Generation) -> None:
-    """Generate again on the whole cache, from which a mask hides what `done` removed."""
+    """Check that a mask over the whole cache that hides the removed entries gives the same reply."""
     hidden = generate(lm, prompt, HiddenEntries(kept=done.kept_entries))
     assert hidden.replies == done.replies
     torch.testing.assert_close(hidden.logits, done.logits, atol=2e-5, rtol=1e-4)
@@ -72,7 +72,7 @@ def prompts() -> list[Prompt]:
 
 @pytest.fixture(scope="module")
 def full(lm: AudioLM, prompts: list[Prompt]) -> tuple[Generation, Any]:
-    """What base makes of the prompt, and the cache after prefill."""
+    """Return base's reply to the prompt, and the cache after prefill."""
     with caches_caught(lm) as caught:
         return generate(lm, prompts[0], Base(), 1), caught[0]
 
@@ -86,7 +86,7 @@ def test_a_press_at_ratio_zero_is_bit_identical_to_base(any_lm: AudioLM, prompts
 
 @of_every_press
 @pytest.mark.parametrize("ratio", [0.3, 0.95])
-def test_a_press_keeps_exactly_k_audio_cache_entries_in_order_and_all_text_entries(
+def test_a_press_keeps_exactly_k_audio_cache_entries_and_all_text_cache_entries(
     lm: AudioLM, prompts: list[Prompt], full: tuple[Generation, Any], press: KVPress, ratio: float
 ) -> None:
     press = dataclasses.replace(press, ratio=ratio)
@@ -128,7 +128,7 @@ def test_a_press_with_scope_all_removes_text_cache_entries_too(
     assert sum(pressed.kv_lengths) == 4 * kept_count(length, 0.8)
 
 
-#: Shorter and longer prompts, one of two clips, and one of text alone.
+#: Shorter and longer prompts, one with two clips, and one with only text.
 BATCH = [
     Prompt("Which is it?\n\nA. cat\nB. dog", (noise(3.3, 1), noise(3.05, 2)), seed=11),
     Prompt("And now?", (noise(4.0, 3),), seed=12),
@@ -150,7 +150,7 @@ KINDS_OF_CACHE = [
     [("sdpa", press) for press in (*BATCHED, *KINDS_OF_CACHE)] + [("eager", press) for press in KINDS_OF_CACHE],
     ids=lambda value: getattr(value, "label", value),
 )
-def test_pressed_samples_of_a_batch_equal_each_sample_pressed_alone(
+def test_a_press_gives_each_sample_of_a_batch_the_result_of_the_sample_alone(
     loaded: Callable[[str, str], AudioLM], attention: str, press: Method
 ) -> None:
     lm = loaded(HOME, attention)
@@ -168,7 +168,7 @@ def test_pressed_samples_of_a_batch_equal_each_sample_pressed_alone(
 
 
 @pytest.mark.parametrize("key", [key for key in FAMILIES if key not in ("gemma3n", HOME)])
-def test_batched_samples_under_a_press_equal_single_samples_in_other_model_families(
+def test_a_press_gives_batched_samples_the_logits_of_single_samples_in_other_model_families(
     loaded: Callable[[str, str], AudioLM], key: str
 ) -> None:
     lm, press, prompts = loaded(key, "sdpa"), get_method("snapkv", 0.7), BATCH[:2]
@@ -178,8 +178,8 @@ def test_batched_samples_under_a_press_equal_single_samples_in_other_model_famil
         torch.testing.assert_close(together.logits[:, row], alone.logits[:, 0], atol=1e-4, rtol=1e-4)
 
 
-def test_a_batch_of_equal_length_prompts_with_different_audio_equals_samples_alone(lm: AudioLM) -> None:
-    """No sample has padding then, and the model gives no mask in prefill; but some keep fewer entries."""
+def test_a_press_gives_equally_long_prompts_in_a_batch_the_logits_of_single_samples(lm: AudioLM) -> None:
+    """Without padding the model uses no mask in prefill, although some samples keep fewer entries."""
     short = lm.prepare([Prompt("?", (noise(2.0, 5),))])
     (length,), press = short.prompt_tokens, get_method("snapkv", 0.8)
     words = "?" * (lm.prepare([Prompt("?", (noise(3.0, 6),))]).prompt_tokens[0] - length + 1)
@@ -191,7 +191,7 @@ def test_a_batch_of_equal_length_prompts_with_different_audio_equals_samples_alo
 
 
 def positions(full: torch.Tensor, part: torch.Tensor) -> list[int]:
-    """Where each row of `part` stands in `full`."""
+    """Return the index in `full` of each row of `part`."""
     same = (part[:, None] == full[None]).all(-1)
     assert same.any(-1).all()
     return same.float().argmax(-1).tolist()
@@ -205,10 +205,10 @@ def _first_head_first(_press: KVPress, cached: Cached) -> torch.Tensor:
 
 @of_presses_by_head
 @pytest.mark.parametrize("ratio", [0.3, 0.9])
-def test_a_per_head_press_keeps_k_audio_entries_per_head_on_average_and_all_text_entries(
+def test_a_per_head_press_keeps_k_audio_cache_entries_per_head_on_average(
     lm: AudioLM, prompts: list[Prompt], full: tuple[Generation, Any], press: KVPress, ratio: float
 ) -> None:
-    """The cache frees what its heads do not keep."""
+    """The cache frees the entries that its heads drop."""
     press = dataclasses.replace(press, ratio=ratio)
     inputs, (base, base_cache) = lm.prepare(prompts[:1]), full
     (total,), (length,), k = inputs.audio_tokens, inputs.prompt_tokens, kept_count(inputs.audio_tokens[0], ratio)
@@ -219,7 +219,7 @@ def test_a_per_head_press_keeps_k_audio_entries_per_head_on_average_and_all_text
     held = [part.untyped_storage().nbytes() for layer in caught[0].layers for part in (layer.keys, layer.values)]
     assert pressed.kv_bytes == sum(held) == base.kv_bytes * (text + k) // length
     uneven = any(len(set(kept.sum(-1).tolist())) > 1 for kept in pressed.kept_entries)
-    assert uneven or (press.key == "ada_snapkv" and k < press.window)  # all of its window must stay: a tie
+    assert uneven or (press.key == "ada_snapkv" and k < press.window)  # the whole window must stay: a tie
     for kept, before, after in zip(pressed.kept_entries, base_cache.layers, caught[0].layers, strict=True):
         assert kept[:, ~inputs.audio_mask[0]].all()
         assert (kept[:, inputs.audio_mask[0]].sum(-1) >= int(0.2 * k)).all()
@@ -231,7 +231,7 @@ def test_a_per_head_press_keeps_k_audio_entries_per_head_on_average_and_all_text
 def test_a_per_head_press_may_leave_a_head_without_any_cache_entry(
     lm: AudioLM, prompts: list[Prompt], press: KVPress
 ) -> None:
-    """With fewer than 5 entries a head a fifth is none, and all text may go."""
+    """With fewer than 5 entries per head, the guaranteed fifth is none, and all text may be removed."""
     uneven = type("Uneven", (type(press),), {"score": _first_head_first, "key": press.key})(0.99, scope="all")
     done = generate(lm, prompts[0], uneven)
     assert all(kept[0].any() and not kept[-1].any() for kept in done.kept_entries)
@@ -248,7 +248,7 @@ def test_flash_attention_is_refused_for_presses_that_evict_per_head(
 
 
 @given(st.integers(1, 4), st.integers(1, 30), st.integers(0, 99), st.data())
-def test_the_top_k_selection_equals_the_first_k_entries_of_a_stable_sort(
+def test_selecting_the_k_highest_scores_equals_taking_the_first_k_of_a_stable_sort(
     rows: int, length: int, seed: int, data: st.DataObject
 ) -> None:
     worth = torch.randint(0, 6, (rows, length), generator=torch.Generator().manual_seed(seed)).float()
@@ -279,8 +279,8 @@ def test_dividing_a_budget_over_heads_equals_a_plain_loop(
     assert {tuple(spot) for spot in across_heads(worth, entries, certain).nonzero().tolist()} == kept
 
 
-def test_heads_with_only_protected_cache_entries_share_the_budget_of_a_press_evenly() -> None:
-    """`ada_snapkv` with k below its window gave the first head everything."""
+def test_heads_whose_cache_entries_must_all_stay_share_the_budget_of_a_press_evenly() -> None:
+    """`ada_snapkv` with k below its window once gave the first head the whole budget."""
     kept = across_heads(torch.full((4, 64), torch.inf), 10, 2)
     assert kept.sum(-1).tolist() == [10] * 4
     assert kept[:, :10].all()
@@ -294,10 +294,10 @@ def test_heads_with_only_protected_cache_entries_share_the_budget_of_a_press_eve
         ("fast_v:0.999", "snapkv:0.5"),
     ],
 )
-def test_a_press_joined_to_a_pruner_removes_its_ratio_of_the_tokens_left_in_each_layer(
+def test_a_press_joined_to_a_pruner_removes_its_ratio_of_the_tokens_that_the_pruner_left(
     lm: AudioLM, prompts: list[Prompt], pruner: str, press: str
 ) -> None:
-    """Below the pruning layer all are left; above it fewer, or one."""
+    """Below the pruning layer all tokens are left; above it there are fewer, or one."""
     inputs, method = lm.prepare(prompts[:1]), get_method(f"{pruner}+{press}", layer=2)
     (total,), (length,) = inputs.audio_tokens, inputs.prompt_tokens
     first, second = (float(name.partition(":")[2]) for name in (pruner, press))
@@ -324,7 +324,7 @@ def test_joining_methods_other_than_a_pruner_followed_by_a_press_is_refused(name
 
 
 @given(st.integers(1, 5000), st.floats(0.01, 0.99), st.integers(1, 48))
-def test_layer_budgets_fall_with_depth_and_sum_to_k_times_the_number_of_layers(
+def test_pyramidkv_budgets_fall_with_depth_and_average_k_cache_entries_per_layer(
     total: int, ratio: float, layers: int
 ) -> None:
     budgets = PyramidKV(ratio).budgets(total, layers)
@@ -333,7 +333,7 @@ def test_layer_budgets_fall_with_depth_and_sum_to_k_times_the_number_of_layers(
     assert all(after <= before + 1 for before, after in pairwise(budgets))
 
 
-def test_layer_budgets_equal_values_computed_by_hand() -> None:
+def test_cache_budgets_of_layers_equal_values_computed_by_hand() -> None:
     assert PyramidKV(0.5).budgets(400, 3) == [390, 200, 10]  # k = 200: from 2·200 − 10 down to 200 / 20
 
 
@@ -346,7 +346,7 @@ def test_a_press_without_batch_support_is_refused_before_loading_a_model() -> No
         list(run(["tau"], "embedded", RunSettings.read({}, timing=False, batch_size=4), [alone]))
 
 
-def test_pyramidkv_joined_with_input_or_layer_0_pruning_gives_layers_falling_budgets(
+def test_pyramidkv_after_pruning_at_the_input_or_layer_0_gives_deeper_layers_smaller_caches(
     lm: AudioLM, prompts: list[Prompt]
 ) -> None:
     inputs = lm.prepare(prompts[:1])
@@ -362,7 +362,7 @@ def test_pyramidkv_joined_with_input_or_layer_0_pruning_gives_layers_falling_bud
 
 @dataclass
 class Theirs:
-    """A press as kvpress has them: a hook on each attention gathers what it scored highest, in the scores' order."""
+    """A press like those of kvpress: a hook on each attention keeps the highest scores, in the order of scores."""
 
     keep: int = 40
     by_head: bool = False  # hides entries of single heads by a mask, as kvpress's AdaKV does
@@ -397,7 +397,7 @@ class Theirs:
         cache.keys = cache.keys.roll(1, -1) if self.turns else cache.keys
 
 
-def test_the_cache_entries_that_a_third_party_press_kept_are_found_in_its_kv_cache(
+def test_cache_entries_kept_by_a_third_party_press_are_identified_from_its_kv_cache(
     lm: AudioLM, prompts: list[Prompt]
 ) -> None:
     theirs = generate(lm, prompts[0], Foreign(press=Theirs(), name="theirs"))
@@ -409,7 +409,7 @@ def test_the_cache_entries_that_a_third_party_press_kept_are_found_in_its_kv_cac
     torch.testing.assert_close(theirs.kept_shares[0][is_audio], audio.mean((0, 1)))
 
 
-def test_a_third_party_press_that_masks_single_heads_has_no_kept_token_count(
+def test_no_kept_token_count_is_given_for_a_third_party_press_that_masks_heads_differently(
     lm: AudioLM, prompts: list[Prompt]
 ) -> None:
     done = generate(lm, prompts[0], Foreign(press=Theirs(by_head=True), name="ada"))
@@ -423,7 +423,7 @@ def test_a_third_party_press_that_masks_single_heads_has_no_kept_token_count(
 @pytest.mark.parametrize(
     ("press", "why"), [(Theirs(turns=True), "changes keys"), (Theirs(doubles=True), "adds entries")]
 )
-def test_a_third_party_press_that_changes_or_adds_cache_entries_has_no_kept_shares(
+def test_no_kept_shares_are_given_for_a_third_party_press_that_changes_or_adds_cache_entries(
     lm: AudioLM, prompts: list[Prompt], press: Theirs, why: str
 ) -> None:
     with pytest.warns(UserWarning, match=why):
@@ -432,7 +432,7 @@ def test_a_third_party_press_that_changes_or_adds_cache_entries_has_no_kept_shar
     assert done.kept_audio_tokens == (None,)
 
 
-def test_a_third_party_press_that_replaces_attention_or_drops_tokens_has_no_kept_shares(
+def test_no_kept_shares_are_given_if_a_third_party_press_replaces_attention_or_drops_tokens(
     lm: AudioLM, prompts: list[Prompt]
 ) -> None:
     def own_attention(hidden_states: torch.Tensor, past_key_values: Any, **_more: Any) -> tuple[torch.Tensor, None]:
@@ -461,7 +461,7 @@ def test_a_third_party_press_that_replaces_attention_or_drops_tokens_has_no_kept
         assert done.kept_shares is None
 
 
-def test_kept_cache_entries_of_a_third_party_press_are_found_per_sample_of_a_batch(
+def test_cache_entries_kept_by_a_third_party_press_are_identified_for_each_sample_of_a_batch(
     lm: AudioLM, prompts: list[Prompt]
 ) -> None:
     batch = [prompts[0], Prompt("Long or short?", (noise(3.0),))]
@@ -470,7 +470,7 @@ def test_kept_cache_entries_of_a_third_party_press_are_found_per_sample_of_a_bat
     assert not torch.equal(*(shares[-60:] for shares in done.kept_shares))
 
 
-def test_cache_entries_of_equal_value_before_and_after_a_press_are_matched_in_order() -> None:
+def test_cache_entries_with_identical_values_are_matched_in_order_after_a_press() -> None:
     before, after = torch.tensor([[[5, 3, 5, 5, 9]]]), torch.tensor([[[5, 9, 5]]])
     live = torch.ones_like(after, dtype=torch.bool)
     assert matched(before, after, live).tolist() == [[[True, False, True, False, True]]]

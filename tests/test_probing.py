@@ -70,7 +70,7 @@ class TestClosedForms:
         np.testing.assert_allclose(head(x), theirs.predict(x), atol=1e-9)
 
     @pytest.mark.parametrize("clips", [made(), tagged()], ids=["classes", "labels"])
-    def test_feature_moments_summed_over_two_parts_equal_the_moments_of_all_clips(
+    def test_feature_moments_of_two_folds_add_up_to_the_moments_of_all_clips(
         self, clips: Clips, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(standard, "_BLOCK", 7)
@@ -95,7 +95,9 @@ class TestClosedForms:
 
 class TestLinearProbe:
     @pytest.mark.parametrize("clips", [made(), tagged()], ids=["lda", "ridge"])
-    def test_the_penalty_is_chosen_on_the_validation_part_and_refitted_with_that_part_added(self, clips: Clips) -> None:
+    def test_the_regularisation_penalty_of_the_linear_probe_is_chosen_on_the_validation_fold(
+        self, clips: Clips
+    ) -> None:
         fit, grid = standard.lda, standard.LDA_PENALTIES
         if clips.multi_label:
             fit, grid = standard.ridge, standard.RIDGE_PENALTIES
@@ -114,7 +116,9 @@ class TestLinearProbe:
         np.testing.assert_allclose(predictions.scores, np.concatenate(expected), atol=1e-8)
 
     @pytest.mark.parametrize("split", [Split(("a", "b"), "c", "c"), Split(("a", "b"), "b", "c"), Split((), "b", "c")])
-    def test_probes_refuse_a_split_without_three_different_train_validation_and_test_parts(self, split: Split) -> None:
+    def test_probes_refuse_a_split_whose_train_validation_and_test_folds_overlap_or_are_empty(
+        self, split: Split
+    ) -> None:
         for probe in (standard.linear_probe, standard.knn):
             with pytest.raises(DataError, match="must be different parts"):
                 probe(made(), [split])
@@ -197,7 +201,7 @@ class TestEveryProbe:
         clips = replace(made(), embeddings=np.zeros((120, 12)), targets=targets)
         predictions = PROBES[name](clips)
         assert predictions.scores.shape == (120, 3)
-        if name != "published":  # ten clips of equal similarity vote there, whichever come first
+        if name != "published":  # there, the first ten of the equally similar clips vote
             assert (predictions.predicted == 1).all()
 
 
@@ -250,8 +254,10 @@ def test_published_probes_use_one_torch_thread_and_restore_the_count(monkeypatch
 class TestPublishedLinearProbe:
     @pytest.mark.parametrize("clips", [made(), tagged()], ids=["cross-entropy", "binary cross-entropy"])
     @pytest.mark.parametrize("as_published", [False, True], ids=["own validation", "validation is test"])
-    def test_published_logits_equal_those_of_the_x_ares_training_loop(self, clips: Clips, as_published: bool) -> None:
-        """Ragged folds, short last batches, two seeds, each with its head and order."""
+    def test_logits_of_the_published_linear_probe_equal_those_of_the_x_ares_training_loop(
+        self, clips: Clips, as_published: bool
+    ) -> None:
+        """Folds are unequal, last batches are short, and each of two seeds has its own head and order."""
         splits = rotated(FOLDS, as_published=as_published)
         trained = published.linear_probe(clips, splits, seeds=(42, 7), batch=32, epochs=3)
         assert trained.logits.shape == trained.last_logits.shape == (2, 120, clips.classes)
@@ -264,7 +270,7 @@ class TestPublishedLinearProbe:
 
     @pytest.mark.parametrize("clips", [made(), tagged()], ids=["cross-entropy", "binary cross-entropy"])
     def test_gradients_of_the_published_linear_probe_equal_those_of_torch(self, clips: Clips) -> None:
-        """Adam hides a factor in gradients, so equal weights are not enough."""
+        """Adam cancels constant factors of gradients, so equal weights do not prove equal gradients."""
         heads = published.Heads(published.initial_heads(12, clips.classes, 2, 42))
         heads.gain.uniform_(0.5, 2)
         heads.shift.uniform_(-1, 1)
@@ -281,7 +287,7 @@ class TestPublishedLinearProbe:
         for name, leaf in zip(names, leaves, strict=True):
             np.testing.assert_allclose(getattr(heads, name).grad, leaf.grad, atol=1e-6)
 
-    def test_initial_probe_weights_equal_those_of_torch_and_keep_its_global_random_state(self) -> None:
+    def test_initial_weights_of_the_published_linear_probe_equal_those_of_torch(self) -> None:
         torch.manual_seed(1)
         before = torch.get_rng_state()
         heads = published.initial_heads(12, 3, 2, 42)
@@ -291,7 +297,7 @@ class TestPublishedLinearProbe:
             torch.nn.LayerNorm(12)  # X-ARES makes it first
             torch.testing.assert_close(layer.state_dict(), torch.nn.Linear(12, 3).state_dict(), rtol=0, atol=0)
 
-    def test_the_published_linear_probe_keeps_the_first_of_equally_good_training_epochs(self) -> None:
+    def test_the_published_linear_probe_keeps_the_weights_of_the_first_of_equally_good_epochs(self) -> None:
         clips = made(noise=0.01)
         easy = replace(clips, embeddings=clips.embeddings * 100)
         splits = [Split(("a", "c"), "b", "d")]
@@ -316,7 +322,7 @@ class TestAveragePrecision:
         assert np.isnan(parts_in_mean(values, np.zeros_like(targets))).all()
 
     @pytest.mark.parametrize("decimals", [1, 9], ids=["ties", "no ties"])
-    def test_per_clip_terms_average_to_the_average_precision_and_deviate_by_its_slope(self, decimals: int) -> None:
+    def test_the_mean_of_the_terms_of_single_clips_equals_the_average_precision(self, decimals: int) -> None:
         rng = np.random.default_rng(1)
         values, targets = rng.standard_normal((30, 3)).round(decimals), (rng.random((30, 3)) < 0.4).astype(np.int64)
         parts = parts_in_mean(values, targets)
@@ -374,7 +380,7 @@ class TestSplits:
         ({"targets": np.array([[0, 1], [2, 0], [1, 1]])}, "from 0 to 2; allowed: integers, 0 or 1"),
     ],
 )
-def test_invalid_embeddings_targets_or_split_parts_of_clips_are_a_one_line_error(
+def test_clips_with_invalid_embeddings_or_targets_or_split_parts_are_a_one_line_error(
     change: dict[str, Any], message: str
 ) -> None:
     good = {"embeddings": np.eye(3), "targets": np.array([0, 1, 0]), "parts": np.array(["a", "b", "c"])}
@@ -383,6 +389,6 @@ def test_invalid_embeddings_targets_or_split_parts_of_clips_are_a_one_line_error
     assert "\n" not in str(refused.value)
 
 
-def test_the_error_for_a_part_without_clips_names_the_part() -> None:
+def test_the_error_for_a_split_part_without_clips_names_the_part() -> None:
     with pytest.raises(DataError, match="no clips in z; parts with clips: a, b, c, d"):
         made().rows("a", "z")

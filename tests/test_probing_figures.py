@@ -1,4 +1,4 @@
-"""Figures of probes: verdicts, tables, charts, and X-ARES' stored embeddings."""
+"""Metrics of probes: verdicts, tables, charts, and X-ARES' stored embeddings."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ MISTAKEN = run_of(
 )  # fmt: skip
 
 
-def test_the_published_probe_score_is_the_mean_and_sd_over_seeds_of_the_mean_over_parts() -> None:
+def test_the_published_probe_score_averages_over_split_parts_and_then_over_seeds() -> None:
     scorer = Classified()
     seeds = record("a", "dog", "dog\t0.9\tcat\ncat\t0.8\tdog\ndog\t0.7\tdog", protocol="xares-0.1.3", part="1")
     other = record("b", "cat", "dog\t0.9\tdog\ndog\t0.8\tcat\ndog\t0.7\tcat", protocol="xares-0.1.3", part="2")
@@ -72,7 +72,9 @@ def test_the_published_probe_score_is_the_mean_and_sd_over_seeds_of_the_mean_ove
 
 
 @pytest.mark.parametrize(("groups", "of_all"), [({}, 1.0), ({"protocol": "xares-0.1.3"}, 2 / 3)])
-def test_a_label_without_clips_counts_as_0_in_the_published_map_only(groups: dict[str, str], of_all: float) -> None:
+def test_a_label_without_clips_counts_as_0_only_in_the_published_mean_average_precision(
+    groups: dict[str, str], of_all: float
+) -> None:
     """Both clips rank their label first; a third label has no clip."""
     scorer = Tagged()
     replies = [[0.9, 0.2, 0.1], [0.1, 0.8, 0.3]]
@@ -120,7 +122,7 @@ def text_of(table: object) -> list[list[str]]:
     return [[cell.text for cell in row] for row in cells(table)]  # type: ignore[arg-type]
 
 
-def test_the_encoder_table_says_where_rows_use_different_clips() -> None:
+def test_the_encoder_table_notes_tasks_in_which_encoders_were_scored_on_different_clips() -> None:
     scores = [
         score("A", "esc50", 0.5, mlp=0.857, knn=0.5), score("A", "cremad", 0.7, data="some"), score("B", "esc50", 0.6),
         score("B", "cremad", 0.4),
@@ -231,7 +233,7 @@ def test_damaged_or_malicious_stored_embeddings_are_bad_rows(
     assert not (tmp_path / "results").exists()
 
 
-def test_a_published_probe_record_ends_with_the_label_predicted_after_the_last_epoch(
+def test_the_last_field_of_a_published_probe_reply_is_the_label_after_the_last_epoch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def trained(clips: object, splits: object, **_how: object) -> published.PublishedScores:
@@ -244,7 +246,7 @@ def test_a_published_probe_record_ends_with_the_label_predicted_after_the_last_e
 
 
 def stored(folder: Path, part: str, items: Sequence[tuple[str, str, float]]) -> None:
-    """Write stored embeddings as X-ARES does: key with the number of its batch, label, value of two frames."""
+    """Write embeddings in X-ARES' format: key with its batch number, label, and a value that fills two frames."""
     members = []
     for key, label, value in items:
         meta = json.dumps({"tone": label}).encode()
@@ -253,7 +255,7 @@ def stored(folder: Path, part: str, items: Sequence[tuple[str, str, float]]) -> 
     write_tar(folder / f"tones-wds-encoded-fold-{part}-000000.tar", members)
 
 
-def test_the_standard_probe_uses_only_the_first_of_stored_embeddings_with_equal_clip_keys(tmp_path: Path) -> None:
+def test_the_standard_probe_uses_only_the_first_stored_embedding_of_each_clip_key(tmp_path: Path) -> None:
     folder = tmp_path / "tones" / "embeddings" / "Theirs"
     for fold in "123":
         stored(folder, fold, [

@@ -55,7 +55,7 @@ class FramesEncoder(torch.nn.Module):
 
 
 class MaskedEncoder(FramesEncoder):
-    """A FramesEncoder that is told lengths."""
+    """A FramesEncoder that gets the clip lengths."""
 
     def forward(self, audio: torch.Tensor, lengths: torch.Tensor | None = None) -> Any:  # type: ignore[override]
         features = super().forward(audio)
@@ -77,7 +77,7 @@ class WindowEncoder(FramesEncoder):
 
 def wave(samples: int, level: float, seed: int) -> np.ndarray:
     noise = 0.01 * np.random.default_rng(seed).standard_normal(samples)
-    return (level * np.linspace(0.9, 1.1, samples) + noise).astype(np.float32)  # no crop is like another
+    return (level * np.linspace(0.9, 1.1, samples) + noise).astype(np.float32)  # all crops differ
 
 
 def wav(samples: np.ndarray, rate: int = RATE) -> bytes:
@@ -94,7 +94,7 @@ def write(folder: Path, part: str, clips: Sequence[tuple[str, Any, np.ndarray | 
 
 
 def tones(root: Path, fold: object, many: int, *, prefix: str = "s", level: float | None = None) -> None:
-    """Write a fold of tones a, b, c of 0.3 s, each clip a cluster; a level makes all alike, whatever their label."""
+    """Write a fold of 0.3 s tones a, b, c, each clip its own cluster. `level` gives all labels the same level."""
     levels = [0.2 * (i % 3) if level is None else level for i in range(many)]
     clips = [(f"{prefix}{i}-{i}", {"tone": "abc"[i % 3]}, wave(300, levels[i], i)) for i in range(many)]
     write(root / "tones", f"{fold}", clips)
@@ -136,7 +136,7 @@ def test_the_embedding_of_a_clip_is_the_same_alone_and_in_a_batch(
     data = task_of().read(made(tmp_path, lengths=lambda place: 1201 if place == 5 else 310 + 100 * (place % 4)))
     encoder = from_module(kind())
     together = encoded(encoder, data, Store(tmp_path / "together", {}))
-    batches = [shape[0] for shape in encoder.module.calls][2:]  # type: ignore[union-attr]  # two look for neighbours
+    batches = [shape[0] for shape in encoder.module.calls][2:]  # type: ignore[union-attr]  # without two checks
     alone = Store(tmp_path / "alone", {})
     for clip in hear(data.clips, RATE)[:12]:
         encode_own(encoder, [clip], alone)
@@ -158,7 +158,7 @@ def stored_means(encoder: FramesEncoder, waves: Sequence[np.ndarray], size: int)
 
 
 class MixingEncoder(FramesEncoder):
-    """Scales by the whole batch's loudest sample: even clips of one length change each other."""
+    """Scale by the loudest value of the batch, so that even clips of equal length affect each other."""
 
     def features(self, audio: torch.Tensor) -> torch.Tensor:
         return super().features(audio / audio.abs().max())
@@ -168,7 +168,7 @@ class MixingEncoder(FramesEncoder):
     ("kind", "crop"),
     [(FramesEncoder, None), (FramesEncoder, 0.25), (MaskedEncoder, 0.5), (LeakyEncoder, 0.5), (MixingEncoder, None)],
 )
-def test_embeddings_as_published_use_stored_order_batches_and_the_first_crop_of_each_clip(
+def test_published_embeddings_are_computed_in_batches_in_the_stored_order_of_clips(
     tmp_path: Path, crop: float | None, kind: type[FramesEncoder]
 ) -> None:
     lengths = (300, 1700, 500, 500, 500, 1100, 500, 900, 400, 400, 400, 400)
@@ -176,7 +176,7 @@ def test_embeddings_as_published_use_stored_order_batches_and_the_first_crop_of_
     encoder, store = from_module(kind()), Store(tmp_path / "store", {})
     heard = [heard_clip for heard_clip in hear(data.clips, RATE) if heard_clip.clip.part == "1"]
     encode_own(encoder, heard, store)
-    for other in (0.3, 0.25):  # other crops in the store change nothing
+    for other in (0.3, 0.25):  # stored embeddings of other crops change nothing
         encode_published(encoder, heard, Recipe(crop=other, encode_batch=4), store)
     items = encode_published(encoder, heard, Recipe(crop=crop, encode_batch=4), store)
     expected: list[tuple[str, np.ndarray]] = []
@@ -245,7 +245,7 @@ def test_the_published_knn_score_is_the_mean_over_folds_and_not_over_clips(tmp_p
     assert value != pytest.approx(results[PUBLISHED[1]].summary["score"])
 
 
-def test_a_failed_clip_is_an_error_record_and_over_1_percent_failed_clips_give_no_score(tmp_path: Path) -> None:
+def test_a_probe_gives_no_score_if_over_1_percent_of_the_clips_failed(tmp_path: Path) -> None:
     root = made(tmp_path / "env", many=60)
     lengths = [(f"s1x{i % 4}-{i}", {"tone": "abc"[i % 3]}, wave(400, 0.2 * (i % 3), i)) for i in range(60)]
     write(root / "tones", "1", [("s1x0-0", {"tone": "a"}, b"RIFF no audio"), *lengths[1:]])
@@ -292,7 +292,7 @@ class TestSplits:
         labels = np.array(targets or [0] * len(data))
         return *standard_splits(task_of(**facts), data, labels, said.append), said
 
-    def test_each_fold_is_the_test_part_once_and_given_train_valid_test_parts_are_kept(self) -> None:
+    def test_each_fold_is_the_test_part_of_exactly_one_split(self) -> None:
         parts, splits, said = self.splits([(str(fold), f"{fold}{i}") for fold in (1, 2, 3) for i in range(2)])
         assert parts == ["1", "1", "2", "2", "3", "3"]
         assert [(split.test, split.valid) for split in splits] == [("1", "2"), ("2", "3"), ("3", "1")]
@@ -301,10 +301,10 @@ class TestSplits:
         parts, splits, said = self.splits(given, folds=False, globs=globs)
         assert parts == [part for part, _ in given]
         assert said == []
-        for swapped, tested in ((False, "test"), (True, "valid")):  # where X-ARES swaps the corpus's own parts
+        for swapped, tested in ((False, "test"), (True, "valid")):  # X-ARES swaps the parts of some corpora
             _parts, (split,), _said = self.splits(given, folds=False, globs=globs, swapped=swapped)
             assert (split.train, {split.test}, {split.valid}) == (("train",), {tested}, {"test", "valid"} - {tested})
-        shared = [("train", "a"), ("train", "b"), ("valid", "a"), ("test", "d")]  # which chooses, but scores nothing
+        shared = [("train", "a"), ("train", "b"), ("valid", "a"), ("test", "d")]  # valid selects, but is not scored
         assert self.splits(shared, folds=False, globs=globs)[0] == [part for part, _ in shared]
         assert "share clusters" in self.splits(shared, folds=False, globs=globs, swapped=True)[2][0]
 
@@ -316,7 +316,7 @@ class TestSplits:
         assert len({(part, cluster) for part, (_, cluster) in zip(parts, given, strict=True)}) == 21
         assert (splits[0].train, splits[0].valid, splits[0].test) == (("train",), "valid", "test")
 
-    def test_parts_with_common_clusters_are_replaced_by_five_new_folds(self) -> None:
+    def test_split_parts_that_share_clusters_are_replaced_by_five_new_folds(self) -> None:
         given = [("train", f"s{i % 10}") for i in range(40)] + [("valid", "v"), ("test", "s3")]
         globs = {part: part for part in ("train", "valid", "test")}
         parts, splits, said = self.splits(given, folds=False, globs=globs)
@@ -333,7 +333,7 @@ class TestSplits:
             assert [line.partition(": ")[2][:14] for line in said[1:]] == told
 
 
-def test_a_task_with_one_class_is_refused_and_a_split_part_with_one_class_is_reported(tmp_path: Path) -> None:
+def test_a_task_whose_clips_are_all_of_one_class_is_refused(tmp_path: Path) -> None:
     """Every probe is right if there is one class."""
     task, said = task_of(exact=False), list[str]()
     for fold in (1, 2, 3):
@@ -389,16 +389,16 @@ class TestStore:
             results_of(root, tmp_path / "results", encoder, task_of(), protocol="standard")
 
 
-def test_clips_with_the_same_audio_in_two_parts_are_noted(tmp_path: Path) -> None:
+def test_clips_with_the_same_audio_in_two_split_parts_are_noted(tmp_path: Path) -> None:
     root = made(tmp_path / "env")
-    same = [wav(wave(300, 0.2 * (i % 3), i)) for i in range(9)]  # made once: such files hold the second of their making
+    same = [wav(wave(300, 0.2 * (i % 3), i)) for i in range(9)]  # made once: such files contain their creation time
     for fold, clips in (("3", range(6)), ("2", range(1, 9))):
         write(root / "tones", fold, [(f"s{fold}y-{i}", {"tone": "abc"[i % 3]}, same[i]) for i in clips])
     results = results_of(root, tmp_path / "results", from_module(FramesEncoder()), task_of(), protocol="standard")
     assert "10 clips whose audio lies in another part too" in results["linear"].summary["notes"]
 
 
-def test_clips_of_equal_audio_all_count_and_encoders_that_mix_clips_get_batches_of_one(tmp_path: Path) -> None:
+def test_an_encoder_that_mixes_the_clips_of_a_batch_gets_one_clip_per_batch(tmp_path: Path) -> None:
     same = wav(wave(300, 0.2, 1))
     write(tmp_path / "tones", "1", [(f"s{i}-{i}", {"tone": "a"}, same) for i in range(3)])
     for fold in ("2", "3"):
@@ -432,7 +432,7 @@ def test_a_task_with_two_folds_gets_new_splits_for_the_standard_probes(tmp_path:
     assert any("leave none to train or to validate on" in line for line in said)
 
 
-def test_the_published_map_is_computed_within_each_fold(tmp_path: Path) -> None:
+def test_the_published_mean_average_precision_is_computed_within_each_fold(tmp_path: Path) -> None:
     labels = ["low", "high", "", "low;high", "high", "low"] * 2
     for fold in (1, 2, 3):
         waves = [wave(400, 0.05 * fold + 0.3 * label.count("h"), 10 * fold + i) for i, label in enumerate(labels)]
@@ -462,7 +462,7 @@ def test_the_published_map_is_computed_within_each_fold(tmp_path: Path) -> None:
     assert (run.task.scorer.own_score(unlabelled), run.task.scorer.shown(unlabelled)) == (None, "no labels")
 
 
-def test_encoders_of_the_same_name_get_distinct_names_in_tables_and_duplicate_runs_are_refused(tmp_path: Path) -> None:
+def test_encoders_of_the_same_name_get_distinct_names_in_score_tables(tmp_path: Path) -> None:
     root = made(tmp_path / "env")
     runs = []
     for kind in (FramesEncoder, LeakyEncoder):
@@ -476,7 +476,7 @@ def test_encoders_of_the_same_name_get_distinct_names_in_tables_and_duplicate_ru
         task_scores([*runs, runs[0]])
 
 
-def test_mean_scores_weigh_tasks_equally_and_published_means_use_the_weights_of_x_ares() -> None:
+def test_published_mean_scores_weigh_tasks_as_x_ares_does() -> None:
     def score(task: str, domain: str, linear: float, mlp: float, *knn: float) -> Score:
         figures = {"linear": linear, PUBLISHED[0]: mlp} | dict(zip([PUBLISHED[1]], knn, strict=False))
         return Score("E", task, domain, {name: Estimate(value, None) for name, value in figures.items()})

@@ -1,4 +1,4 @@
-"""Prompts of text alone: every family words them, answers them, and takes them beside prompts with clips."""
+"""Text-only prompts: every family formats and answers them, also in a batch with prompts that have clips."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ NEW = 5
 
 _QWEN = f"<|im_start|>user\n{QUESTION}<|im_end|>\n<|im_start|>assistant\n"
 _HELPFUL = f"<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n{_QWEN}"
-#: A turn of text as each family's published template words it, written by hand.
+#: A text prompt in each family's published chat template, written by hand.
 WORDED = {
     **dict.fromkeys(("qwen2.5-omni-7b", "aero-1", "qwen2-audio", "audio-flamingo-3"), _HELPFUL),
     "qwen3-omni": _QWEN,
@@ -119,7 +119,7 @@ def test_a_press_with_scope_all_removes_text_cache_entries_of_a_prompt_without_a
 
 
 class Control(type(get_task("tau"))):  # type: ignore[misc]
-    """TAU of two samples without clips, and one with."""
+    """TAU with two samples without clips and one with a clip."""
 
     key = "control"
 

@@ -1,4 +1,4 @@
-"""What is particular to Qwen2-Audio: windows, and its published practice of hearing 30 s."""
+"""Qwen2-Audio's own behaviour: audio windows, and its published practice of using only 30 s."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class TestWindows:
     def test_clips_too_short_for_two_adjacent_audio_tokens_are_refused(
         self, whole: AudioLM, seconds: tuple[float, ...]
     ) -> None:
-        """Where no two stand together the class takes each for a placeholder yet to be repeated, and fails."""
+        """Without two adjacent audio tokens, the class takes each token for a placeholder to be repeated, and fails."""
         with pytest.raises(ModelError, match="too short"):
             whole.prepare([Prompt("?", tuple(noise(length) for length in seconds))])
 
@@ -91,7 +91,7 @@ class TestFirst30Seconds:
         assert inputs.truncated == (True, False)
 
     def test_input_tensors_equal_those_of_the_processor_that_truncates_to_30_seconds(self, folder: Path) -> None:
-        """Given clips whole, as in the published practice, it cuts by itself."""
+        """The processor gets whole clips, as in the published practice, and cuts them."""
         lm, clips = load(Qwen2AudioFirst30, folder), [noise(31.0), noise(4.0)]
         processor = Qwen2AudioProcessor(lm.feature_extractor, lm.tokenizer)
         content = [*({"type": "audio", "audio": ""} for _ in clips), {"type": "text", "text": "Who?"}]
@@ -99,7 +99,7 @@ class TestFirst30Seconds:
         theirs = processor(text=text, audio=clips, sampling_rate=16000, return_tensors="pt")
         assert_equal_tensors(lm.prepare([Prompt("Who?", tuple(clips))]).tensors, theirs)
 
-    def test_runs_truncated_to_30_seconds_say_so_and_have_a_folder_apart_from_whole_clip_runs(
+    def test_runs_truncated_to_30_seconds_are_stored_in_another_folder_than_whole_clip_runs(
         self, folder: Path, tmp_path: Path, no_env, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         task_folders.build_tau(tmp_path / "data" / "TAU")

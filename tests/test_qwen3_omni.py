@@ -1,4 +1,4 @@
-"""What is particular to Qwen3-Omni: experts that are joined in loading, and audio without padding."""
+"""Qwen3-Omni's own behaviour: experts that are joined on loading, and audio without padding."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class TestExperts:
     def test_flops_and_weight_bytes_computed_from_the_config_agree_with_the_loaded_model(
         self, lm: AudioLM, folder: Path
     ) -> None:
-        """All but norms and the encoder's attention; what makes speech is not loaded."""
+        """The FLOPs omit norms and the encoder's attention. The parts that make speech are not loaded."""
         counted, facts = count_cost(lm), model_facts(folder, 4)
         told = facts.cost
         assert told.flops_per_token_per_layer == pytest.approx(counted.flops_per_token_per_layer, rel=0.02)

@@ -1,4 +1,4 @@
-"""Runs shared out to Ray's workers: the same records as local ones, whatever happens to a worker."""
+"""Runs distributed to Ray's workers have the same records as local runs, whatever happens to a worker."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def go(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Calla
 
 
 def answers(results: list[Result]) -> list[dict[str, Any]]:
-    """Each setting's records by id, times and memory aside."""
+    """Return each setting's records by id, without times and memory."""
     by_setting = []
     for result in results:
         lines = records_in(result.folder)
@@ -70,7 +70,7 @@ def answers(results: list[Result]) -> list[dict[str, Any]]:
 @needs_ray
 @pytest.mark.long
 class TestRuns:
-    """Killed workers, lost machines and Ctrl-C: drills/test_drill_workers.py."""
+    """Killed workers, lost machines and Ctrl-C are tested in drills/test_drill_workers.py."""
 
     @pytest.mark.parametrize(("workers", "flags"), [(1, {}), (4, {"timing": False, "batch_size": 2})])
     def test_replies_and_scores_of_runs_on_ray_equal_those_of_local_runs(self, go, workers: int, flags: dict) -> None:
@@ -85,7 +85,7 @@ class TestRuns:
 
 @pytest.fixture(scope="class")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Two workers' room in one Ray, which all commands share; judges' cache is empty."""
+    """Start one Ray with room for two workers, shared by all commands; the judges' cache is empty."""
     from audiomarathon.engine import ray_map, ray_pool
 
     with pytest.MonkeyPatch.context() as patch:
@@ -100,7 +100,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture
 def runs(tmp_path: Path) -> Path:
-    """Replies of four settings to judge and to score; one reply is the same everywhere."""
+    """Write four runs of replies to judge and score; one reply is the same in all of them."""
     for number in range(4):
         replies = ["They build a sandcastle.", f"They sing {number} songs.", f"Waves, {number} times."]
         records = [a_reply(clip, 1, reply) for clip, reply in enumerate(replies, 1)]
@@ -119,7 +119,7 @@ def content(root: Path) -> dict[str, bytes]:
 
 
 def both_ways(runs: Path, *command: str) -> tuple[dict[str, bytes], dict[str, bytes], str]:
-    """The files that a command leaves, run here and in Ray's workers, and what it said there."""
+    """Run a command here and in Ray's workers; return the files of both, and the output of the latter."""
     shutil.copytree(runs, other := runs.with_name("by-ray"))
     here = call(*command[:1], runs, *command[1:])
     there = call(*command[:1], other, *command[1:], "--executor", "ray", "--workers", "2")
@@ -129,7 +129,7 @@ def both_ways(runs: Path, *command: str) -> tuple[dict[str, bytes], dict[str, by
 
 @pytest.fixture(params=["copies", pytest.param("ray", marks=pytest.mark.long)])
 def workers(request, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Ray's workers, or in their place copies of the work in this process, the last item first."""
+    """Use Ray's workers, or replace them by copies of the work in this process, the last item first."""
     from audiomarathon.engine import ray_map
 
     def by_copies(
@@ -173,7 +173,7 @@ class TestStoredReplies:
         sent = {(file, judgement["request_hash"]) for file, judgement in judged if not judgement["cached"]}
         assert len(sent) == len({judgement["request_hash"] for _file, judgement in judged})
 
-    def test_judging_a_run_in_use_gives_one_error_line_and_other_runs_are_judged(self, runs: Path) -> None:
+    def test_the_judge_command_judges_the_other_runs_if_one_run_is_in_use(self, runs: Path) -> None:
         with hold_run(runs / "frame-0.1"):
             code, said = call("judge", runs, "--with", "toy", "--no-cache", "--anchors-only", "--executor", "ray")
         assert code == 1
@@ -219,7 +219,9 @@ def a_plan(batch_size: int | None, count: int = 10) -> Plan:
         ("a", "bfloat16", "A100", False, ""),
     ],
 )
-def test_a_worker_with_a_different_checkpoint_dtype_or_gpu_is_reported(hash_, dtype, card, timing, said) -> None:
+def test_a_ray_worker_with_another_checkpoint_or_dtype_or_gpu_than_the_first_is_reported(
+    hash_, dtype, card, timing, said
+) -> None:
     def setup(checkpoint_hash: str, dtype: str, name: str) -> Any:
         settings, hardware = SimpleNamespace(timing=timing), SimpleNamespace(dtype=dtype, name=name)
         return SimpleNamespace(checkpoint_hash=checkpoint_hash, hardware=hardware, settings=settings)
@@ -238,7 +240,7 @@ class TestChunks:
             (3, 1, [6, 3, 1], [0, 2, 3]),
         ],
     )
-    def test_chunks_of_samples_hold_whole_batches_and_get_smaller_towards_the_end_of_a_run(
+    def test_chunks_of_samples_for_ray_workers_get_smaller_towards_the_end_of_a_run(
         self, batch_size, workers, sizes, turns
     ) -> None:
         plan = a_plan(batch_size)
@@ -246,7 +248,7 @@ class TestChunks:
         assert ([len(chunk.samples) for chunk in chunks], [chunk.turn for chunk in chunks]) == (sizes, turns)
         assert [sample for chunk in chunks for sample in chunk.samples] == list(plan.samples)
 
-    def test_samples_lost_with_a_ray_worker_are_retried_as_batches_then_singly_then_are_errors(self) -> None:
+    def test_samples_lost_with_a_ray_worker_are_retried_in_ever_smaller_groups(self) -> None:
         plan = a_plan(2, 4)
         work = ray_engine.TaskWork(plan, {id_: ["base-0"] for id_ in "0123"}, None)
 
@@ -296,14 +298,14 @@ class TestLayOut:
 
 
 def refuses(wanted: Ray, message: str, **settings: Any) -> None:
-    """Check that no connection is made, and what the error says."""
+    """Check that no connection is made, and that the error matches."""
     refused = pytest.raises((ExecutorError, SettingsError), match=message)
     with refused, ray_pool.connected(wanted, RunSettings.read({}, **settings), print):
         pass
 
 
 @needs_ray
-def test_a_numbered_gpu_gpus_on_a_cpu_and_a_silent_address_are_refused_before_ray_starts() -> None:
+def test_devices_and_addresses_that_ray_cannot_use_are_refused_before_it_starts() -> None:
     refuses(Ray("127.0.0.1:1", gpus_per_worker=1), "DEVICE=cuda:1", device="cuda:1")
     refuses(Ray("127.0.0.1:1", gpus_per_worker=1), "--gpus-per-worker=1", device="cpu")
     refuses(Ray("127.0.0.1:1"), "no Ray cluster")
@@ -333,7 +335,7 @@ def test_the_error_of_a_ray_cluster_that_refuses_a_connection_mentions_the_auth_
 @needs_ray
 class TestWaiting:
     def waiting(self, said: list[str], looks: int, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[Any]]:
-        """Wait for a call of a worker that ends after so many looks."""
+        """Return a wait for a worker's call that ends after this many polls."""
         left = iter(range(looks))
         monkeypatch.setattr(
             ray_pool.ray, "wait", lambda calls, timeout: ([], calls) if next(left, None) is not None else (calls, [])

@@ -11,7 +11,7 @@ import pytest
 
 SCRIPT = Path(__file__).parent.parent / "scripts" / "slurm_sweep.sh"
 
-#: Each writes down how it was called; Ray's nodes stay until they are ended.
+#: Fake commands that log their arguments. Ray's nodes run until they are stopped.
 STAND_INS = {
     "scontrol": "printf 'n1\\nn2\\nn3\\n'",
     "srun": """while [ "${1#--}" != "$1" ]; do case "$1" in
@@ -48,7 +48,7 @@ def runs(pid: str) -> bool:
 
 def test_the_slurm_script_starts_a_ray_node_on_each_machine_and_stops_them(tmp_path: Path) -> None:
     done = call(tmp_path)
-    assert done.returncode == 3, done.stderr  # the sweep's own
+    assert done.returncode == 3, done.stderr  # the sweep's exit code
     rest = "--num-cpus 32 --num-gpus 4 --disable-usage-stats --block  --nodes 1 --ntasks 1 --cpus-per-task 32"
     *started, swept = (tmp_path / "log").read_text().splitlines()
     assert started[0] == (f"n1: start --head --node-ip-address 10.1.2.3 --port 20041 --include-dashboard false {rest}")

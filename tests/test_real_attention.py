@@ -1,4 +1,4 @@
-"""Attention of a trained LLM, captured: Whisper's encoder and SmolLM2 as a Qwen2-Audio, on real speech."""
+"""Captured attention of a trained LLM: a Qwen2-Audio made of Whisper's encoder and SmolLM2, on real speech."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.real
 
 
 def cascaded(data: Path, results: Path, *tasks: object) -> list[Path]:
-    """Transcribe two samples' clips of each task whole and at a fifth of the states, and answer; return the runs."""
+    """Transcribe two samples per task with all encoder states and with a fifth, and answer; return the runs."""
     where = ("--data", data, "--results", results, "--limit", 2, "--max-new-tokens", 16)
     whisper = ("--model", "whisper-base", "--model-path", real_weights("whisper-base"), "--at", "input")
     assert call("transcribe", *tasks, *whisper, "--methods", "frame:0.8", *where[:-2])[0] == 0

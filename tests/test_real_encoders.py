@@ -1,6 +1,6 @@
-"""Encoders with real weights on real recordings: what must hold of the probes, the right way and as published.
+"""Encoders with real weights on real recordings: properties of the standard and the published probes.
 
-ENCODER_RESULTS names a folder that keeps the run folders: docs/results.md shows their figures.
+The environment variable ENCODER_RESULTS names a folder for the runs, whose scores are in docs/results.md.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _FEW = 40  # clips of a fold for Whisper, which takes a second a clip
 
 @pytest.fixture(scope="module")
 def scores(tmp_path_factory: pytest.TempPathFactory) -> Scores:
-    """Return what an encoder scores on a task; each pair is run once."""
+    """Return an encoder's score on a task. Each pair runs only once."""
     root = tmp_path_factory.mktemp("env")
     results = Path(os.environ.get("ENCODER_RESULTS") or tmp_path_factory.mktemp("results"))
     tasks: dict[str, real.EncoderTask] = {}
@@ -72,7 +72,7 @@ def test_whisper_separates_languages_better_than_a_log_mel_spectrum(task: str, s
 
 
 def test_knn_as_published_scores_below_knn_by_cosine_similarity(scores: Scores) -> None:
-    """X-ARES' kNN tells 20 languages no better than chance from log-mel, and loses a quarter of GE2E's."""
+    """On log-mel, X-ARES' kNN separates 20 languages no better than chance. On GE2E it scores lower as well."""
     logmel, ge2e = (scores(name, "alphabets").by_probe for name in ("logmel", "ge2e"))
     assert logmel[PUBLISHED[1]].value < 0.1
     assert logmel["knn"].value > 0.5
@@ -81,7 +81,7 @@ def test_knn_as_published_scores_below_knn_by_cosine_similarity(scores: Scores) 
 
 
 def test_ctc_on_whisper_features_learns_to_spell_words(tmp_path: Path) -> None:
-    """From minutes of speech CTC learns to spell held-out prompts off Whisper's frames; few words are wholly right."""
+    """With minutes of speech, CTC learns to spell held-out prompts from Whisper's frames. Few words are fully right."""
     task = real.build_speech(tmp_path, most=240, seconds=3.0)
     summaries = {}
     for name in (f"hf:{real_weights('whisper-base')}", "control:random"):

@@ -1,4 +1,4 @@
-"""The embedded model behind `transformers serve`: real audio over the chat protocol, the same replies as here."""
+"""The embedded model behind `transformers serve` gives the same replies to real audio as in this process."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TASKS = ("tau", "gtzan", "desed", "librispeech")
 
 @pytest.fixture(scope="module")
 def thinker(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The embedded checkpoint as the class that the server loads."""
+    """Save the embedded checkpoint as the class that the server loads."""
     folder = tmp_path_factory.mktemp("thinker") / "embedded"
     checkpoint = Path(embedded.__file__).parent / "checkpoint"
     Qwen2_5OmniThinkerForConditionalGeneration.from_pretrained(checkpoint).save_pretrained(folder)

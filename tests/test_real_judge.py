@@ -27,7 +27,7 @@ pytestmark = pytest.mark.real
 
 
 class Plain(Grade):
-    """Grades in a form that a small model can follow."""
+    """A grading prompt that a small model can follow."""
 
     name = "plain"
     max_new_tokens = 24
@@ -41,7 +41,7 @@ class Plain(Grade):
 
 
 class Plainly(Grades):
-    """Figures of `Plain`."""
+    """The metrics of `Plain`."""
 
     protocols = (Plain(),)
 
@@ -53,7 +53,7 @@ def smollm2() -> Path:
 
 @pytest.fixture(scope="module")
 def served(smollm2: Path) -> Iterator[str]:
-    """An address at which `transformers serve` has the model, in float32."""
+    """Serve the model in float32 with `transformers serve`; yield the address."""
     with serving(smollm2) as address:
         yield address
 
@@ -71,7 +71,7 @@ def requests_for(folder: Path) -> list[Request]:
 
 
 def same_or_a_near_tie(judge: LocalJudge, request: Request, answer: str, other: str) -> bool:
-    """Whether texts agree, or part where the model's two best tokens are less than 1e-3 apart."""
+    """Return whether texts agree, or first differ where the model's two best logits are less than 1e-3 apart."""
     if answer == other:
         return True
     model, tokenizer = judge._loaded

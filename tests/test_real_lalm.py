@@ -1,4 +1,4 @@
-"""Clotho and MMAU-Pro on an audio LLM whose encoder and LLM are real, with recordings and a real sentence encoder."""
+"""Clotho and MMAU-Pro with real weights of an audio encoder, an LLM and a sentence encoder, on real recordings."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def small(no_env: Callable[[str, str], None]) -> Callable[[str, str], None]:
 def check_tokens(
     base: list[dict[str, Any]], pruned: list[dict[str, Any]], seconds: Mapping[str, Sequence[float]]
 ) -> None:
-    """Compare a record's audio with the files': every clip has tokens of its own, and half of all is kept."""
+    """Check that lengths match the files, that every clip has its own audio tokens, and that half is kept."""
     tokens = FAMILIES["qwen2-audio"].audio_tokens
     for whole, half in zip(base, pruned, strict=True):
         clips = seconds[whole["id"]]
@@ -94,14 +94,14 @@ def test_a_sweep_of_clotho_runs_on_real_recordings(
     data = clotho_folder(tmp_path / "clotho", captions, clips=clips)
     (base, whole), (pruned, half) = swept("clotho", checkpoint, data, tmp_path / "out")
     check_tokens(base, pruned, {name: [soundfile.info(path).duration] for name, path in clips.items()})
-    assert len({record["reply"] for record in base}) >= 3  # it does hear
+    assert len({record["reply"] for record in base}) >= 3  # it hears the clips
     assert [record["reply"] for record in base] != [record["reply"] for record in pruned]
     for summary in (whole, half):
         assert (summary["n"], summary["complete"], summary["errors"]) == (6, True, 0)
         assert 0.05 < summary["sbert_sim[all-minilm-l6-v2]"] < 0.9
         assert summary["fense[all-minilm-l6-v2]"] is None
         assert any(note.startswith("FENSE not computed: the fluency checker") for note in summary["notes"])
-        assert summary["cider_d"] == pytest.approx(summary["cider_d_as_published"])  # all of it was run
+        assert summary["cider_d"] == pytest.approx(summary["cider_d_as_published"])  # all clips were run
         assert summary["cider_d"] < summary["human"]["cider_d"]
     records = read_records(tmp_path / "out" / "lalm" / "clotho" / "real-155m" / "base-0")
     right = [replace(record, reply=record.reference["references"][0]) for record in records.values()]
@@ -112,7 +112,7 @@ def test_a_sweep_of_clotho_runs_on_real_recordings(
 def test_a_sweep_of_mmau_pro_runs_on_real_recordings_of_every_category(
     small: Callable[[str, str], None], checkpoint: Path, sounds: dict[Path, str], tmp_path: Path
 ) -> None:
-    """A question of each category; speech is a prompt of a telephone system, or an instruction that is spoken here."""
+    """Every category has a question. Speech is a telephone system's voice prompt, or synthesised here."""
     if not prompts():
         pytest.skip(f"no voice prompts: apt-get install {PROMPT_PACKAGES}")
     rows = {row["id"]: row for row in ROWS[:15]}
@@ -139,18 +139,18 @@ def test_a_sweep_of_mmau_pro_runs_on_real_recordings_of_every_category(
 @pytest.mark.parametrize(("place", "cider_d", "people", "cosine"), [
     (0, 0.40172373459481686, 1.099, 0.360), (1, 0.6342852251812825, 0.920, 0.574),
 ])  # fmt: skip
-def test_the_references_experiment_on_published_captions_gives_the_known_figures(
+def test_the_references_experiment_on_published_captions_gives_the_stored_metric_values(
     place: int, cider_d: float, people: float, cosine: float, no_env: Callable[[str, str], None], tmp_path: Path
 ) -> None:
-    """A system's replies and people's, against five references: what is alike, and what stands apart."""
+    """A system's replies and people's captions, against five references; outliers among the captions."""
     file, encoder = caption_tables()[place], real_weights("all-minilm-l6-v2")
     out, options = tmp_path / "references", ("--encoder", encoder)
     succeed("experiment", "references", file, "-o", out, *options)
     (summary,) = (json.loads(file.read_text()) for file in out.glob("*.json"))
     by_figure = {row["figure"].partition("[")[0]: row for row in summary["scores"]}
-    assert by_figure["replies: cider_d"]["all"] == pytest.approx(cider_d)  # of aac-metrics itself
+    assert by_figure["replies: cider_d"]["all"] == pytest.approx(cider_d)  # the value of aac-metrics
     assert by_figure["people: cider_d"]["all"] == pytest.approx(people, abs=1e-3)
     assert by_figure["replies: sbert_sim"]["all"] == pytest.approx(cosine, abs=1e-3)
-    assert by_figure["people: sbert_sim"]["difference_low"] > 0  # what stands apart costs people agreement
+    assert by_figure["people: sbert_sim"]["difference_low"] > 0  # outliers lower people's agreement
     assert 0.02 < (summary["far"] + summary["close"]) / summary["captions"] < 0.06
     assert summary["far"] > summary["close"]

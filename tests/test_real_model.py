@@ -16,7 +16,7 @@ from audiomarathon.settings import RunSettings
 pytestmark = pytest.mark.real
 
 
-def test_every_method_passes_certify_on_trained_weights(tmp_path: Path) -> None:
+def test_every_method_passes_the_certification_checks_on_trained_weights(tmp_path: Path) -> None:
     settings = RunSettings.read({}, model_path=str(real_qwen2_audio(tmp_path / "qwen2-audio")), device="cpu")
     certificate = certify(open_local("qwen2-audio", settings, ()), 2.0)
     findings = {check.name: finding for check, finding in certificate.rows}

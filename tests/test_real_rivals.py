@@ -1,4 +1,4 @@
-"""`scripts/real/rivals.py`: what its page calls a method that beats random, and one that does not."""
+"""`scripts/real/rivals.py`: which methods beat random selection according to its page, and which do not."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ import rivals
         (PairedResult(-0.01, (-0.05, 0.03), 0.5), None, 0.02, "not shown"),
     ],
 )
-def test_a_verdict_on_rivals_needs_a_small_adjusted_p_or_an_interval_beyond_the_margin(
+def test_a_setting_beats_its_rival_if_adjusted_p_is_small_or_the_loss_is_within_the_margin(
     paired: PairedResult, p: float | None, margin: float, said: str
 ) -> None:
     assert rivals.verdict(paired, p, margin) == said

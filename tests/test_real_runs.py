@@ -1,4 +1,4 @@
-"""The whole path on real recordings of 90 s and more: folders as users have them, scripts as users call them."""
+"""End-to-end runs on real recordings of 90 s and more, with the folders and scripts that users have."""
 
 from __future__ import annotations
 

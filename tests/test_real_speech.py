@@ -46,7 +46,7 @@ def listen() -> Listen:
 
 
 def rates(said: Mapping[Path, str], heard: Sequence[str], read: Callable[[str], str] | None = None) -> Estimate:
-    """The corpus's WER with its interval over clips; each clip's errors checked against the textbook's recurrence."""
+    """Return the corpus WER with its interval over clips. Check each clip's errors against a textbook recurrence."""
     errors = [transcript_errors(*pair, read) for pair in zip(said.values(), heard, strict=True)]
     for counts, *texts in zip(errors, said.values(), heard, strict=True):
         expected, given = ((read or normalise)(text).split() for text in texts)

@@ -1,4 +1,4 @@
-"""Layers of a Qwen2-Audio of real weights (155 M; its projector is untrained) on recordings of Debian's packages."""
+"""Layers of a Qwen2-Audio with real weights (155 M; untrained projector), on recordings from Debian packages."""
 
 from __future__ import annotations
 
@@ -25,5 +25,5 @@ def test_the_whisper_tower_separates_languages_better_than_the_language_model(
     done = probe_layers(encoder, task, data, results=tmp_path / "results", say=lambda _line: None)
     scores = {run.facts["point"]: run.headline for run in (Run.read(result.folder) for result in done)}
     assert scores["tower"].low > 0.5  # chance is a fifth
-    assert scores["tower"].value > scores["llm.29"].value  # behind a projector that was never trained
-    assert scores["best"].value > 0.85  # the first layers: prompts of a language share voices and studios
+    assert scores["tower"].value > scores["llm.29"].value  # it follows an untrained projector
+    assert scores["best"].value > 0.85  # the first layers win: prompts of a language share voices and studios

@@ -1,4 +1,4 @@
-"""One damaged record is one sample to do again, wherever it is read, and never the end of a command."""
+"""A damaged record makes one sample run again; it never ends a command, wherever it is read."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_written_record_is_read_back_equal() -> None:
     "more", [{"words": "ten"}, {"parsed": 7, "correct": "yes"}, {"errors": -1}, {"of another": []}]
 )
 def test_unknown_fields_of_other_versions_are_ignored(more: dict[str, Any]) -> None:
-    """What up to schema 1 was the verdict too: nothing of it is worked with, so nothing of it can spoil the record."""
+    """These include schema 1's fields of verdicts. They are not used, so they cannot make a record invalid."""
     assert from_line(json.dumps(WHOLE | more).encode()) == typed(WHOLE)
 
 
@@ -82,7 +82,7 @@ def test_the_compiled_record_decoder_refuses_the_same_records_as_field_by_field_
         sound = None if damage_of(record) else typed(record).to_json()
         parsed = from_line(sealed({"schema": 2, **record}))
         assert (parsed and parsed.to_json()) == sound
-        assert repr(parsed) == repr(sound and typed(record))  # 1 is no 1.0
+        assert repr(parsed) == repr(sound and typed(record))  # 1 differs from 1.0
 
 
 def test_a_record_line_with_a_valid_checksum_skips_the_field_by_field_checks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,7 +92,7 @@ def test_a_record_line_with_a_valid_checksum_skips_the_field_by_field_checks(mon
 
 
 def test_loaded_records_take_at_most_1_25_times_the_bytes_of_their_lines(tmp_path: Path, monkeypatch) -> None:
-    """Texts and references are held once, and times are packed."""
+    """Texts and references are stored once, and times are packed."""
     texts = ["a public square", "a street with cars", "a metro station", "a tram stop"]
     same = {"reference": {"answer": "A", "options": texts, "labels": texts}, "session": "2026-01-01T00:00:00+00:00 1"}
     same |= {
@@ -104,7 +104,7 @@ def test_loaded_records_take_at_most_1_25_times_the_bytes_of_their_lines(tmp_pat
     lines = [to_line(typed(WHOLE | same | facts)) for facts in each]
     (tmp_path / "samples.jsonl").write_bytes(b"".join(lines))
     from_line(lines[0])  # compiles the decoder
-    known: dict[str, str] = {}  # Python's own may grow by megabytes here, by chance
+    known: dict[str, str] = {}  # Python's intern table may happen to grow by megabytes here
     monkeypatch.setattr("sys.intern", lambda text: known.setdefault(text, text))
     tracemalloc.start()
     records = read_records(tmp_path)
@@ -121,7 +121,7 @@ def test_a_flipped_bit_in_a_required_key_of_a_record_line_is_detected() -> None:
 
 
 def test_any_flipped_bit_of_a_record_line_is_detected() -> None:
-    """But for those in the checksum's own name, which leave the record as it was."""
+    """Except for bits in the name of the checksum field, which leave the record unchanged."""
     line = to_line(typed(WHOLE))
     for at in random.Random(0).sample(range(8 * (len(line) - 1)), 2000):
         spoilt = bytearray(line)
@@ -135,7 +135,7 @@ def test_the_status_compare_and_report_commands_leave_out_damaged_record_lines(r
     report = ["report", "--no-spectrograms", "--audio", "none", "-o", str(tmp_path / "r.html")]
     for command in (["status"], ["compare"], report):
         with warnings.catch_warnings():
-            warnings.simplefilter("always")  # Python forgets that another command is another process
+            warnings.simplefilter("always")  # otherwise Python shows a warning once per process
             done = CliRunner().invoke(app, [*command, str(results)])
         assert done.exit_code == (1 if command == ["status"] else 0), (command, done.output, done.exception)
         assert done.output.count("2 unreadable lines left out") == 1
@@ -143,7 +143,7 @@ def test_the_status_compare_and_report_commands_leave_out_damaged_record_lines(r
 
 
 def test_a_run_of_records_with_unequal_layer_counts_has_no_mean_kv_length(results: Path) -> None:  # noqa: F811
-    """Each line is sound by itself, as a line without a checksum may be."""
+    """Each line is valid by itself, since it has no checksum."""
     (file,) = results.glob("tau/*/frame*/samples.jsonl")
     first, *others = (json.loads(line) for line in file.read_text().splitlines() if '"error": null' in line)
     file.write_text("".join(json.dumps(record) + "\n" for record in (first | {"kv_lengths": [1, 2]}, *others)))
@@ -152,7 +152,7 @@ def test_a_run_of_records_with_unequal_layer_counts_has_no_mean_kv_length(result
 
 
 def test_cutting_any_part_out_of_a_record_line_never_leaves_another_valid_record() -> None:
-    """What stands last needs not be there: cut out with the checksum it left a whole record of an earlier version."""
+    """The last field is optional: without it and the checksum, the rest was a valid record of an earlier version."""
     record = typed(a_record("a", session="s 1", encoder_shared=True))
     line = to_line(record)
     for start in range(len(line) - 2):

@@ -43,7 +43,7 @@ class TestResume:
             folder.append(typed(a_record("c")))
         assert read_ids(tmp_path) == ["a", "b", "c"]
 
-    def test_failed_samples_are_retried_and_the_last_line_of_a_sample_counts(self, tmp_path: Path) -> None:
+    def test_failed_samples_are_retried_when_a_run_is_resumed(self, tmp_path: Path) -> None:
         for done, record in ((set(), a_failed_record("a")), (set(), a_record("a", reply="B"))):
             with RunFolder(tmp_path, IDENTITY) as folder:
                 folder.write_run({})
@@ -75,7 +75,7 @@ class TestResume:
         rejected = b"\x00garbage\xff\n" + b'{"id": "b", "error": null}\n' + b"two\n"
         assert (tmp_path / "samples.rejected").read_bytes() == rejected
 
-    def test_records_that_do_not_fit_the_task_are_not_counted_and_are_set_aside(self, tmp_path: Path) -> None:
+    def test_records_that_the_task_rejects_are_set_aside_when_a_run_is_resumed(self, tmp_path: Path) -> None:
         fill(tmp_path, "ab")
         folder = RunFolder(tmp_path, IDENTITY, lambda record: record.id != "b")
         folder.peek()
@@ -109,7 +109,7 @@ def test_append_line_drops_an_incomplete_last_line(tmp_path: Path) -> None:
 
 
 class Disk:
-    """What a power cut leaves: each file and each folder as it was when it was last synced."""
+    """The disk after a power cut: each file and each folder as it was at its last sync."""
 
     def __init__(self) -> None:
         self.files: dict[int, bytes] = {}
@@ -136,7 +136,7 @@ class Disk:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="a descriptor's path is read from /proc")
 class TestPowerCut:
-    """Simulated: nothing is on the disk but what was there at the last fsync."""
+    """A simulated power cut: the disk contains only the data of the last fsync."""
 
     @pytest.fixture
     def disk(self, monkeypatch: pytest.MonkeyPatch) -> Disk:
@@ -147,10 +147,10 @@ class TestPowerCut:
         with RunFolder(disk.left(results.parent, to) / results.name / "tau" / "frame", IDENTITY) as again:
             return "".join(again.records)
 
-    def test_a_power_cut_keeps_every_record_if_each_sample_takes_longer_than_the_sync_interval(
+    def test_no_record_is_lost_in_a_power_cut_if_samples_take_longer_than_the_sync_interval(
         self, disk: Disk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("audiomarathon.files.SYNC_SECONDS", 0)  # as if each had taken longer
+        monkeypatch.setattr("audiomarathon.files.SYNC_SECONDS", 0)  # as if each sample took longer
         results = tmp_path / "results"
         with RunFolder(results / "tau" / "frame", IDENTITY) as folder:
             folder.write_run({"task": "tau"})
@@ -160,7 +160,9 @@ class TestPowerCut:
                 assert self.held(disk, results, tmp_path.with_name(f"cut{number}")) == "abc"[:number]
         assert read_run(tmp_path.with_name("cut1") / "results" / "tau" / "frame")["task"] == "tau"
 
-    def test_a_power_cut_keeps_all_records_of_a_finished_run_of_fast_samples(self, disk, tmp_path, monkeypatch) -> None:
+    def test_no_record_of_a_finished_run_of_fast_samples_is_lost_in_a_power_cut(
+        self, disk, tmp_path, monkeypatch
+    ) -> None:
         """Records of fast samples are synced together."""
         monkeypatch.setattr("audiomarathon.files.SYNC_SECONDS", 1e9)
         fill(tmp_path / "results" / "tau" / "frame", "abcdefgh")
@@ -168,10 +170,10 @@ class TestPowerCut:
         assert self.held(disk, tmp_path / "results", tmp_path.with_name("cut")) == "abcdefgh"
 
     @pytest.mark.parametrize(("ids", "failures"), [("", 99), ("ab", 99), ("a", 1)])
-    def test_a_failed_sync_is_a_one_line_error_at_the_latest_when_the_run_ends(
+    def test_a_run_whose_records_cannot_be_synced_to_disk_ends_with_a_one_line_error(
         self, ids: str, failures: int, tmp_path: Path, monkeypatch
     ) -> None:
-        """The system tells an error once: a later sync of the same file succeeds, though a record is lost."""
+        """The system reports an error only once: a later sync of the same file succeeds, though a record is lost."""
         fill(tmp_path, "x")
         monkeypatch.setattr("os.fsync", Mock(side_effect=[BROKEN_DISK] * failures + [None] * 99))
         refused = pytest.raises(RecordError, match=r"samples\.jsonl: cannot be written: Input/output error")
@@ -211,14 +213,14 @@ class TestIdentity:
             fill(tmp_path, "b", now)
         assert read_ids(tmp_path) == ["a"]
 
-    def test_other_fields_of_run_json_cannot_replace_the_identity(self, tmp_path: Path) -> None:
+    def test_writing_run_json_never_replaces_the_identity_of_the_run(self, tmp_path: Path) -> None:
         with RunFolder(tmp_path, IDENTITY) as folder:
             folder.write_run({"task": "tau", "identity": {"ratio": 0.9}, "identity_hash": "x", "schema_version": 1})
         facts = read_run(tmp_path)
         assert (facts["task"], facts["identity"], facts["schema_version"]) == ("tau", IDENTITY, 2)
         assert facts["identity_hash"] == identity_hash(IDENTITY)
 
-    def test_resuming_keeps_the_weak_fingerprint_mark_of_a_run_folder(self, tmp_path: Path) -> None:
+    def test_a_resumed_run_still_says_that_its_checkpoint_fingerprint_is_weak(self, tmp_path: Path) -> None:
         fill(tmp_path, "a")
         write_json(tmp_path / "run.json", {**read_run(tmp_path), "weak_fingerprint": True})
         for ids in "bc":

@@ -18,7 +18,7 @@ GENRES = ["Blues", "Jazz", "Rock", "Hip-hop"]
 PLACES = ["Metro", "Metro station", "Park", "Street, traffic"]
 TRUTH = ["Real", "Fake"]
 
-# The first line names sets of options; each further one is a kind of reply, and the letter that it chooses, or null.
+# The first line has sets of options. Each later line is a kind of reply with the letter that it chooses, or null.
 BLIND = Path(__file__).parent / "data" / "blind_replies.jsonl"
 SETS, *KINDS = map(json.loads, (Path(__file__).parent / "data" / "replies.jsonl").read_text("utf-8").splitlines())
 
@@ -30,8 +30,8 @@ def test_replies_in_the_stored_table_of_cases_are_read_as_the_expected_letters(k
     assert {reply: letter_read for reply, letter_read in read.items() if letter_read != letter} == {}
 
 
-def test_under_1_percent_of_independently_labelled_replies_are_read_wrong() -> None:
-    """1,320 replies, most of them tricky: a wrong letter is rare, a missed one is not."""
+def test_under_1_percent_of_independently_labelled_replies_get_a_wrong_letter() -> None:
+    """Most of the 1,320 replies are tricky. Wrong letters must be rare, missed letters may be more common."""
     (sets, *rows) = map(json.loads, BLIND.read_text("utf-8").splitlines())
     clear = [(read_reply(reply, sets["options"][of]).letter, letter) for of, reply, letter, sure in rows if sure]
     wrong = sum(read not in (None, letter) for read, letter in clear)
@@ -49,7 +49,7 @@ def test_the_rule_field_of_a_verdict_names_the_pattern_by_which_the_letter_was_f
     assert {reply: read_reply(reply, GENRES).rule for reply in rules} == rules
 
 
-def test_the_strict_reading_accepts_only_the_letter_or_the_complete_option() -> None:
+def test_strict_parsing_accepts_only_the_option_letter_or_the_complete_option() -> None:
     strict = ["B", " B\n", "Jazz", "B. Jazz"]
     other = ["b", "B.", "jazz", "B) Jazz", "The answer is B", "(B)", "Jazz."]
     readings = [read_reply(reply, GENRES) for reply in (*strict, *other)]
@@ -58,13 +58,13 @@ def test_the_strict_reading_accepts_only_the_letter_or_the_complete_option() -> 
 
 
 def test_repetitive_long_replies_are_read_without_backtracking() -> None:
-    """A regular expression that backtracks would need minutes for these; no time is asserted, only that it ends."""
+    """A regular expression with backtracking would take minutes. The test asserts only that reading ends."""
     for unit in ("answer B, ", "\n*", "answer is option ", "(", "<think>", "A. ", "real "):
         read_reply(unit * 20_000, TRUTH)
 
 
-def test_a_long_run_of_punctuation_in_a_reply_is_shortened_and_the_text_around_it_stays() -> None:
-    """Patterns that start with line breaks or marks would be tried at each: the square of the run's length."""
+def test_thousands_of_consecutive_punctuation_characters_in_a_reply_are_shortened() -> None:
+    """Patterns that start with line breaks or punctuation would take quadratic time in the run's length."""
     for unit in ("\n", "\n*", " - ", "…\n", "**\n", "_"):
         text = visible(f"Answer:{unit * 3_000}B")
         assert len(text) <= 110
@@ -97,7 +97,7 @@ def test_no_letter_is_read_from_prose_that_names_no_option(reply: str, count: in
     """Sentences of articles, capitals and abbreviations that name no option."""
     last = reply.rstrip(".,: ").split()[-1]
     read = read_reply(reply, ["xylophone", "zither", "quartet", "viola"][:count])
-    # "… answer is A", "A because", "is A and", "A is" and "A the music …" do name one, as "it's A" does.
+    # "… answer is A", "A because", "is A and", "A is" and "A the music …" name an option, like "it's A".
     named = last in ("A", "I") or re.search(r"\bA (?:because|and|is|the)\b", reply)
     assert read.letter is None or named
 

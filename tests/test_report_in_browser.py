@@ -1,6 +1,6 @@
-"""The report in a real browser: players, filters, keyboard, no console error; and what it draws, on which paper.
+"""The report in a real browser: players, filters, keyboard, console errors, charts, themes and printing.
 
-Wants chromium, chromedriver and selenium, and is skipped where they are not.
+Needs chromium, chromedriver and selenium, and is skipped without them.
 """
 
 from __future__ import annotations
@@ -60,8 +60,9 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def opened(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """A report of two settings: the second loses the last two samples, and the very last reply is hostile; base fails
-    on one of the others."""
+    """Open a report of two settings. The second has the last two samples wrong, the very last with a hostile reply.
+    Base fails on another sample.
+    """
     root = tmp_path_factory.mktemp("report")
     finished(added(a_run(root, "base-0", [True] * 8), FAILED), score=1.0)
     folder = finished(a_run(root, "dart-0.5-layer2", [True] * 6 + [False] * 2, prefill=0.5))
@@ -83,7 +84,7 @@ def opened(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 def drawn(page_: Any) -> Any:
-    """The page, once Vega has drawn its pictures."""
+    """Return the page when Vega has drawn its charts."""
     all_there = "return [...document.querySelectorAll('.chart')].every((one) => one.querySelector('svg'))"
     WebDriverWait(page_, 20, poll_frequency=0.05).until(lambda _: page_.execute_script(all_there))
     return page_
@@ -133,8 +134,8 @@ def test_the_browser_draws_the_tables_and_charts_of_the_report(opened: Any) -> N
     assert {"dart", "base", "fraction of audio removed"} <= {*texts(opened, "#curves .chart svg text")}
 
 
-def test_the_first_screen_shows_run_facts_advice_chart_and_table(opened: Any) -> None:
-    """Model, machine, date and samples; a recommendation; the picture behind it; the table sorted by it."""
+def test_the_first_screen_shows_the_run_description_then_advice_then_chart_and_table(opened: Any) -> None:
+    """First the facts of the run, then a recommendation, the chart for it, and the sorted table."""
     assert "8 samples of tau" in find_one(opened, "header").text
     assert "within 1 point of base's" in find_one(opened, ".advice").text
     parts = ("header .facts", ".advice", "#choice .chart", "#choice table")
@@ -206,7 +207,7 @@ def test_buttons_move_through_the_sample_list(opened: Any) -> None:
 
 @pytest.mark.long
 def test_a_missing_clip_file_is_reported_with_its_path(opened: Any) -> None:
-    """As on a page that was moved to another machine; the address is of the sample that is shown."""
+    """As if the page had been moved to another machine; the path is that of the shown sample."""
     opened.execute_script("detail({ ...samples[0], audio: ['file:///nowhere/a%20clip.wav'] })")
     told = WebDriverWait(opened, 5, poll_frequency=0.05).until(lambda page_: find_one(page_, "#detail .odd"))
     assert "on the machine that made this page (/nowhere/a clip.wav)" in told.text
@@ -282,20 +283,20 @@ def luminance(colour: str) -> float:
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
-# --- which runs stand together, in which colours, on which paper ------------------------------------------------------
+# --- grouping of runs, colours, themes and printing -------------------------------------------------------------------
 
 
 def written(browser: Any, folder: Any) -> Any:
     file = folder / "report.html"
     file.write_text(page(PageData(read_systems([folder])), PageOptions(spectrograms=False)), encoding="utf-8")
-    browser.get_log("browser")  # forget what the page before said
+    browser.get_log("browser")  # drop messages of the previous page
     browser.get(file.as_uri())
     return drawn(browser)
 
 
 @pytest.fixture(scope="module")
 def settings_page(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """Base and dart on two tasks; dart at another layer, on another device, and silence on one."""
+    """Open a report of base and dart on two tasks, with dart at another layer and device, and silence on one task."""
     root = tmp_path_factory.mktemp("layout")
     for task in ("tau", "desed"):
         finished(a_run(root, "base-0", [True] * 8, task=task), score=1.0)
@@ -337,7 +338,7 @@ def test_the_pareto_front_leaves_out_times_of_other_devices(settings_page: Any) 
 
 
 def test_charts_are_inverted_only_in_the_dark_theme(settings_page: Any) -> None:
-    """The pictures are inverted, hues kept, and never on paper."""
+    """Charts are inverted with their hues kept, and never in print."""
     settings_page.execute_script("document.documentElement.dataset.theme = 'dark'")
     look = "return getComputedStyle(document.querySelector('.chart svg')).filter"
     assert "invert" in settings_page.execute_script(look)
@@ -376,7 +377,7 @@ def test_the_printed_page_is_white_and_not_cut_even_in_the_dark_theme(settings_p
     assert seen == ["rgb(255, 255, 255)", "rgb(27, 27, 31)", "visible", "none", "none"]
 
 
-# Words of headings that stand in two lines: between names' - and _ only may they break.
+# Words of headings that break into two lines; they may break only after - and _ in names.
 TORN = """
 const torn = [];
 for (const cell of document.querySelectorAll(".scroll th")) {
@@ -407,7 +408,7 @@ def screen(browser: Any, width: int, height: int = 900) -> Iterator[None]:
 
 @pytest.mark.parametrize("width", [390, 1280])
 def test_no_table_or_chart_is_cut_at_any_screen_width(settings_page: Any, width: int) -> None:
-    """Only tables scroll, each inside its own frame; every picture is as wide as its place."""
+    """Only tables scroll, each inside its frame; every chart is as wide as its space."""
     run = settings_page.execute_script
     with screen(settings_page, width):
         run("window.dispatchEvent(new Event('resize'))")
@@ -424,7 +425,7 @@ def test_no_table_or_chart_is_cut_at_any_screen_width(settings_page: Any, width:
         )
     assert wide <= width
     assert (over, small, torn) == ([], 0, [])
-    assert "local" in shadow  # it goes where there is no more to scroll to
+    assert "local" in shadow  # it disappears at the end of the scroll range
 
 
 def test_two_tasks_take_under_5000_pixels_on_a_phone(settings_page: Any) -> None:
@@ -434,7 +435,7 @@ def test_two_tasks_take_under_5000_pixels_on_a_phone(settings_page: Any) -> None
         find_one(settings_page, "nav a[href='#curves']").click()
         seen = find_one(drawn(settings_page), "#curves .chart svg").size["width"]
     assert height < 5000
-    assert seen > 250  # a link unfolds its section, whose pictures fill it
+    assert seen > 250  # a link opens its section, whose charts fill the width
 
 
 @pytest.mark.parametrize(
@@ -446,7 +447,7 @@ def test_two_tasks_take_under_5000_pixels_on_a_phone(settings_page: Any) -> None
     ],
     ids=["failed", "untimed", "one sample"],
 )
-def test_a_page_of_failed_untimed_or_single_samples_is_drawn_without_errors(
+def test_a_report_of_failed_or_untimed_samples_is_drawn_without_browser_errors(
     browser: Any, tmp_path: Any, samples: int, summary: dict[str, Any], records: dict[str, Any], words: str
 ) -> None:
     folder = finished(a_run(tmp_path, "base-0", [True] * samples), intervals=None, **summary)

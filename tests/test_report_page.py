@@ -1,4 +1,4 @@
-"""The HTML report: what it carries, what it may never carry, and what a paper gets."""
+"""The HTML report: its content, what it must never contain, and the files for a paper."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def html_of(shown: Path | PageData) -> str:
 
 
 def shown(html: str) -> str:
-    """What a reader sees of a page before its data and code."""
+    """Return the visible part of a page, before its data and code."""
     return html.partition('<script type="application/json"')[0]
 
 
@@ -108,7 +108,7 @@ class TestPage:
     def test_an_unfinished_run_is_named_on_the_page_and_has_no_scores_or_times(
         self, root: Path, old: dict[str, Any] | None
     ) -> None:
-        """It has no summary, or that of a shorter run before it."""
+        """It has no summary, or the summary of a shorter earlier run."""
         folder = a_run(root, "fast_v-0.5-layer2", [True] * 8)
         if old:
             finished(folder, **old)
@@ -117,7 +117,7 @@ class TestPage:
         assert data.unfinished == [("fast_v-0.5-layer2", "tau", 8, 8)]
         assert "fast_v-0.5-layer2: no figures for tau" in shown(html_of(data))
 
-    def test_figures_from_part_of_the_samples_state_the_number_of_samples(self, tmp_path: Path) -> None:
+    def test_metrics_computed_from_part_of_the_samples_state_the_number_of_samples(self, tmp_path: Path) -> None:
         finished(changed(a_run(tmp_path, "base-0", [True] * 8), samples=[f"clip{number}" for number in range(10)]))
         content = shown(html_of(tmp_path))
         assert "base-0: figures of tau use 8 of 10 samples: not finished" in content
@@ -129,7 +129,7 @@ class TestPage:
             html_of(tmp_path)
 
     def test_a_page_of_500_samples_under_ten_settings_is_below_5_mb(self, tmp_path: Path) -> None:
-        """With strips and transcripts of minutes; measured on 50 samples, beside the page's own scripts."""
+        """Samples have strips and long transcripts. The size is extrapolated from 50 samples plus scripts."""
         for ratio in range(10):
             folder = finished(a_run(tmp_path, f"dart-0.{ratio}-layer2", [True] * 50))
             kept = pack(torch.arange(0, 7500, 2), torch.ones(7500, dtype=torch.bool))
@@ -146,9 +146,9 @@ class TestPage:
                 label = f"dart-0.{100 + place}-layer2" if place else "base-0"
                 finished(a_run(folder, label, [True] * 20 + [False] * 20), score=0.5)
             sizes.append(len(html_of(folder)))
-        assert sizes[1] - sizes[0] < 10 * 40 * 50  # of each further reply, its places and its share of tables
+        assert sizes[1] - sizes[0] < 10 * 40 * 50  # a further reply adds only its indices and its share of tables
 
-    def test_the_report_page_limits_the_number_of_replies_and_the_size_of_kept_token_strips(
+    def test_the_report_page_limits_the_number_of_replies_that_it_contains(
         self, root: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         kept = pack(torch.arange(0, 750, 2), torch.ones(750, dtype=torch.bool))
@@ -184,7 +184,7 @@ def test_charts_leave_out_times_measured_in_another_session_and_say_so_in_a_note
     for anchor in ("curves", "costs"):
         told = [note for note in by_anchor[anchor].notes["tau"] if "dart-0.5-layer2" in note and ACROSS in note]
         assert len(told) == 1, anchor
-    (chart,) = by_anchor["curves"].charts["tau"]  # base's time alone is no picture
+    (chart,) = by_anchor["curves"].charts["tau"]  # the time of base alone is not drawn
     assert chart.spec["title"] == "Score against ratio"
     (panel,) = [panel for panel in read_panels([root]) if panel.name == "tau"]
     assert re.search("dart-0.5-layer2.*different sessions", " ".join(of_panel(panel).spec["title"]["subtitle"]))
@@ -208,7 +208,7 @@ def test_class_tables_with_one_sample_per_class_are_collapsed_on_the_page(tmp_pa
 
 
 class TestTimes:
-    """A setting's are base's divided by its paired speed-up: the one figure of the table and of all pictures."""
+    """A setting's time is base's time divided by its paired speed-up, both in the table and in all pictures."""
 
     @pytest.fixture
     def drifting(self, tmp_path: Path) -> Path:
@@ -246,7 +246,7 @@ class TestTimes:
             by_anchor = {section.anchor: section for section in sections(data_of(root))}
             ratio, *times = by_anchor["curves"].charts["tau"]
             solid = [{row["solid"] for row in chart.data["points"] if row["marked"]} for chart in (ratio, *times)]
-            assert solid[0] == {1}  # no time is in it
+            assert solid[0] == {1}  # this chart has no time
             assert solid[1] == solid[2]
             (bars,) = by_anchor["costs"].charts["tau"]
             drawn = (bars.data["bars"], by_anchor["choice"].charts[""][0].data["points"])
@@ -258,7 +258,7 @@ class TestTimes:
             }
 
         assert marked() == {False}
-        changed(root / "tau" / "M" / "base-0", sessions=[a_session(busy=5.0)])  # ratios to base are of busy times, too
+        changed(root / "tau" / "M" / "base-0", sessions=[a_session(busy=5.0)])  # ratios to base use busy times, too
         changed(root / "tau" / "M" / "dart-0.5-layer2", sessions=[a_session()])
         assert marked() == {True}
 
@@ -290,8 +290,8 @@ def test_scores_are_grouped_by_clip_length_in_steps_of_half_a_minute(tmp_path: P
     assert bins == [(60, 1, 1.0), (90, 2, 0.5), (120, 1, 1.0)]
 
 
-def test_the_machine_table_has_one_row_per_fact_to_fit_a_phone(root: Path) -> None:
-    """A row a fact: versions in the last of many columns left a hole in all others."""
+def test_the_table_of_machine_properties_has_one_property_per_row(root: Path) -> None:
+    """Facts were once columns, and the long list of versions in the last one left a gap in all others."""
     (table,) = next(section.tables for section in sections(data_of(root)) if section.anchor == "machine")
     assert table.columns == ["settings", "all"]
     rows = table.frame.to_dict("records")
@@ -299,7 +299,7 @@ def test_the_machine_table_has_one_row_per_fact_to_fit_a_phone(root: Path) -> No
     assert [row["all"] for row in rows if row["settings"] == "certified"] == ["no"]
 
 
-def test_each_pruning_layer_has_a_chart_line_and_package_versions_are_shown(root: Path) -> None:
+def test_each_pruning_layer_has_a_line_of_its_own_in_the_charts(root: Path) -> None:
     folder = finished(a_run(root, "dart-0.5-layer10", [True] * 8, layer=10))
     changed(folder, environment={"cpu": "x", "packages": {"torch": "9"}})
     for file in root.rglob("dart-0.5-layer2/run.json"):
@@ -314,7 +314,7 @@ def test_each_pruning_layer_has_a_chart_line_and_package_versions_are_shown(root
 class TestControls:
     @pytest.fixture
     def controls(self, root: Path) -> Path:
-        """Silence of another task than those that ran as they are, and of one that did."""
+        """Add runs on silence, of a task that also has runs on real audio and of a task that has none."""
         for task in ("tau", "gtzan"):
             as_control(finished(a_run(root / "silence", "base-0", [False] * 8, task=task), score=0.1))
         return root
@@ -323,7 +323,7 @@ class TestControls:
         sides = {side.name(with_checkpoint=False): set(side.runs) for side in read_systems([controls])}
         both = {"tau", "desed"}
         assert sides == {"base-0": both, "dart-0.5-layer2": both, "base-0 [silence]": {"tau", "gtzan"}}
-        assert list(sides)[-1] == "base-0 [silence]"  # their folder's name comes first
+        assert list(sides)[-1] == "base-0 [silence]"  # although its folder is read before tau
         reordered = read_systems([controls / "silence", controls / "tau", controls / "desed"])
         assert find_reference(reordered, None).control == ""
 
@@ -333,9 +333,7 @@ class TestControls:
             assert Run({"control": {"kind": kind, "seconds": seconds}}, {}).control == name
         assert Run({"control": None}, {}).control == Run({}, {}).control == ""
 
-    def test_runs_on_silence_are_compared_with_base_on_silence_and_left_out_of_means_and_charts(
-        self, controls: Path
-    ) -> None:
+    def test_runs_on_silence_are_compared_only_with_base_on_silence(self, controls: Path) -> None:
         finished(a_run(controls, "random-0.5-layer2", [True] * 8, task="gtzan"))
         data = data_of(controls)
         names = [setting.name for setting in data.settings]
@@ -440,7 +438,7 @@ class TestPaper:
         heading, _rule, *rows = [line.strip("| \n").split(" | ") for line in table.splitlines()]
         tau = {row[0]: row[heading.index("tau")].split(" ")[0] for row in rows}
         assert tau == {"base-0": "**0.900**", "dart-0.5-layer2": "0.500", "base-0 [silence]": "1.000"}
-        finished(root / "silence" / "tau" / "M" / "base-0", score=0.9)  # as good as the best, to the last digit shown
+        finished(root / "silence" / "tau" / "M" / "base-0", score=0.9)  # equal to the best in all digits shown
         assert markdown(scores_table(data_of(root))).count("**0.900**") == 1
 
     def test_markup_in_setting_names_is_escaped_in_every_table_format(self) -> None:
@@ -459,7 +457,7 @@ class TestPaper:
         assert {"tau.pdf", "tau.csv", "mean.pdf", "scores.md", "scores.tex", "records.csv"} <= names
         pdf = (out / "f" / "tau.pdf").read_bytes()
         assert pdf.startswith(b"%PDF")
-        assert b"/FontFile2" in pdf  # TrueType outlines are inside, and no Type 3, which publishers refuse
+        assert b"/FontFile2" in pdf  # TrueType fonts are embedded, but no Type 3 fonts, which publishers refuse
         assert b"/Type3" not in pdf
         assert 450 <= int(re.search(rb"/MediaBox \[0 0 (\d+)", pdf)[1]) <= 520  # about the seven inches of both columns
         assert (out / "f" / "records.csv").read_text().count("\n") == 33

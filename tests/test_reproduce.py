@@ -65,7 +65,7 @@ class TestRows:
         assert "overall" not in rows
 
     def test_the_bootstrap_resamples_each_task_of_a_mean_independently(self, tmp_path: Path) -> None:
-        """A mean of three like tasks is known √3 times as well as each; with common draws it would be no better."""
+        """The mean of three similar tasks has an interval √3 times narrower. Common draws would not narrow it."""
         rights = {task: [True, True, False, True] * 15 for task in ("tau", "gtzan", "desed")}
         rows = reproduced(results_of(tmp_path, rights), "embedded")
         widths = [row["interval"][1] - row["interval"][0] for row in rows]
@@ -89,7 +89,7 @@ class TestProtocol:
         settings = protocol_settings(RunSettings(), "paper")
         assert (settings.balance, settings.skip_persons, settings.skip_emotion) == (True, ("2", "10"), "happy")
 
-    def test_full_protocol_takes_every_sample_despite_narrowing_settings(self) -> None:
+    def test_the_full_protocol_takes_every_sample_even_if_settings_would_select_fewer(self) -> None:
         narrowed = RunSettings(balance=True, skip_persons=("3",), skip_emotion="sad", seed=7)
         assert protocol_settings(narrowed, "full") == RunSettings(seed=7)
 

@@ -1,4 +1,4 @@
-"""The ruler: what is planted where and how loud, balanced answers, equal bytes, refusals, and figures."""
+"""The ruler: place and loudness of needles, balanced answers, reproducible files, refusals, and metrics."""
 
 from __future__ import annotations
 
@@ -194,7 +194,7 @@ def test_a_ruler_made_again_keeps_existing_clips_and_makes_only_missing_ones(roo
     build.write(build.Ruler(SMALL, sounds.voice(), sounds.synthetic_backgrounds(4, 1)), root)
 
 
-def test_clip_file_names_depend_on_seed_gap_and_background() -> None:
+def test_clip_file_names_differ_if_seed_or_gap_or_background_differs() -> None:
     ruler = build.Ruler(SMALL, sounds.voice(), sounds.synthetic_backgrounds(4, 1))
     others = [
         build.Ruler(replace(SMALL, seed=7), sounds.voice(), ruler.backgrounds),
@@ -247,7 +247,7 @@ def test_each_recording_is_used_in_only_one_background(tmp_path: Path) -> None:
 
 
 def refused(place: Path, *arguments: object) -> str:
-    """Run `ruler` with what it must refuse in one line, before anything is written."""
+    """Run `ruler` with arguments that it must refuse in one line, before it writes anything."""
     code, output = call("ruler", place / "out", *arguments)
     assert (code, output.count("error: "), "Traceback" in output) == (2, 1, False), output
     assert not (place / "out").exists()
@@ -340,7 +340,7 @@ def test_a_shortened_control_clip_holds_the_needles_at_the_times_of_its_referenc
 
 
 def kept(spans: list[tuple[float, float]], tokens: int = 100) -> str:
-    """Bits of a clip of 100 s whose tokens in these spans were kept."""
+    """Return the bits of a clip of 100 s whose tokens in these spans were kept."""
     flags = [any(start <= token < end for start, end in spans) for token in range(tokens)]
     return base64.b64encode(np.packbits(flags).tobytes()).decode()
 
@@ -358,13 +358,13 @@ def answered(
 
 def test_the_share_of_kept_tokens_of_each_needle_equals_values_by_hand() -> None:
     assert kept_of_needles(typed(answered(1, right=True, spans=[(10, 11), (50, 53)]))) == [0.5, 0.75]
-    assert kept_of_needles(typed(answered(1, right=True))) is None  # a press: nobody knows
+    assert kept_of_needles(typed(answered(1, right=True))) is None  # unknown for a press
     assert kept_of_needles(typed(answered(1, right=True)), is_base=True) == [1, 1]
 
 
 @pytest.fixture
 def runs(tmp_path: Path) -> Path:
-    """Base answers all; of a pruned run, one wrong answer kept its needles, two lost one of them."""
+    """Write a run of base, all right, and a pruned run: one wrong answer kept its needles, two lost a needle."""
     whole, half = [(10, 12), (50, 54)], [(50, 54)]
     base = [answered(number, right=True, minutes=str(1 + number // 4)) for number in range(8)]
     pruned = [answered(0, right=False, spans=whole), answered(1, right=False, spans=half),
@@ -387,7 +387,7 @@ def test_the_report_counts_wrong_replies_with_dropped_needles_separately(runs: P
     assert "dropped" in markdown(ruler_section.tables[0])
 
 
-def test_the_report_has_a_heat_map_over_clip_length_and_needle_place_for_each_setting(
+def test_the_report_has_a_heat_map_of_clip_length_against_needle_position_per_setting(
     runs: Path, tmp_path: Path
 ) -> None:
     (ruler_section,) = (section for section in sections(PageData(read_systems([runs]))) if section.anchor == "ruler")

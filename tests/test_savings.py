@@ -1,4 +1,4 @@
-"""Counted FLOPs against hand-made numbers, the ideals' invariants, and measured ratios on made-up records."""
+"""FLOPs compared with counts by hand, invariants of ideal savings, and measured ratios on made-up records."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class TestCounting:
     def test_audio_tower_flops_count_a_partly_filled_window_as_a_whole_one_in_every_family(
         self, family_lm: AudioLM, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """One second beyond a window of 30 s costs another one where the tower has windows, and a second elsewhere."""
+        """One second more than 30 s costs another window if the tower has windows, and one second otherwise."""
         cost = count_cost(family_lm)
         monkeypatch.setattr(flops, "_PROBE_SECONDS", 31.0)
         counted = count_cost(family_lm).encoder_flops_per_second * 31
@@ -110,7 +110,7 @@ class TestCounting:
     def test_counted_weight_bytes_equal_the_weights_read_in_a_real_decode_step(
         self, loaded: Callable[[str, str], AudioLM], key: str
     ) -> None:
-        """Counted in a real step, by the storage of what goes into operations; no tower, in no family."""
+        """Weights are counted in a real step, by the storage of each operation's inputs. No family reads its tower."""
         lm, cost = loaded(key, "sdpa"), count_cost(loaded(key, "sdpa"))
         with read_in_decode(lm) as read:
             Base().generate(lm, lm.prepare([Prompt("What?", (noise(1.0),))]), max_new_tokens=3, ignore_end=True)
@@ -170,7 +170,7 @@ class TestIdeals:
         assert ideal_speed_up(TINY, Drops(2, 0.5), RECORD) == base / pruned
 
     def test_attention_cost_of_a_windowed_layer_counts_only_keys_in_the_window(self) -> None:
-        """Pairs of a query and a key it sees, counted one by one; full attention is counted as s²/2 pairs as well."""
+        """Pairs of a query and a visible key are counted one by one. Full attention is also counted as s²/2 pairs."""
         cost = Cost((0.0,), (2.0,), 0.0, None, attention_windows=(30,))
         for tokens in (10, 30, 100, 1000):
             pairs = sum(min(query, 30) for query in range(tokens))
@@ -188,7 +188,7 @@ class TestIdeals:
             for encoder in (False, True):
                 assert ideal_speed_up(TINY, drops_of(method), RECORD, encoder=encoder) == 1, method.label
 
-    def test_tokens_dropped_in_prefill_by_a_pruner_joined_with_a_press_are_those_of_the_pruner(self) -> None:
+    def test_a_pruner_joined_with_a_press_drops_as_many_tokens_in_prefill_as_alone(self) -> None:
         assert drops_of(get_method("fast_v:0.5+snapkv:0.3", layer=3)) == Drops(3, 0.5)
 
     def test_tokens_dropped_by_a_third_party_method_are_unknown(self) -> None:
@@ -248,7 +248,7 @@ class TestMeasured:
         )
         saved = against(pruned, base)
         assert saved["compared_samples"] == 3
-        assert saved["llm_prefill"]["measured"] == 3.0  # of 2, 4 and 3; and not 15 / 5
+        assert saved["llm_prefill"]["measured"] == 3.0  # the median of 2, 4 and 3, not 15 / 5
         assert saved["llm_prefill"]["ideal"] == pytest.approx(10_052_224 / 8_278_144)
         encoder = 4_070_400 * 2.4
         assert saved["first_token"]["ideal"] == pytest.approx((encoder + 10_052_224) / (encoder + 8_278_144))
@@ -262,14 +262,14 @@ class TestMeasured:
         assert saved["scoring_s"] == 0.25  # the median
         assert saved["decode_per_token"]["measured"] is None
 
-    def test_a_run_without_base_and_without_encoder_flops_has_only_an_ideal_prefill_speed_up(self) -> None:
+    def test_without_a_base_run_only_the_ideal_prefill_speed_up_is_given(self) -> None:
         cost = replace(TINY, encoder_flops_per_second=None).as_json()
         saved = savings(run_of([record("a", 1.0, **PRUNED)], drops={"layer": 2, "ratio": 0.5}, cost=cost), None)
         assert saved["llm_prefill"]["ideal"] == pytest.approx(10_052_224 / 8_278_144)
         assert saved["first_token"]["ideal"] is None
         assert (saved["llm_prefill"]["measured"], saved["compared_samples"]) == (None, 0)  # there is no base
 
-    def test_untimed_runs_and_latencies_of_an_endpoint_give_no_measured_speed_up(self) -> None:
+    def test_runs_without_stage_times_give_no_measured_speed_up(self) -> None:
         untimed = {"time": None, "kv_lengths": None, "kv_bytes": None}
         latency = {"latency": {"first_token": 0.5, "total": 1.0}}
         for more, why in (({}, "untimed runs"), (latency, "latencies of an endpoint are not compared")):
@@ -277,7 +277,7 @@ class TestMeasured:
             assert (saved["llm_prefill"]["measured"], saved["untimed"].startswith(why)) == (None, True)
             assert [saved[name] for name in ("kv_bytes", "kv_lengths", "scoring_s")] == [None] * 3
 
-    def test_decode_speed_up_is_measured_in_forced_decode_and_its_ideal_from_bytes_read(self) -> None:
+    def test_decode_speed_up_is_measured_from_the_times_of_forced_decode(self) -> None:
         cost = replace(TINY, weight_bytes=1000.0).as_json()
         base, pruned = (
             run_of([record("a", 1.0, kv_bytes=size, forced_decode={"per_token": seconds})], cost=cost)
@@ -297,8 +297,10 @@ class TestMeasured:
         assert (against(pruned, run_of([record("a", 4.0)]))["llm_prefill"]["work"]) is None
 
     @pytest.mark.parametrize(("spent", "longer"), [(0.1, False), (0.4, True), (0.0, False)])
-    def test_a_method_whose_scoring_takes_longer_than_it_saves_is_marked(self, spent: float, longer: bool) -> None:
-        """Base needs 1.0 s; the method 0.8 s and its choosing, or 1.1 s without any."""
+    def test_savings_say_whether_token_scoring_takes_longer_than_the_method_saves(
+        self, spent: float, longer: bool
+    ) -> None:
+        """Base needs 1.0 s. The method needs 0.8 s plus its scoring, or 1.1 s without scoring."""
         base = run_of([record(id_, 1.0) for id_ in "ab"])
         taken = 0.8 + spent if spent else 1.1
         pruned = run_of([record(id_, taken, scoring=spent, **PRUNED) for id_ in "ab"], drops={"layer": 2, "ratio": 0.7})

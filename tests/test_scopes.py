@@ -1,4 +1,4 @@
-"""Over which tasks means are taken."""
+"""Which tasks a mean is taken over."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from audiomarathon.benchmarks.benchmark import Benchmark, TaskFacts
 from audiomarathon.results.scopes import kind_of, scopes_of
 
 
-def test_means_over_tasks_are_formed_per_task_group_in_benchmark_order_and_overall() -> None:
+def test_means_over_tasks_are_formed_for_each_task_group_and_for_all_tasks() -> None:
     scopes = scopes_of(["vox", "tau", "race", "had", "gtzan"])
     assert scopes == {
         "audio classification": ["tau", "gtzan"],
@@ -34,7 +34,7 @@ def test_tasks_without_a_benchmark_are_left_out_of_the_mean_over_tasks() -> None
 
 
 def test_tasks_of_two_benchmarks_never_share_a_mean(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Groups of the same name in two of them are two groups."""
+    """Groups of the same name in two benchmarks are two groups."""
     tasks = tuple(type("Made", (Tau,), {"key": f"made/{name}", "aliases": ()})() for name in "abcd")
     facts = {
         task.key: TaskFacts("", group, 1, (0, 1)) for task, group in zip(tasks, ["speaker"] * 3 + ["x"], strict=True)
@@ -51,7 +51,7 @@ def test_tasks_of_two_benchmarks_never_share_a_mean(monkeypatch: pytest.MonkeyPa
     assert {kind_of(scope, members) for scope, members in scopes.items()} == {"group", "overall"}
 
 
-def test_weights_of_tasks_are_normalised_to_a_mean_of_1(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_task_weights_of_a_benchmark_are_scaled_to_a_mean_of_1(monkeypatch: pytest.MonkeyPatch) -> None:
     assert registry.weights_of(["tau", "vox"]) == [1.0, 1.0]
     made = (replace(AUDIOMARATHON, weights={"tau": 3.0, "vox": 1.0}),)
     monkeypatch.setattr(registry, "built_in", lambda: made)

@@ -1,4 +1,4 @@
-"""Verdicts on file: taken where they still hold, made anew where not; scoring never touches the records."""
+"""Stored verdicts are used while valid and computed again otherwise; scoring never changes the records."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def files_of(folder: Path) -> dict[str, tuple[bytes, int]]:
-    """What lies in a folder, and when it was written."""
+    """Return the content and modification time of each file in a folder."""
     return {
         path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in folder.iterdir() if path.name != ".lock"
     }
@@ -75,20 +75,20 @@ def rights(run: Run) -> dict[str, bool]:
 
 
 def forge(folder: Path, id_: str, *, seal: bool = True, **values: Any) -> None:
-    """Change a verdict on file, under the stamp that it has."""
+    """Change a stored verdict but keep its stamp."""
     file = verdicts_file(folder, CHOICE)
     lines = [{name: value for name, value in line.items() if name != "crc"} for line in lines_of(file)]
     odd = [line | values if line["id"] == id_ else line for line in lines]
     file.write_bytes(b"".join(sealed(line) if seal else json.dumps(line).encode() + b"\n" for line in odd))
 
 
-# What is taken -------------------------------------------------------------------------------------------------------
+# Which verdicts are used ---------------------------------------------------------------------------------------------
 
 
 def test_valid_verdicts_in_the_verdict_file_are_read_without_judging_again(run: Path, asked: list[str]) -> None:
     assert rights(Run.read(run)) == {f"clip{n}": right for n, right in enumerate(RIGHTS)}
     assert score(run).summary["accuracy"] == 0.75
-    forge(run, "clip0", correct=False)  # under its own stamp and checksum a verdict is believed: see the tests below
+    forge(run, "clip0", correct=False)  # a verdict with its stamp and checksum is trusted: see the tests below
     assert rights(Run.read(run))["clip0"] is False
     assert asked == []
 
@@ -105,13 +105,13 @@ def test_valid_verdicts_in_the_verdict_file_are_read_without_judging_again(run: 
 def test_a_stored_verdict_is_ignored_if_the_reply_or_reference_differs(
     run: Path, asked: list[str], change: dict[str, Any]
 ) -> None:
-    forge(run, "clip0", correct=None)  # what must not be seen
+    forge(run, "clip0", correct=None)  # must not be read
     (first, *_) = lines_of(run / "samples.jsonl")
     added(run, {name: value for name, value in first.items() if name != "crc"} | change)
     reread = Run.read(run)
     assert reread.verdicts["clip0"].values == Choice().judge(reread.records["clip0"])
     assert asked[0] == "clip0"
-    assert {*asked} == {"clip0"}  # the others hold
+    assert {*asked} == {"clip0"}  # the others are valid
 
 
 def test_a_stored_verdict_stays_valid_if_only_record_fields_unused_by_the_scorer_change(
@@ -131,12 +131,12 @@ def test_a_flipped_bit_anywhere_in_the_verdict_file_is_noticed(run: Path, asked:
     for at in range(8 * (first + 1)):
         flipped = whole[at // 8] ^ 1 << at % 8
         if at % 8 != at // 8 % 8 and not ALL and b"\n"[0] not in (whole[at // 8], flipped):
-            continue  # of each byte one bit, unless a line ends or begins
+            continue  # one bit of each byte, but all bits at the ends of lines
         spoilt = bytearray(whole)
         spoilt[at // 8] = flipped
         file.write_bytes(bytes(spoilt))
         assert rights(Run.read(run)) == true, bytes(spoilt[: first + 1])
-    assert {*asked} <= {"clip0", "clip1"}  # a line break that is gone takes the next line along
+    assert {*asked} <= {"clip0", "clip1"}  # without its line break, a line spoils the next line too
 
 
 @pytest.mark.parametrize(
@@ -155,19 +155,19 @@ def test_a_verdict_file_with_unusable_content_is_replaced_by_a_new_one(run: Path
 
 
 def test_a_stored_verdict_without_its_checksum_is_ignored(run: Path, asked: list[str]) -> None:
-    """Unlike records, verdicts were always written with one: a line without it is not one that a scorer made."""
+    """Unlike records, verdicts always had a checksum: no scorer wrote a line without it."""
     forge(run, "clip0", seal=False, correct=False)
     assert list(rights(Run.read(run)).values()) == RIGHTS
     assert "clip0" in asked
 
 
 @pytest.mark.parametrize("odd", [{"parsed": "Z"}, {"parsed": 7}, {"parsed": "AB"}, {"strict": "x"}, {"correct": None}])
-def test_odd_verdict_values_in_one_run_folder_do_not_hide_other_run_folders(
+def test_malformed_verdict_values_in_one_run_folder_do_not_hide_other_run_folders(
     run: Path, tmp_path: Path, odd: dict[str, Any]
 ) -> None:
-    """Under a right stamp and checksum, as only on purpose they can be."""
+    """Stamp and checksum are right, which can only happen on purpose."""
     forge(run, "clip0", **odd)
-    changed(run, "summary.json", n=3)  # which is not that of the records, so that verdicts are asked
+    changed(run, "summary.json", n=3)  # differs from the records, so that verdicts are read
     labels = ("frame-0.5-layer2", "random-0.5-layer2")
     for label in labels:
         score(changed(a_run(tmp_path, label, RIGHTS), **FACTS))
@@ -229,7 +229,7 @@ def test_verdicts_follow_the_order_of_the_records_and_leave_out_failed_samples(t
 def test_verdicts_of_another_scorer_version_are_recomputed_in_memory_only(
     run: Path, asked: list[str], monkeypatch: pytest.MonkeyPatch, of_scorer: bool
 ) -> None:
-    """A stored verdict is read as wrong and the summary as 0, so that taking either would show."""
+    """Stored verdicts are wrong and the summary is 0, so that using either would show."""
     for id_ in (f"clip{n}" for n in range(4)):
         forge(run, id_, correct=False, parsed=None, **({} if of_scorer else {"stamp": "0123456789abcdef"}))
     changed(run, "summary.json", score=0.0, accuracy=0.0, **({} if of_scorer else {"records": "older"}))
@@ -272,7 +272,7 @@ def test_intervals_are_resampled_with_the_seed_of_the_run(run: Path) -> None:
 
 def test_a_stored_summary_of_another_number_of_samples_is_ignored(run: Path) -> None:
     assert Run.read(run).summary is not None
-    changed(run, "summary.json", n=3)  # as a shorter run left it, and a killed one found it
+    changed(run, "summary.json", n=3)  # left by a shorter run, before a longer run was killed
     assert Run.read(run).summary is None
     changed(run, "summary.json", n=4, expected=5)
     assert Run.read(run).summary is None
@@ -300,7 +300,7 @@ def test_a_scorer_version_depends_on_its_class_modules_and_packages(monkeypatch:
     assert Choice().version == CHOICE.version == get_task("tau").scorer.version
 
 
-# What cannot be judged -----------------------------------------------------------------------------------------------
+# Records that cannot be judged ---------------------------------------------------------------------------------------
 
 
 def test_an_unscorable_record_is_left_out_on_reading_and_set_aside_on_resuming(run: Path) -> None:
@@ -318,7 +318,7 @@ def test_an_unscorable_record_is_left_out_on_reading_and_set_aside_on_resuming(r
 
 
 class Slow(Choice):
-    """A scorer that is not instant is asked about all records at once, and a failure is one of all of them."""
+    """A scorer that is not instant gets all records at once, and its failure concerns all of them."""
 
     key = "slow"
     instant = False
@@ -338,7 +338,7 @@ def replies(**given: str) -> list[Record]:
     return [typed(a_record(id_, reply=reply, reference=reference)) for id_, reply in given.items()]
 
 
-def test_only_samples_without_a_verdict_on_file_are_judged_in_one_call_of_a_slow_scorer(tmp_path: Path) -> None:
+def test_only_samples_without_a_valid_stored_verdict_are_judged(tmp_path: Path) -> None:
     scorer = Slow()
     write_verdicts(tmp_path, scorer, judged(scorer, replies(a="A", b="B")).values())
     verdicts = judged(scorer, replies(a="A", b="A", c="B"), tmp_path)
@@ -348,7 +348,7 @@ def test_only_samples_without_a_verdict_on_file_are_judged_in_one_call_of_a_slow
     assert rights == {"a": True, "b": True, "c": False}
 
 
-def test_a_scorer_error_is_reported_for_each_sample_of_its_batch_or_for_its_single_sample() -> None:
+def test_an_error_of_a_batch_scorer_is_reported_for_each_sample_of_the_batch() -> None:
     told: list[str] = []
     judging = {"failed": lambda record, error: told.append(f"{record.id} {error}")}
     assert judged(Slow(), replies(a="A", b="!"), **judging) == {}
@@ -358,7 +358,7 @@ def test_a_scorer_error_is_reported_for_each_sample_of_its_batch_or_for_its_sing
     assert [line[:1] for line in told[2:]] == ["x"]
 
 
-def test_a_verdict_that_json_cannot_hold_is_an_error_and_leaves_the_file(run: Path) -> None:
+def test_a_verdict_that_json_cannot_hold_leaves_the_verdict_file_unchanged(run: Path) -> None:
     (verdict, *_) = Run.read(run).verdicts.values()
     before = files_of(run)
     for value in (float("nan"), {1, 2}, object()):
@@ -375,7 +375,7 @@ def test_a_scorer_cannot_overwrite_the_id_content_hash_and_checksum_of_a_verdict
 
 
 @pytest.mark.parametrize("kind", ["folder", "link", "FIFO"])
-def test_a_folder_link_or_fifo_in_place_of_the_verdict_file_is_not_followed(
+def test_a_folder_or_link_or_fifo_in_place_of_the_verdict_file_is_not_followed(
     run: Path, tmp_path: Path, kind: str
 ) -> None:
     file, precious = verdicts_file(run, CHOICE), tmp_path / "precious"
@@ -395,7 +395,7 @@ def test_a_folder_link_or_fifo_in_place_of_the_verdict_file_is_not_followed(
 
 
 def test_scorer_versions_do_not_depend_on_the_modules_imported() -> None:
-    """A run has imported more than a command that reads: both must agree on what is on file."""
+    """A run imports more modules than a command that reads it, but both must compute the same versions."""
     import audiomarathon.metrics.classification
     import audiomarathon.metrics.wer  # noqa: F401
 

@@ -60,7 +60,7 @@ def test_the_script_serves_every_local_model_or_refuses_it_with_a_reason(name: s
 
 
 def row_of(name: str) -> str:
-    """The row of the page's table on vLLM."""
+    """Return a model's row in the docs' vLLM table."""
     table = PAGE.partition("## vLLM")[2]
     for row in re.findall(r"^\| (`[^|]*) \|(.*)$", table, re.MULTILINE):
         keys = re.findall(r"`([^`]+)`", row[0])

@@ -43,7 +43,7 @@ ODD = ("abc", "-1", "nan", "inf", "1e9", "٣", "²", "1_0", "0x1", "9" * 5000, "
 
 
 @pytest.mark.parametrize("odd", ODD)
-def test_odd_setting_values_are_taken_literally_or_refused_in_one_short_line(odd: str) -> None:
+def test_malformed_or_unprintable_setting_values_are_refused_in_one_short_line(odd: str) -> None:
     free = {"PRUNE_METHOD", "RESULTS_DIR", "MODEL_PATH", "AUDIOMARATHON_DATA", "SKIP_PERSONS", "SKIP_EMOTION"}
     free |= {"TASK_SPLIT", "TASK_PROMPT"}
     for name in env_names():

@@ -117,7 +117,7 @@ def said(script: Path, *how: str) -> str:
 def test_the_source_hash_of_a_method_in_a_script_covers_its_code_and_the_names_it_uses(
     how: tuple[str, ...], tmp_path: Path
 ) -> None:
-    """A script also holds the call that runs it, which may change; code without a file is hashed as compiled."""
+    """The call at the end of a script may change. Code without a file is hashed in compiled form."""
     around = ("", "") if how else ("LIMIT = 100", "LIMIT = 200")
     hashes = []
     for old, new in (("", ""), around, ("HALF = 0.5", "HALF = 0.6"), ("return keep(", "return 2 * keep(")):

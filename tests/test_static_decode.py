@@ -1,4 +1,4 @@
-"""Decode by a static step (`DECODE=graph`, on a CPU uncaptured) gives what transformers' own loop gives."""
+"""Decoding with a static step (`DECODE=graph`, not captured on a CPU) gives the results of transformers' loop."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ JOINED = [get_method("frame:0.5+snapkv:0.4"), get_method("random:0.5+ada_snapkv:
 AT_INPUT = [replace(method, at="input") for method in AT_LAYER if method.key in ("frame", "merge_adjacent")]
 METHODS = [Base(), *AT_LAYER, *JOINED, *AT_INPUT]
 STATIC = [key for key in FAMILIES if key != "qwen3-omni"]
-TOLERANCE = {"Gemma 3n": 5e-5}  # its sparse layers enlarge what float32 rounds away: `exact` shows nothing else differs
+TOLERANCE = {"Gemma 3n": 5e-5}  # sparse layers enlarge float32 rounding; float64 results agree
 
 
 def settings_of(method: Method) -> list[Method]:
@@ -60,22 +60,22 @@ def settings_of(method: Method) -> list[Method]:
 
 
 def crossed() -> Iterator[Any]:
-    """Cross every family with every method: `make test-all` at all settings, batches and ends.
+    """Yield each family with each method: `make test-all` runs all settings, batch sizes and end tokens.
 
-    `make test` takes a method of each kind of cache: of equal lengths, with gaps, merged, ragged. The home family runs
-    all methods above. Each next pair takes the next setting, batch and end, so that all are tried on some pairs.
+    `make test` runs a method for each kind of cache: equal lengths, gaps, merged, ragged. The home family runs all
+    methods above. Each pair takes the next setting, batch size and end, so that all occur in some pairs.
     """
     kinds = ("base", "fast_v", "merge_frame", "snapkv", "ada_snapkv", "composed")
     for family, key in enumerate(STATIC):
         for number, method in enumerate([Base(), *AT_LAYER, *JOINED]):
-            windows = key == "gemma3n"  # which refuses the others
+            windows = key == "gemma3n"  # Gemma 3n refuses other methods
             if windows and not isinstance(method, Base | TokenPruner):
                 continue
             settings = [
                 variant for variant in settings_of(method) if not windows or getattr(variant, "at", "layer") == "layer"
             ]
             usual = [variant for variant in settings if not windows or getattr(variant, "layer", 2) == 2]
-            if not usual:  # what works in the tower only
+            if not usual:  # a method for the tower only
                 continue
             often, turn = key != HOME and method.key in kinds, family + number
             chosen = usual[turn % len(usual)], (1, 1, 3)[turn % 3], (None, 3, None, 1)[turn % 4]
@@ -97,7 +97,7 @@ def reply(lm: AudioLM, prompts: Sequence[Prompt], method: Method, how: str = GRA
 def same(
     lm: AudioLM, prompts: Sequence[Prompt], method: Method, *, end: int | None = None, **options: Any
 ) -> tuple[Generation, Generation]:
-    """Reply in both ways, until token `end` if it is given; check that both are equal up to rounding."""
+    """Generate with the static step and eagerly, up to token `end` if given; check that both agree up to rounding."""
     done = []
     with encoder_shared(lm):
         for how in (GRAPH, EAGER):
@@ -107,7 +107,7 @@ def same(
     assert (graph.stages.decode_setup is None, eager.stages.decode_setup) == (False, None)
     assert graph.replies == eager.replies
     assert not end or {(graph_reply.new_tokens, graph_reply.finish) for graph_reply in graph.replies} == {(end, "stop")}
-    for row, generated in enumerate(graph.replies):  # after its end, a row of a batch means nothing
+    for row, generated in enumerate(graph.replies):  # after its end, a row of a batch has no meaning
         rows = (each.logits[: generated.new_tokens, row] for each in done)  # type: ignore[index]
         torch.testing.assert_close(*rows, atol=TOLERANCE.get(lm.title, 1e-5), rtol=0)
     return graph, eager
@@ -146,7 +146,7 @@ def test_every_method_on_every_family_gives_equal_replies_in_static_and_eager_de
 def test_a_decode_step_never_synchronises_with_the_device(
     loaded: Callable[[str, str], AudioLM], clip: list[Prompt], key: str
 ) -> None:
-    """No step reads a number from the device, or takes one from Python: a graph could do neither."""
+    """No step copies a number from the device or to it, which a CUDA graph could not do."""
     seen = set[str]()
     step = static_decode._Step.__call__
 
@@ -194,7 +194,7 @@ def windowed(family_checkpoint: Any, tmp_path_factory: pytest.TempPathFactory) -
 def test_sliding_windows_over_prompt_and_reply_give_the_logits_of_eager_decode(
     windowed: Callable[[int], AudioLM], clips: list[Prompt], window: int, method: Method, monkeypatch: Any
 ) -> None:
-    """Windows count positions, also where a pruner left gaps."""
+    """A window is counted in positions, also where a pruner left gaps."""
     monkeypatch.setattr(static_decode, "products", lambda query, key, scale=1.0: query @ key.mT * scale)
     monkeypatch.setattr(static_decode, "BLOCK", 16)
     graph, eager = same(windowed(window), clips[:2], method, max_new_tokens=24)
@@ -227,7 +227,7 @@ def test_logits_at_ratio_0_equal_those_of_base_bit_for_bit(
 def test_a_reply_and_its_decode_time_end_at_the_end_token(
     lm: AudioLM, clip: list[Prompt], monkeypatch: pytest.MonkeyPatch, at: int
 ) -> None:
-    """The step that runs before the end token is read is neither token nor time."""
+    """The step that runs before the end token is read counts neither as a token nor as time."""
     steps = counted(lm, monkeypatch)
     with ends_at(lm, at):
         done = reply(lm, clip, Base(), max_new_tokens=200, ignore_end=False)
@@ -253,7 +253,7 @@ def counted(lm: AudioLM, patch: pytest.MonkeyPatch) -> list[int]:
 
 @contextmanager
 def ends_at(lm: AudioLM, at: int) -> Iterator[None]:
-    """Let the token `at`, from 1, of all replies be the one end token, which none of them has before."""
+    """Make token number `at`, from 1, of all replies the end token, which no reply has before."""
     end, calls = lm.model.config.get_text_config().vocab_size - 1, list[int]()
 
     def forced(_module: Any, _args: Any, logits: torch.Tensor) -> torch.Tensor:
@@ -312,7 +312,7 @@ class TestOnRecord:
 
 
 def run_of(checkpoint: Path, place: Path, **flags: Any) -> dict[str, Any]:
-    """Run TAU with base and a press; return each setting's records, base's summary of times, and what was said."""
+    """Run TAU with base and a press; return each setting's records, base's summary of times, and the messages."""
     task_folders.build_tau(place / "data" / "TAU")
     given = {"data": str(place / "data"), "model_path": str(checkpoint), "results": place / "out", **flags}
     settings, said = RunSettings.read({}, **{"limit": 1, "max_new_tokens": 5, "device": "cpu", **given}), list[str]()
@@ -322,7 +322,7 @@ def run_of(checkpoint: Path, place: Path, **flags: Any) -> dict[str, Any]:
 
 
 class TestEager:
-    """What stays eager, and says so."""
+    """Cases that decode eagerly and report it."""
 
     def test_a_model_family_without_static_decode_decodes_eagerly_and_says_why(
         self, family_checkpoint: Any, clip: list[Prompt], no_env: Any
@@ -369,11 +369,11 @@ def test_static_decode_leaves_the_model_unchanged_for_eager_decode(lm: AudioLM, 
 
 
 class TestCapture:
-    """A graph that does not do what the step does is noticed, and decode goes on without it; here on a feigned GPU."""
+    """A graph that differs from its step is detected, and decode goes on without it; here on a simulated GPU."""
 
     @pytest.fixture
     def captured(self, lm: AudioLM, monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Any], None]], None]:
-        """Let a function of the step stand for the replay of a graph."""
+        """Return a function that replaces the replay of a graph by a function of the step."""
 
         def feign(replay: Callable[[Any], None]) -> None:
             def capture(_lm: AudioLM, step: Any) -> tuple[Any, torch.Tensor]:
@@ -391,7 +391,7 @@ class TestCapture:
         replays = list[int]()
         captured(lambda step: (replays.append(0), step()))
         same(lm, clip, SnapKV(0.5), max_new_tokens=static_decode.BLOCK + 5)
-        assert len(replays) == static_decode.BLOCK + 4 + 2  # one more for each capture, which is compared
+        assert len(replays) == static_decode.BLOCK + 4 + 2  # one more for each capture, for the comparison
 
     def test_setup_time_of_a_graph_is_not_part_of_the_decode_time(
         self, lm: AudioLM, clip: list[Prompt], captured: Any, monkeypatch: pytest.MonkeyPatch
@@ -399,7 +399,7 @@ class TestCapture:
         captured(lambda step: step())
         counted(lm, monkeypatch)
         stages = reply(lm, clip, Base()).stages
-        assert (stages.decode, stages.decode_setup) == (4, 2)  # the step itself, and the replay that is compared
+        assert (stages.decode, stages.decode_setup) == (4, 2)  # the step itself, and the replay for the comparison
 
     @pytest.mark.parametrize("fault", ["other logits", "not a number", "no capture"])
     def test_a_graph_that_fails_or_differs_is_replaced_by_eager_decode(

@@ -1,4 +1,4 @@
-"""Runs that stop when a margin is decided: the order of clusters, where a setting stops, what is on record."""
+"""Runs that stop early when a margin is decided: the order of clusters, the stopping point, the records."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SAMPLES = tuple(
 
 @dataclass(frozen=True)
 class Answers(Engine):
-    """An engine that looks replies up, and makes those of a round in the reverse order."""
+    """An engine with prepared replies, which answers the samples of a round in reverse order."""
 
     rights: Callable[[str, Sample], bool | None]
     several: int = 1
@@ -73,7 +73,7 @@ def run(
     stopping: Stopping,
     several: int = 1,
 ) -> tuple[Answers, dict[str, dict[str, Any]], list[str]]:
-    """Run the samples; return the engine, what `run.json` says of each setting, and the lines for the user."""
+    """Run the samples; return the engine, the content of each setting's `run.json`, and the lines for the user."""
     engine, lines = Answers(None, None, rights, several), list[str]()  # type: ignore[arg-type]
     with ExitStack() as stack:
         folders = [stack.enter_context(RunFolder(root / method.label, {"method": method.label})) for method in methods]
@@ -103,7 +103,7 @@ def test_the_order_of_clusters_does_not_depend_on_the_order_of_samples() -> None
 
 
 def test_a_setting_stops_early_at_the_same_cluster_whichever_sample_finishes_first(tmp_path: Path) -> None:
-    """One loss in the first drawn cluster: whatever comes back first, the setting stops at the same place."""
+    """The first drawn cluster has one loss. The order of replies must not change where the setting stops."""
     stopping = stopping_of()
     lost = next(iter(stopping.clusters.values()))[0].id
     stops = set()
@@ -186,7 +186,7 @@ def test_base_and_a_setting_take_turns_at_running_first_in_successive_rounds(tmp
 
 
 def a_job(method: Method, root: Path, stopping: Mapping[str, Any] | None, answered: Sequence[Sample] = ()) -> Job:
-    """Return a setting whose folder holds right replies, and a rule in `run.json`."""
+    """Return a job whose folder contains right replies and a stopping rule in `run.json`."""
     folder = RunFolder(root / method.label, {})
     folder.run = {"samples": [record.id for record in answered], **({"stopping": dict(stopping)} if stopping else {})}
     records = (typed(a_timed_choice(int(record.id[4:]), right=True, cluster=record.cluster)) for record in answered)
@@ -217,7 +217,7 @@ class TestEarlierLooks:
         assert after[50:] == [name for name in stopping_of().clusters if name not in before]
 
     def test_a_larger_sample_limit_adds_no_samples_to_clusters_already_tested(self, tmp_path: Path) -> None:
-        """Half of each cluster ran; the other half would change what was seen."""
+        """Half of each cluster was tested. The other half would change the tested results."""
         half = SAMPLES[:100:2]
         rule = stopping_of(samples=half).rule(Job(DART, RunFolder(tmp_path, {})))
         jobs = [a_job(BASE, tmp_path, None, half), a_job(DART, tmp_path, rule, half)]
@@ -276,7 +276,7 @@ def test_base_keeps_its_replies_to_all_samples_if_another_setting_stops_early(tm
 
 
 def test_replies_given_after_a_setting_met_its_stopping_rule_are_not_counted(tmp_path: Path) -> None:
-    """Records of samples that the first run did not select: it was killed, so only the rule says which it had."""
+    """There are records of samples that the killed first run did not select. Only its rule shows which it selected."""
     rule = stopping_of().rule(Job(DART, RunFolder(tmp_path, {})))
     jobs = [a_job(method, tmp_path, rule, SAMPLES) for method in (BASE, DART)]
     stopping = stopping_of(jobs=jobs)
@@ -299,7 +299,7 @@ def test_a_margin_that_no_run_could_test_is_refused(
         stop_margin(margins, [get_task(task)], methods, RunSettings())
 
 
-def test_the_number_of_significance_tests_is_settings_times_tasks_with_a_margin() -> None:
+def test_the_number_of_margin_tests_is_tasks_with_a_margin_times_settings_besides_base() -> None:
     tasks = [TAU, get_task("gtzan")]
     assert stop_margin({"tau": 0.1}, tasks, [BASE, DART, RANDOM], RunSettings()).tests == 2
     assert stop_margin({"": 0.1}, tasks, [BASE, DART, RANDOM], RunSettings()).tests == 4
@@ -311,19 +311,19 @@ STOP = ("--margin", "0.9", "--stop-when-decided")
 
 @pytest.fixture
 def tau_here(no_env: Callable[[str, str], None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Make a folder with ten clips of one second the current one."""
+    """Change to a folder with ten clips of one second."""
     monkeypatch.chdir(tmp_path)
     no_env("AUDIOMARATHON_DATA", str(task_folders.build_all(tmp_path / "data", ["tau"])))
 
 
 @pytest.fixture
 def stopped(tau_here: None) -> tuple[Path, str]:
-    """`run.json` and output of a setting that stopped: at so wide a margin two clusters decide."""
+    """Return `run.json` and output of a stopped setting: two clusters decide such a wide margin."""
     said = succeed(*SWEEP, *STOP)
     return next(Path("results").rglob("frame-0.1*/run.json")), said
 
 
-def test_a_stopped_sweep_reports_the_stop_and_compare_uses_its_order_of_clusters(stopped: tuple[Path, str]) -> None:
+def test_sweep_and_compare_report_that_a_setting_stopped_early(stopped: tuple[Path, str]) -> None:
     run_json, said = stopped
     stop = json.loads(run_json.read_text())["stopping"]
     assert stop["stopped_after"] < len(stop["order"])
@@ -373,7 +373,7 @@ def test_run_json_holds_the_stopping_rule_before_the_first_reply_is_recorded(
         assert stop["largest"] >= 1
 
 
-def test_run_json_no_longer_says_stopped_after_a_later_run_of_all_samples(stopped: tuple[Path, str]) -> None:
+def test_a_setting_is_not_reported_as_stopped_once_all_its_samples_have_been_run(stopped: tuple[Path, str]) -> None:
     order = json.loads(stopped[0].read_text())["stopping"]["order"]
     succeed(*SWEEP)
     run = json.loads(stopped[0].read_text())

@@ -1,4 +1,4 @@
-"""`summary.json` from hand-made records: every figure worked out by hand."""
+"""`summary.json` from synthetic records: all numbers computed by hand."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ALONE = {"wall_s": 10.0, "audio_s": 125.0, "settings_side_by_side": 1}
 
 
 def answered(**changes: Any) -> dict[str, Any]:
-    """An untimed record of a sample that went well."""
+    """Return an untimed record of an answered sample."""
     sizes = {"audio_tokens": 100, "kept_audio_tokens": 50, "kv_lengths": [10, 6], "kv_bytes": 16, "new_tokens": 5}
     return a_record(clip_seconds=60.0, peak_memory_bytes=7, **sizes, **a_verdict("A", "ab", right=True)) | changes
 
@@ -44,7 +44,7 @@ RECORDS = [
 
 
 def summary(records: list[dict[str, Any]], expected: int = 3, **facts: Any) -> dict[str, Any]:
-    """The summary of records under ids of their own, all answered ones judged."""
+    """Return the summary of records with new ids, with verdicts on all answered records."""
     known = [replace(typed(record), id=str(number)) for number, record in enumerate(records)]
     verdicts = {record.id: Verdict(record, TAU.scorer.judge(record)) for record in known if record.answered}
     run = {"samples": [str(number) for number in range(expected)], "settings": {"seed": 7}, **facts}
@@ -66,7 +66,7 @@ def test_a_run_is_complete_if_all_expected_replies_exist_without_an_error() -> N
         ("encoder_s", 6, 6, 8.7),
         ("llm_prefill_s", 8, 8, 11.6),
         ("prefill_s", 14, 14, 20.3),
-        ("decode_s", 24.5 / 3, 8, 15.2),  # of 0.5, 8, 16: 95 % of the way is 8 + 0.9 * 8
+        ("decode_s", 24.5 / 3, 8, 15.2),  # of 0.5, 8, 16: the 95th percentile is 8 + 0.9 * 8
         ("scoring_s", 24.5 / 24, 1, 1.9),
         ("decode_per_token_s", 5, 5, 7.7),  # 8 / (5 - 1) and 16 / (3 - 1); a single token has no rate
         ("forced_decode_per_token_s", 5, 5, 7.7),
@@ -126,8 +126,8 @@ def test_the_price_of_a_run_is_the_sum_over_all_replies_or_none_if_one_is_unknow
         assert summary([answered(cost=cost) for cost in costs], len(costs))["cost"] == total
 
 
-def test_an_untimed_run_has_only_the_throughput_from_session_wall_times() -> None:
-    beside = ALONE | {"settings_side_by_side": 3}  # whose wall time it was cannot be told
+def test_the_throughput_of_an_untimed_run_is_computed_from_session_wall_times() -> None:
+    beside = ALONE | {"settings_side_by_side": 3}  # its wall time covers several settings
     for sessions in ([ALONE], [ALONE, beside, {"wall_s": None}]):
         assert summary([answered()], sessions=sessions)["timing"] == {"audio_seconds_per_second": 12.5}
     for sessions in ([], [beside]):
@@ -145,21 +145,21 @@ def test_a_reply_without_a_verdict_counts_as_unscored() -> None:
     verdicts = {"a": Verdict(records[0], TAU.scorer.judge(records[0]))}
     figures = summarise(TAU, {"samples": ["a", "b"]}, records, verdicts)
     assert (figures["n"], figures["unscored"], figures["complete"], figures["errors"]) == (1, 1, False, 0)
-    assert figures["audio_seconds"] == 120.0  # it was answered nevertheless
+    assert figures["audio_seconds"] == 120.0  # both samples were answered
 
 
-def test_a_machine_is_busy_if_foreign_processes_and_run_threads_exceed_its_cores() -> None:
+def test_a_machine_is_busy_if_threads_of_the_run_and_other_processes_exceed_its_cores() -> None:
     cases = {(1.0, 2): True, (1.0, 1): False, (2.0, 1): True, (0.4, 2): False, (0.6, 2): True, (None, 2): False}
     for (foreign, threads), expected in cases.items():
         assert is_busy({"foreign_processes": foreign, "cores": 2}, threads) is expected
 
 
-def test_the_busy_check_counts_threads_of_all_workers_on_a_cpu_and_one_thread_on_a_gpu() -> None:
+def test_the_busy_machine_check_counts_only_one_thread_for_a_run_on_a_gpu() -> None:
     session = a_session(threads=4) | {"workers_sharing": 2}
     assert [threads_of(session, device) for device in ("a cpu", "a gpu", None)] == [8, 1, 1]
 
 
-def test_a_run_counts_as_timed_on_a_busy_machine_if_a_session_that_timed_it_was_busy() -> None:
+def test_a_run_is_marked_as_timed_on_a_busy_machine_if_any_session_that_timed_it_was_busy() -> None:
     loaded = a_session("busy", busy=1)
     before, after = ({**loaded, name: a_session()["load_before"]} for name in ("load_after", "load_before"))
     for session, expected in ((loaded, True), (before, True), (after, True), (a_session("busy"), False)):

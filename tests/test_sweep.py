@@ -1,4 +1,4 @@
-"""Grids, sweeps and plans: which settings run, what stands in the summary, and that one task's failure is its own."""
+"""Grids, sweeps and plans: which settings run, the summary, and a failed task that leaves the others unaffected."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_the_grid_of_a_sweep_holds_each_setting_once(names: str, options: dict[s
 
 def test_the_method_name_all_stands_for_every_method(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("audiomarathon.engine.sweep.find_spec", lambda _package: True)
-    keys = {method.key for method in all_methods()} - {"base", "a_tome_like"}  # the last is for the tower alone
+    keys = {method.key for method in all_methods()} - {"base", "a_tome_like"}  # a_tome_like works only in the tower
     assert {label.partition("-")[0] for label in labels("all", ratios=(0.5,))} == {"base", *keys}
 
 
@@ -106,7 +106,7 @@ def test_the_method_name_all_stands_for_every_method(monkeypatch: pytest.MonkeyP
     ],
     ids=str,
 )
-def test_the_method_name_all_leaves_out_methods_that_cannot_prune_at_the_chosen_place(
+def test_the_method_name_all_leaves_out_methods_that_do_not_support_the_given_at_or_scope(
     places: dict[str, str], taken: str, not_taken: str
 ) -> None:
     chosen = labels("all", ratios=(0.5,), **places)
@@ -143,7 +143,7 @@ def command(no_env, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, tiny_checkp
     """Run the sweep command on the tiny checkpoint; returns (exit code, stdout, stderr)."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MODEL_PATH", str(tiny_checkpoint))
-    for seconds in ("_PRODUCT_S", "_PREFILL_S"):  # of measuring this machine for a plan
+    for seconds in ("_PRODUCT_S", "_PREFILL_S"):  # seconds of measuring this machine for a plan
         monkeypatch.setattr(calibration, seconds, 0.01)
     task_folders.build_tau(tmp_path / "data" / "TAU")
     task_folders.build_gtzan(tmp_path / "data" / "GTZAN")
@@ -170,7 +170,7 @@ def results() -> list[tuple[str, str]]:
     return [(result["task"], result["setting"]) for result in summary()["results"]]
 
 
-def test_every_shipped_config_file_runs_in_one_results_folder(command) -> None:
+def test_all_shipped_config_files_can_share_one_results_folder(command) -> None:
     for file in sorted(CONFIGS.glob("*.yaml")):
         code, out, err = command("tau", "--config", file, "--methods", "base")
         assert code == 0, out + err
@@ -339,9 +339,7 @@ def test_the_summary_lists_settings_that_another_process_finished_during_the_swe
     assert results() == [("tau", "base-0"), ("tau", "snapkv-0.5"), ("gtzan", "base-0")]
 
 
-def test_a_repeated_sweep_or_one_refused_for_another_seed_loads_no_model(
-    command, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_repeating_a_complete_sweep_loads_no_model(command, monkeypatch: pytest.MonkeyPatch) -> None:
     arguments = ("tau", "gtzan", "--methods", "frame:0.5")
     first = command(*arguments)
     monkeypatch.setattr(Qwen2_5Omni, "load", None)
@@ -398,7 +396,7 @@ class TestPlan:
     def no_model(self, command, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(Qwen2_5Omni, "load", None)
 
-    def test_a_plan_states_counts_and_how_times_were_estimated_and_runs_nothing(self, command) -> None:
+    def test_a_sweep_plan_states_counts_and_estimated_times_without_running_anything(self, command) -> None:
         code, out, _err = command(
             "tau", "gtzan", "--methods", "frame,snapkv", "--ratios", "0.3,0.5", "--plan", "--limit", "3"
         )
@@ -438,7 +436,7 @@ class TestPlan:
         ],
         ids=["given speed", "config of another model type", "no checkpoint", "layer beyond the model"],
     )
-    def test_a_sweep_plan_names_the_facts_it_lacks_and_refuses_settings_that_cannot_run(
+    def test_a_sweep_plan_says_which_information_is_missing_for_its_estimates(
         self, command, monkeypatch: pytest.MonkeyPatch, arguments: list[str], code: int, words: list[str]
     ) -> None:
         monkeypatch.setenv("HF_HUB_OFFLINE", "1")

@@ -1,4 +1,4 @@
-"""Tables copied from papers, releases and model cards: a slip in one figure would look like any other figure."""
+"""Tables copied from papers, releases and model cards: a wrong number would look like any other number."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from audiomarathon.wings.jasco.benchmark import DEPENDENCE, JASCO, JUDGES
 
 
 def plain(value: Any) -> Any:
-    """Return as JSON what json cannot write by itself: dataclasses, sets, functions."""
+    """Convert values that json cannot write to plain values: dataclasses, sets, functions."""
     if is_dataclass(value):
         return [type(value).__name__, vars(value)]
     return sorted(value) if isinstance(value, frozenset) else value.__name__

@@ -1,4 +1,4 @@
-"""Metadata: which files it may name, which file it may be, and that loading takes linear time."""
+"""Metadata: which files it may name, which kinds of file are refused, and linear loading time."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_hidden_files_of_a_source_archive_are_not_extracted(tmp_path: Path) -> N
 
 def test_looping_links_in_a_source_folder_are_not_followed(tmp_path: Path) -> None:
     BUILDERS["tau"](tmp_path / "set")
-    for number in range(3):  # 3 ways on at each of 40 levels, if they were followed
+    for number in range(3):  # if followed, 3 branches at each of 40 levels
         (tmp_path / "set" / f"again-{number}").symlink_to(tmp_path, target_is_directory=True)
     entries = open_source(tmp_path).entries()
     assert len(entries) == 11
@@ -80,7 +80,7 @@ def test_metadata_that_is_not_a_regular_file_is_refused_before_opening(
     if task == "tau":
         with pytest.raises(DataError, match="not a plain file"):
             get_task(task).load(folder)
-    elif kind != "folder":  # a folder is no transcript, so that clips without one are left
+    elif kind != "folder":  # a folder is not a transcript: its clips merely lack one
         assert any("not a plain file" in str(row) for row in get_task(task).load(folder).bad_rows)
 
 
@@ -119,7 +119,7 @@ def test_the_work_of_loading_grows_linearly_with_the_number_of_rows(tmp_path: Pa
 
         return calls_in(load)
 
-    work(20)  # warm up what is done once
+    work(20)  # warm up one-time work
     few, many = work(50), work(400)
     assert many < 9 * few
     assert many < 400 * 450  # 323 calls a row

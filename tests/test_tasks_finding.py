@@ -1,4 +1,4 @@
-"""Finding a task's folder, naming tasks, fingerprints, and what a data root says about itself."""
+"""Finding and naming tasks, their fingerprints, and the manifest of a data root."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_the_data_folder_of_a_task_is_found_at_any_depth(key: str, place: str, t
     assert len(task.load(folder).samples) >= 2
 
 
-def test_the_data_copy_nearest_the_root_is_found_and_hidden_folders_are_not_searched(tmp_path: Path) -> None:
+def test_the_copy_of_task_data_nearest_the_root_folder_is_found(tmp_path: Path) -> None:
     for place in ("a/b/backup", ".cache/copy", "deep/data"):
         BUILDERS["vesus"](tmp_path / place)
     assert get_task("vesus").find(tmp_path) == tmp_path / "deep" / "data"
@@ -63,7 +63,7 @@ def test_the_search_for_task_data_follows_symbolic_links_and_stops_at_loops_of_l
     assert len(list(walk(root))) == 4  # root, linked, vesus, wav
 
 
-def test_a_had_folder_with_only_one_of_its_classes_is_found_and_a_folder_named_real_is_not(tmp_path: Path) -> None:
+def test_a_had_folder_with_only_one_of_its_two_classes_is_found(tmp_path: Path) -> None:
     task, clip = get_task("had"), write_clip(tmp_path / "recordings" / "real" / "a.wav")
     with pytest.raises(DataError, match=r"no folder .*real/ .*fake/"):
         task.find(tmp_path)
@@ -88,10 +88,10 @@ def test_audio_folders_without_transcripts_are_not_taken_for_librispeech(tmp_pat
         get_task("librispeech").find(tmp_path)
 
 
-# Where to look, and what to say when nothing is there ----------------------------------------------------------------
+# Where to look, and the message if nothing is found ------------------------------------------------------------------
 
 
-def test_a_task_path_variable_wins_over_the_data_option_and_that_over_audiomarathon_data(tmp_path: Path) -> None:
+def test_the_data_path_variable_of_a_task_overrides_the_data_option(tmp_path: Path) -> None:
     task, folders = get_task("vesus"), {name: build_all(tmp_path / name, ["vesus"]) for name in ("own", "given", "env")}
     env = {"AUDIOMARATHON_DATA": str(folders["env"]), "VESUS_DATA_PATH": " "}
     assert task_folder(task, None, env) == folders["env"] / "VESUS"
@@ -197,7 +197,7 @@ def test_a_changed_clip_changes_only_the_hash_of_the_samples_that_use_it(tmp_pat
         assert {id_ for id_ in after if after[id_] != before[id_]} == {sample_id}
         seen.add(after[sample_id])
     assert len(seen) == 4
-    assert task_fingerprint(tmp_path, "vesus") == fingerprint(loaded)  # the run stays the same run
+    assert task_fingerprint(tmp_path, "vesus") == fingerprint(loaded)  # the run keeps its identity
 
 
 def test_the_hash_of_a_long_clip_changes_with_eight_seconds_of_noise_anywhere(tmp_path: Path) -> None:
@@ -212,7 +212,7 @@ def test_the_hash_of_a_long_clip_changes_with_eight_seconds_of_noise_anywhere(tm
         soundfile.write(clip, noisy, rate)
         (after,) = clip_hashes([sample]).values()
         assert not same(after, before)
-        assert by_rule_1(after) == by_rule_1(before)  # which read the ends only
+        assert by_rule_1(after) == by_rule_1(before)  # rule 1 read only the ends
 
 
 def test_a_clip_removed_after_loading_is_a_data_error(tmp_path: Path) -> None:
@@ -223,7 +223,7 @@ def test_a_clip_removed_after_loading_is_a_data_error(tmp_path: Path) -> None:
         clip_hashes(loaded.samples)
 
 
-# What a data root says about itself ----------------------------------------------------------------------------------
+# The manifest of a data root -----------------------------------------------------------------------------------------
 
 
 def test_without_a_manifest_the_sample_counts_of_the_published_table_are_expected(tmp_path: Path) -> None:

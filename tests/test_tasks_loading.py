@@ -1,4 +1,4 @@
-"""The ten tasks from their on-disk formats: what becomes a sample, and what becomes a bad row and why."""
+"""Loading the ten tasks from disk: which rows become samples, and which become bad rows and why."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def load_edited(root: Path, key: str, edit: Callable[[list[Any]], object]) -> Lo
     return load(root, key)
 
 
-#: What the tiny data sets hold, by hand: id, cluster, stratum.
+#: Samples of the tiny data sets, written by hand: id, cluster, stratum.
 EXPECTED: dict[str, list[tuple[str, ...]]] = {
     "librispeech": [("84/121123/84-121123-0000", "84", ""), ("84/121123/84-121123-0001", "84", ""),
                     ("174/50561/174-50561-0000", "174", "")],
@@ -277,7 +277,7 @@ def test_age_groups_are_read_in_every_spelling() -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("Metro and street traffic", "metro_and_street_traffic"),  # two are named
+        ("Metro and street traffic", "metro_and_street_traffic"),  # names two classes
         ("Street traffic of pedestrians at the metro station", "street_traffic_of_pedestrians_at_the_metro_station"),
         ("metro", "metro"),
         ("Metro station", "metro_station"),
@@ -285,7 +285,7 @@ def test_age_groups_are_read_in_every_spelling() -> None:
         ("Travelling by underground metro", "metro"),
         ("Pedestrian street", "street_pedestrian"),
         ("station", "metro_station"),
-        ("street", "street"),  # two scenes have it
+        ("street", "street"),  # part of two scenes
         ("Beach", "beach"),
         ("??", ""),
     ],
@@ -296,7 +296,7 @@ def test_classes_are_recognised_from_the_text_of_options(text: str, expected: st
 
 
 @pytest.mark.parametrize("person", [2, 2.0, "2.0", "02", "person_02"])
-def test_a_person_id_in_any_spelling_matches_the_filter(person: object, tmp_path: Path) -> None:
+def test_skip_persons_leaves_out_a_person_id_in_any_spelling(person: object, tmp_path: Path) -> None:
     loaded = load_edited(tmp_path, "vesus", lambda rows: rows[2].update(person_id=person))
     assert [s.cluster for s in loaded.samples if s.id == "wav/2_happy.wav"] == ["person 2"]
     assert load(tmp_path, "vesus", Filters(skip_persons=("2",))).left_out == {"SKIP_PERSONS": 2}
@@ -309,7 +309,7 @@ def test_a_row_number_written_as_a_float_gives_the_same_sample_id_as_a_whole_num
 
 
 def test_nan_in_a_metadata_row_counts_as_an_empty_field(tmp_path: Path) -> None:
-    """Tables written as JSON have NaN there; an optional field, or an option beyond the last, is then not set."""
+    """JSON tables contain NaN for empty fields. Optional fields and options beyond the last are then not set."""
     empty = {"speaker_id_original": float("nan"), "event_onset": 1e999}
     sample = load_edited(tmp_path, "vox", lambda rows: rows[0].update(empty)).samples[0]
     assert (sample.cluster, sample.meta) == ("id10270", {})  # the cluster from the path
@@ -366,7 +366,7 @@ def test_a_missing_clip_is_left_out_if_it_is_a_known_gap_and_a_bad_row_otherwise
         assert (loaded.bad_rows, loaded.left_out, len(loaded.samples)) == ((), {}, COUNTS[key] + 1)
 
 
-def test_had_balance_draws_equally_many_clips_per_class_by_seed_and_counts_the_others(tmp_path: Path) -> None:
+def test_had_balance_draws_the_same_number_of_clips_from_each_class(tmp_path: Path) -> None:
     build_all(tmp_path, ["had"])
     draws = [load(tmp_path, "had", Filters(balance=True, seed=seed)) for seed in range(12)]
     for drawn in draws:
@@ -383,7 +383,7 @@ def test_had_samples_keep_the_onset_and_length_of_the_fake_part(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("suffix", ["flac", "MP3"])
-def test_had_audio_in_another_format_than_wav_is_a_bad_row_and_no_audio_an_error(suffix: str, tmp_path: Path) -> None:
+def test_had_clips_in_a_format_other_than_wav_are_bad_rows(suffix: str, tmp_path: Path) -> None:
     folder = build_all(tmp_path, ["had"]) / "HAD"
     clip = (folder / "fake" / "HAD_8.wav").rename(folder / "fake" / f"HAD_8.{suffix}")
     (folder / "real" / "README.txt").write_text("not audio")

@@ -1,4 +1,4 @@
-"""From replies to the metric part of a summary, through the tasks: the wiring, on records worked out by hand."""
+"""From replies to the metrics of a summary, through each task's scorer, on records computed by hand."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from audiomarathon.scoring.transcript import Transcript
 
 
 def verdicts(root: Path, key: str, replies: list[str]) -> list[Verdict]:
-    """Return verdicts on replies as they are on record, one for each of the task's samples."""
+    """Return verdicts on replies as read from JSON, one for each of the task's samples."""
     task = get_task(key)
     samples = task.load(task.find(root)).samples
     records = [
@@ -34,7 +34,7 @@ def summarise(root: Path, key: str, replies: list[str]) -> dict[str, Any]:
 
 
 def test_the_summary_of_a_choice_task_equals_values_by_hand(tmp_path: Path) -> None:
-    """HAD: fake, fake, real, real, real; right, unparsed, right (not strictly), right, wrong."""
+    """HAD has fake, fake, real, real, real. Replies are right, unparsed, right (not strictly), right, wrong."""
     build_all(tmp_path, ["had"])
     summary = summarise(tmp_path, "had", ["B", "hmm", "It is real.", "Real", "B"])
     # fake: 1 hit of 2, predicted twice: F1 1/2; real: 2 hits of 3, predicted twice: F1 4/5
@@ -47,8 +47,8 @@ def test_the_summary_of_a_choice_task_equals_values_by_hand(tmp_path: Path) -> N
     assert 0 <= low <= summary["score"] <= high <= 1
 
 
-def test_choice_scores_average_over_class_labels_and_reading_comprehension_over_letters(tmp_path: Path) -> None:
-    """TAU rotates its options: ten right answers stand under four letters, but are ten classes."""
+def test_choice_scores_average_over_class_labels_or_else_over_answer_letters(tmp_path: Path) -> None:
+    """TAU rotates its options: ten right answers have only four letters, but ten classes."""
     build_all(tmp_path, ["tau", "race"])
     task = get_task("tau")
     summary = summarise(tmp_path, "tau", [sample.answer for sample in task.load(task.find(tmp_path)).samples])
@@ -77,7 +77,7 @@ def test_the_scorer_refuses_records_whose_reference_lacks_the_answer_or_options(
         assert not choice.fits(Record("a", reply="A", reference=reference))
     assert not transcript.fits(Record("a", reply="words", reference={}))
     assert transcript.fits(Record("a", reply="words", reference={"answer": "words"}))
-    assert transcript.fits(Record("a", error="AudioError: no sound"))  # which is not judged
+    assert transcript.fits(Record("a", error="AudioError: no sound"))  # errors are not judged
 
 
 def test_the_summary_notes_if_all_samples_are_of_one_class() -> None:

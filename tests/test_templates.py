@@ -1,4 +1,4 @@
-"""Chat templates are code of a checkpoint: one that fails, loops or eats memory is one line that names its file."""
+"""Chat templates are code. A template that fails, loops or eats memory is reported in one line that names its file."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_rendered_prompt_text_equals_that_of_the_chat_template_of_transformers(t
 def test_a_broken_chat_template_is_refused_and_the_next_prompt_is_rendered(tokenizer, template: str) -> None:
     sound = tokenizer.chat_template
     refused(tokenizer, template, NONSENSE[template])
-    tokenizer.chat_template = sound  # and the next prompt is worded
+    tokenizer.chat_template = sound  # the next prompt is rendered
     assert "<|AUDIO|>" in chat_text(tokenizer, PROMPT, "<|AUDIO|>")
 
 
@@ -80,7 +80,7 @@ def test_a_chat_template_that_is_not_text_is_refused(tokenizer, template: object
     refused(tokenizer, template, "text")
 
 
-def test_the_process_that_renders_chat_templates_starts_once_and_again_if_killed(
+def test_the_process_that_renders_chat_templates_is_restarted_after_it_was_killed(
     tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started: list[subprocess.Popen[str]] = []

@@ -1,4 +1,4 @@
-"""What is printed: tables that fit, help as it is written, counts with their nouns; and commands that load no torch."""
+"""Terminal output: tables that fit, unchanged help texts, counts with their nouns, and commands without torch."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class TestFitted:
 
 
 def test_sweep_tables_show_their_main_columns_on_a_terminal_of_100_columns(tmp_path: Path) -> None:
-    """Of a real sweep and run, whose cells are wider than the terminal."""
+    """The tables are of a real sweep and run, whose cells are wider than the terminal."""
     shutil.copytree(Path(__file__).parent / "data" / "made_by_8983bac" / "runs", tmp_path / "runs")
     ((_, settings),) = read_outcome(tmp_path / "runs", seed=42).checkpoints.items()
     scores, saved = tables.sweep(settings)
@@ -114,7 +114,7 @@ def test_progress_in_a_pipe_is_an_occasional_short_line(monkeypatch, capsys, uni
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
 class TestStreamsThatTakeNothing:
-    """A full disk under a log, a reader that has left, a terminal that was closed."""
+    """Output to a full disk, to a pipe without a reader, and to a closed terminal."""
 
     @pytest.fixture
     def full(self) -> Iterator[io.TextIOWrapper]:
@@ -150,7 +150,7 @@ class TestStreamsThatTakeNothing:
         def command() -> int:
             with showing_records():
                 console().print("A")
-            console().print("B")  # nowhere, in silence
+            console().print("B")  # lost without a message
             return 1
 
         with redirect_stdout(full):

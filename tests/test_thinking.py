@@ -56,7 +56,7 @@ def test_thinking_is_removed_from_a_reply_in_every_known_markup(reply: str, said
 
 
 @given(st.lists(st.sampled_from(["<think>", "</think>", "[THINK]", "[/THINK]", "A", " dog", "\n", "<"])).map("".join))
-def test_removing_thinking_leaves_no_markers_and_is_unchanged_by_repetition(reply: str) -> None:
+def test_no_thinking_markup_is_left_in_a_reply_after_thinking_is_removed(reply: str) -> None:
     left = without_thinking(reply)
     assert not any(marker in left for marker in ("<think>", "</think>", "[THINK]", "[/THINK]"))
     assert without_thinking(left) == left
@@ -95,7 +95,7 @@ def test_thinking_in_a_reply_violates_an_instruction_only_in_the_official_check(
     assert (values["score"], values["as_published"]) == (1.0, 0.0)
 
 
-def test_thinking_is_hidden_from_a_judge_and_ignored_in_the_reply_of_a_judge() -> None:
+def test_the_thinking_of_a_model_is_hidden_from_the_judge() -> None:
     names = ("audio_sound", "spoken_text", "audio_only_target", "speech_only_target", "target_keywords", "tgt_text")
     (_system, asked) = Strict().messages(thought("A dog.", prompt="q", **dict.fromkeys(names, "x")))
     assert "No dog" not in asked["content"]

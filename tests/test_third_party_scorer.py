@@ -1,4 +1,4 @@
-"""A third party's benchmark whose task is neither choice nor transcript: partial credit, several figures, bundles."""
+"""A third party's benchmark that is neither choice nor transcript: partial credit, several metrics, bundles."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from audiomarathon.scoring.scorer import Scorer
 
 
 class Points(Scorer):
-    """A reply earns 0, a half or 1 by its length; what is long is counted too."""
+    """Give a reply 0, 0.5 or 1 point by its length; also report the longest length."""
 
     key = "points"
     figure = Figure("points", "points", chance=0.5)
@@ -53,7 +53,7 @@ class Points(Scorer):
 
 
 class Beats(Task):
-    """Two questions to each of four clips, which only count together."""
+    """Two questions for each of four clips; the two count only together."""
 
     key = "rhythm/beats"
     title = "Beats"
@@ -96,11 +96,11 @@ def results(tmp_path: Path, tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPat
 
 
 def points(folder: Path) -> dict[str, float]:
-    """Worked out from the replies by hand."""
+    """Return the points of each reply, computed independently."""
     return {row["id"]: (len(row["reply"]) + int(row["id"][-1])) % 3 / 2 for row in lines_of(folder / "samples.jsonl")}
 
 
-def test_all_views_show_scores_of_a_third_party_scorer_and_its_samples_can_be_explained(
+def test_status_compare_and_report_show_the_scores_of_a_third_party_scorer(
     results: Path, tmp_path: Path, tiny_checkpoint: Path
 ) -> None:
     model = ("--model", "qwen2.5-omni", "--model-path", tiny_checkpoint, "--data", tmp_path / "data")

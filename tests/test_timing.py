@@ -24,7 +24,7 @@ NAP = 0.06
 
 
 def quickest(lm: AudioLM, inputs: Inputs, method: Method, *, tokens: int = 2, runs: int = 3) -> Stages:
-    """Return each stage's shortest time over a few runs: what else the machine does only ever adds to it."""
+    """Return each stage's shortest time over a few runs: other load on the machine only adds to it."""
     stages = [method.generate(lm, inputs, max_new_tokens=tokens, ignore_end=True).stages for _ in range(runs)]
     return Stages(*(min(getattr(s, name) for s in stages) for name in ("encoder", "llm_prefill", "decode")))
 
@@ -89,7 +89,7 @@ class TestForcedDecode:
 
 
 class FakeMemory(Clock):
-    """A clock whose peak of memory is what the test says it rose to."""
+    """A clock whose peak memory is set by the test."""
 
     peak = 0
 
@@ -125,9 +125,7 @@ class TestClocks:
     def test_milliseconds_between_cuda_events_are_converted_to_seconds(self) -> None:
         assert CudaClock().seconds(SimpleNamespace(elapsed_time=lambda end: end), 1500.0) == 1.5
 
-    def test_with_several_gpus_each_timing_mark_waits_for_all_and_peak_memory_is_summed(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_each_time_taken_on_several_gpus_waits_for_all_of_them(self, monkeypatch: pytest.MonkeyPatch) -> None:
         waited: list[str] = []
         monkeypatch.setattr("torch.cuda.synchronize", waited.append)
         monkeypatch.setattr("torch.cuda.max_memory_allocated", {"cuda:0": 30, "cuda:1": 12}.get)
@@ -136,7 +134,7 @@ class TestClocks:
         assert waited == ["cuda:0", "cuda:1"]
         assert clock.peak_memory_bytes() == 42
 
-    def test_the_stage_timer_synchronises_the_device_before_its_first_and_after_its_last_mark(self) -> None:
+    def test_the_stage_timer_synchronises_the_device_before_its_start_and_after_its_end(self) -> None:
         done: list[str] = []
 
         clock = SimpleNamespace(

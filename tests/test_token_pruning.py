@@ -73,7 +73,7 @@ def generate(lm: AudioLM, prompts: list[Prompt], method: Method, steps: int = ST
 
 @pytest.fixture(scope="module")
 def alone(any_lm: AudioLM, prompts: list[Prompt]) -> Callable[[int, Method], Generation]:
-    """Generate for one of the prompts under a method; once, since two tests want it."""
+    """Generate for one of the prompts under a method. Two tests share the result."""
     return functools.cache(lambda row, method: generate(any_lm, [prompts[row]], method))
 
 
@@ -91,7 +91,7 @@ def test_dropping_tokens_equals_hiding_them_by_an_attention_mask(
 
 
 def test_dropping_tokens_gives_logits_that_differ_from_those_of_base(lm: AudioLM, prompts: list[Prompt]) -> None:
-    """The oracle would also agree with a method that does nothing."""
+    """The comparison with masks would also pass if a method did nothing."""
     base, pruned = (generate(lm, prompts[:1], m, 1).logits for m in (Base(), Random(0.5)))
     assert (base - pruned).abs().max() > 1e-2
 
@@ -139,7 +139,7 @@ def test_text_tokens_are_kept_and_token_order_is_unchanged(lm: AudioLM, prompts:
 
 
 def test_hidden_states_used_for_token_scores_are_moved_to_the_device_of_the_keys() -> None:
-    """Of a model over several GPUs the final norm is on the last, and moves what it is given there."""
+    """In a model over several GPUs, the final norm is on the last GPU, and its input is moved there."""
     elsewhere = torch.empty(3, 8, device="meta")
     seen = Scored(torch.empty(2, 3, device="meta"), elsewhere, torch.ones(3, 8), torch.nn.LayerNorm(8))
     assert seen.hidden.device == elsewhere.device
@@ -166,7 +166,7 @@ def test_dropping_tokens_at_several_layers_equals_masking_them_from_these_layers
 def test_a_later_step_of_a_schedule_ranks_remaining_tokens_by_attention_of_its_layer(
     lm: AudioLM, prompts: list[Prompt]
 ) -> None:
-    """The attention of the masked, whole computation, by hand."""
+    """Compare with the attention of a whole, masked computation."""
     method, inputs = FastV(0.6, schedule=((1, 0.2), (3, 0.6))), prepared(lm, prompts[:1])
     (_, (first,)), (_, (last,)) = generate(lm, prompts[:1], method, 1).kept_steps
     weights: list[torch.Tensor] = []
@@ -207,7 +207,7 @@ def test_graph_decode_and_chunked_prefill_leave_the_logits_of_a_schedule_unchang
     torch.testing.assert_close(plain.logits, graph.logits, atol=2e-5, rtol=1e-4)
 
 
-def test_a_press_joined_to_a_pruning_schedule_removes_its_ratio_of_each_layers_tokens(
+def test_a_press_joined_to_a_schedule_removes_its_ratio_of_the_tokens_left_at_each_layer(
     lm: AudioLM, prompts: list[Prompt]
 ) -> None:
     inputs = prepared(lm, prompts[:1])
@@ -244,7 +244,7 @@ def test_a_schedule_may_end_at_a_ratio_of_many_digits() -> None:
     Frame(0.7, schedule=((1, third), (3, 0.7))).check_schedule()
 
 
-def test_the_method_name_all_takes_only_methods_that_accept_a_schedule() -> None:
+def test_with_a_schedule_the_method_name_all_stands_for_methods_that_accept_one() -> None:
     keys = {method.key for method in grid(["all"], [0.7], schedule="1:0.3,3:0.7")}
     assert {"base", "random", "fast_v", "divprune"} <= keys
     assert not keys & {"merge_adjacent", "fastadasp_like", "a_tome_like", "snapkv"}
@@ -309,7 +309,9 @@ def test_text_tokens_after_the_audio_are_counted(mask: list[int], after: int) ->
 
 
 @given(st.integers(1, 800), st.floats(0.001, 0.999), st.integers(0, 2**32 - 1))
-def test_random_and_frame_select_exactly_the_budget_of_distinct_tokens(total: int, ratio: float, seed: int) -> None:
+def test_random_and_frame_keep_exactly_the_required_number_of_distinct_tokens(
+    total: int, ratio: float, seed: int
+) -> None:
     evidence = Evidence(torch.arange(total) + 7, kept_count(total, ratio), seed)
     for method in (Random(ratio), Frame(ratio)):
         chosen = method.select(evidence).tolist()

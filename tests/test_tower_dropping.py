@@ -1,4 +1,4 @@
-"""Dropping inside the audio tower: equals a tower that is written layer by layer, without hooks."""
+"""Dropping inside the audio tower gives the results of a tower that is written layer by layer, without hooks."""
 
 from __future__ import annotations
 
@@ -102,13 +102,13 @@ def generate(lm: AudioLM, inputs: Inputs, method: Method, steps: int = STEPS) ->
         return method.generate(lm, inputs, max_new_tokens=steps, ignore_end=True, keep_logits=True), seen
 
 
-#: By seed and number of states: the states of a window of which a method chose last.
+#: By seed and number of states: the states of a window from which a method last chose.
 SHOWN: dict[tuple[int, int], torch.Tensor | None] = {}
 
 
 @contextmanager
 def watched_choices(method: Method) -> Iterator[None]:
-    """Note in :data:`SHOWN` of which states the method chooses."""
+    """Store in :data:`SHOWN` the states from which the method chooses."""
     select = getattr(type(method), "select", None)
 
     def noting(method: Any, evidence: Evidence) -> Any:
@@ -138,7 +138,7 @@ def layer_of(layer: Any, x: torch.Tensor, visible: torch.Tensor) -> torch.Tensor
 
 
 class Window(NamedTuple):
-    """A window: its states that enter the tower, padding too, and what the family says of them."""
+    """A window: its states that enter the tower, padding included, and the family's facts about them."""
 
     states: torch.Tensor
     tokens: int
@@ -188,7 +188,7 @@ def stride(total: int, keep: int) -> list[int]:
 
 
 def towers_output(case: Case, window: Window, method: Method, layer: int, *, masked: bool = False) -> torch.Tensor:
-    """Return a window's states after the tower's last layer; `masked` hides the dropped states instead."""
+    """Return a window's states after the tower's last layer; `masked` hides states instead of dropping them."""
     layers: Any = case.lm.audio_tower.layers
     x, visible, schedule = window.states, window.visible, {layer: 1.0}
     if method.key == "a_tome_like" and layer < DEPTH - 1:  # the same fraction in each of the layers left
@@ -220,10 +220,10 @@ def towers_output(case: Case, window: Window, method: Method, layer: int, *, mas
 
 
 def reduced(layer: Any, x: torch.Tensor, keep: int, method: Method, seed: int) -> tuple[list[int], torch.Tensor]:
-    """Return the places that are kept of a window's sound, and the states that stand there.
+    """Return the positions that are kept of a window's sound, and their states.
 
-    The method is asked about the states that it saw, which must be those of the layers up to rounding: of states that
-    are alike, rounding decides which it takes, and several steps make such ties likely.
+    The method chooses from the states that it saw, which must equal those of the layers up to rounding. Otherwise
+    rounding would decide between states that are alike, and several steps make such ties likely.
     """
     if keep == len(x):
         return list(range(keep)), x
@@ -240,7 +240,7 @@ def reduced(layer: Any, x: torch.Tensor, keep: int, method: Method, seed: int) -
 
 
 def embeddings(case: Case, states: torch.Tensor) -> torch.Tensor:
-    """Return the audio tokens that the LLM gets of a window."""
+    """Return the embeddings of audio tokens that the LLM gets for a window."""
     tower: Any = case.lm.audio_tower
     model: Any = case.lm.model.model
     if case.key == "qwen3-omni":
@@ -324,7 +324,7 @@ def test_the_tower_keeps_one_audio_token_of_each_window_at_ratio_0_999(
 @pytest.mark.parametrize("batch", BATCHES, ids=str)
 @pytest.mark.parametrize("name", METHODS)
 @pytest.mark.parametrize("key", KEYS)
-def test_tower_pruning_of_every_family_and_batch_equals_the_layer_reference(
+def test_tower_pruning_in_every_family_and_in_batches_equals_a_layer_by_layer_reference(
     case_of: Callable[[str], Case], key: str, name: str, batch: Any, layer: int, ratio: float
 ) -> None:
     check(case_of(key), batch, in_tower(name, ratio, layer), layer)
@@ -406,7 +406,7 @@ def test_the_audio_tower_runs_again_for_a_method_that_prunes_in_it_even_if_nothi
         assert [len(ran) for _method, _done in generations(lm, inputs, order, STEPS)] == [1, 2]
 
 
-def test_an_odd_number_of_mel_frames_is_rounded_up_to_a_whole_tower_state() -> None:
+def test_the_count_of_tower_states_rounds_an_odd_number_of_mel_frames_up() -> None:
     """The tower's second convolution has a stride of two, and padding."""
     states = TowerStates.padded(torch.tensor([3000, 2999, 1]), torch.tensor([750, 750, 1]), 1500)
     assert states.windows == ((1500, 750), (1500, 750), (1, 1))

@@ -1,4 +1,4 @@
-"""The towers of Qwen2.5-Omni and Qwen3-Omni attend once a layer, and give what transformers' loop gives."""
+"""The towers of Qwen2.5-Omni and Qwen3-Omni attend once per layer and give the same output as transformers' loop."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from audiomarathon.compression.method import Base
 from audiomarathon.models.audio_lm import AudioLM
 from audiomarathon.models.prompt import Inputs, Prompt
 
-#: Seconds of each clip: part of a window, a ragged batch, whole windows; a window lasts 2 s or 8 s.
+#: Clip lengths in seconds: part of a window, an uneven batch, whole windows. A window lasts 2 s or 8 s.
 CLIPS = [(0.05,), (8.1, 2.0, 2.0, 9.99), (24.0,)]
 
 

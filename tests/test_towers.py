@@ -1,4 +1,4 @@
-"""Audio LLMs as encoders: points of a prefill, layers, pruning, and what a model does not use."""
+"""Audio LLMs as encoders: points of a prefill, layers, pruning, and information that replies do not use."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def embedded() -> Encoder:
 
 
 @pytest.mark.parametrize("seconds", [1.3, 33.0])
-def test_hidden_states_read_at_the_tower_equal_its_direct_output_without_padding(
+def test_tower_hidden_states_read_for_probes_equal_the_tower_output_without_padding(
     tower: Tower, family: Family, seconds: float
 ) -> None:
     lm, calls = tower.lm, list[tuple[Any, Any]]()
@@ -94,7 +94,7 @@ def test_hidden_states_read_at_the_tower_equal_its_direct_output_without_padding
     if tokens is not None:
         assert len(rows["projector"]) == len(rows["llm.last" if "llm.last" in rows else "llm.3"]) == tokens
     hop = tower.hops["tower.0"] / 1000
-    assert abs(len(rows["tower.0"]) - seconds / hop) <= 0.04 / hop + 2  # none of 30 s of a window
+    assert abs(len(rows["tower.0"]) - seconds / hop) <= 0.04 / hop + 2  # no padding to 30 s
 
 
 def test_features_of_clips_in_a_batch_equal_those_of_each_clip_alone(tower: Tower) -> None:
@@ -151,7 +151,7 @@ def test_hidden_states_read_under_pruning_are_those_at_the_kept_token_positions(
 
 
 @pytest.mark.parametrize(("method", "seconds"), [(Random(0.5, at="tower"), 2.1), (MergeFrame(0.5, at="tower"), 33.0)])
-def test_projecting_the_tower_states_kept_by_pruning_gives_the_audio_input_of_the_llm(
+def test_the_projector_turns_the_kept_tower_states_into_the_audio_input_of_the_llm(
     tower: Tower, method: Any, seconds: float
 ) -> None:
     """The projector, called alone on the rows at the tower, gives the rows at the projector."""
@@ -178,7 +178,7 @@ def test_hidden_states_under_a_token_merging_method_are_read_only_after_the_merg
 
 
 def needles(clips: int, seconds: float, event: float, classes: int) -> list[tuple[np.ndarray, int, float]]:
-    """Return clips of noise, each with a word at a random place; nothing but the word tells its class."""
+    """Return clips of noise, each with a word at a random place. Only the word reveals the clip's class."""
     planted = []
     for number in range(clips):
         rng = np.random.default_rng(1000 + number)
@@ -204,7 +204,7 @@ def test_a_probe_predicts_the_label_only_if_tokens_around_the_needle_are_kept(em
     for wave, label, onset in needles(18, 12.0, 2.0, classes):
         labels.append(label)
         places = (torch.arange(300) + 0.5) / 25
-        around = (places > onset - 2.05) & (places < onset + 4.05)  # whatever a window of two seconds may have heard
+        around = (places > onset - 2.05) & (places < onset + 4.05)  # where windows of two seconds may include it
         for name, keep in (("kept", around), ("dropped", ~around)):
             method = towers._Given(1 - float(keep.sum()) / 300, at="input", other=keep.float().numpy())
             reading = tower.read(wave, method.applied_to)
@@ -259,7 +259,7 @@ def test_the_loss_of_probe_accuracy_grows_with_the_prune_ratio(
     assert len([*(tmp_path / "results").glob("*pruned.png")]) == 2
 
 
-def test_a_probe_point_before_any_pruning_is_left_out_and_other_points_are_probed(
+def test_a_layer_that_comes_before_any_pruning_is_left_out_of_probing(
     command: Callable[..., tuple[int, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("vl_convert.vegalite_to_png", lambda *_, **__: b"")
@@ -271,10 +271,10 @@ def test_a_probe_point_before_any_pruning_is_left_out_and_other_points_are_probe
     assert "frame-0.5-tower: left out tower.0" in out
 
 
-def test_all_layers_are_read_in_one_pass_and_each_is_probed(
+def test_hidden_states_of_all_probed_layers_are_read_in_one_forward_pass(
     command: Callable[..., tuple[int, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(towers, "_STEPS", 20)  # that the weights are learned, another test sees
+    monkeypatch.setattr(towers, "_STEPS", 20)  # another test checks that weights are learned
     task = needle_task(tmp_path, 12, 3.5, 1.0)
     given = ("layers", "embedded", "--tasks", task, "--data", tmp_path)
     code, out = command(*given)
@@ -404,7 +404,7 @@ def probed_and_asked() -> list[Run]:
     ]  # fmt: skip
 
 
-def test_clips_whose_label_is_lost_by_pruning_or_unused_by_the_reply_are_counted() -> None:
+def test_clips_are_counted_by_whether_the_probe_and_the_reply_are_correct() -> None:
     others = [reply_run("fast_v-0.5-layer2", "AAAAA"), reply_run("random-0.5-layer2", "AAAAA", "another's")]
     runs = [*probed_and_asked(), *others]
     base, pruned = fourfolds(runs)
@@ -484,7 +484,7 @@ def test_a_clip_without_tower_states_is_pooled_to_a_vector_of_zeros(embedded: En
     assert Reading({"tower": torch.empty(0, 4)}, torch.empty(0)).pooled(module.points).tolist() == [0.0] * 4
 
 
-def test_the_report_shows_shares_of_clips_whose_label_is_lost_by_pruning_or_unused() -> None:
+def test_the_report_shows_in_what_share_of_clips_pruning_loses_the_label() -> None:
     by_anchor = {section.anchor: section for section in sections(PageData(systems_of(probed_and_asked())))}
     (table,) = by_anchor["unused"].tables
     row = table.frame[table.frame.setting == "random-0.5-layer2"].iloc[0]

@@ -1,4 +1,4 @@
-"""Runs shown in trackers while they go: the three hooks, and MLflow."""
+"""Trackers that follow runs while they go on: the three hooks, and MLflow."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ HOOKS = ["started", "scored", "finished"]
 
 
 class Noting(Tracker):
-    """Keeps what it is told; `hurt` is raised by the hook of that name."""
+    """Store all calls; `hurt` maps the name of a hook to the error that it raises."""
 
     key = "noting"
 
@@ -63,7 +63,7 @@ class Noting(Tracker):
 
 @pytest.fixture
 def go(tiny_checkpoint: Path, tmp_path: Path, no_env) -> Callable[..., list[Result]]:
-    """Run tau on the tiny checkpoint, told to trackers."""
+    """Run tau on the tiny checkpoint with trackers."""
     task_folders.build_tau(tmp_path / "data" / "TAU")
 
     def call(
@@ -78,7 +78,7 @@ def go(tiny_checkpoint: Path, tmp_path: Path, no_env) -> Callable[..., list[Resu
     return call
 
 
-def test_a_tracker_gets_the_start_scores_and_summary_of_a_run(go) -> None:
+def test_a_tracker_is_told_the_start_the_scores_and_the_summary_of_a_run(go) -> None:
     noting = Noting()
     (result,) = go(noting)
     assert [hook for hook, _what in noting.of("base-0")] == ["started", "scored", "finished"]
@@ -93,7 +93,7 @@ def test_a_tracker_gets_the_start_scores_and_summary_of_a_run(go) -> None:
     assert noting.calls[-1][2] == result.summary
 
 
-def test_a_tracker_gets_the_score_points_of_every_setting_of_a_sweep(go) -> None:
+def test_a_tracker_gets_the_running_scores_of_every_setting_of_a_sweep(go) -> None:
     noting = Noting()
     go(noting, ratios=(0.5,), limit=2)
     for label, ratio in (("base-0", 0.0), ("frame-0.5-layer2", 0.5)):
@@ -101,7 +101,7 @@ def test_a_tracker_gets_the_score_points_of_every_setting_of_a_sweep(go) -> None
         assert {(run.ratio, run.swept) for _hook, run, _ in noting.calls if run.label == label} == {(ratio, True)}
 
 
-def test_score_points_are_sent_to_the_tracker_while_the_run_goes_on(go, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_running_scores_are_sent_to_the_tracker_before_the_run_ends(go, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(following, "EVERY_S", 0.0)
     noting = Noting()
     go(noting)
@@ -119,7 +119,7 @@ def test_tracking_of_a_resumed_run_begins_with_the_existing_records(go) -> None:
     assert again.points("base-0")[-1].figures["score"] == noting.points("base-0")[-1].figures["score"]
 
 
-def test_failed_samples_and_replies_to_changed_clips_send_no_score_points_to_a_tracker(tmp_path: Path) -> None:
+def test_failed_samples_and_replies_to_changed_clips_send_no_running_score_to_a_tracker(tmp_path: Path) -> None:
     clips, noting = dict.fromkeys("abcd", "now"), Noting()
     answered = {id_: typed(a_record(id_, **a_verdict("A", ["bus", "tram"], right=True), clips="now")) for id_ in "abd"}
     with RunFolder(tmp_path, {"method": "base"}) as folder:
@@ -148,13 +148,15 @@ def test_a_tracker_that_fails_is_dropped_with_a_warning_and_the_run_completes(go
 
 @pytest.mark.parametrize("command", [run, sweep])
 def test_a_tracker_that_failed_in_one_task_is_not_called_in_the_others(go, command: Callable[..., Any]) -> None:
-    """A server that hangs costs a minute a call: it was asked again in every task."""
+    """A server that hangs costs a minute a call, and was called again in every task."""
     lines: list[str] = []
     go(Noting(started=OSError("no route")), say=lines.append, limit=1, command=command, tasks=[get_task("tau")] * 2)
     assert sum("warning: noting" in line for line in lines) == 1
 
 
-def test_a_score_that_cannot_be_computed_is_left_out_of_tracker_points(go, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_running_score_that_cannot_be_computed_is_not_sent_to_the_tracker(
+    go, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(following, "sums_of", lambda _scorer, verdicts: 1 / (len(verdicts) - 3))
     noting = Noting()
     (result,) = go(noting)
@@ -195,8 +197,8 @@ def test_the_example_tracker_of_the_docs_page_writes_the_lines_shown_there(go, t
     assert lines[2] == f"tau base-0: {result.summary['score']}"
 
 
-def test_mlflow_gets_only_new_points_and_the_final_status_of_a_resumed_run(tmp_path: Path) -> None:
-    """Without a server: what a client would be told."""
+def test_mlflow_gets_only_the_new_scores_of_a_resumed_run(tmp_path: Path) -> None:
+    """A fake client replaces the server."""
     ended, steps, place = list[str](), list[int](), str(tmp_path.resolve())
     tracker: Any = MLflow()
     tracker._runs, tracker._known = {place: "id"}, {place: 2}

@@ -1,4 +1,4 @@
-"""What is particular to Voxtral: request forms, windows, Mistral's own format beside transformers'."""
+"""Voxtral's own behaviour: request formats, audio windows, Mistral's format beside that of transformers."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ class TestPrompt:
         words = voxtral.tokenizer.decode(ours["input_ids"][0]).replace("[AUDIO]", "")
         assert words == "<s>[INST][BEGIN_AUDIO][/INST]lang:en[TRANSCRIBE]"
 
-    def test_every_language_is_accepted_or_is_refused_before_the_model_loads(
+    def test_a_language_that_voxtral_does_not_support_is_refused_before_the_model_loads(
         self, voxtral: Voxtral, folder: Path
     ) -> None:
         for language in LANGUAGES - {"yue"}:
@@ -153,7 +153,7 @@ class TestPrompt:
 
 class TestFeatures:
     def test_features_equal_those_of_the_processor_bit_for_bit(self, voxtral: Voxtral, folder: Path) -> None:
-        """Of floats: a spectrogram of each whole clip, then cut; the second clip's loud start is not the first's."""
+        """Of float audio: each whole clip has its own spectrogram, cut afterwards. The second clip starts loud."""
         loud = noise(33.0, 1)
         loud[:8000] *= 9
         prompt = Prompt(QUESTION, (noise(2.2), loud))
@@ -164,7 +164,7 @@ class TestFeatures:
     def test_features_of_a_decoded_16_bit_file_equal_those_of_the_processor_given_its_path(
         self, voxtral: Voxtral, processor: VoxtralProcessor, tmp_path: Path, rate: int
     ) -> None:
-        """The processor re-encodes files to 16 bits on the way, which changes nothing in these."""
+        """The processor re-encodes files to 16 bits, which does not change these files."""
         file = tmp_path / "clip.wav"
         soundfile.write(file, noise(2.0, rate=rate), rate, subtype="PCM_16")
         content = [{"type": "audio", "path": str(file)}, {"type": "text", "text": QUESTION}]
@@ -176,13 +176,13 @@ class TestFeatures:
 
 class TestWindows:
     def test_padding_of_the_last_window_of_each_clip_is_counted_as_audio_tokens(self, voxtral: Voxtral) -> None:
-        """A token is 0.08 s, so 31 s are 388 tokens of two windows of 375; a clip of its own is padded on its own."""
+        """A token is 0.08 s, so 31 s are 388 tokens in two windows of 375. Each clip is padded separately."""
         inputs = voxtral.prepare([Prompt("?", (noise(31.0),)), Prompt("?", (noise(1.0), noise(30.0)))])
         assert inputs.audio_tokens == [750, 750]
         assert inputs.window_padding == (362, 362)
 
     def test_the_explain_command_puts_each_token_at_its_time_in_the_clip(self, voxtral: Voxtral) -> None:
-        """Each clip has a run of its own, so token i stands at 0.08·i s; what follows the clip's end is padding."""
+        """Each clip has its own span, so token i is at 0.08·i s. Tokens after the clip's end are padding."""
         inputs = voxtral.prepare([Prompt("?", (noise(2.0), noise(31.0)))])
         first, second = by_clip(np.arange(1125.0), inputs, (2.0, 31.0))
         assert (first[0], len(first), second[0], len(second)) == (0, 375, 375, 750)
@@ -198,7 +198,7 @@ class TestFacts:
             (copy / name).unlink()
         assert find_checkpoint(str(copy)).fingerprint() == find_checkpoint(str(folder)).fingerprint()
 
-    def test_attention_cost_uses_the_width_of_the_heads_not_the_hidden_size(
+    def test_attention_flops_are_counted_from_the_width_of_attention_heads_not_the_hidden_size(
         self, folder: Path, voxtral: Voxtral
     ) -> None:
         for cost in (model_facts(folder, 4).cost, count_cost(voxtral)):

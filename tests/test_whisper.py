@@ -46,7 +46,7 @@ from audiomarathon.settings import RunSettings
 from audiomarathon.wings.encoders.registry import load_encoder
 
 NAMES = ("random", "frame", "merge_adjacent", "merge_frame")
-WINDOW = 8  # seconds that the tiny model hears at once; published models, and `published`, hear 30 s
+WINDOW = 8  # seconds in a window of the tiny model; 30 s in published models and in `published`
 STATES = 50 * WINDOW
 #: Prompts of one and of three windows.
 SHORT, LONG = Prompt("", (noise(4.1, 1),), seed=3), Prompt("", (noise(14.3, 2),), seed=4)
@@ -98,10 +98,10 @@ class TestWindows:
     def test_a_clip_is_cut_into_at_most_one_window_more_than_necessary(
         self, published: Path, seconds: float, count: int
     ) -> None:
-        """A cut is at most five seconds early, so eleven windows hold five minutes, if not twelve."""
+        """Cuts are at most five seconds early, so five minutes need eleven or twelve windows."""
         assert len(load(published).cut(noise(seconds))) in (count, count + 1)
 
-    def test_each_window_is_a_batch_row_and_the_reply_joins_the_replies_of_windows(self, lm: Whisper) -> None:
+    def test_the_reply_to_a_long_clip_joins_the_replies_to_its_windows(self, lm: Whisper) -> None:
         (together,) = reply(lm, Base(), LONG).replies
         windows = lm.cut(LONG.clips[0])
         alone = [reply(lm, Base(), Prompt("", (window,))).replies[0] for window in windows]
@@ -222,7 +222,7 @@ class TestMethods:
         first, second = ([place for window, place in states if window == number and place < 150] for number in (0, 1))
         assert first != second
 
-    def test_the_explain_command_gets_the_kept_share_of_each_encoder_state(self, lm: Whisper) -> None:
+    def test_the_explain_command_computes_how_much_of_each_encoder_state_was_kept(self, lm: Whisper) -> None:
         inputs = lm.prepare([LONG])
         for name in NAMES:
             shares = shares_kept(inputs, at_input(name, 0.5).generate(lm, inputs, max_new_tokens=2, keep_entries=True))
@@ -248,7 +248,7 @@ class TestMethods:
 
 class TestCosts:
     def test_prefill_flops_equal_those_counted_by_pytorch_in_the_decoder(self, folder: Path) -> None:
-        """Counted by torch while the decoder runs on 700 states and the forced tokens; softmax and norms are free."""
+        """The decoder runs on 700 states and the forced tokens; PyTorch counts no operations for softmax and norms."""
         lm = load(folder, "eager")
         cost, inputs = count_cost(lm), lm.prepare([SHORT])
         states = torch.zeros(1, 700, 16)
@@ -305,7 +305,9 @@ def go(folder: Path, tmp_path: Path, no_env: Any) -> Callable[..., list[Any]]:
 
 
 class TestRuns:
-    def test_a_run_records_encoder_states_kv_caches_and_times(self, go: Callable[..., list[Any]]) -> None:
+    def test_a_run_records_the_number_of_kept_encoder_states_and_the_kv_cache_size(
+        self, go: Callable[..., list[Any]]
+    ) -> None:
         base, frame = go(methods=[Base(), at_input("frame", 0.5)])
         for base_record, other in zip(records_in(base.folder), records_in(frame.folder), strict=True):
             assert other["kept_audio_tokens"] == kept_count(base_record["audio_tokens"], 0.5)
@@ -417,14 +419,14 @@ def test_the_certify_command_passes_the_checks_that_apply_to_whisper(folder: Pat
 
 
 @pytest.mark.parametrize("method", NAMES)
-def test_the_certify_command_compares_dropped_states_over_all_windows_of_a_clip(
+def test_the_certify_command_checks_dropped_encoder_states_in_all_windows_of_a_clip(
     folder: Path, lm: Whisper, few_steps: None, method: str
 ) -> None:
     finding = dropping(Bench(lm, folder, 1.5 * WINDOW), get_method(method, 0.5))
     assert finding.verdict == "pass", finding.figure
 
 
-def test_the_certify_command_fails_if_whisper_keeps_a_state_that_should_be_dropped(
+def test_the_certify_command_fails_if_whisper_keeps_an_encoder_state_it_should_drop(
     folder: Path, lm: Whisper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept = StateDrop.kept
@@ -432,7 +434,7 @@ def test_the_certify_command_fails_if_whisper_keeps_a_state_that_should_be_dropp
     assert dropping(Bench(lm, folder, 7.0), Frame()).verdict == "fail"
 
 
-def test_the_whisper_encoder_gives_probes_the_states_of_a_clip_without_padding(published: Path) -> None:
+def test_probes_get_the_whisper_encoder_states_of_a_clip_without_padding(published: Path) -> None:
     encoder = load_encoder("tower:whisper-base", {"checkpoint": str(published)}, "cpu")
     (features,) = encoder.encode(torch.from_numpy(noise(2.0))[None])
     assert features.shape == (100, 16)
@@ -448,7 +450,7 @@ def test_the_whisper_encoder_gives_probes_the_states_of_a_clip_without_padding(p
         (["tau:concatenated_resampled/airport-lisbon-1000-0-a.wav", "--data", "."], 2, "whisper-base can only trans"),
     ],
 )
-def test_the_explain_command_needs_no_prompt_and_refuses_settings_that_a_run_refuses(
+def test_the_explain_command_refuses_whisper_settings_that_a_run_refuses(
     words: list[str], code: int, said: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, undrawn: None
 ) -> None:
     monkeypatch.chdir(tmp_path)

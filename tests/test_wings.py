@@ -1,4 +1,4 @@
-"""Wings: the core finds them, and knows none; a third party's wing has commands, tables and sections like ours."""
+"""Extensions (wings): the core refers to none, and third-party ones can add commands, tables and sections."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def whistle() -> None:
 
 @pytest.fixture
 def plug_in(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """Install a wing of this file; the app, which is made on import, is made again."""
+    """Install a wing of this file, and reload the app, which is built on import."""
 
     def plug(name: str) -> None:
         entry = EntryPoint("birds", f"{__name__}:{name}", wing.GROUP)
@@ -114,9 +114,7 @@ class TestThirdParty:
         assert "tweet" in of_app("whistle").output
         assert get_task("birds/song").title == Tau.title
 
-    def test_the_section_and_tables_of_an_extension_are_in_the_report_and_its_folder(
-        self, plug_in, tmp_path: Path
-    ) -> None:
+    def test_the_report_contains_the_section_of_an_extension(self, plug_in, tmp_path: Path) -> None:
         pytest.importorskip("vl_convert")
         finished(a_run(tmp_path / "runs", "base-0", [True] * 3), score=1.0)
         plug_in("Birds")
@@ -160,7 +158,7 @@ class TestThirdParty:
 
 
 def test_core_code_refers_to_no_class_or_module_of_an_extension() -> None:
-    """A core that asked whether a task is of some kind would know its wing."""
+    """A core that tested for a task's class would depend on its wing."""
     kinds, modules = set[str](), set[str]()
     for file in CORE:
         for node in ast.walk(ast.parse(file.read_text("utf-8"))):

@@ -1,4 +1,4 @@
-"""`.github/workflows/tests.yml`: it asks for what the Makefile and pyproject.toml have, and leaves nothing out."""
+"""`.github/workflows/tests.yml` agrees with the Makefile and pyproject.toml, and leaves nothing out."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def commands(job: str) -> list[str]:
 
 
 def recipe(target: str) -> list[str]:
-    """The commands of a target of the Makefile, with .venv's tools."""
+    """Return the commands of a Makefile target, with the tools of .venv."""
     match = re.search(rf"^{target}:.*\n((?:\t.*\n)+)", MAKEFILE, re.MULTILINE)
     assert match, target
     return match[1].replace("\t", "").replace("$(BIN)", ".venv/bin").splitlines()

@@ -1,4 +1,4 @@
-"""A checkpoint of another model than the one that is named: refused in one line, before any model is built."""
+"""A checkpoint of another model than the named model is refused in one line, before any model is built."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ OWN = {
 def test_a_checkpoint_config_of_another_model_family_is_refused_before_a_model_is_built(
     spec: ModelSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A class would build itself full-size from another model's config, and ask whether to run its code."""
+    """Otherwise a full-size model would be built from that config, and the user asked whether to run its code."""
     family = spec.load_family()
     checkpoint_kind = OWN[family.__name__]
     monkeypatch.setattr(nn.Module, "__init__", lambda *_a, **_k: pytest.fail("a model was built"))

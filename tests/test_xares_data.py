@@ -128,7 +128,7 @@ def test_a_damaged_or_truncated_tar_loses_only_clips_after_the_damage_and_gives_
 def test_a_tar_header_with_a_huge_or_negative_size_is_refused(
     tmp_path: Path, size: int, record: bytes, reason: str
 ) -> None:
-    """A tar of 3 GB may be a sparse file, and a negative size makes a reader read the same header again, endlessly."""
+    """A tar of 3 GB can be a sparse file, and a negative size makes a reader read the same header forever."""
     header, file = tarfile.TarInfo("PaxHeader"), tarfile.TarInfo("a.json")
     header.type, header.size = tarfile.XHDTYPE, size
     blocks = header.tobuf(tarfile.USTAR_FORMAT) + record.ljust(512, b"\0") + file.tobuf(tarfile.USTAR_FORMAT)
@@ -148,7 +148,7 @@ def test_a_fifo_in_place_of_a_tar_is_a_bad_row_and_is_not_waited_for(tmp_path: P
     assert "a FIFO, not a plain file" in bad.reason
 
 
-def test_a_clip_in_two_tars_of_a_part_counts_once_unless_its_content_differs(tmp_path: Path) -> None:
+def test_a_clip_in_two_tars_of_a_split_part_counts_once_unless_its_content_differs(tmp_path: Path) -> None:
     folder = write_cremad(tmp_path) / "cremad"
     (folder / "wds-audio-test-000002.tar").write_bytes((folder / "wds-audio-test-000000.tar").read_bytes())
     dataset = task_of("cremad").read(tmp_path)
@@ -160,7 +160,7 @@ def test_a_clip_in_two_tars_of_a_part_counts_once_unless_its_content_differs(tmp
     assert dataset.clips[-1].id == "test/wds-audio-test-000002/1000_test_H"
 
 
-def test_clips_of_cremad_are_read_in_stored_order_with_label_part_and_the_actor_as_cluster(tmp_path: Path) -> None:
+def test_clips_of_cremad_are_read_with_label_and_split_part_and_the_actor_as_cluster(tmp_path: Path) -> None:
     dataset = task_of("cremad").read(write_cremad(tmp_path))
     assert dataset.folder == tmp_path / "cremad"
     assert (dataset.classes, dataset.clustered, dataset.bad_rows) == (tuple(sorted(EMOTIONS)), True, ())
@@ -263,7 +263,7 @@ def test_the_error_on_missing_tars_says_what_to_do(tmp_path: Path) -> None:
         task_of("cremad").read(tmp_path)
 
 
-def test_a_smaller_limit_selects_a_balanced_subset_of_a_larger_one_in_each_part(tmp_path: Path) -> None:
+def test_a_smaller_clip_limit_selects_a_class_balanced_subset_of_a_larger_limit(tmp_path: Path) -> None:
     task, root = task_of("cremad"), write_cremad(tmp_path)
     whole, before = task.read(root), set[str]()
     for limit in (1, 6, 9, 12, 20, 24, 100):
@@ -291,7 +291,7 @@ def test_a_sample_limit_keeps_every_tag_of_a_multi_label_task(tmp_path: Path) ->
     assert len(dataset.clips) < 60
 
 
-def test_task_parts_with_equal_file_patterns_are_one_part_and_mini_reads_fewer_train_tars(tmp_path: Path) -> None:
+def test_split_parts_with_equal_file_patterns_become_one_part(tmp_path: Path) -> None:
     kaggle, subway, lingua = task_of("fsdkaggle2018"), task_of("subway_broadcast"), task_of("voxlingua33")
     assert [kaggle.part(role) for role in ("train", "valid", "test")] == ["train", "test", "test"]
     assert ([*kaggle.parts], [*subway.parts]) == (["train", "test"], ["test"])

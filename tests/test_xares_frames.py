@@ -101,7 +101,7 @@ class TestLabels:
                         expected[frame, LABELS.index(label)] = True
             np.testing.assert_array_equal(probes.activity(events, LABELS, hop, 90, 0), expected)
 
-    def test_frame_labels_are_cut_to_the_clip_and_events_between_two_frames_are_lost(self) -> None:
+    def test_an_event_that_begins_and_ends_between_two_frames_labels_no_frame(self) -> None:
         events = [(9.0, 12.0, "low"), (1.01, 1.03, "mid"), (0.0, 0.04, "high"), (0, 1, "other")]
         hot = probes.activity(events, LABELS, 40, 275, 10.0)
         assert hot[:, 0].nonzero()[0].tolist() == [*range(225, 250)]
@@ -109,7 +109,7 @@ class TestLabels:
         assert probes.activity(events, LABELS, 40, 20, 0).shape == (20, 3)
         assert probes.activity(events, LABELS, 40, 20, 0, released=True)[:, 0].sum() == 75
 
-    def test_events_are_read_from_metadata_and_malformed_events_are_refused(self, tmp_path: Path) -> None:
+    def test_events_with_malformed_metadata_are_refused(self, tmp_path: Path) -> None:
         assert isinstance(MAESTRO, FramedTask)
         assert MAESTRO.described("k", [{"start": 1, "end": 2, "note": 108}])[0] == ("108",)
         assert DESED.facts([{"onset": 0, "offset": "1.5", "label": "Dog,Cat"}]) == ((0, 1.5, "Dog"), (0, 1.5, "Cat"))
@@ -173,7 +173,7 @@ LENGTHS = [30, 41, 22, 30, 35, 30, 28, 33, 40, 31, 29, 44, 21, 50, 36, 30]
 
 
 @pytest.mark.parametrize("average", ["macro", "micro"])
-def test_the_frame_ridge_probe_and_its_threshold_equal_those_of_a_plain_grid_search(
+def test_the_frame_ridge_probe_chooses_penalty_and_threshold_as_a_plain_grid_search_does(
     average: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     penalties, thresholds = (1e-6, 1e-1, 1.0), probes.THRESHOLDS[::5]
@@ -283,7 +283,7 @@ class TestStore:
         assert len(encoder.module.calls) == calls
         assert not [*store.folder.parent.glob("part-*")]
 
-    def test_frame_embeddings_too_large_for_half_precision_are_stored_in_single_precision(
+    def test_frame_embeddings_that_overflow_half_precision_are_stored_in_single_precision(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(SpectrumEncoder, "scale", 1e6)
@@ -309,7 +309,7 @@ class TestStore:
             np.testing.assert_allclose(store.rows[clip.audio], features_of(clip), atol=2e-3)
 
 
-def test_a_run_of_frame_probes_records_counts_f1_and_intervals_over_clips(tmp_path: Path) -> None:
+def test_a_run_of_frame_probes_gives_segment_f1_with_intervals_over_clips(tmp_path: Path) -> None:
     task, encoder = task_of(recipe=Recipe(batch=4, epochs=30, lr=0.01)), from_module(SpectrumEncoder())
     results = results_of(made(tmp_path / "env"), tmp_path / "results", encoder, task, seeds=[1, 2])
     assert [*results] == ["linear", PUBLISHED[0]]
@@ -363,7 +363,7 @@ def test_a_task_whose_clips_are_shorter_than_a_segment_has_no_score_and_no_error
     assert "NaN" not in (results["linear"].folder / "summary.json").read_text()
 
 
-def test_note_tasks_score_onsets_and_the_published_probe_ignores_the_highest_note(tmp_path: Path) -> None:
+def test_the_published_probe_of_note_tasks_ignores_the_highest_note(tmp_path: Path) -> None:
     rng, said = np.random.default_rng(8), list[str]()
     for part in ("train", "valid", "test"):
         clips = []

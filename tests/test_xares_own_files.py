@@ -103,7 +103,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def tone(rng: np.random.Generator, seconds: float, *parts: tuple[float, float, float, float]) -> np.ndarray:
-    """Return quiet noise with tones, each from, to, frequency and level."""
+    """Return quiet noise with tones, each given by start, end, frequency and level."""
     audio = 0.01 * rng.standard_normal(round(1000 * seconds))
     for start, end, pitch, level in parts:
         span = np.arange(round(1000 * start), round(1000 * end))
@@ -125,7 +125,7 @@ def set_up(place: Path, name: str, text: str, clips: list[tuple[str, Any, np.nda
 
 
 def runs_of(place: Path, key: str) -> dict[str, Run]:
-    """Return the runs on record, which are read without the task's file."""
+    """Return the stored runs. They can be read without the task's file."""
     for file in place.glob("*_task.py"):
         file.unlink()
     return {folder.name: Run.read(folder) for folder in (place / "results" / key / "SpectrumEncoder").iterdir()}

@@ -1,4 +1,4 @@
-"""Speech recognition: CTC on letters that are tones, X-ARES' adapter into a causal LM, and both ways to count words."""
+"""Speech recognition: CTC on letters played as tones, X-ARES' adapter to a causal LM, and both ways to count words."""
 
 import math
 from dataclasses import replace
@@ -34,7 +34,7 @@ PITCHES = {letter: 40 + 45 * place for place, letter in enumerate(LETTERS)}
 
 
 class PitchEncoder(torch.nn.Module):
-    """The spectrum of each frame of 80 ms: a frame holds two letters, so each is spelled from half of it."""
+    """Return the spectra of both halves of each frame of 80 ms, since a frame contains two letters."""
 
     sampling_rate, output_dim, hop_size_in_ms = RATE, 82, 80
 
@@ -112,7 +112,7 @@ def test_the_ctc_probe_learns_to_read_letters_from_frames(tmp_path: Path, monkey
     monkeypatch.setattr(recognition, "STEPS", 2)
     lines = []
     for name in ("one", "other"):
-        torch.rand(1)  # the state of torch's generator changes nothing
+        torch.rand(1)  # results do not depend on torch's random state
         again = results_of(root, tmp_path / name, encoder, task)
         lines.append((again["linear"].folder / "samples.jsonl").read_text())
     assert lines[0] == lines[1]
@@ -134,7 +134,7 @@ def test_the_ctc_probe_settings_are_chosen_on_the_valid_part_only(monkeypatch: p
     assert ctc(frames, other, rows, 40) != transcripts
 
 
-def test_inputs_of_the_recognition_llm_hold_audio_separator_text_and_end_in_that_order(llm: str) -> None:
+def test_the_recognition_llm_gets_audio_then_separator_then_text_then_end_token(llm: str) -> None:
     model, tokenizer = causal_lm(Path(llm), dtype="float32")
     writer, audio, counts = Writer(model, tokenizer), torch.randn(2, 3, 32), torch.tensor([3, 2])
     end, separator = tokenizer.eos_token_id, tokenizer.get_vocab()["<|vision_end|>"]
@@ -166,7 +166,7 @@ def test_only_the_adapter_is_trained_and_the_language_model_stays_frozen(llm: st
         torch.testing.assert_close(tensor, before[name], rtol=0, atol=0)
 
 
-def test_linear_and_published_probe_both_run_and_only_the_published_records_the_llm(tmp_path: Path, llm: str) -> None:
+def test_only_the_published_recognition_probe_has_the_llm_in_its_run_identity(tmp_path: Path, llm: str) -> None:
     task, root, encoder = task_of(llm, epochs=1, batch=16), write_speech(tmp_path, 16), from_module(PitchEncoder())
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(recognition, "STEPS", 1)

@@ -46,7 +46,7 @@ def task_of(tokenizer: str, **recipe: Any) -> CaptionedTask:
 
 
 def write_clotho(root: Path) -> Path:
-    """Write clips whose captions tell how loud their low tone is."""
+    """Write clips whose captions state the level of their low tone."""
     for part, many in (("development", 36), ("evaluation", 12), ("validation", 18)):
         clips = []
         for place in range(many):
@@ -158,7 +158,7 @@ def test_recall_and_average_precision_equal_values_by_hand() -> None:
     assert average_precision(queries, 10) == pytest.approx(sum(each) / 3)
 
 
-def test_recall_figures_of_both_retrieval_directions_equal_values_by_hand() -> None:
+def test_recall_in_both_retrieval_directions_equals_values_by_hand() -> None:
     scorer, known = Retrieved(), {"answer": "x", "clips": 20, "captions": 40}
     seeds = [{"captions": [1, 9], "clips": [1, 6]}, {"captions": [3, 4], "clips": [2, 11]}]
     verdict = scorer.judge(Record("a", "a", reply=places_to_reply(seeds), reference=known))

@@ -39,9 +39,9 @@ class Server:
     asked
         (file, Range) of each request.
     refusals
-        How many requests to answer 429 first.
+        How many requests to answer with 429 first.
     cut
-        Send so many bytes of a file, then close; by name, once each.
+        Bytes of a file to send before closing the connection, by name, once each.
     """
 
     files: dict[str, bytes]
@@ -179,7 +179,7 @@ def test_a_downloaded_file_name_that_leaves_the_folder_is_refused(name: str, ser
         zenodo.fetch(TASK, tmp_path / "env")
 
 
-def test_an_invalid_zenodo_record_or_server_or_a_private_task_is_a_one_line_error(
+def test_an_invalid_zenodo_record_or_an_unreachable_server_is_a_one_line_error(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server, "record", lambda: {"message": "gone"})
@@ -194,7 +194,7 @@ def test_an_invalid_zenodo_record_or_server_or_a_private_task_is_a_one_line_erro
             zenodo.plan(task)
 
 
-def test_a_download_is_refused_on_a_small_disk_beside_another_or_beyond_the_stated_size(
+def test_a_download_is_refused_if_the_disk_is_too_small_or_another_download_runs(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with hold(tmp_path / "env/cremad/.lock"), pytest.raises(DataError, match="another download"):
@@ -209,7 +209,7 @@ def test_a_download_is_refused_on_a_small_disk_beside_another_or_beyond_the_stat
     server.asked.clear()
     with pytest.raises(DataError, match="GB needed"):
         zenodo.fetch(TASK, tmp_path / "env")
-    assert server.asked == [("", None)]  # no file
+    assert server.asked == [("", None)]  # no file was requested
 
 
 def test_a_zip_in_the_zenodo_record_is_unpacked(server: Server, tmp_path: Path) -> None:

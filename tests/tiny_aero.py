@@ -1,6 +1,6 @@
-"""A tiny random Aero-1 in the hub's layout, and its processor's steps told anew.
+"""A tiny random Aero-1 in the hub's layout, and its processor's steps reimplemented.
 
-The family's processor and model are code on the hub, which is not run here.
+The family's processor and model are code in its hub repository, which is not run here.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["audio_tokens", "checkpoint", "documented"]
 
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<image>", "<video>", "<|AUDIO|>")
 
-# As AeroProcessor has it built in and writes it to chat_template.json.
+# The built-in template of AeroProcessor, which writes it to chat_template.json.
 TEMPLATE = (
     "{% for message in messages %}{% if loop.first and message['role'] != 'system' %}<|im_start|>system\n"
     "You are a helpful assistant.<|im_end|>\n{% endif %}<|im_start|>{{ message['role'] }}\n"
@@ -39,7 +39,7 @@ BARE_LLM_TEMPLATE = "{% for message in messages %}{{ '<|im_start|>' + message.co
 
 
 def checkpoint(folder: Path, *, tied: bool = True, seed: int = 0) -> Path:
-    """Save a random Aero as the hub has it: `audio_modal_projector.*`, and no head where the LLM ties it."""
+    """Save a random Aero in the hub's layout: `audio_modal_projector.*`, and no head if the LLM ties it."""
     tokenizer = tiny.byte_tokenizer(SPECIAL, end="<|im_end|>", pad="<|endoftext|>")
     config = tiny_config(tokenizer, tie_word_embeddings=tied)
     tiny.random_model(Qwen2AudioForConditionalGeneration, config, seed).save_pretrained(folder)
@@ -51,7 +51,7 @@ def checkpoint(folder: Path, *, tied: bool = True, seed: int = 0) -> Path:
             if not (tied and name == "language_model.lm_head.weight")
         },
     )
-    # As older transformers write it; the named code does not exist here, so nothing can run it.
+    # Written as in older transformers. The named code does not exist here, so it cannot be run.
     parts = tiny.read_json(folder / "config.json")
     text = {
         name: value for name, value in parts["text_config"].items() if name not in ("layer_types", "rope_parameters")
@@ -80,7 +80,7 @@ def checkpoint(folder: Path, *, tied: bool = True, seed: int = 0) -> Path:
 
 
 def documented(folder: Path, prompt: Prompt) -> tuple[Mapping[str, torch.Tensor], Any]:
-    """Prepare and load step by step as the published example and processor do, in no code of the engine's."""
+    """Prepare and load step by step as the published example and processor do, without code of the engine."""
     audios = tiny.windows_of(prompt.clips)
     features = WhisperFeatureExtractor.from_pretrained(folder)(
         audios, sampling_rate=16000, return_attention_mask=True, padding="max_length", return_tensors="pt"
@@ -97,7 +97,7 @@ def documented(folder: Path, prompt: Prompt) -> tuple[Mapping[str, torch.Tensor]
 
 
 def native(folder: Path) -> Qwen2AudioForConditionalGeneration:
-    """The checkpoint's weights in transformers' class, each carried over by hand."""
+    """Load the checkpoint's weights into transformers' class, each renamed by hand."""
     facts = tiny.read_json(folder / "config.json")
     config = Qwen2AudioConfig(**{name: facts[name] for name in ("audio_config", "text_config", "audio_token_index")})
     model = Qwen2AudioForConditionalGeneration(config)

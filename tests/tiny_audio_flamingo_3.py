@@ -19,7 +19,7 @@ from transformers import (
 from audiomarathon.models.prompt import Prompt
 
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<sound>")
-# What the hub's chat_template.jinja makes of text and audio: one place for audio, however much there is.
+# The hub's chat_template.jinja, for text and audio only: one placeholder for audio of any amount.
 TEMPLATE = (
     "{% if messages[0]['role'] != 'system' %}<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n{% endif %}"
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n"
@@ -47,7 +47,7 @@ def checkpoint(folder: Path, *, seed: int = 0) -> Path:
     random_model(AudioFlamingo3ForConditionalGeneration, tiny_config(tokenizer), seed).save_pretrained(folder)
     extractor = WhisperFeatureExtractor(feature_size=128, return_attention_mask=True)
     AudioFlamingo3Processor(extractor, tokenizer, chat_template=TEMPLATE).save_pretrained(folder)
-    # The hub's file samples, and penalises repetition.
+    # The hub's file sets sampling and a repetition penalty.
     settings = {"do_sample": True, "temperature": 0.7, "top_k": 20, "top_p": 0.8, "repetition_penalty": 1.05}
     write_json(folder / "generation_config.json", **settings)
     return folder

@@ -1,4 +1,4 @@
-"""What tiny checkpoints share: sizes, a byte-level tokenizer, weights that do something, files, and processors."""
+"""Shared parts of tiny checkpoints: sizes, a byte-level tokenizer, weights with an effect, files, and processors."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ VISION = {"depth": 1, "hidden_size": 32, "intermediate_size": 32, "out_hidden_si
 def byte_tokenizer(
     special: Sequence[str], *, end: str, pad: str, template: str | None = None, listed: bool = True, **named: str
 ) -> PreTrainedTokenizerFast:
-    """Make a byte-level BPE without merges: every text round-trips, at one token a byte.
+    """Make a byte-level BPE without merges: every text round-trips, with one token per byte.
 
-    `named` special tokens become attributes, such as `audio_token="<|AUDIO|>"`. Those that are not `listed` are special
-    by their own entry alone, as Gemma's `<start_of_turn>` is: `all_special_tokens` does not know them.
+    `named` special tokens become attributes, such as `audio_token="<|AUDIO|>"`. Tokens that are not `listed` are marked
+    as special only in their entries, like Gemma's `<start_of_turn>`, and are missing from `all_special_tokens`.
     """
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     tokenizer = Tokenizer(models.BPE({symbol: i for i, symbol in enumerate(alphabet)}, []))
@@ -64,9 +64,9 @@ def random_model(native: Callable[[Any], Any], config: Any, seed: int) -> Any:
 
 
 def spread(model: torch.nn.Module) -> None:
-    """Draw the weights anew, wider: the default initialisation is so small that all logits are alike.
+    """Draw the weights again with a larger spread: with the default initialisation all logits are almost equal.
 
-    Biases and scales too: as zeros and ones they hide what they do (Gemma 3n's per-layer inputs count for nothing while
+    Change biases and scales too, whose zeros and ones hide their effect (Gemma 3n ignores its per-layer inputs while
     `correct_output_scale` is zero).
     """
     for parameter in model.parameters():
@@ -77,7 +77,7 @@ def spread(model: torch.nn.Module) -> None:
 
 
 def rewrite_weights(folder: Path, change: Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]]) -> None:
-    """Change a saved model's tensors, given by name, such as to the names that they have on the hub."""
+    """Change a saved model's tensors by a function of their dict, for example to the names on the hub."""
     file = folder / "model.safetensors"
     save_file(change(load_file(file)), file, metadata={"format": "pt"})
 
@@ -114,7 +114,7 @@ def save_whisper_extractor(folder: Path, **more: Any) -> None:
 
 
 class _AudioOnly:
-    """Mixed into a family's processor: builds it without its parts for pictures, which need torchvision."""
+    """Mix-in that builds a family's processor without its image parts, which need torchvision."""
 
     def check_argument_for_proper_class(self, argument_name: str, argument: Any) -> Any:
         return argument if argument is None else super().check_argument_for_proper_class(argument_name, argument)
@@ -135,7 +135,7 @@ def windows_of(clips: Sequence[np.ndarray]) -> list[np.ndarray]:
 
 
 def worded(processor: Any, clips: int, text: str, key: str = "audio") -> str:
-    """Return one user's turn, the clips and then the text, as the processor's chat template words it."""
+    """Return one user's turn, the clips and then the text, rendered by the processor's chat template."""
     content = [*({"type": "audio", key: "clip"} for _ in range(clips)), {"type": "text", "text": text}]
     conversation = [{"role": "user", "content": content}]
     return processor.apply_chat_template(conversation, add_generation_prompt=True, tokenize=False)

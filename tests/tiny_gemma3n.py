@@ -21,7 +21,7 @@ from transformers.models.gemma3n import modeling_gemma3n
 
 from audiomarathon.models.prompt import Prompt
 
-# As in the hub's chat_template.jinja, cut to one system-less conversation of text and audio.
+# The hub's chat_template.jinja, cut to a conversation of text and audio without a system prompt.
 TEMPLATE = (
     "{{ bos_token }}{% for message in messages %}<start_of_turn>{{ message['role'] }}\n"
     "{% for item in message['content'] %}{% if item['type'] == 'audio' %}<audio_soft_token>"
@@ -79,7 +79,7 @@ def tiny_config(tokenizer: PreTrainedTokenizerFast) -> Gemma3nConfig:
 
 
 def native(build: Any) -> Any:
-    """Build the native class with nothing where the vision tower would be: timm, which has it, wants torchvision."""
+    """Build the native class without its vision tower, which comes from timm and would require torchvision."""
     whole = modeling_gemma3n.AutoModel.from_config
 
     def part(config: Any, **kwargs: Any) -> torch.nn.Module:
@@ -90,7 +90,7 @@ def native(build: Any) -> Any:
 
 
 def checkpoint(folder: Path, *, seed: int = 0) -> Path:
-    """Save a random Gemma 3n as the hub has it: a vision tower, and keys and values that sharing layers never use."""
+    """Save a random Gemma 3n in the hub's layout, with a vision tower and the unused weights of sharing layers."""
     words = tokenizer()
     config = tiny_config(words)
     tiny.random_model(
@@ -103,7 +103,7 @@ def checkpoint(folder: Path, *, seed: int = 0) -> Path:
         unused[f"{attention}.k_norm.weight"] = torch.ones(8)
     tiny.rewrite_weights(folder, lambda weights: weights | unused)
     words.save_pretrained(folder)
-    # The hub's file samples.
+    # The hub's file enables sampling.
     ends = [words.eos_token_id, words.convert_tokens_to_ids("<end_of_turn>")]
     tiny.write_json(folder / "generation_config.json", do_sample=True, top_k=64, top_p=0.95, eos_token_id=ends)
     Gemma3nAudioFeatureExtractor(feature_size=BANDS).save_pretrained(folder)
@@ -116,7 +116,7 @@ def with_window(folder: Path, place: Path, window: int) -> Path:
 
 
 def documented(folder: Path, prompt: Prompt) -> tuple[Mapping[str, torch.Tensor], Any]:
-    """Prepare and load as the model card does, a long clip as several audios, each padded to 30 s."""
+    """Prepare and load as the model card does. A long clip becomes several audios, each padded to 30 s."""
     more = {"image_processor": None, "audio_seq_length": TOKENS}
     processor = tiny.processor_of(Gemma3nProcessor, folder, TEMPLATE, Gemma3nAudioFeatureExtractor, **more)
     audios = tiny.windows_of(prompt.clips)

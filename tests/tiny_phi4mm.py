@@ -79,7 +79,7 @@ def save_adapter(folder: Path, layers: nn.ModuleList, rank: int) -> None:
 
 
 def checkpoint(folder: Path, *, layers: int = 4, seed: int = 0, switch: int = 4096) -> Path:
-    """Save a random Phi-4-multimodal: native keys, the head tied, and both adapters in folders of their own."""
+    """Save a random Phi-4-multimodal: native keys, a tied LM head, and both adapters in separate folders."""
     tokenizer = byte_tokenizer(
         SPECIAL, end="<|endoftext|>", pad="<|endoftext|>", image_token="<|image|>", audio_token="<|audio|>"
     )
@@ -108,6 +108,6 @@ def documented(folder: Path, prompt: Prompt) -> tuple[Mapping[str, torch.Tensor]
 
 
 def audio_tokens(samples: int) -> int:
-    """Return the audio tokens of a clip: whole frames of 25 ms every 10 ms, eight to a token, the last as it is."""
+    """Return the audio tokens of a clip: whole frames of 25 ms every 10 ms, eight a token, the last may have fewer."""
     frames = (samples - 400) // 160 + 1
     return -(-frames // 8)

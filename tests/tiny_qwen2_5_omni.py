@@ -18,8 +18,8 @@ from transformers import (
 
 from audiomarathon.models.prompt import Prompt
 
-#: Seconds that the processor pads to: 300 in the hub's, which takes most of the time of a test that asks it.
-PADDED_S = 300 if os.environ.get("AUDIOMARATHON_TESTS") in ("all", "gpu") else 40  # the processor hears no more
+#: Seconds to which the processor pads. The hub's 300 would take most of the time of a test that uses it.
+PADDED_S = 300 if os.environ.get("AUDIOMARATHON_TESTS") in ("all", "gpu") else 40  # the processor cuts longer audio
 
 # As in the hub's chat_template.json of Qwen2.5-Omni, cut to text and audio.
 QWEN_OMNI_TEMPLATE = (
@@ -80,7 +80,7 @@ def checkpoint(folder: Path, *, layers: int = 4, seed: int = 0) -> Path:
     )
     hub = {"model_type": "qwen2_5_omni", "architectures": ["Qwen2_5OmniModel"]}
     tiny.write_json(folder / "config.json", **hub, thinker_config=tiny.read_json(folder / "config.json"))
-    # The hub's file samples; a run that heeded it would differ from one call to the next.
+    # The hub's file enables sampling. If it were used, replies would differ from call to call.
     tiny.write_json(folder / "generation_config.json", do_sample=True, temperature=0.9, top_p=0.8)
     tokenizer.save_pretrained(folder)
     tiny.write_json(folder / "chat_template.json", chat_template=QWEN_OMNI_TEMPLATE)
@@ -89,7 +89,7 @@ def checkpoint(folder: Path, *, layers: int = 4, seed: int = 0) -> Path:
 
 
 def documented(folder: Path, prompt: Prompt) -> tuple[Mapping[str, torch.Tensor], Any]:
-    """Prepare and load as the model card does, the parts for pictures and for making speech left out."""
+    """Prepare inputs and load the model as the model card does, without the parts for images and for making speech."""
     processor = tiny.processor_of(Qwen2_5OmniProcessor, folder, QWEN_OMNI_TEMPLATE)
     text = tiny.worded(processor, len(prompt.clips), prompt.text)
     inputs = processor(text=text, audio=list(prompt.clips), return_tensors="pt", padding=True)

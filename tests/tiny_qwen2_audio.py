@@ -23,7 +23,7 @@ SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|AUDIO|>", "<|audio_
 
 
 def tiny_config(tokenizer: PreTrainedTokenizerFast, **text: Any) -> Qwen2AudioConfig:
-    """About 0.05 M parameters. As in the hub's configs, a window is named that is not in use."""
+    """Return a config of about 0.05 M parameters. As in the hub's configs, the sliding window is not used."""
     return Qwen2AudioConfig(
         audio_config=tiny.TOWER | {"model_type": "qwen2_audio_encoder"},
         text_config=tiny.LLM | {
@@ -35,16 +35,16 @@ def tiny_config(tokenizer: PreTrainedTokenizerFast, **text: Any) -> Qwen2AudioCo
 
 
 def checkpoint(folder: Path, *, seed: int = 0) -> Path:
-    """Save a random Qwen2-Audio as the hub has it, chat template left to the processor."""
+    """Save a random Qwen2-Audio in the hub's layout. The chat template is in the processor."""
     tokenizer = tiny.byte_tokenizer(SPECIAL, end="<|im_end|>", pad="<|endoftext|>")
     model = tiny.random_model(Qwen2AudioForConditionalGeneration, tiny_config(tokenizer), seed)
     model.save_pretrained(folder)  # under the hub's names: `language_model.…`
     tokenizer.save_pretrained(folder)
-    # The hub's tokenizer has the bare LLM's template, which knows no audio; the processor has another built in.
+    # The hub's tokenizer has the LLM's template, which supports no audio. The processor has its own template.
     bare = "{% for turn in messages %}<|im_start|>{{ turn['content'] }}<|im_end|>\n{% endfor %}"
     file = folder / "tokenizer_config.json"
     tiny.write_json(file, **tiny.read_json(file) | {"chat_template": bare})
-    # The hub's file samples, and penalises repetition.
+    # The hub's file enables sampling and penalises repetition.
     tiny.write_json(
         folder / "generation_config.json", do_sample=True, temperature=0.7, top_k=20, repetition_penalty=1.1
     )
@@ -53,7 +53,7 @@ def checkpoint(folder: Path, *, seed: int = 0) -> Path:
 
 
 def documented(folder: Path, prompt: Prompt) -> tuple[Mapping[str, torch.Tensor], Any]:
-    """Prepare and load as the model card does, a long clip as several audios: the processor takes 30 s of each."""
+    """Prepare and load as the model card does. A long clip becomes several audios: the processor uses 30 s of each."""
     processor = Qwen2AudioProcessor(
         WhisperFeatureExtractor.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
     )

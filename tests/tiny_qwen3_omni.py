@@ -17,7 +17,7 @@ from transformers import (
 
 from audiomarathon.models.prompt import Prompt
 
-# What the hub's chat_template.json makes of text and audio: no system prompt unless one is given.
+# The hub's chat_template.json, for text and audio only: no system prompt unless one is given.
 TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n"
     "{% if message['content'] is string %}{{ message['content'] }}{% else %}{% for part in message['content'] %}"
@@ -35,7 +35,7 @@ SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", *NAMED.values())
 
 
 def tiny_thinker_config(tokenizer: PreTrainedTokenizerFast) -> Qwen3OmniMoeThinkerConfig:
-    """About 0.1 M parameters: four experts a layer, of which a token meets two."""
+    """About 0.1 M parameters: four experts a layer, of which a token uses two."""
     token = tokenizer.convert_tokens_to_ids
     return Qwen3OmniMoeThinkerConfig(
         audio_config=tiny.TOWER | {
@@ -66,7 +66,7 @@ def checkpoint(folder: Path, *, seed: int = 0) -> Path:
     tokenizer = tiny.byte_tokenizer(SPECIAL, end="<|im_end|>", pad="<|endoftext|>", **NAMED)
     thinker = tiny.random_model(Qwen3OmniMoeThinkerForConditionalGeneration, tiny_thinker_config(tokenizer), seed)
     for convolution in (module for module in thinker.modules() if isinstance(module, torch.nn.Conv2d)):
-        convolution.weight.data *= 4  # as spread they let so little through that all clips sound alike
+        convolution.weight.data *= 4  # otherwise the signal is so weak that all clips sound alike
     thinker.save_pretrained(folder)
     speech = {"talker.model.norm.weight": torch.ones(4), "code2wav.decoder.0.conv.weight": torch.ones(4, 4)}
     tiny.rewrite_weights(
@@ -94,6 +94,6 @@ def documented(folder: Path, prompt: Prompt) -> tuple[Mapping[str, torch.Tensor]
 
 
 def audio_tokens(samples: int) -> int:
-    """Return the audio tokens of a clip: 13 for each whole second, and what is left of mel frames halved thrice."""
+    """Return the audio tokens of a clip: 13 for each whole second, and one for eight more mel frames, rounded up."""
     frames = samples // 160
     return 13 * (frames // 100) + -(-(frames % 100) // 8)

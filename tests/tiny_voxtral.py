@@ -31,7 +31,7 @@ AUDIO_TOKEN = 24
 
 
 def tekken() -> dict[str, Any]:
-    """Cut a tokenizer file that mistral-common ships to a few hundred entries, with Voxtral's control tokens."""
+    """Return a tokenizer of mistral-common cut to a few hundred entries, with Voxtral's control tokens."""
     content = json.loads((Path(mistral_common.__file__).parent / "data" / "tekken_240911.json").read_text())
     names = [_AT.get(i, _NAMED[i] if i < len(_NAMED) else f"<SPECIAL_{i}>") for i in range(_FILLED)]
     return {
@@ -49,9 +49,9 @@ def tekken() -> dict[str, Any]:
 
 
 def config(*, layers: int = 4) -> VoxtralConfig:
-    """A Voxtral of under 0.1 M parameters; windows and audio tokens a second are those of the published ones.
+    """Return a Voxtral config of under 0.1 M parameters with the published windows and audio tokens per second.
 
-    As in the published ones, heads × head_dim (64) is not the hidden size (32).
+    As in the published models, heads × head_dim (64) is not the hidden size (32).
     """
     return VoxtralConfig(
         audio_config={
@@ -73,7 +73,7 @@ def hub_name(name: str) -> str:
 
 
 def checkpoint(folder: Path, *, layers: int = 4, seed: int = 0) -> Path:
-    """Save a random Voxtral as the hub has it, Mistral's own format beside transformers'."""
+    """Save a random Voxtral in the hub's layout, with Mistral's format beside that of transformers."""
     model = random_model(VoxtralForConditionalGeneration, config(layers=layers), seed)
     folder.mkdir(parents=True, exist_ok=True)
     model.config.architectures = ["VoxtralForConditionalGeneration"]
@@ -96,7 +96,7 @@ def wav(clip: np.ndarray) -> bytes:
 
 
 def documented(folder: Path, prompt: Prompt) -> tuple[Mapping[str, torch.Tensor], Any]:
-    """Prepare and load as the model card does; audio goes as WAV of floats in base64."""
+    """Prepare and load as the model card does. Audio is passed as float WAV in base64."""
     processor = AutoProcessor.from_pretrained(folder)
     model = VoxtralForConditionalGeneration.from_pretrained(folder).eval()
     audio = [{"type": "audio", "base64": base64.b64encode(wav(clip)).decode()} for clip in prompt.clips]

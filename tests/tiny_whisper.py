@@ -17,7 +17,7 @@ LANGUAGES = ("en", "de", "zh")
 def checkpoint(folder: Path, *, seed: int = 0, english_only: bool = False, window: int = 30) -> Path:
     """Save a random Whisper of two and three layers as the hub has it; about 0.1 M parameters.
 
-    Published models hear windows of 30 s; in shorter ones of so many seconds the same facts show in less time.
+    Published models hear windows of 30 s. A `window` of fewer seconds shows the same behaviour in less time.
     """
     tokenizer = byte_tokenizer(SPECIAL, end="<|endoftext|>", pad="<|endoftext|>")
     token = tokenizer.convert_tokens_to_ids

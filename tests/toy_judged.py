@@ -1,4 +1,4 @@
-"""A toy benchmark whose replies are graded by judges: 2 for a reply that holds the answer, else 0."""
+"""A toy benchmark whose replies are graded by judges: 2 for a reply that contains the answer, else 0."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Grade(Protocol):
 
 
 class Asking(Grade):
-    """Asks once more where it cannot read an answer."""
+    """Ask again if an answer cannot be parsed."""
 
     name = "asking"
 
@@ -58,7 +58,7 @@ class Asking(Grade):
 
 
 def echoed(text: str) -> str:
-    """A perfect judge's answer, where the server repeated the request; else the text."""
+    """Return a perfect judge's answer if the server repeated the request, else the text."""
     return text if not text.startswith("{") else perfect(json.loads(text)["messages"])
 
 
@@ -69,7 +69,7 @@ def perfect(messages: Sequence[Mapping[str, str]]) -> str:
 
 
 class Scripted(Judge):
-    """Answers as a function says; counts its calls."""
+    """A judge that answers by a function and stores its calls."""
 
     def __init__(self, answer: Callable[[Messages], str] = perfect, key: str = "scripted") -> None:
         self.key, self.answer, self.calls = key, answer, list[Messages]()

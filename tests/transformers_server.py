@@ -1,7 +1,7 @@
 """transformers' own OpenAI-compatible server on loopback: a real server with a real model.
 
-Run as a program it is `transformers serve`, given in advance the audio parts of Qwen2.5-Omni's processor alone: the
-whole one has parts for pictures, which want torchvision.
+Run as a program, it is `transformers serve` with only the text and audio parts of Qwen2.5-Omni's processor. The whole
+processor also handles images, which requires torchvision.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import pytest
 
 @contextmanager
 def serving(folder: Path) -> Iterator[str]:
-    """Serve a checkpoint in float32 on the CPU; yields the address, up to and with `/v1`.
+    """Serve a checkpoint in float32 on the CPU; yield the address, including `/v1`.
 
     The test is skipped where the server's packages are missing.
     """

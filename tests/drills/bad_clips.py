@@ -1,4 +1,4 @@
-"""Any number of bad audio files, of every kind that a data set may hold; the same ones from the same seed."""
+"""Write bad audio files of every kind that a data set may contain; the same seed gives the same files."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def cut(data: bytes, chance: random.Random) -> bytes:
 
 
 def with_length(chance: random.Random) -> bytes:
-    """A WAV whose chunk sizes are anything."""
+    """Return a WAV file with arbitrary chunk sizes."""
     data = bytearray(encoded("WAV"))
     struct.pack_into(
         "<I", data, chance.choice([4, 40]), chance.choice([0, 1, 3, 2**31, 2**32 - 2, chance.getrandbits(32)])
@@ -57,7 +57,7 @@ def with_length(chance: random.Random) -> bytes:
 
 
 def flac_of_hours(chance: random.Random) -> bytes:
-    """A FLAC whose header promises three hours."""
+    """Return a FLAC file whose header promises three hours."""
     data = bytearray(encoded("FLAC"))
     data[21:26] = bytes([data[21] & 0xF0]) + struct.pack(">I", 3 * 3600 * RATE + chance.randrange(RATE))
     return bytes(data)
@@ -96,7 +96,7 @@ KINDS: dict[str, Callable[[random.Random], bytes]] = {
 
 
 def write_all(folder: Path, count: int, seed: int = 0) -> Iterator[tuple[str, Path]]:
-    """Write so many bad clips of all kinds in turn; yield each with its kind."""
+    """Write `count` bad clips, cycling through all kinds; yield the kind and path of each."""
     chance = random.Random(seed)
     folder.mkdir(parents=True, exist_ok=True)
     kinds = itertools.cycle(KINDS.items())
@@ -107,7 +107,7 @@ def write_all(folder: Path, count: int, seed: int = 0) -> Iterator[tuple[str, Pa
 
 
 def write_odd(folder: Path) -> Iterator[tuple[str, Path]]:
-    """Write what is no file at all: a pipe, a folder, links that lead nowhere or to themselves."""
+    """Yield paths that are not regular files: a pipe, a folder, dead and circular links, a device, an endless name."""
     folder.mkdir(parents=True, exist_ok=True)
     os.mkfifo(folder / "pipe.wav")
     (folder / "folder.wav").mkdir()

@@ -1,4 +1,4 @@
-"""A bound on how long a block may take: a hang is a failure, not a wait."""
+"""A time limit for a block of code: a hang fails the test instead of blocking it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def no_hang(seconds: int = 60) -> Iterator[None]:
-    """Fail when the block takes longer."""
+    """Fail if the block takes longer than `seconds`."""
 
     def stop(*_: object) -> None:
         raise TimeoutError(f"hangs: more than {seconds} s")

@@ -1,10 +1,10 @@
-"""Sweep again and again under SIGKILL at random moments, then once undisturbed; or several sweeps at once.
+"""Kill a sweep by SIGKILL at random moments, then let it finish; or run several sweeps at once on one folder.
 
-Usage: killed_sweep.py kill|race COUNT DATA MODEL RESULTS. Prints what became of the children, as JSON; a sweep that
-ended before it was killed is followed by another, into the next of the folders RESULTS/0, RESULTS/1, …
+Usage: killed_sweep.py kill|race COUNT DATA MODEL RESULTS. Prints the outcome of the child processes as JSON. If a sweep
+ends before its kill, the next sweep writes into the next of the folders RESULTS/0, RESULTS/1, …
 
-The engine is imported once and each sweep is a fork of this process, which itself never computes. Kills come at random
-moments up to the time that an undisturbed sweep takes (into RESULTS/undisturbed).
+The engine is imported once. Each sweep is a fork of this process, which computes nothing itself. Each kill comes at a
+random moment within the time that an undisturbed sweep took (in RESULTS/undisturbed).
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def fork(arguments: list[str]) -> int:
 
 
 def import_all(arguments: list[str]) -> None:
-    """Import what a sweep imports on its way, as a first child finds out; else kills would meet imports only."""
+    """Import all modules that a sweep imports (a first child lists them). Otherwise kills would only hit imports."""
     with tempfile.TemporaryDirectory() as folder:
         child = os.fork()
         if child == 0:
@@ -96,7 +96,7 @@ def main(what: str, count: int, data: str, model: str, results: Path) -> None:
         if ended(child) < 0:
             killed += 1
         else:
-            rounds += 1  # all was done before
+            rounds += 1  # nothing was left to kill
     codes.append(ended(fork([data, model, str(results / str(rounds))])))
     print(json.dumps({"killed": killed, "codes": codes, "rounds": rounds + 1}))  # noqa: T201
 

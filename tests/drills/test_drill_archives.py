@@ -1,4 +1,4 @@
-"""Archives at the size at which they hurt, and archives with a few bytes changed: one line, little memory, an end."""
+"""Archive bombs are refused, archives with flipped bits refused or unpacked: one line, little memory, no hang."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def headers(kind: bytes, size: int, count: int) -> Iterator[bytes]:
 
 
 def zip_directory(count: int) -> bytes:
-    """A zip of empty folders with a directory and nothing else: 46 bytes and a name each."""
+    """Return a zip of empty folders that is only a directory: 46 bytes and a name per folder."""
     names = (b"%x/" % number for number in range(count))
     entry = struct.Struct("<4s6H3L5H2L")
     parts = (
@@ -67,7 +67,7 @@ def zip_directory(count: int) -> bytes:
 
 
 def shared_header() -> Iterator[bytes]:
-    """A global header of many fields, each of which every member has."""
+    """Yield a tar whose global header has many fields, which apply to every member."""
     fields = b"".join(b"10 %04x=v\n" % number for number in range(6000))
     yield member("bomb", tarfile.XGLTYPE, size=len(fields)).tobuf(tarfile.GNU_FORMAT)
     yield fields + b"\0" * (-len(fields) % 512)
@@ -110,7 +110,7 @@ def test_an_archive_bomb_is_refused_in_one_line(name: str, tmp_path: Path, tell)
 
 @pytest.mark.parametrize("name", [*METHODS, *PACKERS])
 def test_an_archive_with_flipped_bits_is_unpacked_completely_or_refused(name, source, tmp_path, times, tell) -> None:
-    """An archive is whole, or it is refused in one line; plain tar has no checksum of its content."""
+    """Errors are one line. A plain tar may unpack wrong content, since it has no checksum of it."""
     taken = archive_of(source, name, tmp_path / "archive")
     whole, expected, refused = taken.read_bytes(), tree(source), 0
     chance = random.Random(7)

@@ -1,4 +1,4 @@
-"""A thousand bad audio files: each is an error with its reason or a clean decode, never a crash, a hang or silence."""
+"""Decode many bad audio files: each gives an error with a reason or a clean decode, never a crash, hang or silence."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from audiomarathon.errors import AudioError
 from audiomarathon.models.prompt import Inputs, Prompt
 from audiomarathon.runs.folder import Job, RunFolder
 
-#: Silence in these is what the file says; the others hold a tone throughout.
+#: Kinds of bad files that may decode to silence. All other kinds contain a tone.
 _MAY_BE_SILENT = {"not audio", "1 Hz", "absurd fields"}
 
 
 def fate(path: Path, kind: str) -> str:
-    """Probe and decode; return what became of it, or fail."""
+    """Probe and decode a file; return the outcome, or fail if it is wrong."""
     reason = ""
     try:
         with no_hang():
@@ -52,7 +52,7 @@ def fate(path: Path, kind: str) -> str:
         info = audio.probe(path)
     padding = 0.3 if info.format == "MP3" else 0.001
     if info.format == "MP3" and info.seconds - len(wave) / 16_000 > padding:
-        return "MP3 decoded short"  # its header of the length is damaged too: docs/reliability.md, "not covered"
+        return "MP3 decoded short"  # the header's length field is damaged too: docs/reliability.md, "not covered"
     assert abs(info.seconds - len(wave) / 16_000) <= padding, f"{path.name} ({kind}): {info}, decoded {len(wave)}"
     return "clean decode"
 
@@ -84,7 +84,7 @@ def test_a_run_over_bad_clips_writes_one_record_or_error_record_per_sample(tmp_p
 
 
 def test_a_clip_replaced_during_a_run_is_never_recorded_under_its_old_hash(tmp_path: Path, times, tell) -> None:
-    """An answered sample heard the clip that its record names: each clip is a constant, and so is its replacement."""
+    """Each clip and its replacement have a constant level, which shows whether a sample heard the recorded clip."""
     draw, labels, heard = np.random.default_rng(0), ("bus", "tram"), {}
 
     def write(path: Path, level: float) -> Path:
@@ -100,7 +100,7 @@ def test_a_clip_replaced_during_a_run_is_never_recorded_under_its_old_hash(tmp_p
         last, *others = range(len(clips) - 1, -1, -1)
         for number in (last, *draw.permutation(others)[: len(clips) // 2]):
             clip, facts = clips[number], clips[number].stat()
-            if number % 3:  # in one step, and not in place
+            if number % 3:  # atomically, instead of in place
                 write(tmp_path / "new.wav", 0.5).replace(clip)
             else:
                 write(clip, 0.5)
@@ -149,5 +149,5 @@ def test_data_verify_reports_a_problem_for_every_bad_clip(tmp_path: Path, deep: 
     assert report["clips"] == len(rows)
     if deep:
         assert kinds["clip"] == len(rows) - clean
-    assert kinds["clip"] + kinds["duration"] == len(rows)  # none is of the length that a clip should have
+    assert kinds["clip"] + kinds["duration"] == len(rows)  # no clip has the expected length
     tell(f"{len(rows)} clips{', decoded' * deep}: {dict(kinds)}")

@@ -1,4 +1,4 @@
-"""Clips cut and flipped at many places: each is an error or as long as it was, never shorter without a word."""
+"""Clips cut short or with a flipped bit: each is refused or decoded to its full length, never silently shorter."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from audiomarathon.audio import decode as audio
 from audiomarathon.errors import AudioError
 
 SECONDS = 1.5
-#: Nothing in these headers says the rate (AIFF) or rate and channels (AU) a second time.
+#: Header bytes of the rate (AIFF) or the rate and channels (AU), which no other byte confirms.
 _SAID_ONCE = {"AIFF": range(28, 38), "AU": range(16, 24)}
 KINDS = {
     "WAV": ("WAV", "PCM_16"), "WAV, float": ("WAV", "FLOAT"), "WAV, extensible": ("WAVEX", "PCM_24"),

@@ -1,4 +1,4 @@
-"""Faults of a results folder: kills, a full disk, a read-only place, damaged lines, two sweeps, a clock set back."""
+"""Faults in a results folder: kills, full or read-only disks, damaged lines, concurrent sweeps, a clock set back."""
 
 from __future__ import annotations
 
@@ -47,20 +47,20 @@ def undisturbed(data: Path, tiny_checkpoint: Path, tmp_path_factory: pytest.Temp
 
 @pytest.fixture(scope="module")
 def whole(undisturbed: Path) -> dict[str, Any]:
-    """The records of an undisturbed sweep."""
+    """The records of the undisturbed sweep."""
     return on_record(undisturbed)
 
 
 @pytest.fixture(scope="module")
 def said(undisturbed: Path) -> dict[str, Any]:
-    """The verdicts on them."""
+    """The verdicts of that sweep."""
     verdicts = verdicts_on(undisturbed)
     assert verdicts.keys() == on_record(undisturbed).keys()
     return verdicts
 
 
 def on_record(results: Path, name: str = "samples.jsonl") -> dict[str, Any]:
-    """Everything steady of every record by task, setting and id; each file must hold whole lines, each sample once."""
+    """Return the steady fields of all records by task, setting and id. Fail on partial lines and repeated samples."""
     recorded = {}
     for file in results.rglob(name):
         lines = lines_of(file)
@@ -72,7 +72,7 @@ def on_record(results: Path, name: str = "samples.jsonl") -> dict[str, Any]:
 
 
 def verdicts_on(results: Path) -> dict[str, Any]:
-    """Every verdict on file by task, setting and id."""
+    """Return all stored verdicts by task, setting and id."""
     return on_record(results, "verdicts-*.jsonl")
 
 
@@ -100,7 +100,7 @@ def test_a_sweep_killed_at_random_moments_resumes_to_the_records_of_an_undisturb
 
 
 def but_for_sharing(records: dict[str, Any]) -> dict[str, Any]:
-    """A setting that is left to do alone, or is done again, shares its encoder's time with no other."""
+    """Blank `encoder_shared`: after a kill, a setting may run alone and then shares no encoder output."""
     return {key: record | {"encoder_shared": None} for key, record in records.items()}
 
 
@@ -117,7 +117,7 @@ def test_concurrent_sweeps_of_one_folder_record_each_sample_once(
 
 @contextmanager
 def small_disk(path: Path, kilobytes: int) -> Iterator[Callable[[], object]]:
-    """Make a path a disk of its own, which the callable enlarges; skip where mounting is not allowed."""
+    """Mount a small disk at a path and yield a function that enlarges it. Skip if mounting is not allowed."""
     path.mkdir()
     command = ["mount", "-t", "tmpfs", "-o", f"size={kilobytes}k", "tmpfs", str(path)]
     if subprocess.run(command, capture_output=True, check=False).returncode:
@@ -130,7 +130,7 @@ def small_disk(path: Path, kilobytes: int) -> Iterator[Callable[[], object]]:
 
 @contextmanager
 def small_files(_path: Path, kilobytes: int) -> Iterator[Callable[[], object]]:
-    """Let no file grow beyond a size, until the callable is called."""
+    """Limit the size of all files, and yield a function that lifts the limit."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1024 * kilobytes, before[1]))
     try:
@@ -154,7 +154,7 @@ def test_a_sweep_keeps_its_records_on_a_full_disk_and_resumes(
     disk = tmp_path / "disk"
     given = (str(data), str(tiny_checkpoint), str(disk / "out"))
     with limited(disk, kilobytes) as enlarge:
-        with suppress(AudioMarathonError):  # where not even the summary can be written
+        with suppress(AudioMarathonError):  # raised if not even the summary can be written
             assert killed_sweep.go(*given, logs=disk / "logs") == 1
         for file in disk.rglob("samples.jsonl"):
             assert file.read_bytes()[-1:] in (b"\n", b"")
@@ -171,7 +171,7 @@ def test_a_sweep_keeps_its_records_on_a_full_disk_and_resumes(
 def test_a_read_only_results_disk_ends_a_sweep_with_a_one_line_error_and_no_lost_record(
     whole, said, data: Path, tiny_checkpoint: Path, tmp_path: Path, tell
 ) -> None:
-    """Before the first record, and in the middle."""
+    """Read-only before the first record, and after the last."""
     disk, model = tmp_path / "disk", str(tiny_checkpoint)
     with small_disk(disk, 4096):
         subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
@@ -181,7 +181,7 @@ def test_a_read_only_results_disk_ends_a_sweep_with_a_one_line_error_and_no_lost
         subprocess.run(["mount", "-o", "remount,rw", str(disk)], check=True)
         killed_sweep.go(str(data), model, str(disk / "out"))
         subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
-        assert {run.state for run in read_status([disk])} == {"complete"}  # looking needs no writing
+        assert {run.state for run in read_status([disk])} == {"complete"}  # `status` writes nothing
         assert (on_record(disk), verdicts_on(disk)) == (whole, said)
     tell(str(raised.value).replace(str(tmp_path), ""))
 
@@ -193,7 +193,7 @@ def test_a_results_folder_without_write_access_is_refused(data: Path, tiny_check
 
 
 def damage(content: bytes, chance: random.Random) -> bytes:
-    """Do to a file of lines what crashes, editors and disks do."""
+    """Damage a file of lines as crashes, editors and disks do."""
     at, length = chance.randrange(len(content)), chance.randrange(1, 400)
     kinds = (
         lambda: content[:at] + b"\0" * length + content[at + length :],

@@ -1,4 +1,4 @@
-"""Judging that is killed at random moments loses no judgement and doubles none."""
+"""A judge command killed at random moments loses no judgement and stores none twice."""
 
 from __future__ import annotations
 
@@ -39,4 +39,4 @@ def test_a_judge_command_killed_at_random_repeats_only_requests_in_flight(tmp_pa
     distinct = len(answered)
     tell(f"{killed} kills: {len(lines)} judgements, {distinct} requests, asked {asked} times")
     assert killed == kills
-    assert distinct <= asked <= distinct + killed  # only what was under way is asked again
+    assert distinct <= asked <= distinct + killed  # only requests that a kill interrupted are repeated

@@ -1,4 +1,4 @@
-"""Hostile metadata: path escapes, megabytes, deep nesting, duplicate keys, odd Unicode: reasons, no tracebacks."""
+"""Hostile metadata is loaded or refused without a traceback: path escapes, megabytes, wrong types, odd Unicode."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FIELDS = ("path", "question", "choice_a", "answer_gt", "scene_label", "uniq_id")
 
 
 def spoilt(tmp_path: Path, field: str, value: object) -> Path:
-    """A TAU folder whose second row holds this value; what paths must not reach lies beside it."""
+    """Write a TAU folder with this value in its second row; clips that no path may reach are placed outside."""
     folder = tmp_path / "data" / "TAU"
     if not folder.exists():
         task_folders.build_tau(folder)
@@ -37,7 +37,7 @@ def spoilt(tmp_path: Path, field: str, value: object) -> Path:
 
 
 def load(folder: Path) -> tuple[int, int]:
-    """Load a TAU folder; return samples and bad rows, of which nothing may lead out or be long."""
+    """Load a TAU folder and check that no path leaves it and no reason is long; count samples and bad rows."""
     loaded = get_task("tau").load(folder)
     for sample in loaded.samples:
         assert all(clip.is_relative_to(folder) and ".." not in clip.parts for clip in sample.clips)
@@ -54,7 +54,7 @@ def test_hostile_metadata_values_are_loaded_or_make_a_bad_row(field: str, tmp_pa
     values: list[object] = [*(ESCAPES if field == "path" else []), *VALUES, *TEXTS]
     bad = 0
     if field not in ("path", "question"):
-        values = values[:: times(2, 1)]  # each is a file of megabytes at worst
+        values = values[:: times(2, 1)]  # the largest values make files of megabytes
     for value in values:
         with no_hang():
             counts = load(spoilt(tmp_path, field, value))

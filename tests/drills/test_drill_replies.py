@@ -44,7 +44,7 @@ FACTS: dict[str, Any] = {
     "checkpoint": "/x/tiny", "settings": {"seed": 42}, "sessions": [], "bad_rows": [], "left_out": {}, "cost": None,
     "drops": None, "data_samples": 1, "data_expected": 1, "data_folder": "nowhere",
 }  # fmt: skip
-#: What no terminal may be sent.
+#: Characters that no terminal may receive.
 OBEYED = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
@@ -59,11 +59,11 @@ def record_of(task_key: str, id_: str, reply: str) -> Record:
 
 @pytest.fixture(params=["tau", pytest.param("librispeech", marks=pytest.mark.long)])
 def run(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """A run whose model, samples and setting are all hostile."""
+    """Write a run whose model name, sample ids and replies are hostile."""
     folder = tmp_path / "results" / request.param / "tiny" / "base-0"
     with RunFolder(folder, {"method": "base"}) as run:
         replies = {**HOSTILE, HOSTILE["ansi"]: "A", HOSTILE["html"]: "B", "=1+1": "=1+1"}
-        if request.param == "librispeech":  # a megabyte of words takes seconds to normalise: one is enough
+        if request.param == "librispeech":  # normalising a megabyte of words takes seconds: keep one of them
             replies = {id_: reply for id_, reply in replies.items() if len(reply) < MUCH // 2 or id_ == "transcript"}
         facts = {**FACTS, "task": request.param, "model": HOSTILE["html"], "method": "base-0"}
         run.write_run({**facts, "data_expected": len(HOSTILE) + 3, "samples": list(replies)})
@@ -83,7 +83,7 @@ def call(*arguments: object) -> str:
     return done.output
 
 
-def test_hostile_replies_stay_inert_in_scores_report_and_tables(run: Path, tmp_path: Path, tell) -> None:
+def test_hostile_text_in_replies_is_escaped_in_scores_report_page_and_tables(run: Path, tmp_path: Path, tell) -> None:
     count = len((run / "samples.jsonl").read_bytes().splitlines())
     call("score", run)
     assert "base-0" in call("status", run)

@@ -36,7 +36,7 @@ pytestmark = [
 
 
 class Told(type(get_task("tau"))):  # type: ignore[misc]
-    """TAU; each worker leaves a file named after its process, and takes its time; some samples kill it."""
+    """TAU, but each worker writes a file named after its process and works slowly. Some samples kill it."""
 
     def prompt(self, sample: Sample) -> str:
         folder = Path(os.environ["DRILL_FOLDER"])
@@ -54,7 +54,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def answers(data: Path, model: Path, results: Path, ray: Ray | None, say: Any) -> dict[str, Any]:
-    """Run ten clips under two settings on workers, or here; return the steady part of the records."""
+    """Run ten clips under two settings, on workers or in this process. Return the records without parts that vary."""
     settings = RunSettings.read({}, results=results, max_new_tokens=4, model_path=str(model), data=str(data))
     methods = [get_method("base"), get_method("frame", 0.5)]
     done = list(run([Told()], "qwen2.5-omni", settings, methods, ray=ray, say=say, progress=False))
@@ -69,7 +69,7 @@ def answers(data: Path, model: Path, results: Path, ray: Ray | None, say: Any) -
 
 @pytest.fixture
 def go(data: Path, tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
-    """`answers`, into a folder of a name."""
+    """Return `answers` with a named results folder."""
     (tmp_path / "pids").mkdir()
     for name, value in {"FOLDER": str(tmp_path / "pids"), "SPARES": str(os.getpid()), "POISON": ""}.items():
         monkeypatch.setenv(f"DRILL_{name}", value)
@@ -80,13 +80,13 @@ def go(data: Path, tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.Mo
 
 @contextmanager
 def meanwhile(work: Any, *arguments: Any) -> Iterator[None]:
-    """Do something in a thread beside the block; what it raises is raised after the block."""
+    """Run a function in a thread beside the block. Raise its exception after the block."""
     failed: list[BaseException] = []
 
     def guarded() -> None:
         try:
             work(*arguments)
-        except BaseException as error:  # told in the test's own thread
+        except BaseException as error:  # raised again in the test's thread
             failed.append(error)
 
     thread = threading.Thread(target=guarded, daemon=True)
@@ -187,7 +187,7 @@ def test_a_sweep_that_lost_a_machine_finishes_on_another_or_ends_with_an_error_a
 
 
 def processes(mark: str) -> set[int]:
-    """Return the processes, this one aside, in whose environment there is a word."""
+    """Return all processes whose environment contains a word, except this process."""
     pids = set[int]()
     for entry in Path("/proc").iterdir():
         try:
@@ -207,7 +207,7 @@ def command(data: str, model: str, results: str) -> int:
 
 
 def begun(mark: str, data: Path, model: Path, results: Path) -> subprocess.Popen[str]:
-    """Start `command` in a process that, as its children, has a word in its environment; return after a record."""
+    """Start `command` and its children with a word in their environment. Wait for the first record."""
     script = "import sys, test_drill_workers; test_drill_workers.command(*sys.argv[1:])"
     main = subprocess.Popen(
         [sys.executable, "-c", script, data, model, results],

@@ -32,7 +32,7 @@ def _moved(evidence: Evidence) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class Pruner(TokenPruner):
-    """Chooses as it is told."""
+    """Select tokens by `choice`."""
 
     key: ClassVar[str] = "mine"
     title: ClassVar[str] = "nonsense"
@@ -45,7 +45,7 @@ class Pruner(TokenPruner):
 
 @dataclass(frozen=True)
 class ScoredPruner(Pruner):
-    """The same within prefill."""
+    """Select tokens during prefill."""
 
     scored: ClassVar[bool] = True
 
@@ -92,7 +92,7 @@ def _candidates_moved(cached: Cached) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class Press(KVPress):
-    """Scores as it is told."""
+    """Score entries by `scoring`."""
 
     key: ClassVar[str] = "mine"
     title: ClassVar[str] = "nonsense"
@@ -182,7 +182,7 @@ def test_nan_or_infinite_logits_are_an_error(
 def test_invalid_logits_after_the_end_of_a_reply_are_ignored(
     lm: AudioLM, prompts: list[Prompt], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A batch goes on until its longest reply ends; what the others' padding gives is thrown away."""
+    """A batch runs until its longest reply ends. Logits after the end of the other replies are discarded."""
     free = generate(lm, prompts, Base(), ignore_end=True)
     ends = {reply.token_ids[0] for reply in free.replies[:1]}
     if any(ends & set(reply.token_ids) for reply in free.replies[1:]):

@@ -79,7 +79,7 @@ def scores_of(results: Path, task: str) -> tuple[float, float | None]:
     return mlp.value, knn and knn.value
 
 
-def test_xares_run_prints_what_x_ares_prints_and_a_failing_task_does_not_stop_other_tasks(
+def test_xares_run_prints_the_score_table_that_the_original_x_ares_prints(
     place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     files = [f"{name}_task.py" for name in ("tones", "lost", "hums", "away", "off", "frames", "nothing")]
@@ -134,7 +134,7 @@ def test_tasks_run_in_parallel_and_a_killed_process_does_not_stop_the_others(pla
     assert "Public" not in done.stdout
 
 
-def test_xares_stage_options_limit_a_run_to_its_download_encoding_or_scoring(
+def test_xares_stage_options_limit_a_run_to_downloading_or_encoding_or_scoring(
     place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fetched: list[tuple[str, Path]] = []

@@ -1,4 +1,4 @@
-"""The folder `LALM_Bench/`: the original's commands, and the files that they write."""
+"""The scripts in `LALM_Bench/` take the original commands and write the original files."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from audiomarathon.wings.lalm.commands import bench
 from audiomarathon.wings.lalm.exchange import read_answers
 
 FOLDER = Path(__file__).parent.parent / "LALM_Bench"
-NAMES = list(CAPTIONS)  # in the order of the table, which is not that of the ids
+NAMES = list(CAPTIONS)  # in the order of the table, not in the order of the ids
 VALIDATION = {f"v {n}.wav": CAPTIONS[NAMES[n % 3]] for n in (3, 1, 2)}
 TIME = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d|(?<=\()\d+(?=s\))")
 
@@ -50,7 +50,7 @@ Call = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def door(data: Path, tmp_path: Path, no_env: Any, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> Call:
-    """Runs a command of cli.py in a folder of its own; returns exit code, stdout and stderr."""
+    """Run commands of cli.py in a temporary folder; return exit code, stdout and stderr."""
     no_env("AUDIOMARATHON_DATA", str(data))
     monkeypatch.setenv("LALM_BENCH_ROOT", str(tmp_path))
 
@@ -121,7 +121,7 @@ def test_the_run_script_writes_the_output_files_of_the_original_script_and_resum
 
 
 def test_the_sample_size_option_draws_the_same_samples_as_the_original_script(door: Call, tmp_path: Path) -> None:
-    """Of all splits, whose tables are read in the original's order: development, validation, evaluation."""
+    """The samples are from all splits, in the original order: development, validation, evaluation."""
     flags = ("-m", "embedded", "--batch-size", 4, "--output-root", tmp_path / "o")
     code, _, stderr = door("inference", "clotho", *flags, "--split", "all", "--sample_size", 4, "--verbose")
     assert code == 0, stderr
@@ -133,7 +133,7 @@ def test_the_sample_size_option_draws_the_same_samples_as_the_original_script(do
     assert files_of(out) == ["clotho/predictions.json", "clotho_infer.stderr.log", "result_clotho_inference.txt"]
     run = out / "runs/all-untimed/lalm/clotho/embedded/base-0"
     assert len(read(run / "corpus.json")["references"]) == 6
-    predictions[0]["prediction"] = "mine"  # it is the records that count
+    predictions[0]["prediction"] = "mine"  # scores come from the records
     (out / "clotho" / "predictions.json").write_text(json.dumps(predictions))
     assert door("eval", "clotho", "-m", "embedded", "--output-root", tmp_path / "o", "--faithful")[0] == 0
     scores = read(out / "clotho" / "scores.json")
@@ -278,7 +278,7 @@ def test_bad_rows_among_the_drawn_samples_are_left_out_and_reported(
     code, _, stderr = door(*flags, "--limit", 1)
     assert (code, f"error: {root}: 1 of 1 chosen samples are bad rows: ['{ids[0]}']" in stderr) == (2, True), stderr
     assert [*tmp_path.iterdir()] == [root]
-    assert random.Random(42).sample(ids, 2) == [ids[2], ids[0]]  # as published, of the whole table
+    assert random.Random(42).sample(ids, 2) == [ids[2], ids[0]]  # from the whole table, as published
     code, _, stderr = door(*flags, "--sample_size", 2)
     assert code == 0, stderr
     assert f"{root}: 1 of 2 chosen samples are bad rows: ['{ids[0]}']; left out" in stderr
@@ -307,14 +307,14 @@ def test_the_eval_command_with_the_judge_option_judges_the_replies(door: Call, t
     lines = [Judgement("j", protocol.name, "1", *request, text).to_line() for request in requests]
     judgements.write_bytes(b"".join(lines))
     code, stdout, stderr = door("eval", "mmau-pro", file, "--judge", f"replay:{judgements}")
-    assert (code, "open: 0.3750\n" in stdout) == (0, True), stderr  # (4 - 1) / 4, and nothing for the empty reply
+    assert (code, "open: 0.3750\n" in stdout) == (0, True), stderr  # (4 - 1) / 4, and 0 for the empty reply
     results = read(tmp_path / "predictions_comprehensive_results.json")["category_results"]["open"]
     assert (results["count"], results["performance_score"], results["metrics"]["avg_overall"]) == (2, 0.5, 2.5)
 
 
 @pytest.mark.usefixtures("undrawn")
 def test_attention_files_are_written_to_the_folders_that_the_original_script_used(door: Call, tmp_path: Path) -> None:
-    """`sample_0000` is the first row of the data; ids are sorted otherwise."""
+    """`sample_0000` is the first row of the data, not the first in the order of ids."""
     flags = ("-m", "embedded", "--output-root", "out", "--save-attn", "--attn-full", "--attn-run-name", "mine")
     code, _, stderr = door("inference", "clotho", *flags, "--attn-layers", 0, "--attn-layers", 2, "--attn-plot-now")
     assert code == 0, stderr
@@ -394,7 +394,7 @@ def script(name: str, monkeypatch: pytest.MonkeyPatch, *arguments: object) -> in
 def test_every_script_takes_the_options_of_the_original_script(
     door: Call, tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first of Clotho's splits is `all`."""
+    """Clotho's script uses all splits by default."""
     out, scores, table = tmp_path / "there", tmp_path / "scores" / "mine.json", data / "mmau-pro" / "test.parquet"
     flags = ("--model", "embedded", "--batch-size", 8)
     assert script("clotho/inference.py", monkeypatch, *flags, "--limit", 4, "--output_json_path", out) == 0

@@ -1,4 +1,4 @@
-"""What is shown while samples run, and what another shell sees of it."""
+"""Live progress while samples run, and the `status` command in another shell."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def a_plan(ids: Sequence[str], **more: Any) -> Plan:
 
 
 class Clock:
-    """A clock that goes on when told to."""
+    """A clock that the test moves forward."""
 
     now = 0.0
 
@@ -62,7 +62,7 @@ class Clock:
 
 
 def progress(task: str, records: Sequence[Record], expected: int, seed: int = 1) -> live.Progress:
-    """Where records stand that are judged as a look judges them."""
+    """Return the progress of records, judged as for the live display."""
     scorer = get_task(task).scorer
     return live.progress_of(scorer, records, judged(scorer, records), expected, seed=seed)
 
@@ -96,14 +96,14 @@ class TestProgress:
         state = live.progress_of(None, [a_choice("a"), typed(a_failed_record("c"))], {}, 5, seed=1)
         assert (state.answered, state.errors, state.score, state.interval) == (1, 1, None, None)
 
-    def test_progress_gives_malformed_records_no_score_and_ignores_verdicts_of_earlier_versions(self) -> None:
+    def test_progress_shows_no_score_for_malformed_records(self) -> None:
         spoilt = [*({"reference": odd} for odd in (None, {}, {"labels": 1})), {"parsed": "Z"}, {"parsed": 7}]
         states = [progress("tau", [a_choice("a", **change)], 1) for change in spoilt]
         assert [(state.answered, state.score) for state in states] == [(1, None)] * 3 + [(1, 1.0)] * 2
 
 
 def test_a_notebook_shows_one_progress_line_that_is_overwritten(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`evaluate` was silent for minutes: a notebook's stderr is no terminal."""
+    """A notebook's stderr is not a terminal, and `evaluate` once printed nothing there for minutes."""
     stream = type("OutStream", (io.StringIO,), {"__module__": "ipykernel.iostream"})()
     monkeypatch.setattr("sys.stderr", stream)
     monkeypatch.setattr(live, "TABLE_EVERY_S", 0.0)
@@ -131,7 +131,7 @@ class TestWatch:
         assert look.heading(NOON) == ("tau: 3 of 5 samples, 2 samples/min, 3 s of audio/s, ends in 1 min 0 s (12:01)")
         assert "base-0 0.8" in look.line(NOON)
 
-    def test_live_progress_counts_failed_and_changed_samples_only_once_they_are_repeated(self, job: Job) -> None:
+    def test_live_progress_counts_a_failed_or_changed_sample_as_done_only_after_its_repetition(self, job: Job) -> None:
         job.folder.append(typed(a_failed_record("a")))
         job.folder.append(a_choice("b", clips="old"))
         watch = live.Watch(a_plan("ab", clips={"a": "new", "b": "new"}), [job], lambda _look: None, 10, Clock())
@@ -192,7 +192,7 @@ class TestWatch:
         assert "18 errors" in line
         assert len(line) < 100
 
-    def test_live_progress_prints_a_last_line_unless_quiet_or_nothing_was_done(
+    def test_live_progress_prints_a_last_line_if_any_sample_was_run(
         self, job: Job, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         for every_s, progress, samples, expected in [
@@ -216,7 +216,7 @@ class TestWatch:
 
 @pytest.fixture
 def a_run(tmp_path: Path) -> Callable[..., Path]:
-    """Write a run of so many records of four samples."""
+    """Write runs of four samples with a given number of records."""
 
     def write(name: str, records: int, errors: int = 0, **facts: Any) -> Path:
         path = tmp_path / "results" / "tau" / "tiny" / name
@@ -245,7 +245,7 @@ class TestStatus:
 
     @pytest.mark.parametrize(("session", "left"), [("earlier", 2 / 2), ("this", 1 / 3)])
     def test_samples_that_failed_in_an_earlier_session_count_as_still_to_do(self, a_run, session, left) -> None:
-        """Of four samples two are answered in a minute and one has failed: minutes that are left."""
+        """Of four samples, two were answered in a minute and one failed. `left` is the time left in minutes."""
         path = a_run("base-0", 2, errors=1)
         started = json.loads((path / "run.json").read_text())["sessions"][-1]["started"]
         failed = a_failed_record("c", session=f"{started} 71" if session == "this" else "earlier")
@@ -254,12 +254,12 @@ class TestStatus:
             (run_status,) = read_status([path])
         assert run_status.left_s == pytest.approx(60 * left, rel=0.2)
 
-    def test_status_shows_that_only_failed_samples_are_left_and_names_the_runs_audio_control(self, a_run) -> None:
+    def test_status_shows_a_control_run_with_only_failed_samples_left_as_done_but_for_errors(self, a_run) -> None:
         (run_status,) = read_status([a_run("base-0", 3, errors=1, control={"kind": "silence", "seconds": 30.0})])
         shown = (run_status.state, run_status.setting, run_status.complete)
         assert shown == ("done, but for errors", "base-0 [30s silence]", False)
 
-    def test_status_shows_a_run_whose_lock_is_held_as_running_and_takes_no_lock_itself(self, a_run) -> None:
+    def test_status_shows_a_run_whose_lock_is_held_as_running(self, a_run) -> None:
         path = a_run("base-0", 2)
         with (path / ".lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -285,7 +285,7 @@ class TestStatus:
         assert [line.split()[-1] for line in table if line.startswith("  tau")] == ["running", "running", "complete"]
 
     def test_a_command_that_is_still_loading_its_model_is_shown_as_starting(self, tmp_path: Path) -> None:
-        """It was an error for minutes: a sweep has logs, or a lock, before its first run."""
+        """A sweep has logs or a lock before its first run. `status` once reported this as an error."""
         log = tmp_path / "results" / "logs" / "tau.log"
         log.parent.mkdir(parents=True)
         log.write_text("=== begun\n")
@@ -314,7 +314,7 @@ class TestStatus:
         a_run("base-0", 4)
         code, text = call("status", tmp_path, "--json", "--watch", "--every", "0.1")
         lines = [json.loads(line) for line in text.splitlines()]
-        assert (code, len(lines)) == (0, 2)  # two looks at nobody end the watch
+        assert (code, len(lines)) == (0, 2)  # two refreshes without a live run end it
         assert (lines[0][0]["state"], lines[0][0]["progress"]["score"]) == ("complete", 1.0)
 
 

@@ -1,4 +1,4 @@
-"""The scripts in the model folders: each opens a task of its own on its folder's model, and takes no arguments."""
+"""The scripts in the model folders: each runs one task on its folder's model, and takes no arguments."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def name_of(door: Path) -> str:
 
 
 def opened(door: Path) -> tuple[str, str]:
-    """The task and the model that a door names."""
+    """Return the task and the model that a script names."""
     ((task, model),) = re.findall(r'run_task\("([^"]+)", model="([^"]+)"\)', door.read_text("utf-8"))
     return task, model
 
@@ -69,7 +69,7 @@ def test_a_task_script_with_arguments_is_refused(script: Script) -> None:
     assert "takes no arguments" in err
 
 
-TRIED = ROOT / FOLDERS[0] / "TAU_test.py"  # by `make test`, on clips of one second
+TRIED = ROOT / FOLDERS[0] / "TAU_test.py"  # `make test` runs only this script, on clips of one second
 
 
 @pytest.mark.parametrize(

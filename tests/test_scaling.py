@@ -1,4 +1,4 @@
-"""Commands cost in proportion to settings and to samples: counted calls, in Python and in C, at n, 2n and 4n."""
+"""The cost of commands grows linearly with settings and samples: Python and C calls at n, 2n and 4n."""
 
 from __future__ import annotations
 
@@ -49,14 +49,16 @@ def calls(command: list[str], folder: Path, output: Path) -> int:
 def test_function_calls_of_a_command_grow_at_most_linearly_in_number_of_settings_or_samples(
     command, results, tmp_path
 ) -> None:
-    calls(COMMANDS[command], results[WARM_UP], tmp_path)  # imports, and what is remembered
+    calls(COMMANDS[command], results[WARM_UP], tmp_path)  # imports modules and fills caches
     for sizes in (SETTINGS, SAMPLES):
         once, twice, fourfold = (calls(COMMANDS[command], results[size], tmp_path) for size in sizes)
-        assert fourfold - twice <= 2.3 * (twice - once), sizes  # 4 if quadratic; some calls are made once a process
+        assert fourfold - twice <= 2.3 * (twice - once), (
+            sizes
+        )  # 2 if linear, 4 if quadratic; some calls happen once per process
 
 
 def exported(count: int) -> int:
-    """Count the calls by which MLflow is told of a run with this many samples on record."""
+    """Count the calls that send a run with this many samples to MLflow."""
     told, tracker = TrackedRun("tau", "M", "base", "base-0", 0.0, Path(), {}, False), cast(Any, MLflow())
     tracker._runs = tracker._known = {str(Path().resolve()): 0}
     tracker._log = lambda _id, steps: len(steps)

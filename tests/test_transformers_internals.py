@@ -1,6 +1,6 @@
 """The internals of transformers that hooks rely on. When one moves, the failing test's message names it.
 
-The range in pyproject.toml is narrow for this reason; widen it only with these tests green.
+For this reason pyproject.toml allows few versions of transformers. Widen the range only if these tests pass.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from audiomarathon.models.prompt import Prompt
 
 @pytest.fixture
 def layer_calls(lm: AudioLM, prompts: list[Prompt]) -> list[dict[str, Any]]:
-    """Arguments by name of every call of decoder layer 1: prefill, then two decode steps."""
+    """Return the named arguments of each call of decoder layer 1: prefill, then two decode steps."""
     layer, calls = lm.decoder_layers[1], []
     signature = inspect.signature(layer.forward)
 
@@ -59,7 +59,7 @@ def test_transformers_calls_decoder_layers_with_the_arguments_that_hooks_use(lay
     assert torch.is_tensor(cached.values), "cache.layers[i].values moved (CacheProbe)"
 
 
-def test_transformers_calls_logits_processors_once_per_token_after_the_lm_head(
+def test_transformers_calls_each_logits_processor_once_per_token_after_the_lm_head(
     lm: AudioLM, prompts: list[Prompt]
 ) -> None:
     events: list[str] = []

@@ -27,7 +27,7 @@ from audiomarathon.models.audio_lm import AudioLM
 from audiomarathon.models.prompt import Prompt
 from audiomarathon.models.timing import Clock, StageTimer
 
-ELSEWHERE = ("fast_v", "merge_frame", "ada_snapkv")  # what a family adds to a wait: masks, rotation and caches
+ELSEWHERE = ("fast_v", "merge_frame", "ada_snapkv")  # families may add waits in masks, rotation and caches
 PROMPTS = [
     Prompt("Which is it?", (noise(1.1, 1), noise(0.6, 2)), seed=11),
     Prompt("And now?", (noise(0.9, 3),), seed=12),
@@ -42,7 +42,7 @@ _READS = {getattr(torch.Tensor, name) for name in ("item", "__int__", "__float__
 
 
 def leaves(*parts: Any) -> list[Any]:
-    """Return what nested tuples, lists and dictionaries hold."""
+    """Return all leaves of nested tuples, lists and dictionaries."""
     found = []
     for part in parts:
         if isinstance(part, tuple | list):
@@ -55,7 +55,7 @@ def leaves(*parts: Any) -> list[Any]:
 
 
 class Waits(TorchDispatchMode, Clock):
-    """A dispatch mode that counts waits, and a clock that tells the count instead of the time."""
+    """A dispatch mode that counts waits, and a clock that returns the count instead of the time."""
 
     def __init__(self) -> None:
         TorchDispatchMode.__init__(self)
@@ -80,10 +80,10 @@ class Waits(TorchDispatchMode, Clock):
 
 
 class Copies(TorchFunctionMode):
-    """Notes copies to the GPU that would wait. A tensor made without a device, or from such tensors, is on the CPU.
+    """Counts copies that would wait for the GPU. Tensors made without a device, or from such tensors, are on the CPU.
 
-    If our code computes with tensors of both, that is an error, as it is with a GPU. The device of a tensor that is on
-    the CPU has an index here, so that tensors made on its device are on the CPU as well.
+    Our code must not mix CPU and GPU tensors, which is an error on a real GPU too. The device of a CPU tensor has an
+    index here, so that tensors made on this device are on the CPU as well.
     """
 
     def __init__(self, note: Callable[[], None]) -> None:
@@ -124,7 +124,7 @@ class Copies(TorchFunctionMode):
         if func in _READS or made_there or (moved and not kwargs.get("non_blocking")):
             self.note()
         if moved or (on_cpu and not all(marked)):
-            result = result.detach()  # `to` and `cpu` returned their argument, which stays as it is
+            result = result.detach()  # `to` and `cpu` may return their argument, which must not be marked
         for leaf in leaves(result) if on_cpu else ():
             if isinstance(leaf, torch.Tensor):
                 leaf.on_cpu = True  # type: ignore[attr-defined]
@@ -143,7 +143,7 @@ def counting(lm: AudioLM, monkeypatch: pytest.MonkeyPatch) -> Iterator[Waits]:
 
 
 def waits_in_prefill(lm: AudioLM, method: Method, prompt: Prompt, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """Count the waits in LLM prefill by their place in our code; those of transformers have none."""
+    """Count the waits in LLM prefill by line of our code. Waits inside transformers have one common entry."""
     inputs, marks = lm.prepare([prompt]), list[int]()
     with counting(lm, monkeypatch) as waits, monkeypatch.context() as patch:
         for name in ("start", "mark_first_token"):
@@ -199,7 +199,7 @@ def test_no_operation_mixes_cpu_and_gpu_tensors(
 
 
 def test_no_audio_tower_waits_for_the_gpu(family: Family, family_lm: AudioLM, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Towers get the lengths of their windows as numbers."""
+    """Towers get the lengths of their windows as Python numbers."""
     if family.key in ("phi4mm", "audio-flamingo-3"):
         pytest.skip("transformers makes one mask a call, from values; no layer waits")
     inputs, marks = family_lm.prepare(PROMPTS), list[int]()

@@ -1,4 +1,4 @@
-"""A figure is the same wherever it stands, and every command finds the same runs."""
+"""A number is the same wherever it is shown, and every command finds the same runs."""
 
 from __future__ import annotations
 
@@ -55,23 +55,23 @@ Figures = dict[tuple[str, str], Any]
 
 
 def near(value: Any) -> Any:
-    """Return what equals a value or an interval up to the last digits; None stays None."""
+    """Return an approximation that matches a value or interval up to the last digits. None stays None."""
     return value if value is None else pytest.approx(value, rel=1e-9, abs=1e-12)
 
 
 def interval_in(row: dict[str, Any], name: str = "score") -> tuple[float, float] | None:
-    """The interval of a figure in a row of a table."""
+    """Return the interval of a metric in a table's row."""
     return None if row[f"{name}_low"] is None else (row[f"{name}_low"], row[f"{name}_high"])
 
 
 def worded(score: float, interval: Any) -> str:
-    """A score and its interval as tables show them."""
+    """Return a score and its interval as tables show them."""
     return f"{score:.3f} " + ("[–]" if interval is None else "[{:.3f}, {:.3f}]".format(*interval))
 
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Ten tasks under three settings, scored by this version, and a part of them run again by `reproduce`."""
+    """Ten tasks under three settings, scored by this version, and a partial rerun by `reproduce`."""
     folder = shutil.copytree(DEMO, tmp_path_factory.mktemp("one") / "demo")
     for file in sorted(folder.rglob("run.json")):
         score(file.parent)
@@ -219,7 +219,7 @@ class TestTheScoreOfARun:
                 assert row.score == golden[row.scope, row.side][0]
                 assert row.reference_score == golden[row.scope, "base-0"][0]
 
-    def test_the_score_of_a_run_by_published_rules_equals_that_of_its_summary(
+    def test_the_score_of_a_run_under_published_rules_equals_that_of_its_summary(
         self, runs: dict[tuple[str, str], Result]
     ) -> None:
         bases = {task: run for (task, label), run in runs.items() if label == "base-0"}
@@ -278,7 +278,7 @@ class TestTheMeanOverTasks:
 
 
 class TestEveryFormatOfATable:
-    """A view is one frame; a terminal, Markdown, LaTeX, HTML and CSV are drawn from it, and say the same."""
+    """A table is one data frame. Terminal, Markdown, LaTeX, HTML and CSV output show the same content."""
 
     @pytest.fixture(params=range(5), ids=["results", "comparison", "savings", "scores", "differences"])
     def table(
@@ -321,11 +321,11 @@ def test_the_report_page_contains_its_tables_as_html(data: PageData) -> None:
 
 
 class TestWhichRunIsTheBase:
-    """One run differs from base in one fact: every view says alike whether scores and times may be compared."""
+    """One run differs from base in one fact. All views agree whether scores and times may be compared."""
 
     @pytest.fixture
     def pruned(self, tmp_path: Path) -> Path:
-        """A run that is twice as fast as base and gives the same replies; `frame` stands beside it."""
+        """A run that is twice as fast as base and gives the same replies, beside a run of `frame`."""
         for label, prefill in (("base-0", 1.0), ("frame-0.5-layer2", 0.5), ("dart-0.5-layer2", 0.5)):
             folder = a_run(tmp_path, label, [True] * 7 + [False], prefill=prefill, **self.SAME)
             changed(finished(folder), sessions=[a_session("s")])
@@ -334,7 +334,7 @@ class TestWhichRunIsTheBase:
     SAME: ClassVar = {"checkpoint": "c", "dtype": "bfloat16", "attention": "sdpa", "seed": 42, "version": "1"}
 
     def looked_at(self, root: Path) -> SimpleNamespace:
-        """What each view says of `dart`."""
+        """Return what each view shows about `dart`."""
         systems = read_systems([root])
         (place,) = [at for at, system in enumerate(systems) if system.method.startswith("dart")]
         compared = compare(systems, find_reference(systems, None))
@@ -349,7 +349,7 @@ class TestWhichRunIsTheBase:
         )
 
     def views(self, root: Path) -> dict[str, tuple[bool, bool]]:
-        """By view, whether the score of `dart` is compared with base's, and whether its times are."""
+        """Return by view whether the score of `dart` is compared with base's, and whether its times are."""
         see = self.looked_at(root)
         return {
             "compare": (see.row is not None, see.row is not None and see.row.speed_ups["first_token"] is not None),
@@ -360,8 +360,10 @@ class TestWhichRunIsTheBase:
         }
 
     @pytest.mark.parametrize("lost", ["failed", "clip replaced", "not selected again"])
-    def test_samples_missing_in_base_or_pruned_run_are_left_out_in_every_view(self, pruned: Path, lost: str) -> None:
-        """A later, smaller run of base takes no sample away."""
+    def test_all_views_leave_out_samples_missing_in_the_base_run_or_the_pruned_run(
+        self, pruned: Path, lost: str
+    ) -> None:
+        """A later run of base on fewer samples removes no sample."""
         if lost == "failed":
             added(pruned, a_failed_record("clip3"))
         elif lost == "clip replaced":
@@ -384,14 +386,14 @@ class TestWhichRunIsTheBase:
             ({"device": None}, (True, False)),
         ],
     )
-    def test_all_views_agree_whether_a_run_is_compared_with_a_base_of_other_run_conditions(
+    def test_all_views_agree_on_whether_a_run_and_a_base_run_under_other_conditions_are_compared(
         self, pruned: Path, identity: dict[str, Any], compared: tuple[bool, bool]
     ) -> None:
         with_identity(pruned, **identity)
         assert set(self.views(pruned.parents[2]).values()) == {compared}
 
-    def test_times_of_a_session_with_another_machine_load_are_compared_in_no_view(self, pruned: Path) -> None:
-        """Of the other facts of a session: test_compare.py."""
+    def test_no_view_compares_times_measured_in_sessions_with_different_machine_load(self, pruned: Path) -> None:
+        """test_compare.py tests the other facts of a session."""
         changed(changed_records(pruned, session="t"), sessions=[a_session("t", busy=3.0)])
         assert set(self.views(pruned.parents[2]).values()) == {(True, False)}
 
@@ -399,7 +401,7 @@ class TestWhichRunIsTheBase:
         ("identity", "said"),
         [({"dtype": "float32"}, "float32"), ({"code of model own": "2" * 16}, "model code 222222")],
     )
-    def test_only_the_compare_command_compares_runs_of_other_conditions_and_names_them(
+    def test_only_the_compare_command_compares_runs_made_under_different_conditions(
         self, pruned: Path, identity: dict[str, Any], said: str
     ) -> None:
         for folder in pruned.parent.iterdir():
@@ -410,10 +412,10 @@ class TestWhichRunIsTheBase:
         systems = read_systems([pruned.parents[2]])
         assert f"dart-0.5-layer2 {said}" in {system.name(with_checkpoint=False) for system in systems}
 
-    def test_times_of_runs_in_different_sessions_on_a_quiet_machine_are_tabulated_not_plotted(
+    def test_times_from_different_sessions_on_a_quiet_machine_are_in_tables_but_not_in_plots(
         self, pruned: Path
     ) -> None:
-        """Tables compare its times with a note; no picture draws them, and nothing is recommended from them."""
+        """Tables compare the times with a note. No chart draws them, and no recommendation uses them."""
         changed(changed_records(pruned, session="t"), sessions=[a_session("t")])
         finished(pruned)
         by_view = self.views(pruned.parents[2])
@@ -427,7 +429,7 @@ class TestWhichRunIsTheBase:
 
 
 class TestWhichRuns:
-    """What `reproduce` ran lies in the same folder, and is other subsets of the same tasks."""
+    """Runs of `reproduce` lie in the same folder and cover other subsets of the same tasks."""
 
     @pytest.fixture
     def both(self, tmp_path: Path) -> Path:
