@@ -1,4 +1,4 @@
-"""A sweep's summary: each setting's difference from base, printed and written. Its metrics: test_consistent_numbers.py."""
+"""A sweep's summary: each setting's difference from base, printed and written. Metrics: test_consistent_numbers.py."""
 
 from __future__ import annotations
 
