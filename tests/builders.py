@@ -100,7 +100,7 @@ def records_in(folder: Path) -> list[dict[str, Any]]:
 
 
 def typed(record: dict[str, Any]) -> Record:
-    """Convert such a dict to a `Record`."""
+    """Convert a record given as a dict to a `Record`."""
     return Record.from_json(record)
 
 
@@ -173,7 +173,7 @@ def a_run(
     first: int = 0,
     **identity: Any,
 ) -> Path:
-    """Write an unfinished run of timed choices; `rights` states which are right, `clip<first>` is the first sample."""
+    """Write an unfinished run of timed choice records; `rights` says which are right, `clip<first>` is the first."""
     same = {"session": session} | ({"cluster": cluster} if cluster else {})
     records = [a_timed_choice(n, right=right, prefill=prefill, **same) for n, right in enumerate(rights, first)]
     method, ratio = label.split("-")[:2]

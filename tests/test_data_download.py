@@ -269,7 +269,9 @@ def test_a_hub_failure_is_one_error_line(source: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("names", [("m/a", "m/a/b"), ("m/" + "x" * 300,)])
-def test_archives_with_names_that_cannot_be_paths_are_refused(names: tuple[str, ...], tmp_path: Path) -> None:
+def test_archives_whose_members_have_names_that_cannot_be_paths_are_refused(
+    names: tuple[str, ...], tmp_path: Path
+) -> None:
     with zipfile.ZipFile(tmp_path / "odd.zip", "w") as archive:
         for name in ("m/audio_emotion_dataset.json", *names):
             archive.writestr(name, "[]")

@@ -1,4 +1,4 @@
-"""JASCO as a task: rows, bundles, one pass of the audio tower per clip, and a judged run."""
+"""JASCO as a task: its rows, the prompts of a clip as one bundle, one audio tower pass per clip, a judged run."""
 
 from __future__ import annotations
 

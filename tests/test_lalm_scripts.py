@@ -413,7 +413,7 @@ def test_every_script_takes_the_options_of_the_original_script(
     assert read(out / "debug_info.json")["n"] == 3
 
 
-def test_with_model_path_embedded_any_model_name_runs_the_embedded_checkpoint(
+def test_if_model_path_is_embedded_any_model_name_runs_the_embedded_model(
     door: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("MODEL_PATH", "embedded")

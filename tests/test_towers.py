@@ -1,4 +1,4 @@
-"""Audio LLMs as encoders: points of a prefill, layers, pruning, and information that replies do not use."""
+"""Audio LLMs as encoders: states read at the tower, the projector and LLM layers, pruned or not, are probed."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def write_clotho(root: Path) -> Path:
 
 
 class PlainTowers(nn.Module):
-    """X-ARES' model: every word goes through both layers, in padded batches, and the whole vocabulary has gradients."""
+    """X-ARES' retrieval model without our shortcuts: each word of a batch passes both layers of the text tower."""
 
     def __init__(self, dim: int, words: int) -> None:
         super().__init__()

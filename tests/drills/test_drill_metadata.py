@@ -23,7 +23,7 @@ FIELDS = ("path", "question", "choice_a", "answer_gt", "scene_label", "uniq_id")
 
 
 def spoilt(tmp_path: Path, field: str, value: object) -> Path:
-    """Write a TAU folder with this value in its second row; clips that no path may reach are placed outside."""
+    """Write a TAU folder whose second metadata row has this value, and clips outside it that no path may reach."""
     folder = tmp_path / "data" / "TAU"
     if not folder.exists():
         task_folders.build_tau(folder)

@@ -420,7 +420,7 @@ class TokenPruner(Method):
 
     @contextmanager
     def _states_dropped(self, lm: AudioLM, inputs: Inputs) -> Iterator[Trace]:
-        """Drop or merge an encoder-decoder's states inside the `with` block; yield the method's report (trace).
+        """Drop or merge an encoder-decoder's encoder states inside the `with` block; yield the trace (what is kept).
 
         The hooks are in `states.py`.
         """

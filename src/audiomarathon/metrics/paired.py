@@ -49,8 +49,8 @@ class Pair:
         The :attr:`totals` (sums per cluster), stored as bytes if all are counts below 256, since a comparison keeps the
         totals of all its pairs in memory.
     sums
-        The setting's :class:`Sums` without the samples' rows. Its function `statistic` computes the figures (scores) of
-        the setting and of the reference.
+        The setting's :class:`Sums`, emptied of its values per sample. Its function `statistic` computes scores from
+        totals, for the setting and for the reference.
     figure
         Index of the tested figure among the statistic's figures.
     """

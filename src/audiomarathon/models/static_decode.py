@@ -104,8 +104,9 @@ class _Layer:
 
 
 class _PassedOn:
-    """Placeholder for the KV cache in a static step: it stores nothing, since the attention function stores the
-    entries.
+    """Placeholder for the KV cache in a decode step of fixed shapes: it stores nothing.
+
+    The attention function itself writes the new keys and values.
     """
 
     is_compileable = False

@@ -85,7 +85,7 @@ def kept_of(systems: Sequence[System], compared: Compared) -> Kept:
 
 
 def _control(systems: Sequence[System], compared: Compared) -> tuple[str, Mapping[str, Pairs]]:
-    """Return (name, pairs) of the run of the reference's setting on silence or noise.
+    """Return (name, pairs) of the control run: the reference's setting (mostly base) on silence or noise.
 
     The pairs are its samples paired with the reference's, as {task: pairs}.
     """

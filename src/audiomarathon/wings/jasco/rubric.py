@@ -127,8 +127,8 @@ class AsPublished(_Rubric):
     """Read a judge's answer by searching for substrings, like JASCO's `eval.py`, bugs included.
 
     The values read are `orientation` and `rating`. The rating is None where JASCO's code repeats the rating of the row
-    before (:func:`audiomarathon.wings.jasco.figures.inherited`). The first question is the same as in :class:`Strict`,
-    so one answer can be read both ways.
+    before (:func:`audiomarathon.wings.jasco.figures.inherited`). The judge's question is the same as in :class:`Strict`
+    (only the one after an unreadable answer differs), so one answer can be read both ways.
     """
 
     version = "1"

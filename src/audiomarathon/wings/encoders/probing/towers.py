@@ -114,7 +114,7 @@ def read_points(
     Parameters
     ----------
     encoder
-        The encoder of any point of the tower.
+        An encoder made for any one of the points; all points are read in one pass.
     method
         Compression method that drops or merges audio tokens during the prefill; None for no method.
     points
