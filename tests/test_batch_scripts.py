@@ -217,7 +217,9 @@ def test_a_gpu_id_that_does_not_exist_is_refused_rather_than_run_on_the_cpu(
 
 
 @pytest.mark.parametrize(("gpus", "ray"), [("3", None), pytest.param("0,2,3", Ray(workers=3), marks=RAY)])
-def test_several_gpu_ids_start_one_worker_each(seen, monkeypatch: pytest.MonkeyPatch, gpus, ray) -> None:
+def test_each_of_several_gpu_ids_gets_a_ray_worker_and_a_single_gpu_none(
+    seen, monkeypatch: pytest.MonkeyPatch, gpus, ray
+) -> None:
     monkeypatch.setattr(cli_batch, "_has_gpu", lambda: True)
     monkeypatch.setattr("torch.cuda.device_count", lambda: 3)
     *_given, named = seen("Qwen_2.5_Omni", "-g", gpus)

@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import huggingface_hub
 import numpy as np
 import pytest
 import torch
@@ -157,3 +158,13 @@ def test_caption_scorers_use_a_local_text_encoder_without_downloading(
     checker_file().write_bytes(b"x")
     assert (checker := fluency_checker()) is not None
     assert checker.checkpoint == checker_file()
+
+
+def test_a_missing_text_encoder_error_names_the_settings_that_choose_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_args: object, **_how: object) -> None:
+        raise huggingface_hub.errors.LocalEntryNotFoundError("offline")
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", refuse)
+    with pytest.raises(ModelError, match="set TEXT_ENCODER or --encoder to a folder") as caught:
+        SentenceEncoder("org/encoder").encode(["a"])
+    assert "MODEL_PATH" not in str(caught.value)

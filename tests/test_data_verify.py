@@ -181,7 +181,7 @@ def test_each_duration_script_measures_the_task_in_its_file_name(
     monkeypatch.chdir(tmp_path)
     for file, name, keys in (("Vox_age", "vox_age", ["vox_age"]), ("analyse_all", "durations", [*COUNTS])):
         code, out, _err = script(ROOT / "analyse_audio_duration" / f"{file}.py", "--data", root)
-        assert (code, keys[0] in out, (tmp_path / "durations" / f"{name}.csv").is_file()) == (0, True, True)
+        assert (code, keys[0] in out, (tmp_path / "durations" / f"{name}.csv").is_file()) == (0, True, True), out
         assert [entry["task"] for entry in json.loads((tmp_path / "durations" / f"{name}.json").read_text())] == keys
 
 

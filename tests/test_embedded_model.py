@@ -30,6 +30,15 @@ def test_the_embedded_checkpoint_is_complete_and_at_most_10_mb() -> None:
     assert sum(file.stat().st_size for file in CHECKPOINT.iterdir()) <= 10e6
 
 
+def test_the_chat_template_of_the_embedded_model_is_that_of_qwen() -> None:
+    message = {"role": "user", "content": [{"type": "audio", "audio": ""}, {"type": "text", "text": "Hi"}]}
+    tokenizer = AutoTokenizer.from_pretrained(CHECKPOINT)
+    assert tokenizer.apply_chat_template([message], tokenize=False, add_generation_prompt=True) == (
+        "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n"
+        "<|im_start|>user\n<|audio_bos|><|AUDIO|><|audio_eos|>Hi<|im_end|>\n<|im_start|>assistant\n"
+    )
+
+
 def test_each_answer_word_of_the_embedded_model_is_one_token_and_any_text_is_decoded_unchanged() -> None:
     tokenizer = AutoTokenizer.from_pretrained(CHECKPOINT)
     assert all(len(tokenizer.encode(f" {cue}")) == 1 for cue in world.cues())

@@ -82,6 +82,7 @@ def test_finished_steps_of_the_script_are_skipped_until_their_inputs_change(hour
     assert first.returncode == 0, first.stderr
     (archive,) = tmp_path.glob("first_gpu_hour/*.tar.gz")
     assert steps(calls) == ALL
+    assert [line for line in calls if line.endswith("/ray --executor ray --workers 2 --gpus-per-worker 0.5")]
     made = archive.stat().st_mtime_ns
     assert steps(hour("voxtral", "--data", "data")[1]) == []
     assert archive.stat().st_mtime_ns == made
@@ -91,6 +92,14 @@ def test_finished_steps_of_the_script_are_skipped_until_their_inputs_change(hour
     assert len([*tmp_path.glob("first_gpu_hour/sweep.before.*/log")]) == 1
     assert steps(hour("aero-1", "--data", "data")[1]) == [ALL[0], ALL[1], *ALL[3:]]  # efficiency has its own model
     assert steps(hour("aero-1", "--data", "data", DTYPE="float32")[1]) == ALL
+
+
+@pytest.mark.parametrize(("env", "address"), [({"GPUS": "2"}, ""), ({"RAY_ADDRESS": "h:1"}, " --address h:1")])
+def test_two_ray_workers_have_a_gpu_each_on_two_gpus_or_a_cluster(
+    hour: Hour, env: dict[str, str], address: str
+) -> None:
+    _done, calls = hour("voxtral", **env)
+    assert [line for line in calls if line.endswith(f"/ray --executor ray --workers 2{address}")]
 
 
 @pytest.mark.parametrize(

@@ -51,3 +51,9 @@ def test_files_tracked_by_git_are_in_the_image_and_ignored_ones_are_not() -> Non
     assert hidden == set()  # all files of the repository are in the image
     for name in (".git", ".venv", "data", "results", "site", "Phi4MM_Results"):
         assert any(fnmatch(name, pattern) for pattern in IGNORED), name
+
+
+def test_the_dockerfile_copies_files_that_the_editable_install_needs_before_installing() -> None:
+    before = DOCKERFILE.partition("pip install")[0]
+    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE", "src"):
+        assert re.search(rf"^COPY .*\b{re.escape(name)}\b", before, re.MULTILINE), name

@@ -21,6 +21,7 @@ from fake_lm import FakeLM, evaluate
 from jasco_folders import build_jasco, edit, write_judgements
 
 from audiomarathon.benchmarks import get_task, registry, select
+from audiomarathon.cli import doctor_checks
 from audiomarathon.compression.registry import get_method
 from audiomarathon.engine.batches import Plan
 from audiomarathon.errors import DataError
@@ -226,3 +227,9 @@ def test_runs_scored_by_different_judges_are_not_compared(
     assert sorted(file.name for file in (tmp_path / "s").iterdir()) == ["survival.csv", "survival.json"]
     assert "base" in call("jasco", "survival", folders["base-0"])[1]
     assert "other judges (a, b)" in call("reproduce", "jasco", *place, "--limit", 8)[1]
+
+
+def test_the_doctor_command_names_the_licence_of_jasco(root: Path, no_env: Callable[[str, str], None]) -> None:
+    no_env("JASCO_DATA_PATH", str(root))
+    (finding,) = (finding for finding in doctor_checks._data() if "data jasco" in finding.text)
+    assert "CC-BY-NC-4.0: not for commercial use" in finding.text

@@ -210,6 +210,10 @@ class TestSignFlip:
         exact = np.mean([abs(np.mean(s * (ours - other))) >= observed - 1e-12 for s in signs])
         assert compared(ours, other, draws=40_000).p == pytest.approx(exact, abs=0.01)
 
+    @pytest.mark.parametrize("values", [[1.0], [1.0, np.nan]])
+    def test_the_sign_flip_test_gives_no_p_for_a_single_value_or_a_nan(self, values: list[float]) -> None:
+        assert paired.sign_flip(np.array(values), np.random.default_rng(1)) is None
+
     def test_the_sign_flip_test_gives_about_the_p_of_scipys_permutation_test(self) -> None:
         rng = np.random.default_rng(3)
         ours, other = rng.normal(0.3, 1, 30), rng.normal(0, 1, 30)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import pickle
 import re
@@ -148,3 +149,13 @@ def test_every_cell_of_the_example_notebook_runs(tmp_path: Path) -> None:
     kinds = [kind for output in outputs for kind in output.get("data", ())]
     assert (kinds.count("text/html"), kinds.count("image/svg+xml")) == (5, 1)
     assert (tmp_path / "results" / "first_look.html").exists()
+
+
+def test_the_stored_notebook_was_executed_and_holds_no_local_path() -> None:
+    cells = [cell for cell in json.loads(NOTEBOOK.read_text())["cells"] if cell["cell_type"] == "code"]
+    assert [cell["execution_count"] for cell in cells] == list(range(1, len(cells) + 1))
+    outputs = [output for cell in cells for output in cell["outputs"]]
+    assert {output["output_type"] for output in outputs} == {"execute_result"}  # no errors or warnings
+    for output in outputs:
+        assert not re.search(r"(^|[\s'\"(=])/\w", "".join(output["data"].get("text/plain", "")))
+    assert NOTEBOOK.stat().st_size < 200_000

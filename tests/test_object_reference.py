@@ -139,7 +139,7 @@ def test_any_exception_in_a_method_file_is_a_one_line_error(mine: Path, code: st
         get_method("pruner.py:Novelty:0.5")
 
 
-def test_the_source_hash_of_a_method_file_covers_the_files_that_it_imports(mine: Path) -> None:
+def test_the_source_hash_of_a_method_file_covers_the_file_and_those_that_it_imports(mine: Path) -> None:
     def now(folder: Path = mine) -> str | None:
         return source_hash(get_method(f"{folder}/pruner.py:Novelty:0.5"))
 
@@ -147,6 +147,8 @@ def test_the_source_hash_of_a_method_file_covers_the_files_that_it_imports(mine:
     assert now(moved) == before
     (moved / "chooser.py").write_text(CHOOSER.replace("arange(n)", "arange(n) + 1"))
     assert now(moved) != now() == before  # two folders have a file of the same name
+    (mine / "pruner.py").write_text(PRUNER + "#")
+    assert now() != before
 
 
 def test_a_run_of_a_method_file_is_not_resumed_after_the_file_was_edited(
@@ -160,7 +162,7 @@ def test_a_run_of_a_method_file_is_not_resumed_after_the_file_was_edited(
     no_env("PRUNE_METHOD", name)  # the environment variable gives the same run
     no_env("PRUNE_RATIO", "0.5")
     assert evaluate("tau", **settings)[0].folder == novelty.folder
-    (mine / "chooser.py").write_text(CHOOSER + "#")
+    (mine / "pruner.py").write_text(PRUNER + "#")
     with pytest.raises(RecordError, match=r"holds another run \(code of method Novelty: "):
         evaluate("tau", **settings)
     shutil.rmtree(mine)

@@ -254,3 +254,13 @@ class TestMargin:
         code, said = call("report", root, "--margin", "race=0.05", "-o", root / "r.html")
         assert code == 2
         assert "no run of race here; allowed: tau" in said
+
+
+def test_the_report_shows_the_number_of_samples_shared_with_base_if_some_are_missing(tmp_path: Path) -> None:
+    finished(a_run(tmp_path, "base-0", [True] * 4 + [False] * 4))
+    a_pruned(tmp_path, rights=[True] * 6)
+    changed_records(tmp_path / "tau" / "M" / "base-0", session="s")
+    assert data_of(tmp_path).figures["tau", 1]["shared"] == 6
+    finished(a_run(tmp_path / "b", "base-0", [True] * 4))
+    a_pruned(tmp_path / "b", rights=[True] * 8)
+    assert data_of(tmp_path / "b").figures["tau", 1]["difference_said"] == "same replies, n 4"

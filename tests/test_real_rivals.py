@@ -27,7 +27,7 @@ import rivals
         (PairedResult(-0.01, (-0.05, 0.03), 0.5), None, 0.02, "not shown"),
     ],
 )
-def test_a_setting_beats_its_rival_if_adjusted_p_is_small_or_the_loss_is_within_the_margin(
+def test_a_setting_passes_if_it_is_better_with_a_small_adjusted_p_or_surely_within_the_margin(
     paired: PairedResult, p: float | None, margin: float, said: str
 ) -> None:
     assert rivals.verdict(paired, p, margin) == said

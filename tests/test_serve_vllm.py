@@ -76,6 +76,11 @@ def test_the_script_accepts_any_hub_model_id(tmp_path: Path) -> None:
     assert done.stdout.splitlines()[:2] == ["serve", "my-org/my-model"]
 
 
+def test_help_shows_an_example_command(tmp_path: Path) -> None:
+    done = call(tmp_path, "--help")
+    assert (done.returncode, "PORT=8001 scripts/serve_vllm.sh" in done.stdout) == (0, True)
+
+
 @pytest.mark.parametrize(
     ("arguments", "env", "message"),
     [

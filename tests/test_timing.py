@@ -122,6 +122,9 @@ class TestPeakMemory:
 
 
 class TestClocks:
+    def test_a_cpu_model_reports_no_peak_memory(self, lm: AudioLM, prompts: list[Prompt]) -> None:
+        assert Base().generate(lm, lm.prepare(prompts[:1]), max_new_tokens=1).peak_memory_bytes is None
+
     def test_milliseconds_between_cuda_events_are_converted_to_seconds(self) -> None:
         assert CudaClock().seconds(SimpleNamespace(elapsed_time=lambda end: end), 1500.0) == 1.5
 

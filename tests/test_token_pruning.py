@@ -56,15 +56,15 @@ SCHEDULES = [
 ]  # fmt: skip
 
 
-PREPARED: dict[tuple[int, ...], Inputs] = {}
+PREPARED: dict[tuple[int, ...], tuple[Inputs, list[Prompt]]] = {}  # with its prompts, so that ids stay theirs
 
 
 def prepared(lm: AudioLM, prompts: list[Prompt]) -> Inputs:
     """Prepare prompts once for each model: models and prompts are fixtures of the session."""
     key = (id(lm), *map(id, prompts))
     if key not in PREPARED:
-        PREPARED[key] = lm.prepare(prompts)
-    return PREPARED[key]
+        PREPARED[key] = lm.prepare(prompts), prompts
+    return PREPARED[key][0]
 
 
 def generate(lm: AudioLM, prompts: list[Prompt], method: Method, steps: int = STEPS) -> Generation:

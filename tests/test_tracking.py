@@ -242,7 +242,7 @@ def test_a_tracking_store_that_mlflow_refuses_is_a_one_line_error(monkeypatch: p
 
 @pytest.mark.long
 @pytest.mark.skipif(not find_spec("mlflow"), reason="mlflow is not installed")
-def test_an_mlflow_server_holds_curves_identity_and_summary_of_each_run(
+def test_mlflow_stores_curves_identity_and_summary_of_each_run(
     go, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The store is a database, which asks no server to run."""

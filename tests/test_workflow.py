@@ -45,3 +45,14 @@ def test_citation_changelog_and_package_name_the_same_version() -> None:
     assert citation["version"] == __version__
     heading = f"## {__version__} ({citation['date-released']})"
     assert heading in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8").splitlines()
+
+
+def test_every_make_target_extra_and_file_named_by_a_ci_job_exists() -> None:
+    for name in ("tests", "release", "weekly"):
+        jobs = yaml.load((ROOT / f".github/workflows/{name}.yml").read_text(), yaml.BaseLoader)["jobs"].values()
+        for command in (step["run"] for job in jobs for step in job["steps"] if "run" in step):
+            assert all((ROOT / file).exists() for file in re.findall(r"tests/\S+", command)), command
+            if command.startswith("make "):
+                target = command.split()[1].replace(".venv/.installed", "$(STAMP)")
+                assert f"\n{target}: " in MAKEFILE, target
+            assert {*re.findall(r"\[([\w-]+)\]", command)} <= {*PROJECT["optional-dependencies"]}, command

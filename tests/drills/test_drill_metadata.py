@@ -68,5 +68,5 @@ def test_control_characters_in_a_clip_path_are_not_printed_to_the_terminal(tmp_p
     spoilt(tmp_path, "path", "\x1b[31mred\x07.wav")
     for command in (["data", "verify", "tau"], ["run", "tau", "--model", "embedded", "--results", str(tmp_path / "r")]):
         code, said = call(*command, "--data", tmp_path / "data")
-        assert (code > 0, "\x1b" in said, "red" in said) == (True, False, True)
+        assert (code > 0, "\x1b" in said, "red" in said) == (True, False, True), said
     tell("escapes in a path are written out by verify and run")
