@@ -264,3 +264,10 @@ def test_the_report_shows_the_number_of_samples_shared_with_base_if_some_are_mis
     finished(a_run(tmp_path / "b", "base-0", [True] * 4))
     a_pruned(tmp_path / "b", rights=[True] * 8)
     assert data_of(tmp_path / "b").figures["tau", 1]["difference_said"] == "same replies, n 4"
+
+
+def test_the_choice_table_leaves_out_a_time_to_first_token_that_cannot_be_compared_with_base(root: Path) -> None:
+    changed(changed_records(a_pruned(root), session="t"), sessions=[a_session("t")])
+    base, dart = (next(row for row in first_table(root) if name in row["setting"]) for name in ("base", "dart"))
+    assert base["prefill_s"] > 0
+    assert dart["prefill_s"] is None

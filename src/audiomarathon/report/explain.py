@@ -214,7 +214,8 @@ def draw(title: str, clips: Sequence[Clip], strips: Sequence[Strip], tokens_per_
         _words(grid[row, 0], grid[row, -1], strip, event_share(clips, strip, tokens_per_second))
     grid[0, 0].set_ylabel("kHz", fontsize=9)
     figure.text(0.445, 0.42 / height, "time, s", ha="center", fontsize=9)
-    figure.text(0.01, 0.06 / height, _LEGEND, fontsize=8, color="#555555")
+    legend = _LEGEND + _EVIDENCE * any(strip.method == "evidence" for strip in strips)
+    figure.text(0.01, 0.06 / height, legend, fontsize=8, color="#555555")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path)
@@ -225,9 +226,9 @@ def draw(title: str, clips: Sequence[Clip], strips: Sequence[Strip], tokens_per_
 
 _LEGEND = (
     "Shade: the kept share of each moment, from none (blank) to all (full colour). "
-    "Token pruning: its audio tokens; merging: its share of the merged tokens. Presses: its cache entries.\n"
-    "Evidence: what base's reply loses when a moment is silenced."
+    "Token pruning: its audio tokens; merging: its share of the merged tokens. Presses: its cache entries."
 )
+_EVIDENCE = "\nEvidence: what base's reply loses when a moment is silenced."
 
 
 def _column(

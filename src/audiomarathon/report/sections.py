@@ -215,6 +215,8 @@ def _choice(data: PageData) -> Section:
         if setting.system.is_base:
             speed, loss = 1.0, 0.0
             shown |= {"difference": "base", "first_token_speedup": "base"}
+        elif row["first_token_speedup"] is None:
+            row |= {"prefill_s": None}  # a time that must not be compared with those of this column
         kept = loss is not None and loss >= -data.point
         missing = (scope, place) not in data.figures
         order = (bool(setting.system.control), place not in advised, missing, not kept,
