@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -59,20 +60,30 @@ class OneHot(TokenPruner):
         return Merge(kept, (torch.arange(total) >= kept[:, None]).sum(0) - 1, weight)
 
 
+def assert_logits(
+    lm: AudioLM, prompts: list[Prompt], method: Method, oracle: Callable[[Prompt, Generation], torch.Tensor]
+) -> None:
+    """Compare a method's logits of each prompt, alone and in a batch, with an oracle's, shape (steps, vocabulary)."""
+    skip_unless_carried(lm, method)
+    together = generate(lm, prompts, method)
+    for row, prompt in enumerate(prompts):
+        alone = generate(lm, [prompt], method)
+        expected = oracle(prompt, alone)
+        torch.testing.assert_close(alone.logits[:, 0], expected, atol=5e-5, rtol=1e-4)
+        torch.testing.assert_close(together.logits[:, row], expected, atol=5e-5, rtol=1e-4)
+
+
 @pytest.mark.parametrize("method", MERGERS, ids=lambda m: m.label)
 def test_merging_audio_tokens_equals_masking_them_and_inserting_the_merged_hidden_states(
     any_lm: AudioLM, prompts: list[Prompt], method: Method
 ) -> None:
-    skip_unless_carried(any_lm, method)
-    together = generate(any_lm, prompts[:2], method)
-    for row, prompt in enumerate(prompts[:2]):
-        generation = generate(any_lm, [prompt], method)
+    def oracle(prompt: Prompt, generation: Generation) -> torch.Tensor:
         (total,) = any_lm.prepare([prompt]).audio_tokens
         assert generation.kept_audio_tokens == (kept_count(total, method.ratio),)
         ((merge,), (kept,)) = generation.merges, generation.kept_positions
-        oracle = generate(any_lm, [prompt], Hidden(kept=kept, first=method.layer, merge=merge))
-        torch.testing.assert_close(generation.logits, oracle.logits, atol=5e-5, rtol=1e-4)
-        torch.testing.assert_close(together.logits[:, row], oracle.logits[:, 0], atol=5e-5, rtol=1e-4)
+        return generate(any_lm, [prompt], Hidden(kept=kept, first=method.layer, merge=merge)).logits[:, 0]
+
+    assert_logits(any_lm, prompts[:2], method, oracle)
 
 
 @pytest.mark.parametrize("layer", [0, 2])
@@ -108,15 +119,12 @@ AT_INPUT = [kind(0.6, at="input") for kind in (Random, MergeAdjacent)]
 def test_pruning_tokens_at_the_llm_input_gives_the_logits_of_a_shorter_prompt(
     any_lm: AudioLM, prompts: list[Prompt], method: Method
 ) -> None:
-    skip_unless_carried(any_lm, method)
-    together = generate(any_lm, prompts[:2], method)
-    for row, prompt in enumerate(prompts[:2]):
-        generation = generate(any_lm, [prompt], method)
+    def oracle(prompt: Prompt, generation: Generation) -> torch.Tensor:
         ((merge,), (kept,)) = generation.merges or (None,), generation.kept_positions
         assert set(generation.kv_lengths) == {len(kept)}
-        oracle = shorter_prompt(any_lm, prompt, kept, merge)
-        torch.testing.assert_close(generation.logits[:, 0], oracle, atol=5e-5, rtol=1e-4)
-        torch.testing.assert_close(together.logits[:, row], oracle, atol=5e-5, rtol=1e-4)
+        return shorter_prompt(any_lm, prompt, kept, merge)
+
+    assert_logits(any_lm, prompts[:2], method, oracle)
 
 
 def test_a_press_after_pruning_at_the_llm_input_ranks_only_tokens_of_the_shortened_prompt(
